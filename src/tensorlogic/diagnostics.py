@@ -1,0 +1,337 @@
+"""What went wrong, where, and what to write instead: one record for the validator, every exception and every report."""
+
+from __future__ import annotations
+
+import linecache
+import sys
+from collections.abc import Iterator, Sequence
+from enum import IntEnum
+from itertools import islice
+from pathlib import Path
+from types import CodeType
+
+import msgspec
+
+_PACKAGE = str(Path(__file__).resolve().parent)
+
+
+class Severity(IntEnum):
+    """How bad a diagnostic is; severities compare.
+
+    >>> Severity.WARNING < Severity.ERROR
+    True
+    """
+
+    INFO = 0
+    WARNING = 1
+    ERROR = 2
+    CRITICAL = 3
+
+
+class SourceLocation(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    """A place in the user's text: file, line, column, and the rule that stands there.
+
+    >>> print(SourceLocation().with_file("model.py").with_line(42))
+    model.py:42
+    """
+
+    file: str | None = None
+    line: int | None = None
+    column: int | None = None
+    rule: str | None = None
+
+    def with_file(self, file: str) -> SourceLocation:
+        """Return the same place in another file."""
+        return msgspec.structs.replace(self, file=file)
+
+    def with_line(self, line: int) -> SourceLocation:
+        """Return the same place on another line."""
+        return msgspec.structs.replace(self, line=line)
+
+    def with_column(self, column: int) -> SourceLocation:
+        """Return the same place at another column, counted from 1."""
+        return msgspec.structs.replace(self, column=column)
+
+    def __str__(self) -> str:
+        parts = [self.file or "<text>"] + [str(n) for n in (self.line, self.column) if n is not None]
+        return ":".join(parts) + (f" (rule {self.rule})" if self.rule else "")
+
+
+_places: dict[tuple[CodeType, int], SourceLocation] = {}
+
+
+def caller() -> SourceLocation | None:
+    """Return the place in the user's code that is calling into the package."""
+    frame = sys._getframe(1)
+    while frame.f_code.co_filename.startswith(_PACKAGE):
+        if frame.f_back is None:
+            return None
+        frame = frame.f_back
+    key = (frame.f_code, frame.f_lasti)
+    place = _places.get(key)
+    if place is None:
+        line, _, column, _ = next(islice(frame.f_code.co_positions(), frame.f_lasti // 2, None))
+        place = SourceLocation(frame.f_code.co_filename, line or frame.f_lineno, None if column is None else column + 1)
+        if len(_places) < 100_000:  # a program that makes code without end should not fill memory
+            _places[key] = place
+    return place
+
+
+class Diagnostic(msgspec.Struct, frozen=True):
+    """One finding: severity, message, code, location, context and suggestions.
+
+    The ``with_*`` methods return a changed copy, so calls chain.
+
+    >>> d = Diagnostic.error("Tensor operation failed").with_code("E001")
+    >>> print(d.with_context("index 'j' is 5 and 9").with_suggestion("transpose W").format())
+    [ERROR] Tensor operation failed
+      code: E001
+    <BLANKLINE>
+    Context:
+      index 'j' is 5 and 9
+    <BLANKLINE>
+    Suggestions:
+      1. transpose W
+    """
+
+    severity: Severity
+    message: str
+    code: str | None = None
+    location: SourceLocation | None = None
+    context: tuple[str, ...] = ()
+    suggestions: tuple[str, ...] = ()
+    source: str | None = None
+
+    @classmethod
+    def info(cls, message: str) -> Diagnostic:
+        """Make an informational finding."""
+        return cls(Severity.INFO, message)
+
+    @classmethod
+    def warning(cls, message: str) -> Diagnostic:
+        """Make a warning: suspicious, but it runs."""
+        return cls(Severity.WARNING, message)
+
+    @classmethod
+    def error(cls, message: str) -> Diagnostic:
+        """Make an error: it cannot run."""
+        return cls(Severity.ERROR, message)
+
+    @classmethod
+    def critical(cls, message: str) -> Diagnostic:
+        """Make a critical finding: the system itself is in trouble."""
+        return cls(Severity.CRITICAL, message)
+
+    def with_code(self, code: str) -> Diagnostic:
+        """Return a copy with an error code."""
+        return msgspec.structs.replace(self, code=code)
+
+    def with_context(self, line: str) -> Diagnostic:
+        """Return a copy with one more line of context."""
+        return msgspec.structs.replace(self, context=(*self.context, line))
+
+    def with_suggestion(self, suggestion: str) -> Diagnostic:
+        """Return a copy with one more suggestion."""
+        return msgspec.structs.replace(self, suggestions=(*self.suggestions, suggestion))
+
+    def with_location(self, location: SourceLocation) -> Diagnostic:
+        """Return a copy that points at a place."""
+        return msgspec.structs.replace(self, location=location)
+
+    def with_source(self, line: str) -> Diagnostic:
+        """Return a copy that quotes the offending line of text."""
+        return msgspec.structs.replace(self, source=line)
+
+    def source_lines(self) -> list[str]:
+        """Return the offending line and, where the column is known, a caret under it."""
+        where, line = self.location, self.source
+        if line is None and where is not None and where.file and where.line:
+            line = linecache.getline(where.file, where.line) or None
+        if line is None:
+            return []
+        text = line.rstrip("\n")
+        shown = text.lstrip()
+        if where is None or where.column is None:
+            return [shown]
+        return [shown, " " * max(0, where.column - 1 - (len(text) - len(shown))) + "^"]
+
+    def format(self) -> str:
+        """Return the whole finding as text of several lines."""
+        lines = [f"[{self.severity.name}] {self.message}"]
+        if self.location is not None:
+            lines.append(f"  at {self.location}")
+            lines += [f"    {line}" for line in self.source_lines()]
+        if self.code is not None:
+            lines.append(f"  code: {self.code}")
+        if self.context:
+            lines += ["", "Context:", *(f"  {line}" for line in self.context)]
+        if self.suggestions:
+            lines += ["", "Suggestions:", *(f"  {n}. {line}" for n, line in enumerate(self.suggestions, 1))]
+        return "\n".join(lines)
+
+    def __str__(self) -> str:
+        return self.format()
+
+
+class DiagnosticCollector:
+    """Gathers diagnostics and counts them by severity.
+
+    >>> found = DiagnosticCollector()
+    >>> found.add(Diagnostic.error("no such input"))
+    >>> found.has_errors(), found.error_count(), found.warning_count()
+    (True, 1, 0)
+    """
+
+    __slots__ = ("diagnostics",)
+
+    def __init__(self, diagnostics: Sequence[Diagnostic] = ()) -> None:
+        self.diagnostics = list(diagnostics)
+
+    def add(self, diagnostic: Diagnostic) -> None:
+        """Keep one more diagnostic."""
+        self.diagnostics.append(diagnostic)
+
+    def error_count(self) -> int:
+        """Count the errors and critical findings."""
+        return sum(d.severity >= Severity.ERROR for d in self.diagnostics)
+
+    def warning_count(self) -> int:
+        """Count the warnings."""
+        return sum(d.severity == Severity.WARNING for d in self.diagnostics)
+
+    def has_errors(self) -> bool:
+        """Tell whether anything collected is an error or worse."""
+        return self.error_count() > 0
+
+    def format_all(self) -> str:
+        """Return every diagnostic, a blank line apart, and a summary line."""
+        summary = f"Summary: {self.error_count()} error(s), {self.warning_count()} warning(s)"
+        return "\n\n".join([*(d.format() for d in self.diagnostics), summary])
+
+    def __iter__(self) -> Iterator[Diagnostic]:
+        return iter(self.diagnostics)
+
+    def __len__(self) -> int:
+        return len(self.diagnostics)
+
+
+class ShapeMismatchDiagnostic:
+    """Diagnostics about shapes that do not fit.
+
+    >>> print(ShapeMismatchDiagnostic.create((64, 128), (64, 256), "matmul").context[1])
+    Dimension 1 mismatch: expected Static(128), got Static(256)
+    """
+
+    @staticmethod
+    def create(expected: Sequence[int | str], actual: Sequence[int | str], operation: str) -> Diagnostic:
+        """Compare two shapes and say which dimension differs."""
+        found = (
+            Diagnostic.error(f"Shape mismatch in {operation} operation")
+            .with_code("E001")
+            .with_context(f"Expected shape: {_brackets(expected)}, but got: {_brackets(actual)}")
+        )
+        if len(expected) != len(actual):
+            found = found.with_context(f"Rank mismatch: expected {len(expected)}, got {len(actual)}")
+        for axis, (want, got) in enumerate(zip(expected, actual, strict=False)):
+            if want != got:
+                found = found.with_context(f"Dimension {axis} mismatch: expected {_kind(want)}, got {_kind(got)}")
+        return found.with_suggestion("Check your input tensor shapes match the expected dimensions").with_suggestion(
+            f"Use tensor.reshape({_brackets(expected)}) to match the expected shape"
+        )
+
+
+class TypeMismatchDiagnostic:
+    """Diagnostics about element types that do not fit.
+
+    >>> TypeMismatchDiagnostic.create("float32", "int64", "add").suggestions[0]
+    "Convert with array.astype('float32') before the call"
+    """
+
+    @staticmethod
+    def create(expected: str, actual: str, operation: str) -> Diagnostic:
+        """Say which type was wanted, which came, and how to convert."""
+        return (
+            Diagnostic.error(f"Type mismatch in {operation} operation")
+            .with_code("E002")
+            .with_context(f"Expected type: {expected}, but got: {actual}")
+            .with_suggestion(f"Convert with array.astype('{expected}') before the call")
+            .with_suggestion("Declare the input without a dtype to take the array's own")
+        )
+
+
+class MemoryDiagnostic:
+    """Diagnostics about memory.
+
+    >>> print(MemoryDiagnostic.out_of_memory(2**30, 2**29).message)
+    Out of memory: 1.0 GiB requested, 512.0 MiB available
+    """
+
+    @staticmethod
+    def out_of_memory(requested: int, available: int) -> Diagnostic:
+        """Say how much was wanted, how much there is, and what helps."""
+        return (
+            Diagnostic.critical(f"Out of memory: {bytes_text(requested)} requested, {bytes_text(available)} available")
+            .with_code("E003")
+            .with_context(f"Short by {bytes_text(max(0, requested - available))}")
+            .with_suggestion("Use a smaller batch or smaller inputs")
+            .with_suggestion("Use a narrower dtype, such as float32 in place of float64")
+            .with_suggestion("Raise the limit with Executor(memory_limit=bytes) if the machine has more")
+        )
+
+
+class PerformanceDiagnostic:
+    """Diagnostics about speed.
+
+    >>> PerformanceDiagnostic.slow_operation("einsum", 150.0, 50.0).message
+    'Slow operation: einsum took 150.00 ms, expected 50.00 ms'
+    """
+
+    @staticmethod
+    def slow_operation(operation: str, actual_ms: float, expected_ms: float) -> Diagnostic:
+        """Warn that an operation took longer than expected."""
+        found = Diagnostic.warning(
+            f"Slow operation: {operation} took {actual_ms:.2f} ms, expected {expected_ms:.2f} ms"
+        ).with_code("W001")
+        if expected_ms > 0:
+            found = found.with_context(f"{actual_ms / expected_ms:.1f} times the expected time")
+        return found.with_suggestion("Look at the plan: print(executor.plan(graph, inputs))").with_suggestion(
+            "Check that contractions name their indices in one einsum, so that they can be reordered"
+        )
+
+
+class NodeExecutionDiagnostic:
+    """Diagnostics about a node that failed while running.
+
+    >>> NodeExecutionDiagnostic.create(3, "einsum", "boom").message
+    'Node 3 (einsum) failed: boom'
+    """
+
+    @staticmethod
+    def create(node: int, operation: str, reason: str, inputs: Sequence[str] = ()) -> Diagnostic:
+        """Name the node, what it was doing, and what it was given."""
+        found = Diagnostic.error(f"Node {node} ({operation}) failed: {reason}").with_code("E004")
+        for n, description in enumerate(inputs):
+            found = found.with_context(f"operand {n}: {description}")
+        return found
+
+
+def bytes_text(count: int | float) -> str:
+    """Write a number of bytes for people.
+
+    >>> bytes_text(512), bytes_text(3 * 2**20)
+    ('512 B', '3.0 MiB')
+    """
+    size = float(count)
+    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
+        if size < 1024 or unit == "TiB":
+            return f"{size:.0f} B" if unit == "B" else f"{size:,.1f} {unit}"
+        size /= 1024
+    raise AssertionError("unreachable")
+
+
+def _brackets(shape: Sequence[int | str]) -> str:
+    return "[" + ", ".join(str(d) for d in shape) + "]"
+
+
+def _kind(size: int | str) -> str:
+    return f"Static({size})" if isinstance(size, int) else f"Symbolic({size})"

@@ -1,0 +1,182 @@
+"""The exceptions of the package, all with a :class:`~tensorlogic.diagnostics.Diagnostic`.
+
+::
+
+    TensorLogicError
+     ├─ GraphError        a graph that is not well formed        (ValueError)
+     │   ├─ SpecError     an einsum spec that cannot be read
+     │   ├─ ShapeError    sizes or ranks that do not fit
+     │   └─ DTypeError    element types that do not fit           (TypeError)
+     ├─ InputError        inputs missing, unknown or unsuitable   (ValueError)
+     ├─ FormatError       a file or text that cannot be read      (ValueError)
+     ├─ ViewError         a view that would copy, or overwrite    (ValueError)
+     ├─ OutOfMemoryError  a plan that does not fit                (MemoryError)
+     ├─ BackendError      a backend that is absent or lacks an op (RuntimeError)
+     ├─ ExecutionError    a step that failed while running        (RuntimeError)
+     └─ ConvergenceError  a fixpoint that did not settle          (RuntimeError)
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Sequence
+from typing import Self
+
+from .diagnostics import Diagnostic, Severity, SourceLocation, caller
+
+
+class TensorLogicError(Exception):
+    """The base of every exception here; ``.diagnostic`` says what, where and how to mend it.
+
+    >>> error = TensorLogicError("no", code="E9", suggestions=["say yes"])
+    >>> error.diagnostic.code
+    'E9'
+    """
+
+    diagnostic: Diagnostic
+    guessed: bool
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        code: str | None = None,
+        location: SourceLocation | None = None,
+        source: str | None = None,
+        context: Sequence[str] = (),
+        suggestions: Sequence[str] = (),
+    ) -> None:
+        super().__init__(message)
+        self.guessed = location is None  # then it is the line that called into the package
+        where = location or caller()
+        self.diagnostic = Diagnostic(Severity.ERROR, message, code, where, tuple(context), tuple(suggestions), source)
+
+    @classmethod
+    def of(cls, diagnostic: Diagnostic) -> Self:
+        """Make the exception that carries a given diagnostic."""
+        error = cls(diagnostic.message)
+        error.guessed = diagnostic.location is None
+        where = diagnostic.location or error.diagnostic.location
+        error.diagnostic = diagnostic if where is None else diagnostic.with_location(where)
+        return error
+
+    def at(self, location: SourceLocation | None) -> Self:
+        """Point the error at a place, unless it was raised with one."""
+        if location is not None and self.guessed:
+            self.diagnostic = self.diagnostic.with_location(location)
+            self.guessed = False
+        return self
+
+    def __str__(self) -> str:
+        found = self.diagnostic
+        lines = [found.message]
+        if found.location is not None:
+            lines.append(f"  at {found.location}")
+        lines += [f"    {line}" for line in found.source_lines()]
+        lines += [f"  {line}" for line in found.context]
+        lines += [f"  hint: {line}" for line in found.suggestions]
+        return "\n".join(lines)
+
+
+class GraphError(TensorLogicError, ValueError):
+    """A graph that is not well formed.
+
+    >>> issubclass(GraphError, ValueError)
+    True
+    """
+
+
+class SpecError(GraphError):
+    """An einsum spec that cannot be read, with a caret under the place.
+
+    >>> issubclass(SpecError, GraphError)
+    True
+    """
+
+
+class ShapeError(GraphError):
+    """Sizes or ranks that do not fit.
+
+    >>> issubclass(ShapeError, ValueError)
+    True
+    """
+
+
+class DTypeError(GraphError, TypeError):
+    """Element types that do not fit.
+
+    >>> issubclass(DTypeError, TypeError)
+    True
+    """
+
+
+class InputError(TensorLogicError, ValueError):
+    """Inputs that are missing, unknown or unsuitable.
+
+    >>> issubclass(InputError, ValueError)
+    True
+    """
+
+
+class FormatError(TensorLogicError, ValueError):
+    """A file or text that cannot be read.
+
+    >>> issubclass(FormatError, ValueError)
+    True
+    """
+
+
+class ViewError(TensorLogicError, ValueError):
+    """A view that would need a copy, or an in-place change that would not be safe.
+
+    >>> issubclass(ViewError, ValueError)
+    True
+    """
+
+
+class OutOfMemoryError(TensorLogicError, MemoryError):
+    """A plan that does not fit in memory, refused before anything is allocated.
+
+    >>> issubclass(OutOfMemoryError, MemoryError)
+    True
+    """
+
+
+class BackendError(TensorLogicError, RuntimeError):
+    """A backend that is not installed, or that lacks an operation or a dtype.
+
+    >>> issubclass(BackendError, RuntimeError)
+    True
+    """
+
+
+class ExecutionError(TensorLogicError, RuntimeError):
+    """A step that failed while running; the message names the node and its operands.
+
+    >>> issubclass(ExecutionError, RuntimeError)
+    True
+    """
+
+
+class ConvergenceError(TensorLogicError, RuntimeError):
+    """A fixpoint that did not settle within its round limit.
+
+    >>> issubclass(ConvergenceError, RuntimeError)
+    True
+    """
+
+
+def nearest(word: str, known: Iterable[str]) -> list[str]:
+    """Return a suggestion that names the closest known word, or all of them when few are known.
+
+    >>> nearest("algebr", ["algebra", "spec"])
+    ["did you mean 'algebra'?"]
+    """
+    names = list(known)
+    close = difflib.get_close_matches(word, names, n=1, cutoff=0.6)
+    if close:
+        return [f"did you mean {close[0]!r}?"]
+    if not names:
+        return ["none is known here"]
+    shown = ", ".join(repr(n) for n in names[:12]) + (f", ... ({len(names)} in all)" if len(names) > 12 else "")
+    return [f"known: {shown}"]

@@ -1,0 +1,68 @@
+"""Algebras: how the factors of an einsum combine and how its indices are reduced.
+
+A row of the table is all there is to an algebra; planner, passes and kernels read its facts.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from ..errors import GraphError, nearest
+
+
+class Algebra(NamedTuple):
+    """One way to join and project.
+
+    >>> ALGEBRAS["real"].combine, ALGEBRAS["min_plus"].zero
+    ('multiply', inf)
+    """
+
+    name: str
+    combine: str  # the element-wise function that joins factors
+    reduce: str  # how an index disappears
+    zero: float  # the reduction of nothing
+    one: float  # the join of nothing
+    distributive: bool = True  # contractions may be reordered
+    idempotent: bool = False  # a term counted twice counts once
+    packable: bool = False  # runs on packed bits
+    differentiable: bool = True
+    numbers: bool = False  # bool operands must be cast first
+    inexact: bool = False  # integers become floats
+    note: str = ""
+
+
+_INF = float("inf")
+ALGEBRAS = {
+    row.name: row
+    for row in (
+        Algebra("real", "multiply", "sum", 0, 1, note="sum of products; bool operands: or of ands, as NumPy"),
+        Algebra(
+            "boolean", "logical_and", "any", 0, 1,
+            idempotent=True, packable=True, differentiable=False, note="non-zero is true; the result is bool",
+        ),
+        Algebra("max_product", "multiply", "max", 0, 1, idempotent=True, note="factors are 0 or more"),
+        Algebra("max_min", "minimum", "max", 0, 1, idempotent=True, note="fuzzy truth"),
+        Algebra("min_plus", "add", "min", _INF, 0, idempotent=True, numbers=True, note="shortest paths"),
+        Algebra("max_plus", "add", "max", -_INF, 0, idempotent=True, numbers=True, note="longest paths"),
+        Algebra("log_sum_exp", "add", "logsumexp", -_INF, 0, numbers=True, inexact=True, note="products of logs"),
+        Algebra("lukasiewicz", "lukasiewicz", "max", 0, 1, idempotent=True, numbers=True, note="factors in 0..1"),
+        Algebra(
+            "noisy_or", "multiply", "noisy_or", 0, 1,
+            distributive=False, numbers=True, inexact=True, note="1-∏(1-ab): never reordered",
+        ),
+    )
+}  # fmt: skip
+
+
+def algebra(name: str) -> Algebra:
+    """Look an algebra up by name.
+
+    >>> algebra("boolean").packable
+    True
+    """
+    try:
+        return ALGEBRAS[name]
+    except (KeyError, TypeError):
+        raise GraphError(
+            f"unknown algebra {name!r}", code="E104", suggestions=nearest(str(name), ALGEBRAS)
+        ) from None

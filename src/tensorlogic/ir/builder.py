@@ -1,0 +1,408 @@
+"""Building graphs: a builder that interns nodes, checks types as it goes, and remembers source lines."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NoReturn
+
+import numpy as np
+
+from ..diagnostics import caller
+from ..errors import GraphError
+from . import ops
+from .graph import Array, Cond, EinsumGraph, Fixpoint, Node, Scan, constant_op, extract, frozen_copy, reachable
+from .infer import Equality, Results, node_types
+from .infer import Scope as TypeScope
+from .layers import Layers
+from .ops import Op
+from .sizes import Dim, dim
+from .types import TensorShape, TensorType, dtype_name
+
+MAX_BODY_DEPTH = 32
+
+
+class Tensor:
+    """A value in a graph being built; arithmetic on it adds nodes.
+
+    >>> from tensorlogic import GraphBuilder
+    >>> b = GraphBuilder()
+    >>> x = b.input("x", ("n", 4), "float32")
+    >>> (x * 2 + 1)[:, 0]
+    <Tensor float32[n]>
+    """
+
+    __slots__ = ("builder", "node", "scope")
+    __array_ufunc__ = None  # so that array + tensor comes to this class
+
+    def __init__(self, builder: GraphBuilder, scope: _Scope, node: int) -> None:
+        self.builder, self.scope, self.node = builder, scope, node
+
+    @property
+    def type(self) -> TensorType:
+        """The tensor's shape and dtype, as far as they are known."""
+        return self.scope.types[self.node][0]
+
+    @property
+    def shape(self) -> TensorShape | None:
+        """The tensor's shape; None where its rank is unknown."""
+        return self.type.shape
+
+    @property
+    def dtype(self) -> str | None:
+        """The tensor's dtype; None where it depends on the bound array."""
+        return self.type.dtype
+
+    def __repr__(self) -> str:
+        return f"<Tensor {self.type}>"
+
+    def __bool__(self) -> NoReturn:
+        raise GraphError(
+            "a tensor in a graph has no truth value while the graph is being built",
+            code="E106",
+            suggestions=["use b.where(condition, x, y) or b.cond(condition, then, otherwise)"],
+        )
+
+    def __iter__(self) -> NoReturn:
+        raise GraphError(
+            "a tensor in a graph cannot be iterated over while the graph is being built",
+            code="E106",
+            suggestions=["index it, x[0], or use b.scan(body, init, xs=x)"],
+        )
+
+    # fmt: off
+    def __add__(self, other: Any) -> Tensor: return self.builder.add(self, other)
+    def __radd__(self, other: Any) -> Tensor: return self.builder.add(other, self)
+    def __sub__(self, other: Any) -> Tensor: return self.builder.subtract(self, other)
+    def __rsub__(self, other: Any) -> Tensor: return self.builder.subtract(other, self)
+    def __mul__(self, other: Any) -> Tensor: return self.builder.multiply(self, other)
+    def __rmul__(self, other: Any) -> Tensor: return self.builder.multiply(other, self)
+    def __truediv__(self, other: Any) -> Tensor: return self.builder.divide(self, other)
+    def __rtruediv__(self, other: Any) -> Tensor: return self.builder.divide(other, self)
+    def __floordiv__(self, other: Any) -> Tensor: return self.builder.floor_divide(self, other)
+    def __rfloordiv__(self, other: Any) -> Tensor: return self.builder.floor_divide(other, self)
+    def __mod__(self, other: Any) -> Tensor: return self.builder.remainder(self, other)
+    def __rmod__(self, other: Any) -> Tensor: return self.builder.remainder(other, self)
+    def __pow__(self, other: Any) -> Tensor: return self.builder.power(self, other)
+    def __rpow__(self, other: Any) -> Tensor: return self.builder.power(other, self)
+    def __matmul__(self, other: Any) -> Tensor: return self.builder.matmul(self, other)
+    def __rmatmul__(self, other: Any) -> Tensor: return self.builder.matmul(other, self)
+    def __and__(self, other: Any) -> Tensor: return self.builder.logical_and(self, other)
+    def __rand__(self, other: Any) -> Tensor: return self.builder.logical_and(other, self)
+    def __or__(self, other: Any) -> Tensor: return self.builder.logical_or(self, other)
+    def __ror__(self, other: Any) -> Tensor: return self.builder.logical_or(other, self)
+    def __xor__(self, other: Any) -> Tensor: return self.builder.logical_xor(self, other)
+    def __rxor__(self, other: Any) -> Tensor: return self.builder.logical_xor(other, self)
+    def __invert__(self) -> Tensor: return self.builder.logical_not(self)
+    def __neg__(self) -> Tensor: return self.builder.negative(self)
+    def __abs__(self) -> Tensor: return self.builder.absolute(self)
+    def __eq__(self, other: object) -> Tensor: return self.builder.equal(self, other)  # type: ignore[override]
+    def __ne__(self, other: object) -> Tensor: return self.builder.not_equal(self, other)  # type: ignore[override]
+    def __lt__(self, other: Any) -> Tensor: return self.builder.less(self, other)
+    def __le__(self, other: Any) -> Tensor: return self.builder.less_equal(self, other)
+    def __gt__(self, other: Any) -> Tensor: return self.builder.greater(self, other)
+    def __ge__(self, other: Any) -> Tensor: return self.builder.greater_equal(self, other)
+    def __getitem__(self, key: Any) -> Tensor: return self.builder.index(self, key)
+    __hash__ = object.__hash__
+
+    @property
+    def T(self) -> Tensor: return self.builder.transpose(self)  # noqa: N802, D102
+    def reshape(self, *shape: Any) -> Tensor: return self.builder.reshape(self, shape[0] if len(shape) == 1 and isinstance(shape[0], Sequence) and not isinstance(shape[0], str) else shape)  # noqa: E501, D102
+    def transpose(self, *order: int) -> Tensor: return self.builder.transpose(self, order or None)  # noqa: D102
+    def sum(self, axis: Any = None, *, keepdims: bool = False) -> Tensor: return self.builder.sum(self, axis, keepdims=keepdims)  # noqa: E501, D102
+    def mean(self, axis: Any = None, *, keepdims: bool = False) -> Tensor: return self.builder.mean(self, axis, keepdims=keepdims)  # noqa: E501, D102
+    def max(self, axis: Any = None, *, keepdims: bool = False) -> Tensor: return self.builder.max(self, axis, keepdims=keepdims)  # noqa: E501, D102
+    def min(self, axis: Any = None, *, keepdims: bool = False) -> Tensor: return self.builder.min(self, axis, keepdims=keepdims)  # noqa: E501, D102
+    def astype(self, dtype: Any) -> Tensor: return self.builder.cast(self, dtype)  # noqa: D102
+    # fmt: on
+
+
+class _Scope:
+    """The nodes of one graph being built: the whole program's, or a body's."""
+
+    def __init__(self, parent: _Scope | None) -> None:
+        self.parent = parent
+        self.depth: int = 0 if parent is None else parent.depth + 1
+        self.nodes: list[Node] = []
+        self.types: list[Results] = []
+        self.interned: dict[tuple[Op, tuple[int, ...]], int] = {}
+        self.inputs: dict[str, int] = {}
+        self.captures: dict[int, tuple[Tensor, int]] = {}  # node of the parent -> (itself, input here)
+
+
+class GraphBuilder(Layers[Tensor]):
+    """Builds graphs node by node; equal nodes merge, and what no output needs is dropped.
+
+    ``GraphBuilder(intern=False)`` keeps every node as written, so that optimization passes have something to do.
+
+    >>> b = GraphBuilder()
+    >>> x, w = b.input("x", ("n", 3)), b.input("w", (3, 2))
+    >>> b.build(y=b.relu(x @ w))
+    <EinsumGraph (x, w) -> (y): 4 nodes>
+    """
+
+    def __init__(self, *, intern: bool = True) -> None:
+        self.intern = intern
+        self._scope = _Scope(None)
+        self._constants: dict[str, Array] = {}
+
+    def shape_of(self, x: Any) -> TensorShape | None:
+        """Return an operand's shape; None where its rank is unknown."""
+        return x.shape if isinstance(x, Tensor) else TensorShape(np.shape(x))
+
+    def input(self, name: str, shape: Sequence[Dim | None] | None = None, dtype: Any = None) -> Tensor:
+        """Declare an input. Sizes are integers or names; None is any size; no shape at all is any rank."""
+        if not isinstance(name, str) or not name:
+            raise GraphError(f"an input needs a name, got {name!r}", code="E107")
+        if isinstance(shape, str | int):
+            raise GraphError(f"the shape of input {name!r} must be a sequence, got {shape!r}", code="E001",
+                             suggestions=[f"write ({shape!r},)"])  # fmt: skip
+        sizes = None
+        if shape is not None:
+            sizes = tuple(dim(f"{_identifier(name)}.{a}" if d is None else d) for a, d in enumerate(shape))
+        if self._scope.parent is not None:
+            raise GraphError("inputs are declared outside of bodies", code="E107")
+        op = ops.Input(name, sizes, None if dtype is None else dtype_name(dtype))
+        known = self._scope.inputs.get(name)
+        if known is not None:
+            if self._scope.nodes[known].op != op:
+                raise GraphError(
+                    f"input {name!r} is declared twice, as {self._scope.types[known][0]} and as "
+                    f"{TensorType(None if sizes is None else TensorShape(sizes), op.dtype)}",
+                    code="E107",
+                    suggestions=["use another name, or the same shape and dtype"],
+                )
+            return Tensor(self, self._scope, known)
+        tensor = self._add(op, ())
+        self._scope.inputs[name] = tensor.node
+        return tensor
+
+    def constant(self, value: Any) -> Tensor:
+        """Add an array to the graph; it is copied, and kept once however often it is used."""
+        if isinstance(value, Tensor):
+            return value
+        array = frozen_copy(value)
+        op = constant_op(array)
+        self._constants[op.digest] = array
+        return self._add(op, ())
+
+    def apply(self, op: Op, *operands: Any) -> Tensor:
+        """Add one operation that has one result."""
+        return self.apply_many(op, *operands)[0]
+
+    def apply_many(self, op: Op, *operands: Any) -> tuple[Tensor, ...]:
+        """Add one operation and return all of its results."""
+        args = tuple(self._operand(x) for x in operands)
+        whole = self._add(op, args)
+        count = len(self._scope.types[whole.node])
+        if count == 1:
+            return (whole,)
+        return tuple(self._add(ops.Item(n), (whole.node,)) for n in range(count))
+
+    def _operand(self, x: Any) -> int:
+        """Return the node, in the current scope, of a tensor, an array or a Python scalar."""
+        if isinstance(x, Tensor):
+            if x.builder is not self:
+                raise GraphError("a tensor of another builder cannot be used here", code="E106")
+            return x.node if x.scope is self._scope else self._capture(x, self._scope)
+        if isinstance(x, bool | int | float) and not isinstance(x, np.generic):
+            return self._add(ops.Literal.of(x), ()).node
+        if isinstance(x, str) or x is None:
+            raise GraphError(f"an operand must be a tensor, an array or a number, got {x!r}", code="E106")
+        return self.constant(x).node
+
+    def _capture(self, x: Tensor, scope: _Scope) -> int:
+        """Make a tensor of an enclosing scope readable in a body: constants again, anything else as an input."""
+        inner = scope
+        while inner.parent is not None and inner.parent is not x.scope:
+            inner = inner.parent
+        if inner.parent is None:
+            raise GraphError("a tensor made inside a body cannot be used outside of it", code="E106",
+                             suggestions=["return it from the body"])  # fmt: skip
+        if scope.parent is not x.scope:  # bring it in one scope at a time
+            assert scope.parent is not None
+            x = Tensor(self, scope.parent, self._capture(x, scope.parent))
+        node = x.scope.nodes[x.node]
+        if isinstance(node.op, ops.Constant | ops.Literal | ops.Iota):
+            return self._add(node.op, (), scope).node
+        if x.node not in scope.captures:
+            t = x.type
+            op = ops.Input(f"k{len(scope.captures)}", None if t.shape is None else tuple(t.shape), t.dtype)
+            scope.captures[x.node] = (x, self._add(op, (), scope).node)
+        return scope.captures[x.node][1]
+
+    def _add(self, op: Op, args: tuple[int, ...], scope: _Scope | None = None) -> Tensor:
+        scope = scope or self._scope
+        place = caller()
+        if self.intern:
+            known = scope.interned.get((op, args))
+            if known is not None:
+                old = scope.nodes[known]
+                if place is not None and place not in old.locations and len(old.locations) < 16:
+                    scope.nodes[known] = Node(op, old.args, (*old.locations, place))
+                return Tensor(self, scope, known)
+        index = len(scope.nodes)
+        noted: list[Equality] = []  # checked when the finished graph is bound
+        types = node_types(op, [scope.types[a] for a in args], TypeScope(index, lambda i: _name(scope, i), args, noted))
+        scope.nodes.append(Node(op, args, () if place is None else (place,)))
+        scope.types.append(types)
+        if self.intern:
+            scope.interned[op, args] = index
+        return Tensor(self, scope, index)
+
+    def build(self, outputs: Mapping[str, Tensor] | None = None, /, **named: Tensor) -> EinsumGraph:
+        """Return the graph of the given outputs: ``build(y=y)``, or a mapping for names that are not identifiers."""
+        wanted = {**(outputs or {}), **named}
+        if self._scope.parent is not None:
+            raise GraphError("build cannot be called inside a body", code="E106")
+        if not wanted:
+            raise GraphError("a graph needs at least one output", code="E106", suggestions=["b.build(y=y)"])
+        pairs = []
+        for name, tensor in wanted.items():
+            if not isinstance(tensor, Tensor):
+                raise GraphError(f"output {name!r} must be a tensor of this builder, got {tensor!r}", code="E106",
+                                 suggestions=["wrap an array with b.constant(array)"])  # fmt: skip
+            pairs.append((name, self._operand(tensor)))
+        if not self.intern:
+            return EinsumGraph(self._scope.nodes, pairs, self._constants)
+        return extract(self._scope.nodes, pairs, self._constants)
+
+    # bodies
+
+    def _body(self, fn: Callable[..., Any], given: Sequence[tuple[str, TensorType]]) -> tuple[EinsumGraph, list[Tensor]]:
+        """Trace a function into a graph of its own; return it and the outer tensors it reads."""
+        scope = _Scope(self._scope)
+        if scope.depth > MAX_BODY_DEPTH:
+            raise GraphError(f"bodies may be nested {MAX_BODY_DEPTH} deep", code="E106")
+        outer, self._scope = self._scope, scope
+        try:
+            inputs = [
+                self._add(ops.Input(name, None if t.shape is None else tuple(t.shape), t.dtype), (), scope)
+                for name, t in given
+            ]
+            result = fn(*inputs)
+            several = list(result) if isinstance(result, tuple | list) else [result]
+            outputs = [(f"r{n}", self._operand(t)) for n, t in enumerate(several)]
+        finally:
+            self._scope = outer
+        # a body keeps all of its inputs, used or not, because operands match them by position
+        order = dict.fromkeys([*(t.node for t in inputs), *(i for _, i in scope.captures.values())])
+        live = reachable(scope.nodes, (i for _, i in outputs)) if self.intern else range(len(scope.nodes))
+        order.update(dict.fromkeys(live))
+        new = {old: i for i, old in enumerate(order)}
+        nodes = [Node(n.op, tuple(new[a] for a in n.args), n.locations) for n in (scope.nodes[i] for i in order)]
+        graph = EinsumGraph(nodes, ((name, new[i]) for name, i in outputs), self._constants)
+        return graph, [x for x, _ in scope.captures.values()]
+
+    def _typed(self, x: Any) -> Tensor:
+        return x if isinstance(x, Tensor) else self.constant(x)
+
+    def fixpoint(
+        self,
+        body: Callable[..., Any],
+        *init: Any,
+        combine: str = "replace",
+        tolerance: float = 0.0,
+        limit: int = 1_000_000,
+    ) -> Any:
+        """Apply ``body`` to the carries until they no longer change; tensors around it may be used inside.
+
+        >>> b = GraphBuilder()
+        >>> edge = b.input("edge", ("n", "n"), "bool")
+        >>> step = lambda r: b.einsum("xy,yz->xz", r, edge, algebra="boolean")
+        >>> b.build(path=b.fixpoint(step, edge, combine="or"))
+        <EinsumGraph (edge) -> (path): 2 nodes>
+        """
+        carries = [self._typed(x) for x in init]
+        graph, captures = self._body(body, [(f"c{n}", t.type) for n, t in enumerate(carries)])
+        op = Fixpoint(graph, combine, float(tolerance), limit)
+        if op.carries != len(carries):
+            raise GraphError(f"the body returns {op.carries} tensors for {len(carries)} carries", code="E105")
+        results = self.apply_many(op, *carries, *captures)
+        return results[0] if len(results) == 1 else results
+
+    def scan(
+        self,
+        body: Callable[..., Any],
+        init: Sequence[Any] | Any,
+        xs: Sequence[Any] | Any = (),
+        *,
+        length: Dim | None = None,
+        reverse: bool = False,
+    ) -> tuple[Any, Any]:
+        """Run ``body(carries, slices) -> (carries, outputs)`` along the first axis of ``xs``.
+
+        One tensor may stand for a tuple of one. Returns the last carries and the stacked outputs.
+
+        >>> b = GraphBuilder()
+        >>> x = b.input("x", ("t",), "float32")
+        >>> last, sums = b.scan(lambda c, x: (c + x, c + x), np.float32(0), x)
+        >>> sums
+        <Tensor float32[t]>
+        """
+        many, more = isinstance(init, tuple | list), isinstance(xs, tuple | list)
+        single_out = False
+        carries = [self._typed(x) for x in (init if many else [init])]
+        scanned = [self._typed(x) for x in (xs if more else [xs])]
+        given = [(f"c{n}", t.type) for n, t in enumerate(carries)]
+        for n, t in enumerate(scanned):
+            row = None if t.shape is None else TensorShape(t.shape[1:])
+            given.append((f"x{n}", TensorType(row, t.dtype)))
+
+        def traced(*tensors: Tensor) -> list[Any]:
+            nonlocal single_out
+            c: Any = tensors[: len(carries)]
+            x: Any = tensors[len(carries) :]
+            result = body(c if many else c[0], x if more else x[0])
+            if not isinstance(result, tuple) or len(result) != 2:
+                raise GraphError("the body of a scan returns (carries, outputs)", code="E105")
+            after, out = result
+            single_out = not isinstance(out, tuple | list)
+            kept = list(after) if isinstance(after, tuple | list) else [after]
+            if len(kept) != len(carries):
+                raise GraphError(f"the body returns {len(kept)} carries for {len(carries)}", code="E105")
+            return [*kept, *([] if out is None else [out] if single_out else out)]
+
+        graph, captures = self._body(traced, given)
+        op = Scan(graph, len(carries), len(scanned), None if length is None else dim(length), reverse)
+        results = self.apply_many(op, *carries, *scanned, *captures)
+        last: Any = results[: len(carries)]
+        out: Any = results[len(carries) :]
+        return (last if many else last[0]), (out if not single_out else out[0] if out else None)
+
+    def cond(self, condition: Any, then: Callable[[], Any], otherwise: Callable[[], Any]) -> Any:
+        """Run one of two functions by a scalar truth value; both may use the tensors around them.
+
+        >>> b = GraphBuilder()
+        >>> x = b.input("x", (3,), "float32")
+        >>> b.cond(b.sum(x) > 0, lambda: x, lambda: -x)
+        <Tensor float32[3]>
+        """
+        a, reads_a = self._body(then, [])
+        c, reads_c = self._body(otherwise, [])
+        union = list({t.node: t for t in (*reads_a, *reads_c)}.values())
+        op = Cond(_with_inputs(a, reads_a, union), _with_inputs(c, reads_c, union))
+        results = self.apply_many(op, condition, *union)
+        return results[0] if len(results) == 1 else results
+
+
+def _with_inputs(body: EinsumGraph, reads: Sequence[Tensor], union: Sequence[Tensor]) -> EinsumGraph:
+    """Return a body whose inputs are those of both bodies of a cond, in one order."""
+    place = {t.node: n for n, t in enumerate(union)}
+    inputs = [
+        Node(ops.Input(f"k{n}", None if t.shape is None else tuple(t.shape), t.dtype)) for n, t in enumerate(union)
+    ]
+    new = {old: place[t.node] for old, t in enumerate(reads)}
+    for old in range(len(reads), len(body.nodes)):
+        new[old] = len(union) + old - len(reads)
+    rest = [Node(n.op, tuple(new[a] for a in n.args), n.locations) for n in body.nodes[len(reads) :]]
+    return EinsumGraph([*inputs, *rest], ((name, new[i]) for name, i in body.outputs), body.constants)
+
+
+def _name(scope: _Scope, index: int) -> str:
+    op = scope.nodes[index].op
+    return repr(op.label) if isinstance(op, ops.Input) else f"%{index}"
+
+
+def _identifier(name: str) -> str:
+    word = "".join(c if c.isalnum() or c == "_" else "_" for c in name)
+    return word if word[0].isalpha() or word[0] == "_" else f"_{word}"

@@ -1,0 +1,327 @@
+"""The graph: a flat tuple of nodes in topological order, immutable, compared by structure."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, get_args
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from ..diagnostics import SourceLocation
+from . import ops
+from .ops import Op
+from .sizes import Dim
+from .types import TensorShape, TensorType, dtype_name
+
+if TYPE_CHECKING:
+    from .infer import Inference
+
+Array = NDArray[Any]
+
+
+class Node(msgspec.Struct, frozen=True, eq=False):
+    """An operation, the nodes it reads, and the places in the user's text it came from."""
+
+    op: Op
+    args: tuple[int, ...] = ()
+    locations: tuple[SourceLocation, ...] = ()
+
+    @property
+    def location(self) -> SourceLocation | None:
+        """The first place the node came from."""
+        return self.locations[0] if self.locations else None
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Node) and self.args == other.args and self.op == other.op
+
+    def __hash__(self) -> int:
+        return hash((self.op, self.args))
+
+
+class EinsumGraph:
+    """A graph of tensor operations: what logic and neural layers both become.
+
+    Nodes stand in topological order and arguments are node numbers. Build one with :class:`GraphBuilder`, or read
+    one with :meth:`load`, :meth:`from_json` or :meth:`from_text`.
+
+    >>> from tensorlogic import GraphBuilder
+    >>> b = GraphBuilder()
+    >>> x, w = b.input("x", ("n", 3)), b.input("w", (3, 2))
+    >>> graph = b.build(y=b.relu(b.einsum("ni,ij->nj", x, w)))
+    >>> graph
+    <EinsumGraph (x, w) -> (y): 4 nodes>
+    >>> print(graph)
+    graph {
+      x: any[n, 3] = input()
+      w: any[3, 2] = input()
+      %2: any[n, 2] = einsum(x, w, spec="ni,ij->nj")
+      %3: any[n, 2] = relu(%2)
+      return y=%3
+    }
+    """
+
+    # no __slots__: the derived facts below are cached on first use
+
+    def __init__(
+        self,
+        nodes: Iterable[Node],
+        outputs: Iterable[tuple[str, int]],
+        constants: Mapping[str, Array] | None = None,
+    ) -> None:
+        self.nodes = tuple(nodes)
+        self.outputs = tuple(outputs)
+        used = {n.op.digest for n in self.nodes if isinstance(n.op, ops.Constant)}
+        self.constants: dict[str, Array] = {d: a for d, a in (constants or {}).items() if d in used}
+
+    @cached_property
+    def inputs(self) -> dict[str, int]:
+        """The inputs by name, each with its node number, in the order they were declared."""
+        return {n.op.label: i for i, n in enumerate(self.nodes) if isinstance(n.op, ops.Input)}
+
+    @property
+    def input_names(self) -> list[str]:
+        """The names of the inputs, in the order they were declared."""
+        return list(self.inputs)
+
+    @property
+    def output_names(self) -> list[str]:
+        """The names of the outputs, in order."""
+        return [name for name, _ in self.outputs]
+
+    @cached_property
+    def inference(self) -> Inference:
+        """Every node's types and the equalities between sizes that they rely on."""
+        from .infer import infer_graph
+
+        return infer_graph(self)
+
+    def type_of(self, node: int) -> TensorType:
+        """Return the type of a node that has one result."""
+        return self.inference.types[node][0]
+
+    @cached_property
+    def _hash(self) -> int:
+        return hash((self.nodes, self.outputs))
+
+    @cached_property
+    def digest(self) -> str:
+        """A fingerprint of the structure: equal graphs have equal digests, in every process."""
+        from .files import structure_bytes
+
+        return hashlib.blake2b(structure_bytes(self), digest_size=16).hexdigest()
+
+    def __eq__(self, other: object) -> bool:
+        if self is other:
+            return True
+        return isinstance(other, EinsumGraph) and self.outputs == other.outputs and self.nodes == other.nodes
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __len__(self) -> int:
+        return len(self.nodes)
+
+    def __iter__(self) -> Iterator[Node]:
+        return iter(self.nodes)
+
+    def __str__(self) -> str:
+        return self.to_text(inline=False)
+
+    def __repr__(self) -> str:
+        return f"<EinsumGraph ({_few(self.input_names)}) -> ({_few(self.output_names)}): {len(self.nodes)} nodes>"
+
+    def __getstate__(self) -> tuple[Any, ...]:
+        return self.nodes, self.outputs, self.constants
+
+    def __setstate__(self, state: tuple[Any, ...]) -> None:
+        self.nodes, self.outputs, self.constants = state
+
+    def to_text(self, *, inline: bool = True) -> str:
+        """Return text that :meth:`from_text` reads back; with ``inline=False`` large constants are only named."""
+        from .text import print_graph
+
+        return print_graph(self, inline=inline)
+
+    @classmethod
+    def from_text(cls, text: str, constants: Mapping[str, Array] | None = None) -> EinsumGraph:
+        """Read a graph from its text; ``constants`` supplies, by digest, those that are only named there."""
+        from .text import parse_graph
+
+        return parse_graph(text, constants)
+
+    def to_json(self) -> str:
+        """Return the graph as one JSON string, constants included."""
+        from .files import to_json
+
+        return to_json(self)
+
+    @classmethod
+    def from_json(cls, text: str | bytes) -> EinsumGraph:
+        """Read a graph from JSON: this package's or the Rust crate's. Untrusted text is safe."""
+        from .files import from_json
+
+        return from_json(text)
+
+    def save(self, path: str | Path) -> None:
+        """Write ``path`` (JSON) and, if there are constants, a safetensors file beside it."""
+        from .files import save
+
+        save(self, Path(path))
+
+    @classmethod
+    def load(cls, path: str | Path) -> EinsumGraph:
+        """Read a graph file: JSON (ours or the Rust crate's) or the text form."""
+        from .files import load
+
+        return load(Path(path))
+
+    def to_dot(self) -> str:
+        """Return the graph as Graphviz DOT."""
+        from .draw import to_dot
+
+        return to_dot(self)
+
+    def to_mermaid(self) -> str:
+        """Return the graph as a Mermaid flowchart."""
+        from .draw import to_mermaid
+
+        return to_mermaid(self)
+
+    def to_graphml(self) -> str:
+        """Return the graph as GraphML."""
+        from .draw import to_graphml
+
+        return to_graphml(self)
+
+    def to_svg(self) -> str:
+        """Return the graph as an SVG picture; needs the ``dot`` program of Graphviz."""
+        from .draw import to_svg
+
+        return to_svg(self)
+
+    def _repr_html_(self) -> str:
+        from .draw import to_html
+
+        return to_html(self)
+
+
+def _few(names: Sequence[str]) -> str:
+    return ", ".join(names) if len(names) <= 6 else ", ".join(names[:5]) + f", ... {len(names) - 5} more"
+
+
+class Fixpoint(Op, frozen=True, tag="fixpoint"):
+    """Apply a body to the carries until they no longer change.
+
+    Operands and the body's inputs are the carries, then the captures. Each round a carry becomes its combination
+    (replace, or, max, min) with the body's result; the loop ends when no element moved by more than the tolerance, and
+    running into the round limit is an error.
+    """
+
+    arity: ClassVar[int | None] = None
+    body: EinsumGraph
+    combine: str = "replace"
+    tolerance: float = 0.0
+    limit: int = 1_000_000
+
+    @property
+    def carries(self) -> int:
+        """The number of carries, and of results."""
+        return len(self.body.outputs)
+
+
+class Scan(Op, frozen=True, tag="scan"):
+    """Run a body along the first axis of some operands.
+
+    Operands are the initial carries, the tensors that are scanned, then the captures; the body's inputs are alike, one
+    slice each of the scanned tensors. It returns the new carries, then what this step puts out. The results are the last
+    carries and the stacked outputs.
+    """
+
+    arity: ClassVar[int | None] = None
+    body: EinsumGraph
+    carries: int
+    scanned: int
+    length: Dim | None = None
+    reverse: bool = False
+
+
+class Cond(Op, frozen=True, tag="cond"):
+    """Run one of two bodies; operands are a scalar truth value, then what both bodies read."""
+
+    arity: ClassVar[int | None] = None
+    then: EinsumGraph
+    otherwise: EinsumGraph
+
+
+AnyOp = (
+    ops.Input | ops.Constant | ops.Literal | ops.Iota | ops.Einsum | ops.ContractVJP | ops.Elementwise | ops.Reduce
+    | ops.Cumulate | ops.Sort | ops.TopK | ops.Slice | ops.Reshape | ops.Transpose | ops.Broadcast | ops.Window
+    | ops.Pad | ops.Concat | ops.Gather | ops.ScatterAdd | ops.Cast | ops.Quantize | ops.Dequantize | ops.Item
+    | Fixpoint | Scan | Cond
+)  # fmt: skip
+OPS: dict[str, type[Op]] = {str(t.__struct_config__.tag): t for t in get_args(AnyOp)}
+
+
+def bodies(op: Op) -> tuple[EinsumGraph, ...]:
+    """Return the graphs that an operation holds."""
+    match op:
+        case Fixpoint() | Scan():
+            return (op.body,)
+        case Cond():
+            return (op.then, op.otherwise)
+        case _:
+            return ()
+
+
+def constant_digest(array: Array) -> str:
+    """Return the name under which a constant is kept: a digest of its dtype, shape and bytes."""
+    h = hashlib.blake2b(f"{array.dtype.str}{array.shape}".encode(), digest_size=16)
+    h.update(np.ascontiguousarray(array).data if array.size else b"")
+    return h.hexdigest()
+
+
+def constant_op(array: Array) -> ops.Constant:
+    """Return the operation that stands for an array."""
+    return ops.Constant(constant_digest(array), array.shape, dtype_name(array.dtype))
+
+
+def frozen_copy(value: object) -> Array:
+    """Return a read-only copy of an array, in C order and native byte order, so that its digest stays true."""
+    array = np.asarray(value)
+    name = dtype_name(array.dtype)
+    copy = np.array(array, dtype=np.dtype(name), order="C", copy=True)
+    copy.setflags(write=False)
+    return copy
+
+
+def reachable(nodes: Sequence[Node], roots: Iterable[int]) -> list[int]:
+    """Return, in order, the nodes that the roots depend on."""
+    live = bytearray(len(nodes))
+    for root in roots:
+        live[root] = 1
+    for i in range(len(nodes) - 1, -1, -1):
+        if live[i]:
+            for arg in nodes[i].args:
+                live[arg] = 1
+    return [i for i in range(len(nodes)) if live[i]]
+
+
+def extract(
+    nodes: Sequence[Node], outputs: Iterable[tuple[str, int]], constants: Mapping[str, Array]
+) -> EinsumGraph:
+    """Return the graph of just the nodes that some outputs need, renumbered."""
+    wanted = tuple(outputs)
+    order = reachable(nodes, (i for _, i in wanted))
+    new = {old: i for i, old in enumerate(order)}
+    kept = [Node(nodes[i].op, tuple(new[a] for a in nodes[i].args), nodes[i].locations) for i in order]
+    return EinsumGraph(kept, ((name, new[i]) for name, i in wanted), constants)
+
+
+def shape_of(array: Array) -> TensorShape:
+    """Return an array's shape as a :class:`TensorShape`."""
+    return TensorShape(array.shape)

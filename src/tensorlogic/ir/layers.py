@@ -1,0 +1,116 @@
+"""The usual layers, built from the operations so that every pass, backend and tool applies to them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, Generic, TypeVar
+
+from .methods import Axes, TensorMethods
+
+T = TypeVar("T")
+
+
+class Layers(TensorMethods[T], Generic[T]):
+    """Activations, normalisers, losses and attention."""
+
+    def gelu(self, x: Any, *, approximate: bool = False) -> T:
+        """x times the normal distribution function of x; by tanh when approximate."""
+        if approximate:
+            inner = self.multiply(
+                math.sqrt(2 / math.pi), self.add(x, self.multiply(0.044715, self.multiply(self.square(x), x)))
+            )
+            return self.multiply(self.multiply(0.5, x), self.add(1.0, self.tanh(inner)))
+        return self.multiply(self.multiply(0.5, x), self.add(1.0, self.erf(self.multiply(x, math.sqrt(0.5)))))
+
+    def silu(self, x: Any) -> T:
+        """x times sigmoid(x)."""
+        return self.multiply(x, self.sigmoid(x))
+
+    def softplus(self, x: Any) -> T:
+        """log(1 + exp(x)), without overflow."""
+        return self.logaddexp(x, 0.0)
+
+    def leaky_relu(self, x: Any, slope: float = 0.01) -> T:
+        """x where positive, slope times x elsewhere."""
+        return self.where(self.greater(x, 0), x, self.multiply(x, slope))
+
+    def elu(self, x: Any, alpha: float = 1.0) -> T:
+        """x where positive, alpha (exp(x) - 1) elsewhere."""
+        return self.where(self.greater(x, 0), x, self.multiply(alpha, self.expm1(self.minimum(x, 0))))
+
+    def softmax(self, x: Any, axis: Axes = -1) -> T:
+        """exp(x) scaled to sum to 1 along an axis, shifted so that nothing overflows."""
+        e = self.exp(self.subtract(x, self.max(x, axis, keepdims=True)))
+        return self.divide(e, self.sum(e, axis, keepdims=True))
+
+    def logsumexp(self, x: Any, axis: Axes = -1, *, keepdims: bool = False) -> T:
+        """log(sum(exp(x))) along an axis, shifted so that nothing overflows; -inf where all are."""
+        top = self.max(x, axis, keepdims=True)
+        shift = self.where(self.isfinite(top), top, 0.0)
+        total = self.log(self.sum(self.exp(self.subtract(x, shift)), axis, keepdims=True))
+        result = self.add(total, shift)
+        return result if keepdims else self.sum(result, axis)
+
+    def log_softmax(self, x: Any, axis: Axes = -1) -> T:
+        """The logarithm of softmax."""
+        return self.subtract(x, self.logsumexp(x, axis, keepdims=True))
+
+    def var(self, x: Any, axis: Axes = None, *, keepdims: bool = False) -> T:
+        """The mean squared distance from the mean."""
+        away = self.subtract(x, self.mean(x, axis, keepdims=True))
+        return self.mean(self.square(away), axis, keepdims=keepdims)
+
+    def layer_norm(self, x: Any, scale: Any = None, bias: Any = None, *, axis: Axes = -1, eps: float = 1e-5) -> T:
+        """Shift and scale to mean 0 and variance 1 along an axis, then by learned scale and bias."""
+        away = self.subtract(x, self.mean(x, axis, keepdims=True))
+        var = self.mean(self.square(away), axis, keepdims=True)
+        return self._affine(self.divide(away, self.sqrt(self.add(var, eps))), scale, bias)
+
+    def rms_norm(self, x: Any, scale: Any = None, *, axis: Axes = -1, eps: float = 1e-5) -> T:
+        """Scale to mean square 1 along an axis."""
+        power = self.mean(self.square(x), axis, keepdims=True)
+        return self._affine(self.divide(x, self.sqrt(self.add(power, eps))), scale, None)
+
+    def batch_norm(
+        self, x: Any, mean: Any, var: Any, scale: Any = None, bias: Any = None, *, eps: float = 1e-5
+    ) -> T:
+        """Normalise by a given mean and variance (inference form)."""
+        return self._affine(self.divide(self.subtract(x, mean), self.sqrt(self.add(var, eps))), scale, bias)
+
+    def _affine(self, x: Any, scale: Any, bias: Any) -> T:
+        scaled = x if scale is None else self.multiply(x, scale)
+        return scaled if bias is None else self.add(scaled, bias)  # type: ignore[no-any-return]
+
+    def linear(self, x: Any, weight: Any, bias: Any = None) -> T:
+        """``x @ weight + bias`` over the last axis of x; weight is (in, out)."""
+        y = self.einsum("...i,ij->...j", x, weight)
+        return y if bias is None else self.add(y, bias)
+
+    def attention(self, query: Any, key: Any, value: Any, mask: Any = None) -> T:
+        """Scaled dot-product attention over (..., positions, features); mask is true where attending is allowed."""
+        width = self._shape(query, "attention")[-1]
+        scores = self.einsum("...qd,...kd->...qk", query, key)
+        root = math.sqrt(width) if isinstance(width, int) else self.sqrt(self.cast(self._size(query, -1), "float32"))
+        scores = self.divide(scores, root)
+        if mask is not None:
+            scores = self.where(mask, scores, -math.inf)
+        return self.einsum("...qk,...kd->...qd", self.softmax(scores), value)
+
+    def _size(self, x: Any, axis: int) -> T:
+        """Return a symbolic size as a scalar tensor: one past the last index."""
+        size = self._shape(x, "size")[axis]
+        return self.add(self.max(self.iota(size)), 1)
+
+    def mean_squared_error(self, x: Any, y: Any) -> T:
+        """The mean of squared differences."""
+        return self.mean(self.square(self.subtract(x, y)))
+
+    def cross_entropy(self, logits: Any, target: Any, axis: int = -1) -> T:
+        """The mean of -sum(target * log_softmax(logits)); target holds probabilities."""
+        return self.negative(self.mean(self.sum(self.multiply(target, self.log_softmax(logits, axis)), axis)))
+
+    def one_hot(self, indices: Any, size: Any, dtype: Any = "float32") -> T:
+        """1 at each index along a new last axis, 0 elsewhere."""
+        shape: Sequence[Any] = [*self._shape(indices, "one_hot"), 1]
+        return self.cast(self.equal(self.reshape(indices, shape), self.iota(size)), dtype)

@@ -1,0 +1,335 @@
+"""The vocabulary of tensors: NumPy's names for element-wise functions, reductions, views and the rest.
+
+Whoever can apply one operation to operands gets all of it; the graph builder is the first to.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any, Generic, TypeVar
+
+from ..errors import GraphError, ShapeError
+from . import ops, spec
+from .infer import normal_axis
+from .sizes import Dim, add, dim, floordiv, sub
+from .types import TensorShape, dtype_name
+
+T = TypeVar("T")
+Axes = int | Sequence[int] | None
+
+
+class TensorMethods(ABC, Generic[T]):
+    """Everything that can be said with one ``apply(op, *operands)``; operands may be arrays and Python scalars."""
+
+    @abstractmethod
+    def apply(self, op: ops.Op, *operands: Any) -> T:
+        """Apply one operation that has one result."""
+
+    @abstractmethod
+    def shape_of(self, x: Any) -> TensorShape | None:
+        """Return the shape of an operand, None where its rank is unknown."""
+
+    def _rank(self, x: Any, what: str) -> int:
+        return len(self._shape(x, what))
+
+    def _shape(self, x: Any, what: str) -> TensorShape:
+        shape = self.shape_of(x)
+        if shape is None:
+            raise ShapeError(
+                f"{what} needs to know the rank of its operand",
+                code="E001",
+                suggestions=["declare the input's shape: b.input('x', ('n', 3)); names stand for unknown sizes"],
+            )
+        return shape
+
+    # contraction
+
+    def einsum(self, equation: str | Sequence[Sequence[object]], *operands: Any, algebra: str = "real") -> T:
+        """Join and project: ``einsum("ij,jk->ik", a, b)``; integer labels: ``einsum([[0, 1], [1, 2], [0, 2]], a, b)``.
+
+        With integer labels the last list is the result's, and may be left out.
+        """
+        if isinstance(equation, str):
+            form = spec.parse(equation)
+        else:
+            lists = list(equation)
+            given = len(lists) > len(operands)
+            form = spec.from_integers(lists[:-1] if given else lists, lists[-1] if given else None)
+        return self.apply(ops.Einsum(str(form), algebra), *operands)
+
+    def matmul(self, a: Any, b: Any) -> T:
+        """Multiply matrices as NumPy's ``@`` does, vectors and batches included."""
+        left, right = self._rank(a, "matmul"), self._rank(b, "matmul")
+        if left == 0 or right == 0:
+            raise ShapeError("matmul does not take scalars", code="E001", suggestions=["use multiply"])
+        first = "j" if left == 1 else "...ij"
+        second = "j" if right == 1 else "...jk"
+        output = ("..." if max(left, right) > 1 else "") + ("" if left == 1 else "i") + ("" if right == 1 else "k")
+        return self.einsum(f"{first},{second}->{output}", a, b)
+
+    def contract_vjp(self, equation: str, algebra: str, wrt: int, *operands: Any) -> T:
+        """Return the gradient of an einsum for factor ``wrt``; operands are the factors, the result, its cotangent."""
+        return self.apply(ops.ContractVJP(str(spec.parse(equation)), algebra, wrt), *operands)
+
+    # one operand
+
+    def _map(self, fn: str, *operands: Any) -> T:
+        return self.apply(ops.Elementwise(fn), *operands)
+
+    # fmt: off
+    def negative(self, x: Any) -> T: return self._map("negative", x)
+    def absolute(self, x: Any) -> T: return self._map("absolute", x)
+    abs = absolute
+    def sign(self, x: Any) -> T: return self._map("sign", x)
+    def square(self, x: Any) -> T: return self._map("square", x)
+    def sqrt(self, x: Any) -> T: return self._map("sqrt", x)
+    def reciprocal(self, x: Any) -> T: return self._map("reciprocal", x)
+    def exp(self, x: Any) -> T: return self._map("exp", x)
+    def expm1(self, x: Any) -> T: return self._map("expm1", x)
+    def log(self, x: Any) -> T: return self._map("log", x)
+    def log1p(self, x: Any) -> T: return self._map("log1p", x)
+    def log2(self, x: Any) -> T: return self._map("log2", x)
+    def sin(self, x: Any) -> T: return self._map("sin", x)
+    def cos(self, x: Any) -> T: return self._map("cos", x)
+    def tan(self, x: Any) -> T: return self._map("tan", x)
+    def arcsin(self, x: Any) -> T: return self._map("arcsin", x)
+    def arccos(self, x: Any) -> T: return self._map("arccos", x)
+    def arctan(self, x: Any) -> T: return self._map("arctan", x)
+    def sinh(self, x: Any) -> T: return self._map("sinh", x)
+    def cosh(self, x: Any) -> T: return self._map("cosh", x)
+    def tanh(self, x: Any) -> T: return self._map("tanh", x)
+    def erf(self, x: Any) -> T: return self._map("erf", x)
+    def sigmoid(self, x: Any) -> T: return self._map("sigmoid", x)
+    def relu(self, x: Any) -> T: return self._map("relu", x)
+    def step(self, x: Any) -> T: return self._map("step", x)
+    def floor(self, x: Any) -> T: return self._map("floor", x)
+    def ceil(self, x: Any) -> T: return self._map("ceil", x)
+    def trunc(self, x: Any) -> T: return self._map("trunc", x)
+    def rint(self, x: Any) -> T: return self._map("rint", x)
+    def isnan(self, x: Any) -> T: return self._map("isnan", x)
+    def isinf(self, x: Any) -> T: return self._map("isinf", x)
+    def isfinite(self, x: Any) -> T: return self._map("isfinite", x)
+    def logical_not(self, x: Any) -> T: return self._map("logical_not", x)
+
+    # two operands, and three
+
+    def add(self, x: Any, y: Any) -> T: return self._map("add", x, y)
+    def subtract(self, x: Any, y: Any) -> T: return self._map("subtract", x, y)
+    def multiply(self, x: Any, y: Any) -> T: return self._map("multiply", x, y)
+    def divide(self, x: Any, y: Any) -> T: return self._map("divide", x, y)
+    def floor_divide(self, x: Any, y: Any) -> T: return self._map("floor_divide", x, y)
+    def remainder(self, x: Any, y: Any) -> T: return self._map("remainder", x, y)
+    def power(self, x: Any, y: Any) -> T: return self._map("power", x, y)
+    def minimum(self, x: Any, y: Any) -> T: return self._map("minimum", x, y)
+    def maximum(self, x: Any, y: Any) -> T: return self._map("maximum", x, y)
+    def arctan2(self, x: Any, y: Any) -> T: return self._map("arctan2", x, y)
+    def logaddexp(self, x: Any, y: Any) -> T: return self._map("logaddexp", x, y)
+    def lukasiewicz(self, x: Any, y: Any) -> T: return self._map("lukasiewicz", x, y)
+    def equal(self, x: Any, y: Any) -> T: return self._map("equal", x, y)
+    def not_equal(self, x: Any, y: Any) -> T: return self._map("not_equal", x, y)
+    def less(self, x: Any, y: Any) -> T: return self._map("less", x, y)
+    def less_equal(self, x: Any, y: Any) -> T: return self._map("less_equal", x, y)
+    def greater(self, x: Any, y: Any) -> T: return self._map("greater", x, y)
+    def greater_equal(self, x: Any, y: Any) -> T: return self._map("greater_equal", x, y)
+    def logical_and(self, x: Any, y: Any) -> T: return self._map("logical_and", x, y)
+    def logical_or(self, x: Any, y: Any) -> T: return self._map("logical_or", x, y)
+    def logical_xor(self, x: Any, y: Any) -> T: return self._map("logical_xor", x, y)
+    def where(self, condition: Any, x: Any, y: Any) -> T: return self._map("where", condition, x, y)
+    # fmt: on
+
+    def clip(self, x: Any, low: Any, high: Any) -> T:
+        """Keep values within ``low`` and ``high``."""
+        return self.minimum(self.maximum(x, low), high)
+
+    # reductions
+
+    def _reduce(self, kind: str, x: Any, axis: Axes, keepdims: bool) -> T:
+        axes = None if axis is None else tuple(axis) if isinstance(axis, Sequence) else (axis,)
+        shape = self.shape_of(x)
+        if axes is not None and shape is not None:
+            axes = tuple(normal_axis(a, len(shape), kind) for a in axes)
+            axes = tuple(sorted(axes))
+        return self.apply(ops.Reduce(kind, axes, keepdims), x)
+
+    # fmt: off
+    def sum(self, x: Any, axis: Axes = None, *, keepdims: bool = False) -> T: return self._reduce("sum", x, axis, keepdims)
+    def prod(self, x: Any, axis: Axes = None, *, keepdims: bool = False) -> T: return self._reduce("prod", x, axis, keepdims)
+    def max(self, x: Any, axis: Axes = None, *, keepdims: bool = False) -> T: return self._reduce("max", x, axis, keepdims)
+    def min(self, x: Any, axis: Axes = None, *, keepdims: bool = False) -> T: return self._reduce("min", x, axis, keepdims)
+    def mean(self, x: Any, axis: Axes = None, *, keepdims: bool = False) -> T: return self._reduce("mean", x, axis, keepdims)
+    def any(self, x: Any, axis: Axes = None, *, keepdims: bool = False) -> T: return self._reduce("any", x, axis, keepdims)
+    def all(self, x: Any, axis: Axes = None, *, keepdims: bool = False) -> T: return self._reduce("all", x, axis, keepdims)
+    def argmax(self, x: Any, axis: int | None = None, *, keepdims: bool = False) -> T: return self._reduce("argmax", x, axis, keepdims)
+    def argmin(self, x: Any, axis: int | None = None, *, keepdims: bool = False) -> T: return self._reduce("argmin", x, axis, keepdims)
+    # fmt: on
+
+    def _axis(self, x: Any, axis: int, what: str) -> int:
+        return normal_axis(axis, self._rank(x, what), what) if axis < 0 else axis
+
+    def _cumulate(self, kind: str, x: Any, axis: int, reverse: bool) -> T:
+        return self.apply(ops.Cumulate(kind, self._axis(x, axis, "cumulate"), reverse), x)
+
+    # fmt: off
+    def cumsum(self, x: Any, axis: int, *, reverse: bool = False) -> T: return self._cumulate("sum", x, axis, reverse)
+    def cumprod(self, x: Any, axis: int, *, reverse: bool = False) -> T: return self._cumulate("prod", x, axis, reverse)
+    def cummax(self, x: Any, axis: int, *, reverse: bool = False) -> T: return self._cumulate("max", x, axis, reverse)
+    def cummin(self, x: Any, axis: int, *, reverse: bool = False) -> T: return self._cumulate("min", x, axis, reverse)
+    # fmt: on
+
+    def sort(self, x: Any, axis: int = -1, *, descending: bool = False) -> T:
+        """Sort along an axis; NaN counts as greatest."""
+        return self.apply(ops.Sort(self._axis(x, axis, "sort"), descending), x)
+
+    def argsort(self, x: Any, axis: int = -1, *, descending: bool = False) -> T:
+        """Return the indices that sort along an axis, stably."""
+        return self.apply(ops.Sort(self._axis(x, axis, "argsort"), descending, indices=True), x)
+
+    def top_k(self, x: Any, k: int, axis: int = -1) -> tuple[T, T]:
+        """Return the k greatest along an axis, greatest first, and their indices."""
+        at = self._axis(x, axis, "top_k")
+        return self.apply(ops.TopK(k, at), x), self.apply(ops.TopK(k, at, indices=True), x)
+
+    # views and shapes
+
+    def index(self, x: Any, key: Any) -> T:
+        """Slice as NumPy's basic indexing does: integers, slices, ``...`` and None.
+
+        Ranges that cannot be checked against a symbolic size are checked when it is bound.
+        """
+        keys = list(key) if isinstance(key, tuple) else [key]
+        shape = self._shape(x, "indexing")
+        taken = sum(k is not None and k is not Ellipsis for k in keys)
+        if keys.count(Ellipsis) > 1 or taken > len(shape):
+            raise ShapeError(f"index {key!r} does not fit shape {shape}", code="E001")
+        if Ellipsis not in keys:
+            keys.append(Ellipsis)
+        at = keys.index(Ellipsis)
+        keys[at : at + 1] = [slice(None)] * (len(shape) - taken)
+        ranges: list[tuple[Dim, Dim, int]] = []
+        result: list[Dim] = []
+        for k in keys:
+            if k is None:
+                result.append(1)
+                continue
+            size = shape[len(ranges)]
+            found = _range(k, size, len(ranges))
+            ranges.append(found)
+            if isinstance(k, slice):
+                result.append(found[1])
+        full = all(r == (0, d, 1) for r, d in zip(ranges, shape, strict=True))
+        sliced = x if full else self.apply(ops.Slice(tuple(ranges)), x)
+        if tuple(result) == tuple(r[1] for r in ranges):
+            return sliced if not full else self.apply(ops.Slice(tuple(ranges)), x)
+        return self.reshape(sliced, result)
+
+    def reshape(self, x: Any, shape: Sequence[Dim]) -> T:
+        """Give the elements another shape; one size may be -1."""
+        sizes = tuple(-1 if d == -1 else dim(d) for d in shape)
+        return self.apply(ops.Reshape(sizes), x)
+
+    def transpose(self, x: Any, order: Sequence[int] | None = None) -> T:
+        """Reorder the axes; reverse them when no order is given."""
+        rank = self._rank(x, "transpose")
+        axes = range(rank)[::-1] if order is None else [normal_axis(a, rank, "transpose") for a in order]
+        return self.apply(ops.Transpose(tuple(axes)), x)
+
+    def expand_dims(self, x: Any, axis: int) -> T:
+        """Insert an axis of size 1."""
+        shape = list(self._shape(x, "expand_dims"))
+        shape.insert(normal_axis(axis, len(shape) + 1, "expand_dims"), 1)
+        return self.reshape(x, shape)
+
+    def squeeze(self, x: Any, axis: int) -> T:
+        """Remove an axis of size 1."""
+        shape = list(self._shape(x, "squeeze"))
+        at = normal_axis(axis, len(shape), "squeeze")
+        if shape[at] != 1:
+            raise ShapeError(f"squeeze: axis {at} has size {shape[at]}, not 1", code="E001")
+        return self.reshape(x, shape[:at] + shape[at + 1 :])
+
+    def broadcast_to(self, x: Any, shape: Sequence[Dim]) -> T:
+        """Repeat to a larger shape, aligned at the right as NumPy does."""
+        sizes = tuple(dim(d) for d in shape)
+        rank = self._rank(x, "broadcast_to")
+        return self.apply(ops.Broadcast(sizes, tuple(range(len(sizes) - rank, len(sizes)))), x)
+
+    def window(self, x: Any, axis: int, size: Dim, *, step: int = 1, dilation: int = 1) -> T:
+        """Return all windows along an axis as one more axis at the end."""
+        return self.apply(ops.Window(self._axis(x, axis, "window"), dim(size), step, dilation), x)
+
+    def pad(self, x: Any, widths: Sequence[tuple[int, int]], value: Any = 0) -> T:
+        """Surround with a value; ``widths`` holds (before, after) for every axis."""
+        return self.apply(ops.Pad(tuple((int(a), int(b)) for a, b in widths)), x, value)
+
+    def concat(self, tensors: Sequence[Any], axis: int = 0) -> T:
+        """Join tensors end to end along an axis."""
+        if not tensors:
+            raise GraphError("concat needs at least one operand", code="E105")
+        return self.apply(ops.Concat(self._axis(tensors[0], axis, "concat")), *tensors)
+
+    def stack(self, tensors: Sequence[Any], axis: int = 0) -> T:
+        """Join tensors along a new axis."""
+        return self.concat([self.expand_dims(t, axis) for t in tensors], axis)
+
+    def gather(self, x: Any, indices: Any, axis: int = 0, *, batch: int = 0) -> T:
+        """Take indices along an axis, as ``numpy.take``; the first ``batch`` axes run together."""
+        return self.apply(ops.Gather(self._axis(x, axis, "gather"), batch), x, indices)
+
+    def scatter_add(self, x: Any, indices: Any, updates: Any, axis: int = 0, *, batch: int = 0) -> T:
+        """Add updates to a copy of ``x`` at indices along an axis; repeated indices add up."""
+        return self.apply(ops.ScatterAdd(self._axis(x, axis, "scatter_add"), batch), x, indices, updates)
+
+    def iota(self, size: Dim, dtype: Any = "int64") -> T:
+        """Return the integers 0, 1, ... below ``size``, which may be symbolic."""
+        return self.apply(ops.Iota(dim(size), dtype_name(dtype)))
+
+    # element types
+
+    def cast(self, x: Any, dtype: Any) -> T:
+        """Convert to another dtype."""
+        return self.apply(ops.Cast(dtype_name(dtype)), x)
+
+    def quantize(self, x: Any, scale: Any, zero_point: Any, dtype: Any = "int8", *, axis: int | None = None) -> T:
+        """Return ``round(x / scale) + zero_point`` clamped to an integer dtype."""
+        return self.apply(ops.Quantize(dtype_name(dtype), axis), x, scale, zero_point)
+
+    def dequantize(self, x: Any, scale: Any, zero_point: Any, *, axis: int | None = None) -> T:
+        """Return ``(x - zero_point) * scale``."""
+        return self.apply(ops.Dequantize(axis), x, scale, zero_point)
+
+
+def _range(key: Any, size: Dim, axis: int) -> tuple[Dim, Dim, int]:
+    """Turn one index of NumPy's basic indexing into (start, count, step)."""
+    if not isinstance(key, slice):
+        if isinstance(key, bool) or not hasattr(key, "__index__"):
+            raise ShapeError(
+                f"index {key!r} on axis {axis} is not an integer or a slice",
+                code="E001",
+                suggestions=["use b.gather(x, indices, axis) for an array of indices"],
+            )
+        place = int(key.__index__())
+        if isinstance(size, int) and not -size <= place < size:
+            raise ShapeError(f"index {place} is out of range for axis {axis} of size {size}", code="E001")
+        return (place if place >= 0 else add(size, place), 1, 1)
+    step = 1 if key.step is None else int(key.step)
+    if step == 0:
+        raise ShapeError("a slice cannot have step 0", code="E001")
+    if isinstance(size, int):
+        start, stop, _ = key.indices(size)
+        return (start, len(range(start, stop, step)), step)
+    first: Dim = _bound(key.start, size, 0 if step > 0 else sub(size, 1))
+    if key.stop is None and step < 0:
+        return (first, add(floordiv(first, -step), 1), step)
+    last = _bound(key.stop, size, size)
+    span = sub(last, first) if step > 0 else sub(first, last)
+    return (first, span if abs(step) == 1 else floordiv(add(span, abs(step) - 1), abs(step)), step)
+
+
+def _bound(value: Any, size: Dim, default: Dim) -> Dim:
+    if value is None:
+        return default
+    if isinstance(value, str):
+        return dim(value)
+    place = int(value.__index__())
+    return place if place >= 0 else add(size, place)

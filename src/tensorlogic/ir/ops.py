@@ -1,0 +1,247 @@
+"""The operations: a closed set of small frozen records, which are also the JSON of graph files.
+
+The three operations that hold graphs of their own (Fixpoint, Scan, Cond) stand in :mod:`tensorlogic.ir.graph`.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import msgspec
+
+from .sizes import Dim
+from .types import scalar_dtype
+
+
+class Op(msgspec.Struct, frozen=True, tag_field="op", forbid_unknown_fields=True, omit_defaults=True):
+    """The base of every operation; ``arity`` is the number of operands, None where it varies."""
+
+    arity: ClassVar[int | None] = 1
+    is_view: ClassVar[bool] = False  # a backend may answer with a view of its operand
+
+    @property
+    def name(self) -> str:
+        """The word that stands for the operation in text."""
+        return str(self.__struct_config__.tag)
+
+
+class Input(Op, frozen=True, tag="input"):
+    """A value the caller gives, by name."""
+
+    arity: ClassVar[int | None] = 0
+    label: str
+    shape: tuple[Dim, ...] | None = None
+    dtype: str | None = None
+
+
+class Constant(Op, frozen=True, tag="constant"):
+    """An array kept beside the graph under its digest."""
+
+    arity: ClassVar[int | None] = 0
+    digest: str
+    shape: tuple[int, ...]
+    dtype: str
+
+
+class Literal(Op, frozen=True, tag="literal"):
+    """A Python scalar, which takes the dtype of what it meets; kept as text so that 1, 1.0, True, -0.0 and nan differ."""
+
+    arity: ClassVar[int | None] = 0
+    kind: str
+    text: str
+
+    @classmethod
+    def of(cls, value: bool | int | float) -> Literal:
+        """Make the literal of a Python scalar."""
+        kind = {"bool": "bool", "int64": "int", "float64": "float"}[scalar_dtype(value)]
+        return cls(kind, repr(float(value)) if kind == "float" else repr(value))
+
+    @property
+    def value(self) -> bool | int | float:
+        """The scalar itself."""
+        match self.kind:
+            case "bool":
+                return self.text == "True"
+            case "int":
+                return int(self.text)
+            case _:
+                return float(self.text)
+
+
+class Iota(Op, frozen=True, tag="iota"):
+    """The integers 0, 1, 2, ... up to a size."""
+
+    arity: ClassVar[int | None] = 0
+    size: Dim
+    dtype: str = "int64"
+
+
+class Einsum(Op, frozen=True, tag="einsum"):
+    """Join the operands over matching indices and project onto the result's, in one algebra."""
+
+    arity: ClassVar[int | None] = None
+    spec: str
+    algebra: str = "real"
+
+
+class ContractVJP(Op, frozen=True, tag="contract_vjp"):
+    """The gradient of an einsum for one operand; operands are the factors, the result and its cotangent.
+
+    A term takes part in the gradient where it equals the result (max, min); ties share evenly.
+    """
+
+    arity: ClassVar[int | None] = None
+    spec: str
+    algebra: str
+    wrt: int
+
+
+class Elementwise(Op, frozen=True, tag="elementwise"):
+    """Apply a function of one, two or three operands element by element, with broadcasting."""
+
+    arity: ClassVar[int | None] = None
+    fn: str
+
+    @property
+    def name(self) -> str:
+        """The function's own name."""
+        return self.fn
+
+
+class Reduce(Op, frozen=True, tag="reduce"):
+    """Reduce some axes (None: all of them) by sum, prod, max, min, mean, any, all, argmax or argmin."""
+
+    kind: str
+    axes: tuple[int, ...] | None = None
+    keepdims: bool = False
+
+    @property
+    def name(self) -> str:
+        """The reduction's own name."""
+        return self.kind
+
+
+class Cumulate(Op, frozen=True, tag="cumulate"):
+    """Running sum, prod, max or min along an axis."""
+
+    kind: str
+    axis: int
+    reverse: bool = False
+
+
+class Sort(Op, frozen=True, tag="sort"):
+    """Sort along an axis, stably, NaN greatest; or the indices that would."""
+
+    axis: int
+    descending: bool = False
+    indices: bool = False
+
+
+class TopK(Op, frozen=True, tag="top_k"):
+    """The k greatest along an axis, greatest first; or their indices."""
+
+    k: int
+    axis: int
+    indices: bool = False
+
+
+class Slice(Op, frozen=True, tag="slice"):
+    """A range of each axis, as (start, count, step)."""
+
+    is_view: ClassVar[bool] = True
+    ranges: tuple[tuple[Dim, Dim, int], ...]
+
+
+class Reshape(Op, frozen=True, tag="reshape"):
+    """The same elements under another shape; one size may be -1."""
+
+    is_view: ClassVar[bool] = True
+    shape: tuple[Dim, ...]
+
+
+class Transpose(Op, frozen=True, tag="transpose"):
+    """The axes in another order; axis i of the result is axis order[i] of the operand."""
+
+    is_view: ClassVar[bool] = True
+    order: tuple[int, ...]
+
+
+class Broadcast(Op, frozen=True, tag="broadcast"):
+    """Repeat to a larger shape; axis i of the operand becomes axis axes[i] of the result."""
+
+    is_view: ClassVar[bool] = True
+    shape: tuple[Dim, ...]
+    axes: tuple[int, ...]
+
+
+class Window(Op, frozen=True, tag="window"):
+    """All windows of a size along an axis, as one more axis at the end."""
+
+    is_view: ClassVar[bool] = True
+    axis: int
+    size: Dim
+    step: int = 1
+    dilation: int = 1
+
+
+class Pad(Op, frozen=True, tag="pad"):
+    """Surround with a value: operands are the tensor and a scalar; widths are (before, after) per axis."""
+
+    arity: ClassVar[int | None] = 2
+    widths: tuple[tuple[int, int], ...]
+
+
+class Concat(Op, frozen=True, tag="concat"):
+    """Join tensors end to end along an axis."""
+
+    arity: ClassVar[int | None] = None
+    axis: int
+
+
+class Gather(Op, frozen=True, tag="gather"):
+    """Take the given indices along an axis; the first ``batch`` axes of both operands run together."""
+
+    arity: ClassVar[int | None] = 2
+    axis: int
+    batch: int = 0
+
+
+class ScatterAdd(Op, frozen=True, tag="scatter_add"):
+    """Add updates into a copy of the first operand at the given indices along an axis."""
+
+    arity: ClassVar[int | None] = 3
+    axis: int
+    batch: int = 0
+
+
+class Cast(Op, frozen=True, tag="cast"):
+    """Convert the elements to another dtype, as NumPy's astype."""
+
+    dtype: str
+
+
+class Quantize(Op, frozen=True, tag="quantize"):
+    """round(x / scale) + zero point, clamped to the dtype; operands x, scale, zero point; axis for per-channel."""
+
+    arity: ClassVar[int | None] = 3
+    dtype: str
+    axis: int | None = None
+
+
+class Dequantize(Op, frozen=True, tag="dequantize"):
+    """(q - zero point) * scale; operands q, scale, zero point."""
+
+    arity: ClassVar[int | None] = 3
+    axis: int | None = None
+
+
+class Item(Op, frozen=True, tag="item"):
+    """One result of an operation that has several."""
+
+    is_view: ClassVar[bool] = True
+    index: int
+
+
+REDUCTIONS = ("sum", "prod", "max", "min", "mean", "any", "all", "argmax", "argmin")
+CUMULATIONS = ("sum", "prod", "max", "min")
+COMBINES = ("replace", "or", "max", "min")

@@ -1,0 +1,301 @@
+"""Sizes of axes: integers, names, or integer expressions of names such as ``n-k+1``.
+
+A size is an ``int`` or a ``str`` in canonical form, so two sizes are equal exactly when they compare equal.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from functools import lru_cache
+
+from ..errors import ShapeError
+
+Dim = int | str
+Atom = str | tuple["Poly", "Poly"]  # a name, or a floor division
+Poly = tuple[tuple[tuple[Atom, ...], int], ...]  # sorted monomials with their coefficients
+
+_TOKEN = re.compile(r"\s*(?:(\d+)|([^\W\d][\w.']*)|(//|[-+*()]))")
+_LIMIT = 1000
+
+
+def dim(value: object) -> Dim:
+    """Check one size as a user wrote it and return its canonical form.
+
+    >>> dim("k + n - 1*k + 2"), dim(5)
+    ('n+2', 5)
+    """
+    if isinstance(value, str):
+        return _show(_parse(value))
+    try:
+        size = int(value.__index__())  # type: ignore[attr-defined]
+    except AttributeError:
+        raise ShapeError(f"a size must be an integer or a name, got {value!r}", code="E102") from None
+    if size < 0:
+        raise ShapeError(f"a size cannot be negative, got {size}", code="E102")
+    return size
+
+
+def add(a: Dim, b: Dim) -> Dim:
+    """Return ``a + b``.
+
+    >>> add("n", 3), add(2, 3)
+    ('n+3', 5)
+    """
+    if isinstance(a, int) and isinstance(b, int):
+        return a + b
+    return _show(_sum(_poly(a), _poly(b)))
+
+
+def sub(a: Dim, b: Dim) -> Dim:
+    """Return ``a - b``.
+
+    >>> sub("n", "k"), sub("n", "n")
+    ('n-k', 0)
+    """
+    if isinstance(a, int) and isinstance(b, int):
+        return a - b
+    return _show(_sum(_poly(a), _scale(_poly(b), -1)))
+
+
+def mul(a: Dim, b: Dim) -> Dim:
+    """Return ``a * b``.
+
+    >>> mul("n+1", 2)
+    '2*n+2'
+    """
+    if isinstance(a, int) and isinstance(b, int):
+        return a * b
+    return _show(_product(_poly(a), _poly(b)))
+
+
+def floordiv(a: Dim, b: Dim) -> Dim:
+    """Return ``a // b``.
+
+    >>> floordiv("n", 2), floordiv("4*n", 2), floordiv(7, 2)
+    ('n//2', '2*n', 3)
+    """
+    if isinstance(a, int) and isinstance(b, int):
+        if b == 0:
+            raise ShapeError(f"division by zero in the size {a}//{b}", code="E102")
+        return a // b
+    return _show(_quotient(_poly(a), _poly(b)))
+
+
+def prod(dims: tuple[Dim, ...]) -> Dim:
+    """Return the product of several sizes.
+
+    >>> prod((2, "n", 3))
+    '6*n'
+    """
+    total: Dim = 1
+    for d in dims:
+        total = mul(total, d)
+    return total
+
+
+@lru_cache(65536)
+def names(size: Dim) -> frozenset[str]:
+    """Return the names that a size depends on.
+
+    >>> sorted(names("n-k+1"))
+    ['k', 'n']
+    """
+    if isinstance(size, int):
+        return frozenset()
+    return frozenset(_atoms(_parse(size)))
+
+
+def evaluate(size: Dim, env: Mapping[str, int]) -> Dim:
+    """Replace the names that ``env`` knows.
+
+    >>> evaluate("n-k+1", {"n": 10, "k": 3}), evaluate("n-k", {"k": 3})
+    (8, 'n-3')
+    """
+    if isinstance(size, int):
+        return size
+    known = env.get(size)
+    if known is not None:
+        return known
+    return _show(_substitute(_parse(size), env))
+
+
+def solve(size: Dim, value: int, env: Mapping[str, int]) -> dict[str, int] | None:
+    """Find the one unknown name that makes ``size`` equal ``value``; None where no single name does.
+
+    >>> solve("2*n+1", 9, {}), solve("2*n", 9, {}), solve("n*m", 4, {})
+    ({'n': 4}, None, None)
+    """
+    poly = _poly(evaluate(size, env))
+    offset = dict(poly).get((), 0)
+    rest = [(m, c) for m, c in poly if m]
+    if len(rest) != 1 or len(rest[0][0]) != 1 or not isinstance(rest[0][0][0], str):
+        return None
+    (atom,), coefficient = rest[0]
+    found, remainder = divmod(value - offset, coefficient)
+    return {str(atom): found} if remainder == 0 and found >= 0 else None
+
+
+def _poly(size: Dim) -> Poly:
+    return _constant(size) if isinstance(size, int) else _parse(size)
+
+
+def _constant(value: int) -> Poly:
+    return (((), value),) if value else ()
+
+
+@lru_cache(65536)
+def _parse(text: str) -> Poly:
+    if len(text) > _LIMIT:
+        raise ShapeError(f"a size expression may have at most {_LIMIT} characters, got {len(text)}", code="E102")
+    tokens: list[str] = []
+    position = 0
+    while position < len(text.rstrip()):
+        match = _TOKEN.match(text, position)
+        if match is None:
+            raise _bad(text, position)
+        tokens.append(match.group().strip())
+        position = match.end()
+    result, end = _expression(tokens, 0, text, 0)
+    if end != len(tokens):
+        raise _bad(text, text.find(tokens[end]))
+    return result
+
+
+def _bad(text: str, position: int) -> ShapeError:
+    return ShapeError(
+        f"cannot read the size {text!r} at character {position + 1}",
+        code="E102",
+        suggestions=["write an integer, a name, or an expression of + - * // such as 'n-k+1'"],
+    )
+
+
+def _expression(tokens: list[str], at: int, text: str, depth: int) -> tuple[Poly, int]:
+    if depth > 50:
+        raise ShapeError(f"the size {text[:40]!r}... is nested too deeply", code="E102")
+    total, at = _term(tokens, at, text, depth)
+    while at < len(tokens) and tokens[at] in "+-":
+        sign = 1 if tokens[at] == "+" else -1
+        right, at = _term(tokens, at + 1, text, depth)
+        total = _sum(total, _scale(right, sign))
+    return total, at
+
+
+def _term(tokens: list[str], at: int, text: str, depth: int) -> tuple[Poly, int]:
+    total, at = _factor(tokens, at, text, depth)
+    while at < len(tokens) and tokens[at] in ("*", "//"):
+        operator = tokens[at]
+        right, at = _factor(tokens, at + 1, text, depth)
+        total = _product(total, right) if operator == "*" else _quotient(total, right)
+    return total, at
+
+
+def _factor(tokens: list[str], at: int, text: str, depth: int) -> tuple[Poly, int]:
+    if at >= len(tokens):
+        raise _bad(text, len(text))
+    token = tokens[at]
+    if token == "(":
+        inner, at = _expression(tokens, at + 1, text, depth + 1)
+        if at >= len(tokens) or tokens[at] != ")":
+            raise _bad(text, len(text))
+        return inner, at + 1
+    if token == "-":
+        inner, at = _factor(tokens, at + 1, text, depth + 1)
+        return _scale(inner, -1), at
+    if token.isdigit():
+        return _constant(int(token)), at + 1
+    if token in ("+", "*", "//", ")"):
+        raise _bad(text, text.find(token))
+    return (((token,), 1),), at + 1
+
+
+def _normal(terms: dict[tuple[Atom, ...], int]) -> Poly:
+    kept = [(m, c) for m, c in terms.items() if c]
+    # negative terms last, so that n-k+1 does not print as -k+n+1; the constant comes at the very end
+    return tuple(sorted(kept, key=lambda t: (not t[0], t[1] < 0, -len(t[0]), str(t[0]))))
+
+
+def _sum(a: Poly, b: Poly) -> Poly:
+    terms = dict(a)
+    for monomial, coefficient in b:
+        terms[monomial] = terms.get(monomial, 0) + coefficient
+    return _normal(terms)
+
+
+def _scale(a: Poly, factor: int) -> Poly:
+    return _normal({m: c * factor for m, c in a})
+
+
+def _product(a: Poly, b: Poly) -> Poly:
+    terms: dict[tuple[Atom, ...], int] = {}
+    for left, x in a:
+        for right, y in b:
+            monomial = tuple(sorted(left + right, key=str))
+            terms[monomial] = terms.get(monomial, 0) + x * y
+    return _normal(terms)
+
+
+def _quotient(a: Poly, b: Poly) -> Poly:
+    if not b:
+        raise ShapeError("division by zero in a size expression", code="E102")
+    if len(b) == 1 and b[0][0] == ():
+        divisor = b[0][1]
+        if all(c % divisor == 0 for _, c in a):
+            return _normal({m: c // divisor for m, c in a})
+        if all(not m for m, _ in a):
+            return _constant(a[0][1] // divisor)
+    if a == b:
+        return _constant(1)
+    return ((((a, b),), 1),)
+
+
+def _atoms(poly: Poly) -> set[str]:
+    found: set[str] = set()
+    for monomial, _ in poly:
+        for atom in monomial:
+            found |= {atom} if isinstance(atom, str) else _atoms(atom[0]) | _atoms(atom[1])
+    return found
+
+
+def _substitute(poly: Poly, env: Mapping[str, int]) -> Poly:
+    total: Poly = ()
+    for monomial, coefficient in poly:
+        term = _constant(coefficient)
+        for atom in monomial:
+            if isinstance(atom, str):
+                factor = _constant(env[atom]) if atom in env else (((atom,), 1),)
+            else:
+                factor = _quotient(_substitute(atom[0], env), _substitute(atom[1], env))
+            term = _product(term, factor)
+        total = _sum(total, term)
+    return total
+
+
+@lru_cache(65536)
+def _show(poly: Poly) -> Dim:
+    if not poly:
+        return 0
+    if len(poly) == 1 and not poly[0][0]:
+        return poly[0][1]
+    text = ""
+    for monomial, coefficient in poly:
+        sign = "-" if coefficient < 0 else "+" if text else ""
+        body = "*".join(_show_atom(a, alone=len(monomial) == 1 and abs(coefficient) == 1) for a in monomial)
+        if not monomial:
+            body = str(abs(coefficient))
+        elif abs(coefficient) != 1:
+            body = f"{abs(coefficient)}*{body}"
+        text += sign + body
+    return text
+
+
+def _show_atom(atom: Atom, *, alone: bool) -> str:
+    if isinstance(atom, str):
+        return atom
+    top, bottom = (str(_show(p)) for p in atom)
+    text = f"{_wrapped(top)}//{_wrapped(bottom)}"
+    return text if alone else f"({text})"
+
+
+def _wrapped(text: str) -> str:
+    return text if re.fullmatch(r"\d+|[^\W\d][\w.']*", text) else f"({text})"

@@ -1,0 +1,175 @@
+"""Einsum specs: reading what people write, and filling in what they leave out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+from itertools import count
+from typing import NamedTuple
+
+from ..errors import SpecError
+
+ELLIPSIS = "..."
+Labels = tuple[str, ...]
+MAX_LABELS = 1000
+
+
+class Spec(NamedTuple):
+    """The labels of each operand and of the result; ``"..."`` is a label until ranks are known.
+
+    >>> parse("ij,jk")
+    Spec(inputs=(('i', 'j'), ('j', 'k')), output=('i', 'k'))
+    >>> print(parse("ij,jk"))
+    ij,jk->ik
+    """
+
+    inputs: tuple[Labels, ...]
+    output: Labels
+
+    def __str__(self) -> str:
+        return ",".join("".join(labels) for labels in self.inputs) + "->" + "".join(self.output)
+
+    @property
+    def contracted(self) -> Labels:
+        """The labels that are reduced, in order of first occurrence."""
+        seen = dict.fromkeys(label for labels in self.inputs for label in labels)
+        return tuple(label for label in seen if label not in self.output)
+
+
+def symbol(number: int) -> str:
+    """Return the letter that stands for an integer label.
+
+    >>> symbol(0), symbol(26), symbol(52)
+    ('a', 'A', 'À')
+    """
+    if number < 0:
+        raise SpecError(f"an integer label cannot be negative, got {number}", code="E101")
+    while number >= len(_SYMBOLS):
+        _SYMBOLS.append(next(_MORE))
+    return _SYMBOLS[number]
+
+
+def _letters() -> Iterator[str]:
+    return (c for c in map(chr, count(192)) if c.isalpha())
+
+
+_SYMBOLS = list("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")
+_MORE = _letters()
+
+
+def from_integers(inputs: Sequence[Sequence[object]], output: Sequence[object] | None) -> Spec:
+    """Make a spec from integer labels; ``...`` may stand among them.
+
+    >>> print(from_integers([[0, 1], [1, 60]], [0, 60]))
+    ab,bÈ->aÈ
+    """
+
+    def label(x: object) -> str:
+        if x is Ellipsis or x == ELLIPSIS:
+            return ELLIPSIS
+        if isinstance(x, bool) or not hasattr(x, "__index__"):
+            raise SpecError(f"an integer label is expected, got {x!r}", code="E101")
+        return symbol(x.__index__())
+
+    parts = ["".join(label(x) for x in labels) for labels in inputs]
+    text = ",".join(parts)
+    return parse(text if output is None else text + "->" + "".join(label(x) for x in output))
+
+
+@lru_cache(16384)
+def parse(text: str) -> Spec:
+    """Read a spec as NumPy does: implicit output, ellipsis and repeated labels included.
+
+    >>> parse("ij->").output, parse("b...i,...i").output
+    ((), ('...', 'b'))
+    """
+    if text.count("->") > 1:
+        raise _bad(text, text.rfind("->"), "a spec has at most one '->'")
+    left, arrow, right = text.partition("->")
+    inputs, at = [], 0
+    for part in left.split(","):
+        inputs.append(_labels(part, text, at))
+        at += len(part) + 1
+    every = [label for labels in inputs for label in labels]
+    if len(set(every)) > MAX_LABELS:
+        raise SpecError(f"a spec may have at most {MAX_LABELS} labels, got {len(set(every))}", code="E101")
+    if not arrow:
+        once = sorted(label for label in set(every) if label != ELLIPSIS and every.count(label) == 1)
+        return Spec(tuple(inputs), (ELLIPSIS, *once) if ELLIPSIS in every else tuple(once))
+    output = _labels(right, text, len(left) + 2)
+    for label in output:
+        if label not in every:
+            raise _bad(text, text.rfind(label), f"the result has index {label!r}, which no operand has")
+        if output.count(label) > 1:
+            raise _bad(text, text.rfind(label), f"the result has index {label!r} twice")
+    return Spec(tuple(inputs), output)
+
+
+def _labels(part: str, text: str, at: int) -> Labels:
+    labels: list[str] = []
+    position = 0
+    while position < len(part):
+        character = part[position]
+        if part.startswith(ELLIPSIS, position):
+            if ELLIPSIS in labels:
+                raise _bad(text, at + position, "an operand has at most one '...'")
+            labels.append(ELLIPSIS)
+            position += 3
+            continue
+        if not character.isspace():
+            if not character.isalpha() and character not in _SYMBOLS:
+                raise _bad(text, at + position, f"{character!r} cannot be an index")
+            labels.append(character)
+        position += 1
+    return tuple(labels)
+
+
+def _bad(text: str, at: int, reason: str) -> SpecError:
+    return SpecError(
+        f"einsum spec {text!r}: {reason}",
+        code="E101",
+        context=[text, " " * at + "^"],
+        suggestions=["write one letter for each axis, such as 'ij,jk->ik'"],
+    )
+
+
+@lru_cache(16384)
+def expand(spec: Spec, ranks: tuple[int, ...]) -> Spec:
+    """Replace every ``...`` by labels of its own, aligned at the right, now that ranks are known.
+
+    >>> expand(parse("...i,i->..."), (3, 1)).inputs
+    (('…1', '…0', 'i'), ('i',))
+    """
+    if len(ranks) != len(spec.inputs):
+        raise SpecError(
+            f"einsum spec '{spec}' is for {len(spec.inputs)} operand(s), got {len(ranks)}",
+            code="E101",
+            suggestions=["write one comma-separated group of indices for each operand"],
+        )
+    widest = 0
+    inputs = []
+    for n, (labels, rank) in enumerate(zip(spec.inputs, ranks, strict=True)):
+        named = len(labels) - (ELLIPSIS in labels)
+        spare = rank - named
+        if spare < 0 or (spare > 0 and ELLIPSIS not in labels):
+            raise SpecError(
+                f"einsum spec '{spec}': operand {n} has {rank} axes but {named} indices {''.join(labels)!r}",
+                code="E101",
+                suggestions=["name every axis, or write '...' for those that have no name"],
+            )
+        widest = max(widest, spare)
+        inputs.append(_fill(labels, spare))
+    if widest and ELLIPSIS not in spec.output:
+        raise SpecError(
+            f"einsum spec '{spec}': the operands' '...' stands for {widest} axes that the result does not have",
+            code="E101",
+            suggestions=[f"write '->...{''.join(spec.output)}'"],
+        )
+    return Spec(tuple(inputs), _fill(spec.output, widest))
+
+
+def _fill(labels: Labels, spare: int) -> Labels:
+    filled: list[str] = []
+    for label in labels:
+        filled += [f"…{n}" for n in reversed(range(spare))] if label == ELLIPSIS else [label]
+    return tuple(filled)

@@ -1,0 +1,143 @@
+"""The type of a tensor: its shape and the kind of its elements."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ..errors import DTypeError, nearest
+from .sizes import Dim, dim
+
+ITEMSIZE = {
+    "bool": 1, "int8": 1, "int16": 2, "int32": 4, "int64": 8, "uint8": 1, "uint16": 2, "uint32": 4, "uint64": 8,
+    "float16": 2, "bfloat16": 2, "float32": 4, "float64": 8,
+}  # fmt: skip
+DTYPES = tuple(ITEMSIZE)
+FLOATS = frozenset({"float16", "bfloat16", "float32", "float64"})
+INTEGERS = frozenset(d for d in DTYPES if "int" in d)
+
+
+class TensorShape(tuple[Dim, ...]):
+    """A shape: a tuple whose sizes are integers, names, or expressions of names.
+
+    >>> print(TensorShape(["n", 784]), TensorShape.static_shape([64, 128]))
+    [n, 784] [64, 128]
+    >>> TensorShape(["n", 3]).is_static
+    False
+    """
+
+    __slots__ = ()
+
+    def __new__(cls, dims: Iterable[object] = ()) -> TensorShape:
+        return super().__new__(cls, [d if type(d) is int and d >= 0 else dim(d) for d in dims])
+
+    @classmethod
+    def static_shape(cls, dims: Iterable[int]) -> TensorShape:
+        """Make a shape of known sizes."""
+        return cls(dims)
+
+    @property
+    def rank(self) -> int:
+        """The number of axes."""
+        return len(self)
+
+    @property
+    def is_static(self) -> bool:
+        """Whether every size is a known integer."""
+        return all(isinstance(d, int) for d in self)
+
+    def __str__(self) -> str:
+        return "[" + ", ".join(str(d) for d in self) + "]"
+
+    def __repr__(self) -> str:
+        return f"TensorShape({list(self)})"
+
+
+class TensorType(NamedTuple):
+    """A shape (None: rank unknown) and a dtype (None: taken from the bound array).
+
+    >>> print(TensorType(TensorShape(["n", 3]), "float32"), TensorType(None, None))
+    float32[n, 3] any
+    """
+
+    shape: TensorShape | None
+    dtype: str | None
+    weak: bool = False  # a Python scalar, which does not widen the other operand
+
+    def __str__(self) -> str:
+        if self.shape is None:
+            return self.dtype or "any"
+        return f"{self.dtype or 'any'}{self.shape}"
+
+
+def dtype_name(dtype: Any) -> str:
+    """Return the canonical name of a dtype given as a name, a NumPy dtype or a Python type.
+
+    >>> dtype_name(np.float32), dtype_name("f8"), dtype_name(bool), dtype_name("bfloat16")
+    ('float32', 'float64', 'bool', 'bfloat16')
+    """
+    if isinstance(dtype, str) and dtype in ITEMSIZE:
+        return dtype
+    try:
+        name = np.dtype(dtype).name
+    except TypeError:
+        name = str(dtype)
+    if name not in ITEMSIZE:
+        raise DTypeError(f"unsupported dtype {name!r}", code="E103", suggestions=nearest(name, DTYPES))
+    return name
+
+
+def scalar_dtype(value: bool | int | float) -> str:
+    """Return the dtype that a Python scalar has when it stands alone.
+
+    >>> scalar_dtype(True), scalar_dtype(1), scalar_dtype(1.0)
+    ('bool', 'int64', 'float64')
+    """
+    return "bool" if isinstance(value, bool) else "int64" if isinstance(value, int) else "float64"
+
+
+_PYTHON: dict[str, type] = {"bool": bool, "int64": int, "float64": float}
+
+
+@lru_cache(4096)
+def ufunc_dtype(ufunc: np.ufunc, types: tuple[tuple[str, bool], ...]) -> str:
+    """Return the dtype that NumPy 2 gives ``ufunc`` over operands of (dtype, weak), bfloat16 included.
+
+    >>> ufunc_dtype(np.add, (("float32", False), ("float64", True)))
+    'float32'
+    """
+    brain = any(d == "bfloat16" for d, _ in types)
+    if brain and any(d == "float16" for d, _ in types):
+        types = tuple(("float32", w) if d in ("bfloat16", "float16") else (d, w) for d, w in types)
+        brain = False
+    stand_in = [("float16", w) if d == "bfloat16" else (d, w) for d, w in types]
+    if brain:  # integers do not widen bfloat16, as they would float16
+        stand_in = [("float16", w) if d in INTEGERS else (d, w) for d, w in stand_in]
+    operands: list[Any] = [_PYTHON[d] if w and d != "bool" else np.dtype(d) for d, w in stand_in]
+    if all(isinstance(o, type) for o in operands):
+        operands = [np.dtype(d) for d, _ in stand_in]
+    try:
+        name = ufunc.resolve_dtypes((*operands, *[None] * ufunc.nout))[-1].name
+    except TypeError:
+        shown = " and ".join(d for d, _ in types)
+        raise DTypeError(f"{ufunc.__name__} is not defined for {shown}", code="E103") from None
+    return "bfloat16" if brain and name == "float16" else name
+
+
+def promote(types: Iterable[tuple[str, bool]]) -> str:
+    """Return the dtype that NumPy 2 gives a mixture of operands of (dtype, weak).
+
+    >>> promote([("int32", False), ("float32", False)]), promote([("float32", False), ("float64", True)])
+    ('float64', 'float32')
+    """
+    operands = tuple(types)
+    name = operands[0][0]
+    weak = operands[0][1]
+    for d, w in operands[1:]:
+        if (name, weak) != (d, w):
+            name = ufunc_dtype(np.maximum, ((name, weak), (d, w)))
+            weak = weak and w
+    return name
