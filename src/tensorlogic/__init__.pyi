@@ -1,4 +1,7 @@
-# the public names, in the order data flows; __init__.py reads this file
+# the public names, by the module they live in; __init__.py reads this file
+from .backends.base import Backend as Backend
+from .backends.base import BackendCapabilities as BackendCapabilities
+from .backends.base import Device as Device
 from .diagnostics import Diagnostic as Diagnostic
 from .diagnostics import DiagnosticCollector as DiagnosticCollector
 from .diagnostics import MemoryDiagnostic as MemoryDiagnostic
@@ -20,10 +23,47 @@ from .errors import ShapeError as ShapeError
 from .errors import SpecError as SpecError
 from .errors import TensorLogicError as TensorLogicError
 from .errors import ViewError as ViewError
+from .events import ExecutionPhase as ExecutionPhase
+from .events import Hook as Hook
+from .events import RunRecord as RunRecord
+from .events import StepEvent as StepEvent
 from .ir.builder import GraphBuilder as GraphBuilder
 from .ir.builder import Tensor as Tensor
 from .ir.graph import EinsumGraph as EinsumGraph
 from .ir.types import TensorShape as TensorShape
 from .ir.types import TensorType as TensorType
+from .ir.validate import GraphValidator as GraphValidator
+from .ir.validate import ShapeInferenceContext as ShapeInferenceContext
+from .ir.validate import ValidationResult as ValidationResult
+from .plan.build import ExecutionPlan as ExecutionPlan
+from .plan.build import Step as Step
+from .runtime.context import ExecutionContext as ExecutionContext
+from .runtime.context import LoggingHook as LoggingHook
+from .runtime.executor import DummyExecutor as DummyExecutor
+from .runtime.executor import Executor as Executor
+from .runtime.executor import Outputs as Outputs
+from .runtime.protocols import TlAsyncBatchExecutor as TlAsyncBatchExecutor
+from .runtime.protocols import TlAsyncExecutor as TlAsyncExecutor
+from .runtime.protocols import TlAsyncStreamExecutor as TlAsyncStreamExecutor
+from .runtime.protocols import TlAutodiff as TlAutodiff
+from .runtime.protocols import TlBatchExecutor as TlBatchExecutor
+from .runtime.protocols import TlCapabilities as TlCapabilities
+from .runtime.protocols import TlCompilableExecutor as TlCompilableExecutor
+from .runtime.protocols import TlDistributedExecutor as TlDistributedExecutor
+from .runtime.protocols import TlEagerAutodiff as TlEagerAutodiff
+from .runtime.protocols import TlExecutor as TlExecutor
+from .runtime.protocols import TlJitExecutor as TlJitExecutor
+from .runtime.protocols import TlProfiledExecutor as TlProfiledExecutor
+from .runtime.protocols import TlRecoverableExecutor as TlRecoverableExecutor
+from .runtime.protocols import TlStreamingExecutor as TlStreamingExecutor
+from .runtime.views import SliceSpec as SliceSpec
+from .runtime.views import TensorView as TensorView
+from .runtime.views import TensorViewable as TensorViewable
+from .runtime.views import ViewBuilder as ViewBuilder
+from .store import EvictionPolicy as EvictionPolicy
+from .store import Store as Store
+from .store import StoreStats as StoreStats
+from .testing.backend import BackendTestAdapter as BackendTestAdapter
+from .testing.backend import ConformanceReport as ConformanceReport
 
 __version__: str

@@ -28,6 +28,7 @@ class Algebra(NamedTuple):
     differentiable: bool = True
     numbers: bool = False  # bool operands must be cast first
     inexact: bool = False  # integers become floats
+    domain: tuple[float, float] | None = None  # factors outside of it are refused: there it is no semiring
     note: str = ""
 
 
@@ -40,18 +41,32 @@ ALGEBRAS = {
             "boolean", "logical_and", "any", 0, 1,
             idempotent=True, packable=True, differentiable=False, note="non-zero is true; the result is bool",
         ),
-        Algebra("max_product", "multiply", "max", 0, 1, idempotent=True, note="factors are 0 or more"),
+        Algebra("max_product", "multiply", "max", 0, 1, idempotent=True, domain=(0, _INF), note="most likely explanation"),
         Algebra("max_min", "minimum", "max", 0, 1, idempotent=True, note="fuzzy truth"),
         Algebra("min_plus", "add", "min", _INF, 0, idempotent=True, numbers=True, note="shortest paths"),
         Algebra("max_plus", "add", "max", -_INF, 0, idempotent=True, numbers=True, note="longest paths"),
         Algebra("log_sum_exp", "add", "logsumexp", -_INF, 0, numbers=True, inexact=True, note="products of logs"),
-        Algebra("lukasiewicz", "lukasiewicz", "max", 0, 1, idempotent=True, numbers=True, note="factors in 0..1"),
+        Algebra("lukasiewicz", "lukasiewicz", "max", 0, 1, idempotent=True, numbers=True, domain=(0, 1), note="fuzzy truth"),
         Algebra(
             "noisy_or", "multiply", "noisy_or", 0, 1,
             distributive=False, numbers=True, inexact=True, note="1-∏(1-ab): never reordered",
         ),
     )
 }  # fmt: skip
+
+
+def check_domain(row: Algebra, least: float, greatest: float) -> None:
+    """Refuse factors outside of an algebra's domain; what rounding may have added is let pass.
+
+    >>> check_domain(ALGEBRAS["max_product"], 0.0, 7.0)
+    """
+    if row.domain is not None and (least < row.domain[0] - 1e-6 or greatest > row.domain[1] + 1e-6):
+        wrong = least if least < row.domain[0] else greatest
+        raise GraphError(
+            f"a factor is {wrong}; the {row.name} algebra is for factors in {row.domain[0]} to {row.domain[1]}",
+            code="E104",
+            suggestions=["clip the factors, or multiply by b.multiply and reduce by b.max"],
+        )
 
 
 def algebra(name: str) -> Algebra:

@@ -1,0 +1,130 @@
+"""What a backend is: it turns a plan's steps into callables, and says truthfully what it can do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from importlib import import_module
+from typing import Any, NamedTuple, Protocol, runtime_checkable
+
+from ..errors import BackendError, nearest
+from ..plan.build import ExecutionPlan, Pass, Step
+
+Kernel = Callable[..., Any]  # operands in, the result out; a tuple where a step has several
+RunBody = Callable[[ExecutionPlan], Callable[[Sequence[Any]], tuple[Any, ...]]]
+
+
+class Device(NamedTuple):
+    """A place where steps run.
+
+    >>> Device.CPU(0), str(Device.CPU(0))
+    (Device.CPU(0), 'cpu:0')
+    """
+
+    kind: str
+    index: int = 0
+
+    @classmethod
+    def CPU(cls, index: int = 0) -> Device:  # noqa: N802 - the seed's name
+        """The processor."""
+        return cls("cpu", index)
+
+    @classmethod
+    def GPU(cls, index: int = 0) -> Device:  # noqa: N802 - the seed's name
+        """A graphics card, where a backend has one."""
+        return cls("gpu", index)
+
+    def __str__(self) -> str:
+        return f"{self.kind}:{self.index}"
+
+    def __repr__(self) -> str:
+        return f"Device.{self.kind.upper()}({self.index})"
+
+
+class BackendCapabilities(NamedTuple):
+    """What a backend can do here, on this machine.
+
+    >>> BackendCapabilities("toy", (Device.CPU(0),), ("float32",), ("einsum",)).supports("einsum")
+    True
+    """
+
+    name: str
+    devices: tuple[Device, ...]
+    dtypes: tuple[str, ...]
+    features: tuple[str, ...]  # the operations it runs, by name, and traits such as "in_place"
+    version: str = ""
+
+    def supports(self, feature: str) -> bool:
+        """Tell whether the backend has a feature or a dtype."""
+        return feature in self.features or feature in self.dtypes
+
+
+@runtime_checkable
+class Backend(Protocol):
+    """A backend as the executor sees it."""
+
+    name: str
+    passes: tuple[Pass, ...]  # what it wants done to a graph before steps are laid out
+
+    def capabilities(self) -> BackendCapabilities:
+        """Say what this backend can do."""
+
+    def asarray(self, value: Any, dtype: str | None) -> Any:
+        """Turn what a user gives into the backend's array; dtype applies to values that have none of their own."""
+
+    def bind(self, step: Step, run_body: RunBody) -> Kernel:
+        """Return a callable for a step; ``run_body(plan)`` gives one for a body."""
+
+    def guard(self) -> AbstractContextManager[Any]:
+        """Return what surrounds a run, such as settings of floating-point warnings."""
+
+    def finish(self, value: Any, shared: bool) -> Any:
+        """Return an output as an array of its own; ``shared`` memory belongs to someone else and is copied."""
+
+
+BACKENDS = {
+    "numpy": ("tensorlogic.backends.numpy", "NumpyBackend"),
+    "reference": ("tensorlogic.backends.reference", "ReferenceBackend"),
+    "null": ("tensorlogic.backends.null", "NullBackend"),
+}
+
+
+def get_backend(backend: str | Backend) -> Backend:
+    """Return a backend by name, or the one given.
+
+    >>> get_backend("numpy").name
+    'numpy'
+    """
+    if not isinstance(backend, str):
+        if isinstance(backend, Backend):
+            return backend
+        raise BackendError(
+            f"{backend!r} is not a backend",
+            code="E401",
+            suggestions=["a backend has name, passes, capabilities, asarray, bind, guard and finish"],
+        )
+    if backend not in BACKENDS:
+        raise BackendError(f"there is no backend {backend!r}", code="E401", suggestions=nearest(backend, BACKENDS))
+    module, name = BACKENDS[backend]
+    made: Backend = getattr(import_module(module), name)()
+    return made
+
+
+def check_dtypes(plan: ExecutionPlan, able: BackendCapabilities) -> None:
+    """Refuse a plan that needs a dtype the backend lacks."""
+    for _, _, t in plan.inputs:
+        _check(t.dtype, able, None)
+    for step in plan.steps:
+        for t in step.types:
+            _check(t.dtype, able, step)
+        for body in step.bodies:
+            check_dtypes(body, able)
+
+
+def _check(dtype: str | None, able: BackendCapabilities, step: Step | None) -> None:
+    if dtype is not None and dtype not in able.dtypes:
+        raise BackendError(
+            f"the {able.name} backend has no {dtype}" + (f", which {step.op.name} makes" if step else ""),
+            code="E402",
+            suggestions=["cast to float32"] if dtype == "bfloat16" else nearest(dtype, able.dtypes),
+        ).at(step.location if step else None)

@@ -1,0 +1,385 @@
+"""Contractions in NumPy: BLAS where there is a matrix form, cache-sized blocks of the index space elsewhere."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..ir import ops
+from ..ir.algebra import Algebra, algebra, check_domain
+from ..ir.spec import Labels
+from ..ir.types import TensorType
+from ..plan.contract import Contraction
+from .base import Kernel
+
+Array = NDArray[Any]
+BLOCK = 1 << 18  # elements of the index space held at once by algebras that have no BLAS form
+
+
+def bind_contraction(op: ops.Einsum, form: Contraction, result: TensorType) -> Kernel:
+    """Return the kernel of an einsum whose sizes are known."""
+    row = algebra(op.algebra)
+    dtype = np.dtype(result.dtype or "float64")
+    prepare = [_prepared(own, kept) for own, kept in zip(form.form.inputs, form.labels, strict=True)]
+    match form.kernel:
+        case "matmul":
+            kernel = _matmul(row, form, prepare, dtype)
+        case "product" | "view" | "reduce" if row.distributive:
+            kernel = _product(row, form, prepare, dtype)
+        case _:
+            kernel = _blocked(row, form, prepare, dtype)
+    if row.domain is None or form.kernel == "view":
+        return kernel
+
+    def checked(*operands: Array) -> Array:
+        for x in operands:
+            if x.size:
+                check_domain(row, x.min(), x.max())
+        return kernel(*operands)  # type: ignore[no-any-return]
+
+    return checked
+
+
+def _prepared(own: Labels, kept: Labels) -> Callable[[Array], Array]:
+    """Return what takes diagonals and drops size-1 axes that broadcast; the identity where there is nothing to do."""
+    if own == kept:
+        return np.asarray
+    number = {x: n for n, x in enumerate(dict.fromkeys(own))}
+    labels = [number[x] for x in own]
+    unique = list(number.values())
+    drop = tuple(0 if x not in kept else slice(None) for x in number)
+    # einsum of one operand without a sum is a view: the diagonal costs nothing
+    return lambda x: np.einsum(x, labels, unique)[drop]  # type: ignore[no-any-return]
+
+
+def _reducer(row: Algebra, dtype: np.dtype[Any]) -> Callable[[Array, tuple[int, ...]], Array]:
+    """Return how the algebra removes axes of an array that has them all."""
+    match row.reduce:
+        case "sum":
+            if dtype == np.bool_:
+                return lambda x, axes: np.any(x, axis=axes)
+            if dtype == np.float16:
+                return lambda x, axes: np.sum(x, axis=axes, dtype=np.float32)
+            return lambda x, axes: np.sum(x, axis=axes, dtype=dtype)
+        case "any":
+            return lambda x, axes: np.any(x, axis=axes)
+        case "max":
+            return lambda x, axes: np.max(x, axis=axes)
+        case "min":
+            return lambda x, axes: np.min(x, axis=axes)
+        case "logsumexp":
+            return _logsumexp
+        case "noisy_or":
+            return lambda x, axes: 1 - np.prod(1 - x, axis=axes)
+        case other:
+            raise AssertionError(other)
+
+
+def _logsumexp(x: Array, axes: tuple[int, ...]) -> Array:
+    top = np.max(x, axis=axes, keepdims=True)
+    shift = np.where(np.isfinite(top), top, 0).astype(x.dtype)
+    total = np.log(np.sum(np.exp(x - shift), axis=axes, keepdims=True)) + shift
+    return np.squeeze(total, axes)
+
+
+def _reduced(row: Algebra, x: Array, labels: Labels, gone: set[str], dtype: np.dtype[Any]) -> tuple[Array, Labels]:
+    """Remove labels from one operand by the algebra's reduction."""
+    axes = tuple(n for n, label in enumerate(labels) if label in gone)
+    kept = tuple(label for label in labels if label not in gone)
+    if not axes:
+        return x, kept
+    if any(x.shape[a] == 0 for a in axes):
+        return np.full([x.shape[labels.index(k)] for k in kept], row.zero, dtype), kept
+    return _reducer(row, dtype)(x, axes), kept
+
+
+def _cast(row: Algebra, dtype: np.dtype[Any]) -> Callable[[Array], Array]:
+    if row.name == "boolean":
+        return lambda x: x if x.dtype == np.bool_ else x != 0
+    return lambda x: x if x.dtype == dtype else x.astype(dtype)
+
+
+def _product(
+    row: Algebra, form: Contraction, prepare: Sequence[Callable[[Array], Array]], dtype: np.dtype[Any]
+) -> Kernel:
+    """One operand, or two that share no reduced index: reduce each alone, then combine by broadcasting."""
+    output = form.form.output
+    gone = {x for own in form.labels for x in own if x not in output}
+    cast = _cast(row, dtype)
+    combine = COMBINE[row.combine]
+    single = len(form.labels) == 1
+    shape = tuple(form.sizes[x] for x in output)
+
+    def product(*operands: Array) -> Array:
+        parts = []
+        for x, ready, own in zip(operands, prepare, form.labels, strict=True):
+            part, kept = _reduced(row, cast(ready(x)), own, gone, dtype)
+            part = np.asarray(part).transpose([kept.index(label) for label in output if label in kept])
+            if single:
+                return part.astype(dtype, copy=False)
+            parts.append(part.reshape([form.sizes[label] if label in kept else 1 for label in output]))
+        return np.broadcast_to(np.asarray(combine(*parts)), shape).astype(dtype, copy=False)
+
+    return product
+
+
+def _matmul(
+    row: Algebra, form: Contraction, prepare: Sequence[Callable[[Array], Array]], dtype: np.dtype[Any]
+) -> Kernel:
+    """Two operands as one (batched) matrix product."""
+    boolean = dtype == np.bool_
+    working = np.dtype("float32") if boolean or dtype == np.float16 else dtype
+    output, sizes = form.form.output, form.sizes
+    first, second = 0, 1
+    left, right = form.left, form.right
+    if right and left and output.index(right[0]) < output.index(left[0]):
+        first, second, left, right = 1, 0, right, left  # so that the result comes out in order
+    gone = {x for own in form.labels for x in own if x not in output and x not in form.inner}
+    batch_shape = [sizes[x] for x in form.batch]
+    inner = _size(form.inner, sizes)
+    shapes = (
+        [*batch_shape, _size(left, sizes), inner],
+        [*batch_shape, inner, _size(right, sizes)],
+    )
+    orders = ((*form.batch, *left, *form.inner), (*form.batch, *form.inner, *right))
+    made = (*form.batch, *left, *right)
+    final_shape = [sizes[x] for x in made]
+    final_order = [made.index(x) for x in output]
+    in_order = final_order == list(range(len(made)))
+    cast = _cast(row, dtype)
+
+    def operand(x: Array, which: int, side: int) -> Array:
+        ready = cast(prepare[which](x)) if boolean else prepare[which](x)
+        part, kept = _reduced(row, ready.astype(working, copy=False), form.labels[which], gone, working)
+        return part.transpose([kept.index(label) for label in orders[side]]).reshape(shapes[side])
+
+    def matmul(*operands: Array) -> Array:
+        product = np.matmul(operand(operands[first], first, 0), operand(operands[second], second, 1))
+        if boolean:
+            product = product > 0
+        elif working is not dtype:
+            product = product.astype(dtype)
+        product = product.reshape(final_shape)
+        return product if in_order else product.transpose(final_order)
+
+    return matmul
+
+
+def _size(labels: Labels, sizes: dict[str, int]) -> int:
+    total = 1
+    for x in labels:
+        total *= sizes[x]
+    return total
+
+
+COMBINE: dict[str, Callable[..., Any]] = {
+    "multiply": np.multiply,
+    "logical_and": np.logical_and,
+    "minimum": np.minimum,
+    "add": np.add,
+    "lukasiewicz": lambda x, y: np.maximum(np.add(x, y), 1) - 1,  # in this order unsigned integers are safe
+}
+
+
+def _joined(row: Algebra, parts: Sequence[Array]) -> Array:
+    term = parts[0]
+    for part in parts[1:]:
+        term = COMBINE[row.combine](term, part)
+    return np.asarray(term)
+
+
+def _spread(x: Array, labels: Labels, space: Labels) -> Array:
+    """Lay an operand out over an index space: its axes in order, size 1 where it lacks an index."""
+    ordered = x.transpose([labels.index(s) for s in space if s in labels])
+    return ordered.reshape([x.shape[labels.index(s)] if s in labels else 1 for s in space])
+
+
+def _blocks(shape: Sequence[int]) -> Iterator[tuple[slice, ...]]:
+    """Cut an index space into blocks of at most BLOCK points, whole along the last axes."""
+    steps = [1] * len(shape)
+    room = BLOCK
+    for axis in range(len(shape) - 1, -1, -1):
+        steps[axis] = max(1, min(shape[axis], room))
+        room //= max(1, shape[axis])
+    ranges = [
+        [slice(a, min(a + step, n)) for a in range(0, n, step)] for n, step in zip(shape, steps, strict=True)
+    ]
+    return itertools.product(*ranges)
+
+
+def _cut(x: Array, block: tuple[slice, ...]) -> Array:
+    return x[tuple(slice(None) if n == 1 else s for n, s in zip(x.shape, block, strict=True))]
+
+
+_MERGE: dict[str, Callable[[Any, Any], Any]] = {
+    "sum": np.add,
+    "any": np.logical_or,
+    "max": np.maximum,
+    "min": np.minimum,
+    "logsumexp": np.logaddexp,
+    "noisy_or": lambda a, b: 1 - (1 - a) * (1 - b),
+}
+
+
+def _blocked(
+    row: Algebra, form: Contraction, prepare: Sequence[Callable[[Array], Array]], dtype: np.dtype[Any]
+) -> Kernel:
+    """Any algebra and any number of operands, a block of the whole index space at a time."""
+    output = form.form.output
+    gone = form.form.contracted
+    space = (*output, *gone)
+    shape = [form.sizes[x] for x in space]
+    reduced = tuple(range(len(output), len(space)))
+    working = np.dtype("float32") if dtype == np.float16 else dtype
+    reduce, merge, cast = _reducer(row, working), _MERGE[row.reduce], _cast(row, working)
+
+    def contract(*operands: Array) -> Array:
+        out = np.full(shape[: len(output)], row.zero, working)
+        if 0 in shape:
+            return out.astype(dtype, copy=False)
+        parts = [
+            _spread(cast(ready(x)), own, space) for x, ready, own in zip(operands, prepare, form.labels, strict=True)
+        ]
+        for block in _blocks(shape):
+            term = _joined(row, [_cut(x, block) for x in parts])
+            term = np.broadcast_to(term, [s.stop - s.start for s in block])
+            value = reduce(term, reduced) if reduced else term
+            target = block[: len(output)]
+            if all(s.start == 0 for s in block[len(output) :]):
+                out[target] = value
+            else:
+                out[target] = merge(out[target], value)
+        return out.astype(dtype, copy=False)
+
+    return contract
+
+
+def bind_contract_vjp(
+    op: ops.ContractVJP, form: Contraction, result: TensorType, args: Sequence[TensorType]
+) -> Kernel:
+    """Return the gradient of a contraction for one factor, without an array over the whole index space."""
+    row = algebra(op.algebra)
+    output, gone = form.form.output, form.form.contracted
+    space = (*output, *gone)
+    shape = [form.sizes[x] for x in space]
+    prepare = [_prepared(own, kept) for own, kept in zip(form.form.inputs, form.labels, strict=True)]
+    own = form.labels[op.wrt]
+    summed = tuple(n for n, x in enumerate(space) if x not in own)
+    reduced = tuple(range(len(output), len(space)))
+    dtype = np.dtype(result.dtype or "float64")
+    working = np.promote_types(dtype, np.float32)
+
+    def vjp(*operands: Array) -> Array:
+        factors, value, cotangent = operands[:-2], operands[-2], operands[-1]
+        parts = [
+            _spread(ready(x).astype(working, copy=False), labels, space)
+            for x, ready, labels in zip(factors, prepare, form.labels, strict=True)
+        ]
+        outer = (slice(None),) * len(output) + (None,) * len(gone)
+        value, cotangent = (np.asarray(v).astype(working, copy=False)[outer] for v in (value, cotangent))
+        total = np.zeros([n if x in own else 1 for n, x in zip(shape, space, strict=True)], working)
+        if 0 not in shape:
+            if row.reduce in ("max", "min"):  # in this dtype exactly, so that every result has a term equal to it
+                value = _extreme(row, parts, shape, reduced, working)
+            facts = _ties(row, parts, value, shape, reduced, working)
+            for block in _blocks(shape):
+                cut = [_cut(x, block) for x in parts]
+                term = _joined(row, cut)
+                weight = _weight(row, term, _cut(value, block), [_cut(f, block) for f in facts])
+                share = weight * _cut(cotangent, block) * _slope(row, cut, op.wrt)
+                share = np.broadcast_to(share, [s.stop - s.start for s in block])
+                _cut(total, block)[...] += np.sum(share, axis=summed, keepdims=True)
+        return _placed(total, space, own, form, op.wrt, args[op.wrt], dtype)
+
+    return vjp
+
+
+def _extreme(
+    row: Algebra, parts: Sequence[Array], shape: Sequence[int], reduced: tuple[int, ...], dtype: np.dtype[Any]
+) -> Array:
+    """Recompute the maximum or minimum over the reduced axes, a block at a time."""
+    function = np.max if row.reduce == "max" else np.min
+    worst = -np.inf if row.reduce == "max" else np.inf
+    out = np.full([1 if n in reduced else s for n, s in enumerate(shape)], worst, dtype)
+    for block in _blocks(shape):
+        term = np.broadcast_to(_joined(row, [_cut(x, block) for x in parts]), [s.stop - s.start for s in block])
+        target = _cut(out, block)
+        target[...] = _MERGE[row.reduce](target, function(term, axis=reduced, keepdims=True))
+    return out
+
+
+def _ties(
+    row: Algebra, parts: Sequence[Array], value: Array, shape: Sequence[int], reduced: tuple[int, ...], dtype: np.dtype[Any]
+) -> list[Array]:
+    """Collect per result what a term's weight needs: the number of ties, or the zeros and the product of 1 - x."""
+    if row.reduce not in ("max", "min", "noisy_or"):
+        return []
+    small = [1 if n in reduced else s for n, s in enumerate(shape)]
+    facts = [np.zeros(small, dtype)] if row.reduce != "noisy_or" else [np.zeros(small, dtype), np.ones(small, dtype)]
+    for block in _blocks(shape):
+        term = np.broadcast_to(_joined(row, [_cut(x, block) for x in parts]), [s.stop - s.start for s in block])
+        if row.reduce == "noisy_or":
+            rest = 1 - term
+            _cut(facts[0], block)[...] += np.sum(rest == 0, axis=reduced, keepdims=True)
+            _cut(facts[1], block)[...] *= np.prod(np.where(rest == 0, 1, rest), axis=reduced, keepdims=True)
+        else:
+            _cut(facts[0], block)[...] += np.sum(term == _cut(value, block), axis=reduced, keepdims=True)
+    return facts
+
+
+def _weight(row: Algebra, term: Array, value: Array, facts: Sequence[Array]) -> Array:
+    """Return the derivative of the reduction for each term of a block."""
+    match row.reduce:
+        case "sum":
+            return np.ones_like(term)
+        case "max" | "min":
+            return np.where(term == value, 1 / np.maximum(facts[0], 1), 0)
+        case "logsumexp":
+            return np.where(np.isfinite(value), np.exp(term - np.where(np.isfinite(value), value, 0)), 0)
+        case "noisy_or":
+            zeros, product = facts
+            rest = 1 - term
+            others = np.where(zeros == 0, product / np.where(rest == 0, 1, rest), 0)
+            return np.where((rest == 0) & (zeros == 1), product, others)
+        case other:
+            raise AssertionError(other)
+
+
+def _slope(row: Algebra, cut: Sequence[Array], wrt: int) -> Array:
+    """Return the derivative of the join for one factor, over a block."""
+    others = [x for n, x in enumerate(cut) if n != wrt]
+    match row.combine:
+        case "add":
+            return np.ones_like(cut[wrt])
+        case "multiply":
+            return _joined(row, others) if others else np.ones_like(cut[wrt])
+        case "minimum":
+            least = _joined(row, cut)
+            ties = sum((x == least).astype(cut[wrt].dtype) for x in cut)
+            return (cut[wrt] == least) / ties
+        case "lukasiewicz":
+            return (_joined(row, cut) > 0).astype(cut[wrt].dtype) if others else np.ones_like(cut[wrt])
+        case other:
+            raise AssertionError(other)
+
+
+def _placed(
+    total: Array, space: Labels, own: Labels, form: Contraction, wrt: int, like: TensorType, dtype: np.dtype[Any]
+) -> Array:
+    """Give a gradient over the index space the shape of its factor: its axis order, diagonals and size-1 axes."""
+    squeezed = total.reshape([form.sizes[x] for x in space if x in own])
+    inside = [x for x in space if x in own]
+    ordered = squeezed.transpose([inside.index(x) for x in own])
+    shape = [int(d) for d in like.shape or ()]
+    labels = form.form.inputs[wrt]
+    if len(set(labels)) == len(labels):
+        return ordered.reshape(shape).astype(dtype)
+    out = np.zeros(shape, dtype)
+    grid = np.ogrid[tuple(slice(0, form.sizes[x]) for x in own)]
+    key = tuple(grid[own.index(x)] if x in own else 0 for x in labels)
+    out[key] = ordered
+    return out

@@ -1,0 +1,89 @@
+"""Loops over bodies for backends whose arrays behave like NumPy's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from ..errors import ConvergenceError
+from ..ir.graph import Cond, Fixpoint, Scan
+from ..plan.build import Step
+from ..plan.cost import rounds
+from .base import Kernel, RunBody
+
+Run = Callable[[Sequence[Any]], tuple[Any, ...]]
+_COMBINE: dict[str, Callable[[Any, Any], Any]] = {
+    "replace": lambda old, new: new,
+    "or": np.logical_or,
+    "max": np.maximum,
+    "min": np.minimum,
+}
+
+
+def bind_control(step: Step, run_body: RunBody) -> Kernel:
+    """Return the kernel of a fixpoint, scan or cond."""
+    runs = [run_body(body) for body in step.bodies]
+    match step.op:
+        case Fixpoint() as op:
+            return lambda *args: _fixpoint(op, runs[0], args, step)
+        case Scan() as op:
+            length = rounds(op, step.arg_types) or 0
+            return lambda *args: _scan(op, runs[0], args, length, step)
+        case Cond():
+            return lambda pick, *args: _several(runs[0](args) if pick else runs[1](args))
+        case other:
+            raise AssertionError(other)
+
+
+def _several(values: Sequence[Any]) -> Any:
+    return values[0] if len(values) == 1 else tuple(values)
+
+
+def _fixpoint(op: Fixpoint, run: Run, args: tuple[Any, ...], step: Step) -> Any:
+    combine = _COMBINE[op.combine]
+    state = list(args[: op.carries])
+    captures = args[op.carries :]
+    for _ in range(op.limit):
+        new = run([*state, *captures])
+        after = [combine(old, x).astype(old.dtype, copy=False) for old, x in zip(state, new, strict=True)]
+        settled = all(_unmoved(a, b, op.tolerance) for a, b in zip(state, after, strict=True))
+        before, state = state, after
+        if settled:
+            return _several(state)
+    moved = [n for n, (a, b) in enumerate(zip(before, state, strict=True)) if not _unmoved(a, b, op.tolerance)]
+    raise not_settled(op, moved, [int(np.sum(before[n] != state[n])) for n in moved]).at(step.location)
+
+
+def not_settled(op: Fixpoint, moved: Sequence[int], counts: Sequence[int]) -> ConvergenceError:
+    """Return the error of a fixpoint that ran into its limit."""
+    which = ", ".join(f"carry {n} ({c} elements still change)" for n, c in zip(moved, counts, strict=True))
+    return ConvergenceError(
+        f"the fixpoint did not settle within {op.limit} rounds: {which}",
+        code="E501",
+        suggestions=["raise limit=, or give a tolerance= for values that only approach their limit"],
+    )
+
+
+def _unmoved(a: Any, b: Any, tolerance: float) -> bool:
+    if tolerance == 0 or a.dtype.kind != "f":
+        same = a == b
+        if a.dtype.kind == "f":
+            same |= np.isnan(a) & np.isnan(b)
+        return bool(np.all(same))
+    close = (a == b) | (np.abs(a - b) <= tolerance) | (np.isnan(a) & np.isnan(b))
+    return bool(np.all(close))
+
+
+def _scan(op: Scan, run: Run, args: tuple[Any, ...], length: int, step: Step) -> Any:
+    state: Sequence[Any] = args[: op.carries]
+    scanned = args[op.carries : op.carries + op.scanned]
+    captures = args[op.carries + op.scanned :]
+    stacked = [np.empty(t.shape or (), t.dtype) for t in step.types[op.carries :]]  # type: ignore[arg-type]
+    for i in range(length - 1, -1, -1) if op.reverse else range(length):
+        out = run([*state, *(x[i] for x in scanned), *captures])
+        state = out[: op.carries]
+        for target, value in zip(stacked, out[op.carries :], strict=True):
+            target[i] = value
+    return _several([*state, *stacked])

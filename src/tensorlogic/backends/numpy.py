@@ -1,0 +1,332 @@
+"""The numpy backend: every step as a NumPy call whose form is chosen when it is bound."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import BackendError, DTypeError
+from ..ir import ops
+from ..ir.graph import OPS, Cond, Fixpoint, Scan
+from ..ir.infer import normal_axis, reduced_axes
+from ..ir.ops import Op
+from ..ir.types import DTYPES, TensorType
+from ..passes.order import order_contractions
+from ..plan.build import Step
+from .base import BackendCapabilities, Device, Kernel, RunBody
+from .contract import COMBINE, bind_contract_vjp, bind_contraction
+from .control import bind_control
+
+Array = NDArray[Any]
+
+
+class NumpyBackend:
+    """Runs plans with NumPy; contractions go to BLAS where they have a matrix form.
+
+    >>> import tensorlogic as tl
+    >>> tl.Executor(backend="numpy").capabilities().devices
+    (Device.CPU(0),)
+    """
+
+    name = "numpy"
+    passes = (order_contractions,)
+
+    def capabilities(self) -> BackendCapabilities:
+        """Say what NumPy can do: every operation, on the processor, in every dtype but bfloat16."""
+        dtypes = tuple(d for d in DTYPES if d != "bfloat16")
+        return BackendCapabilities(self.name, (Device.CPU(0),), dtypes, tuple(OPS), np.__version__)
+
+    def asarray(self, value: Any, dtype: str | None) -> Array:
+        """Take arrays as they are, without a copy; lists and scalars take the declared dtype."""
+        return as_numpy(value, dtype)
+
+    def guard(self) -> AbstractContextManager[Any]:
+        """Division by zero and the like give infinities and NaN without warnings, as on every engine."""
+        return np.errstate(all="ignore")
+
+    def finish(self, value: Any, shared: bool) -> Array:
+        """Return an output as an array of its own."""
+        array = np.asarray(value)
+        return array.copy() if shared or not array.flags.writeable else array
+
+    def bind(self, step: Step, run_body: RunBody) -> Kernel:
+        """Choose the kernel of one step."""
+        op = step.op
+        if isinstance(op, Fixpoint | Scan | Cond):
+            kernel = bind_control(step, run_body)
+        elif isinstance(op, ops.Elementwise):
+            return elementwise(op.fn, step.types[0])  # Python scalars go in as they are: they must not widen the result
+        elif isinstance(op, ops.Einsum) and step.form is not None:
+            kernel = bind_contraction(op, step.form, step.types[0])
+        elif isinstance(op, ops.ContractVJP) and step.form is not None:
+            kernel = bind_contract_vjp(op, step.form, step.types[0], step.arg_types)
+        else:
+            maker = _MAKERS.get(type(op))
+            if maker is None:
+                raise BackendError(f"the numpy backend has no {op.name}", code="E403")
+            kernel = maker(op, step.arg_types, step.types[0])
+        if any(t.weak for t in step.arg_types):
+            dtypes = [t.dtype if t.weak else None for t in step.arg_types]
+            return lambda *args: kernel(*(a if d is None else np.asarray(a, d) for a, d in zip(args, dtypes, strict=True)))
+        return kernel
+
+
+def as_numpy(value: Any, dtype: str | None) -> Array:
+    """Return a value as a NumPy array in native byte order; refuse what has no numbers in it."""
+    if isinstance(value, np.ndarray):
+        array: Array = value
+    elif hasattr(value, "__array__") or isinstance(value, np.generic):
+        array = np.asarray(value)
+    elif hasattr(value, "__dlpack__"):
+        array = np.from_dlpack(value)
+    else:
+        try:
+            array = np.asarray(value)
+        except ValueError as error:
+            raise DTypeError(f"a rectangular array is expected: {error}", code="E103") from None
+        if dtype is not None and array.dtype.kind in "biuf":
+            array = array.astype(dtype)
+    if array.dtype.kind not in "biuf" or array.dtype.itemsize > 8:
+        raise DTypeError(
+            f"an array of {array.dtype} cannot be used",
+            code="E103",
+            suggestions=["give numbers or truth values, such as np.asarray(x, dtype='float32')"],
+        )
+    return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
+
+
+def _sigmoid(x: Any) -> Any:
+    e = np.exp(-np.abs(x))
+    return np.where(np.asarray(x) >= 0, 1 / (1 + e), e / (1 + e)).astype(e.dtype, copy=False)
+
+
+def _erf(x: Any) -> Any:
+    from scipy.special import erf  # scipy loads on first need
+
+    return erf(x)
+
+
+_SPECIAL: dict[str, Callable[..., Any]] = {
+    "relu": lambda x: np.maximum(x, 0) if np.asarray(x).dtype != bool else x,
+    "step": lambda x: (np.asarray(x) > 0).astype(np.asarray(x).dtype),
+    "sigmoid": _sigmoid,
+    "erf": _erf,
+    "lukasiewicz": COMBINE["lukasiewicz"],
+    "where": lambda c, x, y: np.where(np.asarray(c).astype(bool), x, y),
+}
+
+
+def elementwise(fn: str, result: TensorType) -> Kernel:
+    """Return the NumPy function of an element-wise operation, with the dtype that inference promised."""
+    special = _SPECIAL.get(fn)
+    if special is None:
+        return getattr(np, fn)  # type: ignore[no-any-return]
+    dtype = np.dtype(result.dtype or "float64")
+    if fn == "sigmoid":
+        return lambda x: special(np.asarray(x, dtype))
+    if fn in ("erf", "where", "lukasiewicz"):
+        return lambda *args: np.asarray(special(*args)).astype(dtype, copy=False)
+    return special
+
+
+def _reduce(op: ops.Reduce, args: tuple[TensorType, ...], result: TensorType) -> Kernel:
+    axes = reduced_axes(op, len(args[0].shape or ()))
+    keep = op.keepdims
+    if op.kind in ("argmax", "argmin"):
+        function = getattr(np, op.kind)
+        axis = None if op.axes is None else axes[0]
+        return lambda x: np.asarray(function(x, axis=axis, keepdims=keep), np.int64)
+    dtype = np.dtype(result.dtype or "float64")
+    function = getattr(np, op.kind)
+    if op.kind in ("sum", "prod", "mean"):
+        if dtype == np.float16:  # accumulate in float32, round once
+            return lambda x: np.asarray(function(x, axis=axes, keepdims=keep, dtype=np.float32)).astype(dtype)
+        if op.kind == "mean" and any((args[0].shape or ())[a] == 0 for a in axes):
+            shape = tuple(int(d) for d in result.shape or ())
+            return lambda x: np.full(shape, np.nan, dtype)
+        return lambda x: function(x, axis=axes, keepdims=keep, dtype=dtype)
+    return lambda x: function(x, axis=axes, keepdims=keep)
+
+
+def _cumulate(op: ops.Cumulate, args: tuple[TensorType, ...], result: TensorType) -> Kernel:
+    ufunc = {"sum": np.add, "prod": np.multiply, "max": np.maximum, "min": np.minimum}[op.kind]
+    axis = normal_axis(op.axis, len(args[0].shape or ()), "cumulate")
+    dtype = np.dtype(result.dtype or "float64")
+    working = np.dtype("float32") if dtype == np.float16 and op.kind in ("sum", "prod") else dtype
+    if op.reverse:
+        return lambda x: np.flip(ufunc.accumulate(np.flip(x, axis), axis, dtype=working), axis).astype(dtype, copy=False)
+    return lambda x: ufunc.accumulate(x, axis, dtype=working).astype(dtype, copy=False)
+
+
+def _order(x: Array, axis: int, descending: bool) -> Array:
+    """Return the stable order along an axis; NaN is greatest, so it comes first when descending."""
+    if not descending:
+        return np.argsort(x, axis=axis, kind="stable")
+    # reversing before and after keeps equal elements in their first order
+    return x.shape[axis] - 1 - np.flip(np.argsort(np.flip(x, axis), axis=axis, kind="stable"), axis)
+
+
+def _sort(op: ops.Sort, args: tuple[TensorType, ...], result: TensorType) -> Kernel:
+    axis = normal_axis(op.axis, len(args[0].shape or ()), "sort")
+    if op.indices:
+        return lambda x: _order(x, axis, op.descending)
+    if op.descending:
+        return lambda x: np.flip(np.sort(x, axis=axis), axis)
+    return lambda x: np.sort(x, axis=axis)
+
+
+def _top_k(op: ops.TopK, args: tuple[TensorType, ...], result: TensorType) -> Kernel:
+    axis = normal_axis(op.axis, len(args[0].shape or ()), "top_k")
+
+    def top(x: Array) -> Array:
+        first = np.take(_order(x, axis, True), range(op.k), axis)
+        return first if op.indices else np.take_along_axis(x, first, axis)
+
+    return top
+
+
+def _slice(op: ops.Slice, args: tuple[TensorType, ...], result: TensorType) -> Kernel:
+    key = tuple(_python_slice(int(a), int(n), s) for a, n, s in op.ranges)
+    return lambda x: x[key]
+
+
+def _python_slice(start: int, count: int, step: int) -> slice:
+    if count == 0:
+        return slice(0, 0)
+    stop = start + count * step
+    return slice(start, None if stop < 0 else stop, step)
+
+
+def _broadcast(op: ops.Broadcast, args: tuple[TensorType, ...], result: TensorType) -> Kernel:
+    shape = tuple(int(d) for d in op.shape)
+    own = [1] * len(shape)
+    for axis, size in zip(op.axes, args[0].shape or (), strict=True):
+        own[axis] = int(size)
+    return lambda x: np.broadcast_to(np.reshape(x, own), shape)
+
+
+def _window(op: ops.Window, args: tuple[TensorType, ...], result: TensorType) -> Kernel:
+    axis = normal_axis(op.axis, len(args[0].shape or ()), "window")
+    reach = (int(op.size) - 1) * op.dilation + 1
+    pick = (slice(None),) * axis + (slice(None, None, op.step),)
+
+    def windows(x: Array) -> Array:
+        view = np.lib.stride_tricks.sliding_window_view(x, reach, axis)  # type: ignore[call-overload]
+        return view[pick][..., :: op.dilation]  # type: ignore[no-any-return]
+
+    return windows
+
+
+def _pad(op: ops.Pad, args: tuple[TensorType, ...], result: TensorType) -> Kernel:
+    shape = tuple(int(d) for d in result.shape or ())
+    inner = tuple(slice(low, n - high) for (low, high), n in zip(op.widths, shape, strict=True))
+
+    def padded(x: Array, value: Any) -> Array:
+        out = np.empty(shape, x.dtype)
+        out[...] = np.asarray(value).astype(x.dtype)
+        out[inner] = x
+        return out
+
+    return padded
+
+
+def _concat(op: ops.Concat, args: tuple[TensorType, ...], result: TensorType) -> Kernel:
+    return lambda *xs: np.concatenate(xs, axis=op.axis, dtype=result.dtype)
+
+
+def _places(x: Array, indices: Array, op: ops.Gather | ops.ScatterAdd) -> tuple[Any, ...]:
+    """Return the index tuple that addresses what a gather reads or a scatter writes."""
+    axis = normal_axis(op.axis, x.ndim, op.name)
+    rank = x.ndim - 1 + indices.ndim - op.batch
+    key: list[Any] = []
+    place = 0
+    for a in range(x.ndim):
+        if a == axis:
+            shape = [1] * rank
+            shape[: op.batch] = indices.shape[: op.batch]
+            shape[place : place + indices.ndim - op.batch] = indices.shape[op.batch :]
+            key.append(indices.reshape(shape))
+            place += indices.ndim - op.batch
+        else:
+            shape = [1] * rank
+            shape[place] = x.shape[a]
+            key.append(np.arange(x.shape[a]).reshape(shape))
+            place += 1
+    return tuple(key)
+
+
+def _check_range(indices: Array, size: int, name: str) -> None:
+    if indices.size and (int(indices.min()) < -size or int(indices.max()) >= size):
+        wrong = indices[(indices < -size) | (indices >= size)].flat[0]
+        raise IndexError(f"{name}: index {wrong} is out of range for an axis of {size} elements")
+
+
+def _gather(op: ops.Gather, args: tuple[TensorType, ...], result: TensorType) -> Kernel:
+    axis = normal_axis(op.axis, len(args[0].shape or ()), "gather")
+
+    def gather(x: Array, indices: Array) -> Array:
+        indices = np.asarray(indices)
+        _check_range(indices, x.shape[axis], "gather")
+        return np.take(x, indices, axis) if op.batch == 0 else x[_places(x, indices, op)]
+
+    return gather
+
+
+def _scatter_add(op: ops.ScatterAdd, args: tuple[TensorType, ...], result: TensorType) -> Kernel:
+    axis = normal_axis(op.axis, len(args[0].shape or ()), "scatter_add")
+    dtype = np.dtype(result.dtype or "float64")
+
+    def scatter(x: Array, indices: Array, updates: Array) -> Array:
+        indices = np.asarray(indices)
+        _check_range(indices, x.shape[axis], "scatter_add")
+        out = x.astype(dtype)
+        np.add.at(out, _places(x, indices, op), np.asarray(updates).astype(dtype, copy=False))
+        return out
+
+    return scatter
+
+
+def _channel(x: Any, axis: int | None, rank: int) -> Array:
+    array = np.asarray(x)
+    if axis is None or array.ndim == 0:
+        return array
+    shape = [1] * rank
+    shape[axis] = array.shape[0]
+    return array.reshape(shape)
+
+
+def _quantize(op: ops.Quantize, args: tuple[TensorType, ...], result: TensorType) -> Kernel:
+    rank = len(args[0].shape or ())
+    info = np.iinfo(op.dtype)
+
+    def quantize(x: Array, scale: Any, zero: Any) -> Array:
+        scaled = np.rint(np.divide(x, _channel(scale, op.axis, rank), dtype=np.float64)) + _channel(zero, op.axis, rank)
+        return np.clip(np.nan_to_num(scaled, nan=0.0), info.min, info.max).astype(op.dtype)
+
+    return quantize
+
+
+def _dequantize(op: ops.Dequantize, args: tuple[TensorType, ...], result: TensorType) -> Kernel:
+    rank = len(args[0].shape or ())
+    dtype = np.dtype(result.dtype or "float32")
+
+    def dequantize(q: Array, scale: Any, zero: Any) -> Array:
+        away = q.astype(np.int64) - _channel(zero, op.axis, rank).astype(np.int64)
+        return (away * _channel(scale, op.axis, rank).astype(np.float64)).astype(dtype)
+
+    return dequantize
+
+
+_MAKERS: dict[type[Op], Callable[[Any, tuple[TensorType, ...], TensorType], Kernel]] = {
+    ops.Iota: lambda op, args, t: lambda: np.arange(op.size, dtype=op.dtype),
+    ops.Reduce: _reduce, ops.Cumulate: _cumulate, ops.Sort: _sort, ops.TopK: _top_k, ops.Slice: _slice,
+    ops.Reshape: lambda op, args, t: lambda x, s=tuple(t.shape or ()): np.reshape(x, s),
+    ops.Transpose: lambda op, args, t: lambda x: np.transpose(x, op.order),
+    ops.Broadcast: _broadcast, ops.Window: _window, ops.Pad: _pad, ops.Concat: _concat, ops.Gather: _gather,
+    ops.ScatterAdd: _scatter_add, ops.Cast: lambda op, args, t: lambda x: np.asarray(x).astype(op.dtype),
+    ops.Quantize: _quantize, ops.Dequantize: _dequantize,
+}  # fmt: skip

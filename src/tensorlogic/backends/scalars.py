@@ -1,0 +1,132 @@
+"""The element-wise functions as Python arithmetic on one element: what the reference backend means by them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+INF, NAN = math.inf, math.nan
+
+
+def _guarded(function: Callable[..., float], overflow: float = INF) -> Callable[..., float]:
+    """Give a function of :mod:`math` IEEE answers where it raises."""
+
+    def safe(*args: float) -> float:
+        if any(math.isnan(a) for a in args):
+            return NAN
+        try:
+            return function(*args)
+        except OverflowError:
+            return overflow
+        except ValueError:
+            return NAN
+
+    return safe
+
+
+def _log(x: float) -> float:
+    return -INF if x == 0 else math.log(x) if x > 0 else NAN
+
+
+def _log1p(x: float) -> float:
+    return -INF if x == -1 else math.log1p(x) if x > -1 else NAN
+
+
+def _log2(x: float) -> float:
+    return -INF if x == 0 else math.log2(x) if x > 0 else NAN
+
+
+def _sinh(x: float) -> float:
+    try:
+        return math.sinh(x)
+    except OverflowError:
+        return math.copysign(INF, x)
+
+
+def _power(x: Any, y: Any) -> Any:
+    if isinstance(x, int) and isinstance(y, int):
+        if y < 0:
+            raise ValueError("integers to negative integer powers are not allowed")
+        return x**y
+    x, y = float(x), float(y)
+    if x == 1 or y == 0:
+        return 1.0
+    try:
+        return math.pow(x, y)
+    except OverflowError:
+        return -INF if x < 0 and y % 2 == 1 else INF
+    except ValueError:
+        if x == 0:
+            return -INF if math.copysign(1, x) < 0 and y % 2 == 1 else INF
+        return NAN
+
+
+def _divide(x: float, y: float) -> float:
+    x, y = float(x), float(y)
+    if y == 0:
+        return NAN if x == 0 or math.isnan(x) else math.copysign(INF, x) * math.copysign(1, y)
+    return x / y
+
+
+def _floor_divide(x: Any, y: Any) -> Any:
+    if isinstance(x, int) and isinstance(y, int):
+        return 0 if y == 0 else x // y
+    return _divide(x, y) if y == 0 else float(x) // float(y)
+
+
+def _remainder(x: Any, y: Any) -> Any:
+    if isinstance(x, int) and isinstance(y, int):
+        return 0 if y == 0 else x % y
+    if y == 0 or math.isinf(x):
+        return NAN
+    return float(x) % float(y)
+
+
+def _rounded(function: Callable[[float], int]) -> Callable[[Any], Any]:
+    def apply(x: Any) -> Any:
+        if isinstance(x, int) or math.isnan(x) or math.isinf(x):
+            return x
+        return math.copysign(function(x), x)
+
+    return apply
+
+
+def _extreme(choose: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    return lambda x, y: NAN if x != x or y != y else choose(x, y)
+
+
+def _logaddexp(x: float, y: float) -> float:
+    if math.isnan(x) or math.isnan(y):
+        return NAN
+    top = max(x, y)
+    return top if math.isinf(top) else top + math.log1p(math.exp(-abs(x - y)))
+
+
+def _sigmoid(x: float) -> float:
+    if math.isnan(x):
+        return NAN
+    e = math.exp(-abs(x))
+    return 1 / (1 + e) if x >= 0 else e / (1 + e)
+
+
+SCALARS: dict[str, Callable[..., Any]] = {
+    "negative": lambda x: -x, "absolute": abs, "sign": lambda x: x if x != x or x == 0 else (1 if x > 0 else -1),
+    "square": lambda x: x * x, "sqrt": _guarded(math.sqrt), "exp": _guarded(math.exp), "expm1": _guarded(math.expm1),
+    "reciprocal": lambda x: _divide(1.0, x) if isinstance(x, float) else int(_divide(1.0, x)) if x else 0,
+    "log": _log, "log1p": _log1p, "log2": _log2, "sin": _guarded(math.sin), "cos": _guarded(math.cos),
+    "tan": _guarded(math.tan), "arcsin": _guarded(math.asin), "arccos": _guarded(math.acos),
+    "arctan": math.atan, "sinh": _sinh, "cosh": _guarded(math.cosh), "tanh": math.tanh, "erf": math.erf,
+    "sigmoid": _sigmoid, "relu": lambda x: x if x != x or x > 0 else type(x)(0), "step": lambda x: 1 if x > 0 else 0,
+    "floor": _rounded(math.floor), "ceil": _rounded(math.ceil), "trunc": _rounded(math.trunc),
+    "rint": _rounded(round), "isnan": lambda x: x != x, "isinf": lambda x: x in (INF, -INF),
+    "isfinite": lambda x: x == x and x not in (INF, -INF), "logical_not": lambda x: not x,
+    "add": lambda x, y: x + y, "subtract": lambda x, y: x - y, "multiply": lambda x, y: x * y, "divide": _divide,
+    "floor_divide": _floor_divide, "remainder": _remainder, "power": _power, "minimum": _extreme(min),
+    "maximum": _extreme(max), "arctan2": math.atan2, "logaddexp": _logaddexp,
+    "lukasiewicz": lambda x, y: NAN if x + y != x + y else max(x + y - 1, 0),
+    "equal": lambda x, y: x == y, "not_equal": lambda x, y: x != y, "less": lambda x, y: x < y,
+    "less_equal": lambda x, y: x <= y, "greater": lambda x, y: x > y, "greater_equal": lambda x, y: x >= y,
+    "logical_and": lambda x, y: bool(x) and bool(y), "logical_or": lambda x, y: bool(x) or bool(y),
+    "logical_xor": lambda x, y: bool(x) != bool(y), "where": lambda c, x, y: x if c else y,
+}  # fmt: skip

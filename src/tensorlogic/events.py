@@ -1,0 +1,81 @@
+"""What a run tells those who watch: phases, and one event per step.
+
+A hook overrides what it wants to hear of. While no hook is attached nothing is recorded at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from enum import Enum
+from typing import Any, NamedTuple
+
+
+class ExecutionPhase(Enum):
+    """The phases of a run, in order.
+
+    >>> ExecutionPhase.GRAPH_LOAD.value
+    'graph load'
+    """
+
+    GRAPH_LOAD = "graph load"
+    OPTIMIZATION = "optimization"
+    PLANNING = "planning"
+    COMPILATION = "compilation"
+    EXECUTION = "execution"
+    COMPLETE = "complete"
+    ERROR = "error"
+
+
+class StepEvent(NamedTuple):
+    """One step of a run: which, when it began and ended in nanoseconds of ``time.perf_counter_ns``.
+
+    >>> StepEvent(step=0, start_ns=5, end_ns=9).duration_ns
+    4
+    """
+
+    step: int
+    start_ns: int
+    end_ns: int
+
+    @property
+    def duration_ns(self) -> int:
+        """How long the step took."""
+        return self.end_ns - self.start_ns
+
+
+class RunRecord:
+    """The steps of one run: a flat list of step, start and end that becomes events when it is read.
+
+    >>> [e.duration_ns for e in RunRecord(plan=None, flat=[0, 10, 12, 1, 12, 19])]
+    [2, 7]
+    """
+
+    __slots__ = ("flat", "plan", "thread")
+
+    def __init__(self, plan: Any, flat: Sequence[int], thread: int = 0) -> None:
+        self.plan, self.flat, self.thread = plan, flat, thread
+
+    def __len__(self) -> int:
+        return len(self.flat) // 3
+
+    def __iter__(self) -> Iterator[StepEvent]:
+        flat = self.flat
+        return (StepEvent(flat[i], flat[i + 1], flat[i + 2]) for i in range(0, len(flat), 3))
+
+
+class Hook:
+    """The base of everything that watches; each method does nothing until overridden.
+
+    >>> class Names(Hook):
+    ...     def on_step(self, plan, event, values):
+    ...         print(plan.steps[event.step].op.name, event.duration_ns >= 0)
+    """
+
+    def on_phase(self, phase: ExecutionPhase) -> None:
+        """Called when a run enters a phase."""
+
+    def on_run(self, record: RunRecord) -> None:
+        """Called once after a run, with all of its steps."""
+
+    def on_step(self, plan: Any, event: StepEvent, values: tuple[Any, ...]) -> None:
+        """Called after each step with its results, which are valid during the call only."""

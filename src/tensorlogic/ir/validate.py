@@ -1,0 +1,120 @@
+"""Checking graphs: structure, types and what looks unintended, as diagnostics."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from ..diagnostics import Diagnostic, DiagnosticCollector, Severity
+from ..errors import GraphError, TensorLogicError, nearest
+from . import ops
+from .files import check_structure
+from .graph import EinsumGraph, reachable
+from .infer import infer_graph
+from .types import TensorShape, TensorType
+
+
+class ValidationResult(NamedTuple):
+    """What a validator found.
+
+    >>> ValidationResult((), ()).is_valid()
+    True
+    """
+
+    errors: tuple[Diagnostic, ...]
+    warnings: tuple[Diagnostic, ...]
+
+    def is_valid(self) -> bool:
+        """Tell whether the graph can run; warnings do not count."""
+        return not self.errors
+
+    def __str__(self) -> str:
+        return DiagnosticCollector([*self.errors, *self.warnings]).format_all()
+
+
+class GraphValidator:
+    """Checks that a graph is well formed and type-checks, and points out dead nodes and repeated work.
+
+    >>> from tensorlogic import GraphBuilder
+    >>> b = GraphBuilder()
+    >>> GraphValidator().validate(b.build(y=b.relu(b.input("x")))).is_valid()
+    True
+    """
+
+    def validate(self, graph: EinsumGraph) -> ValidationResult:
+        """Return every error, and the warnings if there is none."""
+        errors = check_structure(graph)
+        if not errors:
+            try:
+                infer_graph(graph)
+            except TensorLogicError as error:
+                errors = [error.diagnostic]
+        if errors:
+            return ValidationResult(tuple(errors), ())
+        return ValidationResult((), tuple(_warnings(graph)))
+
+
+def _warnings(graph: EinsumGraph) -> list[Diagnostic]:
+    live = set(reachable(graph.nodes, (i for _, i in graph.outputs)))
+    found: list[Diagnostic] = []
+    seen: dict[object, int] = {}
+    for i, node in enumerate(graph.nodes):
+        if isinstance(node.op, ops.Input):
+            if i not in live:
+                found.append(_about(graph, i, f"input {node.op.label!r} is not used by any output", "W201"))
+            continue
+        if i not in live:
+            found.append(_about(graph, i, f"node %{i} ({node.op.name}) is not used by any output", "W202"))
+        twin = seen.setdefault(node, i)
+        if twin != i:
+            found.append(_about(graph, i, f"node %{i} ({node.op.name}) computes the same as node %{twin}", "W203"))
+    return found
+
+
+def _about(graph: EinsumGraph, i: int, message: str, code: str) -> Diagnostic:
+    found = Diagnostic(Severity.WARNING, message, code)
+    location = graph.nodes[i].location
+    return found if location is None else found.with_location(location)
+
+
+def require_valid(graph: EinsumGraph) -> None:
+    """Raise the first structural error of a graph, if it has one."""
+    errors = check_structure(graph)
+    if errors:
+        raise GraphError.of(errors[0])
+
+
+class ShapeInferenceContext:
+    """Infers the shapes in a graph from those of its inputs.
+
+    >>> from tensorlogic import GraphBuilder
+    >>> b = GraphBuilder()
+    >>> x, w = b.input("x"), b.input("w", (10, 3))
+    >>> graph = b.build(y=b.einsum("ni,ij->nj", x, w))
+    >>> context = ShapeInferenceContext()
+    >>> context.set_input_shape("x", [64, 10])
+    >>> for name, shape in context.infer_shapes(graph).items():
+    ...     print(name, shape)
+    x [64, 10]
+    w [10, 3]
+    y [64, 3]
+    """
+
+    def __init__(self, shapes: Mapping[str, Sequence[int | str]] | None = None) -> None:
+        self._shapes = {name: TensorShape(shape) for name, shape in (shapes or {}).items()}
+
+    def set_input_shape(self, name: str, shape: Sequence[int | str]) -> None:
+        """Give the shape of an input; sizes are integers or names."""
+        self._shapes[name] = TensorShape(shape)
+
+    def infer_shapes(self, graph: EinsumGraph) -> dict[str, TensorShape | None]:
+        """Return the shape of every tensor: inputs and outputs by name, the rest as %number; None where unknown."""
+        for name in self._shapes:
+            if name not in graph.inputs:
+                raise GraphError(f"the graph has no input {name!r}", code="E302", suggestions=nearest(name, graph.inputs))
+        require_valid(graph)
+        known = {n: TensorType(s, graph.type_of(graph.inputs[n]).dtype) for n, s in self._shapes.items()}
+        types = infer_graph(graph, known).types
+        names = {i: f"%{i}" for i in range(len(graph.nodes))}
+        names |= {i: name for name, i in graph.outputs} | {i: name for name, i in graph.inputs.items()}
+        return {names[i]: results[0].shape for i, results in enumerate(types) if len(results) == 1}

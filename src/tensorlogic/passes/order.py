@@ -1,0 +1,74 @@
+"""Contraction order: an einsum of many operands becomes a chain of pairs, in the order opt_einsum finds best."""
+
+from __future__ import annotations
+
+from ..ir import ops, spec
+from ..ir.algebra import algebra
+from ..ir.graph import EinsumGraph, Node
+from ..ir.infer import Scope, label_sizes
+from ..ir.types import TensorType
+
+
+def order_contractions(graph: EinsumGraph) -> EinsumGraph:
+    """Split einsums of three or more operands where the algebra allows it; sizes must be known.
+
+    Every pair is computed in the dtype of the whole (float16 in float32), so that splitting does not change how the
+    result is rounded or whether it overflows.
+    """
+    if not any(isinstance(n.op, ops.Einsum) and len(n.args) > 2 for n in graph.nodes):
+        return graph
+    nodes: list[Node] = []
+    new: list[int] = []
+    for i, node in enumerate(graph.nodes):
+        args = tuple(new[a] for a in node.args)
+        if isinstance(node.op, ops.Einsum) and len(args) > 2 and algebra(node.op.algebra).distributive:
+            types = [graph.type_of(a) for a in node.args]
+            new.append(_split(nodes, node, node.op, args, types, graph.type_of(i)))
+        else:
+            nodes.append(Node(node.op, args, node.locations))
+            new.append(len(nodes) - 1)
+    return EinsumGraph(nodes, ((name, new[i]) for name, i in graph.outputs), graph.constants)
+
+
+def _split(
+    nodes: list[Node], node: Node, op: ops.Einsum, args: tuple[int, ...], types: list[TensorType], whole: TensorType
+) -> int:
+    from opt_einsum.paths import auto  # a quarter of a second that only many-operand einsums need to pay
+
+    shapes = [t.shape or () for t in types]
+    form = spec.expand(spec.parse(op.spec), tuple(len(s) for s in shapes))
+    sizes = label_sizes(form, shapes, Scope(0, str, args, []))
+    path = auto([frozenset(labels) for labels in form.inputs], frozenset(form.output), sizes)
+    working = "float32" if whole.dtype == "float16" else whole.dtype
+    pending = [
+        (labels, arg if op.algebra == "boolean" or t.dtype == working else _add(nodes, node, ops.Cast(str(working)), arg))
+        for labels, arg, t in zip(form.inputs, args, types, strict=True)
+    ]
+    for pair in path:
+        chosen = [pending.pop(n) for n in sorted(pair, reverse=True)][::-1]
+        if pending:
+            needed = set(form.output).union(*(labels for labels, _ in pending))
+            output = tuple(dict.fromkeys(x for labels, _ in chosen for x in labels if x in needed))
+        else:
+            output = form.output
+        step = ops.Einsum(_letters([labels for labels, _ in chosen], output), op.algebra)
+        pending.append((output, _add(nodes, node, step, *(arg for _, arg in chosen))))
+    result = pending[0][1]
+    return result if working == whole.dtype or op.algebra == "boolean" else _add(nodes, node, ops.Cast(str(whole.dtype)), result)
+
+
+def _add(nodes: list[Node], origin: Node, op: ops.Op, *args: int) -> int:
+    nodes.append(Node(op, args, origin.locations))
+    return len(nodes) - 1
+
+
+def _letters(inputs: list[spec.Labels], output: spec.Labels) -> str:
+    """Return a spec of single letters; labels that stood for ``...`` get letters of their own."""
+    used = {x for labels in inputs for x in labels if len(x) == 1}
+    spare = (c for c in map(spec.symbol, range(10**6)) if c not in used)
+    name: dict[str, str] = {}
+    for labels in inputs:
+        for x in labels:
+            if x not in name:
+                name[x] = x if len(x) == 1 else next(spare)
+    return ",".join("".join(name[x] for x in labels) for labels in inputs) + "->" + "".join(name[x] for x in output)

@@ -1,0 +1,66 @@
+"""The form of a contraction: which indices are shared, free or reduced, and the kernel that fits."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+from ..ir import spec
+from ..ir.algebra import algebra
+from ..ir.infer import Scope, label_sizes
+from ..ir.spec import Labels
+from ..ir.types import TensorShape
+
+
+class Contraction(NamedTuple):
+    """An einsum with its sizes known.
+
+    ``labels`` are each operand's own indices after diagonals are taken and size-1 axes that broadcast are dropped.
+    """
+
+    form: spec.Spec
+    sizes: dict[str, int]
+    labels: tuple[Labels, ...]
+    kernel: str  # "matmul", "product", "reduce", "view" or "blocks"
+    batch: Labels = ()
+    left: Labels = ()
+    right: Labels = ()
+    inner: Labels = ()
+
+    @property
+    def flops(self) -> int:
+        """A multiply-add counts as two; a pure product or view as what it touches."""
+        points = math.prod(self.sizes.values())
+        return 0 if self.kernel == "view" else points if self.kernel in ("product", "reduce") else 2 * points
+
+
+def contraction(equation: str, algebra_name: str, shapes: list[TensorShape]) -> Contraction:
+    """Analyse an einsum whose sizes are integers.
+
+    >>> contraction("bij,bjk->bik", "real", [TensorShape([2, 3, 4]), TensorShape([2, 4, 5])]).kernel
+    'matmul'
+    """
+    form = spec.expand(spec.parse(equation), tuple(len(s) for s in shapes))
+    sizes = {k: int(v) for k, v in label_sizes(form, shapes, Scope(0, str, (), [])).items()}
+    labels = tuple(
+        tuple(dict.fromkeys(x for x, d in zip(own, shape, strict=True) if d == sizes[x]))
+        for own, shape in zip(form.inputs, shapes, strict=True)
+    )
+    row = algebra(algebra_name)
+    summed = {x for x in form.contracted if sizes[x] != 1 or any(x in own for own in labels)}
+    if len(labels) == 1:
+        return Contraction(form, sizes, labels, "reduce" if summed else "view")
+    alone = {x for x in summed if sum(x in own for own in labels) == 1}
+    if len(labels) == 2 and row.distributive:
+        a, b = (tuple(x for x in own if x not in alone) for own in labels)
+        if not summed - alone:
+            return Contraction(form, sizes, labels, "product")
+        if row.combine in ("multiply", "logical_and") and row.reduce in ("sum", "any"):
+            return Contraction(
+                form, sizes, labels, "matmul",
+                batch=tuple(x for x in form.output if x in a and x in b),
+                left=tuple(x for x in form.output if x in a and x not in b),
+                right=tuple(x for x in form.output if x in b and x not in a),
+                inner=tuple(x for x in a if x in summed and x in b),
+            )  # fmt: skip
+    return Contraction(form, sizes, labels, "blocks")

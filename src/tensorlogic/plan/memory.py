@@ -1,0 +1,54 @@
+"""Memory of a plan: when each slot lives, and the most that is alive at once."""
+
+from __future__ import annotations
+
+from .build import ExecutionPlan, Step
+from .cost import nbytes
+
+
+def lifetimes(plan: ExecutionPlan) -> dict[int, tuple[int, int]]:
+    """Return, for every slot that a step writes, the first and last step it is alive at.
+
+    A slot whose memory a view still shows lives as long as the view; an output lives to the end.
+    """
+    spans: dict[int, tuple[int, int]] = {}
+    owner: dict[int, int] = {}
+    end = len(plan.steps)
+    for n, step in enumerate(plan.steps):
+        for slot in step.writes:
+            source = owner.get(step.reads[0]) if step.nbytes == 0 and step.reads else None
+            if source is not None:
+                owner[slot] = source
+            elif step.nbytes:
+                owner[slot] = slot
+                spans[slot] = (n, n)
+        for slot in (*step.reads, *step.writes):
+            if slot in owner:
+                spans[owner[slot]] = (spans[owner[slot]][0], n)
+    for _, slot, _ in plan.outputs:
+        if slot in owner:
+            spans[owner[slot]] = (spans[owner[slot]][0], end)
+    return spans
+
+
+def peak_bytes(plan: ExecutionPlan) -> int:
+    """Return the most bytes that results of steps take at once; inputs and constants are the caller's."""
+    size: dict[int, int] = {}
+    for step in plan.steps:
+        for slot, t in zip(step.writes, step.types, strict=True):
+            size[slot] = nbytes(t) if step.nbytes else 0
+    change = [0] * (len(plan.steps) + 2)
+    for slot, (first, last) in lifetimes(plan).items():
+        change[first] += size[slot]
+        change[last + 1] -= size[slot]
+    peak = alive = 0
+    for n, step in enumerate(plan.steps):
+        alive += change[n]
+        inside = max((peak_bytes(body) for body in step.bodies), default=0)
+        peak = max(peak, alive + inside)
+    return peak
+
+
+def largest_step(plan: ExecutionPlan) -> Step | None:
+    """Return the step whose results take the most memory."""
+    return max(plan.steps, key=lambda s: s.nbytes, default=None)

@@ -1,0 +1,62 @@
+"""The state around runs: which hooks listen, and which phase the run is in."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+from ..events import ExecutionPhase, Hook, RunRecord
+
+logger = logging.getLogger("tensorlogic")
+
+
+class ExecutionContext:
+    """Holds the hooks and tells them of phases; give one to several executors to watch them all.
+
+    >>> context = ExecutionContext()
+    >>> context.add_hook(LoggingHook(print))
+    >>> context.notify(ExecutionPhase.GRAPH_LOAD)
+    phase: graph load
+    >>> context.phase
+    <ExecutionPhase.GRAPH_LOAD: 'graph load'>
+    """
+
+    def __init__(self, hooks: Sequence[Hook] = ()) -> None:
+        self.hooks: list[Hook] = list(hooks)
+        self.phase: ExecutionPhase | None = None
+
+    def add_hook(self, hook: Hook) -> None:
+        """Attach one more hook."""
+        if not isinstance(hook, Hook):
+            raise TypeError(f"a hook derives from tensorlogic.Hook, got {hook!r}")
+        self.hooks.append(hook)
+
+    def remove_hook(self, hook: Hook) -> None:
+        """Detach a hook."""
+        self.hooks.remove(hook)
+
+    def notify(self, phase: ExecutionPhase) -> None:
+        """Enter a phase and tell every hook."""
+        self.phase = phase
+        for hook in self.hooks:
+            hook.on_phase(phase)
+
+
+class LoggingHook(Hook):
+    """Writes phases and a line per run to the log of the package, or to any function of a string.
+
+    >>> LoggingHook(print).on_phase(ExecutionPhase.COMPLETE)
+    phase: complete
+    """
+
+    def __init__(self, write: object = None) -> None:
+        self._write = write if callable(write) else logger.info
+
+    def on_phase(self, phase: ExecutionPhase) -> None:
+        """Write the phase."""
+        self._write(f"phase: {phase.value}")
+
+    def on_run(self, record: RunRecord) -> None:
+        """Write how many steps ran and how long they took."""
+        total = sum(e.duration_ns for e in record)
+        self._write(f"run: {len(record)} steps in {total / 1e6:.3f} ms")

@@ -1,0 +1,248 @@
+"""The executor: the front door. Give it a graph and inputs; it plans once, binds once, and runs."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, KeysView, Mapping, Sequence
+from pathlib import Path
+from typing import Any, overload
+
+from ..backends.base import Backend, BackendCapabilities, check_dtypes, get_backend
+from ..diagnostics import MemoryDiagnostic
+from ..errors import InputError, OutOfMemoryError, nearest
+from ..events import ExecutionPhase
+from ..ir import ops
+from ..ir.graph import EinsumGraph
+from ..ir.sizes import evaluate
+from ..ir.types import TensorShape, TensorType, dtype_name
+from ..ir.validate import require_valid
+from ..plan.build import ExecutionPlan, build_plan, describe
+from ..plan.memory import largest_step
+from ..store import Store, StoreStats
+from .context import ExecutionContext
+from .loop import Program, Wrapper, bind, run, watched
+
+Inputs = Mapping[str, Any]
+
+
+class Outputs(Sequence[Any]):
+    """The results of a run: a sequence of arrays that also answers to their names.
+
+    >>> out = Outputs(("y", "z"), (1, 2))
+    >>> out[0] == out["y"], list(out), dict(out)
+    (True, [1, 2], {'y': 1, 'z': 2})
+    """
+
+    __slots__ = ("_names", "_values")
+
+    def __init__(self, names: Sequence[str], values: Sequence[Any]) -> None:
+        self._names, self._values = tuple(names), tuple(values)
+
+    @overload
+    def __getitem__(self, key: int | str) -> Any: ...
+    @overload
+    def __getitem__(self, key: slice) -> tuple[Any, ...]: ...
+    def __getitem__(self, key: int | str | slice) -> Any:
+        if isinstance(key, str):
+            if key not in self._names:
+                raise InputError(f"there is no output {key!r}", code="E305", suggestions=nearest(key, self._names))
+            return self._values[self._names.index(key)]
+        return self._values[key]
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._values)
+
+    def keys(self) -> KeysView[str]:
+        """Return the names of the outputs."""
+        return dict.fromkeys(self._names).keys()
+
+    def items(self) -> list[tuple[str, Any]]:
+        """Return the outputs with their names."""
+        return list(zip(self._names, self._values, strict=True))
+
+    def __repr__(self) -> str:
+        return "Outputs(" + ", ".join(f"{n}={v!r}" for n, v in self.items()) + ")"
+
+
+class Executor:
+    """Runs graphs on a backend; a plan is made on the first call for each combination of input shapes and dtypes.
+
+    Safe to use from several threads. A result is never overwritten by a later run.
+
+    >>> from tensorlogic import GraphBuilder
+    >>> b = GraphBuilder()
+    >>> y = b.einsum("ij,j->i", b.input("w", ("n", "m")), b.input("x", ("m",)))
+    >>> Executor().execute(b.build(y=y), {"w": [[1.0, 2.0], [3.0, 4.0]], "x": [1.0, 1.0]})["y"]
+    array([3., 7.])
+    """
+
+    def __init__(
+        self,
+        backend: str | Backend = "numpy",
+        *,
+        context: ExecutionContext | None = None,
+        memory_limit: int | None = None,
+        wrap: Sequence[Wrapper] = (),
+        plans: int = 256,
+    ) -> None:
+        self.backend = get_backend(backend)
+        self.context = context or ExecutionContext()
+        self.memory_limit = memory_limit
+        self.wrap = tuple(wrap)
+        self._able = self.backend.capabilities()
+        self._programs: Store[Any, Program] = Store(plans)
+
+    def capabilities(self) -> BackendCapabilities:
+        """Return the devices, dtypes and features of the backend."""
+        return self._able
+
+    def execute(self, graph: EinsumGraph, inputs: Inputs | None = None, *, sizes: Mapping[str, int] | None = None) -> Outputs:
+        """Run a graph on inputs given by name and return its outputs."""
+        names, values = self._arrays(graph, inputs or {})
+        program = self._program(graph, names, values, sizes)
+        hooks = self.context.hooks
+        with self.backend.guard():
+            if not hooks:
+                slots = run(program, values)
+            else:
+                self.context.notify(ExecutionPhase.EXECUTION)
+                try:
+                    slots = watched(program, values, hooks)
+                except BaseException:
+                    self.context.notify(ExecutionPhase.ERROR)
+                    raise
+                self.context.notify(ExecutionPhase.COMPLETE)
+        plan, finish = program.plan, self.backend.finish
+        done = [finish(slots[slot], slot in plan.shared) for _, slot, _ in plan.outputs]
+        return Outputs([name for name, _, _ in plan.outputs], done)
+
+    def plan(
+        self, graph: EinsumGraph, inputs: Inputs | None = None, *, sizes: Mapping[str, int] | None = None
+    ) -> ExecutionPlan:
+        """Return the plan for given inputs; without them, for the declared types, ``sizes`` and float32 by default."""
+        given = inputs or {}
+        types: dict[str, TensorType] = {}
+        _check_names(graph, given, required=False)
+        for name, node in graph.inputs.items():
+            op = graph.nodes[node].op
+            assert isinstance(op, ops.Input)
+            if name in given:
+                types[name] = _type(self.backend.asarray(given[name], op.dtype))
+            elif op.shape is not None:
+                shape = TensorShape(evaluate(d, sizes or {}) for d in op.shape)
+                if not shape.is_static:
+                    unknown = next(d for d in shape if isinstance(d, str))
+                    raise InputError(
+                        f"the plan needs the size {unknown!r} of input {name!r}",
+                        code="E304",
+                        suggestions=[f"give sizes={{{unknown!r}: 64}}, or the inputs themselves"],
+                    )
+                types[name] = TensorType(shape, op.dtype or "float32")
+            else:
+                raise InputError(
+                    f"the plan needs input {name!r}, whose shape is not declared",
+                    code="E303",
+                    suggestions=[f"give the inputs: plan(graph, {{{name!r}: array}})"],
+                )
+        return self._planned(graph, types, sizes)
+
+    def cache_stats(self) -> StoreStats:
+        """Return how often a plan was found ready."""
+        return self._programs.stats()
+
+    def _arrays(self, graph: EinsumGraph, inputs: Inputs) -> tuple[list[str], list[Any]]:
+        if not isinstance(inputs, Mapping):
+            raise InputError(f"inputs must be a mapping of names to arrays, got {type(inputs).__name__}", code="E301",
+                             suggestions=['write {"x": array}'])  # fmt: skip
+        if inputs.keys() != graph.inputs.keys():
+            _check_names(graph, inputs, required=True)
+        asarray, nodes = self.backend.asarray, graph.nodes
+        names = list(graph.inputs)
+        return names, [asarray(inputs[n], nodes[i].op.dtype) for n, i in graph.inputs.items()]  # type: ignore[attr-defined]
+
+    def _program(
+        self, graph: EinsumGraph, names: list[str], values: list[Any], sizes: Mapping[str, int] | None
+    ) -> Program:
+        key = (graph, tuple([(v.shape, v.dtype) for v in values]), tuple(sorted(sizes.items())) if sizes else ())
+        program = self._programs.get(key)
+        if program is None:
+            types = {n: _type(v) for n, v in zip(names, values, strict=True)}
+            program = bind(self._planned(graph, types, sizes), self.backend, self.wrap)
+            self._programs.put(key, program)
+        return program
+
+    def _planned(
+        self, graph: EinsumGraph, types: Mapping[str, TensorType], sizes: Mapping[str, int] | None
+    ) -> ExecutionPlan:
+        self.context.notify(ExecutionPhase.PLANNING)
+        require_valid(graph)
+        plan = build_plan(graph, types, sizes, passes=self.backend.passes)
+        check_dtypes(plan, self._able)
+        if not self._able.supports("shapes_only"):
+            check_memory(plan, self.memory_limit)
+        return plan
+
+
+def check_memory(plan: ExecutionPlan, limit: int | None) -> None:
+    """Refuse a plan that would take more memory than there is, before anything is allocated."""
+    available = available_memory() if limit is None else limit
+    needed = plan.peak_bytes
+    if needed <= available:
+        return
+    found = MemoryDiagnostic.out_of_memory(needed, available)
+    step = largest_step(plan)
+    if step is not None:
+        shapes = ", ".join(str(t) for t in step.types)
+        found = found.with_context(f"the largest result is {shapes}, of {describe(step.op)}")
+        if step.location is not None:
+            found = found.with_location(step.location)
+    raise OutOfMemoryError.of(found)
+
+
+def available_memory() -> int:
+    """Return the bytes of memory that are free for use now, swap not counted."""
+    info = Path("/proc/meminfo")
+    if info.exists():
+        for line in info.read_text().splitlines():
+            if line.startswith("MemAvailable:"):
+                return int(line.split()[1]) * 1024
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, ValueError, OSError):
+        return 1 << 62  # nobody can say: leave it to the allocator
+
+
+def _type(value: Any) -> TensorType:
+    return TensorType(TensorShape(value.shape), dtype_name(value.dtype))
+
+
+def _check_names(graph: EinsumGraph, inputs: Inputs, *, required: bool) -> None:
+    for name in inputs:
+        if name not in graph.inputs:
+            raise InputError(f"the graph has no input {name!r}", code="E302", suggestions=nearest(str(name), graph.inputs))
+    for name, node in graph.inputs.items():
+        if required and name not in inputs:
+            raise InputError(
+                f"input {name!r} is missing",
+                code="E303",
+                context=[f"it is declared as {graph.type_of(node)}"],
+                suggestions=[f"give all of: {', '.join(map(repr, graph.inputs))}"],
+            )
+
+
+class DummyExecutor(Executor):
+    """An executor that only works out shapes: outputs have the right shape and dtype and take no memory.
+
+    >>> from tensorlogic import GraphBuilder
+    >>> b = GraphBuilder()
+    >>> y = b.einsum("ij,jk->ik", b.input("w", ("n", "m")), b.input("x", ("m", "k")))
+    >>> import numpy as np
+    >>> DummyExecutor().execute(b.build(y=y), {"w": np.ones((20, 30)), "x": np.ones((30, 7))})["y"].shape
+    (20, 7)
+    """
+
+    def __init__(self) -> None:
+        super().__init__("null")

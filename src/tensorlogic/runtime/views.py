@@ -1,0 +1,667 @@
+"""Views of tensors that never copy: ranges, indices, strides, reversals and windows over memory someone else owns."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple, NoReturn, Protocol, Self, runtime_checkable
+
+import msgspec
+import numpy as np
+from numpy.lib.array_utils import byte_bounds
+from numpy.lib.stride_tricks import as_strided
+from numpy.typing import NDArray
+
+from ..errors import ViewError
+
+Array = NDArray[Any]
+WORK: Any = 100_000  # to spend on telling whether two arrays overlap
+NEEDS_SIZE = "give the base's shape, TensorView(base, specs, base_shape=(...)), or count from one end only"
+
+
+class SliceSpec(msgspec.Struct, frozen=True, repr_omit_defaults=True):
+    """What a view takes of one axis; numbers count as Python's do, but past the end is an error, never clipped.
+
+    >>> SliceSpec.Range(10, 50), SliceSpec.Index(42), SliceSpec.Strided(0, 100, 2), SliceSpec.Full, SliceSpec.Reverse
+    (SliceSpec.Range(10, 50), SliceSpec.Index(42), SliceSpec.Strided(0, 100, 2), SliceSpec.Full, SliceSpec.Reverse)
+    >>> SliceSpec.Range(range(10, 50)) == SliceSpec.Range(slice(10, 50)) == SliceSpec.Range(10, 50)
+    True
+    """
+
+    kind: str
+    start: int | None = None  # where an Index stands, too
+    end: int | None = None
+    stride: int = 1
+
+    Full: ClassVar[SliceSpec]
+    Reverse: ClassVar[SliceSpec]
+
+    @classmethod
+    def Range(cls, start: int | range | slice | None, end: int | None = None) -> SliceSpec:  # noqa: N802
+        """Take the elements from ``start`` to before ``end``; None is the axis's own end."""
+        if isinstance(start, range | slice):
+            first, last, step = start.start, start.stop, start.step
+            if step not in (None, 1):
+                raise ViewError(
+                    f"a Range has step 1, got {start}", suggestions=[f"SliceSpec.Strided({first}, {last}, {step})"]
+                )
+            start, end = first, last
+        return cls("range", _integer(start), _integer(end))
+
+    @classmethod
+    def Index(cls, i: int) -> SliceSpec:  # noqa: N802
+        """Take one element, and drop the axis."""
+        return cls("index", operator.index(i))
+
+    @classmethod
+    def Strided(cls, start: int | None, end: int | None, stride: int) -> SliceSpec:  # noqa: N802
+        """Take every ``stride``-th element from ``start`` to before ``end``; a negative stride goes backwards."""
+        if stride == 0:
+            raise ViewError(
+                f"Strided({start}, {end}, 0): a stride cannot be 0", suggestions=["use Index for one element"]
+            )
+        return cls("strided", _integer(start), _integer(end), operator.index(stride))
+
+    def to_index(self) -> int | slice:
+        """Return what stands for this in square brackets."""
+        if self.kind == "index":
+            assert self.start is not None
+            return self.start
+        return (
+            slice(None, None, -1)
+            if self.kind == "reverse"
+            else slice(self.start, self.end, None if self.stride == 1 else self.stride)
+        )
+
+    def __str__(self) -> str:
+        if self.kind == "index":
+            return str(self.start)
+        start, end, stride = ("" if n is None else str(n) for n in (self.start, self.end, self.stride))
+        return "::-1" if self.kind == "reverse" else f"{start}:{end}" + (f":{stride}" if self.stride != 1 else "")
+
+    def __repr__(self) -> str:
+        given = {
+            "range": (self.start, self.end),
+            "index": (self.start,),
+            "strided": (self.start, self.end, self.stride),
+        }
+        shown = f"({', '.join(map(str, given[self.kind]))})" if self.kind in given else ""
+        return f"SliceSpec.{self.kind.capitalize()}{shown}"
+
+
+Spec = SliceSpec | int | slice | range
+SliceSpec.Full = SliceSpec("full")
+SliceSpec.Reverse = SliceSpec("reverse", stride=-1)
+
+
+def _integer(value: int | None) -> int | None:
+    return None if value is None else operator.index(value)
+
+
+def as_spec(given: Spec) -> SliceSpec:
+    """Return the spec of an integer, a slice or a range.
+
+    >>> as_spec(3), as_spec(slice(2, None)), as_spec(range(8, -1, -2))
+    (SliceSpec.Index(3), SliceSpec.Range(2, None), SliceSpec.Strided(8, None, -2))
+    """
+    match given:
+        case SliceSpec():
+            return given
+        case slice(start=None, stop=None, step=None | 1):
+            return SliceSpec.Full
+        case slice(start=None, stop=None, step=-1):
+            return SliceSpec.Reverse
+        case slice(step=None | 1):
+            return SliceSpec.Range(given)
+        case slice():
+            return SliceSpec.Strided(given.start, given.stop, given.step)
+        case range():  # unlike a slice's, its numbers never count from the end
+            return _spec(Run(given.start, len(given), given.step))
+        case bool():
+            pass
+        case _ if hasattr(given, "__index__") and np.ndim(given) == 0:
+            return SliceSpec.Index(given)
+    raise ViewError(
+        f"{given!r} cannot select along an axis without a copy",
+        suggestions=["use an integer, a slice or a SliceSpec; array.take(indices, axis) makes the copy"],
+    )
+
+
+class Run(NamedTuple):
+    """The elements start, start + step, ...; a negative start counts from the end of an axis of unknown size."""
+
+    start: int
+    length: int
+    step: int
+
+
+def _run(spec: SliceSpec, size: int, axis: int) -> Run:
+    """Return the elements that a spec takes of an axis, or raise where the axis does not have them."""
+    match spec.kind:
+        case "full":
+            return Run(0, size, 1)
+        case "reverse":
+            return Run(size - 1, size, -1)
+        case "index":
+            place = spec.start or 0
+            if not -size <= place < size:
+                raise ViewError(f"index {place} is out of range for axis {axis} of size {size}")
+            return Run(place % size, 1, 1)
+    step = spec.stride
+    low, high = (0, size) if step > 0 else (-1, size - 1)  # where a bound may stand
+    start = (low if step > 0 else high) if spec.start is None else spec.start + size * (spec.start < 0)
+    end = (high if step > 0 else low) if spec.end is None else spec.end + size * (spec.end < 0)
+    if not (low <= start <= high and low <= end <= high):
+        raise ViewError(
+            f"{spec!r} is out of range for axis {axis} of size {size}",
+            suggestions=[
+                f"start and end may be {max(low, 0)} to {high}" if size else "the axis has no elements: use Full"
+            ],
+        )
+    if (end - start) * step < 0:
+        raise ViewError(
+            f"{spec!r} of axis {axis} of size {size} runs from {start} away from {end}",
+            suggestions=[f"exchange them, or write Strided({spec.start}, {spec.end}, {-step})"],
+        )
+    return Run(start, len(range(start, end, step)), step)
+
+
+def _known_run(spec: SliceSpec) -> Run | None:
+    """Return the elements a spec takes of an axis of unknown size; None where their number depends on the size."""
+    if spec.kind in ("full", "reverse"):
+        return None
+    ahead = spec.stride > 0
+    start, end = ((0 if ahead else -1) if n is None else n for n in (spec.start, spec.end))
+    from_front = (start >= 0, not ahead if spec.end is None else end >= 0)
+    if from_front[0] != from_front[1]:
+        return None
+    if (end - start) * spec.stride < 0:
+        raise ViewError(f"{spec!r} runs from {start} away from {end}", suggestions=["exchange start and end"])
+    return Run(start, len(range(start, end, spec.stride)), spec.stride)
+
+
+def _spec(run: Run, size: int | None = None) -> SliceSpec:
+    """Return the spec that takes the given elements, in its simplest form."""
+    start, length, step = run
+    if length == size and (step in (1, -1) or size < 2):
+        return SliceSpec.Full if step == 1 or size < 2 else SliceSpec.Reverse
+    if length == 0:
+        return SliceSpec.Range(0, 0)
+    past = start + (length - 1) * step + (1 if step > 0 or length == 1 else -1)
+    end = None if past == (-1 if start >= 0 else 0) else past  # which would count from the other end
+    return SliceSpec.Range(start, end) if step == 1 or length == 1 else SliceSpec.Strided(start, end, step)
+
+
+def _merge(outer: SliceSpec, inner: SliceSpec, size: int | None, axis: int) -> SliceSpec:
+    """Return the spec that takes ``inner`` of what ``outer`` takes of an axis."""
+    if inner == SliceSpec.Full:
+        return outer
+    if outer == SliceSpec.Full:
+        return inner
+    run = _known_run(outer) if size is None else _run(outer, size, axis)
+    if run is not None:
+        found = _run(inner, run.length, axis)
+        place = run.start + found.start * run.step
+        return (
+            SliceSpec.Index(place)
+            if inner.kind == "index"
+            else _spec(Run(place, found.length, found.step * run.step), size)
+        )
+    if outer == SliceSpec.Reverse:  # element i from one end is element ~i from the other
+        if inner == SliceSpec.Reverse:
+            return SliceSpec.Full
+        if inner.kind == "index":
+            return SliceSpec.Index(~(inner.start or 0))
+        mirrored = _known_run(inner)
+        if mirrored is not None:
+            return _spec(Run(~mirrored.start, mirrored.length, -mirrored.step))
+    raise ViewError(
+        f"{inner!r} of {outer!r} depends on the size of axis {axis}, which is unknown", suggestions=[NEEDS_SIZE]
+    )
+
+
+class Window(NamedTuple):
+    """All windows along an axis, as one more axis at the end."""
+
+    axis: int
+    size: int
+    step: int = 1
+    dilation: int = 1
+
+    def places(self, length: int) -> int:
+        """Return the number of windows on an axis of a length."""
+        reach = (self.size - 1) * self.dilation + 1
+        if reach > length:
+            raise ViewError(
+                f"a window that reaches over {reach} elements (size {self.size}, dilation {self.dilation}) "
+                f"does not fit axis {self.axis} of size {length}"
+            )
+        return (length - reach) // self.step + 1
+
+
+@dataclass(frozen=True, slots=True, init=False, eq=False, repr=False)
+class TensorView:
+    """A part of a tensor, which is an array, a name or number that stands for one, or another view. It never copies.
+
+    >>> base = np.arange(12.0).reshape(3, 4)
+    >>> part = TensorView(base, [SliceSpec.Range(1, 3), SliceSpec.Index(2)])
+    >>> part
+    <TensorView of float64[3, 4] at [1:3, 2], shape [2]>
+    >>> np.asarray(part), part.rank(), part.is_contiguous()
+    (array([ 6., 10.]), 1, False)
+    >>> part.update(np.add, 100).resolve(), base[2]
+    (array([106., 110.]), array([  8.,   9., 110.,  11.]))
+    >>> TensorView("weights", [SliceSpec.Range(10, 50), SliceSpec.Full]).to_index()
+    (slice(10, 50, None), slice(None, None, None))
+    """
+
+    base: Any
+    specs: tuple[SliceSpec, ...]
+    base_shape: tuple[int, ...] | None
+    offset: int
+    window: Window | None
+
+    def __init__(
+        self,
+        base: Any,
+        specs: Iterable[Spec] = (),
+        base_shape: Sequence[int] | None = None,
+        offset: int = 0,
+        window: Window | None = None,
+    ) -> None:
+        taken = tuple(as_spec(s) for s in specs)
+        shape = None if base_shape is None else tuple(map(operator.index, base_shape))
+        axes = len(taken) if shape is None else len(shape)
+        if not isinstance(base, str | int):
+            base = base if isinstance(base, TensorView) else _array(base)
+            if shape not in (None, base.shape):
+                raise ViewError(f"base_shape is {shape}, but the base has shape {base.shape}")
+            shape, axes = base.shape, base.rank() if isinstance(base, TensorView) else base.ndim
+        if len(taken) > axes:
+            raise ViewError(f"{len(taken)} specs [{_join(taken)}] for a tensor of {axes} axes")
+        taken += (SliceSpec.Full,) * (axes - len(taken))
+        for field, value in zip(self.__slots__, (base, taken, shape, operator.index(offset), window), strict=True):
+            object.__setattr__(self, field, value)
+        for axis, spec in enumerate(taken):  # both raise what is wrong
+            _known_run(spec) if shape is None else _run(spec, shape[axis], axis)
+        if self.window is not None and shape is not None:
+            self.window.places(self._sliced_shape(shape)[self.window.axis])
+        if self.offset and isinstance(self._root(), np.ndarray):
+            self.resolve()  # checks the bounds
+
+    def _sliced_shape(self, shape: Sequence[int]) -> list[int]:
+        runs = (
+            _run(s, n, axis) for axis, (s, n) in enumerate(zip(self.specs, shape, strict=True)) if s.kind != "index"
+        )
+        return [run.length for run in runs]
+
+    def _root(self) -> Any:
+        return self.base._root() if isinstance(self.base, TensorView) else self.base
+
+    @property
+    def shape(self) -> tuple[int, ...] | None:
+        """The sizes of the axes that are left; None where the base's shape is not known."""
+        if self.base_shape is None:
+            return None
+        sizes, w = self._sliced_shape(self.base_shape), self.window
+        if w is not None:
+            sizes = [*sizes[: w.axis], w.places(sizes[w.axis]), *sizes[w.axis + 1 :], w.size]
+        return tuple(sizes)
+
+    def rank(self) -> int:
+        """Return the number of axes that are left."""
+        return sum(s.kind != "index" for s in self.specs) + (self.window is not None)
+
+    def is_contiguous(self) -> bool:
+        """Tell whether the elements lie side by side; of a base that is not an array, judged by the specs alone."""
+        if isinstance(self._root(), np.ndarray):
+            return bool(self.resolve().flags.c_contiguous)
+        if self.window is not None:
+            return False
+        flat = self._flat()
+        specs = () if flat is None else flat.specs
+        lead = next((n for n, s in enumerate(specs) if s.kind != "index"), len(specs))
+        whole = all(s == SliceSpec.Full for s in specs[lead + 1 :])
+        return flat is not None and whole and all(s.stride == 1 for s in specs[lead : lead + 1])
+
+    def _flat(self) -> TensorView | None:
+        """Return this view as one of the root, where specs alone can say it."""
+        if not isinstance(self.base, TensorView):
+            return self
+        below = self.base._flat()
+        return None if below is None or below.window is not None else _stack(below, self)
+
+    def to_index(self) -> tuple[Any, ...]:
+        """Return the view as an index: ``array[view.to_index()]``, and the same for tensors of a builder."""
+        flat = self._flat()
+        if flat is None or flat.window is not None or flat.offset:
+            what = "an offset" if flat is not None and flat.offset else "windows"
+            raise ViewError(f"a view with {what} is not an index: {self!r}",
+                            suggestions=["use view.resolve(array), or b.window(x, axis, size) in a graph"])  # fmt: skip
+        index = tuple(s.to_index() for s in flat.specs)
+        # NumPy would copy a single element out, were it not for the dots
+        return index if any(isinstance(i, slice) for i in index) else (*index, ...)
+
+    def resolve(self, array: Any = None) -> Array:
+        """Return the view as a NumPy array over the same memory; ``array`` stands for a base that is only named."""
+        root = self._root() if array is None else _array(array)
+        if not isinstance(root, np.ndarray):
+            raise ViewError(f"tensor {root!r} is only named here", suggestions=["give the array: view.resolve(array)"])
+        return self._over(root, root)
+
+    def _over(self, root: Array, memory: Array) -> Array:
+        array = self.base._over(root, memory) if isinstance(self.base, TensorView) else root
+        if array.ndim != len(self.specs) or self.base_shape not in (None, array.shape):
+            wanted = f"{len(self.specs)} axes" if self.base_shape is None else f"shape {list(self.base_shape)}"
+            raise ViewError(f"the view is of a tensor of {wanted}, the array has shape {list(array.shape)}")
+        for axis, spec in enumerate(self.specs):
+            _run(spec, array.shape[axis], axis)  # NumPy would clip what is out of range
+        part = array[(*(s.to_index() for s in self.specs), ...)]
+        part = _shifted(part, self.offset, memory)
+        return part if self.window is None else _windows(part, self.window)
+
+    def compose(self, other: TensorView) -> TensorView:
+        """Return the view of this view that ``other`` describes; ``other``'s own tensor plays no part.
+
+        >>> every_second = TensorView("x", [SliceSpec.Strided(0, 100, 2)])
+        >>> every_second.compose(TensorView("y", [SliceSpec.Range(10, 20)]))
+        <TensorView of 'x' at [20:39:2]>
+        """
+        layers, below = [other], other.base
+        while isinstance(below, TensorView) and below != self:  # TensorView(self, specs) says the same as its specs
+            layers.append(below)
+            below = below.base
+        result = self
+        for layer in reversed(layers):
+            result = _stack(result, layer)
+        return result
+
+    def view(self, *specs: Spec) -> TensorView:
+        """Return the view of this view that the specs say."""
+        return _stack(self, TensorView(self, specs))
+
+    def windowed(self, axis: int, size: int, step: int = 1, dilation: int = 1) -> TensorView:
+        """Return all windows of a size along an axis, as one more axis at the end; they can only be read.
+
+        >>> view(np.arange(5)).windowed(0, 3).resolve().tolist()
+        [[0, 1, 2], [1, 2, 3], [2, 3, 4]]
+        """
+        if min(size, step, dilation) < 1:
+            raise ViewError(f"a window needs size, step and dilation of at least 1, got {size}, {step} and {dilation}")
+        window = Window(_axis(axis, self.rank()), size, step, dilation)
+        if self.window is None:
+            return TensorView(self.base, self.specs, self.base_shape, self.offset, window)
+        return TensorView(self, (SliceSpec.Full,) * self.rank(), window=window)
+
+    def with_offset(self, n: int) -> TensorView:
+        """Return the view whose start is ``n`` elements further in the base's memory."""
+        return TensorView(self.base, self.specs, self.base_shape, self.offset + n, self.window)
+
+    def update(self, ufunc: np.ufunc, *operands: Any) -> TensorView:
+        """Replace every element by ``ufunc(element, *operands)``, in place or not at all."""
+        if not isinstance(ufunc, np.ufunc) or ufunc.signature or ufunc.nout != 1 or ufunc.nin != 1 + len(operands):
+            raise ViewError(
+                f"update needs an element-wise ufunc of {1 + len(operands)} operands and one result, got {ufunc!r}"
+            )
+        target = self._target()
+        given = [_operand(target, x, f"operand {n} of {ufunc.__name__}") for n, x in enumerate(operands, 1)]
+        try:
+            ufunc(target, *given, out=target, casting="same_kind")
+        except (TypeError, OverflowError) as error:
+            _refuse_cast(target, error)
+        return self
+
+    def assign(self, values: Any) -> TensorView:
+        """Replace the elements by values, in place or not at all."""
+        target = self._target()
+        given = _operand(target, values, "the value")
+        try:
+            if not isinstance(given, np.ndarray):  # a Python number takes the target's dtype where that holds its kind
+                given = np.asarray(given, dtype=np.result_type(target.dtype, given))
+            if given is not target:
+                np.copyto(target, given, casting="same_kind")
+        except (TypeError, OverflowError) as error:
+            _refuse_cast(target, error)
+        return self
+
+    def _target(self) -> Array:
+        """Return the array to write to, or raise why writing would not be safe."""
+        below: Any = self
+        while isinstance(below, TensorView):
+            if below.window is not None:
+                raise ViewError(
+                    "windows share their elements, so they cannot be written to", suggestions=["write to the base"]
+                )
+            below = below.base
+        target = self.resolve()
+        if not target.flags.writeable:
+            raise ViewError("the base is read-only", suggestions=["view(array.copy(), ...) can be written to"])
+        for array in (below, target):
+            if _aliased(array):
+                raise ViewError(
+                    f"elements of the base share memory (shape {list(array.shape)}, strides {list(array.strides)})",
+                    suggestions=["write to array.copy(), or to the array that was broadcast"],
+                )
+        return target
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
+        array = self.resolve()
+        if dtype is None or np.dtype(dtype) == array.dtype:
+            return array.copy() if copy else array
+        if copy is False:
+            raise ViewError(f"{array.dtype} elements cannot be seen as {np.dtype(dtype)} without a copy",
+                            suggestions=["leave out copy=False"])  # fmt: skip
+        return array.astype(dtype)
+
+    def _key(self) -> tuple[Any, ...]:
+        base = self.base
+        named = isinstance(base, str | int | TensorView)
+        return (type(base), base if named else id(base), self.specs, self.base_shape, self.offset, self.window)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, TensorView) and self._key() == other._key()
+
+    def __hash__(self) -> int:
+        return hash(self._key())
+
+    def __repr__(self) -> str:
+        base = self.base
+        what = f"{base.dtype}{list(base.shape)}" if isinstance(base, np.ndarray) else repr(base)
+        shifted = f" offset {self.offset}" if self.offset else ""
+        windows = (
+            ""
+            if self.window is None
+            else f" windows({', '.join(f'{k}={v}' for k, v in self.window._asdict().items())})"
+        )
+        shape = "" if self.shape is None else f", shape {list(self.shape)}"
+        return f"<TensorView of {what} at [{_join(self.specs)}]{shifted}{windows}{shape}>"
+
+
+def _join(specs: Iterable[SliceSpec]) -> str:
+    return ", ".join(map(str, specs))
+
+
+def _axis(axis: int, rank: int) -> int:
+    if not -rank <= axis < rank:
+        raise ViewError(f"there is no axis {axis} in a tensor of {rank} axes")
+    return axis % rank
+
+
+def _array(value: Any) -> Array:
+    """Return an array over a value's own memory."""
+    try:
+        return np.asarray(value, copy=False)
+    except (ValueError, TypeError) as error:
+        kind = type(value).__name__
+        raise ViewError(f"a {kind} has no memory to look at without a copy", context=[str(error).splitlines()[0]],
+                        suggestions=["make the array first: np.asarray(value)"]) from None  # fmt: skip
+
+
+def _stack(below: TensorView, layer: TensorView) -> TensorView:
+    """Return what a layer takes of the view below it, as one view where specs can say it."""
+    if below.window is not None:
+        return TensorView(below, layer.specs, offset=layer.offset, window=layer.window)
+    if len(layer.specs) > below.rank():
+        raise ViewError(f"{len(layer.specs)} specs [{_join(layer.specs)}] for a view of {below.rank()} axes: {below!r}")
+    inner = iter(layer.specs + (SliceSpec.Full,) * (below.rank() - len(layer.specs)))
+    sizes = below.base_shape or (None,) * len(below.specs)
+    merged = [
+        outer if outer.kind == "index" else _merge(outer, next(inner), size, axis)
+        for axis, (outer, size) in enumerate(zip(below.specs, sizes, strict=True))
+    ]
+    return TensorView(below.base, tuple(merged), below.base_shape, below.offset + layer.offset, layer.window)
+
+
+class _Memory:
+    """Lets NumPy look at memory from another start, and keeps its owner alive."""
+
+    def __init__(self, interface: dict[str, Any], owner: Array) -> None:
+        self.__array_interface__, self.owner = interface, owner
+
+
+def _shifted(part: Array, offset: int, memory: Array) -> Array:
+    """Return the same layout further on in memory, if all of it lies inside the given array's."""
+    if offset == 0 or part.size == 0:
+        return part
+    (low, high), (first, last) = byte_bounds(memory), byte_bounds(part)
+    move = offset * part.itemsize
+    if first + move < low or last + move > high:
+        lowest, highest = -((first - low) // part.itemsize), (high - last) // part.itemsize
+        raise ViewError(f"an offset of {offset} elements leaves the base's memory",
+                        suggestions=[f"{lowest} to {highest} would fit"])  # fmt: skip
+    interface = dict(part.__array_interface__)
+    interface["data"] = (interface["data"][0] + move, not part.flags.writeable)
+    interface["strides"] = part.strides
+    return np.asarray(_Memory(interface, part)).view(part.dtype)
+
+
+def _windows(part: Array, window: Window) -> Array:
+    axis, size, step, dilation = window
+    shape, strides, stride = list(part.shape), list(part.strides), part.strides[axis]
+    shape[axis], strides[axis] = window.places(part.shape[axis]), stride * step
+    return as_strided(part, (*shape, size), (*strides, stride * dilation), writeable=False)
+
+
+def _aliased(array: Array) -> bool:
+    """Tell whether two elements may lie in the same memory: each stride must step over all the smaller ones reach."""
+    reach = array.itemsize
+    for stride, size in sorted((abs(s), n) for s, n in zip(array.strides, array.shape, strict=True) if n != 1):
+        if stride < reach:
+            return array.size > 0
+        reach += stride * (size - 1)
+    return False
+
+
+def _operand(target: Array, value: Any, what: str) -> Any:
+    """Return an operand that is safe to read while the target is written, or raise why it is not."""
+    if isinstance(value, bool | int | float | complex) and not isinstance(value, np.generic):
+        return value
+    array = np.asarray(value)
+    try:
+        spread = np.broadcast_to(array, target.shape)
+    except ValueError:
+        raise ViewError(
+            f"{what} has shape {list(array.shape)}, which does not fit the view's {list(target.shape)}"
+        ) from None
+    if not np.may_share_memory(target, array):
+        return array
+    if spread.dtype == target.dtype and _mapping(spread) == _mapping(target):
+        return target  # the same elements in the same places, in a form in which NumPy sees it
+    try:
+        shared = np.shares_memory(target, array, max_work=WORK)
+    except np.exceptions.TooHardError:
+        shared = True
+    if shared:
+        raise ViewError(
+            f"{what} overlaps the view's memory in another layout", suggestions=["pass a copy: operand.copy()"]
+        )
+    return array
+
+
+def _mapping(array: Array) -> tuple[Any, ...]:
+    strides = [s for s, n in zip(array.strides, array.shape, strict=True) if n != 1]
+    return array.__array_interface__["data"][0], strides
+
+
+def _refuse_cast(target: Array, error: Exception) -> NoReturn:
+    raise ViewError(
+        f"the result does not fit {target.dtype} elements: {error}",
+        suggestions=[f"convert the operand: np.asarray(operand, dtype={target.dtype.name!r})"],
+    ) from None
+
+
+class ViewBuilder:
+    """Says a view axis by axis; the calls chain, and axes not named are taken whole.
+
+    >>> ViewBuilder("activations", 3).range_dim(0, 10, 20).index_dim(1, 5).with_offset(100).build()
+    <TensorView of 'activations' at [10:20, 5, :] offset 100>
+    """
+
+    __slots__ = ("_base", "_offset", "_specs")
+
+    def __init__(self, tensor: Any, rank: int | None = None) -> None:
+        if not isinstance(tensor, str | int | TensorView):
+            tensor = _array(tensor)
+            rank = tensor.ndim if rank is None else rank
+        if isinstance(tensor, TensorView) and rank is None:
+            rank = tensor.rank()
+        if rank is None:
+            raise ViewError(
+                f"the rank of tensor {tensor!r} is not known", suggestions=[f"ViewBuilder({tensor!r}, rank)"]
+            )
+        axes = tensor.rank() if isinstance(tensor, TensorView) else getattr(tensor, "ndim", rank)
+        if rank != axes:
+            raise ViewError(f"the rank is given as {rank}, but the tensor has {axes} axes")
+        self._base, self._specs, self._offset = tensor, [SliceSpec.Full] * rank, 0
+
+    def _put(self, axis: int, spec: SliceSpec) -> Self:
+        self._specs[_axis(axis, len(self._specs))] = spec
+        return self
+
+    def range_dim(self, axis: int, start: int | range | slice | None, end: int | None = None) -> Self:
+        """Take a range of an axis."""
+        return self._put(axis, SliceSpec.Range(start, end))
+
+    def index_dim(self, axis: int, i: int) -> Self:
+        """Take one element of an axis, which is dropped."""
+        return self._put(axis, SliceSpec.Index(i))
+
+    def stride_dim(self, axis: int, start: int | None, end: int | None, stride: int) -> Self:
+        """Take every ``stride``-th element of an axis."""
+        return self._put(axis, SliceSpec.Strided(start, end, stride))
+
+    def reverse_dim(self, axis: int) -> Self:
+        """Take an axis backwards."""
+        return self._put(axis, SliceSpec.Reverse)
+
+    def with_offset(self, n: int) -> Self:
+        """Start ``n`` elements further in the base's memory."""
+        self._offset += n
+        return self
+
+    def build(self) -> TensorView:
+        """Return the view."""
+        return TensorView(self._base, tuple(self._specs), offset=self._offset)
+
+
+@runtime_checkable
+class TensorViewable(Protocol):
+    """Anything that gives views of itself; that a NumPy array passes too is an accident of its method's name.
+
+    >>> isinstance(view(np.arange(3)), TensorViewable)
+    True
+    """
+
+    def view(self, *specs: Spec) -> TensorView:
+        """Return the view that the specs say."""
+        ...
+
+
+def view(tensor: Any, *specs: Spec) -> TensorView:
+    """Return a view of an array, of another view, or of a tensor that is only named.
+
+    >>> view(np.arange(10), slice(2, 8)).view(SliceSpec.Reverse).resolve()
+    array([7, 6, 5, 4, 3, 2])
+    """
+    return tensor.view(*specs) if isinstance(tensor, TensorView) else TensorView(tensor, specs)

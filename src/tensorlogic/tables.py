@@ -1,0 +1,32 @@
+"""Plain-text tables: aligned columns that read the same in a terminal, a log and a test."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Collection, Sequence
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[str]], right: Collection[int] = ()) -> str:
+    """Lay rows out under their heads, two spaces apart; columns in ``right`` are flush right.
+
+    >>> print(table(["name", "n"], [["x", "12"], ["long", "3"]], right={1}))
+    name   n
+    x     12
+    long   3
+    """
+    cells = [list(head), *(list(map(str, row)) for row in rows)]
+    widths = [max(_width(row[c]) for row in cells) for c in range(len(head))]
+    lines = []
+    for row in cells:
+        padded = [
+            " " * (w - _width(cell)) + cell if c in right else cell + " " * (w - _width(cell))
+            for c, (cell, w) in enumerate(zip(row, widths, strict=True))
+        ]
+        lines.append("  ".join(padded).rstrip())
+    return "\n".join(lines)
+
+
+def _width(text: str) -> int:
+    if text.isascii():
+        return len(text)
+    return sum(0 if unicodedata.combining(c) else 2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text)

@@ -1,0 +1,141 @@
+"""The conformance kit: run the table of cases against a backend or an executor of your own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from fnmatch import fnmatchcase
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ..backends.base import Backend
+from ..backends.reference import evaluate
+from ..errors import TensorLogicError
+from ..ir.graph import EinsumGraph
+from ..runtime.executor import Executor
+from ..runtime.protocols import TlExecutor
+from ..tables import table
+from .cases import Case, cases
+
+TOLERANCE = {"float16": 2e-2, "float32": 2e-5, "float64": 1e-10}
+
+
+class CaseResult(NamedTuple):
+    """How one case went: passed, failed, xfailed (failed as announced) or xpassed (announced, but passed)."""
+
+    name: str
+    outcome: str
+    reason: str = ""
+
+
+class ConformanceReport(NamedTuple):
+    """How all cases went; it prints as a table of what did not pass.
+
+    >>> ConformanceReport((CaseResult("a", "passed"),)).passed
+    True
+    """
+
+    results: tuple[CaseResult, ...]
+
+    @property
+    def passed(self) -> bool:
+        """Whether nothing failed and nothing that was announced to fail passed."""
+        return all(r.outcome in ("passed", "xfailed") for r in self.results)
+
+    def __str__(self) -> str:
+        rows = [[r.name, r.outcome, r.reason.split("\n", 1)[0][:90]] for r in self.results if r.outcome != "passed"]
+        counts = {o: sum(r.outcome == o for r in self.results) for o in ("passed", "failed", "xfailed", "xpassed")}
+        summary = ", ".join(f"{n} {o}" for o, n in counts.items() if n)
+        return (table(["case", "outcome", "reason"], rows) + "\n" if rows else "") + summary
+
+
+class BackendTestAdapter:
+    """Checks an executor, or a backend, against the reference on every case of the table.
+
+    Patterns are shell-style: ``include=["einsum/*"]``; ``xfail`` gives a reason for each pattern, and a case that passes
+    although it was expected to fail counts as a failure.
+
+    >>> report = BackendTestAdapter("numpy").run(include=["view/*"])
+    >>> report.passed
+    True
+    """
+
+    def __init__(self, target: str | Backend | TlExecutor) -> None:
+        self.executor: TlExecutor = target if isinstance(target, TlExecutor) else Executor(target)
+
+    def run(
+        self,
+        *,
+        include: Sequence[str] = ("*",),
+        exclude: Sequence[str] = (),
+        xfail: Mapping[str, str] | None = None,
+        full: bool = False,
+    ) -> ConformanceReport:
+        """Run the cases and return how they went."""
+        announced = xfail or {}
+        results = []
+        for case in cases(full=full):
+            if not _matches(case.name, include) or _matches(case.name, exclude):
+                continue
+            problem = self.check(case)
+            why = next((reason for pattern, reason in announced.items() if fnmatchcase(case.name, pattern)), None)
+            if problem is None:
+                results.append(CaseResult(case.name, "passed" if why is None else "xpassed", why or ""))
+            else:
+                results.append(CaseResult(case.name, "failed" if why is None else "xfailed", why or problem))
+        return ConformanceReport(tuple(results))
+
+    def check(self, case: Case) -> str | None:
+        """Run one case; return None, or what is wrong."""
+        graph, inputs = case.make()
+        expected = expected_outputs(graph, inputs)
+        try:
+            actual = self.executor.execute(graph, inputs)
+        except TensorLogicError as error:
+            return f"{type(error).__name__}: {error}"
+        except Exception as error:  # whatever a third party's backend raises is a failed case, not the end of the run
+            return f"{type(error).__name__}: {error}"
+        if len(actual) != len(expected):
+            return f"{len(actual)} outputs, expected {len(expected)}"
+        for (name, want), got in zip(expected.items(), actual, strict=True):
+            problem = difference(np.asarray(got), want)
+            if problem is not None:
+                return f"output {name!r}: {problem}"
+        return None
+
+
+def expected_outputs(graph: EinsumGraph, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what the definitions say, without warnings of NumPy's casts."""
+    with np.errstate(all="ignore"):
+        return evaluate(graph, inputs)
+
+
+def difference(got: Any, want: Any) -> str | None:
+    """Say how two arrays differ in shape, dtype or value; None where they agree.
+
+    >>> difference(np.array([1.0, 2.0]), np.array([1.0, 2.5]))
+    'element (1,) is 2.0, expected 2.5 (tolerance 1e-10, 1 of 2 elements)'
+    """
+    if got.shape != want.shape:
+        return f"shape {got.shape}, expected {want.shape}"
+    if got.dtype != want.dtype:
+        return f"dtype {got.dtype}, expected {want.dtype}"
+    tolerance = TOLERANCE.get(want.dtype.name, 0.0)
+    if tolerance:
+        with np.errstate(all="ignore"):
+            scale = np.maximum(1, np.abs(want))
+            near = (got == want) | (np.abs(got - want) <= tolerance * scale) | (np.isnan(got) & np.isnan(want))
+    else:
+        near = got == want
+    if np.all(near):
+        return None
+    place = tuple(int(i) for i in np.argwhere(~near)[0])
+    wrong = int(np.sum(~near))
+    return (
+        f"element {place} is {got[place]}, expected {want[place]} "
+        f"(tolerance {tolerance}, {wrong} of {want.size} elements)"
+    )
+
+
+def _matches(name: str, patterns: Sequence[str]) -> bool:
+    return any(fnmatchcase(name, p) for p in patterns)

@@ -1,0 +1,55 @@
+"""Components that the seed's README lists but shows no code for."""
+
+import json
+import xml.etree.ElementTree as ElementTree
+
+import numpy as np
+from blocks import not_yet
+
+import tensorlogic as tl
+
+
+def test_visualization(layer):
+    assert layer.to_dot().startswith("digraph")
+    assert "ni,ij->nj" in layer.to_dot()
+    assert tl.EinsumGraph.from_json(layer.to_json()) == layer
+    assert json.loads(layer.to_json())
+    nodes = [e for e in ElementTree.fromstring(layer.to_graphml()).iter() if e.tag.endswith("}node")]
+    assert len(nodes) >= len(layer)
+
+
+def test_backend_test_adapter():
+    class Broken:
+        """A backend that always answers zero."""
+
+        def execute(self, graph, inputs):
+            return [0.0 * array for array in tl.Executor().execute(graph, inputs)]
+
+    matrix_products = ["einsum/ij,jk->ik/real/float*"]
+    assert tl.BackendTestAdapter("numpy").run(include=matrix_products).passed
+    assert tl.BackendTestAdapter(tl.Executor()).run(include=matrix_products).passed
+
+    broken = tl.BackendTestAdapter(Broken())
+    assert not broken.run(include=matrix_products).passed
+    assert broken.run(include=matrix_products, xfail={"einsum/*": "always zero"}).passed
+
+
+@not_yet("gradients", "testing.GradientChecker")
+def test_gradient_checker(inputs):
+    from tensorlogic.testing import GradientChecker
+
+    b = tl.GraphBuilder()
+    x, w = b.input("x", ("n", 10)), b.input("w", (10, 4))
+    loss = b.build(loss=b.sum(b.tanh(b.einsum("ni,ij->nj", x, w))))
+    report = GradientChecker().check(loss, inputs, wrt=["w"])
+    assert report.passed
+
+
+@not_yet("gradients", "Variable")
+def test_variable_and_eager_tape(inputs):
+    w = tl.Variable(inputs["w"])
+    with tl.EagerTape():
+        loss = (np.tanh(inputs["x"] @ w) ** 2).sum()
+    loss.backward()
+    y = np.tanh(inputs["x"] @ inputs["w"])
+    np.testing.assert_allclose(w.grad, inputs["x"].T @ (2 * y * (1 - y**2)))
