@@ -56,7 +56,7 @@ from .runtime.protocols import TlJitExecutor as TlJitExecutor
 from .runtime.protocols import TlProfiledExecutor as TlProfiledExecutor
 from .runtime.protocols import TlRecoverableExecutor as TlRecoverableExecutor
 from .runtime.protocols import TlStreamingExecutor as TlStreamingExecutor
-from .runtime.views import SliceSpec as SliceSpec
+from .runtime.slices import SliceSpec as SliceSpec
 from .runtime.views import TensorView as TensorView
 from .runtime.views import TensorViewable as TensorViewable
 from .runtime.views import ViewBuilder as ViewBuilder

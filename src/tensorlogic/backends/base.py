@@ -7,6 +7,8 @@ from contextlib import AbstractContextManager
 from importlib import import_module
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
+import msgspec
+
 from ..errors import BackendError, nearest
 from ..plan.build import ExecutionPlan, Pass, Step
 
@@ -14,7 +16,7 @@ Kernel = Callable[..., Any]  # operands in, the result out; a tuple where a step
 RunBody = Callable[[ExecutionPlan], Callable[[Sequence[Any]], tuple[Any, ...]]]
 
 
-class Device(NamedTuple):
+class Device(msgspec.Struct, frozen=True, order=True):
     """A place where steps run.
 
     >>> Device.CPU(0), str(Device.CPU(0))

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ..ir import ops
 from ..ir.algebra import Algebra, algebra, check_domain
@@ -16,18 +15,21 @@ from ..ir.types import TensorType
 from ..plan.contract import Contraction
 from .base import Kernel
 
-Array = NDArray[Any]
+Array = Any  # a NumPy array; the plan says more about it than a type could
 BLOCK = 1 << 18  # elements of the index space held at once by algebras that have no BLAS form
 
 
-def bind_contraction(op: ops.Einsum, form: Contraction, result: TensorType) -> Kernel:
+def bind_contraction(op: ops.Einsum, form: Contraction, args: Sequence[TensorType], result: TensorType) -> Kernel:
     """Return the kernel of an einsum whose sizes are known."""
     row = algebra(op.algebra)
     dtype = np.dtype(result.dtype or "float64")
     prepare = [_prepared(own, kept) for own, kept in zip(form.form.inputs, form.labels, strict=True)]
+    kernel: Kernel | None
     match form.kernel:
         case "matmul":
-            kernel = _matmul(row, form, prepare, dtype)
+            same = all(t.dtype == result.dtype and not t.weak for t in args)
+            kernel = _plain_matmul(form, dtype) if same else None
+            kernel = kernel or _matmul(row, form, prepare, dtype)
         case "product" | "view" | "reduce" if row.distributive:
             kernel = _product(row, form, prepare, dtype)
         case _:
@@ -39,7 +41,7 @@ def bind_contraction(op: ops.Einsum, form: Contraction, result: TensorType) -> K
         for x in operands:
             if x.size:
                 check_domain(row, x.min(), x.max())
-        return kernel(*operands)  # type: ignore[no-any-return]
+        return kernel(*operands)
 
     return checked
 
@@ -53,7 +55,7 @@ def _prepared(own: Labels, kept: Labels) -> Callable[[Array], Array]:
     unique = list(number.values())
     drop = tuple(0 if x not in kept else slice(None) for x in number)
     # einsum of one operand without a sum is a view: the diagonal costs nothing
-    return lambda x: np.einsum(x, labels, unique)[drop]  # type: ignore[no-any-return]
+    return lambda x: np.einsum(x, labels, unique)[drop]
 
 
 def _reducer(row: Algebra, dtype: np.dtype[Any]) -> Callable[[Array, tuple[int, ...]], Array]:
@@ -125,6 +127,30 @@ def _product(
         return np.broadcast_to(np.asarray(combine(*parts)), shape).astype(dtype, copy=False)
 
     return product
+
+
+def _plain_matmul(form: Contraction, dtype: np.dtype[Any]) -> Kernel | None:
+    """Return NumPy's own matmul where operands and result already have its form, up to a transposed matrix."""
+    if dtype.kind != "f" or dtype.itemsize < 4 or form.form.inputs != form.labels:
+        return None
+    if any(len(group) != 1 for group in (form.left, form.right, form.inner)):
+        return None
+    if form.form.output != (*form.batch, *form.left, *form.right):
+        return None
+    flips = []
+    for own, want in zip(form.labels, ((*form.left, *form.inner), (*form.inner, *form.right)), strict=True):
+        if own not in ((*form.batch, *want), (*form.batch, *want[::-1])):
+            return None
+        flips.append(own != (*form.batch, *want))
+    match flips:
+        case [False, False]:
+            return np.matmul
+        case [False, True]:
+            return lambda a, b: np.matmul(a, b.swapaxes(-1, -2))
+        case [True, False]:
+            return lambda a, b: np.matmul(a.swapaxes(-1, -2), b)
+        case _:
+            return lambda a, b: np.matmul(a.swapaxes(-1, -2), b.swapaxes(-1, -2))
 
 
 def _matmul(
@@ -205,9 +231,7 @@ def _blocks(shape: Sequence[int]) -> Iterator[tuple[slice, ...]]:
     for axis in range(len(shape) - 1, -1, -1):
         steps[axis] = max(1, min(shape[axis], room))
         room //= max(1, shape[axis])
-    ranges = [
-        [slice(a, min(a + step, n)) for a in range(0, n, step)] for n, step in zip(shape, steps, strict=True)
-    ]
+    ranges = [[slice(a, min(a + step, n)) for a in range(0, n, step)] for n, step in zip(shape, steps, strict=True)]
     return itertools.product(*ranges)
 
 
@@ -258,9 +282,7 @@ def _blocked(
     return contract
 
 
-def bind_contract_vjp(
-    op: ops.ContractVJP, form: Contraction, result: TensorType, args: Sequence[TensorType]
-) -> Kernel:
+def bind_contract_vjp(op: ops.ContractVJP, form: Contraction, result: TensorType, args: Sequence[TensorType]) -> Kernel:
     """Return the gradient of a contraction for one factor, without an array over the whole index space."""
     row = algebra(op.algebra)
     output, gone = form.form.output, form.form.contracted
@@ -313,7 +335,12 @@ def _extreme(
 
 
 def _ties(
-    row: Algebra, parts: Sequence[Array], value: Array, shape: Sequence[int], reduced: tuple[int, ...], dtype: np.dtype[Any]
+    row: Algebra,
+    parts: Sequence[Array],
+    value: Array,
+    shape: Sequence[int],
+    reduced: tuple[int, ...],
+    dtype: np.dtype[Any],
 ) -> list[Array]:
     """Collect per result what a term's weight needs: the number of ties, or the zeros and the product of 1 - x."""
     if row.reduce not in ("max", "min", "noisy_or"):

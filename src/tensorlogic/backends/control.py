@@ -26,11 +26,11 @@ def bind_control(step: Step, run_body: RunBody) -> Kernel:
     """Return the kernel of a fixpoint, scan or cond."""
     runs = [run_body(body) for body in step.bodies]
     match step.op:
-        case Fixpoint() as op:
-            return lambda *args: _fixpoint(op, runs[0], args, step)
-        case Scan() as op:
-            length = rounds(op, step.arg_types) or 0
-            return lambda *args: _scan(op, runs[0], args, length, step)
+        case Fixpoint() as loop:
+            return lambda *args: _fixpoint(loop, runs[0], args, step)
+        case Scan() as scan:
+            length = rounds(scan, step.arg_types) or 0
+            return lambda *args: _scan(scan, runs[0], args, length, step)
         case Cond():
             return lambda pick, *args: _several(runs[0](args) if pick else runs[1](args))
         case other:
@@ -80,7 +80,7 @@ def _scan(op: Scan, run: Run, args: tuple[Any, ...], length: int, step: Step) ->
     state: Sequence[Any] = args[: op.carries]
     scanned = args[op.carries : op.carries + op.scanned]
     captures = args[op.carries + op.scanned :]
-    stacked = [np.empty(t.shape or (), t.dtype) for t in step.types[op.carries :]]  # type: ignore[arg-type]
+    stacked = [np.empty([int(d) for d in t.shape or ()], t.dtype) for t in step.types[op.carries :]]
     for i in range(length - 1, -1, -1) if op.reverse else range(length):
         out = run([*state, *(x[i] for x in scanned), *captures])
         state = out[: op.carries]

@@ -7,7 +7,6 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ..errors import BackendError, DTypeError
 from ..ir import ops
@@ -21,7 +20,7 @@ from .base import BackendCapabilities, Device, Kernel, RunBody
 from .contract import COMBINE, bind_contract_vjp, bind_contraction
 from .control import bind_control
 
-Array = NDArray[Any]
+Array = Any  # a NumPy array; the plan says more about it than a type could
 
 
 class NumpyBackend:
@@ -59,9 +58,11 @@ class NumpyBackend:
         if isinstance(op, Fixpoint | Scan | Cond):
             kernel = bind_control(step, run_body)
         elif isinstance(op, ops.Elementwise):
-            return elementwise(op.fn, step.types[0])  # Python scalars go in as they are: they must not widen the result
+            return elementwise(
+                op.fn, step.arg_types, step.types[0]
+            )  # Python scalars go in as they are: they must not widen the result
         elif isinstance(op, ops.Einsum) and step.form is not None:
-            kernel = bind_contraction(op, step.form, step.types[0])
+            kernel = bind_contraction(op, step.form, step.arg_types, step.types[0])
         elif isinstance(op, ops.ContractVJP) and step.form is not None:
             kernel = bind_contract_vjp(op, step.form, step.types[0], step.arg_types)
         else:
@@ -71,7 +72,9 @@ class NumpyBackend:
             kernel = maker(op, step.arg_types, step.types[0])
         if any(t.weak for t in step.arg_types):
             dtypes = [t.dtype if t.weak else None for t in step.arg_types]
-            return lambda *args: kernel(*(a if d is None else np.asarray(a, d) for a, d in zip(args, dtypes, strict=True)))
+            return lambda *args: kernel(
+                *(a if d is None else np.asarray(a, d) for a, d in zip(args, dtypes, strict=True))
+            )
         return kernel
 
 
@@ -111,7 +114,7 @@ def _erf(x: Any) -> Any:
 
 
 _SPECIAL: dict[str, Callable[..., Any]] = {
-    "relu": lambda x: np.maximum(x, 0) if np.asarray(x).dtype != bool else x,
+    "relu": lambda x: np.maximum(x, 0),
     "step": lambda x: (np.asarray(x) > 0).astype(np.asarray(x).dtype),
     "sigmoid": _sigmoid,
     "erf": _erf,
@@ -120,11 +123,14 @@ _SPECIAL: dict[str, Callable[..., Any]] = {
 }
 
 
-def elementwise(fn: str, result: TensorType) -> Kernel:
+def elementwise(fn: str, args: tuple[TensorType, ...], result: TensorType) -> Kernel:
     """Return the NumPy function of an element-wise operation, with the dtype that inference promised."""
     special = _SPECIAL.get(fn)
     if special is None:
-        return getattr(np, fn)  # type: ignore[no-any-return]
+        function: Kernel = getattr(np, fn)
+        return function
+    if fn == "relu" and args[0].dtype == "bool":
+        return np.asarray
     dtype = np.dtype(result.dtype or "float64")
     if fn == "sigmoid":
         return lambda x: special(np.asarray(x, dtype))
@@ -158,7 +164,9 @@ def _cumulate(op: ops.Cumulate, args: tuple[TensorType, ...], result: TensorType
     dtype = np.dtype(result.dtype or "float64")
     working = np.dtype("float32") if dtype == np.float16 and op.kind in ("sum", "prod") else dtype
     if op.reverse:
-        return lambda x: np.flip(ufunc.accumulate(np.flip(x, axis), axis, dtype=working), axis).astype(dtype, copy=False)
+        return lambda x: np.flip(ufunc.accumulate(np.flip(x, axis), axis, dtype=working), axis).astype(
+            dtype, copy=False
+        )
     return lambda x: ufunc.accumulate(x, axis, dtype=working).astype(dtype, copy=False)
 
 
@@ -215,8 +223,8 @@ def _window(op: ops.Window, args: tuple[TensorType, ...], result: TensorType) ->
     pick = (slice(None),) * axis + (slice(None, None, op.step),)
 
     def windows(x: Array) -> Array:
-        view = np.lib.stride_tricks.sliding_window_view(x, reach, axis)  # type: ignore[call-overload]
-        return view[pick][..., :: op.dilation]  # type: ignore[no-any-return]
+        view = np.lib.stride_tricks.sliding_window_view(x, reach, axis)
+        return view[pick][..., :: op.dilation]
 
     return windows
 

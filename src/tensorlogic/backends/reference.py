@@ -8,11 +8,10 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ..ir import ops, spec
 from ..ir.algebra import Algebra, algebra, check_domain
@@ -27,7 +26,7 @@ from .control import not_settled
 from .numpy import as_numpy
 from .scalars import NAN, SCALARS
 
-Array = NDArray[Any]
+Array = Any  # a NumPy array; the plan says more about it than a type could
 Index = tuple[int, ...]
 
 
@@ -217,7 +216,9 @@ def _cumulate(op: ops.Cumulate, args: list[Array], types: Sequence[TensorType]) 
 
 def _terms(form: spec.Spec, args: list[Array], row: Algebra) -> tuple[dict[str, int], Callable[[dict[str, int]], Any]]:
     """Return the sizes of an einsum's labels, and the joined factors at one point of its index space."""
-    sizes = {k: int(v) for k, v in label_sizes(form, [TensorShape(x.shape) for x in args], Scope(0, str, (), [])).items()}
+    sizes = {
+        k: int(v) for k, v in label_sizes(form, [TensorShape(x.shape) for x in args], Scope(0, str, (), [])).items()
+    }
     join = SCALARS[row.combine]
 
     def term(point: dict[str, int]) -> Any:
@@ -247,9 +248,10 @@ def _einsum(op: ops.Einsum, args: list[Array], types: Sequence[TensorType]) -> A
 
     def element(index: Index) -> Any:
         point = dict(zip(form.output, index, strict=True))
-        values = []
-        for inner in _indices([sizes[x] for x in form.contracted]):
-            values.append(term(point | dict(zip(form.contracted, inner, strict=True))))
+        values = [
+            term(point | dict(zip(form.contracted, inner, strict=True)))
+            for inner in _indices([sizes[x] for x in form.contracted])
+        ]
         if not values:
             return row.zero
         if not form.contracted and kind != "noisy_or":
@@ -335,7 +337,9 @@ def _sort(op: ops.Sort | ops.TopK, args: list[Array], types: Sequence[TensorType
 
 def _slice(op: ops.Slice, args: list[Array], types: Sequence[TensorType]) -> Array:
     starts = [(int(a), s) for a, _, s in op.ranges]
-    return _fill(types[0], lambda index: args[0][tuple(a + i * s for i, (a, s) in zip(index, starts, strict=True))].item())
+    return _fill(
+        types[0], lambda index: args[0][tuple(a + i * s for i, (a, s) in zip(index, starts, strict=True))].item()
+    )
 
 
 def _reshape(op: ops.Reshape, args: list[Array], types: Sequence[TensorType]) -> Array:
@@ -360,7 +364,8 @@ def _transpose(op: ops.Transpose, args: list[Array], types: Sequence[TensorType]
 def _broadcast(op: ops.Broadcast, args: list[Array], types: Sequence[TensorType]) -> Array:
     x = args[0]
     return _fill(
-        types[0], lambda index: x[tuple(0 if n == 1 else index[a] for a, n in zip(op.axes, x.shape, strict=True))].item()
+        types[0],
+        lambda index: x[tuple(0 if n == 1 else index[a] for a, n in zip(op.axes, x.shape, strict=True))].item(),
     )
 
 
@@ -419,7 +424,9 @@ def _scatter_add(op: ops.ScatterAdd, args: list[Array], types: Sequence[TensorTy
     for index in _indices(args[2].shape):
         place = _gathered(op, args[0], args[1], index)
         total = out[place].item() or 0
-        out[place] = _wrap(total + args[2][index].item(), dtype) if dtype != np.bool_ else total or args[2][index].item()
+        out[place] = (
+            _wrap(total + args[2][index].item(), dtype) if dtype != np.bool_ else total or args[2][index].item()
+        )
     return out
 
 
@@ -435,7 +442,7 @@ def _quantize(op: ops.Quantize, args: list[Array], types: Sequence[TensorType]) 
     info = np.iinfo(op.dtype)
     x, scale, zero = args
 
-    def element(index: Index) -> int:
+    def element(index: Index) -> Any:
         value = SCALARS["divide"](x[index].item(), _channel(scale, op.axis, index))
         if math.isnan(value):
             return 0
@@ -471,7 +478,7 @@ def _fixpoint(op: Fixpoint, args: list[Array], types: Sequence[TensorType]) -> t
         moved: dict[int, int] = {}
         after = []
         for n, (old, x, t) in enumerate(zip(state, new, types, strict=True)):
-            joined = _fill(t, lambda i, old=old, x=x: join(old[i].item(), x[i].item()))  # type: ignore[misc]
+            joined = _fill(t, _pointwise(join, old, x))
             far = sum(_far(old[i].item(), joined[i].item(), op.tolerance) for i in _indices(old.shape))
             if far:
                 moved[n] = far
@@ -480,6 +487,10 @@ def _fixpoint(op: Fixpoint, args: list[Array], types: Sequence[TensorType]) -> t
         if not moved:
             return tuple(state)
     raise not_settled(op, list(moved), list(moved.values()))
+
+
+def _pointwise(join: Callable[[Any, Any], Any], old: Array, new: Array) -> Callable[[Index], Any]:
+    return lambda index: join(old[index].item(), new[index].item())
 
 
 def _far(a: Any, b: Any, tolerance: float) -> bool:

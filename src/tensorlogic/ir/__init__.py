@@ -1,0 +1,1 @@
+"""The graph: operations, types, building, checking, text, files and drawing."""

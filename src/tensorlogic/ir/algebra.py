@@ -78,6 +78,4 @@ def algebra(name: str) -> Algebra:
     try:
         return ALGEBRAS[name]
     except (KeyError, TypeError):
-        raise GraphError(
-            f"unknown algebra {name!r}", code="E104", suggestions=nearest(str(name), ALGEBRAS)
-        ) from None
+        raise GraphError(f"unknown algebra {name!r}", code="E104", suggestions=nearest(str(name), ALGEBRAS)) from None

@@ -105,14 +105,14 @@ class Tensor:
     __hash__ = object.__hash__
 
     @property
-    def T(self) -> Tensor: return self.builder.transpose(self)  # noqa: N802, D102
-    def reshape(self, *shape: Any) -> Tensor: return self.builder.reshape(self, shape[0] if len(shape) == 1 and isinstance(shape[0], Sequence) and not isinstance(shape[0], str) else shape)  # noqa: E501, D102
-    def transpose(self, *order: int) -> Tensor: return self.builder.transpose(self, order or None)  # noqa: D102
-    def sum(self, axis: Any = None, *, keepdims: bool = False) -> Tensor: return self.builder.sum(self, axis, keepdims=keepdims)  # noqa: E501, D102
-    def mean(self, axis: Any = None, *, keepdims: bool = False) -> Tensor: return self.builder.mean(self, axis, keepdims=keepdims)  # noqa: E501, D102
-    def max(self, axis: Any = None, *, keepdims: bool = False) -> Tensor: return self.builder.max(self, axis, keepdims=keepdims)  # noqa: E501, D102
-    def min(self, axis: Any = None, *, keepdims: bool = False) -> Tensor: return self.builder.min(self, axis, keepdims=keepdims)  # noqa: E501, D102
-    def astype(self, dtype: Any) -> Tensor: return self.builder.cast(self, dtype)  # noqa: D102
+    def T(self) -> Tensor: return self.builder.transpose(self)  # noqa: N802
+    def reshape(self, *shape: Any) -> Tensor: return self.builder.reshape(self, shape[0] if len(shape) == 1 and isinstance(shape[0], Sequence) and not isinstance(shape[0], str) else shape)
+    def transpose(self, *order: int) -> Tensor: return self.builder.transpose(self, order or None)
+    def sum(self, axis: Any = None, *, keepdims: bool = False) -> Tensor: return self.builder.sum(self, axis, keepdims=keepdims)
+    def mean(self, axis: Any = None, *, keepdims: bool = False) -> Tensor: return self.builder.mean(self, axis, keepdims=keepdims)
+    def max(self, axis: Any = None, *, keepdims: bool = False) -> Tensor: return self.builder.max(self, axis, keepdims=keepdims)
+    def min(self, axis: Any = None, *, keepdims: bool = False) -> Tensor: return self.builder.min(self, axis, keepdims=keepdims)
+    def astype(self, dtype: Any) -> Tensor: return self.builder.cast(self, dtype)
     # fmt: on
 
 
@@ -268,7 +268,9 @@ class GraphBuilder(Layers[Tensor]):
 
     # bodies
 
-    def _body(self, fn: Callable[..., Any], given: Sequence[tuple[str, TensorType]]) -> tuple[EinsumGraph, list[Tensor]]:
+    def _body(
+        self, fn: Callable[..., Any], given: Sequence[tuple[str, TensorType]]
+    ) -> tuple[EinsumGraph, list[Tensor]]:
         """Trace a function into a graph of its own; return it and the outer tensors it reads."""
         scope = _Scope(self._scope)
         if scope.depth > MAX_BODY_DEPTH:

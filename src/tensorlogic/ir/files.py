@@ -168,9 +168,10 @@ def save(graph: EinsumGraph, path: str | Path) -> None:
                           suggestions=[f"save the graph as {path.stem}.json"])  # fmt: skip
     try:
         if arrays:  # first, so that the JSON never names arrays that are not there yet
-            from safetensors.numpy import save_file
+            from safetensors.numpy import save as to_bytes
 
-            _write(_beside(path), lambda temporary: save_file(arrays, temporary))
+            # not its save_file, which makes files that only their owner may read
+            _write(_beside(path), lambda temporary: temporary.write_bytes(to_bytes(arrays)))
         _write(path, lambda temporary: temporary.write_text(text, encoding="ascii"))
     except (OSError, ValueError) as error:
         raise FormatError(f"cannot write {str(path)!r}: {error}", code="E221") from None
@@ -314,7 +315,7 @@ def _strict_json(text: str, file: str | None) -> Any:
         raise FormatError(f"{word} is not a JSON number", code="E223", suggestions=["a literal is written as text"])
 
     def integer(word: str) -> int:
-        if len(word) > 19 and not -(2**63) <= int(word[:40]) < 2**63:
+        if len(word) > 18 and not -(2**63) <= int(word[:40]) < 2**63:
             raise FormatError(f"the number {word[:40]} does not fit 64 bits", code="E223")
         return int(word)
 

@@ -75,8 +75,9 @@ class EinsumGraph:
     ) -> None:
         self.nodes = tuple(nodes)
         self.outputs = tuple(outputs)
-        used = {n.op.digest for n in self.nodes if isinstance(n.op, ops.Constant)}
-        self.constants: dict[str, Array] = {d: a for d, a in (constants or {}).items() if d in used}
+        given = constants or {}
+        used = [n.op.digest for n in self.nodes if isinstance(n.op, ops.Constant)]
+        self.constants: dict[str, Array] = {d: given[d] for d in used if d in given}
 
     @cached_property
     def inputs(self) -> dict[str, int]:
@@ -311,9 +312,7 @@ def reachable(nodes: Sequence[Node], roots: Iterable[int]) -> list[int]:
     return [i for i in range(len(nodes)) if live[i]]
 
 
-def extract(
-    nodes: Sequence[Node], outputs: Iterable[tuple[str, int]], constants: Mapping[str, Array]
-) -> EinsumGraph:
+def extract(nodes: Sequence[Node], outputs: Iterable[tuple[str, int]], constants: Mapping[str, Array]) -> EinsumGraph:
     """Return the graph of just the nodes that some outputs need, renumbered."""
     wanted = tuple(outputs)
     order = reachable(nodes, (i for _, i in wanted))

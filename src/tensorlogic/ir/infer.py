@@ -208,7 +208,10 @@ def _equal_shapes(a: TensorShape | None, b: TensorShape | None, what: str, scope
         return a if b is None else b
     if len(a) != len(b):
         raise ShapeError(f"{what} must have equal shapes, got {a} and {b}", code="E001")
-    dims = [scope.same(x, y, lambda *_: f"{what} must have equal shapes, got {a} and {b}") for x, y in zip(a, b, strict=True)]
+    dims = [
+        scope.same(x, y, lambda *_: f"{what} must have equal shapes, got {a} and {b}")
+        for x, y in zip(a, b, strict=True)
+    ]
     return TensorShape(dims)
 
 
@@ -549,7 +552,9 @@ def _fixpoint(op: Fixpoint, args: Types, scope: Scope) -> Results:
 
 def _scan(op: Scan, args: Types, scope: Scope) -> Results:
     if op.carries < 0 or op.scanned < 0 or op.carries + op.scanned > len(args) or op.carries > len(op.body.outputs):
-        raise GraphError(f"a scan of {op.carries} carries and {op.scanned} scanned operands has {len(args)}", code="E105")
+        raise GraphError(
+            f"a scan of {op.carries} carries and {op.scanned} scanned operands has {len(args)}", code="E105"
+        )
     carries, scanned = args[: op.carries], args[op.carries : op.carries + op.scanned]
     length = op.length
     slices = []
@@ -589,7 +594,9 @@ def _cond(op: Cond, args: Types, scope: Scope) -> Results:
     if len(op.then.outputs) != len(op.otherwise.outputs):
         raise GraphError("the two bodies of a cond must have equally many outputs", code="E105")
     a, b = (_body(g, args[1:], "the cond's body", scope) for g in (op.then, op.otherwise))
-    return tuple(_same_type(x, y, f"output {n} of the two bodies", scope) for n, (x, y) in enumerate(zip(a, b, strict=True)))
+    return tuple(
+        _same_type(x, y, f"output {n} of the two bodies", scope) for n, (x, y) in enumerate(zip(a, b, strict=True))
+    )
 
 
 _RULES: dict[type[Op], Callable[[Any, Types, Scope], Results]] = {

@@ -15,7 +15,7 @@ class Layers(TensorMethods[T], Generic[T]):
     """Activations, normalisers, losses and attention."""
 
     def gelu(self, x: Any, *, approximate: bool = False) -> T:
-        """x times the normal distribution function of x; by tanh when approximate."""
+        """X times the normal distribution function of x; by tanh when approximate."""
         if approximate:
             inner = self.multiply(
                 math.sqrt(2 / math.pi), self.add(x, self.multiply(0.044715, self.multiply(self.square(x), x)))
@@ -24,7 +24,7 @@ class Layers(TensorMethods[T], Generic[T]):
         return self.multiply(self.multiply(0.5, x), self.add(1.0, self.erf(self.multiply(x, math.sqrt(0.5)))))
 
     def silu(self, x: Any) -> T:
-        """x times sigmoid(x)."""
+        """X times sigmoid(x)."""
         return self.multiply(x, self.sigmoid(x))
 
     def softplus(self, x: Any) -> T:
@@ -32,11 +32,11 @@ class Layers(TensorMethods[T], Generic[T]):
         return self.logaddexp(x, 0.0)
 
     def leaky_relu(self, x: Any, slope: float = 0.01) -> T:
-        """x where positive, slope times x elsewhere."""
+        """X where positive, slope times x elsewhere."""
         return self.where(self.greater(x, 0), x, self.multiply(x, slope))
 
     def elu(self, x: Any, alpha: float = 1.0) -> T:
-        """x where positive, alpha (exp(x) - 1) elsewhere."""
+        """X where positive, alpha (exp(x) - 1) elsewhere."""
         return self.where(self.greater(x, 0), x, self.multiply(alpha, self.expm1(self.minimum(x, 0))))
 
     def softmax(self, x: Any, axis: Axes = -1) -> T:
@@ -72,15 +72,13 @@ class Layers(TensorMethods[T], Generic[T]):
         power = self.mean(self.square(x), axis, keepdims=True)
         return self._affine(self.divide(x, self.sqrt(self.add(power, eps))), scale, None)
 
-    def batch_norm(
-        self, x: Any, mean: Any, var: Any, scale: Any = None, bias: Any = None, *, eps: float = 1e-5
-    ) -> T:
+    def batch_norm(self, x: Any, mean: Any, var: Any, scale: Any = None, bias: Any = None, *, eps: float = 1e-5) -> T:
         """Normalise by a given mean and variance (inference form)."""
         return self._affine(self.divide(self.subtract(x, mean), self.sqrt(self.add(var, eps))), scale, bias)
 
     def _affine(self, x: Any, scale: Any, bias: Any) -> T:
         scaled = x if scale is None else self.multiply(x, scale)
-        return scaled if bias is None else self.add(scaled, bias)  # type: ignore[no-any-return]
+        return scaled if bias is None else self.add(scaled, bias)
 
     def linear(self, x: Any, weight: Any, bias: Any = None) -> T:
         """``x @ weight + bias`` over the last axis of x; weight is (in, out)."""

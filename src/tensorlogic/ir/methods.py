@@ -63,9 +63,9 @@ class TensorMethods(ABC, Generic[T]):
         left, right = self._rank(a, "matmul"), self._rank(b, "matmul")
         if left == 0 or right == 0:
             raise ShapeError("matmul does not take scalars", code="E001", suggestions=["use multiply"])
-        first = "j" if left == 1 else "...ij"
-        second = "j" if right == 1 else "...jk"
-        output = ("..." if max(left, right) > 1 else "") + ("" if left == 1 else "i") + ("" if right == 1 else "k")
+        batch = "..." if max(left, right) > 2 else ""
+        first, second = ("j" if left == 1 else f"{batch}ij"), ("j" if right == 1 else f"{batch}jk")
+        output = batch + ("" if left == 1 else "i") + ("" if right == 1 else "k")
         return self.einsum(f"{first},{second}->{output}", a, b)
 
     def contract_vjp(self, equation: str, algebra: str, wrt: int, *operands: Any) -> T:

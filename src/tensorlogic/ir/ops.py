@@ -54,7 +54,8 @@ class Literal(Op, frozen=True, tag="literal"):
     def of(cls, value: bool | int | float) -> Literal:
         """Make the literal of a Python scalar."""
         kind = {"bool": "bool", "int64": "int", "float64": "float"}[scalar_dtype(value)]
-        return cls(kind, repr(float(value)) if kind == "float" else repr(value))
+        exact = {"bool": bool, "int": int, "float": float}[kind](value)  # subclasses print otherwise
+        return cls(kind, repr(exact))
 
     @property
     def value(self) -> bool | int | float:

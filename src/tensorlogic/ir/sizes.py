@@ -16,7 +16,9 @@ Atom = str | tuple["Poly", "Poly"]  # a name, or a floor division
 Poly = tuple[tuple[tuple[Atom, ...], int], ...]  # sorted monomials with their coefficients
 
 _TOKEN = re.compile(r"\s*(?:(\d+)|([^\W\d][\w.']*)|(//|[-+*()]))")
-_LIMIT = 1000
+_LIMIT = 1000  # characters of an expression
+_TERMS = 100  # of an expression multiplied out
+_LARGEST = 2**63 - 1
 
 
 def dim(value: object) -> Dim:
@@ -26,13 +28,15 @@ def dim(value: object) -> Dim:
     ('n+2', 5)
     """
     if isinstance(value, str):
-        return _show(_parse(value))
-    try:
-        size = int(value.__index__())  # type: ignore[attr-defined]
-    except AttributeError:
-        raise ShapeError(f"a size must be an integer or a name, got {value!r}", code="E102") from None
-    if size < 0:
-        raise ShapeError(f"a size cannot be negative, got {size}", code="E102")
+        size = _show(_parse(value))
+        if isinstance(size, str):
+            return size
+    elif hasattr(value, "__index__"):
+        size = int(value.__index__())
+    else:
+        raise ShapeError(f"a size must be an integer or a name, got {value!r}", code="E102")
+    if not 0 <= size <= _LARGEST:
+        raise ShapeError(f"a size must be 0 to 2^63 - 1, got {str(size)[:40]}", code="E102")
     return size
 
 
@@ -227,6 +231,8 @@ def _scale(a: Poly, factor: int) -> Poly:
 
 
 def _product(a: Poly, b: Poly) -> Poly:
+    if len(a) * len(b) > _TERMS:
+        raise ShapeError(f"a size expression may have at most {_TERMS} terms when multiplied out", code="E102")
     terms: dict[tuple[Atom, ...], int] = {}
     for left, x in a:
         for right, y in b:

@@ -82,7 +82,7 @@ def dtype_name(dtype: Any) -> str:
     if isinstance(dtype, str) and dtype in ITEMSIZE:
         return dtype
     try:
-        name = np.dtype(dtype).name
+        name = str(np.dtype(dtype).name)
     except TypeError:
         name = str(dtype)
     if name not in ITEMSIZE:

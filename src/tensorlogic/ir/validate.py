@@ -111,7 +111,9 @@ class ShapeInferenceContext:
         """Return the shape of every tensor: inputs and outputs by name, the rest as %number; None where unknown."""
         for name in self._shapes:
             if name not in graph.inputs:
-                raise GraphError(f"the graph has no input {name!r}", code="E302", suggestions=nearest(name, graph.inputs))
+                raise GraphError(
+                    f"the graph has no input {name!r}", code="E302", suggestions=nearest(name, graph.inputs)
+                )
         require_valid(graph)
         known = {n: TensorType(s, graph.type_of(graph.inputs[n]).dtype) for n, s in self._shapes.items()}
         types = infer_graph(graph, known).types

@@ -1,0 +1,1 @@
+"""Text and logic to graphs."""

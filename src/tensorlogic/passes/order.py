@@ -41,7 +41,10 @@ def _split(
     path = auto([frozenset(labels) for labels in form.inputs], frozenset(form.output), sizes)
     working = "float32" if whole.dtype == "float16" else whole.dtype
     pending = [
-        (labels, arg if op.algebra == "boolean" or t.dtype == working else _add(nodes, node, ops.Cast(str(working)), arg))
+        (
+            labels,
+            arg if op.algebra == "boolean" or t.dtype == working else _add(nodes, node, ops.Cast(str(working)), arg),
+        )
         for labels, arg, t in zip(form.inputs, args, types, strict=True)
     ]
     for pair in path:
@@ -54,7 +57,11 @@ def _split(
         step = ops.Einsum(_letters([labels for labels, _ in chosen], output), op.algebra)
         pending.append((output, _add(nodes, node, step, *(arg for _, arg in chosen))))
     result = pending[0][1]
-    return result if working == whole.dtype or op.algebra == "boolean" else _add(nodes, node, ops.Cast(str(whole.dtype)), result)
+    return (
+        result
+        if working == whole.dtype or op.algebra == "boolean"
+        else _add(nodes, node, ops.Cast(str(whole.dtype)), result)
+    )
 
 
 def _add(nodes: list[Node], origin: Node, op: ops.Op, *args: int) -> int:

@@ -35,9 +35,7 @@ def specialize(
     return _concrete(graph, inputs, env)
 
 
-def bind_sizes(
-    graph: EinsumGraph, inputs: Mapping[str, TensorType], sizes: Mapping[str, int]
-) -> dict[str, int]:
+def bind_sizes(graph: EinsumGraph, inputs: Mapping[str, TensorType], sizes: Mapping[str, int]) -> dict[str, int]:
     """Match declared input types with given ones and return the value of every named size."""
     env: dict[str, int] = {}
     owner: dict[str, str] = {}
@@ -89,8 +87,12 @@ def bind_sizes(
             if solved is None:
                 op = graph.nodes[graph.inputs[name]].op
                 assert isinstance(op, ops.Input)
-                value = evaluate(declared, env)
-                why = f"axis {axis} must be {declared}" + (f" = {value}" if value != declared else "") + f", got {actual}"
+                expected = evaluate(declared, env)
+                why = (
+                    f"axis {axis} must be {declared}"
+                    + (f" = {expected}" if expected != declared else "")
+                    + f", got {actual}"
+                )
                 raise _misfit(name, op.shape or (), inputs[name].shape or (), why)
             env.update(solved)
     return env
@@ -160,7 +162,8 @@ def _substitute(op: Op, args: list[TensorType], inputs: Mapping[str, TensorType]
         case Scan():
             kept = args[: op.carries]
             rows = [
-                TensorType(TensorShape((t.shape or ())[1:]), t.dtype) for t in args[op.carries : op.carries + op.scanned]
+                TensorType(TensorShape((t.shape or ())[1:]), t.dtype)
+                for t in args[op.carries : op.carries + op.scanned]
             ]
             body = _body(op.body, [*kept, *rows, *args[op.carries + op.scanned :]], env)
             length = None if op.length is None else _dim(op.length, env)

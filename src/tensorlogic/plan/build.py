@@ -48,9 +48,9 @@ class ExecutionPlan(NamedTuple):
     >>> b = tl.GraphBuilder()
     >>> x, w = b.input("x", ("n", 3), "float32"), b.input("w", (3, 2), "float32")
     >>> print(tl.Executor().plan(b.build(y=b.relu(x @ w)), sizes={"n": 4}))
-    step  operation                   reads  frees  result          flops   bytes  device
-       0  einsum ...ij,jk->...ik      x w           %2 float32 4×2     48    32 B  cpu:0
-       1  relu                        %2     %2     y float32 4×2       8    32 B  cpu:0
+    step  operation         reads  frees  result          flops  bytes  device
+       0  einsum ij,jk->ik  x w           %2 float32 4×2     48   32 B  cpu:0
+       1  relu              %2     %2     y float32 4×2       8   32 B  cpu:0
     2 steps, 56 flops, peak 64 B
     """
 

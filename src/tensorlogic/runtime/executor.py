@@ -99,7 +99,9 @@ class Executor:
         """Return the devices, dtypes and features of the backend."""
         return self._able
 
-    def execute(self, graph: EinsumGraph, inputs: Inputs | None = None, *, sizes: Mapping[str, int] | None = None) -> Outputs:
+    def execute(
+        self, graph: EinsumGraph, inputs: Inputs | None = None, *, sizes: Mapping[str, int] | None = None
+    ) -> Outputs:
         """Run a graph on inputs given by name and return its outputs."""
         names, values = self._arrays(graph, inputs or {})
         program = self._program(graph, names, values, sizes)
@@ -138,7 +140,9 @@ class Executor:
                     raise InputError(
                         f"the plan needs the size {unknown!r} of input {name!r}",
                         code="E304",
-                        suggestions=[f"give sizes={{{unknown!r}: 64}}, or the inputs themselves"],
+                        suggestions=[
+                            f"give sizes={{{unknown!r}: 64}} (--size {unknown}=64 on the command line), or the inputs"
+                        ],
                     )
                 types[name] = TensorType(shape, op.dtype or "float32")
             else:
@@ -222,7 +226,9 @@ def _type(value: Any) -> TensorType:
 def _check_names(graph: EinsumGraph, inputs: Inputs, *, required: bool) -> None:
     for name in inputs:
         if name not in graph.inputs:
-            raise InputError(f"the graph has no input {name!r}", code="E302", suggestions=nearest(str(name), graph.inputs))
+            raise InputError(
+                f"the graph has no input {name!r}", code="E302", suggestions=nearest(str(name), graph.inputs)
+            )
     for name, node in graph.inputs.items():
         if required and name not in inputs:
             raise InputError(

@@ -85,7 +85,9 @@ def _wrapped(step: Step, kernel: Kernel, wrap: Sequence[Wrapper]) -> Kernel:
     return lambda *args: call(step, args)
 
 
-def run(program: Program, inputs: Sequence[Any], record: list[int] | None = None, live: Sequence[Hook] = ()) -> list[Any]:
+def run(
+    program: Program, inputs: Sequence[Any], record: list[int] | None = None, live: Sequence[Hook] = ()
+) -> list[Any]:
     """Run a program on the values of its inputs and return the slots; with a record, note when each step ran."""
     slots = program.template.copy()
     for (_, slot, _), value in zip(program.plan.inputs, inputs, strict=True):
@@ -120,8 +122,8 @@ def run(program: Program, inputs: Sequence[Any], record: list[int] | None = None
 
 def _run_watched(program: Program, slots: list[Any], record: list[int], live: Sequence[Hook]) -> None:
     clock, note = perf_counter_ns, record.extend
-    for n, (_, kernel, _, a, _, out, frees) in enumerate(program.bound):
-        args = [slots[i] for i in program.bound[n].step.reads]
+    for n, (step, kernel, _, _, _, out, frees) in enumerate(program.bound):
+        args = [slots[i] for i in step.reads]
         start = clock()
         value = kernel(*args)
         end = clock()
@@ -148,7 +150,10 @@ def watched(program: Program, inputs: Sequence[Any], hooks: Sequence[Hook]) -> l
 
 
 def _failed(step: Step, slots: Sequence[Any], error: Exception) -> TensorLogicError:
-    operands = [f"{getattr(slots[s], 'dtype', type(slots[s]).__name__)} {getattr(slots[s], 'shape', '')}".strip() for s in step.reads]
+    operands = [
+        f"{getattr(slots[s], 'dtype', type(slots[s]).__name__)} {getattr(slots[s], 'shape', '')}".strip()
+        for s in step.reads
+    ]
     found = NodeExecutionDiagnostic.create(step.node, describe(step.op), str(error) or type(error).__name__, operands)
     kind = OutOfMemoryError if isinstance(error, MemoryError) else ExecutionError
     return kind.of(found if step.location is None else found.with_location(step.location))

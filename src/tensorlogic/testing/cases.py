@@ -68,7 +68,9 @@ def _numbers(name: str, shape: tuple[int, ...], dtype: str, low: float = -2.0, h
         return rng.random(shape) < 0.4
     if dtype in FLOATS:
         return (np.round(rng.uniform(low, high, shape) * 8) / 8).astype(dtype)
-    return rng.integers(max(-3, low) if dtype.startswith("i") and low else 0, 2 if high == 1 else 4, shape).astype(dtype)
+    return rng.integers(int(max(-3, low)) if dtype.startswith("i") and low else 0, 2 if high == 1 else 4, shape).astype(
+        dtype
+    )
 
 
 def _operand_shape(labels: tuple[str, ...], name: str) -> tuple[int, ...]:
@@ -110,7 +112,9 @@ def _einsums() -> Iterator[Case]:
                     continue
                 if dtype not in FLOATS and "z" in equation and not np.isfinite(row.zero):
                     continue  # infinity, the sum of nothing, is not an integer
-                wanted = dtype == "float64" if name not in ("real", "boolean") else dtype in ("float64", "bool", "float32")
+                wanted = (
+                    dtype == "float64" if name not in ("real", "boolean") else dtype in ("float64", "bool", "float32")
+                )
                 wanted = wanted or equation in ("ij,jk->ik", "ij->i", "ab,bc,cd->ad")
                 yield Case(f"einsum/{equation}/{name}/{dtype}", _einsum(equation, name, dtype), wanted)
 
@@ -154,7 +158,9 @@ def _elementwise() -> Iterator[Case]:
             yield Case(f"elementwise/{fn}/{'-'.join(pair)}", _elementwise_case(fn, pair, False))
 
 
-def _one(fn: Callable[[GraphBuilder, Tensor], Any], shape: tuple[int, ...], dtype: str, name: str) -> Callable[[], Made]:
+def _one(
+    fn: Callable[[GraphBuilder, Tensor], Any], shape: tuple[int, ...], dtype: str, name: str
+) -> Callable[[], Made]:
     def make() -> Made:
         b = GraphBuilder()
         x = b.input("x", shape)
@@ -205,6 +211,10 @@ _UNARY: Mapping[str, Callable[[GraphBuilder, Tensor], Any]] = {
 _FLOAT_ONLY = ("layers", "quantize", "cond", "scan", "fixpoint")
 
 
+def _along(method: str, *axes: int) -> Callable[[GraphBuilder, Tensor], Any]:
+    return lambda b, x: tuple(getattr(b, method)(x, axis) for axis in axes)
+
+
 def _others() -> Iterator[Case]:
     for name, fn in _UNARY.items():
         floats = name.startswith(_FLOAT_ONLY)
@@ -214,14 +224,15 @@ def _others() -> Iterator[Case]:
             yield Case(f"{name}/{dtype}", _one(fn, (2, 3, 4), dtype, name), dtype != "uint8")
     for kind in ("sum", "prod", "max", "min", "mean", "any", "all", "argmax", "argmin"):
         for dtype in ("float64", "float32", "float16", "int64", "int32", "int8", "uint8", "bool"):
-            yield Case(f"reduce/{kind}/{dtype}", _one(lambda b, x, k=kind: getattr(b, k)(x, 1), (2, 3, 4), dtype, kind))  # type: ignore[misc]
+            yield Case(f"reduce/{kind}/{dtype}", _one(_along(kind, 1), (2, 3, 4), dtype, kind))
     for kind in ("cumsum", "cumprod", "cummax", "cummin"):
         for dtype in ("float64", "float32", "int64", "int8", "bool"):
-            yield Case(f"cumulate/{kind}/{dtype}", _one(lambda b, x, k=kind: getattr(b, k)(x, 1), (2, 3), dtype, kind))  # type: ignore[misc]
-    empty = {"sum": "sum", "prod": "prod", "mean": "mean", "any": "any", "all": "all"}
-    for name, kind in empty.items():
-        yield Case(f"empty/{name}", _one(lambda b, x, k=kind: (getattr(b, k)(x, 0), getattr(b, k)(x, 1)), (0, 3), "float64", kind))  # type: ignore[misc]
-    yield Case("empty/views", _one(lambda b, x: (x.T, x[:, 1:], b.concat([x, x], 0), b.softmax(x)), (0, 3), "float64", "e"))
+            yield Case(f"cumulate/{kind}/{dtype}", _one(_along(kind, 1), (2, 3), dtype, kind))
+    for kind in ("sum", "prod", "mean", "any", "all"):
+        yield Case(f"empty/{kind}", _one(_along(kind, 0, 1), (0, 3), "float64", kind))
+    yield Case(
+        "empty/views", _one(lambda b, x: (x.T, x[:, 1:], b.concat([x, x], 0), b.softmax(x)), (0, 3), "float64", "e")
+    )
     yield Case("fixpoint/closure", _closure)
     for name, row in ALGEBRAS.items():
         if row.differentiable:
@@ -238,7 +249,7 @@ def _closure() -> Made:
 
 def _vjp(equation: str, algebra: str) -> Callable[[], Made]:
     def make() -> Made:
-        graph, inputs = _einsum(equation, algebra, "float64")()
+        _, inputs = _einsum(equation, algebra, "float64")()
         spec = parse(_lower(equation))
         b = GraphBuilder()
         tensors = [b.input(n, x.shape) for n, x in inputs.items()]

@@ -1,0 +1,5 @@
+"""``python -m tensorlogic`` is the command ``tensorlogic``."""
+
+from .cli import main
+
+main()
