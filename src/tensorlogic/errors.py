@@ -173,9 +173,10 @@ def nearest(word: str, known: Iterable[str]) -> list[str]:
     ["did you mean 'algebra'?"]
     """
     names = list(known)
-    close = difflib.get_close_matches(word, names, n=1, cutoff=0.6)
+    folded = {name.casefold(): name for name in names}
+    close = difflib.get_close_matches(word.casefold(), folded, n=1, cutoff=0.6)
     if close:
-        return [f"did you mean {close[0]!r}?"]
+        return [f"did you mean {folded[close[0]]!r}?"]
     if not names:
         return ["none is known here"]
     shown = ", ".join(repr(n) for n in names[:12]) + (f", ... ({len(names)} in all)" if len(names) > 12 else "")

@@ -14,10 +14,11 @@ from hypothesis import strategies as st
 from tensorlogic import EinsumGraph, FormatError, GraphBuilder, TensorLogicError
 from tensorlogic.ir import ops
 from tensorlogic.ir.builder import MAX_BODY_DEPTH
+from tensorlogic.ir.constants import all_constants
 from tensorlogic.ir.elementwise import FUNCTIONS
-from tensorlogic.ir.files import all_constants
 from tensorlogic.ir.graph import OPS, Cond, Fixpoint, Node, Scan, constant_op, frozen_copy
-from tensorlogic.ir.text import parse_graph, print_graph
+from tensorlogic.ir.parse import parse_graph
+from tensorlogic.ir.text import print_graph
 
 
 def every_op(*, intern: bool = True) -> EinsumGraph:
@@ -285,7 +286,7 @@ BAD: list[tuple[str, str, int, str]] = [  # text, message, line, hint
     (HEAD + "  y: any = sum(x, axes=[0], axes=[0])\n  return\n}", "'axes' stands here twice", 3, ""),
     (HEAD + "  y: floaty = relu(x)\n  return y=y\n}", "unsupported dtype 'floaty'", 3, "did you mean 'float"),
     (HEAD + "  y: any[n!] = relu(x)\n  return y=y\n}", "cannot read the size 'n!'", 3, "write an integer"),
-    (HEAD + "  y: any[-3] = input()\n  return y=y\n}", "a size cannot be negative", 3, ""),
+    (HEAD + "  y: any[-3] = input()\n  return y=y\n}", "a size must be 0 to 2^63 - 1", 3, ""),
     (HEAD + "  x: any = relu(x)\n  return y=x\n}", "x is made twice", 3, "a name of its own"),
     (HEAD + '  "x": any = relu(x)\n  return y=x\n}', "x is made twice", 3, "a name of its own"),
     (HEAD + "  %1: any = input()\n  return y=x\n}", "an input needs a name", 3, ""),

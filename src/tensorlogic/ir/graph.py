@@ -151,7 +151,7 @@ class EinsumGraph:
     @classmethod
     def from_text(cls, text: str, constants: Mapping[str, Array] | None = None) -> EinsumGraph:
         """Read a graph from its text; ``constants`` supplies, by digest, those that are only named there."""
-        from .text import parse_graph
+        from .parse import parse_graph
 
         return parse_graph(text, constants)
 

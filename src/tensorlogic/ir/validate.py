@@ -8,7 +8,7 @@ from typing import NamedTuple
 from ..diagnostics import Diagnostic, DiagnosticCollector, Severity
 from ..errors import GraphError, TensorLogicError, nearest
 from . import ops
-from .files import check_structure
+from .check import check_structure
 from .graph import EinsumGraph, reachable
 from .infer import infer_graph
 from .types import TensorShape, TensorType

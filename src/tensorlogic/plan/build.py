@@ -19,7 +19,14 @@ Pass = Callable[[EinsumGraph], EinsumGraph]
 
 
 class Step(NamedTuple):
-    """One step: an operation, the slots it reads, writes and frees, and what it costs."""
+    """One step: an operation, the slots it reads, writes and frees, and what it costs.
+
+    >>> import tensorlogic as tl
+    >>> b = tl.GraphBuilder()
+    >>> plan = tl.Executor().plan(b.build(y=b.input("x", (2, 3)) @ b.input("w", (3, 4))))
+    >>> plan.steps[0].kernel, plan.steps[0].flops
+    ('matmul', 48)
+    """
 
     node: int
     op: Op
@@ -93,7 +100,8 @@ class ExecutionPlan(NamedTuple):
         for n, step in _chosen(self.steps, limit):
             for body in step.bodies if step is not None else ():
                 lines += [f"body of step {n}:", "  " + body.table(limit).replace("\n", "\n  ")]
-        lines.append(f"{len(self.steps)} steps, {self.flops:,} flops, peak {bytes_text(self.peak_bytes)}")
+        count = "1 step" if len(self.steps) == 1 else f"{len(self.steps):,} steps"
+        lines.append(f"{count}, {self.flops:,} flops, peak {bytes_text(self.peak_bytes)}")
         return "\n".join(lines)
 
     def __str__(self) -> str:

@@ -25,7 +25,7 @@ class Case(NamedTuple):
     """A graph and its inputs, made on demand; ``sampled`` cases run in every test run, the rest in full runs.
 
     >>> next(cases()).name
-    'einsum/i->/real/float64'
+    'einsum/i->/real/bool'
     """
 
     name: str

@@ -1,0 +1,48 @@
+# make run, make test: both set themselves up.
+PYTHON ?= python3
+VENV ?= .venv
+BIN = $(VENV)/bin
+TORCH ?=
+PIP = $(BIN)/python -m pip install --quiet --disable-pip-version-check
+
+.PHONY: run test bench conformance docs clean
+
+run: $(VENV)/.installed
+	@$(BIN)/python examples/kinship.py
+	@echo
+	@$(BIN)/python examples/neural_layer.py
+
+test: $(VENV)/.dev $(if $(TORCH),$(VENV)/.torch)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/pytest -q -n 2 -m "not full"
+
+conformance: $(VENV)/.dev
+	$(BIN)/pytest -q -m full
+
+bench: $(VENV)/.dev
+	$(BIN)/python benchmarks/run.py
+
+docs: $(VENV)/.dev
+	$(BIN)/python tests/seed_readme/make_map.py
+	$(BIN)/pdoc --output-directory docs/_build tensorlogic
+
+clean:
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis docs/_build
+
+$(VENV)/bin/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed: make PYTHON=python3.12"; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.installed: pyproject.toml | $(VENV)/bin/python
+	$(PIP) --editable .
+	@touch $@
+
+$(VENV)/.dev: pyproject.toml | $(VENV)/bin/python
+	$(PIP) --editable '.[dev]'
+	@touch $@ $(VENV)/.installed
+
+$(VENV)/.torch: | $(VENV)/bin/python
+	$(PIP) 'torch==2.13.0'
+	@touch $@

@@ -1,0 +1,38 @@
+"""Run every benchmark, or those named: ``python benchmarks/run.py [name ...]``; write JSON and docs/benchmarks.md."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import sys
+from pathlib import Path
+
+from harness import HERE, RESULTS, Table, Timing, machine, write
+
+NAMES = ("startup", "loop", "contractions", "scaling")
+INTRODUCTION = """# Benchmarks
+
+Measured by `make bench`: contenders take turns round after round in one process, so compare ratios, not times; the first row of each
+table is the yardstick. The machine is shared: differences under 1.3 are within noise.
+"""
+
+
+def main(names: list[str]) -> None:
+    for name in names or NAMES:
+        print(f"{name} ...", flush=True)
+        found = importlib.import_module(name).tables()
+        write(name, found)
+        for table in found:
+            print("\n" + table.title)
+            for row in table.rows():
+                print("  " + "  ".join(f"{cell:>{34 if i == 0 else 10}}" for i, cell in enumerate(row)))
+    page = [INTRODUCTION, f"Machine: {machine()}\n"]
+    for path in (RESULTS / f"{name}.json" for name in NAMES):
+        if path.exists():
+            tables = json.loads(path.read_text())["tables"]
+            page += [Table(t["title"], t["note"], tuple(Timing(**x) for x in t["timings"])).markdown() for t in tables]
+    Path(HERE.parent / "docs" / "benchmarks.md").write_text("\n".join(page).rstrip() + "\n")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,177 @@
+"""The structure of graphs: that nodes, sizes, constants and outputs hang together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from ..diagnostics import Diagnostic
+from ..errors import FormatError, GraphError, ShapeError, TensorLogicError
+from . import ops
+from .builder import MAX_BODY_DEPTH
+from .graph import Cond, EinsumGraph, Fixpoint, Node, Scan, bodies
+from .infer import Scope, node_types
+from .ops import Op
+from .sizes import Dim, dim
+
+
+def checked(graph: EinsumGraph) -> EinsumGraph:
+    """Return a graph that was read if its structure and its types are sound; raise the first problem otherwise."""
+    problems = check_structure(graph)
+    if problems:
+        more = f"and {len(problems) - 1} more problem(s)"
+        raise GraphError.of(problems[0].with_context(more) if len(problems) > 1 else problems[0])
+    try:
+        graph.inference  # noqa: B018 - computed here once, and kept
+    except TensorLogicError as error:
+        error.diagnostic = error.diagnostic.with_context(f"in {_failing(graph)}")
+        raise
+    except Exception as error:  # sizes of thousands of digits, and whatever else nobody thought of
+        raise GraphError(
+            f"the types cannot be worked out: {error}", code="E210", context=[f"in {_failing(graph)}"]
+        ) from None
+    return graph
+
+
+def _failing(graph: EinsumGraph) -> str:
+    types: list[Any] = []
+    for i, node in enumerate(graph.nodes):
+        try:
+            types.append(node_types(node.op, [types[a] for a in node.args], Scope(i, str, node.args, [])))
+        except Exception:
+            return f"{_called(node, i)}, $.nodes[{i}]"
+    return "the graph"
+
+
+def check_structure(graph: EinsumGraph) -> list[Diagnostic]:
+    """Return what is wrong with how a graph hangs together, bodies included; types are another matter.
+
+    >>> [d.code for d in check_structure(EinsumGraph([Node(ops.Elementwise("relu"), (1,))], [("y", 0)]))]
+    ['E201']
+    """
+    found: list[Diagnostic] = []
+    _check(graph, "$", 0, found)
+    return found
+
+
+def _check(graph: EinsumGraph, path: str, depth: int, found: list[Diagnostic]) -> None:
+    count = len(graph.nodes)
+    inputs: dict[str, int] = {}
+    for i, node in enumerate(graph.nodes):
+        op, where = node.op, f"{path}.nodes[{i}]"
+        for n, a in enumerate(node.args):
+            if 0 <= a < i:
+                continue
+            if 0 <= a < count:
+                message = f"{_called(node, i)} reads " + ("itself" if a == i else f"%{a}, which comes later")
+                found.append(_problem(node, "E202", message, f"{where}.args[{n}]", "a node reads only earlier nodes"))
+            else:
+                message = f"{_called(node, i)} reads %{a}, which does not exist"
+                hint = f"the nodes are %0 to %{count - 1}"
+                found.append(_problem(node, "E201", message, f"{where}.args[{n}]", hint))
+        match op:
+            case ops.Elementwise() | ops.Einsum():
+                continue
+            case ops.Input():
+                first = inputs.setdefault(op.label, i)
+                if first != i:
+                    message = f"{_called(node, i)} has the name {op.label!r}, which %{first} has too"
+                    found.append(_problem(node, "E205", message, where, "give every input its own name"))
+            case ops.Constant():
+                array = graph.constants.get(op.digest)
+                if array is None:
+                    found.append(no_array(node, i, where))
+                elif array.shape != op.shape or array.dtype.name != op.dtype:
+                    message = (
+                        f"{_called(node, i)} is {op.dtype}{list(op.shape)}, its array {array.dtype}{list(array.shape)}"
+                    )
+                    found.append(_problem(node, "E206", message, where, "make the node with constant_op(array)"))
+            case ops.Literal():
+                if not plain_literal(op):
+                    message = f"{_called(node, i)}: {op.text[:40]!r} is not how a literal {op.kind} is written"
+                    found.append(_problem(node, "E208", message, where, "make the node with Literal.of(value)"))
+        for size in _sizes(op):
+            if isinstance(size, str) and (normal := _size_hint(size)):
+                message = f"{_called(node, i)} has a size {size[:40]!r} that is not in normal form"
+                found.append(_problem(node, "E209", message, where, normal))
+        for key, body in zip(("then", "otherwise") if isinstance(op, Cond) else ("body",), bodies(op), strict=False):
+            if depth >= MAX_BODY_DEPTH:
+                message = f"{_called(node, i)} is nested deeper than {MAX_BODY_DEPTH} bodies"
+                found.append(_problem(node, "E207", message, where, "unnest some of them"))
+                break
+            _check(body, f"{where}.op.{key}", depth + 1, found)
+    names: set[str] = set()
+    for n, (name, i) in enumerate(graph.outputs):
+        where = f"{path}.outputs[{n}]"
+        if name in names:
+            found.append(
+                _problem(None, "E204", f"two outputs are named {name!r}", where, "give every output its own name")
+            )
+        names.add(name)
+        if not 0 <= i < count:
+            hint = f"the nodes are %0 to %{count - 1}" if count else "the graph has no nodes"
+            found.append(_problem(None, "E203", f"output {name!r} is %{i}, which does not exist", where, hint))
+        elif (results := _results(graph.nodes[i].op)) != 1:
+            message = f"output {name!r} is {_called(graph.nodes[i], i)}, which has {results} results"
+            found.append(_problem(graph.nodes[i], "E203", message, where, "choose one of them with an item node"))
+
+
+def _called(node: Node, i: int) -> str:
+    return f"node %{i} ({node.op.name})"
+
+
+def _problem(node: Node | None, code: str, message: str, path: str, hint: str) -> Diagnostic:
+    found = Diagnostic.error(message).with_code(code).with_suggestion(hint)
+    found = found.with_context(f"at {path}") if path else found
+    return found if node is None or node.location is None else found.with_location(node.location)
+
+
+def no_array(node: Node, i: int, path: str) -> Diagnostic:
+    """Say that node ``i``, a constant, has no array."""
+    return _problem(node, "E206", f"{_called(node, i)} has no array", path, "pass constants={digest: array}")
+
+
+def too_deep() -> FormatError:
+    """Make the error that bodies are nested too deeply to be written or read."""
+    return FormatError(f"bodies may be nested {MAX_BODY_DEPTH} deep", code="E207")
+
+
+def _results(op: Op) -> int:
+    """Return how many results an operation has."""
+    match op:
+        case Fixpoint() | Scan():
+            return len(op.body.outputs)
+        case Cond():
+            return len(op.then.outputs)
+        case _:
+            return 1
+
+
+def plain_literal(op: ops.Literal) -> bool:
+    """Tell whether a literal is written the one way it prints."""
+    try:
+        return op.kind in ("bool", "int", "float") and ops.Literal.of(op.value) == op
+    except ValueError:
+        return False
+
+
+def _sizes(op: Op) -> Iterable[Dim | None]:
+    match op:
+        case ops.Input() | ops.Reshape() | ops.Broadcast():
+            return op.shape or ()
+        case ops.Iota() | ops.Window():
+            return (op.size,)
+        case ops.Slice():
+            return [d for start, size, _ in op.ranges for d in (start, size)]
+        case Scan():
+            return (op.length,)
+        case _:
+            return ()
+
+
+def _size_hint(size: str) -> str | None:
+    try:
+        normal = dim(size)
+    except ShapeError as error:
+        return error.diagnostic.suggestions[0] if error.diagnostic.suggestions else error.diagnostic.message
+    return None if normal == size else f"write {normal!r}"

@@ -1,0 +1,96 @@
+"""Text from outside: what it must pass before anything is made of it."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from typing import Any, NoReturn, TypeVar
+
+import msgspec
+
+from ..diagnostics import SourceLocation, bytes_text
+from ..errors import FormatError, nearest
+from .graph import OPS
+
+LIMIT = 256 * 2**20  # of text; constants in safetensors files are as large as the file, no larger
+_T = TypeVar("_T")
+
+
+def decode_text(text: str | bytes, limit: int) -> str:
+    """Return text of bounded size from a string or UTF-8 bytes."""
+    if not isinstance(text, str | bytes | bytearray):
+        raise FormatError(f"expected text, got {type(text).__name__}", code="E223")
+    if len(text) > limit:
+        raise too_large(len(text), limit)
+    try:
+        return text if isinstance(text, str) else bytes(text).decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise FormatError(f"not UTF-8 text: {error.reason} at byte {error.start}", code="E223") from None
+
+
+def too_large(size: int, limit: int) -> FormatError:
+    """Make the error that a text is larger than what is read."""
+    return FormatError(f"the graph has {bytes_text(size)} of text; at most {bytes_text(limit)} are read", code="E222",
+                       suggestions=["pass limit=bytes if you trust it; save() keeps constants out of the text"])  # fmt: skip
+
+
+def spot(text: str, at: int, file: str | None = None) -> dict[str, Any]:
+    """Return ``location`` and ``source`` for an error at a character of some text; long lines are cut."""
+    start = text.rfind("\n", 0, at) + 1
+    end = text.find("\n", at)
+    line = text[start : len(text) if end < 0 else end]
+    number, column = text.count("\n", 0, start) + 1, at - start + 1
+    if len(line) <= 200:
+        return {"location": SourceLocation(file, number, column), "source": line}
+    return {
+        "location": SourceLocation(file, number),
+        "source": "..." + line[max(0, column - 60) : column + 60] + f"...  (character {column})",
+    }
+
+
+def strict_json(text: str, file: str | None) -> Any:
+    """Parse JSON, refusing what the standard module lets through: repeated keys, NaN, and numbers out of range."""
+
+    def pairs(items: list[tuple[str, Any]]) -> dict[str, Any]:
+        found = dict(items)
+        if len(found) != len(items):
+            keys = [key for key, _ in items]
+            again = next(key for n, key in enumerate(keys) if key in keys[:n]) if len(keys) < 1000 else "one of many"
+            raise FormatError(f"the JSON object has the key {again!r} twice", code="E223")
+        return found
+
+    def refuse(word: str) -> NoReturn:
+        raise FormatError(f"{word} is not a JSON number", code="E223", suggestions=["a literal is written as text"])
+
+    def integer(word: str) -> int:
+        if len(word) > 18 and not -(2**63) <= int(word[:40]) < 2**63:
+            raise FormatError(f"the number {word[:40]} does not fit 64 bits", code="E223")
+        return int(word)
+
+    def real(word: str) -> float:
+        if math.isinf(value := float(word)):
+            raise FormatError(f"the number {word[:40]} is too large", code="E223")
+        return value
+
+    try:
+        return json.loads(text, object_pairs_hook=pairs, parse_constant=refuse, parse_int=integer, parse_float=real)
+    except json.JSONDecodeError as error:
+        raise FormatError(
+            f"not JSON: {error.msg}", code="E223", **spot(text, min(error.pos, len(text)), file)
+        ) from None
+    except RecursionError:
+        raise FormatError("the JSON is nested too deeply", code="E223") from None
+
+
+def convert(raw: Any, kind: type[_T] | Any, path: str) -> _T:
+    """Convert parsed JSON to a type; an error names the place, which ``path`` leads up to."""
+    try:
+        found: _T = msgspec.convert(raw, kind)
+    except msgspec.ValidationError as error:
+        message, _, inner = str(error).partition(" - at `$")
+        place = path + inner.rstrip("`")
+        word = re.fullmatch(r"Invalid value '(.*)'", message)
+        hints = nearest(word[1], OPS) if word and place.endswith(".op.op") else []
+        raise FormatError(f"{message}, at {place}", code="E225", suggestions=hints) from None
+    return found

@@ -1,0 +1,167 @@
+"""The command line, as people and scripts use it."""
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+import tensorlogic as tl
+from tensorlogic.cli import main
+
+RUST = {
+    "tensors": ["a", "b", "c"],
+    "nodes": [{"op": {"Einsum": {"spec": "ij,jk->ik"}}, "inputs": [0, 1], "outputs": [2]}],
+    "inputs": [0, 1],
+    "outputs": [2],
+}
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    b = tl.GraphBuilder()
+    x = b.input("x", ("n", 3), "float64")
+    w = b.constant(np.arange(60.0).reshape(3, 20))
+    b.build(y=b.relu(x @ w), total=b.sum(x)).save("layer.json")
+    (tmp_path / "rust.json").write_text(json.dumps(RUST))
+    (tmp_path / "broken.json").write_text('{"tensors": ["a"], "nodes": [], "inputs": [0], "outputs": [7]}')
+    np.save("x.npy", np.ones((2, 3)))
+    np.savez("all.npz", x=np.full((1, 3), 2.0))
+    return tmp_path
+
+
+def call(*args):
+    return CliRunner().invoke(main, list(args))
+
+
+def test_run_prints_every_output(folder):
+    done = call("run", "layer.json", "-i", "x=x.npy")
+    assert done.exit_code == 0, done.output
+    assert "y: float64[2, 20]" in done.output
+    assert "total: float64[]" in done.output
+
+
+@pytest.mark.parametrize("value", ["x=all.npz:x", "x=[[2, 2, 2]]", "x=x.json"])
+def test_inputs_from_archives_json_and_files(folder, value):
+    (folder / "x.json").write_text("[[2.0, 2.0, 2.0]]")
+    done = call("run", "layer.json", "-i", value, "--json")
+    assert json.loads(done.output)["outputs"]["total"] == {"dtype": "float64", "shape": [], "data": 6.0}
+
+
+def test_run_writes_an_archive(folder):
+    assert call("run", "layer.json", "-i", "x=x.npy", "-o", "out.npz").exit_code == 0
+    with np.load("out.npz") as written:
+        assert written["total"] == 6.0
+        np.testing.assert_array_equal(written["y"], np.ones((2, 3)) @ np.arange(60.0).reshape(3, 20))
+
+
+def test_json_has_no_nan_tokens(folder):
+    b = tl.GraphBuilder()
+    b.build(y=b.log(b.input("x", (3,)))).save("log.json")
+    done = call("run", "log.json", "-i", "x=[-1.0, 0.0, 1.0]", "--json")
+    assert json.loads(done.output)["outputs"]["y"]["data"] == ["nan", "-inf", 0.0]
+
+
+def test_rust_graphs_run(folder):
+    done = call("run", "rust.json", "-i", "a=[[1, 2]]", "-i", "b=[[3], [4]]", "--json")
+    assert json.loads(done.output)["outputs"]["c"]["data"] == [[11]]
+
+
+def test_explain(folder, golden):
+    done = call("explain", "layer.json", "--size", "n=64")
+    assert done.exit_code == 0
+    golden("cli_explain.txt", done.output)
+    plan = json.loads(call("explain", "layer.json", "--size", "n=64", "--json").output)
+    assert [s["operation"] for s in plan["steps"]] == ["einsum ij,jk->ik", "relu", "sum"]
+    assert plan["peak_bytes"] == 2 * 64 * 20 * 8  # the product and its relu; the product is freed before the sum
+
+
+@pytest.mark.parametrize(
+    ("form", "start"),
+    [("text", "graph {"), ("json", "{"), ("dot", "digraph"), ("mermaid", "flowchart"), ("graphml", "<?xml")],
+)
+def test_graph_formats(folder, form, start):
+    done = call("graph", "layer.json", "--format", form)
+    assert done.exit_code == 0
+    assert done.output.startswith(start)
+    assert call("graph", "layer.json", "-f", form, "-o", "out").exit_code == 0
+    assert (folder / "out").read_text().startswith(start)
+
+
+def test_text_form_is_a_graph_file_too(folder):
+    text = call("graph", "layer.json").output
+    (folder / "layer.txt").write_text(text)
+    assert call("check", "layer.txt").exit_code == 0
+
+
+def test_check(folder):
+    assert call("check", "layer.json").exit_code == 0
+    found = json.loads(call("check", "layer.json", "--json").output)
+    assert found == {"valid": True, "nodes": 5, "diagnostics": []}
+    done = call("check", "broken.json", "--json")
+    assert done.exit_code == 1
+    assert "7" in json.loads(done.output)["error"]["message"]
+
+
+def test_check_lists_warnings(folder):
+    b = tl.GraphBuilder(intern=False)
+    x = b.input("x", (3,))
+    b.exp(x)
+    b.build(y=x + x).save("dead.json")
+    done = call("check", "dead.json")
+    assert done.exit_code == 0
+    assert "is not used by any output" in done.output
+
+
+@pytest.mark.parametrize(
+    ("args", "code", "said"),
+    [
+        (["run", "layer.json"], 1, "input 'x' is missing"),
+        (["run", "layer.json", "-i", "X=x.npy"], 1, "did you mean 'x'?"),
+        (["run", "layer.json", "-i", "x=[[1, 2]]"], 1, "axis 1 must be 3, got 2"),
+        (["run", "layer.json", "-i", "x=nope.npy"], 1, "there is no file 'nope.npy'"),
+        (["run", "layer.json", "-i", "x=all.npz:z"], 1, "has no array 'z'"),
+        (["run", "layer.json", "-i", "x=[[1,"], 1, "cannot read"),
+        (["run", "layer.json", "-i", "x=x.npy", "--backend", "numpi"], 1, "did you mean 'numpy'?"),
+        (["run", "layer.json", "-i", "x=x.npy", "-o", "out.csv"], 1, "written as .npz"),
+        (["run", "layer.jsn"], 1, "did you mean 'layer.json'?"),
+        (["run", "broken.json"], 1, "7"),
+        (["explain", "layer.json"], 1, "--size n=64"),
+        (["run", "layer.json", "-i", "x"], 2, "NAME=VALUE"),
+        (["explain", "layer.json", "--size", "n=many"], 2, "whole number"),
+        (["graph", "layer.json", "--format", "png"], 2, "png"),
+        (["paint", "layer.json"], 2, "paint"),
+    ],
+)
+def test_mistakes(folder, args, code, said):
+    done = call(*args)
+    assert done.exit_code == code, done.output
+    assert said in done.output
+    assert "Traceback" not in done.output
+
+
+@pytest.mark.parametrize("command", ["run", "explain", "graph", "check", "completion"])
+def test_help_has_examples(command):
+    done = call(command, "--help")
+    assert done.exit_code == 0
+    assert "Examples:" in done.output
+    assert f"tensorlogic {command}" in done.output
+
+
+def test_completion_scripts():
+    for shell in ("bash", "zsh", "fish"):
+        assert "_TENSORLOGIC_COMPLETE" in call("completion", shell).output
+
+
+def test_module_is_the_command(folder):
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-m", "tensorlogic", "check", "layer.json"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "is valid" in done.stdout
