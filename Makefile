@@ -21,7 +21,7 @@ test: $(VENV)/.dev $(if $(TORCH),$(VENV)/.torch)
 conformance: $(VENV)/.dev
 	$(BIN)/pytest -q -m full
 
-bench: $(VENV)/.dev
+bench: $(VENV)/.bench
 	$(BIN)/python benchmarks/run.py
 
 docs: $(VENV)/.dev
@@ -42,6 +42,10 @@ $(VENV)/.installed: pyproject.toml | $(VENV)/bin/python
 $(VENV)/.dev: pyproject.toml | $(VENV)/bin/python
 	$(PIP) --editable '.[dev]'
 	@touch $@ $(VENV)/.installed
+
+$(VENV)/.bench: pyproject.toml | $(VENV)/bin/python
+	$(PIP) --editable '.[dev,bench]'
+	@touch $@ $(VENV)/.dev $(VENV)/.installed
 
 $(VENV)/.torch: | $(VENV)/bin/python
 	$(PIP) 'torch==2.13.0'

@@ -52,7 +52,9 @@ def test_the_table_is_what_the_issue_asks_for() -> None:
     assert len(names) == len(set(names))
     assert len(equations) >= 60
     assert any(len(set(e.split("->")[0].split(",")[0])) < len(e.split("->")[0].split(",")[0]) for e in equations)
-    assert set(tl.Executor().capabilities().dtypes) >= {n.rsplit("/", 1)[1] for n in names if n.startswith("reduce/sum")}
+    assert set(tl.Executor().capabilities().dtypes) >= {
+        n.rsplit("/", 1)[1] for n in names if n.startswith("reduce/sum")
+    }
 
 
 @pytest.mark.full

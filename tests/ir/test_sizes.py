@@ -97,9 +97,7 @@ def test_names_may_be_replaced_in_two_goes(text: str, env: dict[str, int], first
 
 
 @settings(deadline=None, max_examples=200)
-@given(
-    st.integers(-5, 5).filter(bool), st.integers(0, 50), st.integers(-20, 20), st.integers(-3, 3), st.integers(0, 9)
-)
+@given(st.integers(-5, 5).filter(bool), st.integers(0, 50), st.integers(-20, 20), st.integers(-3, 3), st.integers(0, 9))
 def test_solve_inverts(coefficient: int, n: int, offset: int, other: int, m: int):
     size = sizes.add(sizes.add(sizes.mul(coefficient, "n"), sizes.mul(other, "m")), offset)
     value = coefficient * n + other * m + offset

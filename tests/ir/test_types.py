@@ -13,7 +13,7 @@ from tensorlogic.ir.elementwise import FUNCTIONS
 from tensorlogic.ir.types import DTYPES, FLOATS, INTEGERS, ITEMSIZE, dtype_name, promote, scalar_dtype, ufunc_dtype
 
 NUMPY = [d for d in DTYPES if d != "bfloat16"]
-OWN = {"sigmoid", "erf", "relu", "step", "lukasiewicz", "where"}  # not ufuncs of NumPy
+OWN = {name for name in FUNCTIONS if not isinstance(getattr(np, name, None), np.ufunc)}
 SCALARS: list[Any] = [True, 1, 1.0]
 
 

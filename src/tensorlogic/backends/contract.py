@@ -202,12 +202,20 @@ def _size(labels: Labels, sizes: dict[str, int]) -> int:
     return total
 
 
+def _residuum(x: Array, y: Array, otherwise: Array) -> Array:
+    """1 where x is at most y; NaN of either stays NaN."""
+    return np.where(np.isnan(x), x, np.where(np.less_equal(x, y), 1, otherwise))
+
+
 COMBINE: dict[str, Callable[..., Any]] = {
     "multiply": np.multiply,
     "logical_and": np.logical_and,
     "minimum": np.minimum,
+    "maximum": np.maximum,
     "add": np.add,
     "lukasiewicz": lambda x, y: np.maximum(np.add(x, y), 1) - 1,  # in this order unsigned integers are safe
+    "godel_implies": lambda x, y: _residuum(x, y, y),
+    "goguen_implies": lambda x, y: _residuum(x, y, np.divide(y, x)),
 }
 
 
@@ -388,6 +396,15 @@ def _slope(row: Algebra, cut: Sequence[Array], wrt: int) -> Array:
             least = _joined(row, cut)
             ties = sum((x == least).astype(cut[wrt].dtype) for x in cut)
             return (cut[wrt] == least) / ties
+        case "maximum":
+            most = _joined(row, cut)
+            ties = sum((x == most).astype(cut[wrt].dtype) for x in cut)
+            return (cut[wrt] == most) / ties
+        case "godel_implies":
+            return (cut[0] > cut[1]) * np.asarray(wrt, cut[0].dtype)
+        case "goguen_implies":
+            slope = np.divide(1, cut[0]) if wrt else np.divide(-cut[1], np.square(cut[0]))
+            return np.where(cut[0] > cut[1], slope, 0)
         case "lukasiewicz":
             return (_joined(row, cut) > 0).astype(cut[wrt].dtype) if others else np.ones_like(cut[wrt])
         case other:

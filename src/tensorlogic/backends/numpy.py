@@ -15,6 +15,7 @@ from ..ir.infer import normal_axis, reduced_axes
 from ..ir.ops import Op
 from ..ir.types import DTYPES, TensorType
 from ..passes.order import order_contractions
+from ..passes.simplify import drop_identities
 from ..plan.build import Step
 from .base import BackendCapabilities, Device, Kernel, RunBody
 from .contract import COMBINE, bind_contract_vjp, bind_contraction
@@ -32,7 +33,7 @@ class NumpyBackend:
     """
 
     name = "numpy"
-    passes = (order_contractions,)
+    passes = (drop_identities, order_contractions)
 
     def capabilities(self) -> BackendCapabilities:
         """Say what NumPy can do: every operation, on the processor, in every dtype but bfloat16."""
@@ -119,6 +120,8 @@ _SPECIAL: dict[str, Callable[..., Any]] = {
     "sigmoid": _sigmoid,
     "erf": _erf,
     "lukasiewicz": COMBINE["lukasiewicz"],
+    "godel_implies": COMBINE["godel_implies"],
+    "goguen_implies": COMBINE["goguen_implies"],
     "where": lambda c, x, y: np.where(np.asarray(c).astype(bool), x, y),
 }
 
@@ -134,7 +137,7 @@ def elementwise(fn: str, args: tuple[TensorType, ...], result: TensorType) -> Ke
     dtype = np.dtype(result.dtype or "float64")
     if fn == "sigmoid":
         return lambda x: special(np.asarray(x, dtype))
-    if fn in ("erf", "where", "lukasiewicz"):
+    if fn in ("erf", "where", "lukasiewicz", "godel_implies", "goguen_implies"):
         return lambda *args: np.asarray(special(*args)).astype(dtype, copy=False)
     return special
 

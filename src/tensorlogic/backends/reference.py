@@ -304,6 +304,14 @@ def _factor_slope(row: Algebra, values: list[float], wrt: int) -> float:
             return math.prod(v for i, v in enumerate(values) if i != wrt)
         case "minimum":
             return 1 / values.count(min(values)) if values[wrt] == min(values) else 0.0
+        case "maximum":
+            return 1 / values.count(max(values)) if values[wrt] == max(values) else 0.0
+        case "godel_implies":
+            return float(wrt == 1 and values[0] > values[1])
+        case "goguen_implies":
+            if not values[0] > values[1]:
+                return 0.0
+            return 1 / values[0] if wrt else -values[1] / values[0] ** 2
         case "lukasiewicz":
             return 1.0 if len(values) == 1 or sum(values) - (len(values) - 1) > 0 else 0.0
         case _:

@@ -125,6 +125,8 @@ SCALARS: dict[str, Callable[..., Any]] = {
     "floor_divide": _floor_divide, "remainder": _remainder, "power": _power, "minimum": _extreme(min),
     "maximum": _extreme(max), "arctan2": math.atan2, "logaddexp": _logaddexp,
     "lukasiewicz": lambda x, y: NAN if x + y != x + y else max(x + y - 1, 0),
+    "godel_implies": lambda x, y: NAN if x != x else 1.0 if x <= y else y,
+    "goguen_implies": lambda x, y: NAN if x != x else 1.0 if x <= y else _divide(y, x),
     "equal": lambda x, y: x == y, "not_equal": lambda x, y: x != y, "less": lambda x, y: x < y,
     "less_equal": lambda x, y: x <= y, "greater": lambda x, y: x > y, "greater_equal": lambda x, y: x >= y,
     "logical_and": lambda x, y: bool(x) and bool(y), "logical_or": lambda x, y: bool(x) or bool(y),

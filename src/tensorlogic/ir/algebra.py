@@ -43,6 +43,7 @@ ALGEBRAS = {
         ),
         Algebra("max_product", "multiply", "max", 0, 1, idempotent=True, domain=(0, _INF), note="most likely explanation"),
         Algebra("max_min", "minimum", "max", 0, 1, idempotent=True, note="fuzzy truth"),
+        Algebra("min_max", "maximum", "min", 1, 0, idempotent=True, note="its dual: for all, or"),
         Algebra("min_plus", "add", "min", _INF, 0, idempotent=True, numbers=True, note="shortest paths"),
         Algebra("max_plus", "add", "max", -_INF, 0, idempotent=True, numbers=True, note="longest paths"),
         Algebra("log_sum_exp", "add", "logsumexp", -_INF, 0, numbers=True, inexact=True, note="products of logs"),
@@ -50,6 +51,14 @@ ALGEBRAS = {
         Algebra(
             "noisy_or", "multiply", "noisy_or", 0, 1,
             distributive=False, numbers=True, inexact=True, note="1-∏(1-ab): never reordered",
+        ),
+        Algebra(
+            "godel_residuum", "godel_implies", "min", 1, 1,
+            distributive=False, idempotent=True, numbers=True, inexact=True, note="for all, implies; two factors",
+        ),
+        Algebra(
+            "goguen_residuum", "goguen_implies", "min", 1, 1,
+            distributive=False, idempotent=True, numbers=True, inexact=True, note="for all, implies; two factors",
         ),
     )
 }  # fmt: skip

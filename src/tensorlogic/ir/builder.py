@@ -185,6 +185,34 @@ class GraphBuilder(Layers[Tensor]):
         self._constants[op.digest] = array
         return self._add(op, ())
 
+    def literal(self, value: bool | int | float) -> Tensor:
+        """Add a Python scalar, which takes the dtype of what it meets."""
+        return self._add(ops.Literal.of(value), ())
+
+    def inline(self, graph: EinsumGraph, inputs: Mapping[str, Any] | None = None) -> dict[str, Tensor]:
+        """Add a whole graph and return its outputs; inputs that are not given become inputs here.
+
+        >>> b = GraphBuilder()
+        >>> double = b.build(y=b.input("x") * 2)
+        >>> c = GraphBuilder()
+        >>> c.inline(double, {"x": c.input("z", (3,), "float32")})["y"]
+        <Tensor float32[3]>
+        """
+        given = inputs or {}
+        here: list[int] = []
+        for node in graph.nodes:
+            match node.op:
+                case ops.Input() as op if op.label in given:
+                    here.append(self._operand(given[op.label]))
+                case ops.Input() as op:
+                    here.append(self.input(op.label, op.shape, op.dtype).node)
+                case ops.Constant() as op:
+                    self._constants[op.digest] = graph.constants[op.digest]
+                    here.append(self._add(op, ()).node)
+                case op:
+                    here.append(self._add(op, tuple(here[a] for a in node.args)).node)
+        return {name: Tensor(self, self._scope, here[i]) for name, i in graph.outputs}
+
     def apply(self, op: Op, *operands: Any) -> Tensor:
         """Add one operation that has one result."""
         return self.apply_many(op, *operands)[0]

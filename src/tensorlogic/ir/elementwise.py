@@ -41,6 +41,7 @@ def _rows() -> list[Function]:
         F("minimum", 2, np.minimum, 1, True, True), F("maximum", 2, np.maximum, 1, True, True),
         F("arctan2", 2, np.arctan2, 15), F("logaddexp", 2, np.logaddexp, 20, True, True),
         F("lukasiewicz", 2, np.subtract, 3, True, True),
+        F("godel_implies", 2, np.divide, 2), F("goguen_implies", 2, np.divide, 6),
         F("equal", 2, np.equal, 1, True), F("not_equal", 2, np.not_equal, 1, True), F("less", 2, np.less),
         F("less_equal", 2, np.less_equal), F("greater", 2, np.greater), F("greater_equal", 2, np.greater_equal),
         F("logical_and", 2, np.logical_and, 1, True, True), F("logical_or", 2, np.logical_or, 1, True, True),

@@ -126,6 +126,8 @@ class TensorMethods(ABC, Generic[T]):
     def arctan2(self, x: Any, y: Any) -> T: return self._map("arctan2", x, y)
     def logaddexp(self, x: Any, y: Any) -> T: return self._map("logaddexp", x, y)
     def lukasiewicz(self, x: Any, y: Any) -> T: return self._map("lukasiewicz", x, y)
+    def godel_implies(self, x: Any, y: Any) -> T: return self._map("godel_implies", x, y)
+    def goguen_implies(self, x: Any, y: Any) -> T: return self._map("goguen_implies", x, y)
     def equal(self, x: Any, y: Any) -> T: return self._map("equal", x, y)
     def not_equal(self, x: Any, y: Any) -> T: return self._map("not_equal", x, y)
     def less(self, x: Any, y: Any) -> T: return self._map("less", x, y)

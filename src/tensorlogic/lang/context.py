@@ -1,0 +1,193 @@
+"""What a formula is compiled against: domains, predicate signatures, and graphs that compute predicates."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from ..diagnostics import SourceLocation
+from ..errors import GraphError, TensorLogicError, nearest
+from ..ir.graph import EinsumGraph
+
+
+class CompilerContext:
+    """The domains by size or by names, and what is known of predicates.
+
+    ``predicates`` declares signatures, which are inferred otherwise; ``graphs`` computes predicates by graphs of one output, so
+    that a classifier can stand in a rule.
+
+    >>> context = CompilerContext(domains={"Person": ["alice", "bob"], "Year": 100})
+    >>> context.size("Person"), context.index("Person", "bob"), context.size("Year")
+    (2, 1, 100)
+    """
+
+    def __init__(
+        self,
+        domains: Mapping[str, int | Sequence[str]],
+        predicates: Mapping[str, Sequence[str]] | None = None,
+        graphs: Mapping[str, EinsumGraph] | None = None,
+    ) -> None:
+        self.domains: dict[str, int | tuple[str, ...]] = {}
+        for name, given in domains.items():
+            if isinstance(given, int):
+                if given < 0:
+                    raise GraphError(f"domain {name!r} cannot have {given} elements", code="E605")
+                self.domains[name] = given
+            else:
+                members = tuple(str(m) for m in given)
+                twice = (
+                    next((m for m in members if members.count(m) > 1), None)
+                    if len(set(members)) < len(members)
+                    else None
+                )
+                if twice is not None:
+                    raise GraphError(f"domain {name!r} has {twice!r} twice", code="E605")
+                self.domains[name] = members
+        self._places = {n: {m: i for i, m in enumerate(d)} for n, d in self.domains.items() if not isinstance(d, int)}
+        self.predicates = {n: tuple(s) for n, s in (predicates or {}).items()}
+        for predicate, signature in self.predicates.items():
+            for domain in signature:
+                self.check(domain, f"predicate {predicate!r}")
+        self.graphs = dict(graphs or {})
+        for predicate, graph in self.graphs.items():
+            if len(graph.outputs) != 1:
+                raise GraphError(
+                    f"predicate {predicate!r} is computed by a graph of {len(graph.outputs)} outputs; it needs one",
+                    code="E605",
+                )
+
+    def check(self, domain: str, where: str, location: SourceLocation | None = None) -> None:
+        """Raise where there is no such domain."""
+        if domain not in self.domains:
+            error = GraphError(f"{where} has domain {domain!r}, which is not given", code="E606",
+                               suggestions=[*nearest(domain, self.domains), f"CompilerContext(domains={{{domain!r}: 10}})"])  # fmt: skip
+            raise error.at(location)
+
+    def size(self, domain: str) -> int:
+        """Return the number of elements of a domain."""
+        found = self.domains[domain]
+        return found if isinstance(found, int) else len(found)
+
+    def has(self, domain: str, constant: str | int) -> bool:
+        """Tell whether a constant is in a domain."""
+        found = self.domains[domain]
+        return (
+            isinstance(constant, int) and 0 <= constant < found
+            if isinstance(found, int)
+            else str(constant) in self._places[domain]
+        )
+
+    def names(self, domain: str) -> tuple[str, ...]:
+        """Return the names of a domain's elements; numbers where it is given by its size."""
+        found = self.domains[domain]
+        return tuple(str(i) for i in range(found)) if isinstance(found, int) else found
+
+    def index(self, domain: str, constant: str | int) -> int:
+        """Return the place of a constant in its domain."""
+        found = self.domains[domain]
+        if isinstance(found, int):
+            if isinstance(constant, int) and 0 <= constant < found:
+                return constant
+            raise GraphError(
+                f"{constant!r} is not in domain {domain!r}, which has the numbers 0 to {found - 1}", code="E607"
+            )
+        place = self._places[domain].get(str(constant))
+        if place is None:
+            raise GraphError(
+                f"{constant!r} is not in domain {domain!r}", code="E607", suggestions=nearest(str(constant), found)
+            )
+        return place
+
+
+class _Use(NamedTuple):
+    """Where a domain was said, for the error that shows two uses that clash."""
+
+    domain: str
+    said: str
+    location: SourceLocation | None
+
+
+class DomainTable:
+    """Finds the domain of every variable and predicate place: those joined by a variable share one."""
+
+    def __init__(self, context: CompilerContext) -> None:
+        self.context = context
+        self._parent: dict[object, object] = {}
+        self._uses: dict[object, _Use] = {}
+        self._arity: dict[str, tuple[int, SourceLocation | None]] = {}
+        self._constants: list[tuple[object, str | int, SourceLocation | None]] = []
+        for name, signature in context.predicates.items():
+            self._arity[name] = (len(signature), None)
+            for i, domain in enumerate(signature):
+                self.say((name, i), domain, f"place {i + 1} of {name} (declared)", None)
+
+    def _root(self, key: object) -> object:
+        root = key
+        while self._parent.get(root, root) != root:
+            root = self._parent[root]
+        while self._parent.get(key, key) != root:
+            self._parent[key], key = root, self._parent[key]
+        return root
+
+    def say(self, key: object, domain: str, said: str, location: SourceLocation | None) -> None:
+        """Give a variable or place its domain."""
+        self.context.check(domain, said, location)
+        root = self._root(key)
+        self._agree(self._uses.setdefault(root, _Use(domain, said, location)), _Use(domain, said, location))
+
+    def join(self, a: object, b: object) -> None:
+        """Give two variables or places one domain."""
+        left, right = self._root(a), self._root(b)
+        if left == right:
+            return
+        if left in self._uses and right in self._uses:
+            self._agree(self._uses[left], self._uses[right])
+        self._parent[right] = left
+        if right in self._uses:
+            self._uses.setdefault(left, self._uses.pop(right))
+
+    def _agree(self, first: _Use, second: _Use) -> None:
+        if first.domain != second.domain:
+            raise GraphError(
+                f"{second.said} has domain {second.domain!r}, but {first.said} has domain {first.domain!r}",
+                code="E608",
+                context=[f"{use.said}: {use.domain} at {use.location}" for use in (first, second) if use.location],
+                suggestions=["use another variable, or declare both places with one domain"],
+            ).at(second.location)
+
+    def use(self, predicate: str, arity: int, location: SourceLocation | None) -> None:
+        """Note one use of a predicate; another arity is an error that shows both."""
+        known, first = self._arity.setdefault(predicate, (arity, location))
+        if known != arity:
+            shown = "declared" if first is None else f"used at {first}"
+            raise GraphError(
+                f"predicate {predicate!r} has {arity} arguments here, but {known} where it is {shown}", code="E609"
+            ).at(location)
+
+    def constant(self, place: object, value: str | int, location: SourceLocation | None) -> None:
+        """Note a constant: where nothing else says a place's domain, the one domain that has its constants is it."""
+        self._constants.append((place, value, location))
+
+    def settle(self) -> None:
+        """Give places that only constants stand at the one domain that has them."""
+        for place, value, location in self._constants:
+            if self._root(place) not in self._uses:
+                homes = [n for n in self.context.domains if self.context.has(n, value)]
+                if len(homes) == 1:
+                    self.say(place, homes[0], f"the place of {value!r}", location)
+        self._constants.clear()
+
+    def find(self, key: object, what: str, location: SourceLocation | None) -> str:
+        """Return the domain of a variable or place, or raise where nothing says it."""
+        use = self._uses.get(self._root(key))
+        if use is None:
+            error: TensorLogicError = GraphError(
+                f"nothing says the domain of {what}",
+                code="E610",
+                suggestions=[
+                    f"declare it: tl.variables('x', domain={next(iter(self.context.domains), 'Person')!r})",
+                    "or the predicate: CompilerContext(domains, predicates={'p': ('Person',)})",
+                ],
+            )
+            raise error.at(location)
+        return use.domain

@@ -1,0 +1,530 @@
+"""Formulas to graphs: quantified conjunctions become contractions, and no axis is made that need not be."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from ..diagnostics import MemoryDiagnostic, SourceLocation
+from ..errors import GraphError, OutOfMemoryError, ShapeError, TensorLogicError
+from ..ir.builder import GraphBuilder, Tensor
+from ..ir.graph import EinsumGraph
+from ..ir.spec import symbol
+from .context import CompilerContext, DomainTable
+from .expr import ARITHMETIC, COMPARISONS, FUNCTIONS, Term, TLExpr
+from .formula import Formula, Formulas, Steps, Variable, run_steps
+from .strategies import Strategy, clipped, get_strategy
+
+MAX_DISTRIBUTED = 64  # conjunctions that one disjunction may be multiplied out into
+MAX_ELEMENTS = 2**40  # of an answer
+
+
+class LogicWarning(UserWarning):
+    """Something in a formula is probably not what was meant.
+
+    >>> issubclass(LogicWarning, UserWarning)
+    True
+    """
+
+
+class Rule(NamedTuple):
+    """A head that holds where its body does; variables of the body alone are existential.
+
+    >>> from tensorlogic import pred, variables
+    >>> x, y, z = variables("x y z")
+    >>> print(Rule(pred("aunt", x, z), pred("sister", x, y) & pred("parent", y, z)))
+    aunt(x, z) ← sister(x, y) ∧ parent(y, z)
+    """
+
+    head: TLExpr
+    body: TLExpr
+
+    def __str__(self) -> str:
+        return f"{self.head} ← {self.body}"
+
+
+class _Value(NamedTuple):
+    """A tensor with one axis for each of some variables."""
+
+    tensor: Tensor
+    axes: tuple[Variable, ...]
+
+
+def compile(
+    source: TLExpr | Rule | Sequence[Rule],
+    context: CompilerContext,
+    *,
+    strategy: str | Strategy = "hard_boolean",
+    clip: bool = False,
+) -> EinsumGraph:
+    """Compile an expression, or a set of rules, to a graph.
+
+    The inputs are the predicates by name. An expression has one output, ``result``, with an axis for each free variable in order of
+    first occurrence; rules have one output per head. ``clip`` keeps the quantifiers of a counting strategy within 0..1.
+
+    >>> import numpy as np, tensorlogic as tl
+    >>> x, y, z = tl.variables("x y z", domain="Person")
+    >>> aunt = tl.exists(y, tl.pred("sister", x, y) & tl.pred("parent", y, z))
+    >>> graph = tl.compile(aunt, tl.CompilerContext(domains={"Person": 3}))
+    >>> print(graph)
+    graph {
+      sister: any[3, 3] = input()
+      parent: any[3, 3] = input()
+      %2: bool[3, 3] = einsum(sister, parent, spec="ab,bc->ac", algebra="boolean")
+      return result=%2
+    }
+    """
+    row = get_strategy(strategy)
+    lowering = _Lowering(context, clipped(row) if clip else row)
+    if isinstance(source, TLExpr):
+        return lowering.expression(source)
+    return lowering.rules([source] if isinstance(source, Rule) else list(source))
+
+
+def _warn(message: str, location: SourceLocation | None) -> None:
+    warnings.warn(f"{message} (at {location})" if location else message, LogicWarning, stacklevel=2)
+
+
+class _Lowering:
+    """One compilation: the builder, the logic, and what has been made so far."""
+
+    def __init__(self, context: CompilerContext, strategy: Strategy) -> None:
+        self.context, self.s = context, strategy
+        self.b = GraphBuilder()
+        self.domains = DomainTable(context)
+        self.formulas = Formulas(self.domains, _warn)
+        self._values: dict[int, _Value] = {}
+        self.derived: dict[str, Tensor] = {}
+
+    # whole programs
+
+    def expression(self, expr: TLExpr) -> EinsumGraph:
+        """Compile one expression; its output is ``result``."""
+        free: dict[str, Variable] = {}
+        formula = self.formulas.read(expr, free)
+        order = [free[n] for n in expr.free_variables()]
+        return self.b.build(result=self._answer(formula, order, expr))
+
+    def _answer(self, formula: Formula, order: list[Variable], expr: TLExpr) -> Tensor:
+        self._fix_domains(formula, order)
+        self._refuse_huge(order, expr)
+        value = self.emit(self.formulas.normal(formula, self.s))
+        tensor = self._aligned(value, order)
+        sizes = [self._size(v) for v in order]
+        if list(tensor.shape or ()) != sizes:
+            tensor = self.b.broadcast_to(tensor, sizes)
+        if self.s.boolean and not _numeric(formula.kind) and tensor.dtype != "bool":
+            tensor = self.b.cast(tensor, "bool")
+        if not self.s.boolean and tensor.dtype in ("bool", None):
+            tensor = self.b.multiply(tensor, 1.0)
+        return tensor
+
+    def rules(self, rules: list[Rule]) -> EinsumGraph:
+        """Compile rules in the order they depend on each other; each head is an output."""
+        by_head: dict[str, list[Rule]] = {}
+        for rule in rules:
+            if rule.head.kind != "pred":
+                raise GraphError(f"the head of a rule is a predicate, got {rule.head}", code="E612").at(
+                    rule.head.location
+                )
+            by_head.setdefault(rule.head.name, []).append(rule)
+        outputs: dict[str, Tensor] = {}
+        read: dict[str, list[tuple[Formula, list[Variable], TLExpr]]] = {}
+        for name, group in by_head.items():
+            read[name] = [self._read_rule(rule) for rule in group]
+        for name in _dependency_order(by_head):
+            total: Tensor | None = None
+            for formula, order, body in read[name]:
+                answer = self._answer(formula, order, body)
+                total = answer if total is None else self.s.or_(self.b, total, answer)
+            assert total is not None
+            outputs[name] = self.derived[name] = total
+        return self.b.build(outputs)
+
+    def _read_rule(self, rule: Rule) -> tuple[Formula, list[Variable], TLExpr]:
+        """Return a rule's body over the places of its head: constants and repeated variables become equations."""
+        head, f = rule.head, self.formulas
+        free: dict[str, Variable] = {}
+        body = f.read(rule.body, free)
+        f.predicates.add(head.name)
+        self.domains.use(head.name, len(head.terms), head.location)
+        order: list[Variable] = []
+        equations: list[Formula] = []
+        for i, t in enumerate(head.terms):
+            variable = Variable(f"{head.name}.{i + 1}")
+            if t.is_variable:
+                if t.name not in free:
+                    raise GraphError(
+                        f"variable {t.name!r} of the head {head} does not occur in the body",
+                        code="E613",
+                        suggestions=["use it in a predicate of the body"],
+                    ).at(head.location)
+                known = free[str(t.name)]
+                if t.domain is not None:
+                    self.domains.say(known, t.domain, f"variable {t.name}", head.location)
+                if known not in order:
+                    variable = known
+                else:
+                    equations.append(f.make("equation", over=(variable, known), location=head.location))
+                    self.domains.join(variable, known)
+            else:
+                equations.append(f.make("equation", over=(variable, t), location=head.location))
+                self.domains.constant((head.name, i), t.name, head.location)
+            self.domains.join((head.name, i), variable)
+            order.append(variable)
+        if equations:
+            body = f.make("and", (body, *equations), location=rule.body.location)
+        hidden = tuple(v for v in free.values() if v not in order and v in body.free)
+        if hidden:
+            body = f.make("exists", (body,), over=hidden, location=rule.body.location)
+        return body, order, rule.body
+
+    def _fix_domains(self, formula: Formula, order: Sequence[Variable]) -> None:
+        self.domains.settle()
+        seen: set[int] = set()
+        pending = [formula]
+        for v in order:
+            self._fix(v, formula.location)
+        while pending:
+            f = pending.pop()
+            if id(f) in seen:
+                continue
+            seen.add(id(f))
+            for v in f.over:
+                if isinstance(v, Variable):
+                    self._fix(v, f.location)
+            pending.extend(f.args)
+
+    def _fix(self, v: Variable, location: SourceLocation | None) -> None:
+        if not v.domain:
+            v.domain = self.domains.find(v, f"variable {v.name!r}", location)
+
+    def _size(self, v: Variable) -> int:
+        return self.context.size(v.domain)
+
+    def _refuse_huge(self, order: Sequence[Variable], expr: TLExpr) -> None:
+        elements = math.prod(self._size(v) for v in order)
+        if elements > MAX_ELEMENTS:
+            over = " × ".join(f"{v.name}={self._size(v):,}" for v in order)
+            found = MemoryDiagnostic.out_of_memory(elements, MAX_ELEMENTS).with_context(
+                f"the answer has an element for every {over}: {elements:,}"
+            ).with_suggestion("Quantify the variables that the answer does not need")  # fmt: skip
+            raise OutOfMemoryError.of(found.with_location(expr.location) if expr.location else found)
+
+    # formulas
+
+    def emit(self, formula: Formula) -> _Value:
+        """Return the tensor of a formula."""
+        result: _Value = run_steps(self._emit(formula))
+        return result
+
+    def _emit(self, f: Formula) -> Steps:
+        known = self._values.get(id(f))
+        if known is None:
+            known = yield self._emitted(f)
+            self._values[id(f)] = known
+        return known
+
+    def _emitted(self, f: Formula) -> Steps:
+        match f.kind:
+            case "pred":
+                return self._predicate(f)
+            case "constant":
+                value = bool(f.value) if self.s.boolean and isinstance(f.value, bool) else f.value
+                return _Value(self.b.literal(float(value) if not self.s.boolean else value), ())
+            case "equation":
+                return self._equation(f)
+            case "and" | "or":
+                return (yield self._connective(f))
+            case "not":
+                inner = yield self._emit(f.args[0])
+                return _Value(self.s.not_(self.b, inner.tensor), inner.axes)
+            case "imply":
+                a, b = (yield self._emit(f.args[0])), (yield self._emit(f.args[1]))
+                assert self.s.imply is not None
+                return self._combined(self.s.imply, a, b)
+            case "exists":
+                return (yield self._exists(f))
+            case "forall":
+                return (yield self._forall(f))
+            case "if":
+                return (yield self._choice(f))
+            case _:
+                return (yield self._arithmetic(f))
+
+    def _connective(self, f: Formula) -> Steps:
+        parts = []
+        for a in f.args:
+            parts.append((yield self._emit(a)))
+        parts.sort(key=lambda v: len(v.axes))  # narrow ones first, so that wide results are made once
+        op = self.s.and_ if f.kind == "and" else self.s.or_
+        total = parts[0]
+        for part in parts[1:]:
+            total = self._combined(op, total, part)
+        return total
+
+    def _combined(self, op: Any, a: _Value, b: _Value) -> _Value:
+        axes = (*a.axes, *(v for v in b.axes if v not in a.axes))
+        return _Value(op(self.b, self._aligned(a, axes), self._aligned(b, axes)), axes)
+
+    def _aligned(self, value: _Value, axes: Sequence[Variable]) -> Tensor:
+        """Lay a tensor's axes out in a given order, size 1 for those it lacks."""
+        tensor = value.tensor
+        if value.axes == tuple(axes):
+            return tensor
+        own = [v for v in axes if v in value.axes]
+        if own != list(value.axes):
+            tensor = self.b.transpose(tensor, [value.axes.index(v) for v in own])
+        if len(own) == len(axes):
+            return tensor
+        if not own:
+            return tensor  # a scalar fits everything
+        return self.b.reshape(tensor, [self._size(v) if v in value.axes else 1 for v in axes])
+
+    def _numbers(self, value: _Value) -> _Value:
+        """Make truth values that may be bool into numbers; a pass drops this where they are floats already."""
+        return _Value(self.b.multiply(value.tensor, 1.0), value.axes)
+
+    # leaves
+
+    def _predicate(self, f: Formula) -> _Value:
+        signature = [self._place_domain(f, i, place) for i, place in enumerate(f.over)]
+        shape = [self.context.size(d) for d in signature]
+        try:
+            tensor = self._source(f.name, shape)
+            tensor, axes = self._indexed(tensor, f, signature)
+        except TensorLogicError as error:
+            raise error.at(f.location) from None
+        value = _Value(tensor, axes)
+        return value if self.s.boolean else self._numbers(value)
+
+    def _place_domain(self, f: Formula, i: int, place: Any) -> str:
+        if isinstance(place, Variable):
+            return place.domain
+        return self.domains.find((f.name, i), f"place {i + 1} of {f.name}, where {place!r} stands", f.location)
+
+    def _source(self, name: str, shape: list[int]) -> Tensor:
+        if name in self.derived:
+            return self.derived[name]
+        if name not in self.context.graphs:
+            return self.b.input(name, shape)
+        (tensor,) = self.b.inline(self.context.graphs[name]).values()
+        if tensor.shape is not None and (
+            len(tensor.shape) != len(shape)
+            or any(isinstance(d, int) and d != n for d, n in zip(tensor.shape, shape, strict=True))
+        ):
+            raise ShapeError(
+                f"predicate {name!r} is computed by a graph whose output is {tensor.shape}, but its domains make it {shape}",
+                code="E614",
+            )
+        return tensor
+
+    def _indexed(self, tensor: Tensor, f: Formula, signature: list[str]) -> tuple[Tensor, tuple[Variable, ...]]:
+        """Take slices for constants and diagonals for repeated variables."""
+        key = tuple(
+            slice(None) if isinstance(p, Variable) else self.context.index(d, p.name)
+            for p, d in zip(f.over, signature, strict=True)
+        )
+        if any(isinstance(k, int) for k in key):
+            tensor = tensor[key]
+        places = [p for p in f.over if isinstance(p, Variable)]
+        axes = tuple(dict.fromkeys(places))
+        if len(axes) < len(places):
+            letters = {v: symbol(n) for n, v in enumerate(axes)}
+            tensor = self.b.einsum(
+                "".join(letters[p] for p in places) + "->" + "".join(letters[v] for v in axes), tensor
+            )
+        return tensor, axes
+
+    def _equation(self, f: Formula) -> _Value:
+        """Return the truth of variable = constant, or of variable = variable."""
+        variable, other = f.over
+        axes: tuple[Variable, ...]
+        positions = self.b.iota(self._size(variable))
+        if isinstance(other, Term):
+            truth, axes = self.b.equal(positions, self.context.index(variable.domain, other.name)), (variable,)
+        else:
+            column = self.b.reshape(positions, (self._size(variable), 1))
+            truth, axes = self.b.equal(column, self.b.iota(self._size(other))), (variable, other)
+        value = _Value(truth, axes)
+        return value if self.s.boolean else self._numbers(value)
+
+    # values
+
+    def _arithmetic(self, f: Formula) -> Steps:
+        parts = []
+        for a in f.args:
+            value = yield self._emit(a)
+            parts.append(self._numbers(value) if f.kind not in COMPARISONS else value)
+        if f.kind in FUNCTIONS:
+            return _Value(getattr(self.b, f.kind)(parts[0].tensor), parts[0].axes)
+        assert f.kind in ARITHMETIC + COMPARISONS, f.kind
+        result = self._combined(lambda b, x, y: getattr(b, f.kind)(x, y), parts[0], parts[1])
+        return result if self.s.boolean or f.kind in ARITHMETIC else self._numbers(result)
+
+    def _choice(self, f: Formula) -> Steps:
+        condition, then, otherwise = (
+            (yield self._emit(f.args[0])),
+            (yield self._emit(f.args[1])),
+            (yield self._emit(f.args[2])),
+        )
+        if self.s.boolean:
+            axes = tuple(dict.fromkeys((*condition.axes, *then.axes, *otherwise.axes)))
+            parts = [self._aligned(v, axes) for v in (condition, then, otherwise)]
+            return _Value(self.b.where(*parts), axes)
+        times = lambda b, x, y: b.multiply(x, y)  # noqa: E731
+        other = _Value(self.s.not_(self.b, condition.tensor), condition.axes)
+        return self._combined(
+            lambda b, x, y: b.add(x, y), self._combined(times, condition, then), self._combined(times, other, otherwise)
+        )
+
+    # quantifiers
+
+    def _exists(self, f: Formula) -> Steps:
+        body, over = f.args[0], f.over
+        if body.kind == "or":
+            moved = self._split(f, "exists", body)
+            if moved is not None:
+                return (yield self._emit(moved))
+        factors, bound = self._factors(body, list(over))
+        spread = self._distributed(factors, bound)
+        if spread is not None:
+            return (yield self._emit(spread))
+        values = []
+        for a in factors:
+            values.append((yield self._emit(a)))
+        return self._contracted(values, bound, self.s.join)
+
+    def _factors(self, body: Formula, bound: list[Variable]) -> tuple[list[Formula], list[Variable]]:
+        """Flatten a conjunction, and inner ∃ where that keeps the meaning, into the factors of one contraction."""
+        factors: list[Formula] = []
+        pending = [body]
+        while pending:
+            f = pending.pop()
+            if f.kind == "and":
+                pending.extend(reversed(f.args))
+            elif f.kind == "exists" and self.s.merges and not set(f.over) & set(bound):
+                bound += f.over
+                pending.append(f.args[0])
+            else:
+                factors.append(f)
+        return factors, bound
+
+    def _distributed(self, factors: list[Formula], bound: list[Variable]) -> Formula | None:
+        """Multiply a conjunction over a wide disjunction out, where the logic is a lattice and the pieces are narrower."""
+        if not self.s.lattice:
+            return None
+        for n, f in enumerate(factors):
+            if f.kind != "or" or len(f.args) > MAX_DISTRIBUTED:
+                continue
+            if len(f.free) > max(len(a.free) for a in f.args) and f.free & set(bound):
+                rest = factors[:n] + factors[n + 1 :]
+                make = self.formulas.make
+                pieces = []
+                for a in f.args:
+                    both = make("and", (*rest, a), location=f.location) if rest else a
+                    own = tuple(v for v in bound if v in both.free)
+                    if len(own) < len(bound) and any(self._size(v) == 0 for v in bound):
+                        return None
+                    pieces.append(make("exists", (both,), over=own, location=f.location) if own else both)
+                return make("or", tuple(pieces), location=f.location)
+        return None
+
+    def _split(self, f: Formula, kind: str, body: Formula) -> Formula | None:
+        """Move a quantifier into ∃ over ∨, or ∀ over ∧, where that keeps the meaning; None where it does not."""
+        over, make = f.over, self.formulas.make
+        if any(self._size(v) == 0 for v in over):
+            return None
+        inside = [tuple(v for v in over if v in a.free) for a in body.args]
+        whole = all(len(own) == len(over) for own in inside)
+        if self.s.splits and (whole or self.s.frees):
+            parts = [
+                make(kind, (a,), over=own, location=f.location) if own else a
+                for a, own in zip(body.args, inside, strict=True)
+            ]
+            return make(body.kind, tuple(parts), location=f.location)
+        if self.s.frees and not all(inside):
+            kept = tuple(a for a, own in zip(body.args, inside, strict=True) if own)
+            outside = [a for a, own in zip(body.args, inside, strict=True) if not own]
+            rest = kept[0] if len(kept) == 1 else make(body.kind, kept, location=f.location)
+            return make(body.kind, (*outside, make(kind, (rest,), over=over, location=f.location)), location=f.location)
+        return None
+
+    def _contracted(self, values: list[_Value], bound: Sequence[Variable], algebra: str) -> _Value:
+        axes = tuple(dict.fromkeys(v for value in values for v in value.axes))
+        letters = {v: symbol(n) for n, v in enumerate(axes)}
+        kept = tuple(v for v in axes if v not in bound)
+        spec = ",".join("".join(letters[v] for v in value.axes) for value in values)
+        result = self.b.einsum(
+            f"{spec}->{''.join(letters[v] for v in kept)}", *(v.tensor for v in values), algebra=algebra
+        )
+        return _Value(self._after(result), kept)
+
+    def _after(self, tensor: Tensor) -> Tensor:
+        return tensor if self.s.after is None else self.s.after(self.b, tensor)
+
+    def _forall(self, f: Formula) -> Steps:
+        body, over = f.args[0], f.over
+        if body.kind == "imply" and self.s.residuum is not None:
+            a, b = (yield self._emit(body.args[0])), (yield self._emit(body.args[1]))
+            return self._contracted([a, b], over, self.s.residuum)
+        if body.kind == "and" and self.s.de_morgan:
+            moved = self._split(f, "forall", body)
+            if moved is not None:
+                return (yield self._emit(moved))
+        if body.kind == "or" and self.s.meet is not None:
+            values = []
+            for a in body.args:
+                values.append((yield self._emit(a)))
+            return self._contracted(values, over, self.s.meet)
+        if body.kind == "or" and self.s.de_morgan:
+            make = self.formulas.make
+            against = self.formulas.normal(make("not", (body,), location=f.location), self.s)
+            inner = yield self._emit(make("exists", (against,), over=over, location=f.location))
+            return _Value(self.s.not_(self.b, inner.tensor), inner.axes)
+        value = yield self._emit(body)
+        kept = tuple(v for v in value.axes if v not in over)
+        reduced = self.s.forall(self.b, value.tensor, [n for n, v in enumerate(value.axes) if v in over])
+        return _Value(self._after(reduced), kept)
+
+
+def _numeric(kind: str) -> bool:
+    return kind in ARITHMETIC + FUNCTIONS + ("constant", "if")
+
+
+def _dependency_order(by_head: dict[str, list[Rule]]) -> list[str]:
+    """Return heads so that each comes after those its bodies use; a cycle is an error that shows it."""
+    uses = {
+        name: list(dict.fromkeys(
+            e.name for rule in group for e in rule.body.walk() if e.kind == "pred" and e.name in by_head
+        ))
+        for name, group in by_head.items()
+    }  # fmt: skip
+    order: list[str] = []
+    state: dict[str, int] = {}
+    for start in by_head:
+        path: list[tuple[str, int]] = [(start, 0)]
+        while path:
+            name, at = path.pop()
+            if state.get(name) == 2:
+                continue
+            state[name] = 1
+            if at == len(uses[name]):
+                state[name] = 2
+                order.append(name)
+                continue
+            path.append((name, at + 1))
+            used = uses[name][at]
+            if state.get(used) == 1:
+                names = [n for n, _ in path]
+                cycle = " ← ".join([*names[names.index(used) :], used])
+                raise GraphError(
+                    f"the rules are recursive: {cycle}",
+                    code="E615",
+                    suggestions=["recursion is a fixpoint: see GraphBuilder.fixpoint"],
+                ).at(by_head[used][0].head.location)
+            if state.get(used) != 2:
+                path.append((used, 0))
+    return order

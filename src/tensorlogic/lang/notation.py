@@ -1,0 +1,418 @@
+"""Logic notation: writing expressions in Unicode, ASCII or LaTeX, and reading the first two back."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Mapping
+from typing import Any, NamedTuple, NoReturn
+
+from ..diagnostics import SourceLocation
+from ..errors import FormatError, nearest
+from .expr import ARITHMETIC, COMPARISONS, CONNECTIVES, FUNCTIONS, QUANTIFIERS, Term, TLExpr
+
+# what binds tighter stands higher
+BINDS = {
+    "exists": 0, "forall": 0, "if": 0, "iff": 1, "imply": 2, "xor": 3, "or": 4, "and": 5, "not": 6,
+    **dict.fromkeys(COMPARISONS, 7), "add": 8, "subtract": 8, "multiply": 9, "divide": 9, "negative": 10, "power": 11,
+}  # fmt: skip
+RIGHT = {"imply", "power"}  # a → b → c is a → (b → c)
+CALLS = {"minimum": "min", "maximum": "max", "absolute": "abs", "sqrt": "sqrt", "exp": "exp", "log": "log"}
+ATOM = 12
+
+
+class Style(NamedTuple):
+    """The symbols of one notation."""
+
+    symbols: Mapping[str, str]
+    member: str
+    word: str  # how a name stands, with {} for the name
+    space: str = " "
+
+
+UNICODE = Style(
+    {
+        "and": "∧", "or": "∨", "not": "¬", "imply": "→", "iff": "↔", "xor": "⊕", "exists": "∃", "forall": "∀",
+        "equal": "=", "not_equal": "≠", "less": "<", "less_equal": "≤", "greater": ">", "greater_equal": "≥",
+        "add": "+", "subtract": "-", "multiply": "*", "divide": "/", "power": "**", "negative": "-",
+    },
+    "∈", "{}",
+)  # fmt: skip
+ASCII = Style(
+    {
+        **UNICODE.symbols, "and": "&", "or": "|", "not": "~", "imply": "->", "iff": "<->", "xor": "xor",
+        "exists": "exists ", "forall": "forall ", "not_equal": "!=", "less_equal": "<=", "greater_equal": ">=",
+    },
+    ":", "{}",
+)  # fmt: skip
+LATEX = Style(
+    {
+        **UNICODE.symbols, "and": r"\land", "or": r"\lor", "not": r"\lnot ", "imply": r"\rightarrow",
+        "iff": r"\leftrightarrow", "xor": r"\oplus", "exists": r"\exists ", "forall": r"\forall ",
+        "not_equal": r"\neq", "less_equal": r"\leq", "greater_equal": r"\geq", "multiply": r"\cdot", "power": "^",
+    },
+    r" \in ", r"\mathrm{{{}}}",
+)  # fmt: skip
+
+_VARIABLE = re.compile(r"[^\W\dA-Z]\w*'*")
+_CONSTANT = re.compile(r"[A-Z]\w*'*")
+
+
+def write(root: TLExpr, style: Style) -> str:
+    """Write an expression with as few parentheses as reading it back allows."""
+    pieces: list[str] = []
+    pending: list[str | tuple[TLExpr, int]] = [(root, 0)]
+    while pending:
+        item = pending.pop()
+        if isinstance(item, str):
+            pieces.append(item)
+            continue
+        expr, needed = item
+        parts = _parts(expr, style)
+        if _binds(expr) < needed:
+            parts = ["(", *parts, ")"]
+        pending.extend(reversed(parts))
+    return "".join(pieces)
+
+
+def _binds(expr: TLExpr) -> int:
+    if expr.kind == "constant":
+        negative = not isinstance(expr.value, bool) and (expr.value < 0 or math.copysign(1, expr.value) < 0)
+        return BINDS["negative"] if negative else ATOM
+    return BINDS.get(expr.kind, ATOM)
+
+
+def _parts(expr: TLExpr, style: Style) -> list[str | tuple[TLExpr, int]]:
+    """Return what an expression consists of: text, and parts with how tightly they must bind."""
+    kind, args, symbol = expr.kind, expr.args, style.symbols.get(expr.kind, "")
+    level = BINDS.get(kind, ATOM)
+    match kind:
+        case "pred":
+            return [style.word.format(expr.name), "(", ", ".join(_term(t, style) for t in expr.terms), ")"]
+        case "constant":
+            return [_number(expr.value)]
+        case "exists" | "forall":
+            bound = " ".join(
+                _term(t, style) + (f"{style.member}{style.word.format(t.domain)}" if t.domain else "")
+                for t in expr.terms
+            )
+            return [symbol + bound, ". ", (args[0], 0)]
+        case "if":
+            return ["if ", (args[0], 1), " then ", (args[1], 1), " else ", (args[2], 0)]
+        case "not":
+            return [symbol, (args[0], level)]
+        case "negative":
+            return [symbol, (args[0], ATOM if args[0].kind != "constant" else ATOM + 1)]
+        case _ if kind in CALLS:
+            inner: list[str | tuple[TLExpr, int]] = []
+            for n, a in enumerate(args):
+                inner += [", ", (a, 0)] if n else [(a, 0)]
+            return [style.word.format(CALLS[kind]), "(", *inner, ")"]
+        case _:
+            left, right = (level + 1, level) if kind in RIGHT else (level, level + 1)
+            if kind in COMPARISONS:
+                left = level + 1
+            return [(args[0], left), f" {symbol} ", (args[1], right)]
+
+
+def _term(t: Term, style: Style) -> str:
+    if t.is_variable:
+        name = str(t.name)
+        return name if _VARIABLE.fullmatch(name) and name not in WORDS else f"?{name}"
+    if isinstance(t.name, str):
+        bare = _CONSTANT.fullmatch(t.name) is not None
+        return t.name if bare else json.dumps(t.name, ensure_ascii=False)
+    return str(t.name)
+
+
+def _number(value: float | bool | int) -> str:
+    return str(value).lower() if isinstance(value, bool) else repr(value)
+
+
+WORDS = frozenset("exists forall and or not xor if then else true false inf nan".split())
+_SYMBOLS = {
+    "∧": "and", "&": "and", "&&": "and", "/\\": "and", "∨": "or", "|": "or", "||": "or", "\\/": "or", "¬": "not", "~": "not",
+    "!": "not", "→": "imply", "->": "imply", "=>": "imply", "↔": "iff", "<->": "iff", "<=>": "iff", "⊕": "xor",
+    "∃": "exists", "∀": "forall", "=": "equal", "==": "equal", "≠": "not_equal", "!=": "not_equal", "<": "less",
+    "≤": "less_equal", "<=": "less_equal", ">": "greater", "≥": "greater_equal", ">=": "greater_equal",
+    "+": "add", "-": "subtract", "*": "multiply", "·": "multiply", "/": "divide", "**": "power", "^": "power",
+}  # fmt: skip
+_TOKEN = re.compile(
+    r"\s*(?:(?P<number>\d+(?:\.\d*)?(?:[eE][+-]?\d+)?)|(?P<string>\"(?:[^\"\\]|\\.)*\"|'[^'\\]*')"
+    r"|(?P<name>\??[^\W\d]\w*'*)"
+    r"|(?P<symbol><->|<=>|->|=>|==|!=|<=|>=|&&|\|\||/\\|\\/|\*\*|[∧&∨|¬~!→↔⊕∃∀=≠<≤>≥+\-*·/^(),.:∈]))"
+)
+
+
+class Token(NamedTuple):
+    """A word of the notation and where it stands."""
+
+    kind: str
+    text: str
+    at: int
+
+
+class _Pending(NamedTuple):
+    """An operator, or an opening, that waits for what comes after it."""
+
+    kind: str
+    binds: int
+    arity: int
+    terms: tuple[Term, ...] = ()
+    at: int = 0
+
+
+def parse_expr(text: str, domains: Mapping[str, str] | None = None) -> TLExpr:
+    """Read an expression in logic notation: ``∀ ∃ ∧ ∨ ¬ → ↔ ⊕``, or ``forall exists & | ~ -> <-> xor``.
+
+    In a predicate lower-case names are variables; capitalised words, quoted text and numbers are constants; ``?X`` is a variable
+    whatever its case. A quantifier reaches as far right as it can. ``domains`` gives the domains of free variables;
+    a bound one may say its own: ``∀x∈Person. mortal(x)``.
+
+    >>> expr = parse_expr("∀x. person(x) → mortal(x)")
+    >>> expr == parse_expr("forall x. person(x) -> mortal(x)")
+    True
+    >>> print(expr)
+    ∀x. person(x) → mortal(x)
+    """
+    return _Reader(text, dict(domains or {})).read()
+
+
+class _Reader:
+    """Reads by operator precedence with a stack of its own, so that depth costs nothing."""
+
+    def __init__(self, text: str, domains: dict[str, str]) -> None:
+        self.text = text
+        self.tokens = self._tokens()
+        self.at = 0
+        self.operands: list[TLExpr] = []
+        self.waiting: list[_Pending] = []
+        self.scopes: list[dict[str, str | None]] = [dict(domains)]
+
+    def _tokens(self) -> list[Token]:
+        found: list[Token] = []
+        position, end = 0, len(self.text.rstrip())
+        while position < end:
+            match = _TOKEN.match(self.text, position)
+            if match is None:
+                skipped = len(self.text) - len(self.text[position:].lstrip())
+                self.fail(skipped, f"{self.text[skipped]!r} is not part of the notation")
+            group = match.lastgroup or ""
+            word = match.group(group)
+            found.append(Token("word" if group == "name" and word in WORDS else group, word, match.start(group)))
+            position = match.end()
+        found.append(Token("end", "", end))
+        return found
+
+    def fail(self, at: int, reason: str, *hints: str) -> NoReturn:
+        line = self.text.count("\n", 0, at) + 1
+        start = self.text.rfind("\n", 0, at) + 1
+        source = self.text[start:].split("\n", 1)[0]
+        place = SourceLocation("<expression>", line, at - start + 1)
+        raise FormatError(
+            f"cannot read the expression: {reason}", code="E603", location=place, source=source, suggestions=hints
+        )
+
+    @property
+    def token(self) -> Token:
+        return self.tokens[self.at]
+
+    def take(self) -> Token:
+        self.at += 1
+        return self.tokens[self.at - 1]
+
+    def expect(self, text: str, why: str) -> Token:
+        if self.token.text != text:
+            shown = repr(self.token.text) if self.token.kind != "end" else "the end"
+            self.fail(self.token.at, f"{text!r} is expected {why}, got {shown}")
+        return self.take()
+
+    def read(self) -> TLExpr:
+        while True:
+            if not self._operand():
+                continue  # a prefix: its operand comes next
+            while not self._operator():
+                if self.token.kind == "end":
+                    return self._finish()
+
+    def _finish(self) -> TLExpr:
+        self._reduce(-1)
+        if self.waiting:
+            opening = self.waiting[-1]
+            self.fail(
+                opening.at,
+                "this is not closed" if opening.kind in ("(", "call") else f"{opening.kind!r} is not finished",
+            )
+        return self.operands[0]
+
+    def _operand(self) -> bool:
+        """Read a prefix (False) or a whole operand (True)."""
+        token = self.take()
+        meaning = _SYMBOLS.get(token.text, "") if token.kind == "symbol" else token.text if token.kind == "word" else ""
+        if meaning == "not":
+            self.waiting.append(_Pending("not", BINDS["not"], 1, at=token.at))
+            return False
+        if meaning in QUANTIFIERS:
+            self._quantifier(meaning, token)
+            return False
+        if meaning == "subtract":
+            if self.token.kind == "number":
+                self.operands.append(TLExpr("constant", value=-_value(self.take().text)))
+                return True
+            if self.token.text == "inf":
+                self.take()
+                self.operands.append(TLExpr("constant", value=-math.inf))
+                return True
+            self.waiting.append(_Pending("negative", BINDS["negative"], 1, at=token.at))
+            return False
+        if token.text == "(":
+            self.waiting.append(_Pending("(", -2, 0, at=token.at))
+            return False
+        if token.text == "if" and token.kind == "word":
+            self.waiting.append(_Pending("if", -2, 0, at=token.at))
+            return False
+        if token.kind == "number" or token.text in ("true", "false", "inf", "nan"):
+            self.operands.append(TLExpr("constant", value=_value(token.text)))
+            return True
+        if token.kind == "name":
+            return self._named(token)
+        shown = repr(token.text) if token.kind != "end" else "the end"
+        self.fail(token.at, f"a predicate, a number or '(' is expected, got {shown}")
+
+    def _named(self, token: Token) -> bool:
+        calls = {word: kind for kind, word in CALLS.items()}
+        if token.text in calls and self.token.text == "(":
+            opening = self.take()
+            self.waiting.append(_Pending("call", -2, 1, (Term.const(calls[token.text]),), opening.at))
+            return False
+        if token.text.startswith("?"):
+            self.fail(
+                token.at, f"{token.text} is a variable, which cannot stand alone", "write it in a predicate: p(?X)"
+            )
+        terms: list[Term] = []
+        if self.token.text == "(":
+            self.take()
+            while self.token.text != ")":
+                terms.append(self._argument())
+                if self.token.text != ")":
+                    self.expect(",", f"between the arguments of {token.text}")
+            self.take()
+        self.operands.append(TLExpr("pred", name=token.text, terms=tuple(terms)))
+        return True
+
+    def _argument(self) -> Term:
+        token = self.take()
+        if token.kind == "string":
+            try:
+                text = json.loads(token.text) if token.text[0] == '"' else token.text[1:-1]
+            except ValueError:
+                self.fail(token.at, f"{token.text} has an escape that cannot be read")
+            return Term.const(text)
+        if token.kind == "number" and token.text.isdigit():
+            return Term.const(int(token.text))
+        if token.kind != "name":
+            self.fail(
+                token.at,
+                f"an argument is a variable or a constant, got {token.text!r}",
+                "formulas cannot be nested in predicates",
+            )
+        name = token.text.removeprefix("?")
+        if token.text[0] == "?" or name in self.scopes[-1] or _VARIABLE.fullmatch(name):
+            return Term.var(name, self.scopes[-1].get(name))
+        return Term.const(name)
+
+    def _quantifier(self, kind: str, opening: Token) -> None:
+        terms: list[Term] = []
+        while self.token.text != ".":
+            token = self.take()
+            if token.text == "," and terms:
+                continue
+            if token.kind != "name":
+                self.fail(token.at, f"{kind} is followed by variables and a dot, got {token.text!r}", "write ∀x. p(x)")
+            domain = None
+            if self.token.text in (":", "∈"):
+                self.take()
+                named = self.take()
+                if named.kind != "name":
+                    self.fail(named.at, "a domain is a name, as in ∀x∈Person. p(x)")
+                domain = named.text
+            terms.append(Term.var(token.text.removeprefix("?"), domain))
+        if not terms:
+            self.fail(self.token.at, f"{kind} needs a variable", "write ∀x. p(x)")
+        self.take()
+        self.waiting.append(_Pending(kind, BINDS[kind], 1, tuple(terms), opening.at))
+        self.scopes.append({**self.scopes[-1], **{str(t.name): t.domain for t in terms}})
+
+    def _operator(self) -> bool:
+        """Read what may follow an operand; True where another operand must come next."""
+        token = self.token
+        if token.kind == "end":
+            return False
+        self.take()
+        if token.text in (")", ",") or (token.kind == "word" and token.text in ("then", "else")):
+            return self._close(token)
+        kind = _SYMBOLS.get(token.text) if token.kind == "symbol" else token.text if token.kind == "word" else None
+        if kind not in CONNECTIVES + ARITHMETIC + COMPARISONS:
+            self.fail(
+                token.at,
+                f"a connective is expected before {token.text!r}",
+                *nearest(token.text, ["and", "or", "xor"])[:1],
+            )
+        level = BINDS[kind]
+        self._reduce(level + (kind in RIGHT))
+        if (
+            kind in COMPARISONS
+            and self.operands
+            and self.operands[-1].kind in COMPARISONS
+            and self.tokens[self.at - 2].text != ")"
+        ):
+            self.fail(token.at, "comparisons do not chain", "write a < b & b < c")
+        self.waiting.append(_Pending(kind, level, 2, at=token.at))
+        return True
+
+    def _close(self, token: Token) -> bool:
+        self._reduce(-1)
+        opening = self.waiting.pop() if self.waiting else _Pending("", 0, 0)
+        match (token.text, opening.kind):
+            case (")", "("):
+                return False
+            case (")", "call"):
+                self._call(opening)
+                return False
+            case (",", "call"):
+                self.waiting.append(opening._replace(arity=opening.arity + 1))
+                return True
+            case ("then", "if"):
+                self.waiting.append(opening._replace(kind="then"))
+                return True
+            case ("else", "then"):
+                self.waiting.append(_Pending("if", BINDS["if"], 3, at=opening.at))
+                return True
+        self.fail(token.at, f"{token.text!r} closes nothing here")
+
+    def _call(self, opening: _Pending) -> None:
+        kind = str(opening.terms[0].name)
+        wanted = 1 if kind in FUNCTIONS else 2
+        if opening.arity != wanted:
+            self.fail(opening.at, f"{CALLS[kind]} takes {wanted} value(s), got {opening.arity}")
+        self._make(kind, wanted)
+
+    def _reduce(self, level: int) -> None:
+        """Apply the operators that bind at least as tightly as what comes next."""
+        while self.waiting and self.waiting[-1].binds >= max(level, 0):
+            top = self.waiting.pop()
+            self._make(top.kind, top.arity, top.terms)
+            if top.kind in QUANTIFIERS:
+                self.scopes.pop()
+
+    def _make(self, kind: str, arity: int, terms: tuple[Term, ...] = ()) -> None:
+        parts = tuple(self.operands[len(self.operands) - arity :])
+        del self.operands[len(self.operands) - arity :]
+        self.operands.append(TLExpr(kind, parts, terms=terms))
+
+
+def _value(text: str) -> Any:
+    if text in ("true", "false"):
+        return text == "true"
+    return int(text) if text.isdigit() else float(text)

@@ -1,0 +1,139 @@
+"""The six logics: each a row that says what the connectives and quantifiers are, and which moves keep its meaning."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from ..errors import GraphError, nearest
+from ..ir.builder import GraphBuilder, Tensor
+
+Unary = Callable[[GraphBuilder, Tensor], Tensor]
+Binary = Callable[[GraphBuilder, Tensor, Tensor], Tensor]
+Along = Callable[[GraphBuilder, Tensor, Sequence[int]], Tensor]
+
+
+class Strategy(NamedTuple):
+    """One logic. A row like the six below makes a seventh; give it as ``strategy=`` or add it to ``STRATEGIES``.
+
+    The facts at the end default to False, which is always sound: formulas are then computed just as they are written.
+
+    >>> STRATEGIES["fuzzy_godel"].join
+    'max_min'
+    """
+
+    name: str
+    and_: Binary
+    or_: Binary
+    not_: Unary
+    join: str  # the algebra in which ∃ over ∧ is one contraction
+    forall: Along
+    imply: Binary | None = None  # None: ¬a ∨ b
+    meet: str | None = None  # the algebra in which ∀ over ∨ is one contraction, where there is one
+    residuum: str | None = None  # the algebra in which ∀ over → is one contraction, where there is one
+    boolean: bool = False  # truth values are bool
+    after: Unary | None = None  # what is done to the result of a quantifier
+    de_morgan: bool = False  # ¬ is an involution and turns ∧ into ∨ and ∃ into ∀
+    merges: bool = False  # ∃x. (a ∧ ∃y. b) is ∃x y. (a ∧ b), and p ∧ ∃x. q is ∃x. (p ∧ q)
+    splits: bool = False  # ∃x. (a ∨ b) is ∃x. a ∨ ∃x. b where x occurs in both
+    frees: bool = False  # ∃x. (p ∨ q) is p ∨ ∃x. q where x does not occur in p and its domain is not empty
+    lattice: bool = False  # ∧ distributes over ∨
+
+
+def _not(b: GraphBuilder, x: Tensor) -> Tensor:
+    return b.subtract(1.0, x)
+
+
+def _either(b: GraphBuilder, x: Tensor, y: Tensor) -> Tensor:
+    return b.subtract(b.add(x, y), b.multiply(x, y))
+
+
+def _least(b: GraphBuilder, x: Tensor, axes: Sequence[int]) -> Tensor:
+    """Return the minimum, which of nothing is true."""
+    letters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"[: len(x.shape or ())]
+    return b.einsum(f"{letters}->{''.join(c for n, c in enumerate(letters) if n not in axes)}", x, algebra="min_max")
+
+
+STRATEGIES: dict[str, Strategy] = {
+    row.name: row
+    for row in (
+        Strategy(
+            "hard_boolean",
+            and_=lambda b, x, y: b.logical_and(x, y),
+            or_=lambda b, x, y: b.logical_or(x, y),
+            not_=lambda b, x: b.logical_not(x),
+            join="boolean",
+            forall=lambda b, x, axes: b.all(x, axes),
+            boolean=True, de_morgan=True, merges=True, splits=True, frees=True, lattice=True,
+        ),
+        Strategy(
+            "fuzzy_godel",
+            and_=lambda b, x, y: b.minimum(x, y),
+            or_=lambda b, x, y: b.maximum(x, y),
+            not_=_not,
+            join="max_min",
+            forall=_least,
+            imply=lambda b, x, y: b.godel_implies(x, y),
+            meet="min_max", residuum="godel_residuum",
+            de_morgan=True, merges=True, splits=True, frees=True, lattice=True,
+        ),
+        Strategy(
+            "fuzzy_product",
+            and_=lambda b, x, y: b.multiply(x, y),
+            or_=_either,
+            not_=_not,
+            join="max_product",
+            forall=_least,
+            imply=lambda b, x, y: b.goguen_implies(x, y),
+            residuum="goguen_residuum",
+            de_morgan=True, merges=True, frees=True,
+        ),
+        Strategy(
+            "fuzzy_lukasiewicz",
+            and_=lambda b, x, y: b.lukasiewicz(x, y),
+            or_=lambda b, x, y: b.minimum(b.add(x, y), 1.0),
+            not_=_not,
+            join="lukasiewicz",
+            forall=_least,
+            de_morgan=True, merges=True, frees=True,
+        ),
+        Strategy(
+            "probabilistic",
+            and_=lambda b, x, y: b.multiply(x, y),
+            or_=_either,
+            not_=_not,
+            join="noisy_or",
+            forall=lambda b, x, axes: b.prod(x, axes),
+            de_morgan=True, splits=True,
+        ),
+        Strategy(
+            "soft_differentiable",
+            and_=lambda b, x, y: b.multiply(x, y),
+            or_=_either,
+            not_=_not,
+            join="real",
+            forall=lambda b, x, axes: b.subtract(1.0, b.sum(b.subtract(1.0, x), axes)),
+            de_morgan=True, merges=True,
+        ),
+    )
+}  # fmt: skip
+
+
+def clipped(row: Strategy) -> Strategy:
+    """Return a strategy whose quantifiers keep to 0..1; then counts no longer add up across nested quantifiers."""
+    return row._replace(after=lambda b, x: b.clip(x, 0.0, 1.0), merges=False)
+
+
+def get_strategy(strategy: str | Strategy) -> Strategy:
+    """Return a strategy by name, or the one given.
+
+    >>> get_strategy("probabilistic").join
+    'noisy_or'
+    """
+    if isinstance(strategy, Strategy):
+        return strategy
+    if strategy not in STRATEGIES:
+        raise GraphError(
+            f"there is no strategy {strategy!r}", code="E604", suggestions=nearest(str(strategy), STRATEGIES)
+        )
+    return STRATEGIES[strategy]

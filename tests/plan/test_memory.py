@@ -1,0 +1,114 @@
+"""Peak memory: what the plan says against what tracemalloc measures."""
+
+from __future__ import annotations
+
+import tracemalloc
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tensorlogic as tl
+from tensorlogic.plan.memory import peak_bytes
+
+N = 400
+WHOLE = N * N * 8
+
+
+def _chain(b: tl.GraphBuilder, x: Any) -> Any:
+    for _ in range(20):
+        x = b.tanh(x)
+    return x
+
+
+GRAPHS: dict[str, tuple[Callable[[tl.GraphBuilder, Any], Any], int]] = {  # with the peak a person would expect
+    "one result": (lambda b, x: x + 1, WHOLE),
+    "a chain needs two at a time": (_chain, 2 * WHOLE),
+    "three outputs": (lambda b, x: (x + 1, x + 2, x + 3), 3 * WHOLE),
+    "a diamond": (lambda b, x: ((y := x + 1) * 2) + (y * 3), 3 * WHOLE),
+    "matrix products": (lambda b, x: (x @ x) @ x, 2 * WHOLE),
+    "a reduction": (lambda b, x: b.sum(b.exp(x), 0), WHOLE + N * 8),
+    "views": (lambda b, x: b.exp(x.T[1:])[::-1], WHOLE - N * 8),
+    "a view keeps its source": (lambda b, x: ((x + 1)[:1], b.sum(b.exp(x + 2))), 2 * WHOLE),
+    "an outer product": (lambda b, x: b.einsum("i,j->ij", x[0], x[1]), WHOLE),
+    "a sort": (lambda b, x: b.sort(x), WHOLE),
+    "a concatenation": (lambda b, x: b.concat([x, x]), 2 * WHOLE),
+    "a scan's rows": (lambda b, x: b.scan(lambda c, r: (c + r, c), x[0], x)[1], WHOLE),
+    "a softmax": (lambda b, x: b.softmax(x), 2 * WHOLE),
+    "a body": (lambda b, x: b.cond(b.sum(x) > 0, lambda: b.exp(x + 1), lambda: x), 2 * WHOLE),
+}
+
+
+def _measured(graph: tl.EinsumGraph, x: Any) -> tuple[int, int]:
+    executor = tl.Executor()
+    executor.execute(graph, {"x": x})  # imports and plans
+    plan = executor.plan(graph, {"x": x})
+    tracemalloc.start()
+    try:
+        kept = executor.execute(graph, {"x": x})
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert len(kept) == len(graph.outputs)
+    return plan.peak_bytes, peak
+
+
+@pytest.mark.parametrize("name", GRAPHS)
+def test_planned_and_measured_peak(name: str) -> None:
+    build, expected = GRAPHS[name]
+    b = tl.GraphBuilder()
+    made = build(b, b.input("x", (N, N)))
+    graph = b.build({f"y{n}": t for n, t in enumerate(made)} if isinstance(made, tuple) else {"y": made})
+    planned, measured = _measured(graph, np.random.default_rng(0).random((N, N)))
+    assert expected * 0.9 <= planned <= expected * 1.6  # a body's result may count twice
+    assert 0.6 * planned <= measured <= 1.35 * planned
+
+
+def test_results_are_freed_while_a_plan_runs() -> None:
+    b = tl.GraphBuilder()
+    y = b.input("x", (N, N))
+    for n in range(100):
+        y = b.add(y, float(n))
+    planned, measured = _measured(b.build(y=y), np.zeros((N, N)))
+    assert planned == 2 * WHOLE
+    assert measured < 2.2 * WHOLE
+
+
+def test_nothing_is_kept_after_a_run() -> None:
+    b = tl.GraphBuilder()
+    graph = b.build(y=b.sum(b.exp(b.input("x", (N, N)) + 1)))
+    executor = tl.Executor()
+    x = np.zeros((N, N))
+    executor.execute(graph, {"x": x})
+    tracemalloc.start()
+    try:
+        for _ in range(5):
+            executor.execute(graph, {"x": x})
+        left = tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+    assert left < 100_000
+
+
+def test_an_empty_plan_and_empty_results() -> None:
+    b = tl.GraphBuilder()
+    x = b.input("x", ("n", 3), "float64")
+    assert tl.Executor().plan(b.build(y=x + 1), sizes={"n": 0}).peak_bytes == 0
+    assert tl.Executor().plan(b.build(y=x), sizes={"n": 5}).steps == ()
+
+
+def test_bodies_count_while_they_run() -> None:
+    b = tl.GraphBuilder()
+    x = b.input("x", (N, N), "float64")
+    plan = tl.Executor().plan(b.build(y=b.scan(lambda c, r: (c, b.sum(b.exp(x) * 2)), b.sum(x), x)[1]))
+    assert peak_bytes(plan) >= 2 * WHOLE
+
+
+def test_an_output_that_is_a_view_of_an_input_costs_its_copy() -> None:
+    b = tl.GraphBuilder()
+    x = b.input("x", (N, N))
+    graph = b.build(y=b.broadcast_to(x, (3, N, N)), z=x.T)
+    planned, measured = _measured(graph, np.zeros((N, N)))
+    assert measured > 3.9 * WHOLE
+    assert planned >= 3.9 * WHOLE
