@@ -22,7 +22,11 @@ def classifier() -> tl.EinsumGraph:
 
 def sum_rule() -> tl.EinsumGraph:
     """Compile the rule; the two images are constants 0 and 1 of their domain."""
-    context = tl.CompilerContext({"Image": 2, "Digit": DIGITS, "Sum": 2 * DIGITS - 1}, graphs={"digit": classifier()})
+    context = tl.CompilerContext(
+        domains={"Image": 2, "Digit": DIGITS, "Sum": 2 * DIGITS - 1},
+        predicates={"digit": ("Image", "Digit")},
+        graphs={"digit": classifier()},
+    )
     a, c = tl.variables("a c", domain="Digit")
     s = tl.variables("s", domain="Sum")
     body = tl.pred("digit", 0, a) & tl.pred("digit", 1, c) & tl.pred("adds", a, c, s)

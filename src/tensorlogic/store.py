@@ -8,6 +8,8 @@ from collections.abc import Callable, Hashable, Iterator
 from enum import Enum
 from typing import Generic, NamedTuple, TypeVar
 
+from .errors import InputError
+
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
 
@@ -63,7 +65,7 @@ class Store(Generic[K, V]):
         measure: Callable[[V], int] = lambda _: 1,
     ) -> None:
         if bound < 0:
-            raise ValueError(f"the bound of a store cannot be negative, got {bound}")
+            raise InputError(f"the bound of a store cannot be negative, got {bound}")
         self.bound, self.policy = bound, policy
         self._measure = measure
         self._entries: OrderedDict[K, tuple[V, int]] = OrderedDict()

@@ -98,7 +98,7 @@ def get_backend(backend: str | Backend) -> Backend:
     'numpy'
     """
     if not isinstance(backend, str):
-        if isinstance(backend, Backend):
+        if isinstance(backend, Backend) and not isinstance(backend, type):
             return backend
         raise BackendError(
             f"{backend!r} is not a backend",

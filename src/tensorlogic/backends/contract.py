@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from ..errors import DTypeError
 from ..ir import ops
 from ..ir.algebra import Algebra, algebra, check_domain
 from ..ir.spec import Labels
@@ -23,6 +24,9 @@ def bind_contraction(op: ops.Einsum, form: Contraction, args: Sequence[TensorTyp
     """Return the kernel of an einsum whose sizes are known."""
     row = algebra(op.algebra)
     dtype = np.dtype(result.dtype or "float64")
+    if dtype.kind in "iu" and not np.isfinite(row.zero) and any(form.sizes[x] == 0 for x in form.form.contracted):
+        raise DTypeError(f"{row.name} over no elements is {row.zero}, which {dtype} cannot hold", code="E103",
+                         suggestions=["cast the operands: b.cast(x, 'float32')"])  # fmt: skip
     prepare = [_prepared(own, kept) for own, kept in zip(form.form.inputs, form.labels, strict=True)]
     kernel: Kernel | None
     match form.kernel:
@@ -50,6 +54,17 @@ def _prepared(own: Labels, kept: Labels) -> Callable[[Array], Array]:
     """Return what takes diagonals and drops size-1 axes that broadcast; the identity where there is nothing to do."""
     if own == kept:
         return np.asarray
+    if len(set(own)) > 52:  # more than NumPy's einsum has labels
+
+        def strided(x: Array) -> Array:
+            strides = dict.fromkeys(own, 0)
+            for label, stride in zip(own, x.strides, strict=True):
+                strides[label] += stride
+            sizes = dict(zip(own, x.shape, strict=True))
+            keep = [label for label in strides if label in kept]
+            return np.lib.stride_tricks.as_strided(x, [sizes[k] for k in keep], [strides[k] for k in keep])
+
+        return strided
     number = {x: n for n, x in enumerate(dict.fromkeys(own))}
     labels = [number[x] for x in own]
     unique = list(number.values())
@@ -111,7 +126,8 @@ def _product(
     """One operand, or two that share no reduced index: reduce each alone, then combine by broadcasting."""
     output = form.form.output
     gone = {x for own in form.labels for x in own if x not in output}
-    cast = _cast(row, dtype)
+    working = np.dtype("float32") if gone and dtype == np.float16 else dtype
+    cast = _cast(row, working)
     combine = COMBINE[row.combine]
     single = len(form.labels) == 1
     shape = tuple(form.sizes[x] for x in output)
@@ -119,12 +135,13 @@ def _product(
     def product(*operands: Array) -> Array:
         parts = []
         for x, ready, own in zip(operands, prepare, form.labels, strict=True):
-            part, kept = _reduced(row, cast(ready(x)), own, gone, dtype)
+            part, kept = _reduced(row, cast(ready(x)), own, gone, working)
             part = np.asarray(part).transpose([kept.index(label) for label in output if label in kept])
             if single:
                 return part.astype(dtype, copy=False)
             parts.append(part.reshape([form.sizes[label] if label in kept else 1 for label in output]))
-        return np.broadcast_to(np.asarray(combine(*parts)), shape).astype(dtype, copy=False)
+        made = np.asarray(combine(*parts))
+        return (made if made.shape == shape else np.broadcast_to(made, shape)).astype(dtype, copy=False)
 
     return product
 

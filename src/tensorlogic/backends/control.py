@@ -24,7 +24,7 @@ _COMBINE: dict[str, Callable[[Any, Any], Any]] = {
 
 def bind_control(step: Step, run_body: RunBody) -> Kernel:
     """Return the kernel of a fixpoint, scan or cond."""
-    runs = [run_body(body) for body in step.bodies]
+    runs = [_arrays(run_body(body)) for body in step.bodies]
     match step.op:
         case Fixpoint() as loop:
             return lambda *args: _fixpoint(loop, runs[0], args, step)
@@ -35,6 +35,11 @@ def bind_control(step: Step, run_body: RunBody) -> Kernel:
             return lambda pick, *args: _several(runs[0](args) if pick else runs[1](args))
         case other:
             raise AssertionError(other)
+
+
+def _arrays(run: Run) -> Run:
+    """Give a body's results that are Python scalars the dress of arrays."""
+    return lambda values: tuple(v if hasattr(v, "dtype") else np.asarray(v) for v in run(values))
 
 
 def _several(values: Sequence[Any]) -> Any:

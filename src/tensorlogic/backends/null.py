@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from ..errors import ShapeError
 from ..ir.graph import OPS
 from ..ir.types import DTYPES, TensorType
 from ..plan.build import Pass, Step
@@ -45,4 +46,7 @@ class NullBackend:
 
 
 def _placeholder(t: TensorType) -> Any:
-    return np.broadcast_to(np.zeros((), t.dtype), tuple(int(d) for d in t.shape or ()))
+    try:
+        return np.broadcast_to(np.zeros((), t.dtype), tuple(int(d) for d in t.shape or ()))
+    except ValueError:
+        raise ShapeError(f"no array can have the shape {t.shape}", code="E001") from None

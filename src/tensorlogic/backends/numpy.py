@@ -82,7 +82,7 @@ class NumpyBackend:
 def as_numpy(value: Any, dtype: str | None) -> Array:
     """Return a value as a NumPy array in native byte order; refuse what has no numbers in it."""
     if isinstance(value, np.ndarray):
-        array: Array = value
+        array: Array = np.asarray(value)  # a matrix or a masked array is no plain array
     elif hasattr(value, "__array__") or isinstance(value, np.generic):
         array = np.asarray(value)
     elif hasattr(value, "__dlpack__"):
@@ -93,7 +93,7 @@ def as_numpy(value: Any, dtype: str | None) -> Array:
         except ValueError as error:
             raise DTypeError(f"a rectangular array is expected: {error}", code="E103") from None
         if dtype is not None and array.dtype.kind in "biuf":
-            array = array.astype(dtype)
+            array = _declared(array, dtype)
     if array.dtype.kind not in "biuf" or array.dtype.itemsize > 8:
         raise DTypeError(
             f"an array of {array.dtype} cannot be used",
@@ -101,6 +101,17 @@ def as_numpy(value: Any, dtype: str | None) -> Array:
             suggestions=["give numbers or truth values, such as np.asarray(x, dtype='float32')"],
         )
     return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
+
+
+def _declared(array: Array, dtype: str) -> Array:
+    if dtype == "bfloat16":
+        return array
+    with np.errstate(all="ignore"):
+        cast = array.astype(dtype)
+    if cast.dtype.kind != "f" and not np.array_equal(cast, array):
+        raise DTypeError(f"the values given do not all fit {dtype}", code="E103",
+                         suggestions=["give an array of the dtype that is meant"])  # fmt: skip
+    return cast
 
 
 def _sigmoid(x: Any) -> Any:
@@ -133,11 +144,16 @@ def elementwise(fn: str, args: tuple[TensorType, ...], result: TensorType) -> Ke
         function: Kernel = getattr(np, fn)
         return function
     if fn == "relu" and args[0].dtype == "bool":
-        return np.asarray
+        return np.array  # a copy
     dtype = np.dtype(result.dtype or "float64")
     if fn == "sigmoid":
         return lambda x: special(np.asarray(x, dtype))
-    if fn in ("erf", "where", "lukasiewicz", "godel_implies", "goguen_implies"):
+    if fn == "where":
+        weak = [t.weak for t in args[1:]]  # a Python scalar must fit the dtype, or NumPy says so
+        return lambda c, *xs: special(
+            c, *(np.asarray(x, dtype) if w else x for x, w in zip(xs, weak, strict=True))
+        ).astype(dtype, copy=False)
+    if fn in ("erf", "lukasiewicz", "godel_implies", "goguen_implies"):
         return lambda *args: np.asarray(special(*args)).astype(dtype, copy=False)
     return special
 
@@ -238,7 +254,9 @@ def _pad(op: ops.Pad, args: tuple[TensorType, ...], result: TensorType) -> Kerne
 
     def padded(x: Array, value: Any) -> Array:
         out = np.empty(shape, x.dtype)
-        out[...] = np.asarray(value).astype(x.dtype)
+        out[...] = fill = np.asarray(value).astype(x.dtype)
+        if x.dtype.kind in "iu" and fill != value:
+            raise OverflowError(f"the value {value} does not fit {x.dtype}")
         out[inner] = x
         return out
 
@@ -316,7 +334,8 @@ def _quantize(op: ops.Quantize, args: tuple[TensorType, ...], result: TensorType
 
     def quantize(x: Array, scale: Any, zero: Any) -> Array:
         scaled = np.rint(np.divide(x, _channel(scale, op.axis, rank), dtype=np.float64)) + _channel(zero, op.axis, rank)
-        return np.clip(np.nan_to_num(scaled, nan=0.0), info.min, info.max).astype(op.dtype)
+        whole = np.clip(np.nan_to_num(scaled, nan=0.0), info.min, info.max)
+        return np.where(whole >= info.max, info.max, whole.astype(op.dtype))  # float64 cannot hold 2^63 - 1
 
     return quantize
 

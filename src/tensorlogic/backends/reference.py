@@ -127,7 +127,8 @@ def _wrap(value: Any, dtype: np.dtype[Any]) -> Any:
 def _at(x: Array, index: Index) -> Any:
     """Read an element by a broadcast index, as a Python scalar."""
     own = index[len(index) - x.ndim :] if x.ndim else ()
-    return x[tuple(0 if n == 1 else i for i, n in zip(own, x.shape, strict=True))].item()
+    value = x[tuple(0 if n == 1 else i for i, n in zip(own, x.shape, strict=True))]
+    return value.item() if isinstance(value, np.generic) else value  # an integer beyond 64 bits stands as it is
 
 
 def _elementwise(op: ops.Elementwise, args: list[Array], types: Sequence[TensorType]) -> Array:
@@ -390,6 +391,8 @@ def _window(op: ops.Window, args: list[Array], types: Sequence[TensorType]) -> A
 
 def _pad(op: ops.Pad, args: list[Array], types: Sequence[TensorType]) -> Array:
     x, value = args[0], args[1].astype(args[0].dtype).item()
+    if x.dtype.kind in "iu" and value != args[1].item():
+        raise OverflowError(f"the value {args[1].item()} does not fit {x.dtype}")
 
     def element(index: Index) -> Any:
         source = tuple(i - low for i, (low, _) in zip(index, op.widths, strict=True))

@@ -111,7 +111,7 @@ def _sigmoid(x: float) -> float:
 
 
 SCALARS: dict[str, Callable[..., Any]] = {
-    "negative": lambda x: -x, "absolute": abs, "sign": lambda x: x if x != x or x == 0 else (1 if x > 0 else -1),
+    "negative": lambda x: -x, "absolute": abs, "sign": lambda x: x if x != x else (x > 0) - (x < 0),
     "square": lambda x: x * x, "sqrt": _guarded(math.sqrt), "exp": _guarded(math.exp), "expm1": _guarded(math.expm1),
     "reciprocal": lambda x: _divide(1.0, x) if isinstance(x, float) else int(_divide(1.0, x)) if x else 0,
     "log": _log, "log1p": _log1p, "log2": _log2, "sin": _guarded(math.sin), "cos": _guarded(math.cos),

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from ..diagnostics import SourceLocation
 from . import ops
 from .ops import Op
-from .sizes import Dim
+from .sizes import Dim, names
 from .types import TensorShape, TensorType, dtype_name
 
 if TYPE_CHECKING:
@@ -100,6 +100,13 @@ class EinsumGraph:
         from .infer import infer_graph
 
         return infer_graph(self)
+
+    @cached_property
+    def size_names(self) -> frozenset[str]:
+        """The names of sizes that the graph depends on."""
+        dims = {d for results in self.inference.types for t in results for d in t.shape or () if isinstance(d, str)}
+        inside = {n for node in self.nodes for body in bodies(node.op) for n in body.size_names}
+        return frozenset(inside).union(*(names(d) for d in dims))
 
     def type_of(self, node: int) -> TensorType:
         """Return the type of a node that has one result."""

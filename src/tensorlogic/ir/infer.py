@@ -157,6 +157,8 @@ def label_sizes(form: spec.Spec, shapes: Sequence[Sequence[Dim]], scope: Scope) 
 
 def _contraction_dtype(name: str, args: Types, scope: Scope) -> str | None:
     row = algebra(name)
+    if row.combine.endswith("implies") and len(args) != 2:
+        raise GraphError(f"{name} joins two factors, what implies and what is implied; got {len(args)}", code="E105")
     if name == "boolean":
         return "bool"
     if any(a.dtype is None for a in args):

@@ -115,7 +115,7 @@ def ufunc_dtype(ufunc: np.ufunc, types: tuple[tuple[str, bool], ...]) -> str:
         brain = False
     stand_in = [("float16", w) if d == "bfloat16" else (d, w) for d, w in types]
     if brain:  # integers do not widen bfloat16, as they would float16
-        stand_in = [("float16", w) if d in INTEGERS else (d, w) for d, w in stand_in]
+        stand_in = [("float16", w) if d in INTEGERS and not w else (d, w) for d, w in stand_in]
     operands: list[Any] = [_PYTHON[d] if w and d != "bool" else np.dtype(d) for d, w in stand_in]
     if all(isinstance(o, type) for o in operands):
         operands = [np.dtype(d) for d, _ in stand_in]

@@ -117,8 +117,6 @@ class _Lowering:
             tensor = self.b.broadcast_to(tensor, sizes)
         if self.s.boolean and not _numeric(formula.kind) and tensor.dtype != "bool":
             tensor = self.b.cast(tensor, "bool")
-        if not self.s.boolean and tensor.dtype in ("bool", None):
-            tensor = self.b.multiply(tensor, 1.0)
         return tensor
 
     def rules(self, rules: list[Rule]) -> EinsumGraph:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from ..diagnostics import SourceLocation, bytes_text
 from ..ir import ops
-from ..ir.graph import EinsumGraph, bodies
+from ..ir.graph import EinsumGraph, Scan, bodies
 from ..ir.ops import Op
 from ..ir.types import TensorType
 from ..passes.specialize import specialize
@@ -88,7 +88,7 @@ class ExecutionPlan(NamedTuple):
         for step in self.steps:
             for n, slot in enumerate(step.writes):
                 names[slot] = f"%{step.node}" + (f".{n}" if len(step.writes) > 1 else "")
-        names |= {slot: name for name, slot, _ in self.outputs if slot not in {s for _, s, _ in self.inputs}}
+        names |= {slot: name for name, slot, _ in self.outputs}
         return names | {slot: name for name, slot, _ in self.inputs}
 
     def table(self, limit: int | None = 60) -> str:
@@ -117,7 +117,8 @@ def _chosen(steps: Sequence[Step], limit: int | None) -> list[tuple[int, Step | 
     every: list[tuple[int, Step | None]] = list(enumerate(steps))
     if limit is None or len(every) <= limit:
         return every
-    return [*every[: limit // 2], (len(every) - limit, None), *every[-(limit // 2) :]]
+    half = max(0, limit) // 2
+    return [*every[:half], (len(every) - 2 * half, None), *every[len(every) - half :]]
 
 
 def _row(n: int, step: Step | None, names: Mapping[int, str]) -> list[str]:
@@ -173,6 +174,7 @@ def lay_out(graph: EinsumGraph, passes: Sequence[Pass], device: str) -> Executio
     slots = 0
     constants: list[tuple[int, Op]] = []
     made: list[tuple[int, tuple[int, ...], tuple[int, ...]]] = []
+    repeated: set[int] = set()  # views that show an element more than once, so an output must be a copy
     root: list[int] = []  # the slot whose memory a slot shares
     for i, node in enumerate(graph.nodes):
         if isinstance(node.op, ops.Item):
@@ -208,16 +210,21 @@ def lay_out(graph: EinsumGraph, passes: Sequence[Pass], device: str) -> Executio
         fresh = allocates(node.op, form)
         if (not fresh or isinstance(node.op, ops.Reshape)) and reads:
             root[writes[0]] = root[reads[0]]
+            if isinstance(node.op, ops.Broadcast | ops.Window) or reads[0] in repeated:
+                repeated.add(writes[0])
         steps.append(Step(
             i, node.op, reads, writes, tuple(sorted(dying[n])), arg_types, types[i],
             flops(node.op, arg_types, types[i], form), sum(nbytes(t) for t in types[i]) if fresh else 0, device,
             node.location, form, tuple(lay_out(b, passes, device) for b in bodies(node.op)),
         ))  # fmt: skip
     foreign = {slot for _, slot, _ in inputs} | {slot for slot, _ in constants}
+    for s in steps:
+        if s.bodies:  # a body may hand its operands through, or one result twice; a scan's rows are always new
+            foreign.update(s.writes[: s.op.carries] if isinstance(s.op, Scan) else s.writes)
     shared: set[int] = set()
     seen: set[int] = set()
     for _, slot, _ in outputs:
-        if root[slot] in foreign or root[slot] in seen:
+        if root[slot] in foreign or root[slot] in seen or slot in repeated:
             shared.add(slot)
         seen.add(root[slot])
     return ExecutionPlan(graph, inputs, outputs, tuple(constants), tuple(steps), slots, frozenset(shared))

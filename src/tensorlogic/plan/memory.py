@@ -46,7 +46,8 @@ def peak_bytes(plan: ExecutionPlan) -> int:
         alive += change[n]
         inside = max((peak_bytes(body) for body in step.bodies), default=0)
         peak = max(peak, alive + inside)
-    return peak
+    kept = alive + change[len(plan.steps)] if plan.steps else 0
+    return max(peak, kept + sum(nbytes(t) for _, slot, t in plan.outputs if slot in plan.shared))
 
 
 def largest_step(plan: ExecutionPlan) -> Step | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
+from ..errors import InputError
 from ..events import ExecutionPhase, Hook, RunRecord
 
 logger = logging.getLogger("tensorlogic")
@@ -28,11 +29,13 @@ class ExecutionContext:
     def add_hook(self, hook: Hook) -> None:
         """Attach one more hook."""
         if not isinstance(hook, Hook):
-            raise TypeError(f"a hook derives from tensorlogic.Hook, got {hook!r}")
+            raise InputError(f"a hook derives from tensorlogic.Hook, got {hook!r}")
         self.hooks.append(hook)
 
     def remove_hook(self, hook: Hook) -> None:
         """Detach a hook."""
+        if hook not in self.hooks:
+            raise InputError(f"{hook!r} is not attached", code="E301")
         self.hooks.remove(hook)
 
     def notify(self, phase: ExecutionPhase) -> None:

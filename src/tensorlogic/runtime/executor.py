@@ -7,9 +7,12 @@ from collections.abc import Iterator, KeysView, Mapping, Sequence
 from pathlib import Path
 from typing import Any, overload
 
+import msgspec
+import numpy as np
+
 from ..backends.base import Backend, BackendCapabilities, check_dtypes, get_backend
 from ..diagnostics import MemoryDiagnostic
-from ..errors import InputError, OutOfMemoryError, nearest
+from ..errors import InputError, OutOfMemoryError, TensorLogicError, nearest
 from ..events import ExecutionPhase
 from ..ir import ops
 from ..ir.graph import EinsumGraph
@@ -48,6 +51,9 @@ class Outputs(Sequence[Any]):
                 raise InputError(f"there is no output {key!r}", code="E305", suggestions=nearest(key, self._names))
             return self._values[self._names.index(key)]
         return self._values[key]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._names
 
     def __len__(self) -> int:
         return len(self._values)
@@ -103,38 +109,44 @@ class Executor:
         self, graph: EinsumGraph, inputs: Inputs | None = None, *, sizes: Mapping[str, int] | None = None
     ) -> Outputs:
         """Run a graph on inputs given by name and return its outputs."""
-        names, values = self._arrays(graph, inputs or {})
-        program = self._program(graph, names, values, sizes)
-        hooks = self.context.hooks
-        with self.backend.guard():
-            if not hooks:
-                slots = run(program, values)
-            else:
-                self.context.notify(ExecutionPhase.EXECUTION)
-                try:
-                    slots = watched(program, values, hooks)
-                except BaseException:
-                    self.context.notify(ExecutionPhase.ERROR)
-                    raise
-                self.context.notify(ExecutionPhase.COMPLETE)
-        plan, finish = program.plan, self.backend.finish
-        done = [finish(slots[slot], slot in plan.shared) for _, slot, _ in plan.outputs]
+        context = self.context
+        try:
+            names, values = self._arrays(graph, {} if inputs is None else inputs)
+            program = self._program(graph, names, values, _checked_sizes(graph, sizes))
+            context.notify(ExecutionPhase.EXECUTION)
+            with self.backend.guard():
+                slots = watched(program, values, context.hooks) if context.hooks else run(program, values)
+            plan, finish = program.plan, self.backend.finish
+            done = [finish(slots[slot], slot in plan.shared) for _, slot, _ in plan.outputs]
+        except BaseException:
+            context.notify(ExecutionPhase.ERROR)
+            raise
+        context.notify(ExecutionPhase.COMPLETE)
         return Outputs([name for name, _, _ in plan.outputs], done)
 
     def plan(
         self, graph: EinsumGraph, inputs: Inputs | None = None, *, sizes: Mapping[str, int] | None = None
     ) -> ExecutionPlan:
         """Return the plan for given inputs; without them, for the declared types, ``sizes`` and float32 by default."""
-        given = inputs or {}
+        given = {} if inputs is None else inputs
+        _check_call(graph, given)
         types: dict[str, TensorType] = {}
         _check_names(graph, given, required=False)
+        sizes = _checked_sizes(graph, sizes)
+        known = dict(sizes or {})
+        for name, value in given.items():
+            declared = graph.type_of(graph.inputs[name]).shape
+            if declared is not None and len(declared) == len(np.shape(value)):
+                for d, actual in zip(declared, np.shape(value), strict=True):
+                    if isinstance(d, str):
+                        known.setdefault(d, actual)
         for name, node in graph.inputs.items():
             op = graph.nodes[node].op
             assert isinstance(op, ops.Input)
             if name in given:
                 types[name] = _type(self.backend.asarray(given[name], op.dtype))
             elif op.shape is not None:
-                shape = TensorShape(evaluate(d, sizes or {}) for d in op.shape)
+                shape = TensorShape(evaluate(d, known) for d in op.shape)
                 if not shape.is_static:
                     unknown = next(d for d in shape if isinstance(d, str))
                     raise InputError(
@@ -158,14 +170,18 @@ class Executor:
         return self._programs.stats()
 
     def _arrays(self, graph: EinsumGraph, inputs: Inputs) -> tuple[list[str], list[Any]]:
-        if not isinstance(inputs, Mapping):
-            raise InputError(f"inputs must be a mapping of names to arrays, got {type(inputs).__name__}", code="E301",
-                             suggestions=['write {"x": array}'])  # fmt: skip
+        _check_call(graph, inputs)
         if inputs.keys() != graph.inputs.keys():
             _check_names(graph, inputs, required=True)
-        asarray, nodes = self.backend.asarray, graph.nodes
         names = list(graph.inputs)
-        return names, [asarray(inputs[n], nodes[i].op.dtype) for n, i in graph.inputs.items()]  # type: ignore[attr-defined]
+        return names, [self._given(n, inputs[n], graph.nodes[i].op.dtype) for n, i in graph.inputs.items()]  # type: ignore[attr-defined]
+
+    def _given(self, name: str, value: Any, dtype: str | None) -> Any:
+        try:
+            return self.backend.asarray(value, dtype)
+        except TensorLogicError as error:
+            found = error.diagnostic
+            raise type(error).of(msgspec.structs.replace(found, message=f"input {name!r}: {found.message}")) from None
 
     def _program(
         self, graph: EinsumGraph, names: list[str], values: list[Any], sizes: Mapping[str, int] | None
@@ -212,11 +228,43 @@ def available_memory() -> int:
     if info.exists():
         for line in info.read_text().splitlines():
             if line.startswith("MemAvailable:"):
-                return int(line.split()[1]) * 1024
+                return min(int(line.split()[1]) * 1024, _container_memory())
     try:
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (AttributeError, ValueError, OSError):
         return 1 << 62  # nobody can say: leave it to the allocator
+
+
+def _container_memory() -> int:
+    """Return what a container's limit leaves, where there is one."""
+    limit, used = Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory.current")
+    if limit.exists() and used.exists() and (text := limit.read_text().strip()).isdigit():
+        return max(0, int(text) - int(used.read_text()))
+    return 1 << 62
+
+
+def _check_call(graph: object, inputs: object) -> None:
+    if not isinstance(graph, EinsumGraph):
+        raise InputError(f"an EinsumGraph is expected, got {type(graph).__name__}", code="E301",
+                         suggestions=["build one: b.build(y=y)"])  # fmt: skip
+    if not isinstance(inputs, Mapping):
+        raise InputError(f"inputs must be a mapping of names to arrays, got {type(inputs).__name__}", code="E301",
+                         suggestions=['write {"x": array}'])  # fmt: skip
+
+
+def _checked_sizes(graph: EinsumGraph, sizes: Mapping[str, int] | None) -> Mapping[str, int] | None:
+    if sizes is None:
+        return None
+    if not isinstance(sizes, Mapping):
+        raise InputError(f"sizes= must be a mapping of names to integers, got {type(sizes).__name__}", code="E301")
+    for name, value in sizes.items():
+        if not isinstance(name, str) or not isinstance(value, str | int | float | np.integer):
+            raise InputError(f"sizes= must map names to integers, got {name!r}: {value!r}", code="E301")
+        if name not in graph.size_names:
+            raise InputError(
+                f"the graph has no size {name!r}", code="E304", suggestions=nearest(name, graph.size_names)
+            )
+    return sizes
 
 
 def _type(value: Any) -> TensorType:

@@ -92,31 +92,31 @@ def run(
     slots = program.template.copy()
     for (_, slot, _), value in zip(program.plan.inputs, inputs, strict=True):
         slots[slot] = value
+    if record is not None:
+        _run_watched(program, slots, record, live)
+        return slots
     entry: _Bound | None = None
     try:
-        if record is None:
-            for entry in program.bound:
-                _, kernel, arity, a, b, out, frees = entry
-                if arity == 2:
-                    value = kernel(slots[a], slots[b])
-                elif arity == 1:
-                    value = kernel(slots[a])
-                else:
-                    value = kernel(*[slots[i] for i in a])
-                if type(out) is int:
-                    slots[out] = value
-                else:
-                    for slot, part in zip(out, value, strict=True):
-                        slots[slot] = part
-                for slot in frees:
-                    slots[slot] = None
-        else:
-            _run_watched(program, slots, record, live)
+        for entry in program.bound:
+            _, kernel, arity, a, b, out, frees = entry
+            if arity == 2:
+                value = kernel(slots[a], slots[b])
+            elif arity == 1:
+                value = kernel(slots[a])
+            else:
+                value = kernel(*[slots[i] for i in a])
+            if type(out) is int:
+                slots[out] = value
+            else:
+                for slot, part in zip(out, value, strict=True):
+                    slots[slot] = part
+            for slot in frees:
+                slots[slot] = None
     except TensorLogicError as error:
         raise error.at(entry.step.location if entry else None) from error.__cause__
     except Exception as error:
-        step = entry.step if entry else program.bound[len(record or ()) // 3].step
-        raise _failed(step, slots, error) from error
+        assert entry is not None
+        raise _failed(entry.step, slots, error) from error
     return slots
 
 
@@ -125,7 +125,12 @@ def _run_watched(program: Program, slots: list[Any], record: list[int], live: Se
     for n, (step, kernel, _, _, _, out, frees) in enumerate(program.bound):
         args = [slots[i] for i in step.reads]
         start = clock()
-        value = kernel(*args)
+        try:
+            value = kernel(*args)
+        except TensorLogicError as error:
+            raise error.at(step.location) from error.__cause__
+        except Exception as error:
+            raise _failed(step, slots, error) from error
         end = clock()
         note((n, start, end))
         values = (value,) if type(out) is int else tuple(value)

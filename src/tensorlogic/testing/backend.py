@@ -10,7 +10,7 @@ import numpy as np
 
 from ..backends.base import Backend
 from ..backends.reference import evaluate
-from ..errors import TensorLogicError
+from ..errors import InputError, TensorLogicError
 from ..ir.graph import EinsumGraph
 from ..runtime.executor import Executor
 from ..runtime.protocols import TlExecutor
@@ -73,6 +73,8 @@ class BackendTestAdapter:
     ) -> ConformanceReport:
         """Run the cases and return how they went."""
         announced = xfail or {}
+        include = (include,) if isinstance(include, str) else include
+        exclude = (exclude,) if isinstance(exclude, str) else exclude
         results = []
         for case in cases(full=full):
             if not _matches(case.name, include) or _matches(case.name, exclude):
@@ -83,6 +85,9 @@ class BackendTestAdapter:
                 results.append(CaseResult(case.name, "passed" if why is None else "xpassed", why or ""))
             else:
                 results.append(CaseResult(case.name, "failed" if why is None else "xfailed", why or problem))
+        if not results:
+            raise InputError(f"no case matches include={list(include)} and exclude={list(exclude)}", code="E301",
+                             suggestions=["names look like 'einsum/ij,jk->ik/real/float64'"])  # fmt: skip
         return ConformanceReport(tuple(results))
 
     def check(self, case: Case) -> str | None:
@@ -95,6 +100,10 @@ class BackendTestAdapter:
             return f"{type(error).__name__}: {error}"
         except Exception as error:  # whatever a third party's backend raises is a failed case, not the end of the run
             return f"{type(error).__name__}: {error}"
+        try:
+            actual = list(actual)
+        except TypeError:
+            return f"execute returned {type(actual).__name__}, expected a sequence of outputs"
         if len(actual) != len(expected):
             return f"{len(actual)} outputs, expected {len(expected)}"
         for (name, want), got in zip(expected.items(), actual, strict=True):
@@ -124,7 +133,11 @@ def difference(got: Any, want: Any) -> str | None:
     if tolerance:
         with np.errstate(all="ignore"):
             scale = np.maximum(1, np.abs(want))
-            near = (got == want) | (np.abs(got - want) <= tolerance * scale) | (np.isnan(got) & np.isnan(want))
+            near = (
+                (got == want)
+                | (np.isfinite(want) & (np.abs(got - want) <= tolerance * scale))
+                | (np.isnan(got) & np.isnan(want))
+            )
     else:
         near = got == want
     if np.all(near):
