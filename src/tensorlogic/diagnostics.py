@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import linecache
+import os
 import sys
 from collections.abc import Iterator, Sequence
 from enum import IntEnum
@@ -12,7 +13,7 @@ from types import CodeType
 
 import msgspec
 
-_PACKAGE = str(Path(__file__).resolve().parent)
+_PACKAGE = str(Path(__file__).resolve().parent) + os.sep
 
 
 class Severity(IntEnum):
@@ -57,7 +58,7 @@ class SourceLocation(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unk
         return ":".join(parts) + (f" (rule {self.rule})" if self.rule else "")
 
 
-_places: dict[tuple[CodeType, int], SourceLocation] = {}
+_places: dict[tuple[str, CodeType, int], SourceLocation] = {}  # equal code may stand in two files
 
 
 def caller() -> SourceLocation | None:
@@ -67,11 +68,14 @@ def caller() -> SourceLocation | None:
         if frame.f_back is None:
             return None
         frame = frame.f_back
-    key = (frame.f_code, frame.f_lasti)
+    key = (frame.f_code.co_filename, frame.f_code, frame.f_lasti)
     place = _places.get(key)
     if place is None:
         line, _, column, _ = next(islice(frame.f_code.co_positions(), frame.f_lasti // 2, None))
-        place = SourceLocation(frame.f_code.co_filename, line or frame.f_lineno, None if column is None else column + 1)
+        file, number = frame.f_code.co_filename, line or frame.f_lineno
+        if column:  # Python counts bytes
+            column = len(linecache.getline(file, number).encode()[:column].decode(errors="replace")) or column
+        place = SourceLocation(file, number, None if column is None else column + 1)
         if len(_places) < 100_000:  # a program that makes code without end should not fill memory
             _places[key] = place
     return place

@@ -65,12 +65,12 @@ class Store(Generic[K, V]):
         measure: Callable[[V], int] = lambda _: 1,
     ) -> None:
         if bound < 0:
-            raise InputError(f"the bound of a store cannot be negative, got {bound}")
+            raise InputError(f"the bound of a store cannot be negative, got {bound}", code="E301")
         self.bound, self.policy = bound, policy
         self._measure = measure
         self._entries: OrderedDict[K, tuple[V, int]] = OrderedDict()
         self._uses: dict[K, int] = {}
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a value that goes may look into the store
         self._size = self._hits = self._misses = self._evictions = 0
 
     def get(self, key: K) -> V | None:

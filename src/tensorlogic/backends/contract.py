@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import DTypeError
 from ..ir import ops
 from ..ir.algebra import Algebra, algebra, check_domain
 from ..ir.spec import Labels
@@ -24,9 +23,6 @@ def bind_contraction(op: ops.Einsum, form: Contraction, args: Sequence[TensorTyp
     """Return the kernel of an einsum whose sizes are known."""
     row = algebra(op.algebra)
     dtype = np.dtype(result.dtype or "float64")
-    if dtype.kind in "iu" and not np.isfinite(row.zero) and any(form.sizes[x] == 0 for x in form.form.contracted):
-        raise DTypeError(f"{row.name} over no elements is {row.zero}, which {dtype} cannot hold", code="E103",
-                         suggestions=["cast the operands: b.cast(x, 'float32')"])  # fmt: skip
     prepare = [_prepared(own, kept) for own, kept in zip(form.form.inputs, form.labels, strict=True)]
     kernel: Kernel | None
     match form.kernel:
@@ -278,10 +274,12 @@ def _blocked(
     row: Algebra, form: Contraction, prepare: Sequence[Callable[[Array], Array]], dtype: np.dtype[Any]
 ) -> Kernel:
     """Any algebra and any number of operands, a block of the whole index space at a time."""
-    output = form.form.output
-    gone = form.form.contracted
-    space = (*output, *gone)
+    wide = {x for x, n in form.sizes.items() if n != 1}  # axes of size 1 only count against NumPy's limit of 64
+    output = tuple(x for x in form.form.output if x in wide)
+    space = (*output, *(x for x in form.form.contracted if x in wide))
     shape = [form.sizes[x] for x in space]
+    final = [form.sizes[x] for x in form.form.output]
+    owned = [tuple(x for x in own if x in wide) for own in form.labels]
     reduced = tuple(range(len(output), len(space)))
     working = np.dtype("float32") if dtype == np.float16 else dtype
     reduce, merge, cast = _reducer(row, working), _MERGE[row.reduce], _cast(row, working)
@@ -289,20 +287,21 @@ def _blocked(
     def contract(*operands: Array) -> Array:
         out = np.full(shape[: len(output)], row.zero, working)
         if 0 in shape:
-            return out.astype(dtype, copy=False)
+            return out.astype(dtype, copy=False).reshape(final)
         parts = [
-            _spread(cast(ready(x)), own, space) for x, ready, own in zip(operands, prepare, form.labels, strict=True)
+            _spread(cast(ready(x)).reshape([form.sizes[label] for label in own]), own, space)
+            for x, ready, own in zip(operands, prepare, owned, strict=True)
         ]
         for block in _blocks(shape):
             term = _joined(row, [_cut(x, block) for x in parts])
             term = np.broadcast_to(term, [s.stop - s.start for s in block])
-            value = reduce(term, reduced) if reduced else term
+            value = reduce(term, reduced) if reduced or row.reduce == "noisy_or" else term
             target = block[: len(output)]
             if all(s.start == 0 for s in block[len(output) :]):
                 out[target] = value
             else:
                 out[target] = merge(out[target], value)
-        return out.astype(dtype, copy=False)
+        return out.astype(dtype, copy=False).reshape(final)
 
     return contract
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from hashlib import blake2b
 from typing import Any, NoReturn
 
 import numpy as np
@@ -107,7 +108,7 @@ class Tensor:
     @property
     def T(self) -> Tensor: return self.builder.transpose(self)  # noqa: N802
     def reshape(self, *shape: Any) -> Tensor: return self.builder.reshape(self, shape[0] if len(shape) == 1 and isinstance(shape[0], Sequence) and not isinstance(shape[0], str) else shape)
-    def transpose(self, *order: int) -> Tensor: return self.builder.transpose(self, order or None)
+    def transpose(self, *order: Any) -> Tensor: return self.builder.transpose(self, order[0] if len(order) == 1 and isinstance(order[0], Sequence) else order or None)
     def sum(self, axis: Any = None, *, keepdims: bool = False) -> Tensor: return self.builder.sum(self, axis, keepdims=keepdims)
     def mean(self, axis: Any = None, *, keepdims: bool = False) -> Tensor: return self.builder.mean(self, axis, keepdims=keepdims)
     def max(self, axis: Any = None, *, keepdims: bool = False) -> Tensor: return self.builder.max(self, axis, keepdims=keepdims)
@@ -153,12 +154,15 @@ class GraphBuilder(Layers[Tensor]):
         """Declare an input. Sizes are integers or names; None is any size; no shape at all is any rank."""
         if not isinstance(name, str) or not name:
             raise GraphError(f"an input needs a name, got {name!r}", code="E107")
-        if isinstance(shape, str | int):
+        if shape is not None and (isinstance(shape, str) or not isinstance(shape, Sequence)):
             raise GraphError(f"the shape of input {name!r} must be a sequence, got {shape!r}", code="E001",
                              suggestions=[f"write ({shape!r},)"])  # fmt: skip
         sizes = None
         if shape is not None:
-            sizes = tuple(dim(f"{_identifier(name)}.{a}" if d is None else d) for a, d in enumerate(shape))
+            word = _identifier(name)  # where that is not the name itself, a digest keeps two names apart
+            if word != name or len(word) > 100:
+                word = f"{word[:100]}.{blake2b(name.encode(errors='replace'), digest_size=3).hexdigest()}"
+            sizes = tuple(dim(f"{word}.{a}" if d is None else d) for a, d in enumerate(shape))
         if self._scope.parent is not None:
             raise GraphError("inputs are declared outside of bodies", code="E107")
         op = ops.Input(name, sizes, None if dtype is None else dtype_name(dtype))
@@ -279,6 +283,9 @@ class GraphBuilder(Layers[Tensor]):
 
     def build(self, outputs: Mapping[str, Tensor] | None = None, /, **named: Tensor) -> EinsumGraph:
         """Return the graph of the given outputs: ``build(y=y)``, or a mapping for names that are not identifiers."""
+        if outputs is not None and not (isinstance(outputs, Mapping) and all(isinstance(n, str) for n in outputs)):
+            raise GraphError(f"outputs are a mapping of names to tensors, got {outputs!r}", code="E106",
+                             suggestions=["b.build(y=y), or b.build({'y': y})"])  # fmt: skip
         wanted = {**(outputs or {}), **named}
         if self._scope.parent is not None:
             raise GraphError("build cannot be called inside a body", code="E106")
@@ -344,7 +351,11 @@ class GraphBuilder(Layers[Tensor]):
         """
         carries = [self._typed(x) for x in init]
         graph, captures = self._body(body, [(f"c{n}", t.type) for n, t in enumerate(carries)])
-        op = Fixpoint(graph, combine, float(tolerance), limit)
+        if not isinstance(tolerance, int | float) or not hasattr(limit, "__index__"):
+            raise GraphError(
+                f"a fixpoint's tolerance and limit are numbers, got {tolerance!r} and {limit!r}", code="E105"
+            )
+        op = Fixpoint(graph, combine, float(tolerance), int(limit))
         if op.carries != len(carries):
             raise GraphError(f"the body returns {op.carries} tensors for {len(carries)} carries", code="E105")
         results = self.apply_many(op, *carries, *captures)

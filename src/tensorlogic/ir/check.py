@@ -9,7 +9,7 @@ from ..diagnostics import Diagnostic
 from ..errors import FormatError, GraphError, ShapeError, TensorLogicError
 from . import ops
 from .builder import MAX_BODY_DEPTH
-from .graph import Cond, EinsumGraph, Fixpoint, Node, Scan, bodies
+from .graph import OPS, Cond, EinsumGraph, Fixpoint, Node, Scan, bodies
 from .infer import Scope, node_types
 from .ops import Op
 from .sizes import Dim, dim
@@ -59,10 +59,26 @@ def _check(graph: EinsumGraph, path: str, depth: int, found: list[Diagnostic]) -
     inputs: dict[str, int] = {}
     for i, node in enumerate(graph.nodes):
         op, where = node.op, f"{path}.nodes[{i}]"
+        if type(op) not in _KINDS:
+            found.append(
+                _problem(
+                    None, "E208", f"node %{i} holds {op!r}, which is no operation", where, "use tensorlogic.ir.ops"
+                )
+            )
+            continue
+        if _odd_tuples(op):
+            message = f"{_called(node, i)} has ranges or widths of the wrong length"
+            found.append(
+                _problem(node, "E208", message, where, "a range is (start, count, step), a width (before, after)")
+            )
+            continue
         for n, a in enumerate(node.args):
-            if 0 <= a < i:
+            if type(a) is not int:
+                message = f"{_called(node, i)} reads {a!r}, which is no node number"
+                found.append(_problem(node, "E201", message, f"{where}.args[{n}]", "arguments are integers"))
+            elif 0 <= a < i:
                 continue
-            if 0 <= a < count:
+            elif 0 <= a < count:
                 message = f"{_called(node, i)} reads " + ("itself" if a == i else f"%{a}, which comes later")
                 found.append(_problem(node, "E202", message, f"{where}.args[{n}]", "a node reads only earlier nodes"))
             else:
@@ -114,6 +130,19 @@ def _check(graph: EinsumGraph, path: str, depth: int, found: list[Diagnostic]) -
         elif (results := _results(graph.nodes[i].op)) != 1:
             message = f"output {name!r} is {_called(graph.nodes[i], i)}, which has {results} results"
             found.append(_problem(graph.nodes[i], "E203", message, where, "choose one of them with an item node"))
+
+
+_KINDS = frozenset(OPS.values())
+
+
+def _odd_tuples(op: Op) -> bool:
+    match op:
+        case ops.Slice():
+            return any(len(r) != 3 for r in op.ranges)
+        case ops.Pad():
+            return any(len(w) != 2 for w in op.widths)
+        case _:
+            return False
 
 
 def _called(node: Node, i: int) -> str:

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..diagnostics import SourceLocation
+from ..errors import DTypeError, GraphError
 from . import ops
 from .ops import Op
 from .sizes import Dim, names
@@ -78,6 +79,13 @@ class EinsumGraph:
         given = constants or {}
         used = [n.op.digest for n in self.nodes if isinstance(n.op, ops.Constant)]
         self.constants: dict[str, Array] = {d: given[d] for d in used if d in given}
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if name in ("nodes", "outputs", "constants") and name in self.__dict__:
+            raise GraphError(
+                f"a graph does not change; its {name} are fixed", code="E106", suggestions=["build another"]
+            )
+        super().__setattr__(name, value)
 
     @cached_property
     def inputs(self) -> dict[str, int]:
@@ -148,6 +156,8 @@ class EinsumGraph:
 
     def __setstate__(self, state: tuple[Any, ...]) -> None:
         self.nodes, self.outputs, self.constants = state
+        for array in self.constants.values():
+            array.setflags(write=False)
 
     def to_text(self, *, inline: bool = True) -> str:
         """Return text that :meth:`from_text` reads back; with ``inline=False`` large constants are only named."""
@@ -300,7 +310,10 @@ def constant_op(array: Array) -> ops.Constant:
 
 def frozen_copy(value: object) -> Array:
     """Return a read-only copy of an array, in C order and native byte order, so that its digest stays true."""
-    array = np.asarray(value)
+    try:
+        array = np.asarray(value)
+    except ValueError as error:
+        raise DTypeError(f"a rectangular array is expected: {error}", code="E103") from None
     name = dtype_name(array.dtype)
     copy = np.array(array, dtype=np.dtype(name), order="C", copy=True)
     copy.setflags(write=False)

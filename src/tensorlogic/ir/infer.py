@@ -7,6 +7,7 @@ equality is noted; it is checked when the inputs are bound. Only a literal 1 bro
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from operator import index
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -86,6 +87,8 @@ def infer_graph(graph: EinsumGraph, inputs: Mapping[str, TensorType] | None = No
 
 def node_types(op: Op, args: Sequence[Results], scope: Scope) -> Results:
     """Return the types of an operation's results, or raise what is wrong with its operands."""
+    if type(op) not in _RULES and not isinstance(op, ops.Item):
+        raise GraphError(f"{op!r} is not an operation", code="E105")
     if op.arity is not None and op.arity != len(args):
         raise GraphError(f"{op.name} takes {op.arity} operand(s), got {len(args)}", code="E105")
     if isinstance(op, ops.Item):
@@ -122,6 +125,8 @@ def _literal(op: ops.Literal, args: Types, scope: Scope) -> Results:
 
 
 def _iota(op: ops.Iota, args: Types, scope: Scope) -> Results:
+    if op.dtype == "bool":
+        raise DTypeError("iota counts, which bool cannot do", code="E103", suggestions=["use 'int64'"])
     return (TensorType(TensorShape([op.size]), dtype_name(op.dtype)),)
 
 
@@ -175,15 +180,22 @@ def _contraction_dtype(name: str, args: Types, scope: Scope) -> str | None:
 
 def _einsum(op: ops.Einsum, args: Types, scope: Scope) -> Results:
     form = spec.parse(op.spec)
-    dtype = _contraction_dtype(op.algebra, args, scope)
     if len(form.inputs) != len(args):
         spec.expand(form, (0,) * len(args))  # raises the error that says so
+    dtype = _contraction_dtype(op.algebra, args, scope)
     shapes = [a.shape for a in args]
     if any(s is None for s in shapes):
         return (TensorType(None, dtype),)
     known = [s for s in shapes if s is not None]
     full = spec.expand(form, tuple(len(s) for s in known))
     sizes = label_sizes(full, known, scope)
+    row = algebra(op.algebra)
+    if row.zero in (np.inf, -np.inf) and dtype in INTEGERS and any(sizes[x] == 0 for x in full.contracted):
+        raise ShapeError(
+            f"{op.algebra} over no elements is {row.zero}, which {dtype} does not have",
+            code="E001",
+            suggestions=["cast the operands first: b.cast(x, 'float64')"],
+        )
     return (TensorType(TensorShape(sizes[label] for label in full.output), dtype),)
 
 
@@ -255,6 +267,10 @@ def _broadcast_all(shapes: Sequence[TensorShape], what: str, scope: Scope) -> Te
 
 def normal_axis(axis: int, rank: int, what: str) -> int:
     """Return an axis counted from the front, or raise where there is no such axis."""
+    try:
+        axis = index(axis)
+    except TypeError:
+        raise ShapeError(f"{what}: an axis must be an integer, got {axis!r}", code="E001") from None
     if not -rank <= axis < rank:
         raise ShapeError(
             f"{what}: there is no axis {axis} in a tensor of {rank} axes",

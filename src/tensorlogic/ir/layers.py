@@ -89,8 +89,11 @@ class Layers(TensorMethods[T], Generic[T]):
         """Scaled dot-product attention over (..., positions, features); mask is true where attending is allowed."""
         width = self._shape(query, "attention")[-1]
         scores = self.einsum("...qd,...kd->...qk", query, key)
-        root = math.sqrt(width) if isinstance(width, int) else self.sqrt(self.cast(self._size(query, -1), "float32"))
-        scores = self.divide(scores, root)
+        if isinstance(width, int):
+            scores = self.divide(scores, math.sqrt(width))
+        else:  # count in the query's own dtype, whatever that will be; a NaN there is one in its scores anyway
+            ones = self.maximum(self.minimum(query, 1), 1)
+            scores = self.divide(scores, self.sqrt(self.sum(ones, -1, keepdims=True)))
         if mask is not None:
             scores = self.where(mask, scores, -math.inf)
         return self.einsum("...qk,...kd->...qd", self.softmax(scores), value)

@@ -5,12 +5,14 @@ Whoever can apply one operation to operands gets all of it; the graph builder is
 
 from __future__ import annotations
 
+import operator
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any, Generic, TypeVar
 
-from ..errors import GraphError, ShapeError
+from ..errors import GraphError, ShapeError, SpecError
 from . import ops, spec
+from .algebra import algebra as lookup
 from .infer import normal_axis
 from .sizes import Dim, add, dim, floordiv, sub
 from .types import TensorShape, dtype_name
@@ -53,16 +55,22 @@ class TensorMethods(ABC, Generic[T]):
         if isinstance(equation, str):
             form = spec.parse(equation)
         else:
+            if isinstance(equation, bytes) or not isinstance(equation, Sequence):
+                raise SpecError(f"an einsum spec is text or lists of integers, got {equation!r}", code="E101",
+                                suggestions=["write 'ij,jk->ik'"])  # fmt: skip
             lists = list(equation)
             given = len(lists) > len(operands)
             form = spec.from_integers(lists[:-1] if given else lists, lists[-1] if given else None)
-        return self.apply(ops.Einsum(str(form), algebra), *operands)
+        return self.apply(ops.Einsum(str(form), lookup(algebra).name), *operands)
 
     def matmul(self, a: Any, b: Any) -> T:
         """Multiply matrices as NumPy's ``@`` does, vectors and batches included."""
         left, right = self._rank(a, "matmul"), self._rank(b, "matmul")
         if left == 0 or right == 0:
             raise ShapeError("matmul does not take scalars", code="E001", suggestions=["use multiply"])
+        inner = (self._shape(a, "matmul")[-1], self._shape(b, "matmul")[-1 if right == 1 else -2])
+        if inner[0] != inner[1] and 1 in inner:  # an einsum would broadcast it
+            raise ShapeError(f"matmul: the inner sizes are {inner[0]} and {inner[1]}", code="E001")
         batch = "..." if max(left, right) > 2 else ""
         first, second = ("j" if left == 1 else f"{batch}ij"), ("j" if right == 1 else f"{batch}jk")
         output = batch + ("" if left == 1 else "i") + ("" if right == 1 else "k")
@@ -150,7 +158,7 @@ class TensorMethods(ABC, Generic[T]):
         axes = None if axis is None else tuple(axis) if isinstance(axis, Sequence) else (axis,)
         shape = self.shape_of(x)
         if axes is not None and shape is not None:
-            axes = tuple(normal_axis(a, len(shape), kind) for a in axes)
+            axes = tuple(normal_axis(a, len(shape), kind) for a in axes)  # a word fails here, letter by letter
             axes = tuple(sorted(axes))
         return self.apply(ops.Reduce(kind, axes, keepdims), x)
 
@@ -202,11 +210,12 @@ class TensorMethods(ABC, Generic[T]):
         keys = list(key) if isinstance(key, tuple) else [key]
         shape = self._shape(x, "indexing")
         taken = sum(k is not None and k is not Ellipsis for k in keys)
-        if keys.count(Ellipsis) > 1 or taken > len(shape):
+        dots = [n for n, k in enumerate(keys) if k is Ellipsis]  # by identity: == on a tensor adds a node
+        if len(dots) > 1 or taken > len(shape):
             raise ShapeError(f"index {key!r} does not fit shape {shape}", code="E001")
-        if Ellipsis not in keys:
+        if not dots:
             keys.append(Ellipsis)
-        at = keys.index(Ellipsis)
+        at = dots[0] if dots else len(keys) - 1
         keys[at : at + 1] = [slice(None)] * (len(shape) - taken)
         ranges: list[tuple[Dim, Dim, int]] = []
         result: list[Dim] = []
@@ -227,12 +236,17 @@ class TensorMethods(ABC, Generic[T]):
 
     def reshape(self, x: Any, shape: Sequence[Dim]) -> T:
         """Give the elements another shape; one size may be -1."""
+        if isinstance(shape, str) or not isinstance(shape, Sequence):
+            raise ShapeError(f"reshape: a shape must be a sequence, got {shape!r}", code="E001",
+                             suggestions=[f"write ({shape!r},)"])  # fmt: skip
         sizes = tuple(-1 if d == -1 else dim(d) for d in shape)
         return self.apply(ops.Reshape(sizes), x)
 
     def transpose(self, x: Any, order: Sequence[int] | None = None) -> T:
         """Reorder the axes; reverse them when no order is given."""
         rank = self._rank(x, "transpose")
+        if order is not None and not isinstance(order, Sequence):
+            raise ShapeError(f"transpose: an order must be a sequence of axes, got {order!r}", code="E001")
         axes = range(rank)[::-1] if order is None else [normal_axis(a, rank, "transpose") for a in order]
         return self.apply(ops.Transpose(tuple(axes)), x)
 
@@ -258,11 +272,18 @@ class TensorMethods(ABC, Generic[T]):
 
     def window(self, x: Any, axis: int, size: Dim, *, step: int = 1, dilation: int = 1) -> T:
         """Return all windows along an axis as one more axis at the end."""
-        return self.apply(ops.Window(self._axis(x, axis, "window"), dim(size), step, dilation), x)
+        if not (hasattr(step, "__index__") and hasattr(dilation, "__index__")):
+            raise ShapeError(f"window: step and dilation are integers, got {step!r} and {dilation!r}", code="E001")
+        return self.apply(ops.Window(self._axis(x, axis, "window"), dim(size), int(step), int(dilation)), x)
 
     def pad(self, x: Any, widths: Sequence[tuple[int, int]], value: Any = 0) -> T:
         """Surround with a value; ``widths`` holds (before, after) for every axis."""
-        return self.apply(ops.Pad(tuple((int(a), int(b)) for a, b in widths)), x, value)
+        try:
+            pairs = tuple((operator.index(a), operator.index(b)) for a, b in widths)
+        except (TypeError, ValueError):
+            raise ShapeError(f"pad takes (before, after) for every axis, got {widths!r}", code="E001",
+                             suggestions=["write [(1, 1), (0, 0)]"]) from None  # fmt: skip
+        return self.apply(ops.Pad(pairs), x, value)
 
     def concat(self, tensors: Sequence[Any], axis: int = 0) -> T:
         """Join tensors end to end along an axis."""
@@ -305,19 +326,21 @@ def _range(key: Any, size: Dim, axis: int) -> tuple[Dim, Dim, int]:
     """Turn one index of NumPy's basic indexing into (start, count, step)."""
     if not isinstance(key, slice):
         if isinstance(key, bool) or not hasattr(key, "__index__"):
-            raise ShapeError(
-                f"index {key!r} on axis {axis} is not an integer or a slice",
-                code="E001",
-                suggestions=["use b.gather(x, indices, axis) for an array of indices"],
-            )
-        place = int(key.__index__())
+            raise _no_index(key, axis)
+        try:
+            place = int(key.__index__())
+        except TypeError:
+            raise _no_index(key, axis) from None
         if isinstance(size, int) and not -size <= place < size:
             raise ShapeError(f"index {place} is out of range for axis {axis} of size {size}", code="E001")
         return (place if place >= 0 else add(size, place), 1, 1)
-    step = 1 if key.step is None else int(key.step)
+    for part in (key.start, key.stop, key.step):
+        if not (part is None or hasattr(part, "__index__") or (isinstance(part, str) and part is not key.step)):
+            raise _no_index(key, axis)
+    step = 1 if key.step is None else int(key.step.__index__())
     if step == 0:
         raise ShapeError("a slice cannot have step 0", code="E001")
-    if isinstance(size, int):
+    if isinstance(size, int) and not isinstance(key.start, str) and not isinstance(key.stop, str):
         start, stop, _ = key.indices(size)
         return (start, len(range(start, stop, step)), step)
     first: Dim = _bound(key.start, size, 0 if step > 0 else sub(size, 1))
@@ -326,6 +349,14 @@ def _range(key: Any, size: Dim, axis: int) -> tuple[Dim, Dim, int]:
     last = _bound(key.stop, size, size)
     span = sub(last, first) if step > 0 else sub(first, last)
     return (first, span if abs(step) == 1 else floordiv(add(span, abs(step) - 1), abs(step)), step)
+
+
+def _no_index(key: Any, axis: int) -> ShapeError:
+    return ShapeError(
+        f"index {key!r} on axis {axis} is not an integer or a slice",
+        code="E001",
+        suggestions=["use b.gather(x, indices, axis) for an array of indices"],
+    )
 
 
 def _bound(value: Any, size: Dim, default: Dim) -> Dim:

@@ -9,6 +9,7 @@ from typing import ClassVar
 
 import msgspec
 
+from ..errors import DTypeError
 from .sizes import Dim
 from .types import scalar_dtype
 
@@ -55,6 +56,9 @@ class Literal(Op, frozen=True, tag="literal"):
         """Make the literal of a Python scalar."""
         kind = {"bool": "bool", "int64": "int", "float64": "float"}[scalar_dtype(value)]
         exact = {"bool": bool, "int": int, "float": float}[kind](value)  # subclasses print otherwise
+        if kind == "int" and abs(exact) >> 1024:
+            raise DTypeError("an integer of more than 1024 bits is beyond every dtype", code="E103",
+                             suggestions=["write inf, or a smaller number"])  # fmt: skip
         return cls(kind, repr(exact))
 
     @property

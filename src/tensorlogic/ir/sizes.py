@@ -32,7 +32,10 @@ def dim(value: object) -> Dim:
         if isinstance(size, str):
             return size
     elif hasattr(value, "__index__"):
-        size = int(value.__index__())
+        try:
+            size = int(value.__index__())
+        except TypeError:  # an array that is not one integer
+            raise ShapeError(f"a size must be an integer or a name, got {value!r}", code="E102") from None
     else:
         raise ShapeError(f"a size must be an integer or a name, got {value!r}", code="E102")
     if not 0 <= size <= _LARGEST:
@@ -153,16 +156,21 @@ def _parse(text: str) -> Poly:
     if len(text) > _LIMIT:
         raise ShapeError(f"a size expression may have at most {_LIMIT} characters, got {len(text)}", code="E102")
     tokens: list[str] = []
+    starts: list[int] = []
     position = 0
     while position < len(text.rstrip()):
         match = _TOKEN.match(text, position)
         if match is None:
             raise _bad(text, position)
         tokens.append(match.group().strip())
+        starts.append(match.start(match.lastindex or 0))
         position = match.end()
+    for token, start in zip(tokens, starts, strict=True):
+        if token[0].isnumeric() and not token.isdecimal():  # superscripts and the like, which \\w lets through
+            raise _bad(text, start)
     result, end = _expression(tokens, 0, text, 0)
     if end != len(tokens):
-        raise _bad(text, text.find(tokens[end]))
+        raise _bad(text, starts[end])
     return result
 
 
@@ -197,6 +205,8 @@ def _term(tokens: list[str], at: int, text: str, depth: int) -> tuple[Poly, int]
 def _factor(tokens: list[str], at: int, text: str, depth: int) -> tuple[Poly, int]:
     if at >= len(tokens):
         raise _bad(text, len(text))
+    if depth > 50:
+        raise ShapeError(f"the size {text[:40]!r}... is nested too deeply", code="E102")
     token = tokens[at]
     if token == "(":
         inner, at = _expression(tokens, at + 1, text, depth + 1)
@@ -206,7 +216,7 @@ def _factor(tokens: list[str], at: int, text: str, depth: int) -> tuple[Poly, in
     if token == "-":
         inner, at = _factor(tokens, at + 1, text, depth + 1)
         return _scale(inner, -1), at
-    if token.isdigit():
+    if token.isdecimal():
         return _constant(int(token)), at + 1
     if token in ("+", "*", "//", ")"):
         raise _bad(text, text.find(token))
@@ -252,7 +262,25 @@ def _quotient(a: Poly, b: Poly) -> Poly:
             return _constant(a[0][1] // divisor)
     if a == b:
         return _constant(1)
+    if len(b) == 1:  # a single term that divides every other one: n*m // m is n
+        exact = _divided(a, *b[0])
+        if exact is not None:
+            return exact
     return ((((a, b),), 1),)
+
+
+def _divided(a: Poly, monomial: tuple[Atom, ...], divisor: int) -> Poly | None:
+    terms: dict[tuple[Atom, ...], int] = {}
+    for atoms, coefficient in a:
+        rest = list(atoms)
+        for atom in monomial:
+            if atom not in rest:
+                return None
+            rest.remove(atom)
+        if coefficient % divisor:
+            return None
+        terms[tuple(rest)] = coefficient // divisor
+    return _normal(terms)
 
 
 def _atoms(poly: Poly) -> set[str]:
@@ -286,7 +314,8 @@ def _show(poly: Poly) -> Dim:
     text = ""
     for monomial, coefficient in poly:
         sign = "-" if coefficient < 0 else "+" if text else ""
-        body = "*".join(_show_atom(a, alone=len(monomial) == 1 and abs(coefficient) == 1) for a in monomial)
+        alone = len(monomial) == 1 and (coefficient == 1 or (coefficient == -1 and text != ""))  # -n//2 is (-n)//2
+        body = "*".join(_show_atom(a, alone=alone) for a in monomial)
         if not monomial:
             body = str(abs(coefficient))
         elif abs(coefficient) != 1:

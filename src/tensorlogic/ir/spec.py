@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from itertools import count
+from threading import Lock
 from typing import NamedTuple
 
 from ..errors import SpecError
@@ -44,8 +45,12 @@ def symbol(number: int) -> str:
     """
     if number < 0:
         raise SpecError(f"an integer label cannot be negative, got {number}", code="E101")
-    while number >= len(_SYMBOLS):
-        _SYMBOLS.append(next(_MORE))
+    if number > _LARGEST:
+        raise SpecError(f"an integer label may be at most {_LARGEST}, got {str(number)[:40]}", code="E101")
+    if number >= len(_SYMBOLS):
+        with _LOCK:
+            while number >= len(_SYMBOLS):
+                _SYMBOLS.append(next(_MORE))
     return _SYMBOLS[number]
 
 
@@ -55,6 +60,8 @@ def _letters() -> Iterator[str]:
 
 _SYMBOLS = list("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")
 _MORE = _letters()
+_LOCK = Lock()  # a generator serves one thread at a time
+_LARGEST = 99_999  # there are not many more letters
 
 
 def from_integers(inputs: Sequence[Sequence[object]], output: Sequence[object] | None) -> Spec:
@@ -71,9 +78,18 @@ def from_integers(inputs: Sequence[Sequence[object]], output: Sequence[object] |
             raise SpecError(f"an integer label is expected, got {x!r}", code="E101")
         return symbol(x.__index__())
 
-    parts = ["".join(label(x) for x in labels) for labels in inputs]
-    text = ",".join(parts)
-    return parse(text if output is None else text + "->" + "".join(label(x) for x in output))
+    def word(labels: object) -> str:
+        if isinstance(labels, str | bytes) or not isinstance(labels, Sequence):
+            raise SpecError(f"a list of integer labels is expected for each operand, got {labels!r}", code="E101",
+                            suggestions=["write einsum([[0, 1], [1, 2], [0, 2]], a, b)"])  # fmt: skip
+        return "".join(label(x) for x in labels)
+
+    text = ",".join(word(labels) for labels in inputs)
+    if output is not None:
+        return parse(text + "->" + word(output))
+    form = parse(text)  # the result's labels in order of number, not of letter
+    place = {c: n for n, c in enumerate(_SYMBOLS)}
+    return form._replace(output=tuple(sorted(form.output, key=lambda c: place.get(c, -1))))
 
 
 @lru_cache(16384)
@@ -98,7 +114,7 @@ def parse(text: str) -> Spec:
         return Spec(tuple(inputs), (ELLIPSIS, *once) if ELLIPSIS in every else tuple(once))
     output = _labels(right, text, len(left) + 2)
     for label in output:
-        if label not in every:
+        if label not in every and label != ELLIPSIS:  # an empty '...' is allowed, as in NumPy
             raise _bad(text, text.rfind(label), f"the result has index {label!r}, which no operand has")
         if output.count(label) > 1:
             raise _bad(text, text.rfind(label), f"the result has index {label!r} twice")

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..errors import DTypeError, nearest
+from ..errors import DTypeError, ShapeError, nearest
 from .sizes import Dim, dim
 
 ITEMSIZE = {
@@ -32,7 +32,12 @@ class TensorShape(tuple[Dim, ...]):
     __slots__ = ()
 
     def __new__(cls, dims: Iterable[object] = ()) -> TensorShape:
-        return super().__new__(cls, [d if type(d) is int and d >= 0 else dim(d) for d in dims])
+        try:
+            each = iter(dims)
+        except TypeError:
+            raise ShapeError(f"a shape must be a sequence of sizes, got {dims!r}", code="E102",
+                             suggestions=[f"write ({dims!r},)"]) from None  # fmt: skip
+        return super().__new__(cls, [d if type(d) is int and 0 <= d < 1 << 63 else dim(d) for d in each])
 
     @classmethod
     def static_shape(cls, dims: Iterable[int]) -> TensorShape:
@@ -82,8 +87,8 @@ def dtype_name(dtype: Any) -> str:
     if isinstance(dtype, str) and dtype in ITEMSIZE:
         return dtype
     try:
-        name = str(np.dtype(dtype).name)
-    except TypeError:
+        name = "None" if dtype is None else str(np.dtype(dtype).name)
+    except (TypeError, ValueError):
         name = str(dtype)
     if name not in ITEMSIZE:
         raise DTypeError(f"unsupported dtype {name!r}", code="E103", suggestions=nearest(name, DTYPES))
@@ -115,7 +120,7 @@ def ufunc_dtype(ufunc: np.ufunc, types: tuple[tuple[str, bool], ...]) -> str:
         brain = False
     stand_in = [("float16", w) if d == "bfloat16" else (d, w) for d, w in types]
     if brain:  # integers do not widen bfloat16, as they would float16
-        stand_in = [("float16", w) if d in INTEGERS and not w else (d, w) for d, w in stand_in]
+        stand_in = [("float16", False) if d in INTEGERS else (d, w) for d, w in stand_in]
     operands: list[Any] = [_PYTHON[d] if w and d != "bool" else np.dtype(d) for d, w in stand_in]
     if all(isinstance(o, type) for o in operands):
         operands = [np.dtype(d) for d, _ in stand_in]
@@ -133,11 +138,13 @@ def promote(types: Iterable[tuple[str, bool]]) -> str:
     >>> promote([("int32", False), ("float32", False)]), promote([("float32", False), ("float64", True)])
     ('float64', 'float32')
     """
-    operands = tuple(types)
-    name = operands[0][0]
-    weak = operands[0][1]
+    operands = tuple(dict.fromkeys(types))
+    strong = [d for d, w in operands if not w]
+    if "bfloat16" not in strong:
+        given: list[Any] = [_PYTHON[d](0) if w and strong else np.dtype(d) for d, w in operands]
+        return str(np.result_type(*given).name)  # of all at once: pairs would depend on their order
+    name, weak = operands[0]
     for d, w in operands[1:]:
-        if (name, weak) != (d, w):
-            name = ufunc_dtype(np.maximum, ((name, weak), (d, w)))
-            weak = weak and w
+        name = ufunc_dtype(np.maximum, ((name, weak), (d, w)))
+        weak = weak and w
     return name

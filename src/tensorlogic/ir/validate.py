@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from ..diagnostics import Diagnostic, DiagnosticCollector, Severity
-from ..errors import GraphError, TensorLogicError, nearest
+from ..diagnostics import Diagnostic, DiagnosticCollector, Severity, ShapeMismatchDiagnostic
+from ..errors import GraphError, ShapeError, TensorLogicError, nearest
 from . import ops
 from .check import check_structure
 from .graph import EinsumGraph, reachable
 from .infer import infer_graph
+from .sizes import evaluate, solve
 from .types import TensorShape, TensorType
 
 
@@ -116,7 +117,34 @@ class ShapeInferenceContext:
                 )
         require_valid(graph)
         known = {n: TensorType(s, graph.type_of(graph.inputs[n]).dtype) for n, s in self._shapes.items()}
+        env = _matched(graph, self._shapes)
         types = infer_graph(graph, known).types
-        names = {i: f"%{i}" for i in range(len(graph.nodes))}
-        names |= {i: name for name, i in graph.outputs} | {i: name for name, i in graph.inputs.items()}
-        return {names[i]: results[0].shape for i, results in enumerate(types) if len(results) == 1}
+        shapes = [None if len(r) != 1 or r[0].shape is None else _put(r[0].shape, env) for r in types]
+        found = {f"%{i}": shape for i, shape in enumerate(shapes) if len(types[i]) == 1}
+        for i in {*graph.inputs.values(), *(i for _, i in graph.outputs)}:
+            found.pop(f"%{i}", None)
+        named = {name: shapes[i] for name, i in (*graph.inputs.items(), *graph.outputs)}
+        return {**named, **found}
+
+
+def _put(shape: TensorShape, env: Mapping[str, int]) -> TensorShape:
+    return TensorShape(evaluate(d, env) for d in shape)
+
+
+def _matched(graph: EinsumGraph, shapes: Mapping[str, TensorShape]) -> dict[str, int]:
+    """Return what the given shapes say of the declared names; raise where they contradict the declaration."""
+    env: dict[str, int] = {}
+    for name, shape in shapes.items():
+        declared = graph.type_of(graph.inputs[name]).shape
+        if declared is None:
+            continue
+        fits = len(declared) == len(shape)
+        for want, got in zip(declared, shape, strict=False):
+            if isinstance(want, str) and isinstance(got, int):
+                env |= solve(want, got, env) or {}
+                fits = fits and evaluate(want, env) in (got, want)
+            elif isinstance(want, int) and isinstance(got, int):
+                fits = fits and want == got
+        if not fits:
+            raise ShapeError.of(ShapeMismatchDiagnostic.create(_put(declared, env), shape, f"input {name!r}"))
+    return env

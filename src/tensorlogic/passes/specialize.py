@@ -81,9 +81,15 @@ def bind_sizes(graph: EinsumGraph, inputs: Mapping[str, TensorType], sizes: Mapp
                     raise _misfit(name, op.shape, shape, why)
             else:
                 later.append((name, axis, declared, actual))
-    for name, axis, declared, actual in later:
+    stuck = 0
+    while later:
+        name, axis, declared, actual = later.pop(0)
         if evaluate(declared, env) != actual:
             solved = solve(declared, actual, env)
+            if solved is None and stuck < len(later):  # another input may fix a name first
+                later.append((name, axis, declared, actual))
+                stuck += 1
+                continue
             if solved is None:
                 op = graph.nodes[graph.inputs[name]].op
                 assert isinstance(op, ops.Input)
@@ -95,6 +101,7 @@ def bind_sizes(graph: EinsumGraph, inputs: Mapping[str, TensorType], sizes: Mapp
                 )
                 raise _misfit(name, op.shape or (), inputs[name].shape or (), why)
             env.update(solved)
+        stuck = 0
     return env
 
 
@@ -129,11 +136,11 @@ def _concrete(graph: EinsumGraph, inputs: Mapping[str, TensorType], env: Mapping
 def _check_bound(t: TensorType, op: Op) -> None:
     for size in t.shape or ():
         if isinstance(size, str):
-            missing = ", ".join(sorted(names(size)))
+            missing = sorted(names(size))
             raise ShapeError(
-                f"no input fixes the size {missing!r} of {op.name}",
+                f"no input fixes the size {', '.join(map(repr, missing))} of {op.name}",
                 code="E304",
-                suggestions=[f"give it: sizes={{{missing!r}: 8}}"],
+                suggestions=[f"give it: sizes={{{', '.join(f'{m!r}: 8' for m in missing)}}}"],
             )
 
 
