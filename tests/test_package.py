@@ -79,6 +79,8 @@ def test_docstrings_run(name):
 @pytest.mark.parametrize("name", sorted(n for n in tl.__all__ if not n.startswith("_")))
 def test_public_names_have_an_example(name):
     item = getattr(tl, name)
+    if isinstance(item, dict):
+        return  # a table; its rows' class has the example
     doc = inspect.getdoc(item) or ""
     assert doc.split("\n")[0].rstrip().endswith("."), f"{name} has no opening sentence"
     assert ">>>" in doc or name == "Backend", f"{name} has no example"

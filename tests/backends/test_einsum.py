@@ -132,7 +132,7 @@ def test_float16_is_summed_in_float32() -> None:
     assert _run("i,i,i->", [x, np.ones_like(x), np.ones_like(x)]) == np.float16(1024)
 
 
-@pytest.mark.parametrize("algebra", [a for a, row in ALGEBRAS.items() if row.inexact])
+@pytest.mark.parametrize("algebra", [a for a, row in ALGEBRAS.items() if row.inexact and "residuum" not in a])
 def test_float16_reductions_do_not_overflow_on_the_way(algebra: str) -> None:
     got = _run("i->", [np.zeros(70_000, np.float16)], algebra)
     expected = np.log(70_000) if algebra == "log_sum_exp" else 0.0

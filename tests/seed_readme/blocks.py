@@ -16,7 +16,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 SEED = ROOT.parent / "shared" / "seeds" / "002_fa9ad736b90202da.txt"
 
-BUILT = frozenset({"execution", "diagnostics", "validation", "views", "backend testing", "project"})
+BUILT = frozenset({"execution", "diagnostics", "validation", "views", "backend testing", "project", "logic"})
 
 
 def not_yet(capability: str, name: str) -> pytest.MarkDecorator:

@@ -14,7 +14,6 @@ def test_trainer(executor):
     assert trainer.config == config
 
 
-@not_yet("logic", "variables")
 def test_compile(executor):
     x, y, z = tl.variables("x y z", domain="Person")
     expr = tl.exists(y, tl.pred("sister", x, y) & tl.pred("parent", y, z))

@@ -6,13 +6,14 @@ from collections.abc import Iterable
 from typing import Any
 
 from ..diagnostics import Diagnostic
-from ..errors import FormatError, GraphError, ShapeError, TensorLogicError
+from ..errors import FormatError, GraphError, ShapeError, TensorLogicError, nearest
 from . import ops
 from .builder import MAX_BODY_DEPTH
 from .graph import OPS, Cond, EinsumGraph, Fixpoint, Node, Scan, bodies
 from .infer import Scope, node_types
 from .ops import Op
 from .sizes import Dim, dim
+from .types import DTYPES
 
 
 def checked(graph: EinsumGraph) -> EinsumGraph:
@@ -65,6 +66,11 @@ def _check(graph: EinsumGraph, path: str, depth: int, found: list[Diagnostic]) -
                     None, "E208", f"node %{i} holds {op!r}, which is no operation", where, "use tensorlogic.ir.ops"
                 )
             )
+            continue
+        dtype = getattr(op, "dtype", None)
+        if dtype is not None and dtype not in DTYPES:
+            message = f"{_called(node, i)}: unsupported dtype {dtype!r}"
+            found.append(_problem(node, "E208", message, where, nearest(str(dtype), DTYPES)[0]))
             continue
         if _odd_tuples(op):
             message = f"{_called(node, i)} has ranges or widths of the wrong length"
