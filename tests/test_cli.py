@@ -143,7 +143,23 @@ def test_mistakes(folder, args, code, said):
     assert "Traceback" not in done.output
 
 
-@pytest.mark.parametrize("command", ["run", "explain", "graph", "check", "completion"])
+def test_compile_and_run_a_formula(folder):
+    formula = "exists y. sister(x, y) & parent(y, z)"
+    options = ["-d", "P=ann,bob,cat", "-v", "x=P", "-v", "y=P", "-v", "z=P"]
+    done = call("compile", formula, *options)
+    assert done.exit_code == 0, done.output
+    assert 'spec="ab,bc->ac", algebra="boolean"' in done.output
+    assert call("compile", formula, *options, "-o", "aunt.json").exit_code == 0
+    sister, parent = "[[0,1,0],[0,0,0],[0,0,0]]", "[[0,0,0],[0,0,1],[0,0,0]]"
+    out = call("run", "aunt.json", "-i", f"sister={sister}", "-i", f"parent={parent}", "--json")
+    assert np.argwhere(json.loads(out.output)["outputs"]["result"]["data"]).tolist() == [[0, 2]]
+    for wrong, said in (("p(x", "','"), ("p(x)", "nothing says the domain"), ("p(Zed)", "nothing says the domain")):
+        done = call("compile", wrong, "-d", "P=ann")
+        assert done.exit_code == 1
+        assert said in done.output
+
+
+@pytest.mark.parametrize("command", ["run", "explain", "graph", "check", "compile", "completion"])
 def test_help_has_examples(command):
     done = call(command, "--help")
     assert done.exit_code == 0

@@ -25,7 +25,7 @@ MAX_SHOWN = 1000  # elements of an output printed in full
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(__version__, prog_name="tensorlogic")
 def main() -> None:
-    """Run, explain, draw and check tensor graphs.
+    """Run, explain, draw and check tensor graphs; compile formulas.
 
     \b
     Examples:
@@ -33,6 +33,7 @@ def main() -> None:
       tensorlogic explain model.json --size n=64
       tensorlogic run model.json -i x=x.npy -i w=w.npy
       tensorlogic graph model.json --format mermaid
+      tensorlogic compile 'exists y:P. likes(x,y)' -d P=ann,bob -v x=P -o likes.json
     """  # noqa: D301 - \b keeps click from joining the lines
 
 
@@ -280,6 +281,50 @@ def check(graph: Path, as_json: bool) -> None:
             click.echo(f"{graph}: {loaded!r} is valid")
     if not result.is_valid():
         sys.exit(1)
+
+
+@main.command("compile")
+@click.argument("formula")
+@click.option(
+    "-d", "--domain", "domains", multiple=True, metavar="NAME=SIZE|a,b,c", help="A domain: its size, or its names."
+)
+@click.option(
+    "-v", "--variable", "variables", multiple=True, metavar="NAME=DOMAIN", help="The domain of a free variable."
+)
+@click.option("--strategy", default="hard_boolean", show_default=True, help="The logic.")
+@click.option("-o", "--output", type=click.Path(path_type=Path), help="Write the graph to a file; else print its text.")
+@json_option
+@_reported
+def compile_command(
+    formula: str,
+    domains: tuple[str, ...],
+    variables: tuple[str, ...],
+    strategy: str,
+    output: Path | None,
+    as_json: bool,
+) -> None:
+    """Compile a formula to a graph.
+
+    \b
+    Examples:
+      tensorlogic compile 'exists y. sister(x,y) & parent(y,z)' -d Person=ann,bob,cat -v x=Person -v y=Person -v z=Person
+      tensorlogic compile '∀x:N. even(x) | odd(x)' -d N=100 --strategy fuzzy_godel -o parity.json
+    """  # noqa: D301
+    from .lang.context import CompilerContext
+    from .lang.lower import compile as compile_formula
+    from .lang.notation import parse_expr
+
+    given: dict[str, int | list[str]] = {
+        name: int(text) if text.isdigit() else [m.strip() for m in text.split(",")]
+        for name, text in _pairs(domains, "--domain").items()
+    }
+    expr = parse_expr(formula, _pairs(variables, "--variable"))
+    graph = compile_formula(expr, CompilerContext(given), strategy=strategy)
+    if output is not None:
+        graph.save(output)
+        click.echo(f"written to {output}", err=True)
+    else:
+        click.echo(graph.to_json() if as_json else graph.to_text())
 
 
 @main.command()

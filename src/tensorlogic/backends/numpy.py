@@ -11,8 +11,8 @@ import numpy as np
 from ..errors import BackendError, DTypeError
 from ..ir import ops
 from ..ir.graph import OPS, Cond, Fixpoint, Scan
-from ..ir.infer import normal_axis, reduced_axes
 from ..ir.ops import Op
+from ..ir.rules import normal_axis, reduced_axes
 from ..ir.types import DTYPES, TensorType
 from ..passes.order import order_contractions
 from ..passes.simplify import drop_identities

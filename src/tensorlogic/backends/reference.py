@@ -16,8 +16,8 @@ import numpy as np
 from ..ir import ops, spec
 from ..ir.algebra import Algebra, algebra, check_domain
 from ..ir.graph import OPS, Cond, EinsumGraph, Fixpoint, Scan
-from ..ir.infer import Scope, label_sizes, normal_axis, reduced_axes
 from ..ir.ops import Op
+from ..ir.rules import Scope, label_sizes, normal_axis, reduced_axes
 from ..ir.types import DTYPES, TensorShape, TensorType, dtype_name
 from ..passes.specialize import specialize
 from ..plan.build import Pass, Step

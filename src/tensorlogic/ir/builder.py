@@ -12,10 +12,11 @@ from ..diagnostics import caller
 from ..errors import GraphError
 from . import ops
 from .graph import Array, Cond, EinsumGraph, Fixpoint, Node, Scan, constant_op, extract, frozen_copy, reachable
-from .infer import Equality, Results, node_types
-from .infer import Scope as TypeScope
+from .infer import node_types
 from .layers import Layers
 from .ops import Op
+from .rules import Equality, Results
+from .rules import Scope as TypeScope
 from .sizes import Dim, dim
 from .types import TensorShape, TensorType, dtype_name
 

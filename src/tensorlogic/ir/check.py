@@ -10,8 +10,9 @@ from ..errors import FormatError, GraphError, ShapeError, TensorLogicError, near
 from . import ops
 from .builder import MAX_BODY_DEPTH
 from .graph import OPS, Cond, EinsumGraph, Fixpoint, Node, Scan, bodies
-from .infer import Scope, node_types
+from .infer import node_types
 from .ops import Op
+from .rules import Scope
 from .sizes import Dim, dim
 from .types import DTYPES
 
@@ -70,7 +71,7 @@ def _check(graph: EinsumGraph, path: str, depth: int, found: list[Diagnostic]) -
         dtype = getattr(op, "dtype", None)
         if dtype is not None and dtype not in DTYPES:
             message = f"{_called(node, i)}: unsupported dtype {dtype!r}"
-            found.append(_problem(node, "E208", message, where, nearest(str(dtype), DTYPES)[0]))
+            found.append(_problem(node, "E103", message, where, nearest(str(dtype), DTYPES)[0]))
             continue
         if _odd_tuples(op):
             message = f"{_called(node, i)} has ranges or widths of the wrong length"

@@ -13,7 +13,7 @@ from . import ops
 from .builder import MAX_BODY_DEPTH
 from .check import no_array, too_deep
 from .graph import Array, EinsumGraph, bodies, constant_digest, frozen_copy
-from .infer import MAX_RANK
+from .rules import MAX_RANK
 from .types import DTYPES, ITEMSIZE
 
 

@@ -18,8 +18,9 @@ from xml.sax.saxutils import escape
 from ..errors import BackendError, TensorLogicError
 from . import ops
 from .graph import Cond, EinsumGraph, Fixpoint, Scan, bodies
-from .infer import Results, Scope, node_types
+from .infer import node_types
 from .ops import Op
+from .rules import Results, Scope
 from .types import TensorType
 
 CLIP = 80  # characters of a name or an attribute that a picture shows

@@ -13,7 +13,7 @@ from typing import Any, Generic, TypeVar
 from ..errors import GraphError, ShapeError, SpecError
 from . import ops, spec
 from .algebra import algebra as lookup
-from .infer import normal_axis
+from .rules import normal_axis
 from .sizes import Dim, add, dim, floordiv, sub
 from .types import TensorShape, dtype_name
 

@@ -20,8 +20,8 @@ from .check import checked
 from .constants import decode, proven
 from .elementwise import FUNCTIONS
 from .graph import OPS, Array, EinsumGraph, Node, constant_op, frozen_copy
-from .infer import MAX_RANK
 from .ops import Op
+from .rules import MAX_RANK
 from .sizes import Dim, dim
 from .source import LIMIT, decode_text, spot
 from .text import body_fields, name_text, number, quoted

@@ -20,8 +20,9 @@ from .check import plain_literal, too_deep
 from .constants import encode
 from .elementwise import FUNCTIONS
 from .graph import Array, EinsumGraph, bodies
-from .infer import Results, Scope, node_types
+from .infer import node_types
 from .ops import Op
+from .rules import Results, Scope
 from .types import TensorType
 
 SMALL = 16  # elements of a constant that is written out

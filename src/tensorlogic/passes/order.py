@@ -5,7 +5,7 @@ from __future__ import annotations
 from ..ir import ops, spec
 from ..ir.algebra import algebra
 from ..ir.graph import EinsumGraph, Node
-from ..ir.infer import Scope, label_sizes
+from ..ir.rules import Scope, label_sizes
 from ..ir.types import TensorType
 
 

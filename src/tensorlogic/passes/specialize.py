@@ -10,8 +10,9 @@ from ..diagnostics import ShapeMismatchDiagnostic, TypeMismatchDiagnostic
 from ..errors import DTypeError, InputError, ShapeError, TensorLogicError, nearest
 from ..ir import ops
 from ..ir.graph import Cond, EinsumGraph, Fixpoint, Node, Scan
-from ..ir.infer import Inference, Results, Scope, infer_graph, node_types
+from ..ir.infer import Inference, infer_graph, node_types
 from ..ir.ops import Op
+from ..ir.rules import Results, Scope
 from ..ir.sizes import Dim, dim, evaluate, names, solve
 from ..ir.types import TensorShape, TensorType
 

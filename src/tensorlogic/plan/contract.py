@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from ..ir import spec
 from ..ir.algebra import algebra
-from ..ir.infer import Scope, label_sizes
+from ..ir.rules import Scope, label_sizes
 from ..ir.spec import Labels
 from ..ir.types import TensorShape
 
