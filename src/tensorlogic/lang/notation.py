@@ -167,8 +167,8 @@ def parse_expr(text: str, domains: Mapping[str, str] | None = None) -> TLExpr:
     """Read an expression in logic notation: ``∀ ∃ ∧ ∨ ¬ → ↔ ⊕``, or ``forall exists & | ~ -> <-> xor``.
 
     In a predicate lower-case names are variables; capitalised words, quoted text and numbers are constants; ``?X`` is a variable
-    whatever its case. A quantifier reaches as far right as it can. ``domains`` gives the domains of free variables;
-    a bound one may say its own: ``∀x∈Person. mortal(x)``.
+    whatever its case. A quantifier reaches as far right as it can. ``domains`` gives the domains of variables
+    by name; a bound one may say its own: ``∀x∈Person. mortal(x)``.
 
     >>> expr = parse_expr("∀x. person(x) → mortal(x)")
     >>> expr == parse_expr("forall x. person(x) -> mortal(x)")
@@ -330,7 +330,7 @@ class _Reader:
                 continue
             if token.kind != "name":
                 self.fail(token.at, f"{kind} is followed by variables and a dot, got {token.text!r}", "write ∀x. p(x)")
-            domain = None
+            domain = self.scopes[0].get(token.text.removeprefix("?"))
             if self.token.text in (":", "∈"):
                 self.take()
                 named = self.take()
