@@ -57,6 +57,14 @@ from .lang.notation import parse_expr as parse_expr
 from .lang.show import show as show
 from .lang.strategies import STRATEGIES as STRATEGIES
 from .lang.strategies import Strategy as Strategy
+from .observe.analyze import CommunicationBottleneck as CommunicationBottleneck
+from .observe.analyze import DeviceSummary as DeviceSummary
+from .observe.analyze import LoadBalanceMetrics as LoadBalanceMetrics
+from .observe.analyze import OpSummary as OpSummary
+from .observe.analyze import TraceAnalyzer as TraceAnalyzer
+from .observe.recorded import RecordedExecutionTrace as RecordedExecutionTrace
+from .observe.recorded import RecordedTraceEntry as RecordedTraceEntry
+from .observe.recorded import TraceRecorder as TraceRecorder
 from .plan.build import ExecutionPlan as ExecutionPlan
 from .plan.build import Step as Step
 from .runtime.context import ExecutionContext as ExecutionContext

@@ -1,0 +1,1 @@
+"""What happened: traces, and what they say."""
