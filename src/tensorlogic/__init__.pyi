@@ -27,6 +27,7 @@ from .events import ExecutionPhase as ExecutionPhase
 from .events import Hook as Hook
 from .events import RunRecord as RunRecord
 from .events import StepEvent as StepEvent
+from .events import span as span
 from .ir.builder import GraphBuilder as GraphBuilder
 from .ir.builder import Tensor as Tensor
 from .ir.graph import EinsumGraph as EinsumGraph
@@ -65,6 +66,9 @@ from .observe.analyze import TraceAnalyzer as TraceAnalyzer
 from .observe.recorded import RecordedExecutionTrace as RecordedExecutionTrace
 from .observe.recorded import RecordedTraceEntry as RecordedTraceEntry
 from .observe.recorded import TraceRecorder as TraceRecorder
+from .observe.trace import Trace as Trace
+from .observe.trace import TraceEvent as TraceEvent
+from .observe.trace import trace as trace
 from .plan.build import ExecutionPlan as ExecutionPlan
 from .plan.build import Step as Step
 from .runtime.context import ExecutionContext as ExecutionContext

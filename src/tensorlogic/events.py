@@ -6,7 +6,10 @@ A hook overrides what it wants to hear of. While no hook is attached nothing is 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from enum import Enum
+from threading import Lock, get_ident
+from time import perf_counter_ns
 from typing import Any, NamedTuple
 
 
@@ -77,5 +80,54 @@ class Hook:
     def on_run(self, record: RunRecord) -> None:
         """Called once after a run, with all of its steps."""
 
+    def on_span(self, name: str, start_ns: int, end_ns: int, thread: int) -> None:
+        """Called when a span ends: planning, or one that a user marked."""
+
     def on_step(self, plan: Any, event: StepEvent, values: tuple[Any, ...]) -> None:
         """Called after each step with its results, which are valid during the call only."""
+
+
+_watchers: tuple[Hook, ...] = ()  # those who watch every run in the process; replaced, never changed in place
+_lock = Lock()
+
+
+def watchers() -> tuple[Hook, ...]:
+    """Return the hooks that watch every run in the process."""
+    return _watchers
+
+
+@contextmanager
+def watching(hook: Hook) -> Iterator[Hook]:
+    """Let a hook watch every run in the process, on every thread, for a while.
+
+    >>> with watching(Hook()) as hook:
+    ...     hook in watchers()
+    True
+    >>> watchers()
+    ()
+    """
+    global _watchers  # noqa: PLW0603 - the one place where it changes
+    with _lock:
+        _watchers = (*_watchers, hook)
+    try:
+        yield hook
+    finally:
+        with _lock:
+            _watchers = tuple(h for h in _watchers if h is not hook)
+
+
+@contextmanager
+def span(name: str, hooks: Sequence[Hook] = ()) -> Iterator[None]:
+    """Mark a stretch of time by name for those who watch.
+
+    >>> with span("load data"):
+    ...     data = list(range(3))
+    """
+    listening = (*hooks, *_watchers)
+    start = perf_counter_ns()
+    try:
+        yield
+    finally:
+        end = perf_counter_ns()
+        for hook in listening:
+            hook.on_span(name, start, end, get_ident())

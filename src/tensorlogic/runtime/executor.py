@@ -13,7 +13,7 @@ import numpy as np
 from ..backends.base import Backend, BackendCapabilities, check_dtypes, get_backend
 from ..diagnostics import MemoryDiagnostic
 from ..errors import InputError, OutOfMemoryError, TensorLogicError, nearest
-from ..events import ExecutionPhase
+from ..events import ExecutionPhase, span, watchers
 from ..ir import ops
 from ..ir.graph import EinsumGraph
 from ..ir.sizes import evaluate
@@ -114,8 +114,9 @@ class Executor:
             names, values = self._arrays(graph, {} if inputs is None else inputs)
             program = self._program(graph, names, values, _checked_sizes(graph, sizes))
             context.notify(ExecutionPhase.EXECUTION)
+            hooks = (*context.hooks, *watchers())
             with self.backend.guard():
-                slots = watched(program, values, context.hooks) if context.hooks else run(program, values)
+                slots = watched(program, values, hooks) if hooks else run(program, values)
             plan, finish = program.plan, self.backend.finish
             done = [finish(slots[slot], slot in plan.shared) for _, slot, _ in plan.outputs]
         except BaseException:
@@ -190,7 +191,9 @@ class Executor:
         program = self._programs.get(key)
         if program is None:
             types = {n: _type(v) for n, v in zip(names, values, strict=True)}
-            program = bind(self._planned(graph, types, sizes), self.backend, self.wrap)
+            plan = self._planned(graph, types, sizes)
+            with span("bind", self.context.hooks):
+                program = bind(plan, self.backend, self.wrap)
             self._programs.put(key, program)
         return program
 
@@ -198,9 +201,10 @@ class Executor:
         self, graph: EinsumGraph, types: Mapping[str, TensorType], sizes: Mapping[str, int] | None
     ) -> ExecutionPlan:
         self.context.notify(ExecutionPhase.PLANNING)
-        require_valid(graph)
-        plan = build_plan(graph, types, sizes, passes=self.backend.passes)
-        check_dtypes(plan, self._able)
+        with span("plan", self.context.hooks):
+            require_valid(graph)
+            plan = build_plan(graph, types, sizes, passes=self.backend.passes)
+            check_dtypes(plan, self._able)
         if not self._able.supports("shapes_only"):
             check_memory(plan, self.memory_limit)
         return plan

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from ..backends.base import Backend, Kernel
 from ..diagnostics import NodeExecutionDiagnostic
 from ..errors import ExecutionError, OutOfMemoryError, TensorLogicError
-from ..events import Hook, RunRecord, StepEvent
+from ..events import Hook, RunRecord, StepEvent, watchers
 from ..ir import ops
 from ..plan.build import ExecutionPlan, Step, describe
 
@@ -57,7 +57,8 @@ def bind(plan: ExecutionPlan, backend: Backend, wrap: Sequence[Wrapper] = ()) ->
         outputs = [slot for _, slot, _ in body.outputs]
 
         def run_it(values: Sequence[Any]) -> tuple[Any, ...]:
-            slots = run(inner, values)
+            hooks = watchers()
+            slots = watched(inner, values, hooks) if hooks else run(inner, values)
             return tuple(slots[o] for o in outputs)
 
         return run_it
