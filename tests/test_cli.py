@@ -127,6 +127,14 @@ def test_check_lists_warnings(folder):
         (["run", "layer.json", "-i", "x=[[1,"], 1, "cannot read"),
         (["run", "layer.json", "-i", "x=x.npy", "--backend", "numpi"], 1, "did you mean 'numpy'?"),
         (["run", "layer.json", "-i", "x=x.npy", "-o", "out.csv"], 1, "written as .npz"),
+        (["run", "nope.json", "-o", "out.csv"], 1, "written as .npz"),
+        (["run", "layer.json", "-i", "x=x.npy", "-o", "no/out.npz"], 1, "cannot write 'no/out.npz': No such file"),
+        (["graph", "layer.json", "-o", "no/out.txt"], 1, "cannot write 'no/out.txt': No such file"),
+        (["graph", "layer.json", "-o", "."], 1, "cannot write '.'"),
+        (["compile", "p(x)", "-d", "P=3", "-v", "x=P", "-o", "no/g.json"], 1, "cannot write 'no/g.json'"),
+        (["explain", "layer.json", "--size", "n=²"], 2, "whole number"),
+        (["explain", "layer.json", "--size", "n=" + "9" * 5000], 2, "whole number"),
+        (["compile", "p(x)", "-d", "P=" + "9" * 5000, "-v", "x=P"], 2, "whole number"),
         (["run", "layer.jsn"], 1, "did you mean 'layer.json'?"),
         (["run", "broken.json"], 1, "7"),
         (["explain", "layer.json"], 1, "--size n=64"),
@@ -141,6 +149,36 @@ def test_mistakes(folder, args, code, said):
     assert done.exit_code == code, done.output
     assert said in done.output
     assert "Traceback" not in done.output
+
+
+def test_an_error_while_writing_is_json_too(folder):
+    done = call("run", "layer.json", "-i", "x=x.npy", "-o", "no/out.npz", "--json")
+    assert done.exit_code == 1
+    found = json.loads(done.output)["error"]
+    assert found["kind"] == "FormatError"
+    assert "cannot write" in found["message"]
+    assert found["location"] is None
+
+
+def test_outputs_with_any_name_are_written(folder):
+    b = tl.GraphBuilder()
+    x = b.input("x", (2,), "float64")
+    b.build({"file": x + 1, "allow_pickle": x + 2, "arr_0": x + 3}).save("names.json")
+    assert call("run", "names.json", "-i", "x=[0, 0]", "-o", "out.npz").exit_code == 0
+    with np.load("out.npz") as written:
+        assert {n: written[n].tolist() for n in written} == {"file": [1, 1], "allow_pickle": [2, 2], "arr_0": [3, 3]}
+
+
+def test_an_error_is_renamed_with_its_guess():
+    error = tl.GraphError("no", code="E1")
+    again = error.renamed("input 'x': no")
+    assert type(again) is tl.GraphError
+    assert (again.guessed, again.diagnostic.message, again.diagnostic.code) == (True, "input 'x': no", "E1")
+    assert again.diagnostic.location == error.diagnostic.location
+    assert "test_cli.py" in str(again)
+    assert again.render(guessed=False) == "input 'x': no"
+    placed = error.at(tl.SourceLocation("a.json", 3)).renamed("yes")
+    assert placed.render(guessed=False) == str(placed) == "yes\n  at a.json:3"
 
 
 def test_compile_and_run_a_formula(folder):

@@ -5,10 +5,11 @@ Exit codes: 0 all is well, 1 the graph or its inputs are wrong, 2 the command wa
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from functools import wraps
 from pathlib import Path
 from typing import Any, TypeVar
@@ -45,16 +46,12 @@ def _reported(command: F) -> F:
         try:
             command(*args, **options)
         except TensorLogicError as error:
-            found = error.diagnostic
-            place = None if error.guessed or found.location is None else found.location
+            kind, found = type(error).__name__, error.diagnostic
             if options.get("as_json"):
-                _print_json({"error": _diagnostic_json(found, place, type(error).__name__)})
+                place = None if error.guessed else found.location
+                _print_json({"error": _diagnostic_json(found, place, kind)})
             else:
-                lines = [f"{type(error).__name__}: {found.message}"]
-                if place is not None:
-                    lines += [f"  at {place}", *(f"    {line}" for line in found.source_lines())]
-                lines += [f"  {line}" for line in found.context] + [f"  hint: {line}" for line in found.suggestions]
-                click.echo("\n".join(lines), err=True)
+                click.echo(f"{kind}: {error.render(guessed=False)}", err=True)
             sys.exit(1)
 
     return guarded  # type: ignore[return-value]
@@ -91,7 +88,7 @@ def _load(path: Path) -> Any:
 def _pairs(given: tuple[str, ...], what: str) -> dict[str, str]:
     pairs: dict[str, str] = {}
     for text in given:
-        name, equals, value = text.rpartition("=") if text.count("=") == 1 else text.partition("=")
+        name, equals, value = text.partition("=")
         if not equals or not name:
             raise click.UsageError(f"{what} must be written NAME=VALUE, got {text!r}")
         if name in pairs:
@@ -100,13 +97,14 @@ def _pairs(given: tuple[str, ...], what: str) -> dict[str, str]:
     return pairs
 
 
+def _whole(value: str, what: str) -> int:
+    if not value.isdecimal() or len(value) > 19:
+        raise click.UsageError(f"{what} must be a whole number below 2^63, got {value[:40]!r}")
+    return int(value)
+
+
 def _sizes(given: tuple[str, ...]) -> dict[str, int]:
-    sizes = {}
-    for name, value in _pairs(given, "--size").items():
-        if not value.isdigit():
-            raise click.UsageError(f"size {name!r} must be a whole number, got {value!r}")
-        sizes[name] = int(value)
-    return sizes
+    return {name: _whole(value, f"size {name!r}") for name, value in _pairs(given, "--size").items()}
 
 
 def _values(given: tuple[str, ...]) -> dict[str, Any]:
@@ -146,6 +144,31 @@ def _finite(value: Any) -> Any:
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
+@contextlib.contextmanager
+def _writing(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or error
+        raise FormatError(
+            f"cannot write {str(path)!r}: {why}",
+            code="E221",
+            suggestions=["give a file in a folder that can be written"],
+        ) from None
+
+
+def _save_arrays(path: Path, arrays: Mapping[str, Any]) -> None:
+    """Write an .npz file as ``numpy.savez`` does, which itself cannot take an array named ``file``."""
+    import zipfile
+
+    import numpy as np
+
+    with _writing(path), zipfile.ZipFile(path, "w") as archive:
+        for name, array in arrays.items():
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
+                np.lib.format.write_array(member, np.asarray(array), allow_pickle=False)
+
+
 @main.command("run")
 @graph_argument
 @input_option
@@ -169,12 +192,12 @@ def run_command(
 
     from .runtime.executor import Executor
 
-    loaded = _load(graph)
-    out = Executor(backend).execute(loaded, _values(inputs), sizes=_sizes(sizes))
+    if output is not None and output.suffix != ".npz":
+        raise FormatError(f"outputs are written as .npz, not {output.name!r}", code="E307",
+                          suggestions=[f"write -o {output.stem}.npz"])  # fmt: skip
+    out = Executor(backend).execute(_load(graph), _values(inputs), sizes=_sizes(sizes))
     if output is not None:
-        if output.suffix != ".npz":
-            raise FormatError(f"outputs are written as .npz, not {output.name!r}", code="E307")
-        np.savez(output, **dict(out.items()))
+        _save_arrays(output, dict(out.items()))
     if as_json:
         _print_json({
             "outputs": {
@@ -251,7 +274,8 @@ def graph_command(graph: Path, form: str, output: Path | None, as_json: bool) ->
     if output is None:
         click.echo(text)
     else:
-        output.write_text(text + "\n", encoding="utf-8")
+        with _writing(output):
+            output.write_text(text + "\n", encoding="utf-8")
         click.echo(f"written to {output}", err=True)
 
 
@@ -315,7 +339,7 @@ def compile_command(
     from .lang.notation import parse_expr
 
     given: dict[str, int | list[str]] = {
-        name: int(text) if text.isdigit() else [m.strip() for m in text.split(",")]
+        name: _whole(text, f"domain {name!r}") if text.isdecimal() else [m.strip() for m in text.split(",")]
         for name, text in _pairs(domains, "--domain").items()
     }
     expr = parse_expr(formula, _pairs(variables, "--variable"))

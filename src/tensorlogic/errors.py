@@ -22,6 +22,8 @@ import difflib
 from collections.abc import Iterable, Sequence
 from typing import Self
 
+import msgspec
+
 from .diagnostics import Diagnostic, Severity, SourceLocation, caller
 
 
@@ -60,6 +62,16 @@ class TensorLogicError(Exception):
         error.diagnostic = diagnostic if where is None else diagnostic.with_location(where)
         return error
 
+    def renamed(self, message: str) -> Self:
+        """Return the same error under another message; a guessed location stays a guess.
+
+        >>> TensorLogicError("no", code="E9").renamed("input 'x': no").diagnostic.code
+        'E9'
+        """
+        error = self.of(msgspec.structs.replace(self.diagnostic, message=message))
+        error.guessed = self.guessed
+        return error
+
     def at(self, location: SourceLocation | None) -> Self:
         """Point the error at a place, unless it was raised with one."""
         if location is not None and self.guessed:
@@ -68,7 +80,18 @@ class TensorLogicError(Exception):
         return self
 
     def __str__(self) -> str:
+        return self.render()
+
+    def render(self, *, guessed: bool = True) -> str:
+        """Return the error as text of several lines; ``guessed=False`` leaves out a location that is only the caller's.
+
+        >>> print(TensorLogicError("no", suggestions=["say yes"]).render(guessed=False))
+        no
+          hint: say yes
+        """
         found = self.diagnostic
+        if self.guessed and not guessed:
+            found = msgspec.structs.replace(found, location=None)
         lines = [found.message]
         if found.location is not None:
             lines.append(f"  at {found.location}")
@@ -166,7 +189,7 @@ class ConvergenceError(TensorLogicError, RuntimeError):
     """
 
 
-def nearest(word: str, known: Iterable[str]) -> list[str]:
+def nearest(word: object, known: Iterable[str]) -> list[str]:
     """Return a suggestion that names the closest known word, or all of them when few are known.
 
     >>> nearest("algebr", ["algebra", "spec"])
@@ -174,7 +197,7 @@ def nearest(word: str, known: Iterable[str]) -> list[str]:
     """
     names = list(known)
     folded = {name.casefold(): name for name in names}
-    close = difflib.get_close_matches(word.casefold(), folded, n=1, cutoff=0.6)
+    close = difflib.get_close_matches(str(word).casefold(), folded, n=1, cutoff=0.6)
     if close:
         return [f"did you mean {folded[close[0]]!r}?"]
     if not names:

@@ -10,6 +10,7 @@ import pytest
 from scipy.sparse.csgraph import shortest_path
 
 import tensorlogic as tl
+from tensorlogic.backends.reference import evaluate
 
 BACKENDS = ["numpy", "reference"]
 
@@ -349,3 +350,28 @@ def test_a_tensor_of_a_body_cannot_leave_it() -> None:
     b.fixpoint(body, x)
     with pytest.raises(tl.GraphError, match="cannot be used outside"):
         b.build(y=leaked[0] + 1)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_wrappers_see_the_steps_of_bodies(backend: str) -> None:
+    seen: list[str] = []
+
+    def noting(call: Any) -> Any:
+        def noted(step: Any, args: Any) -> Any:
+            seen.append(step.op.name)
+            return call(step, args)
+
+        return noted
+
+    b = tl.GraphBuilder()
+    x = b.input("x", (3,), "float64")
+    halves = b.fixpoint(lambda c: b.floor(c / 2), x)
+    last, _ = b.scan(lambda c, r: (c + r, None), np.float64(0), x)
+    chosen = b.cond(b.sum(x) > 0, lambda: b.exp(x), lambda: b.log(x))
+    graph = b.build(halves=halves, last=last, chosen=chosen)
+    out = tl.Executor(backend, wrap=[noting]).execute(graph, {"x": [1.0, 2.0, 4.0]})
+    assert (out["halves"].tolist(), out["last"]) == ([0.0, 0.0, 0.0], 7.0)
+    np.testing.assert_allclose(out["chosen"], np.exp([1.0, 2.0, 4.0]))
+    assert [seen.count(name) for name in ("floor", "add", "exp", "log")] == [4, 3, 1, 0]
+    whole = evaluate(graph, {"x": np.array([1.0, 2.0, 4.0])})  # the definition, without plan or loop
+    np.testing.assert_allclose(whole["chosen"], out["chosen"])

@@ -302,6 +302,9 @@ def test_log_sum_exp_is_shifted() -> None:
 def test_factors_outside_of_the_domain_are_refused(algebra: str, low: float, high: float, backend: str) -> None:
     with pytest.raises(tl.TensorLogicError, match=f"the {algebra} algebra is for factors in"):
         _run("i,i->", [np.array([low, high]), np.array([0.5, 0.5])], algebra, backend)
+    with pytest.raises(tl.TensorLogicError, match="is for factors in"):  # NaN does not hide it
+        _run("ij->i", [np.array([[np.nan, low, high]])], algebra, backend)
+    assert np.isnan(_run("ij->i", [np.array([[np.nan, 0.5]])], algebra, backend)).all()
 
 
 def test_nan_is_not_hidden_by_an_algebra() -> None:

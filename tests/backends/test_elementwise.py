@@ -205,16 +205,42 @@ def test_weak_scalars(build: Any, x: Any, expected: Any, backend: str) -> None:
     "build",
     [
         lambda b, x: x + 300,
+        lambda b, x: 300 - x,
+        lambda b, x: x // 300,
         lambda b, x: b.maximum(x, -1),
         lambda b, x: b.where(x > 0, x, 300),
         lambda b, x: b.pad(x, [(1, 1)], 300),
     ],
-    ids=["add", "maximum", "where", "pad"],
+    ids=["add", "subtract", "floor_divide", "maximum", "where", "pad"],
 )
-def test_a_python_integer_that_the_dtype_cannot_hold_is_refused(build: Any) -> None:
-    with pytest.raises(tl.TensorLogicError, match=r"300|-1") as caught:
-        _one(build, np.uint8([0, 1]))
+@pytest.mark.parametrize("backend", ["numpy", "reference"])
+def test_a_python_integer_that_the_dtype_cannot_hold_is_refused(build: Any, backend: str) -> None:
+    b = tl.GraphBuilder()
+    graph = b.build(y=build(b, b.input("x", (2,), "uint8")))
+    with pytest.raises(tl.ExecutionError, match=r"300|-1") as caught:
+        tl.Executor(backend).execute(graph, {"x": np.uint8([0, 1])})
     assert "test_elementwise.py" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("build", "expected"),
+    [
+        (lambda b, x: x < 300, np.array([True, True])),
+        (lambda b, x: x >= -1, np.array([True, True])),
+        (lambda b, x: b.equal(x, 300), np.array([False, False])),
+        (lambda b, x: x / 300, np.array([0, 1 / 300])),
+        (lambda b, x: b.where(300, x, 7), np.uint8([0, 1])),
+        (lambda b, x: x + 255, np.uint8([255, 0])),
+    ],
+    ids=["less", "greater_equal", "equal", "divide", "where", "add"],
+)
+@pytest.mark.parametrize("backend", ["numpy", "reference"])
+def test_a_python_integer_that_makes_no_narrow_integer_is_free(build: Any, expected: Any, backend: str) -> None:
+    b = tl.GraphBuilder()
+    graph = b.build(y=build(b, b.input("x", (2,), "uint8")))
+    got = tl.Executor(backend).execute(graph, {"x": np.uint8([0, 1])})["y"]
+    assert got.dtype == expected.dtype
+    np.testing.assert_array_equal(got, expected)
 
 
 def test_an_integer_to_a_negative_power_is_refused() -> None:

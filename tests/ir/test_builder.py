@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import operator
 import pickle
 from collections.abc import Callable
@@ -16,7 +17,7 @@ import tensorlogic as tl
 from tensorlogic import DTypeError, EinsumGraph, GraphBuilder, GraphError, InputError, ShapeError, TensorLogicError
 from tensorlogic.ir import ops
 from tensorlogic.ir.builder import MAX_BODY_DEPTH
-from tensorlogic.ir.graph import Node
+from tensorlogic.ir.graph import Node, constant_digest, constant_op
 
 EX, REF = tl.Executor(), tl.Executor("reference")
 
@@ -134,6 +135,32 @@ def test_constants_count_in_equality():
     assert make([1.0, 2.0]) != make([1.0, 3.0])
     assert make(np.float32([1.0])) != make(np.float64([1.0]))
     assert make(np.ones((2, 3))) != make(np.ones((3, 2)))
+
+
+def test_numpy_scalars_as_literals():
+    b = GraphBuilder()
+    assert b.literal(np.int64(3)).node == b.literal(3).node
+    assert b.literal(np.float32(0.5)).node == b.literal(0.5).node
+
+
+def test_constants_given_to_a_graph_are_out_of_the_callers_reach():
+    array = np.array([1.0, 2.0])
+    view = array[:]
+    view.setflags(write=False)
+    for mine in (array, view):
+        graph = EinsumGraph([Node(constant_op(mine))], [("y", 0)], {constant_digest(mine): mine})
+        array[0] = 9.0
+        assert run(graph)["y"].tolist() == [1.0, 2.0]
+        array[0] = 1.0
+    (kept,) = graph.constants.values()
+    assert not kept.flags.writeable
+    again = EinsumGraph(graph.nodes, graph.outputs, graph.constants)
+    assert next(iter(again.constants.values())) is kept  # nothing to copy
+    with pytest.raises(TypeError):
+        graph.constants["x"] = array  # type: ignore[index]
+    with pytest.raises(TypeError):
+        graph.inputs["x"] = 3  # type: ignore[index]
+    assert copy.deepcopy(graph) == pickle.loads(pickle.dumps(graph)) == graph
 
 
 def test_pickle_round_trips():
@@ -535,6 +562,38 @@ BAD_CALLS: dict[str, Callable[[GraphBuilder, Any], Any]] = {
     "cond of shapes": lambda b, x: b.cond(True, lambda: x, lambda: x[0]),
     "cond of dtypes": lambda b, x: b.cond(True, lambda: x, lambda: x > 0),
     "cond of counts": lambda b, x: b.cond(True, lambda: x, lambda: (x, x)),
+    "cumulate along a word": lambda b, x: b.cumsum(x, "a"),
+    "sum of any rank along a word": lambda b, x: b.sum(b.input("any"), ""),
+    "top_k of a word": lambda b, x: b.top_k(x, "a"),
+    "broadcast to a number": lambda b, x: b.broadcast_to(x, 3),
+    "broadcast to a word": lambda b, x: b.broadcast_to(x, "ab"),
+    "reshape to an array": lambda b, x: b.reshape(x, [np.array([2, 3])]),
+    "concat of a number": lambda b, x: b.concat(3),
+    "stack of a tensor": lambda b, x: b.stack(x),
+    "sum of a ragged list": lambda b, x: b.sum([[1], [2, 3]]),
+    "gather with a word for a batch": lambda b, x: b.gather(x, np.array([0]), batch="a"),
+    "scatter with a word for a batch": lambda b, x: b.scatter_add(x, np.array([0]), x, batch="a"),
+    "quantize along a word": lambda b, x: b.quantize(x, 0.5, 0, axis="a"),
+    "dequantize along a word": lambda b, x: b.dequantize(x, 0.5, 0, axis="a"),
+    "vjp of a number": lambda b, x: b.contract_vjp(3, "real", 0, x),
+    "vjp of a word": lambda b, x: b.contract_vjp("ij->i", "real", "a", x, x[:, 0], x[:, 0]),
+    "slice by an array": lambda b, x: x[np.array([0, 1]) :],
+    "slice by steps of a word": lambda b, x: x[::"n"],
+    "literal of a word": lambda b, x: b.literal("1"),
+    "inline of nothing": lambda b, x: b.inline(None),
+    "inline of a list": lambda b, x: b.inline(b.build(y=x), [x]),
+    "inline of another input": lambda b, x: b.inline(b.build(y=x), {"z": x}),
+    "inline of a broken graph": lambda b, x: b.inline(EinsumGraph([Node(ops.Elementwise("relu"), (3,))], [("y", 0)])),
+    "attention of scalars": lambda b, x: b.attention(1.0, 1.0, 1.0),
+    "apply a list": lambda b, x: b.apply([], x),
+    "fixpoint that combines by a number": lambda b, x: b.fixpoint(lambda c: c, x, combine=3),
+    "fixpoint that combines by a list": lambda b, x: b.fixpoint(lambda c: c, x, combine=[]),
+    "fixpoint of no function": lambda b, x: b.fixpoint(3, x),
+    "fixpoint of a function of nothing": lambda b, x: b.fixpoint(lambda: x, x),
+    "scan of no function": lambda b, x: b.scan(3, x),
+    "scan of a function of one": lambda b, x: b.scan(lambda c: (c, c), x[0], x),
+    "cond of no functions": lambda b, x: b.cond(True, None, None),
+    "cond of a function of one": lambda b, x: b.cond(True, lambda: x, lambda c: x),
     "input within a body": lambda b, x: b.fixpoint(lambda c: c + b.input("z", (2, 3)), x),
     "build within a body": lambda b, x: b.fixpoint(lambda c: b.build(c=c), x),
 }  # fmt: skip

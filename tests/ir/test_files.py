@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from safetensors.numpy import load_file, save_file
 
 from tensorlogic import EinsumGraph, FormatError, GraphBuilder, GraphError, ShapeError, TensorLogicError
+from tensorlogic.diagnostics import SourceLocation
 from tensorlogic.ir import files, ops
 from tensorlogic.ir.builder import MAX_BODY_DEPTH
 from tensorlogic.ir.check import check_structure
@@ -280,6 +281,29 @@ def test_hostile_json_is_refused(document: Any, message: str) -> None:
     with pytest.raises(TensorLogicError) as caught:
         EinsumGraph.from_json(text)
     assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "column"),
+    [
+        ('{"a": "NaN",\n "b": [1, NaN]}', 2, 11),
+        ("[\n\n-Infinity]", 3, 1),
+        ('{"a": 1, "b": {"a": 2,\n  "\\u0061" : 3}}', 2, 3),
+        ('{"a": [{"b": 1}, {"b": 2}], "a": "}{"}', 1, 29),
+        ('{"x": 99999999999999999999.5, "99999999999999999999": 99999999999999999999}', 1, 55),
+        ('{"a": "\\"1e400", "b": -1e400}', 1, 23),
+    ],
+)
+def test_refused_json_has_a_place_in_the_text(tmp_path: Path, text: str, line: int, column: int) -> None:
+    with pytest.raises(FormatError) as caught:
+        EinsumGraph.from_json(text)
+    assert caught.value.diagnostic.location == SourceLocation(None, line, column)
+    if text.startswith("{"):
+        path = tmp_path / "g.json"
+        path.write_text(text)
+        with pytest.raises(FormatError) as caught:
+            EinsumGraph.load(path)
+        assert caught.value.diagnostic.location == SourceLocation(str(path), line, column)
 
 
 def test_the_bound_on_depth_is_the_builders() -> None:

@@ -356,3 +356,81 @@ def test_deep_quantifiers():
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", tl.LogicWarning)
         tl.compile(expr, tl.CompilerContext({"D": 2}), strategy="fuzzy_godel")
+
+
+def nodes_of(expr, strategy="hard_boolean", size=4):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", tl.LogicWarning)
+        return tl.compile(expr, tl.CompilerContext({"D": size}), strategy=strategy)
+
+
+def test_shared_python_objects_are_compiled_once():
+    x = tl.variables("x", domain="D")
+    expr = tl.pred("p", x) & tl.pred("q", x)
+    for _ in range(40):
+        expr = expr & expr
+    for strategy in LOGICS:
+        assert len(nodes_of(expr, strategy)) < 100
+    expr = tl.pred("p", x)
+    for _ in range(40):
+        expr = tl.xor(expr, tl.iff(expr, tl.pred("q", x)))
+    assert len(nodes_of(expr, "probabilistic")) < 2000
+
+
+def test_long_flat_chains_are_linear():
+    x = tl.variables("x", domain="D")
+    parts = [tl.pred(f"p{i}", x) for i in range(4000)]
+    for make in (tl.and_, tl.or_):
+        assert len(nodes_of(make(*parts))) < 12_000
+    chain = parts[0]
+    for part in parts[1:]:
+        chain = part >> chain
+    assert len(nodes_of(chain)) < 16_000
+
+
+def test_distribution_is_bounded():
+    x, y, z = tl.variables("x y z", domain="D")
+    parts = [~tl.pred(f"a{i}", x, y) | tl.pred(f"b{i}", y, z) for i in range(14)]
+    assert len(nodes_of(tl.exists(y, tl.and_(*parts)))) < 200
+
+
+@pytest.mark.parametrize(
+    "strategy", ["fuzzy_product", "fuzzy_lukasiewicz", "soft_differentiable", "hard_boolean", "fuzzy_godel"]
+)
+def test_wide_disjunctions_and_conjunctions_stay_narrow(strategy):
+    x, y, z = tl.variables("x y z", domain="D")
+    p, q = tl.pred("p", x, y), tl.pred("q", y, z)
+    for expr in (tl.exists(y, p | q), tl.forall(y, p & q), tl.forall(y, p | q)):
+        assert "7, 7, 7" not in str(nodes_of(expr, strategy, 7)), (strategy, str(expr))
+
+
+def test_names_that_clash_anywhere():
+    x, y = tl.variables("x y", domain="D")
+    fails("used both", tl.exists(x, tl.pred("p", x)) & tl.pred("x", y), tl.CompilerContext({"D": 2}))
+    fails("used both", [tl.Rule(tl.pred("x", x), tl.pred("p", x))], tl.CompilerContext({"D": 2}))
+
+
+@pytest.mark.parametrize("wrong", [3.0, None, "abc", True])
+def test_what_is_not_a_domain(wrong):
+    with pytest.raises(tl.GraphError, match="domain 'D'"):
+        tl.CompilerContext({"D": wrong})
+
+
+def test_domains_take_numpy_sizes_and_compile_says_what_it_wants():
+    x = tl.variables("x", domain="D")
+    assert tl.CompilerContext({"D": np.int64(3)}).size("D") == 3
+    with pytest.raises(tl.GraphError, match="a CompilerContext is expected"):
+        tl.compile(tl.pred("p", x), {"D": 3})
+    for source in ("p(x)", [tl.pred("p", x)], [tl.Rule(tl.pred("p", x), "q(x)")], 3):
+        with pytest.raises(tl.GraphError, match="an expression or rules are expected"):
+            tl.compile(source, tl.CompilerContext({"D": 3}))
+
+
+def test_a_logic_whose_exists_is_a_mean():
+    mean = tl.STRATEGIES["soft_differentiable"]._replace(
+        name="mean", exists=lambda b, v, axes: b.mean(v, axes), forall=lambda b, v, axes: b.mean(v, axes),
+        de_morgan=False, merges=False, exists_or=None, forall_and=None,
+    )  # fmt: skip
+    x = tl.variables("x", domain="D")
+    context = tl.CompilerContext({"D": 4})
+    assert answer(tl.exists(x, tl.pred("p", x)), context, mean, {"p": np.array([0.0, 1.0, 1.0, 0.0])}) == 0.5

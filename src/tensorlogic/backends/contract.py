@@ -40,7 +40,7 @@ def bind_contraction(op: ops.Einsum, form: Contraction, args: Sequence[TensorTyp
     def checked(*operands: Array) -> Array:
         for x in operands:
             if x.size:
-                check_domain(row, x.min(), x.max())
+                check_domain(row, np.fmin.reduce(x, axis=None), np.fmax.reduce(x, axis=None))  # NaN hides nothing
         return kernel(*operands)
 
     return checked

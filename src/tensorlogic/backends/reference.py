@@ -9,13 +9,14 @@ import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from ..ir import ops, spec
 from ..ir.algebra import Algebra, algebra, check_domain
-from ..ir.graph import OPS, Cond, EinsumGraph, Fixpoint, Scan
+from ..ir.graph import OPS, Cond, EinsumGraph, Fixpoint, Scan, bodies
 from ..ir.ops import Op
 from ..ir.rules import Scope, label_sizes, normal_axis, reduced_axes
 from ..ir.types import DTYPES, TensorShape, TensorType, dtype_name
@@ -28,6 +29,7 @@ from .scalars import NAN, SCALARS
 
 Array = Any  # a NumPy array; the plan says more about it than a type could
 Index = tuple[int, ...]
+Run = Callable[[Sequence[Array]], Sequence[Array]]  # of a body: the values of its inputs in, its outputs out
 
 
 class ReferenceBackend:
@@ -61,10 +63,11 @@ class ReferenceBackend:
         return np.array(value)
 
     def bind(self, step: Step, run_body: RunBody) -> Kernel:
-        """Return the definition of a step's operation; bodies are evaluated as graphs, not as plans."""
+        """Return the definition of a step's operation; bodies run as plans, so that hooks and wrappers see their steps."""
+        runs = [_arrays(run_body(body)) for body in step.bodies]
 
         def kernel(*args: Any) -> Any:
-            results = define(step.op, [np.asarray(a) for a in args], step.types)
+            results = define(step.op, [np.asarray(a) for a in args], step.arg_types, step.types, runs)
             return results[0] if len(results) == 1 else results
 
         return kernel
@@ -92,14 +95,36 @@ def _evaluate(graph: EinsumGraph, inputs: Mapping[str, Array]) -> dict[str, Arra
             case ops.Item():
                 values.append((values[node.args[0]][op.index],))
             case _:
-                values.append(define(op, [values[a][0] for a in node.args], types[i]))
+                runs = [partial(_run, body) for body in bodies(op)]
+                given = [types[a][0] for a in node.args]
+                values.append(define(op, [values[a][0] for a in node.args], given, types[i], runs))
     return {name: values[i][0] for name, i in graph.outputs}
 
 
-def define(op: Op, args: list[Array], types: Sequence[TensorType]) -> tuple[Array, ...]:
-    """Return the results of one operation."""
-    result = _DEFINITIONS[type(op)](op, args, types)
-    return result if isinstance(result, tuple) else (result,)
+def define(
+    op: Op, args: list[Array], given: Sequence[TensorType], types: Sequence[TensorType], runs: Sequence[Run]
+) -> tuple[Array, ...]:
+    """Return the results of one operation: of arrays of the ``given`` types, of ``types``, with what runs its bodies."""
+    match op:
+        case Fixpoint():
+            return _fixpoint(op, args, types, runs[0])
+        case Scan():
+            return _scan(op, args, types, runs[0])
+        case Cond():
+            return tuple(runs[0 if args[0].item() else 1](args[1:]))
+        case ops.Elementwise():
+            _check_literals(op, args, given, np.dtype(types[0].dtype or "float64"))
+    return (_DEFINITIONS[type(op)](op, args, types),)
+
+
+def _check_literals(op: ops.Elementwise, args: list[Array], given: Sequence[TensorType], dtype: np.dtype[Any]) -> None:
+    """Refuse a Python integer that does not fit the integers it is to become; a comparison makes none."""
+    if dtype.kind not in "iu":
+        return
+    info = np.iinfo(dtype)
+    for n, (x, t) in enumerate(zip(args, given, strict=True)):
+        if t.weak and not (op.fn == "where" and n == 0) and not info.min <= x.item() <= info.max:
+            raise OverflowError(f"Python integer {x.item()} out of bounds for {dtype}")
 
 
 def _indices(shape: Sequence[Any]) -> Iterator[Index]:
@@ -476,7 +501,11 @@ def _run(body: EinsumGraph, args: Sequence[Array]) -> list[Array]:
     return list(_evaluate(body, dict(zip(body.inputs, args, strict=True))).values())
 
 
-def _fixpoint(op: Fixpoint, args: list[Array], types: Sequence[TensorType]) -> tuple[Array, ...]:
+def _arrays(run: Run) -> Run:
+    return lambda values: [np.asarray(v) for v in run(values)]
+
+
+def _fixpoint(op: Fixpoint, args: list[Array], types: Sequence[TensorType], run: Run) -> tuple[Array, ...]:
     join = {
         "replace": lambda old, new: new,
         "or": SCALARS["logical_or"],
@@ -485,7 +514,7 @@ def _fixpoint(op: Fixpoint, args: list[Array], types: Sequence[TensorType]) -> t
     }[op.combine]
     state = args[: op.carries]
     for _ in range(op.limit):
-        new = _run(op.body, [*state, *args[op.carries :]])
+        new = run([*state, *args[op.carries :]])
         moved: dict[int, int] = {}
         after = []
         for n, (old, x, t) in enumerate(zip(state, new, types, strict=True)):
@@ -510,13 +539,13 @@ def _far(a: Any, b: Any, tolerance: float) -> bool:
     return not abs(a - b) <= tolerance if isinstance(a, float) else True
 
 
-def _scan(op: Scan, args: list[Array], types: Sequence[TensorType]) -> tuple[Array, ...]:
-    state = args[: op.carries]
+def _scan(op: Scan, args: list[Array], types: Sequence[TensorType], run: Run) -> tuple[Array, ...]:
+    state: Sequence[Array] = args[: op.carries]
     scanned = args[op.carries : op.carries + op.scanned]
     length = int(op.length) if op.length is not None else scanned[0].shape[0]
     rows: list[list[Array]] = [[] for _ in types[op.carries :]]
     for i in reversed(range(length)) if op.reverse else range(length):
-        out = _run(op.body, [*state, *(x[i] for x in scanned), *args[op.carries + op.scanned :]])
+        out = run([*state, *(x[i] for x in scanned), *args[op.carries + op.scanned :]])
         state = out[: op.carries]
         for row, value in zip(rows, out[op.carries :], strict=True):
             row.insert(0, value) if op.reverse else row.append(value)
@@ -527,15 +556,11 @@ def _scan(op: Scan, args: list[Array], types: Sequence[TensorType]) -> tuple[Arr
     return (*state, *stacked)
 
 
-def _cond(op: Cond, args: list[Array], types: Sequence[TensorType]) -> tuple[Array, ...]:
-    return tuple(_run(op.then if args[0].item() else op.otherwise, args[1:]))
-
-
-_DEFINITIONS: dict[type[Op], Callable[[Any, list[Array], Sequence[TensorType]], Array | tuple[Array, ...]]] = {
+_DEFINITIONS: dict[type[Op], Callable[[Any, list[Array], Sequence[TensorType]], Array]] = {
     ops.Iota: lambda op, args, types: _fill(types[0], lambda index: index[0]),
     ops.Einsum: _einsum, ops.ContractVJP: _contract_vjp, ops.Elementwise: _elementwise, ops.Reduce: _reduce,
     ops.Cumulate: _cumulate, ops.Sort: _sort, ops.TopK: _sort, ops.Slice: _slice, ops.Reshape: _reshape,
     ops.Transpose: _transpose, ops.Broadcast: _broadcast, ops.Window: _window, ops.Pad: _pad, ops.Concat: _concat,
     ops.Gather: _gather, ops.ScatterAdd: _scatter_add, ops.Cast: _cast, ops.Quantize: _quantize,
-    ops.Dequantize: _dequantize, Fixpoint: _fixpoint, Scan: _scan, Cond: _cond,
+    ops.Dequantize: _dequantize,
 }  # fmt: skip

@@ -42,6 +42,7 @@ ALGEBRAS = {
             idempotent=True, packable=True, differentiable=False, note="non-zero is true; the result is bool",
         ),
         Algebra("max_product", "multiply", "max", 0, 1, idempotent=True, domain=(0, _INF), note="most likely explanation"),
+        Algebra("min_product", "multiply", "min", 1, 1, idempotent=True, domain=(0, _INF), note="its dual: for all, and"),
         Algebra("max_min", "minimum", "max", 0, 1, idempotent=True, note="fuzzy truth"),
         Algebra("min_max", "maximum", "min", 1, 0, idempotent=True, note="its dual: for all, or"),
         Algebra("min_plus", "add", "min", _INF, 0, idempotent=True, numbers=True, note="shortest paths"),

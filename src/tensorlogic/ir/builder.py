@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from hashlib import blake2b
+from numbers import Real
 from typing import Any, NoReturn
 
 import numpy as np
 
 from ..diagnostics import caller
-from ..errors import GraphError
+from ..errors import DTypeError, GraphError, nearest
 from . import ops
 from .graph import Array, Cond, EinsumGraph, Fixpoint, Node, Scan, constant_op, extract, frozen_copy, reachable
 from .infer import node_types
 from .layers import Layers
+from .methods import integer
 from .ops import Op
 from .rules import Equality, Results
 from .rules import Scope as TypeScope
@@ -149,7 +152,12 @@ class GraphBuilder(Layers[Tensor]):
 
     def shape_of(self, x: Any) -> TensorShape | None:
         """Return an operand's shape; None where its rank is unknown."""
-        return x.shape if isinstance(x, Tensor) else TensorShape(np.shape(x))
+        if isinstance(x, Tensor):
+            return x.shape
+        try:
+            return TensorShape(np.shape(x))
+        except ValueError as error:
+            raise DTypeError(f"a rectangular array is expected: {error}", code="E103") from None
 
     def input(self, name: str, shape: Sequence[Dim | None] | None = None, dtype: Any = None) -> Tensor:
         """Declare an input. Sizes are integers or names; None is any size; no shape at all is any rank."""
@@ -192,7 +200,11 @@ class GraphBuilder(Layers[Tensor]):
 
     def literal(self, value: bool | int | float) -> Tensor:
         """Add a Python scalar, which takes the dtype of what it meets."""
-        return self._add(ops.Literal.of(value), ())
+        scalar = value.item() if isinstance(value, np.generic) else value
+        if not isinstance(scalar, bool | int | float):
+            raise GraphError(f"a literal is a bool, an int or a float, got {value!r}", code="E106",
+                             suggestions=["use b.constant(array) for an array"])  # fmt: skip
+        return self._add(ops.Literal.of(scalar), ())
 
     def inline(self, graph: EinsumGraph, inputs: Mapping[str, Any] | None = None) -> dict[str, Tensor]:
         """Add a whole graph and return its outputs; inputs that are not given become inputs here.
@@ -203,7 +215,22 @@ class GraphBuilder(Layers[Tensor]):
         >>> c.inline(double, {"x": c.input("z", (3,), "float32")})["y"]
         <Tensor float32[3]>
         """
+        from .check import check_structure  # which stands on this module
+
+        if not isinstance(graph, EinsumGraph):
+            raise GraphError(f"inline takes an EinsumGraph, got {graph!r}", code="E106",
+                             suggestions=["build one: b.build(y=y)"])  # fmt: skip
+        if inputs is not None and not isinstance(inputs, Mapping):
+            raise GraphError(f"inline takes a mapping of input names to tensors, got {inputs!r}", code="E106",
+                             suggestions=['write {"x": x}'])  # fmt: skip
         given = inputs or {}
+        for name in given:
+            if name not in graph.inputs:
+                raise GraphError(
+                    f"the graph has no input {name!r}", code="E302", suggestions=nearest(name, graph.inputs)
+                )
+        if problems := check_structure(graph):
+            raise GraphError.of(problems[0])
         here: list[int] = []
         for node in graph.nodes:
             match node.op:
@@ -267,7 +294,11 @@ class GraphBuilder(Layers[Tensor]):
         scope = scope or self._scope
         place = caller()
         if self.intern:
-            known = scope.interned.get((op, args))
+            try:
+                known = scope.interned.get((op, args))
+            except TypeError:
+                raise GraphError(f"{op!r} holds a value that an operation cannot have", code="E105",
+                                 suggestions=["use numbers, text and tuples of them"]) from None  # fmt: skip
             if known is not None:
                 old = scope.nodes[known]
                 if place is not None and place not in old.locations and len(old.locations) < 16:
@@ -350,13 +381,16 @@ class GraphBuilder(Layers[Tensor]):
         >>> b.build(path=b.fixpoint(step, edge, combine="or"))
         <EinsumGraph (edge) -> (path): 2 nodes>
         """
+        if combine not in ops.COMBINES:
+            raise GraphError(f"unknown combine {combine!r}", code="E105", suggestions=nearest(combine, ops.COMBINES))
+        if not isinstance(tolerance, Real):
+            raise GraphError(f"a fixpoint's tolerance is a number, got {tolerance!r}", code="E105",
+                             suggestions=["write tolerance=1e-6"])  # fmt: skip
+        rounds = integer(limit, "a fixpoint's limit")
         carries = [self._typed(x) for x in init]
+        _check_function(body, len(carries), "the body of a fixpoint")
         graph, captures = self._body(body, [(f"c{n}", t.type) for n, t in enumerate(carries)])
-        if not isinstance(tolerance, int | float) or not hasattr(limit, "__index__"):
-            raise GraphError(
-                f"a fixpoint's tolerance and limit are numbers, got {tolerance!r} and {limit!r}", code="E105"
-            )
-        op = Fixpoint(graph, combine, float(tolerance), int(limit))
+        op = Fixpoint(graph, combine, float(tolerance), rounds)
         if op.carries != len(carries):
             raise GraphError(f"the body returns {op.carries} tensors for {len(carries)} carries", code="E105")
         results = self.apply_many(op, *carries, *captures)
@@ -381,6 +415,7 @@ class GraphBuilder(Layers[Tensor]):
         >>> sums
         <Tensor float32[t]>
         """
+        _check_function(body, 2, "the body of a scan")
         many, more = isinstance(init, tuple | list), isinstance(xs, tuple | list)
         single_out = False
         carries = [self._typed(x) for x in (init if many else [init])]
@@ -419,12 +454,30 @@ class GraphBuilder(Layers[Tensor]):
         >>> b.cond(b.sum(x) > 0, lambda: x, lambda: -x)
         <Tensor float32[3]>
         """
+        _check_function(then, 0, "then, of a cond,")
+        _check_function(otherwise, 0, "otherwise, of a cond,")
         a, reads_a = self._body(then, [])
         c, reads_c = self._body(otherwise, [])
         union = list({t.node: t for t in (*reads_a, *reads_c)}.values())
         op = Cond(_with_inputs(a, reads_a, union), _with_inputs(c, reads_c, union))
         results = self.apply_many(op, condition, *union)
         return results[0] if len(results) == 1 else results
+
+
+def _check_function(fn: object, count: int, what: str) -> None:
+    """Refuse what cannot be called with so many tensors."""
+    head = " ".join(["lambda", ", ".join("cxyzuvw"[:count])]).rstrip()
+    hint = [f"write a function, such as {head}: ..."]
+    if not callable(fn):
+        raise GraphError(f"{what} must be a function, got {fn!r}", code="E105", suggestions=hint)
+    try:
+        signature = inspect.signature(fn)
+    except (TypeError, ValueError):  # some built-in functions do not say
+        return
+    try:
+        signature.bind(*range(count))
+    except TypeError as error:
+        raise GraphError(f"{what} must take {count} argument(s): {error}", code="E105", suggestions=hint) from None
 
 
 def _with_inputs(body: EinsumGraph, reads: Sequence[Tensor], union: Sequence[Tensor]) -> EinsumGraph:

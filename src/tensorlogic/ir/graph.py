@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, get_args
 
 import msgspec
@@ -17,7 +18,7 @@ from ..errors import DTypeError, GraphError
 from . import ops
 from .ops import Op
 from .sizes import Dim, names
-from .types import TensorShape, TensorType, dtype_name
+from .types import TensorType, dtype_name
 
 if TYPE_CHECKING:
     from .infer import Inference
@@ -78,7 +79,7 @@ class EinsumGraph:
         self.outputs = tuple(outputs)
         given = constants or {}
         used = [n.op.digest for n in self.nodes if isinstance(n.op, ops.Constant)]
-        self.constants: dict[str, Array] = {d: given[d] for d in used if d in given}
+        self.constants: Mapping[str, Array] = MappingProxyType({d: _frozen(given[d]) for d in used if d in given})
 
     def __setattr__(self, name: str, value: object) -> None:
         if name in ("nodes", "outputs", "constants") and name in self.__dict__:
@@ -88,9 +89,9 @@ class EinsumGraph:
         super().__setattr__(name, value)
 
     @cached_property
-    def inputs(self) -> dict[str, int]:
+    def inputs(self) -> Mapping[str, int]:
         """The inputs by name, each with its node number, in the order they were declared."""
-        return {n.op.label: i for i, n in enumerate(self.nodes) if isinstance(n.op, ops.Input)}
+        return MappingProxyType({n.op.label: i for i, n in enumerate(self.nodes) if isinstance(n.op, ops.Input)})
 
     @property
     def input_names(self) -> list[str]:
@@ -152,12 +153,13 @@ class EinsumGraph:
         return f"<EinsumGraph ({_few(self.input_names)}) -> ({_few(self.output_names)}): {len(self.nodes)} nodes>"
 
     def __getstate__(self) -> tuple[Any, ...]:
-        return self.nodes, self.outputs, self.constants
+        return self.nodes, self.outputs, dict(self.constants)  # a read-only mapping cannot be pickled
 
     def __setstate__(self, state: tuple[Any, ...]) -> None:
-        self.nodes, self.outputs, self.constants = state
-        for array in self.constants.values():
+        self.nodes, self.outputs, constants = state
+        for array in constants.values():
             array.setflags(write=False)
+        self.constants = MappingProxyType(constants)
 
     def to_text(self, *, inline: bool = True) -> str:
         """Return text that :meth:`from_text` reads back; with ``inline=False`` large constants are only named."""
@@ -320,6 +322,16 @@ def frozen_copy(value: object) -> Array:
     return copy
 
 
+def _frozen(value: Array) -> Array:
+    """Return an array that nobody can write to: itself, or a copy where it or what it is a view of can be."""
+    whole: Any = value
+    while isinstance(whole, np.ndarray):
+        if whole.flags.writeable:
+            return frozen_copy(value)
+        whole = whole.base
+    return value if isinstance(value, np.ndarray) else frozen_copy(value)
+
+
 def reachable(nodes: Sequence[Node], roots: Iterable[int]) -> list[int]:
     """Return, in order, the nodes that the roots depend on."""
     live = bytearray(len(nodes))
@@ -339,8 +351,3 @@ def extract(nodes: Sequence[Node], outputs: Iterable[tuple[str, int]], constants
     new = {old: i for i, old in enumerate(order)}
     kept = [Node(nodes[i].op, tuple(new[a] for a in nodes[i].args), nodes[i].locations) for i in order]
     return EinsumGraph(kept, ((name, new[i]) for name, i in wanted), constants)
-
-
-def shape_of(array: Array) -> TensorShape:
-    """Return an array's shape as a :class:`TensorShape`."""
-    return TensorShape(array.shape)

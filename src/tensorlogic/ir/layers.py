@@ -87,8 +87,8 @@ class Layers(TensorMethods[T], Generic[T]):
 
     def attention(self, query: Any, key: Any, value: Any, mask: Any = None) -> T:
         """Scaled dot-product attention over (..., positions, features); mask is true where attending is allowed."""
-        width = self._shape(query, "attention")[-1]
         scores = self.einsum("...qd,...kd->...qk", query, key)
+        width = self._shape(query, "attention")[-1]
         if isinstance(width, int):
             scores = self.divide(scores, math.sqrt(width))
         else:  # count in the query's own dtype, whatever that will be; a NaN there is one in its scores anyway
@@ -97,11 +97,6 @@ class Layers(TensorMethods[T], Generic[T]):
         if mask is not None:
             scores = self.where(mask, scores, -math.inf)
         return self.einsum("...qk,...kd->...qd", self.softmax(scores), value)
-
-    def _size(self, x: Any, axis: int) -> T:
-        """Return a symbolic size as a scalar tensor: one past the last index."""
-        size = self._shape(x, "size")[axis]
-        return self.add(self.max(self.iota(size)), 1)
 
     def mean_squared_error(self, x: Any, y: Any) -> T:
         """The mean of squared differences."""

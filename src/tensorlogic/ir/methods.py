@@ -8,6 +8,7 @@ from __future__ import annotations
 import operator
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from numbers import Integral
 from typing import Any, Generic, TypeVar
 
 from ..errors import GraphError, ShapeError, SpecError
@@ -56,8 +57,7 @@ class TensorMethods(ABC, Generic[T]):
             form = spec.parse(equation)
         else:
             if isinstance(equation, bytes) or not isinstance(equation, Sequence):
-                raise SpecError(f"an einsum spec is text or lists of integers, got {equation!r}", code="E101",
-                                suggestions=["write 'ij,jk->ik'"])  # fmt: skip
+                raise _no_spec(equation, "text or lists of integers")
             lists = list(equation)
             given = len(lists) > len(operands)
             form = spec.from_integers(lists[:-1] if given else lists, lists[-1] if given else None)
@@ -78,7 +78,10 @@ class TensorMethods(ABC, Generic[T]):
 
     def contract_vjp(self, equation: str, algebra: str, wrt: int, *operands: Any) -> T:
         """Return the gradient of an einsum for factor ``wrt``; operands are the factors, the result, its cotangent."""
-        return self.apply(ops.ContractVJP(str(spec.parse(equation)), algebra, wrt), *operands)
+        if not isinstance(equation, str):
+            raise _no_spec(equation, "text")
+        factor = integer(wrt, "contract_vjp: the number of a factor")
+        return self.apply(ops.ContractVJP(str(spec.parse(equation)), lookup(algebra).name, factor), *operands)
 
     # one operand
 
@@ -155,11 +158,11 @@ class TensorMethods(ABC, Generic[T]):
     # reductions
 
     def _reduce(self, kind: str, x: Any, axis: Axes, keepdims: bool) -> T:
-        axes = None if axis is None else tuple(axis) if isinstance(axis, Sequence) else (axis,)
+        given = axis if isinstance(axis, Sequence) and not isinstance(axis, str) else (axis,)
+        axes = None if axis is None else tuple(integer(a, f"{kind}: an axis") for a in given)
         shape = self.shape_of(x)
         if axes is not None and shape is not None:
-            axes = tuple(normal_axis(a, len(shape), kind) for a in axes)  # a word fails here, letter by letter
-            axes = tuple(sorted(axes))
+            axes = tuple(sorted(normal_axis(a, len(shape), kind) for a in axes))
         return self.apply(ops.Reduce(kind, axes, keepdims), x)
 
     # fmt: off
@@ -175,7 +178,8 @@ class TensorMethods(ABC, Generic[T]):
     # fmt: on
 
     def _axis(self, x: Any, axis: int, what: str) -> int:
-        return normal_axis(axis, self._rank(x, what), what) if axis < 0 else axis
+        place = integer(axis, f"{what}: an axis")
+        return normal_axis(place, self._rank(x, what), what) if place < 0 else place
 
     def _cumulate(self, kind: str, x: Any, axis: int, reverse: bool) -> T:
         return self.apply(ops.Cumulate(kind, self._axis(x, axis, "cumulate"), reverse), x)
@@ -197,15 +201,16 @@ class TensorMethods(ABC, Generic[T]):
 
     def top_k(self, x: Any, k: int, axis: int = -1) -> tuple[T, T]:
         """Return the k greatest along an axis, greatest first, and their indices."""
-        at = self._axis(x, axis, "top_k")
-        return self.apply(ops.TopK(k, at), x), self.apply(ops.TopK(k, at, indices=True), x)
+        at, count = self._axis(x, axis, "top_k"), integer(k, "top_k: k")
+        return self.apply(ops.TopK(count, at), x), self.apply(ops.TopK(count, at, indices=True), x)
 
     # views and shapes
 
     def index(self, x: Any, key: Any) -> T:
         """Slice as NumPy's basic indexing does: integers, slices, ``...`` and None.
 
-        Ranges that cannot be checked against a symbolic size are checked when it is bound.
+        Unlike NumPy, a range that reaches beyond a named size is refused, not clipped: ``x[1:100]`` on a size ``n``
+        is an error when ``n`` turns out to be less than 100. On a known size it is clipped.
         """
         keys = list(key) if isinstance(key, tuple) else [key]
         shape = self._shape(x, "indexing")
@@ -236,19 +241,15 @@ class TensorMethods(ABC, Generic[T]):
 
     def reshape(self, x: Any, shape: Sequence[Dim]) -> T:
         """Give the elements another shape; one size may be -1."""
-        if isinstance(shape, str) or not isinstance(shape, Sequence):
-            raise ShapeError(f"reshape: a shape must be a sequence, got {shape!r}", code="E001",
-                             suggestions=[f"write ({shape!r},)"])  # fmt: skip
-        sizes = tuple(-1 if d == -1 else dim(d) for d in shape)
+        given = _sequence(shape, "reshape: a shape")
+        sizes = tuple(-1 if isinstance(d, Integral) and d == -1 else dim(d) for d in given)
         return self.apply(ops.Reshape(sizes), x)
 
     def transpose(self, x: Any, order: Sequence[int] | None = None) -> T:
         """Reorder the axes; reverse them when no order is given."""
         rank = self._rank(x, "transpose")
-        if order is not None and not isinstance(order, Sequence):
-            raise ShapeError(f"transpose: an order must be a sequence of axes, got {order!r}", code="E001")
-        axes = range(rank)[::-1] if order is None else [normal_axis(a, rank, "transpose") for a in order]
-        return self.apply(ops.Transpose(tuple(axes)), x)
+        given = range(rank)[::-1] if order is None else _sequence(order, "transpose: an order of axes")
+        return self.apply(ops.Transpose(tuple(normal_axis(a, rank, "transpose") for a in given)), x)
 
     def expand_dims(self, x: Any, axis: int) -> T:
         """Insert an axis of size 1."""
@@ -266,15 +267,14 @@ class TensorMethods(ABC, Generic[T]):
 
     def broadcast_to(self, x: Any, shape: Sequence[Dim]) -> T:
         """Repeat to a larger shape, aligned at the right as NumPy does."""
-        sizes = tuple(dim(d) for d in shape)
+        sizes = tuple(dim(d) for d in _sequence(shape, "broadcast_to: a shape"))
         rank = self._rank(x, "broadcast_to")
         return self.apply(ops.Broadcast(sizes, tuple(range(len(sizes) - rank, len(sizes)))), x)
 
     def window(self, x: Any, axis: int, size: Dim, *, step: int = 1, dilation: int = 1) -> T:
         """Return all windows along an axis as one more axis at the end."""
-        if not (hasattr(step, "__index__") and hasattr(dilation, "__index__")):
-            raise ShapeError(f"window: step and dilation are integers, got {step!r} and {dilation!r}", code="E001")
-        return self.apply(ops.Window(self._axis(x, axis, "window"), dim(size), int(step), int(dilation)), x)
+        by, apart = integer(step, "window: a step"), integer(dilation, "window: a dilation")
+        return self.apply(ops.Window(self._axis(x, axis, "window"), dim(size), by, apart), x)
 
     def pad(self, x: Any, widths: Sequence[tuple[int, int]], value: Any = 0) -> T:
         """Surround with a value; ``widths`` holds (before, after) for every axis."""
@@ -287,21 +287,24 @@ class TensorMethods(ABC, Generic[T]):
 
     def concat(self, tensors: Sequence[Any], axis: int = 0) -> T:
         """Join tensors end to end along an axis."""
-        if not tensors:
+        each = _sequence(tensors, "concat: what is joined")
+        if not each:
             raise GraphError("concat needs at least one operand", code="E105")
-        return self.apply(ops.Concat(self._axis(tensors[0], axis, "concat")), *tensors)
+        return self.apply(ops.Concat(self._axis(each[0], axis, "concat")), *each)
 
     def stack(self, tensors: Sequence[Any], axis: int = 0) -> T:
         """Join tensors along a new axis."""
-        return self.concat([self.expand_dims(t, axis) for t in tensors], axis)
+        return self.concat([self.expand_dims(t, axis) for t in _sequence(tensors, "stack: what is joined")], axis)
 
     def gather(self, x: Any, indices: Any, axis: int = 0, *, batch: int = 0) -> T:
         """Take indices along an axis, as ``numpy.take``; the first ``batch`` axes run together."""
-        return self.apply(ops.Gather(self._axis(x, axis, "gather"), batch), x, indices)
+        op = ops.Gather(self._axis(x, axis, "gather"), integer(batch, "gather: a number of batch axes"))
+        return self.apply(op, x, indices)
 
     def scatter_add(self, x: Any, indices: Any, updates: Any, axis: int = 0, *, batch: int = 0) -> T:
         """Add updates to a copy of ``x`` at indices along an axis; repeated indices add up."""
-        return self.apply(ops.ScatterAdd(self._axis(x, axis, "scatter_add"), batch), x, indices, updates)
+        op = ops.ScatterAdd(self._axis(x, axis, "scatter_add"), integer(batch, "scatter_add: a number of batch axes"))
+        return self.apply(op, x, indices, updates)
 
     def iota(self, size: Dim, dtype: Any = "int64") -> T:
         """Return the integers 0, 1, ... below ``size``, which may be symbolic."""
@@ -315,40 +318,72 @@ class TensorMethods(ABC, Generic[T]):
 
     def quantize(self, x: Any, scale: Any, zero_point: Any, dtype: Any = "int8", *, axis: int | None = None) -> T:
         """Return ``round(x / scale) + zero_point`` clamped to an integer dtype."""
-        return self.apply(ops.Quantize(dtype_name(dtype), axis), x, scale, zero_point)
+        at = None if axis is None else self._axis(x, axis, "quantize")
+        return self.apply(ops.Quantize(dtype_name(dtype), at), x, scale, zero_point)
 
     def dequantize(self, x: Any, scale: Any, zero_point: Any, *, axis: int | None = None) -> T:
         """Return ``(x - zero_point) * scale``."""
-        return self.apply(ops.Dequantize(axis), x, scale, zero_point)
+        at = None if axis is None else self._axis(x, axis, "dequantize")
+        return self.apply(ops.Dequantize(at), x, scale, zero_point)
+
+
+def integer(value: object, what: str) -> int:
+    """Return an integer that a user gave, or raise where it is none."""
+    try:
+        return int(operator.index(value))  # type: ignore[arg-type]
+    except TypeError:
+        raise ShapeError(
+            f"{what} must be an integer, got {value!r}", code="E001", suggestions=["write a whole number, such as 1"]
+        ) from None
+
+
+def _sequence(value: Any, what: str) -> Sequence[Any]:
+    if isinstance(value, str | bytes) or not isinstance(value, Sequence):
+        raise ShapeError(
+            f"{what} must be a sequence, got {value!r}",
+            code="E001",
+            suggestions=["write a tuple or a list, such as (3,)"],
+        )
+    return value
+
+
+def _no_spec(equation: object, what: str) -> SpecError:
+    return SpecError(f"an einsum spec is {what}, got {equation!r}", code="E101", suggestions=["write 'ij,jk->ik'"])
 
 
 def _range(key: Any, size: Dim, axis: int) -> tuple[Dim, Dim, int]:
     """Turn one index of NumPy's basic indexing into (start, count, step)."""
     if not isinstance(key, slice):
-        if isinstance(key, bool) or not hasattr(key, "__index__"):
+        if key is None or isinstance(key, bool | str):
             raise _no_index(key, axis)
-        try:
-            place = int(key.__index__())
-        except TypeError:
-            raise _no_index(key, axis) from None
+        place = _part(key, key, axis)
         if isinstance(size, int) and not -size <= place < size:
             raise ShapeError(f"index {place} is out of range for axis {axis} of size {size}", code="E001")
         return (place if place >= 0 else add(size, place), 1, 1)
-    for part in (key.start, key.stop, key.step):
-        if not (part is None or hasattr(part, "__index__") or (isinstance(part, str) and part is not key.step)):
-            raise _no_index(key, axis)
-    step = 1 if key.step is None else int(key.step.__index__())
+    low, high, step = (_part(p, key, axis) for p in (key.start, key.stop, 1 if key.step is None else key.step))
+    if isinstance(step, str):
+        raise _no_index(key, axis)
     if step == 0:
         raise ShapeError("a slice cannot have step 0", code="E001")
-    if isinstance(size, int) and not isinstance(key.start, str) and not isinstance(key.stop, str):
-        start, stop, _ = key.indices(size)
+    if isinstance(size, int) and not isinstance(low, str) and not isinstance(high, str):
+        start, stop, _ = slice(low, high, step).indices(size)
         return (start, len(range(start, stop, step)), step)
-    first: Dim = _bound(key.start, size, 0 if step > 0 else sub(size, 1))
-    if key.stop is None and step < 0:
+    first: Dim = _bound(low, size, 0 if step > 0 else sub(size, 1))
+    if high is None and step < 0:
         return (first, add(floordiv(first, -step), 1), step)
-    last = _bound(key.stop, size, size)
+    last = _bound(high, size, size)
     span = sub(last, first) if step > 0 else sub(first, last)
     return (first, span if abs(step) == 1 else floordiv(add(span, abs(step) - 1), abs(step)), step)
+
+
+def _part(part: Any, key: Any, axis: int) -> Any:
+    """Return one part of an index as an integer, a name or None."""
+    if part is None or isinstance(part, str):
+        return part
+    try:
+        return int(operator.index(part))
+    except TypeError:
+        raise _no_index(key, axis) from None
 
 
 def _no_index(key: Any, axis: int) -> ShapeError:
@@ -359,10 +394,9 @@ def _no_index(key: Any, axis: int) -> ShapeError:
     )
 
 
-def _bound(value: Any, size: Dim, default: Dim) -> Dim:
+def _bound(value: Dim | None, size: Dim, default: Dim) -> Dim:
     if value is None:
         return default
     if isinstance(value, str):
         return dim(value)
-    place = int(value.__index__())
-    return place if place >= 0 else add(size, place)
+    return value if value >= 0 else add(size, value)

@@ -49,32 +49,77 @@ def spot(text: str, at: int, file: str | None = None) -> dict[str, Any]:
     }
 
 
+class _RefusedError(Exception):
+    """A JSON value that is not let through: what to say, and the word; the parser does not tell hooks where they are."""
+
+    def __init__(self, message: str, word: str | None, *hints: str) -> None:
+        super().__init__(message)
+        self.message, self.word, self.hints = message, word, hints
+
+
+_TOKENS = re.compile(
+    r"""
+    ("[^"\\]*+(?:\\.[^"\\]*+)*+") ([ \t\r\n]*+:)?  # a string; it is a key where a colon follows
+    | NaN | -?Infinity | -?(?:0|[1-9][0-9]*+)(?:\.[0-9]+)?(?:[eE][-+]?[0-9]+)?
+    | [][{}]
+    """,
+    re.DOTALL | re.VERBOSE,
+)
+
+
+def _word_at(text: str, word: str) -> int:
+    """Return where a number first stands in JSON text, outside of strings."""
+    return next((m.start() for m in _TOKENS.finditer(text) if m[0] == word), 0)
+
+
+def _repeated(text: str) -> tuple[str, int]:
+    """Return the first key of JSON text that its object has already, and where it stands again."""
+    around: list[set[str]] = []
+    for token in _TOKENS.finditer(text):
+        if token[0] in "[{":
+            around.append(set())
+        elif token[0] in "]}":
+            around.pop()
+        elif token[2] is not None:
+            key = json.loads(token[1])
+            if key in around[-1]:
+                return key, token.start()
+            around[-1].add(key)
+    raise AssertionError("no key is repeated")
+
+
 def strict_json(text: str, file: str | None) -> Any:
     """Parse JSON, refusing what the standard module lets through: repeated keys, NaN, and numbers out of range."""
 
     def pairs(items: list[tuple[str, Any]]) -> dict[str, Any]:
         found = dict(items)
         if len(found) != len(items):
-            keys = [key for key, _ in items]
-            again = next(key for n, key in enumerate(keys) if key in keys[:n]) if len(keys) < 1000 else "one of many"
-            raise FormatError(f"the JSON object has the key {again!r} twice", code="E223")
+            raise _RefusedError("the JSON object has a key twice", None)
         return found
 
     def refuse(word: str) -> NoReturn:
-        raise FormatError(f"{word} is not a JSON number", code="E223", suggestions=["a literal is written as text"])
+        raise _RefusedError(f"{word} is not a JSON number", word, "a literal is written as text")
 
     def integer(word: str) -> int:
         if len(word) > 18 and not -(2**63) <= int(word[:40]) < 2**63:
-            raise FormatError(f"the number {word[:40]} does not fit 64 bits", code="E223")
+            raise _RefusedError(f"the number {word[:40]} does not fit 64 bits", word)
         return int(word)
 
     def real(word: str) -> float:
         if math.isinf(value := float(word)):
-            raise FormatError(f"the number {word[:40]} is too large", code="E223")
+            raise _RefusedError(f"the number {word[:40]} is too large", word)
         return value
 
     try:
         return json.loads(text, object_pairs_hook=pairs, parse_constant=refuse, parse_int=integer, parse_float=real)
+    except _RefusedError as error:
+        message, at = error.message, 0
+        if error.word is not None:
+            at = _word_at(text, error.word)
+        else:
+            key, at = _repeated(text)
+            message = f"the JSON object has the key {key!r} twice"
+        raise FormatError(message, code="E223", suggestions=error.hints, **spot(text, at, file)) from None
     except json.JSONDecodeError as error:
         raise FormatError(
             f"not JSON: {error.msg}", code="E223", **spot(text, min(error.pos, len(text)), file)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from ..diagnostics import SourceLocation
@@ -28,11 +28,16 @@ class CompilerContext:
         graphs: Mapping[str, EinsumGraph] | None = None,
     ) -> None:
         self.domains: dict[str, int | tuple[str, ...]] = {}
+        if not isinstance(domains, Mapping):
+            raise GraphError(f"domains are a mapping of names to sizes or names, got {domains!r}", code="E605")
         for name, given in domains.items():
-            if isinstance(given, int):
-                if given < 0:
-                    raise GraphError(f"domain {name!r} cannot have {given} elements", code="E605")
-                self.domains[name] = given
+            if hasattr(given, "__index__") and not isinstance(given, bool):
+                size = given.__index__()
+                if size < 0:
+                    raise GraphError(f"domain {name!r} cannot have {size} elements", code="E605")
+                self.domains[name] = size
+            elif isinstance(given, str | bytes | bool) or not isinstance(given, Iterable):
+                raise GraphError(f"domain {name!r} is a size or a list of names, got {given!r}", code="E605")
             else:
                 members = tuple(str(m) for m in given)
                 twice = (
@@ -50,6 +55,8 @@ class CompilerContext:
                 self.check(domain, f"predicate {predicate!r}")
         self.graphs = dict(graphs or {})
         for predicate, graph in self.graphs.items():
+            if not isinstance(graph, EinsumGraph):
+                raise GraphError(f"predicate {predicate!r} is computed by a graph, got {graph!r}", code="E605")
             if len(graph.outputs) != 1:
                 raise GraphError(
                     f"predicate {predicate!r} is computed by a graph of {len(graph.outputs)} outputs; it needs one",

@@ -1,12 +1,16 @@
 """Logical expressions: predicates, connectives, quantifiers and arithmetic as immutable trees.
 
-Nothing here recurses over a tree, so an expression may be as deep as it likes.
+Nothing here recurses over a tree, so an expression may be as deep as it likes; a part that stands in several places is seen once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import operator
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, NoReturn
+
+import numpy as np
 
 from ..diagnostics import SourceLocation, caller
 from ..errors import GraphError
@@ -16,6 +20,7 @@ QUANTIFIERS = ("exists", "forall")
 ARITHMETIC = ("add", "subtract", "multiply", "divide", "power", "minimum", "maximum")
 COMPARISONS = ("equal", "not_equal", "less", "less_equal", "greater", "greater_equal")
 FUNCTIONS = ("negative", "absolute", "sqrt", "exp", "log")
+NAME = re.compile(r"[^\W\d]\w*'*")  # a plain word; the notation quotes other names
 
 
 class Term(NamedTuple):
@@ -32,14 +37,31 @@ class Term(NamedTuple):
     @classmethod
     def var(cls, name: str, domain: str | None = None) -> Term:
         """Make a variable."""
-        if not isinstance(name, str) or not name:
-            raise GraphError(f"a variable needs a name, got {name!r}", code="E601")
+        if not isinstance(name, str) or not NAME.fullmatch(name):
+            raise GraphError(
+                f"a variable needs a name, which is one word, got {name!r}",
+                code="E601",
+                suggestions=["use letters, digits and _, and no digit first"],
+            )
+        if domain is not None and (not isinstance(domain, str) or not domain):
+            raise GraphError(f"the domain of variable {name!r} needs a name, got {domain!r}", code="E601")
         return cls(name, True, domain)
 
     @classmethod
     def const(cls, value: str | int) -> Term:
         """Make a constant: a name of the domain, or a number of one that is given by its size."""
-        return cls(value, False)
+        if isinstance(value, str):
+            return cls(str(value), False)
+        try:
+            if not isinstance(value, bool | np.bool_):
+                return cls(operator.index(value), False)
+        except TypeError:
+            pass  # said below
+        raise GraphError(
+            f"an argument of a predicate is a variable, a name or a number, got {value!r}",
+            code="E601",
+            suggestions=["make variables with tl.variables('x y')"],
+        )
 
     def __repr__(self) -> str:
         return str(self.name) if self.is_variable else repr(self.name)
@@ -58,7 +80,17 @@ class TLExpr:
     True
     """
 
-    __slots__ = ("_hash", "args", "kind", "location", "name", "terms", "value")
+    __slots__ = ("_free", "_hash", "args", "kind", "location", "name", "terms", "value")
+    __array_ufunc__ = None  # NumPy leaves its operators to ours
+
+    kind: str
+    args: tuple[TLExpr, ...]
+    name: str
+    terms: tuple[Term, ...]
+    value: float | bool | int
+    location: SourceLocation | None
+    _free: tuple[str, ...]
+    _hash: int
 
     def __init__(
         self,
@@ -70,10 +102,27 @@ class TLExpr:
         value: float | bool | int = 0,
         location: SourceLocation | None = None,
     ) -> None:
-        self.kind, self.args, self.name, self.terms, self.value = kind, args, name, terms, value
-        self.location = location or caller()
-        # children have their hashes already, so this never goes deep
-        self._hash: int = hash((kind, name, terms, repr(value), tuple([a._hash for a in args])))
+        put = object.__setattr__
+        put(self, "kind", kind)
+        put(self, "args", args)
+        put(self, "name", name)
+        put(self, "terms", terms)
+        put(self, "value", value)
+        put(self, "location", location or caller())
+        # children have these already, so they never go deep
+        put(self, "_free", _free(kind, args, terms))
+        put(self, "_hash", hash((kind, name, terms, repr(value), tuple([a._hash for a in args]))))
+
+    def __setattr__(self, name: str, value: object) -> NoReturn:
+        raise AttributeError(f"an expression cannot be changed: {name!r} is set where it is made")
+
+    def __delattr__(self, name: str) -> NoReturn:
+        raise AttributeError(f"an expression cannot be changed: {name!r} is set where it is made")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        place = {id(e): n for n, e in enumerate(self.walk())}
+        rows = [(e.kind, [place[id(a)] for a in e.args], e.name, e.terms, e.value, e.location) for e in self.walk()]
+        return _restore, (rows,)
 
     def __hash__(self) -> int:
         return self._hash
@@ -81,11 +130,12 @@ class TLExpr:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, TLExpr):
             return NotImplemented
-        pending = [(self, other)]
+        pending, seen = [(self, other)], set()
         while pending:
             a, b = pending.pop()
-            if a is b:
+            if a is b or (id(a), id(b)) in seen:
                 continue
+            seen.add((id(a), id(b)))
             if a._hash != b._hash or a.label() != b.label() or len(a.args) != len(b.args):
                 return False
             pending.extend(zip(a.args, b.args, strict=True))
@@ -108,7 +158,9 @@ class TLExpr:
     def __or__(self, other: Any) -> TLExpr: return or_(self, other)
     def __ror__(self, other: Any) -> TLExpr: return or_(other, self)
     def __xor__(self, other: Any) -> TLExpr: return xor(self, other)
+    def __rxor__(self, other: Any) -> TLExpr: return xor(other, self)
     def __rshift__(self, other: Any) -> TLExpr: return imply(self, other)
+    def __rrshift__(self, other: Any) -> TLExpr: return imply(other, self)
     def __invert__(self) -> TLExpr: return not_(self)
     def __add__(self, other: Any) -> TLExpr: return _binary("add", self, other)
     def __radd__(self, other: Any) -> TLExpr: return _binary("add", other, self)
@@ -119,6 +171,7 @@ class TLExpr:
     def __truediv__(self, other: Any) -> TLExpr: return _binary("divide", self, other)
     def __rtruediv__(self, other: Any) -> TLExpr: return _binary("divide", other, self)
     def __pow__(self, other: Any) -> TLExpr: return _binary("power", self, other)
+    def __rpow__(self, other: Any) -> TLExpr: return _binary("power", other, self)
     def __neg__(self) -> TLExpr: return TLExpr("negative", (self,))
     def __abs__(self) -> TLExpr: return TLExpr("absolute", (self,))
     def __lt__(self, other: Any) -> TLExpr: return _binary("less", self, other)
@@ -142,21 +195,7 @@ class TLExpr:
         >>> exists(y, pred("p", x, y) & pred("q", y, z)).free_variables()
         ('x', 'z')
         """
-        found: dict[str, None] = {}
-        bound: list[str] = []
-        pending: list[tuple[str, Any]] = [("see", self)]
-        while pending:
-            what, item = pending.pop()
-            if what == "unbind":
-                del bound[len(bound) - item :]
-                continue
-            if item.kind in QUANTIFIERS:
-                bound += [str(t.name) for t in item.terms]
-                pending.append(("unbind", len(item.terms)))
-            else:
-                found.update((str(t.name), None) for t in item.terms if t.is_variable and t.name not in bound)
-            pending.extend(("see", a) for a in reversed(item.args))
-        return tuple(found)
+        return self._free
 
     def substitute(self, values: Mapping[str, Term | str | int]) -> TLExpr:
         """Replace free variables by terms; bound variables are renamed where a new one would be captured.
@@ -168,13 +207,20 @@ class TLExpr:
         return _substitute(self, {k: _term(v) for k, v in values.items()})
 
     def walk(self) -> Iterator[TLExpr]:
-        """Go through the expression and all of its parts, each part before what it stands in."""
+        """Go through the expression and all of its parts, each part once and before what it stands in.
+
+        >>> p = pred("p")
+        >>> [e.kind for e in (p & ~p).walk()]
+        ['pred', 'not', 'and']
+        """
+        seen: set[int] = set()
         pending: list[tuple[TLExpr, bool]] = [(self, False)]
         while pending:
             item, ready = pending.pop()
             if ready:
                 yield item
-            else:
+            elif id(item) not in seen:
+                seen.add(id(item))
                 pending.append((item, True))
                 pending.extend((a, False) for a in reversed(item.args))
 
@@ -204,6 +250,30 @@ class TLExpr:
         return f"${self.to_latex()}$"
 
 
+def _free(kind: str, args: tuple[TLExpr, ...], terms: tuple[Term, ...]) -> tuple[str, ...]:
+    """Return the free variables of an expression from those of its parts; a tuple that a part has is shared."""
+    if kind in QUANTIFIERS:
+        inner, bound = args[0]._free, {t.name for t in terms}
+        return inner if bound.isdisjoint(inner) else tuple([n for n in inner if n not in bound])
+    if not args:
+        return tuple(dict.fromkeys([str(t.name) for t in terms if t.is_variable]))
+    found = args[0]._free
+    for a in args[1:]:
+        if a._free is not found and a._free:
+            merged = tuple(dict.fromkeys(found + a._free))
+            found = found if len(merged) == len(found) else a._free if merged == a._free else merged
+    return found
+
+
+def _restore(rows: list[tuple[Any, ...]]) -> TLExpr:
+    """Make an expression from its parts in order, as pickle keeps it."""
+    made: list[TLExpr] = []
+    for kind, args, name, terms, value, location in rows:
+        parts = tuple(made[n] for n in args)
+        made.append(TLExpr(kind, parts, name=name, terms=terms, value=value, location=location))
+    return made[-1]
+
+
 def variables(names: str, domain: str | None = None) -> Any:
     """Make variables from names separated by spaces or commas: one for one name, a tuple for several.
 
@@ -211,6 +281,10 @@ def variables(names: str, domain: str | None = None) -> Any:
     >>> y
     y
     """
+    if not isinstance(names, str):
+        raise GraphError(
+            f"variables are named by text, got {names!r}", code="E601", suggestions=["write tl.variables('x y')"]
+        )
     made = tuple(Term.var(n, domain) for n in names.replace(",", " ").split())
     if not made:
         raise GraphError("variables needs at least one name", code="E601")
@@ -218,15 +292,7 @@ def variables(names: str, domain: str | None = None) -> Any:
 
 
 def _term(value: Any) -> Term:
-    if isinstance(value, Term):
-        return value
-    if isinstance(value, str) or (hasattr(value, "__index__") and not isinstance(value, bool)):
-        return Term.const(value if isinstance(value, str) else int(value.__index__()))
-    raise GraphError(
-        f"an argument of a predicate is a variable, a name or a number, got {value!r}",
-        code="E601",
-        suggestions=["make variables with tl.variables('x y')"],
-    )
+    return value if isinstance(value, Term) else Term.const(value)
 
 
 def pred(name: str, *terms: Any) -> TLExpr:
@@ -246,14 +312,31 @@ def constant(value: float | bool | int) -> TLExpr:
     >>> print(constant(0.5))
     0.5
     """
-    return TLExpr("constant", value=value)
+    number = _scalar(value)
+    if number is None:
+        raise GraphError(
+            f"a constant is a number or a truth value, got {value!r}",
+            code="E601",
+            suggestions=["names of a domain stand in predicates: tl.pred('likes', x, 'bob')"],
+        )
+    return TLExpr("constant", value=number)
+
+
+def _scalar(value: Any) -> float | bool | int | None:
+    """Return a number or truth value of Python or NumPy as Python's own; None for anything else."""
+    if isinstance(value, bool | np.bool_):
+        return bool(value)
+    if isinstance(value, int | np.integer):
+        return int(value)
+    return float(value) if isinstance(value, float | np.floating) else None
 
 
 def _expr(value: Any) -> TLExpr:
     if isinstance(value, TLExpr):
         return value
-    if isinstance(value, bool | int | float):
-        return constant(value)
+    number = _scalar(value)
+    if number is not None:
+        return TLExpr("constant", value=number)
     raise GraphError(
         f"an expression is expected, got {value!r}", code="E601", suggestions=["write tl.pred(name, ...) or a number"]
     )
@@ -336,10 +419,15 @@ def if_then_else(condition: Any, then: Any, otherwise: Any) -> TLExpr:
 
 
 def _quantified(kind: str, over: Any, body: Any) -> TLExpr:
-    terms = (over,) if isinstance(over, Term) else tuple(over)
+    several = isinstance(over, Iterable) and not isinstance(over, Term | str)
+    terms = tuple(over) if several else (over,)
     for t in terms:
         if not isinstance(t, Term) or not t.is_variable:
-            raise GraphError(f"{kind} ranges over variables, got {t!r}", code="E601")
+            raise GraphError(
+                f"{kind} ranges over variables, got {t!r}",
+                code="E601",
+                suggestions=["make variables with tl.variables('x y')"],
+            )
     if not terms:
         raise GraphError(f"{kind} needs a variable", code="E601")
     if len({t.name for t in terms}) != len(terms):
@@ -367,24 +455,6 @@ def forall(over: Term | Sequence[Term], body: Any) -> TLExpr:
     return _quantified("forall", over, body)
 
 
-def rebuild(root: TLExpr, change: Callable[[TLExpr, tuple[TLExpr, ...]], TLExpr]) -> TLExpr:
-    """Build an expression anew from its leaves up: ``change`` gets each part and its new parts."""
-    done: list[TLExpr] = []
-    for item in root.walk():
-        n = len(item.args)
-        parts = tuple(done[len(done) - n :])
-        del done[len(done) - n :]
-        done.append(change(item, parts))
-    return done[0]
-
-
-def same_parts(item: TLExpr, parts: tuple[TLExpr, ...]) -> TLExpr:
-    """Return an expression with other parts; itself where they are the ones it has."""
-    if all(a is b for a, b in zip(item.args, parts, strict=True)):
-        return item
-    return TLExpr(item.kind, parts, name=item.name, terms=item.terms, value=item.value, location=item.location)
-
-
 def fresh(name: str, taken: set[str]) -> str:
     """Return a name like the given one that is not taken.
 
@@ -397,32 +467,48 @@ def fresh(name: str, taken: set[str]) -> str:
 
 
 def _substitute(root: TLExpr, values: Mapping[str, Term]) -> TLExpr:
-    """Substitute without recursion: environments travel down on a stack, results come up on another."""
+    """Substitute without recursion: environments travel down on a stack, results come up on another.
+
+    What becomes of a part depends on the part and what replaces its own free variables, and is made once for each.
+    """
     done: list[TLExpr] = []
-    pending: list[tuple[str, TLExpr, Mapping[str, Term], tuple[Term, ...]]] = [("see", root, values, ())]
+    made: dict[Any, TLExpr] = {}
+    pending: list[tuple[TLExpr, Mapping[str, Term], tuple[Term, ...], Any]] = [(root, values, (), None)]
     while pending:
-        what, item, env, terms = pending.pop()
-        if what == "make":
+        item, env, terms, ready = pending.pop()
+        if ready is not None:
             n = len(item.args)
             parts = tuple(done[len(done) - n :])
             del done[len(done) - n :]
-            done.append(TLExpr(item.kind, parts, name=item.name, terms=terms, value=item.value, location=item.location))
+            new = TLExpr(item.kind, parts, name=item.name, terms=terms, value=item.value, location=item.location)
+            made[ready] = new
+            done.append(new)
             continue
-        terms = item.terms
+        env = {k: env[k] for k in item._free if k in env}
+        key = (id(item), tuple(env.items()))
+        known = made.get(key) if env else item
+        if known is not None:
+            done.append(known)
+            continue
         if item.kind in QUANTIFIERS:
-            free = set(item.args[0].free_variables()) if env else set()
-            env = {k: v for k, v in env.items() if k in free and k not in {t.name for t in terms}}
-            arriving = {str(v.name) for v in env.values() if v.is_variable}
-            renamed: list[Term] = []
-            for t in terms:
-                if t.name in arriving:
-                    new = Term.var(fresh(str(t.name), arriving | free | {str(r.name) for r in renamed}), t.domain)
-                    env = {**env, str(t.name): new}
-                    t = new
-                renamed.append(t)
-            terms = tuple(renamed)
+            terms, env = _uncaptured(item, env)
         else:
-            terms = tuple(env.get(str(t.name), t) if t.is_variable else t for t in terms)
-        pending.append(("make", item, env, terms))
-        pending.extend(("see", a, env, ()) for a in reversed(item.args))
+            terms = tuple(env.get(str(t.name), t) if t.is_variable else t for t in item.terms)
+        pending.append((item, env, terms, key))
+        pending.extend((a, env, (), None) for a in reversed(item.args))
     return done[0]
+
+
+def _uncaptured(item: TLExpr, env: dict[str, Term]) -> tuple[tuple[Term, ...], dict[str, Term]]:
+    """Return a quantifier's variables, renamed where they would capture one that arrives, and the environment of its body."""
+    arriving = {str(v.name) for v in env.values() if v.is_variable}
+    taken = arriving.union(item.args[0]._free, [str(t.name) for t in item.terms])
+    terms: list[Term] = []
+    for t in item.terms:
+        if t.name in arriving:
+            new = Term.var(fresh(str(t.name), taken), t.domain)
+            taken.add(str(new.name))
+            env = {**env, str(t.name): new}
+            t = new
+        terms.append(t)
+    return tuple(terms), env

@@ -60,8 +60,11 @@ class Formulas:
         self.domains = domains
         self.warn = warn
         self._made: dict[Any, Formula] = {}
+        self._uses: dict[int, int] = {}  # how many formulas each one is a part of
         self._negated: dict[tuple[int, bool], Formula] = {}
-        self.predicates: set[str] = set()
+        self._readings: dict[Any, Formula] = {}
+        self.predicates: dict[str, SourceLocation | None] = {}
+        self.variables: set[str] = set()
 
     def make(self, kind: str, args: tuple[Formula, ...] = (), *, name: str = "", over: tuple[Any, ...] = (),
              value: Any = None, location: SourceLocation | None = None) -> Formula:  # fmt: skip
@@ -71,17 +74,35 @@ class Formulas:
         if found is None:
             found = self._made[key] = Formula(kind, args, name, over, value)
             found.location = location
+            for a in args:
+                self._uses[id(a)] = self._uses.get(id(a), 0) + 1
         return found
+
+    def shared(self, f: Formula) -> bool:
+        """Tell whether a formula is part of several."""
+        return self._uses.get(id(f), 0) > 1
+
+    def check_names(self) -> None:
+        """Refuse a name that is both a predicate and a variable."""
+        for name, location in self.predicates.items():
+            if name in self.variables:
+                raise GraphError(f"{name!r} is used both as a predicate and as a variable", code="E611").at(location)
 
     def read(self, expr: TLExpr, free: dict[str, Variable]) -> Formula:
         """Tell variables apart and note what is said of domains; ``free`` collects the free variables."""
         result: Formula = run_steps(self._read(expr, {}, free))
-        clash = next((n for n in free if n in self.predicates), None)
-        if clash is not None:
-            raise GraphError(f"{clash!r} is used both as a predicate and as a variable", code="E611").at(expr.location)
+        self.variables.update(free)
+        self._readings.clear()  # its keys are the ids of this expression's parts
         return result
 
     def _read(self, expr: TLExpr, bound: dict[str, Variable], free: dict[str, Variable]) -> Steps:
+        key = (id(expr), *(bound.get(n) for n in expr.free_variables()))
+        known = self._readings.get(key)
+        if known is None:
+            known = self._readings[key] = yield self._reading(expr, bound, free)
+        return known
+
+    def _reading(self, expr: TLExpr, bound: dict[str, Variable], free: dict[str, Variable]) -> Steps:
         kind = expr.kind
         if kind == "pred":
             return self._predicate(expr, bound, free)
@@ -94,11 +115,8 @@ class Formulas:
                 variable = Variable(str(t.name))
                 if t.domain is not None:
                     self.domains.say(variable, t.domain, f"variable {t.name}", expr.location)
-                if t.name in self.predicates:
-                    raise GraphError(f"{t.name!r} is used both as a predicate and as a variable", code="E611").at(
-                        expr.location
-                    )
                 inner[str(t.name)] = variable
+                self.variables.add(variable.name)
                 over.append(variable)
             body = yield self._read(expr.args[0], inner, free)
             used = tuple(v for v in over if v in body.free)
@@ -113,11 +131,7 @@ class Formulas:
 
     def _predicate(self, expr: TLExpr, bound: dict[str, Variable], free: dict[str, Variable]) -> Formula:
         self.domains.use(expr.name, len(expr.terms), expr.location)
-        self.predicates.add(expr.name)
-        if expr.name in bound:
-            raise GraphError(f"{expr.name!r} is used both as a predicate and as a variable", code="E611").at(
-                expr.location
-            )
+        self.predicates.setdefault(expr.name, expr.location)
         over: list[Any] = []
         for i, t in enumerate(expr.terms):
             over.append(self._place(t, (expr.name, i), expr, bound, free))
@@ -172,22 +186,45 @@ class Formulas:
                     location=at,
                 )
             return (yield self._normal(both, negated, s))
-        if kind == "imply" and s.imply is None:
-            arrow = self.make("or", (self.make("not", (f.args[0],), location=at), f.args[1]), location=at)
-            return (yield self._normal(arrow, negated, s))
-        if kind in ("and", "or", *QUANTIFIERS) and (s.de_morgan or not negated):
-            if negated:
-                kind = {"and": "or", "or": "and", "exists": "forall", "forall": "exists"}[kind]
+        if kind in ("and", "or", "imply") and self._effective(f, negated, s) is not None:
+            joined = self._effective(f, negated, s) or ""
             parts: list[Formula] = []
-            for a in f.args:
-                part = yield self._normal(a, negated, s)
-                parts += part.args if part.kind == kind and kind in ("and", "or") else (part,)
-            return self.make(kind, tuple(parts), over=f.over, location=at)
+            for part, against in self._operands(f, negated, joined, s):
+                parts.append((yield self._normal(part, against, s)))
+            return self.make(joined, tuple(parts), location=at)
+        if kind in QUANTIFIERS and (s.de_morgan or not negated):
+            body = yield self._normal(f.args[0], negated, s)
+            turned = {"exists": "forall", "forall": "exists"}[kind] if negated else kind
+            return self.make(turned, (body,), over=f.over, location=at)
         parts = []
         for a in f.args:
             parts.append((yield self._normal(a, False, s)))
         plain = self.make(kind, tuple(parts), name=f.name, over=f.over, value=f.value, location=at)
         return self.make("not", (plain,), location=at) if negated else plain
+
+    def _effective(self, f: Formula, negated: bool, s: Strategy) -> str | None:
+        """Return the connective that a formula is once negation has passed it; None where it stays as it is."""
+        if negated and not s.de_morgan:
+            return None
+        if f.kind == "imply":
+            return None if s.imply is not None else "and" if negated else "or"
+        return {"and": "or", "or": "and"}.get(f.kind) if negated else f.kind if f.kind in ("and", "or") else None
+
+    def _operands(self, f: Formula, negated: bool, joined: str, s: Strategy) -> list[tuple[Formula, bool]]:
+        """Flatten nested connectives that come to the same one, except those that stand elsewhere too."""
+        found: list[tuple[Formula, bool]] = []
+        pending = [(f, negated)]
+        while pending:
+            part, against = pending.pop()
+            while part.kind == "not" and s.de_morgan:
+                part, against = part.args[0], not against
+            if self._effective(part, against, s) != joined or (part is not f and self.shared(part)):
+                found.append((part, against))
+            elif part.kind == "imply":
+                pending += [(part.args[1], against), (part.args[0], not against)]
+            else:
+                pending += [(a, against) for a in reversed(part.args)]
+        return found
 
     def _plain_not(self, f: Formula, negated: bool, s: Strategy) -> Steps:
         inner = yield self._normal(f.args[0], False, s)

@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from ..diagnostics import MemoryDiagnostic, SourceLocation
+from ..diagnostics import SourceLocation
 from ..errors import GraphError, OutOfMemoryError, ShapeError, TensorLogicError
 from ..ir.builder import GraphBuilder, Tensor
 from ..ir.graph import EinsumGraph
@@ -15,7 +15,7 @@ from ..ir.spec import symbol
 from .context import CompilerContext, DomainTable
 from .expr import ARITHMETIC, COMPARISONS, FUNCTIONS, Term, TLExpr
 from .formula import Formula, Formulas, Steps, Variable, run_steps
-from .strategies import Strategy, clipped, get_strategy
+from .strategies import Along, Spread, Strategy, clipped, get_strategy
 
 MAX_DISTRIBUTED = 64  # conjunctions that one disjunction may be multiplied out into
 MAX_ELEMENTS = 2**40  # of an answer
@@ -76,11 +76,21 @@ def compile(
       return result=%2
     }
     """
+    if not isinstance(context, CompilerContext):
+        raise GraphError(f"a CompilerContext is expected, got {type(context).__name__}", code="E605",
+                         suggestions=["CompilerContext(domains={'Person': 10})"])  # fmt: skip
     row = get_strategy(strategy)
     lowering = _Lowering(context, clipped(row) if clip else row)
     if isinstance(source, TLExpr):
         return lowering.expression(source)
-    return lowering.rules([source] if isinstance(source, Rule) else list(source))
+    rules: list[Any] = (
+        [source] if isinstance(source, Rule) else list(source) if isinstance(source, Sequence) else [source]
+    )
+    for rule in rules:
+        if not (isinstance(rule, Rule) and isinstance(rule.head, TLExpr) and isinstance(rule.body, TLExpr)):
+            raise GraphError(f"an expression or rules are expected, got {rule!r}", code="E612",
+                             suggestions=["tl.parse_expr(text) reads an expression", "tl.Rule(head, body) makes a rule"])  # fmt: skip
+    return lowering.rules(rules)
 
 
 def _warn(message: str, location: SourceLocation | None) -> None:
@@ -104,6 +114,7 @@ class _Lowering:
         """Compile one expression; its output is ``result``."""
         free: dict[str, Variable] = {}
         formula = self.formulas.read(expr, free)
+        self.formulas.check_names()
         order = [free[n] for n in expr.free_variables()]
         return self.b.build(result=self._answer(formula, order, expr))
 
@@ -132,6 +143,7 @@ class _Lowering:
         read: dict[str, list[tuple[Formula, list[Variable], TLExpr]]] = {}
         for name, group in by_head.items():
             read[name] = [self._read_rule(rule) for rule in group]
+        self.formulas.check_names()
         for name in _dependency_order(by_head):
             total: Tensor | None = None
             for formula, order, body in read[name]:
@@ -146,7 +158,7 @@ class _Lowering:
         head, f = rule.head, self.formulas
         free: dict[str, Variable] = {}
         body = f.read(rule.body, free)
-        f.predicates.add(head.name)
+        f.predicates.setdefault(head.name, head.location)
         self.domains.use(head.name, len(head.terms), head.location)
         order: list[Variable] = []
         equations: list[Formula] = []
@@ -206,10 +218,11 @@ class _Lowering:
         elements = math.prod(self._size(v) for v in order)
         if elements > MAX_ELEMENTS:
             over = " × ".join(f"{v.name}={self._size(v):,}" for v in order)
-            found = MemoryDiagnostic.out_of_memory(elements, MAX_ELEMENTS).with_context(
-                f"the answer has an element for every {over}: {elements:,}"
-            ).with_suggestion("Quantify the variables that the answer does not need")  # fmt: skip
-            raise OutOfMemoryError.of(found.with_location(expr.location) if expr.location else found)
+            raise OutOfMemoryError(
+                f"the answer would have {elements:,} elements, one for every {over}; at most {MAX_ELEMENTS:,} are possible",
+                code="E003",
+                suggestions=["quantify the variables that the answer does not need"],
+            ).at(expr.location)
 
     # formulas
 
@@ -382,10 +395,15 @@ class _Lowering:
 
     def _exists(self, f: Formula) -> Steps:
         body, over = f.args[0], f.over
+        if self.s.exists is not None:
+            value = yield self._emit(body)
+            return self._reduced(self.s.exists, value, over)
         if body.kind == "or":
             moved = self._split(f, "exists", body)
             if moved is not None:
                 return (yield self._emit(moved))
+            if self.s.exists_or is not None:
+                return (yield self._spread(self.s.exists_or, body, over))
         factors, bound = self._factors(body, list(over))
         spread = self._distributed(factors, bound)
         if spread is not None:
@@ -401,9 +419,9 @@ class _Lowering:
         pending = [body]
         while pending:
             f = pending.pop()
-            if f.kind == "and":
+            if f.kind == "and" and not self.formulas.shared(f):
                 pending.extend(reversed(f.args))
-            elif f.kind == "exists" and self.s.merges and not set(f.over) & set(bound):
+            elif f.kind == "exists" and self.s.merges and not set(f.over) & set(bound) and not self.formulas.shared(f):
                 bound += f.over
                 pending.append(f.args[0])
             else:
@@ -414,10 +432,11 @@ class _Lowering:
         """Multiply a conjunction over a wide disjunction out, where the logic is a lattice and the pieces are narrower."""
         if not self.s.lattice:
             return None
+        wide = [f for f in factors if f.kind == "or" and len(f.free) > max(len(a.free) for a in f.args)]
+        if math.prod(len(f.args) for f in wide) > MAX_DISTRIBUTED:
+            return None
         for n, f in enumerate(factors):
-            if f.kind != "or" or len(f.args) > MAX_DISTRIBUTED:
-                continue
-            if len(f.free) > max(len(a.free) for a in f.args) and f.free & set(bound):
+            if f in wide and f.free & set(bound):
                 rest = factors[:n] + factors[n + 1 :]
                 make = self.formulas.make
                 pieces = []
@@ -450,7 +469,9 @@ class _Lowering:
             return make(body.kind, (*outside, make(kind, (rest,), over=over, location=f.location)), location=f.location)
         return None
 
-    def _contracted(self, values: list[_Value], bound: Sequence[Variable], algebra: str) -> _Value:
+    def _contracted(
+        self, values: list[_Value], bound: Sequence[Variable], algebra: str, *, after: bool = True
+    ) -> _Value:
         axes = tuple(dict.fromkeys(v for value in values for v in value.axes))
         letters = {v: symbol(n) for n, v in enumerate(axes)}
         kept = tuple(v for v in axes if v not in bound)
@@ -458,7 +479,7 @@ class _Lowering:
         result = self.b.einsum(
             f"{spec}->{''.join(letters[v] for v in kept)}", *(v.tensor for v in values), algebra=algebra
         )
-        return _Value(self._after(result), kept)
+        return _Value(self._after(result) if after else result, kept)
 
     def _after(self, tensor: Tensor) -> Tensor:
         return tensor if self.s.after is None else self.s.after(self.b, tensor)
@@ -472,6 +493,8 @@ class _Lowering:
             moved = self._split(f, "forall", body)
             if moved is not None:
                 return (yield self._emit(moved))
+        if body.kind == "and" and self.s.forall_and is not None:
+            return (yield self._spread(self.s.forall_and, body, over))
         if body.kind == "or" and self.s.meet is not None:
             values = []
             for a in body.args:
@@ -483,9 +506,22 @@ class _Lowering:
             inner = yield self._emit(make("exists", (against,), over=over, location=f.location))
             return _Value(self.s.not_(self.b, inner.tensor), inner.axes)
         value = yield self._emit(body)
+        return self._reduced(self.s.forall, value, over)
+
+    def _reduced(self, along: Along, value: _Value, over: Sequence[Variable]) -> _Value:
         kept = tuple(v for v in value.axes if v not in over)
-        reduced = self.s.forall(self.b, value.tensor, [n for n, v in enumerate(value.axes) if v in over])
-        return _Value(self._after(reduced), kept)
+        gone = [n for n, v in enumerate(value.axes) if v in over]
+        return _Value(self._after(along(self.b, value.tensor, gone)), kept)
+
+    def _spread(self, row: Spread, body: Formula, over: Sequence[Variable]) -> Steps:
+        """Contract the parts of ∃ over ∨, or ∀ over ∧, in the algebra that the logic has for it."""
+        values = []
+        for a in body.args:
+            value = yield self._emit(a)
+            values.append(value if row.prepare is None else _Value(row.prepare(self.b, value.tensor), value.axes))
+        found = self._contracted(values, over, row.algebra, after=False)
+        count = math.prod(self._size(v) for v in over)
+        return _Value(self._after(row.finish(self.b, found.tensor, count, len(values))), found.axes)
 
 
 def _numeric(kind: str) -> bool:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import linecache
 import math
 import re
+from bisect import bisect_right
 from collections.abc import Mapping
+from itertools import count
 from typing import Any, NamedTuple, NoReturn
 
 from ..diagnostics import SourceLocation
-from ..errors import FormatError, nearest
-from .expr import ARITHMETIC, COMPARISONS, CONNECTIVES, FUNCTIONS, QUANTIFIERS, Term, TLExpr
+from ..errors import FormatError, GraphError, nearest
+from .expr import ARITHMETIC, COMPARISONS, CONNECTIVES, FUNCTIONS, NAME, QUANTIFIERS, Term, TLExpr
 
 # what binds tighter stands higher
 BINDS = {
@@ -20,6 +23,8 @@ BINDS = {
 RIGHT = {"imply", "power"}  # a → b → c is a → (b → c)
 CALLS = {"minimum": "min", "maximum": "max", "absolute": "abs", "sqrt": "sqrt", "exp": "exp", "log": "log"}
 ATOM = 12
+WORDS = frozenset("exists forall and or not xor if then else true false inf nan".split())
+RESERVED = WORDS.union(CALLS.values())  # before "("
 
 
 class Style(NamedTuple):
@@ -27,8 +32,8 @@ class Style(NamedTuple):
 
     symbols: Mapping[str, str]
     member: str
-    word: str  # how a name stands, with {} for the name
     space: str = " "
+    latex: bool = False
 
 
 UNICODE = Style(
@@ -37,14 +42,14 @@ UNICODE = Style(
         "equal": "=", "not_equal": "≠", "less": "<", "less_equal": "≤", "greater": ">", "greater_equal": "≥",
         "add": "+", "subtract": "-", "multiply": "*", "divide": "/", "power": "**", "negative": "-",
     },
-    "∈", "{}",
+    "∈",
 )  # fmt: skip
 ASCII = Style(
     {
         **UNICODE.symbols, "and": "&", "or": "|", "not": "~", "imply": "->", "iff": "<->", "xor": "xor",
         "exists": "exists ", "forall": "forall ", "not_equal": "!=", "less_equal": "<=", "greater_equal": ">=",
     },
-    ":", "{}",
+    ":",
 )  # fmt: skip
 LATEX = Style(
     {
@@ -52,11 +57,13 @@ LATEX = Style(
         "iff": r"\leftrightarrow", "xor": r"\oplus", "exists": r"\exists ", "forall": r"\forall ",
         "not_equal": r"\neq", "less_equal": r"\leq", "greater_equal": r"\geq", "multiply": r"\cdot", "power": "^",
     },
-    r" \in ", r"\mathrm{{{}}}",
+    r" \in ", r"\ ", latex=True,
 )  # fmt: skip
 
-_VARIABLE = re.compile(r"[^\W\dA-Z]\w*'*")
-_CONSTANT = re.compile(r"[A-Z]\w*'*")
+_ESCAPED = str.maketrans(
+    {c: f"\\{c}" for c in "_%&#${}"}
+    | {"\\": r"\textbackslash{}", "^": r"\textasciicircum{}", "~": r"\textasciitilde{}"}
+)
 
 
 def write(root: TLExpr, style: Style) -> str:
@@ -89,17 +96,17 @@ def _parts(expr: TLExpr, style: Style) -> list[str | tuple[TLExpr, int]]:
     level = BINDS.get(kind, ATOM)
     match kind:
         case "pred":
-            return [style.word.format(expr.name), "(", ", ".join(_term(t, style) for t in expr.terms), ")"]
+            return [_word(expr.name, style, RESERVED), "(", ", ".join(_term(t, style) for t in expr.terms), ")"]
         case "constant":
             return [_number(expr.value)]
         case "exists" | "forall":
-            bound = " ".join(
-                _term(t, style) + (f"{style.member}{style.word.format(t.domain)}" if t.domain else "")
-                for t in expr.terms
+            bound = style.space.join(
+                _term(t, style) + (style.member + _word(t.domain, style, WORDS) if t.domain else "") for t in expr.terms
             )
             return [symbol + bound, ". ", (args[0], 0)]
         case "if":
-            return ["if ", (args[0], 1), " then ", (args[1], 1), " else ", (args[2], 0)]
+            words = [rf"\text{{{w}}}" if style.latex else w for w in ("if ", " then ", " else ")]
+            return [words[0], (args[0], 1), words[1], (args[1], 1), words[2], (args[2], 0)]
         case "not":
             return [symbol, (args[0], level)]
         case "negative":
@@ -108,7 +115,9 @@ def _parts(expr: TLExpr, style: Style) -> list[str | tuple[TLExpr, int]]:
             inner: list[str | tuple[TLExpr, int]] = []
             for n, a in enumerate(args):
                 inner += [", ", (a, 0)] if n else [(a, 0)]
-            return [style.word.format(CALLS[kind]), "(", *inner, ")"]
+            return [_word(CALLS[kind], style, WORDS), "(", *inner, ")"]
+        case "power" if style.latex:
+            return [(args[0], level + 1), "^{", (args[1], 0), "}"]
         case _:
             left, right = (level + 1, level) if kind in RIGHT else (level, level + 1)
             if kind in COMPARISONS:
@@ -116,21 +125,34 @@ def _parts(expr: TLExpr, style: Style) -> list[str | tuple[TLExpr, int]]:
             return [(args[0], left), f" {symbol} ", (args[1], right)]
 
 
+def _word(name: str, style: Style, reserved: frozenset[str]) -> str:
+    """Write the name of a predicate or a domain; in quotes where it would not read as one."""
+    plain = NAME.fullmatch(name) is not None
+    if style.latex:
+        return (r"\mathrm" if plain else r"\text") + f"{{{name.translate(_ESCAPED)}}}"
+    return name if plain and name not in reserved else _quoted(name)
+
+
 def _term(t: Term, style: Style) -> str:
+    if not isinstance(t.name, str):
+        return str(t.name)
+    plain, capital = NAME.fullmatch(t.name) is not None, t.name[:1].isupper()
     if t.is_variable:
-        name = str(t.name)
-        return name if _VARIABLE.fullmatch(name) and name not in WORDS else f"?{name}"
-    if isinstance(t.name, str):
-        bare = _CONSTANT.fullmatch(t.name) is not None
-        return t.name if bare else json.dumps(t.name, ensure_ascii=False)
-    return str(t.name)
+        if style.latex:
+            return t.name.translate(_ESCAPED)
+        return t.name if plain and not capital and t.name not in WORDS else f"?{t.name}"
+    text = t.name if plain and capital else _quoted(t.name)
+    return rf"\text{{{text.translate(_ESCAPED)}}}" if style.latex else text
+
+
+def _quoted(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False)
 
 
 def _number(value: float | bool | int) -> str:
     return str(value).lower() if isinstance(value, bool) else repr(value)
 
 
-WORDS = frozenset("exists forall and or not xor if then else true false inf nan".split())
 _SYMBOLS = {
     "∧": "and", "&": "and", "&&": "and", "/\\": "and", "∨": "or", "|": "or", "||": "or", "\\/": "or", "¬": "not", "~": "not",
     "!": "not", "→": "imply", "->": "imply", "=>": "imply", "↔": "iff", "<->": "iff", "<=>": "iff", "⊕": "xor",
@@ -138,6 +160,7 @@ _SYMBOLS = {
     "≤": "less_equal", "<=": "less_equal", ">": "greater", "≥": "greater_equal", ">=": "greater_equal",
     "+": "add", "-": "subtract", "*": "multiply", "·": "multiply", "/": "divide", "**": "power", "^": "power",
 }  # fmt: skip
+_FUNCTIONS = {word: kind for kind, word in CALLS.items()}
 _TOKEN = re.compile(
     r"\s*(?:(?P<number>\d+(?:\.\d*)?(?:[eE][+-]?\d+)?)|(?P<string>\"(?:[^\"\\]|\\.)*\"|'[^'\\]*')"
     r"|(?P<name>\??[^\W\d]\w*'*)"
@@ -163,12 +186,20 @@ class _Pending(NamedTuple):
     at: int = 0
 
 
+class _Bound(NamedTuple):
+    """A variable in scope: its domain, and whether a capitalised word stands for it without ``?``."""
+
+    domain: str | None
+    bare: bool = True
+
+
 def parse_expr(text: str, domains: Mapping[str, str] | None = None) -> TLExpr:
     """Read an expression in logic notation: ``∀ ∃ ∧ ∨ ¬ → ↔ ⊕``, or ``forall exists & | ~ -> <-> xor``.
 
     In a predicate lower-case names are variables; capitalised words, quoted text and numbers are constants; ``?X`` is a variable
     whatever its case. A quantifier reaches as far right as it can. ``domains`` gives the domains of variables
-    by name; a bound one may say its own: ``∀x∈Person. mortal(x)``.
+    by name; a bound one may say its own: ``∀x∈Person. mortal(x)``. A predicate or a domain whose name is not one word, or is a word
+    of the notation, stands in quotes: ``"has child"(x)``. What is wrong with an expression later on is shown in its text.
 
     >>> expr = parse_expr("∀x. person(x) → mortal(x)")
     >>> expr == parse_expr("forall x. person(x) -> mortal(x)")
@@ -176,7 +207,30 @@ def parse_expr(text: str, domains: Mapping[str, str] | None = None) -> TLExpr:
     >>> print(expr)
     ∀x. person(x) → mortal(x)
     """
+    if not isinstance(text, str):
+        raise FormatError(f"an expression is read from text, got {text!r}", code="E603")
+    if domains is not None and not isinstance(domains, Mapping):
+        raise GraphError(
+            f"domains are given by variable, got {domains!r}",
+            code="E601",
+            suggestions=["write domains={'x': 'Person'}"],
+        )
     return _Reader(text, dict(domains or {})).read()
+
+
+MAX_TEXTS = 256  # whose lines errors can show
+_files: dict[str, str] = {}  # by text, the one used longest ago first
+_numbers = count(1)
+
+
+def _file(text: str) -> str:
+    """Return a file name for a text under which errors find its lines."""
+    name = _files.pop(text, None) or f"<expression {next(_numbers)}>"
+    linecache.cache[name] = (len(text), None, [f"{line}\n" for line in text.split("\n")], name)
+    _files[text] = name
+    for old in list(_files)[:-MAX_TEXTS]:
+        linecache.cache.pop(_files.pop(old, ""), None)
+    return name
 
 
 class _Reader:
@@ -184,11 +238,15 @@ class _Reader:
 
     def __init__(self, text: str, domains: dict[str, str]) -> None:
         self.text = text
+        self.file = _file(text)
+        self.starts = [0, *(m.end() for m in re.finditer("\n", text))]
         self.tokens = self._tokens()
         self.at = 0
         self.operands: list[TLExpr] = []
         self.waiting: list[_Pending] = []
-        self.scopes: list[dict[str, str | None]] = [dict(domains)]
+        self.domains = domains
+        self.scope = {name: _Bound(domain) for name, domain in domains.items()}
+        self.hidden: list[dict[str, _Bound | None]] = []  # what each open quantifier shadows
 
     def _tokens(self) -> list[Token]:
         found: list[Token] = []
@@ -206,13 +264,15 @@ class _Reader:
         return found
 
     def fail(self, at: int, reason: str, *hints: str) -> NoReturn:
-        line = self.text.count("\n", 0, at) + 1
-        start = self.text.rfind("\n", 0, at) + 1
-        source = self.text[start:].split("\n", 1)[0]
-        place = SourceLocation("<expression>", line, at - start + 1)
+        place = self.place(at).with_file("<expression>")
+        source = self.text[self.starts[(place.line or 1) - 1] :].split("\n", 1)[0]
         raise FormatError(
             f"cannot read the expression: {reason}", code="E603", location=place, source=source, suggestions=hints
         )
+
+    def place(self, at: int) -> SourceLocation:
+        line = bisect_right(self.starts, at)
+        return SourceLocation(self.file, line, at - self.starts[line - 1] + 1)
 
     @property
     def token(self) -> Token:
@@ -257,12 +317,8 @@ class _Reader:
             self._quantifier(meaning, token)
             return False
         if meaning == "subtract":
-            if self.token.kind == "number":
-                self.operands.append(TLExpr("constant", value=-_value(self.take().text)))
-                return True
-            if self.token.text == "inf":
-                self.take()
-                self.operands.append(TLExpr("constant", value=-math.inf))
+            if self._signed():
+                self.operands.append(TLExpr("constant", value=-_value(self.take().text), location=self.place(token.at)))
                 return True
             self.waiting.append(_Pending("negative", BINDS["negative"], 1, at=token.at))
             return False
@@ -273,23 +329,32 @@ class _Reader:
             self.waiting.append(_Pending("if", -2, 0, at=token.at))
             return False
         if token.kind == "number" or token.text in ("true", "false", "inf", "nan"):
-            self.operands.append(TLExpr("constant", value=_value(token.text)))
+            self.operands.append(TLExpr("constant", value=_value(token.text), location=self.place(token.at)))
             return True
         if token.kind == "name":
             return self._named(token)
+        if token.kind == "string" and self.token.text == "(":
+            return self._predicate(self._unquoted(token, "a predicate"), token)
         shown = repr(token.text) if token.kind != "end" else "the end"
         self.fail(token.at, f"a predicate, a number or '(' is expected, got {shown}")
 
+    def _signed(self) -> bool:
+        """Tell whether a sign belongs to the number after it: -2 is a number, -2 ** 2 is -(2 ** 2)."""
+        after = self.tokens[min(self.at + 1, len(self.tokens) - 1)]
+        return (self.token.kind == "number" or self.token.text == "inf") and _SYMBOLS.get(after.text) != "power"
+
     def _named(self, token: Token) -> bool:
-        calls = {word: kind for kind, word in CALLS.items()}
-        if token.text in calls and self.token.text == "(":
-            opening = self.take()
-            self.waiting.append(_Pending("call", -2, 1, (Term.const(calls[token.text]),), opening.at))
+        if token.text in _FUNCTIONS and self.token.text == "(":
+            self.take()
+            self.waiting.append(_Pending("call", -2, 1, (Term.const(_FUNCTIONS[token.text]),), token.at))
             return False
         if token.text.startswith("?"):
             self.fail(
                 token.at, f"{token.text} is a variable, which cannot stand alone", "write it in a predicate: p(?X)"
             )
+        return self._predicate(token.text, token)
+
+    def _predicate(self, name: str, token: Token) -> bool:
         terms: list[Term] = []
         if self.token.text == "(":
             self.take()
@@ -298,19 +363,26 @@ class _Reader:
                 if self.token.text != ")":
                     self.expect(",", f"between the arguments of {token.text}")
             self.take()
-        self.operands.append(TLExpr("pred", name=token.text, terms=tuple(terms)))
+        self.operands.append(TLExpr("pred", name=name, terms=tuple(terms), location=self.place(token.at)))
         return True
+
+    def _unquoted(self, token: Token, what: str = "") -> str:
+        try:
+            text = json.loads(token.text) if token.text[0] == '"' else token.text[1:-1]
+        except ValueError:
+            self.fail(token.at, f"{token.text} has an escape that cannot be read")
+        if what and not text:
+            self.fail(token.at, f"{what} needs a name")
+        return str(text)
 
     def _argument(self) -> Term:
         token = self.take()
         if token.kind == "string":
-            try:
-                text = json.loads(token.text) if token.text[0] == '"' else token.text[1:-1]
-            except ValueError:
-                self.fail(token.at, f"{token.text} has an escape that cannot be read")
-            return Term.const(text)
+            return Term.const(self._unquoted(token))
         if token.kind == "number" and token.text.isdigit():
             return Term.const(int(token.text))
+        if token.text == "-" and self.token.kind == "number" and self.token.text.isdigit():
+            return Term.const(-int(self.take().text))
         if token.kind != "name":
             self.fail(
                 token.at,
@@ -318,31 +390,37 @@ class _Reader:
                 "formulas cannot be nested in predicates",
             )
         name = token.text.removeprefix("?")
-        if token.text[0] == "?" or name in self.scopes[-1] or _VARIABLE.fullmatch(name):
-            return Term.var(name, self.scopes[-1].get(name))
+        known = self.scope.get(name)
+        if token.text[0] == "?" or not name[0].isupper() or (known is not None and known.bare):
+            return Term.var(name, known.domain if known else None)
         return Term.const(name)
 
     def _quantifier(self, kind: str, opening: Token) -> None:
-        terms: list[Term] = []
+        bound: dict[str, _Bound] = {}
         while self.token.text != ".":
             token = self.take()
-            if token.text == "," and terms:
+            if token.text == "," and bound:
                 continue
             if token.kind != "name":
                 self.fail(token.at, f"{kind} is followed by variables and a dot, got {token.text!r}", "write ∀x. p(x)")
-            domain = self.scopes[0].get(token.text.removeprefix("?"))
+            name = token.text.removeprefix("?")
+            if name in bound:
+                self.fail(token.at, f"{kind} names a variable twice: {name}")
+            domain = self.domains.get(name)
             if self.token.text in (":", "∈"):
                 self.take()
                 named = self.take()
-                if named.kind != "name":
+                if named.kind not in ("name", "string") or named.text[0] == "?":
                     self.fail(named.at, "a domain is a name, as in ∀x∈Person. p(x)")
-                domain = named.text
-            terms.append(Term.var(token.text.removeprefix("?"), domain))
-        if not terms:
+                domain = named.text if named.kind == "name" else self._unquoted(named, "a domain")
+            bound[name] = _Bound(domain, token.text == name)
+        if not bound:
             self.fail(self.token.at, f"{kind} needs a variable", "write ∀x. p(x)")
         self.take()
-        self.waiting.append(_Pending(kind, BINDS[kind], 1, tuple(terms), opening.at))
-        self.scopes.append({**self.scopes[-1], **{str(t.name): t.domain for t in terms}})
+        terms = tuple(Term.var(name, b.domain) for name, b in bound.items())
+        self.waiting.append(_Pending(kind, BINDS[kind], 1, terms, opening.at))
+        self.hidden.append({name: self.scope.get(name) for name in bound})
+        self.scope.update(bound)
 
     def _operator(self) -> bool:
         """Read what may follow an operand; True where another operand must come next."""
@@ -396,20 +474,24 @@ class _Reader:
         wanted = 1 if kind in FUNCTIONS else 2
         if opening.arity != wanted:
             self.fail(opening.at, f"{CALLS[kind]} takes {wanted} value(s), got {opening.arity}")
-        self._make(kind, wanted)
+        self._make(kind, wanted, at=opening.at)
 
     def _reduce(self, level: int) -> None:
         """Apply the operators that bind at least as tightly as what comes next."""
         while self.waiting and self.waiting[-1].binds >= max(level, 0):
             top = self.waiting.pop()
-            self._make(top.kind, top.arity, top.terms)
+            self._make(top.kind, top.arity, top.terms, top.at)
             if top.kind in QUANTIFIERS:
-                self.scopes.pop()
+                for name, outer in self.hidden.pop().items():
+                    if outer is None:
+                        del self.scope[name]
+                    else:
+                        self.scope[name] = outer
 
-    def _make(self, kind: str, arity: int, terms: tuple[Term, ...] = ()) -> None:
+    def _make(self, kind: str, arity: int, terms: tuple[Term, ...] = (), at: int = 0) -> None:
         parts = tuple(self.operands[len(self.operands) - arity :])
         del self.operands[len(self.operands) - arity :]
-        self.operands.append(TLExpr(kind, parts, terms=terms))
+        self.operands.append(TLExpr(kind, parts, terms=terms, location=self.place(at)))
 
 
 def _value(text: str) -> Any:

@@ -23,7 +23,11 @@ def show(value: Any, *domains: Names, heads: Sequence[str] = (), limit: int = 50
     alice  bob
     1 of 4
     """
+    if hasattr(value, "keys") and len(value) == 1:  # the outputs of a run that has one
+        (value,) = value
     array = np.asarray(value)
+    if limit < 0:
+        raise ShapeError(f"limit= must be 0 or more, got {limit}", code="E616")
     given = list(domains) if len(domains) != 1 else list(domains) * array.ndim
     if len(given) != array.ndim:
         raise ShapeError(f"{len(given)} domains for an answer of {array.ndim} axes", code="E616")
@@ -33,6 +37,8 @@ def show(value: Any, *domains: Names, heads: Sequence[str] = (), limit: int = 50
                 f"axis {axis} has {size} elements, but its domain has {d if isinstance(d, int) else len(d)}",
                 code="E616",
             )
+    if heads and len(heads) != array.ndim:
+        raise ShapeError(f"{len(heads)} heads for an answer of {array.ndim} axes", code="E616")
     if array.ndim == 0:
         return str(array.item()).lower() if array.dtype == bool else str(array.item())
     places = np.argwhere(array > above) if array.dtype != bool else np.argwhere(array)

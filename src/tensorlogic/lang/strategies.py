@@ -7,10 +7,22 @@ from typing import NamedTuple
 
 from ..errors import GraphError, nearest
 from ..ir.builder import GraphBuilder, Tensor
+from ..ir.spec import symbol
 
 Unary = Callable[[GraphBuilder, Tensor], Tensor]
 Binary = Callable[[GraphBuilder, Tensor, Tensor], Tensor]
 Along = Callable[[GraphBuilder, Tensor, Sequence[int]], Tensor]
+
+
+class Spread(NamedTuple):
+    """∃ over ∨, or ∀ over ∧, as one contraction of prepared parts, finished by what depends on how many there were.
+
+    ``finish`` gets the contraction, the number of values the quantifier ranges over, and the number of parts.
+    """
+
+    algebra: str
+    prepare: Unary | None
+    finish: Callable[[GraphBuilder, Tensor, int, int], Tensor]
 
 
 class Strategy(NamedTuple):
@@ -31,6 +43,9 @@ class Strategy(NamedTuple):
     imply: Binary | None = None  # None: ¬a ∨ b
     meet: str | None = None  # the algebra in which ∀ over ∨ is one contraction, where there is one
     residuum: str | None = None  # the algebra in which ∀ over → is one contraction, where there is one
+    exists_or: Spread | None = None  # ∃ over ∨ as one contraction, where there is one
+    forall_and: Spread | None = None  # ∀ over ∧ as one contraction, where there is one
+    exists: Along | None = None  # how ∃ removes axes, where no algebra says it; then join is not used
     boolean: bool = False  # truth values are bool
     after: Unary | None = None  # what is done to the result of a quantifier
     de_morgan: bool = False  # ¬ is an involution and turns ∧ into ∨ and ∃ into ∀
@@ -50,8 +65,9 @@ def _either(b: GraphBuilder, x: Tensor, y: Tensor) -> Tensor:
 
 def _least(b: GraphBuilder, x: Tensor, axes: Sequence[int]) -> Tensor:
     """Return the minimum, which of nothing is true."""
-    letters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"[: len(x.shape or ())]
-    return b.einsum(f"{letters}->{''.join(c for n, c in enumerate(letters) if n not in axes)}", x, algebra="min_max")
+    letters = [symbol(n) for n in range(len(x.shape or ()))]
+    kept = [c for n, c in enumerate(letters) if n not in axes]
+    return b.einsum(f"{''.join(letters)}->{''.join(kept)}", x, algebra="min_max")
 
 
 STRATEGIES: dict[str, Strategy] = {
@@ -86,6 +102,8 @@ STRATEGIES: dict[str, Strategy] = {
             forall=_least,
             imply=lambda b, x, y: b.goguen_implies(x, y),
             residuum="goguen_residuum",
+            exists_or=Spread("min_product", _not, lambda b, x, n, k: _not(b, x)),
+            forall_and=Spread("min_product", None, lambda b, x, n, k: x),
             de_morgan=True, merges=True, frees=True,
         ),
         Strategy(
@@ -95,6 +113,8 @@ STRATEGIES: dict[str, Strategy] = {
             not_=_not,
             join="lukasiewicz",
             forall=_least,
+            exists_or=Spread("max_plus", None, lambda b, x, n, k: b.clip(x, 0.0, 1.0)),
+            forall_and=Spread("min_plus", None, lambda b, x, n, k: b.clip(b.subtract(x, float(k - 1)), 0.0, 1.0)),
             de_morgan=True, merges=True, frees=True,
         ),
         Strategy(
@@ -113,6 +133,8 @@ STRATEGIES: dict[str, Strategy] = {
             not_=_not,
             join="real",
             forall=lambda b, x, axes: b.subtract(1.0, b.sum(b.subtract(1.0, x), axes)),
+            exists_or=Spread("real", _not, lambda b, x, n, k: b.subtract(float(n), x)),
+            forall_and=Spread("real", None, lambda b, x, n, k: b.add(x, float(1 - n))),
             de_morgan=True, merges=True,
         ),
     )

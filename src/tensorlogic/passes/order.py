@@ -38,6 +38,8 @@ def _split(
     shapes = [t.shape or () for t in types]
     form = spec.expand(spec.parse(op.spec), tuple(len(s) for s in shapes))
     sizes = label_sizes(form, shapes, Scope(0, str, args, []))
+    if any(sizes[x] == 0 for x in form.contracted):
+        return _add(nodes, node, op, *args)  # the reduction of nothing is one value, not a product of several
     path = auto([frozenset(labels) for labels in form.inputs], frozenset(form.output), sizes)
     working = "float32" if whole.dtype == "float16" else whole.dtype
     pending = [

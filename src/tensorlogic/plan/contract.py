@@ -47,6 +47,10 @@ def contraction(equation: str, algebra_name: str, shapes: list[TensorShape]) -> 
         for own, shape in zip(form.inputs, shapes, strict=True)
     )
     row = algebra(algebra_name)
+    if any(
+        sizes[x] == 0 for x in form.contracted
+    ):  # the reduction of nothing is the algebra's zero, whatever else there is
+        return Contraction(form, sizes, labels, "blocks")
     summed = {x for x in form.contracted if sizes[x] != 1 or any(x in own for own in labels)}
     if len(labels) == 1:
         return Contraction(form, sizes, labels, "reduce" if summed else "view")

@@ -23,13 +23,19 @@ class ExecutionContext:
     """
 
     def __init__(self, hooks: Sequence[Hook] = ()) -> None:
-        self.hooks: list[Hook] = list(hooks)
+        if not isinstance(hooks, Sequence):
+            raise InputError(f"hooks are given as a list, got {hooks!r}", code="E301",
+                             suggestions=["write ExecutionContext([hook])"])  # fmt: skip
+        self.hooks: list[Hook] = []
+        for hook in hooks:
+            self.add_hook(hook)
         self.phase: ExecutionPhase | None = None
 
     def add_hook(self, hook: Hook) -> None:
         """Attach one more hook."""
         if not isinstance(hook, Hook):
-            raise InputError(f"a hook derives from tensorlogic.Hook, got {hook!r}")
+            raise InputError(f"a hook derives from tensorlogic.Hook, got {hook!r}", code="E301",
+                             suggestions=["give an instance, such as LoggingHook()"])  # fmt: skip
         self.hooks.append(hook)
 
     def remove_hook(self, hook: Hook) -> None:
