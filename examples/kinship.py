@@ -7,7 +7,6 @@ one answer. A recursive rule is a fixpoint. Run it: python examples/kinship.py
 import numpy as np
 
 import tensorlogic as tl
-from tensorlogic.tables import table
 
 PEOPLE = ["Alice", "Bob", "Carol", "Dan", "Eve", "Fay"]
 SISTER = [("Alice", "Bob"), ("Alice", "Carol"), ("Carol", "Alice"), ("Carol", "Bob")]
@@ -22,36 +21,38 @@ def relation(facts: list[tuple[str, str]]) -> np.ndarray:
     return matrix
 
 
-def tuples(matrix: np.ndarray) -> list[list[str]]:
-    """Return the true entries of a relation by name."""
-    return [[PEOPLE[i] for i in place] for place in np.argwhere(matrix)]
+def aunt_graph() -> tl.EinsumGraph:
+    """Compile the rule, read from its text."""
+    domains = dict.fromkeys("xyz", "Person")
+    rule = tl.parse_expr("exists y. sister(x, y) & parent(y, z)", domains)
+    return tl.compile(rule, tl.CompilerContext({"Person": PEOPLE}), strategy="hard_boolean")
 
 
-def family_graph() -> tl.EinsumGraph:
-    """Build both rules as one graph."""
+def ancestor_graph() -> tl.EinsumGraph:
+    """Build the recursive rule by hand: join with parent until nothing is added."""
     b = tl.GraphBuilder()
-    sister = b.input("sister", ("person", "person"), "bool")
     parent = b.input("parent", ("person", "person"), "bool")
-    aunt = b.einsum("xy,yz->xz", sister, parent, algebra="boolean")
-    ancestor = b.fixpoint(lambda r: b.einsum("xy,yz->xz", r, parent, algebra="boolean"), parent, combine="or")
-    return b.build(aunt=aunt, ancestor=ancestor)
+    step = lambda r: b.einsum("xy,yz->xz", r, parent, algebra="boolean")  # noqa: E731
+    return b.build(ancestor=b.fixpoint(step, parent, combine="or"))
 
 
 def main() -> None:
-    """Ask both questions and show the answers, the graph and the plan."""
-    graph = family_graph()
+    """Ask both questions and show the answers, the graphs and their plans."""
     facts = {"sister": relation(SISTER), "parent": relation(PARENT)}
     executor = tl.Executor()
-    out = executor.execute(graph, facts)
-
-    print("Aunt(x,z) <- Sister(x,y), Parent(y,z)\n")
-    print(table(["aunt", "of"], tuples(out["aunt"])))
-    print("\nAncestor(x,y) <- Parent(x,y);  Ancestor(x,z) <- Ancestor(x,y), Parent(y,z)\n")
-    print(table(["ancestor", "of"], tuples(out["ancestor"])))
-    print("\nThe graph:\n")
-    print(graph)
-    print("\nIts plan:\n")
-    print(executor.plan(graph, facts))
+    questions = [
+        ("Aunt(x,z) <- Sister(x,y), Parent(y,z)", aunt_graph(), ["aunt", "of"]),
+        (
+            "Ancestor(x,y) <- Parent(x,y);  Ancestor(x,z) <- Ancestor(x,y), Parent(y,z)",
+            ancestor_graph(),
+            ["ancestor", "of"],
+        ),
+    ]
+    for rule, graph, heads in questions:
+        inputs = {name: facts[name] for name in graph.inputs}
+        print(f"{rule}\n")
+        print(tl.show(executor.execute(graph, inputs), PEOPLE, heads=heads))
+        print(f"\nThe graph:\n\n{graph}\n\nIts plan:\n\n{executor.plan(graph, inputs)}\n")
 
 
 if __name__ == "__main__":

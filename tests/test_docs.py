@@ -17,13 +17,11 @@ def test_page_runs(page):
     assert failed == 0
 
 
-def test_readme_example():
-    readme = (DOCS.parent / "README.md").read_text()
-    code = readme.split("```python\n")[1].split("```")[0]
-    last = code[code.index("tl.Executor()") :].split("\n# ")[0]
-    scope: dict[str, object] = {}
-    exec(code.replace(last, f"answer = {last}"), scope)
-    assert scope["answer"].tolist() == [[True, False], [False, False]]
+def test_readme_example(capsys):
+    code = (DOCS.parent / "README.md").read_text().split("```python\n")[1].split("```")[0]
+    exec(code, {})  # the README's own code
+    said = "".join(line[2:] + "\n" for line in code.splitlines() if line.startswith("# "))
+    assert capsys.readouterr().out == said
 
 
 def test_readme_links_lead_somewhere():

@@ -49,6 +49,7 @@ from .lang.expr import imply as imply
 from .lang.expr import not_ as not_
 from .lang.expr import or_ as or_
 from .lang.expr import pred as pred
+from .lang.expr import same as same
 from .lang.expr import variables as variables
 from .lang.expr import xor as xor
 from .lang.lower import LogicWarning as LogicWarning
@@ -57,6 +58,7 @@ from .lang.lower import compile as compile
 from .lang.notation import parse_expr as parse_expr
 from .lang.show import show as show
 from .lang.strategies import STRATEGIES as STRATEGIES
+from .lang.strategies import Spread as Spread
 from .lang.strategies import Strategy as Strategy
 from .observe.analyze import CommunicationBottleneck as CommunicationBottleneck
 from .observe.analyze import DeviceSummary as DeviceSummary

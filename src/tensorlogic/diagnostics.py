@@ -58,6 +58,7 @@ class SourceLocation(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unk
         return ":".join(parts) + (f" (rule {self.rule})" if self.rule else "")
 
 
+_sources: set[str] = set()  # files whose lines may be shown: code that ran here, never what a loaded file names
 _places: dict[tuple[str, CodeType, int], SourceLocation] = {}  # equal code may stand in two files
 
 
@@ -73,6 +74,7 @@ def caller() -> SourceLocation | None:
     if place is None:
         line, _, column, _ = next(islice(frame.f_code.co_positions(), frame.f_lasti // 2, None))
         file, number = frame.f_code.co_filename, line or frame.f_lineno
+        _sources.add(file)
         if column:  # Python counts bytes
             column = len(linecache.getline(file, number).encode()[:column].decode(errors="replace")) or column
         place = SourceLocation(file, number, None if column is None else column + 1)
@@ -149,7 +151,7 @@ class Diagnostic(msgspec.Struct, frozen=True):
     def source_lines(self) -> list[str]:
         """Return the offending line and, where the column is known, a caret under it."""
         where, line = self.location, self.source
-        if line is None and where is not None and where.file and where.line:
+        if line is None and where is not None and where.file and where.line and _may_show(where.file):
             line = linecache.getline(where.file, where.line) or None
         if line is None:
             return []
@@ -175,6 +177,10 @@ class Diagnostic(msgspec.Struct, frozen=True):
 
     def __str__(self) -> str:
         return self.format()
+
+
+def _may_show(file: str) -> bool:
+    return file in _sources or file.startswith("<")  # text in angle brackets is no file on disk
 
 
 class DiagnosticCollector:

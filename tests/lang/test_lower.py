@@ -434,3 +434,19 @@ def test_a_logic_whose_exists_is_a_mean():
     x = tl.variables("x", domain="D")
     context = tl.CompilerContext({"D": 4})
     assert answer(tl.exists(x, tl.pred("p", x)), context, mean, {"p": np.array([0.0, 1.0, 1.0, 0.0])}) == 0.5
+
+
+@pytest.mark.parametrize("strategy", LOGICS)
+def test_siblings_are_not_their_own(strategy):
+    x, y, z = tl.variables("x y z", domain="P")
+    sibling = tl.exists(z, tl.pred("parent", z, x) & tl.pred("parent", z, y)) & ~tl.same(x, y)
+    parent = np.zeros((3, 3))
+    parent[0, 1] = parent[0, 2] = 1
+    context = tl.CompilerContext({"P": ["ann", "bob", "cat"]})
+    got = answer(sibling, context, strategy, {"parent": parent})
+    assert np.argwhere(got).tolist() == [[1, 2], [2, 1]]
+    assert (
+        answer(tl.exists(x, tl.same(x, "bob") & tl.pred("parent", "ann", x)), context, strategy, {"parent": parent})
+        == 1
+    )
+    assert answer(tl.forall(x, tl.same(x, x)), context, strategy, {}) == 1

@@ -60,7 +60,7 @@ def test_phases_come_in_order() -> None:
     hook = Watch()
     executor = _watched(hook)
     executor.execute(CHAIN, {"x": np.ones(3)})
-    assert hook.told == [P.PLANNING, P.EXECUTION, "run", P.COMPLETE]
+    assert hook.told == [P.PLANNING, P.COMPILATION, P.EXECUTION, "run", P.COMPLETE]
     assert executor.context.phase is P.COMPLETE
     hook.told.clear()
     executor.execute(CHAIN, {"x": np.zeros(3)})  # planned already
@@ -72,7 +72,7 @@ def test_a_step_that_fails_is_reported_and_ends_in_the_error_phase() -> None:
     executor = _watched(hook)
     with pytest.raises(tl.ExecutionError):
         executor.execute(FAILS, {"x": np.ones(3)})
-    assert hook.told == [P.PLANNING, P.EXECUTION, "run", P.ERROR]
+    assert hook.told == [P.PLANNING, P.COMPILATION, P.EXECUTION, "run", P.ERROR]
     assert executor.context.phase is P.ERROR
     assert [e.step for e in hook.records[0]] == [0]  # the one step that finished
 

@@ -81,8 +81,10 @@ class NumpyBackend:
 
 def as_numpy(value: Any, dtype: str | None) -> Array:
     """Return a value as a NumPy array in native byte order; refuse what has no numbers in it."""
+    if isinstance(value, np.ma.MaskedArray):
+        raise DTypeError("a masked array would lose its mask", code="E103", suggestions=["fill it: array.filled(0)"])
     if isinstance(value, np.ndarray):
-        array: Array = np.asarray(value)  # a matrix or a masked array is no plain array
+        array: Array = np.asarray(value)  # a matrix is no plain array
     elif hasattr(value, "__array__") or isinstance(value, np.generic):
         array = np.asarray(value)
     elif hasattr(value, "__dlpack__"):

@@ -42,7 +42,7 @@ ALGEBRAS = {
             idempotent=True, packable=True, differentiable=False, note="non-zero is true; the result is bool",
         ),
         Algebra("max_product", "multiply", "max", 0, 1, idempotent=True, domain=(0, _INF), note="most likely explanation"),
-        Algebra("min_product", "multiply", "min", 1, 1, idempotent=True, domain=(0, _INF), note="its dual: for all, and"),
+        Algebra("min_product", "multiply", "min", 1, 1, idempotent=True, domain=(0, 1), note="its dual: for all, and"),
         Algebra("max_min", "minimum", "max", 0, 1, idempotent=True, note="fuzzy truth"),
         Algebra("min_max", "maximum", "min", 1, 0, idempotent=True, note="its dual: for all, or"),
         Algebra("min_plus", "add", "min", _INF, 0, idempotent=True, numbers=True, note="shortest paths"),
@@ -75,7 +75,7 @@ def check_domain(row: Algebra, least: float, greatest: float) -> None:
         raise GraphError(
             f"a factor is {wrong}; the {row.name} algebra is for factors in {row.domain[0]} to {row.domain[1]}",
             code="E104",
-            suggestions=["clip the factors, or multiply by b.multiply and reduce by b.max"],
+            suggestions=["clip the factors, or join by b.multiply and reduce as you like"],
         )
 
 

@@ -421,7 +421,12 @@ def _concat(op: ops.Concat, args: Types, scope: Scope) -> Results:
         shape = a.shape or TensorShape()
         if len(shape) != len(first):
             raise ShapeError(f"concat: {scope.operand(n)} has shape {shape}, the first one {first}", code="E001")
-        equal_shapes(_put(first, axis, 1), _put(shape, axis, 1), f"concat: all operands along axis {axis} but", scope)
+        equal_shapes(
+            _put(first, axis, 1),
+            _put(shape, axis, 1),
+            f"concat along axis {axis}: the other axes of all operands",
+            scope,
+        )
         total = add(total, shape[axis])
     return (TensorType(_put(first, axis, total), dtype),)
 

@@ -180,7 +180,12 @@ class DomainTable:
         for place, value, location in self._constants:
             if self._root(place) not in self._uses:
                 homes = [n for n in self.context.domains if self.context.has(n, value)]
-                if len(homes) == 1:
+                if isinstance(value, str) and not homes:
+                    known = [m for d in self.context.domains.values() if not isinstance(d, int) for m in d]
+                    raise GraphError(f"{value!r} is in no domain", code="E607", suggestions=nearest(value, known)).at(
+                        location
+                    )
+                if isinstance(value, str) and len(homes) == 1:
                     self.say(place, homes[0], f"the place of {value!r}", location)
         self._constants.clear()
 

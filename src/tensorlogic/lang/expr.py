@@ -335,6 +335,12 @@ def _expr(value: Any) -> TLExpr:
     if isinstance(value, TLExpr):
         return value
     number = _scalar(value)
+    if isinstance(number, bool):
+        raise GraphError(
+            f"a formula has the Python value {number} in it: a comparison of variables that Python has made already?",
+            code="E601",
+            suggestions=["write tl.same(x, y) or ~tl.same(x, y)", "write tl.constant(True) for truth itself"],
+        )
     if number is not None:
         return TLExpr("constant", value=number)
     raise GraphError(
@@ -416,6 +422,19 @@ def if_then_else(condition: Any, then: Any, otherwise: Any) -> TLExpr:
     if p() then 1.0 else 0.5
     """
     return TLExpr("if", (_expr(condition), _expr(then), _expr(otherwise)))
+
+
+def same(a: Any, b: Any) -> TLExpr:
+    """Return that two variables, or a variable and a constant, are the same; ``==`` compares Python objects.
+
+    >>> x, y = variables("x y")
+    >>> print(pred("parent", x, y) & ~same(x, y))
+    parent(x, y) ∧ ¬(x = y)
+    """
+    terms = (_term(a), _term(b))
+    if not any(t.is_variable for t in terms):
+        raise GraphError(f"same compares a variable with something, got {terms[0]!r} and {terms[1]!r}", code="E601")
+    return TLExpr("same", terms=terms if terms[0].is_variable else terms[::-1])
 
 
 def _quantified(kind: str, over: Any, body: Any) -> TLExpr:

@@ -106,6 +106,12 @@ class Formulas:
         kind = expr.kind
         if kind == "pred":
             return self._predicate(expr, bound, free)
+        if kind == "same":
+            place = ("=", id(expr))
+            first, second = (self._place(t, place, expr, bound, free) for t in expr.terms)
+            if first is second:
+                return self.make("constant", value=True, location=expr.location)
+            return self.make("equation", over=(first, second), location=expr.location)
         if kind == "constant":
             return self.make("constant", value=expr.value, location=expr.location)
         if kind in QUANTIFIERS:

@@ -94,7 +94,10 @@ def compile(
 
 
 def _warn(message: str, location: SourceLocation | None) -> None:
-    warnings.warn(f"{message} (at {location})" if location else message, LogicWarning, stacklevel=2)
+    if location is not None and location.file and location.line:
+        warnings.warn_explicit(message, LogicWarning, location.file, location.line)
+    else:
+        warnings.warn(message, LogicWarning, stacklevel=2)
 
 
 class _Lowering:
@@ -352,6 +355,12 @@ class _Lowering:
     def _equation(self, f: Formula) -> _Value:
         """Return the truth of variable = constant, or of variable = variable."""
         variable, other = f.over
+        try:
+            return self._equated(variable, other)
+        except TensorLogicError as error:
+            raise error.at(f.location) from None
+
+    def _equated(self, variable: Variable, other: Variable | Term) -> _Value:
         axes: tuple[Variable, ...]
         positions = self.b.iota(self._size(variable))
         if isinstance(other, Term):

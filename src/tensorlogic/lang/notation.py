@@ -18,7 +18,7 @@ from .expr import ARITHMETIC, COMPARISONS, CONNECTIVES, FUNCTIONS, NAME, QUANTIF
 # what binds tighter stands higher
 BINDS = {
     "exists": 0, "forall": 0, "if": 0, "iff": 1, "imply": 2, "xor": 3, "or": 4, "and": 5, "not": 6,
-    **dict.fromkeys(COMPARISONS, 7), "add": 8, "subtract": 8, "multiply": 9, "divide": 9, "negative": 10, "power": 11,
+    "same": 7, **dict.fromkeys(COMPARISONS, 7), "add": 8, "subtract": 8, "multiply": 9, "divide": 9, "negative": 10, "power": 11,
 }  # fmt: skip
 RIGHT = {"imply", "power"}  # a → b → c is a → (b → c)
 CALLS = {"minimum": "min", "maximum": "max", "absolute": "abs", "sqrt": "sqrt", "exp": "exp", "log": "log"}
@@ -97,6 +97,12 @@ def _parts(expr: TLExpr, style: Style) -> list[str | tuple[TLExpr, int]]:
     match kind:
         case "pred":
             return [_word(expr.name, style, RESERVED), "(", ", ".join(_term(t, style) for t in expr.terms), ")"]
+        case "same":
+            first, second = (_term(t, style) for t in expr.terms)
+            mark = (
+                "?" if not isinstance(expr.terms[1].name, str) and not first.startswith("?") else ""
+            )  # x = 3 could be x() = 3
+            return [mark + first, " = ", second]
         case "constant":
             return [_number(expr.value)]
         case "exists" | "forall":
@@ -164,7 +170,7 @@ _FUNCTIONS = {word: kind for kind, word in CALLS.items()}
 _TOKEN = re.compile(
     r"\s*(?:(?P<number>\d+(?:\.\d*)?(?:[eE][+-]?\d+)?)|(?P<string>\"(?:[^\"\\]|\\.)*\"|'[^'\\]*')"
     r"|(?P<name>\??[^\W\d]\w*'*)"
-    r"|(?P<symbol><->|<=>|->|=>|==|!=|<=|>=|&&|\|\||/\\|\\/|\*\*|[∧&∨|¬~!→↔⊕∃∀=≠<≤>≥+\-*·/^(),.:∈]))"
+    r"|(?P<symbol><->|<-|:-|←|<=>|->|=>|==|!=|<=|>=|&&|\|\||/\\|\\/|\*\*|[∧&∨|¬~!→↔⊕∃∀=≠<≤>≥+\-*·/^(),.:∈]))"
 )
 
 
@@ -348,11 +354,34 @@ class _Reader:
             self.take()
             self.waiting.append(_Pending("call", -2, 1, (Term.const(_FUNCTIONS[token.text]),), token.at))
             return False
+        if self._equates(token):
+            return self._same(token)
         if token.text.startswith("?"):
             self.fail(
                 token.at, f"{token.text} is a variable, which cannot stand alone", "write it in a predicate: p(?X)"
             )
         return self._predicate(token.text, token)
+
+    def _equates(self, token: Token) -> bool:
+        """Tell whether a name stands in x = y or x ≠ y, where both are terms; p() = q() compares predicates."""
+        if _SYMBOLS.get(self.token.text) not in ("equal", "not_equal") or self.at + 2 > len(self.tokens):
+            return False
+        other, after = self.tokens[self.at + 1], self.tokens[min(self.at + 2, len(self.tokens) - 1)]
+        if other.kind == "number":
+            return token.text.startswith("?") or token.text in self.scope
+        return (other.kind == "name" and after.text != "(") or (other.kind == "string" and after.text != "(")
+
+    def _same(self, token: Token) -> bool:
+        self.at -= 1
+        first = self._argument()
+        sign = self.take()
+        second = self._argument()
+        if not first.is_variable and not second.is_variable:
+            self.fail(token.at, "= compares a variable with something; these are two constants")
+        place = self.place(token.at)
+        made = TLExpr("same", terms=(first, second) if first.is_variable else (second, first), location=place)
+        self.operands.append(made if _SYMBOLS[sign.text] == "equal" else TLExpr("not", (made,), location=place))
+        return True
 
     def _predicate(self, name: str, token: Token) -> bool:
         terms: list[Term] = []
@@ -431,6 +460,8 @@ class _Reader:
         if token.text in (")", ",") or (token.kind == "word" and token.text in ("then", "else")):
             return self._close(token)
         kind = _SYMBOLS.get(token.text) if token.kind == "symbol" else token.text if token.kind == "word" else None
+        if token.text in ("<-", ":-", "←"):
+            self.fail(token.at, "this is a rule, not an expression", "make it with tl.Rule(head, body)")
         if kind not in CONNECTIVES + ARITHMETIC + COMPARISONS:
             self.fail(
                 token.at,

@@ -18,6 +18,9 @@ class Spread(NamedTuple):
     """∃ over ∨, or ∀ over ∧, as one contraction of prepared parts, finished by what depends on how many there were.
 
     ``finish`` gets the contraction, the number of values the quantifier ranges over, and the number of parts.
+
+    >>> STRATEGIES["fuzzy_lukasiewicz"].exists_or.algebra
+    'max_plus'
     """
 
     algebra: str

@@ -54,6 +54,9 @@ class Trace(Hook):
     """What happened inside ``with tl.trace() as t``; 32 bytes a step while it records.
 
     It prints as a table of operations; it converts to a :class:`RecordedExecutionTrace` and exports to the viewers people use.
+
+    >>> Trace()
+    <Trace 0 steps, 0 spans>
     """
 
     def __init__(self) -> None:

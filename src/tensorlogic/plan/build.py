@@ -12,8 +12,8 @@ from ..ir.ops import Op
 from ..ir.types import TensorType
 from ..passes.specialize import specialize
 from ..tables import table
-from .contract import Contraction, contraction
-from .cost import allocates, flops, nbytes
+from .contract import Contraction, contraction, scratch_bytes
+from .cost import allocates, flops, nbytes, rounds
 
 Pass = Callable[[EinsumGraph], EinsumGraph]
 
@@ -41,6 +41,7 @@ class Step(NamedTuple):
     location: SourceLocation | None
     form: Contraction | None = None  # of an einsum
     bodies: tuple[ExecutionPlan, ...] = ()
+    scratch: int = 0  # bytes it takes while it runs, beside its results
 
     @property
     def kernel(self) -> str:
@@ -71,12 +72,14 @@ class ExecutionPlan(NamedTuple):
 
     @property
     def flops(self) -> int:
-        """The arithmetic operations of all steps, one round of each loop."""
-        return sum(s.flops + sum(b.flops for b in s.bodies) for s in self.steps)
+        """The arithmetic operations of all steps; a fixpoint counts one round, because only running tells how many."""
+        return sum(
+            s.flops + (rounds(s.op, s.arg_types) or 1) * max((b.flops for b in s.bodies), default=0) for s in self.steps
+        )
 
     @property
     def peak_bytes(self) -> int:
-        """The most memory that the results of steps take at one time."""
+        """The most memory that the results of steps, and what they need while running, take at one time."""
         from .memory import peak_bytes
 
         return peak_bytes(self)
@@ -216,6 +219,7 @@ def lay_out(graph: EinsumGraph, passes: Sequence[Pass], device: str) -> Executio
             i, node.op, reads, writes, tuple(sorted(dying[n])), arg_types, types[i],
             flops(node.op, arg_types, types[i], form), sum(nbytes(t) for t in types[i]) if fresh else 0, device,
             node.location, form, tuple(lay_out(b, passes, device) for b in bodies(node.op)),
+            scratch_bytes(form, arg_types, types[i][0]) if form is not None else 0,
         ))  # fmt: skip
     foreign = {slot for _, slot, _ in inputs} | {slot for slot, _ in constants}
     for s in steps:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from ..ir import spec
 from ..ir.algebra import algebra
 from ..ir.rules import Scope, label_sizes
 from ..ir.spec import Labels
-from ..ir.types import TensorShape
+from ..ir.types import ITEMSIZE, TensorShape, TensorType
 
 
 class Contraction(NamedTuple):
@@ -32,6 +33,25 @@ class Contraction(NamedTuple):
         """A multiply-add counts as two; a pure product or view as what it touches."""
         points = math.prod(self.sizes.values())
         return 0 if self.kernel == "view" else points if self.kernel in ("product", "reduce") else 2 * points
+
+
+BLOCK = 1 << 18  # points of the index space that an algebra without a matrix form holds at once
+
+
+def scratch_bytes(form: Contraction, args: Sequence[TensorType], result: TensorType) -> int:
+    """Return the bytes that a contraction takes while it runs, beside its result: casts, copies into BLAS form, blocks."""
+    size = ITEMSIZE[result.dtype or "float64"]
+    if form.kernel == "blocks":
+        return min(BLOCK, math.prod(form.sizes.values())) * max(size, 4) * 2
+    if form.kernel != "matmul":
+        return 0
+    wide = 4 if result.dtype in ("bool", "float16") else size  # those are multiplied as float32
+    cast = sum(_count(t) * wide for t in args if t.dtype != result.dtype or wide != size)
+    return cast + (_count(result) * wide if wide != size else 0)
+
+
+def _count(t: TensorType) -> int:
+    return math.prod(int(d) for d in t.shape or ())
 
 
 def contraction(equation: str, algebra_name: str, shapes: list[TensorShape]) -> Contraction:

@@ -32,7 +32,7 @@ def lifetimes(plan: ExecutionPlan) -> dict[int, tuple[int, int]]:
 
 
 def peak_bytes(plan: ExecutionPlan) -> int:
-    """Return the most bytes that results of steps take at once; inputs and constants are the caller's."""
+    """Return the most bytes that results of steps and their scratch take at once; inputs and constants are the caller's."""
     size: dict[int, int] = {}
     for step in plan.steps:
         for slot, t in zip(step.writes, step.types, strict=True):
@@ -45,7 +45,7 @@ def peak_bytes(plan: ExecutionPlan) -> int:
     for n, step in enumerate(plan.steps):
         alive += change[n]
         inside = max((peak_bytes(body) for body in step.bodies), default=0)
-        peak = max(peak, alive + inside)
+        peak = max(peak, alive + inside + step.scratch)
     kept = alive + change[len(plan.steps)] if plan.steps else 0
     return max(peak, kept + sum(nbytes(t) for _, slot, t in plan.outputs if slot in plan.shared))
 

@@ -7,12 +7,11 @@ from collections.abc import Iterator, KeysView, Mapping, Sequence
 from pathlib import Path
 from typing import Any, overload
 
-import msgspec
 import numpy as np
 
 from ..backends.base import Backend, BackendCapabilities, check_dtypes, get_backend
 from ..diagnostics import MemoryDiagnostic
-from ..errors import InputError, OutOfMemoryError, TensorLogicError, nearest
+from ..errors import BackendError, InputError, OutOfMemoryError, TensorLogicError, nearest
 from ..events import ExecutionPhase, span, watchers
 from ..ir import ops
 from ..ir.graph import EinsumGraph
@@ -118,7 +117,7 @@ class Executor:
             with self.backend.guard():
                 slots = watched(program, values, hooks) if hooks else run(program, values)
             plan, finish = program.plan, self.backend.finish
-            done = [finish(slots[slot], slot in plan.shared) for _, slot, _ in plan.outputs]
+            done = [_as_planned(finish(slots[slot], slot in plan.shared), name, t) for name, slot, t in plan.outputs]
         except BaseException:
             context.notify(ExecutionPhase.ERROR)
             raise
@@ -181,8 +180,7 @@ class Executor:
         try:
             return self.backend.asarray(value, dtype)
         except TensorLogicError as error:
-            found = error.diagnostic
-            raise type(error).of(msgspec.structs.replace(found, message=f"input {name!r}: {found.message}")) from None
+            raise error.renamed(f"input {name!r}: {error.diagnostic.message}") from None
 
     def _program(
         self, graph: EinsumGraph, names: list[str], values: list[Any], sizes: Mapping[str, int] | None
@@ -192,6 +190,9 @@ class Executor:
         if program is None:
             types = {n: _type(v) for n, v in zip(names, values, strict=True)}
             plan = self._planned(graph, types, sizes)
+            if not self._able.supports("shapes_only"):
+                check_memory(plan, self.memory_limit)
+            self.context.notify(ExecutionPhase.COMPILATION)
             with span("bind", self.context.hooks):
                 program = bind(plan, self.backend, self.wrap)
             self._programs.put(key, program)
@@ -205,9 +206,19 @@ class Executor:
             require_valid(graph)
             plan = build_plan(graph, types, sizes, passes=self.backend.passes)
             check_dtypes(plan, self._able)
-        if not self._able.supports("shapes_only"):
-            check_memory(plan, self.memory_limit)
         return plan
+
+
+def _as_planned(value: Any, name: str, t: TensorType) -> Any:
+    """Check an output against its plan: a backend or wrapper that made something else is named, not believed."""
+    if getattr(value, "shape", None) != t.shape or str(value.dtype) != t.dtype:
+        found = f"{getattr(value, 'dtype', type(value).__name__)} {list(getattr(value, 'shape', ()))}"
+        raise BackendError(
+            f"output {name!r} should be {t}, but came as {found}",
+            code="E404",
+            suggestions=["look at the wrappers, and check the backend with BackendTestAdapter(backend).run()"],
+        )
+    return value
 
 
 def check_memory(plan: ExecutionPlan, limit: int | None) -> None:

@@ -91,7 +91,11 @@ def _lower(equation: str) -> str:
 def _einsum(equation: str, algebra: str, dtype: str) -> Callable[[], Made]:
     def make() -> Made:
         spec = parse(equation.split("->")[0])
-        low, high = (0.0, 1.0) if algebra in ("max_product", "max_min", "lukasiewicz", "noisy_or") else (-2.0, 2.0)
+        low, high = (
+            (0.0, 1.0)
+            if algebra in ("max_product", "min_product", "max_min", "lukasiewicz", "noisy_or")
+            else (-2.0, 2.0)
+        )
         b = GraphBuilder()
         inputs = {}
         tensors = []
