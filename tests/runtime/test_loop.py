@@ -171,9 +171,10 @@ def test_logging_hook_writes_phases_and_runs() -> None:
     lines: list[str] = []
     _watched(tl.LoggingHook(lines.append)).execute(CHAIN, {"x": np.ones(2)})
     assert lines[0] == "phase: planning"
-    assert lines[1] == "phase: execution"
-    assert lines[2].startswith("run: 3 steps in ")
-    assert lines[3] == "phase: complete"
+    assert lines[1] == "phase: compilation"
+    assert lines[2] == "phase: execution"
+    assert lines[3].startswith("run: 3 steps in ")
+    assert lines[4] == "phase: complete"
 
 
 # wrappers

@@ -62,8 +62,13 @@ def test_an_executor_of_ones_own_needs_only_execute() -> None:
     [
         ({"exp"}, lambda x: x * 1.001, "elementwise/exp/*", r"element \(.*\) is .*, expected .*tolerance"),
         ({"sum"}, lambda x: x + 1, "reduce/sum/*", r"element .* is .*, expected"),
-        ({"transpose"}, lambda x: x.T, "view/transpose/*", r"shape \(.*\), expected \(.*\)"),
-        ({"add"}, lambda x: x.astype("float16"), "elementwise/add/float64", r"dtype float16, expected float64"),
+        ({"transpose"}, lambda x: x.T, "view/transpose/*", r"should be .*, but came as .*"),
+        (
+            {"add"},
+            lambda x: x.astype("float16"),
+            "elementwise/add/float64",
+            r"should be float64.*, but came as float16",
+        ),
         ({"einsum"}, lambda x: np.where(np.isfinite(x), x, 0), "einsum/*/min_plus/float64", r"expected -?inf"),
         ({"einsum"}, lambda x: ~x, "einsum/ij,jk->ik/boolean/*", r"is (True|False), expected (True|False)"),
         ({"maximum"}, np.nan_to_num, "elementwise/maximum/special/*", r"expected nan"),
@@ -75,7 +80,7 @@ def test_a_wrong_answer_is_caught(names: set[str], change: Any, include: str, pa
     assert not report.passed
     failed = [r for r in report.results if r.outcome == "failed"]
     assert failed
-    assert all(r.reason.startswith("output '") for r in failed)
+    assert all("output '" in r.reason for r in failed)
     assert any(_found(pattern, r.reason) for r in failed), failed
 
 

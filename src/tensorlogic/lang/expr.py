@@ -429,7 +429,7 @@ def same(a: Any, b: Any) -> TLExpr:
 
     >>> x, y = variables("x y")
     >>> print(pred("parent", x, y) & ~same(x, y))
-    parent(x, y) ∧ ¬(x = y)
+    parent(x, y) ∧ x ≠ y
     """
     terms = (_term(a), _term(b))
     if not any(t.is_variable for t in terms):

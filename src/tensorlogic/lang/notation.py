@@ -98,11 +98,9 @@ def _parts(expr: TLExpr, style: Style) -> list[str | tuple[TLExpr, int]]:
         case "pred":
             return [_word(expr.name, style, RESERVED), "(", ", ".join(_term(t, style) for t in expr.terms), ")"]
         case "same":
-            first, second = (_term(t, style) for t in expr.terms)
-            mark = (
-                "?" if not isinstance(expr.terms[1].name, str) and not first.startswith("?") else ""
-            )  # x = 3 could be x() = 3
-            return [mark + first, " = ", second]
+            return [_equation(expr, style, "equal")]
+        case "not" if args[0].kind == "same":
+            return [_equation(args[0], style, "not_equal")]
         case "constant":
             return [_number(expr.value)]
         case "exists" | "forall":
@@ -137,6 +135,12 @@ def _word(name: str, style: Style, reserved: frozenset[str]) -> str:
     if style.latex:
         return (r"\mathrm" if plain else r"\text") + f"{{{name.translate(_ESCAPED)}}}"
     return name if plain and name not in reserved else _quoted(name)
+
+
+def _equation(expr: TLExpr, style: Style, kind: str) -> str:
+    first, second = (_term(t, style) for t in expr.terms)
+    plain = isinstance(expr.terms[1].name, str) or first.startswith("?")
+    return f"{'' if plain else '?'}{first} {style.symbols[kind]} {second}"  # x = 3 could be x() = 3, ?x = 3 cannot
 
 
 def _term(t: Term, style: Style) -> str:
