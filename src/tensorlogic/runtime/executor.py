@@ -16,7 +16,7 @@ from ..events import ExecutionPhase, span, watchers
 from ..ir import ops
 from ..ir.graph import EinsumGraph
 from ..ir.sizes import evaluate
-from ..ir.types import TensorShape, TensorType, dtype_name
+from ..ir.types import DTYPES, TensorShape, TensorType, dtype_name
 from ..ir.validate import require_valid
 from ..plan.build import ExecutionPlan, build_plan, describe
 from ..plan.memory import largest_step
@@ -25,6 +25,7 @@ from .context import ExecutionContext
 from .loop import Program, Wrapper, bind, run, watched
 
 Inputs = Mapping[str, Any]
+_DTYPES = {name: np.dtype(name) for name in DTYPES if name != "bfloat16"}  # comparing with a name would cost microseconds
 
 
 class Outputs(Sequence[Any]):
@@ -211,7 +212,7 @@ class Executor:
 
 def _as_planned(value: Any, name: str, t: TensorType) -> Any:
     """Check an output against its plan: a backend or wrapper that made something else is named, not believed."""
-    if getattr(value, "shape", None) != t.shape or str(value.dtype) != t.dtype:
+    if getattr(value, "shape", None) != t.shape or value.dtype != _DTYPES[t.dtype or ""]:
         found = f"{getattr(value, 'dtype', type(value).__name__)} {list(getattr(value, 'shape', ()))}"
         raise BackendError(
             f"output {name!r} should be {t}, but came as {found}",
@@ -262,7 +263,7 @@ def _check_call(graph: object, inputs: object) -> None:
     if not isinstance(graph, EinsumGraph):
         raise InputError(f"an EinsumGraph is expected, got {type(graph).__name__}", code="E301",
                          suggestions=["build one: b.build(y=y)"])  # fmt: skip
-    if not isinstance(inputs, Mapping):
+    if type(inputs) is not dict and not isinstance(inputs, Mapping):
         raise InputError(f"inputs must be a mapping of names to arrays, got {type(inputs).__name__}", code="E301",
                          suggestions=['write {"x": array}'])  # fmt: skip
 
