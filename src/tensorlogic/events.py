@@ -53,10 +53,11 @@ class RunRecord:
     [2, 7]
     """
 
-    __slots__ = ("flat", "plan", "thread")
+    __slots__ = ("body", "flat", "plan", "thread")
 
-    def __init__(self, plan: Any, flat: Sequence[int], thread: int = 0) -> None:
+    def __init__(self, plan: Any, flat: Sequence[int], thread: int = 0, *, body: bool = False) -> None:
         self.plan, self.flat, self.thread = plan, flat, thread
+        self.body = body  # one round of a fixpoint, scan or cond, inside of another run
 
     def __len__(self) -> int:
         return len(self.flat) // 3
@@ -78,7 +79,7 @@ class Hook:
         """Called when a run enters a phase."""
 
     def on_run(self, record: RunRecord) -> None:
-        """Called once after a run, with all of its steps."""
+        """Called once after a run, with all of its steps; and after each round of a body inside it."""
 
     def on_span(self, name: str, start_ns: int, end_ns: int, thread: int) -> None:
         """Called when a span ends: planning, or one that a user marked."""

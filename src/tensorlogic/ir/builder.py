@@ -60,6 +60,16 @@ class Tensor:
     def __repr__(self) -> str:
         return f"<Tensor {self.type}>"
 
+    def _truth(self, fn: str, *operands: Any) -> Tensor:
+        """Apply a logical function; bit operations on numbers are not what & | ^ ~ mean here, so they are refused."""
+        for x in operands:
+            dtype = x.dtype if isinstance(x, Tensor) else np.asarray(x).dtype.name
+            if dtype not in ("bool", None):
+                raise DTypeError(f"& | ^ ~ are for truth values, got {dtype}", code="E103",
+                                 suggestions=[f"write b.{fn}(...) if non-zero should count as true"])  # fmt: skip
+        made: Tensor = getattr(self.builder, fn)(*operands)
+        return made
+
     def __bool__(self) -> NoReturn:
         raise GraphError(
             "a tensor in a graph has no truth value while the graph is being built",
@@ -91,13 +101,13 @@ class Tensor:
     def __rpow__(self, other: Any) -> Tensor: return self.builder.power(other, self)
     def __matmul__(self, other: Any) -> Tensor: return self.builder.matmul(self, other)
     def __rmatmul__(self, other: Any) -> Tensor: return self.builder.matmul(other, self)
-    def __and__(self, other: Any) -> Tensor: return self.builder.logical_and(self, other)
-    def __rand__(self, other: Any) -> Tensor: return self.builder.logical_and(other, self)
-    def __or__(self, other: Any) -> Tensor: return self.builder.logical_or(self, other)
-    def __ror__(self, other: Any) -> Tensor: return self.builder.logical_or(other, self)
-    def __xor__(self, other: Any) -> Tensor: return self.builder.logical_xor(self, other)
-    def __rxor__(self, other: Any) -> Tensor: return self.builder.logical_xor(other, self)
-    def __invert__(self) -> Tensor: return self.builder.logical_not(self)
+    def __and__(self, other: Any) -> Tensor: return self._truth("logical_and", self, other)
+    def __rand__(self, other: Any) -> Tensor: return self._truth("logical_and", other, self)
+    def __or__(self, other: Any) -> Tensor: return self._truth("logical_or", self, other)
+    def __ror__(self, other: Any) -> Tensor: return self._truth("logical_or", other, self)
+    def __xor__(self, other: Any) -> Tensor: return self._truth("logical_xor", self, other)
+    def __rxor__(self, other: Any) -> Tensor: return self._truth("logical_xor", other, self)
+    def __invert__(self) -> Tensor: return self._truth("logical_not", self)
     def __neg__(self) -> Tensor: return self.builder.negative(self)
     def __abs__(self) -> Tensor: return self.builder.absolute(self)
     def __eq__(self, other: object) -> Tensor: return self.builder.equal(self, other)  # type: ignore[override]

@@ -14,7 +14,7 @@ import secrets
 import stat
 from collections.abc import Callable, Mapping
 from functools import lru_cache
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 import msgspec
@@ -95,6 +95,11 @@ def _plain_graph(graph: EinsumGraph, depth: int, *, places: bool) -> dict[str, A
     return {"nodes": [_plain_node(n, depth, places=places) for n in graph.nodes], "outputs": list(graph.outputs)}
 
 
+def _portable(place: SourceLocation) -> SourceLocation:
+    """Keep a file's own name only: where it stands on this machine is nobody's business."""
+    return place if place.file is None else place.with_file(PurePath(place.file).name)
+
+
 def _plain_node(node: Node, depth: int, *, places: bool) -> dict[str, Any]:
     def hook(x: Any) -> Any:
         if isinstance(x, EinsumGraph):
@@ -118,7 +123,7 @@ def _plain_node(node: Node, depth: int, *, places: bool) -> dict[str, Any]:
     if node.args:
         plain["args"] = list(node.args)
     if places and node.locations:
-        plain["at"] = msgspec.to_builtins(node.locations)
+        plain["at"] = msgspec.to_builtins([_portable(place) for place in node.locations])
     return plain
 
 

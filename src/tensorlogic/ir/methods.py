@@ -14,6 +14,7 @@ from typing import Any, Generic, TypeVar
 from ..errors import GraphError, ShapeError, SpecError
 from . import ops, spec
 from .algebra import algebra as lookup
+from .elementwise import FUNCTIONS
 from .rules import normal_axis
 from .sizes import Dim, add, dim, floordiv, sub
 from .types import TensorShape, dtype_name
@@ -400,3 +401,21 @@ def _bound(value: Dim | None, size: Dim, default: Dim) -> Dim:
     if isinstance(value, str):
         return dim(value)
     return value if value >= 0 else add(size, value)
+
+
+def _describe() -> None:
+    """Give the one-line methods their docstrings: they do what NumPy's function of that name does."""
+    for name, row in FUNCTIONS.items():
+        operands = {1: "x", 2: "x and y", 3: "x and y by a condition"}[row.arity]
+        getattr(
+            TensorMethods, name
+        ).__doc__ = f"Apply {name} to {operands} element by element, with NumPy's broadcasting and dtypes."
+    for kind in ops.REDUCTIONS:
+        getattr(TensorMethods, kind).__doc__ = f"Reduce by {kind} over an axis, several, or all of them (axis=None)."
+    for kind in ops.CUMULATIONS:
+        getattr(
+            TensorMethods, f"cum{kind}"
+        ).__doc__ = f"Return the running {kind} along an axis; from the far end with reverse=True."
+
+
+_describe()

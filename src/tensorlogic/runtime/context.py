@@ -66,6 +66,8 @@ class LoggingHook(Hook):
         self._write(f"phase: {phase.value}")
 
     def on_run(self, record: RunRecord) -> None:
-        """Write how many steps ran and how long they took."""
+        """Write how many steps ran and how long they took; rounds of a body are part of the run around them."""
+        if record.body:
+            return
         total = sum(e.duration_ns for e in record)
         self._write(f"run: {len(record)} steps in {total / 1e6:.3f} ms")

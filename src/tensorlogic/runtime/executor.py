@@ -25,7 +25,9 @@ from .context import ExecutionContext
 from .loop import Program, Wrapper, bind, run, watched
 
 Inputs = Mapping[str, Any]
-_DTYPES = {name: np.dtype(name) for name in DTYPES if name != "bfloat16"}  # comparing with a name would cost microseconds
+_DTYPES = {
+    name: np.dtype(name) for name in DTYPES if name != "bfloat16"
+}  # comparing with a name would cost microseconds
 
 
 class Outputs(Sequence[Any]):

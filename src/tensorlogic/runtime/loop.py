@@ -14,12 +14,13 @@ from typing import Any, NamedTuple
 from ..backends.base import Backend, Kernel
 from ..diagnostics import NodeExecutionDiagnostic
 from ..errors import ExecutionError, OutOfMemoryError, TensorLogicError
-from ..events import Hook, RunRecord, StepEvent, watchers
+from ..events import Hook, RunRecord, StepEvent
 from ..ir import ops
 from ..plan.build import ExecutionPlan, Step, describe
 
 Call = Callable[[Step, tuple[Any, ...]], Any]
 Wrapper = Callable[[Call], Call]
+_active = threading.local()  # the hooks of the run that this thread is in
 
 
 class _Bound(NamedTuple):
@@ -57,8 +58,8 @@ def bind(plan: ExecutionPlan, backend: Backend, wrap: Sequence[Wrapper] = ()) ->
         outputs = [slot for _, slot, _ in body.outputs]
 
         def run_it(values: Sequence[Any]) -> tuple[Any, ...]:
-            hooks = watchers()
-            slots = watched(inner, values, hooks) if hooks else run(inner, values)
+            hooks = getattr(_active, "hooks", ())
+            slots = watched(inner, values, hooks, body=True) if hooks else run(inner, values)
             return tuple(slots[o] for o in outputs)
 
         return run_it
@@ -143,14 +144,17 @@ def _run_watched(program: Program, slots: list[Any], record: list[int], live: Se
             slots[slot] = None
 
 
-def watched(program: Program, inputs: Sequence[Any], hooks: Sequence[Hook]) -> list[Any]:
+def watched(program: Program, inputs: Sequence[Any], hooks: Sequence[Hook], *, body: bool = False) -> list[Any]:
     """Run a program and tell the hooks; only those that ask for values are called during the run."""
     record: list[int] = []
+    around = getattr(_active, "hooks", ())
+    _active.hooks = hooks  # for the bodies that run inside
     live = [h for h in hooks if type(h).on_step is not Hook.on_step]
     try:
         return run(program, inputs, record, live)
     finally:
-        told = RunRecord(program.plan, record, threading.get_ident())
+        _active.hooks = around
+        told = RunRecord(program.plan, record, threading.get_ident(), body=body)
         for hook in hooks:
             hook.on_run(told)
 
