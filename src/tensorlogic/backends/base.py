@@ -63,7 +63,12 @@ class BackendCapabilities(NamedTuple):
 
 @runtime_checkable
 class Backend(Protocol):
-    """A backend as the executor sees it."""
+    """A backend as the executor sees it: any object with these members.
+
+    >>> from tensorlogic.backends.numpy import NumpyBackend
+    >>> isinstance(NumpyBackend(), Backend)
+    True
+    """
 
     name: str
     passes: tuple[Pass, ...]  # what it wants done to a graph before steps are laid out

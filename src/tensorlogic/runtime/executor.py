@@ -67,6 +67,10 @@ class Outputs(Sequence[Any]):
         """Return the names of the outputs."""
         return dict.fromkeys(self._names).keys()
 
+    def values(self) -> tuple[Any, ...]:
+        """Return the outputs in order."""
+        return self._values
+
     def items(self) -> list[tuple[str, Any]]:
         """Return the outputs with their names."""
         return list(zip(self._names, self._values, strict=True))
