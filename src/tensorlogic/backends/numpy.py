@@ -83,7 +83,7 @@ def as_numpy(value: Any, dtype: str | None) -> Array:
     """Return a value as a NumPy array in native byte order; refuse what has no numbers in it."""
     if type(value) is np.ndarray and value.dtype.isnative and value.dtype.kind in "biuf" and value.dtype.itemsize <= 8:
         return value  # what nearly everyone gives
-    if isinstance(value, np.ma.MaskedArray):
+    if isinstance(value, np.ndarray) and hasattr(value, "mask"):  # naming numpy.ma would import it
         raise DTypeError("a masked array would lose its mask", code="E103", suggestions=["fill it: array.filled(0)"])
     if isinstance(value, np.ndarray):
         array: Array = np.asarray(value)  # a matrix is no plain array
