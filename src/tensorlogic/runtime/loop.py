@@ -123,25 +123,46 @@ def run(
 
 
 def _run_watched(program: Program, slots: list[Any], record: list[int], live: Sequence[Hook]) -> None:
+    """Run the steps as :func:`run` does, with two readings of the clock around each."""
     clock, note = perf_counter_ns, record.extend
-    for n, (step, kernel, _, _, _, out, frees) in enumerate(program.bound):
-        args = [slots[i] for i in step.reads]
-        start = clock()
-        try:
-            value = kernel(*args)
-        except TensorLogicError as error:
-            raise error.at(step.location) from error.__cause__
-        except Exception as error:
-            raise _failed(step, slots, error) from error
-        end = clock()
-        note((n, start, end))
-        values = (value,) if type(out) is int else tuple(value)
-        for slot, part in zip((out,) if type(out) is int else out, values, strict=True):
-            slots[slot] = part
-        for hook in live:
-            hook.on_step(program.plan, StepEvent(n, start, end), values)
-        for slot in frees:
-            slots[slot] = None
+    entry: _Bound | None = None
+    running = True  # an error in a hook is the hook's, not the step's
+    try:
+        for n, entry in enumerate(program.bound):
+            _, kernel, arity, a, b, out, frees = entry
+            if arity == 2:
+                x, y = slots[a], slots[b]
+                start = clock()
+                value = kernel(x, y)
+            elif arity == 1:
+                x = slots[a]
+                start = clock()
+                value = kernel(x)
+            else:
+                args = [slots[i] for i in a]
+                start = clock()
+                value = kernel(*args)
+            end = clock()
+            note((n, start, end))
+            if type(out) is int:
+                slots[out] = value
+            else:
+                for slot, part in zip(out, value, strict=True):
+                    slots[slot] = part
+            if live:
+                running = False
+                values = (value,) if type(out) is int else tuple(value)
+                for hook in live:
+                    hook.on_step(program.plan, StepEvent(n, start, end), values)
+                running = True
+            for slot in frees:
+                slots[slot] = None
+    except TensorLogicError as error:
+        raise error.at(entry.step.location if entry and running else None) from error.__cause__
+    except Exception as error:
+        if entry is None or not running:
+            raise
+        raise _failed(entry.step, slots, error) from error
 
 
 def watched(program: Program, inputs: Sequence[Any], hooks: Sequence[Hook], *, body: bool = False) -> list[Any]:
