@@ -12,11 +12,10 @@ from ..ir import ops
 from ..ir.algebra import Algebra, algebra, check_domain
 from ..ir.spec import Labels
 from ..ir.types import TensorType
-from ..plan.contract import Contraction
+from ..plan.contract import BLOCK, Contraction
 from .base import Kernel
 
 Array = Any  # a NumPy array; the plan says more about it than a type could
-BLOCK = 1 << 18  # elements of the index space held at once by algebras that have no BLAS form
 
 
 def bind_contraction(op: ops.Einsum, form: Contraction, args: Sequence[TensorType], result: TensorType) -> Kernel:

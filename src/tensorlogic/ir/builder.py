@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from hashlib import blake2b
 from numbers import Real
 from typing import Any, NoReturn
@@ -13,7 +14,19 @@ import numpy as np
 from ..diagnostics import caller
 from ..errors import DTypeError, GraphError, nearest
 from . import ops
-from .graph import Array, Cond, EinsumGraph, Fixpoint, Node, Scan, constant_op, extract, frozen_copy, reachable
+from .graph import (
+    Array,
+    Cond,
+    EinsumGraph,
+    Fixpoint,
+    Node,
+    Scan,
+    constant_op,
+    extract,
+    frozen_copy,
+    node_name,
+    reachable,
+)
 from .infer import node_types
 from .layers import Layers
 from .methods import integer
@@ -316,7 +329,9 @@ class GraphBuilder(Layers[Tensor]):
                 return Tensor(self, scope, known)
         index = len(scope.nodes)
         noted: list[Equality] = []  # checked when the finished graph is bound
-        types = node_types(op, [scope.types[a] for a in args], TypeScope(index, lambda i: _name(scope, i), args, noted))
+        types = node_types(
+            op, [scope.types[a] for a in args], TypeScope(index, partial(node_name, scope.nodes), args, noted)
+        )
         scope.nodes.append(Node(op, args, () if place is None else (place,)))
         scope.types.append(types)
         if self.intern:
@@ -501,11 +516,6 @@ def _with_inputs(body: EinsumGraph, reads: Sequence[Tensor], union: Sequence[Ten
         new[old] = len(union) + old - len(reads)
     rest = [Node(n.op, tuple(new[a] for a in n.args), n.locations) for n in body.nodes[len(reads) :]]
     return EinsumGraph([*inputs, *rest], ((name, new[i]) for name, i in body.outputs), body.constants)
-
-
-def _name(scope: _Scope, index: int) -> str:
-    op = scope.nodes[index].op
-    return repr(op.label) if isinstance(op, ops.Input) else f"%{index}"
 
 
 def _identifier(name: str) -> str:

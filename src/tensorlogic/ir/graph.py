@@ -230,6 +230,12 @@ class EinsumGraph:
         return to_html(self)
 
 
+def node_name(nodes: Sequence[Node], i: int) -> str:
+    """Return how to call a node in a message: an input by its name, the rest by number."""
+    op = nodes[i].op
+    return repr(op.label) if isinstance(op, ops.Input) else f"%{i}"
+
+
 def _few(names: Sequence[str]) -> str:
     return ", ".join(names) if len(names) <= 6 else ", ".join(names[:5]) + f", ... {len(names) - 5} more"
 

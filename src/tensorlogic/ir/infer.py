@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 from ..errors import DTypeError, GraphError, ShapeError, TensorLogicError, nearest
 from . import ops
-from .graph import Cond, EinsumGraph, Fixpoint, Scan
+from .graph import Cond, EinsumGraph, Fixpoint, Scan, node_name
 from .ops import Op
 from .rules import MAX_RANK, RULES, Equality, Results, Scope, Types, equal_shapes
 from .sizes import Dim
@@ -26,15 +27,11 @@ def infer_graph(graph: EinsumGraph, inputs: Mapping[str, TensorType] | None = No
     types: list[Results] = []
     noted: list[Equality] = []
 
-    def name(i: int) -> str:
-        op = graph.nodes[i].op
-        return repr(op.label) if isinstance(op, ops.Input) else f"%{i}"
-
     for i, node in enumerate(graph.nodes):
         if inputs is not None and isinstance(node.op, ops.Input) and node.op.label in inputs:
             types.append((inputs[node.op.label],))
             continue
-        scope = Scope(i, name, node.args, noted)
+        scope = Scope(i, partial(node_name, graph.nodes), node.args, noted)
         try:
             types.append(node_types(node.op, [types[a] for a in node.args], scope))
         except TensorLogicError as error:

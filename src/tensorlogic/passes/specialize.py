@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 
 import msgspec
 
 from ..diagnostics import ShapeMismatchDiagnostic, TypeMismatchDiagnostic
 from ..errors import DTypeError, InputError, ShapeError, TensorLogicError, nearest
 from ..ir import ops
-from ..ir.graph import Cond, EinsumGraph, Fixpoint, Node, Scan
+from ..ir.graph import Cond, EinsumGraph, Fixpoint, Node, Scan, node_name
 from ..ir.infer import Inference, infer_graph, node_types
 from ..ir.ops import Op
 from ..ir.rules import Results, Scope
@@ -115,14 +116,10 @@ def _concrete(graph: EinsumGraph, inputs: Mapping[str, TensorType], env: Mapping
     nodes: list[Node] = []
     types: list[Results] = []
 
-    def name(i: int) -> str:
-        op = nodes[i].op
-        return repr(op.label) if isinstance(op, ops.Input) else f"%{i}"
-
     for i, node in enumerate(graph.nodes):
         try:
             op = _substitute(node.op, [types[a][0] for a in node.args], inputs, env)
-            found = node_types(op, [types[a] for a in node.args], Scope(i, name, node.args, []))
+            found = node_types(op, [types[a] for a in node.args], Scope(i, partial(node_name, nodes), node.args, []))
             for t in found:
                 _check_bound(t, op)
         except TensorLogicError as error:
