@@ -47,24 +47,29 @@ class StepEvent(NamedTuple):
 
 
 class RunRecord:
-    """The steps of one run: a flat list of step, start and end that becomes events when it is read.
+    """The steps of one run: when it began, and when each step ended. It becomes events when it is read.
 
-    >>> [e.duration_ns for e in RunRecord(plan=None, flat=[0, 10, 12, 1, 12, 19])]
+    A step begins where the one before it ended, so one reading of the clock a step is enough, and the steps of a run add
+    up to all of it. Where hooks were called between steps, ``starts`` tells when each step really began.
+
+    >>> [e.duration_ns for e in RunRecord(plan=None, times=[10, 12, 19])]
     [2, 7]
     """
 
-    __slots__ = ("body", "flat", "plan", "thread")
+    __slots__ = ("body", "plan", "starts", "thread", "times")
 
-    def __init__(self, plan: Any, flat: Sequence[int], thread: int = 0, *, body: bool = False) -> None:
-        self.plan, self.flat, self.thread = plan, flat, thread
+    def __init__(self, plan: Any, times: list[int] | None = None, thread: int = 0, *, body: bool = False) -> None:
+        self.plan, self.thread = plan, thread
+        self.times = [] if times is None else times
+        self.starts: list[int] = []
         self.body = body  # one round of a fixpoint, scan or cond, inside of another run
 
     def __len__(self) -> int:
-        return len(self.flat) // 3
+        return max(0, len(self.times) - 1)
 
     def __iter__(self) -> Iterator[StepEvent]:
-        flat = self.flat
-        return (StepEvent(flat[i], flat[i + 1], flat[i + 2]) for i in range(0, len(flat), 3))
+        times = zip(self.starts or self.times, self.times[1:], strict=False)
+        return (StepEvent(n, start, end) for n, (start, end) in enumerate(times))
 
 
 class Hook:
@@ -77,6 +82,9 @@ class Hook:
 
     def on_phase(self, phase: ExecutionPhase) -> None:
         """Called when a run enters a phase."""
+
+    def on_start(self, plan: Any, inputs: Sequence[Any], *, body: bool) -> None:
+        """Called before the first step of a run, or of a round of a body inside it, with the values of its inputs."""
 
     def on_run(self, record: RunRecord) -> None:
         """Called once after a run, with all of its steps; and after each round of a body inside it."""

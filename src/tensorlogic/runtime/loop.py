@@ -88,7 +88,7 @@ def _wrapped(step: Step, kernel: Kernel, wrap: Sequence[Wrapper]) -> Kernel:
 
 
 def run(
-    program: Program, inputs: Sequence[Any], record: list[int] | None = None, live: Sequence[Hook] = ()
+    program: Program, inputs: Sequence[Any], record: RunRecord | None = None, live: Sequence[Hook] = ()
 ) -> list[Any]:
     """Run a program on the values of its inputs and return the slots; with a record, note when each step ran."""
     slots = program.template.copy()
@@ -122,41 +122,38 @@ def run(
     return slots
 
 
-def _run_watched(program: Program, slots: list[Any], record: list[int], live: Sequence[Hook]) -> None:
-    """Run the steps as :func:`run` does, with two readings of the clock around each."""
-    clock, note = perf_counter_ns, record.extend
+def _run_watched(program: Program, slots: list[Any], record: RunRecord, live: Sequence[Hook]) -> None:
+    """Run the steps as :func:`run` does, with a reading of the clock before the first and after each."""
+    clock, note = perf_counter_ns, record.times.append
     entry: _Bound | None = None
     running = True  # an error in a hook is the hook's, not the step's
+    note(clock())
     try:
-        for n, entry in enumerate(program.bound):
+        for entry in program.bound:
+            if live:
+                record.starts.append(clock())
             _, kernel, arity, a, b, out, frees = entry
             if arity == 2:
-                x, y = slots[a], slots[b]
-                start = clock()
-                value = kernel(x, y)
+                value = kernel(slots[a], slots[b])
             elif arity == 1:
-                x = slots[a]
-                start = clock()
-                value = kernel(x)
+                value = kernel(slots[a])
             else:
-                args = [slots[i] for i in a]
-                start = clock()
-                value = kernel(*args)
-            end = clock()
-            note((n, start, end))
+                value = kernel(*[slots[i] for i in a])
             if type(out) is int:
                 slots[out] = value
             else:
                 for slot, part in zip(out, value, strict=True):
                     slots[slot] = part
-            if live:
-                running = False
-                values = (value,) if type(out) is int else tuple(value)
-                for hook in live:
-                    hook.on_step(program.plan, StepEvent(n, start, end), values)
-                running = True
             for slot in frees:
                 slots[slot] = None
+            note(clock())
+            if live:
+                running = False
+                event = StepEvent(len(record.starts) - 1, record.starts[-1], record.times[-1])
+                values = (value,) if type(out) is int else tuple(value)
+                for hook in live:
+                    hook.on_step(program.plan, event, values)
+                running = True
     except TensorLogicError as error:
         raise error.at(entry.step.location if entry and running else None) from error.__cause__
     except Exception as error:
@@ -167,17 +164,18 @@ def _run_watched(program: Program, slots: list[Any], record: list[int], live: Se
 
 def watched(program: Program, inputs: Sequence[Any], hooks: Sequence[Hook], *, body: bool = False) -> list[Any]:
     """Run a program and tell the hooks; only those that ask for values are called during the run."""
-    record: list[int] = []
+    record = RunRecord(program.plan, thread=threading.get_ident(), body=body)
     around = getattr(_active, "hooks", ())
     _active.hooks = hooks  # for the bodies that run inside
     live = [h for h in hooks if type(h).on_step is not Hook.on_step]
     try:
+        for hook in hooks:
+            hook.on_start(program.plan, inputs, body=body)
         return run(program, inputs, record, live)
     finally:
         _active.hooks = around
-        told = RunRecord(program.plan, record, threading.get_ident(), body=body)
         for hook in hooks:
-            hook.on_run(told)
+            hook.on_run(record)
 
 
 def _failed(step: Step, slots: Sequence[Any], error: Exception) -> TensorLogicError:
