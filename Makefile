@@ -21,7 +21,7 @@ test: $(VENV)/.dev $(if $(TORCH),$(VENV)/.torch)
 conformance: $(VENV)/.dev
 	$(BIN)/pytest -q -m full
 
-bench: $(VENV)/.bench
+bench: $(VENV)/.bench $(if $(TORCH),$(VENV)/.torch)
 	$(BIN)/python benchmarks/run.py
 
 docs: $(VENV)/.dev

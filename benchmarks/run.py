@@ -9,7 +9,7 @@ from pathlib import Path
 
 from harness import HERE, RESULTS, Table, Timing, machine, write
 
-NAMES = ("startup", "loop", "contractions", "logic", "memory", "scaling")
+NAMES = ("startup", "loop", "contractions", "logic", "memory", "scaling", "tracing")
 INTRODUCTION = """# Benchmarks
 
 Measured by `make bench`: contenders take turns round after round in one process, so compare ratios, not times; the first row of each

@@ -41,8 +41,8 @@ GRAPHS: dict[str, tuple[Callable[[tl.GraphBuilder, Any], Any], int]] = {  # with
 
 
 def _measured(graph: tl.EinsumGraph, x: Any) -> tuple[int, int]:
-    executor = tl.Executor()
-    executor.execute(graph, {"x": x})  # imports and plans
+    tl.Executor().execute(graph, {"x": x})  # imports
+    executor = tl.Executor()  # a first run allocates the buffers that later ones have
     plan = executor.plan(graph, {"x": x})
     tracemalloc.start()
     try:
@@ -102,7 +102,7 @@ def test_bodies_count_while_they_run() -> None:
     b = tl.GraphBuilder()
     x = b.input("x", (N, N), "float64")
     plan = tl.Executor().plan(b.build(y=b.scan(lambda c, r: (c, b.sum(b.exp(x) * 2)), b.sum(x), x)[1]))
-    assert peak_bytes(plan) >= 2 * WHOLE
+    assert peak_bytes(plan) >= WHOLE  # exp and the product share a buffer
 
 
 def test_an_output_that_is_a_view_of_an_input_costs_its_copy() -> None:

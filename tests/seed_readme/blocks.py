@@ -16,7 +16,21 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 SEED = ROOT.parent / "shared" / "seeds" / "002_fa9ad736b90202da.txt"
 
-BUILT = frozenset({"execution", "diagnostics", "validation", "views", "backend testing", "project", "logic"})
+BUILT = frozenset(
+    {
+        "execution",
+        "diagnostics",
+        "validation",
+        "views",
+        "backend testing",
+        "project",
+        "logic",
+        "profiling",
+        "tracing and debugging",
+        "memory planning",
+        "scheduling and placement",
+    }
+)
 
 
 def not_yet(capability: str, name: str) -> pytest.MarkDecorator:
@@ -283,6 +297,7 @@ LISTED: dict[str, str] = {
     "Visualization": "test_seed_listed.py::test_visualization",
     "BackendTestAdapter": "test_seed_listed.py::test_backend_test_adapter",
     "GradientChecker": "test_seed_listed.py::test_gradient_checker",
+    "PerfRegression": "test_seed_profiling.py::test_perf_regression",
     "Variable": "test_seed_listed.py::test_variable_and_eager_tape",
     "EagerTape": "test_seed_listed.py::test_variable_and_eager_tape",
 }

@@ -3,10 +3,8 @@
 import time
 
 import numpy as np
-from blocks import not_yet
 
 
-@not_yet("tracing and debugging", "debug.ExecutionTracer")
 def test_execution_tracer():
     from tensorlogic.debug import ExecutionTracer
 
@@ -27,7 +25,6 @@ def test_execution_tracer():
     assert summary.total_time_ms >= sum(entry.duration_ms() for entry in slowest) * 0.999
 
 
-@not_yet("tracing and debugging", "debug.TensorInspector")
 def test_tensor_inspector():
     from tensorlogic.debug import TensorInspector, TensorStats
 
@@ -48,7 +45,6 @@ def test_tensor_inspector():
     assert [(tensor.tensor_id, tensor.num_nans, tensor.num_infs) for tensor in problematic] == [(5, 3, 1)]
 
 
-@not_yet("tracing and debugging", "debug.BreakpointManager")
 def test_breakpoint_manager():
     from tensorlogic.debug import BreakpointManager
 
@@ -71,7 +67,6 @@ def test_breakpoint_manager():
         breakpoints.continue_execution()
 
 
-@not_yet("tracing and debugging", "debug.ExecutionRecorder")
 def test_execution_recorder():
     from tensorlogic.debug import ExecutionRecorder, ExecutionTracer
 

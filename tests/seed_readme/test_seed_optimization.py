@@ -52,7 +52,6 @@ def test_fusion_planner(chain):
     assert tl.FusionType.EINSUM in {opp.fusion_type for opp in planner.find_fusion_opportunities(product)}
 
 
-@not_yet("scheduling and placement", "Scheduler")
 def test_scheduler(diamond):
     scheduler = tl.Scheduler(tl.SchedulingStrategy.CostBased(cost_threshold=1000))
     schedule = scheduler.schedule(diamond)
@@ -68,7 +67,6 @@ def test_scheduler(diamond):
     assert any(products <= group for group in groups)
 
 
-@not_yet("scheduling and placement", "PlacementOptimizer")
 def test_placement_optimizer(diamond):
     devices = [tl.Device.CPU(0), tl.Device.CPU(1)]
     optimizer = tl.PlacementOptimizer(devices, tl.PlacementStrategy.LOAD_BALANCE)
@@ -80,7 +78,6 @@ def test_placement_optimizer(diamond):
     assert first != second
 
 
-@not_yet("memory planning", "TensorCache")
 def test_tensor_cache():
     cache = tl.TensorCache(tl.EvictionPolicy.LRU, 1000)  # 1000 MB limit
     tensor = np.arange(6.0)
@@ -96,7 +93,6 @@ def test_tensor_cache():
     assert small.get("b") is None
 
 
-@not_yet("memory planning", "MemoryPool")
 def test_memory_pool():
     pool = tl.MemoryPool()
     tensor = pool.allocate((64, 10))
@@ -126,7 +122,6 @@ def test_execution_strategy(layer):
     assert optimized.explain()
 
 
-@not_yet("memory planning", "MemoryEstimator")
 def test_memory_estimator(diamond):
     estimator = tl.MemoryEstimator()
     estimate = estimator.estimate(diamond)

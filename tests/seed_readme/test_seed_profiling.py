@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-from blocks import not_yet
 
 import tensorlogic as tl
 
@@ -15,7 +14,6 @@ def profile_of(executor, graph, inputs, calls=3):
     return executor.get_profile_data()
 
 
-@not_yet("profiling", "Executor.enable_profiling")
 def test_tl_profiled_executor(executor, layer, inputs):
     profile = profile_of(executor, layer, inputs)
     assert isinstance(executor, tl.TlProfiledExecutor)
@@ -29,7 +27,6 @@ def test_tl_profiled_executor(executor, layer, inputs):
     assert {stats.count for stats in executor.get_profile_data().op_profiles.values()} == {3}
 
 
-@not_yet("profiling", "TimelineProfiler")
 def test_timeline_profiler(layer, inputs, relu_of):
     profiler = tl.TimelineProfiler()
     hook = tl.ProfilerHook(profiler)
@@ -48,7 +45,6 @@ def test_timeline_profiler(layer, inputs, relu_of):
     assert all(entry.duration_ms >= 0 for entry in entries)
 
 
-@not_yet("profiling", "BottleneckAnalyzer")
 def test_bottleneck_analyzer(executor):
     analyzer = tl.BottleneckAnalyzer()
     b = tl.GraphBuilder()
@@ -64,7 +60,6 @@ def test_bottleneck_analyzer(executor):
     assert all(str(rec) for rec in report.recommendations)
 
 
-@not_yet("profiling", "PerformanceBaseline")
 def test_performance_comparison(executor, layer, make_inputs):
     from tensorlogic import PerformanceBaseline, PerformanceComparison
 
@@ -78,3 +73,13 @@ def test_performance_comparison(executor, layer, make_inputs):
     same = PerformanceComparison(baseline, profile1)
     assert same.speedup == pytest.approx(1)
     assert same.memory_reduction_pct == pytest.approx(0)
+
+
+def test_perf_regression(executor, layer, inputs, tmp_path):
+    perf = tl.PerfRegression(tmp_path / "baselines.json", warmup=1, repeats=6)
+    perf.measure("layer", lambda: executor.execute(layer, inputs))
+    assert perf.check().cases[0].verdict == "new"
+    perf.save()
+    report = perf.check()
+    assert report.cases[0].ratio == 1
+    assert report.exit_code == 0

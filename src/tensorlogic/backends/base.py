@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from contextvars import Context
 from importlib import import_module
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import msgspec
 
 from ..errors import BackendError, nearest
-from ..plan.build import ExecutionPlan, Pass, Step
+from ..ir.types import TensorType
+from ..passes.pipeline import Pass
+from ..plan.build import ExecutionPlan, Step
 
 Kernel = Callable[..., Any]  # operands in, the result out; a tuple where a step has several
 RunBody = Callable[[ExecutionPlan], Callable[[Sequence[Any]], tuple[Any, ...]]]
@@ -87,6 +90,25 @@ class Backend(Protocol):
 
     def finish(self, value: Any, shared: bool) -> Any:
         """Return an output as an array of its own; ``shared`` memory belongs to someone else and is copied."""
+
+
+@runtime_checkable
+class InPlaceBackend(Backend, Protocol):
+    """A backend that says "in_place": its steps can write into buffers that the plan reuses.
+
+    >>> from tensorlogic.backends.numpy import NumpyBackend
+    >>> isinstance(NumpyBackend(), InPlaceBackend)
+    True
+    """
+
+    def bind_into(self, step: Step) -> Kernel:
+        """Return a callable for a step that has a buffer: ``kernel(*operands, out=array)``."""
+
+    def scalar(self, value: Any, types: tuple[TensorType, ...]) -> Any:
+        """Return a Python scalar as the array it becomes beside operands of these types."""
+
+    def context(self) -> Context:
+        """Return a context whose variables make a guard of their own; entering it costs less than a guard."""
 
 
 BACKENDS = {

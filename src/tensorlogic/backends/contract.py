@@ -156,13 +156,20 @@ def _plain_matmul(form: Contraction, dtype: np.dtype[Any]) -> Kernel | None:
         flips.append(own != (*form.batch, *want))
     match flips:
         case [False, False]:
-            return np.matmul
+            return np.matmul if form.batch else np.dot  # the same product; dot checks less
         case [False, True]:
-            return lambda a, b: np.matmul(a, b.swapaxes(-1, -2))
+            return lambda a, b, out=None: np.matmul(a, b.swapaxes(-1, -2), out=out)
         case [True, False]:
-            return lambda a, b: np.matmul(a.swapaxes(-1, -2), b)
+            return lambda a, b, out=None: np.matmul(a.swapaxes(-1, -2), b, out=out)
         case _:
-            return lambda a, b: np.matmul(a.swapaxes(-1, -2), b.swapaxes(-1, -2))
+            return lambda a, b, out=None: np.matmul(a.swapaxes(-1, -2), b.swapaxes(-1, -2), out=out)
+
+
+def bind_matmul_into(op: ops.Einsum, form: Contraction, result: TensorType) -> Kernel:
+    """Return the kernel of a matrix product whose result comes out in order and is written where ``out=`` says."""
+    dtype = np.dtype(result.dtype or "float64")
+    prepare = [_prepared(own, kept) for own, kept in zip(form.form.inputs, form.labels, strict=True)]
+    return _plain_matmul(form, dtype) or _matmul(algebra(op.algebra), form, prepare, dtype)
 
 
 def _matmul(
@@ -195,8 +202,12 @@ def _matmul(
         part, kept = _reduced(row, ready.astype(working, copy=False), form.labels[which], gone, working)
         return part.transpose([kept.index(label) for label in orders[side]]).reshape(shapes[side])
 
-    def matmul(*operands: Array) -> Array:
-        product = np.matmul(operand(operands[first], first, 0), operand(operands[second], second, 1))
+    def matmul(*operands: Array, out: Array = None) -> Array:
+        a, b = operand(operands[first], first, 0), operand(operands[second], second, 1)
+        if out is not None:
+            np.matmul(a, b, out.reshape((*batch_shape, a.shape[-2], b.shape[-1])))
+            return out
+        product = np.matmul(a, b)
         if boolean:
             product = product > 0
         elif working is not dtype:

@@ -50,15 +50,20 @@ def _fixpoint(op: Fixpoint, run: Run, args: tuple[Any, ...], step: Step) -> Any:
     combine = _COMBINE[op.combine]
     state = list(args[: op.carries])
     captures = args[op.carries :]
-    for _ in range(op.limit):
+    moved: list[int] = []
+    counts: list[int] = []
+    for n in range(op.limit):
         new = run([*state, *captures])
         after = [combine(old, x).astype(old.dtype, copy=False) for old, x in zip(state, new, strict=True)]
-        settled = all(_unmoved(a, b, op.tolerance) for a, b in zip(state, after, strict=True))
-        before, state = state, after
-        if settled:
+        del new  # a round holds one state, what its body makes, and no more
+        moved = [k for k, (a, b) in enumerate(zip(state, after, strict=True)) if not _unmoved(a, b, op.tolerance)]
+        if n == op.limit - 1:
+            counts = [int(np.sum(state[k] != after[k])) for k in moved]
+        state = after
+        del after
+        if not moved:
             return _several(state)
-    moved = [n for n, (a, b) in enumerate(zip(before, state, strict=True)) if not _unmoved(a, b, op.tolerance)]
-    raise not_settled(op, moved, [int(np.sum(before[n] != state[n])) for n in moved]).at(step.location)
+    raise not_settled(op, moved, counts).at(step.location)
 
 
 def not_settled(op: Fixpoint, moved: Sequence[int], counts: Sequence[int]) -> ConvergenceError:
@@ -72,13 +77,14 @@ def not_settled(op: Fixpoint, moved: Sequence[int], counts: Sequence[int]) -> Co
 
 
 def _unmoved(a: Any, b: Any, tolerance: float) -> bool:
-    if tolerance == 0 or a.dtype.kind != "f":
-        same = a == b
-        if a.dtype.kind == "f":
-            same |= np.isnan(a) & np.isnan(b)
-        return bool(np.all(same))
-    close = (a == b) | (np.abs(a - b) <= tolerance) | (np.isnan(a) & np.isnan(b))
-    return bool(np.all(close))
+    same = np.asarray(a == b)
+    if a.dtype.kind == "f":
+        if tolerance:
+            gap = np.asarray(a - b)
+            same |= np.abs(gap, out=gap) <= tolerance
+            del gap
+        same |= np.isnan(a) & np.isnan(b)
+    return bool(np.all(same))
 
 
 def _scan(op: Scan, run: Run, args: tuple[Any, ...], length: int, step: Step) -> Any:

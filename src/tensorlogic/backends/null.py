@@ -10,7 +10,8 @@ import numpy as np
 from ..errors import ShapeError
 from ..ir.graph import OPS
 from ..ir.types import DTYPES, TensorType
-from ..plan.build import Pass, Step
+from ..passes.pipeline import Pass
+from ..plan.build import Step
 from .base import BackendCapabilities, Device, Kernel, RunBody
 
 

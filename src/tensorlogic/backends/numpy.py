@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from contextvars import Context
 from typing import Any
 
 import numpy as np
@@ -15,11 +16,11 @@ from ..ir.ops import Op
 from ..ir.rules import normal_axis, reduced_axes
 from ..ir.types import DTYPES, TensorType
 from ..passes.order import order_contractions
-from ..passes.simplify import drop_identities
 from ..plan.build import Step
 from .base import BackendCapabilities, Device, Kernel, RunBody
 from .contract import COMBINE, bind_contract_vjp, bind_contraction
 from .control import bind_control
+from .into import bind_into, scalar
 
 Array = Any  # a NumPy array; the plan says more about it than a type could
 
@@ -33,12 +34,12 @@ class NumpyBackend:
     """
 
     name = "numpy"
-    passes = (drop_identities, order_contractions)
+    passes = (order_contractions,)
 
     def capabilities(self) -> BackendCapabilities:
         """Say what NumPy can do: every operation, on the processor, in every dtype but bfloat16."""
         dtypes = tuple(d for d in DTYPES if d != "bfloat16")
-        return BackendCapabilities(self.name, (Device.CPU(0),), dtypes, tuple(OPS), np.__version__)
+        return BackendCapabilities(self.name, (Device.CPU(0),), dtypes, (*OPS, "in_place"), np.__version__)
 
     def asarray(self, value: Any, dtype: str | None) -> Array:
         """Take arrays as they are, without a copy; lists and scalars take the declared dtype."""
@@ -48,10 +49,24 @@ class NumpyBackend:
         """Division by zero and the like give infinities and NaN without warnings, as on every engine."""
         return np.errstate(all="ignore")
 
+    def context(self) -> Context:
+        """Return a context in which NumPy does not warn."""
+        quiet = Context()
+        quiet.run(np.seterr, all="ignore")  # NumPy keeps this in a context variable
+        return quiet
+
     def finish(self, value: Any, shared: bool) -> Array:
         """Return an output as an array of its own."""
         array = np.asarray(value)
         return array.copy() if shared or not array.flags.writeable else array
+
+    def bind_into(self, step: Step) -> Kernel:
+        """Choose the kernel of a step that writes into a buffer."""
+        return bind_into(step)
+
+    def scalar(self, value: Any, types: tuple[TensorType, ...]) -> Any:
+        """Return a Python scalar as the array it becomes beside operands of these types."""
+        return scalar(value, types)
 
     def bind(self, step: Step, run_body: RunBody) -> Kernel:
         """Choose the kernel of one step."""
@@ -362,5 +377,5 @@ _MAKERS: dict[type[Op], Callable[[Any, tuple[TensorType, ...], TensorType], Kern
     ops.Transpose: lambda op, args, t: lambda x: np.transpose(x, op.order),
     ops.Broadcast: _broadcast, ops.Window: _window, ops.Pad: _pad, ops.Concat: _concat, ops.Gather: _gather,
     ops.ScatterAdd: _scatter_add, ops.Cast: lambda op, args, t: lambda x: np.asarray(x).astype(op.dtype),
-    ops.Quantize: _quantize, ops.Dequantize: _dequantize,
+    ops.Quantize: _quantize, ops.Dequantize: _dequantize, ops.Transfer: lambda op, args, t: lambda x: x,
 }  # fmt: skip

@@ -20,8 +20,9 @@ from ..ir.graph import OPS, Cond, EinsumGraph, Fixpoint, Scan, bodies
 from ..ir.ops import Op
 from ..ir.rules import Scope, label_sizes, normal_axis, reduced_axes
 from ..ir.types import DTYPES, TensorShape, TensorType, dtype_name
+from ..passes.pipeline import Pass
 from ..passes.specialize import specialize
-from ..plan.build import Pass, Step
+from ..plan.build import Step
 from .base import BackendCapabilities, Device, Kernel, RunBody
 from .control import not_settled
 from .numpy import as_numpy
@@ -562,5 +563,5 @@ _DEFINITIONS: dict[type[Op], Callable[[Any, list[Array], Sequence[TensorType]], 
     ops.Cumulate: _cumulate, ops.Sort: _sort, ops.TopK: _sort, ops.Slice: _slice, ops.Reshape: _reshape,
     ops.Transpose: _transpose, ops.Broadcast: _broadcast, ops.Window: _window, ops.Pad: _pad, ops.Concat: _concat,
     ops.Gather: _gather, ops.ScatterAdd: _scatter_add, ops.Cast: _cast, ops.Quantize: _quantize,
-    ops.Dequantize: _dequantize,
+    ops.Dequantize: _dequantize, ops.Transfer: lambda op, args, types: args[0],
 }  # fmt: skip

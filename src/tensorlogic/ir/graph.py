@@ -288,7 +288,7 @@ AnyOp = (
     ops.Input | ops.Constant | ops.Literal | ops.Iota | ops.Einsum | ops.ContractVJP | ops.Elementwise | ops.Reduce
     | ops.Cumulate | ops.Sort | ops.TopK | ops.Slice | ops.Reshape | ops.Transpose | ops.Broadcast | ops.Window
     | ops.Pad | ops.Concat | ops.Gather | ops.ScatterAdd | ops.Cast | ops.Quantize | ops.Dequantize | ops.Item
-    | Fixpoint | Scan | Cond
+    | ops.Transfer | Fixpoint | Scan | Cond
 )  # fmt: skip
 OPS: dict[str, type[Op]] = {str(t.__struct_config__.tag): t for t in get_args(AnyOp)}
 

@@ -247,6 +247,13 @@ class Item(Op, frozen=True, tag="item"):
     index: int
 
 
+class Transfer(Op, frozen=True, tag="transfer"):
+    """The operand on another device, such as "cpu:1"; devices that share memory share the value too."""
+
+    is_view: ClassVar[bool] = True
+    device: str
+
+
 REDUCTIONS = ("sum", "prod", "max", "min", "mean", "any", "all", "argmax", "argmin")
 CUMULATIONS = ("sum", "prod", "max", "min")
 COMBINES = ("replace", "or", "max", "min")

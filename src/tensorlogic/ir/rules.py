@@ -498,10 +498,18 @@ def _dequantize(op: ops.Dequantize, args: Types, scope: Scope) -> Results:
     return (TensorType(args[0].shape, "float32" if args[1].weak else args[1].dtype),)
 
 
+def _transfer(op: ops.Transfer, args: Types, scope: Scope) -> Results:
+    kind, colon, number = op.device.partition(":")
+    if not (kind.isidentifier() and colon and number.isdecimal()):
+        raise GraphError(f"transfer: {op.device!r} is no device", code="E105", suggestions=["write 'cpu:1'"])
+    return (args[0]._replace(weak=False),)  # what has a place is a tensor, no longer a Python scalar
+
+
 RULES: dict[type[Op], Callable[[Any, Types, Scope], Results]] = {
     ops.Input: _input, ops.Constant: _constant, ops.Literal: _literal, ops.Iota: _iota, ops.Einsum: _einsum,
     ops.ContractVJP: _contract_vjp, ops.Elementwise: _elementwise, ops.Reduce: _reduce, ops.Cumulate: _cumulate,
     ops.Sort: _sort, ops.TopK: _top_k, ops.Slice: _slice, ops.Reshape: _reshape, ops.Transpose: _transpose,
     ops.Broadcast: _broadcast, ops.Window: _window, ops.Pad: _pad, ops.Concat: _concat, ops.Gather: _gather,
     ops.ScatterAdd: _scatter_add, ops.Cast: _cast, ops.Quantize: _quantize, ops.Dequantize: _dequantize,
+    ops.Transfer: _transfer,
 }  # fmt: skip

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -11,6 +13,11 @@ from numpy.typing import NDArray
 from .recorded import RecordedExecutionTrace, RecordedTraceEntry
 
 COMMUNICATION = ("allreduce", "all_gather", "reduce_scatter", "broadcast", "send", "recv", "comm")
+MANY = 200_000  # entries from which loading scipy pays
+CHUNK = 1 << 15
+_SPLITS = re.compile("[;\n\r\\\\\x0b\x0c\x1c\x1d\x1e\x85\u2028\u2029\ud800-\udfff]")
+_ESCAPED = re.compile(r"\\x(3b|0a|0d|5c|0b|0c|1c|1d|1e|85|2028|2029|d[89a-f][0-9a-f]{2})")  # and no others
+DENSE = 1 << 22  # pairs of device and operation that may each have a place
 
 
 class OpSummary(msgspec.Struct):
@@ -134,9 +141,12 @@ class TraceAnalyzer:
             return ""
         weights = _weights(trace.column("duration"))
         pair = (trace.column("device").astype(np.int64) + 1) * len(operations) + trace.column("operation")
-        present, inverse = np.unique(pair, return_inverse=True)
-        totals = np.zeros(len(present), np.int64)
-        np.add.at(totals, inverse, weights)
+        pairs = (len(devices) + 1) * len(operations)
+        present: NDArray[Any] = np.arange(pairs)
+        if pairs > DENSE:
+            present, pair = np.unique(pair, return_inverse=True)
+        totals = _sums(pair, weights, present.size)
+        present, totals = present[totals > 0], totals[totals > 0]  # every weight is 1 or more
         lines: dict[str, int] = {}
         for key, total in zip(present.tolist(), totals.tolist(), strict=True):
             device, operation = divmod(key, len(operations))
@@ -160,27 +170,47 @@ def _weights(duration: NDArray[np.float64]) -> NDArray[np.int64]:
 def _grouped(
     trace: RecordedExecutionTrace, key: NDArray[np.int32], groups: int, make: Callable[[int, float, int], object]
 ) -> list:  # type: ignore[type-arg]
-    """Sum time and memory by a column of numbers; negative numbers are in no group."""
-    duration, memory = trace.column("duration"), trace.column("memory")
-    if key.size and key.min() < 0:
-        keep = key >= 0
-        key, duration, memory = key[keep], duration[keep], memory[keep]
-    counts = np.bincount(key, minlength=groups)
-    times = np.bincount(key, weights=duration, minlength=groups)
-    if memory.size and int(memory.max()) > (1 << 53) // max(1, memory.size):
-        total = np.zeros(groups, np.int64)  # exact where float64 would not be
-        np.add.at(total, key, memory)
-    else:
-        total = np.bincount(key, weights=memory, minlength=groups).astype(np.int64)
-    return [make(c, t, m) for c, t, m in zip(counts.tolist(), times.tolist(), total.tolist(), strict=True)]
+    """Count entries and sum time and memory by a column of numbers; negative numbers are in no group."""
+    if not key.size:
+        return [make(0, 0.0, 0) for _ in range(groups)]
+    none = 1 if key.min() < 0 else 0  # -1 becomes group 0, which is dropped
+    if none:
+        key = key + np.int32(1)
+    counts = np.zeros(groups + none, np.int64)
+    for at in range(0, key.size, CHUNK):  # bincount wants int64: the copy stays in the cache
+        counts += np.bincount(key[at : at + CHUNK], minlength=groups + none)
+    times = _sums(key, trace.column("duration"), groups + none)
+    memory = _sums(key, trace.column("memory"), groups + none)
+    rows = zip(counts[none:].tolist(), times[none:].tolist(), memory[none:].tolist(), strict=True)
+    return [make(*row) for row in rows]
+
+
+def _sums(key: NDArray[Any], values: NDArray[Any], groups: int) -> NDArray[Any]:
+    """Add values by group, integers exactly."""
+    if key.size < MANY:
+        total = np.zeros(groups, values.dtype)
+        np.add.at(total, key, values)
+        return total
+    from scipy.sparse import csc_array
+
+    # one sparse column with an entry per value: its product with 1 adds by row, in one pass and without copies
+    column = csc_array((values, key, np.array([0, key.size], np.int32)), shape=(groups, 1))
+    return np.asarray(column @ np.ones(1, values.dtype))
 
 
 def frame_name(name: str) -> str:
-    r"""Escape what would split a stack: ``;`` and line breaks.
+    r"""Escape what would split a stack, ``;`` and line breaks, and what no file can hold.
 
     >>> print(frame_name("a;b"))
     a\x3bb
     """
-    if not any(c in name for c in ";\n\r\\\x0b\x0c\x1c\x1d\x1e\x85\u2028\u2029"):
-        return name
-    return "".join(f"\\x{ord(c):02x}" if c in ";\\" or c.splitlines() == [""] else c for c in name)
+    return _SPLITS.sub(lambda c: f"\\x{ord(c[0]):02x}", name)
+
+
+def frame_text(frame: str) -> str:
+    r"""Return the name that :func:`frame_name` escaped.
+
+    >>> frame_text(r"a\x3bb")
+    'a;b'
+    """
+    return _ESCAPED.sub(lambda code: chr(int(code[1], 16)), frame)

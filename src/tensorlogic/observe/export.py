@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
@@ -13,70 +14,110 @@ if TYPE_CHECKING:
     from .trace import Trace, TraceEvent
 
 SPEEDSCOPE = "https://www.speedscope.app/file-format-schema.json"
+SLACK_NS = 1000  # files with whole microseconds let a child outlast its parent by so much
+EXACT = 1 << 53  # whole numbers up to here are floats without loss
 
 
-class _Nested(NamedTuple):
-    """An event with its depth in the events around it, its end cut to theirs."""
+class Nested(NamedTuple):
+    """An event with its depth in the events around it; its end is cut to theirs where clocks were rounded."""
 
     event: TraceEvent
     end_ns: int
     depth: int
 
 
-def nested(events: Sequence[TraceEvent]) -> Iterator[_Nested]:
-    """Go through one thread's events, sorted by start, and tell how deep each stands; none outlasts what encloses it."""
-    open_ends: list[int] = []
-    for event in events:
-        while open_ends and open_ends[-1] <= event.start_ns:
-            open_ends.pop()
-        end = min(event.end_ns, open_ends[-1]) if open_ends else event.end_ns
-        yield _Nested(event, end, len(open_ends))
-        open_ends.append(end)
+class Lane(NamedTuple):
+    """Events of one thread that nest: what begins inside of another ends inside of it."""
+
+    name: str
+    thread: int
+    events: list[Nested]
 
 
-def by_thread(trace: Trace) -> dict[int, list[TraceEvent]]:
-    """Return the events of each thread, sorted by start."""
+def lanes(trace: Trace) -> Iterator[Lane]:
+    """Go through the threads; events that overlap without nesting, as those of coroutines do, go to lanes of their own."""
     threads: dict[int, list[TraceEvent]] = {}
     for event in trace.events():
         threads.setdefault(event.thread, []).append(event)
-    return threads
+    for thread, rest in threads.items():
+        name, count = trace.thread_name(thread), 0
+        while rest:
+            placed, rest = _nest(rest)
+            count += 1
+            yield Lane(name if count == 1 else f"{name} ({count})", thread, placed)
+
+
+def _nest(events: Sequence[TraceEvent]) -> tuple[list[Nested], list[TraceEvent]]:
+    """Place events, sorted by start, inside one another; what would stick out is left over."""
+    placed: list[Nested] = []
+    left: list[TraceEvent] = []
+    ends: list[int] = []
+    for event in events:
+        _, _, start, end, *_ = event
+        while ends and ends[-1] <= start:
+            ends.pop()
+        if ends and end > ends[-1]:
+            if end > ends[-1] + SLACK_NS:
+                left.append(event)
+                continue
+            end = ends[-1]
+        placed.append(Nested(event, end, len(ends)))
+        ends.append(end)
+    return placed, left
+
+
+def clean(name: str) -> str:
+    """Return a name that UTF-8 can hold: halves of surrogate pairs become question marks."""
+    return name if name.isascii() else name.encode("utf-8", "replace").decode()
+
+
+def _micro(ns: int) -> float | Decimal:
+    """Return nanoseconds as microseconds, without loss."""
+    return ns / 1e3 if -EXACT < ns < EXACT else Decimal(ns).scaleb(-3)
 
 
 def to_chrome(trace: Trace) -> str:
     """Return the trace as Chrome trace JSON, which Perfetto reads too; times are microseconds with nanoseconds behind the point."""
     events: list[dict[str, Any]] = []
-    for number, (thread, own) in enumerate(by_thread(trace).items()):
-        events.append({"ph": "M", "name": "thread_name", "pid": 1, "tid": number, "args": {"name": f"thread {thread}"}})
+    for number, lane in enumerate(lanes(trace)):
+        events.append({"ph": "M", "name": "thread_name", "pid": 1, "tid": number, "args": {"name": clean(lane.name)}})
         events += [
             {
-                "ph": "X", "cat": n.event.kind, "name": n.event.name, "pid": 1, "tid": number,
-                "ts": n.event.start_ns / 1e3, "dur": (n.end_ns - n.event.start_ns) / 1e3, "args": n.event.facts(),
+                "ph": "X", "cat": e.kind, "name": clean(e.name), "pid": 1, "tid": number,
+                "ts": _micro(e.start_ns), "dur": _micro(e.duration_ns), "args": e.facts(),
             }
-            for n in nested(own)
+            for e, _, _ in lane.events
         ]  # fmt: skip
-    return msgspec.json.encode({"displayTimeUnit": "ns", "traceEvents": events}).decode()
+    encoder = msgspec.json.Encoder(decimal_format="number")
+    return encoder.encode({"displayTimeUnit": "ns", "traceEvents": events}).decode()
 
 
 def to_speedscope(trace: Trace) -> str:
-    """Return the trace in speedscope's own format: opening and closing events that balance and never go back in time."""
+    """Return the trace in speedscope's own format: opening and closing events that balance and never go back in time.
+
+    Times that are too large for its numbers count from the first event.
+    """
     frames: dict[str, int] = {}
     profiles = []
-    for thread, own in by_thread(trace).items():
+    tracks = list(lanes(trace))
+    ends = [n.end_ns for lane in tracks for n in lane.events]
+    origin = min(lane.events[0].event.start_ns for lane in tracks) if max(ends, default=0) >= EXACT else 0
+    for lane in tracks:
         marks: list[dict[str, Any]] = []
         stack: list[tuple[int, int]] = []  # frame, end
-        for n in nested(own):
-            while len(stack) > n.depth:
+        for event, end_ns, depth in lane.events:
+            while len(stack) > depth:
                 frame, end = stack.pop()
-                marks.append({"type": "C", "frame": frame, "at": end})
-            frame = frames.setdefault(n.event.name, len(frames))
-            marks.append({"type": "O", "frame": frame, "at": n.event.start_ns})
-            stack.append((frame, n.end_ns))
+                marks.append({"type": "C", "frame": frame, "at": end - origin})
+            frame = frames.setdefault(clean(event.name), len(frames))
+            marks.append({"type": "O", "frame": frame, "at": event.start_ns - origin})
+            stack.append((frame, end_ns))
         while stack:
             frame, end = stack.pop()
-            marks.append({"type": "C", "frame": frame, "at": end})
+            marks.append({"type": "C", "frame": frame, "at": end - origin})
         profiles.append({
-            "type": "evented", "name": f"thread {thread}", "unit": "nanoseconds", "startValue": marks[0]["at"],
-            "endValue": max(m["at"] for m in marks), "events": marks,
+            "type": "evented", "name": clean(lane.name), "unit": "nanoseconds", "startValue": marks[0]["at"],
+            "endValue": marks[-1]["at"], "events": marks,
         })  # fmt: skip
     return msgspec.json.encode({
         "$schema": SPEEDSCOPE, "shared": {"frames": [{"name": f} for f in frames]}, "profiles": profiles,
@@ -87,15 +128,15 @@ def to_speedscope(trace: Trace) -> str:
 def to_collapsed(trace: Trace) -> str:
     """Return the trace as collapsed stacks, ``frame;frame weight`` a line; weights are nanoseconds of a frame's own time."""
     weights: dict[str, int] = {}
-    for own in by_thread(trace).values():
-        path: list[str] = []
-        for n in nested(own):
-            del path[n.depth :]
-            around = ";".join(path)
-            path.append(frame_name(n.event.name))
-            took = n.end_ns - n.event.start_ns
-            here = ";".join(path)
+    for lane in lanes(trace):
+        path: list[str] = []  # the stack of each frame that is open
+        for event, end_ns, depth in lane.events:
+            del path[depth:]
+            name = frame_name(event.name)
+            here = f"{path[-1]};{name}" if path else name
+            took = end_ns - event.start_ns
             weights[here] = weights.get(here, 0) + took
-            if around:
-                weights[around] -= took
+            if path:
+                weights[path[-1]] -= took
+            path.append(here)
     return "\n".join(f"{stack} {weight}" for stack, weight in sorted(weights.items()) if weight > 0)

@@ -6,16 +6,21 @@ import math
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
+from itertools import islice
 from time import perf_counter_ns
-from typing import Any, overload
+from typing import Annotated, Any, overload
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from ..errors import FormatError, InputError
 
-Shape = tuple[int, ...]
+Natural = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]  # checked where JSON is read
+Shape = tuple[Natural, ...]
+CHUNK = 4096  # entries looked at together when the longest are sought
+AT_ONCE = 10_000  # entries turned into columns together
+COLUMNS = ("step", "operation", "device", "input", "output", "duration", "elements", "memory")
 
 
 class RecordedTraceEntry(msgspec.Struct, forbid_unknown_fields=True):
@@ -28,14 +33,14 @@ class RecordedTraceEntry(msgspec.Struct, forbid_unknown_fields=True):
     (6, 48, 2.0)
     """
 
-    step: int
+    step: Natural
     operation: str
     device_id: str | None = None
     input_shapes: list[Shape] = []
     output_shape: Shape = ()
     duration_us: float = 0.0
-    output_elements: int = 0
-    memory_bytes: int = 0
+    output_elements: Natural = 0
+    memory_bytes: Natural = 0
 
     def with_device_id(self, device_id: str) -> RecordedTraceEntry:
         """Say where it ran."""
@@ -143,11 +148,80 @@ class RecordedExecutionTrace:
         self._step, self._elements, self._memory = array("q"), array("q"), array("q")
         self._duration = array("d")
         self._operation, self._device, self._input, self._output = array("i"), array("i"), array("i"), array("i")
-        for entry in entries:
-            self.add_entry(entry)
+        rest = iter(entries)
+        while some := list(islice(rest, AT_ONCE)):
+            self._extend(some)
+
+    @classmethod
+    def from_columns(
+        cls,
+        kinds: Sequence[RecordedTraceEntry],
+        kind: ArrayLike,
+        duration_us: ArrayLike,
+        *,
+        step: ArrayLike | None = None,
+        metadata: Mapping[str, str] | None = None,
+    ) -> RecordedExecutionTrace:
+        """Make a trace of millions of entries at once: each is one of a few kinds, with its own duration.
+
+        Without ``step`` the entries are numbered from 0.
+
+        >>> kinds = [RecordedTraceEntry(0, "matmul"), RecordedTraceEntry(0, "relu")]
+        >>> trace = RecordedExecutionTrace.from_columns(kinds, [0, 1, 0], [5.0, 1.0, 4.0])
+        >>> [(e.step, e.operation, e.duration_us) for e in trace.entries]
+        [(0, 'matmul', 5.0), (1, 'relu', 1.0), (2, 'matmul', 4.0)]
+        """
+        which, took = np.asarray(kind), np.asarray(duration_us, np.float64)
+        steps = np.arange(which.size) if step is None else np.asarray(step)
+        if not (which.ndim == 1 and which.shape == took.shape == steps.shape):
+            raise InputError(
+                f"columns must be equally long, got kind {which.shape}, duration_us {took.shape}, step {steps.shape}",
+                code="E701",
+            )
+        if which.size and (which.dtype.kind not in "iu" or not 0 <= int(which.min()) <= int(which.max()) < len(kinds)):
+            raise InputError(
+                f"kind must hold whole numbers from 0 to {len(kinds) - 1}, one for each of the kinds given", code="E701"
+            )
+        if which.size and (steps.dtype.kind not in "iu" or int(steps.min()) < 0 or int(steps.max()) >= 1 << 63):
+            raise InputError("step must hold whole numbers from 0 to 2^63 - 1", code="E701")
+        n, which = which.size, which.astype(np.intp, copy=False)
+        first = np.full(len(kinds), n)
+        first[which[::-1]] = np.arange(n)[::-1]  # of equal places the last written stays, which is the first entry
+        order = np.argsort(first, kind="stable")[: np.count_nonzero(first < n)]
+        used = cls([kinds[i] for i in order.tolist()])  # names count from 0 in the order in which they occur
+        trace = cls(metadata=metadata)
+        trace._operations, trace._devices = used._operations, used._devices
+        trace._inputs, trace._outputs = used._inputs, used._outputs
+        trace._step = array("q", np.ascontiguousarray(steps, np.int64).tobytes())
+        trace._duration = array("d", took.tobytes())
+        for name in ("operation", "device", "input", "output", "elements", "memory"):
+            kept: array[Any] = getattr(used, f"_{name}")
+            of_kind = np.zeros(len(kinds), kept.typecode)
+            of_kind[order] = used.column(name)
+            setattr(trace, f"_{name}", array(kept.typecode, of_kind[which].tobytes()))
+        trace.total_duration_us = float(took.sum())
+        return trace
+
+    def _extend(self, entries: Sequence[RecordedTraceEntry]) -> None:
+        """Add entries at the end; all columns are made before the first grows, so that an error leaves none longer."""
+        operation, device, input, output = self._operations.of, self._devices.of, self._inputs.of, self._outputs.of
+        made: dict[str, array[Any]] = {
+            "step": array("q", [e.step for e in entries]),
+            "operation": array("i", [operation(e.operation) for e in entries]),
+            "device": array("i", [-1 if e.device_id is None else device(e.device_id) for e in entries]),
+            "input": array("i", [input(tuple(e.input_shapes)) for e in entries]),
+            "output": array("i", [output(e.output_shape) for e in entries]),
+            "duration": array("d", [e.duration_us for e in entries]),
+            "elements": array("q", [e.output_elements for e in entries]),
+            "memory": array("q", [e.memory_bytes for e in entries]),
+        }
+        for name, column in made.items():
+            getattr(self, f"_{name}").extend(column)
+        for took in made["duration"]:
+            self.total_duration_us += took
 
     def add_entry(self, entry: RecordedTraceEntry) -> None:
-        """Add one entry at the end."""
+        """Add one entry at the end; for many at once see :meth:`from_columns`."""
         self.total_duration_us += entry.duration_us
         self._step.append(entry.step)
         self._operation.append(self._operations.of(entry.operation))
@@ -197,16 +271,9 @@ class RecordedExecutionTrace:
 
     def slowest_ops(self, n: int) -> list[RecordedTraceEntry]:
         """Return the n longest entries, longest first; equal ones in the order they came, NaN last."""
-        duration = np.nan_to_num(self.column("duration"), nan=-np.inf)
-        if n <= 0 or not duration.size:
+        if n <= 0 or not self._duration:
             return []
-        if n < duration.size:
-            least = np.partition(duration, duration.size - n)[duration.size - n]
-            chosen = np.concatenate([np.flatnonzero(duration > least), np.flatnonzero(duration == least)])
-            places = chosen[np.argsort(-duration[chosen], kind="stable")][:n]
-        else:
-            places = np.argsort(-duration, kind="stable")
-        return [self.entry(int(i)) for i in places]
+        return [self.entry(int(i)) for i in _longest(self.column("duration"), n)]
 
     def column(self, name: str) -> NDArray[Any]:
         """Return a column as a NumPy array without copying it: step, operation, device, duration, elements or memory."""
@@ -225,23 +292,12 @@ class RecordedExecutionTrace:
 
     def nbytes(self) -> int:
         """Return the bytes that the columns take."""
-        kept = (
-            self._step,
-            self._operation,
-            self._device,
-            self._input,
-            self._output,
-            self._duration,
-            self._elements,
-            self._memory,
-        )
-        return sum(column.itemsize * len(column) for column in kept)
+        return sum(self.column(name).nbytes for name in COLUMNS)
 
     def to_json(self) -> str:
         """Return the trace as the Rust crate writes it."""
-        for n, d in enumerate(self._duration):
-            if not math.isfinite(d):
-                raise FormatError(f"entry {n} has the duration {d}, which JSON cannot hold", code="E702")
+        for n in np.flatnonzero(~np.isfinite(self.column("duration")))[:1].tolist():
+            raise FormatError(f"entry {n} has the duration {self._duration[n]}, which JSON cannot hold", code="E702")
         file = _TraceFile(list(self.entries), self.total_duration_us, self.metadata)
         return msgspec.json.format(msgspec.json.encode(file), indent=2).decode()
 
@@ -252,14 +308,6 @@ class RecordedExecutionTrace:
             file = msgspec.json.decode(text, type=_TraceFile)
         except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
             raise FormatError(f"this is not a trace: {error}", code="E702") from None
-        for n, entry in enumerate(file.entries):
-            wrong = [f for f in ("step", "output_elements", "memory_bytes") if not 0 <= getattr(entry, f) < 1 << 63]
-            wrong += [f for f, shapes in (("output_shape", [entry.output_shape]), ("input_shapes", entry.input_shapes))
-                      if any(d < 0 for s in shapes for d in s)]  # fmt: skip
-            if wrong:
-                raise FormatError(
-                    f"this is not a trace: a number is out of range - at `$.entries[{n}].{wrong[0]}`", code="E702"
-                )
         trace = cls(file.entries, file.metadata)
         trace.total_duration_us = file.total_duration_us
         return trace
@@ -277,6 +325,31 @@ class RecordedExecutionTrace:
 
     def __repr__(self) -> str:
         return f"<RecordedExecutionTrace {self.step_count():,} entries, {self.total_duration_us / 1e3:,.3f} ms>"
+
+
+def _longest(duration: NDArray[np.float64], n: int) -> NDArray[np.intp]:
+    """Return the places of the n largest, largest first; equal ones in order, NaN last."""
+    starts = np.arange(0, duration.size, CHUNK)
+    places = None
+    if n <= starts.size:
+        # the n-th largest of the chunks' maxima: at least n entries reach it, most chunks have none that does
+        most = np.fmax.reduceat(duration, starts)
+        most = np.where(np.isnan(most), -np.inf, most)
+        least = np.partition(most, most.size - n)[most.size - n]
+        if least > -np.inf:
+            near = np.flatnonzero(most >= least) * CHUNK
+            found = [np.flatnonzero(duration[at : at + CHUNK] >= least) + at for at in near.tolist()]
+            places = np.concatenate(found)
+    chosen = duration if places is None else duration[places]
+    key = np.where(np.isnan(chosen), -np.inf, chosen)
+    if n < key.size:
+        least = np.partition(key, key.size - n)[key.size - n]
+        above = np.flatnonzero(key > least)
+        kept = np.concatenate([above, np.flatnonzero(key == least)[: n - above.size]])
+    else:
+        kept = np.arange(key.size)
+    order = kept[np.argsort(-key[kept], kind="stable")]
+    return order if places is None else places[order]
 
 
 class TraceRecorder:

@@ -3,46 +3,64 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from threading import RLock
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ..errors import InputError
 from ..events import Hook, RunRecord, watching
+from ..ir.types import ITEMSIZE
 from ..plan.build import ExecutionPlan, Step, describe
 from ..plan.cost import nbytes
-from ..tables import table
-from .recorded import RecordedExecutionTrace, RecordedTraceEntry
+from .recorded import RecordedExecutionTrace, RecordedTraceEntry, Shape
+
+if TYPE_CHECKING:
+    from .diff import TraceDiff
 
 PACKED = 300_000  # numbers that may wait in lists before they are packed into arrays
+DETAILS = ("step", "op")
+SHOWN = 40  # operations in print
 
 
 class TraceEvent(NamedTuple):
-    """One step or span of a trace; times are nanoseconds of ``time.perf_counter_ns``.
+    """One step or span of a trace; times are nanoseconds of ``time.perf_counter_ns``, or of the file it was read from.
 
     >>> TraceEvent("relu", "step", 5, 9, 1).duration_ns
     4
     """
 
     name: str
-    kind: str  # "step" or "span"
+    kind: str  # "step" or "span"; of a file, the category that stands there
     start_ns: int
     end_ns: int
     thread: int
     step: Step | None = None
+    args: Mapping[str, Any] | None = None  # what a file says of it
 
     @property
     def duration_ns(self) -> int:
         """How long it took."""
         return self.end_ns - self.start_ns
 
+    @property
+    def device(self) -> str | None:
+        """Where it ran, if that is known; a file that numbers its devices means its accelerators."""
+        if self.step is not None:
+            return self.step.device
+        said = (self.args or {}).get("device")
+        if isinstance(said, int) and not isinstance(said, bool):
+            return f"gpu:{said}" if said >= 0 else "cpu"
+        return said if isinstance(said, str) else None
+
     def facts(self) -> dict[str, Any]:
-        """Return what is known of a step: device, shapes, dtypes, bytes, flops, node and source line."""
+        """Return what is known of it: for a step device, shapes, dtypes, bytes, flops, node and source line."""
         if self.step is None:
-            return {}
+            return dict(self.args or {})
         s = self.step
         return {
             "device": s.device, "node": s.node, "kernel": s.kernel, "inputs": [str(t) for t in s.arg_types],
@@ -52,41 +70,59 @@ class TraceEvent(NamedTuple):
 
 
 class Trace(Hook):
-    """What happened inside ``with tl.trace() as t``; 16 bytes a step once packed.
+    """What happened inside ``with tl.trace() as t``, 16 bytes a step once packed; or what a file says that happened.
 
     It prints as a table of operations; it converts to a :class:`RecordedExecutionTrace` and exports to the viewers people use.
 
     >>> Trace()
     <Trace 0 steps, 0 spans>
+    >>> print(Trace([TraceEvent("relu", "step", 0, 2_000_000, 1), TraceEvent("add", "step", 2_000_000, 3_000_000, 1)]))
+    operation  count  total ms  self ms  mean µs  max µs  share
+    relu           1     2.000    2.000   2000.0  2000.0  66.7%
+    add            1     1.000    1.000   1000.0  1000.0  33.3%
+    2 steps, 0 spans, 3.000 ms
     """
 
-    def __init__(self) -> None:
+    def __init__(
+        self, events: Iterable[TraceEvent] = (), *, threads: Mapping[int, str] | None = None, detail: str = "step"
+    ) -> None:
+        if detail not in DETAILS:
+            raise InputError(f"the detail of a trace is 'step' or 'op', got {detail!r}", code="E704",
+                             suggestions=["write trace(detail='op') to see every operation of a step that holds many"])  # fmt: skip
+        self.detail = detail
+        self.threads = dict(threads or {})  # names, where they are known
         self._plans: list[ExecutionPlan] = []
         self._numbers: dict[int, int] = {}
         self._fresh: list[tuple[int, RunRecord]] = []  # plan and times, as the loop left them
         self._waiting = 0
         self._runs: list[tuple[int, int, NDArray[np.int64]]] = []  # plan, thread, starts and ends of its first steps
+        self._lock = RLock()  # runs of several threads end when they like
         self.spans: list[TraceEvent] = []
+        self._given: list[TraceEvent] = []
+        for event in events:
+            (self.spans if event.kind == "span" else self._given).append(event)
 
     def on_run(self, record: RunRecord) -> None:
         """Keep the steps of one run; the plan says everything else about them."""
-        number = self._numbers.get(id(record.plan))
-        if number is None:
-            number = self._numbers[id(record.plan)] = len(self._plans)
-            self._plans.append(record.plan)  # kept alive, so its id stays its own
-        self._fresh.append((number, record))
-        self._waiting += len(record.times)
-        if self._waiting > PACKED:
-            self._pack()
+        with self._lock:
+            number = self._numbers.get(id(record.plan))
+            if number is None:
+                number = self._numbers[id(record.plan)] = len(self._plans)
+                self._plans.append(record.plan)  # kept alive, so its id stays its own
+            self._fresh.append((number, record))
+            self._waiting += len(record.times)
+            if self._waiting > PACKED:
+                self._pack()
 
     def _pack(self) -> list[tuple[int, int, NDArray[np.int64]]]:
         """Turn the lists that runs left into arrays of starts and ends, 16 bytes a step."""
-        fresh, self._fresh, self._waiting = self._fresh, [], 0
-        for plan, record in fresh:
-            ends = np.array(record.times[1:], np.int64)
-            starts = np.array((record.starts or record.times)[: len(ends)], np.int64)
-            self._runs.append((plan, record.thread, np.stack([starts, ends])))
-        return self._runs
+        with self._lock:
+            fresh, self._fresh, self._waiting = self._fresh, [], 0
+            for plan, record in fresh:
+                ends = np.array(record.times[1:], np.int64)
+                starts = np.array((record.starts or record.times)[: len(ends)], np.int64)
+                self._runs.append((plan, record.thread, np.stack([starts, ends])))
+            return list(self._runs)
 
     def on_span(self, name: str, start_ns: int, end_ns: int, thread: int) -> None:
         """Keep a span."""
@@ -96,68 +132,70 @@ class Trace(Hook):
         return self.step_count() + len(self.spans)
 
     def step_count(self) -> int:
-        """Return the number of steps recorded."""
-        return sum(times.shape[1] for _, _, times in self._pack())
+        """Return the number of steps."""
+        return sum(int(times.shape[1]) for _, _, times in self._pack()) + len(self._given)
+
+    def thread_name(self, thread: int) -> str:
+        """Return how to call a thread in print."""
+        return self.threads.get(thread, f"thread {thread}")
 
     def events(self) -> list[TraceEvent]:
         """Return steps and spans by start, what encloses before what it encloses."""
+        runs = self._pack()
+        names = [[describe(s.op) for s in plan.steps] for plan in self._plans]
         steps = [
-            TraceEvent(describe(self._plans[p].steps[n].op), "step", start, end, thread, self._plans[p].steps[n])
-            for p, thread, times in self._pack()
+            TraceEvent(names[p][n], "step", start, end, thread, self._plans[p].steps[n])
+            for p, thread, times in runs
             for n, (start, end) in enumerate(times.T.tolist())
         ]
-        return sorted([*steps, *self.spans], key=lambda e: (e.start_ns, -e.end_ns))
+        return sorted([*steps, *self._given, *self.spans], key=lambda e: (e.start_ns, -e.end_ns))
 
     def to_recorded(self) -> RecordedExecutionTrace:
         """Return the steps as a recorded trace, in order of their start."""
         runs = self._pack()
-        if not runs:
-            return RecordedExecutionTrace()
-        counts = [times.shape[1] for _, _, times in runs]
-        plans = np.repeat([p for p, _, _ in runs], counts)
-        steps = np.concatenate([np.arange(n) for n in counts])
-        starts, ends = np.concatenate([times for _, _, times in runs], axis=1)
-        recorded = RecordedExecutionTrace()
-        made: dict[tuple[int, int], RecordedTraceEntry] = {}
+        kinds = [_entry(step) for plan in self._plans for step in plan.steps]
+        offsets = np.cumsum([0, *(len(plan.steps) for plan in self._plans)])
+        known: dict[RecordedEntryKey, int] = {}
+        given = [known.setdefault(_key(e), len(kinds) + len(known)) for e in self._given]
+        kinds += [
+            RecordedTraceEntry(0, name, device, list(i), o, 0.0, n, size) for name, device, i, o, n, size in known
+        ]
+        which = np.concatenate([*(offsets[p] + np.arange(t.shape[1]) for p, _, t in runs), np.array(given, np.int64)])
+        times = [t for _, _, t in runs]
+        own = np.array([(e.start_ns, e.end_ns) for e in self._given], np.int64).reshape(-1, 2).T
+        starts, ends = np.concatenate([*times, own], axis=1)
         order = np.argsort(starts, kind="stable")
-        taken = ((ends - starts) / 1e3)[order].tolist()
-        for n, (p, step, took) in enumerate(zip(plans[order].tolist(), steps[order].tolist(), taken, strict=True)):
-            entry = made.get((p, step))
-            if entry is None:
-                entry = made[p, step] = _entry(self._plans[p].steps[step])
-            entry.step, entry.duration_us = n, took
-            recorded.add_entry(entry)
-        return recorded
+        return RecordedExecutionTrace.from_columns(kinds, which[order], ((ends - starts) / 1e3)[order])
+
+    @classmethod
+    def load(cls, path: str | Path) -> Trace:
+        """Read a trace: Chrome JSON of this package or of PyTorch, speedscope, collapsed stacks or the Rust crate's JSON; gzip too."""
+        from .files import load
+
+        return load(path)
 
     def save(self, path: str | Path) -> None:
-        """Write the trace: ``.speedscope.json``, ``.collapsed`` or ``.txt``, else Chrome JSON."""
-        from .export import to_chrome, to_collapsed, to_speedscope
+        """Write the trace in the form that the name asks for.
 
-        name = Path(path).name
-        write = (
-            to_collapsed
-            if name.endswith((".collapsed", ".txt"))
-            else to_speedscope
-            if "speedscope" in name
-            else to_chrome
-        )
-        Path(path).write_text(write(self), encoding="utf-8")
+        ``.speedscope.json``, ``.rust.json``, ``.collapsed``, ``.folded`` or ``.txt``, ``.svg`` for a flame graph, else
+        Chrome JSON; compressed where ``.gz`` follows.
+        """
+        from .files import save
+
+        save(self, path)
+
+    def diff(self, other: Trace) -> TraceDiff:
+        """Compare with a later trace, operation by operation."""
+        from .diff import diff
+
+        return diff(self, other)
 
     def __str__(self) -> str:
-        groups: dict[str, list[int]] = {}
-        for e in self.events():
-            if e.kind == "step":
-                groups.setdefault(e.name, []).append(e.duration_ns)
-        total = sum(map(sum, groups.values())) or 1
-        rows = [
-            [name, str(len(t)), f"{sum(t) / 1e6:.3f}", f"{sum(t) / len(t) / 1e3:.1f}", f"{max(t) / 1e3:.1f}", f"{100 * sum(t) / total:.1f}%"]
-            for name, t in sorted(groups.items(), key=lambda g: -sum(g[1]))
-        ]  # fmt: skip
-        head = ["operation", "count", "total ms", "mean µs", "max µs", "share"]
-        return (
-            table(head, rows, right={1, 2, 3, 4, 5})
-            + f"\n{self.step_count():,} steps, {len(self.spans):,} spans, {total / 1e6:.3f} ms"
-        )
+        from .diff import counts, totals, totals_table
+
+        rows = totals(self)
+        own = sum(r.self_ns for r in rows)
+        return f"{totals_table(rows, limit=SHOWN)}\n{counts(self)}, {own / 1e6:.3f} ms"
 
     def __repr__(self) -> str:
         return f"<Trace {self.step_count():,} steps, {len(self.spans):,} spans>"
@@ -165,7 +203,15 @@ class Trace(Hook):
     def _repr_html_(self) -> str:
         from html import escape
 
-        return f"<pre>{escape(str(self))}</pre>"
+        from .flame import flame_svg
+
+        picture = flame_svg(self, script=False, width=960, most=500).partition("?>")[
+            2
+        ]  # a page has no place for an XML declaration
+        return f"<pre>{escape(str(self))}</pre>{picture}"
+
+
+RecordedEntryKey = tuple[str, str | None, tuple[Shape, ...], Shape, int, int]
 
 
 def _entry(step: Step) -> RecordedTraceEntry:
@@ -176,18 +222,47 @@ def _entry(step: Step) -> RecordedTraceEntry:
     )  # fmt: skip
 
 
+def _key(event: TraceEvent) -> RecordedEntryKey:
+    """Return what a file says of an event, as far as recorded entries hold it."""
+    args = event.args or {}
+    made = [t for t in map(_typed, _texts(args.get("outputs"))) if t is not None]
+    shape = made[0][1] if made else ()
+    size = sum(math.prod(s) * ITEMSIZE.get(dtype, 8) for dtype, s in made)
+    for said in (args.get("memory_bytes"), None if made else args.get("bytes")):
+        if isinstance(said, int) and said >= 0:
+            size = said
+            break
+    shapes = tuple(t[1] for t in map(_typed, _texts(args.get("inputs"))) if t is not None)
+    return event.name, event.device, shapes, shape, math.prod(shape) if made else 0, min(size, (1 << 63) - 1)
+
+
+def _texts(value: Any) -> list[str]:
+    return [v for v in value if isinstance(v, str)] if isinstance(value, list) else []
+
+
+def _typed(text: str) -> tuple[str, Shape] | None:
+    """Read a type as it prints, such as ``float32[4, 2]``."""
+    dtype, bracket, rest = text.partition("[")
+    dims = rest.removesuffix("]").replace(" ", "").split(",") if rest != "]" else []
+    if not bracket or not rest.endswith("]") or not all(d.isdecimal() and len(d) < 19 for d in dims):
+        return None
+    return dtype, tuple(map(int, dims))
+
+
 @contextmanager
-def trace() -> Iterator[Trace]:
+def trace(*, detail: str = "step") -> Iterator[Trace]:
     """Record every execution in the process inside a ``with``, whatever executor and thread it runs on.
+
+    With ``detail="op"`` a step that holds many operations runs them one by one, so that each is recorded.
 
     >>> import tensorlogic as tl
     >>> b = tl.GraphBuilder()
     >>> graph = b.build(y=b.relu(b.input("x", ("n",))))
     >>> with tl.trace() as t:
     ...     out = tl.Executor().execute(graph, {"x": [1.0, -1.0]})
-    >>> [e.name for e in t.events()]
-    ['plan', 'bind', 'relu']
+    >>> [e.name for e in t.events() if e.kind == "step"]
+    ['relu']
     """
-    recording = Trace()
+    recording = Trace(detail=detail)
     with watching(recording):
         yield recording

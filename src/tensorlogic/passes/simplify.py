@@ -1,36 +1,252 @@
-"""Small identities that need dtypes: what changes neither value nor dtype is dropped."""
+"""Identities that keep every bit: what changes neither value nor type is dropped, and views become one view.
+
+Not here: x + 0.0 (it turns -0.0 into 0.0), x * 0 and x - x (NaN), anything that rounds differently. Types must be known
+where a rule needs them; a graph whose dtypes are still open loses less.
+"""
 
 from __future__ import annotations
 
-from ..ir import ops
-from ..ir.graph import EinsumGraph, Node
+from ..ir import ops, spec
+from ..ir.elementwise import FUNCTIONS
+from ..ir.graph import EinsumGraph
+from ..ir.ops import Op
+from ..ir.rules import normal_axis
+from ..ir.spec import Spec
+from .rewrite import Draft, Rules, rewrite
+
+UNITS = {  # fn: the literal that leaves x alone as its left (or only as its right) operand
+    "multiply": (1, "both"), "divide": (1, "right"), "power": (1, "right"), "logical_and": (True, "both"),
+    "logical_or": (False, "both"), "logical_xor": (False, "both"),
+}  # fmt: skip
+IDEMPOTENT = frozenset({"maximum", "minimum", "logical_and", "logical_or"})  # f(x, x) = x
+ONCE = frozenset({"absolute", "relu", "floor", "ceil", "trunc", "rint", "sign", "step"})  # f(f(x)) = f(x)
+UNDONE = frozenset({"negative", "logical_not"})  # f(f(x)) = x
 
 
-def drop_identities(graph: EinsumGraph) -> EinsumGraph:
-    """Drop x * 1 and casts that keep both value and dtype; types must be known."""
-    new: list[int] = []
-    nodes: list[Node] = []
-    changed = False
-    for i, node in enumerate(graph.nodes):
-        same = _same_as(graph, i, node)
-        if same is not None:
-            new.append(new[same])
-            changed = True
-            continue
-        new.append(len(nodes))
-        nodes.append(Node(node.op, tuple(new[a] for a in node.args), node.locations))
-    if not changed:
-        return graph
-    return EinsumGraph(nodes, ((name, new[i]) for name, i in graph.outputs), graph.constants)
+def simplify(graph: EinsumGraph) -> EinsumGraph:
+    """Apply the identities.
+
+    >>> from tensorlogic import GraphBuilder
+    >>> b = GraphBuilder(intern=False)
+    >>> x = b.input("x", (2, 3), "float32")
+    >>> print(simplify(b.build(y=b.transpose(b.transpose(x * 1)))))
+    graph {
+      x: float32[2, 3] = input()
+      return y=x
+    }
+    """
+    return rewrite(graph, RULES)
 
 
-def _same_as(graph: EinsumGraph, i: int, node: Node) -> int | None:
-    match node.op:
-        case ops.Elementwise(fn="multiply"):
-            for x, one in (node.args, node.args[::-1]):
-                unit = graph.nodes[one].op
-                if isinstance(unit, ops.Literal) and unit.value == 1 and graph.type_of(x) == graph.type_of(i):
+def _same(draft: Draft, x: int, op: Op, args: tuple[int, ...]) -> int | None:
+    """Return x where it has just the type that the operation would have; unknown dtypes may differ, so they do not."""
+    t = draft.type(x)
+    if t.dtype is None or t.shape is None or t.weak:
+        return None
+    return x if draft.results(op, args)[0] == t else None
+
+
+def _elementwise(draft: Draft, op: Op, args: tuple[int, ...]) -> int | None:
+    assert isinstance(op, ops.Elementwise)
+    fn, x = op.fn, args[0]
+    match len(args):
+        case 1:
+            inner = draft.op(x)
+            if isinstance(inner, ops.Elementwise) and inner.fn == fn:
+                if fn in ONCE:
                     return x
-        case ops.Cast() if graph.type_of(node.args[0]) == graph.type_of(i):
-            return node.args[0]
+                if fn in UNDONE:
+                    return _same(draft, draft.args(x)[0], op, args)
+        case 2:
+            unit, where = UNITS.get(fn, (None, ""))
+            if unit is not None and _is_literal(draft, args[1], unit):
+                return _same(draft, args[0], op, args)
+            if where == "both" and _is_literal(draft, args[0], unit):
+                return _same(draft, args[1], op, args)
+            if fn == "subtract" and _is_literal(draft, args[1], 0):
+                return _same(draft, args[0], op, args)
+            if fn == "add":
+                for a, b in (args, args[::-1]):
+                    if _is_literal(draft, b, 0) and (draft.type(a).dtype or "float").startswith(("int", "uint")):
+                        return _same(draft, a, op, args)
+            if fn in IDEMPOTENT and args[0] == args[1]:
+                return _same(draft, x, op, args)
+        case 3 if args[1] == args[2]:
+            return _same(draft, args[1], op, args)
     return None
+
+
+def _commuted(draft: Draft, op: Op, args: tuple[int, ...]) -> int | None:
+    """Let a + b be the b + a that there is; of two NaNs or zeros maximum keeps one, so there the order matters."""
+    assert isinstance(op, ops.Elementwise)
+    if len(args) == 2 and FUNCTIONS[op.fn].commutative and op.fn not in ("maximum", "minimum"):
+        return draft.known(op, args[::-1])
+    return None
+
+
+def _is_literal(draft: Draft, i: int, value: object) -> bool:
+    """Tell whether a node is the literal; -0.0 is no 0, but True is a 1 only among truth values."""
+    op = draft.op(i)
+    if not isinstance(op, ops.Literal) or (isinstance(value, bool) != isinstance(op.value, bool)):
+        return False
+    return op.value == value and not op.text.startswith("-")
+
+
+def _cast(draft: Draft, op: Op, args: tuple[int, ...]) -> int | None:
+    assert isinstance(op, ops.Cast)
+    t = draft.type(args[0])
+    if t.dtype == op.dtype and not t.weak:
+        return args[0]
+    inner = draft.op(args[0])
+    if isinstance(inner, ops.Cast):
+        first = draft.type(draft.args(args[0])[0]).dtype
+        if first is not None and (first, inner.dtype) in _widening():
+            return draft.make(op, draft.args(args[0]))
+    return None
+
+
+def _widening() -> frozenset[tuple[str, str]]:
+    """The casts that keep every value."""
+    global _WIDENING  # noqa: PLW0603 - made on first need
+    if not _WIDENING:
+        import numpy as np
+
+        from ..ir.types import DTYPES
+
+        real = [d for d in DTYPES if d != "bfloat16"]
+        safe = {(a, b) for a in real for b in real if np.can_cast(a, b, "safe")}
+        safe -= {("int64", "float64"), ("uint64", "float64")}  # NumPy calls these safe; they round
+        _WIDENING = frozenset(safe)
+    return _WIDENING
+
+
+_WIDENING: frozenset[tuple[str, str]] = frozenset()
+
+
+def _transpose(draft: Draft, op: Op, args: tuple[int, ...]) -> int | None:
+    assert isinstance(op, ops.Transpose)
+    if op.order == tuple(range(len(op.order))):
+        return args[0]
+    inner = draft.op(args[0])
+    if isinstance(inner, ops.Transpose):
+        order = tuple(inner.order[a] for a in op.order)
+        return draft.make(ops.Transpose(order), draft.args(args[0]))
+    if isinstance(inner, ops.Einsum) and draft.uses[args[0]] <= 1 and (form := _form(draft, inner, args[0])):
+        output = tuple(form.output[a] for a in op.order)
+        return draft.make(ops.Einsum(str(Spec(form.inputs, output)), inner.algebra), draft.args(args[0]))
+    return None
+
+
+def _form(draft: Draft, op: ops.Einsum, node: int) -> Spec | None:
+    """Return an einsum's spec where it has no ellipsis left to speak of."""
+    form = spec.parse(op.spec)
+    return None if spec.ELLIPSIS in form.output or any(spec.ELLIPSIS in x for x in form.inputs) else form
+
+
+def _reshape(draft: Draft, op: Op, args: tuple[int, ...]) -> int | None:
+    assert isinstance(op, ops.Reshape)
+    shape = draft.type(args[0]).shape
+    if shape is not None and tuple(shape) == op.shape:
+        return args[0]
+    inner = draft.op(args[0])
+    if isinstance(inner, ops.Reshape) and -1 not in op.shape:
+        return draft.make(op, draft.args(args[0]))
+    return None
+
+
+def _slice(draft: Draft, op: Op, args: tuple[int, ...]) -> int | None:
+    assert isinstance(op, ops.Slice)
+    shape = draft.type(args[0]).shape
+    if shape is not None and all(r == (0, d, 1) for r, d in zip(op.ranges, shape, strict=False)):
+        return args[0] if len(op.ranges) <= len(shape) else None
+    inner = draft.op(args[0])
+    if isinstance(inner, ops.Slice) and len(inner.ranges) == len(op.ranges):
+        joined = []
+        for (a, _, s), (b, n, t) in zip(inner.ranges, op.ranges, strict=True):
+            if not (isinstance(a, int) and isinstance(b, int)):
+                return None
+            joined.append((a + b * s, n, s * t))
+        return draft.make(ops.Slice(tuple(joined)), draft.args(args[0]))
+    return None
+
+
+def _broadcast(draft: Draft, op: Op, args: tuple[int, ...]) -> int | None:
+    assert isinstance(op, ops.Broadcast)
+    shape = draft.type(args[0]).shape
+    same = shape is not None and tuple(shape) == op.shape and op.axes == tuple(range(len(op.shape)))
+    return args[0] if same and not draft.type(args[0]).weak else None
+
+
+def _pad(draft: Draft, op: Op, args: tuple[int, ...]) -> int | None:
+    assert isinstance(op, ops.Pad)
+    return args[0] if not any(low or high for low, high in op.widths) and not draft.type(args[0]).weak else None
+
+
+def _concat(draft: Draft, op: Op, args: tuple[int, ...]) -> int | None:
+    return args[0] if len(args) == 1 and not draft.type(args[0]).weak else None
+
+
+def _reduce(draft: Draft, op: Op, args: tuple[int, ...]) -> int | None:
+    assert isinstance(op, ops.Reduce)
+    if op.axes == () and op.kind in ("max", "min"):
+        return _same(draft, args[0], op, args)
+    return None
+
+
+def _einsum(draft: Draft, op: Op, args: tuple[int, ...]) -> int | None:
+    """Take transposes of operands into the spec; an einsum that only reorders axes is a view."""
+    assert isinstance(op, ops.Einsum)
+    form = spec.parse(op.spec)
+    if spec.ELLIPSIS not in form.output and not any(spec.ELLIPSIS in labels for labels in form.inputs):
+        inputs, operands = list(form.inputs), list(args)
+        for n, a in enumerate(args):
+            inner = draft.op(a)
+            if isinstance(inner, ops.Transpose) and len(inner.order) == len(inputs[n]):
+                own = [""] * len(inner.order)
+                for axis, source in enumerate(inner.order):
+                    own[source] = inputs[n][axis]
+                inputs[n], operands[n] = tuple(own), draft.args(a)[0]
+        if operands != list(args):
+            return draft.make(ops.Einsum(str(Spec(tuple(inputs), form.output)), op.algebra), tuple(operands))
+    if len(args) == 1 and op.algebra in ("real", "boolean"):
+        (labels,) = form.inputs
+        t = draft.type(args[0])
+        whole = len(set(labels)) == len(labels) and set(labels) == set(form.output)
+        if whole and t.dtype is not None and t.shape is not None and not t.weak:
+            if op.algebra == "boolean" and t.dtype != "bool":
+                return None
+            rank = len(t.shape)
+            if spec.ELLIPSIS in labels:
+                full = spec.expand(form, (rank,))
+                labels, output = full.inputs[0], full.output
+            else:
+                output = form.output
+            if len(labels) == rank:
+                return draft.make(ops.Transpose(tuple(labels.index(x) for x in output)), args)
+    return None
+
+
+def _sorted_axis(draft: Draft, op: Op, args: tuple[int, ...]) -> int | None:
+    """Sorting what is sorted alike changes nothing."""
+    assert isinstance(op, ops.Sort)
+    inner = draft.op(args[0])
+    if isinstance(inner, ops.Sort) and not op.indices and not inner.indices and op.descending == inner.descending:
+        rank = len(draft.type(args[0]).shape or ())
+        if rank and normal_axis(op.axis, rank, "sort") == normal_axis(inner.axis, rank, "sort"):
+            return args[0]
+    return None
+
+
+RULES: Rules = {
+    ops.Elementwise: (_elementwise, _commuted),
+    ops.Cast: (_cast,),
+    ops.Transpose: (_transpose,),
+    ops.Reshape: (_reshape,),
+    ops.Slice: (_slice,),
+    ops.Broadcast: (_broadcast,),
+    ops.Pad: (_pad,),
+    ops.Concat: (_concat,),
+    ops.Reduce: (_reduce,),
+    ops.Einsum: (_einsum,),
+    ops.Sort: (_sorted_axis,),
+}

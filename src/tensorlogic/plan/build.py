@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from ..diagnostics import SourceLocation, bytes_text
+from ..events import Hook
 from ..ir import ops
 from ..ir.graph import EinsumGraph, Scan, bodies
 from ..ir.ops import Op
 from ..ir.types import TensorType
+from ..passes.pipeline import Pass, optimize
 from ..passes.specialize import specialize
 from ..tables import table
+from .buffers import assign
 from .contract import Contraction, contraction, scratch_bytes
 from .cost import allocates, flops, nbytes, rounds
-
-Pass = Callable[[EinsumGraph], EinsumGraph]
 
 
 class Step(NamedTuple):
@@ -42,6 +43,7 @@ class Step(NamedTuple):
     form: Contraction | None = None  # of an einsum
     bodies: tuple[ExecutionPlan, ...] = ()
     scratch: int = 0  # bytes it takes while it runs, beside its results
+    buffer: int | None = None  # which of the plan's buffers it writes into; None: memory of its own
 
     @property
     def kernel(self) -> str:
@@ -56,10 +58,10 @@ class ExecutionPlan(NamedTuple):
     >>> b = tl.GraphBuilder()
     >>> x, w = b.input("x", ("n", 3), "float32"), b.input("w", (3, 2), "float32")
     >>> print(tl.Executor().plan(b.build(y=b.relu(x @ w)), sizes={"n": 4}))
-    step  operation         reads  frees  result          flops  bytes  device
-       0  einsum ij,jk->ik  x w           %2 float32 4×2     48   32 B  cpu:0
+    step  operation         reads  frees  result          flops  bytes  device  buffer
+       0  einsum ij,jk->ik  x w           %2 float32 4×2     48   32 B  cpu:0        0
        1  relu              %2     %2     y float32 4×2       8   32 B  cpu:0
-    2 steps, 56 flops, peak 64 B
+    2 steps, 56 flops, peak 96 B
     """
 
     graph: EinsumGraph
@@ -69,6 +71,7 @@ class ExecutionPlan(NamedTuple):
     steps: tuple[Step, ...]
     slots: int
     shared: frozenset[int]  # output slots whose memory belongs to an input, a constant or another output
+    buffers: tuple[int, ...] = ()  # bytes of each buffer that steps write into
 
     @property
     def flops(self) -> int:
@@ -98,8 +101,8 @@ class ExecutionPlan(NamedTuple):
         """Return the steps as a table; a long one shows its beginning and end."""
         names = self.slot_names()
         rows = [_row(n, step, names) for n, step in _chosen(self.steps, limit)]
-        head = ["step", "operation", "reads", "frees", "result", "flops", "bytes", "device"]
-        lines = [table(head, rows, right={0, 5, 6})]
+        head = ["step", "operation", "reads", "frees", "result", "flops", "bytes", "device", "buffer"]
+        lines = [table(head, rows, right={0, 5, 6, 8})]
         for n, step in _chosen(self.steps, limit):
             for body in step.bodies if step is not None else ():
                 lines += [f"body of step {n}:", "  " + body.table(limit).replace("\n", "\n  ")]
@@ -126,7 +129,7 @@ def _chosen(steps: Sequence[Step], limit: int | None) -> list[tuple[int, Step | 
 
 def _row(n: int, step: Step | None, names: Mapping[int, str]) -> list[str]:
     if step is None:
-        return ["", f"... {n:,} more steps", "", "", "", "", "", ""]
+        return ["", f"... {n:,} more steps", "", "", "", "", "", "", ""]
     shown = " ".join(
         f"{names.get(slot, '?')} {t.dtype} {'×'.join(map(str, t.shape or ())) or 'scalar'}"
         for slot, t in zip(step.writes, step.types, strict=True)
@@ -134,7 +137,7 @@ def _row(n: int, step: Step | None, names: Mapping[int, str]) -> list[str]:
     return [
         str(n), describe(step.op), " ".join(names.get(s, "?") for s in step.reads),
         " ".join(names.get(s, "?") for s in step.frees), shown, f"{step.flops:,}",
-        bytes_text(step.nbytes) if step.nbytes else "view", step.device,
+        bytes_text(step.nbytes) if step.nbytes else "view", step.device, "" if step.buffer is None else str(step.buffer),
     ]  # fmt: skip
 
 
@@ -162,16 +165,16 @@ def build_plan(
     *,
     passes: Sequence[Pass] = (),
     device: str = "cpu:0",
+    in_place: bool = False,
+    hooks: Sequence[Hook] = (),
 ) -> ExecutionPlan:
-    """Bind sizes, run the passes and lay the graph out as steps."""
+    """Bind sizes, run the passes and lay the graph out as steps; ``in_place`` steps write into buffers of the plan."""
     concrete = specialize(graph, inputs, sizes)
-    return lay_out(concrete, passes, device)
+    return lay_out(optimize(concrete, passes, hooks).graph, device, in_place=in_place)
 
 
-def lay_out(graph: EinsumGraph, passes: Sequence[Pass], device: str) -> ExecutionPlan:
+def lay_out(graph: EinsumGraph, device: str = "cpu:0", *, in_place: bool = False) -> ExecutionPlan:
     """Turn a graph whose sizes are known into a plan, its bodies too."""
-    for p in passes:
-        graph = p(graph)
     types = graph.inference.types
     slot_of: list[tuple[int, ...]] = []
     slots = 0
@@ -218,7 +221,7 @@ def lay_out(graph: EinsumGraph, passes: Sequence[Pass], device: str) -> Executio
         steps.append(Step(
             i, node.op, reads, writes, tuple(sorted(dying[n])), arg_types, types[i],
             flops(node.op, arg_types, types[i], form), sum(nbytes(t) for t in types[i]) if fresh else 0, device,
-            node.location, form, tuple(lay_out(b, passes, device) for b in bodies(node.op)),
+            node.location, form, tuple(lay_out(b, device, in_place=in_place) for b in bodies(node.op)),
             scratch_bytes(form, arg_types, types[i][0]) if form is not None else 0,
         ))  # fmt: skip
     foreign = {slot for _, slot, _ in inputs} | {slot for slot, _ in constants}
@@ -231,4 +234,10 @@ def lay_out(graph: EinsumGraph, passes: Sequence[Pass], device: str) -> Executio
         if root[slot] in foreign or root[slot] in seen or slot in repeated:
             shared.add(slot)
         seen.add(root[slot])
-    return ExecutionPlan(graph, inputs, outputs, tuple(constants), tuple(steps), slots, frozenset(shared))
+    buffers: tuple[int, ...] = ()
+    if in_place:
+        pinned = {root[slot] for _, slot, _ in outputs}
+        pinned.update(root[slot] for s in steps if s.bodies for slot in s.reads)  # a loop may hand an operand on
+        chosen, buffers = assign(steps, root, pinned)
+        steps = [s if c is None else s._replace(buffer=c) for s, c in zip(steps, chosen, strict=True)]
+    return ExecutionPlan(graph, inputs, outputs, tuple(constants), tuple(steps), slots, frozenset(shared), buffers)

@@ -27,6 +27,13 @@ class Contraction(NamedTuple):
     left: Labels = ()
     right: Labels = ()
     inner: Labels = ()
+    terms: int | None = None  # arrays of a block that "blocks" holds at once, where the algebra needs more than others
+
+    @property
+    def in_order(self) -> bool:
+        """Whether it is a matrix product that comes out with its axes in order."""
+        both = ((*self.batch, *self.left, *self.right), (*self.batch, *self.right, *self.left))
+        return self.kernel == "matmul" and self.form.output in both
 
     @property
     def flops(self) -> int:
@@ -35,6 +42,7 @@ class Contraction(NamedTuple):
         return 0 if self.kernel == "view" else points if self.kernel in ("product", "reduce") else 2 * points
 
 
+_TERMS = {"log_sum_exp": 3, "lukasiewicz": 3, "godel_residuum": 3, "goguen_residuum": 4}  # joins of several NumPy calls
 BLOCK = 1 << 18  # points of the index space that an algebra without a matrix form holds at once
 
 
@@ -42,12 +50,22 @@ def scratch_bytes(form: Contraction, args: Sequence[TensorType], result: TensorT
     """Return the bytes that a contraction takes while it runs, beside its result: casts, copies into BLAS form, blocks."""
     size = ITEMSIZE[result.dtype or "float64"]
     if form.kernel == "blocks":
-        return min(BLOCK, math.prod(form.sizes.values())) * max(size, 4) * 2
+        terms = 2 + (len(form.labels) > 2) if form.terms is None else form.terms  # this block and the one before
+        return _block_points(form) * max(size, 4) * terms
     if form.kernel != "matmul":
         return 0
     wide = 4 if result.dtype in ("bool", "float16") else size  # those are multiplied as float32
     cast = sum(_count(t) * wide for t in args if t.dtype != result.dtype or wide != size)
     return cast + (_count(result) * wide if wide != size else 0)
+
+
+def _block_points(form: Contraction) -> int:
+    """Return the points of one block: whole along the last axes of the index space, at most BLOCK."""
+    points, room = 1, BLOCK
+    for label in reversed((*form.form.output, *form.form.contracted)):
+        points *= max(1, min(form.sizes[label], room))
+        room //= max(1, form.sizes[label])
+    return points if 0 not in form.sizes.values() else 0
 
 
 def _count(t: TensorType) -> int:
@@ -70,7 +88,7 @@ def contraction(equation: str, algebra_name: str, shapes: list[TensorShape]) -> 
     if any(
         sizes[x] == 0 for x in form.contracted
     ):  # the reduction of nothing is the algebra's zero, whatever else there is
-        return Contraction(form, sizes, labels, "blocks")
+        return Contraction(form, sizes, labels, "blocks", terms=_TERMS.get(algebra_name))
     summed = {x for x in form.contracted if sizes[x] != 1 or any(x in own for own in labels)}
     if len(labels) == 1:
         return Contraction(form, sizes, labels, "reduce" if summed else "view")
@@ -87,4 +105,4 @@ def contraction(equation: str, algebra_name: str, shapes: list[TensorShape]) -> 
                 right=tuple(x for x in form.output if x in b and x not in a),
                 inner=tuple(x for x in a if x in summed and x in b),
             )  # fmt: skip
-    return Contraction(form, sizes, labels, "blocks")
+    return Contraction(form, sizes, labels, "blocks", terms=_TERMS.get(algebra_name))

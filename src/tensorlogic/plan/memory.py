@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from ..ir.graph import Fixpoint
 from .build import ExecutionPlan, Step
-from .cost import nbytes
+from .cost import elements, nbytes
 
 
 def lifetimes(plan: ExecutionPlan) -> dict[int, tuple[int, int]]:
@@ -36,18 +37,29 @@ def peak_bytes(plan: ExecutionPlan) -> int:
     size: dict[int, int] = {}
     for step in plan.steps:
         for slot, t in zip(step.writes, step.types, strict=True):
-            size[slot] = nbytes(t) if step.nbytes else 0
+            size[slot] = nbytes(t) if step.nbytes and step.buffer is None else 0
     change = [0] * (len(plan.steps) + 2)
     for slot, (first, last) in lifetimes(plan).items():
         change[first] += size[slot]
         change[last + 1] -= size[slot]
-    peak = alive = 0
+    alive = peak = sum(plan.buffers)
     for n, step in enumerate(plan.steps):
         alive += change[n]
-        inside = max((peak_bytes(body) for body in step.bodies), default=0)
-        peak = max(peak, alive + inside + step.scratch)
-    kept = alive + change[len(plan.steps)] if plan.steps else 0
+        peak = max(peak, alive + _inside(step) + step.scratch)
+    kept = alive + change[len(plan.steps)] if plan.steps else 0  # and what copies of shared outputs take
     return max(peak, kept + sum(nbytes(t) for _, slot, t in plan.outputs if slot in plan.shared))
+
+
+def _inside(step: Step) -> int:
+    """Return the most that the bodies of a step take, and what a fixpoint needs between two rounds."""
+    most = max((peak_bytes(body) for body in step.bodies), default=0)
+    if isinstance(step.op, Fixpoint):
+        state = sum(nbytes(t) for t in step.types)
+        bits = max((elements(t) for t in step.types), default=0)  # where a carry stayed as it was, and where it is NaN
+        gap = max((nbytes(t) for t in step.types), default=0) if step.op.tolerance else 0
+        joined = 0 if step.op.combine == "replace" else state
+        most = max(most, sum(step.bodies[0].buffers) + state + max(joined, gap + 2 * bits))
+    return most
 
 
 def largest_step(plan: ExecutionPlan) -> Step | None:

@@ -6,17 +6,21 @@ or wrap its calls; none has its own.
 
 from __future__ import annotations
 
+import math
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextvars import Context
+from functools import partial
 from time import perf_counter_ns
 from typing import Any, NamedTuple
 
-from ..backends.base import Backend, Kernel
+from ..backends.base import Backend, InPlaceBackend, Kernel
 from ..diagnostics import NodeExecutionDiagnostic
 from ..errors import ExecutionError, OutOfMemoryError, TensorLogicError
 from ..events import Hook, RunRecord, StepEvent
 from ..ir import ops
 from ..plan.build import ExecutionPlan, Step, describe
+from . import straight
 
 Call = Callable[[Step, tuple[Any, ...]], Any]
 Wrapper = Callable[[Call], Call]
@@ -31,50 +35,148 @@ class _Bound(NamedTuple):
     arity: int
     a: Any
     b: int
+    work: int  # the slot of the array to write into, or -1
     out: Any  # a slot, or a tuple of them
     frees: tuple[int, ...]
 
 
-class Program(NamedTuple):
-    """A plan bound to a backend."""
+class Program:
+    """A plan bound to a backend: the steps one by one, and the same as one function where the plan is short."""
 
-    plan: ExecutionPlan
-    backend: Backend
-    template: list[Any]  # the slots before the first step: constants in place
-    bound: list[_Bound]
+    __slots__ = (
+        "_timed", "bound", "context", "function", "idle", "names", "outputs", "plan", "results", "small", "template", "work",
+    )  # fmt: skip
+
+    def __init__(
+        self, plan: ExecutionPlan, template: list[Any], bound: list[_Bound], work: list[Work], context: Context | None
+    ) -> None:
+        self.plan, self.template, self.bound, self.work, self.context = plan, template, bound, work, context
+        self.outputs = [slot for _, slot, _ in plan.outputs]
+        self.names = tuple(name for name, _, _ in plan.outputs)
+        self.results = [(name, t, slot in plan.shared) for name, slot, t in plan.outputs]
+        self.function = self._straight() if len(bound) <= straight.MOST else None
+        self._timed: straight.Function | None = None
+        self.idle: list[Workspace] = []  # of runs that are over
+        self.small = sum(plan.buffers) <= KEPT_BYTES
+
+    def _straight(self, *, timed: bool = False) -> straight.Function:
+        lines = [straight.Line(e.kernel, _reads(e), e.step.writes, e.frees, e.work) for e in self.bound]
+        given = {slot: value for slot, value in enumerate(self.template) if value is not None}
+        inputs = [slot for _, slot, _ in self.plan.inputs]
+        return straight.function(lines, inputs, self.outputs, [w.slot for w in self.work], given, timed=timed)
+
+    @property
+    def timed(self) -> straight.Function | None:
+        """The function that also notes the time of each step, made when first asked for; None of a long plan."""
+        if self._timed is None and self.function is not None:
+            self._timed = self._straight(timed=True)
+        return self._timed
+
+    def workspace(self) -> Workspace:
+        """Return arrays to write into, and a context to run in, that no other run has."""
+        try:
+            return self.idle.pop()
+        except IndexError:
+            own = None if self.context is None else self.context.copy()  # one context serves one run at a time
+            return Workspace(own, arrays(self.plan.buffers, self.work) if self.work else ())
+
+    def leave(self, workspace: Workspace) -> None:
+        """Keep the arrays of a run that is over for the next one, unless that would hold much memory for long."""
+        if len(self.idle) < KEPT and self.small:
+            self.idle.append(workspace)
+
+
+class Workspace(NamedTuple):
+    """What one run at a time has for itself."""
+
+    context: Context | None
+    arrays: Sequence[Any]
+
+
+class Work(NamedTuple):
+    """An array to write into: its slot, the buffer that holds it, its shape and dtype."""
+
+    slot: int
+    buffer: int
+    shape: tuple[int, ...]
+    dtype: str
+
+
+KEPT = 4  # idle workspaces of one program
+KEPT_BYTES = 1 << 28  # a larger workspace goes back to the system after each run
+
+
+def arrays(sizes: Sequence[int], work: Sequence[Work]) -> list[Any]:
+    """Allocate buffers and return the arrays over them, aligned for vector units."""
+    import numpy as np
+
+    whole = np.empty(sum(sizes) + 64, np.uint8)
+    start = -whole.ctypes.data % 64
+    at = []
+    for size in sizes:
+        at.append(whole[start : start + size])
+        start += size
+    return [
+        at[w.buffer][: math.prod(w.shape) * np.dtype(w.dtype).itemsize].view(w.dtype).reshape(w.shape) for w in work
+    ]
+
+
+def _reads(entry: _Bound) -> tuple[int, ...]:
+    return (entry.a, entry.b) if entry.arity == 2 else (entry.a,) if entry.arity == 1 else entry.a
 
 
 def bind(plan: ExecutionPlan, backend: Backend, wrap: Sequence[Wrapper] = ()) -> Program:
     """Bind every step to a kernel; the wrappers go around each call, the first outermost."""
+    able = backend if isinstance(backend, InPlaceBackend) and not wrap else None
     template: list[Any] = [None] * plan.slots
+    literals: dict[int, Any] = {}
     for slot, op in plan.constants:
         if isinstance(op, ops.Literal):
-            template[slot] = op.value
+            template[slot] = literals[slot] = op.value
         elif isinstance(op, ops.Constant):
             template[slot] = backend.asarray(plan.graph.constants[op.digest], None)
 
     def run_body(body: ExecutionPlan) -> Callable[[Sequence[Any]], tuple[Any, ...]]:
         inner = bind(body, backend, wrap)
-        outputs = [slot for _, slot, _ in body.outputs]
 
         def run_it(values: Sequence[Any]) -> tuple[Any, ...]:
             hooks = getattr(_active, "hooks", ())
-            slots = watched(inner, values, hooks, body=True) if hooks else run(inner, values)
-            return tuple(slots[o] for o in outputs)
+            return watched(inner, values, hooks, body=True) if hooks else run(inner, values)
 
         return run_it
 
     bound = []
+    work: list[Work] = []
     for step in plan.steps:
-        kernel = backend.bind(step, run_body)
-        if wrap:
-            kernel = _wrapped(step, kernel, wrap)
-        reads = step.reads
+        reads, into = step.reads, -1
+        if able is not None and isinstance(step.op, ops.Elementwise):
+            reads = _scalars(step, literals, template, able)
+        if able is not None and step.buffer is not None:
+            kernel = able.bind_into(step)
+            shape = tuple(int(d) for d in step.types[0].shape or ())
+            into = len(template)
+            template.append(None)
+            work.append(Work(into, step.buffer, shape, step.types[0].dtype or "float64"))
+        else:
+            kernel = backend.bind(step, run_body)
+            if wrap:
+                kernel = _wrapped(step, kernel, wrap)
         arity = len(reads) if 1 <= len(reads) <= 2 else 3
         out = step.writes[0] if len(step.writes) == 1 else step.writes
         a: Any = reads[0] if arity < 3 else reads
-        bound.append(_Bound(step, kernel, arity, a, reads[1] if arity == 2 else 0, out, step.frees))
-    return Program(plan, backend, template, bound)
+        bound.append(_Bound(step, kernel, arity, a, reads[1] if arity == 2 else 0, into, out, step.frees))
+    return Program(plan, template, bound, work, None if able is None else able.context())
+
+
+def _scalars(step: Step, literals: Mapping[int, Any], template: list[Any], backend: InPlaceBackend) -> tuple[int, ...]:
+    """Give an element-wise step its Python scalars as arrays, which need no conversion in each run."""
+    reads = []
+    for slot in step.reads:
+        if slot in literals:
+            template.append(backend.scalar(literals[slot], step.arg_types))
+            slot = len(template) - 1
+        reads.append(slot)
+    return tuple(reads)
 
 
 def _wrapped(step: Step, kernel: Kernel, wrap: Sequence[Wrapper]) -> Kernel:
@@ -87,58 +189,69 @@ def _wrapped(step: Step, kernel: Kernel, wrap: Sequence[Wrapper]) -> Kernel:
     return lambda *args: call(step, args)
 
 
-def run(
-    program: Program, inputs: Sequence[Any], record: RunRecord | None = None, live: Sequence[Hook] = ()
-) -> list[Any]:
-    """Run a program on the values of its inputs and return the slots; with a record, note when each step ran."""
+def run(program: Program, inputs: Sequence[Any]) -> tuple[Any, ...]:
+    """Run a program on the values of its inputs and return its outputs."""
+    workspace = program.workspace()
+    context, function = workspace.context, program.function
+    if function is None:
+        call = partial(_loop, program, record=None, live=())
+        outputs = context.run(call, inputs, workspace.arrays) if context else call(inputs, workspace.arrays)
+    else:
+        try:
+            outputs = context.run(function, inputs, workspace.arrays) if context else function(inputs, workspace.arrays)
+        except Exception as error:
+            raise _blamed(program, function, error) from _cause(error)
+    program.leave(workspace)
+    return outputs
+
+
+def _cause(error: Exception) -> BaseException | None:
+    return error.__cause__ if isinstance(error, TensorLogicError) else error
+
+
+def _blamed(program: Program, function: straight.Function, error: Exception) -> Exception:
+    """Return the error that names the step which a function failed at."""
+    found = straight.failed_at(function.__code__, error.__traceback__)
+    step = program.bound[found[0]].step if found and found[0] < len(program.bound) else None
+    if isinstance(error, TensorLogicError):
+        return error.at(step.location if step else None)
+    if step is None or found is None:
+        return error
+    return _failed(step, [found[1].get(f"s{s}", program.template[s]) for s in step.reads], error)
+
+
+def _loop(
+    program: Program, inputs: Sequence[Any], workspace: Sequence[Any], record: RunRecord | None, live: Sequence[Hook]
+) -> tuple[Any, ...]:
+    """Run the steps one by one; with a record, read the clock before the first and after each."""
     slots = program.template.copy()
     for (_, slot, _), value in zip(program.plan.inputs, inputs, strict=True):
         slots[slot] = value
-    if record is not None:
-        _run_watched(program, slots, record, live)
-        return slots
-    entry: _Bound | None = None
-    try:
-        for entry in program.bound:
-            _, kernel, arity, a, b, out, frees = entry
-            if arity == 2:
-                value = kernel(slots[a], slots[b])
-            elif arity == 1:
-                value = kernel(slots[a])
-            else:
-                value = kernel(*[slots[i] for i in a])
-            if type(out) is int:
-                slots[out] = value
-            else:
-                for slot, part in zip(out, value, strict=True):
-                    slots[slot] = part
-            for slot in frees:
-                slots[slot] = None
-    except TensorLogicError as error:
-        raise error.at(entry.step.location if entry else None) from error.__cause__
-    except Exception as error:
-        assert entry is not None
-        raise _failed(entry.step, slots, error) from error
-    return slots
-
-
-def _run_watched(program: Program, slots: list[Any], record: RunRecord, live: Sequence[Hook]) -> None:
-    """Run the steps as :func:`run` does, with a reading of the clock before the first and after each."""
-    clock, note = perf_counter_ns, record.times.append
+    for w, array in zip(program.work, workspace, strict=True):
+        slots[w.slot] = array
+    clock, note = perf_counter_ns, None if record is None else record.times.append
     entry: _Bound | None = None
     running = True  # an error in a hook is the hook's, not the step's
-    note(clock())
+    if note:
+        note(clock())
     try:
         for entry in program.bound:
-            if live:
+            if live and record is not None:
                 record.starts.append(clock())
-            _, kernel, arity, a, b, out, frees = entry
-            if arity == 2:
-                value = kernel(slots[a], slots[b])
+            _, kernel, arity, a, b, work, out, frees = entry
+            if work < 0:
+                if arity == 2:
+                    value = kernel(slots[a], slots[b])
+                elif arity == 1:
+                    value = kernel(slots[a])
+                else:
+                    value = kernel(*[slots[i] for i in a])
+            elif arity == 2:
+                value = kernel(slots[a], slots[b], out=slots[work])
             elif arity == 1:
-                value = kernel(slots[a])
+                value = kernel(slots[a], out=slots[work])
             else:
-                value = kernel(*[slots[i] for i in a])
+                value = kernel(*[slots[i] for i in a], out=slots[work])
             if type(out) is int:
                 slots[out] = value
             else:
@@ -146,8 +259,9 @@ def _run_watched(program: Program, slots: list[Any], record: RunRecord, live: Se
                     slots[slot] = part
             for slot in frees:
                 slots[slot] = None
-            note(clock())
-            if live:
+            if note:
+                note(clock())
+            if live and record is not None:
                 running = False
                 event = StepEvent(len(record.starts) - 1, record.starts[-1], record.times[-1])
                 values = (value,) if type(out) is int else tuple(value)
@@ -159,30 +273,38 @@ def _run_watched(program: Program, slots: list[Any], record: RunRecord, live: Se
     except Exception as error:
         if entry is None or not running:
             raise
-        raise _failed(entry.step, slots, error) from error
+        raise _failed(entry.step, [slots[s] for s in entry.step.reads], error) from error
+    return tuple([slots[slot] for slot in program.outputs])
 
 
-def watched(program: Program, inputs: Sequence[Any], hooks: Sequence[Hook], *, body: bool = False) -> list[Any]:
+def watched(program: Program, inputs: Sequence[Any], hooks: Sequence[Hook], *, body: bool = False) -> tuple[Any, ...]:
     """Run a program and tell the hooks; only those that ask for values are called during the run."""
     record = RunRecord(program.plan, thread=threading.get_ident(), body=body)
     around = getattr(_active, "hooks", ())
     _active.hooks = hooks  # for the bodies that run inside
     live = [h for h in hooks if type(h).on_step is not Hook.on_step]
+    workspace = program.workspace()
     try:
         for hook in hooks:
             hook.on_start(program.plan, inputs, body=body)
-        return run(program, inputs, record, live)
+        timed = None if live else program.timed
+        if timed is None:
+            outputs = _loop(program, inputs, workspace.arrays, record, live)
+        else:
+            try:
+                outputs = timed(inputs, workspace.arrays, record.times.append, perf_counter_ns)
+            except Exception as error:
+                raise _blamed(program, timed, error) from _cause(error)
     finally:
         _active.hooks = around
         for hook in hooks:
             hook.on_run(record)
+    program.leave(workspace)
+    return outputs
 
 
-def _failed(step: Step, slots: Sequence[Any], error: Exception) -> TensorLogicError:
-    operands = [
-        f"{getattr(slots[s], 'dtype', type(slots[s]).__name__)} {getattr(slots[s], 'shape', '')}".strip()
-        for s in step.reads
-    ]
+def _failed(step: Step, values: Sequence[Any], error: Exception) -> TensorLogicError:
+    operands = [f"{getattr(v, 'dtype', type(v).__name__)} {getattr(v, 'shape', '')}".strip() for v in values]
     found = NodeExecutionDiagnostic.create(step.node, describe(step.op), str(error) or type(error).__name__, operands)
     kind = OutOfMemoryError if isinstance(error, MemoryError) else ExecutionError
     return kind.of(found if step.location is None else found.with_location(step.location))

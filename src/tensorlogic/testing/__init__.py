@@ -1,6 +1,17 @@
-"""Kits for people who build on the package: conformance of backends."""
+"""Kits for people who build on the package: conformance of backends, regressions of performance."""
 
 from .backend import BackendTestAdapter, CaseResult, ConformanceReport, difference
 from .cases import Case, cases
+from .perf import PerfCase, PerfRegression, PerfReport
 
-__all__ = ["BackendTestAdapter", "Case", "CaseResult", "ConformanceReport", "cases", "difference"]
+__all__ = [
+    "BackendTestAdapter",
+    "Case",
+    "CaseResult",
+    "ConformanceReport",
+    "PerfCase",
+    "PerfRegression",
+    "PerfReport",
+    "cases",
+    "difference",
+]

@@ -12,12 +12,11 @@ from ..backends.base import Backend
 from ..backends.reference import evaluate
 from ..errors import InputError
 from ..ir.graph import EinsumGraph
+from ..observe.difference import difference as difference
 from ..runtime.executor import Executor
 from ..runtime.protocols import TlExecutor
 from ..tables import table
 from .cases import Case, cases
-
-TOLERANCE = {"float16": 2e-2, "float32": 2e-5, "float64": 1e-10}
 
 
 class CaseResult(NamedTuple):
@@ -115,37 +114,6 @@ def expected_outputs(graph: EinsumGraph, inputs: Mapping[str, Any]) -> dict[str,
     """Return what the definitions say, without warnings of NumPy's casts."""
     with np.errstate(all="ignore"):
         return evaluate(graph, inputs)
-
-
-def difference(got: Any, want: Any) -> str | None:
-    """Say how two arrays differ in shape, dtype or value; None where they agree.
-
-    >>> difference(np.array([1.0, 2.0]), np.array([1.0, 2.5]))
-    'element (1,) is 2.0, expected 2.5 (tolerance 1e-10, 1 of 2 elements)'
-    """
-    if got.shape != want.shape:
-        return f"shape {got.shape}, expected {want.shape}"
-    if got.dtype != want.dtype:
-        return f"dtype {got.dtype}, expected {want.dtype}"
-    tolerance = TOLERANCE.get(want.dtype.name, 0.0)
-    if tolerance:
-        with np.errstate(all="ignore"):
-            scale = np.maximum(1, np.abs(want))
-            near = (
-                (got == want)
-                | (np.isfinite(want) & (np.abs(got - want) <= tolerance * scale))
-                | (np.isnan(got) & np.isnan(want))
-            )
-    else:
-        near = got == want
-    if np.all(near):
-        return None
-    place = tuple(int(i) for i in np.argwhere(~near)[0])
-    wrong = int(np.sum(~near))
-    return (
-        f"element {place} is {got[place]}, expected {want[place]} "
-        f"(tolerance {tolerance}, {wrong} of {want.size} elements)"
-    )
 
 
 def _matches(name: str, patterns: Sequence[str]) -> bool:

@@ -1,0 +1,144 @@
+"""NumPy kernels that write their result where they are told: ``kernel(*operands, out=array)``.
+
+They answer just as the kernels of :mod:`tensorlogic.backends.numpy` do. An element-wise one may be told to write over an
+operand; ``where`` may not, because it writes in two strokes.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from ..ir import ops
+from ..ir.rules import reduced_axes
+from ..ir.types import TensorType
+from ..plan.build import Step
+from .base import Kernel
+from .contract import bind_matmul_into
+
+Array = Any
+
+
+def bind_into(step: Step) -> Kernel:
+    """Return the kernel of a step that has a buffer (see :func:`tensorlogic.plan.buffers.writes_into`)."""
+    op, result = step.op, step.types[0]
+    match op:
+        case ops.Elementwise():
+            return _elementwise(op.fn, result)
+        case ops.Reduce():
+            return _reduce(op, step.arg_types[0], result)
+        case ops.Einsum() if step.form is not None:
+            return bind_matmul_into(op, step.form, result)
+        case ops.Cast():
+            return _cast
+        case _:
+            raise AssertionError(op)
+
+
+def scalar(value: Any, types: tuple[TensorType, ...]) -> Any:
+    """Return a Python scalar as the array that NumPy would make of it beside operands of these types, once and for all.
+
+    A number that does not fit stays as it is: what NumPy says of it, it says at run time.
+    """
+    others = [np.dtype(t.dtype or "float64") for t in types if not t.weak]
+    if not others:
+        return value
+    try:
+        with np.errstate(all="ignore"):
+            array = np.asarray(value, np.result_type(*others, value))
+    except (OverflowError, TypeError):
+        return value
+    array.setflags(write=False)
+    return array
+
+
+def _cast(x: Any, out: Array) -> Array:
+    np.copyto(out, x, casting="unsafe")
+    return out
+
+
+def _elementwise(fn: str, result: TensorType) -> Kernel:
+    dtype = np.dtype(result.dtype or "float64")
+    zero, one = np.zeros((), dtype), np.ones((), dtype)
+    match fn:
+        case "relu":
+            return lambda x, out: np.maximum(x, zero, out=out)
+        case "step":
+            return lambda x, out: np.greater(x, zero, out)
+        case "sigmoid":
+            return lambda x, out: _sigmoid(np.asarray(x, dtype), out)
+        case "erf":
+            from scipy.special import erf  # scipy loads on first need
+
+            function: Kernel = erf
+            return function
+        case "where":
+            return _where
+        case "lukasiewicz":
+
+            def bounded(x: Any, y: Any, out: Array) -> Array:
+                np.add(x, y, out)
+                return np.subtract(np.maximum(out, one, out=out), one, out)
+
+            return bounded
+        case _:
+            return _named(fn)
+
+
+def _named(fn: str) -> Kernel:
+    function: Kernel = getattr(np, fn)
+    return function
+
+
+def _sigmoid(x: Array, out: Array) -> Array:
+    positive = x >= 0
+    e = np.exp(np.negative(np.abs(x, out), out), out)
+    below = 1 + e
+    np.copyto(e, 1, where=positive)
+    return np.divide(e, below, out)
+
+
+def _where(pick: Any, x: Any, y: Any, out: Array) -> Array:
+    mask = np.asarray(pick)
+    np.copyto(out, y)
+    np.copyto(out, x, where=mask if mask.dtype == np.bool_ else mask.astype(bool))
+    return out
+
+
+_UFUNC = {
+    "sum": np.add, "mean": np.add, "prod": np.multiply, "max": np.maximum, "min": np.minimum,
+    "any": np.logical_or, "all": np.logical_and,
+}  # fmt: skip
+
+
+def _reduce(op: ops.Reduce, operand: TensorType, result: TensorType) -> Kernel:
+    shape = [int(d) for d in operand.shape or ()]
+    axes = reduced_axes(op, len(shape))
+    keep = op.keepdims
+    dtype = np.dtype(result.dtype or "float64")
+    reduce: Any = _UFUNC[op.kind].reduce
+    divide: Any = np.true_divide
+    if op.kind not in ("sum", "prod", "mean"):
+        return lambda x, out: reduce(x, axes, None, out, keep)
+    count = math.prod(shape[a] for a in axes)
+    if op.kind == "mean" and count == 0:
+
+        def nothing(x: Array, out: Array) -> Array:
+            out.fill(np.nan)
+            return out
+
+        return nothing
+    if dtype == np.float16:  # accumulate in float32, round once
+
+        def narrow(x: Array, out: Array) -> Array:
+            total = reduce(x, axes, np.float32, None, keep)
+            np.copyto(out, total if op.kind != "mean" else total / np.float32(count), casting="unsafe")
+            return out
+
+        return narrow
+    if op.kind != "mean":
+        return lambda x, out: reduce(x, axes, dtype, out, keep)
+    by = np.intp(count)  # as np.mean divides
+    return lambda x, out: divide(reduce(x, axes, dtype, out, keep), by, out, casting="unsafe")

@@ -1,0 +1,205 @@
+"""What the commands share: options, reading inputs, reporting errors, tables and progress."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from functools import wraps
+from pathlib import Path
+from time import monotonic
+from typing import Any, TypeVar
+
+import click
+
+from ..errors import FormatError, InputError, TensorLogicError, nearest
+from ..tables import table
+
+F = TypeVar("F", bound=Callable[..., None])
+T = TypeVar("T")
+PATIENCE = 1.0  # seconds before progress is shown
+
+
+def reported(command: F) -> F:
+    """Print what went wrong for people, or as JSON, and exit with 1."""
+
+    @wraps(command)
+    def guarded(*args: Any, **options: Any) -> None:
+        try:
+            command(*args, **options)
+        except TensorLogicError as error:
+            kind, found = type(error).__name__, error.diagnostic
+            if options.get("as_json"):
+                place = None if error.guessed else found.location
+                print_json({"error": diagnostic_json(found, place, kind)})
+            else:
+                click.echo(f"{kind}: {error.render(guessed=False)}", err=True)
+            sys.exit(1)
+
+    return guarded  # type: ignore[return-value]
+
+
+def diagnostic_json(found: Any, place: Any, kind: str) -> dict[str, Any]:
+    """Return a diagnostic for JSON."""
+    return {
+        "kind": kind, "severity": found.severity.name.lower(), "code": found.code, "message": found.message,
+        "location": None if place is None else str(place), "context": list(found.context),
+        "suggestions": list(found.suggestions),
+    }  # fmt: skip
+
+
+def print_json(value: Any) -> None:
+    """Print one value as one line of JSON."""
+    click.echo(json.dumps(value, ensure_ascii=False, allow_nan=False))
+
+
+graph_argument = click.argument("graph", type=click.Path(path_type=Path))
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON for machines.")
+input_option = click.option(
+    "-i", "--input", "inputs", multiple=True, metavar="NAME=VALUE",
+    help="An input: a .npy or .json file, FILE.npz:KEY, or JSON such as x=[1,2,3]. Repeat for each.",
+)  # fmt: skip
+size_option = click.option("-s", "--size", "sizes", multiple=True, metavar="NAME=N", help="A named size, such as n=64.")
+backend_option = click.option("--backend", default="numpy", show_default=True, help="What runs the graph.")
+
+
+def load_graph(path: Path) -> Any:
+    """Read a graph file."""
+    from ..ir.graph import EinsumGraph
+
+    return EinsumGraph.load(path)
+
+
+def pairs(given: tuple[str, ...], what: str) -> dict[str, str]:
+    """Read NAME=VALUE options, each name once."""
+    pairs: dict[str, str] = {}
+    for text in given:
+        name, equals, value = text.partition("=")
+        if not equals or not name:
+            raise click.UsageError(f"{what} must be written NAME=VALUE, got {text!r}")
+        if name in pairs:
+            raise click.UsageError(f"{what} {name!r} is given twice")
+        pairs[name] = value
+    return pairs
+
+
+def whole(value: str, what: str) -> int:
+    """Read a whole number."""
+    if not value.isdecimal() or len(value) > 19:
+        raise click.UsageError(f"{what} must be a whole number below 2^63, got {value[:40]!r}")
+    return int(value)
+
+
+def read_sizes(given: tuple[str, ...]) -> dict[str, int]:
+    """Read the sizes given on the command line."""
+    return {name: whole(value, f"size {name!r}") for name, value in pairs(given, "--size").items()}
+
+
+def read_values(given: tuple[str, ...]) -> dict[str, Any]:
+    """Read the inputs given on the command line."""
+    return {name: read_value(name, text) for name, text in pairs(given, "--input").items()}
+
+
+def read_value(name: str, text: str) -> Any:
+    """Read one input: an array file, a key of an archive, or JSON on the command line."""
+    import numpy as np
+
+    path, _, key = text.partition(".npz:")
+    try:
+        if key:
+            with np.load(path + ".npz", allow_pickle=False) as archive:
+                if key not in archive:
+                    raise InputError(f"{path}.npz has no array {key!r}", code="E306", suggestions=nearest(key, archive))
+                return archive[key]
+        if text.endswith(".npy"):
+            return np.load(text, allow_pickle=False)
+        if text.endswith(".json"):
+            text = Path(text).read_text(encoding="utf-8")
+        return json.loads(text)
+    except FileNotFoundError:
+        raise InputError(f"input {name!r}: there is no file {text!r}", code="E306") from None
+    except (ValueError, OSError, RecursionError) as error:
+        raise InputError(
+            f"input {name!r}: cannot read {text[:60]!r}: {error}",
+            code="E306",
+            suggestions=["give a .npy or .json file, FILE.npz:KEY, or JSON such as [[1, 2], [3, 4]]"],
+        ) from None
+
+
+@contextlib.contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Say clearly that a file cannot be written."""
+    try:
+        yield
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or error
+        raise FormatError(
+            f"cannot write {str(path)!r}: {why}",
+            code="E221",
+            suggestions=["give a file in a folder that can be written"],
+        ) from None
+
+
+def print_table(head: Sequence[str], rows: Sequence[Sequence[str]], right: Collection[int] = ()) -> None:
+    """Print a table: with colours and fitted to the screen on a terminal, else as plain text that stays the same."""
+    if not sys.stdout.isatty():
+        click.echo(table(head, rows, right))
+        return
+    from rich.box import SIMPLE_HEAD
+    from rich.cells import cell_len
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    console = Console()
+    widths = [max(cell_len(word) for word in (*name.split(), *(row[n] for row in rows))) for n, name in enumerate(head)]
+    room = console.width - sum(w + 3 for w in widths[1:]) - 4  # numbers stay whole, names give way
+    shown = Table(box=SIMPLE_HEAD, row_styles=["", "dim"])
+    for n, name in enumerate(head):
+        shown.add_column(
+            "\n".join(name.split()) if n else name,
+            justify="right" if n in right else "left",
+            no_wrap=True,
+            overflow="ellipsis",
+            max_width=None if n else max(12, room),
+        )
+    for row in rows:
+        shown.add_row(*(Text(cell) for cell in row))  # Text: brackets in names are no markup
+    console.print(shown)
+
+
+def progress(
+    items: Iterable[T], total: int, what: str, clock: Callable[[], float] = monotonic, after: float = PATIENCE
+) -> Iterator[T]:
+    """Go through items; after a second a bar on a terminal's stderr tells how far."""
+    start = clock()
+    rest = iter(items)
+    done = 0
+    for item in rest:
+        yield item
+        done += 1
+        if clock() - start >= after and sys.stderr.isatty():
+            break
+    else:
+        return
+    from rich.console import Console
+    from rich.progress import Progress
+
+    with Progress(console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(what, total=total, completed=done)
+        for item in rest:
+            yield item
+            bar.advance(task)
+
+
+@contextlib.contextmanager
+def waiting(what: str, size: int) -> Iterator[None]:
+    """Show on a terminal's stderr that a large file is being read or written."""
+    if size < 20_000_000 or not sys.stderr.isatty():
+        yield
+        return
+    from rich.console import Console
+
+    with Console(stderr=True).status(what):
+        yield

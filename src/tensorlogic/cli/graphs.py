@@ -1,0 +1,232 @@
+"""The commands for graph files: run, explain, graph, check and compile."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+
+from ..errors import FormatError
+from .common import (
+    backend_option,
+    diagnostic_json,
+    graph_argument,
+    input_option,
+    json_option,
+    load_graph,
+    pairs,
+    print_json,
+    read_sizes,
+    read_values,
+    reported,
+    size_option,
+    whole,
+    writing,
+)
+
+MAX_SHOWN = 1000  # elements of an output printed in full
+
+
+def finite(value: Any) -> Any:
+    """Return nested lists in which infinities and NaN are strings, which JSON has no numbers for."""
+    if isinstance(value, list):
+        return [finite(v) for v in value]
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def save_arrays(path: Path, arrays: Mapping[str, Any]) -> None:
+    """Write an .npz file as ``numpy.savez`` does, which itself cannot take an array named ``file``."""
+    import zipfile
+
+    import numpy as np
+
+    with writing(path), zipfile.ZipFile(path, "w") as archive:
+        for name, array in arrays.items():
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
+                np.lib.format.write_array(member, np.asarray(array), allow_pickle=False)
+
+
+@click.command("run")
+@graph_argument
+@input_option
+@size_option
+@backend_option
+@click.option("-o", "--output", type=click.Path(path_type=Path), help="Write the outputs to an .npz file.")
+@json_option
+@reported
+def run_command(
+    graph: Path, inputs: tuple[str, ...], sizes: tuple[str, ...], backend: str, output: Path | None, as_json: bool
+) -> None:
+    """Run a graph file and print its outputs.
+
+    \b
+    Examples:
+      tensorlogic run layer.json -i x=x.npy -i w=weights.npz:w
+      tensorlogic run rule.json -i parent='[[0,1],[0,0]]' --json
+      tensorlogic run layer.json -i x=x.npy -o out.npz
+    """  # noqa: D301
+    import numpy as np
+
+    from ..runtime.executor import Executor
+
+    if output is not None and output.suffix != ".npz":
+        raise FormatError(f"outputs are written as .npz, not {output.name!r}", code="E307",
+                          suggestions=[f"write -o {output.stem}.npz"])  # fmt: skip
+    out = Executor(backend).execute(load_graph(graph), read_values(inputs), sizes=read_sizes(sizes))
+    if output is not None:
+        save_arrays(output, dict(out.items()))
+    if as_json:
+        print_json({
+            "outputs": {
+                name: {"dtype": str(v.dtype), "shape": list(v.shape), "data": finite(v.tolist())}
+                for name, v in out.items()
+            }
+        })  # fmt: skip
+        return
+    for name, value in out.items():
+        click.echo(f"{name}: {value.dtype}{list(value.shape)}")
+        click.echo(np.array2string(value, threshold=MAX_SHOWN))
+    if output is not None:
+        click.echo(f"written to {output}")
+
+
+@click.command()
+@graph_argument
+@input_option
+@size_option
+@backend_option
+@json_option
+@reported
+def explain(graph: Path, inputs: tuple[str, ...], sizes: tuple[str, ...], backend: str, as_json: bool) -> None:
+    """Print the plan of a graph file: its steps, what they cost and the memory they need.
+
+    \b
+    Examples:
+      tensorlogic explain layer.json --size n=64
+      tensorlogic explain layer.json -i x=x.npy -i w=w.npy --json
+    """  # noqa: D301
+    from ..plan.build import describe
+    from ..runtime.executor import Executor
+
+    plan = Executor(backend).plan(load_graph(graph), read_values(inputs), sizes=read_sizes(sizes))
+    if not as_json:
+        click.echo(plan.table())
+        return
+    names = plan.slot_names()
+    print_json({
+        "flops": plan.flops,
+        "peak_bytes": plan.peak_bytes,
+        "steps": [
+            {
+                "operation": describe(s.op), "kernel": s.kernel, "reads": [names[r] for r in s.reads],
+                "writes": [names[w] for w in s.writes], "frees": [names[f] for f in s.frees],
+                "types": [str(t) for t in s.types], "flops": s.flops, "bytes": s.nbytes, "device": s.device, "buffer": s.buffer,
+                "location": None if s.location is None else str(s.location),
+            }
+            for s in plan.steps
+        ],
+    })  # fmt: skip
+
+
+FORMATS = ("text", "json", "dot", "mermaid", "graphml", "svg")
+
+
+@click.command("graph")
+@graph_argument
+@click.option("-f", "--format", "form", type=click.Choice(FORMATS), default="text", show_default=True)
+@click.option("-o", "--output", type=click.Path(path_type=Path), help="Write to a file instead.")
+@json_option
+@reported
+def graph_command(graph: Path, form: str, output: Path | None, as_json: bool) -> None:
+    """Show a graph file as text, or convert it.
+
+    \b
+    Examples:
+      tensorlogic graph layer.json
+      tensorlogic graph layer.json --format svg -o layer.svg
+      tensorlogic graph rust_graph.json --format json
+    """  # noqa: D301
+    loaded = load_graph(graph)
+    text = str(getattr(loaded, "to_json" if as_json else f"to_{form}")())
+    if output is None:
+        click.echo(text)
+    else:
+        with writing(output):
+            output.write_text(text + "\n", encoding="utf-8")
+        click.echo(f"written to {output}", err=True)
+
+
+@click.command()
+@graph_argument
+@json_option
+@reported
+def check(graph: Path, as_json: bool) -> None:
+    """Check a graph file: structure, shapes and types, unused inputs and repeated work.
+
+    \b
+    Examples:
+      tensorlogic check layer.json && echo fine
+      tensorlogic check layer.json --json
+    """  # noqa: D301
+    from ..ir.validate import GraphValidator
+
+    loaded = load_graph(graph)
+    result = GraphValidator().validate(loaded)
+    if as_json:
+        found = [diagnostic_json(d, d.location, "Diagnostic") for d in (*result.errors, *result.warnings)]
+        print_json({"valid": result.is_valid(), "nodes": len(loaded), "diagnostics": found})
+    else:
+        if result.errors or result.warnings:
+            click.echo(str(result))
+        else:
+            click.echo(f"{graph}: {loaded!r} is valid")
+    if not result.is_valid():
+        sys.exit(1)
+
+
+@click.command("compile")
+@click.argument("formula")
+@click.option(
+    "-d", "--domain", "domains", multiple=True, metavar="NAME=SIZE|a,b,c", help="A domain: its size, or its names."
+)
+@click.option(
+    "-v", "--variable", "variables", multiple=True, metavar="NAME=DOMAIN", help="The domain of a free variable."
+)
+@click.option("--strategy", default="hard_boolean", show_default=True, help="The logic.")
+@click.option("-o", "--output", type=click.Path(path_type=Path), help="Write the graph to a file; else print its text.")
+@json_option
+@reported
+def compile_command(
+    formula: str,
+    domains: tuple[str, ...],
+    variables: tuple[str, ...],
+    strategy: str,
+    output: Path | None,
+    as_json: bool,
+) -> None:
+    """Compile a formula to a graph.
+
+    \b
+    Examples:
+      tensorlogic compile 'exists y. sister(x,y) & parent(y,z)' -d Person=ann,bob,cat -v x=Person -v y=Person -v z=Person
+      tensorlogic compile '∀x:N. even(x) | odd(x)' -d N=100 --strategy fuzzy_godel -o parity.json
+    """  # noqa: D301
+    from ..lang.context import CompilerContext
+    from ..lang.lower import compile as compile_formula
+    from ..lang.notation import parse_expr
+
+    given: dict[str, int | list[str]] = {
+        name: whole(text, f"domain {name!r}") if text.isdecimal() else [m.strip() for m in text.split(",")]
+        for name, text in pairs(domains, "--domain").items()
+    }
+    expr = parse_expr(formula, pairs(variables, "--variable"))
+    graph = compile_formula(expr, CompilerContext(given), strategy=strategy)
+    if output is not None:
+        graph.save(output)
+        click.echo(f"written to {output}", err=True)
+    else:
+        click.echo(graph.to_json() if as_json else graph.to_text())

@@ -1,0 +1,291 @@
+"""The commands for traces: record, summary, export, flame and diff."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ..errors import FormatError, nearest
+from .common import (
+    backend_option,
+    input_option,
+    json_option,
+    load_graph,
+    print_json,
+    print_table,
+    progress,
+    read_sizes,
+    read_values,
+    reported,
+    size_option,
+    waiting,
+    writing,
+)
+
+if TYPE_CHECKING:
+    from ..observe.trace import Trace
+
+BY = ("operation", "device", "thread")
+FORMS = ("chrome", "speedscope", "collapsed", "rust")
+
+file_argument = click.argument("file", type=click.Path(path_type=Path))
+by_option = click.option(
+    "--by", type=click.Choice(BY), default="operation", show_default=True, help="What a row stands for."
+)
+kind_option = click.option(
+    "--kind", metavar="KIND", help="Count this kind only: step, span, or a category of the file."
+)
+top_option = click.option("--top", type=click.IntRange(min=1), metavar="N", help="Show the first N rows only.")
+
+
+@click.group("trace")
+def trace_group() -> None:
+    """Record runs, and read, convert, draw and compare their traces.
+
+    \b
+    Examples:
+      tensorlogic trace record model.json -i x=x.npy --repeat 100 -o run.json
+      tensorlogic trace summary run.json --top 10
+      tensorlogic trace flame run.json -o run.svg
+      tensorlogic trace diff before.json after.json
+    """  # noqa: D301
+
+
+def _read(path: Path) -> Trace:
+    from ..observe.files import load
+
+    with waiting(f"reading {path.name}", path.stat().st_size if path.is_file() else 0):
+        return load(path)
+
+
+def _write(trace: Trace, path: Path, form: str | None = None) -> None:
+    from ..observe.files import save
+
+    with writing(path):
+        save(trace, path, form)
+
+
+@trace_group.command("record")
+@click.argument("target", type=click.Path(path_type=Path))
+@click.argument("args", nargs=-1)
+@input_option
+@size_option
+@backend_option
+@click.option("--repeat", type=click.IntRange(min=1), default=1, show_default=True, help="Run the graph so many times.")
+@click.option(
+    "--detail", type=click.Choice(["step", "op"]), default="step", show_default=True, help="How fine to record."
+)
+@click.option("-o", "--output", type=click.Path(path_type=Path), default=Path("trace.json"), show_default=True,
+              help="The trace: .json (Chrome, Perfetto), .speedscope.json, .rust.json, .collapsed or .svg; .gz compresses.")  # fmt: skip
+@json_option
+@reported
+def record(
+    target: Path, args: tuple[str, ...], inputs: tuple[str, ...], sizes: tuple[str, ...], backend: str, repeat: int,
+    detail: str, output: Path, as_json: bool,
+) -> None:  # fmt: skip
+    """Record a run of a graph file, or of your own script as `python SCRIPT` runs it.
+
+    A script's exit code is passed on, and what it did before it failed is still written.
+
+    \b
+    Examples:
+      tensorlogic trace record layer.json -i x=x.npy -i w=w.npy --repeat 100 -o run.json
+      tensorlogic trace record train.py -o train.json -- --epochs 3
+    """  # noqa: D301
+    from ..observe.diff import counts
+    from ..observe.trace import trace
+
+    script = target.suffix == ".py"
+    if args and not script:
+        raise click.UsageError(f"arguments are for scripts; {target.name!r} is a graph, so {args[0]!r} has no place")
+    if script and (inputs or sizes or repeat != 1):
+        raise click.UsageError("--input, --size and --repeat are for graphs; a script takes its arguments after --")
+    code = 0
+    if script:
+        if not target.is_file():
+            there = sorted(p.name for p in target.parent.glob("*.py"))[:1000]
+            raise FormatError(f"there is no file {str(target)!r}", code="E221", suggestions=nearest(target.name, there))
+        with trace(detail=detail) as recorded:
+            code = _run_script(target, args)
+        _write(recorded, output)
+    else:
+        from ..runtime.executor import Executor
+
+        executor, graph, values, sized = Executor(backend), load_graph(target), read_values(inputs), read_sizes(sizes)
+        with trace(detail=detail) as recorded:
+            try:
+                for _ in progress(range(repeat), repeat, f"running {target.name}"):
+                    executor.execute(graph, values, sizes=sized)
+            finally:
+                if len(recorded):
+                    _write(recorded, output)
+    note = {"steps": recorded.step_count(), "spans": len(recorded.spans), "written": str(output)}
+    if as_json:
+        print_json(note)
+    else:
+        click.echo(f"{counts(recorded)} written to {output}", err=True)
+    if code:
+        sys.exit(code)
+
+
+def _run_script(path: Path, args: tuple[str, ...]) -> int:
+    """Run a script as the main module, and return the code with which it would exit."""
+    import runpy
+    import traceback
+
+    argv, search = sys.argv, sys.path[:]
+    sys.argv, sys.path[0:1] = [str(path), *args], [str(path.resolve().parent)]
+    try:
+        runpy.run_path(str(path), run_name="__main__")
+    except SystemExit as leaving:
+        if leaving.code is None or isinstance(leaving.code, int):
+            return leaving.code or 0
+        click.echo(str(leaving.code), err=True)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+    except BaseException as error:
+        own = error.__traceback__
+        while own is not None and own.tb_frame.f_code.co_filename != str(path):
+            own = own.tb_next  # the script's own frames only, as python shows them
+        click.echo(
+            "".join(traceback.format_exception(error.with_traceback(own or error.__traceback__))), err=True, nl=False
+        )
+        return 1
+    finally:
+        sys.argv, sys.path[:] = argv, search
+    return 0
+
+
+@trace_group.command("summary")
+@file_argument
+@by_option
+@kind_option
+@top_option
+@json_option
+@reported
+def summary(file: Path, by: str, kind: str | None, top: int | None, as_json: bool) -> None:
+    """Print where the time of a trace went: by operation, device or thread.
+
+    "total" adds durations, "self" leaves out the time of entries inside of them, "share" is of self time.
+
+    \b
+    Examples:
+      tensorlogic trace summary run.json --top 10
+      tensorlogic trace summary pytorch.json.gz --kind kernel
+      tensorlogic trace summary run.json --by thread --json
+    """  # noqa: D301
+    from ..observe.diff import counts, total_record, totals, totals_cells
+
+    loaded = _read(file)
+    rows = totals(loaded, by=by, kind=kind)
+    if kind is not None and not rows:
+        _known_kind(kind, loaded)
+    if as_json:
+        print_json(
+            {
+                "by": by,
+                "steps": loaded.step_count(),
+                "spans": len(loaded.spans),
+                "rows": [total_record(r) for r in rows[:top]],
+            }
+        )
+        return
+    print_table(*totals_cells(rows, by, top))
+    click.echo(f"{counts(loaded)}, {sum(r.self_ns for r in rows) / 1e6:.3f} ms")
+
+
+def _known_kind(kind: str, *traces: Trace) -> None:
+    kinds = sorted({e.kind for t in traces for e in t.events()})
+    if kind not in kinds:
+        raise FormatError(f"no entry is of the kind {kind!r}", code="E704", suggestions=nearest(kind, kinds))
+
+
+@trace_group.command("export")
+@file_argument
+@click.option("--to", "form", type=click.Choice(FORMS), required=True, help="The form to write.")
+@click.option("-o", "--output", type=click.Path(path_type=Path), help="Write to a file instead; .gz compresses.")
+@json_option
+@reported
+def export(file: Path, form: str, output: Path | None, as_json: bool) -> None:
+    """Convert a trace file to another form.
+
+    \b
+    Examples:
+      tensorlogic trace export run.json --to speedscope -o run.speedscope.json
+      tensorlogic trace export run.json --to collapsed | flamegraph.pl > run.svg
+      tensorlogic trace export pytorch.json.gz --to rust -o run.rust.json
+    """  # noqa: D301
+    loaded = _read(file)
+    if output is None:
+        from ..observe.files import write
+
+        click.echo(write(loaded, form))
+        return
+    _write(loaded, output, form)
+    _written(output, as_json)
+
+
+def _written(output: Path, as_json: bool, **more: Any) -> None:
+    if as_json:
+        print_json({"written": str(output), **more})
+    else:
+        click.echo(f"written to {output}", err=True)
+
+
+@trace_group.command("flame")
+@file_argument
+@click.option("-o", "--output", type=click.Path(path_type=Path), help="The SVG file; else it is printed.")
+@click.option("--title", help="What to write above; else the name of the file.")
+@click.option("--width", type=click.IntRange(200, 20_000), default=1200, show_default=True, help="Pixels.")
+@json_option
+@reported
+def flame(file: Path, output: Path | None, title: str | None, width: int, as_json: bool) -> None:
+    """Draw a trace as a flame graph: an SVG file to open in a browser, where it zooms and searches.
+
+    \b
+    Examples:
+      tensorlogic trace flame run.json -o run.svg
+      tensorlogic trace flame stacks.collapsed -o stacks.svg --title "before the change"
+    """  # noqa: D301
+    from ..observe.flame import flame_svg
+
+    text = flame_svg(_read(file), title=title or file.name, width=width)
+    if output is None:
+        click.echo(text, nl=False)
+        return
+    with writing(output):
+        output.write_text(text, encoding="utf-8")
+    _written(output, as_json)
+
+
+@trace_group.command("diff")
+@click.argument("before", type=click.Path(path_type=Path))
+@click.argument("after", type=click.Path(path_type=Path))
+@by_option
+@kind_option
+@top_option
+@json_option
+@reported
+def diff_command(before: Path, after: Path, by: str, kind: str | None, top: int | None, as_json: bool) -> None:
+    """Compare two traces by operation, the largest change first.
+
+    \b
+    Examples:
+      tensorlogic trace diff before.json after.json --top 20
+      tensorlogic trace diff rank0.json.gz rank1.json.gz --kind kernel --json
+    """  # noqa: D301
+    from ..observe.diff import TraceDiff, diff
+
+    first, second = _read(before), _read(after)
+    found = diff(first, second, by=by, kind=kind)
+    if kind is not None and not found.rows:
+        _known_kind(kind, first, second)
+    if as_json:
+        click.echo((TraceDiff(found.rows[:top]) if top else found).to_json())
+        return
+    print_table(*found.changed(top))
+    click.echo(found.summary())

@@ -1,0 +1,179 @@
+"""Where the time goes, what holds it there, and which option would help."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from ..errors import InputError
+from ..ir.types import INTEGERS
+from ..plan.machine import Machine, machine, roofline_seconds
+from ..tables import table
+from .profile import OpProfile, ProfileData
+
+SMALL_CALLS = 32  # a step makes no more small NumPy calls than this; one that takes no longer may be nothing but calls
+WORTH = 10.0  # percent of the time that an operation must take to be worth advice
+# algebras in which true and false alone combine as or-and does, so that the boolean algebra answers the same
+LIKE_BOOLEAN = frozenset({"max_min", "max_product", "lukasiewicz", "noisy_or"})
+
+
+class Bottleneck(NamedTuple):
+    """An operation that takes its share of the time, and what bounds it.
+
+    ``bound`` is ``compute`` or ``memory``, whichever takes longer on the machine's roofline, or ``overhead`` where calling
+    costs more than working does. ``fraction`` is the roofline's time over the time it took: 1 is as fast as can be, and
+    more than 1 means that the data stayed in a cache. Of a loop only its own time counts, not its body's.
+
+    >>> print(Bottleneck("relu", 60.0, 1.2, 3, "memory", 0.5, "12.5 GB/s"))
+    relu: 60.0% of the time, bound by memory, at 50% of the roofline
+    """
+
+    operation: str
+    percentage: float
+    total_time_ms: float
+    calls: int
+    bound: str
+    fraction: float
+    reached: str
+
+    def __str__(self) -> str:
+        at = "" if self.bound == "overhead" else f", at {self.fraction:.0%} of the roofline"
+        return f"{self.operation}: {self.percentage:.1f}% of the time, bound by {self.bound}{at}"
+
+
+class BottleneckReport(NamedTuple):
+    """The operations that take the time, longest first, and what would help; it prints as a table.
+
+    >>> print(BottleneckReport((), (), Machine(1e11, 5e10, 1e10, 1e-6)))
+    nothing takes any time
+    """
+
+    bottlenecks: tuple[Bottleneck, ...]
+    recommendations: tuple[str, ...]
+    machine: Machine
+
+    def __str__(self) -> str:
+        if not self.bottlenecks:
+            return "nothing takes any time"
+        rows = [
+            [b.operation, f"{b.percentage:.1f}%", f"{b.total_time_ms:,.3f}", f"{b.calls:,}", b.bound, b.reached,
+             "-" if b.bound == "overhead" else f"{b.fraction:.0%}"]
+            for b in self.bottlenecks
+        ]  # fmt: skip
+        head = ["operation", "share", "ms", "calls", "bound by", "reached", "of the roofline"]
+        lines = [table(head, rows, right={1, 2, 3, 5, 6}), f"this machine: {self.machine}"]
+        if self.recommendations:
+            lines += ["", "Recommendations:", *(f"  - {text}" for text in self.recommendations)]
+        return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        from html import escape
+
+        return f"<pre>{escape(str(self))}</pre>"
+
+
+class BottleneckAnalyzer:
+    """Finds what takes the time of a profile, and tells compute, memory and overhead apart by the machine's roofline.
+
+    The machine is measured once per process unless one is given; shares below ``least`` percent are left out.
+
+    >>> matmul = OpProfile(10, 50.0, 50.0, (5.0,) * 10, flops=4_000_000_000, moved_bytes=6_000_000, dtype="float64", kernel="matmul")
+    >>> relu = OpProfile(10, 50.0, 50.0, (5.0,) * 10, flops=10_000_000, moved_bytes=400_000_000, dtype="float64")
+    >>> profile = ProfileData({"einsum ij,jk->ik": matmul, "relu": relu}, (10.0,) * 10)
+    >>> report = BottleneckAnalyzer(Machine(200e9, 100e9, 10e9, 1e-6)).analyze(profile)
+    >>> for b in report.bottlenecks:
+    ...     print(b)
+    einsum ij,jk->ik: 50.0% of the time, bound by compute, at 80% of the roofline
+    relu: 50.0% of the time, bound by memory, at 80% of the roofline
+    >>> print(report.recommendations[0])
+    einsum ij,jk->ik computes in float64: inputs of float32, array.astype("float32"), are multiplied 2.0 times as fast here
+    """
+
+    def __init__(self, machine: Machine | None = None, *, least: float = 1.0) -> None:
+        if not 0 <= least <= 100:
+            raise InputError(f"least= is a percentage between 0 and 100, got {least}", code="E301")
+        self.machine = machine
+        self.least = least
+
+    def analyze(self, profile: ProfileData) -> BottleneckReport:
+        """Return the operations that take the time, and what would help."""
+        if not isinstance(profile, ProfileData):
+            raise InputError(f"a ProfileData is expected, got {type(profile).__name__}", code="E301",
+                             suggestions=["write analyze(executor.get_profile_data())",
+                                          "of a trace, analyze(ProfileData.from_trace(trace))"])  # fmt: skip
+        here = machine() if self.machine is None else self.machine
+        ops = profile.op_profiles
+        found = [_bottleneck(name, op, profile.share(name), here) for name, op in ops.items() if op.self_time_ms > 0]
+        found = sorted((b for b in found if b.percentage >= self.least), key=lambda b: -b.percentage)
+        worth = [b for b in found if b.percentage >= WORTH]
+        advice = [text for b in worth for rule in RULES if (text := rule(b, ops[b.operation], here)) is not None]
+        advice += _batching(found, ops)
+        return BottleneckReport(tuple(found), tuple(dict.fromkeys(advice)), here)
+
+
+def _bottleneck(name: str, op: OpProfile, percentage: float, here: Machine) -> Bottleneck:
+    took = op.self_time_ms / 1e3
+    least = roofline_seconds(op.flops, op.moved_bytes, here, op.dtype)
+    calls = op.count * here.call
+    if least < calls or (least < took / 2 and took < SMALL_CALLS * calls):
+        bound, reached = "overhead", f"{took / op.count * 1e6:,.1f} µs a call"
+    elif op.flops / here.flops(op.dtype) >= op.moved_bytes / here.bandwidth:
+        bound, reached = "compute", f"{op.gflops_per_second:,.2f} GFLOP/s"
+    else:
+        bound, reached = "memory", f"{op.gb_per_second:,.2f} GB/s"
+    return Bottleneck(name, percentage, op.self_time_ms, op.count, bound, least / took, reached)
+
+
+def _narrower(b: Bottleneck, op: OpProfile, here: Machine) -> str | None:
+    """Advise float32 where float64 is what takes the time."""
+    if op.dtype != "float64" or b.bound == "overhead":
+        return None
+    said = f'{b.operation} computes in float64: inputs of float32, array.astype("float32"), '
+    if b.bound == "memory":
+        return said + "move half the bytes"
+    gain = here.flops32 / here.flops64
+    return said + f"are multiplied {gain:.1f} times as fast here" if op.kernel == "matmul" and gain >= 1.2 else None
+
+
+def _integers(b: Bottleneck, op: OpProfile, here: Machine) -> str | None:
+    """Advise floats for matrix products of integers, which BLAS does not do."""
+    if op.kernel != "matmul" or op.dtype not in INTEGERS or b.bound == "overhead" or b.fraction > 0.5:
+        return None
+    return (
+        f"{b.operation} multiplies {op.dtype} without BLAS, at {b.fraction:.0%} of what this machine can do: "
+        'inputs of float64, array.astype("float64"), are exact up to 2**53'
+    )
+
+
+def _halves(b: Bottleneck, op: OpProfile, here: Machine) -> str | None:
+    """Advise against matrix products of float16, which BLAS does in float32."""
+    if op.kernel != "matmul" or op.dtype != "float16" or b.bound == "overhead":
+        return None
+    return f'{b.operation} converts float16 to float32 and back at every call: give array.astype("float32")'
+
+
+def _truth(b: Bottleneck, op: OpProfile, here: Machine) -> str | None:
+    """Advise the boolean algebra where an algebra has no matrix form and the inputs may be plain truth values."""
+    name = b.operation.rpartition("(")[2].removesuffix(")")
+    if op.kernel != "blocks" or name not in LIKE_BOOLEAN:
+        return None
+    return (
+        f"{b.operation} has no matrix form: where its inputs are only true or false, "
+        f'strategy="hard_boolean", or algebra="boolean" in an einsum, makes it a matrix product'
+    )
+
+
+RULES: tuple[Callable[[Bottleneck, OpProfile, Machine], str | None], ...] = (_narrower, _integers, _halves, _truth)
+
+
+def _batching(found: Sequence[Bottleneck], ops: dict[str, OpProfile]) -> list[str]:
+    """Advise more rows a call where calls cost more than their work; loops and views have no rows of their own."""
+    calls = [b for b in found if b.bound == "overhead" and ops[b.operation].kernel not in ("loop", "view")]
+    share = sum(b.percentage for b in calls)
+    if share < 50:
+        return []
+    names = ", ".join(b.operation for b in calls[:3]) + (", ..." if len(calls) > 3 else "")
+    return [
+        f"{share:.0f}% of the time is the cost of calls, not of work ({names}): give each execute() more rows, "
+        "by a longer first axis of the inputs"
+    ]

@@ -1,0 +1,307 @@
+"""Breakpoints: stop a run at a node, an operation, a bad value, a slow step, or wherever a function says."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import IO, Any
+
+import msgspec
+
+from ..diagnostics import Diagnostic
+from ..errors import ExecutionError, InputError
+from ..events import Hook, RunRecord, StepEvent
+from ..plan.build import ExecutionPlan, Step, describe
+from .tensorstats import count_bad
+
+logger = logging.getLogger("tensorlogic")
+HITS = 10_000  # hits that are kept, the last ones
+
+
+class BreakpointHit(msgspec.Struct, frozen=True, eq=False):
+    """A step that a breakpoint stopped at; ``values`` are its results, valid while the run is stopped.
+
+    >>> print(BreakpointHit(3, "relu", elapsed_us=12.0))
+    node %3: relu, 12.0 µs
+    """
+
+    node_id: int
+    operation: str
+    elapsed_us: float = 0.0
+    has_nan: bool = False
+    has_inf: bool = False
+    breakpoint: Breakpoint | None = None
+    number: int = 0  # of the step, in its plan
+    step: Step | None = None
+    plan: ExecutionPlan | None = None
+    values: tuple[Any, ...] = ()
+    body: bool = False  # inside of a fixpoint, scan or cond
+    round: int = 0  # of that body
+    thread: int = 0
+
+    @property
+    def names(self) -> frozenset[str]:
+        """What the operation answers to: its name, the words it prints as, and how it is computed."""
+        words = {self.operation, self.operation.partition(" ")[0]}
+        return frozenset(words if self.step is None else words | {self.step.op.name, self.step.kernel})
+
+    def __str__(self) -> str:
+        what = f"{self.breakpoint}, at " if self.breakpoint is not None else ""
+        lines = [f"{what}node %{self.node_id}: {self.operation}, {self.elapsed_us:,.1f} µs"]
+        if self.step is not None:
+            lines[0] += f", {', '.join(map(str, self.step.types))}"
+        if self.body:
+            lines[0] += f", round {self.round} of a body"
+        if self.has_nan or self.has_inf:
+            lines[0] += f", with {' and '.join(['NaN'] * self.has_nan + ['infinite'] * self.has_inf)} values"
+        if self.step is not None and self.step.location is not None:
+            where = Diagnostic.info("").with_location(self.step.location)
+            lines += [f"  at {self.step.location}", *(f"    {line}" for line in where.source_lines())]
+        return "\n".join(lines)
+
+
+class Breakpoint(msgspec.Struct, eq=False):
+    """Where to stop: a function of the hit. Set ``enabled`` to False to pass it by, or ``ignore`` to pass it so many times.
+
+    >>> manager = BreakpointManager()
+    >>> point = manager.add_operation_breakpoint("matmul")
+    >>> print(point)
+    breakpoint 1 (operation matmul)
+    >>> point.enabled, point.ignore, point.hits
+    (True, 0, 0)
+    """
+
+    id: int
+    kind: str  # node, operation, numerical issue, time threshold, predicate or step
+    matches: Callable[[BreakpointHit], bool]
+    text: str = ""
+    enabled: bool = True
+    ignore: int = 0
+    hits: int = 0
+
+    def __str__(self) -> str:
+        if self.kind == "step":
+            return "next step"
+        return f"breakpoint {self.id} ({self.text or self.kind})" + ("" if self.enabled else ", disabled")
+
+
+_NEXT = Breakpoint(0, "step", lambda hit: True)
+
+
+class BreakpointManager(Hook):
+    """Stops runs at breakpoints. It is off until enabled.
+
+    On a hit it calls ``on_break(hit)``. Without one it opens a prompt where there is a terminal, or on the streams given;
+    elsewhere it logs a warning and goes on. ``hits`` keeps what was met.
+
+    >>> import tensorlogic as tl
+    >>> b = tl.GraphBuilder()
+    >>> graph = b.build(y=b.relu(b.input("x", (2, 2)) @ b.input("w", (2, 2))))
+    >>> points = BreakpointManager(on_break=lambda hit: print(hit.breakpoint, hit.values[0].tolist()))
+    >>> points.enable()
+    >>> point = points.add_operation_breakpoint("matmul")
+    >>> executor = tl.Executor(context=tl.ExecutionContext([points]))
+    >>> out = executor.execute(graph, {"x": [[1.0, 2.0], [3.0, 4.0]], "w": [[1.0, 0.0], [0.0, -1.0]]})
+    breakpoint 1 (operation matmul) [[1.0, -2.0], [3.0, -4.0]]
+
+    By hand:
+
+    >>> points.should_break(7, "matmul", 10, False).node_id
+    7
+    >>> points.continue_execution()
+    """
+
+    def __init__(
+        self,
+        on_break: Callable[[BreakpointHit], object] | None = None,
+        *,
+        stdin: IO[str] | None = None,
+        stdout: IO[str] | None = None,
+    ) -> None:
+        self.enabled = False
+        self.hits: deque[BreakpointHit] = deque(maxlen=HITS)
+        self._on_break = on_break
+        self._streams = (stdin, stdout)
+        self._points: dict[int, Breakpoint] = {}
+        self._made = 0
+        self._paused: dict[int, BreakpointHit] = {}  # by thread
+        self._stepping: set[int] = set()  # threads that stop at their next step
+        self._lock = threading.Lock()
+        self._terminal = threading.RLock()  # one prompt at a time
+        self._local = threading.local()
+
+    def enable(self) -> None:
+        """Stop at breakpoints from now on."""
+        self.enabled = True
+
+    def disable(self) -> None:
+        """Stop nowhere; the breakpoints stay."""
+        self.enabled = False
+
+    def add_node_breakpoint(self, node_id: int) -> Breakpoint:
+        """Stop after a node, by its number as ``print(plan)`` shows it; one of that number in a body counts too."""
+        return self._add("node", lambda hit: hit.node_id == node_id, f"node %{node_id}")
+
+    def add_operation_breakpoint(self, operation: str) -> Breakpoint:
+        """Stop after an operation: ``"relu"``, ``"einsum"``, ``"einsum ij,jk->ik"``, or a way to compute, ``"matmul"``."""
+        return self._add("operation", lambda hit: operation in hit.names, f"operation {operation}")
+
+    def add_numerical_issue_breakpoint(self, *, nan_only: bool = False) -> Breakpoint:
+        """Stop after a step whose result holds a NaN, or an infinity unless those are fine."""
+        if nan_only:
+            return self._add("numerical issue", lambda hit: hit.has_nan, "NaN")
+        return self._add("numerical issue", lambda hit: hit.has_nan or hit.has_inf, "NaN or infinity")
+
+    def add_time_threshold_breakpoint(self, microseconds: float) -> Breakpoint:
+        """Stop after a step that took longer than this."""
+        return self._add("time threshold", lambda hit: hit.elapsed_us > microseconds, f"over {microseconds:,} µs")
+
+    def add_breakpoint(self, predicate: Callable[[BreakpointHit], bool], text: str = "") -> Breakpoint:
+        """Stop wherever a function of the hit says so; it sees the step's results as ``hit.values``."""
+        if not callable(predicate):
+            raise InputError(f"a breakpoint is a function of the hit, got {predicate!r}", code="E713",
+                             suggestions=["write add_breakpoint(lambda hit: hit.values[0].max() > 1e3)"])  # fmt: skip
+        return self._add("predicate", predicate, text or getattr(predicate, "__name__", "").replace("<lambda>", ""))
+
+    def _add(self, kind: str, matches: Callable[[BreakpointHit], bool], text: str) -> Breakpoint:
+        with self._lock:
+            self._made += 1
+            point = self._points[self._made] = Breakpoint(self._made, kind, matches, text)
+        return point
+
+    def remove(self, breakpoint: Breakpoint | int) -> None:
+        """Take a breakpoint away, given itself or its number."""
+        number = breakpoint.id if isinstance(breakpoint, Breakpoint) else breakpoint
+        with self._lock:
+            if self._points.pop(number, None) is None:
+                there = ", ".join(map(str, self._points)) or "none"
+                raise InputError(f"there is no breakpoint {number!r}", code="E713", suggestions=[f"known: {there}"])
+
+    def breakpoints(self) -> list[Breakpoint]:
+        """Return the breakpoints, in the order they were made."""
+        with self._lock:
+            return list(self._points.values())
+
+    def should_break(
+        self, node_id: int, op_name: str, elapsed_us: float = 0.0, has_nan: bool = False, *, has_inf: bool = False
+    ) -> BreakpointHit | None:
+        """Tell whether an operation that ran by hand is one to stop at; the hit says where and why."""
+        if not self.enabled:
+            return None
+        return self._meet(BreakpointHit(node_id, op_name, elapsed_us, has_nan, has_inf, thread=threading.get_ident()))
+
+    def is_paused(self) -> bool:
+        """Tell whether some run is stopped at a breakpoint."""
+        return bool(self._paused)
+
+    def continue_execution(self) -> None:
+        """Go on to the next breakpoint."""
+        with self._lock:
+            self._stepping.discard(threading.get_ident())
+            self._paused.pop(threading.get_ident(), None)
+
+    def step(self) -> None:
+        """Go on, and stop at the next step of this thread, whatever it is."""
+        with self._lock:
+            self._stepping.add(threading.get_ident())
+            self._paused.pop(threading.get_ident(), None)
+
+    def _meet(self, at: BreakpointHit) -> BreakpointHit | None:
+        """Return the hit of the first breakpoint that matches, and note it."""
+        with self._lock:
+            points = list(self._points.values())
+            stepping = at.thread in self._stepping
+            self._stepping.discard(at.thread)
+        met = _NEXT if stepping else None
+        for point in points:
+            if not point.enabled or not point.matches(at):
+                continue
+            with self._lock:
+                passed, point.ignore = point.ignore > 0, max(0, point.ignore - 1)
+                point.hits += not passed
+            if not passed:
+                met = point
+                break
+        if met is None:
+            return None
+        hit = msgspec.structs.replace(at, breakpoint=met)
+        with self._lock:
+            self._paused[at.thread] = hit
+            self.hits.append(msgspec.structs.replace(hit, values=(), plan=None))  # values are the run's
+        return hit
+
+    def on_start(self, plan: ExecutionPlan, inputs: Sequence[Any], *, body: bool) -> None:
+        """Count the rounds of a body."""
+        if self._local.__dict__.get("busy"):
+            return
+        rounds: dict[int, int] = self._local.__dict__.setdefault("rounds", {})
+        if body:
+            rounds[id(plan)] = rounds.get(id(plan), 0) + 1
+        else:
+            rounds.clear()
+
+    def on_run(self, record: RunRecord) -> None:
+        """Forget that a run was stopped, and the rounds of the bodies in a plan whose run is over."""
+        if self._local.__dict__.get("busy"):
+            return
+        rounds: dict[int, int] = self._local.__dict__.get("rounds", {})
+        for step in record.plan.steps:
+            for body in step.bodies:
+                rounds.pop(id(body), None)
+        if not record.body:
+            self.continue_execution()
+
+    def on_step(self, plan: ExecutionPlan, event: StepEvent, values: tuple[Any, ...]) -> None:
+        """Stop after a step that a breakpoint matches."""
+        thread = threading.get_ident()
+        if not self.enabled or not (self._points or self._stepping) or self._local.__dict__.get("busy"):
+            return
+        step = plan.steps[event.step]
+        checked = any(p.kind == "numerical issue" and p.enabled for p in self.breakpoints())
+        bad = [count_bad(v) for v in values] if checked else []
+        has_nan, has_inf = any(nans for nans, _ in bad), any(infs for _, infs in bad)
+        rounds: dict[int, int] = self._local.__dict__.get("rounds", {})
+        hit = self._meet(BreakpointHit(
+            step.node, describe(step.op), event.duration_ns / 1e3, has_nan, has_inf, None, event.step, step, plan, values,
+            id(plan) in rounds, rounds.get(id(plan), 0), thread,
+        ))  # fmt: skip
+        if hit is None:
+            return
+        self._local.busy = True  # what the callback runs is not stopped at
+        try:
+            self._stop(hit)
+        finally:
+            self._local.busy = False
+            with self._lock:
+                self._paused.pop(thread, None)
+
+    def _stop(self, hit: BreakpointHit) -> None:
+        stdin, stdout = self._streams
+        if self._on_break is not None:
+            self._on_break(hit)
+        elif stdin is not None or stdout is not None or (_is_terminal(sys.stdin) and _is_terminal(sys.stdout)):
+            from .prompt import ask
+
+            with self._terminal:
+                ask(self, hit, stdin, stdout)
+        else:
+            logger.warning("%s", hit)
+
+
+def stopped(hit: BreakpointHit) -> ExecutionError:
+    """Return the error of a run that was given up at a breakpoint."""
+    error = ExecutionError(
+        f"the run was stopped at node {hit.node_id} ({hit.operation}), by {hit.breakpoint}", code="E714",
+        suggestions=["go on with 'continue' instead, or take the breakpoint away"],
+    )  # fmt: skip
+    return error.at(None if hit.step is None else hit.step.location)
+
+
+def _is_terminal(stream: IO[str] | None) -> bool:
+    try:
+        return stream is not None and stream.isatty()
+    except ValueError:  # a closed stream
+        return False

@@ -1,0 +1,237 @@
+"""Totals of a trace by operation, device or thread, and two traces compared by them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from ..errors import InputError, nearest
+from ..tables import table
+from .export import Lane, clean, lanes
+
+if TYPE_CHECKING:
+    from .trace import Trace, TraceEvent
+
+BY = ("operation", "device", "thread")
+NAME = 60  # characters of a name in print
+
+
+class Total(msgspec.Struct, frozen=True):
+    """The entries of one operation, device or thread together.
+
+    ``total_ns`` adds durations as they stand; ``self_ns`` leaves out the time spent in entries inside of them, so that
+    the self times of all rows add up.
+
+    >>> Total("relu", count=2, total_ns=10, self_ns=10, max_ns=7).mean_ns
+    5.0
+    """
+
+    name: str
+    count: int = 0
+    total_ns: int = 0
+    self_ns: int = 0
+    max_ns: int = 0
+
+    @property
+    def mean_ns(self) -> float:
+        """The mean duration; 0 of none."""
+        return self.total_ns / self.count if self.count else 0.0
+
+
+class Change(msgspec.Struct, frozen=True):
+    """One operation in two traces.
+
+    >>> row = Change(Total("relu", 1, 10, 10, 10), Total("relu", 2, 30, 30, 20))
+    >>> row.change_ns, row.ratio, row.state
+    (20, 3.0, 'both')
+    """
+
+    before: Total
+    after: Total
+
+    @property
+    def name(self) -> str:
+        """The operation."""
+        return self.after.name
+
+    @property
+    def change_ns(self) -> int:
+        """How much more time it takes in the later trace."""
+        return self.after.total_ns - self.before.total_ns
+
+    @property
+    def ratio(self) -> float | None:
+        """How many times as much time it takes; None where it took none before."""
+        return self.after.total_ns / self.before.total_ns if self.before.total_ns else None
+
+    @property
+    def state(self) -> str:
+        """Whether it is in ``"both"`` traces, ``"new"`` or ``"gone"``."""
+        return "new" if not self.before.count else "gone" if not self.after.count else "both"
+
+
+class TraceDiff(msgspec.Struct, frozen=True):
+    """Two traces compared, the largest change first; it prints as a table.
+
+    >>> from tensorlogic import Trace, TraceEvent
+    >>> a = Trace([TraceEvent("relu", "step", 0, 2_000_000, 1), TraceEvent("exp", "step", 2_000_000, 2_500_000, 1)])
+    >>> b = Trace([TraceEvent("relu", "step", 0, 3_000_000, 1), TraceEvent("log", "step", 3_000_000, 3_200_000, 1)])
+    >>> print(a.diff(b))
+    operation  count before  after  ms before  after  mean µs before   after  change ms   ratio
+    relu                  1      1      2.000  3.000          2000.0  3000.0     +1.000  1.500x
+    exp                   1      0      0.500  0.000           500.0     0.0     -0.500    gone
+    log                   0      1      0.000  0.200             0.0   200.0     +0.200     new
+    2.500 ms before, 3.200 ms after: +0.700 ms; 1 new, 1 gone
+    """
+
+    rows: tuple[Change, ...]
+
+    def changed(self, limit: int | None = None) -> tuple[list[str], list[list[str]], set[int]]:
+        """Return head, rows and the columns that are flush right, for a table."""
+        head = [
+            "operation",
+            "count before",
+            "after",
+            "ms before",
+            "after",
+            "mean µs before",
+            "after",
+            "change ms",
+            "ratio",
+        ]
+        rows = [
+            [
+                short(r.name), f"{r.before.count:,}", f"{r.after.count:,}", f"{r.before.total_ns / 1e6:.3f}",
+                f"{r.after.total_ns / 1e6:.3f}", f"{r.before.mean_ns / 1e3:.1f}", f"{r.after.mean_ns / 1e3:.1f}",
+                f"{r.change_ns / 1e6:+.3f}",
+                r.state if r.state != "both" else "-" if r.ratio is None else f"{r.ratio:.3f}x",
+            ]
+            for r in self.rows[:limit]
+        ]  # fmt: skip
+        return head, rows, set(range(1, len(head)))
+
+    def summary(self) -> str:
+        """Return the totals in one line."""
+        before, after = (sum(getattr(r, side).self_ns for r in self.rows) / 1e6 for side in ("before", "after"))
+        new, gone = (sum(r.state == state for r in self.rows) for state in ("new", "gone"))
+        return f"{before:.3f} ms before, {after:.3f} ms after: {after - before:+.3f} ms; {new} new, {gone} gone"
+
+    def to_json(self) -> str:
+        """Return the rows as JSON."""
+        rows = [
+            {
+                "name": clean(r.name), "state": r.state, "change_ns": r.change_ns, "ratio": r.ratio,
+                "before": total_record(r.before), "after": total_record(r.after),
+            }
+            for r in self.rows
+        ]  # fmt: skip
+        return msgspec.json.encode({"rows": rows}).decode()
+
+    def __str__(self) -> str:
+        head, rows, right = self.changed()
+        return table(head, rows, right=right) + "\n" + self.summary()
+
+    def _repr_html_(self) -> str:
+        from html import escape
+
+        return f"<pre>{escape(str(self))}</pre>"
+
+
+def diff(before: Trace, after: Trace, *, by: str = "operation", kind: str | None = None) -> TraceDiff:
+    """Compare two traces, sorted by how much the total time changed."""
+    old, new = ({t.name: t for t in totals(t, by=by, kind=kind)} for t in (before, after))
+    rows = [Change(old.get(name, Total(name)), new.get(name, Total(name))) for name in {**old, **new}]
+    return TraceDiff(tuple(sorted(rows, key=lambda r: (-abs(r.change_ns), r.name))))
+
+
+def totals(trace: Trace, *, by: str = "operation", kind: str | None = None) -> list[Total]:
+    """Return count and time by operation, device or thread, the longest self time first; spans count only if asked for by kind.
+
+    >>> from tensorlogic import Trace, TraceEvent
+    >>> t = Trace([TraceEvent("loop", "step", 0, 9, 1), TraceEvent("add", "step", 2, 6, 1)])
+    >>> [(row.name, row.total_ns, row.self_ns) for row in totals(t)]
+    [('loop', 9, 5), ('add', 4, 4)]
+    """
+    if by not in BY:
+        raise InputError(
+            f"totals are by operation, device or thread, not {by!r}", code="E704", suggestions=nearest(by, BY)
+        )
+    found: dict[str, list[int]] = {}  # count, total, self, max
+    for lane in lanes(trace):
+        thread = trace.thread_name(lane.thread)
+        for event, own in own_times(lane):
+            if event.kind != kind if kind is not None else event.kind == "span":
+                continue
+            name = event.name if by == "operation" else thread if by == "thread" else event.device or "unknown"
+            row = found.setdefault(name, [0, 0, 0, 0])
+            took = event.duration_ns
+            row[0] += 1
+            row[1] += took
+            row[2] += own
+            row[3] = max(row[3], took)
+    rows = [Total(name, *numbers) for name, numbers in found.items()]
+    return sorted(rows, key=lambda r: (-r.self_ns, -r.total_ns, r.name))
+
+
+def own_times(lane: Lane) -> Iterator[tuple[TraceEvent, int]]:
+    """Go through the events of a lane as they end, each with the nanoseconds it spent outside of those inside of it."""
+    stack: list[tuple[TraceEvent, int, int]] = []  # what is open, its time, and how much of it is spent inside
+    for event, end_ns, depth in lane.events:
+        while len(stack) > depth:
+            done, took, inside = stack.pop()
+            yield done, took - inside
+        took = end_ns - event.start_ns
+        if stack:
+            around, time, inside = stack[-1]
+            stack[-1] = around, time, inside + took
+        stack.append((event, took, 0))
+    for done, took, inside in reversed(stack):
+        yield done, took - inside
+
+
+def total_record(row: Total) -> dict[str, object]:
+    """Return a row for JSON."""
+    return {
+        "name": clean(row.name), "count": row.count, "total_ns": row.total_ns, "self_ns": row.self_ns,
+        "mean_ns": row.mean_ns, "max_ns": row.max_ns,
+    }  # fmt: skip
+
+
+def totals_cells(
+    rows: Sequence[Total], by: str = "operation", limit: int | None = None
+) -> tuple[list[str], list[list[str]], set[int]]:
+    """Return head, rows and the columns that are flush right, for a table."""
+    whole = sum(r.self_ns for r in rows) or 1
+    cells = [
+        [
+            short(r.name), f"{r.count:,}", f"{r.total_ns / 1e6:.3f}", f"{r.self_ns / 1e6:.3f}", f"{r.mean_ns / 1e3:.1f}",
+            f"{r.max_ns / 1e3:.1f}", f"{100 * r.self_ns / whole:.1f}%",
+        ]
+        for r in rows[:limit]
+    ]  # fmt: skip
+    if limit is not None and len(rows) > limit:
+        rest = rows[limit:]
+        own = sum(r.self_ns for r in rest)
+        cells.append([f"... {len(rest):,} more", f"{sum(r.count for r in rest):,}", "", f"{own / 1e6:.3f}", "", "",
+                      f"{100 * own / whole:.1f}%"])  # fmt: skip
+    return [by, "count", "total ms", "self ms", "mean µs", "max µs", "share"], cells, {1, 2, 3, 4, 5, 6}
+
+
+def totals_table(rows: Sequence[Total], by: str = "operation", limit: int | None = None) -> str:
+    """Lay totals out as plain text."""
+    head, cells, right = totals_cells(rows, by, limit)
+    return table(head, cells, right=right)
+
+
+def counts(trace: Trace) -> str:
+    """Return how much is in a trace, in words."""
+    steps, spans = trace.step_count(), len(trace.spans)
+    return f"{steps:,} step{'' if steps == 1 else 's'}, {spans:,} span{'' if spans == 1 else 's'}"
+
+
+def short(name: str) -> str:
+    """Return a name that fits in a cell of one line."""
+    line = " ".join(name.split())
+    return clean(line if len(line) <= NAME else line[: NAME - 1] + "…")

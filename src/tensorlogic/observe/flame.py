@@ -1,0 +1,251 @@
+"""Flame graphs: one SVG file that a browser zooms and searches, and that reads without scripts too."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from colorsys import hls_to_rgb
+from typing import TYPE_CHECKING, NamedTuple
+from xml.sax.saxutils import escape
+from zlib import crc32
+
+from .export import clean, lanes
+
+if TYPE_CHECKING:
+    from .trace import Trace
+
+ROW = 17  # pixels a row of frames takes
+LETTER = 6.6  # pixels a letter takes, about
+TOP, BOTTOM, SIDE = 44, 26, 10
+FRAMES = 20_000  # frames in one picture, at most
+NARROW = 0.3  # pixels below which frames are drawn together
+_UNFIT = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ufffe\uffff]")  # what XML cannot hold, or shows as nothing
+
+
+class _Node:
+    """One frame: how long, how often, and what it called."""
+
+    __slots__ = ("calls", "count", "name", "weight")
+
+    def __init__(self, name: str) -> None:
+        self.name, self.weight, self.count = name, 0, 0
+        self.calls: dict[str, _Node] = {}
+
+    def call(self, name: str) -> _Node:
+        node = self.calls.get(name)
+        if node is None:
+            node = self.calls[name] = _Node(name)
+        return node
+
+
+class _Box(NamedTuple):
+    """One frame in the picture; x and width are shares of the whole."""
+
+    x: float
+    width: float
+    depth: int
+    name: str
+    says: str
+    merged: bool = False
+
+
+def flame_svg(
+    trace: Trace, *, title: str = "Flame graph", width: int = 1200, script: bool = True, most: int = FRAMES
+) -> str:
+    """Return a flame graph of a trace: a thread is the lowest frame, widths are time, calls stand on their callers.
+
+    Click a frame to zoom, the title to see all again; search by name and see the share of time that matches. Of more than
+    ``most`` frames the narrowest are drawn together.
+
+    >>> from tensorlogic import Trace, TraceEvent
+    >>> flame_svg(Trace([TraceEvent("relu", "step", 0, 5, 1)]))[:38]
+    '<?xml version="1.0" encoding="UTF-8"?>'
+    """
+    root = _Node("all")
+    for lane in lanes(trace):
+        base = root.call(lane.name)
+        path: list[_Node] = []
+        for event, end_ns, depth in lane.events:
+            del path[depth:]
+            node = (path[-1] if path else base).call(event.name)
+            node.weight += end_ns - event.start_ns
+            node.count += 1
+            if not path:
+                base.weight += end_ns - event.start_ns
+                base.count += 1
+            path.append(node)
+    root.weight = sum(n.weight for n in root.calls.values())
+    root.count = sum(n.count for n in root.calls.values())
+    return _svg(root, "ns", title, width, script, most)
+
+
+def stacks_svg(
+    stacks: Mapping[tuple[str, ...], int], *, title: str = "Flame graph", width: int = 1200, script: bool = True
+) -> str:
+    """Return a flame graph of collapsed stacks, whatever their weights count.
+
+    >>> from xml.etree import ElementTree
+    >>> ElementTree.fromstring(stacks_svg({("main", "load"): 3, ("main",): 1})).get("width")
+    '1200'
+    """
+    root = _Node("all")
+    for frames, weight in stacks.items():
+        node = root
+        for frame in (None, *frames):
+            node = node if frame is None else node.call(frame)
+            node.weight += weight
+            node.count += 1
+    return _svg(root, "", title, width, script, FRAMES)
+
+
+def _boxes(root: _Node, unit: str, narrow: float) -> list[_Box]:
+    """Lay frames out, callers below; those narrower than a share of the whole are drawn together."""
+    made: list[_Box] = []
+    whole = root.weight or 1
+    open: list[tuple[_Node, float, int]] = [(root, 0.0, 0)]
+    while open:
+        node, x, depth = open.pop()
+        share = node.weight / whole
+        made.append(_Box(x, share, depth, node.name, _says(node.name, node.weight, node.count, whole, unit)))
+        small: list[_Node] = []
+        for called in sorted(node.calls.values(), key=lambda n: n.name):
+            if called.weight / whole < narrow:
+                small.append(called)
+                continue
+            open.append((called, x, depth + 1))
+            x += called.weight / whole
+        rest, count = sum(n.weight for n in small), sum(n.count for n in small)
+        if rest / whole >= narrow:
+            name = f"{len(small):,} small frames"
+            made.append(_Box(x, rest / whole, depth + 1, name, _says(name, rest, count, whole, unit), merged=True))
+    return made
+
+
+def _says(name: str, weight: int, count: int, whole: int, unit: str) -> str:
+    took = (
+        f"{weight:,}" if unit != "ns" else f"{weight / 1e6:,.3f} ms" if weight >= 10**5 else f"{weight / 1e3:,.3f} µs"
+    )
+    return f"{name} ({took}, {100 * weight / whole:.2f}%, {count:,}x)"
+
+
+def _svg(root: _Node, unit: str, title: str, width: int, script: bool, most: int) -> str:
+    inner = max(1, width - 2 * SIDE)
+    narrow = NARROW / inner
+    boxes = _boxes(root, unit, narrow)
+    while len(boxes) > most:
+        narrow *= 2
+        boxes = _boxes(root, unit, narrow)
+    rows = max(b.depth for b in boxes) + 1
+    height = TOP + rows * ROW + BOTTOM
+    parts = [
+        f'<?xml version="1.0" encoding="UTF-8"?>\n<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" '
+        f'viewBox="0 0 {width} {height}" font-family="monospace" font-size="11">',
+        "<style>.f{cursor:pointer}.f:hover rect{stroke:#000}.b{cursor:pointer;fill:#06c}</style>" if script else "",
+        f'<rect width="{width}" height="{height}" fill="#fff"/>',
+        f'<text id="title" x="{width / 2:g}" y="20" text-anchor="middle" font-size="14">{_xml(title)}</text>',
+    ]
+    if script:
+        parts += [
+            f'<text id="reset" class="b" x="{SIDE}" y="20" display="none">show all</text>',
+            f'<text id="search" class="b" x="{width - SIDE}" y="20" text-anchor="end">search</text>',
+            f'<text id="matched" x="{width - SIDE}" y="{height - 9}" text-anchor="end"> </text>',
+        ]
+    if not root.count:
+        parts.append(
+            f'<text x="{width / 2:g}" y="{TOP + 8}" text-anchor="middle">there is nothing in this trace</text>'
+        )
+    parts.append(f'<text id="details" x="{SIDE}" y="{height - 9}"> </text>')
+    parts.append(f'<g id="frames" data-side="{SIDE}" data-inner="{inner}">')
+    parts += (_frame(b, inner, rows) for b in (boxes if root.count else ()))
+    parts.append("</g>")
+    if script:
+        parts.append(f"<script><![CDATA[{SCRIPT}]]></script>")
+    parts.append("</svg>")
+    return "\n".join(p for p in parts if p) + "\n"
+
+
+def _frame(box: _Box, inner: int, rows: int) -> str:
+    x, wide, y = SIDE + box.x * inner, box.width * inner, TOP + (rows - 1 - box.depth) * ROW
+    letters = int((wide - 4) / LETTER)
+    name = _plain(box.name)
+    label = "" if letters < 2 else name if len(name) <= letters else name[: letters - 1] + "…"
+    fill = "#ddd" if box.merged or not box.depth else _colour(box.name)
+    return (
+        f'<g class="f" data-x="{box.x:.9g}" data-w="{box.width:.9g}" data-d="{box.depth}" data-n="{_xml(box.name, quoted=True)}">'
+        f"<title>{_xml(box.says)}</title>"
+        f'<rect x="{x:.2f}" y="{y}" width="{max(wide, 0.1):.2f}" height="{ROW - 1}" fill="{fill}" rx="1"/>'
+        f'<text x="{x + 3:.2f}" y="{y + 12}">{escape(label)}</text></g>'
+    )
+
+
+def _colour(name: str) -> str:
+    """Return a warm colour that a name always has."""
+    spot = crc32(clean(name).encode())
+    rgb = hls_to_rgb(spot % 55 / 360, 0.66 + spot // 55 % 14 / 100, 0.6 + spot // 770 % 25 / 100)
+    return "#" + "".join(f"{round(255 * c):02x}" for c in rgb)
+
+
+def _plain(text: str) -> str:
+    """Return text that XML can hold, in one line."""
+    return _UNFIT.sub("\ufffd", clean(text).replace("\n", " ").replace("\t", " "))
+
+
+def _xml(text: str, *, quoted: bool = False) -> str:
+    return escape(_plain(text), {'"': "&quot;"} if quoted else {})
+
+
+# small and plain on purpose: shares of the whole stand in the attributes, everything else follows from them
+SCRIPT = """
+"use strict";
+(function () {
+  var own = document.currentScript, svg = own ? own.parentNode : document.documentElement;
+  var find = function (id) { return svg.querySelector("#" + id); };
+  var frames = Array.prototype.slice.call(svg.querySelectorAll(".f")), box = find("frames");
+  var side = +box.getAttribute("data-side"), inner = +box.getAttribute("data-inner");
+  var get = function (f, key) { return f.getAttribute("data-" + key); };
+  var whole = {x: 0, w: 1, d: 0};
+  function show(to) {
+    frames.forEach(function (f) {
+      var x = (+get(f, "x") - to.x) / to.w, w = +get(f, "w") / to.w, e = 1e-7;
+      var below = +get(f, "d") < to.d, hidden = x + w <= e || x >= 1 - e;
+      if (below && !hidden) { x = 0; w = 1; }
+      f.setAttribute("display", hidden ? "none" : "inline");
+      if (hidden) { return; }
+      var rect = f.querySelector("rect"), text = f.querySelector("text"), name = get(f, "n");
+      var letters = Math.floor((w * inner - 4) / 6.6);
+      rect.setAttribute("x", side + x * inner);
+      rect.setAttribute("width", Math.max(w * inner, 0.1));
+      rect.setAttribute("opacity", below ? 0.5 : 1);
+      text.setAttribute("x", side + x * inner + 3);
+      text.textContent = letters < 2 ? "" : name.length <= letters ? name : name.slice(0, letters - 1) + "\\u2026";
+    });
+    find("reset").setAttribute("display", to === whole ? "none" : "inline");
+  }
+  function search(term) {
+    var hits = [], share = 0, end = -1, wanted;
+    try { wanted = new RegExp(term, "i"); } catch (e) { find("matched").textContent = "not a pattern: " + term; return; }
+    frames.forEach(function (f) {
+      var rect = f.querySelector("rect"), hit = term !== "" && wanted.test(get(f, "n"));
+      if (!rect.hasAttribute("data-fill")) { rect.setAttribute("data-fill", rect.getAttribute("fill")); }
+      rect.setAttribute("fill", hit ? "#e6f" : rect.getAttribute("data-fill"));
+      if (hit) { hits.push([+get(f, "x"), +get(f, "w")]); }
+    });
+    hits.sort(function (a, b) { return a[0] - b[0] || b[1] - a[1]; });
+    hits.forEach(function (h) {
+      if (h[0] >= end - 1e-9) { share += h[1]; end = h[0] + h[1]; }
+    });
+    find("matched").textContent = term === "" ? " " : "matched " + (100 * share).toFixed(2) + "%";
+  }
+  frames.forEach(function (f) {
+    f.addEventListener("click", function () { show({x: +get(f, "x"), w: +get(f, "w") || 1, d: +get(f, "d")}); });
+    f.addEventListener("mouseover", function () { find("details").textContent = f.querySelector("title").textContent; });
+    f.addEventListener("mouseout", function () { find("details").textContent = " "; });
+  });
+  find("reset").addEventListener("click", function () { show(whole); });
+  find("title").addEventListener("click", function () { show(whole); });
+  find("search").addEventListener("click", function () {
+    var term = window.prompt("Search (a regular expression):", "");
+    if (term !== null) { search(term); }
+  });
+})();
+"""

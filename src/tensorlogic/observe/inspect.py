@@ -1,0 +1,311 @@
+"""Looking into tensors: statistics of what a run makes, and where the first bad value came from."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+from ..diagnostics import SourceLocation
+from ..errors import InputError
+from ..events import Hook, RunRecord, StepEvent
+from ..ir import ops
+from ..ir.types import TensorShape, TensorType
+from ..plan.build import ExecutionPlan, Step, describe
+from ..tables import table
+from .tensorstats import TensorStats, bad_text, is_bad, short
+
+NEAREST = 50  # operations of a path that are kept, those closest to the bad tensor
+PROBLEMS = 100  # first problems that are kept, one a run
+
+
+class PathStep(NamedTuple):
+    """One operation on the way to a bad tensor."""
+
+    node: int
+    operation: str
+    operands: str
+    result: str
+    spread: str  # the range of its values, where it was looked at
+    location: SourceLocation | None
+    inside: str = ""  # the body and round it ran in
+
+
+class Problem(NamedTuple):
+    """The first bad tensor of a run: its statistics, how it came to be, and the operations that led to it.
+
+    >>> print(Problem(TensorStats(4, [2], "f64").with_statistics(0, 1, 0.5, 0.5, 1, 0), "recorded by hand"))
+    %4 has 1 NaN of 2: recorded by hand
+    """
+
+    stats: TensorStats
+    origin: str
+    path: tuple[PathStep, ...] = ()
+    omitted: int = 0  # earlier operations that the path leaves out
+
+    def __str__(self) -> str:
+        name = self.stats.name or (f"%{self.stats.tensor_id}" if isinstance(self.stats.tensor_id, int) else self.stats.tensor_id)  # fmt: skip
+        lines = [f"{name} has {bad_text(self.stats)}: {self.origin}"]
+        if self.path:
+            lines.append(
+                "the path to it" + (f" ({self.omitted:,} earlier operations left out):" if self.omitted else ":")
+            )
+            rows = [
+                [f"{s.inside}%{s.node}", s.operation, s.operands, s.result, s.spread, "" if s.location is None else str(s.location)]
+                for s in self.path
+            ]  # fmt: skip
+            shown = table(["node", "operation", "reads", "result", "values", "source"], rows)
+            lines += [f"  {line}" for line in shown.splitlines()]
+        return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        from html import escape
+
+        return f"<pre>{escape(str(self))}</pre>"
+
+
+class _Frame:
+    """A run, or a round of a body, that is under way on one thread."""
+
+    def __init__(self, plan: ExecutionPlan, around: _Frame | None, step: int | None) -> None:
+        self.plan, self.around, self.step = plan, around, step  # step: whose body it is, in the plan around
+        self.names = plan.slot_names()
+        self.spread: dict[int, str] = {}  # slots that were looked at
+        self.rounds: dict[int, int] = {}  # bodies, and how often they ran
+        self.round = 0
+        self.found = False  # the first problem of the run; kept by the outermost frame
+
+    def outermost(self) -> _Frame:
+        return self if self.around is None else self.around.outermost()
+
+    def inside(self) -> str:
+        """Return the body and round this is, in a few words; nothing for a run itself."""
+        if self.around is None or self.step is None:
+            return ""
+        step = self.around.plan.steps[self.step]
+        return f"{self.around.inside()}body of %{step.node}, round {self.round}: "
+
+
+class TensorInspector(Hook):
+    """Keeps statistics of the tensors it watches, and finds the first bad one of each run. It is off until enabled.
+
+    Without a call of :meth:`watch` it looks at every tensor. Watching narrows what statistics are kept, not the search
+    for bad values. ``nan_only=True`` takes infinities for granted, as masks and shortest paths do.
+
+    >>> import tensorlogic as tl
+    >>> b = tl.GraphBuilder()
+    >>> x = b.input("x", (3,))
+    >>> inspector = TensorInspector()
+    >>> inspector.enable()
+    >>> executor = tl.Executor(context=tl.ExecutionContext([inspector]))
+    >>> out = executor.execute(b.build(y=b.log(b.relu(x)) * 0.5), {"x": [1.0, -2.0, 3.0]})
+    >>> problem = inspector.first_problem()
+    >>> problem.stats.operation, problem.origin
+    ('log', 'made by log from finite operands')
+    >>> [step.operation for step in problem.path]
+    ['relu', 'log']
+    """
+
+    def __init__(self, *, nan_only: bool = False, keep: int = 10_000) -> None:
+        self.enabled = False
+        self.nan_only = nan_only
+        self._watched: frozenset[int | str] = frozenset()  # replaced, never changed in place
+        self._seen: set[int | str] = set()
+        self._stats: deque[TensorStats] = deque(maxlen=keep)
+        self._problems: list[Problem] = []
+        self._lock = threading.Lock()
+        self._local = threading.local()
+
+    def enable(self) -> None:
+        """Look from now on."""
+        self.enabled = True
+
+    def disable(self) -> None:
+        """Look no more; what is known stays."""
+        self.enabled = False
+
+    def watch(self, tensor_id: int | str) -> None:
+        """Keep statistics of a tensor: a node number as ``print(plan)`` shows it, or the name of an input or output."""
+        if not isinstance(tensor_id, int | str) or isinstance(tensor_id, bool):
+            raise InputError(f"a tensor is watched by its node number or its name, got {tensor_id!r}", code="E712",
+                             suggestions=['write watch(3) or watch("y")'])  # fmt: skip
+        with self._lock:
+            self._watched |= {tensor_id}
+
+    def unwatch(self, tensor_id: int | str) -> None:
+        """Stop keeping statistics of a tensor; with none left, all are looked at again."""
+        with self._lock:
+            self._watched -= {tensor_id}
+
+    def record_stats(self, stats: TensorStats) -> None:
+        """Keep statistics that were made by hand."""
+        if not self.enabled:
+            return
+        with self._lock:
+            self._stats.append(stats)
+            if stats.has_problem(nan_only=self.nan_only) and len(self._problems) < PROBLEMS:
+                self._problems.append(Problem(stats, "recorded by hand"))
+
+    def stats(self, tensor_id: int | str | None = None) -> list[TensorStats]:
+        """Return the statistics kept, in order: all, or those of one tensor by number or name."""
+        with self._lock:
+            return [s for s in self._stats if tensor_id is None or tensor_id in (s.tensor_id, s.name)]
+
+    def find_problematic_tensors(self) -> list[TensorStats]:
+        """Return the statistics of tensors with NaN or infinite values, in order."""
+        with self._lock:
+            found = [s for s in self._stats if s.has_problem(nan_only=self.nan_only)]
+            kept = {id(s) for s in found}
+            return found + [p.stats for p in self._problems if id(p.stats) not in kept]
+
+    def first_problem(self) -> Problem | None:
+        """Return the first bad tensor, with the path that made it; None where all is well."""
+        with self._lock:
+            return self._problems[0] if self._problems else None
+
+    def problems(self) -> list[Problem]:
+        """Return the first bad tensor of each run that had one."""
+        with self._lock:
+            return list(self._problems)
+
+    def clear(self) -> None:
+        """Forget statistics and problems; what is watched stays."""
+        with self._lock:
+            self._stats.clear()
+            self._problems.clear()
+            self._seen.clear()
+
+    def on_start(self, plan: ExecutionPlan, inputs: Sequence[Any], *, body: bool) -> None:
+        """Look at the inputs of a run; in a body they are results that were looked at already."""
+        if not self.enabled:
+            return
+        stack: list[_Frame] = self._local.__dict__.setdefault("frames", [])
+        around = stack[-1] if body and stack else None
+        step = None
+        if around is not None:
+            places = (n for n, s in enumerate(around.plan.steps) if any(b is plan for b in s.bodies))
+            step = next(places, None)
+        frame = _Frame(plan, around, step)
+        if around is not None:
+            frame.round = around.rounds[id(plan)] = around.rounds.get(id(plan), 0) + 1
+        stack.append(frame)
+        if not body:
+            for (name, slot, _), value in zip(plan.inputs, inputs, strict=True):
+                self._look(frame, slot, plan.graph.inputs[name], value, None)
+
+    def on_step(self, plan: ExecutionPlan, event: StepEvent, values: tuple[Any, ...]) -> None:
+        """Look at the results of a step."""
+        frame = self._frame(plan)
+        if frame is None or not self.enabled:
+            return
+        step = plan.steps[event.step]
+        for slot, value in zip(step.writes, values, strict=True):
+            self._look(frame, slot, step.node, value, step)
+
+    def on_run(self, record: RunRecord) -> None:
+        """Leave a run."""
+        if self._frame(record.plan) is not None:
+            self._local.frames.pop()
+
+    def _frame(self, plan: ExecutionPlan) -> _Frame | None:
+        """Return where this thread is in a plan; rounds that another hook's error left open are dropped."""
+        stack: list[_Frame] = self._local.__dict__.get("frames", [])
+        if not any(f.plan is plan for f in stack):
+            return None
+        while stack[-1].plan is not plan:
+            stack.pop()
+        return stack[-1]
+
+    def _look(self, frame: _Frame, slot: int, node: int, value: Any, step: Step | None) -> None:
+        keys: set[int | str] = {node, frame.names[slot], *(name for name, out, _ in frame.plan.outputs if out == slot)}
+        watched = not self._watched or not keys.isdisjoint(self._watched)
+        first = not frame.outermost().found
+        bad = first and is_bad(value, nan_only=self.nan_only)
+        if not watched and not bad:
+            return
+        stats = TensorStats.of(node, value)
+        stats.name = frame.inside() + frame.names[slot]
+        stats.operation = "input" if step is None else describe(step.op)
+        if stats.min is not None and stats.max is not None:
+            frame.spread[slot] = f"{short(stats.min)} .. {short(stats.max)}"
+        if stats.has_problem():
+            frame.spread[slot] = (frame.spread.get(slot, "") + f" and {bad_text(stats)}").removeprefix(" and ")
+        with self._lock:
+            if watched:
+                self._stats.append(stats)
+                self._seen |= keys & self._watched
+            if bad:
+                frame.outermost().found = True
+                if len(self._problems) < PROBLEMS:
+                    self._problems.append(_problem(frame, stats, step, self.nan_only))
+
+    def __str__(self) -> str:
+        latest = list({s.name or s.tensor_id: s for s in self.stats()}.values())
+        rows = [[s.name or str(s.tensor_id), s.operation, f"{s.dtype}[{', '.join(map(str, s.shape))}]", *_cells(s)] for s in latest[-60:]]  # fmt: skip
+        head = ["tensor", "operation", "type", "min", "max", "mean", "std", "bad", "histogram"]
+        lines = [table(head, rows, right={3, 4, 5, 6})] if rows else ["no tensor was looked at"]
+        if len(latest) > 60:
+            lines.insert(0, f"the last 60 of {len(latest):,} tensors:")
+        with self._lock:
+            unseen = sorted(map(str, self._watched - self._seen))
+        if unseen:
+            lines.append(f"watched, but never met: {', '.join(unseen)}")
+        return "\n".join(lines)
+
+
+def _cells(s: TensorStats) -> Iterable[str]:
+    bad = bad_text(s) if s.has_problem() else ""
+    if s.min is None or s.max is None or s.mean is None or s.std is None:
+        return "", "", "", "", bad, ""
+    return short(s.min), short(s.max), f"{s.mean:.6g}", f"{s.std:.6g}", bad, str(s.histogram or "")
+
+
+def _problem(frame: _Frame, stats: TensorStats, step: Step | None, nan_only: bool) -> Problem:
+    """Tell how the first bad tensor of a run came to be; everything that was made before it is sound."""
+    if step is None:
+        return Problem(stats, f"it came in as the input {stats.name!r}")
+    constants = {slot: op for slot, op in frame.plan.constants if slot in step.reads}
+    held = frame.plan.graph.constants
+    already = [
+        frame.names[slot] for slot, op in constants.items()
+        if is_bad(op.value if isinstance(op, ops.Literal) else held[op.digest] if isinstance(op, ops.Constant) else 0, nan_only=nan_only)
+    ]  # fmt: skip
+    origin = f"made by {describe(step.op)} from "
+    origin += f"the constant {already[0]}, which is bad already" if already else "finite operands"
+    where = frame.inside()
+    if where:
+        origin += f", in the {where.removesuffix(': ')}"
+    path: list[PathStep] = []
+    omitted = 0
+    at: _Frame | None = frame
+    last: Step | None = step
+    while at is not None and last is not None:
+        steps, left_out = _ancestors(at.plan, last)
+        path[:0] = [_path_step(at, s) for s in steps]
+        omitted += left_out
+        last = at.around.plan.steps[at.step] if at.around is not None and at.step is not None else None
+        at = at.around
+    left_out = max(0, len(path) - NEAREST)
+    return Problem(stats, origin, tuple(path[left_out:]), omitted + left_out)
+
+
+def _ancestors(plan: ExecutionPlan, last: Step) -> tuple[list[Step], int]:
+    """Return the steps that led to one, it included, in order: the nearest, and how many are left out."""
+    maker = {slot: n for n, s in enumerate(plan.steps) for slot in s.writes}
+    found = [maker[last.writes[0]]]
+    known = set(found)
+    for n in found:  # grows while it is read: nearest first
+        for slot in plan.steps[n].reads:
+            made = maker.get(slot)
+            if made is not None and made not in known:
+                known.add(made)
+                found.append(made)
+    return [plan.steps[n] for n in sorted(found[:NEAREST])], max(0, len(found) - NEAREST)
+
+
+def _path_step(frame: _Frame, step: Step) -> PathStep:
+    operands = " ".join(frame.names.get(s, "?") for s in step.reads)
+    result = ", ".join(str(TensorType(TensorShape(t.shape or ()), t.dtype)) for t in step.types)
+    spread = ", ".join(frame.spread[s] for s in step.writes if s in frame.spread)
+    return PathStep(step.node, describe(step.op), operands, result, spread, step.location, frame.inside())

@@ -1,0 +1,171 @@
+"""The prompt at a breakpoint: a few commands in the manner of pdb."""
+
+from __future__ import annotations
+
+import cmd
+import sys
+from typing import IO, TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..errors import TensorLogicError
+from ..plan.build import describe
+from .breakpoints import stopped
+from .tensorstats import TensorStats
+
+if TYPE_CHECKING:
+    from .breakpoints import BreakpointHit, BreakpointManager
+
+AROUND = 5  # steps that `list` shows before and after the current one
+SHORT = {"c": "continue", "n": "next", "s": "next", "w": "where", "p": "print", "l": "list", "b": "break", "d": "delete",
+         "q": "quit", "h": "help", "exit": "quit", "EOF": "quit"}  # fmt: skip
+
+
+def ask(
+    manager: BreakpointManager, hit: BreakpointHit, stdin: IO[str] | None = None, stdout: IO[str] | None = None
+) -> None:
+    """Ask what to do at a breakpoint until the run goes on; ``quit`` raises an :class:`ExecutionError`."""
+    prompt = _Prompt(manager, hit, stdin, stdout)
+    prompt.cmdloop()
+    if prompt.quits:
+        raise stopped(hit)
+
+
+class _Prompt(cmd.Cmd):
+    prompt = "(tl) "
+
+    def __init__(
+        self, manager: BreakpointManager, hit: BreakpointHit, stdin: IO[str] | None, stdout: IO[str] | None
+    ) -> None:
+        super().__init__(stdin=stdin, stdout=stdout)
+        self.use_rawinput = stdin is None and (stdout is None or stdout is sys.stdout)
+        self.manager, self.hit, self.quits = manager, hit, False
+        self.intro = str(hit)
+
+    def _say(self, text: object) -> None:
+        self.stdout.write(f"{text}\n")
+
+    def precmd(self, line: str) -> str:
+        """Spell short commands out."""
+        word, _, rest = line.strip().partition(" ")
+        return f"{SHORT.get(word, word)} {SHORT.get(rest, rest) if word in ('h', 'help') else rest}".rstrip()
+
+    def emptyline(self) -> bool:
+        """Do nothing; pdb's repeat of the last command surprises."""
+        return False
+
+    def default(self, line: str) -> None:
+        """Say that a command is not known."""
+        self._say(f"there is no command {line.split()[0]!r}; type help")
+
+    def do_help(self, arg: str) -> None:
+        """Say what the commands do: help, h."""
+        for name in sorted(n for n in self.get_names() if n.startswith("do_")):
+            if arg.strip() in ("", name.removeprefix("do_")):
+                self._say(f"{name.removeprefix('do_'):10}{getattr(self, name).__doc__}")
+
+    def do_continue(self, _: str) -> bool:
+        """Run to the next breakpoint: continue, c."""
+        self.manager.continue_execution()
+        return True
+
+    def do_next(self, _: str) -> bool:
+        """Run one step and stop again: next, n."""
+        self.manager.step()
+        return True
+
+    def do_quit(self, _: str) -> bool:
+        """Give the run up with an error: quit, q."""
+        self.quits = True
+        return True
+
+    def do_where(self, _: str) -> None:
+        """Show the step, the line it came from, and what it read and made: where, w."""
+        self._say(self.hit)
+        step, plan = self.hit.step, self.hit.plan
+        if step is None or plan is None:
+            return
+        names = plan.slot_names()
+        for slot, t in (*zip(step.reads, step.arg_types, strict=True), *zip(step.writes, step.types, strict=True)):
+            self._say(f"  {'reads' if slot in step.reads else 'makes'} {names.get(slot, '?')}: {t}")
+
+    def do_print(self, line: str) -> None:
+        """Show the step's results, all or at an index: print, p, print 0,1:3."""
+        try:
+            index = parse_index(line)
+            for value in self.hit.values:
+                with np.printoptions(threshold=200, edgeitems=3, linewidth=100):
+                    self._say(np.asarray(value)[index])
+        except (ValueError, IndexError) as error:
+            self._say(f"cannot show that: {error}")
+
+    def do_stats(self, _: str) -> None:
+        """Show range, mean, deviation and bad values of the step's results: stats."""
+        for n, value in enumerate(self.hit.values):
+            name = f"%{self.hit.node_id}" + (f".{n}" if len(self.hit.values) > 1 else "")
+            self._say(TensorStats.of(name, value))
+
+    def do_list(self, _: str) -> None:
+        """Show the steps of the plan around this one: list, l."""
+        if self.hit.plan is None:
+            self._say("there is no plan here")
+            return
+        steps, at = self.hit.plan.steps, self.hit.number
+        for n in range(max(0, at - AROUND), min(len(steps), at + AROUND + 1)):
+            mark = "->" if n == at else "  "
+            types = ", ".join(map(str, steps[n].types))
+            self._say(f"{mark} {n:3}  %{steps[n].node} = {describe(steps[n].op)}  {types}")
+
+    def do_break(self, line: str) -> None:
+        """Show the breakpoints, or add one: break, b, break 3, break relu, break nan, break time 5000 (µs)."""
+        word = line.strip()
+        if not word:
+            shown = [f"{p}, hits: {p.hits}" for p in self.manager.breakpoints()]
+            self._say("\n".join(shown) or "there are no breakpoints")
+            return
+        if word.removeprefix("%").isdecimal():
+            point = self.manager.add_node_breakpoint(int(word.removeprefix("%")))
+        elif word == "nan":
+            point = self.manager.add_numerical_issue_breakpoint()
+        elif word.startswith("time "):
+            try:
+                point = self.manager.add_time_threshold_breakpoint(float(word.removeprefix("time ")))
+            except ValueError:
+                self._say("a time is a number of microseconds: break time 5000")
+                return
+        else:
+            point = self.manager.add_operation_breakpoint(word)
+        self._say(point)
+
+    def do_delete(self, line: str) -> None:
+        """Take a breakpoint away: delete 1, d 1."""
+        if not line.strip().isdecimal():
+            self._say("which one? delete NUMBER; 'break' shows them")
+            return
+        try:
+            self.manager.remove(int(line))
+        except TensorLogicError as error:
+            self._say(error.diagnostic.message)
+
+
+def parse_index(text: str) -> Any:
+    """Read an index such as ``0,1:3`` or ``...,-1``; nothing is everything.
+
+    >>> parse_index("[0, 1:3]"), parse_index("")
+    ((0, slice(1, 3, None)), Ellipsis)
+    """
+    inner = text.strip().removeprefix("[").removesuffix("]").strip()
+    if not inner:
+        return ...
+    parts: list[Any] = []
+    for part in inner.split(","):
+        bounds = part.strip().split(":")
+        if part.strip() == "...":
+            parts.append(...)
+        elif len(bounds) == 1:
+            parts.append(int(part))
+        elif len(bounds) <= 3:
+            parts.append(slice(*(int(b) if b.strip() else None for b in bounds)))
+        else:
+            raise ValueError(f"{part!r} is no index")
+    return tuple(parts)

@@ -1,0 +1,120 @@
+"""Timelines: when every step and span of a trace ran."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from ..errors import InputError
+from ..events import Hook, RunRecord
+from ..tables import table
+from .export import lanes
+from .profile import ProfileData
+from .trace import Trace
+
+BAR = 40  # characters that a timeline is wide
+
+
+class TimelineEntry(NamedTuple):
+    """One step or span of a timeline, in milliseconds from its beginning.
+
+    >>> TimelineEntry("relu", 0.5, 0.25, "step", 0).duration_ms
+    0.25
+    """
+
+    name: str
+    start_ms: float
+    duration_ms: float
+    kind: str  # "step" or "span"
+    thread: int
+
+
+class TimelineProfiler:
+    """When everything ran, thread by thread; fed by a :class:`ProfilerHook`, printed as bars.
+
+    >>> import tensorlogic as tl
+    >>> profiler = TimelineProfiler()
+    >>> context = tl.ExecutionContext([ProfilerHook(profiler)])
+    >>> b = tl.GraphBuilder()
+    >>> graph = b.build(y=b.relu(b.input("x", ("n",))))
+    >>> out = tl.Executor(context=context).execute(graph, {"x": [1.0, -1.0]})
+    >>> [entry.name for entry in profiler.entries() if entry.kind == "step"]
+    ['relu']
+    """
+
+    def __init__(self, trace: Trace | None = None) -> None:
+        self._trace = Trace() if trace is None else trace
+
+    def to_trace(self) -> Trace:
+        """Return the trace that the timeline is drawn from; it exports to the viewers people use."""
+        return self._trace
+
+    def entries(self) -> list[TimelineEntry]:
+        """Return the steps and spans by their start, what encloses before what it encloses."""
+        events = self._trace.events()
+        begin = events[0].start_ns if events else 0
+        return [
+            TimelineEntry(e.name, (e.start_ns - begin) / 1e6, e.duration_ns / 1e6, e.kind, e.thread) for e in events
+        ]
+
+    def profile(self) -> ProfileData:
+        """Return what the operations of the timeline cost."""
+        return ProfileData.from_trace(self._trace)
+
+    def text(self, limit: int = 60) -> str:
+        """Return the timeline as bars, the first ``limit`` of each thread."""
+        tracks = list(lanes(self._trace))
+        if not tracks:
+            return "no steps were profiled"
+        begin = min(track.events[0].event.start_ns for track in tracks)
+        length = max(e.end_ns for track in tracks for e in track.events) - begin or 1
+        threads = len({track.thread for track in tracks})
+        lines = [f"{threads} thread{'' if threads == 1 else 's'}, {length / 1e6:,.3f} ms"]
+        for number, track in enumerate(tracks):
+            rows = []
+            for event, end, depth in track.events[: max(0, limit)]:
+                start = event.start_ns - begin
+                left = min(BAR - 1, start * BAR // length)
+                wide = max(1, (end - begin) * BAR // length - left)
+                bar = " " * left + "█" * wide + " " * (BAR - left - wide)
+                took = (end - event.start_ns) / 1e6
+                rows.append([f"{start / 1e6:,.3f}", f"{took:,.3f}", f"|{bar}|", "  " * depth + event.name])
+            lines.append(table(["start ms", "ms", f"thread {number}", "name"], rows, right={0, 1}))
+            if len(track.events) > limit:
+                lines.append(f"... {len(track.events) - max(0, limit):,} more")
+        return "\n".join(lines)
+
+    def __len__(self) -> int:
+        return len(self._trace)
+
+    def __str__(self) -> str:
+        return self.text()
+
+    def __repr__(self) -> str:
+        return f"<TimelineProfiler {len(self):,} entries>"
+
+    def _repr_html_(self) -> str:
+        from html import escape
+
+        return f"<pre>{escape(str(self))}</pre>"
+
+
+class ProfilerHook(Hook):
+    """The hook that feeds a timeline; attach it to the context of one or several executors.
+
+    >>> ProfilerHook(TimelineProfiler()).profiler
+    <TimelineProfiler 0 entries>
+    """
+
+    def __init__(self, profiler: TimelineProfiler) -> None:
+        if not isinstance(profiler, TimelineProfiler):
+            raise InputError(f"a TimelineProfiler is expected, got {profiler!r}", code="E301",
+                             suggestions=["write ProfilerHook(TimelineProfiler())"])  # fmt: skip
+        self.profiler = profiler
+
+    def on_run(self, record: RunRecord) -> None:
+        """Keep the steps of a run."""
+        self.profiler.to_trace().on_run(record)
+
+    def on_span(self, name: str, start_ns: int, end_ns: int, thread: int) -> None:
+        """Keep a span."""
+        self.profiler.to_trace().on_span(name, start_ns, end_ns, thread)

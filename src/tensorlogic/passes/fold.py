@@ -1,0 +1,88 @@
+"""Constant folding: what depends on constants alone is computed once, when the graph is prepared."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from ..ir import ops
+from ..ir.graph import Cond, EinsumGraph, Fixpoint, Node, Scan, constant_op, extract, frozen_copy
+from ..ir.types import ITEMSIZE
+from .dead import drop_dead
+
+Evaluate = Callable[[EinsumGraph], Sequence[Any]]
+LARGEST = 64 << 20  # bytes; a larger result is not worth keeping
+GROWTH = 4  # a result this many times larger than what it is made of is made anew in each run
+SMALL = 1 << 16  # bytes that are kept in any case
+
+
+def fold_constants(graph: EinsumGraph, evaluate: Evaluate) -> EinsumGraph:
+    """Replace what needs no input by its value; ``evaluate`` runs a graph without inputs.
+
+    >>> import numpy as np
+    >>> from tensorlogic import Executor, GraphBuilder
+    >>> b = GraphBuilder()
+    >>> w = b.constant(np.eye(2)) * 3.0
+    >>> folded = fold_constants(b.build(y=b.input("x", (2, 2)) @ w), Executor().execute)
+    >>> [node.op.name for node in folded.nodes]
+    ['constant', 'input', 'einsum']
+    """
+    types = graph.inference.types
+    fixed = bytearray(len(graph.nodes))
+    for i, node in enumerate(graph.nodes):
+        match node.op:
+            case ops.Constant() | ops.Literal():
+                fixed[i] = 1
+            case ops.Input() | Fixpoint() | Scan() | Cond() | ops.Item():
+                continue
+            case _:
+                t = types[i][0]
+                if t.shape is None or t.dtype in (None, "bfloat16") or t.weak or not t.shape.is_static:
+                    continue
+                if (node.args or isinstance(node.op, ops.Iota)) and all(fixed[a] for a in node.args):
+                    fixed[i] = _bytes(graph, i) <= LARGEST
+    wanted = set()
+    kept = [i for _, i in graph.outputs]
+    for i, node in enumerate(graph.nodes):
+        if not fixed[i]:
+            kept += node.args
+    for i in kept:
+        if fixed[i] and not isinstance(graph.nodes[i].op, ops.Constant | ops.Literal) and _worth(graph, i):
+            wanted.add(i)
+    if not wanted:
+        return graph
+    chosen = sorted(wanted)
+    values = evaluate(extract(graph.nodes, [(str(i), i) for i in chosen], graph.constants))
+    arrays = {i: frozen_copy(v) for i, v in zip(chosen, values, strict=True)}
+    constants = dict(graph.constants)
+    nodes = []
+    for i, node in enumerate(graph.nodes):
+        if i in arrays:
+            op = constant_op(arrays[i])
+            constants[op.digest] = arrays[i]
+            nodes.append(Node(op, (), node.locations))
+        else:
+            nodes.append(node)
+    return drop_dead(EinsumGraph(nodes, graph.outputs, constants))
+
+
+def _bytes(graph: EinsumGraph, i: int) -> int:
+    t = graph.type_of(i)
+    return math.prod(int(d) for d in t.shape or ()) * ITEMSIZE[t.dtype or "float64"]
+
+
+def _worth(graph: EinsumGraph, i: int) -> bool:
+    """A large array made of little, such as a broadcast or an iota, is cheaper to make than to keep."""
+    size = _bytes(graph, i)
+    if size <= SMALL:
+        return True
+    seen, pending, made_of = set(), [i], 0
+    while pending:
+        for a in graph.nodes[pending.pop()].args:
+            if a not in seen:
+                seen.add(a)
+                pending.append(a)
+                if isinstance(graph.nodes[a].op, ops.Constant):
+                    made_of += _bytes(graph, a)
+    return size <= GROWTH * made_of

@@ -1,0 +1,167 @@
+"""The pipeline: which passes run at which level, each named, timed and checked, and what they did."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from enum import Enum
+from functools import partial
+from time import perf_counter
+from typing import Any, NamedTuple
+
+import msgspec
+
+from ..errors import GraphError, TensorLogicError
+from ..events import Hook, span
+from ..ir.check import check_structure
+from ..ir.graph import Cond, EinsumGraph, Fixpoint, Node, Scan, bodies
+from ..ir.ops import Op
+from ..tables import table
+from .dead import drop_dead, merge_equal
+from .fold import Evaluate, fold_constants
+from .merge import merge_einsums, stack_products
+from .simplify import simplify
+
+Pass = Callable[[EinsumGraph], EinsumGraph]
+
+
+class OptimizationLevel(Enum):
+    """How much is done to a graph before it runs.
+
+    Up to STANDARD answers stay the same bit for bit; AGGRESSIVE reorders contractions, so they agree to rounding.
+
+    >>> [level.name for level in OptimizationLevel]
+    ['NONE', 'BASIC', 'STANDARD', 'AGGRESSIVE']
+    """
+
+    NONE = 0
+    BASIC = 1
+    STANDARD = 2
+    AGGRESSIVE = 3
+
+
+LEVELS: dict[OptimizationLevel, tuple[Callable[..., EinsumGraph], ...]] = {
+    OptimizationLevel.NONE: (),
+    OptimizationLevel.BASIC: (drop_dead,),
+    OptimizationLevel.STANDARD: (drop_dead, merge_equal, fold_constants, simplify),
+    OptimizationLevel.AGGRESSIVE: (
+        drop_dead, merge_equal, fold_constants, simplify, merge_einsums, stack_products, fold_constants,
+    ),
+}  # fmt: skip
+
+
+def passes_of(level: OptimizationLevel, evaluate: Evaluate | None = None) -> tuple[Pass, ...]:
+    """Return the passes of a level; without something to evaluate constants with, they are not folded.
+
+    >>> [p.__name__ for p in passes_of(OptimizationLevel.BASIC)]
+    ['drop_dead']
+    """
+    chosen: list[Pass] = []
+    for p in LEVELS[level]:
+        if p is not fold_constants:
+            chosen.append(p)
+        elif evaluate is not None:
+            chosen.append(partial(fold_constants, evaluate=evaluate))
+    return tuple(chosen)
+
+
+class PassReport(NamedTuple):
+    """What one pass did.
+
+    >>> PassReport("simplify", 0.001, 10, 7).removed
+    3
+    """
+
+    name: str
+    seconds: float
+    nodes_before: int
+    nodes_after: int
+
+    @property
+    def removed(self) -> int:
+        """How many nodes fewer there are."""
+        return self.nodes_before - self.nodes_after
+
+
+class Optimized(NamedTuple):
+    """A graph after its passes, and what each of them did. It prints as a table."""
+
+    graph: EinsumGraph
+    reports: tuple[PassReport, ...]
+
+    def __str__(self) -> str:
+        rows = [[r.name, f"{r.seconds * 1e3:.2f}", str(r.nodes_before), str(r.nodes_after)] for r in self.reports]
+        return table(["pass", "ms", "nodes before", "after"], rows, right={1, 2, 3})
+
+
+def optimize(graph: EinsumGraph, passes: Sequence[Pass], hooks: Sequence[Hook] = ()) -> Optimized:
+    """Run passes over a graph and the bodies inside it; one that breaks the graph is named.
+
+    >>> from tensorlogic import GraphBuilder
+    >>> b = GraphBuilder(intern=False)
+    >>> x = b.input("x", (3,), "float32")
+    >>> done = optimize(b.build(y=-(-x)), passes_of(OptimizationLevel.STANDARD))
+    >>> len(done.graph), [r.name for r in done.reports]
+    (1, ['drop_dead', 'merge_equal', 'simplify'])
+    """
+    reports = []
+    for p in passes:
+        name = _name(p)
+        start = perf_counter()
+        with span(f"pass {name}", hooks):
+            after = _checked(p, name, graph)
+        reports.append(PassReport(name, perf_counter() - start, len(graph), len(after)))
+        graph = after
+    return Optimized(graph, tuple(reports))
+
+
+def _name(p: Any) -> str:
+    return str(getattr(p, "__name__", None) or getattr(getattr(p, "func", p), "__name__", type(p).__name__))
+
+
+def _checked(p: Pass, name: str, graph: EinsumGraph) -> EinsumGraph:
+    """Run one pass on a graph and its bodies and make sure that inputs, outputs and types are as they were."""
+    if any(bodies(node.op) for node in graph.nodes):
+        changed = [Node(_with_bodies(node.op, p, name), node.args, node.locations) for node in graph.nodes]
+        if any(a.op is not b.op for a, b in zip(changed, graph.nodes, strict=True)):
+            inner = EinsumGraph(changed, graph.outputs, graph.constants)
+            inner.inference = graph.inference  # each body was checked to have the types it had
+            graph = inner
+    try:
+        after = p(graph)
+        if after is graph:
+            return graph
+        if not isinstance(after, EinsumGraph):
+            raise GraphError(f"it returned {type(after).__name__}, not an EinsumGraph", code="E108")
+        problems = check_structure(after)
+        if problems:
+            raise GraphError.of(problems[0])
+        _compare(graph, after)
+    except TensorLogicError as error:
+        raise error.renamed(f"the pass {name} broke the graph: {error.diagnostic.message}") from error
+    return after
+
+
+def _compare(before: EinsumGraph, after: EinsumGraph) -> None:
+    if list(before.inputs) != list(after.inputs):
+        raise GraphError(f"its inputs were {list(before.inputs)} and are now {list(after.inputs)}", code="E108")
+    if before.output_names != after.output_names:
+        raise GraphError(f"its outputs were {before.output_names} and are now {after.output_names}", code="E108")
+    for (name, i), (_, j) in zip(before.outputs, after.outputs, strict=True):
+        if before.type_of(i) != after.type_of(j):
+            raise GraphError(f"output {name!r} was {before.type_of(i)} and is now {after.type_of(j)}", code="E108")
+    for name, i in before.inputs.items():
+        if before.type_of(i) != after.type_of(after.inputs[name]):
+            raise GraphError(f"input {name!r} changed its type", code="E108")
+
+
+def _with_bodies(op: Op, p: Pass, name: str) -> Op:
+    """Return an operation whose bodies went through a pass; the operation itself where they did not change."""
+    match op:
+        case Fixpoint() | Scan():
+            body = _checked(p, name, op.body)
+            return op if body is op.body else msgspec.structs.replace(op, body=body)
+        case Cond():
+            then, otherwise = _checked(p, name, op.then), _checked(p, name, op.otherwise)
+            return op if then is op.then and otherwise is op.otherwise else Cond(then, otherwise)
+        case _:
+            return op

@@ -1,0 +1,155 @@
+"""The rewrite driver: one sweep over a graph that tries rules at every node, merges equal nodes and infers types.
+
+A rule is a function of the draft, an operation and its operands in the draft. It returns the node that does the same work
+for less, made with :meth:`Draft.make` so that rules apply to it in turn, or None. Rules only ever make things smaller or
+move them one way, so a sweep ends; it is linear in the size of the graph.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+
+from ..errors import GraphError
+from ..ir import ops
+from ..ir.graph import EinsumGraph, Node, node_name
+from ..ir.infer import Inference, node_types
+from ..ir.ops import Op
+from ..ir.rules import Equality, Results, Scope
+from ..ir.types import TensorType
+
+Rule = Callable[["Draft", Op, tuple[int, ...]], int | None]
+Rules = Mapping[type[Op], Sequence[Rule]]
+DEPTH = 50  # rules that answer rules
+MAX_LOCATIONS = 8  # that a merged node remembers
+
+
+class Draft:
+    """A graph while it is rewritten: equal nodes are one node, and every node has its types."""
+
+    def __init__(self, source: EinsumGraph, rules: Rules) -> None:
+        self.source, self.rules = source, rules
+        self.nodes: list[Node] = []
+        self.types: list[Results] = []
+        self.constants = dict(source.constants)
+        self.uses: list[int] = []  # how often the source reads what a node stands for; 0 of what rules made on the way
+        self.equalities: list[Equality] = []
+        self.origin = Node(ops.Iota(0))  # the node of the source that is being rewritten: new ones take its locations
+        self._known: dict[tuple[Op, tuple[int, ...]], int] = {}
+        self._depth = 0
+
+    def op(self, i: int) -> Op:
+        """Return the operation of a node."""
+        return self.nodes[i].op
+
+    def args(self, i: int) -> tuple[int, ...]:
+        """Return the operands of a node."""
+        return self.nodes[i].args
+
+    def type(self, i: int) -> TensorType:
+        """Return the type of a node that has one result."""
+        return self.types[i][0]
+
+    def known(self, op: Op, args: tuple[int, ...]) -> int | None:
+        """Return the node of just this operation, if there is one."""
+        return self._known.get((op, args))
+
+    def results(self, op: Op, args: tuple[int, ...]) -> Results:
+        """Return the types that an operation would have."""
+        scope = Scope(len(self.nodes), partial(node_name, self.nodes), args, self.equalities)
+        return node_types(op, [self.types[a] for a in args], scope)
+
+    def make(self, op: Op, args: tuple[int, ...], known: Results | None = None) -> int:
+        """Return the node that does this work, after every rule that applies; ``known`` are its types if at hand."""
+        rules = self.rules.get(type(op), ())
+        if rules and self._depth < DEPTH:
+            self._depth += 1
+            try:
+                for rule in rules:
+                    found = rule(self, op, args)
+                    if found is not None:
+                        return found
+            finally:
+                self._depth -= 1
+        return self.add(op, args, known)
+
+    def add(self, op: Op, args: tuple[int, ...], known: Results | None = None) -> int:
+        """Return the node of just this operation, the one there is if there is one."""
+        key = (op, args)
+        i = self._known.get(key)
+        if i is not None:
+            had, more = self.nodes[i].locations, self.origin.locations
+            if more and had != more and len(had) < MAX_LOCATIONS:
+                self.nodes[i] = Node(op, args, tuple(dict.fromkeys((*had, *more)))[:MAX_LOCATIONS])
+            return i
+        types = self.results(op, args) if known is None else known
+        i = self._known[key] = len(self.nodes)
+        self.nodes.append(Node(op, args, self.origin.locations))
+        self.types.append(types)
+        self.uses.append(0)
+        return i
+
+
+def rewrite(graph: EinsumGraph, rules: Rules) -> EinsumGraph:
+    """Rewrite a graph by rules and merge equal nodes; the graph itself where nothing changed.
+
+    >>> from tensorlogic import GraphBuilder
+    >>> b = GraphBuilder(intern=False)
+    >>> x = b.input("x", (3,))
+    >>> len(rewrite(b.build(y=b.exp(x) + b.exp(x)), {}))
+    3
+    """
+    inference = graph.inference
+    uses = [0] * len(graph.nodes)
+    for node in graph.nodes:
+        for a in node.args:
+            uses[a] += 1
+    for _, i in graph.outputs:
+        uses[i] += 1
+    draft = Draft(graph, rules)
+    new: list[int] = []
+    for i, node in enumerate(graph.nodes):
+        args = tuple([new[a] for a in node.args])
+        draft.origin = node
+        same = all(draft.types[n] == inference.types[a] for n, a in zip(args, node.args, strict=True))
+        made = draft.make(node.op, args, inference.types[i] if same else None)
+        if draft.types[made] != inference.types[i]:
+            raise GraphError(
+                f"a rewrite changed {node.op.name} at node %{i} from {inference.types[i][0]} to {draft.type(made)}",
+                code="E108",
+            ).at(node.location)
+        draft.uses[made] += uses[i]
+        new.append(made)
+    if len(draft.nodes) == len(graph.nodes) and all(a == b for a, b in zip(draft.nodes, graph.nodes, strict=True)):
+        return graph
+    return finished(draft, new)
+
+
+def finished(draft: Draft, new: Sequence[int]) -> EinsumGraph:
+    """Return a draft as a graph without the nodes that nothing needs; inputs stay, because callers give them.
+
+    ``new`` tells for each node of the source the node of the draft that stands for it.
+    """
+    outputs = [(name, new[i]) for name, i in draft.source.outputs]
+    live = bytearray(len(draft.nodes))
+    for _, i in outputs:
+        live[i] = 1
+    for i in range(len(draft.nodes) - 1, -1, -1):
+        node = draft.nodes[i]
+        if live[i]:
+            for arg in node.args:
+                live[arg] = 1
+        elif isinstance(node.op, ops.Input):
+            live[i] = 1
+    place: dict[int, int] = {}
+    nodes: list[Node] = []
+    for i, node in enumerate(draft.nodes):
+        if live[i]:
+            place[i] = len(nodes)
+            args = tuple([place[a] for a in node.args])
+            nodes.append(node if args == node.args else Node(node.op, args, node.locations))
+    result = EinsumGraph(nodes, [(name, place[i]) for name, i in outputs], draft.constants)
+    older = [e._replace(node=new[e.node]) for e in draft.source.inference.equalities]
+    relied = [e._replace(node=place[e.node]) for e in (*older, *draft.equalities) if e.node in place]
+    result.inference = Inference(tuple([draft.types[i] for i in place]), tuple(dict.fromkeys(relied)))
+    return result

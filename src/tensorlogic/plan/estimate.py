@@ -1,0 +1,224 @@
+"""Memory of a graph before it runs: the peak, and when each tensor is alive."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ..diagnostics import bytes_text
+from ..errors import InputError, nearest
+from ..ir import ops
+from ..ir.graph import EinsumGraph
+from ..ir.sizes import evaluate, names
+from ..ir.types import TensorShape, TensorType, dtype_name
+from ..ir.validate import require_valid
+from ..passes.order import order_contractions
+from ..passes.pipeline import OptimizationLevel, Pass, passes_of
+from ..tables import table
+from .build import ExecutionPlan, build_plan
+from .cost import nbytes
+from .memory import lifetimes, peak_bytes
+
+_BAR = 32  # columns, at most
+
+
+class Lifetime(NamedTuple):
+    """One tensor that a step makes: the first and last step it is alive at, and its bytes.
+
+    The last step of an output is one past the last, when the caller has it.
+    """
+
+    name: str
+    first: int
+    last: int
+    nbytes: int
+
+
+class MemoryEstimate(NamedTuple):
+    """What a run will take; it prints as a table with a bar for the steps at which each tensor is alive.
+
+    >>> import tensorlogic as tl
+    >>> b = tl.GraphBuilder()
+    >>> x, w = b.input("x", ("n", 784)), b.input("w", (784, 10))
+    >>> print(tl.MemoryEstimator().estimate(b.build(y=b.relu(x @ w)), sizes={"n": 64}))
+    tensor    bytes  steps  alive
+    %2      5.0 KiB  0-1    ██·
+    y       5.0 KiB  1-end  ·██
+    peak 10.0 KiB in 2 steps, beside 453.2 KiB of inputs; outputs 5.0 KiB
+    """
+
+    peak_bytes: int  # results of steps and what they need while running, the most at once
+    input_bytes: int
+    constant_bytes: int
+    output_bytes: int
+    lifetimes: tuple[Lifetime, ...]
+    steps: int
+
+    @property
+    def peak_memory_mb(self) -> float:
+        """The peak in millions of bytes; inputs and constants are the caller's and not in it."""
+        return self.peak_bytes / 1e6
+
+    @property
+    def total_bytes(self) -> int:
+        """The peak together with the inputs and constants."""
+        return self.peak_bytes + self.input_bytes + self.constant_bytes
+
+    def table(self, limit: int | None = 60) -> str:
+        """Return the tensors in the order of their steps; of many, the largest."""
+        shown: Sequence[Lifetime] = self.lifetimes
+        if limit is not None and len(shown) > max(0, limit):
+            large = sorted(range(len(shown)), key=lambda n: -shown[n].nbytes)[: max(0, limit)]
+            shown = [self.lifetimes[n] for n in sorted(large)]
+        rows = [
+            [t.name, bytes_text(t.nbytes), f"{t.first}-{'end' if t.last >= self.steps else t.last}", self._bar(t)]
+            for t in shown
+        ]
+        left = len(self.lifetimes) - len(rows)
+        if left:
+            rows.append([f"... {left:,} smaller", "", "", ""])
+        lines = [table(["tensor", "bytes", "steps", "alive"], rows, right={1})] if rows else []
+        beside = [
+            f"{bytes_text(n)} of {what}"
+            for n, what in ((self.input_bytes, "inputs"), (self.constant_bytes, "constants"))
+            if n
+        ]
+        lines.append(
+            f"peak {bytes_text(self.peak_bytes)} in {self.steps:,} step{'s' * (self.steps != 1)}"
+            + (f", beside {' and '.join(beside)}" if beside else "")
+            + f"; outputs {bytes_text(self.output_bytes)}"
+        )
+        return "\n".join(lines)
+
+    def _bar(self, t: Lifetime) -> str:
+        """Draw the steps as a line, filled where the tensor is alive; one more column stands for the end."""
+        count = self.steps + 1
+        width = min(_BAR, count)
+        first, last = t.first * width // count, min(t.last, self.steps) * width // count
+        return "·" * first + "█" * (last - first + 1) + "·" * (width - last - 1)
+
+    def __str__(self) -> str:
+        return self.table()
+
+
+class MemoryEstimator:
+    """Says how much memory a graph needs before it runs, from its plan.
+
+    ``passes`` are what is done to the graph before it is planned, and ``in_place`` tells whether steps write into buffers
+    that are used again; the defaults are what an :class:`Executor` does on NumPy. Inputs that declare no dtype and are not
+    given are taken for ``dtype``.
+
+    >>> import tensorlogic as tl
+    >>> b = tl.GraphBuilder()
+    >>> x = b.input("x", ("n", "n"))
+    >>> estimate = MemoryEstimator().estimate(b.build(y=x @ x + 1), sizes={"n": 100})
+    >>> estimate.peak_memory_mb
+    0.16
+    >>> estimate.lifetimes[0]
+    Lifetime(name='%1', first=0, last=1, nbytes=80000)
+    """
+
+    def __init__(self, passes: Sequence[Pass] | None = None, *, dtype: str = "float64", in_place: bool = True) -> None:
+        default = (*passes_of(OptimizationLevel.STANDARD), order_contractions)
+        self.passes = default if passes is None else tuple(passes)
+        self.dtype = dtype_name(dtype)
+        self.in_place = in_place
+
+    def estimate(
+        self,
+        graph: EinsumGraph | ExecutionPlan,
+        inputs: Mapping[str, Any] | None = None,
+        *,
+        sizes: Mapping[str, int] | None = None,
+    ) -> MemoryEstimate:
+        """Return what a run on given inputs will take; without them, for the declared types and ``sizes``.
+
+        An input is an array or a :class:`TensorType`. A plan, such as ``executor.plan(graph, inputs)``, is taken as it is.
+        """
+        if isinstance(graph, ExecutionPlan):
+            if inputs is not None or sizes is not None:
+                raise InputError("a plan has its inputs and sizes already", code="E301",
+                                 suggestions=["give the plan alone: estimate(plan)"])  # fmt: skip
+            return estimate_plan(graph)
+        if not isinstance(graph, EinsumGraph):
+            raise InputError(f"an EinsumGraph or a plan is expected, got {type(graph).__name__}", code="E301",
+                             suggestions=["build one: b.build(y=y)"])  # fmt: skip
+        require_valid(graph)
+        types = input_types(graph, {} if inputs is None else inputs, sizes, self.dtype)
+        return estimate_plan(build_plan(graph, types, sizes, passes=self.passes, in_place=self.in_place))
+
+
+def estimate_plan(plan: ExecutionPlan) -> MemoryEstimate:
+    """Return what a plan will take."""
+    called = plan.slot_names()
+    size = {slot: nbytes(t) for step in plan.steps for slot, t in zip(step.writes, step.types, strict=True)}
+    spans = sorted(lifetimes(plan).items(), key=lambda entry: (entry[1], entry[0]))
+    return MemoryEstimate(
+        peak_bytes(plan),
+        sum(nbytes(t) for _, _, t in plan.inputs),
+        sum(dict(_constants(plan)).values()),
+        sum(nbytes(t) for _, _, t in plan.outputs),
+        tuple(Lifetime(called[slot], first, last, size[slot]) for slot, (first, last) in spans),
+        len(plan.steps),
+    )
+
+
+def _constants(plan: ExecutionPlan) -> Iterator[tuple[str, int]]:
+    for _, op in plan.constants:
+        if isinstance(op, ops.Constant):
+            yield op.digest, int(plan.graph.constants[op.digest].nbytes)
+    for step in plan.steps:
+        for body in step.bodies:
+            yield from _constants(body)
+
+
+def input_types(
+    graph: EinsumGraph, given: Mapping[str, Any], sizes: Mapping[str, int] | None, dtype: str
+) -> dict[str, TensorType]:
+    """Return the type of every input: of what is given, else as declared, with ``dtype`` where none is."""
+    if not isinstance(given, Mapping):
+        raise InputError(f"inputs must be a mapping of names to arrays or types, got {type(given).__name__}",
+                         code="E301", suggestions=['write {"x": array}'])  # fmt: skip
+    types: dict[str, TensorType] = {}
+    known = dict(sizes or {})
+    for name in known:
+        if name not in graph.size_names:
+            raise InputError(
+                f"the graph has no size {name!r}", code="E304", suggestions=nearest(name, graph.size_names)
+            )
+    for name, value in given.items():
+        if name not in graph.inputs:
+            raise InputError(f"the graph has no input {name!r}", code="E302", suggestions=nearest(name, graph.inputs))
+        declared, own = graph.type_of(graph.inputs[name])[:2]
+        types[name] = found = value if isinstance(value, TensorType) else _type_of(value, own)
+        if declared is not None and found.shape is not None and len(declared) == len(found.shape):
+            for d, actual in zip(declared, found.shape, strict=True):
+                if isinstance(d, str) and isinstance(actual, int):
+                    known.setdefault(d, actual)
+    for name, node in graph.inputs.items():
+        if name in types and types[name].shape is not None:
+            types[name] = types[name]._replace(dtype=types[name].dtype or dtype)
+            continue
+        declared_type = graph.type_of(node)
+        if declared_type.shape is None:
+            raise InputError(f"the estimate needs input {name!r}, whose shape is not declared", code="E303",
+                             suggestions=[f"give the inputs: estimate(graph, {{{name!r}: array}})"])  # fmt: skip
+        shape = TensorShape(evaluate(d, known) for d in declared_type.shape)
+        missing = sorted({n for d in shape for n in names(d)})
+        if missing:
+            wanted = ", ".join(f"{n!r}: 64" for n in missing)
+            raise InputError(f"the estimate needs the size {missing[0]!r} of input {name!r}", code="E304",
+                             suggestions=[f"give sizes={{{wanted}}}, or the inputs"])  # fmt: skip
+        types[name] = TensorType(shape, declared_type.dtype or dtype)
+    return types
+
+
+def _type_of(value: Any, declared: str | None) -> TensorType:
+    """Return the type of an array of any library; lists and numbers take the declared dtype, as they do in a run."""
+    if not (hasattr(value, "shape") and hasattr(value, "dtype")):
+        array = np.asarray(value)
+        return TensorType(TensorShape(array.shape), declared or dtype_name(array.dtype))
+    dtype = value.dtype if isinstance(value.dtype, np.dtype) else str(value.dtype).removeprefix("torch.")
+    return TensorType(TensorShape(value.shape), dtype_name(dtype))

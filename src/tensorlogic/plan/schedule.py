@@ -1,0 +1,281 @@
+"""Schedules: in which order the nodes of a graph run, and which of them may run at the same time."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from heapq import heapify, heappop, heappush
+from typing import Any, ClassVar, NamedTuple
+
+import msgspec
+import numpy as np
+
+from ..diagnostics import bytes_text
+from ..errors import InputError
+from ..ir.graph import EinsumGraph
+from ..tables import table
+from .weigh import GIVEN, Weights, assumption, counted, longest_path, memory_reads, peak, weigh, working
+
+Group = tuple[tuple[int, ...], ...]  # chains of nodes: each runs in order, none waits for another of its group
+
+
+class SchedulingStrategy(msgspec.Struct, frozen=True):
+    """How nodes are ordered: one after another, level by level, or by what they cost.
+
+    >>> SchedulingStrategy.PARALLEL, SchedulingStrategy.CostBased(cost_threshold=1000)
+    (SchedulingStrategy.PARALLEL, SchedulingStrategy.CostBased(cost_threshold=1000))
+    """
+
+    kind: str
+    cost_threshold: float = 0
+
+    SEQUENTIAL: ClassVar[SchedulingStrategy]
+    PARALLEL: ClassVar[SchedulingStrategy]
+
+    @classmethod
+    def CostBased(cls, cost_threshold: float = 1000) -> SchedulingStrategy:  # noqa: N802 - the seed's name
+        """Nodes that cost less than the threshold, in flops plus bytes written, share a chain with a neighbour."""
+        if not isinstance(cost_threshold, int | float | np.number) or not cost_threshold >= 0:
+            raise InputError(
+                f"cost_threshold must be a number of 0 or more, got {cost_threshold!r}",
+                code="E301",
+                suggestions=["write SchedulingStrategy.CostBased(cost_threshold=1000)"],
+            )
+        return cls("cost_based", cost_threshold)
+
+    def __repr__(self) -> str:
+        if self.kind == "cost_based":
+            return f"SchedulingStrategy.CostBased(cost_threshold={self.cost_threshold})"
+        return f"SchedulingStrategy.{self.kind.upper()}"
+
+
+SchedulingStrategy.SEQUENTIAL = SchedulingStrategy("sequential")
+SchedulingStrategy.PARALLEL = SchedulingStrategy("parallel")
+
+
+class Schedule(NamedTuple):
+    """An order of a graph's nodes, by number, in groups; inputs, constants and literals are in none. It prints as a table.
+
+    Everything a node reads stands before it in ``node_order``. ``parallel_groups`` cut that order into pieces, and
+    ``chains`` cut each group into chains: a chain runs in order, and no chain reads from another of its group. Under
+    the sequential and the parallel strategy every chain is one node.
+
+    >>> import tensorlogic as tl
+    >>> b = tl.GraphBuilder()
+    >>> x, u, v = (b.input(n, (8, 8), "float32") for n in "xuv")
+    >>> print(Scheduler(SchedulingStrategy.PARALLEL).schedule(b.build(y=b.relu(x @ u) + b.exp(x @ v))))
+    group  nodes    operations   cost
+        0  %3 | %5  2 einsum    2,560
+        1  %4 | %6  relu, exp   1,216
+        2  %7       add           320
+    5 nodes in 3 groups, cost 4,096 (flops and bytes written), longest path 2,496, peak 768 B
+    """
+
+    graph: EinsumGraph
+    strategy: SchedulingStrategy
+    node_order: tuple[int, ...]
+    parallel_groups: tuple[tuple[int, ...], ...]
+    chains: tuple[Group, ...]
+    critical_path: tuple[int, ...]  # the nodes of the most costly path, first to last
+    node_costs: tuple[int, ...]  # of every node of the graph: flops plus bytes written
+    peak_bytes: int  # of results alive at once, when run in node_order
+    assumed: tuple[str, ...]  # sizes and inputs that nobody gave
+
+    @property
+    def cost(self) -> int:
+        """What all nodes cost together."""
+        return sum(self.node_costs)
+
+    @property
+    def critical_cost(self) -> int:
+        """What the most costly path costs: no number of workers takes less."""
+        return sum(self.node_costs[n] for n in self.critical_path)
+
+    @property
+    def group_costs(self) -> tuple[int, ...]:
+        """What the most costly chain of each group costs."""
+        return tuple(max(sum(self.node_costs[n] for n in chain) for chain in group) for group in self.chains)
+
+    def table(self, limit: int | None = 60) -> str:
+        """Return the groups as a table; a long one shows its beginning and end."""
+        count = len(self.chains)
+        half = count if limit is None or count <= limit else max(0, limit) // 2
+        rows = [self._row(g) for g in range(half)]
+        if half < count:
+            rows.append(["", f"... {count - 2 * half:,} more groups", "", ""])
+            rows += [self._row(g) for g in range(count - half, count)]
+        lines = [table(["group", "nodes", "operations", "cost"], rows, right={0, 3})]
+        lines.append(
+            f"{counted(len(self.node_order), 'node')} in {counted(count, 'group')}, cost {self.cost:,} (flops and "
+            f"bytes written), longest path {self.critical_cost:,}, peak {bytes_text(self.peak_bytes)}"
+        )
+        return "\n".join(lines + assumption(self.assumed))
+
+    def _row(self, g: int) -> list[str]:
+        nodes = self.parallel_groups[g]
+        shown, left = [], 8
+        for chain in self.chains[g]:
+            shown.append(" ".join(f"%{n}" for n in chain[:left]))
+            left -= min(left, len(chain))
+            if not left:
+                break
+        more = f" ... {len(nodes) - 8:,} more" if len(nodes) > 8 else ""
+        kinds = Counter(self.graph.nodes[n].op.name for n in nodes).most_common()
+        words = [name if k == 1 else f"{k:,} {name}" for name, k in kinds[:4]] + ["..."] * (len(kinds) > 4)
+        cost = sum(self.node_costs[n] for n in nodes)
+        return [str(g), " | ".join(shown) + more, ", ".join(words), f"{cost:,}"]
+
+    def __str__(self) -> str:
+        return self.table()
+
+
+class Scheduler:
+    """Orders the nodes of a graph.
+
+    >>> import tensorlogic as tl
+    >>> b = tl.GraphBuilder()
+    >>> x, u, v = (b.input(n, (64, 64)) for n in "xuv")
+    >>> schedule = Scheduler(SchedulingStrategy.CostBased(cost_threshold=1000)).schedule(b.build(y=x @ u + x @ v))
+    >>> schedule.node_order, schedule.parallel_groups
+    ((3, 4, 5), ((3, 4), (5,)))
+    """
+
+    def __init__(self, strategy: SchedulingStrategy = SchedulingStrategy.SEQUENTIAL) -> None:
+        if not isinstance(strategy, SchedulingStrategy) or strategy.kind not in _STRATEGIES:
+            raise InputError(
+                f"{strategy!r} is no scheduling strategy",
+                code="E301",
+                suggestions=["use SchedulingStrategy.SEQUENTIAL, .PARALLEL or .CostBased(cost_threshold=1000)"],
+            )
+        self.strategy = strategy
+
+    def schedule(
+        self, graph: EinsumGraph, inputs: Mapping[str, Any] | None = None, *, sizes: Mapping[str, int] | None = None
+    ) -> Schedule:
+        """Order a graph for inputs (arrays or types) and sizes; a size that is not given counts as 64."""
+        w = weigh(graph, inputs, sizes)
+        chains = _STRATEGIES[self.strategy.kind](graph, w, self.strategy.cost_threshold)
+        groups = tuple(tuple(n for chain in group for n in chain) for group in chains)
+        order = tuple(n for group in groups for n in group)
+        path = longest_path(graph, w.cost)
+        return Schedule(
+            graph, self.strategy, order, groups, chains, path, w.cost, peak(graph, w, order), w.assumed
+        )  # fmt: skip
+
+
+def _sequential(graph: EinsumGraph, w: Weights, threshold: float) -> tuple[Group, ...]:
+    """Run next what adds the least memory: what it makes, less what it is the last to read."""
+    given = working(graph)
+    order = _frugal(graph, w, given)
+    # a greedy choice can be wrong: it is never worse than the order the graph came in
+    best = order if peak(graph, w, order) < peak(graph, w, given) else given
+    return tuple(((n,),) for n in best)
+
+
+def _frugal(graph: EinsumGraph, w: Weights, nodes: list[int]) -> list[int]:
+    reads = memory_reads(graph, w)
+    kept = {w.root[i] for _, i in graph.outputs}
+    left, readers = Counter[int](), Counter[int]()  # how many still read a memory, and the sum of their numbers
+    waits = [0] * len(graph)
+    after: list[list[int]] = [[] for _ in range(len(graph))]
+    for n in nodes:
+        for r in reads[n]:
+            left[r] += 1
+            readers[r] += n
+        for a in dict.fromkeys(graph.nodes[n].args):
+            if not isinstance(graph.nodes[a].op, GIVEN):
+                waits[n] += 1
+                after[a].append(n)
+    adds = [
+        0 if not left[n] and n not in kept else w.fresh[n] for n in range(len(graph))
+    ]  # an unread result goes at once
+    for r, count in left.items():
+        if count == 1 and r not in kept:
+            adds[readers[r]] -= w.fresh[r]
+    ready = [(adds[n], n) for n in nodes if not waits[n]]
+    heapify(ready)
+    done = bytearray(len(graph))
+    order = []
+    while ready:
+        _, n = heappop(ready)
+        if done[n]:
+            continue  # it stood here twice, because it came to add less
+        done[n] = 1
+        order.append(n)
+        for r in reads[n]:
+            left[r] -= 1
+            readers[r] -= n
+            if left[r] == 1 and r not in kept:
+                last = readers[r]  # the sum of one number
+                adds[last] -= w.fresh[r]
+                if not waits[last]:
+                    heappush(ready, (adds[last], last))
+        for m in after[n]:
+            waits[m] -= 1
+            if not waits[m]:
+                heappush(ready, (adds[m], m))
+    return order
+
+
+def _parallel(graph: EinsumGraph, w: Weights, threshold: float) -> tuple[Group, ...]:
+    """Put every node into the first group after all it reads."""
+    return _cost_based(graph, w, 0)
+
+
+def _cost_based(graph: EinsumGraph, w: Weights, threshold: float) -> tuple[Group, ...]:
+    """Start a chain for what costs the threshold or more; let the rest join the chain of what it reads.
+
+    A node may join the one chain of the latest group it reads from. It does where nothing else waits for that chain, or
+    where the chain's cheap guests stay below the threshold together, so that no other reader waits long for them. Guests
+    beyond that share chains of the next group. A costly node joins only a chain of cheap ones that feeds nothing else.
+    """
+    readers = Counter(a for n in working(graph) for a in dict.fromkeys(graph.nodes[n].args))
+    chain_of: dict[int, int] = {}
+    chains: list[list[int]] = []
+    level: list[int] = []
+    costly: list[bool] = []
+    guests: list[float] = []  # cost of what joined while others were waiting
+    waiting: list[int] = []  # reads of the chain by nodes outside
+    spill: dict[int, int] = {}  # the chain that takes what a chain no longer does
+    for n in working(graph):
+        reads = Counter(chain_of[a] for a in dict.fromkeys(graph.nodes[n].args) if a in chain_of)
+        top = max((level[c] for c in reads), default=-1)
+        latest = [c for c in reads if level[c] == top]
+        cheap = w.cost[n] < threshold
+        joined = -1
+        if len(latest) == 1 and threshold > 0:
+            c = latest[0]
+            alone = waiting[c] == reads[c]
+            if alone and (cheap or not costly[c]):
+                joined = c
+            elif cheap and guests[c] + w.cost[n] <= threshold:
+                joined = c
+                guests[c] += w.cost[n]
+            elif cheap and c in spill and guests[spill[c]] + w.cost[n] <= threshold:
+                joined = spill[c]
+                guests[joined] += w.cost[n]
+        if joined < 0:
+            joined = len(chains)
+            chains.append([])
+            level.append(top + 1)
+            costly.append(False)
+            guests.append(0)
+            waiting.append(0)
+            if cheap and len(latest) == 1:
+                spill[latest[0]] = joined
+                guests[joined] = w.cost[n]
+        chain_of[n] = joined
+        chains[joined].append(n)
+        costly[joined] |= not cheap
+        waiting[joined] += readers[n] - reads[joined]
+    groups: list[list[tuple[int, ...]]] = [[] for _ in range(max(level, default=-1) + 1)]
+    for c, chain in enumerate(chains):
+        groups[level[c]].append(tuple(chain))
+    return tuple(map(tuple, groups))
+
+
+_STRATEGIES: dict[str, Callable[[EinsumGraph, Weights, float], tuple[Group, ...]]] = {
+    "sequential": _sequential,
+    "parallel": _parallel,
+    "cost_based": _cost_based,
+}

@@ -1,0 +1,278 @@
+"""Spreading nodes over numbered devices: by load, by memory or by what moves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from heapq import heappop, heappush
+from typing import NamedTuple
+
+from ..diagnostics import MemoryDiagnostic, bytes_text
+from ..errors import GraphError, OutOfMemoryError
+from ..ir import ops
+from ..ir.graph import EinsumGraph
+from .weigh import Weights
+
+EVERYWHERE = (ops.Constant, ops.Literal)  # each device has its own: they are part of the graph, and never move
+
+
+class Job(NamedTuple):
+    """What there is to place: a node is placed with its leader, itself unless it is a view."""
+
+    graph: EinsumGraph
+    w: Weights
+    names: list[str]
+    limits: list[int | None]
+    leader: list[int]  # -1 where a node is on every device
+    pinned: list[int]  # the device a leader must be on, or -1
+
+
+def make_job(graph: EinsumGraph, w: Weights, names: list[str], limits: list[int | None]) -> Job:
+    """Work out which nodes stay together, and which have no choice."""
+    leader: list[int] = []
+    pinned: list[int] = []
+    for i, node in enumerate(graph.nodes):
+        follows = -1
+        pin = -1
+        if isinstance(node.op, EVERYWHERE):
+            leader.append(-1)
+            pinned.append(-1)
+            continue
+        if isinstance(node.op, ops.Transfer):
+            if node.op.device not in names:
+                raise GraphError(
+                    f"node %{i} transfers to {node.op.device}, which is not among the devices {', '.join(names)}",
+                    code="E105",
+                    suggestions=["name that device too, or place the graph that has no transfers"],
+                ).at(node.location)
+            pin = names.index(node.op.device)
+        elif all(leader[a] < 0 for a in node.args):
+            pin = 0  # an input, or what reads nothing that has a place
+        elif w.root[i] != i:
+            follows = leader[node.args[0]]
+        leader.append(i if follows < 0 else follows)
+        pinned.append(pin)
+    return Job(graph, w, names, limits, leader, pinned)
+
+
+def sweep(job: Job, choose: Callable[[int, list[int]], int]) -> tuple[list[int], list[int]]:
+    """Go through the nodes in order; return where ``choose(node, bytes each device would then hold)`` puts them, and peaks.
+
+    A result is held until its last reader has run, a copy likewise; inputs, outputs and constants to the end.
+    """
+    graph, w, leader = job.graph, job.w, job.leader
+    count = len(job.names)
+    left = [0] * len(graph)  # nodes that have yet to read a leader or its views
+    for node in graph.nodes:
+        for a in dict.fromkeys(leader[a] for a in node.args):
+            if a >= 0:
+                left[a] += 1
+    kept = {leader[i] for _, i in graph.outputs} | set(graph.inputs.values())
+    held, peak = [0] * count, [0] * count
+    own = [0] * len(graph)  # bytes that a node's result takes where it runs
+    place = [-1] * len(graph)
+    there: set[tuple[int, int]] = set()  # copies, of constants too, by node and device
+    copies: dict[int, list[tuple[int, int, int]]] = {}  # (node, device, bytes) by leader
+    for n, node in enumerate(graph.nodes):
+        if leader[n] < 0:
+            continue
+        args = tuple(dict.fromkeys(node.args))
+        if isinstance(node.op, ops.Transfer):
+            own[n] = w.size[n] if place[args[0]] != job.pinned[n] else 0
+            args = ()  # its result is the copy
+        else:
+            own[n] = w.size[n] if isinstance(node.op, ops.Input) else w.fresh[n]
+        if leader[n] != n:
+            d = place[leader[n]]
+        else:
+            would = []
+            for d in range(count):
+                missing = (a for a in args if place[a] != d and (a, d) not in there)
+                would.append(held[d] + own[n] + sum(w.size[a] for a in missing))
+            d = job.pinned[n] if job.pinned[n] >= 0 else choose(n, would)
+            limit = job.limits[d]
+            if limit is not None and would[d] > limit:
+                raise _too_much(job, n, d, would[d], limit)
+        place[n] = d
+        held[d] += own[n]
+        for a in args:
+            if place[a] != d and (a, d) not in there:
+                there.add((a, d))
+                held[d] += w.size[a]
+                if leader[a] >= 0:
+                    copies.setdefault(leader[a], []).append((a, d, w.size[a]))
+        peak[d] = max(peak[d], held[d])
+        for a in dict.fromkeys(leader[a] for a in node.args):
+            if a < 0:
+                continue
+            left[a] -= 1
+            if not left[a]:
+                for b, at, size in copies.pop(a, ()):
+                    held[at] -= size
+                    there.discard((b, at))
+                if a not in kept:
+                    held[place[a]] -= own[a]
+        if leader[n] == n and not left[n] and n not in kept:
+            held[d] -= own[n]
+    return place, peak
+
+
+def _too_much(job: Job, n: int, d: int, needed: int, limit: int) -> OutOfMemoryError:
+    found = MemoryDiagnostic.out_of_memory(needed, limit)
+    found = found.with_context(f"device {job.names[d]} would hold {bytes_text(needed)} at node %{n}")
+    location = job.graph.nodes[n].location
+    found = found.with_suggestion("give more devices, a higher memory_limit, or PlacementStrategy.MEMORY")
+    return OutOfMemoryError.of(found if location is None else found.with_location(location))
+
+
+def by_memory(job: Job) -> list[int]:
+    """Put each node, in order, where the least is held once it and what it reads are there."""
+
+    def emptiest(n: int, would: list[int]) -> int:
+        fits = [d for d, held in enumerate(would) if (limit := job.limits[d]) is None or held <= limit]
+        return min(fits or range(len(would)), key=would.__getitem__)
+
+    return sweep(job, emptiest)[0]
+
+
+def by_load(job: Job) -> list[int]:
+    """List scheduling: whenever a device is free it takes the ready node with the longest path ahead of it.
+
+    So the last node ends no later than total / devices + (1 - 1 / devices) * longest path, what moves not counted
+    (Graham's bound); among free devices the one that holds most of the operands takes it.
+    """
+    graph, w, leader = job.graph, job.w, job.leader
+    ahead = [0] * len(graph)
+    after: list[list[int]] = [[] for _ in graph.nodes]
+    waits = [0] * len(graph)
+    tasks = [n for n, node in enumerate(graph.nodes) if leader[n] == n and not isinstance(node.op, ops.Input)]
+    before: dict[int, tuple[int, ...]] = {}
+    for n in tasks:
+        before[n] = tuple(dict.fromkeys(leader[a] for a in graph.nodes[n].args if leader[a] >= 0))
+        for m in before[n]:
+            if not isinstance(graph.nodes[m].op, ops.Input):
+                after[m].append(n)
+                waits[n] += 1
+    for n in reversed(tasks):
+        ahead[n] = w.cost[n] + max((ahead[m] for m in after[n]), default=0)
+    place = [0 if isinstance(node.op, ops.Input) else -1 for node in graph.nodes]
+    holders = [1 if d == 0 else 0 for d in place]  # devices that have a value, a bit each
+    now = 0
+    running: list[tuple[int, int]] = []  # (end, node)
+    idle = set(range(len(job.names)))
+    ready: list[tuple[int, int]] = []
+    fixed: list[list[tuple[int, int]]] = [[] for _ in job.names]  # ready nodes that must run on a device
+
+    def make_ready(n: int) -> None:
+        heappush(ready if job.pinned[n] < 0 else fixed[job.pinned[n]], (-ahead[n], n))
+
+    def start(n: int, d: int) -> None:
+        place[n] = d
+        idle.discard(d)
+        holders[n] |= 1 << d
+        for m in before[n]:
+            holders[m] |= 1 << d
+        heappush(running, (now + w.cost[n], n))
+
+    for n in tasks:
+        if not waits[n]:
+            make_ready(n)
+    while ready or running or any(fixed):
+        for d in sorted(idle):
+            if fixed[d]:
+                start(heappop(fixed[d])[1], d)
+        while ready and idle:
+            n = heappop(ready)[1]
+            near = {d: sum(w.size[m] for m in before[n] if holders[m] >> d & 1) for d in idle}
+            start(n, min(idle, key=lambda d: (-near[d], d)))
+        now = running[0][0]
+        while running and running[0][0] == now:
+            n = heappop(running)[1]
+            idle.add(place[n])
+            for m in after[n]:
+                waits[m] -= 1
+                if not waits[m]:
+                    make_ready(m)
+    return [place[m] if m >= 0 else -1 for m in leader]
+
+
+def by_communication(job: Job) -> list[int]:
+    """Take the placement that moves least: of two by clusters, small and large, and the one by load.
+
+    No device gets more than total / devices + max(total / devices / 2, costliest node), what is pinned aside; small
+    clusters always keep to that, the others are passed over where they do not.
+    """
+    costs = [job.w.cost[n] for n in range(len(job.graph)) if _movable(job, n)]
+    share = sum(costs) / len(job.names)
+    extra = max([share / 2, *costs])
+    found = [_by_clusters(job, extra, share + extra), _by_clusters(job, share + extra, share + extra), by_load(job)]
+    fair = [place for place in found[1:] if _heaviest(job, place) <= share + extra]
+    return min([found[0], *fair], key=lambda place: _moved(job, place))
+
+
+def _movable(job: Job, n: int) -> bool:
+    return job.leader[n] == n and job.pinned[n] < 0
+
+
+def _heaviest(job: Job, place: list[int]) -> int:
+    load = [0] * len(job.names)
+    for n, d in enumerate(place):
+        if _movable(job, n):
+            load[d] += job.w.cost[n]
+    return max(load)
+
+
+def _moved(job: Job, place: list[int]) -> int:
+    """Return the bytes that go from one device to another."""
+    moves = {(a, place[n]) for n, node in enumerate(job.graph.nodes) for a in node.args if place[a] >= 0}
+    return sum(job.w.size[a] for a, d in moves if place[a] != d)
+
+
+def _by_clusters(job: Job, largest: float, most: float) -> list[int]:
+    """Join the two ends of each edge, heaviest first, into clusters; place clusters, heaviest first, where most they touch is.
+
+    No cluster of several nodes costs more than ``largest``; a device takes up to ``most``, and then the emptiest does.
+    """
+    graph, w, leader = job.graph, job.w, job.leader
+    count = len(job.names)
+    movable = [_movable(job, n) for n in range(len(graph))]
+    edges = [
+        (-w.size[a], leader[a], leader[n])
+        for n, node in enumerate(graph.nodes)
+        for a in dict.fromkeys(node.args)
+        if leader[a] >= 0 and leader[a] != leader[n]
+    ]
+    edges.sort()
+    cluster = list(range(len(graph)))
+    weight = [w.cost[n] if movable[n] else 0 for n in range(len(graph))]
+
+    def find(n: int) -> int:
+        while cluster[n] != n:
+            cluster[n] = n = cluster[cluster[n]]
+        return n
+
+    for _, a, b in edges:
+        if movable[a] and movable[b]:
+            a, b = find(a), find(b)
+            if a != b and weight[a] + weight[b] <= largest:
+                a, b = (a, b) if weight[a] >= weight[b] else (b, a)
+                cluster[b] = a
+                weight[a] += weight[b]
+    touches: dict[int, list[tuple[int, int]]] = {}
+    for size, a, b in edges:
+        a, b = (find(x) if movable[x] else x for x in (a, b))
+        if a != b:
+            touches.setdefault(a, []).append((b, -size))
+            touches.setdefault(b, []).append((a, -size))
+    place = [job.pinned[n] for n in range(len(graph))]
+    load = [0] * count
+    roots = [n for n in range(len(graph)) if movable[n] and find(n) == n]
+    for c in sorted(roots, key=lambda n: (-weight[n], n)):
+        near = [0] * count
+        for other, size in touches.get(c, ()):
+            if place[other] >= 0:
+                near[place[other]] += size
+        fits = [d for d in range(count) if load[d] + weight[c] <= most]
+        fits = fits or [min(range(count), key=load.__getitem__)]
+        place[c] = min(fits, key=lambda d: (-near[d], load[d], d))
+        load[place[c]] += weight[c]
+    return [-1 if m < 0 else place[find(m) if movable[m] else m] for m in leader]

@@ -1,0 +1,207 @@
+"""The weight of nodes before there is a plan: what each costs and holds, for sizes that are known or stood in for."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ..errors import InputError, TensorLogicError, nearest
+from ..ir import ops, spec
+from ..ir.graph import EinsumGraph, bodies
+from ..ir.sizes import evaluate, names
+from ..ir.types import TensorShape, TensorType, dtype_name
+from ..passes.specialize import specialize
+from .contract import Contraction, contraction
+from .cost import allocates, flops, nbytes, rounds
+
+STAND_IN = 64  # a size that nobody gave; a tensor of unknown rank counts as a float32 matrix of this size
+GIVEN = (ops.Input, ops.Constant, ops.Literal)  # nodes that are there before anything runs
+
+
+class Weights(NamedTuple):
+    """What every node of a graph costs and holds, by number."""
+
+    cost: tuple[int, ...]  # flops plus bytes written
+    fresh: tuple[int, ...]  # bytes of new memory
+    size: tuple[int, ...]  # bytes of its value, a view's too
+    root: tuple[int, ...]  # the node whose memory it shows: itself, or what it is a view of
+    assumed: tuple[str, ...]
+
+
+def weigh(graph: EinsumGraph, inputs: Mapping[str, Any] | None, sizes: Mapping[str, int] | None) -> Weights:
+    """Return the costs of a graph's nodes for given inputs and sizes, or for stand-ins where they are unknown."""
+    if not inputs and not sizes and _settled(graph):
+        return _weights(graph, ())
+    types, known, assumed = _known(graph, inputs or {}, sizes or {})
+    if types is not None:
+        try:
+            return _weights(specialize(graph, types, known), assumed)
+        except TensorLogicError:
+            if not assumed:
+                raise
+    # a stand-in that fits no equation of the graph, or no rank to put one in: every tensor counts alike
+    return _rough(graph, assumed)
+
+
+def _settled(graph: EinsumGraph) -> bool:
+    """Tell whether every type is known already, so that there is nothing to bind."""
+    return all(
+        t.shape is not None and t.shape.is_static and t.dtype is not None for ts in graph.inference.types for t in ts
+    ) and not any(bodies(node.op) for node in graph.nodes)
+
+
+def _known(
+    graph: EinsumGraph, inputs: Mapping[str, Any], sizes: Mapping[str, int]
+) -> tuple[dict[str, TensorType] | None, dict[str, int], tuple[str, ...]]:
+    """Return the inputs' types (None where a rank is unknown), the sizes, and what had to be assumed."""
+    for what, given, there in (("input", inputs, graph.inputs), ("size", sizes, graph.size_names)):
+        for name in given:
+            if name not in there:
+                code = "E302" if what == "input" else "E304"
+                raise InputError(f"the graph has no {what} {name!r}", code=code, suggestions=nearest(str(name), there))
+    types = {name: _type(value) for name, value in inputs.items()}
+    known, bound = dict(sizes), set(sizes)
+    for name, t in types.items():
+        declared = graph.type_of(graph.inputs[name]).shape or ()
+        bound |= {n for d in declared if isinstance(d, str) for n in names(d)}
+        if len(declared) == len(t.shape or ()):
+            pairs = zip(declared, t.shape or (), strict=True)
+            known |= {d: int(size) for d, size in pairs if isinstance(d, str) and d.isidentifier() and d not in known}
+    assumed = sorted(graph.size_names - bound)
+    known |= dict.fromkeys(assumed, STAND_IN)
+    unranked = []
+    for name, i in graph.inputs.items():
+        declared_type = graph.type_of(i)
+        if name in types:
+            continue
+        if declared_type.shape is None:
+            unranked.append(name)
+        else:
+            shape = TensorShape(evaluate(d, known) for d in declared_type.shape)
+            types[name] = TensorType(shape, declared_type.dtype or "float32")
+    return None if unranked else types, known, (*assumed, *unranked)
+
+
+def _type(value: Any) -> TensorType:
+    if isinstance(value, TensorType):
+        return value
+    array = value if hasattr(value, "shape") and hasattr(value, "dtype") else np.asarray(value)
+    return TensorType(TensorShape(array.shape), dtype_name(array.dtype))
+
+
+def _weights(graph: EinsumGraph, assumed: tuple[str, ...]) -> Weights:
+    types = graph.inference.types
+    forms: dict[Any, Contraction] = {}
+    inside: dict[int, int] = {}  # cost of a body by its identity: a loop's rounds cost the same
+    cost, fresh, size = [], [], []
+    root: list[int] = []
+    for i, node in enumerate(graph.nodes):
+        op, args = node.op, [types[a][0] for a in node.args]
+        size.append(0 if isinstance(op, ops.Literal) else sum(map(nbytes, types[i])))
+        form = None
+        if isinstance(op, ops.Einsum | ops.ContractVJP):
+            factors = args if isinstance(op, ops.Einsum) else args[:-2]
+            key = (op.spec, op.algebra, tuple(t.shape for t in factors))
+            if key not in forms:
+                forms[key] = contraction(op.spec, op.algebra, [t.shape or TensorShape() for t in factors])
+            form = forms[key]
+        own = not isinstance(op, GIVEN) and not op.is_view and allocates(op, form)  # a reshape hardly ever copies
+        fresh.append(size[i] if own else 0)
+        root.append(i if own or not node.args else root[node.args[0]])
+        work = flops(op, args, types[i], form) + fresh[i]
+        for body in bodies(op):
+            if id(body) not in inside:
+                inside[id(body)] = sum(_weights(body, ()).cost)
+        runs = rounds(op, args)
+        work += (1 if runs is None else runs) * max((inside[id(body)] for body in bodies(op)), default=0)
+        cost.append(work)
+    return Weights(tuple(cost), tuple(fresh), tuple(size), tuple(root), assumed)
+
+
+def _rough(graph: EinsumGraph, assumed: tuple[str, ...]) -> Weights:
+    """Return weights by the kind of operation alone."""
+    points = STAND_IN**2
+    cost, fresh = [], []
+    root: list[int] = []
+    for i, node in enumerate(graph.nodes):
+        op = node.op
+        own = not isinstance(op, GIVEN) and not op.is_view
+        fresh.append(4 * points if own else 0)
+        root.append(root[node.args[0]] if op.is_view and node.args else i)
+        work = points
+        if isinstance(op, ops.Einsum | ops.ContractVJP):
+            work = 2 * STAND_IN ** len({x for labels in spec.parse(op.spec).inputs for x in labels})
+        for body in bodies(op):
+            work += sum(_rough(body, ()).cost)
+        cost.append(work + fresh[i] if own else 0)
+    size = tuple(0 if isinstance(node.op, ops.Literal) else 4 * points for node in graph.nodes)
+    return Weights(tuple(cost), tuple(fresh), size, tuple(root), assumed)
+
+
+def working(graph: EinsumGraph) -> list[int]:
+    """Return the nodes that compute, in the graph's order."""
+    return [i for i, node in enumerate(graph.nodes) if not isinstance(node.op, GIVEN)]
+
+
+def longest_path(graph: EinsumGraph, cost: Sequence[int]) -> tuple[int, ...]:
+    """Return the most costly path of nodes that compute, first to last."""
+    total: list[int] = []
+    before: list[int] = []
+    end = -1
+    for i, node in enumerate(graph.nodes):
+        if isinstance(node.op, GIVEN):
+            total.append(-1)  # below a path that costs nothing
+            before.append(-1)
+            continue
+        last = max(node.args, key=total.__getitem__, default=-1)
+        last = last if last >= 0 and total[last] >= 0 else -1
+        before.append(last)
+        total.append(cost[i] + (total[last] if last >= 0 else 0))
+        if end < 0 or total[i] > total[end]:
+            end = i
+    path = []
+    while end >= 0:
+        path.append(end)
+        end = before[end]
+    return tuple(reversed(path))
+
+
+def memory_reads(graph: EinsumGraph, w: Weights) -> list[tuple[int, ...]]:
+    """Return the memory that every node reads, by the node that made it; a view reads what it shows."""
+    return [tuple(dict.fromkeys(w.root[a] for a in node.args)) for node in graph.nodes]
+
+
+def peak(graph: EinsumGraph, w: Weights, order: Sequence[int]) -> int:
+    """Return the most bytes of results that are alive at once in an order of the nodes that compute."""
+    reads = memory_reads(graph, w)
+    left = Counter(r for n in order for r in reads[n])
+    kept = {w.root[i] for _, i in graph.outputs}
+    most = alive = 0
+    for n in order:
+        alive += w.fresh[n]
+        most = max(most, alive)
+        for r in reads[n]:
+            left[r] -= 1
+            if not left[r] and r not in kept:
+                alive -= w.fresh[r]
+        if w.root[n] == n and n not in kept and not left[n]:
+            alive -= w.fresh[n]  # nobody reads it
+    return most
+
+
+def counted(n: int, what: str) -> str:
+    """Write a number of things.
+
+    >>> counted(1, "node"), counted(2000, "node")
+    ('1 node', '2,000 nodes')
+    """
+    return f"{n:,} {what}" + ("" if n == 1 else "s")
+
+
+def assumption(assumed: Sequence[str]) -> list[str]:
+    """Return the line that says what was taken for granted, if anything was."""
+    few = ", ".join(assumed[:6]) + (f" and {len(assumed) - 6:,} more" if len(assumed) > 6 else "")
+    return [f"not given, counted as size {STAND_IN}: {few}"] if assumed else []

@@ -1,0 +1,158 @@
+"""Bottlenecks on a machine whose speeds are known, and advice that holds."""
+
+import numpy as np
+import pytest
+
+import tensorlogic as tl
+from tensorlogic.backends.contract import COMBINE
+from tensorlogic.ir.algebra import ALGEBRAS
+from tensorlogic.observe.bottleneck import LIKE_BOOLEAN
+
+M = tl.Machine(flops32=200e9, flops64=100e9, bandwidth=10e9, call=1e-6)
+
+
+def op(ms, *, count=10, flops=0, moved=0, dtype="float32", kernel="map", total=None):
+    return tl.OpProfile(
+        count, ms if total is None else total, ms, (ms / count,), moved_bytes=moved, flops=flops, dtype=dtype, kernel=kernel
+    )  # fmt: skip
+
+
+def analyzed(least=1.0, **ops):
+    return tl.BottleneckAnalyzer(M, least=least).analyze(tl.ProfileData(ops, (1.0,)))
+
+
+@pytest.mark.parametrize(
+    ("one", "bound", "fraction"),
+    [
+        (op(10, flops=10**9), "compute", 0.5),
+        (op(10, flops=10**9, dtype="float64"), "compute", 1.0),
+        (op(10, moved=5 * 10**7), "memory", 0.5),
+        (op(10, moved=2 * 10**8), "memory", 2.0),  # in a cache
+        (op(10, moved=5 * 10**7, flops=10**9), "compute", 0.5),
+        (op(0.02, moved=1000), "overhead", 0.005),
+        (op(0.1, moved=200_000), "overhead", 0.2),  # more than one call, but it may be a few of them
+        (op(100, moved=200_000), "memory", 0.0002),  # no number of small calls takes so long
+        (op(10, kernel="loop"), "overhead", 0.0),
+        (op(1, kernel="view"), "overhead", 0.0),
+    ],
+)
+def test_bounds(one, bound, fraction):
+    (found,) = analyzed(x=one).bottlenecks
+    assert found.bound == bound
+    assert found.fraction == pytest.approx(fraction)
+    assert found.percentage == 100
+    assert found.calls == one.count
+
+
+def test_shares_never_exceed_the_whole():
+    report = analyzed(fixpoint=op(4, total=10, kernel="loop"), einsum=op(6, flops=10**9), idle=op(0), tiny=op(0.001))
+    assert [b.operation for b in report.bottlenecks] == ["einsum", "fixpoint"]
+    assert sum(b.percentage for b in report.bottlenecks) <= 100
+    assert report.bottlenecks[0].total_time_ms == 6
+    assert [b.operation for b in analyzed(least=50, a=op(1), b=op(3)).bottlenecks] == ["b"]
+
+
+def test_nothing():
+    for profile in (tl.ProfileData(), tl.ProfileData({"idle": op(0)})):
+        report = tl.BottleneckAnalyzer(M).analyze(profile)
+        assert report.bottlenecks == report.recommendations == ()
+        assert str(report) == "nothing takes any time"
+
+
+def test_float64():
+    advice = analyzed(
+        a=op(10, flops=10**9, dtype="float64", kernel="matmul"), b=op(10, moved=10**8, dtype="float64"),
+        c=op(10, flops=10**9, dtype="float64", kernel="blocks"), d=op(1, moved=10**7, dtype="float64"),
+    ).recommendations  # fmt: skip
+    assert len(advice) == 2, "nothing is known of c, and d is not worth a word"
+    assert "a computes in float64" in advice[0]
+    assert "2.0 times as fast" in advice[0]
+    assert "b computes in float64" in advice[1]
+    assert "half the bytes" in advice[1]
+
+
+def test_a_machine_as_fast_in_float64_gets_no_advice():
+    even = tl.BottleneckAnalyzer(tl.Machine(100e9, 100e9, 10e9, 1e-6))
+    profile = tl.ProfileData({"a": op(10, flops=10**9, dtype="float64", kernel="matmul")})
+    assert even.analyze(profile).recommendations == ()
+
+
+@pytest.mark.parametrize(
+    ("one", "said"),
+    [
+        (op(100, flops=10**9, dtype="int64", kernel="matmul"), "without BLAS, at 10%"),
+        (op(10, flops=10**9, dtype="float16", kernel="matmul"), "converts float16"),
+        (op(10, flops=10**9, dtype="int64", kernel="map"), None),
+        (op(10, flops=10**9, dtype="float32", kernel="matmul"), None),
+        (op(10, moved=10**8, dtype="bool"), None),
+    ],
+)
+def test_dtypes(one, said):
+    advice = analyzed(einsum=one).recommendations
+    assert advice == () if said is None else said in advice[0]
+
+
+def test_fuzzy_contractions():
+    advice = analyzed(**{"einsum ij,jk->ik (max_min)": op(10, flops=10**7, kernel="blocks")}).recommendations
+    assert 'strategy="hard_boolean"' in advice[0]
+    assert analyzed(**{"einsum ij,jk->ik (min_plus)": op(10, flops=10**7, kernel="blocks")}).recommendations == ()
+
+
+@pytest.mark.parametrize("name", sorted(LIKE_BOOLEAN))
+def test_advice_holds_boolean_answers_the_same_for_truth_values(name):
+    assert "hard_boolean" in tl.STRATEGIES
+    assert ALGEBRAS[name].combine in COMBINE
+    rng = np.random.default_rng(0)
+    x, y = ((rng.random((7, 7)) < 0.3).astype(float) for _ in range(2))
+
+    def contracted(algebra):
+        b = tl.GraphBuilder()
+        graph = b.build(z=b.einsum("ij,jk->ik", b.input("x", (7, 7)), b.input("y", (7, 7)), algebra=algebra))
+        return tl.Executor().plan(graph), tl.Executor().execute(graph, {"x": x, "y": y})["z"]
+
+    plan, boolean = contracted("boolean")
+    assert plan.steps[0].kernel == "matmul"
+    slow, fuzzy = contracted(name)
+    assert slow.steps[0].kernel == "blocks"
+    np.testing.assert_array_equal(fuzzy != 0, boolean)
+
+
+def test_calls():
+    calls = op(1, count=500, moved=50_000)
+    (advice,) = analyzed(relu=calls, exp=calls, add=calls, tanh=calls).recommendations
+    assert "100% of the time is the cost of calls" in advice
+    assert "more rows" in advice
+    assert advice.count(",") >= 4
+    assert analyzed(relu=calls, einsum=op(10, flops=10**9)).recommendations == ()
+    assert analyzed(scan=op(1, kernel="loop"), transpose=op(1, kernel="view")).recommendations == ()
+
+
+def test_a_real_profile_on_this_machine():
+    b = tl.GraphBuilder()
+    x = b.input("x", ("n", "n"))
+    graph = b.build(y=b.sum(b.einsum("ij,jk->ik", x, x), axis=0))
+    ex = tl.Executor()
+    ex.enable_profiling()
+    ex.execute(graph, {"x": np.ones((300, 300))})
+    report = tl.BottleneckAnalyzer().analyze(ex.get_profile_data())
+    assert report.machine == tl.machine()
+    assert {found.operation for found in report.bottlenecks} <= {"einsum ij,jk->ik", "sum over 0"}
+    assert report.bottlenecks
+    assert sum(found.percentage for found in report.bottlenecks) <= 100.001
+
+
+def test_it_prints(golden):
+    report = analyzed(**{
+        "einsum ij,jk->ik": op(10, flops=10**9, moved=10**6, dtype="float64", kernel="matmul"),
+        "relu <漢字>": op(5, moved=4 * 10**7), "add": op(0.2, count=100, moved=100),
+    })  # fmt: skip
+    golden("bottlenecks.txt", f"{report}\n")
+    assert "&lt;漢字&gt;" in report._repr_html_()
+    assert str(report.bottlenecks[-1]) == "add: 1.3% of the time, bound by overhead"
+
+
+def test_wrong_arguments():
+    with pytest.raises(tl.InputError, match="a ProfileData is expected, got Trace"):
+        tl.BottleneckAnalyzer(M).analyze(tl.Trace())
+    with pytest.raises(tl.InputError, match="percentage between 0 and 100"):
+        tl.BottleneckAnalyzer(M, least=-1)

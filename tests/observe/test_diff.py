@@ -1,0 +1,72 @@
+"""Totals of one trace, and two traces compared."""
+
+import json
+
+import pytest
+
+import tensorlogic as tl
+from tensorlogic.observe.diff import diff, totals
+
+
+def event(name, start, end, thread=1, kind="step", **args):
+    return tl.TraceEvent(name, kind, start, end, thread, None, args)
+
+
+def test_self_time_leaves_out_what_is_inside():
+    t = tl.Trace(
+        [event("loop", 0, 100), event("add", 10, 30), event("add", 40, 80), event("load", 0, 200, kind="span")]
+    )
+    assert [(r.name, r.count, r.total_ns, r.self_ns, r.max_ns) for r in totals(t)] == [
+        ("add", 2, 60, 60, 40), ("loop", 1, 100, 40, 100),
+    ]  # fmt: skip
+    assert [(r.name, r.self_ns) for r in totals(t, kind="span")] == [("load", 100)]
+
+
+def test_by_device_and_thread():
+    t = tl.Trace(
+        [event("a", 0, 5, 1, device="cpu:0"), event("b", 0, 7, 2, device=1), event("c", 9, 10, 2)], threads={2: "io"}
+    )
+    assert [(r.name, r.total_ns) for r in totals(t, by="device")] == [("gpu:1", 7), ("cpu:0", 5), ("unknown", 1)]
+    assert [(r.name, r.count) for r in totals(t, by="thread")] == [("io", 2), ("thread 1", 1)]
+    with pytest.raises(tl.InputError, match="not 'devise'") as caught:
+        totals(t, by="devise")
+    assert "device" in caught.value.diagnostic.suggestions[0]
+
+
+def test_sorted_by_change_with_new_and_gone():
+    before = tl.Trace([event("same", 0, 10), event("slower", 10, 20), event("gone", 20, 45)])
+    after = tl.Trace([event("same", 0, 10), event("slower", 10, 50), event("new", 50, 55), event("new", 55, 60)])
+    rows = before.diff(after).rows
+    assert [(r.name, r.change_ns, r.ratio, r.state) for r in rows] == [
+        ("slower", 30, 4.0, "both"), ("gone", -25, 0.0, "gone"), ("new", 10, None, "new"), ("same", 0, 1.0, "both"),
+    ]  # fmt: skip
+    found = json.loads(before.diff(after).to_json())["rows"]
+    assert found[2] == {
+        "name": "new", "state": "new", "change_ns": 10, "ratio": None,
+        "before": {"name": "new", "count": 0, "total_ns": 0, "self_ns": 0, "mean_ns": 0.0, "max_ns": 0},
+        "after": {"name": "new", "count": 2, "total_ns": 10, "self_ns": 10, "mean_ns": 5.0, "max_ns": 5},
+    }  # fmt: skip
+
+
+def test_no_time_before_is_no_ratio():
+    found = diff(tl.Trace([event("a", 5, 5)]), tl.Trace([event("a", 5, 9)]))
+    assert found.rows[0].ratio is None
+    assert str(found).splitlines()[1].split()[-1] == "-"
+
+
+def test_prints(golden):
+    before = tl.Trace(
+        [event("matmul", 0, 2_000_000), event("relu", 2_000_000, 2_100_000), event("exp [x]", 3_000_000, 4_000_000)]
+    )
+    after = tl.Trace(
+        [event("matmul", 0, 1_000_000), event("relu", 2_000_000, 2_100_000), event("k" * 90, 3_000_000, 3_000_500)]
+    )
+    golden("trace_diff.txt", f"{before.diff(after)}\n")
+    assert before.diff(after)._repr_html_().startswith("<pre>operation")
+
+
+def test_empty():
+    found = diff(tl.Trace(), tl.Trace())
+    assert found.rows == ()
+    assert str(found).splitlines()[-1] == "0.000 ms before, 0.000 ms after: +0.000 ms; 0 new, 0 gone"
+    assert json.loads(found.to_json()) == {"rows": []}

@@ -1,0 +1,265 @@
+"""Trace files: every form both ways, real ones of PyTorch, and broken ones that say where."""
+
+import csv
+import gzip
+import json
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
+
+import tensorlogic as tl
+from tensorlogic.observe.diff import totals
+from tensorlogic.observe.files import form_of, load, read, save
+
+REAL = Path(__file__).resolve().parents[3] / "shared" / "data" / "traces"
+real = pytest.mark.skipif(not REAL.is_dir(), reason=f"the real traces are not in {REAL}")
+
+
+def event(name, start, end, thread=0, kind="step", **args):
+    return tl.TraceEvent(name, kind, start, end, thread, None, args)
+
+
+def facts(trace):
+    return [(e.name, e.start_ns, e.end_ns, trace.thread_name(e.thread)) for e in trace.events()]
+
+
+@pytest.fixture
+def traced():
+    return tl.Trace(
+        [
+            event("load; data", 1_000_000_001, 1_000_000_900, kind="span"),
+            event(
+                "relu",
+                1_000_000_100,
+                1_000_000_207,
+                device="cpu:0",
+                outputs=["float32[4, 2]"],
+                inputs=["float32[4, 2]"],
+            ),
+            event("雪\n", 1_000_000_100, 1_000_000_100, 1),
+        ],
+        threads={0: "main", 1: "io"},
+    )
+
+
+@pytest.mark.parametrize("name", ["t.json", "t.json.gz", "t.speedscope.json", "t.speedscope.json.gz"])
+def test_both_ways_with_times(traced, tmp_path, name):
+    traced.save(tmp_path / name)
+    assert facts(tl.Trace.load(tmp_path / name)) == facts(traced)
+
+
+def test_chrome_keeps_kinds_and_arguments(traced, tmp_path):
+    traced.save(tmp_path / "t.json")
+    loaded = tl.Trace.load(tmp_path / "t.json")
+    assert [(e.kind, e.facts()) for e in loaded.events()] == [(e.kind, e.facts()) for e in traced.events()]
+    assert len(loaded.spans) == 1
+
+
+def test_collapsed_both_ways(traced, tmp_path):
+    traced.save(tmp_path / "t.collapsed")
+    loaded = tl.Trace.load(tmp_path / "t.collapsed")
+    assert {r.name: r.self_ns for r in totals(loaded)} == {"load; data": 792, "relu": 107}
+    loaded.save(tmp_path / "again.folded")
+    assert (tmp_path / "again.folded").read_text() == (tmp_path / "t.collapsed").read_text()
+
+
+def test_rust_both_ways(traced, tmp_path):
+    traced.save(tmp_path / "t.rust.json")
+    recorded = tl.RecordedExecutionTrace.from_json((tmp_path / "t.rust.json").read_text())
+    assert [(e.operation, e.device_id, e.output_shape, e.memory_bytes, e.duration_us) for e in recorded.entries] == [
+        ("relu", "cpu:0", (4, 2), 32, 0.107), ("雪\n", None, (), 0, 0.0),
+    ]  # fmt: skip
+    assert tl.Trace.load(tmp_path / "t.rust.json").to_recorded() == recorded
+
+
+def test_flame_is_written_by_suffix(traced, tmp_path):
+    traced.save(tmp_path / "t.svg")
+    assert (tmp_path / "t.svg").read_text().startswith("<?xml")
+
+
+@pytest.mark.parametrize(
+    ("name", "form"),
+    [
+        ("a.json", "chrome"),
+        ("a.gz", "chrome"),
+        ("speedscope.json", "speedscope"),
+        ("a.txt", "collapsed"),
+        ("a.rust.json", "rust"),
+    ],
+)
+def test_form_by_name(name, form):
+    assert form_of(name) == form
+
+
+def chrome(*events, **more):
+    return json.dumps({"traceEvents": list(events), **more}).encode()
+
+
+def x(ts, dur, name="op", **more):
+    return {"ph": "X", "name": name, "ts": ts, "dur": dur, **more}
+
+
+def test_nanoseconds_survive():
+    t = read(b'{"traceEvents": [{"ph":"X","name":"k","ts":1661938466265032.123,"dur":0.007}]}')
+    assert (t.events()[0].start_ns, t.events()[0].duration_ns) == (1_661_938_466_265_032_123, 7)
+
+
+def test_begin_and_end_pair_up_by_thread_in_any_order():
+    t = read(chrome(
+        {"ph": "E", "ts": 9, "tid": 1, "args": {"r": 2}}, {"ph": "B", "name": "a", "ts": 1, "tid": 1, "args": {"q": 1}},
+        {"ph": "B", "name": "b", "ts": 2, "tid": 2}, {"ph": "B", "name": "c", "ts": 3, "tid": 1}, {"ph": "E", "ts": 4, "tid": 1},
+        {"ph": "E", "ts": 8, "tid": 2},
+    ))  # fmt: skip
+    assert [(e.name, e.start_ns, e.end_ns) for e in t.events()] == [
+        ("a", 1000, 9000),
+        ("b", 2000, 8000),
+        ("c", 3000, 4000),
+    ]
+    assert t.events()[0].args == {"q": 1, "r": 2}
+
+
+def test_threads_are_named_as_the_file_does():
+    names = [{"ph": "M", "name": "thread_name", "pid": 1, "tid": "s", "args": {"name": "stream 7 "}},
+             {"ph": "M", "name": "process_name", "pid": 1, "args": {"name": "python"}}]  # fmt: skip
+    one = read(chrome(*names, x(0, 1, pid=1, tid="s")))
+    assert [one.thread_name(e.thread) for e in one.events()] == ["stream 7"]
+    two = read(chrome(*names, x(0, 1, pid=1, tid="s"), x(0, 1, pid="other", tid=4)))
+    assert sorted(two.thread_name(e.thread) for e in two.events()) == ["other: thread 4", "python 1: stream 7"]
+
+
+def test_what_is_not_an_entry_is_left_out_and_extra_fields_are_fine():
+    t = read(
+        chrome({"ph": "i", "name": "mark", "ts": 1}, {"ph": "s", "id": 1, "ts": 1}, x(0, 1, sf=3), schemaVersion=1)
+    )
+    assert len(t) == 1
+    assert len(read(b"[]")) == len(read(b'{"traceEvents": []}')) == len(read(b"")) == 0
+
+
+def test_lists_without_an_object_around_are_chrome_too():
+    assert len(read(json.dumps([x(0, 1), x(1, 2)]).encode())) == 2
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        (chrome(x(0, -1)), "the duration -1 - at `$.traceEvents[0].dur`"),
+        (chrome(x(0, 1), {"ph": "X", "name": "a", "ts": 1}), "no duration - at `$.traceEvents[1].dur`"),
+        (chrome({"ph": "X", "name": "a", "dur": 1}), "needs a time - at `$.traceEvents[0].ts`"),
+        (chrome(x(1e300, 1)), "out of range - at `$.traceEvents[0].ts`"),
+        (chrome({"name": "a"}), "missing required field `ph` - at `$.traceEvents[0]`"),
+        (chrome(x(0, 1, name=7)), "Expected `str`, got `int` - at `$.traceEvents[0].name`"),
+        (chrome(x(0, "soon")), "at `$.traceEvents[0].dur`"),
+        (json.dumps([x(0, -1)]).encode(), "at `$[0].dur`"),
+        (chrome({"ph": "E", "ts": 1}), "an end without a begin - at `$.traceEvents[0]`"),
+        (chrome({"ph": "B", "name": "a", "ts": 1}), "'a' begins and never ends - at `$.traceEvents[0]`"),
+        (b'{"traceEvents": [{"ph": "X", "ts": NaN}]}', "byte 35), line 1, column 36"),
+        (b'{"traceEvents": [\n{"ph": "X" "ts": 1}]}', "line 2, column 12"),
+        (b'{"traceEvents": [{"ph": "X", "ts": 1', "stops short at byte 36, line 1, after"),
+        (b'{"a": 1}', "this JSON is not a trace"),
+        (b"[" * 100_000, ""),
+        (b'{"traceEvents": [{"ph": "X", "name": "\xff"}]}', "UTF-8"),
+        (b"main;load\n", "line 1 is not a stack and its weight: 'main;load'"),
+        (b"a 1\nb x\n", "line 2"),
+        (b"a 1" + b"0" * 50, "out of range"),
+        (b"\xff\xfe 1", "not UTF-8"),
+        (b'{"entries": [{"step": 0}], "total_duration_us": 0, "metadata": {}}', "$.entries[0]"),
+        (b'{"entries": [{"step": 0, "operation": "a", "duration_us": -1}], "total_duration_us": 0, "metadata": {}}', "$.entries[0].duration_us"),
+    ],
+)  # fmt: skip
+def test_broken_files_say_where(data, said, tmp_path):
+    (tmp_path / "t.json").write_bytes(data)
+    with pytest.raises(tl.FormatError) as caught:
+        load(tmp_path / "t.json")
+    assert said in caught.value.diagnostic.message
+    assert "t.json" in caught.value.diagnostic.message
+
+
+def speedscope(*marks, unit="nanoseconds", kind="evented"):
+    profile = {"type": kind, "name": "p", "unit": unit, "startValue": 0, "endValue": 9,
+               "events": [{"type": t, "frame": f, "at": at} for t, f, at in marks]}  # fmt: skip
+    return json.dumps({"shared": {"frames": [{"name": "a"}, {"name": "b"}]}, "profiles": [profile]}).encode()
+
+
+def test_speedscope_units():
+    t = read(speedscope(("O", 0, 0.5), ("C", 0, 2), unit="milliseconds"))
+    assert facts(t) == [("a", 500_000, 2_000_000, "p")]
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        (speedscope(("O", 0, 1), ("C", 1, 2)), "$.profiles[0].events[1]"),
+        (speedscope(("C", 0, 1)), "$.profiles[0].events[0]"),
+        (speedscope(("O", 5, 1)), "no frame 5 - at `$.profiles[0].events[0].frame`"),
+        (speedscope(("O", 0, 3), ("C", 0, 2)), "time goes back from 3 to 2 ns - at `$.profiles[0].events[1].at`"),
+        (speedscope(("O", 0, 3)), "'a' is opened and never closed"),
+        (speedscope(unit="bytes"), "the unit 'bytes' is no time"),
+        (speedscope(kind="sampled"), "only evented profiles are read"),
+    ],
+)
+def test_broken_speedscope_says_where(data, said):
+    with pytest.raises(tl.FormatError) as caught:
+        read(data)
+    assert said in caught.value.diagnostic.message
+
+
+def test_missing_and_cut_files(tmp_path):
+    (tmp_path / "run.json").write_text("{}")
+    with pytest.raises(tl.FormatError, match="there is no file") as caught:
+        load(tmp_path / "rum.json")
+    assert "run.json" in caught.value.diagnostic.suggestions[0]
+    whole = gzip.compress(chrome(*(x(n, 1, name=str(n)) for n in range(100))))
+    (tmp_path / "cut.json.gz").write_bytes(whole[:-20])
+    with pytest.raises(tl.FormatError, match="is not whole"):
+        load(tmp_path / "cut.json.gz")
+    with pytest.raises(tl.FormatError, match="cannot read"):
+        load(tmp_path)
+
+
+def test_many_names(tmp_path):
+    save(tl.Trace([event(f"op{n}", n, n + 1) for n in range(100_000)]), tmp_path / "t.json")
+    assert len(totals(load(tmp_path / "t.json"))) == 100_000
+
+
+@real
+@pytest.mark.parametrize("name", ["h100_bert_small", "mi300_vit"])
+def test_kernel_sums_agree_with_another_tool(name):
+    expected = defaultdict(lambda: [0.0, 0])
+    with (REAL / f"{name}.kernel_summary.csv").open(newline="", encoding="utf-8") as file:
+        for row in csv.DictReader(file):
+            expected[row["Kernel name"]][0] += float(row["Kernel duration (µs)_sum"])
+            expected[row["Kernel name"]][1] += int(row["Kernel duration (µs)_count"])
+    found = {r.name: r for r in totals(load(REAL / f"{name}.json.gz"), kind="kernel")}
+    assert len(expected) > 5
+    for kernel, (total, count) in expected.items():
+        if kernel.startswith("Memset"):
+            continue  # of the category gpu_memset
+        assert found[kernel].count == count
+        assert found[kernel].total_ns == pytest.approx(total * 1000, abs=1)
+
+
+@real
+@pytest.mark.parametrize("path", sorted(REAL.glob("*.json*")), ids=lambda p: p.name)
+def test_real_files_survive_every_form(path, tmp_path):
+    t = load(path)
+    raw = json.loads(gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes())["traceEvents"]
+    complete = [e for e in raw if e.get("ph") == "X"]
+    assert len(t) == len(complete) > 0
+    sums = sum(e.duration_ns for e in t.events())
+    assert sums == pytest.approx(sum(round(e["dur"] * 1000) for e in complete), abs=len(complete))
+    t.save(tmp_path / "again.json")
+    again = load(tmp_path / "again.json")
+    assert sorted((e.name, e.start_ns, e.end_ns) for e in again.events()) == sorted(
+        (e.name, e.start_ns, e.end_ns) for e in t.events()
+    )
+    assert t.to_recorded().step_count() == len(complete)
+    t.save(tmp_path / "again.speedscope.json")
+    assert len(load(tmp_path / "again.speedscope.json")) == len(complete)
+
+
+@real
+def test_before_and_after():
+    found = load(REAL / "kineto_before.json.gz").diff(load(REAL / "kineto_after.json.gz"))
+    assert [abs(r.change_ns) for r in found.rows] == sorted((abs(r.change_ns) for r in found.rows), reverse=True)
+    assert {r.state for r in found.rows} == {"both", "new", "gone"}

@@ -1,0 +1,218 @@
+"""The commands for traces, as people and scripts use them."""
+
+import json
+import subprocess
+import sys
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+import tensorlogic as tl
+from tensorlogic.cli import common, main
+
+
+def event(name, start, end, thread=0, kind="step", **args):
+    return tl.TraceEvent(name, kind, start, end, thread, None, args)
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    b = tl.GraphBuilder()
+    b.build(y=b.relu(b.input("x", ("n", 3), "float64") @ b.constant(np.ones((3, 2))))).save("layer.json")
+    np.save("x.npy", np.ones((2, 3)))
+    tl.Trace([
+        event("matmul [a]", 0, 5_000_000, device="cpu:0"), event("relu", 5_000_000, 6_000_000, device="cpu:0"),
+        event("relu", 6_000_000, 8_000_000, 1, device="cpu:1"), event("plan", 0, 9_000_000, kind="span"),
+    ], threads={0: "main", 1: "io"}).save("a.json")  # fmt: skip
+    tl.Trace([event("relu", 0, 4_000_000), event("exp", 4_000_000, 4_500_000)]).save("b.speedscope.json")
+    return tmp_path
+
+
+def call(*args):
+    return CliRunner().invoke(main, ["trace", *args])
+
+
+def test_record_a_graph(folder):
+    done = call("record", "layer.json", "-i", "x=x.npy", "--repeat", "5", "-o", "run.json")
+    assert done.exit_code == 0, done.output
+    assert "10 steps, " in done.output
+    loaded = tl.Trace.load("run.json")
+    assert [e.name for e in loaded.events() if e.kind == "step"] == ["einsum ij,jk->ik", "relu"] * 5
+    note = json.loads(call("record", "layer.json", "-i", "x=x.npy", "-o", "run.svg", "--json").output)
+    assert note["steps"] == 2
+    assert note["written"] == "run.svg"
+    ElementTree.parse("run.svg")
+
+
+SCRIPT = """import sys
+import tensorlogic as tl
+import beside
+b = tl.GraphBuilder()
+tl.Executor().execute(b.build(y=b.relu(b.input("x", (2,)))), {"x": [1.0, -1.0]})
+print(__name__, sys.argv, beside.here)
+"""
+
+
+def test_record_a_script(folder):
+    (folder / "code").mkdir()
+    (folder / "code" / "beside.py").write_text("here = 'found'")
+    (folder / "code" / "own.py").write_text(SCRIPT)
+    command = [
+        sys.executable,
+        "-W",
+        "error",
+        "-m",
+        "tensorlogic",
+        "trace",
+        "record",
+        "code/own.py",
+        "-o",
+        "own.json",
+        "--",
+        "--epochs",
+        "3",
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "__main__ ['code/own.py', '--epochs', '3'] found\n"
+    assert "1 step, " in done.stderr
+    assert [e.name for e in tl.Trace.load("own.json").events() if e.kind == "step"] == ["relu"]
+
+
+@pytest.mark.parametrize(
+    ("end", "code", "said"),
+    [
+        ("sys.exit(3)", 3, ""),
+        ("sys.exit()", 0, ""),
+        ("sys.exit('no luck')", 1, "no luck\n"),
+        ("raise ValueError('no luck')", 1, "ValueError: no luck"),
+        ("raise KeyboardInterrupt", 130, ""),
+    ],
+)
+def test_a_script_that_ends_early_leaves_its_trace_and_code(folder, end, code, said):
+    (folder / "own.py").write_text(SCRIPT.replace("import beside\n", "").replace(", beside.here", "") + end)
+    argv, search = sys.argv, list(sys.path)
+    done = call("record", "own.py", "-o", "own.json")
+    assert done.exit_code == code, done.output
+    assert said in done.output
+    assert "runpy" not in done.output
+    assert len([e for e in tl.Trace.load("own.json").events() if e.kind == "step"]) == 1
+    assert (sys.argv, sys.path) == (argv, search)
+
+
+def test_a_graph_that_fails_leaves_its_trace(folder):
+    b = tl.GraphBuilder()
+    x = b.input("x", (3,), "int64")
+    b.build(y=b.gather(x, x + 1)).save("bad.json")
+    done = call("record", "bad.json", "-i", "x=[5, 6, 7]", "-o", "bad.trace.json")
+    assert done.exit_code == 1
+    assert [e.name for e in tl.Trace.load("bad.trace.json").events() if e.kind == "step"] == ["add"]
+
+
+def test_summary(folder, golden):
+    done = call("summary", "a.json")
+    assert done.exit_code == 0, done.output
+    golden("cli_trace_summary.txt", done.output)
+    assert "more" in call("summary", "a.json", "--top", "1").output
+    rows = json.loads(call("summary", "a.json", "--by", "device", "--json").output)["rows"]
+    assert [(r["name"], r["count"], r["total_ns"]) for r in rows] == [("cpu:0", 2, 6_000_000), ("cpu:1", 1, 2_000_000)]
+    rows = json.loads(call("summary", "a.json", "--by", "thread", "--top", "1", "--json").output)["rows"]
+    assert [r["name"] for r in rows] == ["main"]
+    assert "plan" in call("summary", "a.json", "--kind", "span").output
+
+
+def test_a_terminal_gets_a_rich_table(folder, monkeypatch, capsys):
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
+    common.print_table(["operation", "n"], [["matmul [a]", "12"], ["[/bold]", "3"]], {1})
+    out = capsys.readouterr().out
+    assert "─" in out
+    assert "matmul [a]" in out
+    assert "[/bold]" in out
+
+
+def test_progress_gives_every_item_and_shows_late(monkeypatch, capsys):
+    ticks = iter(range(1000))
+    assert list(common.progress(range(5), 5, "run", lambda: next(ticks), after=100)) == [0, 1, 2, 3, 4]
+    assert capsys.readouterr().err == ""
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+    assert list(common.progress(range(5), 5, "run", lambda: next(ticks), after=2)) == [0, 1, 2, 3, 4]
+    assert list(common.progress([], 0, "run")) == []
+
+
+@pytest.mark.parametrize("form", ["chrome", "speedscope", "collapsed", "rust"])
+def test_export(folder, form):
+    printed = call("export", "a.json", "--to", form)
+    assert printed.exit_code == 0, printed.output
+    done = call("export", "a.json", "--to", form, "-o", "out", "--json")
+    assert json.loads(done.output) == {"written": "out"}
+    assert (folder / "out").read_text(encoding="utf-8") == printed.output.removesuffix("\n")
+    assert tl.Trace.load("out").step_count() >= 3
+
+
+def test_flame(folder):
+    done = call("flame", "a.json", "-o", "a.svg")
+    assert done.exit_code == 0, done.output
+    text = (folder / "a.svg").read_text(encoding="utf-8")
+    assert "matmul [a]" in text
+    assert ">a.json</text>" in text
+    assert call("flame", "a.json").output == text
+
+
+def test_diff(folder, golden):
+    done = call("diff", "a.json", "b.speedscope.json")
+    assert done.exit_code == 0, done.output
+    golden("cli_trace_diff.txt", done.output)
+    found = json.loads(call("diff", "a.json", "b.speedscope.json", "--top", "2", "--json").output)["rows"]
+    assert [(r["name"], r["state"], r["change_ns"]) for r in found] == [
+        ("matmul [a]", "gone", -5_000_000),
+        ("relu", "both", 1_000_000),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("args", "code", "said"),
+    [
+        (["summary", "c.json"], 1, "there is no file 'c.json'"),
+        (["summary", "layer.json"], 1, "this JSON is not a trace"),
+        (["summary", "a.json", "--by", "colour"], 2, "colour"),
+        (["summary", "a.json", "--top", "0"], 2, "0"),
+        (["summary", "a.json", "--kind", "spam"], 1, "did you mean 'span'?"),
+        (["diff", "a.json", "a.json", "--kind", "kernel"], 1, "no entry is of the kind 'kernel'"),
+        (["export", "a.json"], 2, "--to"),
+        (["export", "a.json", "--to", "chrome", "-o", "no/out.json"], 1, "cannot write 'no/out.json': No such file"),
+        (["flame", "a.json", "-o", "no/out.svg"], 1, "cannot write 'no/out.svg'"),
+        (["record", "own.py"], 1, "there is no file 'own.py'"),
+        (["record", "layer.json"], 1, "input 'x' is missing"),
+        (["record", "layer.json", "-i", "x=x.npy", "--", "more"], 2, "arguments are for scripts"),
+        (["record", "x.py", "-i", "x=x.npy"], 2, "a script takes its arguments after --"),
+        (["record", "layer.json", "--repeat", "0"], 2, "0"),
+        (["record", "layer.json", "-i", "x=x.npy", "-o", "no/out.json"], 1, "cannot write"),
+        (["record", "layer.json", "--detail", "all"], 2, "all"),
+    ],
+)
+def test_mistakes(folder, args, code, said):
+    done = call(*args)
+    assert done.exit_code == code, done.output
+    assert said in done.output
+    assert "Traceback" not in done.output
+
+
+def test_mistakes_are_json_too(folder):
+    done = call("diff", "a.json", "c.json", "--json")
+    assert done.exit_code == 1
+    assert json.loads(done.output)["error"]["code"] == "E221"
+
+
+@pytest.mark.parametrize("command", ["record", "summary", "export", "flame", "diff"])
+def test_help_has_examples(command):
+    done = call(command, "--help")
+    assert done.exit_code == 0
+    assert f"tensorlogic trace {command}" in done.output
+
+
+def test_the_command_starts_without_the_libraries_of_its_parts():
+    code = "import sys, tensorlogic.cli\nfound = {'numpy', 'rich', 'scipy'} & set(sys.modules)\nassert not found, found"
+    subprocess.run([sys.executable, "-W", "error", "-c", code], check=True)
