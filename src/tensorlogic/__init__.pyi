@@ -71,10 +71,10 @@ from .observe.bottleneck import BottleneckReport as BottleneckReport
 from .observe.compare import PerformanceBaseline as PerformanceBaseline
 from .observe.compare import PerformanceComparison as PerformanceComparison
 from .observe.diff import TraceDiff as TraceDiff
+from .observe.entry import RecordedTraceEntry as RecordedTraceEntry
 from .observe.profile import OpProfile as OpProfile
 from .observe.profile import ProfileData as ProfileData
 from .observe.recorded import RecordedExecutionTrace as RecordedExecutionTrace
-from .observe.recorded import RecordedTraceEntry as RecordedTraceEntry
 from .observe.recorded import TraceRecorder as TraceRecorder
 from .observe.timeline import ProfilerHook as ProfilerHook
 from .observe.timeline import TimelineEntry as TimelineEntry
@@ -82,6 +82,9 @@ from .observe.timeline import TimelineProfiler as TimelineProfiler
 from .observe.trace import Trace as Trace
 from .observe.trace import TraceEvent as TraceEvent
 from .observe.trace import trace as trace
+from .passes.pipeline import CompilationConfig as CompilationConfig
+from .passes.pipeline import OptimizationLevel as OptimizationLevel
+from .passes.pipeline import PassReport as PassReport
 from .plan.build import ExecutionPlan as ExecutionPlan
 from .plan.build import Step as Step
 from .plan.estimate import MemoryEstimate as MemoryEstimate
@@ -94,6 +97,12 @@ from .plan.place import PlacementStrategy as PlacementStrategy
 from .plan.schedule import Schedule as Schedule
 from .plan.schedule import Scheduler as Scheduler
 from .plan.schedule import SchedulingStrategy as SchedulingStrategy
+from .runtime.compile import CacheWarning as CacheWarning
+from .runtime.compile import CompilationCache as CompilationCache
+from .runtime.compile import CompilationKey as CompilationKey
+from .runtime.compile import CompilationStats as CompilationStats
+from .runtime.compile import CompiledGraph as CompiledGraph
+from .runtime.compile import GraphCompiler as GraphCompiler
 from .runtime.context import ExecutionContext as ExecutionContext
 from .runtime.context import LoggingHook as LoggingHook
 from .runtime.executor import DummyExecutor as DummyExecutor

@@ -25,6 +25,7 @@ BUILT = frozenset(
         "backend testing",
         "project",
         "logic",
+        "compiled graphs",
         "profiling",
         "tracing and debugging",
         "memory planning",

@@ -2,12 +2,10 @@
 
 import numpy as np
 import pytest
-from blocks import not_yet
 
 import tensorlogic as tl
 
 
-@not_yet("compiled graphs", "CompilationConfig")
 def test_tl_compilable_executor(executor, make_inputs):
     config = (
         tl.CompilationConfig()
@@ -42,7 +40,6 @@ def test_tl_compilable_executor(executor, make_inputs):
     assert stats.reduction_percentage == pytest.approx(100 * (before - after) / before)
 
 
-@not_yet("compiled graphs", "CompilationCache")
 def test_compilation_cache(executor, layer, inputs, relu_of):
     cache = tl.CompilationCache(100)  # up to 100 graphs
     config = tl.CompilationConfig()

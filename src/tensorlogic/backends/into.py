@@ -17,6 +17,7 @@ from ..ir.types import TensorType
 from ..plan.build import Step
 from .base import Kernel
 from .contract import bind_matmul_into
+from .erf import bind_erf
 
 Array = Any
 
@@ -26,13 +27,14 @@ def bind_into(step: Step) -> Kernel:
     op, result = step.op, step.types[0]
     match op:
         case ops.Elementwise():
-            return _elementwise(op.fn, result)
+            return _elementwise(op.fn, step.arg_types[0], result)
         case ops.Reduce():
-            return _reduce(op, step.arg_types[0], result)
+            kernel, own = _reduce(op, step.arg_types[0], result), step.arg_types[0]
+            return kernel if not own.weak else lambda x, out: kernel(np.asarray(x, own.dtype), out)
         case ops.Einsum() if step.form is not None:
             return bind_matmul_into(op, step.form, result)
         case ops.Cast():
-            return _cast
+            return _cast(step.arg_types[0])
         case _:
             raise AssertionError(op)
 
@@ -54,12 +56,17 @@ def scalar(value: Any, types: tuple[TensorType, ...]) -> Any:
     return array
 
 
-def _cast(x: Any, out: Array) -> Array:
-    np.copyto(out, x, casting="unsafe")
-    return out
+def _cast(operand: TensorType) -> Kernel:
+    dtype = operand.dtype if operand.weak else None  # NumPy would hold a Python scalar to the dtype it goes to
+
+    def cast(x: Any, out: Array) -> Array:
+        np.copyto(out, x if dtype is None else np.asarray(x, dtype), casting="unsafe")
+        return out
+
+    return cast
 
 
-def _elementwise(fn: str, result: TensorType) -> Kernel:
+def _elementwise(fn: str, operand: TensorType, result: TensorType) -> Kernel:
     dtype = np.dtype(result.dtype or "float64")
     zero, one = np.zeros((), dtype), np.ones((), dtype)
     match fn:
@@ -70,10 +77,7 @@ def _elementwise(fn: str, result: TensorType) -> Kernel:
         case "sigmoid":
             return lambda x, out: _sigmoid(np.asarray(x, dtype), out)
         case "erf":
-            from scipy.special import erf  # scipy loads on first need
-
-            function: Kernel = erf
-            return function
+            return bind_erf(dtype, operand.dtype)
         case "where":
             return _where
         case "lukasiewicz":
@@ -138,7 +142,14 @@ def _reduce(op: ops.Reduce, operand: TensorType, result: TensorType) -> Kernel:
             return out
 
         return narrow
+    # NumPy goes through an operand in the order of where it writes to, and the order decides how a sum rounds: what is not
+    # in C order is summed into memory of NumPy's own choice, as it would be without a buffer
     if op.kind != "mean":
-        return lambda x, out: reduce(x, axes, dtype, out, keep)
+        return lambda x, out: reduce(x, axes, dtype, out if x.flags.c_contiguous else None, keep)
     by = np.intp(count)  # as np.mean divides
-    return lambda x, out: divide(reduce(x, axes, dtype, out, keep), by, out, casting="unsafe")
+
+    def mean(x: Array, out: Array) -> Array:
+        total = reduce(x, axes, dtype, out if x.flags.c_contiguous else None, keep)
+        return divide(total, by, total if isinstance(total, np.ndarray) else out, casting="unsafe")
+
+    return mean

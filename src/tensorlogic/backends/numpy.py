@@ -20,6 +20,7 @@ from ..plan.build import Step
 from .base import BackendCapabilities, Device, Kernel, RunBody
 from .contract import COMBINE, bind_contract_vjp, bind_contraction
 from .control import bind_control
+from .erf import bind_erf
 from .into import bind_into, scalar
 
 Array = Any  # a NumPy array; the plan says more about it than a type could
@@ -138,17 +139,10 @@ def _sigmoid(x: Any) -> Any:
     return np.where(np.asarray(x) >= 0, 1 / (1 + e), e / (1 + e)).astype(e.dtype, copy=False)
 
 
-def _erf(x: Any) -> Any:
-    from scipy.special import erf  # scipy loads on first need
-
-    return erf(x)
-
-
 _SPECIAL: dict[str, Callable[..., Any]] = {
     "relu": lambda x: np.maximum(x, 0),
     "step": lambda x: (np.asarray(x) > 0).astype(np.asarray(x).dtype),
     "sigmoid": _sigmoid,
-    "erf": _erf,
     "lukasiewicz": COMBINE["lukasiewicz"],
     "godel_implies": COMBINE["godel_implies"],
     "goguen_implies": COMBINE["goguen_implies"],
@@ -158,6 +152,8 @@ _SPECIAL: dict[str, Callable[..., Any]] = {
 
 def elementwise(fn: str, args: tuple[TensorType, ...], result: TensorType) -> Kernel:
     """Return the NumPy function of an element-wise operation, with the dtype that inference promised."""
+    if fn == "erf":
+        return bind_erf(np.dtype(result.dtype or "float64"), args[0].dtype)
     special = _SPECIAL.get(fn)
     if special is None:
         function: Kernel = getattr(np, fn)
@@ -172,7 +168,7 @@ def elementwise(fn: str, args: tuple[TensorType, ...], result: TensorType) -> Ke
         return lambda c, *xs: special(
             c, *(np.asarray(x, dtype) if w else x for x, w in zip(xs, weak, strict=True))
         ).astype(dtype, copy=False)
-    if fn in ("erf", "lukasiewicz", "godel_implies", "goguen_implies"):
+    if fn in ("lukasiewicz", "godel_implies", "goguen_implies"):
         return lambda *args: np.asarray(special(*args)).astype(dtype, copy=False)
     return special
 

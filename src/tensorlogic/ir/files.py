@@ -27,7 +27,6 @@ from .check import checked, too_deep
 from .constants import all_constants, decode, encode, proven
 from .graph import AnyOp, Array, EinsumGraph, Node
 from .ops import Op
-from .parse import parse_graph
 from .rust import from_rust
 from .source import LIMIT, convert, decode_text, strict_json, too_large
 
@@ -146,8 +145,8 @@ def save(graph: EinsumGraph, path: str | Path) -> None:
             from safetensors.numpy import save as to_bytes
 
             # not its save_file, which makes files that only their owner may read
-            _write(_beside(path), lambda temporary: temporary.write_bytes(to_bytes(arrays)))
-        _write(path, lambda temporary: temporary.write_text(text, encoding="ascii"))
+            write_whole(_beside(path), lambda temporary: temporary.write_bytes(to_bytes(arrays)))
+        write_whole(path, lambda temporary: temporary.write_text(text, encoding="ascii"))
     except (OSError, ValueError) as error:
         raise FormatError(f"cannot write {str(path)!r}: {error}", code="E221") from None
 
@@ -157,7 +156,8 @@ def _beside(path: Path) -> Path:
     return path.with_suffix(".safetensors") if path.suffix == ".json" else path.with_name(path.name + ".safetensors")
 
 
-def _write(path: Path, write: Callable[[Path], object]) -> None:
+def write_whole(path: Path, write: Callable[[Path], object]) -> None:
+    """Write a file beside its place and move it there, so that it appears whole or not at all."""
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(6)}.tmp")
     try:
         write(temporary)
@@ -191,6 +191,8 @@ def load(path: str | Path, *, limit: int = LIMIT) -> EinsumGraph:
         if start.startswith("{"):
             return _from_json(text, path, limit)
         if start.startswith(("graph", "#")):
+            from .parse import parse_graph
+
             return parse_graph(text, file=str(path), limit=limit)
     except TensorLogicError as error:
         raise error.at(SourceLocation(file=str(path))) from None

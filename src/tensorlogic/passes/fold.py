@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from ..errors import TensorLogicError
 from ..ir import ops
 from ..ir.graph import Cond, EinsumGraph, Fixpoint, Node, Scan, constant_op, extract, frozen_copy
 from ..ir.types import ITEMSIZE
@@ -48,12 +49,17 @@ def fold_constants(graph: EinsumGraph, evaluate: Evaluate) -> EinsumGraph:
         if not fixed[i]:
             kept += node.args
     for i in kept:
+        while graph.nodes[i].op.is_view and fixed[i]:  # costs nothing, and how it lies in memory decides how sums round
+            i = graph.nodes[i].args[0]
         if fixed[i] and not isinstance(graph.nodes[i].op, ops.Constant | ops.Literal) and _worth(graph, i):
             wanted.add(i)
     if not wanted:
         return graph
     chosen = sorted(wanted)
-    values = evaluate(extract(graph.nodes, [(str(i), i) for i in chosen], graph.constants))
+    try:
+        values = evaluate(extract(graph.nodes, [(str(i), i) for i in chosen], graph.constants))
+    except TensorLogicError:
+        return graph  # what cannot be computed says so if it ever runs; a branch that is not taken does not
     arrays = {i: frozen_copy(v) for i, v in zip(chosen, values, strict=True)}
     constants = dict(graph.constants)
     nodes = []

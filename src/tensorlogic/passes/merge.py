@@ -102,7 +102,18 @@ def _reduce(draft: Draft, op: Op, args: tuple[int, ...]) -> int | None:
     return draft.make(ops.Einsum(str(_renamed(Spec(form.inputs, output))), inner.algebra), draft.args(args[0]))
 
 
-RULES: Rules = {ops.Einsum: (_einsum,), ops.Reduce: (_reduce,)}
+def _transpose(draft: Draft, op: Op, args: tuple[int, ...]) -> int | None:
+    """Let an einsum put out its axes in the order wanted; the product is computed the other way round then."""
+    assert isinstance(op, ops.Transpose)
+    inner = draft.op(args[0])
+    form = _plain(inner)
+    if form is None or not isinstance(inner, ops.Einsum) or draft.uses[args[0]] > 1:
+        return None
+    output = tuple(form.output[a] for a in op.order)
+    return draft.make(ops.Einsum(str(Spec(form.inputs, output)), inner.algebra), draft.args(args[0]))
+
+
+RULES: Rules = {ops.Einsum: (_einsum,), ops.Reduce: (_reduce,), ops.Transpose: (_transpose,)}
 
 
 def stack_products(graph: EinsumGraph) -> EinsumGraph:

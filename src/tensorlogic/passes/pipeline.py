@@ -27,7 +27,8 @@ Pass = Callable[[EinsumGraph], EinsumGraph]
 class OptimizationLevel(Enum):
     """How much is done to a graph before it runs.
 
-    Up to STANDARD answers stay the same bit for bit; AGGRESSIVE reorders contractions, so they agree to rounding.
+    Up to STANDARD every value is computed as it is written, so answers stay the same bit for bit; only a sum or product of
+    numbers that now lie otherwise in memory may round otherwise. AGGRESSIVE reorders contractions: answers agree to rounding.
 
     >>> [level.name for level in OptimizationLevel]
     ['NONE', 'BASIC', 'STANDARD', 'AGGRESSIVE']
@@ -49,18 +50,53 @@ LEVELS: dict[OptimizationLevel, tuple[Callable[..., EinsumGraph], ...]] = {
 }  # fmt: skip
 
 
-def passes_of(level: OptimizationLevel, evaluate: Evaluate | None = None) -> tuple[Pass, ...]:
-    """Return the passes of a level; without something to evaluate constants with, they are not folded.
+FUSING = (merge_einsums, stack_products)  # the passes that make several operations one
+
+
+class CompilationConfig(msgspec.Struct, frozen=True):
+    """What is done to a graph before it runs.
+
+    >>> config = CompilationConfig().with_optimization_level(OptimizationLevel.AGGRESSIVE).with_fusion_enabled(False)
+    >>> config.optimization_level.name, config.fusion_enabled
+    ('AGGRESSIVE', False)
+    """
+
+    optimization_level: OptimizationLevel = OptimizationLevel.STANDARD
+    fusion_enabled: bool = True
+    constant_folding: bool = True
+
+    def with_optimization_level(self, level: OptimizationLevel) -> CompilationConfig:
+        """Return the config at another level."""
+        return msgspec.structs.replace(self, optimization_level=level)
+
+    def with_fusion_enabled(self, enabled: bool) -> CompilationConfig:
+        """Return the config with or without passes that make several operations one."""
+        return msgspec.structs.replace(self, fusion_enabled=enabled)
+
+    def with_constant_folding(self, enabled: bool) -> CompilationConfig:
+        """Return the config with or without computing beforehand what needs no input."""
+        return msgspec.structs.replace(self, constant_folding=enabled)
+
+
+def passes_of(config: CompilationConfig | OptimizationLevel, evaluate: Evaluate | None = None) -> tuple[Pass, ...]:
+    """Return the passes of a config or level; without something to evaluate constants with, they are not folded.
+
+    Nor stacked then: what is stacked would be concatenated anew in each run.
 
     >>> [p.__name__ for p in passes_of(OptimizationLevel.BASIC)]
     ['drop_dead']
     """
+    if isinstance(config, OptimizationLevel):
+        config = CompilationConfig(config)
     chosen: list[Pass] = []
-    for p in LEVELS[level]:
-        if p is not fold_constants:
-            chosen.append(p)
-        elif evaluate is not None:
+    folds = evaluate is not None and config.constant_folding
+    for p in LEVELS[config.optimization_level]:
+        if p in (fold_constants, stack_products) and not folds:
+            continue
+        if p is fold_constants and evaluate is not None:
             chosen.append(partial(fold_constants, evaluate=evaluate))
+        elif config.fusion_enabled or p not in FUSING:
+            chosen.append(p)
     return tuple(chosen)
 
 

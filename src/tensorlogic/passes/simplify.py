@@ -12,6 +12,7 @@ from ..ir.graph import EinsumGraph
 from ..ir.ops import Op
 from ..ir.rules import normal_axis
 from ..ir.spec import Spec
+from ..ir.types import FLOATS
 from .rewrite import Draft, Rules, rewrite
 
 UNITS = {  # fn: the literal that leaves x alone as its left (or only as its right) operand
@@ -100,7 +101,10 @@ def _cast(draft: Draft, op: Op, args: tuple[int, ...]) -> int | None:
     inner = draft.op(args[0])
     if isinstance(inner, ops.Cast):
         first = draft.type(draft.args(args[0])[0]).dtype
-        if first is not None and (first, inner.dtype) in _widening():
+        # a float that an integer dtype cannot hold becomes whatever the processor makes of it, by way of its own dtype
+        rounds = inner.dtype in FLOATS and op.dtype not in FLOATS and op.dtype != "bool"
+        kept = _widening()
+        if first is not None and (first, inner.dtype) in kept and (not rounds or (first, op.dtype) in kept):
             return draft.make(op, draft.args(args[0]))
     return None
 
@@ -125,28 +129,19 @@ _WIDENING: frozenset[tuple[str, str]] = frozenset()
 
 def _transpose(draft: Draft, op: Op, args: tuple[int, ...]) -> int | None:
     assert isinstance(op, ops.Transpose)
-    if op.order == tuple(range(len(op.order))):
+    if op.order == tuple(range(len(op.order))) and not draft.type(args[0]).weak:
         return args[0]
     inner = draft.op(args[0])
     if isinstance(inner, ops.Transpose):
         order = tuple(inner.order[a] for a in op.order)
         return draft.make(ops.Transpose(order), draft.args(args[0]))
-    if isinstance(inner, ops.Einsum) and draft.uses[args[0]] <= 1 and (form := _form(draft, inner, args[0])):
-        output = tuple(form.output[a] for a in op.order)
-        return draft.make(ops.Einsum(str(Spec(form.inputs, output)), inner.algebra), draft.args(args[0]))
     return None
-
-
-def _form(draft: Draft, op: ops.Einsum, node: int) -> Spec | None:
-    """Return an einsum's spec where it has no ellipsis left to speak of."""
-    form = spec.parse(op.spec)
-    return None if spec.ELLIPSIS in form.output or any(spec.ELLIPSIS in x for x in form.inputs) else form
 
 
 def _reshape(draft: Draft, op: Op, args: tuple[int, ...]) -> int | None:
     assert isinstance(op, ops.Reshape)
     shape = draft.type(args[0]).shape
-    if shape is not None and tuple(shape) == op.shape:
+    if shape is not None and tuple(shape) == op.shape and not draft.type(args[0]).weak:
         return args[0]
     inner = draft.op(args[0])
     if isinstance(inner, ops.Reshape) and -1 not in op.shape:
@@ -158,7 +153,7 @@ def _slice(draft: Draft, op: Op, args: tuple[int, ...]) -> int | None:
     assert isinstance(op, ops.Slice)
     shape = draft.type(args[0]).shape
     if shape is not None and all(r == (0, d, 1) for r, d in zip(op.ranges, shape, strict=False)):
-        return args[0] if len(op.ranges) <= len(shape) else None
+        return args[0] if len(op.ranges) <= len(shape) and not draft.type(args[0]).weak else None
     inner = draft.op(args[0])
     if isinstance(inner, ops.Slice) and len(inner.ranges) == len(op.ranges):
         joined = []
@@ -194,10 +189,17 @@ def _reduce(draft: Draft, op: Op, args: tuple[int, ...]) -> int | None:
 
 
 def _einsum(draft: Draft, op: Op, args: tuple[int, ...]) -> int | None:
-    """Take transposes of operands into the spec; an einsum that only reorders axes is a view."""
+    """Take transposes of operands into the spec; an einsum that only reorders axes is a view.
+
+    The axes of more than two operands decide how the pairs between them lie in memory, and so how they round.
+    """
     assert isinstance(op, ops.Einsum)
     form = spec.parse(op.spec)
-    if spec.ELLIPSIS not in form.output and not any(spec.ELLIPSIS in labels for labels in form.inputs):
+    if (
+        len(args) <= 2
+        and spec.ELLIPSIS not in form.output
+        and not any(spec.ELLIPSIS in labels for labels in form.inputs)
+    ):
         inputs, operands = list(form.inputs), list(args)
         for n, a in enumerate(args):
             inner = draft.op(a)
@@ -227,9 +229,11 @@ def _einsum(draft: Draft, op: Op, args: tuple[int, ...]) -> int | None:
 
 
 def _sorted_axis(draft: Draft, op: Op, args: tuple[int, ...]) -> int | None:
-    """Sorting what is sorted alike changes nothing."""
+    """Sorting what is sorted alike changes nothing; of floats, sorting again may let 0.0 and -0.0 change places."""
     assert isinstance(op, ops.Sort)
     inner = draft.op(args[0])
+    if (draft.type(args[0]).dtype or "float64") in FLOATS:
+        return None
     if isinstance(inner, ops.Sort) and not op.indices and not inner.indices and op.descending == inner.descending:
         rank = len(draft.type(args[0]).shape or ())
         if rank and normal_axis(op.axis, rank, "sort") == normal_axis(inner.axis, rank, "sort"):

@@ -154,6 +154,8 @@ def describe(op: Op) -> str:
             return op.kind + ("" if op.axes is None else f" over {','.join(map(str, op.axes))}")
         case ops.Cast() | ops.Quantize():
             return f"{op.name} {op.dtype}"
+        case ops.Transfer():
+            return f"transfer to {op.device}"
         case _:
             return op.name
 
@@ -205,6 +207,7 @@ def lay_out(graph: EinsumGraph, device: str = "cpu:0", *, in_place: bool = False
     for slot, n in last.items():
         if slot not in keep:
             dying[n].append(slot)
+    devices = _devices(graph, device)
     steps = []
     for n, (i, reads, writes) in enumerate(made):
         node = graph.nodes[i]
@@ -220,8 +223,8 @@ def lay_out(graph: EinsumGraph, device: str = "cpu:0", *, in_place: bool = False
                 repeated.add(writes[0])
         steps.append(Step(
             i, node.op, reads, writes, tuple(sorted(dying[n])), arg_types, types[i],
-            flops(node.op, arg_types, types[i], form), sum(nbytes(t) for t in types[i]) if fresh else 0, device,
-            node.location, form, tuple(lay_out(b, device, in_place=in_place) for b in bodies(node.op)),
+            flops(node.op, arg_types, types[i], form), sum(nbytes(t) for t in types[i]) if fresh else 0, devices[i],
+            node.location, form, tuple(lay_out(b, devices[i], in_place=in_place) for b in bodies(node.op)),
             scratch_bytes(form, arg_types, types[i][0]) if form is not None else 0,
         ))  # fmt: skip
     foreign = {slot for _, slot, _ in inputs} | {slot for slot, _ in constants}
@@ -241,3 +244,12 @@ def lay_out(graph: EinsumGraph, device: str = "cpu:0", *, in_place: bool = False
         chosen, buffers = assign(steps, root, pinned)
         steps = [s if c is None else s._replace(buffer=c) for s, c in zip(steps, chosen, strict=True)]
     return ExecutionPlan(graph, inputs, outputs, tuple(constants), tuple(steps), slots, frozenset(shared), buffers)
+
+
+def _devices(graph: EinsumGraph, first: str) -> list[str]:
+    """Return where each node runs: on the first device, unless values move."""
+    if not any(isinstance(node.op, ops.Transfer) for node in graph.nodes):
+        return [first] * len(graph.nodes)
+    from .place import step_devices
+
+    return step_devices(graph, first)

@@ -20,8 +20,8 @@ from ..ir.graph import EinsumGraph
 from ..ir.sizes import evaluate
 from ..ir.types import DTYPES, TensorShape, TensorType, dtype_name
 from ..ir.validate import require_valid
-from ..passes.pipeline import OptimizationLevel, Pass, passes_of
-from ..plan.build import ExecutionPlan, build_plan, describe
+from ..passes.pipeline import CompilationConfig, OptimizationLevel, Pass, passes_of
+from ..plan.build import ExecutionPlan, build_plan, describe, lay_out
 from ..plan.memory import largest_step
 from ..store import Store, StoreStats
 from .context import ExecutionContext
@@ -29,6 +29,7 @@ from .loop import Program, Wrapper, bind, run, watched
 
 if TYPE_CHECKING:
     from .. import ProfileData
+    from .compile import CompiledGraph
 
 Inputs = Mapping[str, Any]
 _DTYPES = {
@@ -106,15 +107,20 @@ class Executor:
         wrap: Sequence[Wrapper] = (),
         plans: int = 256,
         optimization_level: OptimizationLevel | None = None,
+        threads: int = 1,
     ) -> None:
         self.backend = get_backend(backend)
         self.context = context or ExecutionContext()
         self.memory_limit = memory_limit
         self.wrap = tuple(wrap)
+        if not isinstance(threads, int) or threads < 1:
+            raise InputError(f"threads must be a whole number of at least 1, got {threads!r}", code="E301")
+        self.threads = threads  # that independent steps may run on, where this is measured to be faster
         self._able = self.backend.capabilities()
         if optimization_level is None:  # a backend that wants no passes runs graphs as they are written
             optimization_level = OptimizationLevel.STANDARD if self.backend.passes else OptimizationLevel.NONE
-        self.optimization_level = optimization_level
+        self.config = CompilationConfig(optimization_level)
+        self._in_place = self._able.supports("in_place") and not self.wrap
         self._programs: Store[Any, Program] = Store(plans)
         self._ready: dict[int, _Ready] = {}  # by the id of a graph, the call it was last run with
         self._quick = itertools.count()  # calls that were just like the last one; next() is atomic
@@ -204,6 +210,22 @@ class Executor:
                 )
         return self._planned(graph, types, sizes)
 
+    def compile_graph(
+        self, graph: EinsumGraph, config: CompilationConfig | None = None, *, sizes: Mapping[str, int] | None = None
+    ) -> CompiledGraph:
+        """Optimize a graph once, to run it many times; with ``sizes`` (or none to give) it is planned at once."""
+        from .compile import compile_for
+
+        return compile_for(self, graph, config or CompilationConfig(), sizes)
+
+    def execute_compiled(
+        self, compiled: CompiledGraph, inputs: Inputs | None = None, *, sizes: Mapping[str, int] | None = None
+    ) -> Outputs:
+        """Run a compiled graph; it may have been compiled by another executor of the same backend."""
+        from .compile import execute_compiled
+
+        return execute_compiled(self, compiled, inputs, sizes)
+
     def cache_stats(self) -> StoreStats:
         """Return how often a plan was found ready."""
         found = self._programs.stats()
@@ -260,7 +282,7 @@ class Executor:
                 check_memory(plan, self.memory_limit)
             self.context.notify(ExecutionPhase.COMPILATION)
             with span("bind", self.context.hooks):
-                program = bind(plan, self.backend, self.wrap)
+                program = self._bound(plan)
             self._programs.put(key, program)
         return program
 
@@ -271,15 +293,60 @@ class Executor:
         with span("plan", self.context.hooks):
             require_valid(graph)
             plan = build_plan(
-                graph, types, sizes, passes=self._passes(), in_place=self._able.supports("in_place") and not self.wrap,
+                graph, types, sizes, passes=(*self.graph_passes(), *self.backend.passes), in_place=self._in_place,
                 hooks=self.context.hooks,
             )  # fmt: skip
             check_dtypes(plan, self._able)
         return plan
 
-    def _passes(self) -> tuple[Pass, ...]:
+    def with_config(self, config: CompilationConfig) -> Executor:
+        """Return an executor that prepares graphs otherwise, on the same backend, context and limits."""
+        own = Executor(
+            self.backend, context=self.context, memory_limit=self.memory_limit, wrap=self.wrap,
+            plans=self._programs.bound, threads=self.threads,
+        )  # fmt: skip
+        own.config = config
+        return own
+
+    def graph_passes(self) -> tuple[Pass, ...]:
+        """Return what is done to a graph whatever its sizes are."""
         folds = not self.wrap and not self._able.supports("shapes_only")  # what is folded no wrapper sees
-        return (*passes_of(self.optimization_level, self._evaluate if folds else None), *self.backend.passes)
+        return passes_of(self.config, self._evaluate if folds else None)
+
+    def prepare(self, graph: EinsumGraph, sizes: Mapping[str, int]) -> None:
+        """Plan and bind a graph for declared types and given sizes, so that the first run is like the others."""
+        plan = self.plan(graph, sizes=sizes)
+        self._keep(graph, plan)
+
+    def adopt(self, graph: EinsumGraph, concrete: EinsumGraph) -> None:
+        """Take over what a graph became in another process: no passes, only laid out and bound."""
+        require_valid(concrete)
+        if list(concrete.inputs) != list(graph.inputs) or concrete.output_names != graph.output_names:
+            raise InputError("the plan belongs to another graph", code="E301")
+        plan = lay_out(concrete, in_place=self._in_place)
+        check_dtypes(plan, self._able)
+        self._keep(graph, plan)
+
+    def ready_plans(self) -> list[ExecutionPlan]:
+        """Return the plans that are ready to run."""
+        found = (self._programs.get(key) for key in self._programs)
+        return [program.plan for program in found if program is not None]
+
+    def _keep(self, graph: EinsumGraph, plan: ExecutionPlan) -> None:
+        if not self._able.supports("shapes_only"):
+            check_memory(plan, self.memory_limit)
+        key = (graph, tuple([(tuple(t.shape or ()), _DTYPES[t.dtype or "float64"]) for _, _, t in plan.inputs]), ())
+        self._programs.put(key, self._bound(plan))
+
+    def _bound(self, plan: ExecutionPlan) -> Program:
+        program = bind(plan, self.backend, self.wrap)
+        if self.threads > 1 and self._in_place:
+            from ..backends.threads import on_one_thread
+            from .parallel import ParallelProgram
+
+            apart = bind(lay_out(plan.graph), self.backend)
+            program.team = ParallelProgram(program, apart, self.threads, on_one_thread).run
+        return program
 
     def _evaluate(self, graph: EinsumGraph) -> Sequence[Any]:
         """Run a graph of constants just as it is, for the pass that folds them."""

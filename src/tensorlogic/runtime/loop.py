@@ -44,7 +44,8 @@ class Program:
     """A plan bound to a backend: the steps one by one, and the same as one function where the plan is short."""
 
     __slots__ = (
-        "_timed", "bound", "context", "function", "idle", "names", "outputs", "plan", "results", "small", "template", "work",
+        "_timed", "bound", "context", "function", "idle", "names", "outputs", "plan", "results", "small", "team",
+        "template", "work",
     )  # fmt: skip
 
     def __init__(
@@ -58,6 +59,7 @@ class Program:
         self._timed: straight.Function | None = None
         self.idle: list[Workspace] = []  # of runs that are over
         self.small = sum(plan.buffers) <= KEPT_BYTES
+        self.team: Callable[[Sequence[Any]], tuple[Any, ...]] | None = None  # what runs it instead, on several threads
 
     def _straight(self, *, timed: bool = False) -> straight.Function:
         lines = [straight.Line(e.kernel, _reads(e), e.step.writes, e.frees, e.work) for e in self.bound]
@@ -171,9 +173,11 @@ def bind(plan: ExecutionPlan, backend: Backend, wrap: Sequence[Wrapper] = ()) ->
 def _scalars(step: Step, literals: Mapping[int, Any], template: list[Any], backend: InPlaceBackend) -> tuple[int, ...]:
     """Give an element-wise step its Python scalars as arrays, which need no conversion in each run."""
     reads = []
-    for slot in step.reads:
-        if slot in literals:
-            template.append(backend.scalar(literals[slot], step.arg_types))
+    picks = isinstance(step.op, ops.Elementwise) and step.op.fn == "where"  # its first operand shares no dtype
+    types = step.arg_types[1:] if picks else step.arg_types
+    for n, slot in enumerate(step.reads):
+        if slot in literals and not (picks and n == 0):
+            template.append(backend.scalar(literals[slot], types))
             slot = len(template) - 1
         reads.append(slot)
     return tuple(reads)
@@ -191,6 +195,13 @@ def _wrapped(step: Step, kernel: Kernel, wrap: Sequence[Wrapper]) -> Kernel:
 
 def run(program: Program, inputs: Sequence[Any]) -> tuple[Any, ...]:
     """Run a program on the values of its inputs and return its outputs."""
+    if program.team is not None:
+        return program.team(inputs)
+    return run_alone(program, inputs)
+
+
+def run_alone(program: Program, inputs: Sequence[Any]) -> tuple[Any, ...]:
+    """Run a program on this thread."""
     workspace = program.workspace()
     context, function = workspace.context, program.function
     if function is None:
@@ -275,6 +286,24 @@ def _loop(
             raise
         raise _failed(entry.step, [slots[s] for s in entry.step.reads], error) from error
     return tuple([slots[slot] for slot in program.outputs])
+
+
+def run_entries(program: Program, slots: list[Any], chain: Sequence[int]) -> None:
+    """Run some steps of a program over slots that others may be filling at the same time; nothing is let go of."""
+    for n in chain:
+        entry = program.bound[n]
+        values = [slots[i] for i in _reads(entry)]
+        try:
+            value = entry.kernel(*values)
+        except TensorLogicError as error:
+            raise error.at(entry.step.location) from error.__cause__
+        except Exception as error:
+            raise _failed(entry.step, values, error) from error
+        if type(entry.out) is int:
+            slots[entry.out] = value
+        else:
+            for slot, part in zip(entry.out, value, strict=True):
+                slots[slot] = part
 
 
 def watched(program: Program, inputs: Sequence[Any], hooks: Sequence[Hook], *, body: bool = False) -> tuple[Any, ...]:

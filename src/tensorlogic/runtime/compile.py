@@ -1,0 +1,343 @@
+"""Compiled graphs: optimized once, planned once per size signature, kept in memory or on disk, run many times."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import secrets
+import shutil
+import warnings
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from time import perf_counter
+from typing import NamedTuple
+
+import msgspec
+
+from ..backends.base import Backend
+from ..errors import BackendError, FormatError, InputError, TensorLogicError
+from ..ir import ops
+from ..ir.graph import EinsumGraph
+from ..ir.validate import require_valid
+from ..passes.pipeline import CompilationConfig, PassReport, optimize
+from ..plan.build import ExecutionPlan
+from ..store import EvictionPolicy, Store, StoreStats
+from ..tables import table
+from .executor import Executor, Inputs, Outputs
+
+FORMAT, VERSION = "tensorlogic-compiled", 1
+
+
+class CacheWarning(UserWarning):
+    """A saved graph could not be used and is made anew.
+
+    >>> issubclass(CacheWarning, UserWarning)
+    True
+    """
+
+
+class CompilationStats(NamedTuple):
+    """What compiling did. It prints as a table of passes.
+
+    >>> CompilationStats(10, 6, 0.01, ()).reduction_percentage
+    40.0
+    """
+
+    nodes_before_optimization: int
+    nodes_after_optimization: int
+    seconds: float
+    passes: tuple[PassReport, ...]
+
+    @property
+    def reduction_percentage(self) -> float:
+        """How many per cent of the nodes are gone."""
+        before = self.nodes_before_optimization
+        return 100 * (before - self.nodes_after_optimization) / before if before else 0.0
+
+    def __str__(self) -> str:
+        rows = [[p.name, f"{p.seconds * 1e3:.2f}", str(p.nodes_before), str(p.nodes_after)] for p in self.passes]
+        whole = f"{self.nodes_before_optimization} nodes became {self.nodes_after_optimization}"
+        lines = [table(["pass", "ms", "nodes before", "after"], rows, right={1, 2, 3})] if rows else []
+        return "\n".join([*lines, f"{whole} ({self.reduction_percentage:.0f}% fewer) in {self.seconds * 1e3:.1f} ms"])
+
+
+class CompiledGraph:
+    """A graph that went through its passes, with a plan for each combination of input shapes it has met.
+
+    Several threads may run it at once. ``save`` keeps it, plans included, for other processes.
+
+    >>> import tensorlogic as tl
+    >>> b = tl.GraphBuilder(intern=False)
+    >>> x = b.input("x", ("n",), "float64")
+    >>> compiled = tl.GraphCompiler().compile(b.build(y=b.exp(x) + b.exp(x)))
+    >>> compiled({"x": [0.0]})["y"], compiled.compilation_stats().nodes_after_optimization
+    (array([2.]), 3)
+    """
+
+    def __init__(self, optimized: EinsumGraph, executor: Executor, stats: CompilationStats) -> None:
+        self.optimized, self.config = optimized, executor.config
+        self.executor = executor  # its own: same backend, context and limits as the one that compiled it
+        self._stats = stats
+
+    def compilation_stats(self) -> CompilationStats:
+        """Return what the passes did."""
+        return self._stats
+
+    def __call__(self, inputs: Inputs | None = None, *, sizes: Mapping[str, int] | None = None) -> Outputs:
+        """Run it."""
+        return self.executor.execute(self.optimized, inputs, sizes=sizes)
+
+    def plan(self, inputs: Inputs | None = None, *, sizes: Mapping[str, int] | None = None) -> ExecutionPlan:
+        """Return the plan for given inputs or sizes."""
+        return self.executor.plan(self.optimized, inputs, sizes=sizes)
+
+    def plans(self) -> list[ExecutionPlan]:
+        """Return the plans that are ready."""
+        return self.executor.ready_plans()
+
+    def save(self, folder: str | Path) -> None:
+        """Write the graph and its plans to a folder, which appears whole or not at all."""
+        _save(self, Path(folder))
+
+    @classmethod
+    def load(cls, folder: str | Path, executor: Executor | None = None) -> CompiledGraph:
+        """Read a saved graph; its plans are ready to run, without passes or a search for contraction orders."""
+        return _load(Path(folder), executor or Executor())
+
+    def __repr__(self) -> str:
+        ready = len(self.plans())
+        return f"<CompiledGraph {self.optimized!r}, {ready} plan{'' if ready == 1 else 's'} ready>"
+
+
+class GraphCompiler:
+    """Compiles graphs for a backend.
+
+    >>> from tensorlogic import GraphBuilder
+    >>> b = GraphBuilder()
+    >>> graph = b.build(y=b.relu(b.input("x", (2,), "float32")))
+    >>> GraphCompiler().compile(graph)
+    <CompiledGraph <EinsumGraph (x) -> (y): 2 nodes>, 1 plan ready>
+    """
+
+    def __init__(self, backend: str | Backend = "numpy") -> None:
+        self._executor = Executor(backend)
+
+    def compile(
+        self, graph: EinsumGraph, config: CompilationConfig | None = None, *, sizes: Mapping[str, int] | None = None
+    ) -> CompiledGraph:
+        """Optimize a graph; where all sizes are known, plan it too."""
+        return compile_for(self._executor, graph, config or CompilationConfig(), sizes)
+
+
+def compile_for(
+    executor: Executor, graph: EinsumGraph, config: CompilationConfig, sizes: Mapping[str, int] | None
+) -> CompiledGraph:
+    """Compile a graph as an executor would run it: on its backend, in its context, within its limits."""
+    if not isinstance(config, CompilationConfig):
+        raise InputError(f"a CompilationConfig is expected, got {config!r}", code="E301",
+                         suggestions=["write CompilationConfig(optimization_level=OptimizationLevel.AGGRESSIVE)"])  # fmt: skip
+    own = executor.with_config(config)
+    start = perf_counter()
+    require_valid(graph)
+    done = optimize(graph, own.graph_passes(), executor.context.hooks)
+    compiled = CompiledGraph(
+        done.graph, own, CompilationStats(len(graph), len(done.graph), perf_counter() - start, done.reports)
+    )
+    known = dict(sizes or {})
+    if sizes is not None or not (graph.size_names or any(_open(graph, i) for i in graph.inputs.values())):
+        own.prepare(done.graph, known)
+    return compiled
+
+
+def _open(graph: EinsumGraph, node: int) -> bool:
+    """Tell whether the type of an input is only known when it is given."""
+    op = graph.nodes[node].op
+    return isinstance(op, ops.Input) and (op.shape is None or op.dtype is None)
+
+
+def execute_compiled(
+    executor: Executor, compiled: CompiledGraph, inputs: Inputs | None, sizes: Mapping[str, int] | None
+) -> Outputs:
+    """Run a compiled graph for an executor, which must have the backend it was compiled for."""
+    if not isinstance(compiled, CompiledGraph):
+        raise InputError(f"a CompiledGraph is expected, got {type(compiled).__name__}", code="E301",
+                         suggestions=["make one: compiled = executor.compile_graph(graph)"])  # fmt: skip
+    if compiled.executor.backend.name != executor.backend.name:
+        raise BackendError(
+            f"the graph was compiled for {compiled.executor.backend.name}, this executor runs {executor.backend.name}",
+            code="E405",
+            suggestions=["compile it with this executor: executor.compile_graph(graph)"],
+        )
+    return compiled(inputs, sizes=sizes)
+
+
+class CompilationKey(NamedTuple):
+    """What makes two compilations the same: the graph, the config and the backend.
+
+    >>> from tensorlogic import GraphBuilder
+    >>> b = GraphBuilder()
+    >>> graph = b.build(y=b.relu(b.input("x")))
+    >>> CompilationKey.from_graph(graph) == CompilationKey.from_graph(graph, CompilationConfig())
+    True
+    """
+
+    graph: str
+    config: CompilationConfig
+    backend: str = "numpy"
+
+    @classmethod
+    def from_graph(
+        cls, graph: EinsumGraph, config: CompilationConfig | None = None, backend: str = "numpy"
+    ) -> CompilationKey:
+        """Return the key of a graph under a config."""
+        return cls(graph.digest, config or CompilationConfig(), backend)
+
+    @property
+    def digest(self) -> str:
+        """The key as a short text, the same in every process."""
+        told = f"{self.graph} {msgspec.json.encode(self.config).decode()} {self.backend}"
+        return hashlib.blake2b(told.encode(), digest_size=16).hexdigest()
+
+
+class CompilationCache:
+    """Keeps compiled graphs in memory and, with a folder, on disk for other processes.
+
+    A file that is corrupt, foreign or of another version is ignored with a :class:`CacheWarning` and made anew.
+
+    >>> from tensorlogic import GraphBuilder, GraphCompiler
+    >>> b = GraphBuilder()
+    >>> graph = b.build(y=b.relu(b.input("x")))
+    >>> cache = CompilationCache(100)
+    >>> key = CompilationKey.from_graph(graph)
+    >>> cache.get(key) is None
+    True
+    >>> cache.insert(key, GraphCompiler().compile(graph))
+    >>> cache.get(key)
+    <CompiledGraph <EinsumGraph (x) -> (y): 2 nodes>, 0 plans ready>
+    >>> cache.stats().hit_rate
+    0.5
+    """
+
+    def __init__(
+        self,
+        max_entries: int = 100,
+        folder: str | Path | None = None,
+        *,
+        policy: EvictionPolicy = EvictionPolicy.LRU,
+        executor: Executor | None = None,
+    ) -> None:
+        self.folder = None if folder is None else Path(folder)
+        self._entries: Store[CompilationKey, CompiledGraph] = Store(max_entries, policy)
+        self._executor = executor
+
+    def get(self, key: CompilationKey) -> CompiledGraph | None:
+        """Return what was compiled under a key, from memory or disk, or None."""
+        found = self._entries.get(key)
+        if found is not None or self.folder is None or not (self.folder / key.digest).exists():
+            return found
+        try:
+            loaded = CompiledGraph.load(self.folder / key.digest, self._executor)
+        except (TensorLogicError, OSError) as error:
+            warnings.warn(
+                f"the saved graph {self.folder / key.digest} cannot be used: {error}", CacheWarning, stacklevel=2
+            )
+            shutil.rmtree(self.folder / key.digest, ignore_errors=True)
+            return None
+        self._entries.put(key, loaded)
+        return loaded
+
+    def insert(self, key: CompilationKey, compiled: CompiledGraph) -> None:
+        """Keep a compiled graph, on disk too where there is a folder."""
+        self._entries.put(key, compiled)
+        if self.folder is not None:
+            try:
+                self.folder.mkdir(parents=True, exist_ok=True)
+                compiled.save(self.folder / key.digest)
+            except (TensorLogicError, OSError) as error:
+                warnings.warn(f"nothing is kept in {self.folder}: {error}", CacheWarning, stacklevel=2)
+
+    def get_or_compile(self, key: CompilationKey, compile: Callable[[], CompiledGraph]) -> CompiledGraph:
+        """Return what is kept under a key, or compile and keep it."""
+        found = self.get(key)
+        if found is None:
+            found = compile()
+            self.insert(key, found)
+        return found
+
+    def stats(self) -> StoreStats:
+        """Return the look-ups so far; what comes from disk counts as missed in memory."""
+        return self._entries.stats()
+
+
+class _Manifest(msgspec.Struct, forbid_unknown_fields=True):
+    format: str
+    version: int
+    package: str
+    backend: str
+    backend_version: str
+    config: CompilationConfig
+    before: int
+    plans: int
+
+
+def _save(compiled: CompiledGraph, folder: Path) -> None:
+    from .. import __version__
+
+    able = compiled.executor.capabilities()
+    temporary = folder.with_name(f".{folder.name}.{secrets.token_hex(6)}.tmp")
+    try:
+        temporary.mkdir(parents=True)
+        compiled.optimized.save(temporary / "optimized.json")
+        plans = compiled.plans()
+        for n, plan in enumerate(plans):
+            plan.graph.save(temporary / f"plan{n}.json")
+        told = _Manifest(
+            FORMAT, VERSION, str(__version__), able.name, able.version, compiled.config,
+            compiled.compilation_stats().nodes_before_optimization, len(plans),
+        )  # fmt: skip
+        (temporary / "manifest.json").write_bytes(msgspec.json.encode(told))
+        _replace(temporary, folder)
+    except OSError as error:
+        raise FormatError(f"cannot write {str(folder)!r}: {error}", code="E221") from None
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _replace(temporary: Path, folder: Path) -> None:
+    """Put a folder in the place of another; of two processes that do so at once, either may win."""
+    old = folder.with_name(f".{folder.name}.{secrets.token_hex(6)}.old")
+    with contextlib.suppress(FileNotFoundError):
+        folder.rename(old)
+    try:
+        temporary.rename(folder)
+    except OSError:
+        if not (folder / "manifest.json").exists():  # else another process was first, with the same thing
+            raise
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def _load(folder: Path, executor: Executor) -> CompiledGraph:
+    from .. import __version__
+
+    start = perf_counter()
+    try:
+        told = msgspec.json.decode((folder / "manifest.json").read_bytes(), type=_Manifest)
+    except (OSError, msgspec.DecodeError, msgspec.ValidationError, UnicodeDecodeError) as error:
+        raise FormatError(f"{str(folder)!r} holds no compiled graph: {error}", code="E220") from None
+    able = executor.capabilities()
+    for name, theirs, ours in (
+        ("format", told.format, FORMAT),
+        ("version", told.version, VERSION),
+        ("package", told.package, str(__version__)),
+        ("backend", told.backend, able.name),
+        ("backend version", told.backend_version, able.version),
+    ):
+        if theirs != ours:
+            raise FormatError(f"{str(folder)!r} was saved for {name} {theirs}, this is {ours}", code="E220",
+                              suggestions=["compile the graph again"])  # fmt: skip
+    own = executor.with_config(told.config)
+    optimized = EinsumGraph.load(folder / "optimized.json")
+    for n in range(told.plans):
+        own.adopt(optimized, EinsumGraph.load(folder / f"plan{n}.json"))
+    stats = CompilationStats(told.before, len(optimized), perf_counter() - start, ())
+    return CompiledGraph(optimized, own, stats)

@@ -1,0 +1,218 @@
+"""Compiled graphs: stats, plans, threads, saving and loading, caches in memory and on disk."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import textwrap
+import threading
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tensorlogic as tl
+
+AGGRESSIVE = tl.CompilationConfig(optimization_level=tl.OptimizationLevel.AGGRESSIVE)
+
+
+def mlp(sizes: tuple[int, ...] = (6, 5, 3)) -> tl.EinsumGraph:
+    rng = np.random.default_rng(0)
+    b = tl.GraphBuilder()
+    h = b.input("x", ("n", sizes[0]), "float32")
+    for m, n in pairwise(sizes):
+        h = b.relu(
+            b.linear(h, b.constant(rng.normal(size=(m, n)).astype("float32")), b.constant(np.ones(n, "float32")))
+        )
+    return b.build(y=h)
+
+
+def rows(n: int, seed: int = 1) -> dict[str, Any]:
+    return {"x": np.random.default_rng(seed).normal(size=(n, 6)).astype("float32")}
+
+
+@pytest.mark.parametrize("level", tl.OptimizationLevel)
+def test_every_level_answers_alike(level: tl.OptimizationLevel) -> None:
+    graph = mlp()
+    compiled = tl.Executor().compile_graph(graph, tl.CompilationConfig(level), sizes={"n": 4})
+    want = tl.Executor("reference").execute(graph, rows(4))["y"]
+    np.testing.assert_allclose(compiled(rows(4))["y"], want, rtol=1e-5)
+    np.testing.assert_allclose(compiled(rows(7, 2))["y"], tl.Executor().execute(graph, rows(7, 2))["y"], rtol=1e-5)
+    assert len(compiled.plans()) == 2
+
+
+def test_fusion_and_folding_can_be_switched_off() -> None:
+    b = tl.GraphBuilder()
+    x = b.input("x", (4, 4), "float32")
+    w = b.constant(np.eye(4, dtype="float32")) * 2.0
+    graph = b.build(y=(x @ x) @ w)
+    kinds = {
+        (fusion, folding): [
+            n.op.name
+            for n in tl.GraphCompiler()
+            .compile(graph, AGGRESSIVE.with_fusion_enabled(fusion).with_constant_folding(folding))
+            .optimized.nodes
+        ]
+        for fusion in (True, False)
+        for folding in (True, False)
+    }
+    assert kinds[True, True].count("einsum") == 1
+    assert kinds[False, True].count("einsum") == 2
+    assert "multiply" in kinds[True, False]
+    assert "multiply" not in kinds[True, True]
+
+
+def test_stats_print_and_count() -> None:
+    b = tl.GraphBuilder(intern=False)
+    x = b.input("x", (3,), "float64")
+    b.cos(x)
+    stats = tl.GraphCompiler().compile(b.build(y=b.exp(x) + b.exp(x))).compilation_stats()
+    assert (stats.nodes_before_optimization, stats.nodes_after_optimization) == (5, 3)
+    assert "merge_equal" in str(stats)
+    assert "40% fewer" in str(stats)
+    assert tl.CompilationStats(0, 0, 0.0, ()).reduction_percentage == 0
+
+
+def test_a_plan_is_ready_where_all_is_known() -> None:
+    b = tl.GraphBuilder()
+    known = b.build(y=b.relu(b.input("x", (2,), "float32")))
+    assert len(tl.GraphCompiler().compile(known).plans()) == 1
+    assert len(tl.GraphCompiler().compile(mlp()).plans()) == 0
+    compiled = tl.GraphCompiler().compile(mlp(), sizes={"n": 4})
+    assert len(compiled.plans()) == 1
+    compiled(rows(4))
+    assert compiled.executor.cache_stats().misses == 0
+
+
+def test_many_threads_run_one_compiled_graph() -> None:
+    compiled = tl.GraphCompiler().compile(mlp(), AGGRESSIVE)
+    wrong: list[int] = []
+
+    def work(seed: int) -> None:
+        for n in (3, 8, 5):
+            given = rows(n, seed)
+            if not np.allclose(compiled(given)["y"], tl.Executor("reference").execute(mlp(), given)["y"], rtol=1e-5):
+                wrong.append(seed)
+
+    threads = [threading.Thread(target=work, args=(k,)) for k in range(8)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert not wrong
+
+
+def test_saved_plans_run_in_a_new_process_without_planning(tmp_path: Path) -> None:
+    compiled = tl.GraphCompiler().compile(mlp(), AGGRESSIVE, sizes={"n": 4})
+    want = compiled(rows(4))["y"]
+    compiled.save(tmp_path / "model.tlc")
+    np.save(tmp_path / "x.npy", rows(4)["x"])
+    code = textwrap.dedent(f"""
+        import numpy as np, tensorlogic as tl
+        from tensorlogic.passes import specialize, order, pipeline
+        def never(*a, **k): raise AssertionError("planned again")
+        import tensorlogic.plan.build as build, tensorlogic.runtime.executor as executor
+        executor.build_plan = build.specialize = build.optimize = never
+        compiled = tl.CompiledGraph.load({str(tmp_path / "model.tlc")!r})
+        np.save({str(tmp_path / "y.npy")!r}, compiled({{"x": np.load({str(tmp_path / "x.npy")!r})}})["y"])
+    """)
+    subprocess.run([sys.executable, "-W", "error", "-c", code], check=True)
+    np.testing.assert_array_equal(np.load(tmp_path / "y.npy"), want)
+    again = tl.CompiledGraph.load(tmp_path / "model.tlc")
+    assert again.config == AGGRESSIVE
+    assert again.compilation_stats().nodes_before_optimization == len(mlp())
+    np.testing.assert_allclose(again(rows(9))["y"], compiled(rows(9))["y"])  # other sizes are planned anew
+
+
+def test_saving_replaces_and_leaves_nothing_behind(tmp_path: Path) -> None:
+    for n in (2, 3):
+        tl.GraphCompiler().compile(mlp(), sizes={"n": n}).save(tmp_path / "m")
+    assert [p.name for p in tmp_path.iterdir()] == ["m"]
+    assert tl.CompiledGraph.load(tmp_path / "m").plans()[0].inputs[0][2].shape == (3, 6)
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda folder: (folder / "manifest.json").unlink(),
+        lambda folder: (folder / "manifest.json").write_text("{"),
+        lambda folder: (folder / "manifest.json").write_text('{"format": "x"}'),
+        lambda folder: (folder / "plan0.json").write_text("nothing"),
+        lambda folder: (folder / "plan0.safetensors").write_bytes(b"\x00" * 100),
+        lambda folder: (folder / "optimized.json").unlink(),
+        lambda folder: _edit(folder, package="0.0.1"),
+        lambda folder: _edit(folder, version=99),
+        lambda folder: _edit(folder, backend="jax"),
+        lambda folder: _edit(folder, plans=5),
+    ],
+)
+def test_a_spoilt_cache_is_ignored_with_a_warning_and_rebuilt(tmp_path: Path, spoil: Any) -> None:
+    graph = mlp()
+    key = tl.CompilationKey.from_graph(graph, AGGRESSIVE)
+    compile_it = lambda: tl.GraphCompiler().compile(graph, AGGRESSIVE, sizes={"n": 4})  # noqa: E731
+    tl.CompilationCache(8, tmp_path).insert(key, compile_it())
+    assert tl.CompilationCache(8, tmp_path).get(key) is not None
+    spoil(tmp_path / key.digest)
+    cache = tl.CompilationCache(8, tmp_path)
+    with pytest.warns(tl.CacheWarning, match="cannot be used"):
+        found = cache.get_or_compile(key, compile_it)
+    np.testing.assert_allclose(found(rows(4))["y"], tl.Executor().execute(graph, rows(4))["y"], rtol=1e-5)
+    assert tl.CompilationCache(8, tmp_path).get(key) is not None
+
+
+def _edit(folder: Path, **changes: Any) -> None:
+    told = json.loads((folder / "manifest.json").read_text())
+    (folder / "manifest.json").write_text(json.dumps(told | changes))
+
+
+def test_a_folder_that_cannot_be_written_costs_no_answer(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("not a folder")
+    cache = tl.CompilationCache(8, tmp_path / "file")
+    key = tl.CompilationKey.from_graph(mlp())
+    with pytest.warns(tl.CacheWarning, match="nothing is kept"):
+        cache.insert(key, tl.GraphCompiler().compile(mlp()))
+    assert cache.get(key) is not None
+
+
+def test_processes_that_write_one_entry_at_once_leave_a_whole_one(tmp_path: Path) -> None:
+    code = textwrap.dedent(f"""
+        import sys; sys.path.insert(0, {str(Path(__file__).parent)!r})
+        import tensorlogic as tl
+        from test_compile import mlp
+        for n in range(5):
+            tl.CompilationCache(8, {str(tmp_path)!r}).insert(
+                tl.CompilationKey.from_graph(mlp()), tl.GraphCompiler().compile(mlp(), sizes={{"n": 4}}))
+    """)
+    running = [subprocess.Popen([sys.executable, "-W", "error", "-c", code]) for _ in range(3)]
+    assert [p.wait() for p in running] == [0, 0, 0]
+    found = tl.CompilationCache(8, tmp_path).get(tl.CompilationKey.from_graph(mlp()))
+    assert found is not None
+    np.testing.assert_array_equal(found(rows(4))["y"], tl.Executor().execute(mlp(), rows(4))["y"])
+    assert [p.name for p in tmp_path.iterdir() if p.name.startswith(".")] == []
+
+
+def test_the_cache_is_bounded_and_keys_tell_apart() -> None:
+    keys = [tl.CompilationKey.from_graph(mlp((6, k)), AGGRESSIVE) for k in (2, 3, 4)]
+    assert len({k.digest for k in keys}) == 3
+    assert keys[0] != tl.CompilationKey.from_graph(mlp((6, 2)))
+    assert keys[0].digest != tl.CompilationKey.from_graph(mlp((6, 2)), AGGRESSIVE, "reference").digest
+    cache = tl.CompilationCache(2)
+    for key, width in zip(keys, (2, 3, 4), strict=True):
+        cache.insert(key, tl.GraphCompiler().compile(mlp((6, width))))
+    assert cache.get(keys[0]) is None
+    assert cache.get(keys[2]) is not None
+
+
+def test_mistakes_are_named() -> None:
+    compiled = tl.GraphCompiler("reference").compile(mlp())
+    with pytest.raises(tl.BackendError, match="compiled for reference"):
+        tl.Executor().execute_compiled(compiled, rows(2))
+    with pytest.raises(tl.InputError, match="CompiledGraph is expected"):
+        tl.Executor().execute_compiled(mlp(), rows(2))  # type: ignore[arg-type]
+    with pytest.raises(tl.InputError, match="CompilationConfig is expected"):
+        tl.Executor().compile_graph(mlp(), tl.OptimizationLevel.BASIC)  # type: ignore[arg-type]
+    with pytest.raises(tl.FormatError, match="no compiled graph"):
+        tl.CompiledGraph.load("/nonexistent/model")
