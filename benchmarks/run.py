@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import importlib
-import json
 import sys
 from pathlib import Path
 
-from harness import HERE, RESULTS, Table, Timing, machine, write
+import plots
+from harness import HERE, RESULTS, machine, read, write
 
-NAMES = ("startup", "loop", "contractions", "logic", "memory", "scaling", "tracing")
+NAMES = ("startup", "loop", "small", "models", "contractions", "logic", "memory", "scaling", "tracing")
 INTRODUCTION = """# Benchmarks
 
 Measured by `make bench`: contenders take turns round after round in one process, so compare ratios, not times; the first row of each
@@ -27,10 +27,11 @@ def main(names: list[str]) -> None:
             for row in table.rows():
                 print("  " + "  ".join(f"{cell:>{34 if i == 0 else 10}}" for i, cell in enumerate(row)))
     page = [INTRODUCTION, f"Machine: {machine()}\n"]
-    for path in (RESULTS / f"{name}.json" for name in NAMES):
-        if path.exists():
-            tables = json.loads(path.read_text())["tables"]
-            page += [Table(t["title"], t["note"], tuple(Timing(**x) for x in t["timings"])).markdown() for t in tables]
+    drawn = plots.draw()
+    for name in NAMES:
+        if (path := RESULTS / f"{name}.json").exists():
+            page += [t.markdown() for t in read(path)]
+            page += [f"![{title}](plots/{p.name})\n" for title, p in drawn.get(name, [])]
     Path(HERE.parent / "docs" / "benchmarks.md").write_text("\n".join(page).rstrip() + "\n")
 
 

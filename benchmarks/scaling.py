@@ -6,6 +6,9 @@ from harness import Table, contest
 import tensorlogic as tl
 
 
+HARD = tl.Executor(optimization_level=tl.OptimizationLevel.AGGRESSIVE)
+
+
 def chain(nodes: int) -> tl.EinsumGraph:
     """Return a chain of so many element-wise operations."""
     b = tl.GraphBuilder()
@@ -27,7 +30,8 @@ def tables() -> list[Table]:
             "run": lambda g=graph, r=ready: r.execute(g, x),
             "build": lambda n=nodes: chain(n),
             "validate": lambda g=graph: tl.GraphValidator().validate(g),
-            "plan": lambda g=graph: tl.Executor().plan(g, x),
+            "optimize (STANDARD) and plan": lambda g=graph: tl.Executor().plan(g, x),
+            "optimize (AGGRESSIVE) and plan": lambda g=graph: HARD.plan(g, x),
             "print": lambda g=graph: g.to_text(),
             "parse": lambda t=text: tl.EinsumGraph.from_text(t),
             "to JSON": lambda g=graph: g.to_json(),

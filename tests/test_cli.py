@@ -219,3 +219,19 @@ def test_module_is_the_command(folder):
     )
     assert done.returncode == 0, done.stderr
     assert "is valid" in done.stdout
+
+
+def test_levels(folder):
+    b = tl.GraphBuilder()
+    x = b.input("x", (3, 3), "float64")
+    b.build(y=b.transpose(b.transpose((x @ x) @ x)) * 1).save("twice.json")
+    steps = {}
+    for level in ("none", "basic", "standard", "aggressive"):
+        told = json.loads(call("explain", "twice.json", "--level", level, "--json").output)
+        steps[level] = len(told["steps"])
+        out = json.loads(
+            call("run", "twice.json", "-i", "x=[[1,0,0],[0,2,0],[0,0,3]]", "--level", level, "--json").output
+        )
+        assert out["outputs"]["y"]["data"] == [[1, 0, 0], [0, 8, 0], [0, 0, 27]]
+    assert steps["none"] > steps["standard"] == 2
+    assert "standard" in call("explain", "twice.json", "--level", "most").output

@@ -1,6 +1,8 @@
 """The commands for traces, as people and scripts use them."""
 
+import gzip
 import json
+import re
 import subprocess
 import sys
 from xml.etree import ElementTree
@@ -189,7 +191,11 @@ def test_diff(folder, golden):
         (["record", "layer.json", "-i", "x=x.npy", "--", "more"], 2, "arguments are for scripts"),
         (["record", "x.py", "-i", "x=x.npy"], 2, "a script takes its arguments after --"),
         (["record", "layer.json", "--repeat", "0"], 2, "0"),
-        (["record", "layer.json", "-i", "x=x.npy", "-o", "no/out.json"], 1, "cannot write"),
+        (["record", "layer.json", "-i", "x=x.npy", "-o", "no/out.json"], 1, "there is no folder 'no'"),
+        (["record", "layer.json", "-i", "x=x.npy", "-o", "out.xyz"], 1, "does not say what form"),
+        (["flame", "a.json", "-o", "a.json"], 1, "a flame graph is an SVG file, not 'a.json'"),
+        (["flame", "a.json", "-o", "a.png"], 1, "does not say what form"),
+        (["summary", "x.npy"], 1, "this is not a trace: it is not UTF-8 text"),
         (["record", "layer.json", "--detail", "all"], 2, "all"),
     ],
 )
@@ -216,3 +222,36 @@ def test_help_has_examples(command):
 def test_the_command_starts_without_the_libraries_of_its_parts():
     code = "import sys, tensorlogic.cli\nfound = {'numpy', 'rich', 'scipy'} & set(sys.modules)\nassert not found, found"
     subprocess.run([sys.executable, "-W", "error", "-c", code], check=True)
+
+
+@pytest.mark.parametrize("output", ["no/out.json", "out.xyz"])
+def test_a_place_that_cannot_be_written_is_told_before_the_run(folder, output):
+    (folder / "own.py").write_text("open('ran', 'w').close()")
+    assert call("record", "own.py", "-o", output).exit_code == 1
+    assert not (folder / "ran").exists()
+
+
+def test_the_last_line_counts_the_kind(folder):
+    assert call("summary", "a.json", "--kind", "span").output.splitlines()[-1] == "1 of the kind span, 3.000 ms"
+    assert call("summary", "a.json").output.splitlines()[-1].startswith("3 steps, 1 span, ")
+
+
+def test_a_compressed_flame_graph(folder):
+    assert call("flame", "a.json", "-o", "a.svg.gz").exit_code == 0
+    assert gzip.decompress((folder / "a.svg.gz").read_bytes()).startswith(b"<?xml")
+
+
+@pytest.mark.parametrize(("columns", "there"), [("70", "n b a"), ("36", "n a"), ("32", "n")])
+def test_a_narrow_screen_leaves_spare_columns_out_and_the_rest_whole(monkeypatch, capsys, columns, there):
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
+    monkeypatch.setenv("COLUMNS", columns)
+    common.print_table(["operation", "n", "b", "a"], [["x" * 50, "12", "34567", "3"]], {1, 2, 3}, spare=(2, 3))
+    shown = re.sub(r"\x1b\[\d*m", "", capsys.readouterr().out)
+    assert f"operation {there} ──" in " ".join(shown.split())
+    assert "12" in shown and ("34567" in shown) == ("b" in there)
+
+
+def test_the_standard_output_is_a_file_too(folder):
+    words = [sys.executable, "-m", "tensorlogic", "trace", "export", "a.json", "--to", "collapsed", "-o", "/dev/stdout"]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, call("export", "a.json", "--to", "collapsed").output.rstrip("\n"))

@@ -156,3 +156,8 @@ def test_wrong_arguments():
         tl.BottleneckAnalyzer(M).analyze(tl.Trace())
     with pytest.raises(tl.InputError, match="percentage between 0 and 100"):
         tl.BottleneckAnalyzer(M, least=-1)
+
+
+def test_a_machine_is_a_machine():
+    with pytest.raises(tl.InputError, match="machine= is a Machine, got 'fast'"):
+        tl.BottleneckAnalyzer("fast")

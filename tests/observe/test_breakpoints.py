@@ -309,3 +309,29 @@ def test_in_a_terminal():
     assert "breakpoint 1 (operation relu), at node %1: relu" in text
     assert "%1: float64[2] in 0 .. 1, mean 0.5" in text
     assert "done [1.0, 0.0]" in text
+
+
+@pytest.mark.parametrize(
+    ("add", "said"),
+    [
+        (lambda m: m.add_node_breakpoint("y"), "a node is given by its number, got 'y'"),
+        (lambda m: m.add_node_breakpoint(True), "got True"),
+        (lambda m: m.add_operation_breakpoint(3), "an operation is given by its name, got 3"),
+        (lambda m: m.add_time_threshold_breakpoint("long"), "a number of microseconds, 0 or more, got 'long'"),
+        (lambda m: m.add_time_threshold_breakpoint(float("nan")), "got nan"),
+        (lambda m: m.add_time_threshold_breakpoint(-1), "got -1"),
+    ],
+)
+def test_breakpoints_that_could_never_be_met_are_refused(manager, add, said):
+    with pytest.raises(tl.InputError) as caught:
+        add(manager)
+    assert said in caught.value.diagnostic.message
+    assert manager.breakpoints() == []
+
+
+def test_breakpoints_print_with_their_hits(manager, met):
+    assert str(manager) == "there are no breakpoints"
+    manager.add_operation_breakpoint("relu")
+    manager.add_operation_breakpoint("rleu")
+    manager.should_break(3, "relu")
+    assert str(manager) == "breakpoint 1 (operation relu), 1 hit\nbreakpoint 2 (operation rleu), 0 hits"

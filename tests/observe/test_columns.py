@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tensorlogic as tl
-from tensorlogic.observe import analyze, recorded
+from tensorlogic.observe import analyze, columns, recorded
 
 durations = st.floats(0, 1e9) | st.sampled_from([0.0, 5.0, math.nan, math.inf, -1.0])
 
@@ -69,9 +69,9 @@ def test_columns_that_do_not_fit(given, said):
 def test_an_entry_too_large_for_its_column_leaves_the_rest_alone():
     big = tl.RecordedTraceEntry(0, "a", memory_bytes=1 << 70)
     trace = tl.RecordedExecutionTrace([tl.RecordedTraceEntry(0, "a")])
-    with pytest.raises(OverflowError):
-        trace._extend([tl.RecordedTraceEntry(1, "b"), big])
-    assert len(trace.entries) == 1
+    with pytest.raises(tl.InputError, match=r"entry 1 cannot be recorded: .* at `\$.memory_bytes`"):
+        trace.add_entry(big)
+    assert len(trace.entries) == 1 and trace.operation_names == ["a"]
     assert trace.column("step").size == trace.column("memory").size == 1
 
 
@@ -121,7 +121,7 @@ def test_stacks_by_either_path(monkeypatch):
 def test_the_longest_by_every_path(values, n, chunk):
     trace = tl.RecordedExecutionTrace.from_columns(kinds(1), [0] * len(values), values)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(recorded, "CHUNK", chunk)
+        patch.setattr(columns, "CHUNK", chunk)
         found = [e.step for e in trace.slowest_ops(n)]
     rank = sorted(
         range(len(values)), key=lambda i: (math.isnan(values[i]), -values[i] if values[i] == values[i] else 0)
@@ -133,3 +133,17 @@ def test_an_entry_takes_few_bytes():
     trace = tl.RecordedExecutionTrace.from_columns(kinds(6), np.arange(500_000) % 6, np.ones(500_000))
     assert trace.nbytes() <= 64 * 500_000
     assert sum(s.count for s in tl.TraceAnalyzer.operation_summary(trace).values()) == 500_000
+
+
+@pytest.mark.parametrize("name", recorded.COLUMNS)
+def test_a_trace_does_not_grow_under_a_column_in_use(name):
+    trace = tl.RecordedExecutionTrace([tl.RecordedTraceEntry(0, "a", "cpu:0", duration_us=1.0)])
+    before = trace.to_json()
+    column = trace.column(name)
+    for add in (trace.add_entry, lambda e: trace._extend([e])):
+        with pytest.raises(tl.InputError, match=f"cannot grow while its column '{name}' is in use"):
+            add(tl.RecordedTraceEntry(1, "b", "cpu:1"))
+    assert (trace.to_json(), trace.operation_names, trace.device_names) == (before, ["a"], ["cpu:0"])
+    del column
+    trace.add_entry(tl.RecordedTraceEntry(1, "b", "cpu:1"))
+    assert [e.device_id for e in trace.entries] == ["cpu:0", "cpu:1"]

@@ -175,3 +175,17 @@ def test_any_times_in_any_order(rows):
             ends.append(n.end_ns)
     own = sum(int(line.rsplit(" ", 1)[1]) for line in to_collapsed(t).split("\n") if line)
     assert own == sum(n.end_ns - n.event.start_ns for x in lanes(t) for n in x.events if n.depth == 0)
+
+
+def test_what_events_say_is_written_as_far_as_json_can():
+    said = {"loss": np.float32(0.5), "where": Path("a"), "n": 3}
+    t = tl.Trace([tl.TraceEvent("a", "step", 0, 5, 1, None, said)])
+    assert json.loads(to_chrome(t))["traceEvents"][-1]["args"] == {"loss": 0.5, "where": "a", "n": 3}
+
+
+def test_half_a_character_is_a_clear_error():
+    t = tl.Trace([tl.TraceEvent("a", "step", 0, 5, 1, None, {"name": "\ud800 half"})])
+    with pytest.raises(tl.FormatError, match="holds half a character"):
+        to_chrome(t)
+    with pytest.raises(tl.FormatError, match="holds half a character"):
+        tl.RecordedExecutionTrace([tl.RecordedTraceEntry(0, "\ud800 half")]).to_json()

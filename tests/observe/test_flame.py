@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 import pytest
 
 import tensorlogic as tl
-from tensorlogic.observe.flame import FRAMES, SCRIPT, flame_svg, stacks_svg
+from tensorlogic.observe.flame import FRAMES, SCRIPT, flame_svg
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -44,9 +44,10 @@ def test_equal_calls_merge_and_say_how_often():
     assert len(frames(text)) == 3
 
 
-def test_stacks():
-    found = frames(stacks_svg({("main", "load"): 3, ("main",): 1, ("other",): 4}))
-    assert found == {"all": (0.0, 1.0, 0), "main": (0.0, 0.5, 1), "load": (0.0, 0.375, 2), "other": (0.5, 0.5, 1)}
+def test_collapsed_stacks(tmp_path):
+    (tmp_path / "s.collapsed").write_text("main;load 3\nmain 1\nother 4\n")
+    found = frames(flame_svg(tl.Trace.load(tmp_path / "s.collapsed")))
+    assert (found["main"], found["load"], found["other"]) == ((0.0, 0.5, 2), (0.0, 0.375, 3), (0.5, 0.5, 2))
 
 
 def test_it_reads_without_scripts():

@@ -227,6 +227,8 @@ def test_columns_answer_as_entries_do(rows):
         ('{"entries": [{"step": 0, "operation": "a", "output_shape": [-1]}], "total_duration_us": 0, "metadata": {}}', "output_shape"),
         ('{"entries": [{"step": 0, "operation": "a", "duration_us": NaN}], "total_duration_us": 0, "metadata": {}}', "byte"),
         ('{"entries": [], "metadata": {}}', "total_duration_us"),
+        ('{"entries": [{"step": 0, "operation": "a", "input_shapes": [], "output_shape": [], "output_elements": 0, "memory_bytes": 0}], '
+         '"total_duration_us": 0, "metadata": {}}', "missing required field `duration_us` - at `$.entries[0]`"),
         ("[" * 100_000, ""),
         ("", ""),
     ],
@@ -250,3 +252,66 @@ def test_scale():
     assert len(tl.TraceAnalyzer.operation_summary(trace)) == 100_000
     assert tl.TraceAnalyzer.flamegraph_collapsed(trace).count("\n") == 100_000 - 1
     assert np.all(np.diff([e.duration_us for e in trace.slowest_ops(1000)]) <= 0)
+
+
+def test_json_without_a_device_is_the_crates_too():
+    text = trace_of(entry("a", 2.0, shape=[3])).to_json()
+    lines = [line for line in text.splitlines() if "device_id" not in line]
+    assert tl.RecordedExecutionTrace.from_json("\n".join(lines)).to_json() == text
+
+
+@pytest.mark.parametrize(
+    ("made", "said"),
+    [
+        (tl.RecordedTraceEntry(-1, "a"), "`$.step`"),
+        (tl.RecordedTraceEntry(1.5, "a"), "`$.step`"),
+        (tl.RecordedTraceEntry(0, None), "`$.operation`"),
+        (tl.RecordedTraceEntry(0, "a", 7), "`$.device_id`"),
+        (tl.RecordedTraceEntry(0, "a", output_shape=[-1]), "`$.output_shape[0]`"),
+        (tl.RecordedTraceEntry(0, "a", duration_us="long"), "`$.duration_us`"),
+        (tl.RecordedTraceEntry(0, "b").with_output_shape([1 << 40, 1 << 40]), "`$.output_elements`"),
+    ],
+)
+def test_an_entry_that_is_none_is_refused_and_leaves_the_trace_alone(made, said):
+    trace = trace_of(entry("a", 2.0))
+    before = trace.to_json()
+    for add in (trace.add_entry, lambda e: trace._extend([entry("new"), e])):
+        with pytest.raises(tl.InputError, match=r"entry \d cannot be recorded") as caught:
+            add(made)
+        assert said in caught.value.diagnostic.message
+        assert trace.to_json() == before
+        assert trace.operation_names == ["a"]
+    trace.add_entry(entry("c", 1.0))
+    assert [e.operation for e in trace.entries] == ["a", "c"]
+
+
+def test_shapes_may_be_lists():
+    listed = tl.RecordedTraceEntry(0, "a", input_shapes=[[2, 3]], output_shape=[2])
+    trace = trace_of(listed, listed)
+    trace.add_entry(listed)
+    assert [(e.input_shapes, e.output_shape) for e in trace.entries] == [([(2, 3)], (2,))] * 3
+
+
+def test_a_duration_is_a_timedelta():
+    with pytest.raises(tl.InputError, match="a duration is a timedelta, got 5"):
+        tl.RecordedTraceEntry(0, "a").with_duration(5)
+
+
+def test_a_total_that_is_no_number_counts_as_the_least():
+    trace = trace_of(entry("send", 6.0), entry("relu", float("nan")))
+    (found,) = tl.TraceAnalyzer.communication_bottlenecks(trace, 0.5)
+    assert found.ratio_of_total == pytest.approx(6e9)
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        tl.TraceAnalyzer.operation_summary, tl.TraceAnalyzer.avg_duration_by_op, tl.TraceAnalyzer.per_device_summary,
+        tl.TraceAnalyzer.load_balance_metrics, tl.TraceAnalyzer.flamegraph_collapsed,
+        lambda t: tl.TraceAnalyzer.memory_hotspots(t, 0), lambda t: tl.TraceAnalyzer.communication_bottlenecks(t, 0.5),
+    ],
+)  # fmt: skip
+def test_a_trace_of_another_kind_is_told_how_to_become_one(ask):
+    with pytest.raises(tl.InputError, match="a RecordedExecutionTrace is expected, got Trace") as caught:
+        ask(tl.Trace())
+    assert "to_recorded()" in caught.value.diagnostic.suggestions[0]

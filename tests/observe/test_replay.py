@@ -168,7 +168,7 @@ def test_several_runs_in_a_folder(tmp_path):
     assert recorder.recorded() == [tmp_path / "run-000000", tmp_path / "run-000001"]
     assert Recording.load(tmp_path, -1).inputs()["x"][0, 0] == 2.0
     assert Recording.load(tmp_path / "run-000000").inputs()["x"][0, 0] == 1.0
-    with pytest.raises(tl.InputError, match="holds 2 recorded runs, so none numbered 2"):
+    with pytest.raises(tl.InputError, match="holds 2 recorded runs, counted from 0, so none numbered 2"):
         Recording.load(tmp_path, 2)
     record(tmp_path)
     assert len(list(tmp_path.iterdir())) == 3, "a later recorder goes on counting"

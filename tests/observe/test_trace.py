@@ -156,3 +156,50 @@ def test_a_long_table_says_what_it_leaves_out():
     text = str(tl.Trace(events))
     assert "... 60 more" in text
     assert len(text.splitlines()) == 43
+
+
+@pytest.mark.parametrize(("start", "end", "said"), [
+    (10, 5, "event 1 ('b') ends at 5 ns, before it starts at 10 ns"),
+    (0, float("nan"), "times are whole nanoseconds"),
+    (1.5, 3, "times are whole nanoseconds"),
+])  # fmt: skip
+def test_times_that_are_none_are_refused(start, end, said):
+    with pytest.raises(tl.InputError) as caught:
+        tl.Trace([tl.TraceEvent("a", "step", 0, 5, 1), tl.TraceEvent("b", "step", start, end, 1)])
+    assert said in caught.value.diagnostic.message
+
+
+def test_threads_have_the_names_they_have():
+    graph = layer()
+    with tl.trace() as t:
+        with tl.span("all"):
+            tl.Executor().execute(graph, INPUTS)
+        together = threading.Barrier(2)  # both are alive at once, so their numbers differ
+
+        def work():
+            tl.Executor().execute(graph, INPUTS)
+            together.wait()
+
+        threads = [threading.Thread(target=work, name="worker") for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    names = list(t.threads.values())
+    assert names[:2] == [threading.current_thread().name, "worker"]
+    assert names[2].startswith("worker ")  # two threads of one name stay two
+    assert len(names) == 3
+    assert '"name":"worker"' in to_chrome(t)
+
+
+def test_a_wrong_detail_is_told_where_it_was_written():
+    with pytest.raises(tl.InputError, match="'step' or 'op'") as caught:
+        tl.trace(detail="ops")
+    assert caught.value.diagnostic.location.file == __file__
+
+
+def test_mixed_up_traces_say_so(traced):
+    with pytest.raises(tl.InputError, match="two traces are compared, got str"):
+        traced.diff("before.json")
+    with pytest.raises(tl.InputError, match="a Trace is expected, got RecordedExecutionTrace"):
+        tl.ProfileData.from_trace(traced.to_recorded())

@@ -3,7 +3,9 @@
 import csv
 import gzip
 import json
+import os
 from collections import defaultdict
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -82,7 +84,8 @@ def test_flame_is_written_by_suffix(traced, tmp_path):
     ("name", "form"),
     [
         ("a.json", "chrome"),
-        ("a.gz", "chrome"),
+        ("a.json.gz", "chrome"),
+        ("a.svg.gz", "flame"),
         ("speedscope.json", "speedscope"),
         ("a.txt", "collapsed"),
         ("a.rust.json", "rust"),
@@ -164,7 +167,7 @@ def test_lists_without_an_object_around_are_chrome_too():
         (b"a 1" + b"0" * 50, "out of range"),
         (b"\xff\xfe 1", "not UTF-8"),
         (b'{"entries": [{"step": 0}], "total_duration_us": 0, "metadata": {}}', "$.entries[0]"),
-        (b'{"entries": [{"step": 0, "operation": "a", "duration_us": -1}], "total_duration_us": 0, "metadata": {}}', "$.entries[0].duration_us"),
+        (b'{"entries": [{"step": 0, "operation": "a", "duration_us": -1, "input_shapes": [], "output_shape": [], "output_elements": 0, "memory_bytes": 0}], "total_duration_us": 0, "metadata": {}}', "$.entries[0].duration_us"),
     ],
 )  # fmt: skip
 def test_broken_files_say_where(data, said, tmp_path):
@@ -263,3 +266,35 @@ def test_before_and_after():
     found = load(REAL / "kineto_before.json.gz").diff(load(REAL / "kineto_after.json.gz"))
     assert [abs(r.change_ns) for r in found.rows] == sorted((abs(r.change_ns) for r in found.rows), reverse=True)
     assert {r.state for r in found.rows} == {"both", "new", "gone"}
+
+
+@pytest.mark.parametrize("name", ["a.xyz", "a.png", "a", "a.gz", "json"])
+def test_a_name_that_says_no_form_is_refused(tmp_path, name):
+    with pytest.raises(tl.FormatError, match="does not say what form the trace should have") as caught:
+        tl.Trace().save(tmp_path / name)
+    assert ".speedscope.json" in caught.value.diagnostic.suggestions[0]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_cannot_be_written_says_why(tmp_path):
+    with pytest.raises(tl.FormatError, match=r"cannot write '.*no.a\.json': No such file or directory\n") as caught:
+        tl.Trace().save(tmp_path / "no" / "a.json")
+    assert "folder" in caught.value.diagnostic.suggestions[0]
+    (tmp_path / "folder.json").mkdir()
+    with pytest.raises(tl.FormatError, match="Is a directory"):
+        tl.Trace().save(tmp_path / "folder.json")
+    assert [p.name for p in tmp_path.iterdir()] == ["folder.json"]
+
+
+def test_links_and_devices_stay_what_they_are(tmp_path):
+    (tmp_path / "real.json").write_text("old")
+    (tmp_path / "link.json").symlink_to(tmp_path / "real.json")
+    tl.Trace().save(tmp_path / "link.json")
+    assert (tmp_path / "link.json").is_symlink()
+    assert "traceEvents" in (tmp_path / "real.json").read_text()
+    os.mkfifo(tmp_path / "pipe.json")
+    with ThreadPoolExecutor() as pool:
+        read = pool.submit((tmp_path / "pipe.json").read_text)
+        tl.Trace().save(tmp_path / "pipe.json")
+        assert "traceEvents" in read.result()
+    assert (tmp_path / "pipe.json").is_fifo()

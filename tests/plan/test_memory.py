@@ -24,9 +24,9 @@ def _chain(b: tl.GraphBuilder, x: Any) -> Any:
 
 GRAPHS: dict[str, tuple[Callable[[tl.GraphBuilder, Any], Any], int]] = {  # with the peak a person would expect
     "one result": (lambda b, x: x + 1, WHOLE),
-    "a chain needs two at a time": (_chain, 2 * WHOLE),
+    "a chain is computed in its output": (_chain, WHOLE),
     "three outputs": (lambda b, x: (x + 1, x + 2, x + 3), 3 * WHOLE),
-    "a diamond": (lambda b, x: ((y := x + 1) * 2) + (y * 3), 3 * WHOLE),
+    "a diamond": (lambda b, x: ((y := x + 1) * 2) + (y * 3), 2 * WHOLE),
     "matrix products": (lambda b, x: (x @ x) @ x, 2 * WHOLE),
     "a reduction": (lambda b, x: b.sum(b.exp(x), 0), WHOLE + N * 8),
     "views": (lambda b, x: b.exp(x.T[1:])[::-1], WHOLE - N * 8),
@@ -35,7 +35,7 @@ GRAPHS: dict[str, tuple[Callable[[tl.GraphBuilder, Any], Any], int]] = {  # with
     "a sort": (lambda b, x: b.sort(x), WHOLE),
     "a concatenation": (lambda b, x: b.concat([x, x]), 2 * WHOLE),
     "a scan's rows": (lambda b, x: b.scan(lambda c, r: (c + r, c), x[0], x)[1], WHOLE),
-    "a softmax": (lambda b, x: b.softmax(x), 2 * WHOLE),
+    "a softmax": (lambda b, x: b.softmax(x), WHOLE + N * 8),
     "a body": (lambda b, x: b.cond(b.sum(x) > 0, lambda: b.exp(x + 1), lambda: x), 2 * WHOLE),
 }
 
@@ -71,8 +71,8 @@ def test_results_are_freed_while_a_plan_runs() -> None:
     for n in range(100):
         y = b.add(y, float(n))
     planned, measured = _measured(b.build(y=y), np.zeros((N, N)))
-    assert planned == 2 * WHOLE
-    assert measured < 2.2 * WHOLE
+    assert planned == WHOLE
+    assert measured < 1.2 * WHOLE  # with what planning a hundred nodes takes
 
 
 def test_nothing_is_kept_after_a_run() -> None:

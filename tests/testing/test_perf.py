@@ -229,3 +229,27 @@ def test_html_needs_nothing_else_and_closes_what_it_opens():
     reader.feed(PerfReport(CASES).html())
     assert reader.open == []
     assert reader.rows == 1 + len(CASES)
+
+
+def test_the_advice_for_a_broken_file_works(tmp_path):
+    path = tmp_path / "baselines.json"
+    path.write_text("{")
+    perf = tl.PerfRegression(path, warmup=0, repeats=6)
+    perf.measure("a", lambda: None)
+    with pytest.raises(tl.FormatError) as caught:
+        perf.save()
+    assert "delete it and save anew" in caught.value.diagnostic.suggestions[0]
+    path.unlink()
+    perf.save()
+    assert perf.check().cases[0].ratio == 1
+
+
+def test_a_file_that_cannot_be_read_is_named_once(tmp_path):
+    with pytest.raises(tl.FormatError, match=r"cannot read '.*no\.json': No such file or directory\n"):
+        tl.PerformanceBaseline.load(tmp_path / "no.json")
+
+
+@pytest.mark.parametrize("given", [{"repeats": 0}, {"repeats": 2.5}, {"warmup": -1}, {"warmup": "3"}])
+def test_counts_are_whole_numbers(tmp_path, given):
+    with pytest.raises(tl.InputError, match=r"warmup= is a whole number from 0 and repeats= one from 1"):
+        tl.PerfRegression(tmp_path / "b.json", **given)

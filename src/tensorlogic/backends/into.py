@@ -18,6 +18,7 @@ from ..plan.build import Step
 from .base import Kernel
 from .contract import bind_matmul_into
 from .erf import bind_erf
+from .threads import in_parts, in_rows
 
 Array = Any
 
@@ -27,11 +28,14 @@ def bind_into(step: Step) -> Kernel:
     op, result = step.op, step.types[0]
     match op:
         case ops.Elementwise():
-            return _elementwise(op.fn, step.arg_types[0], result)
+            kernel = _elementwise(op.fn, step.arg_types[0], result)
+            return in_parts(kernel) if step.split else kernel
         case ops.Reduce():
             kernel, own = _reduce(op, step.arg_types[0], result), step.arg_types[0]
             return kernel if not own.weak else lambda x, out: kernel(np.asarray(x, own.dtype), out)
         case ops.Einsum() if step.form is not None:
+            if step.split:
+                return in_rows(lambda form: bind_matmul_into(op, form, result), step.form)
             return bind_matmul_into(op, step.form, result)
         case ops.Cast():
             return _cast(step.arg_types[0])

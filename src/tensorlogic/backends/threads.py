@@ -1,11 +1,21 @@
-"""How many threads BLAS takes: small products in a batch are faster on one, because each would wait for the others."""
+"""Threads: BLAS keeps to one where its products are small, and costly functions of large arrays run on several.
+
+A batch of small products is faster on one thread, because each would wait for the others. A function that takes many cycles
+an element is not bound by memory, so that its halves run side by side; it takes no more threads than BLAS would.
+"""
 
 from __future__ import annotations
 
-from functools import cache
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
+from contextvars import copy_context
+from functools import cache, partial
+from itertools import pairwise
 from threading import Lock
 from typing import Any
 
+from ..plan.contract import Contraction
 from .base import Kernel
 
 SMALL = 4_000_000  # arithmetic operations of one matrix product below which a batch of them runs on one thread
@@ -47,3 +57,64 @@ def on_one_thread(kernel: Kernel) -> Kernel:
 def _set(libraries: list[Any], count: int) -> None:
     for library in libraries:
         library.set_num_threads(count)
+
+
+@cache
+def _pool() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(max(1, _cores() - 1), thread_name_prefix="tensorlogic-parts")
+
+
+@cache
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _workers() -> int:
+    """Return how many threads to use: as many as BLAS may, so that one setting rules both."""
+    return min([_cores(), 8, *(library.get_num_threads() for library in _libraries())]) if _libraries() else 1
+
+
+def _together(calls: Sequence[Callable[[], Any]]) -> None:
+    """Run calls at the same time, the first on this thread; all have ended when this returns or raises."""
+    futures = [_pool().submit(copy_context().run, call) for call in calls[1:]]
+    try:
+        calls[0]()
+    finally:
+        wait(futures)
+    for future in futures:
+        future.result()
+
+
+def _ranges(size: int, count: int) -> list[slice]:
+    edges = [size * k // count for k in range(count + 1)]
+    return [slice(a, b) for a, b in pairwise(edges)]
+
+
+def in_parts(kernel: Kernel) -> Kernel:
+    """Return a kernel of one operand whose parts run on several threads where the array is contiguous."""
+
+    def run(x: Any, out: Any) -> Any:
+        count = _workers()
+        if count < 2 or not (x.flags.c_contiguous and out.flags.c_contiguous):
+            return kernel(x, out=out)
+        source, target = x.reshape(-1), out.reshape(-1)
+        _together([partial(kernel, source[p], out=target[p]) for p in _ranges(source.size, count)])
+        return out
+
+    return run
+
+
+def in_rows(bind: Callable[[Contraction], Kernel], form: Contraction) -> Kernel:
+    """Return the kernel of a product whose rows are shared among threads, each with BLAS on one."""
+    whole, label = bind(form), form.form.output[0]
+    count = min(_workers(), form.sizes[label])
+    if count < 2:
+        return whole
+    ranges = _ranges(form.sizes[label], count)
+    kernels = [bind(form._replace(sizes={**form.sizes, label: r.stop - r.start})) for r in ranges]
+
+    def run(a: Any, b: Any, out: Any) -> Any:
+        _together([partial(kernel, a[r], b, out=out[r]) for kernel, r in zip(kernels, ranges, strict=True)])
+        return out
+
+    return on_one_thread(run)

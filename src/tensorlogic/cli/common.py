@@ -18,6 +18,7 @@ from ..tables import table
 
 F = TypeVar("F", bound=Callable[..., None])
 T = TypeVar("T")
+NAMES = 24  # characters that the first column of a table has on the narrowest screen, with what is around it
 PATIENCE = 1.0  # seconds before progress is shown
 
 
@@ -62,6 +63,18 @@ input_option = click.option(
 )  # fmt: skip
 size_option = click.option("-s", "--size", "sizes", multiple=True, metavar="NAME=N", help="A named size, such as n=64.")
 backend_option = click.option("--backend", default="numpy", show_default=True, help="What runs the graph.")
+level_option = click.option(
+    "--level", type=click.Choice(["none", "basic", "standard", "aggressive"]),
+    help="How much the graph is optimized first; the backend's own choice (numpy: standard) if not given.",
+)  # fmt: skip
+
+
+def executor_of(backend: str, level: str | None) -> Any:
+    """Return the executor that the options ask for."""
+    from ..passes.pipeline import OptimizationLevel
+    from ..runtime.executor import Executor
+
+    return Executor(backend, optimization_level=None if level is None else OptimizationLevel[level.upper()])
 
 
 def load_graph(path: Path) -> Any:
@@ -127,6 +140,13 @@ def read_value(name: str, text: str) -> Any:
         ) from None
 
 
+def check_folder(path: Path) -> None:
+    """Refuse a file whose folder is not there, before the work that it is for."""
+    if not path.absolute().parent.is_dir():
+        raise FormatError(f"there is no folder {str(path.parent)!r} to write {path.name!r} in", code="E221",
+                          suggestions=[f"make it first: mkdir -p {path.parent}"])  # fmt: skip
+
+
 @contextlib.contextmanager
 def writing(path: Path) -> Iterator[None]:
     """Say clearly that a file cannot be written."""
@@ -141,8 +161,13 @@ def writing(path: Path) -> Iterator[None]:
         ) from None
 
 
-def print_table(head: Sequence[str], rows: Sequence[Sequence[str]], right: Collection[int] = ()) -> None:
-    """Print a table: with colours and fitted to the screen on a terminal, else as plain text that stays the same."""
+def print_table(
+    head: Sequence[str], rows: Sequence[Sequence[str]], right: Collection[int] = (), spare: Sequence[int] = ()
+) -> None:
+    """Print a table: with colours and fitted to the screen on a terminal, else as plain text that stays the same.
+
+    On a narrow screen the spare columns are left out, one after the other, so that those that stay are whole.
+    """
     if not sys.stdout.isatty():
         click.echo(table(head, rows, right))
         return
@@ -154,18 +179,23 @@ def print_table(head: Sequence[str], rows: Sequence[Sequence[str]], right: Colle
 
     console = Console()
     widths = [max(cell_len(word) for word in (*name.split(), *(row[n] for row in rows))) for n, name in enumerate(head)]
-    room = console.width - sum(w + 3 for w in widths[1:]) - 4  # numbers stay whole, names give way
+    kept = list(range(len(head)))
+    for n in spare:
+        if sum(widths[k] + 3 for k in kept[1:]) + NAMES > console.width:
+            kept.remove(n)
+    room = console.width - sum(widths[k] + 3 for k in kept[1:]) - 4  # numbers stay whole, names give way
     shown = Table(box=SIMPLE_HEAD, row_styles=["", "dim"])
-    for n, name in enumerate(head):
+    for n in kept:
+        name = head[n]
         shown.add_column(
             "\n".join(name.split()) if n else name,
             justify="right" if n in right else "left",
             no_wrap=True,
             overflow="ellipsis",
-            max_width=None if n else max(12, room),
+            max_width=None if n else max(NAMES - 4, room),
         )
     for row in rows:
-        shown.add_row(*(Text(cell) for cell in row))  # Text: brackets in names are no markup
+        shown.add_row(*(Text(row[n]) for n in kept))  # Text: brackets in names are no markup
     console.print(shown)
 
 

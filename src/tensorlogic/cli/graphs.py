@@ -14,9 +14,11 @@ from ..errors import FormatError
 from .common import (
     backend_option,
     diagnostic_json,
+    executor_of,
     graph_argument,
     input_option,
     json_option,
+    level_option,
     load_graph,
     pairs,
     print_json,
@@ -55,11 +57,18 @@ def save_arrays(path: Path, arrays: Mapping[str, Any]) -> None:
 @input_option
 @size_option
 @backend_option
+@level_option
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="Write the outputs to an .npz file.")
 @json_option
 @reported
 def run_command(
-    graph: Path, inputs: tuple[str, ...], sizes: tuple[str, ...], backend: str, output: Path | None, as_json: bool
+    graph: Path,
+    inputs: tuple[str, ...],
+    sizes: tuple[str, ...],
+    backend: str,
+    level: str | None,
+    output: Path | None,
+    as_json: bool,
 ) -> None:
     """Run a graph file and print its outputs.
 
@@ -71,12 +80,10 @@ def run_command(
     """  # noqa: D301
     import numpy as np
 
-    from ..runtime.executor import Executor
-
     if output is not None and output.suffix != ".npz":
         raise FormatError(f"outputs are written as .npz, not {output.name!r}", code="E307",
                           suggestions=[f"write -o {output.stem}.npz"])  # fmt: skip
-    out = Executor(backend).execute(load_graph(graph), read_values(inputs), sizes=read_sizes(sizes))
+    out = executor_of(backend, level).execute(load_graph(graph), read_values(inputs), sizes=read_sizes(sizes))
     if output is not None:
         save_arrays(output, dict(out.items()))
     if as_json:
@@ -99,20 +106,23 @@ def run_command(
 @input_option
 @size_option
 @backend_option
+@level_option
 @json_option
 @reported
-def explain(graph: Path, inputs: tuple[str, ...], sizes: tuple[str, ...], backend: str, as_json: bool) -> None:
+def explain(
+    graph: Path, inputs: tuple[str, ...], sizes: tuple[str, ...], backend: str, level: str | None, as_json: bool
+) -> None:
     """Print the plan of a graph file: its steps, what they cost and the memory they need.
 
     \b
     Examples:
       tensorlogic explain layer.json --size n=64
+      tensorlogic explain layer.json --size n=64 --level aggressive
       tensorlogic explain layer.json -i x=x.npy -i w=w.npy --json
     """  # noqa: D301
     from ..plan.build import describe
-    from ..runtime.executor import Executor
 
-    plan = Executor(backend).plan(load_graph(graph), read_values(inputs), sizes=read_sizes(sizes))
+    plan = executor_of(backend, level).plan(load_graph(graph), read_values(inputs), sizes=read_sizes(sizes))
     if not as_json:
         click.echo(plan.table())
         return
@@ -124,7 +134,8 @@ def explain(graph: Path, inputs: tuple[str, ...], sizes: tuple[str, ...], backen
             {
                 "operation": describe(s.op), "kernel": s.kernel, "reads": [names[r] for r in s.reads],
                 "writes": [names[w] for w in s.writes], "frees": [names[f] for f in s.frees],
-                "types": [str(t) for t in s.types], "flops": s.flops, "bytes": s.nbytes, "device": s.device, "buffer": s.buffer,
+                "types": [str(t) for t in s.types], "flops": s.flops, "bytes": s.nbytes, "device": s.device,
+                "buffer": s.buffer,
                 "location": None if s.location is None else str(s.location),
             }
             for s in plan.steps

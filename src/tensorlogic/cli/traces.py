@@ -11,6 +11,7 @@ import click
 from ..errors import FormatError, nearest
 from .common import (
     backend_option,
+    check_folder,
     input_option,
     json_option,
     load_graph,
@@ -22,7 +23,6 @@ from .common import (
     reported,
     size_option,
     waiting,
-    writing,
 )
 
 if TYPE_CHECKING:
@@ -61,13 +61,6 @@ def _read(path: Path) -> Trace:
         return load(path)
 
 
-def _write(trace: Trace, path: Path, form: str | None = None) -> None:
-    from ..observe.files import save
-
-    with writing(path):
-        save(trace, path, form)
-
-
 @trace_group.command("record")
 @click.argument("target", type=click.Path(path_type=Path))
 @click.argument("args", nargs=-1)
@@ -96,6 +89,7 @@ def record(
       tensorlogic trace record train.py -o train.json -- --epochs 3
     """  # noqa: D301
     from ..observe.diff import counts
+    from ..observe.files import form_of
     from ..observe.trace import trace
 
     script = target.suffix == ".py"
@@ -103,6 +97,8 @@ def record(
         raise click.UsageError(f"arguments are for scripts; {target.name!r} is a graph, so {args[0]!r} has no place")
     if script and (inputs or sizes or repeat != 1):
         raise click.UsageError("--input, --size and --repeat are for graphs; a script takes its arguments after --")
+    form_of(output)  # a name that cannot be written is told before a long run, not after it
+    check_folder(output)
     code = 0
     if script:
         if not target.is_file():
@@ -110,7 +106,7 @@ def record(
             raise FormatError(f"there is no file {str(target)!r}", code="E221", suggestions=nearest(target.name, there))
         with trace(detail=detail) as recorded:
             code = _run_script(target, args)
-        _write(recorded, output)
+        recorded.save(output)
     else:
         from ..runtime.executor import Executor
 
@@ -121,7 +117,7 @@ def record(
                     executor.execute(graph, values, sizes=sized)
             finally:
                 if len(recorded):
-                    _write(recorded, output)
+                    recorded.save(output)
     note = {"steps": recorded.step_count(), "spans": len(recorded.spans), "written": str(output)}
     if as_json:
         print_json(note)
@@ -194,8 +190,9 @@ def summary(file: Path, by: str, kind: str | None, top: int | None, as_json: boo
             }
         )
         return
-    print_table(*totals_cells(rows, by, top))
-    click.echo(f"{counts(loaded)}, {sum(r.self_ns for r in rows) / 1e6:.3f} ms")
+    print_table(*totals_cells(rows, by, top), spare=(5, 4))
+    found = counts(loaded) if kind is None else f"{sum(r.count for r in rows):,} of the kind {kind}"
+    click.echo(f"{found}, {sum(r.self_ns for r in rows) / 1e6:.3f} ms")
 
 
 def _known_kind(kind: str, *traces: Trace) -> None:
@@ -219,13 +216,13 @@ def export(file: Path, form: str, output: Path | None, as_json: bool) -> None:
       tensorlogic trace export run.json --to collapsed | flamegraph.pl > run.svg
       tensorlogic trace export pytorch.json.gz --to rust -o run.rust.json
     """  # noqa: D301
+    from ..observe.files import save, write
+
     loaded = _read(file)
     if output is None:
-        from ..observe.files import write
-
         click.echo(write(loaded, form))
         return
-    _write(loaded, output, form)
+    save(loaded, output, form)
     _written(output, as_json)
 
 
@@ -251,14 +248,17 @@ def flame(file: Path, output: Path | None, title: str | None, width: int, as_jso
       tensorlogic trace flame run.json -o run.svg
       tensorlogic trace flame stacks.collapsed -o stacks.svg --title "before the change"
     """  # noqa: D301
+    from ..observe.files import form_of, save_text
     from ..observe.flame import flame_svg
 
+    if output is not None and form_of(output) != "flame":
+        raise FormatError(f"a flame graph is an SVG file, not {output.name!r}", code="E221",
+                          suggestions=[f"write -o {output.stem}.svg"])  # fmt: skip
     text = flame_svg(_read(file), title=title or file.name, width=width)
     if output is None:
         click.echo(text, nl=False)
         return
-    with writing(output):
-        output.write_text(text, encoding="utf-8")
+    save_text(output, text)
     _written(output, as_json)
 
 
@@ -287,5 +287,5 @@ def diff_command(before: Path, after: Path, by: str, kind: str | None, top: int 
     if as_json:
         click.echo((TraceDiff(found.rows[:top]) if top else found).to_json())
         return
-    print_table(*found.changed(top))
+    print_table(*found.changed(top), spare=(5, 6, 1, 2))
     click.echo(found.summary())

@@ -10,7 +10,9 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from .recorded import RecordedExecutionTrace, RecordedTraceEntry
+from ..errors import InputError
+from .entry import RecordedTraceEntry
+from .recorded import RecordedExecutionTrace
 
 COMMUNICATION = ("allreduce", "all_gather", "reduce_scatter", "broadcast", "send", "recv", "comm")
 MANY = 200_000  # entries from which loading scipy pays
@@ -84,12 +86,14 @@ class TraceAnalyzer:
     @staticmethod
     def operation_summary(trace: RecordedExecutionTrace) -> dict[str, OpSummary]:
         """Return count, time and memory of each operation, in order of first occurrence."""
+        trace = _recorded(trace)
         rows = _grouped(trace, trace.column("operation"), len(trace.operation_names), OpSummary)
         return dict(zip(trace.operation_names, rows, strict=True))
 
     @staticmethod
     def memory_hotspots(trace: RecordedExecutionTrace, threshold_bytes: int) -> list[RecordedTraceEntry]:
         """Return the entries whose result takes more than a threshold, in order."""
+        trace = _recorded(trace)
         return [trace.entry(int(i)) for i in np.flatnonzero(trace.column("memory") > threshold_bytes)]
 
     @staticmethod
@@ -100,6 +104,7 @@ class TraceAnalyzer:
     @staticmethod
     def per_device_summary(trace: RecordedExecutionTrace) -> dict[str, DeviceSummary]:
         """Return count, time and memory of each device; entries without one do not count."""
+        trace = _recorded(trace)
         rows = _grouped(trace, trace.column("device"), len(trace.device_names), DeviceSummary)
         return dict(zip(trace.device_names, rows, strict=True))
 
@@ -121,7 +126,8 @@ class TraceAnalyzer:
         trace: RecordedExecutionTrace, min_ratio_of_total: float
     ) -> list[CommunicationBottleneck]:
         """Return communicating operations that take at least a share of the total time, longest first."""
-        total = max(trace.total_duration_us, 1e-9)
+        trace = _recorded(trace)
+        total = max(1e-9, trace.total_duration_us)  # in this order a total that is no number counts as the least
         found = [
             CommunicationBottleneck(name, s.total_duration_us, s.total_duration_us / total, s.count)
             for name, s in TraceAnalyzer.operation_summary(trace).items()
@@ -136,6 +142,7 @@ class TraceAnalyzer:
 
         ``;`` and line breaks in names are escaped, so that every line reads as one stack and one number.
         """
+        trace = _recorded(trace)
         operations, devices = trace.operation_names, trace.device_names
         if not operations:
             return ""
@@ -154,6 +161,14 @@ class TraceAnalyzer:
             stack = f"trace;{frame_name(name)};{frame_name(operations[operation])}"
             lines[stack] = lines.get(stack, 0) + total
         return "\n".join(f"{stack} {weight}" for stack, weight in sorted(lines.items()))
+
+
+def _recorded(trace: RecordedExecutionTrace) -> RecordedExecutionTrace:
+    """Return a recorded trace, or say how to make one."""
+    if not isinstance(trace, RecordedExecutionTrace):
+        raise InputError(f"a RecordedExecutionTrace is expected, got {type(trace).__name__}", code="E701",
+                         suggestions=["of a trace that tl.trace() made, give trace.to_recorded()"])  # fmt: skip
+    return trace
 
 
 def _ascii_lower(text: str) -> str:

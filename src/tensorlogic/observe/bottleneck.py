@@ -92,6 +92,9 @@ class BottleneckAnalyzer:
     def __init__(self, machine: Machine | None = None, *, least: float = 1.0) -> None:
         if not 0 <= least <= 100:
             raise InputError(f"least= is a percentage between 0 and 100, got {least}", code="E301")
+        if machine is not None and not isinstance(machine, Machine):
+            raise InputError(f"machine= is a Machine, got {machine!r}", code="E301",
+                             suggestions=["leave it out to measure this one, or write Machine(flops32=, flops64=, bandwidth=, call=)"])  # fmt: skip
         self.machine = machine
         self.least = least
 

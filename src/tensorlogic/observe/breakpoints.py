@@ -143,10 +143,16 @@ class BreakpointManager(Hook):
 
     def add_node_breakpoint(self, node_id: int) -> Breakpoint:
         """Stop after a node, by its number as ``print(plan)`` shows it; one of that number in a body counts too."""
+        if not isinstance(node_id, int) or isinstance(node_id, bool):
+            raise InputError(f"a node is given by its number, got {node_id!r}", code="E713",
+                             suggestions=["print(plan) shows the numbers, as %3", "add_operation_breakpoint takes a name"])  # fmt: skip
         return self._add("node", lambda hit: hit.node_id == node_id, f"node %{node_id}")
 
     def add_operation_breakpoint(self, operation: str) -> Breakpoint:
         """Stop after an operation: ``"relu"``, ``"einsum"``, ``"einsum ij,jk->ik"``, or a way to compute, ``"matmul"``."""
+        if not isinstance(operation, str):
+            raise InputError(f"an operation is given by its name, got {operation!r}", code="E713",
+                             suggestions=["add_node_breakpoint takes a number"])  # fmt: skip
         return self._add("operation", lambda hit: operation in hit.names, f"operation {operation}")
 
     def add_numerical_issue_breakpoint(self, *, nan_only: bool = False) -> Breakpoint:
@@ -157,6 +163,8 @@ class BreakpointManager(Hook):
 
     def add_time_threshold_breakpoint(self, microseconds: float) -> Breakpoint:
         """Stop after a step that took longer than this."""
+        if not isinstance(microseconds, int | float) or not microseconds >= 0:
+            raise InputError(f"a time is a number of microseconds, 0 or more, got {microseconds!r}", code="E713")
         return self._add("time threshold", lambda hit: hit.elapsed_us > microseconds, f"over {microseconds:,} µs")
 
     def add_breakpoint(self, predicate: Callable[[BreakpointHit], bool], text: str = "") -> Breakpoint:
@@ -184,6 +192,10 @@ class BreakpointManager(Hook):
         """Return the breakpoints, in the order they were made."""
         with self._lock:
             return list(self._points.values())
+
+    def __str__(self) -> str:
+        lines = [f"{p}, {p.hits:,} hit{'' if p.hits == 1 else 's'}" for p in self.breakpoints()]
+        return "\n".join(lines) or "there are no breakpoints"
 
     def should_break(
         self, node_id: int, op_name: str, elapsed_us: float = 0.0, has_nan: bool = False, *, has_inf: bool = False

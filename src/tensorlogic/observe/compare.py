@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 
 from ..diagnostics import bytes_text
 from ..errors import FormatError, InputError
-from ..ir.files import _write
 from ..plan.machine import host
 from ..tables import table
+from .files import reason, write_file
 from .profile import Count, ProfileData, Time
 
 FEWEST = 6  # of fewer values, even least and greatest enclose the median with less than 95% certainty: 2 · ½ⁿ > 5%
@@ -135,7 +135,8 @@ class PerformanceComparison:
         lines = [table(["operation", "baseline ms", "now ms", "speedup"], rows, right={1, 2, 3}), self._summary()]
         peaks = [bytes_text(b.peak_memory_bytes) for b in (self.baseline, self.now)]
         less = self.memory_reduction_pct
-        lines.append(f"memory {peaks[0]} before, {peaks[1]} now: {abs(less):.1f}% {'more' if less < 0 else 'less'}")
+        change = f": {abs(less):.1f}% {'more' if less < 0 else 'less'}" if less and math.isfinite(less) else ""
+        lines.append(f"memory {peaks[0]} before, {peaks[1]} now{change}")
         if self.baseline.machine != self.now.machine:
             lines.append(f"measured on different machines: {self.baseline.machine!r}, {self.now.machine!r}")
         return "\n".join(lines)
@@ -167,6 +168,9 @@ def _baseline(given: PerformanceBaseline | ProfileData, which: str) -> Performan
     if not given.run_times_ms:
         raise InputError(f"the {which} holds no runs", code="E301",
                          suggestions=["call executor.enable_profiling() before the runs"])  # fmt: skip
+    for n, took in enumerate(given.run_times_ms):
+        if not 0 <= took < math.inf:
+            raise InputError(f"run {n} of the {which} took {took} ms, which is no time", code="E301")
     return PerformanceBaseline.from_profile(given) if isinstance(given, ProfileData) else given
 
 
@@ -244,11 +248,7 @@ def bootstrap_medians(values: Sequence[float], rng: np.random.Generator) -> NDAr
 
 def save_json(path: str | Path, value: Any) -> None:
     """Write a record as JSON; the file appears whole or not at all."""
-    text = msgspec.json.format(msgspec.json.encode(value), indent=2)
-    try:
-        _write(Path(path), lambda temporary: temporary.write_bytes(text + b"\n"))
-    except (OSError, ValueError) as error:
-        raise FormatError(f"cannot write {str(path)!r}: {error}", code="E221") from None
+    write_file(path, msgspec.json.format(msgspec.json.encode(value), indent=2) + b"\n")
 
 
 def load_json(path: str | Path, kind: type[T], what: str) -> T:
@@ -256,7 +256,7 @@ def load_json(path: str | Path, kind: type[T], what: str) -> T:
     try:
         return msgspec.json.decode(Path(path).read_bytes(), type=kind)
     except OSError as error:
-        raise FormatError(f"cannot read {str(path)!r}: {error}", code="E221") from None
+        raise FormatError(f"cannot read {str(path)!r}: {reason(error)}", code="E221") from None
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
         raise FormatError(f"{str(path)!r} is not a {what}: {error}", code="E702",
-                          suggestions=["measure again and save, or take the file from version control"]) from None  # fmt: skip
+                          suggestions=["take the file from version control, or delete it and save anew"]) from None  # fmt: skip

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
 
 import msgspec
 
 from ..errors import InputError, nearest
 from ..tables import table
 from .export import Lane, clean, lanes
-
-if TYPE_CHECKING:
-    from .trace import Trace, TraceEvent
+from .trace import Trace, TraceEvent
 
 BY = ("operation", "device", "thread")
 NAME = 60  # characters of a name in print
@@ -141,6 +138,10 @@ class TraceDiff(msgspec.Struct, frozen=True):
 
 def diff(before: Trace, after: Trace, *, by: str = "operation", kind: str | None = None) -> TraceDiff:
     """Compare two traces, sorted by how much the total time changed."""
+    for given in (before, after):
+        if not isinstance(given, Trace):
+            raise InputError(f"two traces are compared, got {type(given).__name__}", code="E704",
+                             suggestions=["read a file with Trace.load(path) before"])  # fmt: skip
     old, new = ({t.name: t for t in totals(t, by=by, kind=kind)} for t in (before, after))
     rows = [Change(old.get(name, Total(name)), new.get(name, Total(name))) for name in {**old, **new}]
     return TraceDiff(tuple(sorted(rows, key=lambda r: (-abs(r.change_ns), r.name))))

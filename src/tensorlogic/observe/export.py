@@ -7,7 +7,9 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
+import numpy as np
 
+from ..errors import FormatError
 from .analyze import frame_name
 
 if TYPE_CHECKING:
@@ -78,18 +80,31 @@ def _micro(ns: int) -> float | Decimal:
 
 def to_chrome(trace: Trace) -> str:
     """Return the trace as Chrome trace JSON, which Perfetto reads too; times are microseconds with nanoseconds behind the point."""
-    events: list[dict[str, Any]] = []
-    for number, lane in enumerate(lanes(trace)):
-        events.append({"ph": "M", "name": "thread_name", "pid": 1, "tid": number, "args": {"name": clean(lane.name)}})
-        events += [
-            {
-                "ph": "X", "cat": e.kind, "name": clean(e.name), "pid": 1, "tid": number,
-                "ts": _micro(e.start_ns), "dur": _micro(e.duration_ns), "args": e.facts(),
-            }
-            for e, _, _ in lane.events
-        ]  # fmt: skip
-    encoder = msgspec.json.Encoder(decimal_format="number")
-    return encoder.encode({"displayTimeUnit": "ns", "traceEvents": events}).decode()
+    encode = msgspec.json.Encoder(decimal_format="number", enc_hook=_told).encode
+    written: list[bytes] = []
+    known: dict[int, msgspec.Raw] = {}  # what is said of a step, written once for all of its runs
+    try:
+        for number, lane in enumerate(lanes(trace)):
+            name = {"name": clean(lane.name)}
+            written.append(encode({"ph": "M", "name": "thread_name", "pid": 1, "tid": number, "args": name}))
+            for event, _, _ in lane.events:
+                facts = known.get(id(event.step))
+                if facts is None:
+                    facts = msgspec.Raw(encode(event.facts()))
+                    if event.step is not None:
+                        known[id(event.step)] = facts
+                written.append(encode({
+                    "ph": "X", "cat": event.kind, "name": clean(event.name), "pid": 1, "tid": number,
+                    "ts": _micro(event.start_ns), "dur": _micro(event.duration_ns), "args": facts,
+                }))  # fmt: skip
+    except UnicodeEncodeError as error:
+        raise FormatError(f"the text {error.object!r} holds half a character, which JSON cannot", code="E703") from None
+    return '{"displayTimeUnit":"ns","traceEvents":[' + b",\n".join(written).decode() + "]}"
+
+
+def _told(value: Any) -> Any:
+    """Return what JSON can hold for something that an event was given to say: a number, else how it prints."""
+    return value.item() if isinstance(value, np.generic) else str(value)
 
 
 def to_speedscope(trace: Trace) -> str:

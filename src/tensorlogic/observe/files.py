@@ -14,13 +14,19 @@ from typing import Any
 import msgspec
 
 from ..errors import FormatError, nearest
+from ..ir.files import write_whole
 from .analyze import frame_text
+from .entry import RecordedTraceEntry
 from .export import to_chrome, to_collapsed, to_speedscope
-from .recorded import RecordedExecutionTrace, RecordedTraceEntry
+from .recorded import RecordedExecutionTrace
 from .trace import Trace, TraceEvent
 
 STACK = re.compile(r"^(.*)\s+?(\d+(?:\.\d*)?)$")  # what flamegraph.pl accepts
 UNITS = {"nanoseconds": 1, "microseconds": 10**3, "milliseconds": 10**6, "seconds": 10**9, "none": 1}
+ENDINGS = {  # the first that fits says the form
+    "speedscope.json": "speedscope", ".rust.json": "rust", ".json": "chrome", ".speedscope": "speedscope",
+    ".collapsed": "collapsed", ".folded": "collapsed", ".txt": "collapsed", ".svg": "flame",
+}  # fmt: skip
 ABSENT = msgspec.Raw()
 FAR = 1 << 62  # times beyond it do not fit a column
 
@@ -83,12 +89,11 @@ def form_of(path: str | Path) -> str:
     ('chrome', 'speedscope', 'collapsed', 'flame')
     """
     name = Path(path).name.removesuffix(".gz")
-    if name.endswith((".collapsed", ".folded", ".txt")):
-        return "collapsed"
-    if name.endswith(".svg"):
-        return "flame"
-    stem = name.removesuffix(".json")
-    return "speedscope" if stem.endswith("speedscope") else "rust" if stem.endswith(".rust") else "chrome"
+    for ending, form in ENDINGS.items():
+        if name.endswith(ending):
+            return form
+    raise FormatError(f"the name {Path(path).name!r} does not say what form the trace should have", code="E221", suggestions=[
+        "end it in .json (Chrome, Perfetto), .speedscope.json, .rust.json, .collapsed or .svg; .gz behind compresses"])  # fmt: skip
 
 
 def write(trace: Trace, form: str) -> str:
@@ -103,10 +108,32 @@ def write(trace: Trace, form: str) -> str:
 
 
 def save(trace: Trace, path: str | Path, form: str | None = None) -> None:
-    """Write a trace, compressed where the name ends in ``.gz``."""
-    path = Path(path)
-    data = write(trace, form or form_of(path)).encode()
-    path.write_bytes(gzip.compress(data, 6, mtime=0) if path.suffix == ".gz" else data)
+    """Write a trace in a form, else in the one that the name asks for."""
+    save_text(path, write(trace, form or form_of(path)))
+
+
+def save_text(path: str | Path, text: str) -> None:
+    """Write text, compressed where the name ends in ``.gz``."""
+    data = text.encode()
+    write_file(path, gzip.compress(data, 6, mtime=0) if Path(path).suffix == ".gz" else data)
+
+
+def write_file(path: str | Path, data: bytes) -> None:
+    """Write a file that appears whole or not at all; what is there and no file, such as ``/dev/stdout``, is written to."""
+    try:
+        place = Path(path)
+        if place.exists() and not place.is_file():
+            place.write_bytes(data)
+        else:  # resolved, so that a link stays one
+            write_whole(place.resolve(), lambda temporary: temporary.write_bytes(data))
+    except (OSError, ValueError) as error:
+        raise FormatError(f"cannot write {str(path)!r}: {reason(error)}", code="E221",
+                          suggestions=["give a file in a folder that is there and can be written"]) from None  # fmt: skip
+
+
+def reason(error: Exception) -> str:
+    """Say why a file could not be read or written, without its name, which is said already."""
+    return getattr(error, "strerror", None) or str(error)
 
 
 def load(path: str | Path) -> Trace:
@@ -122,7 +149,7 @@ def load(path: str | Path) -> Trace:
             f"there is no file {str(path)!r}", code="E221", suggestions=nearest(path.name, there)
         ) from None
     except (OSError, ValueError) as error:
-        raise FormatError(f"cannot read {str(path)!r}: {error}", code="E221") from None
+        raise FormatError(f"cannot read {str(path)!r}: {reason(error)}", code="E221") from None
     try:
         if data[:2] == b"\x1f\x8b":
             data = gzip.decompress(data)
@@ -313,7 +340,8 @@ def _collapsed(data: bytes) -> Trace:
     try:
         text = data.decode()
     except UnicodeDecodeError as error:
-        raise FormatError(f"not UTF-8 text: {error.reason} at byte {error.start}", code="E703") from None
+        raise FormatError(f"this is not a trace: it is not UTF-8 text, {error.reason} at byte {error.start}", code="E703",
+                          suggestions=["traces are JSON or collapsed stacks, with gzip around them or without"]) from None  # fmt: skip
     made: list[TraceEvent] = []
     path: list[tuple[str, int]] = []  # frames that are open, and since when
     at = 0
@@ -325,7 +353,7 @@ def _collapsed(data: bytes) -> Trace:
         path = path[:same] + [(name, at) for name in frames[same:]]
         at += weight
     made += [TraceEvent(name, "frame", start, at, 0) for name, start in path]
-    return Trace(made, threads={0: "all"})
+    return Trace(made, threads={0: "stacks"})
 
 
 def from_recorded(recorded: RecordedExecutionTrace) -> Trace:
@@ -339,7 +367,7 @@ def from_recorded(recorded: RecordedExecutionTrace) -> Trace:
         end = at + _ns(Decimal(e.duration_us), 1000, f"$.entries[{n}].duration_us")
         made.append(TraceEvent(e.operation, "step", at, end, 0, None, _args(e)))
         at = end
-    return Trace(made, threads={0: "all"})
+    return Trace(made, threads={0: "entries"})
 
 
 def _args(entry: RecordedTraceEntry) -> dict[str, Any]:

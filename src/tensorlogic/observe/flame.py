@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from colorsys import hls_to_rgb
 from typing import TYPE_CHECKING, NamedTuple
 from xml.sax.saxutils import escape
@@ -76,29 +75,10 @@ def flame_svg(
             path.append(node)
     root.weight = sum(n.weight for n in root.calls.values())
     root.count = sum(n.count for n in root.calls.values())
-    return _svg(root, "ns", title, width, script, most)
+    return _svg(root, title, width, script, most)
 
 
-def stacks_svg(
-    stacks: Mapping[tuple[str, ...], int], *, title: str = "Flame graph", width: int = 1200, script: bool = True
-) -> str:
-    """Return a flame graph of collapsed stacks, whatever their weights count.
-
-    >>> from xml.etree import ElementTree
-    >>> ElementTree.fromstring(stacks_svg({("main", "load"): 3, ("main",): 1})).get("width")
-    '1200'
-    """
-    root = _Node("all")
-    for frames, weight in stacks.items():
-        node = root
-        for frame in (None, *frames):
-            node = node if frame is None else node.call(frame)
-            node.weight += weight
-            node.count += 1
-    return _svg(root, "", title, width, script, FRAMES)
-
-
-def _boxes(root: _Node, unit: str, narrow: float) -> list[_Box]:
+def _boxes(root: _Node, narrow: float) -> list[_Box]:
     """Lay frames out, callers below; those narrower than a share of the whole are drawn together."""
     made: list[_Box] = []
     whole = root.weight or 1
@@ -106,7 +86,7 @@ def _boxes(root: _Node, unit: str, narrow: float) -> list[_Box]:
     while open:
         node, x, depth = open.pop()
         share = node.weight / whole
-        made.append(_Box(x, share, depth, node.name, _says(node.name, node.weight, node.count, whole, unit)))
+        made.append(_Box(x, share, depth, node.name, _says(node.name, node.weight, node.count, whole)))
         small: list[_Node] = []
         for called in sorted(node.calls.values(), key=lambda n: n.name):
             if called.weight / whole < narrow:
@@ -117,24 +97,22 @@ def _boxes(root: _Node, unit: str, narrow: float) -> list[_Box]:
         rest, count = sum(n.weight for n in small), sum(n.count for n in small)
         if rest / whole >= narrow:
             name = f"{len(small):,} small frames"
-            made.append(_Box(x, rest / whole, depth + 1, name, _says(name, rest, count, whole, unit), merged=True))
+            made.append(_Box(x, rest / whole, depth + 1, name, _says(name, rest, count, whole), merged=True))
     return made
 
 
-def _says(name: str, weight: int, count: int, whole: int, unit: str) -> str:
-    took = (
-        f"{weight:,}" if unit != "ns" else f"{weight / 1e6:,.3f} ms" if weight >= 10**5 else f"{weight / 1e3:,.3f} µs"
-    )
+def _says(name: str, weight: int, count: int, whole: int) -> str:
+    took = f"{weight / 1e6:,.3f} ms" if weight >= 10**5 else f"{weight / 1e3:,.3f} µs"
     return f"{name} ({took}, {100 * weight / whole:.2f}%, {count:,}x)"
 
 
-def _svg(root: _Node, unit: str, title: str, width: int, script: bool, most: int) -> str:
+def _svg(root: _Node, title: str, width: int, script: bool, most: int) -> str:
     inner = max(1, width - 2 * SIDE)
     narrow = NARROW / inner
-    boxes = _boxes(root, unit, narrow)
+    boxes = _boxes(root, narrow)
     while len(boxes) > most:
         narrow *= 2
-        boxes = _boxes(root, unit, narrow)
+        boxes = _boxes(root, narrow)
     rows = max(b.depth for b in boxes) + 1
     height = TOP + rows * ROW + BOTTOM
     parts = [

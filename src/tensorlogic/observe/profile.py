@@ -16,8 +16,9 @@ from ..ir.types import ITEMSIZE
 from ..plan.build import ExecutionPlan, Step, describe
 from ..plan.cost import nbytes
 from ..tables import table
+from .diff import own_times
 from .export import lanes
-from .trace import Trace
+from .trace import Trace, TracedRun
 
 SAMPLES = 1001  # times kept of an operation; of more calls, this many evenly spaced quantiles
 ROWS = 40  # of a printed table
@@ -122,8 +123,11 @@ class ProfileData(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     @classmethod
     def from_trace(cls, trace: Trace) -> ProfileData:
         """Sum a trace up; of a trace that was read from a file only times are known."""
-        runs = trace._pack()
-        plans = list(trace._plans)  # after the runs, so that it holds theirs while other threads go on
+        if not isinstance(trace, Trace):
+            raise InputError(f"a Trace is expected, got {type(trace).__name__}", code="E301",
+                             suggestions=["give what stands behind as: with tl.trace() as t: ..."])  # fmt: skip
+        runs = trace.runs()
+        plans = trace.plans()  # after the runs, so that it holds theirs while other threads go on
         if not runs:
             return cls(_from_events(trace))
         columns = _columns(plans, runs)
@@ -205,7 +209,7 @@ class _Columns(NamedTuple):
         return np.diff(passed[self.offset])
 
 
-def _columns(plans: Sequence[ExecutionPlan], runs: Sequence[tuple[int, int, NDArray[np.int64]]]) -> _Columns:
+def _columns(plans: Sequence[ExecutionPlan], runs: Sequence[TracedRun]) -> _Columns:
     plan = np.array([p for p, _, _ in runs], np.int64)
     counts = np.array([times.shape[1] for _, _, times in runs], np.int64)
     offset = np.concatenate([[0], np.cumsum(counts)])
@@ -270,23 +274,15 @@ def _op_profiles(plans: Sequence[ExecutionPlan], columns: _Columns) -> dict[str,
 
 
 def _from_events(trace: Trace) -> dict[str, OpProfile]:
-    """Sum up steps whose plan is not known: their times, and what of these no step inside of them took."""
+    """Sum up steps whose plan is not known: their times, and what of these nothing inside of them took."""
     times: dict[str, list[float]] = {}
-    own: dict[str, float] = {}
+    own: dict[str, int] = {}
     for lane in lanes(trace):
-        around: list[tuple[int, str]] = []  # depth and name of the steps that are open
-        for event, end_ns, depth in lane.events:
-            if event.kind == "span":
-                continue
-            while around and around[-1][0] >= depth:
-                around.pop()
-            took = (end_ns - event.start_ns) / 1e6
-            times.setdefault(event.name, []).append(took)
-            own[event.name] = own.get(event.name, 0.0) + took
-            if around:
-                own[around[-1][1]] -= took
-            around.append((depth, event.name))
-    return {name: OpProfile(len(t), sum(t), max(0.0, own[name]), _samples(np.sort(t))) for name, t in times.items()}
+        for event, own_ns in own_times(lane):
+            if event.kind != "span":
+                times.setdefault(event.name, []).append(event.duration_ns / 1e6)
+                own[event.name] = own.get(event.name, 0) + own_ns
+    return {name: OpProfile(len(t), sum(t), own[name] / 1e6, _samples(np.sort(t))) for name, t in times.items()}
 
 
 def _samples(ordered: NDArray[np.float64]) -> tuple[float, ...]:

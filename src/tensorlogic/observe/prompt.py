@@ -120,8 +120,7 @@ class _Prompt(cmd.Cmd):
         """Show the breakpoints, or add one: break, b, break 3, break relu, break nan, break time 5000 (µs)."""
         word = line.strip()
         if not word:
-            shown = [f"{p}, hits: {p.hits}" for p in self.manager.breakpoints()]
-            self._say("\n".join(shown) or "there are no breakpoints")
+            self._say(self.manager)
             return
         if word.removeprefix("%").isdecimal():
             point = self.manager.add_node_breakpoint(int(word.removeprefix("%")))
@@ -130,7 +129,7 @@ class _Prompt(cmd.Cmd):
         elif word.startswith("time "):
             try:
                 point = self.manager.add_time_threshold_breakpoint(float(word.removeprefix("time ")))
-            except ValueError:
+            except (ValueError, TensorLogicError):
                 self._say("a time is a number of microseconds: break time 5000")
                 return
         else:

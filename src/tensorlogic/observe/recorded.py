@@ -2,86 +2,28 @@
 
 from __future__ import annotations
 
-import math
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from datetime import timedelta
 from itertools import islice
 from time import perf_counter_ns
-from typing import Annotated, Any, overload
+from types import NoneType
+from typing import Any, overload
 
 import msgspec
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ..errors import FormatError, InputError
+from .columns import Words, longest
+from .entry import FileEntry, RecordedTraceEntry, TraceFile, converted
 
-Natural = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]  # checked where JSON is read
-Shape = tuple[Natural, ...]
-CHUNK = 4096  # entries looked at together when the longest are sought
 AT_ONCE = 10_000  # entries turned into columns together
-COLUMNS = ("step", "operation", "device", "input", "output", "duration", "elements", "memory")
-
-
-class RecordedTraceEntry(msgspec.Struct, forbid_unknown_fields=True):
-    """One recorded operation; the ``with_*`` methods fill it in and return it, so calls chain.
-
-    A shape alone counts 8 bytes an element; give ``itemsize`` where the dtype is known.
-
-    >>> entry = RecordedTraceEntry(0, "matmul").with_output_shape([2, 3]).with_duration(timedelta(microseconds=3))
-    >>> entry.output_elements, entry.memory_bytes, entry.throughput_elements_per_us()
-    (6, 48, 2.0)
-    """
-
-    step: Natural
-    operation: str
-    device_id: str | None = None
-    input_shapes: list[Shape] = []
-    output_shape: Shape = ()
-    duration_us: float = 0.0
-    output_elements: Natural = 0
-    memory_bytes: Natural = 0
-
-    def with_device_id(self, device_id: str) -> RecordedTraceEntry:
-        """Say where it ran."""
-        self.device_id = str(device_id)
-        return self
-
-    def with_input_shapes(self, shapes: Iterable[Iterable[int]]) -> RecordedTraceEntry:
-        """Say the shapes of its operands."""
-        self.input_shapes = [_shape(s) for s in shapes]
-        return self
-
-    def with_output_shape(self, shape: Iterable[int], itemsize: int = 8) -> RecordedTraceEntry:
-        """Say the shape of its result, and with it elements and bytes; a scalar has one element."""
-        self.output_shape = _shape(shape)
-        self.output_elements = math.prod(self.output_shape)
-        self.memory_bytes = self.output_elements * itemsize
-        return self
-
-    def with_duration(self, duration: timedelta) -> RecordedTraceEntry:
-        """Say how long it took."""
-        self.duration_us = duration / timedelta(microseconds=1)
-        return self
-
-    def throughput_elements_per_us(self) -> float:
-        """Return elements per microsecond; 0 where no time passed."""
-        return 0.0 if self.duration_us < 1e-9 else self.output_elements / self.duration_us
-
-
-def _shape(dims: Iterable[int]) -> Shape:
-    shape = tuple(int(d) for d in dims)
-    if any(d < 0 for d in shape):
-        raise InputError(f"a shape cannot have negative sizes, got {list(shape)}", code="E701")
-    return shape
-
-
-class _TraceFile(msgspec.Struct, forbid_unknown_fields=True):
-    """The Rust crate's JSON of a trace."""
-
-    entries: list[RecordedTraceEntry]
-    total_duration_us: float
-    metadata: dict[str, str]
+WHOLE = {
+    "step": "step",
+    "elements": "output_elements",
+    "memory": "memory_bytes",
+}  # columns of whole numbers, and their fields
+COLUMNS = (*WHOLE, "operation", "device", "input", "output", "duration")
 
 
 class _Entries(Sequence[RecordedTraceEntry]):
@@ -113,23 +55,6 @@ class _Entries(Sequence[RecordedTraceEntry]):
         return f"<{len(self)} entries>"
 
 
-class _Words:
-    """Values kept once each, by number."""
-
-    __slots__ = ("number", "values")
-
-    def __init__(self) -> None:
-        self.values: list[Any] = []
-        self.number: dict[Any, int] = {}
-
-    def of(self, value: Any) -> int:
-        found = self.number.get(value)
-        if found is None:
-            found = self.number[value] = len(self.values)
-            self.values.append(value)
-        return found
-
-
 class RecordedExecutionTrace:
     """A trace: entries in columns of 48 bytes each, their total duration, and metadata.
 
@@ -144,7 +69,7 @@ class RecordedExecutionTrace:
     def __init__(self, entries: Iterable[RecordedTraceEntry] = (), metadata: Mapping[str, str] | None = None) -> None:
         self.total_duration_us = 0.0
         self.metadata: dict[str, str] = dict(metadata or {})
-        self._operations, self._devices, self._inputs, self._outputs = _Words(), _Words(), _Words(), _Words()
+        self._operations, self._devices, self._inputs, self._outputs = Words(), Words(), Words(), Words()
         self._step, self._elements, self._memory = array("q"), array("q"), array("q")
         self._duration = array("d")
         self._operation, self._device, self._input, self._output = array("i"), array("i"), array("i"), array("i")
@@ -202,35 +127,69 @@ class RecordedExecutionTrace:
         trace.total_duration_us = float(took.sum())
         return trace
 
-    def _extend(self, entries: Sequence[RecordedTraceEntry]) -> None:
+    def _extend(self, entries: Sequence[RecordedTraceEntry | FileEntry]) -> None:
         """Add entries at the end; all columns are made before the first grows, so that an error leaves none longer."""
-        operation, device, input, output = self._operations.of, self._devices.of, self._inputs.of, self._outputs.of
-        made: dict[str, array[Any]] = {
-            "step": array("q", [e.step for e in entries]),
-            "operation": array("i", [operation(e.operation) for e in entries]),
-            "device": array("i", [-1 if e.device_id is None else device(e.device_id) for e in entries]),
-            "input": array("i", [input(tuple(e.input_shapes)) for e in entries]),
-            "output": array("i", [output(e.output_shape) for e in entries]),
-            "duration": array("d", [e.duration_us for e in entries]),
-            "elements": array("q", [e.output_elements for e in entries]),
-            "memory": array("q", [e.memory_bytes for e in entries]),
-        }
+        for name in COLUMNS:
+            kept: array[Any] = getattr(self, f"_{name}")
+            try:
+                kept.append(0)
+                kept.pop()
+            except BufferError:
+                raise InputError(f"the trace cannot grow while its column {name!r} is in use", code="E701",
+                                 suggestions=[f"keep a copy: trace.column({name!r}).copy()"]) from None  # fmt: skip
+        try:
+            made = self._made(entries)
+        except (TypeError, OverflowError, ValueError):
+            made = self._made([converted(e, self.step_count() + n) for n, e in enumerate(entries)])
         for name, column in made.items():
             getattr(self, f"_{name}").extend(column)
         for took in made["duration"]:
             self.total_duration_us += took
 
+    def _made(self, entries: Sequence[RecordedTraceEntry | FileEntry]) -> dict[str, array[Any]]:
+        """Return the columns of some entries; what does not belong there is an error of one kind or another."""
+        operation, device, input, output = self._operations.of, self._devices.of, self._inputs.of, self._outputs.of
+        whole = {name: array("q", [getattr(e, field) for e in entries]) for name, field in WHOLE.items()}
+        if any(min(column, default=0) < 0 for column in whole.values()):
+            raise ValueError("a negative number")
+        if any(type(e.operation) is not str or type(e.device_id) not in (str, NoneType) for e in entries):
+            raise TypeError("a name is no text")
+        return whole | {
+            "duration": array("d", [e.duration_us for e in entries]),
+            "input": array("i", [input(tuple(e.input_shapes)) for e in entries]),
+            "output": array("i", [output(e.output_shape) for e in entries]),
+            # last, so that an error leaves no name that no entry has
+            "operation": array("i", [operation(e.operation) for e in entries]),
+            "device": array("i", [-1 if e.device_id is None else device(e.device_id) for e in entries]),
+        }
+
     def add_entry(self, entry: RecordedTraceEntry) -> None:
         """Add one entry at the end; for many at once see :meth:`from_columns`."""
-        self.total_duration_us += entry.duration_us
-        self._step.append(entry.step)
-        self._operation.append(self._operations.of(entry.operation))
-        self._device.append(-1 if entry.device_id is None else self._devices.of(entry.device_id))
-        self._input.append(self._inputs.of(tuple(entry.input_shapes)))
-        self._output.append(self._outputs.of(entry.output_shape))
-        self._duration.append(entry.duration_us)
-        self._elements.append(entry.output_elements)
-        self._memory.append(entry.memory_bytes)
+        count, device = len(self._step), entry.device_id
+        try:
+            named = type(entry.operation) is str and (device is None or type(device) is str)
+            if not named or min(entry.step, entry.output_elements, entry.memory_bytes) < 0:
+                raise ValueError("this is no entry")
+            self._step.append(entry.step)
+            self._elements.append(entry.output_elements)
+            self._memory.append(entry.memory_bytes)
+            self._duration.append(entry.duration_us)
+            self._input.append(self._inputs.of(tuple(entry.input_shapes)))
+            self._output.append(self._outputs.of(entry.output_shape))
+            self._device.append(-1)
+            self._operation.append(-1)
+        except (TypeError, ValueError, OverflowError, BufferError):
+            for name in COLUMNS:
+                kept: array[Any] = getattr(self, f"_{name}")
+                if len(kept) > count:
+                    kept.pop()
+            self._extend((entry,))  # slower: it converts what can be, and says what is wrong
+            return
+        # nothing can fail from here on, so that there is no name that no entry has
+        self._operation[count] = self._operations.of(entry.operation)
+        if device is not None:
+            self._device[count] = self._devices.of(device)
+        self.total_duration_us += self._duration[count]
 
     def entry(self, n: int) -> RecordedTraceEntry:
         """Build entry ``n`` from the columns."""
@@ -273,7 +232,7 @@ class RecordedExecutionTrace:
         """Return the n longest entries, longest first; equal ones in the order they came, NaN last."""
         if n <= 0 or not self._duration:
             return []
-        return [self.entry(int(i)) for i in _longest(self.column("duration"), n)]
+        return [self.entry(int(i)) for i in longest(self.column("duration"), n)]
 
     def column(self, name: str) -> NDArray[Any]:
         """Return a column as a NumPy array without copying it: step, operation, device, duration, elements or memory."""
@@ -298,17 +257,23 @@ class RecordedExecutionTrace:
         """Return the trace as the Rust crate writes it."""
         for n in np.flatnonzero(~np.isfinite(self.column("duration")))[:1].tolist():
             raise FormatError(f"entry {n} has the duration {self._duration[n]}, which JSON cannot hold", code="E702")
-        file = _TraceFile(list(self.entries), self.total_duration_us, self.metadata)
-        return msgspec.json.format(msgspec.json.encode(file), indent=2).decode()
+        file = {"entries": list(self.entries), "total_duration_us": self.total_duration_us, "metadata": self.metadata}
+        try:
+            return msgspec.json.format(msgspec.json.encode(file), indent=2).decode()
+        except UnicodeEncodeError as error:
+            raise FormatError(
+                f"the text {error.object!r} holds half a character, which JSON cannot", code="E702"
+            ) from None
 
     @classmethod
     def from_json(cls, text: str | bytes) -> RecordedExecutionTrace:
         """Read a trace of the Rust crate or of :meth:`to_json`; what is wrong is said with its path."""
         try:
-            file = msgspec.json.decode(text, type=_TraceFile)
+            file = msgspec.json.decode(text, type=TraceFile)
         except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
             raise FormatError(f"this is not a trace: {error}", code="E702") from None
-        trace = cls(file.entries, file.metadata)
+        trace = cls(metadata=file.metadata)
+        trace._extend(file.entries)
         trace.total_duration_us = file.total_duration_us
         return trace
 
@@ -325,31 +290,6 @@ class RecordedExecutionTrace:
 
     def __repr__(self) -> str:
         return f"<RecordedExecutionTrace {self.step_count():,} entries, {self.total_duration_us / 1e3:,.3f} ms>"
-
-
-def _longest(duration: NDArray[np.float64], n: int) -> NDArray[np.intp]:
-    """Return the places of the n largest, largest first; equal ones in order, NaN last."""
-    starts = np.arange(0, duration.size, CHUNK)
-    places = None
-    if n <= starts.size:
-        # the n-th largest of the chunks' maxima: at least n entries reach it, most chunks have none that does
-        most = np.fmax.reduceat(duration, starts)
-        most = np.where(np.isnan(most), -np.inf, most)
-        least = np.partition(most, most.size - n)[most.size - n]
-        if least > -np.inf:
-            near = np.flatnonzero(most >= least) * CHUNK
-            found = [np.flatnonzero(duration[at : at + CHUNK] >= least) + at for at in near.tolist()]
-            places = np.concatenate(found)
-    chosen = duration if places is None else duration[places]
-    key = np.where(np.isnan(chosen), -np.inf, chosen)
-    if n < key.size:
-        least = np.partition(key, key.size - n)[key.size - n]
-        above = np.flatnonzero(key > least)
-        kept = np.concatenate([above, np.flatnonzero(key == least)[: n - above.size]])
-    else:
-        kept = np.arange(key.size)
-    order = kept[np.argsort(-key[kept], kind="stable")]
-    return order if places is None else places[order]
 
 
 class TraceRecorder:

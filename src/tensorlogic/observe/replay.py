@@ -175,7 +175,8 @@ class Recording:
                 raise FormatError(f"{str(path)!r} is not a recording: {there}", code="E716",
                                   suggestions=["record one: with ExecutionRecorder().capture(folder): ..."])  # fmt: skip
             if not -len(runs) <= run < len(runs):
-                raise InputError(f"{str(path)!r} holds {len(runs)} recorded runs, so none numbered {run}", code="E716")
+                many = "1 recorded run" if len(runs) == 1 else f"{len(runs)} recorded runs"
+                raise InputError(f"{str(path)!r} holds {many}, counted from 0, so none numbered {run}", code="E716")
             path = runs[run]
         manifest = _manifest(path / MANIFEST)
         graph = EinsumGraph.load(path / GRAPH)
@@ -327,7 +328,8 @@ class Recording:
         return f"recording of {steps}{cut} with inputs {inputs} and outputs {', '.join(self.plan.graph.output_names)}"
 
     def __repr__(self) -> str:
-        return f"<Recording {str(self.path)!r}: {len(self.durations_ns)} steps>"
+        count = len(self.durations_ns)
+        return f"<Recording {str(self.path)!r}: {count:,} step{'' if count == 1 else 's'}>"
 
 
 _DTYPES = {

@@ -69,7 +69,7 @@ class TimelineProfiler:
         length = max(e.end_ns for track in tracks for e in track.events) - begin or 1
         threads = len({track.thread for track in tracks})
         lines = [f"{threads} thread{'' if threads == 1 else 's'}, {length / 1e6:,.3f} ms"]
-        for number, track in enumerate(tracks):
+        for track in tracks:
             rows = []
             for event, end, depth in track.events[: max(0, limit)]:
                 start = event.start_ns - begin
@@ -78,7 +78,7 @@ class TimelineProfiler:
                 bar = " " * left + "█" * wide + " " * (BAR - left - wide)
                 took = (end - event.start_ns) / 1e6
                 rows.append([f"{start / 1e6:,.3f}", f"{took:,.3f}", f"|{bar}|", "  " * depth + event.name])
-            lines.append(table(["start ms", "ms", f"thread {number}", "name"], rows, right={0, 1}))
+            lines.append(table(["start ms", "ms", track.name, "name"], rows, right={0, 1}))
             if len(track.events) > limit:
                 lines.append(f"... {len(track.events) - max(0, limit):,} more")
         return "\n".join(lines)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from threading import RLock
+from threading import RLock, current_thread, get_ident
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -17,7 +17,8 @@ from ..events import Hook, RunRecord, watching
 from ..ir.types import ITEMSIZE
 from ..plan.build import ExecutionPlan, Step, describe
 from ..plan.cost import nbytes
-from .recorded import RecordedExecutionTrace, RecordedTraceEntry, Shape
+from .entry import RecordedTraceEntry, Shape
+from .recorded import RecordedExecutionTrace
 
 if TYPE_CHECKING:
     from .diff import TraceDiff
@@ -69,6 +70,14 @@ class TraceEvent(NamedTuple):
         }  # fmt: skip
 
 
+class TracedRun(NamedTuple):
+    """The steps of one run: the number of its plan, its thread, and starts above ends of the first steps of the plan."""
+
+    plan: int
+    thread: int
+    times: NDArray[np.int64]
+
+
 class Trace(Hook):
     """What happened inside ``with tl.trace() as t``, 16 bytes a step once packed; or what a file says that happened.
 
@@ -95,11 +104,12 @@ class Trace(Hook):
         self._numbers: dict[int, int] = {}
         self._fresh: list[tuple[int, RunRecord]] = []  # plan and times, as the loop left them
         self._waiting = 0
-        self._runs: list[tuple[int, int, NDArray[np.int64]]] = []  # plan, thread, starts and ends of its first steps
+        self._runs: list[TracedRun] = []
         self._lock = RLock()  # runs of several threads end when they like
         self.spans: list[TraceEvent] = []
         self._given: list[TraceEvent] = []
-        for event in events:
+        for n, event in enumerate(events):
+            _check_times(event, n)
             (self.spans if event.kind == "span" else self._given).append(event)
 
     def on_run(self, record: RunRecord) -> None:
@@ -109,23 +119,37 @@ class Trace(Hook):
             if number is None:
                 number = self._numbers[id(record.plan)] = len(self._plans)
                 self._plans.append(record.plan)  # kept alive, so its id stays its own
+            self._name(record.thread)
             self._fresh.append((number, record))
             self._waiting += len(record.times)
             if self._waiting > PACKED:
-                self._pack()
+                self.runs()
 
-    def _pack(self) -> list[tuple[int, int, NDArray[np.int64]]]:
-        """Turn the lists that runs left into arrays of starts and ends, 16 bytes a step."""
+    def runs(self) -> list[TracedRun]:
+        """Return the runs, in the order they ended; this packs the lists they left into arrays, 16 bytes a step."""
         with self._lock:
             fresh, self._fresh, self._waiting = self._fresh, [], 0
             for plan, record in fresh:
                 ends = np.array(record.times[1:], np.int64)
                 starts = np.array((record.starts or record.times)[: len(ends)], np.int64)
-                self._runs.append((plan, record.thread, np.stack([starts, ends])))
+                self._runs.append(TracedRun(plan, record.thread, np.stack([starts, ends])))
             return list(self._runs)
+
+    def plans(self) -> list[ExecutionPlan]:
+        """Return the plans of the runs, by the numbers that runs have for them; ask after :meth:`runs`."""
+        with self._lock:
+            return list(self._plans)
+
+    def _name(self, thread: int) -> None:
+        """Call a thread what it calls itself, when it is the one that tells of a run or span."""
+        if thread not in self.threads and thread == get_ident():
+            name = current_thread().name
+            self.threads[thread] = f"{name} {thread}" if name in self.threads.values() else name
 
     def on_span(self, name: str, start_ns: int, end_ns: int, thread: int) -> None:
         """Keep a span."""
+        with self._lock:
+            self._name(thread)
         self.spans.append(TraceEvent(name, "span", start_ns, end_ns, thread))
 
     def __len__(self) -> int:
@@ -133,7 +157,7 @@ class Trace(Hook):
 
     def step_count(self) -> int:
         """Return the number of steps."""
-        return sum(int(times.shape[1]) for _, _, times in self._pack()) + len(self._given)
+        return sum(int(run.times.shape[1]) for run in self.runs()) + len(self._given)
 
     def thread_name(self, thread: int) -> str:
         """Return how to call a thread in print."""
@@ -141,10 +165,10 @@ class Trace(Hook):
 
     def events(self) -> list[TraceEvent]:
         """Return steps and spans by start, what encloses before what it encloses."""
-        runs = self._pack()
-        names = [[describe(s.op) for s in plan.steps] for plan in self._plans]
+        runs, plans = self.runs(), self.plans()
+        names = [[describe(s.op) for s in plan.steps] for plan in plans]
         steps = [
-            TraceEvent(names[p][n], "step", start, end, thread, self._plans[p].steps[n])
+            TraceEvent(names[p][n], "step", start, end, thread, plans[p].steps[n])
             for p, thread, times in runs
             for n, (start, end) in enumerate(times.T.tolist())
         ]
@@ -152,9 +176,9 @@ class Trace(Hook):
 
     def to_recorded(self) -> RecordedExecutionTrace:
         """Return the steps as a recorded trace, in order of their start."""
-        runs = self._pack()
-        kinds = [_entry(step) for plan in self._plans for step in plan.steps]
-        offsets = np.cumsum([0, *(len(plan.steps) for plan in self._plans)])
+        runs, plans = self.runs(), self.plans()
+        kinds = [_entry(step) for plan in plans for step in plan.steps]
+        offsets = np.cumsum([0, *(len(plan.steps) for plan in plans)])
         known: dict[RecordedEntryKey, int] = {}
         given = [known.setdefault(_key(e), len(kinds) + len(known)) for e in self._given]
         kinds += [
@@ -177,8 +201,8 @@ class Trace(Hook):
     def save(self, path: str | Path) -> None:
         """Write the trace in the form that the name asks for.
 
-        ``.speedscope.json``, ``.rust.json``, ``.collapsed``, ``.folded`` or ``.txt``, ``.svg`` for a flame graph, else
-        Chrome JSON; compressed where ``.gz`` follows.
+        ``.json`` for Chrome and Perfetto, ``.speedscope.json``, ``.rust.json``, ``.collapsed``, ``.folded`` or ``.txt``,
+        ``.svg`` for a flame graph; compressed where ``.gz`` follows.
         """
         from .files import save
 
@@ -205,13 +229,21 @@ class Trace(Hook):
 
         from .flame import flame_svg
 
-        picture = flame_svg(self, script=False, width=960, most=500).partition("?>")[
-            2
-        ]  # a page has no place for an XML declaration
+        picture = flame_svg(self, script=False, width=960, most=500)
+        picture = picture.partition("?>")[2]  # a page has no place for an XML declaration
         return f"<pre>{escape(str(self))}</pre>{picture}"
 
 
 RecordedEntryKey = tuple[str, str | None, tuple[Shape, ...], Shape, int, int]
+
+
+def _check_times(event: TraceEvent, n: int) -> None:
+    start, end = event.start_ns, event.end_ns
+    if not (isinstance(start, int) and isinstance(end, int)):
+        raise InputError(f"event {n} ({event.name!r}) runs from {start!r} to {end!r}: times are whole nanoseconds", code="E704",
+                         suggestions=["write int(1000 * microseconds)"])  # fmt: skip
+    if end < start:
+        raise InputError(f"event {n} ({event.name!r}) ends at {end} ns, before it starts at {start} ns", code="E704")
 
 
 def _entry(step: Step) -> RecordedTraceEntry:
@@ -249,8 +281,7 @@ def _typed(text: str) -> tuple[str, Shape] | None:
     return dtype, tuple(map(int, dims))
 
 
-@contextmanager
-def trace(*, detail: str = "step") -> Iterator[Trace]:
+def trace(*, detail: str = "step") -> AbstractContextManager[Trace]:
     """Record every execution in the process inside a ``with``, whatever executor and thread it runs on.
 
     With ``detail="op"`` a step that holds many operations runs them one by one, so that each is recorded.
@@ -263,6 +294,10 @@ def trace(*, detail: str = "step") -> Iterator[Trace]:
     >>> [e.name for e in t.events() if e.kind == "step"]
     ['relu']
     """
-    recording = Trace(detail=detail)
-    with watching(recording):
-        yield recording
+    return _recording(Trace(detail=detail))  # a wrong detail is told here, and not where the with begins
+
+
+@contextmanager
+def _recording(trace: Trace) -> Iterator[Trace]:
+    with watching(trace):
+        yield trace

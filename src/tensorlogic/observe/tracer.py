@@ -11,7 +11,8 @@ from ..errors import InputError
 from ..events import Hook, RunRecord
 from ..tables import table
 from .analyze import OpSummary, TraceAnalyzer
-from .recorded import RecordedExecutionTrace, RecordedTraceEntry
+from .entry import RecordedTraceEntry
+from .recorded import RecordedExecutionTrace
 from .trace import Trace
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ..ir import ops
 from ..ir.graph import EinsumGraph, Node, reachable
+from ..ir.infer import Inference
 from .rewrite import rewrite
 
 
@@ -23,7 +24,12 @@ def drop_dead(graph: EinsumGraph) -> EinsumGraph:
         return graph
     place = {old: new for new, old in enumerate(live)}
     nodes = [Node(n.op, tuple([place[a] for a in n.args]), n.locations) for n in map(graph.nodes.__getitem__, live)]
-    return EinsumGraph(nodes, [(name, place[i]) for name, i in graph.outputs], graph.constants)
+    result = EinsumGraph(nodes, [(name, place[i]) for name, i in graph.outputs], graph.constants)
+    if "inference" in graph.__dict__:  # known already: working types out again would cost more than all the rest
+        types, equalities = graph.inference
+        relied = tuple([e._replace(node=place[e.node]) for e in equalities if e.node in place])
+        result.inference = Inference(tuple([types[i] for i in live]), relied)
+    return result
 
 
 def merge_equal(graph: EinsumGraph) -> EinsumGraph:

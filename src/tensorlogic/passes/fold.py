@@ -6,10 +6,10 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ..errors import TensorLogicError
+from ..errors import GraphError, TensorLogicError
 from ..ir import ops
 from ..ir.graph import Cond, EinsumGraph, Fixpoint, Node, Scan, constant_op, extract, frozen_copy
-from ..ir.types import ITEMSIZE
+from ..ir.types import ITEMSIZE, TensorShape, TensorType
 from .dead import drop_dead
 
 Evaluate = Callable[[EinsumGraph], Sequence[Any]]
@@ -66,11 +66,16 @@ def fold_constants(graph: EinsumGraph, evaluate: Evaluate) -> EinsumGraph:
     for i, node in enumerate(graph.nodes):
         if i in arrays:
             op = constant_op(arrays[i])
+            if TensorType(TensorShape(op.shape), op.dtype) != types[i][0]:
+                found = f"{op.dtype}{list(op.shape)}"
+                raise GraphError(f"%{i} should be {types[i][0]}, but was computed as {found}", code="E108")
             constants[op.digest] = arrays[i]
             nodes.append(Node(op, (), node.locations))
         else:
             nodes.append(node)
-    return drop_dead(EinsumGraph(nodes, graph.outputs, constants))
+    result = EinsumGraph(nodes, graph.outputs, constants)
+    result.inference = graph.inference
+    return drop_dead(result)
 
 
 def _bytes(graph: EinsumGraph, i: int) -> int:

@@ -16,7 +16,7 @@ from ..ir.rules import reduced_axes
 from ..ir.spec import Labels, Spec
 from .rewrite import Draft, Rules, rewrite
 
-OPERANDS = 8  # up to here the search for a contraction order is exhaustive, so that merging never makes it worse
+OPERANDS = 4  # up to here opt_einsum searches every order, so that merging never makes it worse
 FULL = frozenset(
     {"float32", "float64", "bool"}
 )  # partial results in these dtypes round, or saturate, as the whole does
@@ -41,6 +41,11 @@ def _plain(op: Op) -> Spec | None:
         return None
     form = spec.parse(op.spec)
     return None if spec.ELLIPSIS in form.output or any(spec.ELLIPSIS in x for x in form.inputs) else form
+
+
+def _sums_alone(form: Spec) -> bool:
+    """Tell whether an operand is summed by itself before it meets others, which the search for an order cannot say."""
+    return any(sum(x in labels for labels in form.inputs) == 1 for x in form.contracted)
 
 
 def _fresh(used: Iterable[str], count: int) -> list[str]:
@@ -73,6 +78,8 @@ def _einsum(draft: Draft, op: Op, args: tuple[int, ...]) -> int | None:
         parts = draft.args(a)
         if draft.uses[a] > 1 or len(args) - 1 + len(parts) > OPERANDS or len(inner.output) != len(form.inputs[n]):
             continue
+        if _sums_alone(form) or _sums_alone(inner) or any(0 in (draft.type(x).shape or ()) for x in (*parts, *args)):
+            continue  # the product of a sum of nothing and of what is not finite is NaN, the merged sum is not
         if result.dtype not in FULL or any(draft.type(x).dtype != result.dtype for x in (*parts, *args)):
             continue
         name = dict(zip(inner.output, form.inputs[n], strict=True))
@@ -94,6 +101,8 @@ def _reduce(draft: Draft, op: Op, args: tuple[int, ...]) -> int | None:
     if REDUCTION.get(op.kind) != algebra(inner.algebra).reduce or t.shape is None or t.dtype not in FULL:
         return None
     if any(draft.type(x).dtype != t.dtype for x in draft.args(args[0])) or draft.results(op, args)[0].dtype != t.dtype:
+        return None
+    if len(form.inputs) > 1 and _sums_alone(form):
         return None
     if any(d == 0 or not isinstance(d, int) for d in t.shape):
         return None  # the maximum of nothing is an error, the einsum's is its zero

@@ -81,7 +81,9 @@ def _commuted(draft: Draft, op: Op, args: tuple[int, ...]) -> int | None:
     """Let a + b be the b + a that there is; of two NaNs or zeros maximum keeps one, so there the order matters."""
     assert isinstance(op, ops.Elementwise)
     if len(args) == 2 and FUNCTIONS[op.fn].commutative and op.fn not in ("maximum", "minimum"):
-        return draft.known(op, args[::-1])
+        found = draft.known(op, args[::-1])
+        if found is not None and draft.types[found] == draft.results(op, args):  # a size may go by another name there
+            return found
     return None
 
 

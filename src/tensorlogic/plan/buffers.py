@@ -7,16 +7,21 @@ to read. Outputs never stand in a buffer: whoever holds one keeps it.
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import TYPE_CHECKING
 
 from ..ir import ops
+from ..ir.elementwise import FUNCTIONS
+from .cost import elements
 
 if TYPE_CHECKING:
     from .build import Step
 
 REDUCED_INTO = frozenset({"sum", "prod", "max", "min", "any", "all", "mean"})
+LARGE = (
+    1 << 16
+)  # bytes from which an output's array is made before the run, so that it can be the caller's or the last one
 APART = frozenset({"where"})  # writes its result in strokes, so not over an operand
 WHOLE = frozenset({"godel_implies", "goguen_implies"})  # made of several arrays
 
@@ -40,23 +45,27 @@ def writes_into(step: Step) -> bool:
 
 
 def assign(
-    steps: Sequence[Step], root: Sequence[int], pinned: AbstractSet[int]
+    steps: Sequence[Step], root: Sequence[int], pinned: AbstractSet[int], outputs: Mapping[int, int] | None = None
 ) -> tuple[list[int | None], tuple[int, ...]]:
-    """Return a buffer for each step, or None, and the bytes of each buffer.
+    """Return a buffer for each step, or None, and the bytes of each buffer; -1 - k is the array of output k itself.
 
     ``root`` names for each slot the slot whose memory it shows; slots whose root is pinned get memory of their own.
+    ``outputs`` tells of slots that an output is and nothing else shows: which output.
     """
     last: dict[int, int] = {}
     for n, step in enumerate(steps):
         for slot in (*step.reads, *step.writes):
             last[root[slot]] = n
+    direct = _towards(steps, root, pinned, last, outputs or {})
     chosen: list[int | None] = []
     held: dict[int, int] = {}  # root slot: its buffer
     sizes: list[int] = []
     free: list[tuple[int, int]] = []  # size and number, sorted
     for n, step in enumerate(steps):
         own = step.writes[0] if step.writes else -1
-        if len(step.writes) != 1 or not step.nbytes or root[own] != own or own in pinned or not writes_into(step):
+        if own in direct:
+            chosen.append(-1 - direct[own])
+        elif len(step.writes) != 1 or not step.nbytes or root[own] != own or own in pinned or not writes_into(step):
             chosen.append(None)
         else:
             found = _over_operand(step, n, root, last, held)
@@ -69,6 +78,33 @@ def assign(
                 number = held.pop(slot)
                 insort(free, (sizes[number], number))
     return chosen, tuple(sizes)
+
+
+def _towards(
+    steps: Sequence[Step],
+    root: Sequence[int],
+    pinned: AbstractSet[int],
+    last: Mapping[int, int],
+    outputs: Mapping[int, int],
+) -> dict[int, int]:
+    """Return the slots that are written into the array of an output: itself, and what it is computed from in place."""
+    maker = {step.writes[0]: n for n, step in enumerate(steps) if len(step.writes) == 1}
+    found: dict[int, int] = {}
+    for slot, k in outputs.items():
+        n = maker.get(slot)
+        if n is None or steps[n].nbytes < LARGE or not writes_into(steps[n]):
+            continue
+        found[slot] = k
+        while n is not None and isinstance(op := steps[n].op, ops.Elementwise) and op.fn not in APART:
+            step, n = steps[n], None
+            for r, t in zip(step.reads, step.arg_types, strict=True):
+                before = maker.get(r)
+                if before is None or root[r] != r or r in pinned or r in found or t != step.types[0]:
+                    continue
+                if steps[last[r]] is step and writes_into(steps[before]):
+                    found[r], n = k, before
+                    break
+    return found
 
 
 def _over_operand(step: Step, n: int, root: Sequence[int], last: dict[int, int], held: dict[int, int]) -> int | None:
@@ -93,3 +129,35 @@ def _best(free: list[tuple[int, int]], sizes: list[int], need: int) -> int:
         return number
     sizes.append(need)
     return len(sizes) - 1
+
+
+MANY = 1 << 18  # elements from which a costly function is worth a second thread
+COSTLY = 10  # work per element from which an array is not bound by memory
+WIDE = 30_000_000  # arithmetic operations from which a product is worth handing half of it to another thread
+
+
+def split(steps: Sequence[Step]) -> list[Step]:
+    """Mark the steps whose halves run on threads of ours.
+
+    They are costly functions of large arrays and, in a plan that has such, large products: the threads of BLAS spin for a
+    while after a product, and would be in the way.
+    """
+    if not any(_costly(step) for step in steps):
+        return list(steps)
+    return [step._replace(split=True) if _costly(step) or _wide(step) else step for step in steps]
+
+
+def _costly(step: Step) -> bool:
+    if not isinstance(step.op, ops.Elementwise) or len(step.arg_types) != 1 or step.buffer is None:
+        return False
+    same = step.arg_types[0].shape == step.types[0].shape
+    return same and FUNCTIONS[step.op.fn].cost >= COSTLY and elements(step.types[0]) >= MANY
+
+
+def _wide(step: Step) -> bool:
+    """A product whose first axis is the left operand's own, so that rows of it are products of their own."""
+    if step.form is None or step.buffer is None or not isinstance(step.op, ops.Einsum) or step.flops < WIDE:
+        return False
+    left, right = step.form.form.inputs
+    first = step.form.form.output[0]
+    return left == step.form.labels[0] and left[0] == first and first not in right and step.form.sizes[first] > 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -14,7 +15,7 @@ from ..ir.types import TensorType
 from ..passes.pipeline import Pass, optimize
 from ..passes.specialize import specialize
 from ..tables import table
-from .buffers import assign
+from .buffers import assign, split
 from .contract import Contraction, contraction, scratch_bytes
 from .cost import allocates, flops, nbytes, rounds
 
@@ -43,7 +44,11 @@ class Step(NamedTuple):
     form: Contraction | None = None  # of an einsum
     bodies: tuple[ExecutionPlan, ...] = ()
     scratch: int = 0  # bytes it takes while it runs, beside its results
-    buffer: int | None = None  # which of the plan's buffers it writes into; None: memory of its own
+    buffer: int | None = (
+        None  # the plan's buffer it writes into, or -1 - k for the array of output k; None: memory of its own
+    )
+
+    split: bool = False  # its halves run on threads of ours
 
     @property
     def kernel(self) -> str:
@@ -100,7 +105,8 @@ class ExecutionPlan(NamedTuple):
     def table(self, limit: int | None = 60) -> str:
         """Return the steps as a table; a long one shows its beginning and end."""
         names = self.slot_names()
-        rows = [_row(n, step, names) for n, step in _chosen(self.steps, limit)]
+        outputs = [name for name, _, _ in self.outputs]
+        rows = [_row(n, step, names, outputs) for n, step in _chosen(self.steps, limit)]
         head = ["step", "operation", "reads", "frees", "result", "flops", "bytes", "device", "buffer"]
         lines = [table(head, rows, right={0, 5, 6, 8})]
         for n, step in _chosen(self.steps, limit):
@@ -127,7 +133,12 @@ def _chosen(steps: Sequence[Step], limit: int | None) -> list[tuple[int, Step | 
     return [*every[:half], (len(every) - 2 * half, None), *every[len(every) - half :]]
 
 
-def _row(n: int, step: Step | None, names: Mapping[int, str]) -> list[str]:
+def _place(step: Step, outputs: Sequence[str]) -> str:
+    """Return where a step writes: a buffer by number, the array of an output by name, or nothing of its own."""
+    return "" if step.buffer is None else str(step.buffer) if step.buffer >= 0 else outputs[-1 - step.buffer]
+
+
+def _row(n: int, step: Step | None, names: Mapping[int, str], outputs: Sequence[str]) -> list[str]:
     if step is None:
         return ["", f"... {n:,} more steps", "", "", "", "", "", "", ""]
     shown = " ".join(
@@ -137,7 +148,7 @@ def _row(n: int, step: Step | None, names: Mapping[int, str]) -> list[str]:
     return [
         str(n), describe(step.op), " ".join(names.get(s, "?") for s in step.reads),
         " ".join(names.get(s, "?") for s in step.frees), shown, f"{step.flops:,}",
-        bytes_text(step.nbytes) if step.nbytes else "view", step.device, "" if step.buffer is None else str(step.buffer),
+        bytes_text(step.nbytes) if step.nbytes else "view", step.device, _place(step, outputs),
     ]  # fmt: skip
 
 
@@ -241,8 +252,14 @@ def lay_out(graph: EinsumGraph, device: str = "cpu:0", *, in_place: bool = False
     if in_place:
         pinned = {root[slot] for _, slot, _ in outputs}
         pinned.update(root[slot] for s in steps if s.bodies for slot in s.reads)  # a loop may hand an operand on
-        chosen, buffers = assign(steps, root, pinned)
-        steps = [s if c is None else s._replace(buffer=c) for s, c in zip(steps, chosen, strict=True)]
+        times = Counter(root[slot] for _, slot, _ in outputs)
+        alone = {
+            slot: k
+            for k, (_, slot, _) in enumerate(outputs)
+            if root[slot] == slot and slot not in shared and times[slot] == 1
+        }
+        chosen, buffers = assign(steps, root, pinned, alone)
+        steps = split([s if c is None else s._replace(buffer=c) for s, c in zip(steps, chosen, strict=True)])
     return ExecutionPlan(graph, inputs, outputs, tuple(constants), tuple(steps), slots, frozenset(shared), buffers)
 
 

@@ -115,7 +115,7 @@ class MemoryEstimator:
     >>> x = b.input("x", ("n", "n"))
     >>> estimate = MemoryEstimator().estimate(b.build(y=x @ x + 1), sizes={"n": 100})
     >>> estimate.peak_memory_mb
-    0.16
+    0.08
     >>> estimate.lifetimes[0]
     Lifetime(name='%1', first=0, last=1, nbytes=80000)
     """

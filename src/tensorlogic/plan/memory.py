@@ -42,7 +42,10 @@ def peak_bytes(plan: ExecutionPlan) -> int:
     for slot, (first, last) in lifetimes(plan).items():
         change[first] += size[slot]
         change[last + 1] -= size[slot]
-    alive = peak = sum(plan.buffers)
+    made = {
+        -1 - s.buffer for s in plan.steps if s.buffer is not None and s.buffer < 0
+    }  # outputs that wait to be written
+    alive = peak = sum(plan.buffers) + sum(nbytes(plan.outputs[k][2]) for k in made)
     for n, step in enumerate(plan.steps):
         alive += change[n]
         peak = max(peak, alive + _inside(step) + step.scratch)

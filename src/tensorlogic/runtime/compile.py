@@ -16,6 +16,7 @@ import msgspec
 
 from ..backends.base import Backend
 from ..errors import BackendError, FormatError, InputError, TensorLogicError
+from ..events import span
 from ..ir import ops
 from ..ir.graph import EinsumGraph
 from ..ir.validate import require_valid
@@ -83,9 +84,11 @@ class CompiledGraph:
         """Return what the passes did."""
         return self._stats
 
-    def __call__(self, inputs: Inputs | None = None, *, sizes: Mapping[str, int] | None = None) -> Outputs:
+    def __call__(
+        self, inputs: Inputs | None = None, *, sizes: Mapping[str, int] | None = None, out: Inputs | None = None
+    ) -> Outputs:
         """Run it."""
-        return self.executor.execute(self.optimized, inputs, sizes=sizes)
+        return self.executor.execute(self.optimized, inputs, sizes=sizes, out=out)
 
     def plan(self, inputs: Inputs | None = None, *, sizes: Mapping[str, int] | None = None) -> ExecutionPlan:
         """Return the plan for given inputs or sizes."""
@@ -138,8 +141,9 @@ def compile_for(
                          suggestions=["write CompilationConfig(optimization_level=OptimizationLevel.AGGRESSIVE)"])  # fmt: skip
     own = executor.with_config(config)
     start = perf_counter()
-    require_valid(graph)
-    done = optimize(graph, own.graph_passes(), executor.context.hooks)
+    with span("compile", executor.context.hooks):
+        require_valid(graph)
+        done = optimize(graph, own.graph_passes(), executor.context.hooks)
     compiled = CompiledGraph(
         done.graph, own, CompilationStats(len(graph), len(done.graph), perf_counter() - start, done.reports)
     )

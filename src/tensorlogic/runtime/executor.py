@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from .compile import CompiledGraph
 
 Inputs = Mapping[str, Any]
+_EXECUTION, _COMPLETE = ExecutionPhase.EXECUTION, ExecutionPhase.COMPLETE
 _DTYPES = {
     name: np.dtype(name) for name in DTYPES if name != "bfloat16"
 }  # comparing with a name would cost microseconds
@@ -132,9 +133,14 @@ class Executor:
         return self._able
 
     def execute(
-        self, graph: EinsumGraph, inputs: Inputs | None = None, *, sizes: Mapping[str, int] | None = None
+        self,
+        graph: EinsumGraph,
+        inputs: Inputs | None = None,
+        *,
+        sizes: Mapping[str, int] | None = None,
+        out: Inputs | None = None,
     ) -> Outputs:
-        """Run a graph on inputs given by name and return its outputs."""
+        """Run a graph on inputs given by name and return its outputs; those named in ``out`` are written there."""
         context = self.context
         try:
             hooks = (*context.hooks, *self._profiles[1], *watchers())
@@ -142,32 +148,49 @@ class Executor:
             values = None if ready is None else _same_again(ready, graph, inputs)
             if values is not None and ready is not None:
                 next(self._quick)
+                context.phase = _EXECUTION
                 program = ready.program
-                context.phase = ExecutionPhase.EXECUTION
+                made = run(program, values, None if out is None else self._targets(program, out))
+                done = [v if own and type(v) is np.ndarray else self.backend.finish(v, not own)
+                        for v, own in zip(made, program.owned, strict=True)]  # fmt: skip
             else:
                 names, values = self._arrays(graph, {} if inputs is None else inputs)
                 program = self._program(graph, names, values, _checked_sizes(graph, sizes))
-                if sizes is None:
+                if sizes is None and program.context is not None:
                     self._remember(graph, names, values, program)
-                context.notify(ExecutionPhase.EXECUTION)
-            if hooks or program.context is None:
+                context.notify(_EXECUTION)
                 with self.backend.guard():
-                    made = watched(program, values, hooks) if hooks else run(program, values)
-            else:
-                made = run(program, values)
-            finish = self.backend.finish
-            done = [
-                _as_planned(finish(value, shared), name, t)
-                for value, (name, t, shared) in zip(made, program.results, strict=True)
-            ]
+                    made = (
+                        watched(program, values, hooks)
+                        if hooks
+                        else run(program, values, None if out is None else self._targets(program, out))
+                    )
+                done = [
+                    _as_planned(self.backend.finish(value, slot in program.plan.shared), name, t)
+                    for value, (name, slot, t) in zip(made, program.plan.outputs, strict=True)
+                ]
+            if out is not None:
+                done = _given_back(program, done, out)
         except BaseException:
             context.notify(ExecutionPhase.ERROR)
             raise
         if hooks:
-            context.notify(ExecutionPhase.COMPLETE)
+            context.notify(_COMPLETE)
         else:
-            context.phase = ExecutionPhase.COMPLETE
+            context.phase = _COMPLETE
         return Outputs(program.names, done)
+
+    def _targets(self, program: Program, out: Inputs) -> list[Any]:
+        """Return the arrays that outputs may be written into at once; what is odd about the others is dealt with later."""
+        if not isinstance(out, Mapping):
+            raise InputError(f"out= must be a mapping of names to arrays, got {type(out).__name__}", code="E301",
+                             suggestions=['write out={"y": array}'])  # fmt: skip
+        for name in out:
+            if name not in program.names:
+                raise InputError(
+                    f"the graph has no output {name!r}", code="E305", suggestions=nearest(str(name), program.names)
+                )
+        return [_writable(out.get(name), name, t) for name, _, t in program.plan.outputs]
 
     def plan(
         self, graph: EinsumGraph, inputs: Inputs | None = None, *, sizes: Mapping[str, int] | None = None
@@ -336,7 +359,9 @@ class Executor:
         if not self._able.supports("shapes_only"):
             check_memory(plan, self.memory_limit)
         key = (graph, tuple([(tuple(t.shape or ()), _DTYPES[t.dtype or "float64"]) for _, _, t in plan.inputs]), ())
-        self._programs.put(key, self._bound(plan))
+        with span("bind", self.context.hooks):
+            program = self._bound(plan)
+        self._programs.put(key, program)
 
     def _bound(self, plan: ExecutionPlan) -> Program:
         program = bind(plan, self.backend, self.wrap)
@@ -376,6 +401,28 @@ def _same_again(ready: _Ready, graph: EinsumGraph, inputs: Any) -> list[Any] | N
             return None
         values.append(value)
     return values
+
+
+def _writable(array: Any, name: str, t: TensorType) -> Any:
+    """Check an array that an output is to be written into."""
+    if array is None:
+        return None
+    if not isinstance(array, np.ndarray) or array.shape != t.shape or array.dtype != _DTYPES[t.dtype or ""]:
+        found = f"{getattr(array, 'dtype', type(array).__name__)} {list(getattr(array, 'shape', ()))}"
+        raise InputError(f"out[{name!r}] must be an array {t}, got {found}", code="E308")
+    if not array.flags.writeable:
+        raise InputError(f"out[{name!r}] cannot be written to", code="E308")
+    return array
+
+
+def _given_back(program: Program, done: list[Any], out: Inputs) -> list[Any]:
+    """Put every output that has an array of the caller's there, where it does not stand there already."""
+    for n, (name, _, t) in enumerate(program.plan.outputs):
+        array = _writable(out.get(name), name, t)
+        if array is not None and array is not done[n]:
+            np.copyto(array, done[n])
+            done[n] = array
+    return done
 
 
 def _as_planned(value: Any, name: str, t: TensorType) -> Any:

@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextvars import Context
 from functools import partial
+from sys import getrefcount
 from time import perf_counter_ns
 from typing import Any, NamedTuple
 
@@ -20,6 +21,7 @@ from ..errors import ExecutionError, OutOfMemoryError, TensorLogicError
 from ..events import Hook, RunRecord, StepEvent
 from ..ir import ops
 from ..plan.build import ExecutionPlan, Step, describe
+from ..plan.cost import nbytes
 from . import straight
 
 Call = Callable[[Step, tuple[Any, ...]], Any]
@@ -44,7 +46,7 @@ class Program:
     """A plan bound to a backend: the steps one by one, and the same as one function where the plan is short."""
 
     __slots__ = (
-        "_timed", "bound", "context", "function", "idle", "names", "outputs", "plan", "results", "small", "team",
+        "_timed", "bound", "context", "fresh", "function", "idle", "names", "outputs", "owned", "plan", "small", "team",
         "template", "work",
     )  # fmt: skip
 
@@ -54,11 +56,12 @@ class Program:
         self.plan, self.template, self.bound, self.work, self.context = plan, template, bound, work, context
         self.outputs = [slot for _, slot, _ in plan.outputs]
         self.names = tuple(name for name, _, _ in plan.outputs)
-        self.results = [(name, t, slot in plan.shared) for name, slot, t in plan.outputs]
+        self.owned = [slot not in plan.shared for _, slot, _ in plan.outputs]  # outputs that are nobody else's memory
         self.function = self._straight() if len(bound) <= straight.MOST else None
         self._timed: straight.Function | None = None
         self.idle: list[Workspace] = []  # of runs that are over
-        self.small = sum(plan.buffers) <= KEPT_BYTES
+        self.fresh = [w for w in work if w.buffer < 0]
+        self.small = sum(plan.buffers) + sum(nbytes(plan.outputs[-1 - w.buffer][2]) for w in self.fresh) <= KEPT_BYTES
         self.team: Callable[[Sequence[Any]], tuple[Any, ...]] | None = None  # what runs it instead, on several threads
 
     def _straight(self, *, timed: bool = False) -> straight.Function:
@@ -80,7 +83,27 @@ class Program:
             return self.idle.pop()
         except IndexError:
             own = None if self.context is None else self.context.copy()  # one context serves one run at a time
-            return Workspace(own, arrays(self.plan.buffers, self.work) if self.work else ())
+            inner = [w for w in self.work if w.buffer >= 0]
+            return Workspace(own, arrays(self.plan.buffers, inner) if inner else [], [None] * len(self.fresh))
+
+    def targets(
+        self, workspace: Workspace, given: Sequence[Any] | None = None, inputs: Sequence[Any] = ()
+    ) -> Sequence[Any]:
+        """Return the arrays to write into, with one for each output that takes one: given, or free again, or new.
+
+        One that is given but shows an input is not written during the run, because the input may still be read.
+        """
+        if not self.fresh:
+            return workspace.arrays
+        made = []
+        for n, w in enumerate(self.fresh):
+            array = given[-1 - w.buffer] if given is not None else None
+            if array is None or not array.flags.c_contiguous or any(may_share(array, x) for x in inputs):
+                array = workspace.last[n]
+                if array is None or getrefcount(array) > 3:  # the list, this variable, the argument: somebody holds it
+                    array = workspace.last[n] = empty(w.shape, w.dtype)
+            made.append(array)
+        return [*workspace.arrays, *made]
 
     def leave(self, workspace: Workspace) -> None:
         """Keep the arrays of a run that is over for the next one, unless that would hold much memory for long."""
@@ -93,10 +116,11 @@ class Workspace(NamedTuple):
 
     context: Context | None
     arrays: Sequence[Any]
+    last: list[Any]  # the outputs of the last run, to be written again once nobody holds them
 
 
 class Work(NamedTuple):
-    """An array to write into: its slot, the buffer that holds it, its shape and dtype."""
+    """An array to write into: its slot, the buffer that holds it (-1 - k: output k), its shape and dtype."""
 
     slot: int
     buffer: int
@@ -106,6 +130,20 @@ class Work(NamedTuple):
 
 KEPT = 4  # idle workspaces of one program
 KEPT_BYTES = 1 << 28  # a larger workspace goes back to the system after each run
+
+
+def may_share(a: Any, b: Any) -> bool:
+    """Tell whether two arrays may stand in the same memory."""
+    import numpy as np
+
+    return np.may_share_memory(a, b)
+
+
+def empty(shape: tuple[int, ...], dtype: str) -> Any:
+    """Return a new array."""
+    import numpy as np
+
+    return np.empty(shape, dtype)
 
 
 def arrays(sizes: Sequence[int], work: Sequence[Work]) -> list[Any]:
@@ -149,16 +187,22 @@ def bind(plan: ExecutionPlan, backend: Backend, wrap: Sequence[Wrapper] = ()) ->
 
     bound = []
     work: list[Work] = []
+    fresh: dict[int, Work] = {}
     for step in plan.steps:
         reads, into = step.reads, -1
         if able is not None and isinstance(step.op, ops.Elementwise):
             reads = _scalars(step, literals, template, able)
         if able is not None and step.buffer is not None:
             kernel = able.bind_into(step)
-            shape = tuple(int(d) for d in step.types[0].shape or ())
-            into = len(template)
-            template.append(None)
-            work.append(Work(into, step.buffer, shape, step.types[0].dtype or "float64"))
+            into = fresh[step.buffer].slot if step.buffer in fresh else len(template)
+            if into == len(template):
+                template.append(None)
+                shape = tuple(int(d) for d in step.types[0].shape or ())
+                needed = Work(into, step.buffer, shape, step.types[0].dtype or "float64")
+                if step.buffer < 0:
+                    fresh[step.buffer] = needed
+                else:
+                    work.append(needed)
         else:
             kernel = backend.bind(step, run_body)
             if wrap:
@@ -167,7 +211,7 @@ def bind(plan: ExecutionPlan, backend: Backend, wrap: Sequence[Wrapper] = ()) ->
         out = step.writes[0] if len(step.writes) == 1 else step.writes
         a: Any = reads[0] if arity < 3 else reads
         bound.append(_Bound(step, kernel, arity, a, reads[1] if arity == 2 else 0, into, out, step.frees))
-    return Program(plan, template, bound, work, None if able is None else able.context())
+    return Program(plan, template, bound, [*work, *fresh.values()], None if able is None else able.context())
 
 
 def _scalars(step: Step, literals: Mapping[int, Any], template: list[Any], backend: InPlaceBackend) -> tuple[int, ...]:
@@ -193,23 +237,24 @@ def _wrapped(step: Step, kernel: Kernel, wrap: Sequence[Wrapper]) -> Kernel:
     return lambda *args: call(step, args)
 
 
-def run(program: Program, inputs: Sequence[Any]) -> tuple[Any, ...]:
-    """Run a program on the values of its inputs and return its outputs."""
+def run(program: Program, inputs: Sequence[Any], out: Sequence[Any] | None = None) -> tuple[Any, ...]:
+    """Run a program on the values of its inputs and return its outputs; ``out`` holds arrays to write them into, or None."""
     if program.team is not None:
         return program.team(inputs)
-    return run_alone(program, inputs)
+    return run_alone(program, inputs, out)
 
 
-def run_alone(program: Program, inputs: Sequence[Any]) -> tuple[Any, ...]:
+def run_alone(program: Program, inputs: Sequence[Any], out: Sequence[Any] | None = None) -> tuple[Any, ...]:
     """Run a program on this thread."""
     workspace = program.workspace()
+    arrays = program.targets(workspace, out, inputs)
     context, function = workspace.context, program.function
     if function is None:
         call = partial(_loop, program, record=None, live=())
-        outputs = context.run(call, inputs, workspace.arrays) if context else call(inputs, workspace.arrays)
+        outputs = context.run(call, inputs, arrays) if context else call(inputs, arrays)
     else:
         try:
-            outputs = context.run(function, inputs, workspace.arrays) if context else function(inputs, workspace.arrays)
+            outputs = context.run(function, inputs, arrays) if context else function(inputs, arrays)
         except Exception as error:
             raise _blamed(program, function, error) from _cause(error)
     program.leave(workspace)
@@ -313,15 +358,16 @@ def watched(program: Program, inputs: Sequence[Any], hooks: Sequence[Hook], *, b
     _active.hooks = hooks  # for the bodies that run inside
     live = [h for h in hooks if type(h).on_step is not Hook.on_step]
     workspace = program.workspace()
+    arrays = program.targets(workspace)
     try:
         for hook in hooks:
             hook.on_start(program.plan, inputs, body=body)
         timed = None if live else program.timed
         if timed is None:
-            outputs = _loop(program, inputs, workspace.arrays, record, live)
+            outputs = _loop(program, inputs, arrays, record, live)
         else:
             try:
-                outputs = timed(inputs, workspace.arrays, record.times.append, perf_counter_ns)
+                outputs = timed(inputs, arrays, record.times.append, perf_counter_ns)
             except Exception as error:
                 raise _blamed(program, timed, error) from _cause(error)
     finally:

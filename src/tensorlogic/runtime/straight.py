@@ -51,7 +51,7 @@ def source(
         results = ", ".join(f"s{s}" for s in line.writes) + ("" if len(line.writes) == 1 else ",")
         free = "".join(f"; s{s} = None" for s in line.frees)
         text.append(f"    {results} = k{n}({', '.join(f's{s}' for s in line.reads)}{into}){free}{mark}")
-    text.append(f"    return {', '.join(f's{s}' for s in outputs)}{',' if len(outputs) == 1 else ''}")
+    text.append(f"    return {', '.join(f's{s}' for s in outputs) or '()'}{',' if len(outputs) == 1 else ''}")
     return "\n".join(text)
 
 

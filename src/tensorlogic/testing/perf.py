@@ -149,8 +149,10 @@ class PerfRegression:
         clock: Callable[[], float] = perf_counter,
     ) -> None:
         check_threshold(threshold)
-        if warmup < 0 or repeats < 1:
-            raise InputError(f"warmup= is at least 0 and repeats= at least 1, got {warmup} and {repeats}", code="E301")
+        if not (isinstance(warmup, int) and isinstance(repeats, int) and warmup >= 0 and repeats >= 1):
+            raise InputError(
+                f"warmup= is a whole number from 0 and repeats= one from 1, got {warmup!r} and {repeats!r}", code="E301"
+            )
         self.path = Path(path)
         self.warmup, self.repeats, self.threshold, self.clock = warmup, repeats, threshold, clock
         self._times: dict[str, list[float]] = {}

@@ -1,0 +1,122 @@
+"""Constant folding: what needs no input is computed once, unless keeping it costs more than making it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tensorlogic as tl
+from tensorlogic import EinsumGraph, GraphBuilder, OptimizationLevel
+from tensorlogic.ir import ops
+from tensorlogic.passes.fold import LARGEST, SMALL, fold_constants
+
+EVALUATE = tl.Executor(optimization_level=OptimizationLevel.NONE).execute
+
+
+def folded(graph: EinsumGraph) -> list[str]:
+    return [n.op.name for n in fold_constants(graph, EVALUATE).nodes]
+
+
+def test_the_largest_constant_parts_become_constants() -> None:
+    b = GraphBuilder()
+    c = b.constant(np.arange(4.0))
+    graph = b.build(y=b.input("x", (4,), "float64") * b.exp(c + 1), z=b.sum(c))
+    done = fold_constants(graph, EVALUATE)
+    assert [n.op.name for n in done.nodes] == ["constant", "input", "multiply", "constant"] or sorted(
+        n.op.name for n in done.nodes
+    ) == ["constant", "constant", "input", "multiply"]
+    values = [done.constants[n.op.digest] for n in done.nodes if isinstance(n.op, ops.Constant)]
+    assert any(np.array_equal(v, np.exp(np.arange(4.0) + 1)) for v in values)
+    assert any(np.array_equal(v, 6.0) for v in values)
+    assert not any(v.flags.writeable for v in values)
+
+
+def test_nothing_to_fold_leaves_the_graph() -> None:
+    b = GraphBuilder()
+    graph = b.build(y=b.input("x", (4,)) * b.constant(np.ones(4)))
+
+    def never(_: EinsumGraph) -> Sequence[Any]:
+        raise AssertionError("nothing needs computing")
+
+    assert fold_constants(graph, never) is graph
+
+
+def test_python_scalars_stay_what_they_are() -> None:
+    b = GraphBuilder()
+    graph = b.build(y=b.input("x", (4,), "float32") * 2 + 1)
+    assert folded(graph) == [n.op.name for n in graph.nodes]
+    assert tl.Executor().execute(graph, {"x": np.ones(4, "float32")})["y"].dtype == np.float32
+
+
+def test_views_stay_views() -> None:
+    b = GraphBuilder()
+    c = b.constant(np.arange(6.0).reshape(2, 3))
+    graph = b.build(y=b.input("x", (4, 3), "float64") @ c.T, z=c[:, ::-1], w=b.exp(c).T)
+    names = folded(graph)
+    assert names.count("transpose") == 2
+    assert names.count("slice") == 1
+    assert "exp" not in names
+
+
+@pytest.mark.parametrize(("elements", "gone"), [(SMALL // 8, True), (SMALL // 8 + 1, False), (LARGEST // 8 + 1, False)])
+def test_a_large_iota_is_made_anew(elements: int, gone: bool) -> None:
+    b = GraphBuilder()
+    graph = b.build(y=b.input("x", (), "int64") + b.iota(elements))
+    if elements > LARGEST // 8:
+        assert folded(graph) == [n.op.name for n in graph.nodes]
+    else:
+        assert ("iota" not in folded(graph)) == gone
+
+
+def test_a_large_broadcast_is_not_kept() -> None:
+    b = GraphBuilder()
+    c = b.constant(np.arange(10.0))
+    graph = b.build(y=b.input("x", (4000, 10)) * (b.broadcast_to(c, (4000, 10)) + 1))
+    assert "broadcast" in folded(graph)
+
+
+def test_what_is_not_much_larger_than_its_parts_is_kept() -> None:
+    b = GraphBuilder()
+    c = b.constant(np.arange(20000.0))
+    assert "add" not in folded(b.build(y=b.input("x", (20000,)) * (c + 1)))
+
+
+def test_the_zeros_and_nans_of_constants_stay() -> None:
+    b = GraphBuilder()
+    c = b.constant(np.array([-0.0, np.nan, -np.inf], "float16"))
+    graph = b.build(y=b.absolute(c) * -1.0)
+    done = tl.Executor().execute(graph)["y"]
+    assert done.tobytes() == tl.Executor(optimization_level=OptimizationLevel.NONE).execute(graph)["y"].tobytes()
+
+
+def test_what_fails_says_so_only_if_it_runs() -> None:
+    b = GraphBuilder()
+    x = b.input("x", (2,), "float64")
+    bad = b.gather(b.constant(np.arange(3.0)), np.array([7, 7]))
+    graph = b.build(
+        y=b.cond(b.sum(x) > 0, lambda: x, lambda: x + b.gather(b.constant(np.arange(3.0)), np.array([7, 7])))
+    )
+    assert tl.Executor().execute(graph, {"x": np.ones(2)})["y"].tolist() == [1, 1]
+    with pytest.raises(tl.ExecutionError, match="index 7 is out of range"):
+        tl.Executor().execute(graph, {"x": -np.ones(2)})
+    with pytest.raises(tl.ExecutionError, match=r"Node \d+ \(gather\) failed: gather: index 7"):
+        tl.Executor().execute(b.build(y=x + bad), {"x": np.ones(2)})
+
+
+def test_bodies_fold() -> None:
+    b = GraphBuilder()
+    x = b.input("x", (3,), "float64")
+    graph = b.build(y=b.scan(lambda c, _: (c + b.exp(b.constant(np.zeros(3))), None), x, (), length=2)[0])
+    (body,) = next(s.bodies for s in tl.Executor().plan(graph).steps if s.bodies)
+    assert [s.op.name for s in body.steps] == ["add"]
+    assert tl.Executor().execute(graph, {"x": np.zeros(3)})["y"].tolist() == [2, 2, 2]
+
+
+def test_an_evaluator_that_answers_wrongly_is_not_believed() -> None:
+    b = GraphBuilder()
+    graph = b.build(y=b.input("x", (3,), "float64") + b.exp(b.constant(np.zeros(3))))
+    with pytest.raises(tl.GraphError, match=r"should be float64\[3\], but was computed as float32\[2\]"):
+        fold_constants(graph, lambda _: [np.zeros(2, "float32")])
