@@ -5,7 +5,6 @@ from harness import Table, contest
 
 import tensorlogic as tl
 
-
 HARD = tl.Executor(optimization_level=tl.OptimizationLevel.AGGRESSIVE)
 
 

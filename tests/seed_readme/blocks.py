@@ -30,6 +30,8 @@ BUILT = frozenset(
         "tracing and debugging",
         "memory planning",
         "scheduling and placement",
+        "graph optimization",
+        "strategies",
     }
 )
 

@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-from blocks import not_yet
 
 import tensorlogic as tl
 
@@ -29,7 +28,6 @@ def work(graph):
     return {n: node.args for n, node in enumerate(graph.nodes) if node.args}
 
 
-@not_yet("graph optimization", "GraphOptimizer")
 def test_graph_optimizer(chain):
     optimizer = tl.GraphOptimizer()
     result = optimizer.analyze(chain)
@@ -39,7 +37,6 @@ def test_graph_optimizer(chain):
     assert result.estimated_speedup > 1
 
 
-@not_yet("graph optimization", "FusionPlanner")
 def test_fusion_planner(chain):
     planner = tl.FusionPlanner()
     opportunities = planner.find_fusion_opportunities(chain)
@@ -105,7 +102,6 @@ def test_memory_pool():
     assert pool.stats().reuse_rate == 0.5
 
 
-@not_yet("strategies", "ExecutionStrategy")
 def test_execution_strategy(layer):
     strategy = tl.ExecutionStrategy(
         mode=tl.ExecutionMode.GRAPH,  # GRAPH, EAGER or JIT

@@ -35,7 +35,7 @@ def weigh(graph: EinsumGraph, inputs: Mapping[str, Any] | None, sizes: Mapping[s
     """Return the costs of a graph's nodes for given inputs and sizes, or for stand-ins where they are unknown."""
     if not inputs and not sizes and _settled(graph):
         return _weights(graph, ())
-    types, known, assumed = _known(graph, inputs or {}, sizes or {})
+    types, known, assumed = known_types(graph, inputs or {}, sizes or {})
     if types is not None:
         try:
             return _weights(specialize(graph, types, known), assumed)
@@ -53,7 +53,7 @@ def _settled(graph: EinsumGraph) -> bool:
     ) and not any(bodies(node.op) for node in graph.nodes)
 
 
-def _known(
+def known_types(
     graph: EinsumGraph, inputs: Mapping[str, Any], sizes: Mapping[str, int]
 ) -> tuple[dict[str, TensorType] | None, dict[str, int], tuple[str, ...]]:
     """Return the inputs' types (None where a rank is unknown), the sizes, and what had to be assumed."""

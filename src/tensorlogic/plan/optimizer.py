@@ -1,0 +1,138 @@
+"""What could be better about a graph: fusions, and work that nobody needs; and the passes that see to it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+from ..errors import InputError
+from ..ir import ops
+from ..ir.elementwise import FUNCTIONS
+from ..ir.graph import Cond, EinsumGraph, Fixpoint, Scan, reachable
+from ..passes.fold import Evaluate
+from ..passes.pipeline import OptimizationLevel, Optimized, optimize, passes_of
+from .choose import FusionCostModel, FusionOptimizer, FusionStrategy
+from .fuse import Fusion, find_groups, listed, show_fusions
+from .weigh import GIVEN, assumption, counted, weigh
+
+
+class OptimizationResult(NamedTuple):
+    """What could be better about a graph; nodes are numbers of the graph that was given. It prints as a table.
+
+    >>> OptimizationResult((), (3,), (), (), 1.5).dead_nodes
+    (3,)
+    """
+
+    fusion_opportunities: tuple[Fusion, ...]
+    dead_nodes: tuple[int, ...]  # that no output needs
+    redundant_nodes: tuple[int, ...]  # that do what an earlier node does
+    constant_nodes: tuple[int, ...]  # that depend on constants alone
+    estimated_speedup: float  # by the cost model: passes, and every group in one kernel
+    assumed: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        lines = [show_fusions(self.fusion_opportunities)] if self.fusion_opportunities else []
+        for nodes, what in (
+            (self.dead_nodes, "not needed by any output"),
+            (self.redundant_nodes, "the same as an earlier one"),
+            (self.constant_nodes, "made of constants alone"),
+        ):
+            if nodes:
+                lines.append(f"{counted(len(nodes), 'node')} {what}: {listed(nodes)}")
+        lines.append(
+            f"{len(self.fusion_opportunities)} fusion "
+            f"{'opportunity' if len(self.fusion_opportunities) == 1 else 'opportunities'}, estimated speedup "
+            f"{self.estimated_speedup:.2f} (by the cost model, with all passes, where kernels run whole groups)"
+        )
+        return "\n".join(lines + assumption(self.assumed))
+
+
+class GraphOptimizer:
+    """Says what could be better about a graph, and runs the passes of a level.
+
+    ``evaluate`` runs a graph of constants, such as ``Executor().execute``; without it :meth:`optimize` folds none.
+
+    >>> import tensorlogic as tl
+    >>> b = tl.GraphBuilder(intern=False)
+    >>> x = b.input("x", (64, 10), "float32")
+    >>> unused = b.cos(x)
+    >>> graph = b.build(y=b.exp(b.sin(b.square(x))))
+    >>> result = GraphOptimizer().analyze(graph)
+    >>> [found.pattern for found in result.fusion_opportunities], result.dead_nodes
+    (['element-wise chain'], (1,))
+    >>> len(GraphOptimizer().optimize(graph).graph)
+    4
+    """
+
+    def __init__(
+        self,
+        level: OptimizationLevel = OptimizationLevel.AGGRESSIVE,
+        *,
+        evaluate: Evaluate | None = None,
+        model: FusionCostModel | None = None,
+    ) -> None:
+        if not isinstance(level, OptimizationLevel):
+            raise InputError(f"{level!r} is no optimization level", code="E301",
+                             suggestions=[f"use OptimizationLevel.{each.name}" for each in OptimizationLevel])  # fmt: skip
+        self.level, self.evaluate, self.model = level, evaluate, model or FusionCostModel()
+
+    def optimize(self, graph: EinsumGraph) -> Optimized:
+        """Run the passes of the level; the result holds the new graph and prints what each pass did."""
+        return optimize(graph, passes_of(self.level, self.evaluate))
+
+    def analyze(
+        self, graph: EinsumGraph, inputs: Mapping[str, Any] | None = None, *, sizes: Mapping[str, int] | None = None
+    ) -> OptimizationResult:
+        """Return fusions and needless work, with an estimated speedup; a size that is not given counts as 64."""
+        found = find_groups(graph, inputs, sizes=sizes)
+        live = set(reachable(graph.nodes, (i for _, i in graph.outputs)))
+        dead = tuple(i for i, n in enumerate(graph.nodes) if i not in live and not isinstance(n.op, GIVEN))
+        w = weigh(graph, inputs, sizes)
+        before = self.model.seconds(graph, w, range(len(graph)))
+        after = self._after(graph, inputs, sizes)
+        return OptimizationResult(
+            tuple(found), dead, _redundant(graph, live), _fixed(graph, live), before / after if before else 1.0, w.assumed
+        )  # fmt: skip
+
+    def _after(self, graph: EinsumGraph, inputs: Any, sizes: Any) -> float:
+        """Return what a run would take after the passes, with whole groups in kernels."""
+        better = optimize(graph, passes_of(self.level)).graph
+        known = {n: size for n, size in (sizes or {}).items() if n in better.size_names}
+        plan = FusionOptimizer(FusionStrategy.AGGRESSIVE, model=self.model).optimize(better, inputs, sizes=known)
+        members = {n for f in plan.fusions for n in f.nodes}
+        folded = [n for n in _fixed(better, range(len(better))) if n not in members]
+        w = weigh(better, inputs, known)
+        return max(plan.fused_seconds - self.model.seconds(better, w, folded), self.model.machine.call)
+
+
+def _redundant(graph: EinsumGraph, live: Iterable[int]) -> tuple[int, ...]:
+    """Return the nodes that do just what an earlier one does."""
+    first: dict[Any, int] = {}
+    same: dict[int, int] = {}
+    found = []
+    for i in sorted(live):
+        node = graph.nodes[i]
+        args = tuple(same[a] for a in node.args)
+        if isinstance(node.op, ops.Elementwise) and FUNCTIONS[node.op.fn].commutative:
+            args = tuple(sorted(args)) if node.op.fn not in ("maximum", "minimum") else args
+        same[i] = first.setdefault((node.op, args), i)
+        if same[i] != i and not isinstance(node.op, GIVEN):
+            found.append(i)
+    return tuple(found)
+
+
+def _fixed(graph: EinsumGraph, live: Iterable[int]) -> tuple[int, ...]:
+    """Return the nodes whose values are known before there are inputs."""
+    fixed: set[int] = set()
+    for i in sorted(live):
+        node = graph.nodes[i]
+        given = isinstance(node.op, ops.Constant | ops.Literal)
+        if (
+            given
+            or (isinstance(node.op, ops.Iota) and isinstance(node.op.size, int))
+            or (
+                node.args and not isinstance(node.op, Fixpoint | Scan | Cond | ops.Item) and fixed.issuperset(node.args)
+            )
+        ):
+            fixed.add(i)
+    return tuple(i for i in sorted(fixed) if not isinstance(graph.nodes[i].op, GIVEN))

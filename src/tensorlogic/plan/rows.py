@@ -1,0 +1,196 @@
+"""Row-wise groups: element-wise operations, casts and reductions that share their leading axes, found in one sweep.
+
+The axes that all members share are the frame; a kernel goes through it once, and for each place in it through a row. Groups
+do not overlap, nothing leaves one and comes back, and there is an order in which all of them can run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ..errors import InputError
+from ..ir import ops
+from ..ir.graph import EinsumGraph, Node, reachable
+from ..ir.infer import infer_graph
+from ..ir.rules import Results, reduced_axes
+from ..ir.sizes import Dim
+from ..ir.types import TensorShape, TensorType, dtype_name
+from .weigh import weigh
+
+Shape = tuple[Dim, ...]
+MOST = 256  # nodes of one group: compiling a kernel takes time with its length
+KERNEL_DTYPES = frozenset(
+    {"bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float32", "float64"}
+)
+KERNEL_REDUCTIONS = frozenset({"sum", "prod", "max", "min", "mean", "any", "all"})
+
+
+class Reading(NamedTuple):
+    """What is known of a graph before groups are sought: types, what is alive, who reads what, and sizes in bytes."""
+
+    nodes: tuple[Node, ...]
+    types: Sequence[Results]
+    live: tuple[int, ...]
+    readers: Mapping[int, tuple[int, ...]]  # once for each operand that it is
+    outputs: frozenset[int]
+    size: tuple[int, ...]
+
+
+def read(graph: EinsumGraph, inputs: Mapping[str, Any] | None, sizes: Mapping[str, int] | None) -> Reading:
+    """Read what the search for groups needs from a graph; ranks that are not declared come from the inputs."""
+    if not isinstance(graph, EinsumGraph):
+        raise InputError(f"an EinsumGraph is expected, got {type(graph).__name__}", code="E301",
+                         suggestions=["build one: b.build(y=y)"])  # fmt: skip
+    size = weigh(graph, inputs, sizes).size
+    unranked = {
+        name: value if isinstance(value, TensorType) else _type(np.asarray(value))
+        for name, value in (inputs or {}).items()
+        if graph.type_of(graph.inputs[name]).shape is None
+    }
+    types = infer_graph(graph, unranked).types if unranked else graph.inference.types
+    outputs = frozenset(i for _, i in graph.outputs)
+    live = tuple(reachable(graph.nodes, outputs))
+    readers: dict[int, list[int]] = {i: [] for i in live}
+    for i in live:
+        for a in graph.nodes[i].args:
+            readers[a].append(i)
+    return Reading(graph.nodes, types, live, {i: tuple(r) for i, r in readers.items()}, outputs, size)
+
+
+def _type(array: Any) -> TensorType:
+    return TensorType(TensorShape(array.shape), dtype_name(array.dtype))
+
+
+def footing(r: Reading, i: int, reductions: bool = True) -> tuple[frozenset[Shape], int | None] | str:
+    """Return the shapes that a node brings to a row-wise group and the axis its reduction starts at, or why it cannot join."""
+    op, own = r.nodes[i].op, r.types[i][0]
+    if not isinstance(op, ops.Elementwise | ops.Cast | ops.Reduce):
+        return f"{op.name} does not run row by row"
+    if own.weak:
+        return "it is a number, not a tensor"
+    every = (own, *(r.types[a][0] for a in r.nodes[i].args))
+    for t in every:
+        if t.shape is None:
+            return "its rank is not known"
+        if 0 in t.shape:
+            return "it has no elements"
+        if t.dtype is not None and t.dtype not in KERNEL_DTYPES:
+            return f"there is no kernel for {t.dtype}"
+    if not isinstance(op, ops.Reduce):
+        return frozenset({tuple(own.shape or ())}), None
+    if not reductions or op.kind not in KERNEL_REDUCTIONS:
+        return f"{op.kind} is not reduced row by row"
+    whole = tuple(every[1].shape or ())
+    axes = sorted(reduced_axes(op, len(whole)))
+    if not axes or axes != list(range(axes[0], len(whole))):
+        return f"{op.kind} reduces other axes than the last ones"
+    return frozenset({whole, tuple(own.shape or ())}), axes[0]
+
+
+def frame_of(shapes: Iterable[Shape], axis: int | None) -> tuple[int, Shape] | None:
+    """Return how many leading axes shapes share and the row that follows, or None where they are no frame and rows.
+
+    >>> frame_of({("n", 8), ("n", 1)}, 1), frame_of({("n", 8), ("m", 8)}, None), frame_of({(3, 4)}, None)
+    ((1, (8,)), None, (2, ()))
+    """
+    every = sorted(shapes, key=len)
+    shared = 0
+    while shared < len(every[0]) and all(s[shared] == every[0][shared] for s in every):
+        shared += 1
+    if axis is None and not shared and len(every) > 1:
+        return None  # nothing is gained by running a whole tensor as one row
+    if axis is not None and shared < axis:
+        return None
+    k = shared if axis is None else axis
+    tails = {s[k:] for s in every}
+    rows = [t for t in tails if any(d != 1 for d in t)]
+    if len(rows) > 1:
+        return None
+    return k, rows[0] if rows else max(tails, key=len)
+
+
+class _Group:
+    """A row-wise group while it grows.
+
+    Whatever reads a member from outside stands on a higher level than the group, and so does all that depends on it; a member
+    reads only what is not above its group. So nothing leaves a group and comes back, and groups never wait for each other.
+    """
+
+    __slots__ = ("axis", "level", "members", "read_outside", "shapes")
+
+    def __init__(self, members: list[int], shapes: frozenset[Shape], axis: int | None, level: int) -> None:
+        self.members, self.shapes, self.axis, self.level = members, shapes, axis, level
+        self.read_outside = False
+
+
+def row_groups(r: Reading, most: int = MOST, reductions: bool = True) -> list[tuple[int, ...]]:
+    """Return the row-wise groups in the order of their first nodes, those of one node too."""
+    group: dict[int, _Group] = {}
+    level: dict[int, int] = {}
+    for i in r.live:
+        args = r.nodes[i].args
+        near = list({id(group[a]): group[a] for a in args if a in group}.values())
+        base = max((level[a] for a in args if a not in group), default=0)
+        own = footing(r, i, reductions)
+        if isinstance(own, str):
+            level[i] = max([base, *(g.level + 1 for g in near)])
+            for g in near:
+                g.read_outside = True
+            continue
+        joined = _joined(r, group, i, near, base, own, most)
+        for g in near:
+            g.read_outside |= g not in joined
+        if not joined:
+            group[i] = _Group([i], *own, max([base, *(g.level + 1 for g in near)]))
+            continue
+        first = max(joined, key=lambda g: len(g.members))  # the smaller one moves, so that moving stays cheap
+        first.level = max([base, *(g.level if g in joined else g.level + 1 for g in near)])
+        first.shapes = first.shapes.union(own[0], *(g.shapes for g in joined))
+        first.axis = next((a for a in (own[1], *(g.axis for g in joined)) if a is not None), None)
+        first.read_outside = any(g.read_outside for g in joined)
+        for g in joined:
+            if g is not first:
+                first.members += g.members
+                group.update(dict.fromkeys(g.members, first))
+        first.members.append(i)
+        group[i] = first
+    return sorted(tuple(sorted(g.members)) for g in {id(g): g for g in group.values()}.values())
+
+
+def _joined(
+    r: Reading, group: Mapping[int, _Group], i: int, near: Sequence[_Group], base: int,
+    own: tuple[frozenset[Shape], int | None], most: int,
+) -> list[_Group]:  # fmt: skip
+    """Return the groups of its operands that a node can join, all of which become one."""
+    for first in sorted(near, key=lambda g: (-g.level, -len(g.members))):
+        others = [g for g in near if g is not first and _fits(r, group, i, [first, g], own, most)]
+        for chosen in [[first, *others], [first]] if others else [[first]]:
+            level = max([base, *(g.level if g in chosen else g.level + 1 for g in near)])
+            # a group may only rise while nothing outside has taken its level from it
+            settled = all(g.level == level or not g.read_outside for g in chosen)
+            if settled and _fits(r, group, i, chosen, own, most):
+                return chosen
+    return []
+
+
+def _fits(
+    r: Reading, group: Mapping[int, _Group], i: int, chosen: Sequence[_Group],
+    own: tuple[frozenset[Shape], int | None], most: int,
+) -> bool:  # fmt: skip
+    if sum(len(g.members) for g in chosen) >= most:
+        return False
+    axes = {a for a in (own[1], *(g.axis for g in chosen)) if a is not None}
+    found = frame_of(own[0].union(*(g.shapes for g in chosen)), next(iter(axes), None)) if len(axes) < 2 else None
+    if found is None:
+        return False
+    return found[0] == 0 or all(aligned(r, i, a) for a in r.nodes[i].args if a in group and group[a] in chosen)
+
+
+def aligned(r: Reading, i: int, a: int) -> bool:
+    """Tell whether the leading axes of an operand are those of the node: broadcasting aligns at the other end."""
+    if isinstance(r.nodes[i].op, ops.Reduce):
+        return True
+    return len(r.types[a][0].shape or ()) == len(r.types[i][0].shape or ())

@@ -1,0 +1,409 @@
+"""Execution strategies: how a graph is run, chosen by running it in the ways there are and keeping the best."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from copy import copy
+from enum import Enum
+from statistics import median
+from time import perf_counter
+from typing import Any, NamedTuple
+
+import msgspec
+import numpy as np
+
+from ..backends.base import Backend, InPlaceBackend, Kernel, RunBody, get_backend
+from ..backends.threads import on_one_thread
+from ..diagnostics import bytes_text
+from ..errors import BackendError, InputError, TensorLogicError
+from ..ir import ops
+from ..ir.graph import EinsumGraph, bodies
+from ..ir.sizes import names
+from ..ir.types import TensorType
+from ..passes.pipeline import OptimizationLevel
+from ..plan.build import Step
+from ..plan.estimate import input_types
+from ..plan.weigh import STAND_IN
+from ..tables import table
+from .executor import Executor, Inputs
+
+LEAST, MOST = 5, 1000  # runs of one trial
+MARGIN = 0.03  # a trial must be better by this share,
+WINS = 0.75  # and in this share of the rounds: less is noise
+_TRIED = {"parallelism": "threads", "optimization_level": "level", "memory": "memory"}  # how they are called in print
+
+
+class ExecutionMode(Enum):
+    """How a graph is turned into work. GRAPH is what there is today; a strategy with another mode has no executor yet.
+
+    >>> [mode.name for mode in ExecutionMode]
+    ['GRAPH', 'EAGER', 'JIT']
+    """
+
+    GRAPH = "graph"  # planned whole, then run step by step
+    EAGER = "eager"  # every operation at once, as it is written
+    JIT = "jit"  # native code for what runs often
+
+
+class PrecisionMode(Enum):
+    """The dtype of inputs that declare none. No strategy changes a dtype: that would change the answer.
+
+    >>> PrecisionMode.FP32.dtype
+    'float32'
+    """
+
+    FP16 = "float16"
+    BF16 = "bfloat16"
+    FP32 = "float32"
+    FP64 = "float64"
+
+    @property
+    def dtype(self) -> str:
+        """The name of the dtype."""
+        return self.value
+
+
+class MemoryStrategy(Enum):
+    """Where steps put their results.
+
+    >>> [strategy.name for strategy in MemoryStrategy]
+    ['OPTIMIZE', 'SEPARATE']
+    """
+
+    OPTIMIZE = "optimize"  # into buffers of the plan, which serve again in the same run and in the next one
+    SEPARATE = "separate"  # each into memory of its own, which goes back to the system after its last reader
+
+
+class ParallelismStrategy(Enum):
+    """How many threads a product takes.
+
+    >>> [strategy.name for strategy in ParallelismStrategy]
+    ['AUTO', 'SINGLE']
+    """
+
+    AUTO = "auto"  # as many as BLAS is set to
+    SINGLE = "single"  # one, so that runs on several threads do not get in each other's way
+
+
+class GradientStrategy(Enum):
+    """What a gradient does with the values of the forward run; running a graph forward does not depend on it.
+
+    >>> [strategy.name for strategy in GradientStrategy]
+    ['EAGER', 'KEEP', 'RECOMPUTE', 'BUDGETED']
+    """
+
+    EAGER = "eager"  # as soon as the forward run is over
+    KEEP = "keep"  # every value that the gradient reads
+    RECOMPUTE = "recompute"  # none: they are computed again
+    BUDGETED = "budgeted"  # as many as fit a budget of bytes, the rest again
+
+
+class Trial(NamedTuple):
+    """One way to run a graph, and what it took: seconds a run (None: not timed) and planned peak bytes."""
+
+    compared: str  # what the trials it is measured against have otherwise
+    level: OptimizationLevel
+    memory: MemoryStrategy
+    parallelism: ParallelismStrategy
+    seconds: float | None
+    peak_bytes: int
+    runs: int
+    chosen: bool = False
+
+
+class ExecutionStrategy(msgspec.Struct, frozen=True):
+    """How to run graphs; :meth:`executor` gives the executor that does, :meth:`explain` says why.
+
+    >>> from tensorlogic import GraphBuilder
+    >>> strategy = ExecutionStrategy(memory=MemoryStrategy.SEPARATE)
+    >>> b = GraphBuilder()
+    >>> strategy.executor().execute(b.build(y=b.relu(b.input("x", (2,)))), {"x": [-1.0, 1.0]})["y"]
+    array([0., 1.])
+    >>> print(strategy.explain())
+    graph mode, level standard, memory separate, parallelism auto, precision float32, gradient eager
+    chosen by hand; nothing was measured
+    """
+
+    mode: ExecutionMode = ExecutionMode.GRAPH
+    precision: PrecisionMode = PrecisionMode.FP32
+    memory: MemoryStrategy = MemoryStrategy.OPTIMIZE
+    parallelism: ParallelismStrategy = ParallelismStrategy.AUTO
+    gradient: GradientStrategy = GradientStrategy.EAGER
+    optimization_level: OptimizationLevel = OptimizationLevel.STANDARD
+    trials: tuple[Trial, ...] = ()
+    reasons: tuple[str, ...] = ("chosen by hand; nothing was measured",)
+
+    def executor(self, backend: str | Backend = "numpy") -> Executor:
+        """Return an executor that runs graphs this way."""
+        if self.mode is not ExecutionMode.GRAPH:
+            raise BackendError(f"the {self.mode.value} mode is not available yet", code="E403",
+                               suggestions=["use ExecutionMode.GRAPH"])  # fmt: skip
+        return Executor(_tuned(get_backend(backend), self), optimization_level=self.optimization_level)
+
+    def explain(self) -> str:
+        """Return the strategy in words, with a table of what was measured and why this one was chosen."""
+        words = (
+            f"{self.mode.value} mode, level {self.optimization_level.name.lower()}, memory {self.memory.value}, "
+            f"parallelism {self.parallelism.value}, precision {self.precision.value}, gradient {self.gradient.value}"
+        )
+        rows = [
+            [t.compared, t.level.name.lower(), t.memory.value, t.parallelism.value,
+             "" if t.seconds is None else f"{t.seconds * 1e6:,.1f} µs", str(t.runs), bytes_text(t.peak_bytes),
+             "chosen" if t.chosen else ""]
+            for t in self.trials
+        ]  # fmt: skip
+        shown = [table(["compared", "level", "memory", "threads", "time", "runs", "peak", ""], rows, right={4, 5, 6})]
+        return "\n".join([words, *(shown if rows else []), *self.reasons])
+
+    def __str__(self) -> str:
+        return self.explain()
+
+
+class StrategyOptimizer:
+    """Chooses a strategy by measuring: threads first, then levels, then where results go.
+
+    What is compared runs in turns, each for about ``seconds``, so that a busy moment strikes all alike. Another way than
+    the one given is taken if it is 3% better, and better in three rounds of four. With ``exact`` the level that may round
+    otherwise is left out.
+
+    >>> from tensorlogic import GraphBuilder
+    >>> b = GraphBuilder()
+    >>> graph = b.build(y=b.relu(b.input("x", ("n", 10)) @ b.input("w", (10, 4))))
+    >>> best = StrategyOptimizer(seconds=0.001).optimize_for_throughput(graph, ExecutionStrategy(), sizes={"n": 8})
+    >>> best.precision.name, best.trials[-1].compared
+    ('FP32', 'memory')
+    """
+
+    def __init__(
+        self,
+        backend: str | Backend = "numpy",
+        *,
+        seconds: float = 0.1,
+        exact: bool = False,
+        clock: Callable[[], float] = perf_counter,
+    ) -> None:
+        self.backend, self.seconds, self.exact, self.clock = get_backend(backend), seconds, exact, clock
+
+    def optimize_for_throughput(
+        self,
+        graph: EinsumGraph,
+        strategy: ExecutionStrategy | None = None,
+        inputs: Inputs | None = None,
+        *,
+        sizes: Mapping[str, int] | None = None,
+    ) -> ExecutionStrategy:
+        """Return the strategy with the least mean time of runs one after another."""
+        return self._optimize("throughput", graph, strategy, inputs, sizes)
+
+    def optimize_for_latency(
+        self,
+        graph: EinsumGraph,
+        strategy: ExecutionStrategy | None = None,
+        inputs: Inputs | None = None,
+        *,
+        sizes: Mapping[str, int] | None = None,
+    ) -> ExecutionStrategy:
+        """Return the strategy with the least median time of one run."""
+        return self._optimize("latency", graph, strategy, inputs, sizes)
+
+    def optimize_for_memory(
+        self,
+        graph: EinsumGraph,
+        strategy: ExecutionStrategy | None = None,
+        inputs: Inputs | None = None,
+        *,
+        sizes: Mapping[str, int] | None = None,
+    ) -> ExecutionStrategy:
+        """Return the strategy with the least peak of memory, by its plan; nothing is timed."""
+        return self._optimize("memory", graph, strategy, inputs, sizes)
+
+    def _optimize(
+        self,
+        goal: str,
+        graph: EinsumGraph,
+        strategy: ExecutionStrategy | None,
+        inputs: Inputs | None,
+        sizes: Mapping[str, int] | None,
+    ) -> ExecutionStrategy:
+        given = ExecutionStrategy() if strategy is None else strategy
+        if not isinstance(given, ExecutionStrategy):
+            raise InputError(f"an ExecutionStrategy is expected, got {given!r}", code="E301",
+                             suggestions=["write ExecutionStrategy(precision=PrecisionMode.FP32)"])  # fmt: skip
+        values, left, assumed = stand_ins(graph, {} if inputs is None else inputs, sizes, given.precision)
+        current = msgspec.structs.replace(given, mode=ExecutionMode.GRAPH, trials=(), reasons=())
+        trials: list[Trial] = []
+        try:
+            for field, options in self._options(goal, graph):
+                tried = [current, *(msgspec.structs.replace(current, **{field: o}) for o in options)]
+                ways, same = self._different(tried, graph, values, left)
+                assumed += same
+                if len(ways) > 1:
+                    self._measure(goal, graph, ways, values, left)
+                    best = _best(goal, ways)
+                    current = best.strategy
+                    trials += [_trial(_TRIED[field], goal, way, way is best) for way in ways]
+        except TensorLogicError as error:
+            if inputs is not None and len(inputs) == len(graph.inputs):
+                raise
+            text = f"a run on made-up inputs failed, give inputs= to measure with: {error.diagnostic.message}"
+            raise error.renamed(text) from error
+        reasons = self._reasons(goal, given, current, assumed)
+        return msgspec.structs.replace(current, trials=tuple(trials), reasons=tuple(reasons))
+
+    def _options(self, goal: str, graph: EinsumGraph) -> list[tuple[str, list[Any]]]:
+        """Return what is tried, one thing after another: all combinations would take too long."""
+        found: list[tuple[str, list[Any]]] = []
+        if goal != "memory" and (os.cpu_count() or 1) > 1 and _multiplies(graph):
+            found.append(("parallelism", list(ParallelismStrategy)))
+        levels = [x for x in OptimizationLevel if not (self.exact and x is OptimizationLevel.AGGRESSIVE)]
+        found.append(("optimization_level", levels))
+        if self.backend.capabilities().supports("in_place"):
+            found.append(("memory", list(MemoryStrategy)))
+        return found
+
+    def _different(
+        self, tried: Sequence[ExecutionStrategy], graph: EinsumGraph, values: Inputs, sizes: Any
+    ) -> tuple[list[_Way], list[str]]:
+        """Return the ways that differ, and a line about levels that come to the same plan."""
+        kept: dict[Any, _Way] = {}
+        same = []
+        for strategy in dict.fromkeys(tried):
+            executor = strategy.executor(self.backend)
+            plan = executor.plan(graph, values, sizes=sizes)
+            way = _Way(strategy, executor, plan.peak_bytes, [])
+            if kept.setdefault((plan.graph, strategy.memory, strategy.parallelism), way) is not way:
+                same.append(strategy.optimization_level.name.lower())
+        lines = [f"levels that were not run, because they give a plan that was: {', '.join(same)}"] if same else []
+        return list(kept.values()), lines
+
+    def _measure(self, goal: str, graph: EinsumGraph, ways: Sequence[_Way], values: Inputs, sizes: Any) -> None:
+        """Run a graph in several ways by turns; for memory the plans say all."""
+        if goal == "memory":
+            return
+        for way in ways:
+            way.executor.execute(graph, values, sizes=sizes)  # planning, and memory that is touched for the first time
+        spent, rounds = 0.0, 0
+        while rounds < LEAST or (spent < self.seconds * len(ways) and rounds < MOST):
+            for way in ways:
+                start = self.clock()
+                way.executor.execute(graph, values, sizes=sizes)
+                way.seconds.append(self.clock() - start)
+                spent += way.seconds[-1]
+            rounds += 1
+
+    def _reasons(
+        self, goal: str, given: ExecutionStrategy, found: ExecutionStrategy, assumed: Sequence[str]
+    ) -> list[str]:
+        what = {
+            "throughput": "the least mean time of runs one after another",
+            "latency": "the least median time of a run",
+            "memory": "the least peak of memory by the plan",
+        }[goal]
+        beyond = "" if goal == "memory" else f", by {MARGIN:.0%} at least where it differs from what was given"
+        kept = all(getattr(given, field) == getattr(found, field) for field in _TRIED)
+        lines = [f"for {goal}: nothing tried is better than what was given" if kept else f"for {goal}: {what}{beyond}"]
+        lines.append("not tried, because they are not available yet: the eager and jit modes")
+        if given.mode is not ExecutionMode.GRAPH:
+            lines.append(f"the {given.mode.value} mode was asked for; until it is there, graph mode is chosen")
+        if found.optimization_level is OptimizationLevel.AGGRESSIVE:
+            lines.append("the aggressive level may round otherwise; StrategyOptimizer(exact=True) leaves it out")
+        return [*lines, *assumed]
+
+
+class _Way(NamedTuple):
+    strategy: ExecutionStrategy
+    executor: Executor
+    peak: int
+    seconds: list[float]  # of each round
+
+
+def _score(goal: str, way: _Way) -> float:
+    if goal == "memory":
+        return way.peak
+    return median(way.seconds) if goal == "latency" else sum(way.seconds) / len(way.seconds)
+
+
+def _best(goal: str, ways: Sequence[_Way]) -> _Way:
+    """Return the best; the first, which is there already, where none is clearly better."""
+    now = ways[0]
+    best = min(ways, key=lambda way: _score(goal, way))
+    if goal == "memory":
+        return best
+    wins = sum(a < b for a, b in zip(best.seconds, now.seconds, strict=True))
+    clear = _score(goal, best) < _score(goal, now) * (1 - MARGIN) and wins >= WINS * len(now.seconds)
+    return best if clear else now
+
+
+def _trial(compared: str, goal: str, way: _Way, chosen: bool) -> Trial:
+    s, seconds = way.strategy, None if goal == "memory" else _score(goal, way)
+    return Trial(compared, s.optimization_level, s.memory, s.parallelism, seconds, way.peak, len(way.seconds), chosen)
+
+
+def stand_ins(
+    graph: EinsumGraph, given: Inputs, sizes: Mapping[str, int] | None, precision: PrecisionMode
+) -> tuple[dict[str, Any], dict[str, int] | None, list[str]]:
+    """Return inputs to measure with, the sizes that they do not fix, and lines that say what was made up.
+
+    What is not given is random: numbers between 0 and 1, integers 0 and 1. A size that nothing fixes is 64.
+    """
+    if not isinstance(graph, EinsumGraph):
+        raise InputError(f"an EinsumGraph is expected, got {type(graph).__name__}", code="E301",
+                         suggestions=["build one: b.build(y=y)"])  # fmt: skip
+    known = dict(sizes or {})
+    declared = {name: graph.type_of(i).shape or () for name, i in graph.inputs.items()}
+    bound = {n for name in given for d in declared.get(name, ()) for n in names(d)}
+    free = sorted(graph.size_names - bound - known.keys())
+    known |= dict.fromkeys(free, STAND_IN)
+    types = input_types(graph, given, known, precision.dtype)
+    rng = np.random.default_rng(0)
+    values = {name: given[name] if name in given else _random(rng, t) for name, t in types.items()}
+    fixed = {n for shape in declared.values() for d in shape for n in names(d)}
+    left = {n: size for n, size in known.items() if n not in fixed}  # only what is needed: else every call looks it up
+    made = [name for name in types if name not in given]
+    lines = [f"inputs that were not given are random numbers: {', '.join(made)}"] if made else []
+    lines += [f"sizes that were not given are {STAND_IN}: {', '.join(free)}"] if free else []
+    return values, left or None, lines
+
+
+def _random(rng: np.random.Generator, t: TensorType) -> Any:
+    shape, dtype = tuple(int(d) for d in t.shape or ()), t.dtype or "float32"
+    if dtype == "bfloat16":
+        raise BackendError("random bfloat16 inputs cannot be made with NumPy", code="E402",
+                           suggestions=["give the inputs, or use PrecisionMode.FP32"])  # fmt: skip
+    if dtype.startswith("float"):
+        return rng.random(shape).astype(dtype)
+    return rng.integers(0, 2, shape).astype(dtype)
+
+
+def _multiplies(graph: EinsumGraph) -> bool:
+    return any(
+        isinstance(node.op, ops.Einsum | ops.ContractVJP) or any(map(_multiplies, bodies(node.op)))
+        for node in graph.nodes
+    )
+
+
+def _tuned(backend: Backend, strategy: ExecutionStrategy) -> Backend:
+    """Return a backend that places results and takes threads as a strategy says."""
+    changes: dict[str, Any] = {}
+    if strategy.memory is MemoryStrategy.SEPARATE:
+        able = backend.capabilities()
+        plain = able._replace(features=tuple(f for f in able.features if f != "in_place"))
+        changes["capabilities"] = lambda: plain
+    if strategy.parallelism is ParallelismStrategy.SINGLE:
+
+        def single(step: Step, kernel: Kernel) -> Kernel:
+            return on_one_thread(kernel) if isinstance(step.op, ops.Einsum | ops.ContractVJP) else kernel
+
+        def bind(step: Step, run_body: RunBody) -> Kernel:
+            return single(step, backend.bind(step, run_body))
+
+        changes["bind"] = bind
+        if isinstance(backend, InPlaceBackend):
+            into = backend.bind_into
+            changes["bind_into"] = lambda step: single(step, into(step))
+    if not changes:
+        return backend
+    own = copy(backend)  # the same engine, told a few things otherwise
+    vars(own).update(changes)
+    return own
