@@ -285,6 +285,7 @@ class MemoryDiagnostic:
             .with_context(f"Short by {bytes_text(max(0, requested - available))}")
             .with_suggestion("Use a smaller batch or smaller inputs")
             .with_suggestion("Use a narrower dtype, such as float32 in place of float64")
+            .with_suggestion("Run it in parts: execute(graph, inputs, budget=bytes)")
             .with_suggestion("Raise the limit with Executor(memory_limit=bytes) if the machine has more")
         )
 

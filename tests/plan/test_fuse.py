@@ -262,7 +262,7 @@ def test_print():
     w = b.input("w", (8, 8), "float32")
     fusions = find_groups(b.build(y=b.softmax(x @ w)), sizes={"n": 2})
     assert show_fusions(fusions).splitlines() == [
-        "pattern           type       nodes                saves",
+        "pattern           type       nodes              saves",
         "matmul + softmax  einsum     %2 %3 %4 %5 %6 %7  544 B",
         "softmax           reduction  %3 %4 %5 %6 %7     416 B",
     ]

@@ -12,7 +12,7 @@ from ..errors import GraphError, InputError
 from ..ir import ops
 from ..ir.graph import EinsumGraph, Node
 from ..tables import table
-from .spread import EVERYWHERE, Job, by_communication, by_load, by_memory, make_job, sweep
+from .spread import Job, by_communication, by_load, by_memory, make_job, sweep
 from .weigh import assumption, counted, weigh
 
 
@@ -242,23 +242,25 @@ _STRATEGIES: dict[PlacementStrategy, Callable[[Job], list[int]]] = {
 def step_devices(graph: EinsumGraph, first: str = "cpu:0") -> list[str]:
     """Return the device of every node: a transfer's own, otherwise where the operands are; inputs are on the ``first``.
 
+    What depends on constants alone is wherever it is read, as they are; it counts to the first.
+
     >>> from tensorlogic import GraphBuilder
     >>> b = GraphBuilder()
     >>> moved = b.apply(ops.Transfer("cpu:1"), b.input("x", (3,)))
     >>> step_devices(b.build(y=moved + 1))
     ['cpu:0', 'cpu:1', 'cpu:0', 'cpu:1']
     """
-    devices: list[str] = []
+    devices: list[str | None] = []  # None: anywhere
     for i, node in enumerate(graph.nodes):
-        if isinstance(node.op, ops.Transfer):
-            devices.append(node.op.device)
+        if isinstance(node.op, ops.Transfer | ops.Input):
+            devices.append(node.op.device if isinstance(node.op, ops.Transfer) else first)
             continue
-        at = dict.fromkeys(devices[a] for a in node.args if not isinstance(graph.nodes[a].op, EVERYWHERE))
+        at = dict.fromkeys(d for d in (devices[a] for a in node.args) if d is not None)
         if len(at) > 1:
             raise GraphError(
                 f"{node.op.name} (node %{i}) reads from {' and '.join(at)}",
                 code="E105",
                 suggestions=["put a transfer before it, as PlacementPlan.apply does"],
             ).at(node.location)
-        devices.append(next(iter(at), first))
-    return devices
+        devices.append(next(iter(at), None))
+    return [first if d is None else d for d in devices]

@@ -123,6 +123,7 @@ class Executor:
         self.config = CompilationConfig(optimization_level)
         self._in_place = self._able.supports("in_place") and not self.wrap
         self._programs: Store[Any, Program] = Store(plans)
+        self._pieces: Store[Any, Any] = Store(32)  # what was found to fit a budget
         self._ready: dict[int, _Ready] = {}  # by the id of a graph, the call it was last run with
         self._quick = itertools.count()  # calls that were just like the last one; next() is atomic
         # the trace of the latest profile, and once more among the hooks while it grows
@@ -139,8 +140,16 @@ class Executor:
         *,
         sizes: Mapping[str, int] | None = None,
         out: Inputs | None = None,
+        budget: int | None = None,
     ) -> Outputs:
-        """Run a graph on inputs given by name and return its outputs; those named in ``out`` are written there."""
+        """Run a graph on inputs given by name and return its outputs; those named in ``out`` are written there.
+
+        With a ``budget`` of bytes, a graph that would take more is run in parts of one index until it fits.
+        """
+        if budget is not None:
+            from .bounded import run_within
+
+            return run_within(self, graph, {} if inputs is None else inputs, budget, sizes=sizes, known=self._pieces)
         context = self.context
         try:
             hooks = (*context.hooks, *self._profiles[1], *watchers())

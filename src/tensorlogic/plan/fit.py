@@ -1,0 +1,279 @@
+"""Fitting a budget of memory: a graph that does not fit is cut along an index, in as few parts as will do.
+
+The budget covers what a plan's peak covers: results of steps, what they need while running, and outputs. Inputs and constants
+are the caller's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from ..diagnostics import bytes_text
+from ..errors import InputError, OutOfMemoryError
+from ..ir import ops
+from ..ir.graph import EinsumGraph
+from ..ir.types import TensorType
+from ..passes.indices import dims, indices
+from ..passes.order import order_contractions
+from ..passes.pipeline import Pass, optimize
+from ..passes.specialize import specialize
+from ..passes.split import Join, Split, split
+from .build import ExecutionPlan, describe, lay_out
+from .cost import nbytes
+from .memory import largest_step
+
+NODES = 12  # how many of the largest nodes are looked at for an index to cut
+DEPTH = 4  # cuts within cuts
+TRIED = 3  # of the indices that do not suffice alone, how many are cut further
+LOWERING: tuple[Pass, ...] = (order_contractions,)
+
+
+class Slicing(NamedTuple):
+    """How a graph runs within a budget: cut along one index, each stage by a plan or cut again. It prints as an outline.
+
+    >>> import tensorlogic as tl
+    >>> b = tl.GraphBuilder()
+    >>> x, y = b.input("x", (64, 8), "float32"), b.input("y", (64, 8), "float32")
+    >>> distance = b.sum(b.square(x.reshape(64, 1, 8) - y), axis=2)
+    >>> types = {n: tl.TensorType(tl.TensorShape((64, 8)), "float32") for n in "xy"}
+    >>> print(fit(b.build(nearest=b.min(distance, axis=1)), types, 50_000))
+    axis 0 of 'x' (64) in 4 parts of 16: peak 36.8 KiB, at once 146.0 KiB
+    """
+
+    split: Split
+    number: int  # of parts
+    before: Piece
+    pieces: dict[int, Piece]  # by the size of a part
+    after: Piece
+    peak_bytes: int
+    whole_bytes: int  # the peak of the graph when it is not cut
+    held: tuple[int, int]  # bytes kept from part to part, results so far and what all parts read; and of those after
+
+    def __str__(self) -> str:
+        size = max(self.pieces)
+        lines = [f"{self.split.place} ({self.split.size}) in {self.number} parts of {size}: "
+                 f"peak {bytes_text(self.peak_bytes)}, at once {bytes_text(self.whole_bytes)}"]  # fmt: skip
+        for name, piece in (("before", self.before), ("each part", self.pieces[size]), ("after", self.after)):
+            if isinstance(piece, Slicing):
+                lines += [f"  {name}: " + str(piece).replace("\n", "\n  ")]
+        return "\n".join(lines)
+
+
+Piece = ExecutionPlan | Slicing
+
+
+class Plans(NamedTuple):
+    """How plans are made here."""
+
+    lowering: Sequence[Pass]
+    in_place: bool
+
+    def plan(self, graph: EinsumGraph) -> ExecutionPlan:
+        """Return the plan of a graph whose sizes are known."""
+        return lay_out(optimize(graph, self.lowering).graph, in_place=self.in_place)
+
+
+def fit(
+    graph: EinsumGraph,
+    types: Mapping[str, TensorType],
+    budget: int,
+    sizes: Mapping[str, int] | None = None,
+    *,
+    passes: Sequence[Pass] = (),
+    lowering: Sequence[Pass] = LOWERING,
+    in_place: bool = True,
+) -> Slicing | None:
+    """Find the fewest parts in which a graph fits a budget of bytes; None where it fits as it is.
+
+    The passes run once, over the whole graph; ``lowering`` is what the backend wants done to each part. Raises
+    OutOfMemoryError, with what is lacking, where no index is found that suffices.
+    """
+    piece = fitted(optimize(specialize(graph, types, sizes), passes).graph, budget, Plans(lowering, in_place))
+    return piece if isinstance(piece, Slicing) else None
+
+
+def fitted(graph: EinsumGraph, budget: int, plans: Plans) -> Piece:
+    """Return how a graph whose sizes are known runs within a budget; raise where nothing is found."""
+    if isinstance(budget, bool) or not isinstance(budget, int) or budget < 0:
+        raise InputError(f"a budget is a number of bytes, got {budget!r}", code="E301",
+                         suggestions=["write 64 << 20 for 64 MiB"])  # fmt: skip
+    piece = _nearest(graph, budget, plans, DEPTH)
+    if piece.peak_bytes > budget:
+        raise _misfit(piece, budget)
+    return piece
+
+
+def _nearest(graph: EinsumGraph, room: int, plans: Plans, depth: int) -> Piece:
+    """Return how a graph runs in some room: the plan, the cut of fewest parts, or else what comes nearest."""
+    whole = plans.plan(graph)
+    if whole.peak_bytes <= room or depth == 0:
+        return whole
+    best: Slicing | None = None
+    near: list[Slicing] = []
+    for cut in candidates(graph):
+        made = _sliced(cut, room, plans, whole, best)
+        if made is None:
+            continue
+        if made.peak_bytes > room:
+            near.append(made)
+        elif best is None or (made.number, made.peak_bytes) < (best.number, best.peak_bytes):
+            best = made
+    if best is not None:
+        return best
+    near.sort(key=lambda s: s.peak_bytes)
+    for made in near[:TRIED] if depth > 1 else ():
+        deeper = _deeper(made, room, plans, depth - 1)
+        if deeper.peak_bytes <= room:
+            return deeper
+        near.append(deeper)
+    every: list[Piece] = [whole, *near]
+    return min(every, key=lambda p: p.peak_bytes)
+
+
+def candidates(graph: EinsumGraph) -> Iterator[Split]:
+    """Yield the ways to cut a graph that may save memory: along axes of inputs, and indices of its largest nodes."""
+    types = graph.inference.types
+    seeds: dict[tuple[int, int, int | None], None] = {}
+    for i in graph.inputs.values():
+        seeds |= {(i, axis, None): None for axis in range(len(dims(types[i][0])))}
+
+    def weight(i: int) -> int:
+        node = graph.nodes[i]
+        if isinstance(node.op, ops.Input | ops.Constant | ops.Literal | ops.Item):
+            return 0
+        many = isinstance(node.op, ops.Einsum) and len(node.args) > 2  # what is between its pairs may be larger
+        return sum(map(nbytes, types[i])) + (1 + many) * sum(nbytes(types[a][0]) for a in node.args)
+
+    heavy = sorted(range(len(graph.nodes)), key=weight, reverse=True)[:NODES]
+    for i in filter(weight, heavy):
+        node = graph.nodes[i]
+        args = [types[a][0] for a in node.args]
+        seeds |= {(i, axis, None): None for axis in range(len(dims(types[i][0])))}
+        for index in indices(node.op, args, types[i]):
+            if index.how:
+                n = next(n for n, axis in enumerate(index.args) if axis is not None)
+                seeds[i, index.args[n] or 0, n] = None
+    seen = set()
+    for i, axis, operand in seeds:
+        cut = split(graph, i, axis, operand=operand)
+        if cut is not None and (key := (cut.roles, tuple(sorted(cut.picks.items())))) not in seen:
+            seen.add(key)
+            yield cut
+
+
+def _joined_bytes(join: Join, made: TensorType) -> int:
+    """Return what a result takes while parts are joined into it: itself, wider where parts are, and a scratch array."""
+    wide = nbytes(join.type._replace(dtype=made.dtype))
+    return wide + (nbytes(join.type) if made.dtype != join.type.dtype else wide if join.how == "noisy_or" else 0)
+
+
+def _held(cut: Split) -> tuple[int, int]:
+    """Return the bytes held while parts run, and while what comes after does."""
+    part = cut.part(1)
+    made = {name: part.type_of(i) for name, i in part.outputs}
+    joins = sum(_joined_bytes(join, made[join.label]) for join in cut.joins)
+    size = {name: nbytes(cut.before.type_of(i)) for name, i in cut.before.outputs}
+    needed = kept(cut)
+    return joins + sum(size.values()), joins + sum(n for name, n in size.items() if name in needed)
+
+
+def kept(cut: Split) -> set[str]:
+    """Return the names of what is made before and still needed after the parts."""
+    return set(cut.after.inputs) | {name for _, stage, name in cut.outputs if stage == "before"}
+
+
+def _sliced(cut: Split, room: int, plans: Plans, whole: ExecutionPlan, best: Slicing | None) -> Slicing | None:
+    """Return the cut in the fewest parts that fit; in parts of one where none do, None where another cut is better."""
+    before, after = plans.plan(cut.before), plans.plan(cut.after)
+    held = _held(cut)
+    known: dict[int, ExecutionPlan] = {}
+
+    def part(size: int) -> ExecutionPlan:
+        if size not in known:
+            known[size] = plans.plan(cut.part(size))
+        return known[size]
+
+    def slicing(size: int) -> Slicing:
+        number = -(-cut.size // size)
+        pieces: dict[int, Piece] = {own: part(own) for own in _lengths(cut.size, number)}
+        return _slicing(cut, number, before, pieces, after, whole.peak_bytes, held)
+
+    def fits(size: int) -> bool:
+        return slicing(size).peak_bytes <= room
+
+    largest = -(-cut.size // 2)
+    if best is not None:  # more parts than the best has are of no use
+        largest = -(-cut.size // best.number)
+        if not fits(largest):
+            return None
+    least = slicing(1)
+    if least.peak_bytes > room:
+        return least
+    low, high = 1, largest  # the largest size that fits is from low on
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if fits(middle) else (low, middle - 1)
+    return slicing(low)
+
+
+def _lengths(size: int, number: int) -> set[int]:
+    """Return the lengths of parts that :func:`parts` makes."""
+    return {-(-size // number), size // number}
+
+
+def _slicing(
+    cut: Split, number: int, before: Piece, pieces: dict[int, Piece], after: Piece, whole: int, held: tuple[int, int]
+) -> Slicing:
+    during, later = held
+    each = during + max(p.peak_bytes for p in pieces.values())
+    return Slicing(
+        cut, number, before, pieces, after, max(before.peak_bytes, each, later + after.peak_bytes), whole, held
+    )
+
+
+def _deeper(made: Slicing, room: int, plans: Plans, depth: int) -> Slicing:
+    """Cut those stages of a cut again that do not fit."""
+    during, later = made.held
+
+    def again(piece: Piece, graph: EinsumGraph, own: int) -> Piece:
+        return piece if piece.peak_bytes <= own else _nearest(graph, own, plans, depth)
+
+    number, cut = made.number, made.split
+    if all(p.peak_bytes <= room - during for p in made.pieces.values()):  # then fewer parts may do
+        while number > 2:
+            fewer = {own: plans.plan(cut.part(own)) for own in _lengths(cut.size, -(-number // 2))}
+            if any(p.peak_bytes > room - during for p in fewer.values()):
+                break
+            number, made = -(-number // 2), made._replace(pieces=dict(fewer))
+    pieces = {size: again(piece, cut.part(size), room - during) for size, piece in made.pieces.items()}
+    before, after = again(made.before, cut.before, room), again(made.after, cut.after, room - later)
+    return _slicing(cut, number, before, pieces, after, made.whole_bytes, made.held)
+
+
+def _misfit(piece: Piece, budget: int) -> OutOfMemoryError:
+    whole = piece if isinstance(piece, ExecutionPlan) else None
+    lines = [] if whole is not None else [f"the best cut found: {line}" for line in str(piece).split("\n")[:1]]
+    graph = piece.graph if isinstance(piece, ExecutionPlan) else piece.split.graph
+    worst = _worst(piece)
+    step = largest_step(worst)
+    if step is not None:
+        lines.append(f"the largest result left is {', '.join(map(str, step.types))}, of {describe(step.op)}")
+    outputs = sum(nbytes(graph.type_of(i)) for i in {i for _, i in graph.outputs})
+    lines.append(f"the outputs are {bytes_text(outputs)} and must be held")
+    hints = [f"allow {piece.peak_bytes:,} bytes, or give smaller inputs, or a narrower dtype such as float32"]
+    if outputs > budget // 2:
+        hints.append("reduce the outputs in the graph, such as to a sum, a top_k or one column")
+    error = OutOfMemoryError(
+        f"the graph takes {bytes_text(piece.peak_bytes)} in the best way found to cut it, "
+        f"{bytes_text(piece.peak_bytes - budget)} more than the budget of {bytes_text(budget)}",
+        code="E003", context=lines, suggestions=hints,
+    )  # fmt: skip
+    return error.at(None if step is None else step.location)
+
+
+def _worst(piece: Piece) -> ExecutionPlan:
+    while isinstance(piece, Slicing):
+        stages = (piece.before, *piece.pieces.values(), piece.after)
+        piece = max(stages, key=lambda p: p.peak_bytes)
+    return piece
