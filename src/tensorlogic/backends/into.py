@@ -21,6 +21,7 @@ from .erf import bind_erf
 from .threads import in_parts, in_rows
 
 Array = Any
+BLOCK = 1 << 16  # elements
 
 
 def bind_into(step: Step) -> Kernel:
@@ -101,11 +102,20 @@ def _named(fn: str) -> Kernel:
 
 
 def _sigmoid(x: Array, out: Array) -> Array:
+    if x.flags.c_contiguous and out.flags.c_contiguous and x.shape == out.shape:
+        source, target = x.reshape(-1), out.reshape(-1)
+        for start in range(0, x.size, BLOCK):  # so that its temporaries stay in cache
+            _sigmoid_block(source[start : start + BLOCK], target[start : start + BLOCK])
+    else:
+        _sigmoid_block(x, out)
+    return out
+
+
+def _sigmoid_block(x: Array, out: Array) -> None:
     positive = x >= 0
-    e = np.exp(np.negative(np.abs(x, out), out), out)
+    e = np.exp(np.negative(np.abs(x, out=out), out=out), out=out)
     below = 1 + e
-    np.copyto(e, 1, where=positive)
-    return np.divide(e, below, out)
+    np.divide(np.maximum(e, positive, out=e), below, out=out)  # 1 where x is positive, for e is at most 1
 
 
 def _where(pick: Any, x: Any, y: Any, out: Array) -> Array:

@@ -136,7 +136,7 @@ def _declared(array: Array, dtype: str) -> Array:
 
 def _sigmoid(x: Any) -> Any:
     e = np.exp(-np.abs(x))
-    return np.where(np.asarray(x) >= 0, 1 / (1 + e), e / (1 + e)).astype(e.dtype, copy=False)
+    return np.maximum(e, np.asarray(x) >= 0) / (1 + e)  # 1 above where x is positive, for e is at most 1
 
 
 _SPECIAL: dict[str, Callable[..., Any]] = {

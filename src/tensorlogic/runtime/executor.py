@@ -153,13 +153,18 @@ class Executor:
         context = self.context
         try:
             hooks = (*context.hooks, *self._profiles[1], *watchers())
-            ready = None if hooks or sizes is not None else self._ready.get(id(graph))
+            ready = None if sizes is not None else self._ready.get(id(graph))
             values = None if ready is None else _same_again(ready, graph, inputs)
             if values is not None and ready is not None:
                 next(self._quick)
-                context.phase = _EXECUTION
                 program = ready.program
-                made = run(program, values, None if out is None else self._targets(program, out))
+                if hooks:
+                    context.notify(_EXECUTION)
+                    with self.backend.guard():
+                        made = watched(program, values, hooks)
+                else:
+                    context.phase = _EXECUTION
+                    made = run(program, values, None if out is None else self._targets(program, out))
                 done = [v if own and type(v) is np.ndarray else self.backend.finish(v, not own)
                         for v, own in zip(made, program.owned, strict=True)]  # fmt: skip
             else:
