@@ -209,3 +209,29 @@ def test_where_products_are_not_stacked() -> None:
     ):
         graph = b.build(outputs)
         assert stack_products(graph) is graph
+
+
+def test_linear_layers_on_one_input_become_one_product() -> None:
+    rng = np.random.default_rng(0)
+    b = tl.GraphBuilder()
+    x = b.input("x", (2, 5, 4), "float32")
+    weights = [rng.normal(size=(4, n)).astype("float32") for n in (3, 6, 2)]
+    graph = b.build({f"y{n}": b.linear(x, b.constant(w)) for n, w in enumerate(weights)})
+    executor = tl.Executor(optimization_level=tl.OptimizationLevel.AGGRESSIVE)
+    assert [s.op.name for s in executor.plan(graph).steps] == ["einsum", "slice", "slice", "slice"]
+    rows = rng.normal(size=(2, 5, 4)).astype("float32")
+    out = executor.execute(graph, {"x": rows})
+    for n, w in enumerate(weights):
+        np.testing.assert_allclose(out[f"y{n}"], rows @ w, rtol=1e-5)
+
+
+def test_einsums_with_dots_merge_too() -> None:
+    b = tl.GraphBuilder()
+    x, v, w = b.input("x", (2, 30, 4), "float64"), b.input("v", (4, 30), "float64"), b.input("w", (30, 3), "float64")
+    graph = b.build(y=b.transpose(b.linear(b.linear(x, v), w), (1, 0, 2)))
+    merged = merge_einsums(graph)
+    assert [len(n.args) for n in merged.nodes if isinstance(n.op, ops.Einsum)] == [3]
+    rng = np.random.default_rng(0)
+    fed = {"x": rng.random((2, 30, 4)), "v": rng.random((4, 30)), "w": rng.random((30, 3))}
+    got = tl.Executor(optimization_level=tl.OptimizationLevel.AGGRESSIVE).execute(graph, fed)["y"]
+    np.testing.assert_allclose(got, (fed["x"] @ fed["v"] @ fed["w"]).transpose(1, 0, 2))

@@ -364,6 +364,17 @@ def test_the_levels() -> None:
     assert len(without) < len(LEVELS[AGGRESSIVE])
 
 
+@pytest.mark.parametrize("level", ["aggressive", 3, None, True])
+def test_what_is_no_level_is_refused(level: Any) -> None:
+    with pytest.raises(tl.InputError, match="is no optimization level") as caught:
+        tl.CompilationConfig(level)
+    assert "use OptimizationLevel.AGGRESSIVE" in str(caught.value)
+    with pytest.raises(tl.InputError, match="is no optimization level"):
+        tl.CompilationConfig().with_optimization_level(level)
+    with pytest.raises(tl.InputError, match="fusion_enabled must be True or False, got 'no'"):
+        tl.CompilationConfig().with_fusion_enabled("no")  # type: ignore[arg-type]
+
+
 def test_hooks_hear_of_each_pass() -> None:
     names: list[str] = []
 

@@ -216,3 +216,56 @@ def test_mistakes_are_named() -> None:
         tl.Executor().compile_graph(mlp(), tl.OptimizationLevel.BASIC)  # type: ignore[arg-type]
     with pytest.raises(tl.FormatError, match="no compiled graph"):
         tl.CompiledGraph.load("/nonexistent/model")
+    with pytest.raises(tl.InputError, match="EinsumGraph is expected, got str"):
+        tl.Executor().compile_graph("y = relu(x)")  # type: ignore[arg-type]
+    with pytest.raises(tl.InputError, match="max_entries is a number"):
+        tl.CompilationCache("folder")  # type: ignore[arg-type]
+    with pytest.raises(tl.InputError, match="CompilationKey is expected, got 'k'"):
+        tl.CompilationCache(8).get("k")  # type: ignore[arg-type]
+    with pytest.raises(tl.InputError, match="CompiledGraph is expected, got EinsumGraph"):
+        tl.CompilationCache(8).insert(tl.CompilationKey.from_graph(mlp()), mlp())  # type: ignore[arg-type]
+
+
+def test_saving_takes_the_place_of_nothing_but_a_compiled_graph(tmp_path: Path) -> None:
+    compiled = tl.GraphCompiler().compile(mlp())
+    (tmp_path / "notes.txt").write_text("mine")
+    (tmp_path / "web").mkdir()
+    (tmp_path / "web" / "manifest.json").write_text('{"format": "another"}')
+    for taken in (tmp_path, tmp_path / "notes.txt", tmp_path / "web"):
+        with pytest.raises(tl.FormatError, match="is no compiled graph"):
+            compiled.save(taken)
+    assert sorted(p.name for p in tmp_path.rglob("*")) == ["manifest.json", "notes.txt", "web"]
+    (tmp_path / "empty").mkdir()
+    compiled.save(tmp_path / "empty")
+    assert tl.CompiledGraph.load(tmp_path / "empty").optimized == compiled.optimized
+
+
+def test_a_file_in_the_place_of_a_cache_entry_is_replaced(tmp_path: Path) -> None:
+    key = tl.CompilationKey.from_graph(mlp())
+    (tmp_path / key.digest).write_text("not a folder")
+    with pytest.warns(tl.CacheWarning, match="cannot be used"):
+        tl.CompilationCache(8, tmp_path).get_or_compile(key, lambda: tl.GraphCompiler().compile(mlp()))
+    assert [p.name for p in tmp_path.iterdir()] == [key.digest]
+    assert tl.CompilationCache(8, tmp_path).get(key) is not None
+
+
+def test_a_cache_reads_what_it_kept_of_another_backend(tmp_path: Path) -> None:
+    key = tl.CompilationKey.from_graph(mlp(), AGGRESSIVE, "reference")
+    tl.CompilationCache(8, tmp_path).insert(key, tl.GraphCompiler("reference").compile(mlp(), AGGRESSIVE))
+    found = tl.CompilationCache(8, tmp_path).get(key)
+    assert found is not None
+    assert found.executor.backend.name == "reference"
+
+
+def test_a_size_that_no_input_fixes_is_never_guessed(tmp_path: Path) -> None:
+    b = tl.GraphBuilder()
+    compiled = tl.GraphCompiler().compile(
+        b.build(y=b.broadcast_to(b.input("x", (1,), "float64"), ("n",))), sizes={"n": 5}
+    )
+    given = {"x": np.ones(1)}
+    assert compiled(given, sizes={"n": 7})["y"].shape == (7,)
+    compiled.save(tmp_path / "m")
+    for each in (compiled, tl.CompiledGraph.load(tmp_path / "m")):
+        with pytest.raises(tl.ShapeError, match="no input fixes the size 'n'"):
+            each(given)
+        assert each(given, sizes={"n": 5})["y"].shape == (5,)

@@ -14,6 +14,7 @@ from ..ir.graph import EinsumGraph, Node
 from ..ir.ops import Op
 from ..ir.rules import reduced_axes
 from ..ir.spec import Labels, Spec
+from ..ir.types import TensorType
 from .rewrite import Draft, Rules, rewrite
 
 OPERANDS = 4  # up to here opt_einsum searches every order, so that merging never makes it worse
@@ -36,11 +37,21 @@ def merge_einsums(graph: EinsumGraph) -> EinsumGraph:
     return rewrite(graph, RULES)
 
 
-def _plain(op: Op) -> Spec | None:
+def _plain(op: Op, types: Iterable[TensorType]) -> Spec | None:
+    """Return the labels of an einsum whose algebra distributes, those that stand for ``...`` named; None of others."""
     if not isinstance(op, ops.Einsum) or not algebra(op.algebra).distributive:
         return None
     form = spec.parse(op.spec)
-    return None if spec.ELLIPSIS in form.output or any(spec.ELLIPSIS in x for x in form.inputs) else form
+    if spec.ELLIPSIS not in form.output and not any(spec.ELLIPSIS in labels for labels in form.inputs):
+        return form
+    shapes = [t.shape for t in types]
+    if any(shape is None for shape in shapes):
+        return None
+    return spec.expand(form, tuple(len(shape or ()) for shape in shapes))
+
+
+def _of(draft: Draft, i: int) -> Spec | None:
+    return _plain(draft.op(i), (draft.type(a) for a in draft.args(i))) if isinstance(draft.op(i), ops.Einsum) else None
 
 
 def _sums_alone(form: Spec) -> bool:
@@ -67,12 +78,12 @@ def _renamed(form: Spec) -> Spec:
 
 
 def _einsum(draft: Draft, op: Op, args: tuple[int, ...]) -> int | None:
-    form = _plain(op)
+    form = _plain(op, (draft.type(a) for a in args))
     if form is None or not isinstance(op, ops.Einsum):
         return None
     result = draft.results(op, args)[0]
     for n, a in enumerate(args):
-        inner_op, inner = draft.op(a), _plain(draft.op(a))
+        inner_op, inner = draft.op(a), _of(draft, a)
         if inner is None or not isinstance(inner_op, ops.Einsum) or inner_op.algebra != op.algebra:
             continue
         parts = draft.args(a)
@@ -94,7 +105,7 @@ def _einsum(draft: Draft, op: Op, args: tuple[int, ...]) -> int | None:
 
 def _reduce(draft: Draft, op: Op, args: tuple[int, ...]) -> int | None:
     assert isinstance(op, ops.Reduce)
-    form, inner = _plain(draft.op(args[0])), draft.op(args[0])
+    form, inner = _of(draft, args[0]), draft.op(args[0])
     if form is None or not isinstance(inner, ops.Einsum) or draft.uses[args[0]] > 1 or op.keepdims:
         return None
     t = draft.type(args[0])
@@ -115,11 +126,11 @@ def _transpose(draft: Draft, op: Op, args: tuple[int, ...]) -> int | None:
     """Let an einsum put out its axes in the order wanted; the product is computed the other way round then."""
     assert isinstance(op, ops.Transpose)
     inner = draft.op(args[0])
-    form = _plain(inner)
+    form = _of(draft, args[0])
     if form is None or not isinstance(inner, ops.Einsum) or draft.uses[args[0]] > 1:
         return None
     output = tuple(form.output[a] for a in op.order)
-    return draft.make(ops.Einsum(str(Spec(form.inputs, output)), inner.algebra), draft.args(args[0]))
+    return draft.make(ops.Einsum(str(_renamed(Spec(form.inputs, output))), inner.algebra), draft.args(args[0]))
 
 
 RULES: Rules = {ops.Einsum: (_einsum,), ops.Reduce: (_reduce,), ops.Transpose: (_transpose,)}
@@ -139,7 +150,7 @@ def stack_products(graph: EinsumGraph) -> EinsumGraph:
     siblings: dict[tuple[int, str], list[int]] = {}
     for i, node in enumerate(graph.nodes):
         if isinstance(node.op, ops.Einsum) and node.op.algebra == "real" and len(node.args) == 2:
-            form = _plain(node.op)
+            form = _plain(node.op, (graph.type_of(a) for a in node.args))
             if form is not None and _projects(form) and isinstance(graph.nodes[node.args[1]].op, ops.Constant):
                 dtypes = {graph.type_of(a).dtype for a in node.args}
                 if len(dtypes) == 1 and dtypes <= {"float32", "float64"}:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from ..errors import GraphError, TensorLogicError
+from ..errors import GraphError, InputError, TensorLogicError
 from ..events import Hook, span
 from ..ir.check import check_structure
 from ..ir.graph import Cond, EinsumGraph, Fixpoint, Node, Scan, bodies
@@ -64,6 +64,14 @@ class CompilationConfig(msgspec.Struct, frozen=True):
     optimization_level: OptimizationLevel = OptimizationLevel.STANDARD
     fusion_enabled: bool = True
     constant_folding: bool = True
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.optimization_level, OptimizationLevel):
+            raise InputError(f"{self.optimization_level!r} is no optimization level", code="E301",
+                             suggestions=[f"use OptimizationLevel.{each.name}" for each in OptimizationLevel])  # fmt: skip
+        for name in ("fusion_enabled", "constant_folding"):
+            if not isinstance(getattr(self, name), bool):
+                raise InputError(f"{name} must be True or False, got {getattr(self, name)!r}", code="E301")
 
     def with_optimization_level(self, level: OptimizationLevel) -> CompilationConfig:
         """Return the config at another level."""

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
-from ..errors import InputError
 from ..ir import ops
 from ..ir.elementwise import FUNCTIONS
 from ..ir.graph import Cond, EinsumGraph, Fixpoint, Scan, reachable
 from ..passes.fold import Evaluate
-from ..passes.pipeline import OptimizationLevel, Optimized, optimize, passes_of
+from ..passes.pipeline import CompilationConfig, OptimizationLevel, Optimized, optimize, passes_of
 from .choose import FusionCostModel, FusionOptimizer, FusionStrategy
 from .fuse import Fusion, find_groups, listed, show_fusions
 from .weigh import GIVEN, assumption, counted, weigh
@@ -71,10 +70,8 @@ class GraphOptimizer:
         evaluate: Evaluate | None = None,
         model: FusionCostModel | None = None,
     ) -> None:
-        if not isinstance(level, OptimizationLevel):
-            raise InputError(f"{level!r} is no optimization level", code="E301",
-                             suggestions=[f"use OptimizationLevel.{each.name}" for each in OptimizationLevel])  # fmt: skip
-        self.level, self.evaluate, self.model = level, evaluate, model or FusionCostModel()
+        self.level = CompilationConfig(level).optimization_level  # which refuses what is no level
+        self.evaluate, self.model = evaluate, model or FusionCostModel()
 
     def optimize(self, graph: EinsumGraph) -> Optimized:
         """Run the passes of the level; the result holds the new graph and prints what each pass did."""

@@ -99,8 +99,15 @@ class CompiledGraph:
         return self.executor.ready_plans()
 
     def save(self, folder: str | Path) -> None:
-        """Write the graph and its plans to a folder, which appears whole or not at all."""
-        _save(self, Path(folder))
+        """Write the graph and its plans to a folder, which appears whole or not at all.
+
+        It takes the place of an empty folder or of a compiled graph, and of nothing else.
+        """
+        where = Path(folder)
+        if not _free_to_write(where):
+            raise FormatError(f"{str(folder)!r} is there already and is no compiled graph", code="E221",
+                              suggestions=["save to a folder that does not exist yet"])  # fmt: skip
+        _save(self, where)
 
     @classmethod
     def load(cls, folder: str | Path, executor: Executor | None = None) -> CompiledGraph:
@@ -139,6 +146,9 @@ def compile_for(
     if not isinstance(config, CompilationConfig):
         raise InputError(f"a CompilationConfig is expected, got {config!r}", code="E301",
                          suggestions=["write CompilationConfig(optimization_level=OptimizationLevel.AGGRESSIVE)"])  # fmt: skip
+    if not isinstance(graph, EinsumGraph):
+        raise InputError(f"an EinsumGraph is expected, got {type(graph).__name__}", code="E301",
+                         suggestions=["build one: b.build(y=y)"])  # fmt: skip
     own = executor.with_config(config)
     start = perf_counter()
     with span("compile", executor.context.hooks):
@@ -147,10 +157,18 @@ def compile_for(
     compiled = CompiledGraph(
         done.graph, own, CompilationStats(len(graph), len(done.graph), perf_counter() - start, done.reports)
     )
-    known = dict(sizes or {})
     if sizes is not None or not (graph.size_names or any(_open(graph, i) for i in graph.inputs.values())):
-        own.prepare(done.graph, known)
+        if _sized_by_inputs(graph):
+            own.prepare(done.graph, sizes or {})
+        else:
+            own.plan(done.graph, sizes=sizes)  # what is wrong with it is said now
     return compiled
+
+
+def _sized_by_inputs(graph: EinsumGraph) -> bool:
+    """Tell whether the shapes of inputs fix every size; a plan of another graph cannot be found again by them."""
+    shapes = [graph.type_of(i).shape or () for i in graph.inputs.values()]
+    return graph.size_names <= {d for shape in shapes for d in shape if isinstance(d, str)}
 
 
 def _open(graph: EinsumGraph, node: int) -> bool:
@@ -230,35 +248,42 @@ class CompilationCache:
         policy: EvictionPolicy = EvictionPolicy.LRU,
         executor: Executor | None = None,
     ) -> None:
+        if isinstance(max_entries, bool) or not isinstance(max_entries, int):
+            raise InputError(f"max_entries is a number of compiled graphs, got {max_entries!r}", code="E301",
+                             suggestions=['write CompilationCache(100, "folder")'])  # fmt: skip
         self.folder = None if folder is None else Path(folder)
         self._entries: Store[CompilationKey, CompiledGraph] = Store(max_entries, policy)
         self._executor = executor
 
     def get(self, key: CompilationKey) -> CompiledGraph | None:
         """Return what was compiled under a key, from memory or disk, or None."""
+        _check_key(key)
         found = self._entries.get(key)
         if found is not None or self.folder is None or not (self.folder / key.digest).exists():
             return found
         try:
-            loaded = CompiledGraph.load(self.folder / key.digest, self._executor)
+            loaded = CompiledGraph.load(self.folder / key.digest, self._executor or Executor(key.backend))
         except (TensorLogicError, OSError) as error:
-            warnings.warn(
-                f"the saved graph {self.folder / key.digest} cannot be used: {error}", CacheWarning, stacklevel=2
-            )
-            shutil.rmtree(self.folder / key.digest, ignore_errors=True)
-            return None
+            why = error.diagnostic.message if isinstance(error, TensorLogicError) else error
+            warnings.warn(f"a saved graph cannot be used and is made anew: {why}", CacheWarning, stacklevel=2)
+            return None  # what is there goes when the new one is kept
         self._entries.put(key, loaded)
         return loaded
 
     def insert(self, key: CompilationKey, compiled: CompiledGraph) -> None:
         """Keep a compiled graph, on disk too where there is a folder."""
+        if not isinstance(compiled, CompiledGraph):
+            raise InputError(f"a CompiledGraph is expected, got {type(compiled).__name__}", code="E301",
+                             suggestions=["make one: compiled = executor.compile_graph(graph)"])  # fmt: skip
+        _check_key(key)
         self._entries.put(key, compiled)
         if self.folder is not None:
             try:
                 self.folder.mkdir(parents=True, exist_ok=True)
-                compiled.save(self.folder / key.digest)
+                _save(compiled, self.folder / key.digest)
             except (TensorLogicError, OSError) as error:
-                warnings.warn(f"nothing is kept in {self.folder}: {error}", CacheWarning, stacklevel=2)
+                why = error.diagnostic.message if isinstance(error, TensorLogicError) else error
+                warnings.warn(f"nothing is kept in {str(self.folder)!r}: {why}", CacheWarning, stacklevel=2)
 
     def get_or_compile(self, key: CompilationKey, compile: Callable[[], CompiledGraph]) -> CompiledGraph:
         """Return what is kept under a key, or compile and keep it."""
@@ -271,6 +296,12 @@ class CompilationCache:
     def stats(self) -> StoreStats:
         """Return the look-ups so far; what comes from disk counts as missed in memory."""
         return self._entries.stats()
+
+
+def _check_key(key: object) -> None:
+    if not isinstance(key, CompilationKey):
+        raise InputError(f"a CompilationKey is expected, got {key!r}", code="E301",
+                         suggestions=["write CompilationKey.from_graph(graph, config)"])  # fmt: skip
 
 
 class _Manifest(msgspec.Struct, forbid_unknown_fields=True):
@@ -292,7 +323,7 @@ def _save(compiled: CompiledGraph, folder: Path) -> None:
     try:
         temporary.mkdir(parents=True)
         compiled.optimized.save(temporary / "optimized.json")
-        plans = compiled.plans()
+        plans = compiled.plans() if _sized_by_inputs(compiled.optimized) else []
         for n, plan in enumerate(plans):
             plan.graph.save(temporary / f"plan{n}.json")
         told = _Manifest(
@@ -317,7 +348,21 @@ def _replace(temporary: Path, folder: Path) -> None:
     except OSError:
         if not (folder / "manifest.json").exists():  # else another process was first, with the same thing
             raise
-    shutil.rmtree(old, ignore_errors=True)
+    if old.is_dir():
+        shutil.rmtree(old, ignore_errors=True)
+    else:
+        old.unlink(missing_ok=True)
+
+
+def _free_to_write(folder: Path) -> bool:
+    """Tell whether a folder may be replaced: there is none, it is empty, or it holds a compiled graph of any version."""
+    if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
+        return True
+    try:
+        told = msgspec.json.decode((folder / "manifest.json").read_bytes())
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError):
+        return False
+    return isinstance(told, dict) and told.get("format") == FORMAT
 
 
 def _load(folder: Path, executor: Executor) -> CompiledGraph:

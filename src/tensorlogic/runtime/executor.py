@@ -165,8 +165,13 @@ class Executor:
                 else:
                     context.phase = _EXECUTION
                     made = run(program, values, None if out is None else self._targets(program, out))
-                done = [v if own and type(v) is np.ndarray else self.backend.finish(v, not own)
-                        for v, own in zip(made, program.owned, strict=True)]  # fmt: skip
+                if len(made) == 1 and program.owned[0] and type(made[0]) is np.ndarray:
+                    done: Sequence[Any] = made
+                else:
+                    done = [
+                        v if own and type(v) is np.ndarray else self.backend.finish(v, not own)
+                        for v, own in zip(made, program.owned, strict=True)
+                    ]
             else:
                 names, values = self._arrays(graph, {} if inputs is None else inputs)
                 program = self._program(graph, names, values, _checked_sizes(graph, sizes))
@@ -184,7 +189,7 @@ class Executor:
                     for value, (name, slot, t) in zip(made, program.plan.outputs, strict=True)
                 ]
             if out is not None:
-                done = _given_back(program, done, out)
+                done = _given_back(program, list(done), out)
         except BaseException:
             context.notify(ExecutionPhase.ERROR)
             raise

@@ -247,14 +247,14 @@ def run(program: Program, inputs: Sequence[Any], out: Sequence[Any] | None = Non
 def run_alone(program: Program, inputs: Sequence[Any], out: Sequence[Any] | None = None) -> tuple[Any, ...]:
     """Run a program on this thread."""
     workspace = program.workspace()
-    arrays = program.targets(workspace, out, inputs)
+    arrays = program.targets(workspace, out, inputs) if program.fresh else workspace.arrays
     context, function = workspace.context, program.function
     if function is None:
         call = partial(_loop, program, record=None, live=())
-        outputs = context.run(call, inputs, arrays) if context else call(inputs, arrays)
+        outputs = context.run(call, inputs, arrays) if context is not None else call(inputs, arrays)
     else:
         try:
-            outputs = context.run(function, inputs, arrays) if context else function(inputs, arrays)
+            outputs = context.run(function, inputs, arrays) if context is not None else function(inputs, arrays)
         except Exception as error:
             raise _blamed(program, function, error) from _cause(error)
     program.leave(workspace)
