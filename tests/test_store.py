@@ -96,7 +96,7 @@ def test_a_store_of_nothing():
 def test_bad_bounds():
     with pytest.raises(tl.TensorLogicError, match="negative"):
         Store(-1)
-    with pytest.raises(tl.TensorLogicError, match="negative"):
+    with pytest.raises(tl.TensorLogicError, match="at least 0"):
         tl.Executor(plans=-1)
 
 

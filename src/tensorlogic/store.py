@@ -111,6 +111,11 @@ class Store(Generic[K, V]):
             self._size -= found[1]
             del self._uses[key]
 
+    def values(self) -> list[V]:
+        """Return what is kept, without counting it as looked for."""
+        with self._lock:
+            return [value for value, _ in self._entries.values()]
+
     def clear(self) -> None:
         """Forget everything kept; the counts go on."""
         with self._lock:

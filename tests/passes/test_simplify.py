@@ -212,3 +212,29 @@ def test_reshapes_of_nothing() -> None:
     x = b.input("x", (0, 3), "float32")
     graph = b.build(y=b.reshape(b.reshape(b.reshape(x, (-1,)), (5, 0)), (0, 7)))
     assert tl.Executor().execute(graph, {"x": np.ones((0, 3), "float32")})["y"].shape == (0, 7)
+
+
+@pytest.mark.parametrize(
+    ("name", "count"),
+    [("boolean", 1), ("max_min", 1), ("min_max", 1), ("real", 2), ("max_product", 2), ("min_plus", 2)],
+)
+def test_a_factor_that_is_there_twice_counts_once_where_the_algebra_says_so(name: str, count: int) -> None:
+    b = tl.GraphBuilder()
+    x = b.input("x", (3, 4), "float64")
+    graph = b.build(y=b.einsum("ij,ij->i", x, x, algebra=name))
+    assert [len(n.args) for n in simplify(graph).nodes if n.op.name == "einsum"] == [count]
+    given = np.random.default_rng(0).random((3, 4)).round(1)
+    want = tl.Executor("reference").execute(graph, {"x": given})["y"]
+    np.testing.assert_allclose(tl.Executor().execute(graph, {"x": given})["y"], want)
+
+
+@pytest.mark.parametrize(("name", "one", "other"), [("real", 1.0, 2.0), ("min_plus", 0.0, 1.0), ("max_min", 1.0, 0.5)])
+def test_the_one_of_an_algebra_is_dropped(name: str, one: float, other: float) -> None:
+    for value, count in ((one, 1), (other, 2)):
+        b = tl.GraphBuilder()
+        x = b.input("x", (3, 4), "float64")
+        graph = b.build(y=b.einsum("ij,->i", x, value, algebra=name))
+        assert [len(n.args) for n in simplify(graph).nodes if n.op.name == "einsum"] == [count]
+        given = np.random.default_rng(0).random((3, 4))
+        want = tl.Executor("reference").execute(graph, {"x": given})["y"]
+        np.testing.assert_allclose(tl.Executor().execute(graph, {"x": given})["y"], want)

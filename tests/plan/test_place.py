@@ -272,6 +272,11 @@ def test_mistakes_are_named() -> None:
             tl.PlacementOptimizer(wrong)  # type: ignore[arg-type]
     with pytest.raises(tl.InputError, match="given twice: cpu:0, cpu:0"):
         tl.PlacementOptimizer([tl.Device.CPU(0)] * 2)
+    for limit in ("1 MB", -1, {tl.Device.CPU(0): 0.5}):
+        with pytest.raises(tl.InputError, match="memory_limit is a number of bytes"):
+            tl.PlacementOptimizer([tl.Device.CPU(0)], memory_limit=limit)  # type: ignore[arg-type]
+    with pytest.raises(tl.InputError, match="devices must be a list"):
+        tl.PlacementOptimizer(tl.Device.CPU(0))  # type: ignore[arg-type]
     with pytest.raises(tl.InputError, match="'fair' is no placement strategy"):
         tl.PlacementOptimizer(cpus(1), "fair")  # type: ignore[arg-type]
     with pytest.raises(tl.InputError, match="memory_limit names gpu:0"):

@@ -274,7 +274,17 @@ def test_a_wide_reader_takes_no_square_time() -> None:
         check(tl.Scheduler(strategy).schedule(graph))
 
 
+def broken() -> tl.EinsumGraph:
+    b = tl.GraphBuilder()
+    graph = b.build(y=b.exp(b.input("x", (3,), "float32")))
+    return tl.EinsumGraph([graph.nodes[0], Node(graph.nodes[1].op, (9,))], graph.outputs)
+
+
 def test_mistakes_are_named() -> None:
+    with pytest.raises(tl.InputError, match="EinsumGraph is expected, got str"):
+        tl.Scheduler().schedule("graph")  # type: ignore[arg-type]
+    with pytest.raises(tl.GraphError, match="reads %9, which does not exist"):
+        tl.Scheduler().schedule(broken())
     with pytest.raises(tl.InputError, match="'fast' is no scheduling strategy"):
         tl.Scheduler("fast")  # type: ignore[arg-type]
     for wrong in (-1, float("nan"), "many", None):

@@ -131,3 +131,36 @@ def test_mistakes_in_out_are_named() -> None:
         with pytest.raises(tl.InputError, match="cannot be written"):
             executor.execute(graph, x, out={"y0": frozen})
         executor.execute(graph, x)
+
+
+def test_out_is_checked_and_written_under_hooks_budgets_and_compiled_too() -> None:
+    graph, x = chain(2), {"x": some()}
+    executor = tl.Executor()
+    same = np.empty((N, N))
+    with tl.trace():
+        for _ in range(2):
+            with pytest.raises(tl.InputError, match="no output 'z'"):
+                executor.execute(graph, x, out={"z": same})
+            with pytest.raises(tl.InputError, match="mapping"):
+                executor.execute(graph, x, out=same)
+            assert executor.execute(graph, x, out={"y1": same})["y1"] is same
+    np.testing.assert_array_equal(same, answer(some(), 1))
+    with pytest.raises(tl.InputError, match="same memory"):
+        executor.execute(graph, x, out={"y0": same, "y1": same})
+    target = np.empty((N, N))
+    assert executor.execute(graph, x, out={"y0": target}, budget=10**9)["y0"] is target
+    np.testing.assert_array_equal(target, answer(some()))
+    target[...] = 0
+    executor.execute_compiled(executor.compile_graph(graph), x, out={"y0": target})
+    np.testing.assert_array_equal(target, answer(some()))
+
+
+@pytest.mark.parametrize("option", [{"memory_limit": -1}, {"memory_limit": "1GB"}, {"plans": "a"}, {"threads": True}])
+def test_options_are_whole_numbers(option: dict[str, Any]) -> None:
+    with pytest.raises(tl.InputError, match="whole number"):
+        tl.Executor(**option)
+
+
+def test_compiling_takes_the_executors_level() -> None:
+    executor = tl.Executor(optimization_level=tl.OptimizationLevel.AGGRESSIVE)
+    assert executor.compile_graph(chain()).config.optimization_level is tl.OptimizationLevel.AGGRESSIVE

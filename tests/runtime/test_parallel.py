@@ -31,7 +31,7 @@ def race(graph: tl.EinsumGraph, clock: Callable[[], float]) -> ParallelProgram:
     executor = tl.Executor()
     plan = executor.plan(graph)
     apart = bind(plan._replace(steps=tuple(s._replace(buffer=None) for s in plan.steps), buffers=()), executor.backend)
-    return ParallelProgram(bind(plan, executor.backend), apart, 2, on_one_thread, clock)
+    return ParallelProgram(bind(plan, executor.backend), apart, 2, clock)
 
 
 def test_answers_are_the_same_while_they_race_and_after() -> None:
@@ -112,7 +112,17 @@ def test_hooks_see_every_step_in_order() -> None:
     assert t.step_count() == len(executor.plan(graph).steps)
 
 
-@pytest.mark.parametrize("threads", [0, -1, 1.5, "2"])
+def test_the_executor_says_how_plans_run() -> None:
+    executor = tl.Executor(threads=2)
+    assert executor.explain() == "no plan is ready yet"
+    executor.execute(wide(), {"x": np.ones((N, N))})
+    assert "not decided yet" in executor.explain()
+    alone = tl.Executor()
+    alone.execute(wide(), {"x": np.ones((N, N))})
+    assert "one step after another" in alone.explain()
+
+
+@pytest.mark.parametrize("threads", [0, -1, 1.5, "2", True])
 def test_threads_are_a_whole_number(threads: Any) -> None:
     with pytest.raises(tl.InputError, match="at least 1"):
         tl.Executor(threads=threads)

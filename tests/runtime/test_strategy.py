@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import tensorlogic as tl
+from tensorlogic.backends.numpy import NumpyBackend
 from tensorlogic.runtime import strategy as module
 from tensorlogic.runtime.strategy import LEAST
 
@@ -143,6 +144,31 @@ def test_what_is_not_there_yet_is_said():
         tl.StrategyOptimizer().optimize_for_memory(layer(), "fast")  # type: ignore[arg-type]
     with pytest.raises(tl.InputError, match="EinsumGraph is expected"):
         tl.StrategyOptimizer().optimize_for_memory("graph")  # type: ignore[arg-type]
+    with pytest.raises(tl.InputError, match="memory is of MemoryStrategy, got 'separate'"):
+        tl.ExecutionStrategy(memory="separate")  # type: ignore[arg-type]
+    for seconds in ("1", -1, float("nan")):
+        with pytest.raises(tl.InputError, match="seconds is how long"):
+            tl.StrategyOptimizer(seconds=seconds)  # type: ignore[arg-type]
+
+
+class Slotted:
+    """A backend with no room for other attributes."""
+
+    __slots__ = ()
+    name, passes = "slotted", NumpyBackend.passes
+    capabilities, asarray, bind = NumpyBackend.capabilities, NumpyBackend.asarray, NumpyBackend.bind
+    guard, finish, bind_into = NumpyBackend.guard, NumpyBackend.finish, NumpyBackend.bind_into
+    scalar, context = NumpyBackend.scalar, NumpyBackend.context
+
+
+def test_any_backend_can_be_told_otherwise():
+    strategy = tl.ExecutionStrategy(memory=tl.MemoryStrategy.SEPARATE, parallelism=tl.ParallelismStrategy.SINGLE)
+    executor = strategy.executor(Slotted())
+    assert executor.backend.name == "slotted"
+    assert not executor.capabilities().supports("in_place")
+    b = tl.GraphBuilder()
+    x = b.input("x", (2, 2))
+    assert executor.execute(b.build(y=x @ x), {"x": np.eye(2)})["y"].tolist() == [[1, 0], [0, 1]]
 
 
 def test_made_up_inputs_that_do_not_suit_are_blamed():

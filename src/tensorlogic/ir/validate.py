@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from ..diagnostics import Diagnostic, DiagnosticCollector, Severity, ShapeMismatchDiagnostic
-from ..errors import GraphError, ShapeError, TensorLogicError, nearest
+from ..errors import GraphError, InputError, ShapeError, TensorLogicError, nearest
 from . import ops
 from .check import check_structure
 from .graph import EinsumGraph, reachable
@@ -79,7 +79,10 @@ def _about(graph: EinsumGraph, i: int, message: str, code: str) -> Diagnostic:
 
 
 def require_valid(graph: EinsumGraph) -> None:
-    """Raise the first structural error of a graph, if it has one."""
+    """Refuse what is no graph, and raise the first structural error of a graph that has one."""
+    if not isinstance(graph, EinsumGraph):
+        raise InputError(f"an EinsumGraph is expected, got {type(graph).__name__}", code="E301",
+                         suggestions=["build one: b.build(y=y)"])  # fmt: skip
     errors = check_structure(graph)
     if errors:
         raise GraphError.of(errors[0])

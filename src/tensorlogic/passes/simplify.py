@@ -7,11 +7,12 @@ where a rule needs them; a graph whose dtypes are still open loses less.
 from __future__ import annotations
 
 from ..ir import ops, spec
+from ..ir.algebra import algebra
 from ..ir.elementwise import FUNCTIONS
 from ..ir.graph import EinsumGraph
 from ..ir.ops import Op
 from ..ir.rules import normal_axis
-from ..ir.spec import Spec
+from ..ir.spec import Labels, Spec
 from ..ir.types import FLOATS
 from .rewrite import Draft, Rules, rewrite
 
@@ -243,6 +244,27 @@ def _sorted_axis(draft: Draft, op: Op, args: tuple[int, ...]) -> int | None:
     return None
 
 
+def _factors(draft: Draft, op: Op, args: tuple[int, ...]) -> int | None:
+    """Drop factors that change nothing: the algebra's one, and a factor that is there twice where that counts once."""
+    assert isinstance(op, ops.Einsum)
+    if len(args) < 2:
+        return None
+    row, form = algebra(op.algebra), spec.parse(op.spec)
+    kept: list[int] = []
+    seen: set[tuple[int, Labels]] = set()
+    for n, (a, labels) in enumerate(zip(args, form.inputs, strict=True)):
+        twice = (a, labels) in seen and row.combine in ("logical_and", "minimum", "maximum")
+        unit = not labels and isinstance(one := draft.op(a), ops.Literal) and one.value == row.one
+        if not (twice or unit):
+            kept.append(n)
+        seen.add((a, labels))
+    if len(kept) == len(args) or not kept or not row.distributive:
+        return None
+    less = ops.Einsum(str(Spec(tuple(form.inputs[n] for n in kept), form.output)), op.algebra)
+    rest = tuple(args[n] for n in kept)
+    return draft.make(less, rest) if draft.results(less, rest) == draft.results(op, args) else None
+
+
 RULES: Rules = {
     ops.Elementwise: (_elementwise, _commuted),
     ops.Cast: (_cast,),
@@ -253,6 +275,6 @@ RULES: Rules = {
     ops.Pad: (_pad,),
     ops.Concat: (_concat,),
     ops.Reduce: (_reduce,),
-    ops.Einsum: (_einsum,),
+    ops.Einsum: (_factors, _einsum),
     ops.Sort: (_sorted_axis,),
 }

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from ..ir import ops
 from ..ir.elementwise import FUNCTIONS
 from ..ir.graph import Cond, EinsumGraph, Fixpoint, Scan, reachable
+from ..ir.validate import require_valid
 from ..passes.fold import Evaluate
 from ..passes.pipeline import CompilationConfig, OptimizationLevel, Optimized, optimize, passes_of
 from .choose import FusionCostModel, FusionOptimizer, FusionStrategy
@@ -75,6 +76,7 @@ class GraphOptimizer:
 
     def optimize(self, graph: EinsumGraph) -> Optimized:
         """Run the passes of the level; the result holds the new graph and prints what each pass did."""
+        require_valid(graph)
         return optimize(graph, passes_of(self.level, self.evaluate))
 
     def analyze(

@@ -174,7 +174,7 @@ class PlacementOptimizer:
         memory_limit: int | Mapping[Any, int] | None = None,
         present: Sequence[Place] | None = None,
     ) -> None:
-        given = list(devices)
+        given = list(devices) if isinstance(devices, Sequence) else []
         if not given or not all(hasattr(d, "kind") and hasattr(d, "index") for d in given):
             raise InputError(
                 f"devices must be a list of at least one device, got {devices!r}",
@@ -201,6 +201,10 @@ class PlacementOptimizer:
                 code="E301",
                 suggestions=[f"the devices: {', '.join(map(_name, given))}"],
             )
+        for limit in memory_limit.values() if isinstance(memory_limit, Mapping) else (memory_limit,):
+            if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 0):
+                raise InputError(f"memory_limit is a number of bytes, got {limit!r}", code="E301",
+                                 suggestions=["write 64 << 20 for 64 MiB"])  # fmt: skip
         limits = memory_limit if isinstance(memory_limit, Mapping) else dict.fromkeys(given, memory_limit)
         self._limits = [limits.get(d) for d in given]
         self._present = frozenset({"cpu:0"} if present is None else map(_name, present))

@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..errors import InputError
 from ..ir import ops
 from ..ir.graph import EinsumGraph, Node, reachable
 from ..ir.infer import infer_graph
@@ -41,9 +40,6 @@ class Reading(NamedTuple):
 
 def read(graph: EinsumGraph, inputs: Mapping[str, Any] | None, sizes: Mapping[str, int] | None) -> Reading:
     """Read what the search for groups needs from a graph; ranks that are not declared come from the inputs."""
-    if not isinstance(graph, EinsumGraph):
-        raise InputError(f"an EinsumGraph is expected, got {type(graph).__name__}", code="E301",
-                         suggestions=["build one: b.build(y=y)"])  # fmt: skip
     size = weigh(graph, inputs, sizes).size
     unranked = {
         name: value if isinstance(value, TensorType) else _type(np.asarray(value))

@@ -13,6 +13,7 @@ from ..ir import ops, spec
 from ..ir.graph import EinsumGraph, bodies
 from ..ir.sizes import evaluate, names
 from ..ir.types import TensorShape, TensorType, dtype_name
+from ..ir.validate import require_valid
 from ..passes.specialize import specialize
 from .contract import Contraction, contraction
 from .cost import allocates, flops, nbytes, rounds
@@ -33,6 +34,7 @@ class Weights(NamedTuple):
 
 def weigh(graph: EinsumGraph, inputs: Mapping[str, Any] | None, sizes: Mapping[str, int] | None) -> Weights:
     """Return the costs of a graph's nodes for given inputs and sizes, or for stand-ins where they are unknown."""
+    require_valid(graph)
     if not inputs and not sizes and _settled(graph):
         return _weights(graph, ())
     types, known, assumed = known_types(graph, inputs or {}, sizes or {})

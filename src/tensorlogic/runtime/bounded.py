@@ -17,14 +17,12 @@ from ..passes.pipeline import optimize
 from ..passes.specialize import specialize
 from ..passes.split import Join, label, parts
 from ..plan.build import ExecutionPlan
-from ..plan.fit import Piece, Plans, Slicing, fit, fitted, kept
+from ..plan.fit import Piece, Plans, Slicing, fitted, kept
 from ..store import Store
 from .loop import Program, bind, run, watched
 
 if TYPE_CHECKING:
     from .executor import Executor, Outputs
-
-__all__ = ["Slicing", "fit", "plan_within", "run_piece", "run_within"]
 
 
 def run_within(

@@ -146,9 +146,6 @@ def compile_for(
     if not isinstance(config, CompilationConfig):
         raise InputError(f"a CompilationConfig is expected, got {config!r}", code="E301",
                          suggestions=["write CompilationConfig(optimization_level=OptimizationLevel.AGGRESSIVE)"])  # fmt: skip
-    if not isinstance(graph, EinsumGraph):
-        raise InputError(f"an EinsumGraph is expected, got {type(graph).__name__}", code="E301",
-                         suggestions=["build one: b.build(y=y)"])  # fmt: skip
     own = executor.with_config(config)
     start = perf_counter()
     with span("compile", executor.context.hooks):
@@ -178,7 +175,11 @@ def _open(graph: EinsumGraph, node: int) -> bool:
 
 
 def execute_compiled(
-    executor: Executor, compiled: CompiledGraph, inputs: Inputs | None, sizes: Mapping[str, int] | None
+    executor: Executor,
+    compiled: CompiledGraph,
+    inputs: Inputs | None,
+    sizes: Mapping[str, int] | None,
+    out: Inputs | None = None,
 ) -> Outputs:
     """Run a compiled graph for an executor, which must have the backend it was compiled for."""
     if not isinstance(compiled, CompiledGraph):
@@ -190,7 +191,7 @@ def execute_compiled(
             code="E405",
             suggestions=["compile it with this executor: executor.compile_graph(graph)"],
         )
-    return compiled(inputs, sizes=sizes)
+    return compiled(inputs, sizes=sizes, out=out)
 
 
 class CompilationKey(NamedTuple):

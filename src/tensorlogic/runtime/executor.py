@@ -114,8 +114,9 @@ class Executor:
         self.context = context or ExecutionContext()
         self.memory_limit = memory_limit
         self.wrap = tuple(wrap)
-        if not isinstance(threads, int) or threads < 1:
-            raise InputError(f"threads must be a whole number of at least 1, got {threads!r}", code="E301")
+        for name, value, least in (("threads", threads, 1), ("plans", plans, 0), ("memory_limit", memory_limit, 0)):
+            if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < least):
+                raise InputError(f"{name} must be a whole number of at least {least}, got {value!r}", code="E301")
         self.threads = threads  # that independent steps may run on, where this is measured to be faster
         self._able = self.backend.capabilities()
         if optimization_level is None:  # a backend that wants no passes runs graphs as they are written
@@ -149,7 +150,11 @@ class Executor:
         if budget is not None:
             from .bounded import run_within
 
-            return run_within(self, graph, {} if inputs is None else inputs, budget, sizes=sizes, known=self._pieces)
+            whole = run_within(self, graph, {} if inputs is None else inputs, budget, sizes=sizes, known=self._pieces)
+            if out is None:
+                return whole
+            types = [(name, _type(value)) for name, value in whole.items()]
+            return Outputs(tuple(whole.keys()), _given_back(list(whole), _targets(types, out)))
         context = self.context
         try:
             hooks = (*context.hooks, *self._profiles[1], *watchers())
@@ -158,13 +163,14 @@ class Executor:
             if values is not None and ready is not None:
                 next(self._quick)
                 program = ready.program
+                targets = None if out is None else _targets(program.types, out)
                 if hooks:
                     context.notify(_EXECUTION)
                     with self.backend.guard():
                         made = watched(program, values, hooks)
                 else:
                     context.phase = _EXECUTION
-                    made = run(program, values, None if out is None else self._targets(program, out))
+                    made = run(program, values, targets)
                 if len(made) == 1 and program.owned[0] and type(made[0]) is np.ndarray:
                     done: Sequence[Any] = made
                 else:
@@ -177,19 +183,16 @@ class Executor:
                 program = self._program(graph, names, values, _checked_sizes(graph, sizes))
                 if sizes is None and program.context is not None:
                     self._remember(graph, names, values, program)
+                targets = None if out is None else _targets(program.types, out)
                 context.notify(_EXECUTION)
                 with self.backend.guard():
-                    made = (
-                        watched(program, values, hooks)
-                        if hooks
-                        else run(program, values, None if out is None else self._targets(program, out))
-                    )
+                    made = watched(program, values, hooks) if hooks else run(program, values, targets)
                 done = [
                     _as_planned(self.backend.finish(value, slot in program.plan.shared), name, t)
                     for value, (name, slot, t) in zip(made, program.plan.outputs, strict=True)
                 ]
-            if out is not None:
-                done = _given_back(program, list(done), out)
+            if targets is not None:
+                done = _given_back(list(done), targets)
         except BaseException:
             context.notify(ExecutionPhase.ERROR)
             raise
@@ -198,18 +201,6 @@ class Executor:
         else:
             context.phase = _COMPLETE
         return Outputs(program.names, done)
-
-    def _targets(self, program: Program, out: Inputs) -> list[Any]:
-        """Return the arrays that outputs may be written into at once; what is odd about the others is dealt with later."""
-        if not isinstance(out, Mapping):
-            raise InputError(f"out= must be a mapping of names to arrays, got {type(out).__name__}", code="E301",
-                             suggestions=['write out={"y": array}'])  # fmt: skip
-        for name in out:
-            if name not in program.names:
-                raise InputError(
-                    f"the graph has no output {name!r}", code="E305", suggestions=nearest(str(name), program.names)
-                )
-        return [_writable(out.get(name), name, t) for name, _, t in program.plan.outputs]
 
     def plan(
         self, graph: EinsumGraph, inputs: Inputs | None = None, *, sizes: Mapping[str, int] | None = None
@@ -258,15 +249,20 @@ class Executor:
         """Optimize a graph once, to run it many times; with ``sizes`` (or none to give) it is planned at once."""
         from .compile import compile_for
 
-        return compile_for(self, graph, config or CompilationConfig(), sizes)
+        return compile_for(self, graph, config or self.config, sizes)
 
     def execute_compiled(
-        self, compiled: CompiledGraph, inputs: Inputs | None = None, *, sizes: Mapping[str, int] | None = None
+        self,
+        compiled: CompiledGraph,
+        inputs: Inputs | None = None,
+        *,
+        sizes: Mapping[str, int] | None = None,
+        out: Inputs | None = None,
     ) -> Outputs:
         """Run a compiled graph; it may have been compiled by another executor of the same backend."""
         from .compile import execute_compiled
 
-        return execute_compiled(self, compiled, inputs, sizes)
+        return execute_compiled(self, compiled, inputs, sizes, out)
 
     def cache_stats(self) -> StoreStats:
         """Return how often a plan was found ready."""
@@ -371,8 +367,16 @@ class Executor:
 
     def ready_plans(self) -> list[ExecutionPlan]:
         """Return the plans that are ready to run."""
-        found = (self._programs.get(key) for key in self._programs)
-        return [program.plan for program in found if program is not None]
+        return [program.plan for program in self._programs.values()]
+
+    def explain(self) -> str:
+        """Say of each plan that is ready how it runs, and why."""
+        lines = [
+            f"{program.plan.graph!r}, {len(program.plan.steps):,} steps: "
+            + ("one step after another" if program.team is None else program.team.explain())
+            for program in self._programs.values()
+        ]
+        return "\n".join(lines) or "no plan is ready yet"
 
     def _keep(self, graph: EinsumGraph, plan: ExecutionPlan) -> None:
         if not self._able.supports("shapes_only"):
@@ -385,11 +389,9 @@ class Executor:
     def _bound(self, plan: ExecutionPlan) -> Program:
         program = bind(plan, self.backend, self.wrap)
         if self.threads > 1 and self._in_place:
-            from ..backends.threads import on_one_thread
             from .parallel import ParallelProgram
 
-            apart = bind(lay_out(plan.graph), self.backend)
-            program.team = ParallelProgram(program, apart, self.threads, on_one_thread).run
+            program.team = ParallelProgram(program, bind(lay_out(plan.graph), self.backend), self.threads)
         return program
 
     def _evaluate(self, graph: EinsumGraph) -> Sequence[Any]:
@@ -434,10 +436,26 @@ def _writable(array: Any, name: str, t: TensorType) -> Any:
     return array
 
 
-def _given_back(program: Program, done: list[Any], out: Inputs) -> list[Any]:
+def _targets(outputs: Sequence[tuple[str, TensorType]], out: Any) -> list[Any]:
+    """Return the arrays that outputs are to be written into, None where there is none."""
+    if not isinstance(out, Mapping):
+        raise InputError(f"out= must be a mapping of names to arrays, got {type(out).__name__}", code="E301",
+                         suggestions=['write out={"y": array}'])  # fmt: skip
+    names = [name for name, _ in outputs]
+    for name in out:
+        if name not in names:
+            raise InputError(f"the graph has no output {name!r}", code="E305", suggestions=nearest(str(name), names))
+    arrays = [_writable(out.get(name), name, t) for name, t in outputs]
+    given = [(name, array) for name, array in zip(names, arrays, strict=True) if array is not None]
+    for (one, a), (other, b) in itertools.combinations(given, 2):
+        if np.shares_memory(a, b):
+            raise InputError(f"out[{one!r}] and out[{other!r}] stand in the same memory", code="E308")
+    return arrays
+
+
+def _given_back(done: list[Any], targets: Sequence[Any]) -> list[Any]:
     """Put every output that has an array of the caller's there, where it does not stand there already."""
-    for n, (name, _, t) in enumerate(program.plan.outputs):
-        array = _writable(out.get(name), name, t)
+    for n, array in enumerate(targets):
         if array is not None and array is not done[n]:
             np.copyto(array, done[n])
             done[n] = array

@@ -13,7 +13,7 @@ from contextvars import Context
 from functools import partial
 from sys import getrefcount
 from time import perf_counter_ns
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from ..backends.base import Backend, InPlaceBackend, Kernel
 from ..diagnostics import NodeExecutionDiagnostic
@@ -42,12 +42,22 @@ class _Bound(NamedTuple):
     frees: tuple[int, ...]
 
 
+class Team(Protocol):
+    """What runs a program on several threads."""
+
+    def run(self, inputs: Sequence[Any]) -> tuple[Any, ...]:
+        """Run it."""
+
+    def explain(self) -> str:
+        """Say how it runs, and why."""
+
+
 class Program:
     """A plan bound to a backend: the steps one by one, and the same as one function where the plan is short."""
 
     __slots__ = (
         "_timed", "bound", "context", "fresh", "function", "idle", "names", "outputs", "owned", "plan", "small", "team",
-        "template", "work",
+        "template", "types", "work",
     )  # fmt: skip
 
     def __init__(
@@ -62,7 +72,8 @@ class Program:
         self.idle: list[Workspace] = []  # of runs that are over
         self.fresh = [w for w in work if w.buffer < 0]
         self.small = sum(plan.buffers) + sum(nbytes(plan.outputs[-1 - w.buffer][2]) for w in self.fresh) <= KEPT_BYTES
-        self.team: Callable[[Sequence[Any]], tuple[Any, ...]] | None = None  # what runs it instead, on several threads
+        self.types = [(name, t) for name, _, t in plan.outputs]
+        self.team: Team | None = None  # what runs it instead, on several threads
 
     def _straight(self, *, timed: bool = False) -> straight.Function:
         lines = [straight.Line(e.kernel, _reads(e), e.step.writes, e.frees, e.work) for e in self.bound]
@@ -240,7 +251,7 @@ def _wrapped(step: Step, kernel: Kernel, wrap: Sequence[Wrapper]) -> Kernel:
 def run(program: Program, inputs: Sequence[Any], out: Sequence[Any] | None = None) -> tuple[Any, ...]:
     """Run a program on the values of its inputs and return its outputs; ``out`` holds arrays to write them into, or None."""
     if program.team is not None:
-        return program.team(inputs)
+        return program.team.run(inputs)
     return run_alone(program, inputs, out)
 
 

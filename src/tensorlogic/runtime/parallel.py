@@ -14,6 +14,7 @@ from statistics import median
 from time import perf_counter
 from typing import Any
 
+from ..backends.threads import on_one_thread
 from ..plan.build import ExecutionPlan
 from ..plan.schedule import Scheduler, SchedulingStrategy
 from .loop import Program, run_alone, run_entries
@@ -46,17 +47,11 @@ class ParallelProgram:
     """
 
     def __init__(
-        self,
-        program: Program,
-        apart: Program,
-        threads: int,
-        around: Callable[..., Any],
-        clock: Callable[[], float] = perf_counter,
+        self, program: Program, apart: Program, threads: int, clock: Callable[[], float] = perf_counter
     ) -> None:
         self.program, self.apart, self.threads = program, apart, threads
         self.groups = [g for g in chains_of(apart.plan) if g]
         self.clock = clock
-        self._around = around
         self._lock = threading.Lock()
         self._taken: dict[bool, list[float]] = {False: [], True: []}  # parallel or not: seconds
         worth = any(len(group) > 1 for group in self.groups) and threads > 1
@@ -89,7 +84,7 @@ class ParallelProgram:
         return f"{which}: in order {alone:.1f} µs, on threads {together:.1f} µs"
 
     def _together(self, inputs: Sequence[Any]) -> tuple[Any, ...]:
-        return self._around(self._groups)(inputs) if self.groups else run_alone(self.apart, inputs)
+        return on_one_thread(self._groups)(inputs) if self.groups else run_alone(self.apart, inputs)
 
     def _groups(self, inputs: Sequence[Any]) -> tuple[Any, ...]:
         program = self.apart

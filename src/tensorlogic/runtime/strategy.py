@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from copy import copy
 from enum import Enum
 from statistics import median
 from time import perf_counter
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import msgspec
@@ -21,6 +21,7 @@ from ..ir import ops
 from ..ir.graph import EinsumGraph, bodies
 from ..ir.sizes import names
 from ..ir.types import TensorType
+from ..ir.validate import require_valid
 from ..passes.pipeline import OptimizationLevel
 from ..plan.build import Step
 from ..plan.estimate import input_types
@@ -99,6 +100,12 @@ class GradientStrategy(Enum):
     BUDGETED = "budgeted"  # as many as fit a budget of bytes, the rest again
 
 
+_KINDS: dict[str, type[Enum]] = {
+    "mode": ExecutionMode, "precision": PrecisionMode, "memory": MemoryStrategy, "parallelism": ParallelismStrategy,
+    "gradient": GradientStrategy, "optimization_level": OptimizationLevel,
+}  # fmt: skip
+
+
 class Trial(NamedTuple):
     """One way to run a graph, and what it took: seconds a run (None: not timed) and planned peak bytes."""
 
@@ -133,6 +140,12 @@ class ExecutionStrategy(msgspec.Struct, frozen=True):
     optimization_level: OptimizationLevel = OptimizationLevel.STANDARD
     trials: tuple[Trial, ...] = ()
     reasons: tuple[str, ...] = ("chosen by hand; nothing was measured",)
+
+    def __post_init__(self) -> None:
+        for name, kind in _KINDS.items():
+            if not isinstance(getattr(self, name), kind):
+                raise InputError(f"{name} is of {kind.__name__}, got {getattr(self, name)!r}", code="E301",
+                                 suggestions=[f"write {kind.__name__}.{each.name}" for each in kind])  # fmt: skip
 
     def executor(self, backend: str | Backend = "numpy") -> Executor:
         """Return an executor that runs graphs this way."""
@@ -183,6 +196,9 @@ class StrategyOptimizer:
         exact: bool = False,
         clock: Callable[[], float] = perf_counter,
     ) -> None:
+        if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not seconds >= 0:
+            raise InputError(f"seconds is how long each way is run, got {seconds!r}", code="E301",
+                             suggestions=["write StrategyOptimizer(seconds=0.1)"])  # fmt: skip
         self.backend, self.seconds, self.exact, self.clock = get_backend(backend), seconds, exact, clock
 
     def optimize_for_throughput(
@@ -347,9 +363,7 @@ def stand_ins(
 
     What is not given is random: numbers between 0 and 1, integers 0 and 1. A size that nothing fixes is 64.
     """
-    if not isinstance(graph, EinsumGraph):
-        raise InputError(f"an EinsumGraph is expected, got {type(graph).__name__}", code="E301",
-                         suggestions=["build one: b.build(y=y)"])  # fmt: skip
+    require_valid(graph)
     known = dict(sizes or {})
     declared = {name: graph.type_of(i).shape or () for name, i in graph.inputs.items()}
     bound = {n for name in given for d in declared.get(name, ()) for n in names(d)}
@@ -404,6 +418,7 @@ def _tuned(backend: Backend, strategy: ExecutionStrategy) -> Backend:
             changes["bind_into"] = lambda step: single(step, into(step))
     if not changes:
         return backend
-    own = copy(backend)  # the same engine, told a few things otherwise
-    vars(own).update(changes)
-    return own
+    public = {name: getattr(backend, name) for name in dir(backend) if not name.startswith("_")}
+    own: Any = SimpleNamespace(**public | changes)  # the same engine, told a few things otherwise
+    tuned: Backend = own
+    return tuned
