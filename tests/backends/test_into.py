@@ -189,3 +189,18 @@ def test_comparisons_with_what_does_not_fit(fn: str, dtype: str, value: Any) -> 
     out = tl.Executor().execute(b.build(y=b.logical_not(made)), {"x": x})["y"]
     with np.errstate(all="ignore"):
         assert out.tolist() == np.logical_not(getattr(np, fn)(x, value)).tolist()
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+@pytest.mark.parametrize("shape", [(0, 3), (3, 0), (0, 0)])
+def test_the_mean_of_nothing_is_nan_without_a_warning(dtype: str, shape: tuple[int, int]) -> None:
+    b = tl.GraphBuilder()
+    x = b.input("x", shape, dtype)
+    graph = b.build(y=b.mean(x, 0), z=b.mean(x), w=b.mean(x, 1) * 2.0)
+    given = {"x": np.zeros(shape, dtype)}
+    want = tl.Executor("reference").execute(graph, given)
+    for level in tl.OptimizationLevel:
+        got = tl.Executor(optimization_level=level).execute(graph, given)
+        for name in want.keys():  # noqa: SIM118 - iterating gives values
+            np.testing.assert_array_equal(got[name], want[name])
+            assert got[name].dtype == dtype

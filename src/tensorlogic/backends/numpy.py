@@ -183,11 +183,11 @@ def _reduce(op: ops.Reduce, args: tuple[TensorType, ...], result: TensorType) ->
     dtype = np.dtype(result.dtype or "float64")
     function = getattr(np, op.kind)
     if op.kind in ("sum", "prod", "mean"):
-        if dtype == np.float16:  # accumulate in float32, round once
-            return lambda x: np.asarray(function(x, axis=axes, keepdims=keep, dtype=np.float32)).astype(dtype)
         if op.kind == "mean" and any((args[0].shape or ())[a] == 0 for a in axes):
             shape = tuple(int(d) for d in result.shape or ())
             return lambda x: np.full(shape, np.nan, dtype)
+        if dtype == np.float16:  # accumulate in float32, round once
+            return lambda x: np.asarray(function(x, axis=axes, keepdims=keep, dtype=np.float32)).astype(dtype)
         return lambda x: function(x, axis=axes, keepdims=keep, dtype=dtype)
     return lambda x: function(x, axis=axes, keepdims=keep)
 

@@ -15,9 +15,10 @@ from ..ir.ops import Op
 from ..ir.rules import reduced_axes
 from ..ir.spec import Labels, Spec
 from ..ir.types import TensorType
+from .order import EXHAUSTIVE
 from .rewrite import Draft, Rules, rewrite
 
-OPERANDS = 4  # up to here opt_einsum searches every order, so that merging never makes it worse
+OPERANDS = EXHAUSTIVE  # up to here every contraction order is tried, so that merging never makes it worse
 FULL = frozenset(
     {"float32", "float64", "bool"}
 )  # partial results in these dtypes round, or saturate, as the whole does

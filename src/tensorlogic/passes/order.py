@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping, Sequence
+
 from ..ir import ops, spec
 from ..ir.algebra import algebra
 from ..ir.graph import EinsumGraph, Node
 from ..ir.rules import Scope, label_sizes
 from ..ir.types import TensorType
+
+EXHAUSTIVE = 6  # operands up to which every order is tried: two milliseconds
+DYNAMIC = 12  # operands up to which dynamic programming takes some milliseconds
 
 
 def order_contractions(graph: EinsumGraph) -> EinsumGraph:
@@ -30,17 +36,46 @@ def order_contractions(graph: EinsumGraph) -> EinsumGraph:
     return EinsumGraph(nodes, ((name, new[i]) for name, i in graph.outputs), graph.constants)
 
 
+def best_path(inputs: Sequence[spec.Labels], output: spec.Labels, sizes: Mapping[str, int]) -> list[tuple[int, ...]]:
+    """Return the pairs to contract, in order: the best there is for few operands, the best of two searches for more.
+
+    >>> best_path([("i", "j"), ("j", "k"), ("k",)], ("i",), {"i": 9, "j": 9, "k": 9})
+    [(1, 2), (0, 1)]
+    """
+    from opt_einsum.paths import DynamicProgramming, auto, optimal  # a quarter of a second, only where it is needed
+
+    given = [frozenset(labels) for labels in inputs], frozenset(output), dict(sizes)
+    if len(inputs) <= EXHAUSTIVE:
+        return [tuple(sorted(pair)) for pair in optimal(*given)]
+    found = [auto(*given)]
+    if len(inputs) <= DYNAMIC:
+        found.append(DynamicProgramming("flops", search_outer=True)(*given))
+    return [tuple(sorted(pair)) for pair in min(found, key=lambda path: _flops(path, *given))]
+
+
+def _flops(
+    path: Sequence[Sequence[int]], inputs: list[frozenset[str]], output: frozenset[str], sizes: Mapping[str, int]
+) -> int:
+    """Return the arithmetic of a path: an addition too where an index is summed."""
+    pending, total = list(inputs), 0
+    for pair in path:
+        chosen = [pending.pop(n) for n in sorted(pair, reverse=True)]
+        union = frozenset().union(*chosen)
+        left = union & output.union(*pending)
+        total += math.prod(sizes[x] for x in union) * (max(1, len(chosen) - 1) + (left != union))
+        pending.append(left)
+    return total
+
+
 def _split(
     nodes: list[Node], node: Node, op: ops.Einsum, args: tuple[int, ...], types: list[TensorType], whole: TensorType
 ) -> int:
-    from opt_einsum.paths import auto  # a quarter of a second that only many-operand einsums need to pay
-
     shapes = [t.shape or () for t in types]
     form = spec.expand(spec.parse(op.spec), tuple(len(s) for s in shapes))
     sizes = label_sizes(form, shapes, Scope(0, str, args, []))
     if any(sizes[x] == 0 for x in form.contracted):
         return _add(nodes, node, op, *args)  # the reduction of nothing is one value, not a product of several
-    path = auto([frozenset(labels) for labels in form.inputs], frozenset(form.output), sizes)
+    path = best_path(form.inputs, form.output, {x: int(n) for x, n in sizes.items()})
     working = "float32" if whole.dtype == "float16" else whole.dtype
     pending = [
         (
