@@ -6,6 +6,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
+
+# the same examples in every run; `pytest --hypothesis-profile=explore` looks for new ones
+settings.register_profile("fixed", derandomize=True, deadline=None)
+settings.register_profile("explore", deadline=None)
+settings.load_profile("fixed")
 
 GOLDEN = Path(__file__).parent / "golden"
 

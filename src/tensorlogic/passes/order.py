@@ -45,10 +45,8 @@ def best_path(inputs: Sequence[spec.Labels], output: spec.Labels, sizes: Mapping
     from opt_einsum.paths import DynamicProgramming, auto, optimal  # a quarter of a second, only where it is needed
 
     given = [frozenset(labels) for labels in inputs], frozenset(output), dict(sizes)
-    if len(inputs) <= EXHAUSTIVE:
-        return [tuple(sorted(pair)) for pair in optimal(*given)]
-    found = [auto(*given)]
-    if len(inputs) <= DYNAMIC:
+    found = [(optimal if len(inputs) <= EXHAUSTIVE else auto)(*given)]
+    if len(inputs) <= DYNAMIC:  # where operands share indices three ways, either may miss what the other finds
         found.append(DynamicProgramming("flops", search_outer=True)(*given))
     return [tuple(sorted(pair)) for pair in min(found, key=lambda path: _flops(path, *given))]
 
