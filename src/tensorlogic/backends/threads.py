@@ -60,8 +60,8 @@ def _set(libraries: list[Any], count: int) -> None:
 
 
 @cache
-def _pool() -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(max(1, _cores() - 1), thread_name_prefix="tensorlogic-parts")
+def _pool(workers: int) -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(workers, thread_name_prefix="tensorlogic")
 
 
 @cache
@@ -74,9 +74,13 @@ def _workers() -> int:
     return min([_cores(), 8, *(library.get_num_threads() for library in _libraries())]) if _libraries() else 1
 
 
-def _together(calls: Sequence[Callable[[], Any]]) -> None:
-    """Run calls at the same time, the first on this thread; all have ended when this returns or raises."""
-    futures = [_pool().submit(copy_context().run, call) for call in calls[1:]]
+def together(calls: Sequence[Callable[[], Any]], threads: int | None = None) -> None:
+    """Run calls at the same time, the first on this thread; all have ended when this returns or raises.
+
+    A call must not wait for others of its own, or all threads might.
+    """
+    workers = max(1, (threads or _cores()) - 1)
+    futures = [_pool(workers).submit(copy_context().run, call) for call in calls[1:]]
     try:
         calls[0]()
     finally:
@@ -98,7 +102,7 @@ def in_parts(kernel: Kernel) -> Kernel:
         if count < 2 or not (x.flags.c_contiguous and out.flags.c_contiguous):
             return kernel(x, out=out)
         source, target = x.reshape(-1), out.reshape(-1)
-        _together([partial(kernel, source[p], out=target[p]) for p in _ranges(source.size, count)])
+        together([partial(kernel, source[p], out=target[p]) for p in _ranges(source.size, count)])
         return out
 
     return run
@@ -114,7 +118,7 @@ def in_rows(bind: Callable[[Contraction], Kernel], form: Contraction) -> Kernel:
     kernels = [bind(form._replace(sizes={**form.sizes, label: r.stop - r.start})) for r in ranges]
 
     def run(a: Any, b: Any, out: Any) -> Any:
-        _together([partial(kernel, a[r], b, out=out[r]) for kernel, r in zip(kernels, ranges, strict=True)])
+        together([partial(kernel, a[r], b, out=out[r]) for kernel, r in zip(kernels, ranges, strict=True)])
         return out
 
     return on_one_thread(run)

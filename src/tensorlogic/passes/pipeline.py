@@ -126,6 +126,12 @@ class PassReport(NamedTuple):
         return self.nodes_before - self.nodes_after
 
 
+def pass_table(reports: Sequence[PassReport]) -> str:
+    """Return what passes did as a table."""
+    rows = [[r.name, f"{r.seconds * 1e3:.2f}", str(r.nodes_before), str(r.nodes_after)] for r in reports]
+    return table(["pass", "ms", "nodes before", "after"], rows, right={1, 2, 3})
+
+
 class Optimized(NamedTuple):
     """A graph after its passes, and what each of them did. It prints as a table."""
 
@@ -133,8 +139,7 @@ class Optimized(NamedTuple):
     reports: tuple[PassReport, ...]
 
     def __str__(self) -> str:
-        rows = [[r.name, f"{r.seconds * 1e3:.2f}", str(r.nodes_before), str(r.nodes_after)] for r in self.reports]
-        return table(["pass", "ms", "nodes before", "after"], rows, right={1, 2, 3})
+        return pass_table(self.reports)
 
 
 def optimize(graph: EinsumGraph, passes: Sequence[Pass], hooks: Sequence[Hook] = ()) -> Optimized:

@@ -113,23 +113,6 @@ def parts(size: int, count: int) -> list[range]:
     return [range(a, b) for a, b in pairwise(starts)]
 
 
-def carriers(graph: EinsumGraph, node: int | str, axis: int, *, operand: int | None = None) -> tuple[Role, ...] | None:
-    """Follow one index and return what every node has to do with it; None where the index cannot be cut at its begin.
-
-    The index is an axis of a node's result, or of one of its operands, which tells contracted ones. An input goes by name.
-
-    >>> from tensorlogic import GraphBuilder
-    >>> b = GraphBuilder()
-    >>> x = b.input("x", (4, 5), "float32")
-    >>> [role.stage for role in carriers(b.build(y=b.softmax(x, axis=0)), "x", 0)]
-    ['part', 'part', 'after', 'after', 'after', 'after']
-    >>> [role.axis for role in carriers(b.build(y=b.softmax(x, axis=1)), "x", 0)]
-    [0, 0, 0, 0, 0, 0]
-    """
-    found = _followed(graph, _number(graph, node), axis, operand)
-    return None if found is None else _roles(found[0])
-
-
 def split(graph: EinsumGraph, node: int | str, axis: int, *, operand: int | None = None) -> Split | None:
     """Cut a graph along an axis of a node's result, or of one of its operands; None where that cannot be done."""
     number = _number(graph, node)

@@ -175,7 +175,7 @@ def _constants(plan: ExecutionPlan) -> Iterator[tuple[str, int]]:
 
 
 def input_types(
-    graph: EinsumGraph, given: Mapping[str, Any], sizes: Mapping[str, int] | None, dtype: str
+    graph: EinsumGraph, given: Mapping[str, Any], sizes: Mapping[str, int] | None, dtype: str, what: str = "estimate"
 ) -> dict[str, TensorType]:
     """Return the type of every input: of what is given, else as declared, with ``dtype`` where none is."""
     if not isinstance(given, Mapping):
@@ -203,14 +203,14 @@ def input_types(
             continue
         declared_type = graph.type_of(node)
         if declared_type.shape is None:
-            raise InputError(f"the estimate needs input {name!r}, whose shape is not declared", code="E303",
-                             suggestions=[f"give the inputs: estimate(graph, {{{name!r}: array}})"])  # fmt: skip
+            raise InputError(f"the {what} needs input {name!r}, whose shape is not declared", code="E303",
+                             suggestions=[f"give the inputs: {what}(graph, {{{name!r}: array}})"])  # fmt: skip
         shape = TensorShape(evaluate(d, known) for d in declared_type.shape)
         missing = sorted({n for d in shape for n in names(d)})
         if missing:
             wanted = ", ".join(f"{n!r}: 64" for n in missing)
-            raise InputError(f"the estimate needs the size {missing[0]!r} of input {name!r}", code="E304",
-                             suggestions=[f"give sizes={{{wanted}}}, or the inputs"])  # fmt: skip
+            raise InputError(f"the {what} needs the size {missing[0]!r} of input {name!r}", code="E304",
+                             suggestions=[f"give sizes={{{wanted}}} (--size {missing[0]}=64 on the command line), or the inputs"])  # fmt: skip
         types[name] = TensorType(shape, declared_type.dtype or dtype)
     return types
 

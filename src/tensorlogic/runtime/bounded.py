@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..events import ExecutionPhase, span, watchers
+from ..events import ExecutionPhase, span
 from ..ir import ops
 from ..ir.graph import EinsumGraph
 from ..ir.types import TensorShape, TensorType, dtype_name
@@ -49,7 +49,7 @@ def run_within(
 
     context = executor.context
     try:
-        names, values = executor._arrays(graph, inputs)
+        names, values = executor.arrays(graph, inputs)
         given = dict(zip(names, values, strict=True))
         types = {n: TensorType(TensorShape(v.shape), dtype_name(v.dtype)) for n, v in given.items()}
         key = (graph, tuple(types.values()), tuple(sorted((sizes or {}).items())), budget)
@@ -176,12 +176,7 @@ _COMBINE: dict[str, np.ufunc] = {
 
 
 def _called(executor: Executor, program: Program, given: Mapping[str, Any]) -> dict[str, Any]:
-    from .executor import _as_planned
-
     values = [given[name] for name, _, _ in program.plan.inputs]
-    hooks = (*executor.context.hooks, *executor._profiles[1], *watchers())
+    hooks = executor.hooks()
     made = watched(program, values, hooks) if hooks else run(program, values)
-    finish = executor.backend.finish
-    plan = program.plan
-    pairs = zip(made, plan.outputs, strict=True)
-    return {name: _as_planned(finish(value, slot in plan.shared), name, t) for value, (name, slot, t) in pairs}
+    return dict(zip(program.names, executor.finished(program.plan, made), strict=True))

@@ -20,10 +20,9 @@ from ..events import span
 from ..ir import ops
 from ..ir.graph import EinsumGraph
 from ..ir.validate import require_valid
-from ..passes.pipeline import CompilationConfig, PassReport, optimize
+from ..passes.pipeline import CompilationConfig, PassReport, optimize, pass_table
 from ..plan.build import ExecutionPlan
 from ..store import EvictionPolicy, Store, StoreStats
-from ..tables import table
 from .executor import Executor, Inputs, Outputs
 
 FORMAT, VERSION = "tensorlogic-compiled", 1
@@ -56,9 +55,8 @@ class CompilationStats(NamedTuple):
         return 100 * (before - self.nodes_after_optimization) / before if before else 0.0
 
     def __str__(self) -> str:
-        rows = [[p.name, f"{p.seconds * 1e3:.2f}", str(p.nodes_before), str(p.nodes_after)] for p in self.passes]
         whole = f"{self.nodes_before_optimization} nodes became {self.nodes_after_optimization}"
-        lines = [table(["pass", "ms", "nodes before", "after"], rows, right={1, 2, 3})] if rows else []
+        lines = [pass_table(self.passes)] if self.passes else []
         return "\n".join([*lines, f"{whole} ({self.reduction_percentage:.0f}% fewer) in {self.seconds * 1e3:.1f} ms"])
 
 

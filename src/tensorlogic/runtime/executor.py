@@ -15,9 +15,7 @@ from ..backends.base import Backend, BackendCapabilities, check_dtypes, get_back
 from ..diagnostics import MemoryDiagnostic
 from ..errors import BackendError, InputError, OutOfMemoryError, TensorLogicError, nearest
 from ..events import ExecutionPhase, Hook, span, watchers
-from ..ir import ops
 from ..ir.graph import EinsumGraph
-from ..ir.sizes import evaluate
 from ..ir.types import DTYPES, TensorShape, TensorType, dtype_name
 from ..ir.validate import require_valid
 from ..passes.pipeline import CompilationConfig, OptimizationLevel, Pass, passes_of
@@ -157,7 +155,7 @@ class Executor:
             return Outputs(tuple(whole.keys()), _given_back(list(whole), _targets(types, out)))
         context = self.context
         try:
-            hooks = (*context.hooks, *self._profiles[1], *watchers())
+            hooks = self.hooks()
             ready = None if sizes is not None else self._ready.get(id(graph))
             values = None if ready is None else _same_again(ready, graph, inputs)
             if values is not None and ready is not None:
@@ -179,7 +177,7 @@ class Executor:
                         for v, own in zip(made, program.owned, strict=True)
                     ]
             else:
-                names, values = self._arrays(graph, {} if inputs is None else inputs)
+                names, values = self.arrays(graph, {} if inputs is None else inputs)
                 program = self._program(graph, names, values, _checked_sizes(graph, sizes))
                 if sizes is None and program.context is not None:
                     self._remember(graph, names, values, program)
@@ -187,10 +185,7 @@ class Executor:
                 context.notify(_EXECUTION)
                 with self.backend.guard():
                     made = watched(program, values, hooks) if hooks else run(program, values, targets)
-                done = [
-                    _as_planned(self.backend.finish(value, slot in program.plan.shared), name, t)
-                    for value, (name, slot, t) in zip(made, program.plan.outputs, strict=True)
-                ]
+                done = self.finished(program.plan, made)
             if targets is not None:
                 done = _given_back(list(done), targets)
         except BaseException:
@@ -206,41 +201,14 @@ class Executor:
         self, graph: EinsumGraph, inputs: Inputs | None = None, *, sizes: Mapping[str, int] | None = None
     ) -> ExecutionPlan:
         """Return the plan for given inputs; without them, for the declared types, ``sizes`` and float32 by default."""
+        from ..plan.estimate import input_types
+
         given = {} if inputs is None else inputs
         _check_call(graph, given)
-        types: dict[str, TensorType] = {}
         _check_names(graph, given, required=False)
         sizes = _checked_sizes(graph, sizes)
-        known = dict(sizes or {})
-        for name, value in given.items():
-            declared = graph.type_of(graph.inputs[name]).shape
-            if declared is not None and len(declared) == len(np.shape(value)):
-                for d, actual in zip(declared, np.shape(value), strict=True):
-                    if isinstance(d, str):
-                        known.setdefault(d, actual)
-        for name, node in graph.inputs.items():
-            op = graph.nodes[node].op
-            assert isinstance(op, ops.Input)
-            if name in given:
-                types[name] = _type(self.backend.asarray(given[name], op.dtype))
-            elif op.shape is not None:
-                shape = TensorShape(evaluate(d, known) for d in op.shape)
-                if not shape.is_static:
-                    unknown = next(d for d in shape if isinstance(d, str))
-                    raise InputError(
-                        f"the plan needs the size {unknown!r} of input {name!r}",
-                        code="E304",
-                        suggestions=[
-                            f"give sizes={{{unknown!r}: 64}} (--size {unknown}=64 on the command line), or the inputs"
-                        ],
-                    )
-                types[name] = TensorType(shape, op.dtype or "float32")
-            else:
-                raise InputError(
-                    f"the plan needs input {name!r}, whose shape is not declared",
-                    code="E303",
-                    suggestions=[f"give the inputs: plan(graph, {{{name!r}: array}})"],
-                )
+        found = {n: _type(self._given(n, v, graph.type_of(graph.inputs[n]).dtype)) for n, v in given.items()}
+        types = input_types(graph, found, sizes, "float32", "plan")
         return self._planned(graph, types, sizes)
 
     def compile_graph(
@@ -295,7 +263,20 @@ class Executor:
         signature = tuple((n, type(v), v.shape, v.dtype) for n, v in zip(names, values, strict=True))
         self._ready[id(graph)] = _Ready(graph, signature, program)
 
-    def _arrays(self, graph: EinsumGraph, inputs: Inputs) -> tuple[list[str], list[Any]]:
+    def hooks(self) -> tuple[Hook, ...]:
+        """Return those who watch the runs of this executor now."""
+        return (*self.context.hooks, *self._profiles[1], *watchers())
+
+    def finished(self, plan: ExecutionPlan, made: Sequence[Any]) -> list[Any]:
+        """Return what a run of a plan made as arrays of the caller's own, each checked against the plan."""
+        finish = self.backend.finish
+        return [
+            _as_planned(finish(value, slot in plan.shared), name, t)
+            for value, (name, slot, t) in zip(made, plan.outputs, strict=True)
+        ]
+
+    def arrays(self, graph: EinsumGraph, inputs: Inputs) -> tuple[list[str], list[Any]]:
+        """Return the names of a graph's inputs and what is given for them as arrays of the backend."""
         _check_call(graph, inputs)
         if inputs.keys() != graph.inputs.keys():
             _check_names(graph, inputs, required=True)

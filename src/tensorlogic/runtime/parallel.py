@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextvars import copy_context
-from functools import cache
+from functools import partial
 from statistics import median
 from time import perf_counter
 from typing import Any
 
-from ..backends.threads import on_one_thread
+from ..backends.threads import on_one_thread, together
 from ..plan.build import ExecutionPlan
 from ..plan.schedule import Scheduler, SchedulingStrategy
 from .loop import Program, run_alone, run_entries
@@ -33,11 +32,6 @@ def chains_of(plan: ExecutionPlan) -> list[Chains]:
         tuple(tuple(place[i] for i in chain if i in place) for chain in group) for group in schedule.chains
     ]  # fmt: skip
     return [tuple(chain for chain in group if chain) for group in groups]
-
-
-@cache
-def _pool(threads: int) -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(threads, thread_name_prefix="tensorlogic")
 
 
 class ParallelProgram:
@@ -93,16 +87,7 @@ class ParallelProgram:
             slots[slot] = value
         own = copy_context() if program.context is None else program.context.copy()
         for group in self.groups:
-            first, *others = group
-            futures: list[Future[None]] = [
-                _pool(self.threads).submit(own.copy().run, run_entries, program, slots, chain) for chain in others
-            ]
-            try:
-                own.run(run_entries, program, slots, first)
-            finally:
-                wait(futures)  # nothing goes on in the background after an error
-            for future in futures:
-                future.result()
+            together([partial(own.copy().run, run_entries, program, slots, chain) for chain in group], self.threads)
             for chain in group:
                 for n in chain:
                     for slot in program.bound[n].frees:
