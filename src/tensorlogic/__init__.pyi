@@ -2,6 +2,7 @@
 from .backends.base import Backend as Backend
 from .backends.base import BackendCapabilities as BackendCapabilities
 from .backends.base import Device as Device
+from .backends.bits import BitTensor as BitTensor
 from .diagnostics import Diagnostic as Diagnostic
 from .diagnostics import DiagnosticCollector as DiagnosticCollector
 from .diagnostics import MemoryDiagnostic as MemoryDiagnostic
@@ -117,6 +118,11 @@ from .runtime.context import LoggingHook as LoggingHook
 from .runtime.executor import DummyExecutor as DummyExecutor
 from .runtime.executor import Executor as Executor
 from .runtime.executor import Outputs as Outputs
+from .runtime.jit import HotPathDetector as HotPathDetector
+from .runtime.jit import JitCache as JitCache
+from .runtime.jit import JitCompiler as JitCompiler
+from .runtime.jit import JitConfig as JitConfig
+from .runtime.jit import JitStats as JitStats
 from .runtime.pool import MemoryPool as MemoryPool
 from .runtime.protocols import TlAsyncBatchExecutor as TlAsyncBatchExecutor
 from .runtime.protocols import TlAsyncExecutor as TlAsyncExecutor
@@ -132,6 +138,7 @@ from .runtime.protocols import TlJitExecutor as TlJitExecutor
 from .runtime.protocols import TlProfiledExecutor as TlProfiledExecutor
 from .runtime.protocols import TlRecoverableExecutor as TlRecoverableExecutor
 from .runtime.protocols import TlStreamingExecutor as TlStreamingExecutor
+from .runtime.race import AdaptiveOptimizer as AdaptiveOptimizer
 from .runtime.slices import SliceSpec as SliceSpec
 from .runtime.strategy import ExecutionMode as ExecutionMode
 from .runtime.strategy import ExecutionStrategy as ExecutionStrategy

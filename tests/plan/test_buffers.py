@@ -63,18 +63,19 @@ def check_buffers(plan: ExecutionPlan) -> None:
     out = {root.get(slot, slot) for _, slot, _ in plan.outputs}
     inside: dict[int, int] = {}  # buffer: the slot in it
     for n, step in enumerate(plan.steps):
-        if step.buffer is None or step.buffer < 0:  # below 0: the array of an output itself
+        buffer = step.into[0] if step.into else None
+        if buffer is None or buffer < 0:  # below 0: the array of an output itself
             continue
         (own,) = step.writes
         assert own not in out, "an output stands in a buffer"
-        assert plan.buffers[step.buffer] >= step.nbytes
-        before = inside.get(step.buffer)
+        assert plan.buffers[buffer] >= step.nbytes
+        before = inside.get(buffer)
         if before is not None and last[before] >= n:  # still read by this very step: only over an operand of its type
             assert last[before] == n
             assert isinstance(step.op, ops.Elementwise)
             assert before in step.reads
             assert step.arg_types[step.reads.index(before)] == step.types[0]
-        inside[step.buffer] = own
+        inside[buffer] = own
     for step in plan.steps:
         for body in step.bodies:
             check_buffers(body)

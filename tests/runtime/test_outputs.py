@@ -31,7 +31,7 @@ def some(seed: int = 0) -> Any:
 def test_a_chain_is_computed_in_the_array_of_its_output() -> None:
     plan = tl.Executor().plan(chain())
     assert plan.buffers == ()
-    assert {step.buffer for step in plan.steps} == {-1}
+    assert {step.into for step in plan.steps} == {(-1,)}
     assert plan.peak_bytes == N * N * 8
 
 

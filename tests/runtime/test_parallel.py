@@ -11,8 +11,10 @@ import pytest
 
 import tensorlogic as tl
 from tensorlogic.backends.threads import _libraries, on_one_thread
+from tensorlogic.runtime import forms
 from tensorlogic.runtime.loop import bind
-from tensorlogic.runtime.parallel import TRIALS, ParallelProgram, chains_of
+from tensorlogic.runtime.parallel import chains_of
+from tensorlogic.runtime.race import TRIALS, Form, Race
 
 N = 300
 
@@ -27,11 +29,12 @@ def wide(branches: int = 4) -> tl.EinsumGraph:
     return b.build(y=total, first=parts[0])
 
 
-def race(graph: tl.EinsumGraph, clock: Callable[[], float]) -> ParallelProgram:
+def race(graph: tl.EinsumGraph, clock: Callable[[], float]) -> Race:
     executor = tl.Executor()
-    plan = executor.plan(graph)
-    apart = bind(plan._replace(steps=tuple(s._replace(buffer=None) for s in plan.steps), buffers=()), executor.backend)
-    return ParallelProgram(bind(plan, executor.backend), apart, 2, clock)
+    program = bind(executor.plan(graph), executor.backend)
+    made = forms.race(program, executor.backend, 2)
+    made._clock = clock
+    return made
 
 
 def test_answers_are_the_same_while_they_race_and_after() -> None:
@@ -47,30 +50,39 @@ def test_answers_are_the_same_while_they_race_and_after() -> None:
 
 @pytest.mark.parametrize("faster", [True, False])
 def test_the_faster_form_stays(faster: bool) -> None:
-    ticks = iter(range(10**6))
-    times = {"now": 0.0}
+    now = 0.0
+    running = ""
 
-    def clock() -> float:  # alone and together take turns; each run reads the clock twice
-        n = next(ticks)
-        if n % 2:
-            together = (n // 2) % 2 == 1
-            times["now"] += 1.0 if together == faster else 2.0
-        return times["now"]
+    def clock() -> float:
+        return now
 
     program = race(wide(), clock)
-    x = np.random.default_rng(0).normal(size=(N, N))
     assert "not decided" in program.explain()
+    x = np.random.default_rng(0).normal(size=(N, N))
+    for name, form in program.forms.items():
+
+        def slowed(inputs: Any, out: Any, form: Form = form, name: str = name) -> Any:
+            nonlocal now, running
+            running = name
+            now += 1.0 if name.startswith("chains") == faster else 2.0
+            return form.run(inputs, out)
+
+        program.forms[name] = form._replace(run=slowed)
     for _ in range(2 * TRIALS + 2):
         program.run([x])
-    assert program.parallel is faster
-    assert program.explain().startswith("chains on 2 threads" if faster else "one step after another")
+    assert program.winner is not None
+    want = "chains on 2 threads" if faster else "one step after another"
+    assert program.winner.name == want
+    assert program.explain().startswith(want)
+    program.run([x])
+    assert running == want
 
 
 def test_a_chain_has_nothing_to_run_at_once() -> None:
     b = tl.GraphBuilder()
     graph = b.build(y=b.exp(b.sin(b.input("x", (N, N), "float64"))))
     program = race(graph, lambda: 0.0)
-    assert program.parallel is False
+    assert program.winner is not None
     assert "no two chains" in program.explain()
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from contextvars import Context
 from typing import Any
@@ -11,12 +11,13 @@ import numpy as np
 
 from ..errors import BackendError, DTypeError
 from ..ir import ops
-from ..ir.graph import OPS, Cond, Fixpoint, Scan
+from ..ir.graph import OPS, Cond, EinsumGraph, Fixpoint, Scan
 from ..ir.ops import Op
 from ..ir.rules import normal_axis, reduced_axes
 from ..ir.types import DTYPES, TensorType
 from ..passes.order import order_contractions
-from ..plan.build import Step
+from ..plan.build import ExecutionPlan, Step, describe
+from ..plan.fused import Fusable
 from .base import BackendCapabilities, Device, Kernel, RunBody
 from .contract import COMBINE, bind_contract_vjp, bind_contraction
 from .control import bind_control
@@ -40,7 +41,7 @@ class NumpyBackend:
     def capabilities(self) -> BackendCapabilities:
         """Say what NumPy can do: every operation, on the processor, in every dtype but bfloat16."""
         dtypes = tuple(d for d in DTYPES if d != "bfloat16")
-        return BackendCapabilities(self.name, (Device.CPU(0),), dtypes, (*OPS, "in_place"), np.__version__)
+        return BackendCapabilities(self.name, (Device.CPU(0),), dtypes, (*OPS, "in_place", "native"), np.__version__)
 
     def asarray(self, value: Any, dtype: str | None) -> Array:
         """Take arrays as they are, without a copy; lists and scalars take the declared dtype."""
@@ -61,9 +62,27 @@ class NumpyBackend:
         array = np.asarray(value)
         return array.copy() if shared or not array.flags.writeable else array
 
+    def groups(self, graph: EinsumGraph) -> Sequence[Fusable]:
+        """Return what the native tier runs as one step; nothing where numba cannot be used."""
+        from .native.support import usable
+
+        if not usable():
+            return ()
+        from .native.bind import find
+
+        return find(graph)
+
     def bind_into(self, step: Step) -> Kernel:
         """Choose the kernel of a step that writes into a buffer."""
-        return bind_into(step)
+        return self._fused(step) if step.parts else bind_into(step)
+
+    def _fused(self, step: Step) -> Kernel:
+        from .native.bind import bind_fused
+
+        def apart(part: Step) -> Kernel:
+            return self.bind(part, _no_bodies)
+
+        return bind_fused(step, apart)
 
     def scalar(self, value: Any, types: tuple[TensorType, ...]) -> Any:
         """Return a Python scalar as the array it becomes beside operands of these types."""
@@ -72,6 +91,8 @@ class NumpyBackend:
     def bind(self, step: Step, run_body: RunBody) -> Kernel:
         """Choose the kernel of one step."""
         op = step.op
+        if step.parts:
+            return self._fused(step)
         if isinstance(op, Fixpoint | Scan | Cond):
             kernel = bind_control(step, run_body)
         elif isinstance(op, ops.Elementwise):
@@ -93,6 +114,24 @@ class NumpyBackend:
                 *(a if d is None else np.asarray(a, d) for a, d in zip(args, dtypes, strict=True))
             )
         return kernel
+
+
+def kernel_sources(plan: ExecutionPlan) -> list[str]:
+    """Return the source of each fused step of a plan, its bodies' too, under what it does."""
+    from .native.rows import emit
+
+    found = []
+    for step in plan.steps:
+        made = emit(step) if step.parts else None
+        if made is not None:
+            found.append(f"# {describe(step.op)}\n{made.text}")
+        for body in step.bodies:
+            found += kernel_sources(body)
+    return found
+
+
+def _no_bodies(plan: ExecutionPlan) -> Any:
+    raise AssertionError("a fused step has no bodies")
 
 
 def as_numpy(value: Any, dtype: str | None) -> Array:

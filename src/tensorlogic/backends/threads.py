@@ -64,12 +64,25 @@ def _pool(workers: int) -> ThreadPoolExecutor:
     return ThreadPoolExecutor(workers, thread_name_prefix="tensorlogic")
 
 
+def _in_child() -> None:
+    """Begin anew after a fork: threads stay behind, and whoever held the lock with them."""
+    global _lock, _inside  # noqa: PLW0603
+    if _inside:
+        _set(_libraries(), _before)
+    _lock, _inside = Lock(), 0
+    _pool.cache_clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_in_child)
+
+
 @cache
 def _cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _workers() -> int:
+def workers() -> int:
     """Return how many threads to use: as many as BLAS may, so that one setting rules both."""
     return min([_cores(), 8, *(library.get_num_threads() for library in _libraries())]) if _libraries() else 1
 
@@ -89,7 +102,12 @@ def together(calls: Sequence[Callable[[], Any]], threads: int | None = None) -> 
         future.result()
 
 
-def _ranges(size: int, count: int) -> list[slice]:
+def ranges(size: int, count: int) -> list[slice]:
+    """Cut a size into as many ranges.
+
+    >>> ranges(5, 2)
+    [slice(0, 2, None), slice(2, 5, None)]
+    """
     edges = [size * k // count for k in range(count + 1)]
     return [slice(a, b) for a, b in pairwise(edges)]
 
@@ -98,11 +116,11 @@ def in_parts(kernel: Kernel) -> Kernel:
     """Return a kernel of one operand whose parts run on several threads where the array is contiguous."""
 
     def run(x: Any, out: Any) -> Any:
-        count = _workers()
+        count = workers()
         if count < 2 or not (x.flags.c_contiguous and out.flags.c_contiguous):
             return kernel(x, out=out)
         source, target = x.reshape(-1), out.reshape(-1)
-        together([partial(kernel, source[p], out=target[p]) for p in _ranges(source.size, count)])
+        together([partial(kernel, source[p], out=target[p]) for p in ranges(source.size, count)])
         return out
 
     return run
@@ -111,14 +129,17 @@ def in_parts(kernel: Kernel) -> Kernel:
 def in_rows(bind: Callable[[Contraction], Kernel], form: Contraction) -> Kernel:
     """Return the kernel of a product whose rows are shared among threads, each with BLAS on one."""
     whole, label = bind(form), form.form.output[0]
-    count = min(_workers(), form.sizes[label])
+    count = min(workers(), form.sizes[label])
     if count < 2:
         return whole
-    ranges = _ranges(form.sizes[label], count)
-    kernels = [bind(form._replace(sizes={**form.sizes, label: r.stop - r.start})) for r in ranges]
+    parts = ranges(form.sizes[label], count)
+    kernels = [bind(form._replace(sizes={**form.sizes, label: r.stop - r.start})) for r in parts]
+    both = label in form.form.inputs[1]  # a batch
 
     def run(a: Any, b: Any, out: Any) -> Any:
-        together([partial(kernel, a[r], b, out=out[r]) for kernel, r in zip(kernels, ranges, strict=True)])
+        together([
+            partial(kernel, a[r], b[r] if both else b, out=out[r]) for kernel, r in zip(kernels, parts, strict=True)
+        ])  # fmt: skip
         return out
 
     return on_one_thread(run)

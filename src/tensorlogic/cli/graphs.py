@@ -135,7 +135,7 @@ def explain(
                 "operation": describe(s.op), "kernel": s.kernel, "reads": [names[r] for r in s.reads],
                 "writes": [names[w] for w in s.writes], "frees": [names[f] for f in s.frees],
                 "types": [str(t) for t in s.types], "flops": s.flops, "bytes": s.nbytes, "device": s.device,
-                "buffer": s.buffer,
+                "buffers": list(s.into),
                 "location": None if s.location is None else str(s.location),
             }
             for s in plan.steps

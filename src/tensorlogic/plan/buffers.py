@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 
 from ..ir import ops
 from ..ir.elementwise import FUNCTIONS
-from .cost import elements
+from .cost import elements, nbytes
+from .fused import Fused
 
 if TYPE_CHECKING:
     from .build import Step
@@ -33,6 +34,8 @@ def writes_into(step: Step) -> bool:
             return step.op.fn not in WHOLE
         case ops.Cast():
             return True
+        case Fused():
+            return step.op.kind == "rows"
         case ops.Reduce():
             return step.op.kind in REDUCED_INTO
         case ops.Einsum():
@@ -46,8 +49,8 @@ def writes_into(step: Step) -> bool:
 
 def assign(
     steps: Sequence[Step], root: Sequence[int], pinned: AbstractSet[int], outputs: Mapping[int, int] | None = None
-) -> tuple[list[int | None], tuple[int, ...]]:
-    """Return a buffer for each step, or None, and the bytes of each buffer; -1 - k is the array of output k itself.
+) -> tuple[list[tuple[int | None, ...]], tuple[int, ...]]:
+    """Return for each step a buffer or None per result, and the bytes of each buffer; -1 - k is the array of output k itself.
 
     ``root`` names for each slot the slot whose memory it shows; slots whose root is pinned get memory of their own.
     ``outputs`` tells of slots that an output is and nothing else shows: which output.
@@ -57,22 +60,25 @@ def assign(
         for slot in (*step.reads, *step.writes):
             last[root[slot]] = n
     direct = _towards(steps, root, pinned, last, outputs or {})
-    chosen: list[int | None] = []
+    chosen: list[tuple[int | None, ...]] = []
     held: dict[int, int] = {}  # root slot: its buffer
     sizes: list[int] = []
     free: list[tuple[int, int]] = []  # size and number, sorted
     for n, step in enumerate(steps):
-        own = step.writes[0] if step.writes else -1
-        if own in direct:
-            chosen.append(-1 - direct[own])
-        elif len(step.writes) != 1 or not step.nbytes or root[own] != own or own in pinned or not writes_into(step):
-            chosen.append(None)
-        else:
-            found = _over_operand(step, n, root, last, held)
-            if found is None:
-                found = _best(free, sizes, step.nbytes)
-            held[own] = found
-            chosen.append(found)
+        able = bool(step.nbytes) and writes_into(step)
+        into: list[int | None] = []
+        for slot, t in zip(step.writes, step.types, strict=True):
+            if slot in direct:
+                into.append(-1 - direct[slot])
+            elif not able or root[slot] != slot or slot in pinned or not nbytes(t):
+                into.append(None)
+            else:
+                found = _over_operand(step, n, root, last, held)
+                if found is None:
+                    found = _best(free, sizes, nbytes(t))
+                held[slot] = found
+                into.append(found)
+        chosen.append(tuple(into) if any(b is not None for b in into) else ())
         for slot in {root[s] for s in (*step.reads, *step.writes)}:
             if last[slot] == n and slot in held:
                 number = held.pop(slot)
@@ -88,7 +94,7 @@ def _towards(
     outputs: Mapping[int, int],
 ) -> dict[int, int]:
     """Return the slots that are written into the array of an output: itself, and what it is computed from in place."""
-    maker = {step.writes[0]: n for n, step in enumerate(steps) if len(step.writes) == 1}
+    maker = {slot: n for n, step in enumerate(steps) for slot in step.writes}
     found: dict[int, int] = {}
     for slot, k in outputs.items():
         n = maker.get(slot)
@@ -134,30 +140,42 @@ def _best(free: list[tuple[int, int]], sizes: list[int], need: int) -> int:
 MANY = 1 << 18  # elements from which a costly function is worth a second thread
 COSTLY = 10  # work per element from which an array is not bound by memory
 WIDE = 30_000_000  # arithmetic operations from which a product is worth handing half of it to another thread
+SHARED = 400_000  # elements times work from which a fused step runs on several threads
 
 
 def split(steps: Sequence[Step]) -> list[Step]:
     """Mark the steps whose halves run on threads of ours.
 
-    They are costly functions of large arrays and, in a plan that has such, large products: the threads of BLAS spin for a
-    while after a product, and would be in the way.
+    They are costly functions of large arrays, large fused steps and, in a plan that has such, large products: the threads of
+    BLAS spin for a while after a product, and would be in the way.
     """
     if not any(_costly(step) for step in steps):
         return list(steps)
     return [step._replace(split=True) if _costly(step) or _wide(step) else step for step in steps]
 
 
+def work(step: Step) -> int:
+    """Return the elements that a fused step computes, each times what its function costs."""
+    return sum(
+        max(elements(t) for t in (*p.arg_types, *p.types)) * (FUNCTIONS[p.op.fn].cost if isinstance(p.op, ops.Elementwise) else 1)
+        for p in step.parts
+    )  # fmt: skip
+
+
 def _costly(step: Step) -> bool:
-    if not isinstance(step.op, ops.Elementwise) or len(step.arg_types) != 1 or step.buffer is None:
+    if isinstance(step.op, Fused):
+        return step.op.kind == "rows" and work(step) >= SHARED
+    if not isinstance(step.op, ops.Elementwise) or len(step.arg_types) != 1 or not step.into:
         return False
     same = step.arg_types[0].shape == step.types[0].shape
     return same and FUNCTIONS[step.op.fn].cost >= COSTLY and elements(step.types[0]) >= MANY
 
 
 def _wide(step: Step) -> bool:
-    """A product whose first axis is the left operand's own, so that rows of it are products of their own."""
-    if step.form is None or step.buffer is None or not isinstance(step.op, ops.Einsum) or step.flops < WIDE:
+    """A product whose first axis is the left operand's too, so that rows of it are products of their own."""
+    if step.form is None or not step.into or not isinstance(step.op, ops.Einsum) or step.flops < WIDE:
         return False
     left, right = step.form.form.inputs
     first = step.form.form.output[0]
-    return left == step.form.labels[0] and left[0] == first and first not in right and step.form.sizes[first] > 1
+    plain = left == step.form.labels[0] and right == step.form.labels[1]
+    return plain and left[0] == first and (first not in right or right[0] == first) and step.form.sizes[first] > 1

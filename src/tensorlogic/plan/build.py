@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from functools import partial
 from typing import NamedTuple
 
 from ..diagnostics import SourceLocation, bytes_text
@@ -18,6 +20,9 @@ from ..tables import table
 from .buffers import assign, split
 from .contract import Contraction, contraction, scratch_bytes
 from .cost import allocates, flops, nbytes, rounds
+from .fused import Fusable, Fused, fuse
+
+Groups = Callable[[EinsumGraph], Sequence[Fusable]]  # which nodes of a graph a backend runs as one step
 
 
 class Step(NamedTuple):
@@ -44,15 +49,17 @@ class Step(NamedTuple):
     form: Contraction | None = None  # of an einsum
     bodies: tuple[ExecutionPlan, ...] = ()
     scratch: int = 0  # bytes it takes while it runs, beside its results
-    buffer: int | None = (
-        None  # the plan's buffer it writes into, or -1 - k for the array of output k; None: memory of its own
-    )
-
+    into: tuple[
+        int | None, ...
+    ] = ()  # per result: a buffer of the plan, -1 - k for the array of output k, or None: new memory
     split: bool = False  # its halves run on threads of ours
+    parts: tuple[Step, ...] = ()  # of a fused step
 
     @property
     def kernel(self) -> str:
         """The word for how the step is computed."""
+        if self.parts:
+            return "fused"
         return self.form.kernel if self.form else "view" if self.op.is_view else "loop" if self.bodies else "map"
 
 
@@ -96,7 +103,7 @@ class ExecutionPlan(NamedTuple):
         """Return how to call each slot in print: inputs and outputs by name, the rest by node."""
         names: dict[int, str] = {slot: str(op.value) for slot, op in self.constants if isinstance(op, ops.Literal)}
         names |= {slot: f"const.{op.digest[:6]}" for slot, op in self.constants if isinstance(op, ops.Constant)}
-        for step in self.steps:
+        for step in (part for s in self.steps for part in s.parts or (s,)):
             for n, slot in enumerate(step.writes):
                 names[slot] = f"%{step.node}" + (f".{n}" if len(step.writes) > 1 else "")
         names |= {slot: name for name, slot, _ in self.outputs}
@@ -135,7 +142,7 @@ def _chosen(steps: Sequence[Step], limit: int | None) -> list[tuple[int, Step | 
 
 def _place(step: Step, outputs: Sequence[str]) -> str:
     """Return where a step writes: a buffer by number, the array of an output by name, or nothing of its own."""
-    return "" if step.buffer is None else str(step.buffer) if step.buffer >= 0 else outputs[-1 - step.buffer]
+    return " ".join("" if b is None else str(b) if b >= 0 else outputs[-1 - b] for b in step.into)
 
 
 def _row(n: int, step: Step | None, names: Mapping[int, str], outputs: Sequence[str]) -> list[str]:
@@ -167,6 +174,8 @@ def describe(op: Op) -> str:
             return f"{op.name} {op.dtype}"
         case ops.Transfer():
             return f"transfer to {op.device}"
+        case Fused():
+            return f"{op.pattern} ({op.count} ops)"
         case _:
             return op.name
 
@@ -179,49 +188,83 @@ def build_plan(
     passes: Sequence[Pass] = (),
     device: str = "cpu:0",
     in_place: bool = False,
+    groups: Groups | None = None,
     hooks: Sequence[Hook] = (),
 ) -> ExecutionPlan:
     """Bind sizes, run the passes and lay the graph out as steps; ``in_place`` steps write into buffers of the plan."""
-    concrete = specialize(graph, inputs, sizes)
-    return lay_out(optimize(concrete, passes, hooks).graph, device, in_place=in_place)
+    from .reorder import lighter
+
+    concrete = optimize(specialize(graph, inputs, sizes), passes, hooks).graph
+    again = partial(lay_out, device=device, in_place=in_place, groups=groups)
+    return lighter(again(concrete), again) if passes else again(concrete)  # without passes it runs as it is written
 
 
-def lay_out(graph: EinsumGraph, device: str = "cpu:0", *, in_place: bool = False) -> ExecutionPlan:
-    """Turn a graph whose sizes are known into a plan, its bodies too."""
+def lay_out(
+    graph: EinsumGraph, device: str = "cpu:0", *, in_place: bool = False, groups: Groups | None = None
+) -> ExecutionPlan:
+    """Turn a graph whose sizes are known into a plan, its bodies too; ``groups`` tells which nodes become one step."""
+    laid = _nodes(graph, device, in_place, groups)
+    found = groups(graph) if groups is not None else ()
+    steps = fuse(laid.steps, found, graph, {slot for _, slot, _ in laid.outputs}) if found else laid.steps
+    steps = _freed(steps, {slot for _, slot, _ in (*laid.inputs, *laid.outputs)} | {slot for slot, _ in laid.constants})
+    foreign = {slot for _, slot, _ in laid.inputs} | {slot for slot, _ in laid.constants}
+    for s in steps:
+        if s.bodies:  # a body may hand its operands through, or one result twice; a scan's rows are always new
+            foreign.update(s.writes[: s.op.carries] if isinstance(s.op, Scan) else s.writes)
+    root, shared, seen = laid.root, set[int](), set[int]()
+    for _, slot, _ in laid.outputs:
+        if root[slot] in foreign or root[slot] in seen or slot in laid.repeated:
+            shared.add(slot)
+        seen.add(root[slot])
+    buffers: tuple[int, ...] = ()
+    if in_place:
+        pinned = {root[slot] for _, slot, _ in laid.outputs}
+        pinned.update(root[slot] for s in steps if s.bodies for slot in s.reads)  # a loop may hand an operand on
+        times = Counter(root[slot] for _, slot, _ in laid.outputs)
+        alone = {
+            slot: k
+            for k, (_, slot, _) in enumerate(laid.outputs)
+            if root[slot] == slot and slot not in shared and times[slot] == 1
+        }
+        chosen, buffers = assign(steps, root, pinned, alone)
+        steps = split([s._replace(into=c) if c else s for s, c in zip(steps, chosen, strict=True)])
+    return ExecutionPlan(
+        graph, laid.inputs, laid.outputs, laid.constants, tuple(steps), len(root), frozenset(shared), buffers
+    )
+
+
+class _Laid(NamedTuple):
+    """A graph over slots, before it is known when each slot is free again."""
+
+    inputs: tuple[tuple[str, int, TensorType], ...]
+    outputs: tuple[tuple[str, int, TensorType], ...]
+    constants: tuple[tuple[int, Op], ...]
+    steps: list[Step]
+    root: list[int]  # the slot whose memory a slot shares
+    repeated: set[int]  # views that show an element more than once, so an output must be a copy
+
+
+def _nodes(graph: EinsumGraph, device: str, in_place: bool, groups: Groups | None) -> _Laid:
+    """Give every node its slots, and those that compute something a step."""
     types = graph.inference.types
+    devices = _devices(graph, device)
     slot_of: list[tuple[int, ...]] = []
-    slots = 0
     constants: list[tuple[int, Op]] = []
-    made: list[tuple[int, tuple[int, ...], tuple[int, ...]]] = []
-    repeated: set[int] = set()  # views that show an element more than once, so an output must be a copy
-    root: list[int] = []  # the slot whose memory a slot shares
+    root: list[int] = []
+    repeated: set[int] = set()
+    steps: list[Step] = []
     for i, node in enumerate(graph.nodes):
         if isinstance(node.op, ops.Item):
             slot_of.append((slot_of[node.args[0]][node.op.index],))
             continue
-        own = tuple(range(slots, slots + len(types[i])))
-        slots += len(own)
-        root.extend(own)
-        slot_of.append(own)
+        writes = tuple(range(len(root), len(root) + len(types[i])))
+        root.extend(writes)
+        slot_of.append(writes)
         if isinstance(node.op, ops.Constant | ops.Literal):
-            constants.append((own[0], node.op))
-        elif not isinstance(node.op, ops.Input):
-            made.append((i, tuple(slot_of[a][0] for a in node.args), own))
-    inputs = tuple((name, slot_of[i][0], types[i][0]) for name, i in graph.inputs.items())
-    outputs = tuple((name, slot_of[i][0], types[i][0]) for name, i in graph.outputs)
-    last: dict[int, int] = {}
-    for n, (_, reads, writes) in enumerate(made):
-        for slot in (*reads, *writes):
-            last[slot] = n
-    keep = {slot for _, slot, _ in (*inputs, *outputs)} | {slot for slot, _ in constants}
-    dying: list[list[int]] = [[] for _ in made]
-    for slot, n in last.items():
-        if slot not in keep:
-            dying[n].append(slot)
-    devices = _devices(graph, device)
-    steps = []
-    for n, (i, reads, writes) in enumerate(made):
-        node = graph.nodes[i]
+            constants.append((writes[0], node.op))
+        if isinstance(node.op, ops.Constant | ops.Literal | ops.Input):
+            continue
+        reads = tuple(slot_of[a][0] for a in node.args)
         arg_types = tuple(types[a][0] for a in node.args)
         form = None
         if isinstance(node.op, ops.Einsum | ops.ContractVJP):
@@ -233,34 +276,27 @@ def lay_out(graph: EinsumGraph, device: str = "cpu:0", *, in_place: bool = False
             if isinstance(node.op, ops.Broadcast | ops.Window) or reads[0] in repeated:
                 repeated.add(writes[0])
         steps.append(Step(
-            i, node.op, reads, writes, tuple(sorted(dying[n])), arg_types, types[i],
+            i, node.op, reads, writes, (), arg_types, types[i],
             flops(node.op, arg_types, types[i], form), sum(nbytes(t) for t in types[i]) if fresh else 0, devices[i],
-            node.location, form, tuple(lay_out(b, devices[i], in_place=in_place) for b in bodies(node.op)),
+            node.location, form, tuple(lay_out(b, devices[i], in_place=in_place, groups=groups) for b in bodies(node.op)),
             scratch_bytes(form, arg_types, types[i][0]) if form is not None else 0,
         ))  # fmt: skip
-    foreign = {slot for _, slot, _ in inputs} | {slot for slot, _ in constants}
-    for s in steps:
-        if s.bodies:  # a body may hand its operands through, or one result twice; a scan's rows are always new
-            foreign.update(s.writes[: s.op.carries] if isinstance(s.op, Scan) else s.writes)
-    shared: set[int] = set()
-    seen: set[int] = set()
-    for _, slot, _ in outputs:
-        if root[slot] in foreign or root[slot] in seen or slot in repeated:
-            shared.add(slot)
-        seen.add(root[slot])
-    buffers: tuple[int, ...] = ()
-    if in_place:
-        pinned = {root[slot] for _, slot, _ in outputs}
-        pinned.update(root[slot] for s in steps if s.bodies for slot in s.reads)  # a loop may hand an operand on
-        times = Counter(root[slot] for _, slot, _ in outputs)
-        alone = {
-            slot: k
-            for k, (_, slot, _) in enumerate(outputs)
-            if root[slot] == slot and slot not in shared and times[slot] == 1
-        }
-        chosen, buffers = assign(steps, root, pinned, alone)
-        steps = split([s if c is None else s._replace(buffer=c) for s, c in zip(steps, chosen, strict=True)])
-    return ExecutionPlan(graph, inputs, outputs, tuple(constants), tuple(steps), slots, frozenset(shared), buffers)
+    inputs = tuple((name, slot_of[i][0], types[i][0]) for name, i in graph.inputs.items())
+    outputs = tuple((name, slot_of[i][0], types[i][0]) for name, i in graph.outputs)
+    return _Laid(inputs, outputs, tuple(constants), steps, root, repeated)
+
+
+def _freed(steps: Sequence[Step], keep: AbstractSet[int]) -> list[Step]:
+    """Tell each step which slots nobody reads after it."""
+    last: dict[int, int] = {}
+    for n, step in enumerate(steps):
+        for slot in (*step.reads, *step.writes):
+            last[slot] = n
+    dying: list[list[int]] = [[] for _ in steps]
+    for slot, n in last.items():
+        if slot not in keep:
+            dying[n].append(slot)
+    return [s._replace(frees=tuple(sorted(d))) if d else s for s, d in zip(steps, dying, strict=True)]
 
 
 def _devices(graph: EinsumGraph, first: str) -> list[str]:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from ..ir import ops
 from ..ir.graph import Fixpoint
 from .build import ExecutionPlan, Step
 from .cost import elements, nbytes
+from .layout import copying_reshapes
 
 
 def lifetimes(plan: ExecutionPlan) -> dict[int, tuple[int, int]]:
@@ -15,12 +17,14 @@ def lifetimes(plan: ExecutionPlan) -> dict[int, tuple[int, int]]:
     spans: dict[int, tuple[int, int]] = {}
     owner: dict[int, int] = {}
     end = len(plan.steps)
+    copies = copying_reshapes(plan)
     for n, step in enumerate(plan.steps):
+        fresh = step.nbytes > 0 and (n in copies or not isinstance(step.op, ops.Reshape))
         for slot in step.writes:
-            source = owner.get(step.reads[0]) if step.nbytes == 0 and step.reads else None
+            source = owner.get(step.reads[0]) if not fresh and step.reads else None
             if source is not None:
                 owner[slot] = source
-            elif step.nbytes:
+            elif fresh:
                 owner[slot] = slot
                 spans[slot] = (n, n)
         for slot in (*step.reads, *step.writes):
@@ -36,21 +40,31 @@ def peak_bytes(plan: ExecutionPlan) -> int:
     """Return the most bytes that results of steps and their scratch take at once; inputs and constants are the caller's."""
     size: dict[int, int] = {}
     for step in plan.steps:
-        for slot, t in zip(step.writes, step.types, strict=True):
-            size[slot] = nbytes(t) if step.nbytes and step.buffer is None else 0
+        for n, (slot, t) in enumerate(zip(step.writes, step.types, strict=True)):
+            size[slot] = nbytes(t) if step.nbytes and not (step.into and step.into[n] is not None) else 0
     change = [0] * (len(plan.steps) + 2)
     for slot, (first, last) in lifetimes(plan).items():
         change[first] += size[slot]
         change[last + 1] -= size[slot]
-    made = {
-        -1 - s.buffer for s in plan.steps if s.buffer is not None and s.buffer < 0
-    }  # outputs that wait to be written
+    made = {-1 - b for s in plan.steps for b in s.into if b is not None and b < 0}  # outputs that wait to be written
     alive = peak = sum(plan.buffers) + sum(nbytes(plan.outputs[k][2]) for k in made)
     for n, step in enumerate(plan.steps):
         alive += change[n]
-        peak = max(peak, alive + _inside(step) + step.scratch)
+        peak = max(peak, alive + _inside(step) + step.scratch + _ordering(step))
     kept = alive + change[len(plan.steps)] if plan.steps else 0  # and what copies of shared outputs take
     return max(peak, kept + sum(nbytes(t) for _, slot, t in plan.outputs if slot in plan.shared))
+
+
+def _ordering(step: Step) -> int:
+    """Return what a step takes that sorts places: those of every element, counted from either end, before it has a result."""
+    match step.op:
+        case ops.TopK():
+            descending = True
+        case ops.Sort():
+            descending = step.op.indices and step.op.descending
+        case _:
+            return 0
+    return max(0, 16 * elements(step.arg_types[0]) - step.nbytes) if descending else 0
 
 
 def _inside(step: Step) -> int:

@@ -6,7 +6,7 @@ do not overlap, nothing leaves one and comes back, and there is an order in whic
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -122,7 +122,12 @@ class _Group:
         self.read_outside = False
 
 
-def row_groups(r: Reading, most: int = MOST, reductions: bool = True) -> list[tuple[int, ...]]:
+Able = Callable[[Reading, int], bool]  # whether a kernel can be made for a node
+
+
+def row_groups(
+    r: Reading, most: int = MOST, reductions: bool = True, able: Able | None = None
+) -> list[tuple[int, ...]]:
     """Return the row-wise groups in the order of their first nodes, those of one node too."""
     group: dict[int, _Group] = {}
     level: dict[int, int] = {}
@@ -131,7 +136,7 @@ def row_groups(r: Reading, most: int = MOST, reductions: bool = True) -> list[tu
         near = list({id(group[a]): group[a] for a in args if a in group}.values())
         base = max((level[a] for a in args if a not in group), default=0)
         own = footing(r, i, reductions)
-        if isinstance(own, str):
+        if isinstance(own, str) or (able is not None and not able(r, i)):
             level[i] = max([base, *(g.level + 1 for g in near)])
             for g in near:
                 g.read_outside = True

@@ -20,10 +20,11 @@ from ..events import span
 from ..ir import ops
 from ..ir.graph import EinsumGraph
 from ..ir.validate import require_valid
-from ..passes.pipeline import CompilationConfig, PassReport, optimize, pass_table
+from ..passes.pipeline import CompilationConfig, OptimizationLevel, PassReport, optimize, pass_table
 from ..plan.build import ExecutionPlan
 from ..store import EvictionPolicy, Store, StoreStats
 from .executor import Executor, Inputs, Outputs
+from .folder import trim, used
 
 FORMAT, VERSION = "tensorlogic-compiled", 1
 
@@ -96,6 +97,13 @@ class CompiledGraph:
         """Return the plans that are ready."""
         return self.executor.ready_plans()
 
+    @property
+    def source(self) -> str:
+        """The source of the kernels that run parts of its plans, as numba compiled it; empty where there are none."""
+        from ..backends.numpy import kernel_sources
+
+        return "\n\n".join(dict.fromkeys(text for plan in self.plans() for text in kernel_sources(plan)))
+
     def save(self, folder: str | Path) -> None:
         """Write the graph and its plans to a folder, which appears whole or not at all.
 
@@ -144,7 +152,7 @@ def compile_for(
     if not isinstance(config, CompilationConfig):
         raise InputError(f"a CompilationConfig is expected, got {config!r}", code="E301",
                          suggestions=["write CompilationConfig(optimization_level=OptimizationLevel.AGGRESSIVE)"])  # fmt: skip
-    own = executor.with_config(config)
+    own = _at_full_speed(executor, config)
     start = perf_counter()
     with span("compile", executor.context.hooks):
         require_valid(graph)
@@ -154,10 +162,16 @@ def compile_for(
     )
     if sizes is not None or not (graph.size_names or any(_open(graph, i) for i in graph.inputs.values())):
         if _sized_by_inputs(graph):
-            own.prepare(done.graph, sizes or {})
+            own.prepare(done.graph, sizes=sizes or {})
         else:
             own.plan(done.graph, sizes=sizes)  # what is wrong with it is said now
     return compiled
+
+
+def _at_full_speed(executor: Executor, config: CompilationConfig) -> Executor:
+    """Return an executor for a config, which compiles to machine code where rounding may differ and fusing is allowed."""
+    native = config.optimization_level is OptimizationLevel.AGGRESSIVE and config.fusion_enabled
+    return executor.with_config(config, native=native or executor.native)
 
 
 def _sized_by_inputs(graph: EinsumGraph) -> bool:
@@ -223,7 +237,8 @@ class CompilationKey(NamedTuple):
 class CompilationCache:
     """Keeps compiled graphs in memory and, with a folder, on disk for other processes.
 
-    A file that is corrupt, foreign or of another version is ignored with a :class:`CacheWarning` and made anew.
+    A file that is corrupt, foreign or of another version is ignored with a :class:`CacheWarning` and made anew. The folder
+    is kept to ``folder_bytes`` and ``folder_entries`` (None: no bound) by dropping what was not used for longest.
 
     >>> from tensorlogic import GraphBuilder, GraphCompiler
     >>> b = GraphBuilder()
@@ -246,10 +261,17 @@ class CompilationCache:
         *,
         policy: EvictionPolicy = EvictionPolicy.LRU,
         executor: Executor | None = None,
+        folder_bytes: int | None = 1 << 30,
+        folder_entries: int | None = None,
     ) -> None:
         if isinstance(max_entries, bool) or not isinstance(max_entries, int):
             raise InputError(f"max_entries is a number of compiled graphs, got {max_entries!r}", code="E301",
                              suggestions=['write CompilationCache(100, "folder")'])  # fmt: skip
+        for name, bound in (("folder_bytes", folder_bytes), ("folder_entries", folder_entries)):
+            if bound is not None and (isinstance(bound, bool) or not isinstance(bound, int) or bound < 0):
+                raise InputError(f"{name} must be a whole number of at least 0, or None for no bound, got {bound!r}", code="E301",
+                                 suggestions=['write CompilationCache(100, "folder", folder_bytes=1 << 30)'])  # fmt: skip
+        self.folder_bytes, self.folder_entries = folder_bytes, folder_entries
         self.folder = None if folder is None else Path(folder)
         self._entries: Store[CompilationKey, CompiledGraph] = Store(max_entries, policy)
         self._executor = executor
@@ -258,11 +280,17 @@ class CompilationCache:
         """Return what was compiled under a key, from memory or disk, or None."""
         _check_key(key)
         found = self._entries.get(key)
-        if found is not None or self.folder is None or not (self.folder / key.digest).exists():
+        if self.folder is None:
+            return found
+        place = self.folder / key.digest
+        used(place)  # one that memory holds too is in use
+        if found is not None or not place.exists():
             return found
         try:
-            loaded = CompiledGraph.load(self.folder / key.digest, self._executor or Executor(key.backend))
+            loaded = CompiledGraph.load(place, self._executor or Executor(key.backend))
         except (TensorLogicError, OSError) as error:
+            if not place.exists():
+                return None  # another process needed the room
             why = error.diagnostic.message if isinstance(error, TensorLogicError) else error
             warnings.warn(f"a saved graph cannot be used and is made anew: {why}", CacheWarning, stacklevel=2)
             return None  # what is there goes when the new one is kept
@@ -280,6 +308,8 @@ class CompilationCache:
             try:
                 self.folder.mkdir(parents=True, exist_ok=True)
                 _save(compiled, self.folder / key.digest)
+                if key.digest in trim(self.folder, self.folder_entries, self.folder_bytes):
+                    raise FormatError("there is no room for the graph within the bounds of the folder", code="E221")
             except (TensorLogicError, OSError) as error:
                 why = error.diagnostic.message if isinstance(error, TensorLogicError) else error
                 warnings.warn(f"nothing is kept in {str(self.folder)!r}: {why}", CacheWarning, stacklevel=2)
@@ -383,7 +413,7 @@ def _load(folder: Path, executor: Executor) -> CompiledGraph:
         if theirs != ours:
             raise FormatError(f"{str(folder)!r} was saved for {name} {theirs}, this is {ours}", code="E220",
                               suggestions=["compile the graph again"])  # fmt: skip
-    own = executor.with_config(told.config)
+    own = _at_full_speed(executor, told.config)
     optimized = EinsumGraph.load(folder / "optimized.json")
     for n in range(told.plans):
         own.adopt(optimized, EinsumGraph.load(folder / f"plan{n}.json"))

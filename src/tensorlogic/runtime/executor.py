@@ -20,6 +20,7 @@ from ..ir.types import DTYPES, TensorShape, TensorType, dtype_name
 from ..ir.validate import require_valid
 from ..passes.pipeline import CompilationConfig, OptimizationLevel, Pass, passes_of
 from ..plan.build import ExecutionPlan, build_plan, describe, lay_out
+from ..plan.limit import check_flops
 from ..plan.memory import largest_step
 from ..store import Store, StoreStats
 from .context import ExecutionContext
@@ -28,6 +29,7 @@ from .loop import Program, Wrapper, bind, run, watched
 if TYPE_CHECKING:
     from .. import ProfileData
     from .compile import CompiledGraph
+    from .jit import Jit, JitConfig, JitStats
 
 Inputs = Mapping[str, Any]
 _EXECUTION, _COMPLETE = ExecutionPhase.EXECUTION, ExecutionPhase.COMPLETE
@@ -103,16 +105,20 @@ class Executor:
         *,
         context: ExecutionContext | None = None,
         memory_limit: int | None = None,
+        flops_limit: int | None = None,
         wrap: Sequence[Wrapper] = (),
         plans: int = 256,
         optimization_level: OptimizationLevel | None = None,
         threads: int = 1,
+        native: bool = False,
     ) -> None:
         self.backend = get_backend(backend)
         self.context = context or ExecutionContext()
-        self.memory_limit = memory_limit
+        self.memory_limit, self.flops_limit = memory_limit, flops_limit
         self.wrap = tuple(wrap)
-        for name, value, least in (("threads", threads, 1), ("plans", plans, 0), ("memory_limit", memory_limit, 0)):
+        for name, value, least in (
+            ("threads", threads, 1), ("plans", plans, 0), ("memory_limit", memory_limit, 0), ("flops_limit", flops_limit, 0),
+        ):  # fmt: skip
             if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < least):
                 raise InputError(f"{name} must be a whole number of at least {least}, got {value!r}", code="E301")
         self.threads = threads  # that independent steps may run on, where this is measured to be faster
@@ -121,9 +127,14 @@ class Executor:
             optimization_level = OptimizationLevel.STANDARD if self.backend.passes else OptimizationLevel.NONE
         self.config = CompilationConfig(optimization_level)
         self._in_place = self._able.supports("in_place") and not self.wrap
+        self.native = (
+            native and self._able.supports("native") and not self.wrap
+        )  # compile to machine code before running
+        self._groups = getattr(self.backend, "groups", None) if self.native else None
         self._programs: Store[Any, Program] = Store(plans)
         self._pieces: Store[Any, Any] = Store(32)  # what was found to fit a budget
         self._ready: dict[int, _Ready] = {}  # by the id of a graph, the call it was last run with
+        self._jit: Jit | None = None
         self._quick = itertools.count()  # calls that were just like the last one; next() is atomic
         # the trace of the latest profile, and once more among the hooks while it grows
         self._profiles: tuple[Any, tuple[Hook, ...]] = (None, ())
@@ -148,6 +159,8 @@ class Executor:
         if budget is not None:
             from .bounded import run_within
 
+            if self.flops_limit is not None:  # parts take as much together
+                check_flops(self.plan(graph, inputs, sizes=sizes), self.flops_limit)
             whole = run_within(self, graph, {} if inputs is None else inputs, budget, sizes=sizes, known=self._pieces)
             if out is None:
                 return whole
@@ -232,6 +245,37 @@ class Executor:
 
         return execute_compiled(self, compiled, inputs, sizes, out)
 
+    def execute_jit(
+        self,
+        graph: EinsumGraph,
+        inputs: Inputs | None = None,
+        config: JitConfig | None = None,
+        *,
+        out: Inputs | None = None,
+    ) -> Outputs:
+        """Run a graph at once; once it ran often it is compiled in the background, and the faster form is kept.
+
+        Sums may be added in another order and functions such as exp differ in the last place or two: see the guide on speed.
+        """
+        return self._jit_for(config).execute(graph, inputs, out)
+
+    def get_jit_stats(self) -> JitStats:
+        """Return what the JIT did so far."""
+        return self._jit_for(None).stats()
+
+    def clear_jit_cache(self) -> None:
+        """Forget what the JIT compiled and counted."""
+        self._jit_for(None).clear()
+
+    def _jit_for(self, config: JitConfig | None) -> Jit:
+        from .jit import Jit, JitConfig
+
+        if config is not None and not isinstance(config, JitConfig):
+            raise InputError(f"a JitConfig is expected, got {type(config).__name__}", code="E301")
+        if self._jit is None or (config is not None and config != self._jit.config):
+            self._jit = Jit(self, config or JitConfig())
+        return self._jit
+
     def cache_stats(self) -> StoreStats:
         """Return how often a plan was found ready."""
         found = self._programs.stats()
@@ -297,8 +341,7 @@ class Executor:
         if program is None:
             types = {n: _type(v) for n, v in zip(names, values, strict=True)}
             plan = self._planned(graph, types, sizes)
-            if not self._able.supports("shapes_only"):
-                check_memory(plan, self.memory_limit)
+            self._check_limits(plan)
             self.context.notify(ExecutionPhase.COMPILATION)
             with span("bind", self.context.hooks):
                 program = self._bound(plan)
@@ -313,16 +356,17 @@ class Executor:
             require_valid(graph)
             plan = build_plan(
                 graph, types, sizes, passes=(*self.graph_passes(), *self.backend.passes), in_place=self._in_place,
-                hooks=self.context.hooks,
+                groups=self._groups, hooks=self.context.hooks,
             )  # fmt: skip
             check_dtypes(plan, self._able)
         return plan
 
-    def with_config(self, config: CompilationConfig) -> Executor:
+    def with_config(self, config: CompilationConfig, *, native: bool | None = None) -> Executor:
         """Return an executor that prepares graphs otherwise, on the same backend, context and limits."""
         own = Executor(
-            self.backend, context=self.context, memory_limit=self.memory_limit, wrap=self.wrap,
-            plans=self._programs.bound, threads=self.threads,
+            self.backend, context=self.context, memory_limit=self.memory_limit, flops_limit=self.flops_limit,
+            wrap=self.wrap, plans=self._programs.bound, threads=self.threads,
+            native=self.native if native is None else native,
         )  # fmt: skip
         own.config = config
         return own
@@ -332,17 +376,26 @@ class Executor:
         folds = not self.wrap and not self._able.supports("shapes_only")  # what is folded no wrapper sees
         return passes_of(self.config, self._evaluate if folds else None)
 
-    def prepare(self, graph: EinsumGraph, sizes: Mapping[str, int]) -> None:
-        """Plan and bind a graph for declared types and given sizes, so that the first run is like the others."""
-        plan = self.plan(graph, sizes=sizes)
-        self._keep(graph, plan)
+    def prepare(
+        self, graph: EinsumGraph, types: Mapping[str, TensorType] | None = None, sizes: Mapping[str, int] | None = None
+    ) -> Program:
+        """Plan and bind a graph for the types of its inputs, so that the first run is like the others.
+
+        Without types, for those that are declared and the sizes given.
+        """
+        plan = self.plan(graph, sizes=sizes) if types is None else self._planned(graph, types, None)
+        return self._keep(graph, plan)
+
+    def type_of(self, value: Any) -> TensorType:
+        """Return the type of an array."""
+        return _type(value)
 
     def adopt(self, graph: EinsumGraph, concrete: EinsumGraph) -> None:
         """Take over what a graph became in another process: no passes, only laid out and bound."""
         require_valid(concrete)
         if list(concrete.inputs) != list(graph.inputs) or concrete.output_names != graph.output_names:
             raise InputError("the plan belongs to another graph", code="E301")
-        plan = lay_out(concrete, in_place=self._in_place)
+        plan = lay_out(concrete, in_place=self._in_place, groups=self._groups)
         check_dtypes(plan, self._able)
         self._keep(graph, plan)
 
@@ -359,26 +412,31 @@ class Executor:
         ]
         return "\n".join(lines) or "no plan is ready yet"
 
-    def _keep(self, graph: EinsumGraph, plan: ExecutionPlan) -> None:
+    def _check_limits(self, plan: ExecutionPlan) -> None:
         if not self._able.supports("shapes_only"):
+            check_flops(plan, self.flops_limit)
             check_memory(plan, self.memory_limit)
+
+    def _keep(self, graph: EinsumGraph, plan: ExecutionPlan) -> Program:
+        self._check_limits(plan)
         key = (graph, tuple([(tuple(t.shape or ()), _DTYPES[t.dtype or "float64"]) for _, _, t in plan.inputs]), ())
         with span("bind", self.context.hooks):
             program = self._bound(plan)
         self._programs.put(key, program)
+        return program
 
     def _bound(self, plan: ExecutionPlan) -> Program:
         program = bind(plan, self.backend, self.wrap)
-        if self.threads > 1 and self._in_place:
-            from .parallel import ParallelProgram
+        if self._in_place and (self.threads > 1 or any(step.parts for step in plan.steps)):
+            from .forms import race
 
-            program.team = ParallelProgram(program, bind(lay_out(plan.graph), self.backend), self.threads)
+            program.team = race(program, self.backend, self.threads)
         return program
 
     def _evaluate(self, graph: EinsumGraph) -> Sequence[Any]:
         """Run a graph of constants just as it is, for the pass that folds them."""
         plan = build_plan(graph, {}, passes=self.backend.passes)
-        check_memory(plan, self.memory_limit)
+        self._check_limits(plan)
         with self.backend.guard():
             return [np.asarray(value) for value in run(bind(plan, self.backend), ())]
 

@@ -20,6 +20,7 @@ from ..diagnostics import NodeExecutionDiagnostic
 from ..errors import ExecutionError, OutOfMemoryError, TensorLogicError
 from ..events import Hook, RunRecord, StepEvent
 from ..ir import ops
+from ..ir.types import TensorType
 from ..plan.build import ExecutionPlan, Step, describe
 from ..plan.cost import nbytes
 from . import straight
@@ -37,15 +38,19 @@ class _Bound(NamedTuple):
     arity: int
     a: Any
     b: int
-    work: int  # the slot of the array to write into, or -1
+    work: Any  # the slot of the array to write into, or -1; a tuple of them where there are several results
     out: Any  # a slot, or a tuple of them
     frees: tuple[int, ...]
 
 
 class Team(Protocol):
-    """What runs a program on several threads."""
+    """What runs a program in another form."""
 
-    def run(self, inputs: Sequence[Any]) -> tuple[Any, ...]:
+    @property
+    def leader(self) -> Program:
+        """The program that runs now."""
+
+    def run(self, inputs: Sequence[Any], out: Sequence[Any] | None = None) -> tuple[Any, ...]:
         """Run it."""
 
     def explain(self) -> str:
@@ -73,7 +78,7 @@ class Program:
         self.fresh = [w for w in work if w.buffer < 0]
         self.small = sum(plan.buffers) + sum(nbytes(plan.outputs[-1 - w.buffer][2]) for w in self.fresh) <= KEPT_BYTES
         self.types = [(name, t) for name, _, t in plan.outputs]
-        self.team: Team | None = None  # what runs it instead, on several threads
+        self.team: Team | None = None  # what runs it instead, in another form
 
     def _straight(self, *, timed: bool = False) -> straight.Function:
         lines = [straight.Line(e.kernel, _reads(e), e.step.writes, e.frees, e.work) for e in self.bound]
@@ -200,20 +205,14 @@ def bind(plan: ExecutionPlan, backend: Backend, wrap: Sequence[Wrapper] = ()) ->
     work: list[Work] = []
     fresh: dict[int, Work] = {}
     for step in plan.steps:
-        reads, into = step.reads, -1
+        reads: tuple[int, ...] = step.reads
+        into: int | tuple[int, ...] = -1
         if able is not None and isinstance(step.op, ops.Elementwise):
             reads = _scalars(step, literals, template, able)
-        if able is not None and step.buffer is not None:
+        if able is not None and step.into:
             kernel = able.bind_into(step)
-            into = fresh[step.buffer].slot if step.buffer in fresh else len(template)
-            if into == len(template):
-                template.append(None)
-                shape = tuple(int(d) for d in step.types[0].shape or ())
-                needed = Work(into, step.buffer, shape, step.types[0].dtype or "float64")
-                if step.buffer < 0:
-                    fresh[step.buffer] = needed
-                else:
-                    work.append(needed)
+            slots = tuple(_room(b, t, template, work, fresh) for b, t in zip(step.into, step.types, strict=True))
+            into = slots[0] if len(slots) == 1 else slots
         else:
             kernel = backend.bind(step, run_body)
             if wrap:
@@ -223,6 +222,19 @@ def bind(plan: ExecutionPlan, backend: Backend, wrap: Sequence[Wrapper] = ()) ->
         a: Any = reads[0] if arity < 3 else reads
         bound.append(_Bound(step, kernel, arity, a, reads[1] if arity == 2 else 0, into, out, step.frees))
     return Program(plan, template, bound, [*work, *fresh.values()], None if able is None else able.context())
+
+
+def _room(buffer: int | None, t: TensorType, template: list[Any], work: list[Work], fresh: dict[int, Work]) -> int:
+    """Return the slot of the array that a result is written into; a slot that stays empty lets the kernel make one."""
+    if buffer is not None and buffer in fresh:
+        return fresh[buffer].slot
+    template.append(None)
+    needed = Work(len(template) - 1, 0, tuple(int(d) for d in t.shape or ()), t.dtype or "float64")
+    if buffer is not None and buffer < 0:
+        fresh[buffer] = needed._replace(buffer=buffer)
+    elif buffer is not None:
+        work.append(needed._replace(buffer=buffer))
+    return needed.slot
 
 
 def _scalars(step: Step, literals: Mapping[int, Any], template: list[Any], backend: InPlaceBackend) -> tuple[int, ...]:
@@ -251,7 +263,7 @@ def _wrapped(step: Step, kernel: Kernel, wrap: Sequence[Wrapper]) -> Kernel:
 def run(program: Program, inputs: Sequence[Any], out: Sequence[Any] | None = None) -> tuple[Any, ...]:
     """Run a program on the values of its inputs and return its outputs; ``out`` holds arrays to write them into, or None."""
     if program.team is not None:
-        return program.team.run(inputs)
+        return program.team.run(inputs, out)
     return run_alone(program, inputs, out)
 
 
@@ -306,13 +318,15 @@ def _loop(
             if live and record is not None:
                 record.starts.append(clock())
             _, kernel, arity, a, b, work, out, frees = entry
-            if work < 0:
+            if work == -1:
                 if arity == 2:
                     value = kernel(slots[a], slots[b])
                 elif arity == 1:
                     value = kernel(slots[a])
                 else:
                     value = kernel(*[slots[i] for i in a])
+            elif type(work) is tuple:
+                value = kernel(*[slots[i] for i in _reads(entry)], out=[slots[w] for w in work])
             elif arity == 2:
                 value = kernel(slots[a], slots[b], out=slots[work])
             elif arity == 1:
@@ -364,6 +378,7 @@ def run_entries(program: Program, slots: list[Any], chain: Sequence[int]) -> Non
 
 def watched(program: Program, inputs: Sequence[Any], hooks: Sequence[Hook], *, body: bool = False) -> tuple[Any, ...]:
     """Run a program and tell the hooks; only those that ask for values are called during the run."""
+    program = program if program.team is None else program.team.leader
     record = RunRecord(program.plan, thread=threading.get_ident(), body=body)
     around = getattr(_active, "hooks", ())
     _active.hooks = hooks  # for the bodies that run inside

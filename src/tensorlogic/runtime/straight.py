@@ -23,7 +23,7 @@ class Line(NamedTuple):
     reads: tuple[int, ...]
     writes: tuple[int, ...]
     frees: tuple[int, ...]
-    work: int = -1  # the slot of the array to write into
+    work: int | tuple[int, ...] = -1  # the slot of the array to write into; several where there are several results
 
 
 def source(
@@ -46,8 +46,13 @@ def source(
     )
     mark = "; note(clock())" if timed else ""
     text = [f"def steps(values, work{', note, clock' if timed else ''}):", f"    {start or 'pass'}{mark}"]
+    room = set(work)
     for n, line in enumerate(lines):
-        into = f", out=s{line.work}" if line.work >= 0 else ""
+        into = ""
+        if isinstance(line.work, tuple):
+            into = f", out=({', '.join(f's{w}' if w in room else 'None' for w in line.work)})"
+        elif line.work >= 0:
+            into = f", out=s{line.work}"
         results = ", ".join(f"s{s}" for s in line.writes) + ("" if len(line.writes) == 1 else ",")
         free = "".join(f"; s{s} = None" for s in line.frees)
         text.append(f"    {results} = k{n}({', '.join(f's{s}' for s in line.reads)}{into}){free}{mark}")

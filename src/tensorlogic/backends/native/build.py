@@ -1,0 +1,146 @@
+"""From source to machine code: each kernel is a file in a folder of the user's, beside which numba keeps what it made of it."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import importlib.util
+import linecache
+import os
+import sys
+import tempfile
+import threading
+import warnings
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from ...ir.types import TensorType
+from ..base import Kernel
+from .support import FAST, NativeWarning
+
+HEAD = """\
+import numpy as np
+from tensorlogic.backends.native.functions import FUNCTIONS
+from tensorlogic.backends.native.lanes import LEAST32, LEAST64, LOW32, LOW64, lower_key, unkey, upper_key
+
+"""
+PARTS = ("emit.py", "functions.py", "lanes.py")  # the files whose code kernels hold
+_made: dict[str, Any] = {}  # by digest; machine code is never given back
+_lock = threading.RLock()
+
+
+@cache
+def folder() -> Path | None:
+    """Return where kernels are kept, a folder of the user's own; None where nothing can be written."""
+    from ... import __version__
+
+    home = os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()
+    held = b"".join(Path(__file__).with_name(name).read_bytes() for name in PARTS)
+    name = f"native-{__version__}-{hashlib.blake2b(held, digest_size=6).hexdigest()}"
+    for base in (Path(home) / "tensorlogic", Path(tempfile.gettempdir()) / f"tensorlogic-{os.getuid()}"):
+        try:
+            (base / name).mkdir(parents=True, exist_ok=True, mode=0o700)
+            if (base / name).stat().st_uid != os.getuid():
+                continue  # somebody else's: what is in it is not ours to run
+            with tempfile.TemporaryFile(dir=base / name):
+                return base / name
+        except OSError:
+            continue
+    return None
+
+
+def array_type(t: TensorType, *, written: bool) -> Any:
+    """Return what numba calls an array of a type; one that is only read may be read-only."""
+    from numba import from_dtype, types
+
+    rank = len(t.shape or ())
+    return types.Array(from_dtype(np.dtype(t.dtype or "float64")), rank, "C", readonly=not written)
+
+
+def compiled(text: str, reads: Sequence[TensorType], writes: Sequence[TensorType], numbers: int) -> Kernel:
+    """Return the machine code of ``kernel`` in a source, from memory, from disk, or newly made."""
+    from numba import types
+
+    signature = (
+        *(array_type(t, written=False) for t in reads), *(array_type(t, written=True) for t in writes),
+        *[types.int64] * numbers,
+    )  # fmt: skip
+    digest = hashlib.blake2b(f"{text}{signature}".encode(), digest_size=12).hexdigest()
+    with _lock:
+        found = _made.get(digest)
+        if found is None:
+            found = _made[digest] = _compile(text, digest, signature)
+        return found
+
+
+def _compile(text: str, digest: str, signature: tuple[Any, ...]) -> Any:
+    where = folder()
+    if where is not None:
+        path = where / f"k_{digest}.py"
+        try:
+            return _from_file(path, text, digest, signature)
+        except (OSError, EOFError, ValueError, ImportError, AttributeError, KeyError, IndexError) as error:
+            # what is on disk is not what it should be: take it away and do without
+            warnings.warn(
+                f"a kernel in {str(where)!r} cannot be used and is made anew: {error}", NativeWarning, stacklevel=2
+            )
+            with contextlib.suppress(OSError):
+                path.unlink(missing_ok=True)
+                for old in (where / "__pycache__").glob(f"k_{digest}.*"):
+                    old.unlink(missing_ok=True)
+    names: dict[str, Any] = {}
+    shown = f"<kernel {digest}>"
+    linecache.cache[shown] = (len(text), None, (HEAD + text).splitlines(keepends=True), shown)
+    exec(compile(HEAD + text, shown, "exec"), names)
+    return _jitted(names["kernel"], signature, keep=False)
+
+
+def _from_file(path: Path, text: str, digest: str, signature: tuple[Any, ...]) -> Any:
+    whole = HEAD + text + "\n"
+    if not path.exists() or path.read_text() != whole:  # numba looks at the time of the file, so it is left alone
+        from ...ir.files import write_whole
+
+        write_whole(path, lambda file: file.write_text(whole))
+    spec = importlib.util.spec_from_file_location(f"tensorlogic_kernel_{digest}", path)
+    assert spec is not None and spec.loader is not None
+    module: ModuleType = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # machine code on disk names the module that it belongs to
+    spec.loader.exec_module(module)
+    return _jitted(module.kernel, signature, keep=True)
+
+
+def _jitted(function: Any, signature: tuple[Any, ...], *, keep: bool) -> Any:
+    import numba
+
+    made = numba.njit(nogil=True, error_model="numpy", fastmath=set(FAST), cache=keep)(function)
+    made._compiler.targetdescr = _restricted()
+    made.compile(signature)
+    made.disable_compile()
+    return made
+
+
+@cache
+def _restricted() -> Any:
+    """Return numba's target with one option more: the arrays that a kernel is given do not overlap.
+
+    Without it LLVM does not vectorise loops over more than a few arrays.
+    """
+    from numba.core.cpu import CPUTargetOptions
+    from numba.core.registry import cpu_target
+
+    class Options(CPUTargetOptions):
+        def finalize(self, flags: Any, options: Any) -> None:
+            super().finalize(flags, options)
+            flags.noalias = True
+
+    class Target:
+        options = Options
+        typing_context = cpu_target.typing_context
+        target_context = cpu_target.target_context
+
+    return Target

@@ -1,0 +1,418 @@
+"""Row-wise groups as source: one loop over the places of the frame, and for each as many loops over the row as reductions need.
+
+The text depends on dtypes and on which operands are broadcast along which axes, not on sizes, so one kernel serves every size.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ...ir import ops
+from ...ir.elementwise import FUNCTIONS as ROWS
+from ...ir.rules import reduced_axes
+from ...plan.build import Step
+from ...plan.fused import Fused
+from ...plan.rows import frame_of
+from .typed import Dtype, cast, expression, supported
+
+LONG = 4096  # elements of a row from which a sum of float32 is added up in float64
+Sizes = tuple[int, ...]
+
+
+class Source(NamedTuple):
+    """The text of a kernel and the numbers it is called with: ``kernel(*operands, *results, *sizes, lo, hi)``."""
+
+    text: str
+    sizes: Sizes  # the length of a row, then the outer axes but for the first
+    places: int  # lo and hi range over these
+
+
+class _Access(NamedTuple):
+    """How an array is gone through: along which outer axes it extends, and whether along the row."""
+
+    outer: tuple[bool, ...]
+    inner: bool
+
+
+class _Layout(NamedTuple):
+    """The axes of a group: the outer ones are gone through one by one, the inner ones as one row."""
+
+    outer: Sizes
+    inner: Sizes
+    shape: Sizes  # both, as members have them
+    cells: bool  # whether some members have one element for each place only
+
+
+def emit(step: Step) -> Source | None:
+    """Return the source of a fused step, or None where it cannot be written.
+
+    >>> import tensorlogic as tl
+    >>> from tensorlogic.plan.build import lay_out
+    >>> from tensorlogic.plan.fused import Fusable
+    >>> b = tl.GraphBuilder()
+    >>> x = b.input("x", (100, 8), "float32")
+    >>> graph = b.build(y=b.relu(x + b.input("c", (8,), "float32")) * 2)
+    >>> print(emit(lay_out(graph, groups=lambda _: [Fusable((2, 3, 5), "chain")]).steps[0]).text)
+    relu = FUNCTIONS["relu"]
+    def kernel(a0, a1, o0, m, lo, hi):
+        a0, a1, o0 = a0.reshape(-1), a1.reshape(-1), o0.reshape(-1)
+        x1 = a1[:m]
+        for i in range(lo, hi):
+            x0 = a0[i * m:i * m + m]
+            y0 = o0[i * m:i * m + m]
+            for j in range(m):
+                v2 = x0[j] + x1[j]
+                v3 = relu(v2)
+                v5 = v3 * np.float32(2.0)
+                y0[j] = v5
+    """
+    op = step.op
+    assert isinstance(op, Fused)
+    literals = dict(op.literals)
+    if not all(supported(p.op, p.arg_types, [literals.get(s) for s in p.reads]) for p in step.parts):
+        return None
+    layout = _laid_out(step)
+    if layout is None:
+        return None
+    return _Writer(step, layout, literals).source()
+
+
+def _shape(t: Any) -> Sizes:
+    return tuple(int(d) for d in t.shape or ())
+
+
+def _laid_out(step: Step) -> _Layout | None:
+    shapes: set[Sizes] = set()
+    axis = None
+    for p in step.parts:
+        shapes.add(_shape(p.types[0]))
+        if isinstance(p.op, ops.Reduce):
+            whole = _shape(p.arg_types[0])
+            shapes.add(whole)
+            axes = sorted(reduced_axes(p.op, len(whole)))
+            axis = axes[0] if axes else len(whole)
+    found = frame_of(shapes, axis)
+    if found is None:
+        return None
+    frame = max(shapes, key=len)[: found[0]]
+    row = tuple(int(d) for d in found[1])
+    if math.prod(row) > 1 or axis is not None:
+        return _Layout(frame, row, (*frame, *row), True)
+    whole = (*frame, *row)
+    cut = len(whole)  # a chain over whole tensors: the row is as many last axes as every operand has in full or lacks
+    inside = {s for p in step.parts for s in p.writes}
+    uses = [
+        _present(_shape(t), _shape(p.types[0]), whole)
+        for p in step.parts for s, t in zip(p.reads, p.arg_types, strict=True)
+        if s not in inside and not t.weak
+    ]  # fmt: skip
+    while cut > 0 and all(len({u[a] for a in range(cut - 1, len(whole)) if whole[a] != 1}) < 2 for u in uses):
+        cut -= 1
+    return _Layout(whole[:cut], whole[cut:], whole, False)
+
+
+def _present(own: Sizes, reader: Sizes, whole: Sizes) -> tuple[bool, ...]:
+    """Tell along which axes of the whole an operand of a member extends; broadcasting aligns at the member's end."""
+    found = [False] * len(whole)
+    for n in range(1, len(own) + 1):
+        at = len(reader) - n
+        found[at] = own[-n] != 1 and own[-n] == whole[at]
+    return tuple(found)
+
+
+class _Writer:
+    """The state of writing one kernel."""
+
+    def __init__(self, step: Step, layout: _Layout, literals: Mapping[int, ops.Literal]) -> None:
+        self.step, self.layout, self.literals = step, layout, literals
+        self.row = math.prod(layout.inner)
+        self.place = {slot: n for n, slot in enumerate(step.reads)}
+        self.result = {slot: n for n, slot in enumerate(step.writes)}
+        self.dtype = {s: np.dtype(t.dtype or "float64") for p in step.parts for s, t in _typed(p)}
+        self.of = {p.writes[0]: p for p in step.parts}
+        self.level: dict[int, int] = {}  # the loop over the row that makes a member, or after which a cell is there
+        self.is_row: dict[int, bool] = {}
+        self.names: dict[tuple[int, _Access], str] = {}
+        self.fails = False
+        self._rank()
+        self.passes = 1 + max(self.level[p.writes[0]] - isinstance(p.op, ops.Reduce) for p in step.parts)
+        self.kept = self._kept()
+
+    def _rank(self) -> None:
+        """Find the loop in which each member is computed."""
+        for p in self.step.parts:
+            own = p.writes[0]
+            inside = [s for s in p.reads if s in self.of]
+            base = max((self.level[s] for s in inside), default=0)
+            if isinstance(p.op, ops.Reduce):
+                over = self._operand_is_row(p, p.reads[0], p.arg_types[0])
+                self.is_row[own] = False
+                self.level[own] = base + 1 if over else base
+            else:
+                shape = _shape(p.types[0])
+                wide = (
+                    not self.layout.cells
+                    or shape == self.layout.shape
+                    or (self.row == 1 and len(shape) == len(self.layout.shape))
+                )
+                self.is_row[own] = wide
+                self.level[own] = base
+
+    def _operand_is_row(self, p: Step, slot: int, t: Any) -> bool:
+        if slot in self.is_row:
+            return self.is_row[slot]
+        return not self.layout.cells or _shape(t) == self.layout.shape
+
+    def _kept(self) -> set[int]:
+        """Return the members that a later loop needs again and that are not worth computing twice."""
+        kept = set()
+        for p in self.step.parts:
+            for s in p.reads:
+                if s in self.of and self.is_row[s] and self._reads_at(p) > self.level[s] and not self._cheap(s):
+                    kept.add(s)
+        return kept
+
+    def _reads_at(self, p: Step) -> int:
+        """Return the loop in which a member reads its operands."""
+        level = self.level[p.writes[0]]
+        return level - 1 if isinstance(p.op, ops.Reduce) and level else level
+
+    def _cheap(self, slot: int) -> bool:
+        p = self.of[slot]
+        simple = isinstance(p.op, ops.Cast) or (isinstance(p.op, ops.Elementwise) and ROWS[p.op.fn].cost == 1)
+        return simple and all(s not in self.of or not self.is_row[s] for s in p.reads)
+
+    def source(self) -> Source | None:
+        """Write the kernel."""
+        body: list[str] = []
+        done: set[int] = set()
+        for level in range(self.passes):
+            body += self._cells(level, done)
+            body += self._loop(level)
+        body += self._cells(self.passes, done)
+        if self.fails:
+            return None
+        temporaries = [f"    t{s} = np.empty(m, np.{self.dtype[s].name})" for s in sorted(self.kept - set(self.result))]
+        fixed = [line for (_, a), line in self._views() if not any(a.outer)]
+        moving = [line for (_, a), line in self._views() if any(a.outer)]
+        arrays = [f"a{n}" for n in range(len(self.step.reads))] + [f"o{n}" for n in range(len(self.step.writes))]
+        sizes = [f"d{n}" for n in range(1, len(self.layout.outer))] if self._mixed() else []
+        head = [
+            *(f'{fn} = FUNCTIONS["{fn}"]' for fn in self._called()),
+            f"def kernel({', '.join([*arrays, 'm', *sizes, 'lo', 'hi'])}):",
+            f"    {', '.join(arrays)} = {', '.join(f'{a}.reshape(-1)' for a in arrays)}",
+            *temporaries,
+        ]
+        flat = not self.layout.outer and self.passes == 1 and not self.layout.cells
+        if flat:  # no outer axes: threads share the row itself
+            text = [*head, "    m = hi - lo", *(f"    {line}" for line in fixed), *(f"    {line}" for line in body)]
+        else:
+            text = [
+                *head, *(f"    {line}" for line in fixed), "    for i in range(lo, hi):",
+                *(f"        {line}" for line in (*self._divided(sizes), *moving, *body)),
+            ]  # fmt: skip
+        outer = self.layout.outer
+        return Source(
+            "\n".join(text), (self.row, *(outer[1:] if sizes else ())), self.row if flat else math.prod(outer)
+        )
+
+    def _called(self) -> list[str]:
+        """Return the functions that are called by name."""
+        from .functions import EXPRESSIONS
+
+        used = {p.op.fn for p in self.step.parts if isinstance(p.op, ops.Elementwise)}
+        return sorted(used - EXPRESSIONS.keys())
+
+    def _mixed(self) -> bool:
+        """Tell whether some array extends along some outer axes and not along others."""
+        wide = [n for n, d in enumerate(self.layout.outer) if d != 1]
+        return any(len({a.outer[n] for n in wide}) > 1 for _, a in self.names)
+
+    def _divided(self, sizes: Sequence[str]) -> list[str]:
+        lines, rest = [], "i"
+        for n in range(len(sizes), 0, -1):
+            lines.append(f"i{n} = {rest} % d{n}")
+            lines.append(f"q{n} = {rest} // d{n}")
+            rest = f"q{n}"
+        return [*lines, f"i0 = {rest}"] if sizes else []
+
+    def _views(self) -> list[tuple[tuple[int, _Access], str]]:
+        """Return the lines that give names to rows and cells of arrays."""
+        found = []
+        flat = not self.layout.outer and self.passes == 1 and not self.layout.cells
+        for (slot, access), name in self.names.items():
+            array = f"o{self.result[slot]}" if slot in self.result else f"a{self.place[slot]}"
+            at = self._offset(access)
+            if not access.inner:
+                if slot in self.result:
+                    continue  # written, not read
+                line = f"{name} = {array}[{at or '0'}]"
+            elif flat:
+                line = f"{name} = {array}[lo:hi]"
+            else:
+                line = f"{name} = {array}[{at}:{at} + m]" if at else f"{name} = {array}[:m]"
+            found.append(((slot, access), line))
+        return found
+
+    def _offset(self, access: _Access) -> str:
+        wide = [n for n, d in enumerate(self.layout.outer) if d != 1]
+        if not any(access.outer[n] for n in wide):
+            return ""
+        if all(access.outer[n] for n in wide):
+            return "i * m" if access.inner else "i"
+        terms, stride = [], ["m"] if access.inner else []
+        for n in range(len(self.layout.outer) - 1, -1, -1):
+            if access.outer[n]:
+                terms.append(" * ".join([f"i{n}", *stride]))
+                stride = [*stride, f"d{n}"]
+        return " + ".join(reversed(terms))
+
+    def _cells(self, level: int, done: set[int]) -> list[str]:
+        """Write the members that have one element for each place and are known before a loop."""
+        lines = []
+        for p in self.step.parts:
+            own = p.writes[0]
+            if self.is_row[own] or self.level[own] != level or own in done:
+                continue
+            done.add(own)
+            if isinstance(p.op, ops.Reduce):
+                lines.append(f"v{own} = {self._reduced(p)}")
+            else:
+                lines.append(f"v{own} = {expression(p, [self._cell(p, s, t) for s, t in _operands(p)], self.literals)}")
+            if own in self.result:
+                lines.append(f"o{self.result[own]}[i] = v{own}")
+        return lines
+
+    def _cell(self, p: Step, slot: int, t: Any) -> tuple[str, Dtype]:
+        dtype = np.dtype(t.dtype or "float64")
+        if slot in self.literals:
+            return "", dtype
+        if slot in self.of:
+            return f"v{slot}", dtype
+        return self._named(slot, self._access(p, t), row=False), dtype
+
+    def _access(self, p: Step, t: Any) -> _Access:
+        whole, cut = self.layout.shape, len(self.layout.outer)
+        reader = _shape(p.arg_types[0]) if isinstance(p.op, ops.Reduce) else _shape(p.types[0])
+        found = _present(_shape(t), reader, whole)
+        inner = {found[n] for n in range(cut, len(whole)) if whole[n] != 1}
+        if len(inner) > 1:
+            self.fails = True  # a row that an operand has only some axes of
+        return _Access(found[:cut], True in inner)
+
+    def _named(self, slot: int, access: _Access, *, row: bool) -> str:
+        if (slot, access) not in self.names:
+            own = f"y{self.result[slot]}" if slot in self.result else f"x{self.place[slot]}"
+            again = sum(s == slot for s, _ in self.names)
+            self.names[slot, access] = own + "_" * again
+        name = self.names[slot, access]
+        return f"{name}[j]" if access.inner and row else name
+
+    def _value(self, p: Step, slot: int, t: Any, level: int, lines: list[str], here: set[int]) -> tuple[str, Dtype]:
+        """Return an operand inside a loop over the row: loaded, computed in this loop, or computed again."""
+        dtype = np.dtype(t.dtype or "float64")
+        if slot in self.literals:
+            return "", dtype
+        if slot not in self.of:
+            return self._named(slot, self._access(p, t), row=True), dtype
+        if not self.is_row[slot] or slot in here:
+            return f"v{slot}", dtype
+        if slot in self.kept:
+            return self._stored(slot), dtype
+        self._compute(self.of[slot], level, lines, here)
+        return f"v{slot}", dtype
+
+    def _stored(self, slot: int) -> str:
+        if slot in self.result:
+            whole = self._full()
+            return self._named(slot, whole, row=True)
+        return f"t{slot}[j]"
+
+    def _full(self) -> _Access:
+        return _Access(tuple(d != 1 for d in self.layout.outer), True)
+
+    def _compute(self, p: Step, level: int, lines: list[str], here: set[int]) -> None:
+        own = p.writes[0]
+        operands = [self._value(p, s, t, level, lines, here) for s, t in _operands(p)]
+        lines.append(f"v{own} = {expression(p, operands, self.literals)}")
+        here.add(own)
+
+    def _loop(self, level: int) -> list[str]:
+        """Write one loop over the row: its members, what they are summed up in, and what is stored."""
+        lines: list[str] = []
+        here: set[int] = set()
+        before: list[str] = []
+        for p in self.step.parts:
+            own = p.writes[0]
+            if isinstance(p.op, ops.Reduce):
+                over = self._operand_is_row(p, p.reads[0], p.arg_types[0])
+                if over and self.level[own] == level + 1:
+                    value, dtype = self._value(p, p.reads[0], p.arg_types[0], level, lines, here)
+                    start, more = self._accumulated(p, value, dtype)
+                    before.append(f"r{own} = {start}")
+                    lines.append(f"r{own} = {more}")
+            elif self.is_row[own] and self.level[own] == level:
+                if own not in here:
+                    self._compute(p, level, lines, here)
+                if own in self.result or own in self.kept:
+                    lines.append(f"{self._stored(own)} = v{own}")
+        if not lines:
+            return []
+        return [*before, "for j in range(m):", *(f"    {line}" for line in lines)]
+
+    def _accumulated(self, p: Step, value: str, have: Dtype) -> tuple[str, str]:
+        """Return what a reduction starts from and what it becomes with one more element."""
+        op, own = p.op, f"r{p.writes[0]}"
+        assert isinstance(op, ops.Reduce)
+        total = self._total(p)
+        match op.kind:
+            case "sum" | "mean":
+                return f"np.{total.name}(0)", f"{own} + {cast(value, have, total)}"
+            case "prod":
+                return f"np.{total.name}(1)", f"{own} * {cast(value, have, total)}"
+            case "any":
+                return "False", f"{own} | {cast(value, have, np.dtype(bool))}"
+            case "all":
+                return "True", f"{own} & {cast(value, have, np.dtype(bool))}"
+            case "max" | "min" if have.kind == "f":
+                wide = 32 if have.itemsize == 4 else 64
+                start = f"LEAST{wide}" if op.kind == "max" else f"LOW{wide}"
+                key = f"{'upper' if op.kind == 'max' else 'lower'}_key({value})"
+                return start, f"np.int{wide}({op.kind}({own}, {key}))"
+            case "max" | "min":
+                if have.kind == "b":
+                    return ("False", f"{own} | {value}") if op.kind == "max" else ("True", f"{own} & {value}")
+                info = np.iinfo(have)
+                end = info.min if op.kind == "max" else info.max
+                return f"np.{have.name}({end})", f"np.{have.name}({op.kind}({own}, {value}))"
+            case other:
+                raise AssertionError(other)
+
+    def _total(self, p: Step) -> Dtype:
+        want = np.dtype(p.types[0].dtype or "float64")
+        return np.dtype("float64") if want == np.float32 and self.row > LONG else want
+
+    def _reduced(self, p: Step) -> str:
+        """Return the result of a reduction after its loop."""
+        op, want, name = p.op, np.dtype(p.types[0].dtype or "float64"), f"r{p.writes[0]}"
+        assert isinstance(op, ops.Reduce)
+        if not self._operand_is_row(p, p.reads[0], p.arg_types[0]):  # of one element
+            return cast(*self._cell(p, p.reads[0], p.arg_types[0]), want)
+        if op.kind in ("max", "min") and want.kind == "f":
+            return f"unkey({name})"
+        total = self._total(p)
+        if op.kind == "mean":
+            return cast(f"({name} / np.{total.name}(m))", total, want)
+        return cast(name, total, want) if op.kind in ("sum", "prod") else name
+
+
+def _typed(p: Step) -> list[tuple[int, Any]]:
+    return [*zip(p.reads, p.arg_types, strict=True), *zip(p.writes, p.types, strict=True)]
+
+
+def _operands(p: Step) -> list[tuple[int, Any]]:
+    return list(zip(p.reads, p.arg_types, strict=True))

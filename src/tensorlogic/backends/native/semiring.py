@@ -1,0 +1,298 @@
+"""Contractions in other algebras as native kernels: any two factors laid out as [n, i, k] and [n, k, j].
+
+Results that are a maximum or a minimum have the same bits as on the NumPy path (of 0 and -0 either may be the larger there as
+here). Noisy-or and log-sum-exp are within a few roundings of it: of 1 for noisy-or, of the largest term for log-sum-exp.
+Nothing here imports numba before a kernel is asked for.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ...ir import ops
+from ...ir.algebra import ALGEBRAS, Algebra, algebra, check_domain
+from ...ir.spec import Labels
+from ...ir.types import TensorType
+from ...plan.contract import Contraction
+from ..base import Kernel
+from ..contract import _MERGE, _cast, _prepared, _reduced, bind_contraction
+from ..threads import SMALL, on_one_thread, ranges, together, workers
+
+Array = Any  # a NumPy array; the plan says more about it than a type could
+Contract = Callable[[Array, Array, Array], None]  # [n, i, k] and [n, k, j] in, [n, i, j] written
+ROWS = frozenset(name for name in ALGEBRAS if name not in ("real", "boolean"))  # those two have better kernels
+WORTH = 1 << 15  # terms above which a kernel is faster than the NumPy path even counting how it is called
+PARALLEL = 1 << 21  # terms above which threads are: some hundred microseconds of work
+PARALLEL_EXP = 1 << 17  # the same of exponentials
+NARROW = 16  # columns too few for the inner loop
+LEAST_SUM = 1e-100  # sums of exponentials under it have lost too much to rounding on the way
+
+
+def worth(form: Contraction) -> bool:
+    """Tell whether a contraction is large enough, and has enough terms for each result, to be run by a native kernel."""
+    return len(form.labels) == 2 and form.kernel == "blocks" and math.prod(form.sizes.values()) >= WORTH
+
+
+def ready(row: Algebra, dtype: str) -> bool:
+    """Tell whether an algebra's kernels are compiled in this process, so that binding and running them waits for nothing."""
+    if row.name not in ROWS or f"{__package__}.semiring_kernels" not in sys.modules:
+        return False
+    from .semiring_kernels import compiled
+
+    return all(compiled(name, row.combine, row.reduce, dtype) for name in ("outer", "dot"))
+
+
+def make_ready(row: Algebra, dtype: str) -> None:
+    """Compile an algebra's kernels, or load them from the disk: for a thread that nobody waits for."""
+    from .semiring_kernels import entry
+
+    for name in ("outer", "dot"):
+        entry(name, row.combine, row.reduce, dtype)
+
+
+class _Layout(NamedTuple):
+    """Where the indices of two factors go."""
+
+    batch: Labels  # in both factors and the result
+    left: Labels  # in the first and the result
+    right: Labels
+    inner: Labels  # in both, reduced
+    alone: tuple[Labels, Labels]  # reduced, in one factor only
+
+
+def _layout(form: Contraction) -> _Layout:
+    a, b = form.labels
+    output = form.form.output
+    return _Layout(
+        batch=tuple(x for x in output if x in a and x in b),
+        left=tuple(x for x in output if x in a and x not in b),
+        right=tuple(x for x in output if x in b and x not in a),
+        inner=tuple(x for x in a if x in b and x not in output),
+        alone=(tuple(x for x in a if x not in b and x not in output), tuple(x for x in b if x not in a and x not in output)),
+    )  # fmt: skip
+
+
+def bind_semiring(op: ops.Einsum, form: Contraction, args: Sequence[TensorType], result: TensorType) -> Kernel | None:
+    """Return the native kernel of an einsum of two factors in another algebra; None where there is none.
+
+    It takes ``out=``: a C-contiguous array of the result's type that shares no memory with the factors. Its loops are compiled
+    when they first run; see :func:`ready`.
+    """
+    row = algebra(op.algebra)
+    if row.name not in ROWS or len(form.labels) != 2 or result.dtype not in ("float32", "float64"):
+        return None
+    if form.kernel == "product" or _apart(form):  # NumPy passes over the factors once: nothing to gain
+        return _placing(bind_contraction(op, form, args, result))
+    dtype, sizes, output = np.dtype(result.dtype), form.sizes, form.form.output
+    prepare = [_prepared(own, kept) for own, kept in zip(form.form.inputs, form.labels, strict=True)]
+    cast = _cast(row, dtype)
+    layout = _layout(form)
+    made = (*layout.batch, *layout.left, *layout.right)
+    in_order = made == output
+    shape = [sizes[x] for x in output]
+    made_shape = [sizes[x] for x in made]
+    whole = [math.prod(sizes[x] for x in group) for group in (layout.batch, layout.left, layout.right)]
+    empty = any(sizes[x] == 0 for x in form.form.contracted)
+    run = _log_sum_exp(dtype) if row.reduce == "logsumexp" else _folded(row, dtype)
+
+    def contract(*operands: Array, out: Array = None) -> Array:
+        if row.domain is not None:
+            for x in operands:
+                if x.size:
+                    check_domain(row, np.fmin.reduce(x, axis=None), np.fmax.reduce(x, axis=None))  # NaN hides nothing
+        out = np.empty(shape, dtype) if out is None else out
+        if empty:
+            out.fill(row.zero)
+        if empty or not out.size:
+            return out
+        a, b = (cast(ready(x)) for x, ready in zip(operands, prepare, strict=True))
+        target = (out if in_order else np.empty(made_shape, dtype)).reshape(whole)
+        parts = _parts(row, form.labels, layout, sizes, a, b)
+        run(*next(parts), target)
+        for pair in parts:
+            more = np.empty_like(target)
+            run(*pair, more)
+            target[...] = _MERGE[row.reduce](target, more)
+        if not in_order:
+            out[...] = target.reshape(made_shape).transpose([made.index(x) for x in output])
+        return out
+
+    return contract
+
+
+def _apart(form: Contraction) -> bool:
+    """Tell whether every factor is used for one result only, and the memory does not have those of a result together."""
+    alone = all(form.sizes[x] == 1 or all(x in own for own in form.labels) for x in form.form.output)
+    return alone and not all(own and own[-1] not in form.form.output for own in form.labels)
+
+
+def _placing(kernel: Kernel) -> Kernel:
+    """Return a kernel that takes ``out=``, of one that does not."""
+
+    def run(*operands: Array, out: Array = None) -> Array:
+        made = kernel(*operands)
+        if out is None:
+            return made
+        out[...] = made
+        return out
+
+    return run
+
+
+def _parts(
+    row: Algebra, labels: tuple[Labels, ...], layout: _Layout, sizes: dict[str, int], a: Array, b: Array
+) -> Iterator[tuple[Array, Array]]:
+    """Lay the factors out as [n, i, k] and [n, k, j]: in parts, where an index that one of them lacks must be spread over it."""
+    gone = set(layout.alone[0] + layout.alone[1])
+    own = list(labels)
+    if gone and _separable(row, layout, a, b):
+        (a, own[0]), (b, own[1]) = (_reduced(row, x, k, gone, x.dtype) for x, k in zip((a, b), labels, strict=True))
+        gone = set()
+    alone = layout.alone if gone else ((), ())
+    orders = (
+        (*layout.batch, *layout.left, *layout.inner, *alone[0]),
+        (*layout.batch, *layout.inner, *alone[1], *layout.right),
+    )
+    n, i, j, k, p, q = (
+        math.prod(sizes[x] for x in group) for group in (layout.batch, layout.left, layout.right, layout.inner, *alone)
+    )
+    a, b = (
+        x.transpose([have.index(label) for label in order]) for x, have, order in zip((a, b), own, orders, strict=True)
+    )
+    if not gone:
+        yield a.reshape(n, i, k), b.reshape(n, k, j)
+        return
+    a, b = a.reshape(n, i, k, p, 1), b.reshape(n, k, 1, q, j)
+    room = max(a.size, b.size, n * i * j) // (n * k * max(i, j))  # spread copies no larger than what is there anyway
+    step = min(q, max(1, room)), min(p, max(1, room // q))
+    for r in range(0, q, step[0]):
+        for s in range(0, p, step[1]):
+            x, y = a[:, :, :, s : s + step[1]], b[:, :, :, r : r + step[0]]
+            both = x.shape[3], y.shape[3]
+            yield (
+                np.broadcast_to(x, (n, i, k, *both)).reshape(n, i, -1),
+                np.broadcast_to(y, (n, k, *both, j)).reshape(n, -1, j),
+            )
+
+
+def _separable(row: Algebra, layout: _Layout, a: Array, b: Array) -> bool:
+    """Tell whether reducing a factor before it is joined gives the same, infinities and signs included."""
+    if not row.distributive:
+        return False
+    if row.combine not in ("multiply", "add"):
+        return True
+    others = [other for other, alone in zip((b, a), layout.alone, strict=True) if alone]
+    if not all(np.isfinite(x).all() for x in others):
+        return False  # an infinity joined with its opposite, or with 0, is NaN
+    return row.combine == "add" or all(x.min(initial=0) >= 0 for x in others)
+
+
+def _folded(row: Algebra, dtype: np.dtype[Any]) -> Contract:
+    """Return what contracts by a maximum, a minimum or noisy-or."""
+    number = dtype.type
+    start = number({"max": -np.inf, "min": np.inf, "noisy_or": 1}[row.reduce])
+    constants = start, number(1)
+    swaps = row.combine not in ("godel_implies", "goguen_implies")
+
+    def run(a: Array, b: Array, c: Array) -> None:
+        match _way(a, b, swaps):
+            case "swapped":
+                _swapped(run, a, b, c)
+            case "dot":
+                _dotted(_entry("dot", row.combine, row.reduce, dtype.name), a, b, c, *constants)
+            case _:
+                loop = _entry("outer", row.combine, row.reduce, dtype.name)
+                y = np.ascontiguousarray(b)
+                _share(lambda *part: loop(a, y, c, *part, *constants, number(np.inf)), a, b)
+
+    return run
+
+
+def _log_sum_exp(dtype: np.dtype[Any]) -> Contract:
+    """Return what contracts by log-sum-exp: a matrix product of exponentials, and again with care where that underflows."""
+    constants = dtype.type(1), dtype.type(np.inf)
+
+    def with_care(a: Array, b: Array, c: Array, sums: Array, limit: float) -> None:
+        loop = _entry("outer", "add", "logsumexp", dtype.name)
+        y = np.ascontiguousarray(b)
+        _share(lambda *part: loop(a, y, c, sums, limit, *part, *constants), a, b, PARALLEL_EXP)
+
+    def run(a: Array, b: Array, c: Array) -> None:
+        if min(c.shape[1:]) <= 8:  # about as many exponentials as terms anyway
+            match _way(a, b, True):
+                case "swapped":
+                    _swapped(run, a, b, c)
+                case "dot":
+                    _dotted(_entry("dot", "add", "logsumexp", dtype.name), a, b, c, *constants, least=PARALLEL_EXP)
+                case _:
+                    with_care(a, b, c, np.empty(c.shape), math.inf)  # no sum is above it
+            return
+        with np.errstate(all="ignore"):  # what comes of infinities and zeros is done again
+            (high, x), (wide, y) = (_exponentials(v, axis) for v, axis in ((a, 2), (b, 1)))
+            small = len(a) > 1 and x[0].size * y.shape[2] < SMALL
+            sums = (on_one_thread(np.matmul) if small else np.matmul)(x, y)
+            del x, y
+            total = np.log(sums)
+            total += high + wide
+            c[...] = total
+        if not sums.min() > LEAST_SUM:
+            with_care(a, b, c, sums, LEAST_SUM)
+
+    return run
+
+
+def _exponentials(x: Array, axis: int) -> tuple[Array, Array]:
+    """Return the largest of each row in float64, and the exponentials of what is left when it is taken off."""
+    top = x.max(axis, keepdims=True).astype(np.float64)
+    top[~np.isfinite(top)] = 0
+    rest = np.subtract(x, top, order="C")
+    return top, np.exp(rest, rest)
+
+
+def _way(a: Array, b: Array, swaps: bool) -> str:
+    """Choose the loop by which index is long and which one the memory has last."""
+    rows, inner, columns = a.shape[1], a.shape[2], b.shape[2]
+    if columns >= NARROW:
+        return "dot" if rows <= 4 and inner >= NARROW and b.strides[1] < b.strides[2] else "outer"
+    return "swapped" if swaps and rows >= NARROW and (inner < NARROW or a.strides[1] < a.strides[2]) else "dot"
+
+
+def _swapped(run: Contract, a: Array, b: Array, c: Array) -> None:
+    """Contract with the factors in the other order, so that the long index is the inner one."""
+    n, rows, columns = c.shape
+    turned = c.reshape(n, columns, rows) if columns == 1 else np.empty((n, columns, rows), c.dtype)
+    run(b.transpose(0, 2, 1), a.transpose(0, 2, 1), turned)
+    if columns != 1:
+        c[...] = turned.transpose(0, 2, 1)
+
+
+def _dotted(loop: Callable[..., None], a: Array, b: Array, c: Array, *constants: Any, least: int = PARALLEL) -> None:
+    """Run a loop over rows that wants the reduced index last in both factors."""
+    x, y = np.ascontiguousarray(a), np.ascontiguousarray(b.transpose(0, 2, 1))
+    _share(lambda lo, hi, *_: loop(x, y, c, lo, hi, *constants), a, b, least, columns=False)
+
+
+def _share(loop: Callable[..., None], a: Array, b: Array, least: int = PARALLEL, *, columns: bool = True) -> None:
+    """Run a loop over rows and columns: parts of the rows, or of the columns where those are few, on several threads."""
+    rows, wide = a.shape[0] * a.shape[1], b.shape[2]
+    count = workers() if a.size * wide >= least else 1
+    if columns and rows < 8 * count and wide >= NARROW * count:
+        parts = [partial(loop, 0, rows, r.start, r.stop) for r in ranges(wide, count)]
+    else:
+        parts = [partial(loop, r.start, r.stop, 0, wide) for r in ranges(rows, min(count, rows))]
+    if len(parts) > 1:
+        together(parts)
+    else:
+        parts[0]()
+
+
+def _entry(name: str, combine: str, reduce: str, dtype: str) -> Callable[..., None]:
+    from .semiring_kernels import entry
+
+    return entry(name, combine, reduce, dtype)

@@ -1,0 +1,58 @@
+"""numba, loaded on first need: how kernels are compiled and where their machine code is kept.
+
+Modules that hold kernels import numba when they are imported, so nobody imports them before :func:`usable` said yes.
+"""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from collections.abc import Callable
+from functools import cache
+from typing import Any, TypeVar
+
+F = TypeVar("F", bound=Callable[..., Any])
+# what may be reordered: sums of floats; never what NaN and infinity are
+FAST = frozenset({"contract", "reassoc", "nsz", "arcp"})
+
+
+class NativeWarning(UserWarning):
+    """Something of the native tier could not be used; the answers are the same, only slower."""
+
+
+@cache
+def usable() -> bool:
+    """Tell whether numba is there and works; the first time it is not, say so once."""
+    try:
+        import numba
+    except Exception as error:  # a broken installation raises anything
+        warnings.warn(f"numba cannot be used, so plans run without native code: {error}", NativeWarning, stacklevel=3)
+        return False
+    return not numba.config.DISABLE_JIT
+
+
+def loaded() -> bool:
+    """Tell whether numba is loaded already, so that using it costs no time."""
+    return "numba" in sys.modules and usable()
+
+
+def kernel(function: F | None = None, *, inline: bool = False, fast: bool = True, **options: Any) -> Any:
+    """Decorate a function that numba compiles: without the GIL, with NumPy's division, cached on disk where that is possible.
+
+    ``inline`` ones are for other kernels to call; ``fast=False`` keeps floating-point operations in their written order.
+    """
+    import numba
+
+    def decorate(f: F) -> F:
+        chosen: dict[str, Any] = {"nogil": True, "error_model": "numpy", **options}
+        if fast:
+            chosen["fastmath"] = set(FAST)
+        if inline:
+            chosen["inline"] = "always"
+        try:
+            made: F = numba.njit(cache=not inline, **chosen)(f)
+        except RuntimeError:  # no folder that it could write to
+            made = numba.njit(**chosen)(f)
+        return made
+
+    return decorate if function is None else decorate(function)

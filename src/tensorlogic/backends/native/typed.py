@@ -1,0 +1,117 @@
+"""How an element-wise operation is written in generated source: in which dtypes it computes, and as what expression."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ...ir import ops
+from ...ir.elementwise import FUNCTIONS as ROWS
+from ...ir.types import TensorType
+from ...plan.build import Step
+
+Dtype = np.dtype[Any]
+BOOL = np.dtype(bool)
+_OF_BOOL = {"add": "({0} | {1})", "multiply": "({0} & {1})"}
+_NOT_OF_BOOL = frozenset({"negative", "subtract", "divide", "floor_divide", "remainder", "power", "lukasiewicz"})
+_WEAK: Mapping[str, type] = {"bool": bool, "int64": int, "float64": float}
+
+
+def loop_dtypes(fn: str, args: Sequence[TensorType]) -> tuple[list[Dtype], Dtype] | None:
+    """Return the dtypes that operands are cast to and the dtype that comes out, as NumPy has them; None where it has no loop.
+
+    >>> f, i = TensorType(None, "float32"), TensorType(None, "int32")
+    >>> loop_dtypes("add", [f, i])
+    ([dtype('float64'), dtype('float64')], dtype('float64'))
+    """
+    if fn == "where":
+        found = loop_dtypes("maximum", args[1:])
+        return None if found is None else ([BOOL, *found[0]], found[1])
+    given: list[Any] = [_WEAK[t.dtype or "float64"] if t.weak else np.dtype(t.dtype or "float64") for t in args]
+    if all(t.weak for t in args):
+        return None
+    try:
+        *operands, result = ROWS[fn].dtype_like.resolve_dtypes((*given, None))
+    except TypeError:
+        return None
+    return operands, result
+
+
+def cast(expression: str, have: Dtype, want: Dtype) -> str:
+    """Return an expression converted from one dtype to another."""
+    if have == want:
+        return expression
+    return f"({expression} != 0)" if want == BOOL else f"np.{want.name}({expression})"
+
+
+def literal(value: bool | int | float, dtype: Dtype) -> str:
+    """Return a Python scalar as an expression of a dtype.
+
+    >>> literal(0.5, np.dtype("float32")), literal(2, BOOL)
+    ('np.float32(0.5)', 'True')
+    """
+    if dtype == BOOL:
+        return str(bool(value))
+    if dtype.kind == "f":
+        number = float(value)
+        text = repr(number) if np.isfinite(number) else "np.nan" if number != number else f"{'-' * (number < 0)}np.inf"
+        return f"np.{dtype.name}({text})"
+    return f"np.{dtype.name}({int(value)})"
+
+
+def supported(op: ops.Op, args: Sequence[TensorType], literals: Sequence[ops.Literal | None]) -> bool:
+    """Tell whether an operation can be written as an expression that means just what NumPy does; literals are operands, or None."""
+    from .functions import EXPRESSIONS, FUNCTIONS, UNSUPPORTED
+
+    if any(t.weak and value is None for t, value in zip(args, literals, strict=True)):
+        return False
+    if isinstance(op, ops.Cast):
+        kinds = np.dtype(args[0].dtype or "float64").kind, np.dtype(op.dtype).kind
+        return not args[0].weak and not (kinds[0] == "f" and kinds[1] in "iu")  # how that overflows is the machine's
+    if isinstance(op, ops.Reduce):
+        return not args[0].weak
+    if not isinstance(op, ops.Elementwise) or not (op.fn in EXPRESSIONS or op.fn in FUNCTIONS):
+        return False
+    loop = loop_dtypes(op.fn, args)
+    if loop is None or any(d.kind not in "biuf" or d == np.float16 for d in (*loop[0], loop[1])):
+        return False
+    operands = loop[0][1:] if op.fn == "where" else loop[0]
+    if len(set(operands)) > 1:
+        return False  # NumPy compares int64 with uint64 in a loop of its own
+    if (op.fn, operands[0].kind) in UNSUPPORTED or (operands[0] == BOOL and op.fn in _NOT_OF_BOOL):
+        return False
+    return all(value is None or _fits(value.value, d) for value, d in zip(literals, loop[0], strict=True))
+
+
+def _fits(value: bool | int | float, dtype: Dtype) -> bool:
+    """Tell whether a Python scalar becomes a dtype without a word from NumPy."""
+    if dtype.kind in "iu":
+        info = np.iinfo(dtype)
+        return isinstance(value, int) and info.min <= value <= info.max
+    if dtype.kind == "f" and isinstance(value, int):
+        return abs(value) < 1 << 53
+    return True
+
+
+def expression(part: Step, operands: Sequence[tuple[str, Dtype]], literals: Mapping[int, ops.Literal]) -> str:
+    """Return what an element-wise step or a cast computes; operands are expressions with their dtypes, literals aside."""
+    from .functions import EXPRESSIONS
+
+    op, want = part.op, np.dtype(part.types[0].dtype or "float64")
+    if isinstance(op, ops.Cast):
+        return cast(*operands[0], np.dtype(op.dtype))
+    assert isinstance(op, ops.Elementwise)
+    loop = loop_dtypes(op.fn, part.arg_types)
+    assert loop is not None
+    texts = [
+        literal(literals[slot].value, d) if slot in literals else cast(*given, d)
+        for slot, given, d in zip(part.reads, operands, loop[0], strict=True)
+    ]
+    template = _OF_BOOL.get(op.fn) if loop[0][-1] == BOOL else None
+    template = template or EXPRESSIONS.get(op.fn)
+    made = template.format(*texts) if template else f"{op.fn}({', '.join(texts)})"
+    if loop[1].kind in "iu" and loop[1].itemsize < 8:
+        made = f"np.{loop[1].name}({made})"  # numba computes with 64 bits
+    return cast(made, loop[1], want)

@@ -1,0 +1,115 @@
+"""Fused steps: several nodes of a plan that one kernel runs, as one step that remembers its parts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
+from heapq import heapify, heappop, heappush
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
+
+from ..ir import ops
+from ..ir.graph import EinsumGraph
+from ..ir.ops import Op
+
+if TYPE_CHECKING:
+    from .build import Step
+
+
+class Fusable(NamedTuple):
+    """Nodes of a graph that one kernel can run, and what to call them."""
+
+    nodes: tuple[int, ...]
+    pattern: str
+    kind: str = "rows"  # the kind of kernel: "rows", "bits" or "whole"
+
+
+class Fused(Op, frozen=True, tag="fused"):
+    """Several operations as one step of a plan; graphs and their files never hold one."""
+
+    arity: ClassVar[int | None] = None
+    pattern: str
+    count: int
+    kind: str = "rows"
+    literals: tuple[tuple[int, ops.Literal], ...] = ()  # the slots that are Python scalars
+
+
+def fuse(steps: Sequence[Step], groups: Sequence[Fusable], graph: EinsumGraph, outputs: AbstractSet[int]) -> list[Step]:
+    """Return the steps with each group as one, in an order in which everything is there when it is read."""
+    place = {step.node: n for n, step in enumerate(steps)}
+    unit = list(range(len(steps)))  # of each step, the number of the first of its group
+    pattern: dict[int, Fusable] = {}
+    for group in groups:
+        members = sorted(place[i] for i in group.nodes)
+        pattern[members[0]] = group
+        for m in members:
+            unit[m] = members[0]
+    parts: dict[int, list[Step]] = {}
+    for n, step in enumerate(steps):
+        parts.setdefault(unit[n], []).append(step)
+    maker = {slot: unit[n] for n, step in enumerate(steps) for slot in step.writes}
+    read_by: dict[int, set[int]] = {u: set() for u in parts}  # units that wait for a unit
+    waits = dict.fromkeys(parts, 0)
+    read_in: dict[int, set[int]] = {}  # units that read a slot
+    for n, step in enumerate(steps):
+        for slot in step.reads:
+            read_in.setdefault(slot, set()).add(unit[n])
+            before = maker.get(slot)
+            if before is not None and before != unit[n] and unit[n] not in read_by[before]:
+                read_by[before].add(unit[n])
+                waits[unit[n]] += 1
+    ready = [u for u, n in waits.items() if n == 0]
+    heapify(ready)
+    done: list[Step] = []
+    literals = _literals(steps, graph)
+    while ready:
+        u = heappop(ready)
+        made = parts[u]
+        if u in pattern:
+            wanted = {s for p in made for s in p.writes if s in outputs or read_in.get(s, set()) - {u}}
+            done.append(_one(made, pattern[u], wanted, literals))
+        else:
+            done += made
+        for after in read_by[u]:
+            waits[after] -= 1
+            if waits[after] == 0:
+                heappush(ready, after)
+    assert sum(len(s.parts) or 1 for s in done) == len(steps), "groups wait for each other"
+    return done
+
+
+def _literals(steps: Sequence[Step], graph: EinsumGraph) -> dict[int, ops.Literal]:
+    found: dict[int, ops.Literal] = {}
+    for step in steps:
+        for slot, node in zip(step.reads, graph.nodes[step.node].args, strict=True):
+            op = graph.nodes[node].op
+            if isinstance(op, ops.Literal):
+                found[slot] = op
+    return found
+
+
+def _one(parts: Sequence[Step], group: Fusable, wanted: AbstractSet[int], literals: dict[int, ops.Literal]) -> Step:
+    """Return the parts as one step; what they read of each other no longer stands in memory."""
+    inside = {slot for p in parts for slot in p.writes}
+    reads: dict[int, None] = {}
+    given: dict[int, ops.Literal] = {}
+    arg_types, writes, types, flops, size = [], [], [], 0, 0
+    for p in parts:
+        flops += p.flops
+        for slot, t in zip(p.reads, p.arg_types, strict=True):
+            if slot in literals:
+                given[slot] = literals[slot]
+            elif slot not in inside and slot not in reads:
+                reads[slot] = None
+                arg_types.append(t)
+        for slot, t in zip(p.writes, p.types, strict=True):
+            if slot in wanted:
+                writes.append(slot)
+                types.append(t)
+                size += p.nbytes
+    last = parts[-1]
+    op = Fused(group.pattern, len(parts), group.kind, tuple(given.items()))
+    located = next((p.location for p in reversed(parts) if p.location is not None), None)
+    return last._replace(
+        op=op, reads=tuple(reads), writes=tuple(writes), frees=(), arg_types=tuple(arg_types), types=tuple(types),
+        flops=flops, nbytes=size, location=located, form=None, scratch=0, parts=tuple(parts),
+    )  # fmt: skip

@@ -1,0 +1,243 @@
+"""The JIT: graphs run at once on the slot loop; those that run often are compiled meanwhile, and the faster form stays.
+
+It has no loop of its own: what is hot runs on an executor that compiles to machine code, the rest on one that does not.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Callable, Hashable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
+
+from ..errors import InputError
+from ..ir.graph import EinsumGraph
+from ..ir.types import TensorType
+from ..store import Store, StoreStats
+from .loop import Program
+from .race import Race
+
+if TYPE_CHECKING:
+    from .executor import Executor, Inputs, Outputs
+
+
+class JitConfig(msgspec.Struct, frozen=True):
+    """When the JIT compiles, and how much it keeps.
+
+    >>> JitConfig().with_hot_path_threshold(10).with_max_cache_size(100)
+    JitConfig(hot_path_threshold=10, max_cache_size=100)
+    """
+
+    hot_path_threshold: int = 10  # calls with the same shapes and dtypes after which they count as hot
+    max_cache_size: int = 100  # compiled signatures that are kept; the one that was not used longest goes first
+
+    def __post_init__(self) -> None:
+        for name, least in (("hot_path_threshold", 1), ("max_cache_size", 0)):
+            value = getattr(self, name)
+            if not isinstance(value, int) or isinstance(value, bool) or value < least:
+                raise InputError(f"{name} must be a whole number of at least {least}, got {value!r}", code="E301")
+
+    def with_hot_path_threshold(self, calls: int) -> JitConfig:
+        """Return the config with another number of calls."""
+        return msgspec.structs.replace(self, hot_path_threshold=calls)
+
+    def with_max_cache_size(self, entries: int) -> JitConfig:
+        """Return the config with another bound."""
+        return msgspec.structs.replace(self, max_cache_size=entries)
+
+
+class JitStats(NamedTuple):
+    """What the JIT did so far.
+
+    >>> print(JitStats(calls=30, hot_paths_detected=1, compiled=1, native_kept=1, cache=StoreStats(20, 10, 0, 1, 1)))
+    30 calls, 1 hot path: 1 compiled, 1 native version kept, 0 discarded, 0 failed; found ready in 67% of calls
+    """
+
+    calls: int = 0
+    hot_paths_detected: int = 0
+    compiled: int = 0
+    native_kept: int = 0  # measured to be faster than the slot loop
+    discarded: int = 0  # measured to be no faster, or without anything to compile
+    failures: tuple[str, ...] = ()
+    cache: StoreStats = StoreStats(0, 0, 0, 0, 0)
+
+    @property
+    def cache_hit_rate(self) -> float:
+        """The share of calls that found a compiled form."""
+        return self.cache.hit_rate
+
+    def __str__(self) -> str:
+        hot = "1 hot path" if self.hot_paths_detected == 1 else f"{self.hot_paths_detected} hot paths"
+        kept = "1 native version" if self.native_kept == 1 else f"{self.native_kept} native versions"
+        return (
+            f"{self.calls} calls, {hot}: {self.compiled} compiled, {kept} kept, {self.discarded} discarded, "
+            f"{len(self.failures)} failed; found ready in {100 * self.cache_hit_rate:.0f}% of calls"
+        )
+
+
+class HotPathDetector:
+    """Counts how often something ran, and says when it became hot.
+
+    >>> detector = HotPathDetector(threshold=2)
+    >>> [detector.record("a"), detector.record("b"), detector.record("a"), detector.record("a")]
+    [False, False, True, False]
+    >>> detector.hot_paths()
+    ['a']
+    """
+
+    def __init__(self, threshold: int = 10, *, remembered: int = 10_000) -> None:
+        self.threshold, self.remembered = threshold, remembered
+        self._counts: Counter[Hashable] = Counter()
+        self._hot: dict[Hashable, None] = {}
+        self._lock = threading.Lock()
+
+    def record(self, path: Hashable, *, at_once: bool = False) -> bool:
+        """Count one run and tell whether it is the one that made the path hot; ``at_once`` waits for no others."""
+        with self._lock:
+            if path in self._hot:
+                return False
+            if len(self._counts) >= self.remembered and path not in self._counts:
+                self._counts.clear()  # what is hot comes back soon
+            self._counts[path] += 1
+            if self._counts[path] < self.threshold and not at_once:
+                return False
+            del self._counts[path]
+            self._hot[path] = None
+            return True
+
+    def hot_paths(self) -> list[Any]:
+        """Return what became hot, in order."""
+        with self._lock:
+            return list(self._hot)
+
+    def forget(self) -> None:
+        """Begin anew."""
+        with self._lock:
+            self._counts.clear()
+            self._hot.clear()
+
+
+class JitCompiler:
+    """Runs compilations one after another on a thread of its own.
+
+    >>> compiler = JitCompiler()
+    >>> compiler.submit(lambda: None)
+    >>> compiler.wait()
+    >>> compiler.done, compiler.failures
+    (1, ())
+    """
+
+    def __init__(self) -> None:
+        self._worker: ThreadPoolExecutor | None = None
+        self._jobs: set[Future[None]] = set()
+        self._lock = threading.Lock()
+        self.done = 0
+        self.failures: tuple[str, ...] = ()
+
+    def submit(self, job: Callable[[], object]) -> None:
+        """Run a job soon; what it raises is kept in ``failures``."""
+        with self._lock:
+            if self._worker is None:
+                self._worker = ThreadPoolExecutor(1, thread_name_prefix="tensorlogic-jit")
+            future: Future[None] = self._worker.submit(self._run, job)
+            self._jobs.add(future)
+        future.add_done_callback(self._jobs.discard)
+
+    def _run(self, job: Callable[[], object]) -> None:
+        if not threading.main_thread().is_alive():
+            return  # the process is ending
+        try:
+            job()
+            self.done += 1
+        except Exception as error:  # whatever it is, the slot loop goes on
+            self.failures = (*self.failures[-99:], f"{type(error).__name__}: {error}")
+
+    def wait(self) -> None:
+        """Return when everything submitted so far is done."""
+        wait(list(self._jobs))
+
+
+class JitCache:
+    """Keeps what was compiled, by signature; the one that was not used longest goes first.
+
+    >>> cache = JitCache(2)
+    >>> cache.insert("a", 1)
+    >>> cache.get("a"), cache.get("b"), cache.stats().hit_rate
+    (1, None, 0.5)
+    """
+
+    def __init__(self, max_entries: int = 100) -> None:
+        self._entries: Store[Hashable, Any] = Store(max_entries)
+
+    def get(self, signature: Hashable) -> Any:
+        """Return what is kept under a signature, or None."""
+        return self._entries.get(signature)
+
+    def insert(self, signature: Hashable, compiled: Any) -> None:
+        """Keep something."""
+        self._entries.put(signature, compiled)
+
+    def values(self) -> list[Any]:
+        """Return all that is kept."""
+        return self._entries.values()
+
+    def clear(self) -> None:
+        """Forget everything; the counts go on."""
+        self._entries.clear()
+
+    def stats(self) -> StoreStats:
+        """Return the look-ups so far."""
+        return self._entries.stats()
+
+
+class Jit:
+    """The state of an executor's JIT."""
+
+    def __init__(self, executor: Executor, config: JitConfig) -> None:
+        self.config, self.cold = config, executor
+        self.hot = executor.with_config(executor.config, native=True)
+        self.detector = HotPathDetector(config.hot_path_threshold)
+        self.compiler = JitCompiler()
+        self.cache = JitCache(config.max_cache_size)
+        self._calls = 0
+        self._seen: set[int] = set()  # graphs, by hash, of which some signature was compiled
+
+    def execute(self, graph: EinsumGraph, inputs: Inputs | None, out: Mapping[str, Any] | None) -> Outputs:
+        """Run a graph: compiled where that is ready, else on the slot loop while it is counted."""
+        self._calls += 1
+        names, values = self.cold.arrays(graph, {} if inputs is None else inputs)
+        given = dict(zip(names, values, strict=True))
+        signature = (graph, tuple([(v.shape, v.dtype) for v in values]))
+        if self.cache.get(signature) is not None:
+            return self.hot.execute(graph, given, out=out)
+        if self.hot.native and self.detector.record(signature, at_once=hash(graph) in self._seen):
+            types = {n: self.cold.type_of(v) for n, v in given.items()}
+            self.compiler.submit(partial(self._compile, graph, types, signature))
+        return self.cold.execute(graph, given, out=out)
+
+    def _compile(self, graph: EinsumGraph, types: Mapping[str, TensorType], signature: Hashable) -> None:
+        program = self.hot.prepare(graph, types)
+        self._seen.add(hash(graph))  # kernels serve every size, so the next signature of it is ready soon
+        self.cache.insert(signature, program)
+
+    def stats(self) -> JitStats:
+        """Return what happened so far."""
+        kept = [p for p in self.cache.values() if isinstance(p, Program)]
+        decided = [p.team.winner for p in kept if isinstance(p.team, Race) and p.team.winner is not None]
+        native = sum(1 for form in decided if form.name == "native")
+        plain = sum(1 for p in kept if p.team is None)
+        return JitStats(
+            self._calls, len(self.detector.hot_paths()), self.compiler.done, native, len(decided) - native + plain,
+            self.compiler.failures, self.cache.stats(),
+        )  # fmt: skip
+
+    def clear(self) -> None:
+        """Forget what was compiled and counted."""
+        self.compiler.wait()
+        self.cache.clear()
+        self.detector.forget()
+        self.hot = self.cold.with_config(self.cold.config, native=True)
