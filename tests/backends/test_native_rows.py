@@ -176,7 +176,7 @@ def test_a_kernel_that_cannot_be_compiled_leaves_its_steps_to_numpy(monkeypatch:
 
     monkeypatch.setattr(bind, "compiled", broken)
     graph = graph_of(norm_kept)
-    inputs = values(graph, 5)
+    inputs = values(graph, 100_000)  # too large to be one function
     with pytest.warns(NativeWarning, match=r"layer norm .*no machine code today"):
         found = tl.Executor(native=True).execute(graph, inputs)
     want = tl.Executor().execute(graph, inputs)

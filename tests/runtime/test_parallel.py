@@ -12,7 +12,6 @@ import pytest
 import tensorlogic as tl
 from tensorlogic.backends.threads import _libraries, on_one_thread
 from tensorlogic.runtime import forms
-from tensorlogic.runtime.loop import bind
 from tensorlogic.runtime.parallel import chains_of
 from tensorlogic.runtime.race import TRIALS, Form, Race
 
@@ -31,8 +30,8 @@ def wide(branches: int = 4) -> tl.EinsumGraph:
 
 def race(graph: tl.EinsumGraph, clock: Callable[[], float]) -> Race:
     executor = tl.Executor()
-    program = bind(executor.plan(graph), executor.backend)
-    made = forms.race(program, executor.backend, 2)
+    made = forms.raced(executor.plan(graph), executor.backend, 2).team
+    assert isinstance(made, Race)
     made._clock = clock
     return made
 

@@ -32,6 +32,7 @@ BUILT = frozenset(
         "scheduling and placement",
         "graph optimization",
         "strategies",
+        "JIT",
     }
 )
 

@@ -1,12 +1,10 @@
 """The JIT, as the seed's README shows it: it never answers differently."""
 
 import numpy as np
-from blocks import not_yet
 
 import tensorlogic as tl
 
 
-@not_yet("JIT", "JitConfig")
 def test_tl_jit_executor(executor, layer, make_inputs, relu_of):
     config = tl.JitConfig().with_hot_path_threshold(10).with_max_cache_size(100)
     assert config == tl.JitConfig(hot_path_threshold=10, max_cache_size=100)

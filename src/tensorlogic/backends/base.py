@@ -11,9 +11,11 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 import msgspec
 
 from ..errors import BackendError, nearest
+from ..ir.graph import EinsumGraph
 from ..ir.types import TensorType
 from ..passes.pipeline import Pass
 from ..plan.build import ExecutionPlan, Step
+from ..plan.fused import Fusable
 
 Kernel = Callable[..., Any]  # operands in, the result out; a tuple where a step has several
 RunBody = Callable[[ExecutionPlan], Callable[[Sequence[Any]], tuple[Any, ...]]]
@@ -109,6 +111,22 @@ class InPlaceBackend(Backend, Protocol):
 
     def context(self) -> Context:
         """Return a context whose variables make a guard of their own; entering it costs less than a guard."""
+
+
+@runtime_checkable
+class NativeBackend(InPlaceBackend, Protocol):
+    """A backend that says "native": it runs groups of nodes, or a whole small graph, as machine code.
+
+    >>> from tensorlogic.backends.numpy import NumpyBackend
+    >>> isinstance(NumpyBackend(), NativeBackend)
+    True
+    """
+
+    def groups(self, graph: EinsumGraph) -> Sequence[Fusable]:
+        """Return the nodes of a graph with known sizes that run as one step each."""
+
+    def whole(self, graph: EinsumGraph) -> ExecutionPlan | None:
+        """Return a small graph as a plan of one step, or None."""
 
 
 BACKENDS = {

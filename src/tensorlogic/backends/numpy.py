@@ -17,7 +17,7 @@ from ..ir.rules import normal_axis, reduced_axes
 from ..ir.types import DTYPES, TensorType
 from ..passes.order import order_contractions
 from ..plan.build import ExecutionPlan, Step, describe
-from ..plan.fused import Fusable
+from ..plan.fused import Fusable, Fused
 from .base import BackendCapabilities, Device, Kernel, RunBody
 from .contract import COMBINE, bind_contract_vjp, bind_contraction
 from .control import bind_control
@@ -72,17 +72,24 @@ class NumpyBackend:
 
         return find(graph)
 
+    def whole(self, graph: EinsumGraph) -> ExecutionPlan | None:
+        """Return a small graph as a plan of one native step; None where it is not small, or cannot be one function."""
+        from .native.support import usable
+
+        if not usable():
+            return None
+        from .native.bind import whole
+
+        return whole(graph)
+
     def bind_into(self, step: Step) -> Kernel:
         """Choose the kernel of a step that writes into a buffer."""
-        return self._fused(step) if step.parts else bind_into(step)
+        return self._fused(step, _no_bodies) if step.parts else bind_into(step)
 
-    def _fused(self, step: Step) -> Kernel:
+    def _fused(self, step: Step, run_body: RunBody) -> Kernel:
         from .native.bind import bind_fused
 
-        def apart(part: Step) -> Kernel:
-            return self.bind(part, _no_bodies)
-
-        return bind_fused(step, apart)
+        return bind_fused(step, lambda part: self.bind(part, run_body))
 
     def scalar(self, value: Any, types: tuple[TensorType, ...]) -> Any:
         """Return a Python scalar as the array it becomes beside operands of these types."""
@@ -92,7 +99,7 @@ class NumpyBackend:
         """Choose the kernel of one step."""
         op = step.op
         if step.parts:
-            return self._fused(step)
+            return self._fused(step, run_body)
         if isinstance(op, Fixpoint | Scan | Cond):
             kernel = bind_control(step, run_body)
         elif isinstance(op, ops.Elementwise):
@@ -122,9 +129,10 @@ def kernel_sources(plan: ExecutionPlan) -> list[str]:
 
     found = []
     for step in plan.steps:
-        made = emit(step) if step.parts else None
-        if made is not None:
-            found.append(f"# {describe(step.op)}\n{made.text}")
+        if isinstance(step.op, Fused):
+            made = emit(step) if step.op.kind == "rows" else None
+            text = step.op.source or (made.text if made is not None else "")
+            found += [f"# {describe(step.op)}\n{text}"] if text else []
         for body in step.bodies:
             found += kernel_sources(body)
     return found

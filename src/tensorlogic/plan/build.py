@@ -175,7 +175,7 @@ def describe(op: Op) -> str:
         case ops.Transfer():
             return f"transfer to {op.device}"
         case Fused():
-            return f"{op.pattern} ({op.count} ops)"
+            return f"{op.pattern} ({op.count} ops)" if op.count > 1 else op.pattern
         case _:
             return op.name
 

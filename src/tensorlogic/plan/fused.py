@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple
 from ..ir import ops
 from ..ir.graph import EinsumGraph
 from ..ir.ops import Op
+from .cost import rounds
 
 if TYPE_CHECKING:
     from .build import Step
@@ -31,6 +32,8 @@ class Fused(Op, frozen=True, tag="fused"):
     count: int
     kind: str = "rows"
     literals: tuple[tuple[int, ops.Literal], ...] = ()  # the slots that are Python scalars
+    source: str = ""  # of a whole graph
+    numbers: tuple[int, ...] = ()  # that its source takes
 
 
 def fuse(steps: Sequence[Step], groups: Sequence[Fusable], graph: EinsumGraph, outputs: AbstractSet[int]) -> list[Step]:
@@ -94,7 +97,7 @@ def _one(parts: Sequence[Step], group: Fusable, wanted: AbstractSet[int], litera
     given: dict[int, ops.Literal] = {}
     arg_types, writes, types, flops, size = [], [], [], 0, 0
     for p in parts:
-        flops += p.flops
+        flops += p.flops + (rounds(p.op, p.arg_types) or 1) * max((b.flops for b in p.bodies), default=0)
         for slot, t in zip(p.reads, p.arg_types, strict=True):
             if slot in literals:
                 given[slot] = literals[slot]
@@ -111,5 +114,6 @@ def _one(parts: Sequence[Step], group: Fusable, wanted: AbstractSet[int], litera
     located = next((p.location for p in reversed(parts) if p.location is not None), None)
     return last._replace(
         op=op, reads=tuple(reads), writes=tuple(writes), frees=(), arg_types=tuple(arg_types), types=tuple(types),
-        flops=flops, nbytes=size, location=located, form=None, scratch=0, parts=tuple(parts),
+        flops=flops, nbytes=size, location=located, form=None, bodies=(), scratch=0,
+        parts=tuple(parts),
     )  # fmt: skip

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
 import numpy as np
 
-from ..backends.base import Backend, BackendCapabilities, check_dtypes, get_backend
+from ..backends.base import Backend, BackendCapabilities, NativeBackend, check_dtypes, get_backend
 from ..diagnostics import MemoryDiagnostic
 from ..errors import BackendError, InputError, OutOfMemoryError, TensorLogicError, nearest
 from ..events import ExecutionPhase, Hook, span, watchers
@@ -130,7 +130,7 @@ class Executor:
         self.native = (
             native and self._able.supports("native") and not self.wrap
         )  # compile to machine code before running
-        self._groups = getattr(self.backend, "groups", None) if self.native else None
+        self._groups = self.backend.groups if self.native and isinstance(self.backend, NativeBackend) else None
         self._programs: Store[Any, Program] = Store(plans)
         self._pieces: Store[Any, Any] = Store(32)  # what was found to fit a budget
         self._ready: dict[int, _Ready] = {}  # by the id of a graph, the call it was last run with
@@ -214,14 +214,14 @@ class Executor:
         self, graph: EinsumGraph, inputs: Inputs | None = None, *, sizes: Mapping[str, int] | None = None
     ) -> ExecutionPlan:
         """Return the plan for given inputs; without them, for the declared types, ``sizes`` and float32 by default."""
-        from ..plan.estimate import input_types
+        from ..plan.inputs import input_types
 
         given = {} if inputs is None else inputs
         _check_call(graph, given)
         _check_names(graph, given, required=False)
         sizes = _checked_sizes(graph, sizes)
         found = {n: _type(self._given(n, v, graph.type_of(graph.inputs[n]).dtype)) for n, v in given.items()}
-        types = input_types(graph, found, sizes, "float32", "plan")
+        types = input_types(graph, found, sizes, what="plan")
         return self._planned(graph, types, sizes)
 
     def compile_graph(
@@ -426,12 +426,11 @@ class Executor:
         return program
 
     def _bound(self, plan: ExecutionPlan) -> Program:
-        program = bind(plan, self.backend, self.wrap)
-        if self._in_place and (self.threads > 1 or any(step.parts for step in plan.steps)):
-            from .forms import race
+        if self._in_place and (self.threads > 1 or self.native):
+            from .forms import raced
 
-            program.team = race(program, self.backend, self.threads)
-        return program
+            return raced(plan, self.backend, self.threads)
+        return bind(plan, self.backend, self.wrap)
 
     def _evaluate(self, graph: EinsumGraph) -> Sequence[Any]:
         """Run a graph of constants just as it is, for the pass that folds them."""

@@ -1,26 +1,48 @@
-"""The forms in which a plan may run: step by step, chains on threads, kernels; which is fastest, a race decides."""
+"""The forms in which a plan may run: step by step, chains on threads, kernels, one function; which is fastest, a race decides."""
 
 from __future__ import annotations
 
+import warnings
 from functools import partial
 
-from ..backends.base import Backend
-from ..plan.build import lay_out
+from ..backends.base import Backend, NativeBackend
+from ..backends.native.support import NativeWarning
+from ..plan.build import ExecutionPlan, lay_out
 from .loop import Program, bind, run_alone
 from .parallel import on_threads
 from .race import Form, Race
 
+ALONE = "one step after another"
 
-def race(program: Program, backend: Backend, threads: int) -> Race:
-    """Return a race between a program and its other forms."""
-    plan = program.plan
-    fused = any(step.parts for step in plan.steps)
+
+def raced(plan: ExecutionPlan, backend: Backend, threads: int) -> Program:
+    """Return the program of a plan with a race between its forms; the first of them is what is shown until one has won."""
     forms = []
-    if fused:
-        forms.append(Form("native", partial(run_alone, program), program))
-        program = bind(lay_out(plan.graph, in_place=True), backend)
-    forms.append(Form("one step after another", partial(run_alone, program), program))
+    if any(step.parts for step in plan.steps):
+        forms.append(_whole(plan, backend) or _form("native", bind(plan, backend)))
+        plan = lay_out(plan.graph, in_place=True)
+    forms.append(_form(ALONE, bind(plan, backend)))
     if threads > 1:
         chains = on_threads(bind(lay_out(plan.graph), backend), threads)
         forms += [chains] if chains is not None else []
-    return Race(forms, why="no two chains are worth a thread of their own" if threads > 1 else "")
+    program = forms[0].program
+    if len(forms) > 1 or threads > 1:
+        program.team = Race(forms, why="no two chains are worth a thread of their own" if threads > 1 else "")
+    return program
+
+
+def _form(name: str, program: Program) -> Form:
+    return Form(name, partial(run_alone, program), program)
+
+
+def _whole(plan: ExecutionPlan, backend: Backend) -> Form | None:
+    """Return a small plan as one function, where that can be made."""
+    found = backend.whole(plan.graph) if isinstance(backend, NativeBackend) else None
+    if found is None:
+        return None
+    try:
+        return _form("one function", bind(found, backend))
+    except Exception as error:  # numba raises anything where it cannot compile
+        warnings.warn(f"a graph of {len(plan.steps)} steps runs step by step, because no function could be made of it: "
+                      f"{type(error).__name__}: {error}", NativeWarning, stacklevel=2)  # fmt: skip
+        return None

@@ -18,6 +18,7 @@ from ..errors import InputError
 from ..ir.graph import EinsumGraph
 from ..ir.types import TensorType
 from ..store import Store, StoreStats
+from .forms import ALONE
 from .loop import Program
 from .race import Race
 
@@ -228,7 +229,7 @@ class Jit:
         """Return what happened so far."""
         kept = [p for p in self.cache.values() if isinstance(p, Program)]
         decided = [p.team.winner for p in kept if isinstance(p.team, Race) and p.team.winner is not None]
-        native = sum(1 for form in decided if form.name == "native")
+        native = sum(1 for form in decided if form.name != ALONE)
         plain = sum(1 for p in kept if p.team is None)
         return JitStats(
             self._calls, len(self.detector.hot_paths()), self.compiler.done, native, len(decided) - native + plain,

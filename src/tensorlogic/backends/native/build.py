@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import importlib.util
 import linecache
@@ -25,11 +24,12 @@ from .support import FAST, NativeWarning
 
 HEAD = """\
 import numpy as np
-from tensorlogic.backends.native.functions import FUNCTIONS
+from tensorlogic.backends.native.build import part
+from tensorlogic.backends.native.dense import product
+from tensorlogic.backends.native.functions import FUNCTIONS, accumulate
 from tensorlogic.backends.native.lanes import LEAST32, LEAST64, LOW32, LOW64, lower_key, unkey, upper_key
 
 """
-PARTS = ("emit.py", "functions.py", "lanes.py")  # the files whose code kernels hold
 _made: dict[str, Any] = {}  # by digest; machine code is never given back
 _lock = threading.RLock()
 
@@ -38,9 +38,10 @@ _lock = threading.RLock()
 def folder() -> Path | None:
     """Return where kernels are kept, a folder of the user's own; None where nothing can be written."""
     from ... import __version__
+    from .functions import PARTS
 
     home = os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()
-    held = b"".join(Path(__file__).with_name(name).read_bytes() for name in PARTS)
+    held = b"".join(Path(__file__).with_name(name).read_bytes() for name in ("dense.py", "lanes.py", *PARTS))
     name = f"native-{__version__}-{hashlib.blake2b(held, digest_size=6).hexdigest()}"
     for base in (Path(home) / "tensorlogic", Path(tempfile.gettempdir()) / f"tensorlogic-{os.getuid()}"):
         try:
@@ -62,13 +63,18 @@ def array_type(t: TensorType, *, written: bool) -> Any:
     return types.Array(from_dtype(np.dtype(t.dtype or "float64")), rank, "C", readonly=not written)
 
 
-def compiled(text: str, reads: Sequence[TensorType], writes: Sequence[TensorType], numbers: int) -> Kernel:
-    """Return the machine code of ``kernel`` in a source, from memory, from disk, or newly made."""
+def compiled(
+    text: str, reads: Sequence[TensorType], writes: Sequence[TensorType], numbers: int, *, listed: bool = False
+) -> Kernel:
+    """Return the machine code of ``kernel`` in a source, from memory, from disk, or newly made.
+
+    It takes arrays, then an array of numbers where some are ``listed``, then so many numbers.
+    """
     from numba import types
 
+    last = [types.Array(types.int64, 1, "C", readonly=True)] * listed + [types.int64] * numbers
     signature = (
-        *(array_type(t, written=False) for t in reads), *(array_type(t, written=True) for t in writes),
-        *[types.int64] * numbers,
+        *(array_type(t, written=False) for t in reads), *(array_type(t, written=True) for t in writes), *last,
     )  # fmt: skip
     digest = hashlib.blake2b(f"{text}{signature}".encode(), digest_size=12).hexdigest()
     with _lock:
@@ -80,19 +86,24 @@ def compiled(text: str, reads: Sequence[TensorType], writes: Sequence[TensorType
 
 def _compile(text: str, digest: str, signature: tuple[Any, ...]) -> Any:
     where = folder()
-    if where is not None:
-        path = where / f"k_{digest}.py"
-        try:
-            return _from_file(path, text, digest, signature)
-        except (OSError, EOFError, ValueError, ImportError, AttributeError, KeyError, IndexError) as error:
-            # what is on disk is not what it should be: take it away and do without
-            warnings.warn(
-                f"a kernel in {str(where)!r} cannot be used and is made anew: {error}", NativeWarning, stacklevel=2
-            )
-            with contextlib.suppress(OSError):
-                path.unlink(missing_ok=True)
-                for old in (where / "__pycache__").glob(f"k_{digest}.*"):
-                    old.unlink(missing_ok=True)
+    if where is None:
+        return _from_text(text, digest, signature)
+    path = where / f"k_{digest}.py"
+    try:
+        return _from_file(path, text, digest, signature)
+    except OSError:  # the folder cannot be written to any more
+        return _from_text(text, digest, signature)
+    except Exception as error:
+        kept = list((where / "__pycache__").glob(f"k_{digest}.*"))
+        if not kept:
+            raise
+        warnings.warn(f"a kernel in {str(where)!r} cannot be used and is made anew: {error}", NativeWarning, stacklevel=2)
+        for file in kept:
+            file.unlink(missing_ok=True)
+        return _from_file(path, text, digest, signature)
+
+
+def _from_text(text: str, digest: str, signature: tuple[Any, ...]) -> Any:
     names: dict[str, Any] = {}
     shown = f"<kernel {digest}>"
     linecache.cache[shown] = (len(text), None, (HEAD + text).splitlines(keepends=True), shown)
@@ -114,11 +125,20 @@ def _from_file(path: Path, text: str, digest: str, signature: tuple[Any, ...]) -
     return _jitted(module.kernel, signature, keep=True)
 
 
-def _jitted(function: Any, signature: tuple[Any, ...], *, keep: bool) -> Any:
+def part(function: Any, *, keep: bool = False, fast: bool = False) -> Any:
+    """Decorate a function that a kernel calls, whose arrays do not overlap.
+
+    Unless it is ``fast``, every operation is done as it is written, so that NaN and rounding are as NumPy has them.
+    """
     import numba
 
-    made = numba.njit(nogil=True, error_model="numpy", fastmath=set(FAST), cache=keep)(function)
+    made = numba.njit(nogil=True, error_model="numpy", fastmath=set(FAST) if fast else False, cache=keep)(function)
     made._compiler.targetdescr = _restricted()
+    return made
+
+
+def _jitted(function: Any, signature: tuple[Any, ...], *, keep: bool) -> Any:
+    made = part(function, keep=keep)
     made.compile(signature)
     made.disable_compile()
     return made

@@ -25,7 +25,7 @@ def turns() -> tuple[list[float], list[float]]:
     """Return the table by the exponent bits of a float32: the first parts and the rest; NaN for those of infinity."""
     first, rest = [], []
     for exponent in range(255):
-        k = exponent - 127 - 23
+        k = max(exponent, 1) - 127 - 23  # subnormal numbers have the exponent of the least normal ones
         exact = (TWO_BY_PI << k if k >= 0 else TWO_BY_PI >> -k) % (4 << PLACES)
         whole = exact >> (PLACES - FIRST)
         first.append(whole / 2**FIRST)
@@ -48,7 +48,9 @@ def _wave(x: Value, quarter: int) -> Value:
     b, double = x.builder, ir.DoubleType()
     bits = x.call("fabs").bits()
     exponent = Value(b, b.zext((bits >> 23).raw, ir.IntType(64)), "u")
-    m = Value(b, b.fpext(((bits & 0x7FFFFF) | ((127 + 23) << 23)).floating().raw, double), "f")
+    single = ((bits & 0x7FFFFF) | ((127 + 23) << 23)).floating()
+    single = single - select(bits < 1 << 23, single.like(2.0**23), 0.0)  # the leading bit, which subnormal numbers lack
+    m = Value(b, b.fpext(single.raw, double), "f")
     first, rest = (_look_up(exponent, f"tensorlogic.turns.{n}", part) for n, part in enumerate(turns()))
     product = m * first
     magic = 1.5 * 2.0**52  # adding it rounds to an integer, in the low bits
@@ -57,13 +59,11 @@ def _wave(x: Value, quarter: int) -> Value:
     t = r * r
     sine = fma(r * t, _sum(t, SINE), r)
     cosine = fma(t * t, _sum(t, COSINE), fma(t, -0.5, 1.0))
-    turn = rounded.bits()
-    # the sine is odd; the cosine is not, and begins a quarter later
-    negative = ((x.bits() >> 31) if quarter == 0 else x.bits() & 0).compare("!=", 0)
-    turn = turn + quarter
+    turn = rounded.bits() + quarter
     value = select((turn & 1).compare("!=", 0), cosine, sine)
-    value = select((turn & 2).compare("!=", 0) ^ negative, -value, value)
-    return Value(b, b.fptrunc(value.raw, x.raw.type), "f")
+    value = select((turn & 2).compare("!=", 0), -value, value)
+    result = Value(b, b.fptrunc(value.raw, x.raw.type), "f")
+    return (result.bits() ^ (x.bits() & 0x80000000)).floating() if quarter == 0 else result  # only the sine is odd
 
 
 def _sum(t: Value, coefficients: tuple[float, ...]) -> Value:
@@ -75,7 +75,7 @@ def _sum(t: Value, coefficients: tuple[float, ...]) -> Value:
 
 def sin(x: Value) -> Value:
     """Return the sine of a float32."""
-    return select(x.call("fabs") < 2.0**-12, x, _wave(x, 0))
+    return _wave(x, 0)
 
 
 def cos(x: Value) -> Value:

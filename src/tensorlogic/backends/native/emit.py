@@ -1,6 +1,7 @@
 """Values in LLVM code that is being written: Python operators on them write instructions.
 
 Each instruction carries a flag that means nothing to it, because numba gives a kernel's fast-math flags to those without any.
+Calls get them all the same; no pattern that they allow LLVM to change is written here, and a test compares the bits.
 """
 
 from __future__ import annotations

@@ -65,10 +65,10 @@ def emit(step: Step) -> Source | None:
             x0 = a0[i * m:i * m + m]
             y0 = o0[i * m:i * m + m]
             for j in range(m):
-                v2 = x0[j] + x1[j]
-                v3 = relu(v2)
-                v5 = v3 * np.float32(2.0)
-                y0[j] = v5
+                v0 = (x0[j] + x1[j])
+                v1 = relu(v0)
+                v2 = (v1 * np.float32(2.0))
+                y0[j] = v2
     """
     op = step.op
     assert isinstance(op, Fused)
@@ -134,6 +134,7 @@ class _Writer:
         self.result = {slot: n for n, slot in enumerate(step.writes)}
         self.dtype = {s: np.dtype(t.dtype or "float64") for p in step.parts for s, t in _typed(p)}
         self.of = {p.writes[0]: p for p in step.parts}
+        self.id = {p.writes[0]: n for n, p in enumerate(step.parts)}  # names do not depend on where in a plan a step stands
         self.level: dict[int, int] = {}  # the loop over the row that makes a member, or after which a cell is there
         self.is_row: dict[int, bool] = {}
         self.names: dict[tuple[int, _Access], str] = {}
@@ -196,7 +197,7 @@ class _Writer:
         body += self._cells(self.passes, done)
         if self.fails:
             return None
-        temporaries = [f"    t{s} = np.empty(m, np.{self.dtype[s].name})" for s in sorted(self.kept - set(self.result))]
+        temporaries = [f"    t{self.id[s]} = np.empty(m, np.{self.dtype[s].name})" for s in sorted(self.kept - set(self.result))]
         fixed = [line for (_, a), line in self._views() if not any(a.outer)]
         moving = [line for (_, a), line in self._views() if any(a.outer)]
         arrays = [f"a{n}" for n in range(len(self.step.reads))] + [f"o{n}" for n in range(len(self.step.writes))]
@@ -280,11 +281,11 @@ class _Writer:
                 continue
             done.add(own)
             if isinstance(p.op, ops.Reduce):
-                lines.append(f"v{own} = {self._reduced(p)}")
+                lines.append(f"v{self.id[own]} = {self._reduced(p)}")
             else:
-                lines.append(f"v{own} = {expression(p, [self._cell(p, s, t) for s, t in _operands(p)], self.literals)}")
+                lines.append(f"v{self.id[own]} = {expression(p, [self._cell(p, s, t) for s, t in _operands(p)], self.literals)}")
             if own in self.result:
-                lines.append(f"o{self.result[own]}[i] = v{own}")
+                lines.append(f"o{self.result[own]}[i] = v{self.id[own]}")
         return lines
 
     def _cell(self, p: Step, slot: int, t: Any) -> tuple[str, Dtype]:
@@ -292,7 +293,7 @@ class _Writer:
         if slot in self.literals:
             return "", dtype
         if slot in self.of:
-            return f"v{slot}", dtype
+            return f"v{self.id[slot]}", dtype
         return self._named(slot, self._access(p, t), row=False), dtype
 
     def _access(self, p: Step, t: Any) -> _Access:
@@ -320,17 +321,17 @@ class _Writer:
         if slot not in self.of:
             return self._named(slot, self._access(p, t), row=True), dtype
         if not self.is_row[slot] or slot in here:
-            return f"v{slot}", dtype
+            return f"v{self.id[slot]}", dtype
         if slot in self.kept:
             return self._stored(slot), dtype
         self._compute(self.of[slot], level, lines, here)
-        return f"v{slot}", dtype
+        return f"v{self.id[slot]}", dtype
 
     def _stored(self, slot: int) -> str:
         if slot in self.result:
             whole = self._full()
             return self._named(slot, whole, row=True)
-        return f"t{slot}[j]"
+        return f"t{self.id[slot]}[j]"
 
     def _full(self) -> _Access:
         return _Access(tuple(d != 1 for d in self.layout.outer), True)
@@ -338,7 +339,7 @@ class _Writer:
     def _compute(self, p: Step, level: int, lines: list[str], here: set[int]) -> None:
         own = p.writes[0]
         operands = [self._value(p, s, t, level, lines, here) for s, t in _operands(p)]
-        lines.append(f"v{own} = {expression(p, operands, self.literals)}")
+        lines.append(f"v{self.id[own]} = {expression(p, operands, self.literals)}")
         here.add(own)
 
     def _loop(self, level: int) -> list[str]:
@@ -353,25 +354,25 @@ class _Writer:
                 if over and self.level[own] == level + 1:
                     value, dtype = self._value(p, p.reads[0], p.arg_types[0], level, lines, here)
                     start, more = self._accumulated(p, value, dtype)
-                    before.append(f"r{own} = {start}")
-                    lines.append(f"r{own} = {more}")
+                    before.append(f"r{self.id[own]} = {start}")
+                    lines.append(f"r{self.id[own]} = {more}")
             elif self.is_row[own] and self.level[own] == level:
                 if own not in here:
                     self._compute(p, level, lines, here)
                 if own in self.result or own in self.kept:
-                    lines.append(f"{self._stored(own)} = v{own}")
+                    lines.append(f"{self._stored(own)} = v{self.id[own]}")
         if not lines:
             return []
         return [*before, "for j in range(m):", *(f"    {line}" for line in lines)]
 
     def _accumulated(self, p: Step, value: str, have: Dtype) -> tuple[str, str]:
         """Return what a reduction starts from and what it becomes with one more element."""
-        op, own = p.op, f"r{p.writes[0]}"
+        op, own = p.op, f"r{self.id[p.writes[0]]}"
         assert isinstance(op, ops.Reduce)
         total = self._total(p)
         match op.kind:
             case "sum" | "mean":
-                return f"np.{total.name}(0)", f"{own} + {cast(value, have, total)}"
+                return f"np.{total.name}(0)", f"accumulate({own}, {cast(value, have, total)})"
             case "prod":
                 return f"np.{total.name}(1)", f"{own} * {cast(value, have, total)}"
             case "any":
@@ -398,7 +399,7 @@ class _Writer:
 
     def _reduced(self, p: Step) -> str:
         """Return the result of a reduction after its loop."""
-        op, want, name = p.op, np.dtype(p.types[0].dtype or "float64"), f"r{p.writes[0]}"
+        op, want, name = p.op, np.dtype(p.types[0].dtype or "float64"), f"r{self.id[p.writes[0]]}"
         assert isinstance(op, ops.Reduce)
         if not self._operand_is_row(p, p.reads[0], p.arg_types[0]):  # of one element
             return cast(*self._cell(p, p.reads[0], p.arg_types[0]), want)

@@ -1,0 +1,93 @@
+"""A scan as one function: its body is written out as a function, and the steps are a loop around it."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ...ir import ops
+from ...ir.graph import Scan
+from ...plan.build import Step, lay_out
+from ...plan.cost import rounds
+from ..base import Kernel
+from .build import compiled
+from .whole import Text, constant_type, small, write
+
+Array = Any
+
+
+class Loop(NamedTuple):
+    """The source of a scan, and the constants of its body, which it takes after its operands."""
+
+    text: Text
+    constants: tuple[Any, ...]
+
+
+@lru_cache(maxsize=256)
+def loop_text(op: Scan) -> Loop | None:
+    """Return the source of a scan whose sizes are known, or None where its body is large or cannot be one function."""
+    from .bind import find
+
+    inner = lay_out(op.body, groups=lambda graph: find(graph, single=True))
+    if not small(inner):
+        return None
+    held = [(slot, c) for slot, c in inner.constants if isinstance(c, ops.Constant)]
+    body = write(inner, [slot for _, slot, _ in inner.inputs] + [slot for slot, _ in held])
+    if body is None:
+        return None
+    return Loop(_around(op, body, len(inner.inputs), len(held), len(inner.outputs)), tuple(op.body.constants[c.digest] for _, c in held))
+
+
+def _around(op: Scan, body: Text, operands: int, constants: int, outputs: int) -> Text:
+    """Return the loop: carries go from one place to another and back, scanned operands and results a step at a time."""
+    names = [f"a{n}" for n in range(operands + constants)]
+    results = [f"o{n}" for n in range(outputs)]
+    carries, scanned = names[: op.carries], names[op.carries : op.carries + op.scanned]
+    made, stacked = results[: op.carries], results[op.carries :]
+    given = [f"p{n}" for n in range(op.carries)]
+    given += [f"{x}[i * w{n}:i * w{n} + w{n}]" for n, x in enumerate(scanned)]
+    given += names[op.carries + op.scanned :]
+    given += [f"q{n}" for n in range(op.carries)]
+    given += [f"{x}[i * u{n}:i * u{n} + u{n}]" for n, x in enumerate(stacked)]
+    every = [*names, *results]
+    lines = [
+        f"def kernel({', '.join([*every, 'z', 'length'])}):",
+        f"    {', '.join(every)}, = {', '.join(f'{a}.reshape(-1)' for a in every)},",
+        *(f"    p{n}, q{n} = {x}.copy(), np.empty_like({x})" for n, x in enumerate(carries)),
+        *(f"    w{n} = {x}.size // length" for n, x in enumerate(scanned)),
+        *(f"    u{n} = {x}.size // length" for n, x in enumerate(stacked)),
+        "    for t in range(length):",
+        f"        i = {'length - 1 - t' if op.reverse else 't'}",
+        f"        body({', '.join([*given, 'z'])})",
+        *(f"        p{n}, q{n} = q{n}, p{n}" for n in range(op.carries)),
+        *(f"    {x}[:] = p{n}" for n, x in enumerate(made)),
+    ]
+    head, last = body.text.rsplit("def kernel(", 1)
+    return Text(f"{head}@part\ndef body({last}\n\n" + "\n".join(lines), body.numbers)
+
+
+def bind_scan(step: Step) -> Kernel:
+    """Return the kernel of a scan."""
+    assert isinstance(step.op, Scan)
+    made = loop_text(step.op)
+    assert made is not None
+    constants = [constant_type(op) for _, op in step.bodies[0].constants if isinstance(op, ops.Constant)]
+    native = compiled(made.text.text, (*step.arg_types, *constants), step.types, 1, listed=True)
+    numbers = np.array(made.text.numbers, np.int64)
+    carries = step.op.carries
+    length = rounds(step.op, step.arg_types) or 0
+    shapes = [(tuple(int(d) for d in t.shape or ()), t.dtype or "float64") for t in step.types]
+
+    def run(*operands: Array, out: Any = None) -> Any:
+        given = [np.asarray(x, order="C") for x in operands]
+        results = [np.empty(*s) for s in shapes]
+        if length == 0:
+            for n in range(carries):  # as they came
+                results[n][...] = given[n]
+        else:
+            native(*given, *made.constants, *results, numbers, length)
+        return results[0] if len(results) == 1 else tuple(results)
+
+    return run

@@ -1,0 +1,244 @@
+"""A whole graph as one function: for small graphs, where calling NumPy takes longer than what it computes.
+
+Row-wise groups are functions of their own that this one calls; matrix products are small ones; views cost nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from ...ir import ops
+from ...ir.types import TensorType
+from ...plan.build import ExecutionPlan, Step
+from ...plan.fused import Fused
+from .rows import emit
+
+MOST_STEPS = 300
+MOST_FLOPS = 4_000_000  # beyond which calls no longer matter
+MOST_BYTES = 4 << 20
+LARGE = 1 << 16  # multiplications from which BLAS is faster than a plain loop
+
+
+class Text(NamedTuple):
+    """The text of functions, the last of which is ``kernel(*operands, *results, z)``, and the numbers that z holds."""
+
+    text: str
+    numbers: tuple[int, ...]
+
+
+class _Ref(NamedTuple):
+    """Where a value stands: a flat array, a first place in it, and a stride for each axis."""
+
+    array: str
+    offset: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    dtype: str
+
+    @property
+    def contiguous(self) -> bool:
+        """Whether it is in C order without gaps."""
+        return all(s == t or n == 1 for s, t, n in zip(self.strides, strides_of(self.shape), self.shape, strict=True))
+
+
+def strides_of(shape: Sequence[int]) -> tuple[int, ...]:
+    """Return the strides of an array in C order, in elements.
+
+    >>> strides_of((2, 3, 4))
+    (12, 4, 1)
+    """
+    made, step = [], 1
+    for n in reversed(shape):
+        made.append(step)
+        step *= n
+    return tuple(reversed(made))
+
+
+def small(plan: ExecutionPlan) -> bool:
+    """Tell whether a plan is small enough for calls to matter."""
+    if not plan.steps or len(plan.steps) > MOST_STEPS or plan.flops > MOST_FLOPS:
+        return False
+    return sum(step.nbytes for step in plan.steps) <= MOST_BYTES
+
+
+def write(plan: ExecutionPlan, reads: Sequence[int]) -> Text | None:
+    """Return a plan of fused steps as one function of the slots it reads and of its outputs, or None where it cannot be one."""
+    types = {slot: t for _, slot, t in plan.inputs}
+    types |= {slot: constant_type(op) for slot, op in plan.constants}
+    outputs = [(slot, f"o{n}", t) for n, (_, slot, t) in enumerate(plan.outputs)]
+    if not outputs or any(t.weak for _, _, t in outputs):
+        return None
+    given = {slot: (f"a{n}", types[slot]) for n, slot in enumerate(reads)}
+    writer = _Writer(given, {slot: (name, t) for slot, name, t in reversed(outputs)})
+    if not all(writer.step(step) for step in plan.steps):
+        return None
+    for slot, name, t in outputs:  # what is an input, a view, or another output too
+        if slot not in writer.refs:
+            return None
+        if writer.refs[slot].array != name:
+            writer.copy(writer.refs[slot], _whole(name, t))
+    return writer.text(len(reads), len(outputs))
+
+
+def constant_type(op: ops.Op) -> TensorType:
+    """Return the type of a constant; a literal is a Python scalar."""
+    if isinstance(op, ops.Constant):
+        return TensorType(op.shape, op.dtype)  # type: ignore[arg-type]
+    return TensorType((), "float64", True)  # type: ignore[arg-type]
+
+
+class _Writer:
+    """The state of writing one function."""
+
+    def __init__(self, given: Mapping[int, tuple[str, TensorType]], results: Mapping[int, tuple[str, TensorType]]) -> None:
+        self.refs = {slot: _whole(name, t) for slot, (name, t) in given.items() if not t.weak}
+        self.results = results
+        self.room: dict[str, int] = {}  # elements of scratch memory, by dtype
+        self.functions: dict[str, str] = {}  # text of a row-wise group: its name
+        self.numbers: list[int] = []
+        self.lines: list[str] = []
+
+    def step(self, step: Step) -> bool:
+        """Write one step; False where it cannot be."""
+        match step.op:
+            case Fused():
+                return self._group(step)
+            case ops.Einsum() if step.form is not None and step.form.kernel == "matmul" and step.op.algebra == "real":
+                return self._product(step)
+            case ops.Transpose():
+                ref = self.refs[step.reads[0]]
+                order = step.op.order
+                self.refs[step.writes[0]] = ref._replace(
+                    shape=tuple(ref.shape[a] for a in order), strides=tuple(ref.strides[a] for a in order)
+                )
+                return True
+            case ops.Slice():
+                ref = self.refs[step.reads[0]]
+                at = ref.offset + sum(int(a) * s for (a, _, _), s in zip(step.op.ranges, ref.strides, strict=True))
+                self.refs[step.writes[0]] = ref._replace(
+                    offset=at, shape=_shape(step.types[0]),
+                    strides=tuple(k * s for (_, _, k), s in zip(step.op.ranges, ref.strides, strict=True)),
+                )  # fmt: skip
+                return True
+            case ops.Reshape():
+                flat, shape = self._flat(step.reads[0]), _shape(step.types[0])
+                self.refs[step.writes[0]] = flat._replace(shape=shape, strides=strides_of(shape))
+                return True
+            case _:
+                return False
+
+    def _group(self, step: Step) -> bool:
+        source = emit(step)
+        if source is None:
+            return False
+        name = self.functions.setdefault(source.text, f"group{len(self.functions)}")
+        arrays = [self._at(self._flat(slot)) for slot in step.reads]
+        arrays += [self._at(self._made(slot, t)) for slot, t in zip(step.writes, step.types, strict=True)]
+        numbers = [self._number(n) for n in (*source.sizes, 0, source.places)]
+        self.lines.append(f"{name}({', '.join([*arrays, *numbers])})")
+        return True
+
+    def _product(self, step: Step) -> bool:
+        form, dtype = step.form, step.types[0].dtype
+        assert form is not None
+        if dtype not in ("float32", "float64") or any(t.dtype != dtype or t.weak for t in step.arg_types):
+            return False
+        if form.form.inputs != form.labels or not form.in_order or len(step.reads) != 2:
+            return False
+        first, second, left, right = 0, 1, form.left, form.right
+        if form.form.output != (*form.batch, *left, *right):
+            first, second, left, right = 1, 0, right, left
+        if any(x not in form.inner and x not in form.form.output for own in form.labels for x in own):
+            return False
+        a = self._ordered(step.reads[first], form.labels[first], (*form.batch, *left, *form.inner))
+        b = self._ordered(step.reads[second], form.labels[second], (*form.batch, *form.inner, *right))
+        o = self._made(step.writes[0], step.types[0])
+        rows, inner, columns = (math.prod(form.sizes[x] for x in labels) for labels in (left, form.inner, right))
+        numbers = ", ".join(self._number(n) for n in (rows, inner, columns))
+        for n in range(math.prod(form.sizes[x] for x in form.batch)):
+            sizes = ((a, rows, inner), (b, inner, columns), (o, rows, columns))
+            operands = [(self._at(r, n * i * j, i * j), i, j) for r, i, j in sizes]
+            if rows * inner * columns < LARGE:
+                self.lines.append(f"product({', '.join(text for text, _, _ in operands)}, {numbers})")
+            else:  # numba hands it to BLAS
+                self.lines.append(f"np.dot({', '.join(f'{text}.reshape(({i}, {j}))' for text, i, j in operands)})")
+        return math.prod(form.sizes[x] for x in form.batch) <= 64
+
+    def _ordered(self, slot: int, labels: Sequence[str], want: Sequence[str]) -> _Ref:
+        """Return an operand with its axes in an order, copied where it must be."""
+        ref = self.refs[slot]
+        order = [labels.index(x) for x in want]
+        turned = ref._replace(shape=tuple(ref.shape[a] for a in order), strides=tuple(ref.strides[a] for a in order))
+        return self._contiguous(turned)
+
+    def _flat(self, slot: int) -> _Ref:
+        return self._contiguous(self.refs[slot])
+
+    def _contiguous(self, ref: _Ref) -> _Ref:
+        if ref.contiguous:
+            return ref
+        made = self._scratch(ref.shape, ref.dtype)
+        self.copy(ref, made)
+        return made
+
+    def copy(self, ref: _Ref, made: _Ref) -> None:
+        """Write loops that copy a value to another place."""
+        indent = ""
+        for n, size in enumerate(ref.shape):
+            self.lines.append(f"{indent}for i{n} in range({size}):")
+            indent += "    "
+        to = " + ".join([str(made.offset), *(f"i{n} * {s}" for n, s in enumerate(made.strides))])
+        at = " + ".join([str(ref.offset), *(f"i{n} * {s}" for n, s in enumerate(ref.strides))])
+        self.lines.append(f"{indent}{made.array}[{to}] = {ref.array}[{at}]")
+
+    def _made(self, slot: int, t: TensorType) -> _Ref:
+        """Return where a result is written: its own array, or scratch memory."""
+        found = _whole(*self.results[slot]) if slot in self.results else self._scratch(_shape(t), t.dtype or "float64")
+        self.refs[slot] = found
+        return found
+
+    def _scratch(self, shape: tuple[int, ...], dtype: str) -> _Ref:
+        at = self.room.get(dtype, 0)
+        self.room[dtype] = at + -(-math.prod(shape) // 16) * 16
+        return _Ref(f"s_{dtype}", at, shape, strides_of(shape), dtype)
+
+    def _number(self, n: int) -> str:
+        """Return a number that is not known to the compiler, which would unroll loops over it into long code."""
+        if n not in self.numbers:
+            self.numbers.append(n)
+        return f"z{self.numbers.index(n)}"
+
+    @staticmethod
+    def _at(ref: _Ref, more: int = 0, size: int | None = None) -> str:
+        start = ref.offset + more
+        return f"{ref.array}[{start}:{start + (math.prod(ref.shape) if size is None else size)}]"
+
+    def text(self, operands: int, results: int) -> Text:
+        """Return all functions; numbers are in the order in which z holds them."""
+        arrays = [f"a{n}" for n in range(operands)] + [f"o{n}" for n in range(results)]
+        parts: list[str] = []
+        heads: dict[str, None] = {}
+        for text, name in self.functions.items():
+            head, body = text.split("def kernel(", 1)
+            heads |= dict.fromkeys(head.splitlines())
+            parts.append(f"@part\ndef {name}({body}")
+        lines = [
+            f"{', '.join(arrays)}, = {', '.join(f'{a}.reshape(-1)' for a in arrays)},",
+            *(f"s_{dtype} = np.empty({size}, np.{'bool_' if dtype == 'bool' else dtype})" for dtype, size in self.room.items()),
+            *(f"z{n} = z[{n}]" for n in range(len(self.numbers))), *self.lines,
+        ]  # fmt: skip
+        main = "\n".join([f"def kernel({', '.join([*arrays, 'z'])}):", *(f"    {line}" for line in lines)])
+        return Text("\n\n".join(["\n".join(heads), *parts, main] if heads else [*parts, main]), tuple(self.numbers))
+
+
+def _whole(name: str, t: TensorType) -> _Ref:
+    shape = _shape(t)
+    return _Ref(name, 0, shape, strides_of(shape), np.dtype(t.dtype or "float64").name)
+
+
+def _shape(t: TensorType) -> tuple[int, ...]:
+    return tuple(int(d) for d in t.shape or ())
