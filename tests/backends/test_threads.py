@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import warnings
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from tensorlogic.backends.erf import erf32
 
 @pytest.fixture(autouse=True)
 def two_workers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(threads, "_workers", lambda: 3)  # an odd number, so that parts differ
+    monkeypatch.setattr(threads, "workers", lambda: 3)  # an odd number, so that parts differ
 
 
 def split_steps(graph: tl.EinsumGraph) -> list[str]:
@@ -114,3 +115,13 @@ def test_erf_is_within_a_unit_in_the_last_place() -> None:
     assert np.signbit(erf32(np.array([-0.0], "float32")))[0]
     assert np.isnan(erf32(np.array([np.nan], "float32")))[0]
     assert erf32(np.zeros((0, 3), "float32")).shape == (0, 3)
+
+
+def test_what_runs_together_runs_its_own_calls_one_after_another() -> None:
+    seen: list[int] = []
+
+    def outer(n: int) -> None:
+        threads.together([partial(seen.append, 10 * n + k) for k in range(3)])
+
+    threads.together([partial(outer, n) for n in range(4)], 2)
+    assert sorted(seen) == sorted(10 * n + k for n in range(4) for k in range(3))

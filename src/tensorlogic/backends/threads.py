@@ -7,6 +7,7 @@ an element is not bound by memory, so that its halves run side by side; it takes
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextvars import copy_context
@@ -66,7 +67,7 @@ def _pool(workers: int) -> ThreadPoolExecutor:
 
 def _in_child() -> None:
     """Begin anew after a fork: threads stay behind, and whoever held the lock with them."""
-    global _lock, _inside  # noqa: PLW0603
+    global _lock, _inside
     if _inside:
         _set(_libraries(), _before)
     _lock, _inside = Lock(), 0
@@ -87,19 +88,34 @@ def workers() -> int:
     return min([_cores(), 8, *(library.get_num_threads() for library in _libraries())]) if _libraries() else 1
 
 
+_inside_together = threading.local()
+
+
 def together(calls: Sequence[Callable[[], Any]], threads: int | None = None) -> None:
     """Run calls at the same time, the first on this thread; all have ended when this returns or raises.
 
-    A call must not wait for others of its own, or all threads might.
+    What runs so already runs its own calls one after another: the threads are taken, and waiting for them could last for ever.
     """
+    if getattr(_inside_together, "busy", False) or len(calls) == 1:
+        for call in calls:
+            call()
+        return
     workers = max(1, (threads or _cores()) - 1)
-    futures = [_pool(workers).submit(copy_context().run, call) for call in calls[1:]]
+    futures = [_pool(workers).submit(copy_context().run, _taken, call) for call in calls[1:]]
     try:
-        calls[0]()
+        _taken(calls[0])
     finally:
         wait(futures)
     for future in futures:
         future.result()
+
+
+def _taken(call: Callable[[], Any]) -> None:
+    _inside_together.busy = True
+    try:
+        call()
+    finally:
+        _inside_together.busy = False
 
 
 def ranges(size: int, count: int) -> list[slice]:

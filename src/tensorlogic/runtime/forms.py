@@ -1,4 +1,4 @@
-"""The forms in which a plan may run: step by step, chains on threads, kernels, one function; which is fastest, a race decides."""
+"""The forms in which a plan may run: step by step, on threads, as kernels, as one function; which is fastest, a race decides."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from ..plan.build import ExecutionPlan, lay_out
 from .loop import Program, bind, run_alone
 from .parallel import on_threads
 from .race import Form, Race
+from .side import side_by_side
 
 ALONE = "one step after another"
 
@@ -20,6 +21,8 @@ def raced(plan: ExecutionPlan, backend: Backend, threads: int) -> Program:
     forms = []
     if any(step.parts for step in plan.steps):
         forms.append(_whole(plan, backend) or _form("native", bind(plan, backend)))
+        if isinstance(backend, NativeBackend):
+            forms += side_by_side(forms[0].program, backend)
         plan = lay_out(plan.graph, in_place=True)
     forms.append(_form(ALONE, bind(plan, backend)))
     if threads > 1:

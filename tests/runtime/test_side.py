@@ -1,0 +1,123 @@
+"""Ranges of an index side by side: the same answers, where the caller says, however uneven the ranges are."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tensorlogic as tl
+from tensorlogic.backends import threads
+from tensorlogic.backends.numpy import NumpyBackend
+from tensorlogic.runtime import side
+from tensorlogic.runtime.loop import bind
+from tensorlogic.runtime.race import Form
+
+
+@pytest.fixture(autouse=True)
+def two_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(side, "workers", lambda: 2)
+
+
+def network(b: tl.GraphBuilder, n: int) -> dict[str, Any]:
+    x, w = b.input("x", (n, 24), "float32"), b.input("w", (24, 40), "float32")
+    h = b.gelu(b.linear(x, w, b.constant(np.linspace(-1, 1, 40, dtype="float32"))))
+    return {"h": h, "p": b.softmax(h @ b.constant(np.eye(40, 7, dtype="float32"))), "s": b.sum(h, axis=1)}
+
+
+def forms_of(n: int, cached: int = 1 << 30) -> tuple[tl.EinsumGraph, dict[str, Any], list[Form]]:
+    b = tl.GraphBuilder()
+    graph = b.build(**network(b, n))
+    rng = np.random.default_rng(n)
+    inputs = {"x": rng.normal(size=(n, 24)).astype("float32"), "w": rng.normal(size=(24, 40)).astype("float32")}
+    plan = tl.Executor(native=True).plan(graph, inputs)
+    backend = NumpyBackend()
+    side_cached, side.CACHED = side.CACHED, cached
+    try:
+        return graph, inputs, side.side_by_side(bind(plan, backend), backend)
+    finally:
+        side.CACHED = side_cached
+
+
+@pytest.mark.parametrize("n", [1001, 2000])
+def test_parts_answer_as_the_whole_does(n: int) -> None:
+    graph, inputs, forms = forms_of(n, 100_000)
+    assert [f.name.split(" in ")[0] for f in forms] == ["side by side on 2 threads"] * 2
+    want = tl.Executor().execute(graph, inputs)
+    for form in forms:
+        for _ in range(2):
+            made = form.run([inputs["x"], inputs["w"]], None)
+            for name, value in zip(("h", "p", "s"), made, strict=True):
+                np.testing.assert_allclose(value, want[name], rtol=2e-5, atol=2e-6)
+
+
+def test_outputs_go_where_the_caller_says_and_are_never_written_over() -> None:
+    _, inputs, [form] = forms_of(1500)
+    target = np.full((1500, 7), -1, "float32")
+    values = [inputs["x"], inputs["w"]]
+    first = form.run(values, [None, target, None])
+    assert first[1] is target and (target >= 0).all()
+    held, copy = first[0], first[0].copy()
+    again = form.run([inputs["x"] * 2, inputs["w"]], None)
+    assert again[0] is not held
+    np.testing.assert_array_equal(held, copy)
+    where = held.ctypes.data
+    del held, first
+    third = form.run(values, None)
+    assert third[0].ctypes.data == where or again[0].ctypes.data != third[0].ctypes.data
+
+
+def test_a_target_that_shows_an_input_is_not_written_while_it_is_read() -> None:
+    b = tl.GraphBuilder()
+    x = b.input("x", (300_000,), "float32")
+    graph = b.build(y=b.exp(-x) + b.tanh(x))
+    plan = tl.Executor(native=True).plan(graph)
+    [form, *_] = side.side_by_side(bind(plan, NumpyBackend()), NumpyBackend())
+    value = np.linspace(0, 1, 300_000, dtype="float32")
+    want = np.exp(-value) + np.tanh(value)
+    [made] = form.run([value], [value])
+    assert made is not value
+    np.testing.assert_allclose(made, want, rtol=1e-6)
+
+
+def test_what_has_no_index_in_all_outputs_is_left_alone() -> None:
+    b = tl.GraphBuilder()
+    x = b.input("x", (3000, 300), "float32")
+    for graph in (b.build(y=b.sum(b.exp(x) * 2.0)), b.build(y=b.softmax(x, axis=0) * 2.0), b.build(y=b.exp(x.T) * 2.0)):
+        plan = tl.Executor(native=True).plan(graph)
+        assert side.side_by_side(bind(plan, NumpyBackend()), NumpyBackend()) == []
+
+
+def test_blas_has_its_threads_back_and_an_error_comes_through() -> None:
+    before = [lib.get_num_threads() for lib in threads._libraries()]
+    b = tl.GraphBuilder()
+    x, i = b.input("x", (2000, 300), "float32"), b.input("i", (2000,), "int64")
+    graph = b.build(y=b.exp(b.gather(x, i)) * 2.0 + 1.0)
+    assert graph
+    executor = tl.Executor(native=True)
+    value = {"x": np.ones((2000, 300), "float32"), "i": np.full(2000, 5000)}
+    for _ in range(3):
+        with pytest.raises(tl.ExecutionError, match="out of range"):
+            executor.execute(graph, value)
+    assert [lib.get_num_threads() for lib in threads._libraries()] == before
+
+
+def test_several_callers_at_once() -> None:
+    graph, inputs, [form] = forms_of(1200)
+    want = tl.Executor().execute(graph, inputs)["h"]
+    wrong: list[Any] = []
+
+    def work() -> None:
+        for _ in range(10):
+            made = form.run([inputs["x"], inputs["w"]], None)
+            if not np.allclose(made[0], want, rtol=1e-4, atol=1e-5):
+                wrong.append(made)
+
+    callers = [threading.Thread(target=work) for _ in range(4)]
+    for t in callers:
+        t.start()
+    for t in callers:
+        t.join()
+    assert not wrong
