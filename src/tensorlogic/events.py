@@ -80,6 +80,8 @@ class Hook:
     ...         print(plan.steps[event.step].op.name, event.duration_ns >= 0)
     """
 
+    detail: str = "step"  # "op": steps that hold many operations run them one by one, as for those who ask for values
+
     def on_phase(self, phase: ExecutionPhase) -> None:
         """Called when a run enters a phase."""
 

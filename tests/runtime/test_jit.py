@@ -108,6 +108,9 @@ def test_hooks_and_out_work_when_compiled() -> None:
     with tl.trace() as trace:
         executor.execute_jit(g, inputs(), config)
     assert "one function" in str(trace)
+    with tl.trace(detail="op") as trace:
+        executor.execute_jit(g, inputs(), config)
+    assert "one function" not in str(trace) and "tanh" in str(trace)
 
 
 def test_wrong_inputs_are_named_as_always() -> None:

@@ -50,6 +50,10 @@ class Team(Protocol):
     def leader(self) -> Program:
         """The program that runs now."""
 
+    @property
+    def finest(self) -> Program:
+        """The program with a step for each operation."""
+
     def run(self, inputs: Sequence[Any], out: Sequence[Any] | None = None) -> tuple[Any, ...]:
         """Run it."""
 
@@ -378,11 +382,13 @@ def run_entries(program: Program, slots: list[Any], chain: Sequence[int]) -> Non
 
 def watched(program: Program, inputs: Sequence[Any], hooks: Sequence[Hook], *, body: bool = False) -> tuple[Any, ...]:
     """Run a program and tell the hooks; only those that ask for values are called during the run."""
-    program = program if program.team is None else program.team.leader
+    live = [h for h in hooks if type(h).on_step is not Hook.on_step]
+    if program.team is not None:
+        every = live or any(h.detail == "op" for h in hooks)
+        program = program.team.finest if every else program.team.leader
     record = RunRecord(program.plan, thread=threading.get_ident(), body=body)
     around = getattr(_active, "hooks", ())
     _active.hooks = hooks  # for the bodies that run inside
-    live = [h for h in hooks if type(h).on_step is not Hook.on_step]
     workspace = program.workspace()
     arrays = program.targets(workspace)
     try:

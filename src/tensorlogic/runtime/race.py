@@ -86,6 +86,11 @@ class Race:
         """The program that runs now, or would while it is not decided."""
         return (self.winner or next(iter(self.forms.values()))).program
 
+    @property
+    def finest(self) -> Program:
+        """The program with most steps: one for each operation."""
+        return max((form.program for form in self.forms.values()), key=lambda p: len(p.plan.steps))
+
     def run(self, inputs: Sequence[Any], out: Sequence[Any] | None = None) -> tuple[Any, ...]:
         """Run the fastest form; while that is not known, the one whose turn it is."""
         if self.winner is not None:

@@ -23,15 +23,18 @@ from ..ir.sizes import names
 from ..ir.types import TensorType
 from ..ir.validate import require_valid
 from ..passes.pipeline import OptimizationLevel
-from ..plan.build import Step
-from ..plan.estimate import input_types
+from ..plan.build import ExecutionPlan, Step
+from ..plan.inputs import input_types
+from ..plan.schedule import Scheduler, SchedulingStrategy
 from ..plan.weigh import STAND_IN
 from ..tables import table
 from .executor import Executor, Inputs
+from .parallel import COST
 
 LEAST, MOST = 5, 1000  # runs of one trial
 MARGIN = 0.03  # a trial must be better by this share,
 WINS = 0.75  # and in this share of the rounds: less is noise
+UNDECIDED = "not decided yet"  # what an executor explains of a plan that it still times in several forms
 _TRIED = {"parallelism": "threads", "optimization_level": "level", "memory": "memory"}  # how they are called in print
 
 
@@ -77,14 +80,17 @@ class MemoryStrategy(Enum):
 
 
 class ParallelismStrategy(Enum):
-    """How many threads a product takes.
+    """What threads are for.
 
     >>> [strategy.name for strategy in ParallelismStrategy]
-    ['AUTO', 'SINGLE']
+    ['AUTO', 'SINGLE', 'STEPS']
     """
 
-    AUTO = "auto"  # as many as BLAS is set to
-    SINGLE = "single"  # one, so that runs on several threads do not get in each other's way
+    AUTO = "auto"  # products: as many as BLAS is set to
+    SINGLE = "single"  # nothing: a product takes one, so that runs on several threads do not get in each other's way
+    STEPS = (
+        "steps"  # steps that do not wait for each other: Executor(threads=cores), where that is measured to be faster
+    )
 
 
 class GradientStrategy(Enum):
@@ -152,7 +158,8 @@ class ExecutionStrategy(msgspec.Struct, frozen=True):
         if self.mode is not ExecutionMode.GRAPH:
             raise BackendError(f"the {self.mode.value} mode is not available yet", code="E403",
                                suggestions=["use ExecutionMode.GRAPH"])  # fmt: skip
-        return Executor(_tuned(get_backend(backend), self), optimization_level=self.optimization_level)
+        threads = (os.cpu_count() or 1) if self.parallelism is ParallelismStrategy.STEPS else 1
+        return Executor(_tuned(get_backend(backend), self), optimization_level=self.optimization_level, threads=threads)
 
     def explain(self) -> str:
         """Return the strategy in words, with a table of what was measured and why this one was chosen."""
@@ -270,8 +277,9 @@ class StrategyOptimizer:
     def _options(self, goal: str, graph: EinsumGraph) -> list[tuple[str, list[Any]]]:
         """Return what is tried, one thing after another: all combinations would take too long."""
         found: list[tuple[str, list[Any]]] = []
-        if goal != "memory" and (os.cpu_count() or 1) > 1 and _multiplies(graph):
-            found.append(("parallelism", list(ParallelismStrategy)))
+        if goal != "memory" and (os.cpu_count() or 1) > 1:
+            products = [ParallelismStrategy.AUTO, ParallelismStrategy.SINGLE] if _multiplies(graph) else []
+            found.append(("parallelism", [*products, ParallelismStrategy.STEPS]))
         levels = [x for x in OptimizationLevel if not (self.exact and x is OptimizationLevel.AGGRESSIVE)]
         found.append(("optimization_level", levels))
         if self.backend.capabilities().supports("in_place"):
@@ -281,16 +289,21 @@ class StrategyOptimizer:
     def _different(
         self, tried: Sequence[ExecutionStrategy], graph: EinsumGraph, values: Inputs, sizes: Any
     ) -> tuple[list[_Way], list[str]]:
-        """Return the ways that differ, and a line about levels that come to the same plan."""
+        """Return the ways that differ, and lines about what comes to the same: levels by plan, threads without work."""
         kept: dict[Any, _Way] = {}
-        same = []
+        same, lines = [], []
         for strategy in dict.fromkeys(tried):
             executor = strategy.executor(self.backend)
             plan = executor.plan(graph, values, sizes=sizes)
+            new = strategy.parallelism is not tried[0].parallelism
+            if new and strategy.parallelism is ParallelismStrategy.STEPS and not _side_by_side(executor, plan):
+                lines.append("steps on threads were not run: no two chains of steps are worth a thread of their own")
+                continue
             way = _Way(strategy, executor, plan.peak_bytes, [])
             if kept.setdefault((plan.graph, strategy.memory, strategy.parallelism), way) is not way:
                 same.append(strategy.optimization_level.name.lower())
-        lines = [f"levels that were not run, because they give a plan that was: {', '.join(same)}"] if same else []
+        if same:
+            lines.append(f"levels that were not run, because they give a plan that was: {', '.join(same)}")
         return list(kept.values()), lines
 
     def _measure(self, goal: str, graph: EinsumGraph, ways: Sequence[_Way], values: Inputs, sizes: Any) -> None:
@@ -299,6 +312,12 @@ class StrategyOptimizer:
             return
         for way in ways:
             way.executor.execute(graph, values, sizes=sizes)  # planning, and memory that is touched for the first time
+            for _ in range(MOST):
+                if UNDECIDED not in way.executor.explain():
+                    break
+                way.executor.execute(
+                    graph, values, sizes=sizes
+                )  # it times how it runs by itself, which is no result yet
         spent, rounds = 0.0, 0
         while rounds < LEAST or (spent < self.seconds * len(ways) and rounds < MOST):
             for way in ways:
@@ -388,6 +407,15 @@ def _random(rng: np.random.Generator, t: TensorType) -> Any:
     if dtype.startswith("float"):
         return rng.random(shape).astype(dtype)
     return rng.integers(0, 2, shape).astype(dtype)
+
+
+def _side_by_side(executor: Executor, plan: ExecutionPlan) -> bool:
+    """Tell whether two chains of a plan's steps may run at the same time and are worth it."""
+    if executor.threads < 2 or not executor.capabilities().supports("in_place"):
+        return False
+    found = Scheduler(SchedulingStrategy.CostBased(COST)).schedule(plan.graph)
+    heavy = [[sum(found.node_costs[n] for n in chain) >= COST for chain in group] for group in found.chains]
+    return any(sum(group) > 1 for group in heavy)
 
 
 def _multiplies(graph: EinsumGraph) -> bool:

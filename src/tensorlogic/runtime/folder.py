@@ -1,0 +1,85 @@
+"""A bounded folder of saved graphs: what was not used for longest goes first, whatever other processes do meanwhile.
+
+Each entry is a folder named by a digest, and its time of change is when it was last used. An entry is renamed before it is
+deleted, so that of several processes one takes it away and the others see that it is gone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import secrets
+import shutil
+from pathlib import Path
+from time import time
+from typing import NamedTuple
+
+ENTRY = re.compile(r"[0-9a-f]{32}")
+LEFTOVER = re.compile(r"\.[0-9a-f]{32}\.[0-9a-f]+\.(tmp|old)")  # of a process that stopped while it wrote or deleted
+STALE = 3600.0  # seconds after which nobody is writing it any more
+
+
+class Entry(NamedTuple):
+    """One saved graph: when it was last used, and its bytes."""
+
+    used_ns: int
+    name: str
+    nbytes: int
+
+
+def entries(folder: Path) -> list[Entry]:
+    """Return what a folder holds, the longest unused first; files of others are not looked at."""
+    found = []
+    with contextlib.suppress(FileNotFoundError), os.scandir(folder) as there:
+        for each in there:
+            if ENTRY.fullmatch(each.name) and each.is_dir(follow_symlinks=False):
+                with contextlib.suppress(FileNotFoundError):  # another process was first
+                    with os.scandir(each.path) as files:
+                        size = sum(f.stat(follow_symlinks=False).st_size for f in files)
+                    found.append(Entry(each.stat(follow_symlinks=False).st_mtime_ns, each.name, size))
+    return sorted(found)
+
+
+def used(entry: Path) -> None:
+    """Note that an entry is used now; one that is gone, or that may not be changed, stays as it is."""
+    with contextlib.suppress(OSError):
+        os.utime(entry)
+
+
+def trim(folder: Path, most_entries: int | None, most_bytes: int | None) -> list[str]:
+    """Delete entries until a folder keeps within its bounds, and return their names.
+
+    An entry that is too large by itself goes before it drives out all others.
+    """
+    _sweep(folder)
+    kept = entries(folder)
+    gone = [e for e in kept if most_bytes is not None and e.nbytes > most_bytes]
+    kept = [e for e in kept if e not in gone]
+    total = sum(e.nbytes for e in kept)
+    for n, entry in enumerate(kept):
+        fits = most_bytes is None or total <= most_bytes
+        if fits and (most_entries is None or len(kept) - n <= most_entries):
+            break
+        gone.append(entry)
+        total -= entry.nbytes
+    for entry in gone:
+        _remove(folder / entry.name)
+    return [entry.name for entry in gone]
+
+
+def _remove(entry: Path) -> None:
+    away = entry.with_name(f".{entry.name}.{secrets.token_hex(6)}.old")
+    with contextlib.suppress(FileNotFoundError):  # another process took it
+        entry.rename(away)
+        shutil.rmtree(away, ignore_errors=True)
+
+
+def _sweep(folder: Path) -> None:
+    """Delete what processes left behind that stopped in the middle."""
+    with contextlib.suppress(FileNotFoundError):
+        for each in folder.iterdir():
+            if LEFTOVER.fullmatch(each.name):
+                with contextlib.suppress(FileNotFoundError):
+                    if each.stat().st_mtime < time() - STALE:
+                        shutil.rmtree(each, ignore_errors=True)
