@@ -1,7 +1,7 @@
 """The slot loop beside the same NumPy calls written by hand."""
 
 import numpy as np
-from harness import Table, contest
+from harness import Table, contest, native
 
 import tensorlogic as tl
 
@@ -32,6 +32,7 @@ def tables() -> list[Table]:
     contenders = {
         "NumPy by hand": by_hand,
         "Executor.execute": lambda: executor.execute(graph, inputs),
+        "compiled to one function": native(graph, inputs),
         "the same with a hook attached": lambda: watched.execute(graph, inputs),
         "NumPy by hand with np.einsum": by_einsum,
     }

@@ -11,11 +11,12 @@ from time import perf_counter_ns
 from typing import Any, NamedTuple
 
 import numpy as np
-from harness import CORES, Contender, Table, contest, least_seconds, peer
+from harness import CORES, Contender, Table, contest, least_seconds, native, peer
 
 import tensorlogic as tl
 
 OURS = "Executor.execute"
+NATIVE = "compiled to machine code"
 WIDTHS = (784, 512, 256, 10)
 D, HEADS, LENGTH, BATCH = 256, 8, 128, 8
 HEAD = D // HEADS
@@ -358,9 +359,14 @@ ROWS: dict[str, Callable[[], Case]] = {
 
 def measure(case: Case) -> Table:
     executor = tl.Executor()
-    contenders = {**case.peers, OURS: lambda: executor.execute(case.graph, case.inputs)[0]}
+    compiled = native(case.graph, case.inputs)
+    contenders = {
+        **case.peers,
+        OURS: lambda: executor.execute(case.graph, case.inputs)[0],
+        NATIVE: lambda: compiled()[0],
+    }
     return contest(
-        case.title, case.note, contenders, rounds=case.rounds, ours=(OURS,), agree=1e-4, pause=PAUSE, each=True, calls=case.calls,
+        case.title, case.note, contenders, rounds=case.rounds, ours=(OURS, NATIVE), agree=1e-4, pause=PAUSE, each=True, calls=case.calls,
         limit=partial(least_seconds, case.flops, case.nbytes),
     )  # fmt: skip
 

@@ -5,10 +5,10 @@ A hook overrides what it wants to hear of. While no hook is attached nothing is 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from enum import Enum
-from threading import Lock, get_ident
+from threading import Lock, get_ident, local
 from time import perf_counter_ns
 from typing import Any, NamedTuple
 
@@ -96,6 +96,19 @@ class Hook:
 
     def on_step(self, plan: Any, event: StepEvent, values: tuple[Any, ...]) -> None:
         """Called after each step with its results, which are valid during the call only."""
+
+
+running = local()  # .hooks: those of the run that this thread is in
+
+
+def fine(hooks: Iterable[Hook]) -> bool:
+    """Tell whether some hooks want to see every operation: they ask for values, or for that detail."""
+    return any(h.detail == "op" or type(h).on_step is not Hook.on_step for h in hooks)
+
+
+def wants_every_step() -> bool:
+    """Tell whether the run that this thread is in is watched in full detail."""
+    return fine(getattr(running, "hooks", ()))
 
 
 _watchers: tuple[Hook, ...] = ()  # those who watch every run in the process; replaced, never changed in place

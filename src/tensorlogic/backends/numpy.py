@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from contextvars import Context
@@ -11,14 +12,17 @@ import numpy as np
 
 from ..errors import BackendError, DTypeError
 from ..ir import ops
+from ..ir.algebra import algebra
 from ..ir.graph import OPS, Cond, EinsumGraph, Fixpoint, Scan
 from ..ir.ops import Op
 from ..ir.rules import normal_axis, reduced_axes
 from ..ir.types import DTYPES, TensorType
 from ..passes.order import order_contractions
 from ..plan.build import ExecutionPlan, Step, describe
+from ..plan.contract import Contraction
 from ..plan.fused import Fusable, Fused
 from .base import BackendCapabilities, Device, Kernel, RunBody
+from .climb import LOAD, POINT, climbing
 from .contract import COMBINE, bind_contract_vjp, bind_contraction
 from .control import bind_control
 from .erf import bind_erf
@@ -101,13 +105,13 @@ class NumpyBackend:
         if step.parts:
             return self._fused(step, run_body)
         if isinstance(op, Fixpoint | Scan | Cond):
-            kernel = bind_control(step, run_body)
+            kernel = _loop(step, bind_control(step, run_body))
         elif isinstance(op, ops.Elementwise):
             return elementwise(
                 op.fn, step.arg_types, step.types[0]
             )  # Python scalars go in as they are: they must not widen the result
         elif isinstance(op, ops.Einsum) and step.form is not None:
-            kernel = bind_contraction(op, step.form, step.arg_types, step.types[0])
+            kernel = _contraction(op, step.form, step)
         elif isinstance(op, ops.ContractVJP) and step.form is not None:
             kernel = bind_contract_vjp(op, step.form, step.types[0], step.arg_types)
         else:
@@ -121,6 +125,49 @@ class NumpyBackend:
                 *(a if d is None else np.asarray(a, d) for a, d in zip(args, dtypes, strict=True))
             )
         return kernel
+
+
+def _contraction(op: ops.Einsum, form: Contraction, step: Step) -> Kernel:
+    """Return the kernel of an einsum, which becomes native when that pays: other algebras, and Booleans as packed bits."""
+    args, result = step.arg_types, step.types[0]
+    slow = bind_contraction(op, form, args, result)
+    if form.kernel not in POINT or len(form.labels) != 2:
+        return slow
+    seconds = POINT[form.kernel] * math.prod(form.sizes.values())
+    if result.dtype == "bool":
+
+        def on_bits() -> Kernel | None:
+            from .bitplan import bind_bits
+
+            return bind_bits(op, form, args, result)
+
+        return climbing(slow, on_bits, seconds)
+
+    def in_blocks() -> Kernel | None:
+        from .native.semiring import bind_semiring, worth
+
+        return bind_semiring(op, form, args, result) if worth(form) else None
+
+    exact = algebra(op.algebra).reduce in ("max", "min")
+    # one that rounds otherwise is native from the first call or never, so that equal calls have equal answers
+    return climbing(slow, in_blocks, seconds) if form.kernel == "blocks" and (exact or seconds >= LOAD) else slow
+
+
+ROUNDS = 16  # that a fixpoint is thought to take
+
+
+def _loop(step: Step, slow: Kernel) -> Kernel:
+    """Return the kernel of a loop; a Boolean fixpoint becomes one on packed bits when that pays."""
+    if not isinstance(step.op, Fixpoint) or any(t.dtype != "bool" for t in step.types):
+        return slow
+
+    def on_bits() -> Kernel | None:
+        from .closure import bind_fixpoint
+
+        return bind_fixpoint(step)
+
+    points = sum(math.prod(s.form.sizes.values()) for s in step.bodies[0].steps if s.form is not None)
+    return climbing(slow, on_bits, ROUNDS * POINT["matmul"] * points, visible=True)
 
 
 def kernel_sources(plan: ExecutionPlan) -> list[str]:

@@ -35,7 +35,7 @@ def writes_into(step: Step) -> bool:
         case ops.Cast():
             return True
         case Fused():
-            return step.op.kind == "rows"
+            return step.op.kind in ("rows", "algebra")
         case ops.Reduce():
             return step.op.kind in REDUCED_INTO
         case ops.Einsum():

@@ -5,20 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from ..diagnostics import bytes_text
-from ..errors import InputError, nearest
+from ..errors import InputError
 from ..ir import ops
 from ..ir.graph import EinsumGraph
-from ..ir.sizes import evaluate, names
-from ..ir.types import TensorShape, TensorType, dtype_name
+from ..ir.types import dtype_name
 from ..ir.validate import require_valid
 from ..passes.order import order_contractions
 from ..passes.pipeline import OptimizationLevel, Pass, passes_of
 from ..tables import table
 from .build import ExecutionPlan, build_plan
 from .cost import nbytes
+from .inputs import DTYPE, input_types
 from .memory import lifetimes, peak_bytes
 
 _BAR = 32  # columns, at most
@@ -44,9 +42,9 @@ class MemoryEstimate(NamedTuple):
     >>> x, w = b.input("x", ("n", 784)), b.input("w", (784, 10))
     >>> print(tl.MemoryEstimator().estimate(b.build(y=b.relu(x @ w)), sizes={"n": 64}))
     tensor    bytes  steps  alive
-    %2      5.0 KiB  0-1    ██·
-    y       5.0 KiB  1-end  ·██
-    peak 10.0 KiB in 2 steps, beside 453.2 KiB of inputs; outputs 5.0 KiB
+    %2      2.5 KiB  0-1    ██·
+    y       2.5 KiB  1-end  ·██
+    peak 5.0 KiB in 2 steps, beside 226.6 KiB of inputs; outputs 2.5 KiB
     """
 
     peak_bytes: int  # results of steps and what they need while running, the most at once
@@ -113,14 +111,14 @@ class MemoryEstimator:
     >>> import tensorlogic as tl
     >>> b = tl.GraphBuilder()
     >>> x = b.input("x", ("n", "n"))
-    >>> estimate = MemoryEstimator().estimate(b.build(y=x @ x + 1), sizes={"n": 100})
+    >>> estimate = MemoryEstimator().estimate(b.build(y=x @ x + 1), sizes={"n": 200})
     >>> estimate.peak_memory_mb
-    0.08
+    0.16
     >>> estimate.lifetimes[0]
-    Lifetime(name='%1', first=0, last=1, nbytes=80000)
+    Lifetime(name='%1', first=0, last=1, nbytes=160000)
     """
 
-    def __init__(self, passes: Sequence[Pass] | None = None, *, dtype: str = "float64", in_place: bool = True) -> None:
+    def __init__(self, passes: Sequence[Pass] | None = None, *, dtype: str = DTYPE, in_place: bool = True) -> None:
         default = (*passes_of(OptimizationLevel.STANDARD), order_contractions)
         self.passes = default if passes is None else tuple(passes)
         self.dtype = dtype_name(dtype)
@@ -146,7 +144,7 @@ class MemoryEstimator:
             raise InputError(f"an EinsumGraph or a plan is expected, got {type(graph).__name__}", code="E301",
                              suggestions=["build one: b.build(y=y)"])  # fmt: skip
         require_valid(graph)
-        types = input_types(graph, {} if inputs is None else inputs, sizes, self.dtype)
+        types = input_types(graph, inputs, sizes, self.dtype)
         return estimate_plan(build_plan(graph, types, sizes, passes=self.passes, in_place=self.in_place))
 
 
@@ -172,53 +170,3 @@ def _constants(plan: ExecutionPlan) -> Iterator[tuple[str, int]]:
     for step in plan.steps:
         for body in step.bodies:
             yield from _constants(body)
-
-
-def input_types(
-    graph: EinsumGraph, given: Mapping[str, Any], sizes: Mapping[str, int] | None, dtype: str, what: str = "estimate"
-) -> dict[str, TensorType]:
-    """Return the type of every input: of what is given, else as declared, with ``dtype`` where none is."""
-    if not isinstance(given, Mapping):
-        raise InputError(f"inputs must be a mapping of names to arrays or types, got {type(given).__name__}",
-                         code="E301", suggestions=['write {"x": array}'])  # fmt: skip
-    types: dict[str, TensorType] = {}
-    known = dict(sizes or {})
-    for name in known:
-        if name not in graph.size_names:
-            raise InputError(
-                f"the graph has no size {name!r}", code="E304", suggestions=nearest(name, graph.size_names)
-            )
-    for name, value in given.items():
-        if name not in graph.inputs:
-            raise InputError(f"the graph has no input {name!r}", code="E302", suggestions=nearest(name, graph.inputs))
-        declared, own = graph.type_of(graph.inputs[name])[:2]
-        types[name] = found = value if isinstance(value, TensorType) else _type_of(value, own)
-        if declared is not None and found.shape is not None and len(declared) == len(found.shape):
-            for d, actual in zip(declared, found.shape, strict=True):
-                if isinstance(d, str) and isinstance(actual, int):
-                    known.setdefault(d, actual)
-    for name, node in graph.inputs.items():
-        if name in types and types[name].shape is not None:
-            types[name] = types[name]._replace(dtype=types[name].dtype or dtype)
-            continue
-        declared_type = graph.type_of(node)
-        if declared_type.shape is None:
-            raise InputError(f"the {what} needs input {name!r}, whose shape is not declared", code="E303",
-                             suggestions=[f"give the inputs: {what}(graph, {{{name!r}: array}})"])  # fmt: skip
-        shape = TensorShape(evaluate(d, known) for d in declared_type.shape)
-        missing = sorted({n for d in shape for n in names(d)})
-        if missing:
-            wanted = ", ".join(f"{n!r}: 64" for n in missing)
-            raise InputError(f"the {what} needs the size {missing[0]!r} of input {name!r}", code="E304",
-                             suggestions=[f"give sizes={{{wanted}}} (--size {missing[0]}=64 on the command line), or the inputs"])  # fmt: skip
-        types[name] = TensorType(shape, declared_type.dtype or dtype)
-    return types
-
-
-def _type_of(value: Any, declared: str | None) -> TensorType:
-    """Return the type of an array of any library; lists and numbers take the declared dtype, as they do in a run."""
-    if not (hasattr(value, "shape") and hasattr(value, "dtype")):
-        array = np.asarray(value)
-        return TensorType(TensorShape(array.shape), declared or dtype_name(array.dtype))
-    dtype = value.dtype if isinstance(value.dtype, np.dtype) else str(value.dtype).removeprefix("torch.")
-    return TensorType(TensorShape(value.shape), dtype_name(dtype))

@@ -38,7 +38,7 @@ class Slicing(NamedTuple):
     >>> distance = b.sum(b.square(x.reshape(64, 1, 8) - y), axis=2)
     >>> types = {n: tl.TensorType(tl.TensorShape((64, 8)), "float32") for n in "xy"}
     >>> print(fit(b.build(nearest=b.min(distance, axis=1)), types, 50_000))
-    axis 0 of 'x' (64) in 4 parts of 16: peak 36.8 KiB, at once 146.0 KiB
+    axis 0 of 'x' (64) in 4 parts of 16: peak 36.3 KiB, at once 144.2 KiB
     """
 
     split: Split

@@ -21,7 +21,7 @@ class Fusable(NamedTuple):
 
     nodes: tuple[int, ...]
     pattern: str
-    kind: str = "rows"  # the kind of kernel: "rows", "bits" or "whole"
+    kind: str = "rows"  # the kind of kernel: "rows", "scan", "bits", "algebra" or "whole"
 
 
 class Fused(Op, frozen=True, tag="fused"):
@@ -36,8 +36,25 @@ class Fused(Op, frozen=True, tag="fused"):
     numbers: tuple[int, ...] = ()  # that its source takes
 
 
-def fuse(steps: Sequence[Step], groups: Sequence[Fusable], graph: EinsumGraph, outputs: AbstractSet[int]) -> list[Step]:
-    """Return the steps with each group as one, in an order in which everything is there when it is read."""
+def fuse(
+    steps: Sequence[Step], groups: Sequence[Fusable], graph: EinsumGraph, outputs: AbstractSet[int]
+) -> list[Step]:
+    """Return the steps with each group as one, in an order in which everything is there when it is read.
+
+    Groups that would wait for each other are left apart.
+    """
+    chosen = list(groups)
+    while True:
+        done, stuck = _ordered(steps, chosen, graph, outputs)
+        if not stuck:
+            return done
+        chosen = [g for g in chosen if g is not stuck[0]]
+
+
+def _ordered(
+    steps: Sequence[Step], groups: Sequence[Fusable], graph: EinsumGraph, outputs: AbstractSet[int]
+) -> tuple[list[Step], list[Fusable]]:
+    """Return the steps in order, and the groups that could not be placed."""
     place = {step.node: n for n, step in enumerate(steps)}
     unit = list(range(len(steps)))  # of each step, the number of the first of its group
     pattern: dict[int, Fusable] = {}
@@ -66,7 +83,7 @@ def fuse(steps: Sequence[Step], groups: Sequence[Fusable], graph: EinsumGraph, o
     literals = _literals(steps, graph)
     while ready:
         u = heappop(ready)
-        made = parts[u]
+        made = parts.pop(u)
         if u in pattern:
             wanted = {s for p in made for s in p.writes if s in outputs or read_in.get(s, set()) - {u}}
             done.append(_one(made, pattern[u], wanted, literals))
@@ -76,8 +93,7 @@ def fuse(steps: Sequence[Step], groups: Sequence[Fusable], graph: EinsumGraph, o
             waits[after] -= 1
             if waits[after] == 0:
                 heappush(ready, after)
-    assert sum(len(s.parts) or 1 for s in done) == len(steps), "groups wait for each other"
-    return done
+    return done, [pattern[u] for u in parts if u in pattern]
 
 
 def _literals(steps: Sequence[Step], graph: EinsumGraph) -> dict[int, ops.Literal]:

@@ -164,15 +164,16 @@ class Scheduler:
 
 
 def _sequential(graph: EinsumGraph, w: Weights, threshold: float) -> tuple[Group, ...]:
-    """Run next what adds the least memory: what it makes, less what it is the last to read."""
+    """Take the frugal order, or the one the graph came in."""
     given = working(graph)
-    order = _frugal(graph, w, given)
+    order = frugal(graph, w, given)
     # a greedy choice can be wrong: it is never worse than the order the graph came in
     best = order if peak(graph, w, order) < peak(graph, w, given) else given
     return tuple(((n,),) for n in best)
 
 
-def _frugal(graph: EinsumGraph, w: Weights, nodes: list[int]) -> list[int]:
+def frugal(graph: EinsumGraph, w: Weights, nodes: list[int]) -> list[int]:
+    """Return an order that runs next what adds the least memory: what it makes, less what it is the last to read."""
     reads = memory_reads(graph, w)
     kept = {w.root[i] for _, i in graph.outputs}
     left, readers = Counter[int](), Counter[int]()  # how many still read a memory, and the sum of their numbers

@@ -6,17 +6,15 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-import numpy as np
-
-from ..errors import InputError, TensorLogicError, nearest
+from ..errors import TensorLogicError
 from ..ir import ops, spec
 from ..ir.graph import EinsumGraph, bodies
-from ..ir.sizes import evaluate, names
-from ..ir.types import TensorShape, TensorType, dtype_name
+from ..ir.types import TensorShape, TensorType
 from ..ir.validate import require_valid
 from ..passes.specialize import specialize
 from .contract import Contraction, contraction
 from .cost import allocates, flops, nbytes, rounds
+from .inputs import known_inputs
 
 STAND_IN = 64  # a size that nobody gave; a tensor of unknown rank counts as a float32 matrix of this size
 GIVEN = (ops.Input, ops.Constant, ops.Literal)  # nodes that are there before anything runs
@@ -36,11 +34,11 @@ def weigh(graph: EinsumGraph, inputs: Mapping[str, Any] | None, sizes: Mapping[s
     """Return the costs of a graph's nodes for given inputs and sizes, or for stand-ins where they are unknown."""
     require_valid(graph)
     if not inputs and not sizes and _settled(graph):
-        return _weights(graph, ())
-    types, known, assumed = known_types(graph, inputs or {}, sizes or {})
+        return settled_weights(graph)
+    types, known, assumed = known_types(graph, inputs, sizes)
     if types is not None:
         try:
-            return _weights(specialize(graph, types, known), assumed)
+            return settled_weights(specialize(graph, types, known), assumed)
         except TensorLogicError:
             if not assumed:
                 raise
@@ -56,45 +54,15 @@ def _settled(graph: EinsumGraph) -> bool:
 
 
 def known_types(
-    graph: EinsumGraph, inputs: Mapping[str, Any], sizes: Mapping[str, int]
+    graph: EinsumGraph, inputs: Mapping[str, Any] | None, sizes: Mapping[str, int] | None
 ) -> tuple[dict[str, TensorType] | None, dict[str, int], tuple[str, ...]]:
     """Return the inputs' types (None where a rank is unknown), the sizes, and what had to be assumed."""
-    for what, given, there in (("input", inputs, graph.inputs), ("size", sizes, graph.size_names)):
-        for name in given:
-            if name not in there:
-                code = "E302" if what == "input" else "E304"
-                raise InputError(f"the graph has no {what} {name!r}", code=code, suggestions=nearest(str(name), there))
-    types = {name: _type(value) for name, value in inputs.items()}
-    known, bound = dict(sizes), set(sizes)
-    for name, t in types.items():
-        declared = graph.type_of(graph.inputs[name]).shape or ()
-        bound |= {n for d in declared if isinstance(d, str) for n in names(d)}
-        if len(declared) == len(t.shape or ()):
-            pairs = zip(declared, t.shape or (), strict=True)
-            known |= {d: int(size) for d, size in pairs if isinstance(d, str) and d.isidentifier() and d not in known}
-    assumed = sorted(graph.size_names - bound)
-    known |= dict.fromkeys(assumed, STAND_IN)
-    unranked = []
-    for name, i in graph.inputs.items():
-        declared_type = graph.type_of(i)
-        if name in types:
-            continue
-        if declared_type.shape is None:
-            unranked.append(name)
-        else:
-            shape = TensorShape(evaluate(d, known) for d in declared_type.shape)
-            types[name] = TensorType(shape, declared_type.dtype or "float32")
-    return None if unranked else types, known, (*assumed, *unranked)
+    found = known_inputs(graph, inputs, sizes, stand_in=STAND_IN)
+    return None if found.unranked else found.types, found.sizes, (*found.assumed, *found.unranked)
 
 
-def _type(value: Any) -> TensorType:
-    if isinstance(value, TensorType):
-        return value
-    array = value if hasattr(value, "shape") and hasattr(value, "dtype") else np.asarray(value)
-    return TensorType(TensorShape(array.shape), dtype_name(array.dtype))
-
-
-def _weights(graph: EinsumGraph, assumed: tuple[str, ...]) -> Weights:
+def settled_weights(graph: EinsumGraph, assumed: tuple[str, ...] = ()) -> Weights:
+    """Return the weights of a graph whose types are all known."""
     types = graph.inference.types
     forms: dict[Any, Contraction] = {}
     inside: dict[int, int] = {}  # cost of a body by its identity: a loop's rounds cost the same
@@ -116,7 +84,7 @@ def _weights(graph: EinsumGraph, assumed: tuple[str, ...]) -> Weights:
         work = flops(op, args, types[i], form) + fresh[i]
         for body in bodies(op):
             if id(body) not in inside:
-                inside[id(body)] = sum(_weights(body, ()).cost)
+                inside[id(body)] = sum(settled_weights(body).cost)
         runs = rounds(op, args)
         work += (1 if runs is None else runs) * max((inside[id(body)] for body in bodies(op)), default=0)
         cost.append(work)

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, Protocol
 from ..backends.base import Backend, InPlaceBackend, Kernel
 from ..diagnostics import NodeExecutionDiagnostic
 from ..errors import ExecutionError, OutOfMemoryError, TensorLogicError
-from ..events import Hook, RunRecord, StepEvent
+from ..events import Hook, RunRecord, StepEvent, fine, running
 from ..ir import ops
 from ..ir.types import TensorType
 from ..plan.build import ExecutionPlan, Step, describe
@@ -27,7 +27,6 @@ from . import straight
 
 Call = Callable[[Step, tuple[Any, ...]], Any]
 Wrapper = Callable[[Call], Call]
-_active = threading.local()  # the hooks of the run that this thread is in
 
 
 class _Bound(NamedTuple):
@@ -200,7 +199,7 @@ def bind(plan: ExecutionPlan, backend: Backend, wrap: Sequence[Wrapper] = ()) ->
         inner = bind(body, backend, wrap)
 
         def run_it(values: Sequence[Any]) -> tuple[Any, ...]:
-            hooks = getattr(_active, "hooks", ())
+            hooks = getattr(running, "hooks", ())
             return watched(inner, values, hooks, body=True) if hooks else run(inner, values)
 
         return run_it
@@ -384,11 +383,10 @@ def watched(program: Program, inputs: Sequence[Any], hooks: Sequence[Hook], *, b
     """Run a program and tell the hooks; only those that ask for values are called during the run."""
     live = [h for h in hooks if type(h).on_step is not Hook.on_step]
     if program.team is not None:
-        every = live or any(h.detail == "op" for h in hooks)
-        program = program.team.finest if every else program.team.leader
+        program = program.team.finest if fine(hooks) else program.team.leader
     record = RunRecord(program.plan, thread=threading.get_ident(), body=body)
-    around = getattr(_active, "hooks", ())
-    _active.hooks = hooks  # for the bodies that run inside
+    around = getattr(running, "hooks", ())
+    running.hooks = hooks  # for the bodies that run inside
     workspace = program.workspace()
     arrays = program.targets(workspace)
     try:
@@ -403,7 +401,7 @@ def watched(program: Program, inputs: Sequence[Any], hooks: Sequence[Hook], *, b
             except Exception as error:
                 raise _blamed(program, timed, error) from _cause(error)
     finally:
-        _active.hooks = around
+        running.hooks = around
         for hook in hooks:
             hook.on_run(record)
     program.leave(workspace)

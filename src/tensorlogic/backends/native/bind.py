@@ -4,24 +4,30 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
+from collections.abc import Set as AbstractSet
 from functools import partial
 from typing import Any
 
 import numpy as np
 
 from ...ir import ops
+from ...ir.algebra import algebra
 from ...ir.elementwise import FUNCTIONS as ROWS
 from ...ir.graph import EinsumGraph, Scan
 from ...plan import patterns
-from ...plan.build import ExecutionPlan, Step, lay_out
+from ...plan.build import ExecutionPlan, Step, describe, lay_out
+from ...plan.contract import contraction
 from ...plan.cost import nbytes
 from ...plan.fused import Fusable, Fused
 from ...plan.rows import Reading, read, row_groups
+from .. import bitplan
 from ..base import Kernel
 from ..threads import ranges, together, workers
 from .build import compiled
 from .rows import Source, emit
 from .scan import bind_scan, loop_text
+from .semiring import ROWS as ALGEBRAS
+from .semiring import bind_semiring, make_ready, worth
 from .support import NativeWarning
 from .typed import supported
 from .whole import constant_type, small, write
@@ -34,13 +40,37 @@ Array = Any
 def find(graph: EinsumGraph, *, single: bool = False) -> list[Fusable]:
     """Return the nodes of a graph with known sizes that kernels run together, ``single`` ones too."""
     reading = read(graph, None, None)
-    found = []
-    for members in row_groups(reading, MOST, able=_able):
+    found = [] if single else _bits(graph)
+    taken = {i for group in found for i in group.nodes}
+    if not single:
+        products = _contractions(reading, taken)
+        found += products
+        taken.update(i for group in products for i in group.nodes)
+    for members in row_groups(reading, MOST, able=lambda r, i: i not in taken and _able(r, i)):
         op = graph.nodes[members[0]].op
         if single or len(members) > 1 or (isinstance(op, ops.Elementwise) and ROWS[op.fn].cost >= COSTLY):
             found.append(Fusable(members, patterns.title(graph.nodes, members)))
     loops = [i for i in reading.live if isinstance(op := graph.nodes[i].op, Scan) and loop_text(op) is not None]
     return found + [Fusable((i,), "scan", "scan") for i in loops]
+
+
+def _bits(graph: EinsumGraph) -> list[Fusable]:
+    return [Fusable(members, "on packed bits", "bits") for members in bitplan.find_bit_groups(graph)]
+
+
+def _contractions(r: Reading, taken: AbstractSet[int]) -> list[Fusable]:
+    """Return the einsums of Booleans and of other algebras that have a kernel and are large enough for it."""
+    found = []
+    for i in r.live:
+        op, result = r.nodes[i].op, r.types[i][0]
+        if not isinstance(op, ops.Einsum) or i in taken:
+            continue
+        args = [r.types[a][0] for a in r.nodes[i].args]
+        form = contraction(op.spec, op.algebra, [t.shape or () for t in args])  # type: ignore[misc]
+        real = op.algebra in ALGEBRAS and result.dtype in ("float32", "float64") and worth(form)
+        if real or bitplan.worth(op, form, args, result):
+            found.append(Fusable((i,), describe(op), "algebra"))
+    return found
 
 
 def _able(r: Reading, i: int) -> bool:
@@ -52,17 +82,35 @@ def _able(r: Reading, i: int) -> bool:
 
 def bind_fused(step: Step, apart: Callable[[Step], Kernel]) -> Kernel:
     """Return the kernel of a fused step; where there can be none, its parts run one by one, bound by ``apart``."""
-    assert isinstance(step.op, Fused)
-    if step.op.kind == "whole":
-        return _whole(step, step.op)
-    source = emit(step) if step.op.kind == "rows" else None
-    if source is not None or step.op.kind == "scan":
-        try:
-            return bind_scan(step.parts[0]) if source is None else _shared(step, source)
-        except Exception as error:  # numba raises anything where it cannot compile
-            said = f"{step.op.pattern} runs as {step.op.count} steps, because no kernel could be made of it: "
-            warnings.warn(f"{said}{type(error).__name__}: {error}", NativeWarning, stacklevel=2)
-    return in_turn(step, apart)
+    op = step.op
+    assert isinstance(op, Fused)
+    try:
+        kernel = _KINDS[op.kind](step)
+    except Exception as error:  # numba raises anything where it cannot compile
+        if op.kind == "whole":
+            raise  # there is another form
+        said = f"{op.pattern} runs as {op.count} steps, because no kernel could be made of it: "
+        warnings.warn(f"{said}{type(error).__name__}: {error}", NativeWarning, stacklevel=2)
+        kernel = None
+    return in_turn(step, apart) if kernel is None else kernel
+
+
+def _rows(step: Step) -> Kernel | None:
+    source = emit(step)
+    return None if source is None else _shared(step, source)
+
+
+def _on_bits(step: Step) -> Kernel:
+    return bitplan.bind_bit_group(step.parts, step.reads, step.writes)
+
+
+def _algebra(step: Step) -> Kernel | None:
+    [part] = step.parts
+    assert isinstance(part.op, ops.Einsum) and part.form is not None
+    if step.types[0].dtype == "bool":
+        return bitplan.bind_bits(part.op, part.form, part.arg_types, part.types[0])
+    make_ready(algebra(part.op.algebra), step.types[0].dtype or "float64")
+    return bind_semiring(part.op, part.form, part.arg_types, part.types[0])
 
 
 def _shared(step: Step, source: Source) -> Kernel:
@@ -114,7 +162,9 @@ def whole(graph: EinsumGraph) -> ExecutionPlan | None:
     return inner._replace(steps=(step,), buffers=(), shared=frozenset())
 
 
-def _whole(step: Step, op: Fused) -> Kernel:
+def _whole(step: Step) -> Kernel:
+    op = step.op
+    assert isinstance(op, Fused)
     native = compiled(op.source, step.arg_types, step.types, 0, listed=True)
     numbers = np.array(op.numbers, np.int64)
     shapes = [(tuple(int(d) for d in t.shape or ()), np.dtype(t.dtype or "float64")) for t in step.types]
@@ -153,3 +203,12 @@ def in_turn(step: Step, apart: Callable[[Step], Kernel]) -> Kernel:
         return made[0] if len(made) == 1 else tuple(made)
 
     return run
+
+
+_KINDS: dict[str, Callable[[Step], Kernel | None]] = {
+    "rows": _rows,
+    "scan": lambda step: bind_scan(step.parts[0]),
+    "bits": _on_bits,
+    "algebra": _algebra,
+    "whole": _whole,
+}

@@ -19,8 +19,8 @@ def product(a: Array, b: Array, o: Array, rows: int, inner: int, columns: int) -
         z = o[i * columns : i * columns + columns]
         for j in range(columns):
             z[j] = 0
-        for part in range(whole):
-            k = 4 * part
+        for four in range(whole):
+            k = 4 * four
             v0, v1, v2, v3 = x[k], x[k + 1], x[k + 2], x[k + 3]
             y0 = b[k * columns : k * columns + columns]
             y1 = b[(k + 1) * columns : (k + 1) * columns + columns]

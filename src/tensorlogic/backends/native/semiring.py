@@ -31,12 +31,15 @@ WORTH = 1 << 15  # terms above which a kernel is faster than the NumPy path even
 PARALLEL = 1 << 21  # terms above which threads are: some hundred microseconds of work
 PARALLEL_EXP = 1 << 17  # the same of exponentials
 NARROW = 16  # columns too few for the inner loop
+FEW = 16  # rows too few to look for NaN beforehand, or to be shared among threads
+_NOTHING = np.empty((0, 0, 0), np.uint8)
 LEAST_SUM = 1e-100  # sums of exponentials under it have lost too much to rounding on the way
 
 
 def worth(form: Contraction) -> bool:
-    """Tell whether a contraction is large enough, and has enough terms for each result, to be run by a native kernel."""
-    return len(form.labels) == 2 and form.kernel == "blocks" and math.prod(form.sizes.values()) >= WORTH
+    """Tell whether a contraction is large enough, and uses its factors often enough, to be run by a native kernel."""
+    large = len(form.labels) == 2 and form.kernel == "blocks" and math.prod(form.sizes.values()) >= WORTH
+    return large and not _apart(form)
 
 
 def ready(row: Algebra, dtype: str) -> bool:
@@ -45,15 +48,20 @@ def ready(row: Algebra, dtype: str) -> bool:
         return False
     from .semiring_kernels import compiled
 
-    return all(compiled(name, row.combine, row.reduce, dtype) for name in ("outer", "dot"))
+    return all(compiled(*key, dtype) for key in _needed(row))
+
+
+def _needed(row: Algebra) -> list[tuple[str, str, str]]:
+    surveys = [("survey", order, "") for order in ("in_order", "any_strides") if row.reduce in ("max", "min")]
+    return [("outer", row.combine, row.reduce), ("dot", row.combine, row.reduce), *surveys]
 
 
 def make_ready(row: Algebra, dtype: str) -> None:
     """Compile an algebra's kernels, or load them from the disk: for a thread that nobody waits for."""
     from .semiring_kernels import entry
 
-    for name in ("outer", "dot"):
-        entry(name, row.combine, row.reduce, dtype)
+    for key in _needed(row):
+        entry(*key, dtype)
 
 
 class _Layout(NamedTuple):
@@ -100,6 +108,8 @@ def bind_semiring(op: ops.Einsum, form: Contraction, args: Sequence[TensorType],
     whole = [math.prod(sizes[x] for x in group) for group in (layout.batch, layout.left, layout.right)]
     empty = any(sizes[x] == 0 for x in form.form.contracted)
     run = _log_sum_exp(dtype) if row.reduce == "logsumexp" else _folded(row, dtype)
+    lay = _laid_out(form.labels, layout, sizes)
+    spread = any(layout.alone)
 
     def contract(*operands: Array, out: Array = None) -> Array:
         if row.domain is not None:
@@ -111,14 +121,17 @@ def bind_semiring(op: ops.Einsum, form: Contraction, args: Sequence[TensorType],
             out.fill(row.zero)
         if empty or not out.size:
             return out
-        a, b = (cast(ready(x)) for x, ready in zip(operands, prepare, strict=True))
+        a, b = (cast(own(x)) for x, own in zip(operands, prepare, strict=True))
         target = (out if in_order else np.empty(made_shape, dtype)).reshape(whole)
-        parts = _parts(row, form.labels, layout, sizes, a, b)
-        run(*next(parts), target)
-        for pair in parts:
-            more = np.empty_like(target)
-            run(*pair, more)
-            target[...] = _MERGE[row.reduce](target, more)
+        if not spread:
+            run(*lay(a, b), target)
+        else:
+            parts = _parts(row, form.labels, layout, sizes, a, b)
+            run(*next(parts), target)
+            for pair in parts:
+                more = np.empty_like(target)
+                run(*pair, more)
+                target[...] = _MERGE[row.reduce](target, more)
         if not in_order:
             out[...] = target.reshape(made_shape).transpose([made.index(x) for x in output])
         return out
@@ -145,29 +158,33 @@ def _placing(kernel: Kernel) -> Kernel:
     return run
 
 
-def _parts(
-    row: Algebra, labels: tuple[Labels, ...], layout: _Layout, sizes: dict[str, int], a: Array, b: Array
-) -> Iterator[tuple[Array, Array]]:
-    """Lay the factors out as [n, i, k] and [n, k, j]: in parts, where an index that one of them lacks must be spread over it."""
-    gone = set(layout.alone[0] + layout.alone[1])
-    own = list(labels)
-    if gone and _separable(row, layout, a, b):
-        (a, own[0]), (b, own[1]) = (_reduced(row, x, k, gone, x.dtype) for x, k in zip((a, b), labels, strict=True))
-        gone = set()
-    alone = layout.alone if gone else ((), ())
+def _laid_out(
+    labels: Sequence[Labels], layout: _Layout, sizes: dict[str, int]
+) -> Callable[[Array, Array], tuple[Array, Array]]:
+    """Return what lays two factors out as [n, i, k] and [n, k, j], their own indices after k: views where they can be."""
+    ends = layout.batch, layout.left, layout.right
+    n, i, j, k, p, q = (math.prod(sizes[x] for x in group) for group in (*ends, layout.inner, *layout.alone))
     orders = (
-        (*layout.batch, *layout.left, *layout.inner, *alone[0]),
-        (*layout.batch, *layout.inner, *alone[1], *layout.right),
+        (*layout.batch, *layout.left, *layout.inner, *layout.alone[0]),
+        (*layout.batch, *layout.inner, *layout.alone[1], *layout.right),
     )
-    n, i, j, k, p, q = (
-        math.prod(sizes[x] for x in group) for group in (layout.batch, layout.left, layout.right, layout.inner, *alone)
-    )
-    a, b = (
-        x.transpose([have.index(label) for label in order]) for x, have, order in zip((a, b), own, orders, strict=True)
-    )
-    if not gone:
-        yield a.reshape(n, i, k), b.reshape(n, k, j)
+    axes = [[own.index(x) for x in order] for own, order in zip(labels, orders, strict=True)]
+    return lambda a, b: (a.transpose(axes[0]).reshape(n, i, k * p), b.transpose(axes[1]).reshape(n, k * q, j))
+
+
+def _parts(
+    row: Algebra, labels: Sequence[Labels], layout: _Layout, sizes: dict[str, int], a: Array, b: Array
+) -> Iterator[tuple[Array, Array]]:
+    """Lay out factors with indices that only one of them has: reduced before, or spread over the other part by part."""
+    lay, alone = _laid_out(labels, layout, sizes), layout.alone
+    if _separable(row, layout, a, b):
+        gone = {*alone[0], *alone[1]}
+        (a, first), (b, second) = (_reduced(row, x, own, gone, x.dtype) for x, own in zip((a, b), labels, strict=True))
+        yield _laid_out((first, second), layout._replace(alone=((), ())), sizes)(a, b)
         return
+    a, b = lay(a, b)
+    k, p, q = (math.prod(sizes[x] for x in group) for group in (layout.inner, *alone))
+    (n, i, _), j = a.shape, b.shape[2]
     a, b = a.reshape(n, i, k, p, 1), b.reshape(n, k, 1, q, j)
     room = max(a.size, b.size, n * i * j) // (n * k * max(i, j))  # spread copies no larger than what is there anyway
     step = min(q, max(1, room)), min(p, max(1, room // q))
@@ -195,23 +212,41 @@ def _separable(row: Algebra, layout: _Layout, a: Array, b: Array) -> bool:
 
 def _folded(row: Algebra, dtype: np.dtype[Any]) -> Contract:
     """Return what contracts by a maximum, a minimum or noisy-or."""
-    number = dtype.type
-    start = number({"max": -np.inf, "min": np.inf, "noisy_or": 1}[row.reduce])
-    constants = start, number(1)
+    start = dtype.type({"max": -np.inf, "min": np.inf, "noisy_or": 1}[row.reduce])
+    constants = start, dtype.type(1)
     swaps = row.combine not in ("godel_implies", "goguen_implies")
 
     def run(a: Array, b: Array, c: Array) -> None:
         match _way(a, b, swaps):
             case "swapped":
                 _swapped(run, a, b, c)
+                return
             case "dot":
                 _dotted(_entry("dot", row.combine, row.reduce, dtype.name), a, b, c, *constants)
             case _:
                 loop = _entry("outer", row.combine, row.reduce, dtype.name)
                 y = np.ascontiguousarray(b)
-                _share(lambda *part: loop(a, y, c, *part, *constants, number(np.inf)), a, b)
+                look = row.reduce != "noisy_or" and a.shape[1] >= FEW and a.size * b.shape[2] >= WORTH
+                tables = _surveyed(a, y, row.combine) if look else (_NOTHING, _NOTHING)
+                _share(lambda *part: loop(a, y, c, *tables, *part, *constants), a, b)
+        if row.reduce == "noisy_or":
+            np.subtract(constants[1], c, c)
 
     return run
+
+
+def _surveyed(a: Array, b: Array, combine: str) -> tuple[Array, Array]:
+    """Return what the rows of the first factor, and the blocks of the second, hold that could make a NaN."""
+    from .semiring_kernels import DEPTH, WIDTH
+
+    found = []
+    for x, tall, wide in ((a, 1, DEPTH), (b, DEPTH, WIDTH)):
+        facts = np.empty((len(x), -(-x.shape[1] // tall), -(-x.shape[2] // wide)), np.uint8)
+        order = "in_order" if x.flags.c_contiguous else "any_strides"
+        _entry("survey", order, "", x.dtype.name)(x, facts, tall, wide, x.dtype.type(np.inf))
+        # infinity times 0 is NaN, so that any infinity is looked at as one
+        found.append(np.minimum(facts, 1, out=facts) if combine == "multiply" else facts)
+    return found[0], found[1]
 
 
 def _log_sum_exp(dtype: np.dtype[Any]) -> Contract:
@@ -221,7 +256,7 @@ def _log_sum_exp(dtype: np.dtype[Any]) -> Contract:
     def with_care(a: Array, b: Array, c: Array, sums: Array, limit: float) -> None:
         loop = _entry("outer", "add", "logsumexp", dtype.name)
         y = np.ascontiguousarray(b)
-        _share(lambda *part: loop(a, y, c, sums, limit, *part, *constants), a, b, PARALLEL_EXP)
+        _share(lambda *part: loop(a, y, c, sums, limit, *part, *constants), a, b, exp=True)
 
     def run(a: Array, b: Array, c: Array) -> None:
         if min(c.shape[1:]) <= 8:  # about as many exponentials as terms anyway
@@ -229,7 +264,7 @@ def _log_sum_exp(dtype: np.dtype[Any]) -> Contract:
                 case "swapped":
                     _swapped(run, a, b, c)
                 case "dot":
-                    _dotted(_entry("dot", "add", "logsumexp", dtype.name), a, b, c, *constants, least=PARALLEL_EXP)
+                    _dotted(_entry("dot", "add", "logsumexp", dtype.name), a, b, c, *constants, exp=True)
                 case _:
                     with_care(a, b, c, np.empty(c.shape), math.inf)  # no sum is above it
             return
@@ -272,17 +307,17 @@ def _swapped(run: Contract, a: Array, b: Array, c: Array) -> None:
         c[...] = turned.transpose(0, 2, 1)
 
 
-def _dotted(loop: Callable[..., None], a: Array, b: Array, c: Array, *constants: Any, least: int = PARALLEL) -> None:
+def _dotted(loop: Callable[..., None], a: Array, b: Array, c: Array, *constants: Any, exp: bool = False) -> None:
     """Run a loop over rows that wants the reduced index last in both factors."""
     x, y = np.ascontiguousarray(a), np.ascontiguousarray(b.transpose(0, 2, 1))
-    _share(lambda lo, hi, *_: loop(x, y, c, lo, hi, *constants), a, b, least, columns=False)
+    _share(lambda lo, hi, *_: loop(x, y, c, lo, hi, *constants), a, b, exp=exp, columns=False)
 
 
-def _share(loop: Callable[..., None], a: Array, b: Array, least: int = PARALLEL, *, columns: bool = True) -> None:
+def _share(loop: Callable[..., None], a: Array, b: Array, *, exp: bool = False, columns: bool = True) -> None:
     """Run a loop over rows and columns: parts of the rows, or of the columns where those are few, on several threads."""
     rows, wide = a.shape[0] * a.shape[1], b.shape[2]
-    count = workers() if a.size * wide >= least else 1
-    if columns and rows < 8 * count and wide >= NARROW * count:
+    count = workers() if a.size * wide >= (PARALLEL_EXP if exp else PARALLEL) else 1
+    if columns and a.shape[1] < FEW and rows < FEW * count and wide >= NARROW * count:
         parts = [partial(loop, 0, rows, r.start, r.stop) for r in ranges(wide, count)]
     else:
         parts = [partial(loop, r.start, r.stop, 0, wide) for r in ranges(rows, min(count, rows))]

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
 from numba import types
+from numba.extending import intrinsic
 
 from .support import kernel
 
@@ -29,71 +31,107 @@ _LOG2E, _LN2_HIGH, _LN2_LOW = 1.4426950408889634, 0.6931471803691238, 1.90821492
 _exact = kernel(fast=False, fastmath={"contract"})
 
 
-@_exact
-def _join(join: Any, x: Any, y: Any, one: Any) -> Any:
-    """Join two factors that are not NaN."""
-    n = len(join)
-    if n == 0:
-        return x if x < y else y
-    if n == 1:
-        return x if x > y else y
-    if n == 2:
-        return x * y
-    if n == 3:
-        return x + y
-    if n == 4:
-        s = x + y
-        return (s if s > one else one) - one
-    if n == 5:
-        return one if x <= y else y
-    return one if x <= y else y / x
+def _joined(builder: Any, join: int, x: Any, y: Any, one: Any) -> Any:
+    """Write the join of two factors that are not NaN."""
+    match JOINS[join]:
+        case "minimum":
+            return builder.select(builder.fcmp_ordered("<", x, y), x, y)
+        case "maximum":
+            return builder.select(builder.fcmp_ordered(">", x, y), x, y)
+        case "multiply":
+            return builder.fmul(x, y)
+        case "add":
+            return builder.fadd(x, y)
+        case "lukasiewicz":
+            both = builder.fadd(x, y)
+            return builder.fsub(builder.select(builder.fcmp_ordered(">", both, one), both, one), one)
+        case "godel_implies":
+            return builder.select(builder.fcmp_ordered("<=", x, y), one, y)
+        case _:
+            return builder.select(builder.fcmp_ordered("<=", x, y), one, builder.fdiv(y, x))
+
+
+def _folded(builder: Any, fold: int, total: Any, term: Any, one: Any) -> Any:
+    """Write the fold of a term that is not NaN into a total; of noisy-or the total is what remains of 1."""
+    if FOLDS[fold] == "noisy_or":
+        return builder.fmul(total, builder.fsub(one, term))
+    return builder.select(builder.fcmp_ordered(">" if FOLDS[fold] == "max" else "<", term, total), term, total)
+
+
+def _spoiled(builder: Any, value: Any, bad: Any, one: Any) -> Any:
+    """Write the value, or NaN if ``bad``: by adding -0 or NaN, for a choice before a store would become a slow masked store."""
+    zero = builder.fsub(one, one)
+    return builder.fadd(value, builder.select(bad, builder.fdiv(zero, zero), builder.fneg(zero)))
+
+
+# as instructions, not as functions of their own, of which each would be compiled again for each algebra
+
+
+@intrinsic
+def _fold(typing: Any, join: Any, fold: Any, total: Any, x: Any, y: Any, one: Any) -> Any:
+    """Join two factors and fold the term into a total, where none is NaN."""
+
+    def write(_context: Any, builder: Any, _signature: Any, args: Any) -> Any:
+        was, a, b, unit = args[2:]
+        return _folded(builder, fold.count, was, _joined(builder, join.count, a, b, unit), unit)
+
+    return total(join, fold, total, x, y, one), write
+
+
+@intrinsic
+def _fold_any(typing: Any, join: Any, fold: Any, total: Any, x: Any, y: Any, one: Any) -> Any:
+    """Join two factors and fold the term into a total where anything may be NaN: then the total is, and stays so."""
+
+    def write(_context: Any, builder: Any, _signature: Any, args: Any) -> Any:
+        was, a, b, unit = args[2:]
+        term = _joined(builder, join.count, a, b, unit)
+        bad = builder.or_(builder.fcmp_unordered("uno", a, b), builder.fcmp_unordered("uno", term, term))
+        return _spoiled(builder, _folded(builder, fold.count, was, term, unit), bad, unit)
+
+    return total(join, fold, total, x, y, one), write
+
+
+@intrinsic
+def _merge(typing: Any, fold: Any, total: Any, more: Any, one: Any) -> Any:
+    """Fold one total into another; NaN if either is."""
+
+    def write(_context: Any, builder: Any, _signature: Any, args: Any) -> Any:
+        _, was, new, unit = args
+        if FOLDS[fold.count] == "noisy_or":
+            return builder.fmul(was, new)
+        bad = builder.fcmp_unordered("uno", new, new)
+        return _spoiled(builder, _folded(builder, fold.count, was, new, unit), bad, unit)
+
+    return total(fold, total, more, one), write
 
 
 @_exact
-def _fold(fold: Any, total: Any, term: Any, one: Any) -> Any:
-    """Fold a term that is not NaN into a total; of noisy-or the total is what remains of 1."""
-    n = len(fold)
-    if n == 0:
-        return term if term > total else total
-    if n == 1:
-        return term if term < total else total
-    return total * (one - term)
+def _row(x: Any, n: int, i: int, lo: int, hi: int) -> Any:
+    return x[n, i, lo:hi]
 
 
 @_exact
-def _spoiled(value: Any, bad: Any, one: Any) -> Any:
-    """Return the value, NaN if ``bad``: by adding -0 or NaN, for a choice before a store would become a slow masked store."""
-    zero = one - one
-    return value + (zero / zero if bad else -zero)
+def survey(x: Any, facts: Any, tall: int, wide: int, inf: Any) -> None:
+    """Write down what each block of so many rows and columns holds that could make a NaN."""
+    for n in range(x.shape[0]):
+        for p in range(facts.shape[1]):
+            for q in range(facts.shape[2]):
+                nan, high, low = False, False, False
+                for i in range(p * tall, min(x.shape[1], (p + 1) * tall)):
+                    row = _row(x, n, i, q * wide, min(x.shape[2], (q + 1) * wide))
+                    for j in range(len(row)):
+                        v = row[j]
+                        nan |= v != v
+                        high |= v == inf
+                        low |= v == -inf
+                facts[n, p, q] = nan * _NAN | high * _HIGH | low * _LOW
 
 
 @_exact
-def _fold_any(join: Any, fold: Any, total: Any, x: Any, y: Any, one: Any) -> Any:
-    """Join and fold where anything may be NaN: then the total is, and stays so."""
-    term = _join(join, x, y, one)
-    return _spoiled(_fold(fold, total, term, one), (x != x) | (y != y) | (term != term), one)
-
-
-@_exact
-def _holds(x: Any, inf: Any) -> Any:
-    """Return what a row holds that could make a NaN."""
-    nan, high, low = False, False, False
-    for j in range(len(x)):
-        v = x[j]
-        nan |= v != v
-        high |= v == inf
-        low |= v == -inf
-    return nan * _NAN | high * _HIGH | low * _LOW
-
-
-@_exact
-def _plain(join: Any, fold: Any, a: int, b: int) -> Any:
-    """Tell whether blocks that hold this make no NaN, or the loop without a look at it keeps it anyway."""
-    if len(fold) == 2:
-        return True
-    if len(join) == 2:
-        return (a | b) == 0  # infinity times zero
-    return ((a | b) & _NAN) == 0 and not ((a & _HIGH) and (b & _LOW)) and not ((a & _LOW) and (b & _HIGH))
+def _plain(a: int, b: int) -> Any:
+    """Tell whether blocks that hold this make no NaN."""
+    both = a | b
+    return both & _NAN == 0 and (both != _HIGH | _LOW or a == 0 or b == 0)
 
 
 @_exact
@@ -103,93 +141,78 @@ def outer(
     a: Any,
     b: Any,
     c: Any,
+    by_row: Any,
+    by_block: Any,
     lo: int,
     hi: int,
     left: int,
     right: int,
     start: Any,
     one: Any,
-    inf: Any,
 ) -> None:
-    """Contract [n, i, k] with [n, k, j]: rows ``lo`` to ``hi`` of all n * i of them, columns ``left`` to ``right``."""
+    """Contract [n, i, k] with [n, k, j]: rows ``lo`` to ``hi`` of all n * i of them, columns ``left`` to ``right``.
+
+    The tables are what :func:`survey` found in the rows of the one and in the blocks of the other; where they are empty, NaN may
+    be anywhere. Of noisy-or the result is what remains of 1.
+    """
     rows, inner = a.shape[1], a.shape[2]
-    steps = (inner + DEPTH - 1) // DEPTH
-    done = lo
-    while done < hi:
-        n = done // rows
-        first = done - n * rows
-        last = min(rows, first + hi - done)
-        done += last - first
-        few = last - first < 4  # then the look would cost as much as it saves
-        facts = np.zeros((0 if few else last - first, steps), np.uint8)
-        if not few and len(fold) < 2:
-            for i in range(first, last):
-                for s in range(steps):
-                    facts[i - first, s] = _holds(a[n, i, s * DEPTH : min(inner, s * DEPTH + DEPTH)], inf)
-        for j0 in range(left, right, WIDTH):
-            j1 = min(right, j0 + WIDTH)
-            for i in range(first, last):
-                c[n, i, j0:j1] = start
-            for s in range(steps):
-                k0, k1 = s * DEPTH, min(inner, s * DEPTH + DEPTH)
-                found = 0
-                if not few and len(fold) < 2:
-                    for k in range(k0, k1):
-                        found |= _holds(b[n, k, j0:j1], inf)
+    for j0 in range(left, right, WIDTH):
+        j1 = min(right, j0 + WIDTH)
+        done = lo
+        while done < hi:
+            n = done // rows
+            first = done - n * rows
+            last = min(rows, first + hi - done)
+            done += last - first
+            for k0 in range(0, inner, DEPTH):
                 for i in range(first, last):
-                    total = c[n, i, j0:j1]
-                    rest = k0
-                    if not few and _plain(join, fold, facts[i - first, s], found):
-                        rest = k1 - (k1 - k0) % 4
-                        for k in range(k0, rest, 4):
-                            x0, x1, x2, x3 = a[n, i, k], a[n, i, k + 1], a[n, i, k + 2], a[n, i, k + 3]
-                            y0, y1, y2, y3 = b[n, k, j0:j1], b[n, k + 1, j0:j1], b[n, k + 2, j0:j1], b[n, k + 3, j0:j1]
-                            for j in range(len(total)):
-                                t = _fold(fold, total[j], _join(join, x0, y0[j], one), one)
-                                t = _fold(fold, t, _join(join, x1, y1[j], one), one)
-                                t = _fold(fold, t, _join(join, x2, y2[j], one), one)
-                                total[j] = _fold(fold, t, _join(join, x3, y3[j], one), one)
-                    for k in range(rest, k1):
-                        x, y = a[n, i, k], b[n, k, j0:j1]
+                    total, x = _row(c, n, i, j0, j1), _row(a, n, i, k0, min(inner, k0 + DEPTH))
+                    if k0 == 0:
                         for j in range(len(total)):
-                            total[j] = _fold_any(join, fold, total[j], x, y[j], one)
-            if len(fold) == 2:
-                for i in range(first, last):
-                    total = c[n, i, j0:j1]
-                    for j in range(len(total)):
-                        total[j] = one - total[j]
+                            total[j] = start
+                    rest = 0
+                    if len(fold) == 2 or (
+                        by_row.size and _plain(by_row[n, i, k0 // DEPTH], by_block[n, k0 // DEPTH, j0 // WIDTH])
+                    ):
+                        rest = len(x) - len(x) % 4
+                    for k in range(0, rest, 4):
+                        x0, x1, x2, x3 = x[k], x[k + 1], x[k + 2], x[k + 3]
+                        y0, y1 = _row(b, n, k0 + k, j0, j1), _row(b, n, k0 + k + 1, j0, j1)
+                        y2, y3 = _row(b, n, k0 + k + 2, j0, j1), _row(b, n, k0 + k + 3, j0, j1)
+                        for j in range(len(total)):
+                            t = _fold(join, fold, total[j], x0, y0[j], one)
+                            t = _fold(join, fold, t, x1, y1[j], one)
+                            t = _fold(join, fold, t, x2, y2[j], one)
+                            total[j] = _fold(join, fold, t, x3, y3[j], one)
+                    for k in range(rest, len(x)):
+                        xk, y = x[k], _row(b, n, k0 + k, j0, j1)
+                        for j in range(len(total)):
+                            total[j] = _fold_any(join, fold, total[j], xk, y[j], one)
 
 
 @_exact
 def dot(join: Any, fold: Any, a: Any, b: Any, c: Any, lo: int, hi: int, start: Any, one: Any) -> None:
-    """Contract [n, i, k] with [n, j, k], both with k last: rows ``lo`` to ``hi`` of all n * i of them."""
-    rows, inner, columns = a.shape[1], a.shape[2], b.shape[1]
+    """Contract [n, i, k] with [n, j, k], both with k last: rows ``lo`` to ``hi`` of all n * i of them.
+
+    Of noisy-or the result is what remains of 1.
+    """
+    rows, inner = a.shape[1], a.shape[2]
     lanes = np.empty(LANES, c.dtype)
     used = min(LANES, inner)
-    whole = inner - inner % LANES
     for r in range(lo, hi):
         n = r // rows
-        x = a[n, r - n * rows]
-        for j in range(columns):
-            y = b[n, j]
-            lanes[:used] = start
-            for k in range(0, whole, LANES):
-                p, q = x[k : k + LANES], y[k : k + LANES]
-                for m in range(LANES):
-                    lanes[m] = _fold_any(join, fold, lanes[m], p[m], q[m], one)
-            p, q = x[whole:], y[whole:]
-            for m in range(len(p)):
-                lanes[m] = _fold_any(join, fold, lanes[m], p[m], q[m], one)
+        i = r - n * rows
+        for j in range(b.shape[1]):
+            for m in range(used):
+                lanes[m] = start
+            for k in range(0, inner, LANES):
+                x, y = _row(a, n, i, k, min(inner, k + LANES)), _row(b, n, j, k, min(inner, k + LANES))
+                for m in range(len(x)):
+                    lanes[m] = _fold_any(join, fold, lanes[m], x[m], y[m], one)
             total = start
             for m in range(used):
-                v = lanes[m]
-                if len(fold) == 2:
-                    total *= v
-                elif len(fold) == 0:
-                    total = v if (v > total or v != v) else total
-                else:
-                    total = v if (v < total or v != v) else total
-            c[n, r - n * rows, j] = one - total if len(fold) == 2 else total
+                total = _merge(fold, total, lanes[m], one)
+            c[n, i, j] = total
 
 
 @_exact
@@ -238,8 +261,7 @@ def outer_exp(
             for k in range(inner):
                 x, y = a[n, i, k], b[n, k, j0:j1]
                 for j in range(len(top)):
-                    t = x + y[j]
-                    top[j] = _spoiled(t if t > top[j] else top[j], t != t, one)
+                    top[j] = _merge((), top[j], x + y[j], one)
             finite = False
             for j in range(j0, j1):
                 finite |= (not sums[n, i, j] > limit) & (top[j - j0] - top[j - j0] == 0)
@@ -255,28 +277,31 @@ def outer_exp(
 @_exact
 def dot_exp(a: Any, b: Any, c: Any, lo: int, hi: int, one: Any, inf: Any) -> None:
     """Contract as :func:`dot` by log-sum-exp: the largest term first."""
-    rows, inner, columns = a.shape[1], a.shape[2], b.shape[1]
+    rows, inner = a.shape[1], a.shape[2]
     tops, totals = np.empty(LANES, c.dtype), np.empty(LANES, np.float64)
+    used = min(LANES, inner)
     for r in range(lo, hi):
         n = r // rows
-        x = a[n, r - n * rows]
-        for j in range(columns):
-            y = b[n, j]
-            tops[:] = -inf
-            totals[:] = 0
+        i = r - n * rows
+        for j in range(b.shape[1]):
+            for m in range(used):
+                tops[m] = -inf
+                totals[m] = 0
             for k in range(0, inner, LANES):
-                p, q = x[k : min(inner, k + LANES)], y[k : min(inner, k + LANES)]
-                for m in range(len(p)):
-                    t = p[m] + q[m]
-                    tops[m] = _spoiled(t if t > tops[m] else tops[m], t != t, one)
+                x, y = _row(a, n, i, k, min(inner, k + LANES)), _row(b, n, j, k, min(inner, k + LANES))
+                for m in range(len(x)):
+                    tops[m] = _merge((), tops[m], x[m] + y[m], one)
             top = -inf
-            for m in range(LANES):
-                top = tops[m] if (tops[m] > top or tops[m] != tops[m]) else top
+            for m in range(used):
+                top = _merge((), top, tops[m], one)
             for k in range(0, inner, LANES):
-                p, q = x[k : min(inner, k + LANES)], y[k : min(inner, k + LANES)]
-                for m in range(len(p)):
-                    totals[m] += _exp(np.float64(p[m] + q[m]) - np.float64(top))
-            c[n, r - n * rows, j] = _log_sum(np.float64(top), totals.sum())
+                x, y = _row(a, n, i, k, min(inner, k + LANES)), _row(b, n, j, k, min(inner, k + LANES))
+                for m in range(len(x)):
+                    totals[m] += _exp(np.float64(x[m] + y[m]) - np.float64(top))
+            total = 0.0
+            for m in range(used):
+                total += totals[m]
+            c[n, i, j] = _log_sum(np.float64(top), total)
 
 
 Entry = Callable[..., None]
@@ -302,21 +327,23 @@ def _compiled(name: str, combine: str, reduce: str, dtype: str) -> Entry:
     any_strides = types.Array(number, 3, "A", readonly=True)
     in_order = types.Array(number, 3, "C", readonly=True)
     target = types.Array(number, 3, "C")
+    table = types.Array(types.uint8, 3, "C")
     made: Entry
-    if reduce == "logsumexp":
-        if name == "outer":
+    match name, reduce:
+        case "survey", _:
+            made = survey.compile((in_order if combine == "in_order" else any_strides, table, place, place, number))
+            return made
+        case "outer", "logsumexp":
             sums = types.Array(types.float64, 3, "C", readonly=True)
-            found = (any_strides, in_order, target, sums, types.float64, place, place, place, place, number, number)
-            made = outer_exp.compile(found)
-        else:
+            made = outer_exp.compile((any_strides, in_order, target, sums, types.float64, *[place] * 4, number, number))
+            return made
+        case "dot", "logsumexp":
             made = dot_exp.compile((in_order, in_order, target, place, place, number, number))
-        return made
+            return made
     join, fold = JOINS.index(combine), FOLDS.index(reduce)
     names = (types.UniTuple(place, join), types.UniTuple(place, fold))
     if name == "outer":
-        whole = (*names, any_strides, in_order, target, place, place, place, place, number, number, number)
-        run = outer.compile(whole)
+        made = outer.compile((*names, any_strides, in_order, target, table, table, *[place] * 4, number, number))
     else:
-        run = dot.compile((*names, in_order, in_order, target, place, place, number, number))
-    first, second = (0,) * join, (0,) * fold
-    return lambda *args: run(first, second, *args)
+        made = dot.compile((*names, in_order, in_order, target, place, place, number, number))
+    return partial(made, (0,) * join, (0,) * fold)

@@ -1,0 +1,315 @@
+"""Boolean parts of plans on packed bits: one contraction, or a group of steps that packs and unpacks once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ..ir import ops
+from ..ir.graph import EinsumGraph, reachable
+from ..ir.ops import Op
+from ..ir.rules import reduced_axes
+from ..ir.types import TensorType
+from ..plan.build import Step
+from ..plan.contract import Contraction, contraction
+from . import packed
+from .base import Kernel
+from .bitjoin import Factor, own_labels, planned
+from .bits import BitTensor, combine, contract, wrap
+from .contract import _prepared
+from .native import support
+
+SMALL = 3_000_000  # arithmetic operations of a contraction below which BLAS is as fast as packing
+OR_AND = frozenset({"boolean", "real", "max_min", "max_product"})  # over truth values these are one: or of ands
+MOST = 256  # nodes of one group
+
+Run = Callable[..., BitTensor]
+
+
+class OnWords(NamedTuple):
+    """How an operation runs on packed bits, and how its result grows when an operand gains set bits.
+
+    ``kind`` is "or" or "and" of two operands (a contraction is an "and"), "each" where a union of operands gives the union of
+    results, "grows" where more gives more but not by parts, "other" where more may give less.
+    """
+
+    run: Run
+    kind: str
+    cheap: bool = True  # without unpacking anything large
+
+
+def _where(c: BitTensor, x: BitTensor, y: BitTensor) -> BitTensor:
+    return (c & x) | combine(_and_not, y, c)
+
+
+def _and_not(a: Any, b: Any) -> Any:
+    return a & ~b
+
+
+def _greater(a: BitTensor, b: BitTensor) -> BitTensor:
+    return combine(_and_not, a, b)
+
+
+_AND, _OR = OnWords(BitTensor.__and__, "and"), OnWords(BitTensor.__or__, "or")
+_SAME = OnWords(lambda x: x, "each")
+_ELEMENTWISE = {
+    "logical_and": _AND, "minimum": _AND, "multiply": _AND, "logical_or": _OR, "maximum": _OR, "add": _OR,
+    "relu": _SAME, "step": _SAME,
+    "logical_not": OnWords(BitTensor.__invert__, "other"),
+    "logical_xor": OnWords(BitTensor.__xor__, "other"), "not_equal": OnWords(BitTensor.__xor__, "other"),
+    "equal": OnWords(lambda a, b: ~(a ^ b), "other"),
+    "greater": OnWords(_greater, "other"), "less": OnWords(lambda a, b: _greater(b, a), "other"),
+    "less_equal": OnWords(lambda a, b: ~_greater(a, b), "other"),
+    "greater_equal": OnWords(lambda a, b: ~_greater(b, a), "other"),
+    "where": OnWords(_where, "other"),
+}  # fmt: skip
+
+
+def on_words(op: Op, args: Sequence[TensorType], result: TensorType, form: Contraction | None) -> OnWords | None:
+    """Return how an operation whose sizes are known runs on packed bits, or None where it does not."""
+    if result.dtype != "bool" or any(t.dtype != "bool" or t.shape is None for t in args):
+        return None
+    shape = tuple(int(n) for n in result.shape or ())
+    match op:
+        case ops.Einsum() if form is not None and op.algebra in OR_AND and len(args) in (1, 2):
+            return OnWords(_einsum(form), "and" if len(args) == 2 else "each")
+        case ops.Elementwise():
+            return _ELEMENTWISE.get(op.fn)
+        case ops.Reduce(kind=kind) if kind in ("any", "all", "max", "min"):
+            given = tuple(int(n) for n in args[0].shape or ())
+            axes = reduced_axes(op, len(given))
+            if kind in ("max", "min") and any(given[a] == 0 for a in axes):
+                return None  # NumPy refuses it, and says so
+            every = kind in ("all", "min")
+            return OnWords(
+                lambda x: (x.all(axes) if every else x.any(axes)).reshape(shape), "grows" if every else "each"
+            )
+        case ops.Transpose():
+            return OnWords(lambda x: x.transpose(*op.order) if op.order else x, "each")
+        case ops.Reshape():
+            before = tuple(int(n) for n in args[0].shape or ())
+            return OnWords(
+                lambda x: x.reshape(shape), "each", before[-1:] == shape[-1:] or 1 in before[-1:] + shape[-1:]
+            )
+        case ops.Broadcast():
+            own = [1] * len(shape)
+            for axis, n in zip(op.axes, args[0].shape or (), strict=True):
+                own[axis] = int(n)
+            return OnWords(lambda x: wrap(packed.spread(x.reshape(own).words, own, shape), shape), "each")
+        case ops.Slice() if not shape or len(shape) == len(args[0].shape or ()):
+            key = tuple(_python_slice(int(a), int(n), s) for a, n, s in op.ranges)
+            whole = not shape or (op.ranges[-1][1:] == (*(args[0].shape or ())[-1:], 1))
+            return OnWords((lambda x: x[key[:-1]]) if whole and shape else (lambda x: BitTensor(x[key])), "each", whole)
+        case ops.Cast():
+            return _SAME
+        case _:
+            return None
+
+
+def _python_slice(start: int, count: int, step: int) -> slice:
+    stop = start + count * step
+    return slice(0, 0) if count == 0 else slice(start, None if stop < 0 else stop, step)
+
+
+def _einsum(form: Contraction) -> Run:
+    output, sizes = form.form.output, form.sizes
+    if form.labels == form.form.inputs:
+        run, shape = planned(form.labels, output, tuple(sizes.items())), tuple(sizes[x] for x in output)
+        return lambda *operands: wrap(run(*[x.words for x in operands]), shape)
+    return lambda *operands: contract(
+        [own_labels(x.words, x.shape, own, sizes) for x, own in zip(operands, form.form.inputs, strict=True)],
+        output,
+        sizes,
+    )
+
+
+def bind_bits(op: ops.Einsum, form: Contraction, args: Sequence[TensorType], result: TensorType) -> Kernel | None:
+    """Return the kernel of one Boolean contraction, NumPy arrays in and out, or None where words do not pay.
+
+    It takes ``out=`` too. Binding loads numba.
+    """
+    if not worth(op, form, args, result) or not support.usable():
+        return None
+    packed.load()
+    prepare = [_prepared(own, kept) for own, kept in zip(form.form.inputs, form.labels, strict=True)]
+    shape = tuple(form.sizes[x] for x in form.form.output)
+    last = shape[-1] if shape else 1
+
+    def kernel(*operands: Any, out: Any = None) -> Any:
+        factors = [
+            own_labels(x.words, x.shape, own, form.sizes) if isinstance(x, BitTensor) else _dense(ready(x), kept)
+            for x, own, kept, ready in zip(operands, form.form.inputs, form.labels, prepare, strict=True)
+        ]
+        made = contract(factors, form.form.output, form.sizes)
+        if out is not None and shape:
+            return packed.unpack(made.words, last, out)
+        found = packed.unpack(made.words, last).reshape(shape)
+        if out is None:
+            return found
+        out[...] = found
+        return out
+
+    return kernel
+
+
+def worth(op: ops.Einsum, form: Contraction, args: Sequence[TensorType], result: TensorType) -> bool:
+    """Tell whether a contraction is an or of ands with an index that both factors share, and large."""
+    if op.algebra not in OR_AND or result.dtype != "bool" or len(form.labels) != 2:
+        return False
+    if op.algebra != "boolean" and any(t.dtype != "bool" for t in args):
+        return False
+    shared = set(form.labels[0]).intersection(form.labels[1]).difference(form.form.output)
+    points = 2
+    for n in form.sizes.values():
+        points *= n
+    return bool(shared) and points >= SMALL
+
+
+def _dense(x: Any, labels: Sequence[str]) -> Factor:
+    """Pack an array in the order it lies in memory; its labels follow, so that nothing is copied."""
+    order = sorted(range(x.ndim), key=lambda a: (x.shape[a] != 1, -abs(x.strides[a])))
+    return packed.pack(x.transpose(order)), tuple(labels[a] for a in order)
+
+
+def bind_bit_group(steps: Sequence[Step], reads: Sequence[int], writes: Sequence[int]) -> Kernel:
+    """Return the kernel of steps that run on words: operands packed once, results unpacked once.
+
+    Operands stand in the order of the slots ``reads`` and are arrays or BitTensors; results in the order of ``writes``, a tuple where
+    there are several.
+    """
+    packed.load()
+    program: list[tuple[Run, tuple[int, ...], int, list[int]]] = []
+    last: dict[int, int] = {}
+    for n, step in enumerate(steps):
+        last.update(dict.fromkeys((*step.reads, *step.writes), n))
+    for n, step in enumerate(steps):
+        found = on_words(step.op, step.arg_types, step.types[0], step.form)
+        if found is None:
+            raise AssertionError(f"{step.op.name} does not run on packed bits")
+        dead = [s for s in (*step.reads, *step.writes) if last[s] == n and s not in writes]
+        program.append((found.run, step.reads, step.writes[0], dead))
+
+    def kernel(*operands: Any) -> Any:
+        values: dict[int, BitTensor] = {}
+        for slot, x in zip(reads, operands, strict=True):
+            values[slot] = packed_operand(x)
+        for run, from_slots, slot, dead in program:
+            values[slot] = run(*[values[s] for s in from_slots])
+            for s in dead:
+                values.pop(s, None)
+        results = tuple(np.asarray(values[s]) for s in writes)
+        return results[0] if len(results) == 1 else results
+
+    return kernel
+
+
+def packed_operand(x: Any) -> BitTensor:
+    """Pack an array that is not packed yet; one that lies transposed in memory is transposed again as bits."""
+    if isinstance(x, BitTensor):
+        return x
+    x = np.asarray(x)
+    words, order = _dense(x, [str(a) for a in range(x.ndim)])
+    if not x.ndim:
+        return BitTensor.of(words, ())
+    made = BitTensor.of(words, [x.shape[int(a)] for a in order])
+    return made.transpose(*(order.index(str(a)) for a in range(x.ndim)))
+
+
+# which steps make a group
+
+
+class _Group:
+    """A group while it grows; levels keep groups from waiting for each other (see plan/rows.py)."""
+
+    __slots__ = ("level", "members", "read_outside")
+
+    def __init__(self, members: list[int], level: int) -> None:
+        self.members, self.level, self.read_outside = members, level, False
+
+
+def find_bit_groups(graph: EinsumGraph) -> list[tuple[int, ...]]:
+    """Return groups of nodes, each of two or more, that are worth running on packed bits; all sizes must be known.
+
+    Nothing leaves a group and comes back, and there is an order in which all groups can run.
+    """
+    if not any(isinstance(n.op, ops.Einsum) and n.op.algebra in OR_AND for n in graph.nodes):
+        return []
+    able, heavy = _able(graph)
+    if not heavy:
+        return []
+    group: dict[int, _Group] = {}
+    level: dict[int, int] = {}
+    live = reachable(graph.nodes, (i for _, i in graph.outputs))
+    for i in live:
+        args = graph.nodes[i].args
+        near = list({id(group[a]): group[a] for a in args if a in group}.values())
+        base = max((level[a] for a in args if a not in group), default=0)
+        joined = _joined(near, base) if i in able else []
+        for g in near:
+            g.read_outside |= g not in joined
+        height = max([base, *(g.level if g in joined else g.level + 1 for g in near)])
+        if i not in able:
+            level[i] = height
+        elif not joined:
+            group[i] = _Group([i], height)
+        else:
+            first = max(joined, key=lambda g: len(g.members))
+            first.level, first.read_outside = height, any(g.read_outside for g in joined)
+            for g in joined:
+                if g is not first:
+                    first.members += g.members
+                    group.update(dict.fromkeys(g.members, first))
+            first.members.append(i)
+            group[i] = first
+    found = {id(g): g for g in group.values()}.values()
+    pruned = [_pruned(graph, g.members) for g in found if not heavy.isdisjoint(g.members)]
+    return sorted(members for members in pruned if len(members) > 1 and not heavy.isdisjoint(members))
+
+
+def _joined(near: Sequence[_Group], base: int) -> list[_Group]:
+    """Return the groups of its operands that a node can join, all of which become one."""
+    for first in sorted(near, key=lambda g: (-g.level, -len(g.members))):
+        others = [g for g in near if g is not first]
+        for chosen in [[first, *others], [first]] if others else [[first]]:
+            level = max([base, *(g.level if g in chosen else g.level + 1 for g in near)])
+            settled = all(g.level == level or not g.read_outside for g in chosen)
+            if settled and sum(len(g.members) for g in chosen) < MOST:
+                return chosen
+    return []
+
+
+def _able(graph: EinsumGraph) -> tuple[set[int], set[int]]:
+    """Return the nodes that run on words, and those among them that are large contractions."""
+    types = graph.inference.types
+    able, heavy = set(), set()
+    for i, node in enumerate(graph.nodes):
+        args = [types[a][0] for a in node.args]
+        every = (*args, *types[i])
+        if not args or any(
+            t.dtype != "bool" or t.shape is None or not all(isinstance(d, int) for d in t.shape) for t in every
+        ):
+            continue
+        form = None
+        if isinstance(node.op, ops.Einsum) and node.op.algebra in OR_AND and len(args) in (1, 2):
+            form = contraction(node.op.spec, node.op.algebra, [t.shape for t in args if t.shape is not None])
+            if worth(node.op, form, args, types[i][0]):
+                heavy.add(i)
+        found = on_words(node.op, args, types[i][0], form)
+        if found is not None and found.cheap:
+            able.add(i)
+    return able, heavy
+
+
+def _pruned(graph: EinsumGraph, members: Iterable[int]) -> tuple[int, ...]:
+    """Leave out views at the edges of a group: they cost nothing as NumPy's."""
+    kept = set(members)
+    while True:
+        read = {a for i in kept for a in graph.nodes[i].args}
+        edge = {
+            i for i in kept if graph.nodes[i].op.is_view and (i not in read or kept.isdisjoint(graph.nodes[i].args))
+        }
+        if not edge:
+            return tuple(sorted(kept))
+        kept -= edge

@@ -1,0 +1,67 @@
+"""The cost budget: a plan that would take more arithmetic than its limit is refused before anything is allocated."""
+
+from __future__ import annotations
+
+from ..errors import InputError
+from ..ir.graph import Fixpoint
+from .build import ExecutionPlan, Step, describe
+from .cost import rounds
+
+
+def check_flops(plan: ExecutionPlan, limit: int | None) -> None:
+    """Refuse a plan whose estimated arithmetic is over a limit; the error names its heaviest step.
+
+    >>> import tensorlogic as tl
+    >>> b = tl.GraphBuilder()
+    >>> plan = tl.Executor().plan(b.build(y=b.input("x", (8, 8)) @ b.input("w", (8, 8))))
+    >>> check_flops(plan, 1024)
+    >>> try:
+    ...     check_flops(plan, 1000)
+    ... except tl.InputError as error:
+    ...     print(error.diagnostic.message)
+    The plan takes 1,024 flops, the limit is 1,000
+    """
+    if limit is None or (needed := plan.flops) <= limit:
+        return
+    heaviest, times = _heaviest(plan)
+    context = [f"Over by {needed - limit:,} flops, {needed / max(limit, 1):,.1f} times the limit"]
+    location = None
+    if heaviest is not None:
+        made, repeated = ", ".join(map(str, heaviest.types)), f", {times:,} times" if times != 1 else ""
+        context.append(
+            f"The heaviest step is {describe(heaviest.op)}, which makes {made}: {heaviest.flops:,} flops{repeated}, "
+            f"{100 * heaviest.flops * times / needed:.0f}% of all"
+        )
+        location = heaviest.location
+    if _unknown_rounds(plan):
+        context.append("A fixpoint counts one round, because only running tells how many there are")
+    raise InputError(
+        f"The plan takes {needed:,} flops, the limit is {limit:,}",
+        code="E309",
+        context=context,
+        suggestions=[
+            "Use a smaller batch or smaller inputs",
+            "Use Executor(optimization_level=OptimizationLevel.AGGRESSIVE), which orders contractions over whole chains",
+            "Raise the limit with Executor(flops_limit=flops)",
+        ],
+    ).at(location)
+
+
+def _heaviest(plan: ExecutionPlan) -> tuple[Step | None, int]:
+    """Return the step with the most arithmetic over all of its runs, in bodies too, and how often it runs."""
+    found: Step | None = None
+    most, often = -1, 1
+    for step in plan.steps:
+        candidates = [(step, 1)]
+        for body in step.bodies:
+            inner, times = _heaviest(body)
+            if inner is not None:
+                candidates.append((inner, times * (rounds(step.op, step.arg_types) or 1)))
+        for each, times in candidates:
+            if each.flops * times > most:
+                found, most, often = each, each.flops * times, times
+    return found, often
+
+
+def _unknown_rounds(plan: ExecutionPlan) -> bool:
+    return any(isinstance(s.op, Fixpoint) or any(map(_unknown_rounds, s.bodies)) for s in plan.steps)
