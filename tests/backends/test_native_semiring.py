@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 import tracemalloc
+from pathlib import Path
 from threading import Barrier, Thread
 from typing import Any
 
@@ -312,10 +314,47 @@ def test_what_is_worth_a_kernel_and_what_is_ready() -> None:
         for x in (large, small)
     }
     assert [k for k, form in forms.items() if semiring.worth(form)] == [("ij,jk->ik", "max_min", (40, 40))]
+    tall = np.ones((1000, 40), "float32")
+    assert semiring.worth(_bound("ij,ij->i", "max_min", [tall, tall])[2])
+    assert not semiring.worth(_bound("ij,ij->j", "max_min", [tall, tall])[2])  # NumPy does it in one pass
     semiring.make_ready(ALGEBRAS["max_min"], "float32")
     assert semiring.ready(ALGEBRAS["max_min"], "float32")
     assert not semiring.ready(ALGEBRAS["real"], "float32")
     assert not semiring.ready(ALGEBRAS["max_min"], "float16")
+
+
+def test_kernels_are_compiled_for_one_signature_each() -> None:
+    from tensorlogic.backends.native import semiring_kernels
+
+    rng = np.random.default_rng(11)
+    a = rng.random((40, 40)).astype("float32")
+    fixed = a.copy()
+    fixed.flags.writeable = False
+    _agree("ij,jk->ik", "max_min", [a, a])
+    before = len(semiring_kernels.outer.signatures)
+    for x in (a.T, a[::-1], a[:, ::2].repeat(2, axis=1), fixed):
+        _agree("ij,jk->ik", "max_min", [x, x])
+    assert len(semiring_kernels.outer.signatures) == before
+
+
+def test_the_benchmarks_contenders_agree(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(Path(__file__).parents[2] / "benchmarks")
+    for name in ("harness", "algebras"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    import algebras
+    import harness
+
+    rng = np.random.default_rng(12)
+    a, b = (rng.random((45, 45)).astype("float32") for _ in range(2))
+    loops = algebras.library()
+    for name in (*algebras.LOOPS, "log_sum_exp"):
+        native, plain = algebras.kernels(name, a, b)
+        in_c = algebras.in_c(loops, name, a, b)
+        answers = {"native": native(), "plain": plain()} | ({} if isinstance(in_c, str) else {"in C": in_c()})
+        assert isinstance(in_c, str) == (isinstance(loops, str) or name == "log_sum_exp")
+        harness.compare(name, answers, 1e-5)
+    for name in ("harness", "algebras"):
+        del sys.modules[name]
 
 
 @st.composite

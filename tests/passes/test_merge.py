@@ -236,3 +236,118 @@ def test_einsums_with_dots_merge_too() -> None:
     fed = {"x": rng.random((2, 30, 4)), "v": rng.random((4, 30)), "w": rng.random((30, 3))}
     got = tl.Executor(optimization_level=tl.OptimizationLevel.AGGRESSIVE).execute(graph, fed)["y"]
     np.testing.assert_allclose(got, (fed["x"] @ fed["v"] @ fed["w"]).transpose(1, 0, 2))
+
+
+# views around products
+
+
+def check_same(graph: EinsumGraph, inputs: dict[str, Any]) -> None:
+    for found, expected in zip(MOST.execute(graph, inputs), PLAIN.execute(graph, inputs), strict=True):
+        assert found.dtype == expected.dtype
+        np.testing.assert_allclose(found, expected, rtol=1e-10)
+
+
+def names(graph: EinsumGraph) -> list[str]:
+    return [n.op.name for n in graph.nodes if n.op.name != "input"]
+
+
+def test_a_transposed_product_is_computed_the_other_way_round() -> None:
+    b = GraphBuilder()
+    x, w = b.input("x", (5, 6), "float64"), b.input("w", (6, 7), "float64")
+    graph = b.build(y=b.transpose(x @ w))
+    assert einsums(merge_einsums(graph)) == ["ab,bc->ca"]
+    assert names(merge_einsums(graph)) == ["einsum"]
+    rng = np.random.default_rng(0)
+    check_same(graph, {"x": rng.random((5, 6)), "w": rng.random((6, 7))})
+
+
+def test_a_transpose_that_would_make_a_copy_stays_a_view() -> None:
+    b = GraphBuilder()
+    x, w = b.input("x", (5, 6), "float64"), b.input("w", (6, 3, 4), "float64")
+    heads = b.einsum("ni,ihd->nhd", x, w)
+    graph = b.build(y=b.transpose(heads, (1, 0, 2)))  # h n d: neither rows before columns nor the other way round
+    assert names(merge_einsums(graph)) == ["einsum", "transpose"]
+    batched = b.einsum("bnij,bjk->bnik", b.input("q", (2, 3, 4, 5), "float64"), b.input("k", (2, 5, 6), "float64"))
+    swapped = b.build(y=b.transpose(batched, (0, 2, 1, 3)))  # the rows n, i of the left operand would be copied
+    assert names(merge_einsums(swapped)) == ["einsum", "transpose"]
+    rng = np.random.default_rng(0)
+    check_same(graph, {"x": rng.random((5, 6)), "w": rng.random((6, 3, 4))})
+    check_same(swapped, {"q": rng.random((2, 3, 4, 5)), "k": rng.random((2, 5, 6))})
+
+
+def test_other_algebras_put_out_any_order() -> None:
+    b = GraphBuilder()
+    x, w = b.input("x", (5, 6), "float64"), b.input("w", (6, 3, 4), "float64")
+    graph = b.build(y=b.transpose(b.einsum("ni,ihd->nhd", x, w, algebra="min_plus"), (1, 0, 2)))
+    assert names(merge_einsums(graph)) == ["einsum"]
+    rng = np.random.default_rng(0)
+    check_same(graph, {"x": rng.random((5, 6)), "w": rng.random((6, 3, 4))})
+
+
+def test_transposes_of_many_operands_become_part_of_the_spec() -> None:
+    b = GraphBuilder()
+    x, y, z = (b.input(n, s, "float64") for n, s in (("x", (4, 3, 2)), ("y", (5, 4)), ("z", (5, 6))))
+    made = b.einsum("ijk,kl,lm->jim", b.transpose(x, (1, 2, 0)), b.transpose(y), z)
+    graph = b.build(y=made)
+    merged = merge_einsums(graph)
+    assert names(merged) == ["einsum"]
+    rng = np.random.default_rng(0)
+    fed = {"x": rng.random((4, 3, 2)), "y": rng.random((5, 4)), "z": rng.random((5, 6))}
+    check_same(graph, fed)
+    expected = np.einsum("ijk,kl,lm->jim", fed["x"].transpose(1, 2, 0), fed["y"].T, fed["z"])
+    np.testing.assert_allclose(MOST.execute(graph, fed)["y"], expected)
+
+
+def test_batch_axes_are_not_joined_and_split_again() -> None:
+    b = GraphBuilder()
+    q, k = b.input("q", (2, 3, 5, 4), "float64"), b.input("k", (2, 3, 4, 6), "float64")
+    scores = b.einsum("bij,bjk->bik", b.reshape(q, (6, 5, 4)), b.reshape(k, (6, 4, 6)))
+    graph = b.build(y=b.reshape(scores, (2, 3, 5, 6)))
+    assert einsums(merge_einsums(graph)) == ["abcd,abde->abce"]
+    assert names(merge_einsums(graph)) == ["einsum"]
+    rng = np.random.default_rng(0)
+    fed = {"q": rng.random((2, 3, 5, 4)), "k": rng.random((2, 3, 4, 6))}
+    assert MOST.execute(graph, fed)["y"].tobytes() == PLAIN.execute(graph, fed)["y"].tobytes()
+    np.testing.assert_allclose(MOST.execute(graph, fed)["y"], fed["q"] @ fed["k"])
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "result"),
+    [
+        ((3, 2, 5, 4), (2, 3, 4, 6), (2, 3, 5, 6)),  # joined of other axes
+        ((2, 3, 5, 4), (2, 3, 4, 6), (3, 2, 5, 6)),  # split into others
+        ((2, 3, 5, 4), (2, 3, 4, 6), (6, 30)),  # joined further
+        ((6, 5, 4), (2, 3, 4, 6), (2, 3, 5, 6)),  # one that is joined already
+        ((2, 3, 5, 4), (2, 3, 4, 6), (1, 6, 5, 6)),
+        ((2, 3, 5, 4), (2, 3, 4, 6), (2, 3, 5, 6, 1)),
+        ((2, 3, 20), (2, 3, 4, 6), (2, 3, 5, 6)),
+    ],
+)
+def test_other_reshapes_stay(left: tuple[int, ...], right: tuple[int, ...], result: tuple[int, ...]) -> None:
+    b = GraphBuilder()
+    q, k = b.input("q", left, "float64"), b.input("k", right, "float64")
+    scores = b.einsum("bij,bjk->bik", b.reshape(q, (6, 5, 4)), b.reshape(k, (6, 4, 6)))
+    graph = b.build(y=b.reshape(scores, result))
+    rng = np.random.default_rng(0)
+    check_same(graph, {"q": rng.random(left), "k": rng.random(right)})
+    assert names(merge_einsums(graph)) == names(graph)
+
+
+def test_rows_stay_one_axis_for_blas_and_not_elsewhere() -> None:
+    rng = np.random.default_rng(0)
+    fed = {"x": rng.random((2, 3, 4)), "w": rng.random((4, 5))}
+    for algebra, kept in (("real", True), ("max_plus", False)):
+        b = GraphBuilder()
+        x, w = b.input("x", (2, 3, 4), "float64"), b.input("w", (4, 5), "float64")
+        made = b.einsum("ij,jk->ik", b.reshape(x, (6, 4)), w, algebra=algebra)
+        graph = b.build(y=b.reshape(made, (2, 3, 5)))
+        assert ("reshape" in names(merge_einsums(graph))) == kept
+        check_same(graph, fed)
+
+
+def test_what_others_read_is_not_rewritten() -> None:
+    b = GraphBuilder()
+    x, w = b.input("x", (2, 5, 6), "float64"), b.input("w", (2, 6, 7), "float64")
+    made = x @ w
+    graph = b.build(y=b.transpose(made, (0, 2, 1)), z=made)
+    assert names(merge_einsums(graph)) == ["einsum", "transpose"]

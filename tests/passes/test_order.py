@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import math
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -14,7 +16,8 @@ from hypothesis import strategies as st
 import tensorlogic as tl
 from tensorlogic import EinsumGraph, GraphBuilder, TensorShape, TensorType
 from tensorlogic.ir import ops, spec
-from tensorlogic.passes.order import order_contractions
+from tensorlogic.passes import order
+from tensorlogic.passes.order import BLAS, best_path, order_contractions, pair_cost
 from tensorlogic.passes.specialize import specialize
 
 FAST, SLOW = tl.Executor("numpy"), tl.Executor("reference")
@@ -204,3 +207,80 @@ def test_many_operands():
     equation = ",".join(spec.symbol(i) + spec.symbol(i + 1) for i in range(n)) + "->" + spec.symbol(0) + spec.symbol(n)
     graph, inputs = einsum_graph(equation, arrays)
     np.testing.assert_allclose(FAST.execute(graph, inputs)["y"], np.linalg.multi_dot(arrays))
+
+
+# the cost of an order
+
+
+def every_path(count: int) -> Iterator[list[tuple[int, int]]]:
+    if count == 1:
+        yield []
+        return
+    for pair in itertools.combinations(range(count), 2):
+        for rest in every_path(count - 1):
+            yield [pair, *rest]
+
+
+def cost_by_hand(path: list[Any], equation: str, size: dict[str, int], algebra: str, dtype: str) -> int:
+    inputs, output = equation.split("->")
+    pending, total = [set(part) for part in inputs.split(",")], 0
+    for pair in path:
+        a, b = (pending.pop(n) for n in sorted(pair, reverse=True))
+        left = (a | b) & set(output).union(*pending)
+        if algebra != "real":  # an index that only one of them has is reduced before they meet
+            for one, other in ((a, b), (b, a)):
+                if one - other - left:
+                    total += pair_cost(algebra, dtype, math.prod(size[c] for c in one), False, 0)
+            a, b = a & (b | left), b & (a | left)
+        points, elements = (math.prod(size[c] for c in part) for part in (a | b, left))
+        total += pair_cost(algebra, dtype, points, bool((a | b) - left), elements if pending else 0)
+        pending.append(left)
+    return total
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    st.lists(st.lists(st.sampled_from("abcde"), min_size=1, max_size=3, unique=True), min_size=3, max_size=5),
+    st.sets(st.sampled_from("abcde"), max_size=3),
+    st.lists(st.sampled_from([1, 2, 30, 700, 5000]), min_size=5, max_size=5),
+    st.sampled_from([("real", "float32"), ("real", "int64"), ("boolean", "bool"), ("min_plus", "float64")]),
+)
+def test_no_order_is_cheaper(parts: list[list[str]], output: set[str], sizes: list[int], kind: tuple[str, str]):
+    equation = ",".join(map("".join, parts)) + "->" + "".join(sorted(output & set().union(*parts)))
+    size = dict(zip("abcde", sizes, strict=True))
+    inputs = [tuple(part) for part in parts]
+    path = best_path(inputs, tuple(equation.split("->")[1]), size, *kind)
+    best = min(cost_by_hand(each, equation, size, *kind) for each in every_path(len(parts)))
+    assert cost_by_hand(path, equation, size, *kind) == best
+
+
+def test_bits_make_products_cheap_and_joins_dear():
+    labels, size = [("a", "c"), ("a",), ("b",)], {"a": 10, "b": 10, "c": 1000}
+    assert best_path(labels, ("b", "c"), size, "real", "float32")[0] == (0, 1)
+    # a join of ac and a takes 10,000 bytes; on packed bits the product with the smaller join is nothing beside it
+    assert best_path(labels, ("b", "c"), size, "boolean", "bool")[0] == (1, 2)
+
+
+def test_a_large_result_between_costs_its_bytes(monkeypatch: pytest.MonkeyPatch):
+    labels: list[Any] = [("b", "a"), ("a", "d"), ("c", "a"), ("c", "d")]
+    size = {"a": 3000, "b": 10, "c": 1000, "d": 2}
+    assert best_path(labels, ("b", "c"), size, "real", "float32")[0] == (0, 1)  # more flops, and nothing of c by a
+    monkeypatch.setattr(order, "BYTE", 0)
+    assert best_path(labels, ("b", "c"), size, "real", "float32")[0] == (1, 3)
+    small, large = (pair_cost("real", "float32", n, False, n) for n in (1 << 18, 1 << 20))
+    assert small == BLAS << 18
+    assert large == 4 * small  # with nothing to pay for bytes
+
+
+def test_few_operands_need_no_library_and_many_take_the_best_proposal():
+    chain = [(spec.symbol(n), spec.symbol(n + 1)) for n in range(11)]
+    size = {spec.symbol(n): (3 if n % 2 else 50) for n in range(12)}
+    for algebra, dtype in (("real", "float64"), ("boolean", "bool"), ("max_min", "float32")):
+        path = best_path(chain, (chain[0][0], chain[-1][1]), size, algebra, dtype)
+        assert len(path) == 10
+        assert all(len(pair) == 2 for pair in path)
+
+
+def test_sizes_beyond_any_float():
+    labels = [(c, d) for c, d in itertools.pairwise("abcdefgh")]
+    assert len(best_path(labels, ("a", "h"), dict.fromkeys("abcdefgh", 10**60), "boolean", "bool")) == 6

@@ -137,7 +137,7 @@ def test_the_estimate_is_that_of_the_executors_plan(example):
 
 def _diamond() -> tl.EinsumGraph:
     b = tl.GraphBuilder()
-    x, u, v = b.input("x", ("n", 64)), b.input("u", (64, 64), "float32"), b.input("v", (64, 64))
+    x, u, v = b.input("x", ("n", 64), "float64"), b.input("u", (64, 64), "float32"), b.input("v", (64, 64), "float64")
     return b.build(y=b.add(x @ b.cast(u, "float64"), x @ v))
 
 
@@ -186,7 +186,7 @@ def test_a_long_print_shows_the_largest():
 
 def test_constants_and_empty_plans():
     b = tl.GraphBuilder()
-    x = b.input("x", ("n", 3))
+    x = b.input("x", ("n", 3), "float64")
     weights = b.constant(np.ones((3, 5)))
     estimate = tl.MemoryEstimator().estimate(b.build(y=x @ weights, x=x), sizes={"n": 2})
     assert estimate.constant_bytes == 120
@@ -204,14 +204,17 @@ def test_constants_and_empty_plans():
 def test_what_inputs_may_be():
     b = tl.GraphBuilder()
     graph = b.build(y=b.exp(b.input("x", ("n", 4))) @ b.input("w", (4, "m")), z=b.input("s", ("n",), "float32") * 2)
-    estimator = tl.MemoryEstimator()
+    estimator = tl.MemoryEstimator(dtype="float64")
     known = estimator.estimate(graph, sizes={"n": 10, "m": 5})
     given = estimator.estimate(graph, {"x": np.ones((10, 4)), "w": tl.TensorType(tl.TensorShape([4, 5]), "float64")})
     assert given == known
     assert estimator.estimate(graph, {"x": np.ones((10, 4)), "s": [1.0] * 10}, sizes={"m": 5}) == known
-    half = tl.MemoryEstimator(dtype="float32").estimate(graph, sizes={"n": 10, "m": 5})
+    half = tl.MemoryEstimator().estimate(graph, sizes={"n": 10, "m": 5})
     assert half.output_bytes == 10 * 5 * 4 + 10 * 4
-    none = tl.MemoryEstimator(passes=()).estimate(graph, sizes={"n": 10, "m": 5})
+    assert half == tl.MemoryEstimator().estimate(
+        tl.Executor().plan(graph, sizes={"n": 10, "m": 5})
+    )  # one default dtype
+    none = tl.MemoryEstimator(passes=(), dtype="float64").estimate(graph, sizes={"n": 10, "m": 5})
     assert none.output_bytes == known.output_bytes
 
 
@@ -239,4 +242,4 @@ def test_what_is_missing_or_unknown_is_named():
         estimator.estimate(plan, sizes={"n": 4})
     with pytest.raises(tl.DTypeError):
         tl.MemoryEstimator(dtype="text")
-    assert estimator.estimate(graph, {"größe": 1.0}, sizes={"n": 3, "m": 2}).output_bytes == 3 * 4 * 8 + 8
+    assert estimator.estimate(graph, {"größe": 1.0}, sizes={"n": 3, "m": 2}).output_bytes == 3 * 4 * 4 + 8

@@ -22,7 +22,7 @@ def _chain(b: tl.GraphBuilder, x: Any) -> Any:
     return x
 
 
-GRAPHS: dict[str, tuple[Callable[[tl.GraphBuilder, Any], Any], int]] = {  # with the peak a person would expect
+GRAPHS: dict[str, tuple[Callable[[tl.GraphBuilder, Any], Any], float]] = {  # with the peak a person would expect
     "one result": (lambda b, x: x + 1, WHOLE),
     "a chain is computed in its output": (_chain, WHOLE),
     "three outputs": (lambda b, x: (x + 1, x + 2, x + 3), 3 * WHOLE),
@@ -36,6 +36,15 @@ GRAPHS: dict[str, tuple[Callable[[tl.GraphBuilder, Any], Any], int]] = {  # with
     "a concatenation": (lambda b, x: b.concat([x, x]), 2 * WHOLE),
     "a scan's rows": (lambda b, x: b.scan(lambda c, r: (c + r, c), x[0], x)[1], WHOLE),
     "a softmax": (lambda b, x: b.softmax(x), WHOLE + N * 8),
+    "a descending order": (lambda b, x: b.sort(x, descending=True), WHOLE),
+    "the greatest few": (lambda b, x: b.top_k(x, 5), 2 * WHOLE + 10 * N * 8),
+    "the greatest half": (lambda b, x: b.top_k(x, N // 2), 2.5 * WHOLE),
+    "a reshape of what lies in order": (lambda b, x: b.sum(b.reshape(x + 1, (-1,))), WHOLE),
+    "a reshape as output": (lambda b, x: b.reshape(x + 1, (-1,)), WHOLE),
+    "a reshape that copies": (lambda b, x: b.sum(b.reshape((x + 1).T, (-1,))), 2 * WHOLE),
+    "a reshape that splits an axis": (lambda b, x: b.sum(b.reshape((x + 1).T, (20, 20, N))), WHOLE),
+    "a reshape of rows": (lambda b, x: b.sum(b.reshape((x + 1)[: N // 2], (-1,))), WHOLE),
+    "a reshape of columns": (lambda b, x: b.sum(b.reshape((x + 1)[:, : N // 2], (-1,))), 1.5 * WHOLE),
     "a body": (lambda b, x: b.cond(b.sum(x) > 0, lambda: b.exp(x + 1), lambda: x), 2 * WHOLE),
 }
 

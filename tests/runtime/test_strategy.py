@@ -177,3 +177,49 @@ def test_made_up_inputs_that_do_not_suit_are_blamed():
     grows = b.fixpoint(lambda t: t + 1.0, b.input("z", (), "float64") + s, limit=3)
     with pytest.raises(tl.ConvergenceError, match="made-up inputs"):
         tl.StrategyOptimizer(seconds=0).optimize_for_latency(b.build(y=grows))
+
+
+def branches(n: int) -> tl.EinsumGraph:
+    """Two heavy products that do not wait for each other."""
+    b = tl.GraphBuilder()
+    x, u, v = (b.input(name, (n, n), "float32") for name in "xuv")
+    return b.build(y=b.tanh(x @ u), z=b.exp(x @ v * 0.01))
+
+
+def test_steps_on_threads_are_tried_where_chains_are_heavy_enough(monkeypatch):
+    monkeypatch.setattr(module, "MOST", 5)  # the executor's own race is not waited for
+    clock = scripted([1.0, 1.1, 0.5], [1.0], [1.0, 1.0])
+    best = tl.StrategyOptimizer(seconds=0, exact=True, clock=clock).optimize_for_latency(branches(256))
+    threads = [t for t in best.trials if t.compared == "threads"]
+    assert [t.parallelism for t in threads] == [P.AUTO, P.SINGLE, P.STEPS]
+    assert best.parallelism is P.STEPS
+    assert best.executor().threads == 2
+    assert "parallelism steps" in best.explain()
+    rng = np.random.default_rng(0)
+    data = {name: rng.random((256, 256), np.float32) for name in "xuv"}
+    plain = tl.Executor().execute(branches(256), data)
+    for _ in range(3):
+        for found, expected in zip(best.executor().execute(branches(256), data), plain, strict=True):
+            np.testing.assert_allclose(found, expected, rtol=1e-5)
+
+
+def test_steps_on_threads_are_not_tried_where_nothing_runs_beside():
+    best = tl.StrategyOptimizer(seconds=0).optimize_for_latency(branches(4))
+    assert P.STEPS not in {t.parallelism for t in best.trials}
+    assert "no two chains of steps are worth a thread" in best.explain()
+
+
+def test_threads_that_were_asked_for_are_measured_as_well(monkeypatch):
+    monkeypatch.setattr(module, "MOST", 5)
+    given = tl.ExecutionStrategy(parallelism=P.STEPS)
+    clock = scripted([1.0, 1.0, 1.0], [1.0, 1.0], [1.0, 1.0])
+    best = tl.StrategyOptimizer(seconds=0, clock=clock).optimize_for_latency(layer(), given, sizes={"n": 4})
+    assert best.trials[0].parallelism is P.STEPS
+    assert best.parallelism is P.STEPS
+
+
+def test_one_core_has_no_threads_to_try(monkeypatch):
+    monkeypatch.setattr(module.os, "cpu_count", lambda: 1)
+    best = tl.StrategyOptimizer(seconds=0).optimize_for_latency(branches(256))
+    assert "threads" not in {t.compared for t in best.trials}
+    assert tl.ExecutionStrategy(parallelism=P.STEPS).executor().threads == 1

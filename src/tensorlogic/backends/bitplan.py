@@ -18,7 +18,7 @@ from . import packed
 from .base import Kernel
 from .bitjoin import Factor, own_labels, planned
 from .bits import BitTensor, combine, contract, wrap
-from .contract import _prepared
+from .contract import prepared
 from .native import support
 
 SMALL = 3_000_000  # arithmetic operations of a contraction below which BLAS is as fast as packing
@@ -133,7 +133,7 @@ def bind_bits(op: ops.Einsum, form: Contraction, args: Sequence[TensorType], res
     if not worth(op, form, args, result) or not support.usable():
         return None
     packed.load()
-    prepare = [_prepared(own, kept) for own, kept in zip(form.form.inputs, form.labels, strict=True)]
+    prepare = [prepared(own, kept) for own, kept in zip(form.form.inputs, form.labels, strict=True)]
     shape = tuple(form.sizes[x] for x in form.form.output)
     last = shape[-1] if shape else 1
 

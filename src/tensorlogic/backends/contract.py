@@ -23,7 +23,7 @@ def bind_contraction(op: ops.Einsum, form: Contraction, args: Sequence[TensorTyp
     """Return the kernel of an einsum whose sizes are known."""
     row = algebra(op.algebra)
     dtype = np.dtype(result.dtype or "float64")
-    prepare = [_prepared(own, kept) for own, kept in zip(form.form.inputs, form.labels, strict=True)]
+    prepare = [prepared(own, kept) for own, kept in zip(form.form.inputs, form.labels, strict=True)]
     kernel: Kernel | None
     match form.kernel:
         case "matmul":
@@ -46,7 +46,7 @@ def bind_contraction(op: ops.Einsum, form: Contraction, args: Sequence[TensorTyp
     return checked
 
 
-def _prepared(own: Labels, kept: Labels) -> Callable[[Array], Array]:
+def prepared(own: Labels, kept: Labels) -> Callable[[Array], Array]:
     """Return what takes diagonals and drops size-1 axes that broadcast; the identity where there is nothing to do."""
     if own == kept:
         return np.asarray
@@ -169,7 +169,7 @@ def _plain_matmul(form: Contraction, dtype: np.dtype[Any]) -> Kernel | None:
 def bind_matmul_into(op: ops.Einsum, form: Contraction, result: TensorType) -> Kernel:
     """Return the kernel of a matrix product whose result comes out in order and is written where ``out=`` says."""
     dtype = np.dtype(result.dtype or "float64")
-    prepare = [_prepared(own, kept) for own, kept in zip(form.form.inputs, form.labels, strict=True)]
+    prepare = [prepared(own, kept) for own, kept in zip(form.form.inputs, form.labels, strict=True)]
     return _threaded(form, _plain_matmul(form, dtype) or _matmul(algebra(op.algebra), form, prepare, dtype))
 
 
@@ -329,7 +329,7 @@ def bind_contract_vjp(op: ops.ContractVJP, form: Contraction, result: TensorType
     output, gone = form.form.output, form.form.contracted
     space = (*output, *gone)
     shape = [form.sizes[x] for x in space]
-    prepare = [_prepared(own, kept) for own, kept in zip(form.form.inputs, form.labels, strict=True)]
+    prepare = [prepared(own, kept) for own, kept in zip(form.form.inputs, form.labels, strict=True)]
     own = form.labels[op.wrt]
     summed = tuple(n for n, x in enumerate(space) if x not in own)
     reduced = tuple(range(len(output), len(space)))

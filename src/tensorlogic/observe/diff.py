@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 import msgspec
+import numpy as np
 
 from ..errors import InputError, nearest
 from ..tables import table
-from .export import Lane, clean, lanes
+from .columns import Words
+from .export import Lane, clean, tracks
 from .trace import Trace, TraceEvent
 
 BY = ("operation", "device", "thread")
@@ -159,20 +161,25 @@ def totals(trace: Trace, *, by: str = "operation", kind: str | None = None) -> l
         raise InputError(
             f"totals are by operation, device or thread, not {by!r}", code="E704", suggestions=nearest(by, BY)
         )
-    found: dict[str, list[int]] = {}  # count, total, self, max
-    for lane in lanes(trace):
-        thread = trace.thread_name(lane.thread)
-        for event, own in own_times(lane):
-            if event.kind != kind if kind is not None else event.kind == "span":
-                continue
-            name = event.name if by == "operation" else thread if by == "thread" else event.device or "unknown"
-            row = found.setdefault(name, [0, 0, 0, 0])
-            took = event.duration_ns
-            row[0] += 1
-            row[1] += took
-            row[2] += own
-            row[3] = max(row[3], took)
-    rows = [Total(name, *numbers) for name, numbers in found.items()]
+    heads, found = tracks(trace)
+    named = Words()
+    group = np.array([named.of(h.name if by == "operation" else h.device or "unknown") for h in heads], np.intp)
+    shown = np.array([h.kind == kind if kind is not None else h.kind != "span" for h in heads], bool)
+    if by == "thread":
+        named = Words()
+    threads = [named.of(trace.thread_name(track.thread)) if by == "thread" else 0 for track in found]
+    exact = object if any(track.starts.dtype == object for track in found) else np.int64
+    count, whole, own, most = (np.zeros(len(named.values), exact) for _ in range(4))
+    for track, thread in zip(found, threads, strict=True):
+        kept = shown[track.which]
+        which = np.full(len(kept), thread) if by == "thread" else group[track.which]
+        took = track.ends - track.starts
+        for sums, add, values in (
+            (count, np.add, np.ones(len(kept), np.int64)), (whole, np.add, took), (own, np.add, track.own()), (most, np.maximum, took),
+        ):  # fmt: skip
+            add.at(sums, which[kept], values[kept])
+    columns = (named.values, count.tolist(), whole.tolist(), own.tolist(), most.tolist())
+    rows = [Total(*row) for row in zip(*columns, strict=True) if row[1]]
     return sorted(rows, key=lambda r: (-r.self_ns, -r.total_ns, r.name))
 
 

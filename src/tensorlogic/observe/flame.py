@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from xml.sax.saxutils import escape
 from zlib import crc32
 
-from .export import clean, lanes
+from .export import clean, tracks
 
 if TYPE_CHECKING:
     from .trace import Trace
@@ -61,16 +61,18 @@ def flame_svg(
     '<?xml version="1.0" encoding="UTF-8"?>'
     """
     root = _Node("all")
-    for lane in lanes(trace):
-        base = root.call(lane.name)
+    heads, found = tracks(trace)
+    for track in found:
+        base = root.call(track.name)
         path: list[_Node] = []
-        for event, end_ns, depth in lane.events:
+        columns = track.which.tolist(), (track.cut - track.starts).tolist(), track.depths.tolist()
+        for w, took, depth in zip(*columns, strict=True):
             del path[depth:]
-            node = (path[-1] if path else base).call(event.name)
-            node.weight += end_ns - event.start_ns
+            node = (path[-1] if path else base).call(heads[w].name)
+            node.weight += took
             node.count += 1
             if not path:
-                base.weight += end_ns - event.start_ns
+                base.weight += took
                 base.count += 1
             path.append(node)
     root.weight = sum(n.weight for n in root.calls.values())

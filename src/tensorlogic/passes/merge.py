@@ -6,6 +6,7 @@ einsum become part of it; sibling products of one operand with constants become 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 
 from ..ir import ops, spec
@@ -13,15 +14,16 @@ from ..ir.algebra import algebra
 from ..ir.graph import EinsumGraph, Node
 from ..ir.ops import Op
 from ..ir.rules import reduced_axes
+from ..ir.sizes import Dim
 from ..ir.spec import Labels, Spec
 from ..ir.types import TensorType
-from .order import EXHAUSTIVE
 from .rewrite import Draft, Rules, rewrite
 
-OPERANDS = EXHAUSTIVE  # up to here every contraction order is tried, so that merging never makes it worse
+OPERANDS = 6  # up to here (and a little further) every contraction order is tried, so that merging never makes it worse
 FULL = frozenset(
     {"float32", "float64", "bool"}
 )  # partial results in these dtypes round, or saturate, as the whole does
+BLAS = frozenset({"real", "boolean"})  # algebras whose contractions are matrix products
 REDUCTION = {"sum": "sum", "any": "any", "max": "max", "min": "min"}  # Reduce.kind: Algebra.reduce
 
 
@@ -124,17 +126,108 @@ def _reduce(draft: Draft, op: Op, args: tuple[int, ...]) -> int | None:
 
 
 def _transpose(draft: Draft, op: Op, args: tuple[int, ...]) -> int | None:
-    """Let an einsum put out its axes in the order wanted; the product is computed the other way round then."""
+    """Let an einsum put out its axes in the order wanted, where BLAS can; the product is computed the other way round then."""
     assert isinstance(op, ops.Transpose)
     inner = draft.op(args[0])
     form = _of(draft, args[0])
     if form is None or not isinstance(inner, ops.Einsum) or draft.uses[args[0]] > 1:
         return None
-    output = tuple(form.output[a] for a in op.order)
-    return draft.make(ops.Einsum(str(_renamed(Spec(form.inputs, output))), inner.algebra), draft.args(args[0]))
+    wanted = Spec(form.inputs, tuple(form.output[a] for a in op.order))
+    if inner.algebra in BLAS and len(form.inputs) == 2 and _moved(wanted) > _moved(form):
+        return None  # a transpose is a view, what is moved is copied
+    return draft.make(ops.Einsum(str(_renamed(wanted)), inner.algebra), draft.args(args[0]))
 
 
-RULES: Rules = {ops.Einsum: (_einsum,), ops.Reduce: (_reduce,), ops.Transpose: (_transpose,)}
+def _moved(form: Spec) -> int:
+    """Return how many of two operands and their product must be brought into another order around a matrix product."""
+    a, b = form.inputs
+    batch = tuple(x for x in form.output if x in a and x in b)
+    left, right = (tuple(x for x in form.output if x in own and x not in batch) for own in (a, b))
+    inner = tuple(x for x in a if x in b and x not in form.output)
+    made = form.output in ((*batch, *left, *right), (*batch, *right, *left))
+    return sum(not _runs(own, group) for own, group in ((a, left), (a, inner), (b, right), (b, inner))) + (not made)
+
+
+def _runs(labels: Labels, group: Labels) -> bool:
+    """Tell whether a group of labels stands together and in order, so that it can be seen as one axis."""
+    return not group or labels[(at := labels.index(group[0])) : at + len(group)] == group
+
+
+def _operands(draft: Draft, op: Op, args: tuple[int, ...]) -> int | None:
+    """Take transposes of operands into the spec, however many there are; ``simplify`` does so for up to two."""
+    assert isinstance(op, ops.Einsum)
+    form = _plain(op, (draft.type(a) for a in args))
+    if form is None or len(args) < 3:
+        return None
+    inputs, operands = list(form.inputs), list(args)
+    for n, a in enumerate(args):
+        inner = draft.op(a)
+        if isinstance(inner, ops.Transpose) and len(inner.order) == len(inputs[n]):
+            inputs[n] = tuple(inputs[n][inner.order.index(axis)] for axis in range(len(inner.order)))
+            operands[n] = draft.args(a)[0]
+    if operands == list(args):
+        return None
+    return draft.make(ops.Einsum(str(_renamed(Spec(tuple(inputs), form.output))), op.algebra), tuple(operands))
+
+
+def _reshape(draft: Draft, op: Op, args: tuple[int, ...]) -> int | None:
+    """Drop reshapes that make one axis of several for a product and several of it again: kernels take many batch axes."""
+    assert isinstance(op, ops.Reshape)
+    form, inner = _of(draft, args[0]), draft.op(args[0])
+    if form is None or not isinstance(inner, ops.Einsum) or draft.uses[args[0]] > 1 or len(form.inputs) < 2:
+        return None
+    runs = _joined(op.shape, draft.type(args[0]).shape or ())
+    if runs is None:
+        return None
+    split = {x: run for x, run in zip(form.output, runs, strict=True) if len(run) > 1}
+    alone = [x for x in split if sum(x in own for own in form.inputs) < len(form.inputs)]
+    if not split or (alone and inner.algebra in BLAS):
+        return None  # rows or columns of a matrix: what BLAS wants is one axis
+    fresh = iter(_fresh((x for labels in form.inputs for x in labels), sum(map(len, split.values()))))
+    letters = {x: tuple(next(fresh) for _ in run) for x, run in split.items()}
+    inputs, operands = [], []
+    for labels, a in zip(form.inputs, draft.args(args[0]), strict=True):
+        if not any(x in split for x in labels):
+            inputs.append(labels)
+            operands.append(a)
+            continue
+        before = draft.op(a)
+        if not isinstance(before, ops.Reshape):
+            return None
+        (source,) = draft.args(a)
+        own = _joined(draft.type(source).shape or (), draft.type(a).shape or ())
+        if own is None or any(run != split.get(x, run[:1]) for x, run in zip(labels, own, strict=True)):
+            return None
+        inputs.append(tuple(y for x in labels for y in letters.get(x, (x,))))
+        operands.append(source)
+    output = tuple(y for x in form.output for y in letters.get(x, (x,)))
+    return draft.make(ops.Einsum(str(_renamed(Spec(tuple(inputs), output))), inner.algebra), tuple(operands))
+
+
+def _joined(several: Iterable[Dim], fewer: Iterable[Dim]) -> list[tuple[int, ...]] | None:
+    """Return for each axis of the second shape the axes of the first that it is made of; None where it is not so simple.
+
+    >>> _joined((2, 3, 5), (6, 5)), _joined((6, 5), (2, 3, 5))
+    ([(2, 3), (5,)], None)
+    """
+    rest, found = list(several), []
+    for size in fewer:
+        run: list[int] = []
+        while not run or math.prod(run) != size:
+            first = rest.pop(0) if rest else None
+            if not isinstance(first, int) or not isinstance(size, int) or first < 1 or math.prod(run) * first > size:
+                return None
+            run.append(first)
+        found.append(tuple(run))
+    return None if rest else found
+
+
+RULES: Rules = {
+    ops.Einsum: (_operands, _einsum),
+    ops.Reduce: (_reduce,),
+    ops.Transpose: (_transpose,),
+    ops.Reshape: (_reshape,),
+}
 
 
 def stack_products(graph: EinsumGraph) -> EinsumGraph:

@@ -7,6 +7,7 @@ are the caller's.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import NamedTuple
 
 from ..diagnostics import bytes_text
@@ -22,6 +23,7 @@ from ..passes.split import Join, Split, split
 from .build import ExecutionPlan, describe, lay_out
 from .cost import nbytes
 from .memory import largest_step
+from .reorder import lighter
 
 NODES = 12  # how many of the largest nodes are looked at for an index to cut
 DEPTH = 4  # cuts within cuts
@@ -71,7 +73,8 @@ class Plans(NamedTuple):
 
     def plan(self, graph: EinsumGraph) -> ExecutionPlan:
         """Return the plan of a graph whose sizes are known."""
-        return lay_out(optimize(graph, self.lowering).graph, in_place=self.in_place)
+        again = partial(lay_out, in_place=self.in_place)
+        return lighter(again(optimize(graph, self.lowering).graph), again)
 
 
 def fit(

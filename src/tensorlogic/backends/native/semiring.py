@@ -21,7 +21,7 @@ from ...ir.spec import Labels
 from ...ir.types import TensorType
 from ...plan.contract import Contraction
 from ..base import Kernel
-from ..contract import _MERGE, _cast, _prepared, _reduced, bind_contraction
+from ..contract import _MERGE, _cast, _reduced, bind_contraction, prepared
 from ..threads import SMALL, on_one_thread, ranges, together, workers
 
 Array = Any  # a NumPy array; the plan says more about it than a type could
@@ -98,7 +98,7 @@ def bind_semiring(op: ops.Einsum, form: Contraction, args: Sequence[TensorType],
     if form.kernel == "product" or _apart(form):  # NumPy passes over the factors once: nothing to gain
         return _placing(bind_contraction(op, form, args, result))
     dtype, sizes, output = np.dtype(result.dtype), form.sizes, form.form.output
-    prepare = [_prepared(own, kept) for own, kept in zip(form.form.inputs, form.labels, strict=True)]
+    prepare = [prepared(own, kept) for own, kept in zip(form.form.inputs, form.labels, strict=True)]
     cast = _cast(row, dtype)
     layout = _layout(form)
     made = (*layout.batch, *layout.left, *layout.right)

@@ -1,0 +1,176 @@
+"""Exports from columns say byte for byte what the same code says that goes through an object an event."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from decimal import Decimal
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import tensorlogic as tl
+from tensorlogic.observe.analyze import frame_name
+from tensorlogic.observe.diff import own_times, totals
+from tensorlogic.observe.export import EXACT, SPEEDSCOPE, clean, lanes, to_chrome, to_collapsed, to_speedscope, tracks
+from tensorlogic.observe.trace import Trace, TraceEvent
+
+
+def micro(ns: int) -> float | Decimal:
+    return ns / 1e3 if -EXACT < ns < EXACT else Decimal(ns).scaleb(-3)
+
+
+def chrome(trace: Trace) -> str:
+    encode = msgspec.json.Encoder(decimal_format="number").encode
+    lines = []
+    for number, lane in enumerate(lanes(trace)):
+        meta: dict[str, Any] = {"ph": "M", "name": "thread_name", "pid": 1, "tid": number, "args": {"name": lane.name}}
+        lines.append(encode(meta))
+        for event, _, _ in lane.events:
+            lines.append(encode({
+                "ph": "X", "cat": event.kind, "name": clean(event.name), "pid": 1, "tid": number,
+                "ts": micro(event.start_ns), "dur": micro(event.duration_ns), "args": event.facts(),
+            }))  # fmt: skip
+    return '{"displayTimeUnit":"ns","traceEvents":[' + b",\n".join(lines).decode() + "]}"
+
+
+def speedscope(trace: Trace) -> str:
+    frames: dict[str, int] = {}
+    every = list(lanes(trace))
+    latest = max((n.end_ns for lane in every for n in lane.events), default=0)
+    origin = min(lane.events[0].event.start_ns for lane in every) if latest >= EXACT else 0
+    profiles = []
+    for lane in every:
+        marks: list[dict[str, Any]] = []
+        stack: list[tuple[int, int]] = []
+        for event, end, depth in [*lane.events, (None, 0, 0)]:
+            while len(stack) > depth:
+                frame, at = stack.pop()
+                marks.append({"type": "C", "frame": frame, "at": at - origin})
+            if event is not None:
+                frame = frames.setdefault(clean(event.name), len(frames))
+                marks.append({"type": "O", "frame": frame, "at": event.start_ns - origin})
+                stack.append((frame, end))
+        profiles.append({
+            "type": "evented", "name": lane.name, "unit": "nanoseconds", "startValue": marks[0]["at"],
+            "endValue": marks[-1]["at"], "events": marks,
+        })  # fmt: skip
+    return msgspec.json.encode({
+        "$schema": SPEEDSCOPE, "shared": {"frames": [{"name": f} for f in frames]}, "profiles": profiles,
+        "exporter": "tensorlogic",
+    }).decode()  # fmt: skip
+
+
+def collapsed(trace: Trace) -> str:
+    weights: dict[str, int] = {}
+    for lane in lanes(trace):
+        path: list[str] = []
+        for event, end, depth in lane.events:
+            del path[depth:]
+            here = ";".join([*path[-1:], frame_name(event.name)])
+            weights[here] = weights.get(here, 0) + end - event.start_ns
+            if path:
+                weights[path[-1]] -= end - event.start_ns
+            path.append(here)
+    return "\n".join(f"{stack} {weight}" for stack, weight in sorted(weights.items()) if weight > 0)
+
+
+def sums(trace: Trace, by: Callable[[TraceEvent], str], kind: str | None) -> dict[str, list[int]]:
+    found: dict[str, list[int]] = {}
+    for lane in lanes(trace):
+        for event, own in own_times(lane):
+            if event.kind == kind if kind is not None else event.kind != "span":
+                row = found.setdefault(by(event), [0, 0, 0, 0])
+                took = event.duration_ns
+                row[:] = row[0] + 1, row[1] + took, row[2] + own, max(row[3], took)
+    return found
+
+
+def check(trace: Trace) -> None:
+    assert to_chrome(trace) == chrome(trace)
+    assert to_speedscope(trace) == speedscope(trace)
+    assert to_collapsed(trace) == collapsed(trace)
+    ways: dict[str, Callable[[TraceEvent], str]] = {
+        "operation": lambda e: e.name,
+        "device": lambda e: e.device or "unknown",
+        "thread": lambda e: trace.thread_name(e.thread),
+    }
+    for by, name in ways.items():
+        for kind in (None, "span", "step"):
+            rows = {t.name: [t.count, t.total_ns, t.self_ns, t.max_ns] for t in totals(trace, by=by, kind=kind)}
+            assert rows == sums(trace, name, kind)
+            assert all(type(n) is int for row in rows.values() for n in row)
+    events = sorted(trace.events(), key=lambda e: (e.thread, e.start_ns, e.end_ns, e.name, e.kind))
+    again = [n.event for lane in lanes(trace) for n in lane.events]
+    assert sorted(again, key=lambda e: (e.thread, e.start_ns, e.end_ns, e.name, e.kind)) == events
+
+
+SCALES = [1, 1000, 10**9, 10**15, 10**19, 10**24]  # from nanoseconds to beyond 64 bits
+
+
+@st.composite
+def traces(draw: st.DrawFn) -> Trace:
+    scale = draw(st.sampled_from(SCALES))
+    events = []
+    for _ in range(draw(st.integers(0, 25))):
+        start = draw(st.integers(-5, 60)) * scale
+        end = start + draw(st.integers(0, 30)) * draw(st.sampled_from([1, scale]))
+        args = draw(st.sampled_from([None, {"device": 0}, {"device": "gpu:1", "k": [1, 2.5, "é"]}]))
+        name, kind = draw(st.sampled_from(["relu", "a;b", "☃\n"])), draw(st.sampled_from(["step", "span", "cpu_op"]))
+        events.append(TraceEvent(name, kind, start, end, draw(st.sampled_from([1, 2, 10**20])), None, args))
+    return Trace(events, threads={1: "main", 2: "né"})
+
+
+@settings(deadline=None, max_examples=150)
+@given(traces())
+def test_whatever_is_in_a_trace(trace: Trace):
+    check(trace)
+
+
+@pytest.fixture
+def real() -> Trace:
+    b = tl.GraphBuilder()
+    e, x = b.input("edge", ("n", "n"), "bool"), b.input("x", (4, 4), "float32")
+    loop = b.build(path=b.fixpoint(lambda r: b.einsum("xy,yz->xz", r, e, algebra="boolean"), e, combine="or"))
+    plain = b.build(y=b.relu(b.exp(x) @ x) + 1)
+    executor = tl.Executor()
+    with tl.trace() as trace, tl.span("outer"):
+        for _ in range(4):
+            executor.execute(loop, {"edge": np.eye(5, k=1, dtype=bool)})
+            executor.execute(plain, {"x": np.ones((4, 4), "f4")})
+    return trace
+
+
+def test_real_runs(real: Trace):
+    check(real)
+
+
+def test_runs_beside_events_of_a_file(real: Trace):
+    steps, loose = len(real.runs()), len(real.spans)
+    real.spans.append(TraceEvent("far away", "span", 10**30, 10**30 + 5, 7))
+    assert real.columns().starts.dtype == object  # such times do not fit 64 bits
+    assert (len(real.runs()), len(real.spans)) == (steps, loose + 1)
+    check(real)
+
+
+def test_steps_are_said_once_and_nothing_nests_where_they_follow_each_other(real: Trace):
+    heads, found = tracks(real)
+    assert len(heads) < len(real)
+    assert sum(len(track.which) for track in found) == len(real)
+    flat = Trace([TraceEvent("a", "step", n, n + 1, 1) for n in range(5)])
+    (track,) = tracks(flat)[1]
+    assert track.depths.tolist() == [0] * 5
+    assert track.around.tolist() == [-1] * 5
+    assert track.own().tolist() == [1] * 5
+    (inner,) = tracks(Trace([TraceEvent("a", "step", 0, 9, 1), TraceEvent("b", "step", 2, 6, 1)]))[1]
+    assert inner.around.tolist() == [-1, 0]
+    assert inner.own().tolist() == [5, 4]
+
+
+def test_an_empty_trace():
+    heads, found = tracks(Trace())
+    assert (heads, found) == ([], [])
+    check(Trace())
