@@ -28,8 +28,11 @@ from .loop import Program, Wrapper, bind, run, watched
 
 if TYPE_CHECKING:
     from .. import ProfileData
+    from .autodiff import Gradients
     from .compile import CompiledGraph
+    from .eager import Variable
     from .jit import Jit, JitConfig, JitStats
+    from .strategy import GradientStrategy
 
 Inputs = Mapping[str, Any]
 _EXECUTION, _COMPLETE = ExecutionPhase.EXECUTION, ExecutionPhase.COMPLETE
@@ -135,6 +138,8 @@ class Executor:
         self._pieces: Store[Any, Any] = Store(32)  # what was found to fit a budget
         self._ready: dict[int, _Ready] = {}  # by the id of a graph, the call it was last run with
         self._jit: Jit | None = None
+        self._gradients: Gradients | None = None
+        self.gradient: GradientStrategy | None = None  # of forward, where it is not told another
         self._quick = itertools.count()  # calls that were just like the last one; next() is atomic
         # the trace of the latest profile, and once more among the hooks while it grows
         self._profiles: tuple[Any, tuple[Hook, ...]] = (None, ())
@@ -275,6 +280,46 @@ class Executor:
         if self._jit is None or (config is not None and config != self._jit.config):
             self._jit = Jit(self, config or JitConfig())
         return self._jit
+
+    def forward(
+        self,
+        graph: EinsumGraph,
+        inputs: Inputs | None = None,
+        *,
+        wrt: Sequence[str] | str | None = None,
+        strategy: GradientStrategy | None = None,
+        budget: int | None = None,
+    ) -> Outputs:
+        """Run a graph and keep what :meth:`backward` needs: every value, or what the strategy or a budget of bytes says."""
+        strategy = self.gradient if strategy is None and budget is None else strategy
+        return self._autodiff().forward(self, graph, {} if inputs is None else inputs, wrt, strategy, budget)
+
+    def backward(self, outputs: Sequence[Any] | Variable, output_grads: Any = None, *, accumulate: bool = False) -> None:
+        """Go back from the outputs of :meth:`forward` (or from a ``Variable``) by the gradients of a loss for them."""
+        from .eager import Variable
+
+        if isinstance(outputs, Variable):
+            from .eager_backward import backward
+
+            return backward(outputs, output_grads, executor=self)
+        return self._autodiff().backward(self, outputs, output_grads, accumulate)
+
+    def get_gradients(self) -> dict[str, Any]:
+        """Return what :meth:`backward` found last on this thread: by name, the gradients for the inputs."""
+        return self._autodiff().latest()
+
+    def variable(self, value: Any, *, requires_grad: bool | None = None) -> Variable:
+        """Return a value whose operations run at once and are recorded."""
+        from .eager import Variable
+
+        return Variable(value, requires_grad=requires_grad)
+
+    def _autodiff(self) -> Gradients:
+        from .autodiff import Gradients
+
+        if self._gradients is None:
+            self._gradients = Gradients()
+        return self._gradients
 
     def cache_stats(self) -> StoreStats:
         """Return how often a plan was found ready."""

@@ -35,19 +35,20 @@ LEAST, MOST = 5, 1000  # runs of one trial
 MARGIN = 0.03  # a trial must be better by this share,
 WINS = 0.75  # and in this share of the rounds: less is noise
 UNDECIDED = "not decided yet"  # what an executor explains of a plan that it still times in several forms
-_TRIED = {"parallelism": "threads", "optimization_level": "level", "memory": "memory"}  # how they are called in print
+# what is tried, and how it is called in print
+_TRIED = {"parallelism": "threads", "optimization_level": "level", "memory": "memory", "mode": "mode"}
 
 
 class ExecutionMode(Enum):
-    """How a graph is turned into work. GRAPH is what there is today; a strategy with another mode has no executor yet.
+    """How a graph is turned into work.
 
     >>> [mode.name for mode in ExecutionMode]
     ['GRAPH', 'EAGER', 'JIT']
     """
 
     GRAPH = "graph"  # planned whole, then run step by step
-    EAGER = "eager"  # every operation at once, as it is written
-    JIT = "jit"  # native code for what runs often
+    EAGER = "eager"  # every operation as it is written: no passes, no buffers in common
+    JIT = "jit"  # native code, compiled when a graph first runs with some shapes
 
 
 class PrecisionMode(Enum):
@@ -123,6 +124,7 @@ class Trial(NamedTuple):
     peak_bytes: int
     runs: int
     chosen: bool = False
+    mode: ExecutionMode = ExecutionMode.GRAPH
 
 
 class ExecutionStrategy(msgspec.Struct, frozen=True):
@@ -155,11 +157,14 @@ class ExecutionStrategy(msgspec.Struct, frozen=True):
 
     def executor(self, backend: str | Backend = "numpy") -> Executor:
         """Return an executor that runs graphs this way."""
-        if self.mode is not ExecutionMode.GRAPH:
-            raise BackendError(f"the {self.mode.value} mode is not available yet", code="E403",
-                               suggestions=["use ExecutionMode.GRAPH"])  # fmt: skip
         threads = (os.cpu_count() or 1) if self.parallelism is ParallelismStrategy.STEPS else 1
-        return Executor(_tuned(get_backend(backend), self), optimization_level=self.optimization_level, threads=threads)
+        chosen, level = self, self.optimization_level
+        if self.mode is ExecutionMode.EAGER:
+            chosen, level = msgspec.structs.replace(self, memory=MemoryStrategy.SEPARATE), OptimizationLevel.NONE
+        return Executor(
+            _tuned(get_backend(backend), chosen), optimization_level=level, threads=threads,
+            native=self.mode is ExecutionMode.JIT,
+        )  # fmt: skip
 
     def explain(self) -> str:
         """Return the strategy in words, with a table of what was measured and why this one was chosen."""
@@ -168,12 +173,12 @@ class ExecutionStrategy(msgspec.Struct, frozen=True):
             f"parallelism {self.parallelism.value}, precision {self.precision.value}, gradient {self.gradient.value}"
         )
         rows = [
-            [t.compared, t.level.name.lower(), t.memory.value, t.parallelism.value,
+            [t.compared, t.mode.value, t.level.name.lower(), t.memory.value, t.parallelism.value,
              "" if t.seconds is None else f"{t.seconds * 1e6:,.1f} µs", str(t.runs), bytes_text(t.peak_bytes),
              "chosen" if t.chosen else ""]
             for t in self.trials
         ]  # fmt: skip
-        shown = [table(["compared", "level", "memory", "threads", "time", "runs", "peak", ""], rows, right={4, 5, 6})]
+        shown = [table(["compared", "mode", "level", "memory", "threads", "time", "runs", "peak", ""], rows, right={5, 6, 7})]
         return "\n".join([words, *(shown if rows else []), *self.reasons])
 
     def __str__(self) -> str:
@@ -181,18 +186,18 @@ class ExecutionStrategy(msgspec.Struct, frozen=True):
 
 
 class StrategyOptimizer:
-    """Chooses a strategy by measuring: threads first, then levels, then where results go.
+    """Chooses a strategy by measuring: threads first, then levels, then where results go, then native code.
 
     What is compared runs in turns, each for about ``seconds``, so that a busy moment strikes all alike. Another way than
-    the one given is taken if it is 3% better, and better in three rounds of four. With ``exact`` the level that may round
-    otherwise is left out.
+    the one given is taken if it is 3% better, and better in three rounds of four. With ``exact`` what may round
+    otherwise is left out: the aggressive level, and native code.
 
     >>> from tensorlogic import GraphBuilder
     >>> b = GraphBuilder()
     >>> graph = b.build(y=b.relu(b.input("x", ("n", 10)) @ b.input("w", (10, 4))))
     >>> best = StrategyOptimizer(seconds=0.001).optimize_for_throughput(graph, ExecutionStrategy(), sizes={"n": 8})
     >>> best.precision.name, best.trials[-1].compared
-    ('FP32', 'memory')
+    ('FP32', 'mode')
     """
 
     def __init__(
@@ -254,7 +259,7 @@ class StrategyOptimizer:
             raise InputError(f"an ExecutionStrategy is expected, got {given!r}", code="E301",
                              suggestions=["write ExecutionStrategy(precision=PrecisionMode.FP32)"])  # fmt: skip
         values, left, assumed = stand_ins(graph, {} if inputs is None else inputs, sizes, given.precision)
-        current = msgspec.structs.replace(given, mode=ExecutionMode.GRAPH, trials=(), reasons=())
+        current = msgspec.structs.replace(given, trials=(), reasons=())
         trials: list[Trial] = []
         try:
             for field, options in self._options(goal, graph):
@@ -282,8 +287,11 @@ class StrategyOptimizer:
             found.append(("parallelism", [*products, ParallelismStrategy.STEPS]))
         levels = [x for x in OptimizationLevel if not (self.exact and x is OptimizationLevel.AGGRESSIVE)]
         found.append(("optimization_level", levels))
-        if self.backend.capabilities().supports("in_place"):
+        able = self.backend.capabilities()
+        if able.supports("in_place"):
             found.append(("memory", list(MemoryStrategy)))
+        if able.supports("native") and goal != "memory" and not self.exact:
+            found.append(("mode", [ExecutionMode.JIT]))
         return found
 
     def _different(
@@ -300,7 +308,7 @@ class StrategyOptimizer:
                 lines.append("steps on threads were not run: no two chains of steps are worth a thread of their own")
                 continue
             way = _Way(strategy, executor, plan.peak_bytes, [])
-            if kept.setdefault((plan.graph, strategy.memory, strategy.parallelism), way) is not way:
+            if kept.setdefault((plan.graph, strategy.memory, strategy.parallelism, strategy.mode), way) is not way:
                 same.append(strategy.optimization_level.name.lower())
         if same:
             lines.append(f"levels that were not run, because they give a plan that was: {', '.join(same)}")
@@ -338,11 +346,8 @@ class StrategyOptimizer:
         beyond = "" if goal == "memory" else f", by {MARGIN:.0%} at least where it differs from what was given"
         kept = all(getattr(given, field) == getattr(found, field) for field in _TRIED)
         lines = [f"for {goal}: nothing tried is better than what was given" if kept else f"for {goal}: {what}{beyond}"]
-        lines.append("not tried, because they are not available yet: the eager and jit modes")
-        if given.mode is not ExecutionMode.GRAPH:
-            lines.append(f"the {given.mode.value} mode was asked for; until it is there, graph mode is chosen")
-        if found.optimization_level is OptimizationLevel.AGGRESSIVE:
-            lines.append("the aggressive level may round otherwise; StrategyOptimizer(exact=True) leaves it out")
+        if found.optimization_level is OptimizationLevel.AGGRESSIVE or found.mode is ExecutionMode.JIT:
+            lines.append("the aggressive level and native code may round otherwise; StrategyOptimizer(exact=True) leaves them out")
         return [*lines, *assumed]
 
 
@@ -372,7 +377,7 @@ def _best(goal: str, ways: Sequence[_Way]) -> _Way:
 
 def _trial(compared: str, goal: str, way: _Way, chosen: bool) -> Trial:
     s, seconds = way.strategy, None if goal == "memory" else _score(goal, way)
-    return Trial(compared, s.optimization_level, s.memory, s.parallelism, seconds, way.peak, len(way.seconds), chosen)
+    return Trial(compared, s.optimization_level, s.memory, s.parallelism, seconds, way.peak, len(way.seconds), chosen, s.mode)
 
 
 def stand_ins(
