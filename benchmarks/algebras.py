@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import ctypes
-import shutil
-import subprocess
-import tempfile
 import tracemalloc
 from collections.abc import Callable
-from pathlib import Path
 from threading import Thread
 from typing import Any
 
 import numpy as np
-from harness import CORES, Contender, Table, contest
+from harness import CORES, Contender, Table, contest, in_c
 
 from tensorlogic.backends.contract import bind_contraction
 from tensorlogic.backends.native.semiring import bind_semiring
@@ -23,7 +19,6 @@ from tensorlogic.plan.contract import contraction
 
 SIZE = 1000
 NATIVE, NUMPY, IN_C = "native kernel", "NumPy path", "C loop, gcc -O3 -march=native"
-FLAGS = ("-O3", "-march=native", "-shared", "-fPIC")
 # the join of x and y, the fold of a total t and a term, where it begins and how it ends
 LOOPS = {
     "max_min": ("x < y ? x : y", "m > t ? m : t", "-INFINITY", "t"),
@@ -63,18 +58,7 @@ def source() -> str:
     return found
 
 
-def library() -> ctypes.CDLL | str:
-    """Compile the loops, or say why they cannot be."""
-    if shutil.which("gcc") is None:
-        return "gcc is not installed"
-    with tempfile.TemporaryDirectory() as folder:
-        code, made = Path(folder, "loops.c"), Path(folder, "loops.so")
-        code.write_text(source())
-        subprocess.run(["gcc", *FLAGS, "-o", str(made), str(code), "-lm"], check=True, capture_output=True)
-        return ctypes.CDLL(str(made))
-
-
-def in_c(loops: ctypes.CDLL | str, name: str, a: Any, b: Any) -> Contender:
+def by_c(loops: ctypes.CDLL | str, name: str, a: Any, b: Any) -> Contender:
     """Return the contender in C, with its rows shared among as many threads as there are cores; or why there is none."""
     if isinstance(loops, str) or name not in LOOPS:
         return loops if isinstance(loops, str) else "left out: it would time the C library's expf"
@@ -123,14 +107,14 @@ def peak(call: Callable[[], Any], n: int) -> float:
 def tables() -> list[Table]:
     rng = np.random.default_rng(0)
     a, b = (rng.random((SIZE, SIZE)).astype("float32") for _ in range(2))
-    loops, found = library(), []
+    loops, found = in_c(source()), []
     for name in ("max_min", "min_plus", "log_sum_exp", "noisy_or"):
         native, plain = kernels(name, a, b)
         note = (
             f"float32, {CORES} threads for the native kernel and in C, one on the NumPy path. Peak memory of the native kernel, its "
             f"result included: {peak(native, SIZE):.1f} n² float32 elements."
         )
-        contenders: dict[str, Contender] = {IN_C: in_c(loops, name, a, b), NATIVE: native, NUMPY: plain}
+        contenders: dict[str, Contender] = {IN_C: by_c(loops, name, a, b), NATIVE: native, NUMPY: plain}
         title = f"{name.replace('_', '-')} contraction, n={SIZE}"
         found.append(contest(title, note, contenders, rounds=5, calls=1, agree=1e-4, ours=(NATIVE, NUMPY)))
     return found

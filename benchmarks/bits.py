@@ -1,14 +1,10 @@
 """Packed bits: Boolean joins beside BLAS, SciPy and a C loop; transitive closures beside DuckDB."""
 
 import ctypes
-import shutil
-import subprocess
-import tempfile
 from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
-from harness import Contender, Table, contest, peer
+from harness import Contender, Table, contest, in_c, peer
 
 import tensorlogic as tl
 
@@ -35,14 +31,9 @@ select count(*) from path
 
 def c_join(a: tl.BitTensor, b: tl.BitTensor) -> Contender:
     """Return the packed join as a C loop, or the word that there is no compiler."""
-    if shutil.which("gcc") is None:
-        return "gcc is not installed"
-    folder = Path(tempfile.mkdtemp())
-    (folder / "join.c").write_text(C_LOOP)
-    command = ["gcc", "-O3", "-march=native", "-shared", "-fPIC", "-o", str(folder / "join.so"), str(folder / "join.c")]
-    subprocess.run(command, check=True)
-    library = ctypes.CDLL(str(folder / "join.so"))
-    shutil.rmtree(folder)
+    library = in_c(C_LOOP)
+    if isinstance(library, str):
+        return library
     out = np.empty_like(a.words)
     pointers = [ctypes.c_void_p(x.ctypes.data) for x in (a.words, b.words, out)]
     n, width = (ctypes.c_long(k) for k in a.words.shape)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import platform
 import re
+import shutil
 import statistics
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Mapping
 from functools import cache
 from importlib import import_module
@@ -141,7 +144,7 @@ def _timed(call: Callable[[], object]) -> float:
     return perf_counter() - start
 
 
-def native(graph: Any, inputs: Mapping[str, Any], **options: Any) -> Callable[[], Any]:
+def native(graph: Any, inputs: Mapping[str, Any], **options: Any) -> Callable[..., Any]:
     """Return a graph compiled to machine code, after the race between its forms is decided."""
     import tensorlogic as tl
 
@@ -150,7 +153,19 @@ def native(graph: Any, inputs: Mapping[str, Any], **options: Any) -> Callable[[]
         compiled(inputs)
         if "not decided" not in compiled.executor.explain():
             break
-    return lambda: compiled(inputs)
+    return lambda **more: compiled(inputs, **more)
+
+
+def in_c(source: str, *flags: str) -> Any:
+    """Return C code compiled by gcc as a library of functions, or the word that there is no compiler."""
+    if shutil.which("gcc") is None:
+        return "gcc is not installed"
+    with tempfile.TemporaryDirectory() as folder:
+        code, made = Path(folder, "code.c"), Path(folder, "code.so")
+        code.write_text(source)
+        command = ["gcc", "-O3", "-march=native", "-shared", "-fPIC", *flags, "-o", str(made), str(code), "-lm"]
+        subprocess.run(command, check=True, capture_output=True)
+        return ctypes.CDLL(str(made))
 
 
 def compare(title: str, answers: Mapping[str, Any], tolerance: float) -> None:

@@ -9,7 +9,19 @@ from pathlib import Path
 import plots
 from harness import HERE, RESULTS, machine, read, write
 
-NAMES = ("startup", "loop", "small", "models", "contractions", "logic", "bits", "algebras", "memory", "scaling", "tracing")
+NAMES = (
+    "startup",
+    "loop",
+    "small",
+    "models",
+    "contractions",
+    "logic",
+    "bits",
+    "algebras",
+    "memory",
+    "scaling",
+    "tracing",
+)
 INTRODUCTION = """# Benchmarks
 
 Measured by `make bench`: contenders take turns round after round in one process, so compare ratios, not times; the first row of each
