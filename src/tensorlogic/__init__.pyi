@@ -83,6 +83,15 @@ from .observe.timeline import TimelineProfiler as TimelineProfiler
 from .observe.trace import Trace as Trace
 from .observe.trace import TraceEvent as TraceEvent
 from .observe.trace import trace as trace
+from .passes.grad import GradientWarning as GradientWarning
+from .passes.grad import grad as grad
+from .passes.grad import value_and_grad as value_and_grad
+from .passes.grad import vjp as vjp
+from .passes.grad_clip import clip_by_global_norm as clip_by_global_norm
+from .passes.grad_clip import clip_by_norm as clip_by_norm
+from .passes.grad_clip import clip_by_value as clip_by_value
+from .passes.grad_clip import unscale as unscale
+from .passes.grad_forward import jvp as jvp
 from .passes.pipeline import CompilationConfig as CompilationConfig
 from .passes.pipeline import OptimizationLevel as OptimizationLevel
 from .passes.pipeline import PassReport as PassReport
@@ -115,6 +124,10 @@ from .runtime.compile import CompiledGraph as CompiledGraph
 from .runtime.compile import GraphCompiler as GraphCompiler
 from .runtime.context import ExecutionContext as ExecutionContext
 from .runtime.context import LoggingHook as LoggingHook
+from .runtime.eager import Variable as Variable
+from .runtime.eager import eager as eager
+from .runtime.eager_record import no_grad as no_grad
+from .runtime.eager_tape import EagerTape as EagerTape
 from .runtime.executor import DummyExecutor as DummyExecutor
 from .runtime.executor import Executor as Executor
 from .runtime.executor import Outputs as Outputs
@@ -139,6 +152,7 @@ from .runtime.protocols import TlProfiledExecutor as TlProfiledExecutor
 from .runtime.protocols import TlRecoverableExecutor as TlRecoverableExecutor
 from .runtime.protocols import TlStreamingExecutor as TlStreamingExecutor
 from .runtime.race import AdaptiveOptimizer as AdaptiveOptimizer
+from .runtime.recompute import recompute as recompute
 from .runtime.slices import SliceSpec as SliceSpec
 from .runtime.strategy import ExecutionMode as ExecutionMode
 from .runtime.strategy import ExecutionStrategy as ExecutionStrategy
@@ -159,6 +173,8 @@ from .store import Store as Store
 from .store import StoreStats as StoreStats
 from .testing.backend import BackendTestAdapter as BackendTestAdapter
 from .testing.backend import ConformanceReport as ConformanceReport
+from .testing.gradients import GradientChecker as GradientChecker
+from .testing.gradients import GradientReport as GradientReport
 from .testing.perf import PerfCase as PerfCase
 from .testing.perf import PerfRegression as PerfRegression
 from .testing.perf import PerfReport as PerfReport

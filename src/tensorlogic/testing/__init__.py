@@ -2,6 +2,7 @@
 
 from .backend import BackendTestAdapter, CaseResult, ConformanceReport, difference
 from .cases import Case, cases
+from .gradients import GradientCheck, GradientChecker, GradientReport
 from .perf import PerfCase, PerfRegression, PerfReport
 
 __all__ = [
@@ -9,6 +10,9 @@ __all__ = [
     "Case",
     "CaseResult",
     "ConformanceReport",
+    "GradientCheck",
+    "GradientChecker",
+    "GradientReport",
     "PerfCase",
     "PerfRegression",
     "PerfReport",

@@ -1,0 +1,323 @@
+"""Reverse mode: one sweep over the nodes of a tape from the results back to what they are differentiated for.
+
+Each operation has a rule: from the cotangents of its results to those of its operands. Nodes that do not depend on what is
+asked for, or that nothing asked for depends on, are skipped; nothing recurses over nodes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from ..errors import GraphError
+from ..ir import ops
+from ..ir.graph import Cond, EinsumGraph, Fixpoint, Node, Scan, reachable
+from ..ir.infer import infer_graph
+from ..ir.ops import Op
+from ..ir.rules import Results
+from ..ir.types import FLOATS, TensorShape, TensorType
+from .derivatives import slopes
+from .grad_tape import Tape, Value, of_dtype
+
+Flags = tuple[bool, ...]
+_YES, _NO = (True,), (False,)
+Custom = Callable[..., Any]  # (tape, cotangent, result, *operands) -> gradients of the operands, or by node
+
+
+class Call(NamedTuple):
+    """One operation to be differentiated: its operands and results, the cotangents, and which operands want theirs."""
+
+    op: Any
+    node: int
+    args: tuple[Value, ...]
+    outs: tuple[Value, ...]
+    grads: tuple[Value | None, ...]
+    wants: Flags
+    options: Options
+
+    @property
+    def x(self) -> Value:
+        """The first operand."""
+        return self.args[0]
+
+    @property
+    def y(self) -> Value:
+        """The first result."""
+        return self.outs[0]
+
+    @property
+    def g(self) -> Value:
+        """The cotangent of the first result."""
+        g = self.grads[0]
+        assert g is not None
+        return g
+
+
+Rule = Callable[[Tape, Call], Sequence[Value | None]]
+Prepare = Callable[[Tape, Node, Flags, "Options"], tuple[Value, ...]]
+
+
+class Options(NamedTuple):
+    """How to differentiate: the rules of operations, and what the caller asked for."""
+
+    rules: Mapping[type[Op], Rule]
+    prepare: Mapping[type[Op], Prepare]  # what must run differently so that its gradient has what it needs
+    shortcuts: Sequence[Callable[[Tape, Call], Mapping[int, Value] | None]] = ()  # gradients of several nodes at once
+    custom: Mapping[str, Custom] = {}  # by the name of an operation
+    straight: bool = False
+    keep: int | None = None  # a scan keeps every so many carries, and runs again what is between them
+    unroll: int | None = None  # fixpoints are differentiated as so many rounds
+    cache: dict[Any, Any] = {}  # of differentiated bodies, for one call of grad
+
+
+def passes(op: Op, operand: int, result: TensorType, straight: bool) -> bool:
+    """Tell whether a change of an operand changes the result smoothly; with ``straight`` also where steps are ignored."""
+    if isinstance(op, Scan | Fixpoint | Cond):
+        return operand > 0 or not isinstance(op, Cond)
+    if result.dtype not in FLOATS and result.dtype is not None and not straight:
+        return False
+    match op:
+        case ops.Elementwise():
+            return slopes(op.fn, straight=straight)[operand] is not None
+        case ops.Reduce():
+            return not op.kind.startswith("arg") and (straight or op.kind not in ("any", "all"))
+        case ops.Sort() | ops.TopK():
+            return not op.indices
+        case ops.Gather():
+            return operand == 0
+        case ops.ScatterAdd():
+            return operand != 1
+        case ops.Quantize():
+            return straight and operand == 0
+        case ops.Dequantize():
+            return operand == 1 or (straight and operand == 0)
+        case ops.Einsum():
+            return straight or op.algebra != "boolean"
+        case ops.ContractVJP():
+            return True
+        case _:
+            return True
+
+
+def loop_flags(op: Scan | Fixpoint | Cond, given: Sequence[TensorType], on: Flags, options: Options) -> Flags:
+    """Return which results of a loop depend on operands that are ``on``; carries pass it on from round to round."""
+    if isinstance(op, Cond):
+        inner = [body_flags(b, given[1:], on[1:], options) for b in (op.then, op.otherwise)]
+        return tuple(a or b for a, b in zip(*inner, strict=True))
+    carries = list(on[: op.carries])
+    while True:
+        found = body_flags(op.body, given, (*carries, *on[op.carries :]), options)
+        after = [a or b for a, b in zip(carries, found, strict=False)]
+        if after == carries:
+            return (*carries, *found[op.carries :])
+        carries = after
+
+
+def slices(op: Op, types: Sequence[TensorType]) -> list[TensorType]:
+    """Return the types that a body's inputs get from a loop's operands."""
+    strong = [t._replace(weak=False) for t in types]
+    if isinstance(op, Cond):
+        return strong[1:]
+    if isinstance(op, Scan):
+        for n in range(op.carries, op.carries + op.scanned):
+            shape = strong[n].shape
+            strong[n] = strong[n]._replace(shape=None if shape is None else TensorShape(shape[1:]))
+    return strong
+
+
+def body_flags(body: EinsumGraph, given: Sequence[TensorType], on: Flags, options: Options) -> Flags:
+    """Return which outputs of a body depend on inputs that are ``on``."""
+    types = infer_graph(body, dict(zip(body.inputs, given, strict=True))).types
+    roots = [i for i, flag in zip(body.inputs.values(), on, strict=True) if flag]
+    found = activity(body.nodes, types, roots, options)
+    return tuple(found[i][0] for _, i in body.outputs)
+
+
+def activity(
+    nodes: Sequence[Node], types: Sequence[Results], roots: Iterable[int], options: Options, always: Iterable[int] = ()
+) -> list[Flags]:
+    """Return for each node which of its results depend smoothly on the roots; nodes in ``always`` have a rule of their own."""
+    start, own = set(roots), set(always)
+    active: list[Flags] = []
+    for i, (node, results) in enumerate(zip(nodes, types, strict=True)):
+        op = node.op
+        if i in start:
+            active.append(_YES)
+            continue
+        on = tuple([active[a] == _YES for a in node.args])
+        if isinstance(op, ops.Item):
+            source = active[node.args[0]]
+            active.append(_YES if source and source[op.index] else _NO)
+        elif True not in on:
+            active.append(() if len(results) > 1 else _NO)
+        elif i in own or op.name in options.custom:
+            active.append(_YES)
+        elif isinstance(op, Scan | Fixpoint | Cond):
+            given = slices(op, [types[a][0] for a in node.args])
+            if isinstance(op, Cond):
+                given = [TensorType(None, None), *given]
+            flags = loop_flags(op, given, on, options)
+            kinds = [options.straight or t.dtype in FLOATS or t.dtype is None for t in results]
+            active.append(tuple(f and k for f, k in zip(flags, kinds, strict=True)))
+        else:
+            smooth = any(f and passes(op, k, results[0], options.straight) for k, f in enumerate(on))
+            active.append(_YES if smooth else _NO)
+    return active
+
+
+def forward(
+    t: Tape, graph: EinsumGraph, types: Sequence[Results], roots: Iterable[int], ends: Iterable[int], options: Options
+) -> None:
+    """Copy a graph onto a tape; operations on the way from the roots to the ends are prepared for their gradients."""
+    if not any(type(n.op) in options.prepare for n in graph.nodes):
+        t.copy(graph, types)
+        return
+    active = activity(graph.nodes, types, roots, options)
+    live = set(reachable(graph.nodes, ends))
+    several: dict[int, tuple[Value, ...]] = {}
+    for i, node in enumerate(graph.nodes):
+        prepare = options.prepare.get(type(node.op))
+        on = tuple([active[a][0] if active[a] else False for a in node.args])
+        if prepare is not None and i in live and True in active[i]:
+            t.draft.origin = node
+            several[i] = prepare(t, node, on, options)
+            t.place.append(several[i][0].node)
+        elif isinstance(node.op, ops.Item) and node.args[0] in several:
+            t.place.append(several[node.args[0]][node.op.index].node)
+        else:
+            t.take(node, types[i])
+
+
+def backward(
+    t: Tape,
+    seeds: Mapping[int, Value],
+    wanted: Iterable[int],
+    options: Options,
+    custom: Mapping[int, Custom] | None = None,
+) -> dict[int, Value]:
+    """Return the cotangents of the wanted nodes, from those of some nodes; the tape's nodes so far are what is walked."""
+    ends = set(wanted)
+    own = custom or {}
+    draft = t.draft
+    active = activity(draft.nodes, draft.types, ends, options, own)
+    pending: dict[tuple[int, int], list[Value]] = {}
+
+    def send(node: int, g: Value | None) -> None:
+        if g is None or not active[node] or not active[node][0]:
+            return
+        item = 0
+        of = Value(t, node)
+        op = draft.nodes[node].op
+        if isinstance(op, ops.Item) and node not in ends:
+            node, item = draft.nodes[node].args[0], op.index
+        pending.setdefault((node, item), []).append(of_dtype(t, g, of))
+
+    for node, seed in seeds.items():
+        draft.origin = draft.nodes[node]
+        send(node, seed)
+    found: dict[int, Value] = {}
+    for i in range(len(active) - 1, -1, -1):
+        parts = [pending.pop((i, n), None) for n in range(len(draft.types[i]))]
+        if not any(parts):
+            continue
+        draft.origin = draft.nodes[i]
+        grads = tuple([None if p is None else _total(t, p) for p in parts])
+        if i in ends:
+            (whole,) = grads
+            assert whole is not None
+            found[i] = whole
+            continue
+        at = draft.nodes[i]
+        for a, g in _gradients(t, i, at, grads, active, own.get(i) or options.custom.get(at.op.name), options):
+            send(a, g)
+    return found
+
+
+def _total(t: Tape, parts: list[Value]) -> Value:
+    """Add what several readers of a value sent; slices that make up the whole are put side by side."""
+    if len(parts) > 1:
+        parts = _side_by_side(t, parts)
+    total = parts[0]
+    for g in parts[1:]:
+        total = total + g
+    return total
+
+
+def _side_by_side(t: Tape, parts: list[Value]) -> list[Value]:
+    """Replace tensors that are padded with zeros and fill up an axis together by their concatenation."""
+    groups: dict[int, list[tuple[int, int, Value]]] = {}  # by axis: where a part begins, where it ends, and the part
+    for g in parts:
+        op = t.draft.op(g.node)
+        if not isinstance(op, ops.Pad) or g.shape is None or t.literal_of(Value(t, t.draft.args(g.node)[1])) != 0:
+            continue
+        axes = [a for a, w in enumerate(op.widths) if w != (0, 0)]
+        size = g.shape[axes[0]] if len(axes) == 1 else None
+        if isinstance(size, int):
+            low, high = op.widths[axes[0]]
+            groups.setdefault(axes[0], []).append((low, size - high, g))
+    for axis, found in groups.items():
+        found.sort(key=lambda part: part[:2])
+        size = (found[0][2].shape or ())[axis]
+        ends = [0, *(high for _, high, _ in found)]
+        if ends[-1] == size and ends[:-1] == [low for low, _, _ in found]:
+            whole = t.concat([Value(t, t.draft.args(g.node)[0]) for _, _, g in found], axis)
+            used = {g.node for _, _, g in found}
+            return [whole, *(g for g in parts if g.node not in used)]
+    return parts
+
+
+def _gradients(
+    t: Tape,
+    i: int,
+    node: Node,
+    grads: tuple[Value | None, ...],
+    active: Sequence[Flags],
+    own: Custom | None,
+    options: Options,
+) -> Iterable[tuple[int, Value | None]]:
+    """Return what one operation sends on: nodes with their cotangents."""
+    op = node.op
+    args = tuple([Value(t, a) for a in node.args])
+    if own is not None:
+        return _by_hand(t, own, op, grads, i, args).items()
+    kind = t.draft.types[i][0]
+    wants = tuple([active[a] == _YES and passes(op, k, kind, options.straight) for k, a in enumerate(node.args)])
+    call = Call(op, i, args, t.results(i), grads, wants, options)
+    for shortcut in options.shortcuts:
+        straight_to = shortcut(t, call)
+        if straight_to is not None:
+            return straight_to.items()
+    made = _rule(op, node, options)(t, call)
+    return [(a.node, g) for a, g, want in zip(args, made, wants, strict=True) if want]
+
+
+def _rule(op: Op, node: Node, options: Options) -> Rule:
+    rule = options.rules.get(type(op))
+    if rule is None:
+        raise GraphError(
+            f"{op.name} has no gradient", code="E111", suggestions=[f"give it one: custom={{{op.name!r}: rule}}"]
+        ).at(node.location)
+    return rule
+
+
+def _by_hand(
+    t: Tape, rule: Custom, op: Op, grads: Sequence[Value | None], i: int, args: Sequence[Value]
+) -> dict[int, Value | None]:
+    """Apply a rule that the caller gave, and check what it returns."""
+    outs = t.results(i)
+    given = grads[0] if len(grads) == 1 else grads
+    result = rule(t, given, outs[0] if len(outs) == 1 else outs, *args)
+    if isinstance(result, Mapping):
+        return {t[key].node: g for key, g in result.items()}
+    several = (result,) if isinstance(result, Value) or result is None else tuple(result)
+    if len(several) != len(args) or not all(g is None or isinstance(g, Value) for g in several):
+        raise GraphError(
+            f"the custom gradient of {op.name} must return {len(args)} gradient(s), got {result!r}",
+            code="E112",
+            suggestions=["return one tensor of the tape for each operand, None where there is none"],
+        )
+    total: dict[int, Value | None] = {}
+    for a, g in zip(args, several, strict=True):
+        before = total.get(a.node)
+        total[a.node] = g if before is None or g is None else before + g
+    return total

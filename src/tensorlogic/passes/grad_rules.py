@@ -1,0 +1,235 @@
+"""Reverse-mode rules of element-wise functions, reductions, cumulations, sorts and casts."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from ..ir import ops
+from ..ir.graph import EinsumGraph, Scan
+from ..ir.ops import Op
+from ..ir.rules import reduced_axes
+from ..ir.sizes import Dim, prod
+from ..ir.types import TensorShape, TensorType
+from .derivatives import slopes
+from .grad_reverse import Call, Rule
+from .grad_tape import Tape, Value, count, full, indicator, scalar, spread, unbroadcast, unknown_rank
+
+Grads = Sequence[Value | None]
+
+
+CHOOSING = frozenset({"relu", "minimum", "maximum", "lukasiewicz", "godel_implies", "goguen_implies", "where"})
+
+
+def _elementwise(t: Tape, call: Call) -> Grads:
+    found: list[Value | None] = []
+    g, number = call.g, t.literal_of(call.g)
+    if number is not None and call.op.fn in CHOOSING:
+        g = scalar(t, number, call.y)  # a choice of two literals would have no dtype of its own
+    for n, (slope, want) in enumerate(zip(slopes(call.op.fn, straight=call.options.straight), call.wants, strict=True)):
+        if slope is None or not want:
+            found.append(None)
+            continue
+        others = [x for k, x in enumerate(call.args) if k != n]
+        found.append(unbroadcast(t, slope(t, call.args, call.y, g), call.args[n], others, call.y.shape))
+    return found
+
+
+def expanded(t: Tape, v: Value, x: Value, op: ops.Reduce) -> Value:
+    """Return a value of a reduction's result (or what broadcasts to it) so that it broadcasts to the operand."""
+    if op.keepdims or v.shape == ():
+        return v
+    if x.shape is None or v.shape is None:
+        if op.axes is None:
+            return v
+        raise unknown_rank(x, "gradients of reductions along axes")
+    axes = sorted(reduced_axes(op, len(x.shape)))
+    if axes == list(range(len(axes))):
+        return v
+    kept = iter((1,) * (len(x.shape) - len(axes) - len(v.shape)) + tuple(v.shape))
+    shape = [1 if a in axes else next(kept) for a in range(len(x.shape))]
+    while shape and shape[0] == 1:  # broadcasting puts them back
+        shape.pop(0)
+    return t.reshape(v, shape)
+
+
+def _reduce(t: Tape, call: Call) -> Grads:
+    op, x, y = call.op, call.x, call.y
+    g = expanded(t, call.g, x, op)
+    match op.kind:
+        case "sum":
+            return [g]
+        case "mean":
+            return [g / sizes_of(t, x, op)]
+        case "max" | "min":
+            chosen, ties = extremes(t, x, y, op)
+            return [t.where(chosen, g / ties, 0)]
+        case "any" | "all":  # straight through: the greatest or the least truth
+            truth = t.cast(t.not_equal(x, 0), "float32")
+            plain = ops.Reduce("max" if op.kind == "any" else "min", op.axes, op.keepdims)
+            chosen, ties = extremes(t, truth, t.apply(plain, truth), op)
+            return [t.where(chosen, g / ties, 0)]
+        case _:
+            return [g * others(t, x, op)]
+
+
+def sizes_of(t: Tape, x: Value, op: ops.Reduce) -> Value | float:
+    """Return the number of elements that a mean divides by."""
+    if x.shape is not None and (x.dtype is not None or x.shape.is_static):
+        sizes = [x.shape[a] for a in reduced_axes(op, len(x.shape))]
+        number = count(t, sizes, x.dtype or "float64")
+        return number or 1.0  # of no elements: whatever, there is nothing to give it to
+    return t.sum(spread(t, 1.0, x), op.axes, keepdims=True)
+
+
+def extremes(t: Tape, x: Value, y: Value, op: ops.Reduce) -> tuple[Value, Value]:
+    """Return where a maximum or minimum is attained, and how often."""
+    chosen = t.equal(x, expanded(t, y, x, op))
+    return chosen, t.sum(indicator(t, chosen, x), op.axes, keepdims=True)
+
+
+def others(t: Tape, x: Value, op: ops.Reduce) -> Value:
+    """Return for each element the product of all the others; zeros are no exception."""
+    if x.shape is None:
+        raise unknown_rank(x, "gradients of products")
+    axes = reduced_axes(op, len(x.shape))
+    if len(axes) == 1:
+        return _but_itself(t, x, axes[0])
+    if not axes:
+        return spread(t, 1.0, x)
+    kept = [a for a in range(len(x.shape)) if a not in axes]
+    order = [*kept, *axes]
+    moved = t.transpose(x, order)
+    flat = t.reshape(moved, [*(x.shape[a] for a in kept), prod(tuple(x.shape[a] for a in axes))])
+    result = t.reshape(_but_itself(t, flat, len(kept)), moved.shape or ())
+    return t.transpose(result, [order.index(a) for a in range(len(order))])
+
+
+def _but_itself(t: Tape, x: Value, axis: int) -> Value:
+    return exclusive(t, x, axis, False) * exclusive(t, x, axis, True)
+
+
+def exclusive(t: Tape, x: Value, axis: int, reverse: bool) -> Value:
+    """Return the running product along an axis of all that comes before an element."""
+    return _window(t, t.cumprod(_padded(t, x, axis, not reverse, 1.0), axis, reverse=reverse), x, axis, reverse)
+
+
+def beside(t: Tape, x: Value, axis: int, after: bool, value: float) -> Value:
+    """Return each element's neighbour along an axis, and a value where there is none."""
+    return _window(t, _padded(t, x, axis, not after, value), x, axis, after)
+
+
+def _padded(t: Tape, x: Value, axis: int, before: bool, value: float) -> Value:
+    shape = x.shape or ()
+    return t.pad(x, [((1, 0) if before else (0, 1)) if a == axis else (0, 0) for a in range(len(shape))], value)
+
+
+def _window(t: Tape, padded: Value, x: Value, axis: int, late: bool) -> Value:
+    ranges = tuple((1 if late and a == axis else 0, d, 1) for a, d in enumerate(x.shape or ()))
+    return t.apply(ops.Slice(ranges), padded)
+
+
+def recurrence(t: Tape, factor: Value, term: Value, axis: int, reverse: bool) -> Value:
+    """Return s with s[i] = term[i] + factor[i] * (the s before it) along an axis; from the far end if ``reverse``."""
+    shape = term.shape or TensorShape()
+    front = [axis, *(a for a in range(len(shape)) if a != axis)]
+    factor, term = (v if axis == 0 else t.transpose(v, front) for v in (factor, term))
+    row = TensorType(TensorShape((term.shape or ())[1:]), term.dtype)
+    body = Tape(EinsumGraph([], []))
+    carry, a, b = (body.input(name, row) for name in ("c0", "x0", "x1"))
+    after = b + a * carry
+    graph = body.finish([("r0", after), ("r1", after)])
+    zero = spread(t, 0.0, term)
+    start = t.sum(zero, 0) if row.dtype is None else t.broadcast_to(t.cast(0.0, row.dtype), row.shape or ())
+    _, rows = t.apply_many(Scan(graph, 1, 2, shape[axis], reverse), start, factor, term)
+    return rows if axis == 0 else t.transpose(rows, [front.index(a) for a in range(len(front))])
+
+
+def _cumulate(t: Tape, call: Call) -> Grads:
+    op, x, y = call.op, call.x, call.y
+    g = full(t, call.g, y)
+    if op.kind == "sum":
+        return [t.cumsum(g, op.axis, reverse=not op.reverse)]
+    if x.shape is None:
+        raise unknown_rank(x, "gradients of running products and extremes")
+    axis = op.axis % len(x.shape)
+    if op.kind == "prod":
+        after = beside(t, x, axis, not op.reverse, 0.0)
+        return [exclusive(t, x, axis, op.reverse) * recurrence(t, after, g, axis, not op.reverse)]
+    # the result stays the same along runs; a step of a run is shared by the elements of the run that attained it so far
+    tie = t.equal(x, y)
+    number = indicator(t, tie, x)
+    begins = t.not_equal(y, beside(t, y, axis, op.reverse, math.nan))
+    total = t.cumsum(number, axis, reverse=op.reverse)
+    before = t.cummax(t.where(begins, total - number, 0), axis, reverse=op.reverse)
+    goes_on = indicator(t, t.equal(y, beside(t, y, axis, not op.reverse, math.nan)), x)
+    return [t.where(tie, recurrence(t, goes_on, g / (total - before), axis, not op.reverse), 0)]
+
+
+def last_axis(t: Tape, v: Value, axis: int, *, back: bool = False) -> Value:
+    """Move an axis to the end, or back from there."""
+    rank = len(v.shape or ())
+    if axis == rank - 1:
+        return v
+    order = [a for a in range(rank) if a != axis] + [axis]
+    return t.transpose(v, [order.index(a) for a in range(rank)] if back else order)
+
+
+def places(t: Tape, x: Value, op: ops.Sort | ops.TopK) -> Value:
+    """Return the indices that a sort, or a choice of the greatest, reads."""
+    if isinstance(op, ops.TopK):
+        return t.apply(ops.TopK(op.k, op.axis, indices=True), x)
+    return t.apply(ops.Sort(op.axis, op.descending, indices=True), x)
+
+
+def _sort(t: Tape, call: Call) -> Grads:
+    op, x = call.op, call.x
+    if x.shape is None:
+        raise unknown_rank(x, "gradients of sorts")
+    axis, rank = op.axis % len(x.shape), len(x.shape)
+    index, g = (last_axis(t, v, axis) for v in (places(t, x, op), full(t, call.g, call.y)))
+    made = t.scatter_add(last_axis(t, spread(t, 0.0, x), axis), index, g, rank - 1, batch=rank - 1)
+    return [last_axis(t, made, axis, back=True)]
+
+
+def _cast(t: Tape, call: Call) -> Grads:
+    return [call.g]  # whoever takes it has it in its own dtype
+
+
+def channel(t: Tape, v: Value, x: Value, axis: int | None) -> Value:
+    """Lay a scale or a zero point along the axis of its tensor."""
+    if axis is None or not v.shape or x.shape is None:
+        return v
+    shape: list[Dim] = [x.shape[axis]] + [1] * (len(x.shape) - 1 - axis % len(x.shape))
+    return t.reshape(v, shape)
+
+
+def _quantize(t: Tape, call: Call) -> Grads:
+    """Straight through: as if nothing were rounded, but what was clamped stays where it is."""
+    x, scale, zero = call.args
+    s, z = (channel(t, v, x, call.op.axis) for v in (scale, zero))
+    free = t.equal(t.cast(t.rint(x / s), "float32") + z, call.y)
+    return [t.where(free, call.g / s, 0), None, None]
+
+
+def _dequantize(t: Tape, call: Call) -> Grads:
+    q, scale, zero = call.args
+    s, z = (channel(t, v, q, call.op.axis) for v in (scale, zero))
+    found: list[Value | None] = [call.g * s if call.wants[0] else None, None, None]
+    if call.wants[1]:
+        steps = t.cast(t.subtract(t.cast(q, "int32"), t.cast(z, "int32")), scale.dtype or "float32")
+        share = full(t, call.g, call.y) * steps
+        shape = share.shape
+        if shape is None:
+            raise unknown_rank(q, "gradients of scales")
+        gone = [
+            a for a in range(len(shape)) if call.op.axis is None or not scale.shape or a != call.op.axis % len(shape)
+        ]
+        found[1] = t.sum(share, gone)
+    return found
+
+
+RULES: dict[type[Op], Rule] = {
+    ops.Elementwise: _elementwise, ops.Reduce: _reduce, ops.Cumulate: _cumulate, ops.Sort: _sort, ops.TopK: _sort,
+    ops.Cast: _cast, ops.Transfer: _cast, ops.Quantize: _quantize, ops.Dequantize: _dequantize,
+}  # fmt: skip

@@ -1,0 +1,357 @@
+"""The tape: a graph being differentiated, onto whose nodes the gradient's are written with NumPy's vocabulary.
+
+A cotangent may be smaller than the value it belongs to, as long as it broadcasts to it: a sum hands its own on as it is, and
+only who needs every element spreads it (:func:`full`).
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ..errors import GraphError, ShapeError, nearest
+from ..ir import ops
+from ..ir.graph import EinsumGraph, Node, constant_op, frozen_copy, reachable
+from ..ir.infer import Inference
+from ..ir.methods import TensorMethods
+from ..ir.ops import Op
+from ..ir.rules import Equality, Results
+from ..ir.sizes import Dim
+from ..ir.types import FLOATS, TensorShape, TensorType
+from .rewrite import Draft
+
+_FOLD: dict[str, Callable[[float, float], float]] = {
+    "add": operator.add,
+    "subtract": operator.sub,
+    "multiply": operator.mul,
+    "divide": operator.truediv,
+}
+
+
+class Value:
+    """A node of a tape; arithmetic on it adds nodes.
+
+    >>> from tensorlogic import GraphBuilder
+    >>> b = GraphBuilder()
+    >>> t = Tape(b.build(y=b.exp(b.input("x", ("n",), "float32"))))
+    >>> t.copy(t.source)
+    >>> t.outputs["y"] * 2
+    <Value float32[n]>
+    """
+
+    __slots__ = ("node", "tape")
+
+    def __init__(self, tape: Tape, node: int) -> None:
+        self.tape, self.node = tape, node
+
+    @property
+    def type(self) -> TensorType:
+        """The shape and dtype, as far as they are known."""
+        return self.tape.draft.types[self.node][0]
+
+    @property
+    def shape(self) -> TensorShape | None:
+        """The shape; None where the rank is unknown."""
+        return self.type.shape
+
+    @property
+    def dtype(self) -> str | None:
+        """The dtype; None where it depends on the bound array."""
+        return self.type.dtype
+
+    def __repr__(self) -> str:
+        return f"<Value {self.type}>"
+
+    # fmt: off
+    def __add__(self, other: Any) -> Value: return self.tape.add(self, other)
+    def __radd__(self, other: Any) -> Value: return self.tape.add(other, self)
+    def __sub__(self, other: Any) -> Value: return self.tape.subtract(self, other)
+    def __rsub__(self, other: Any) -> Value: return self.tape.subtract(other, self)
+    def __mul__(self, other: Any) -> Value: return self.tape.multiply(self, other)
+    def __rmul__(self, other: Any) -> Value: return self.tape.multiply(other, self)
+    def __truediv__(self, other: Any) -> Value: return self.tape.divide(self, other)
+    def __rtruediv__(self, other: Any) -> Value: return self.tape.divide(other, self)
+    def __neg__(self) -> Value: return self.tape.negative(self)
+    def __gt__(self, other: Any) -> Value: return self.tape.greater(self, other)
+    def __lt__(self, other: Any) -> Value: return self.tape.less(self, other)
+    def __getitem__(self, key: Any) -> Value: return self.tape.index(self, key)
+    # fmt: on
+
+
+class Tape(TensorMethods[Value]):
+    """A draft of a graph that speaks NumPy: what rules write gradients with.
+
+    >>> from tensorlogic import GraphBuilder
+    >>> b = GraphBuilder()
+    >>> t = Tape(b.build(y=b.input("x", (2, 3), "float32")))
+    >>> t.copy(t.source)
+    >>> t.sum(t.outputs["y"], 0)
+    <Value float32[3]>
+    """
+
+    def __init__(self, source: EinsumGraph) -> None:
+        self.source = source
+        self.draft = Draft(source, {})
+        self.place: list[int] = []  # the node here that stands for each of the source's
+        self.given: list[int] = []  # inputs that stay, read or not
+        self.saved: dict[int, dict[int, Value]] = {}  # of a scan here: by carry, its values before each step
+        self.noted: Sequence[Equality] | None = None  # equalities of the source, where they are not its own
+
+    @property
+    def outputs(self) -> dict[str, Value]:
+        """The source's outputs, once it is copied."""
+        return {name: Value(self, self.place[i]) for name, i in self.source.outputs}
+
+    def __getitem__(self, key: str | int) -> Value:
+        """Return an input of the source by its name, or any of its nodes by number."""
+        at = self.source.inputs.get(key) if isinstance(key, str) else key
+        if at is None or isinstance(at, bool) or not isinstance(at, int) or not 0 <= at < len(self.place):
+            raise GraphError(f"{key!r} is no input and no node of the graph", code="E112",
+                             suggestions=nearest(key, self.source.inputs))  # fmt: skip
+        return Value(self, self.place[at])
+
+    def copy(self, graph: EinsumGraph, types: Sequence[Results] | None = None) -> None:
+        """Take a graph over node by node; ``types`` are those of its nodes if they differ from what it declares."""
+        for node, known in zip(graph.nodes, types or graph.inference.types, strict=True):
+            self.take(node, known)
+
+    def take(self, node: Node, known: Results | None) -> int:
+        """Take one node of the source over."""
+        self.draft.origin = node
+        made = self.draft.add(node.op, tuple([self.place[a] for a in node.args]), known)
+        self.place.append(made)
+        if isinstance(node.op, ops.Input):
+            self.given.append(made)
+        return made
+
+    def input(self, label: str, type: TensorType) -> Value:
+        """Add an input."""
+        shape = None if type.shape is None else tuple(type.shape)
+        node = self.draft.add(ops.Input(label, shape, type.dtype), (), (type._replace(weak=False),))
+        self.given.append(node)
+        return Value(self, node)
+
+    def inline(self, graph: EinsumGraph, inputs: Mapping[str, Value]) -> list[Value]:
+        """Add a whole graph for given inputs and return its outputs."""
+        here: list[int] = []
+        for node in graph.nodes:
+            op = node.op
+            if isinstance(op, ops.Input):
+                here.append(inputs[op.label].node)
+                continue
+            if isinstance(op, ops.Constant):
+                self.draft.constants[op.digest] = graph.constants[op.digest]
+            here.append(self.draft.add(op, tuple([here[a] for a in node.args])))
+        return [Value(self, here[i]) for _, i in graph.outputs]
+
+    def live(self, roots: Iterable[Value]) -> set[int]:
+        """Return the nodes that some values depend on."""
+        return set(reachable(self.draft.nodes, (v.node for v in roots)))
+
+    def apply(self, op: Op, *operands: Any) -> Value:
+        """Add one operation that has one result."""
+        if isinstance(op, ops.Elementwise) and (op.fn in _FOLD or op.fn == "negative"):
+            simple = self._simpler(op.fn, operands)
+            if simple is not None:
+                return simple
+        return Value(self, self.draft.add(op, tuple([self._operand(x) for x in operands])))
+
+    def apply_many(self, op: Op, *operands: Any) -> tuple[Value, ...]:
+        """Add one operation and return all of its results."""
+        whole = self.draft.add(op, tuple([self._operand(x) for x in operands]))
+        return self.results(whole)
+
+    def results(self, node: int) -> tuple[Value, ...]:
+        """Return the results of a node, one value each."""
+        count = len(self.draft.types[node])
+        if count == 1:
+            return (Value(self, node),)
+        return tuple(Value(self, self.draft.add(ops.Item(n), (node,))) for n in range(count))
+
+    def shape_of(self, x: Any) -> TensorShape | None:
+        """Return an operand's shape; None where its rank is unknown."""
+        return x.shape if isinstance(x, Value) else TensorShape(np.shape(x))
+
+    def literal_of(self, x: Any) -> bool | int | float | None:
+        """Return the number that an operand is, None where it is no literal."""
+        if isinstance(x, bool | int | float):
+            return x
+        op = self.draft.op(x.node) if isinstance(x, Value) else None
+        return op.value if isinstance(op, ops.Literal) else None
+
+    def _operand(self, x: Any) -> int:
+        if isinstance(x, Value):
+            return x.node
+        if isinstance(x, bool | int | float):
+            return self.draft.add(ops.Literal.of(x), ())
+        array = frozen_copy(x)
+        op = constant_op(array)
+        self.draft.constants[op.digest] = array
+        return self.draft.add(op, ())
+
+    def _simpler(self, fn: str, operands: Sequence[Any]) -> Value | None:
+        """Return what arithmetic on literals, a product with 1, or minus of minus comes down to."""
+        if fn in _FOLD:
+            a, b = [self.literal_of(x) for x in operands]
+            if a is None and b is None:
+                return None
+            if a is not None and b is not None and (b or fn != "divide"):
+                return Value(self, self._operand(_FOLD[fn](float(a), float(b))))
+        match fn:
+            case "multiply":
+                for x, other in (operands, operands[::-1]):
+                    if self.literal_of(x) == 1 and isinstance(other, Value) and _float(other):
+                        return other
+            case "divide" if self.literal_of(operands[1]) == 1 and isinstance(operands[0], Value):
+                return operands[0] if _float(operands[0]) else None
+            case "negative":
+                (x,) = operands
+                number = self.literal_of(x)
+                if number is not None and not isinstance(number, bool):
+                    return Value(self, self._operand(-number))
+                if self.draft.op(x.node) == ops.Elementwise("negative"):
+                    return Value(self, self.draft.args(x.node)[0])
+        return None
+
+    def finish(self, outputs: Iterable[tuple[str, Value]], names: Iterable[str] | None = None) -> EinsumGraph:
+        """Return the graph of some outputs; inputs stay, because callers give them (only ``names`` where given)."""
+        wanted = [(name, v.node) for name, v in outputs]
+        draft = self.draft
+        live = bytearray(len(draft.nodes))
+        kept = None if names is None else set(names)
+        for i in [*self.given, *(i for _, i in wanted)]:
+            op = draft.nodes[i].op
+            if kept is None or not isinstance(op, ops.Input) or op.label in kept:
+                live[i] = 1
+        for i in range(len(draft.nodes) - 1, -1, -1):
+            if live[i]:
+                for arg in draft.nodes[i].args:
+                    live[arg] = 1
+        given = [i for i in self.given if live[i]]  # first, and in order: a body's inputs match operands by position
+        order = [*given, *(i for i in range(len(live)) if live[i] and not isinstance(draft.nodes[i].op, ops.Input))]
+        new = {old: i for i, old in enumerate(order)}
+        nodes = [draft.nodes[i] for i in order]
+        nodes = [Node(n.op, tuple([new[a] for a in n.args]), n.locations) for n in nodes]
+        graph = EinsumGraph(nodes, [(name, new[i]) for name, i in wanted], draft.constants)
+        noted = self.source.inference.equalities if self.noted is None else self.noted
+        older = [e._replace(node=self.place[e.node]) for e in noted if e.node < len(self.place)]
+        relied = [e._replace(node=new[e.node]) for e in (*older, *draft.equalities) if e.node in new]
+        graph.inference = Inference(tuple([draft.types[i] for i in order]), tuple(dict.fromkeys(relied)))
+        return graph
+
+
+def _float(x: Value) -> bool:
+    return x.dtype in FLOATS or x.dtype is None  # a product of 1.0 and truth values, or whole numbers, is a float
+
+
+def scalar(t: Tape, number: float, like: Value) -> Value:
+    """Return a number with the dtype of a value: of its shape too where that is the only way."""
+    if like.dtype is not None:
+        return t.cast(number, like.dtype if like.dtype in FLOATS else "float64")
+    return t.where(False, like, number)  # its dtype, whatever that will be
+
+
+def spread(t: Tape, number: float, like: Value) -> Value:
+    """Return a number as a tensor of the shape and dtype of a value."""
+    if like.dtype is None or like.shape is None:
+        return t.where(False, like, number)
+    return t.broadcast_to(scalar(t, number, like), like.shape)
+
+
+def full(t: Tape, g: Value, like: Value) -> Value:
+    """Return a cotangent with the whole shape of the value it belongs to."""
+    if g.type.weak:
+        number = t.literal_of(g)
+        assert number is not None
+        return scalar(t, number, like) if like.shape == () else spread(t, number, like)
+    if g.shape == like.shape and g.shape is not None:
+        return g
+    if like.shape is None:
+        return t.where(False, like, g)
+    return t.broadcast_to(g, like.shape)
+
+
+def fit(t: Tape, g: Value, like: Value) -> Value:
+    """Return a cotangent with the whole shape, and the dtype, of the value it belongs to."""
+    return of_dtype(t, full(t, g, like), like)
+
+
+def of_dtype(t: Tape, g: Value, like: Value) -> Value:
+    """Return a cotangent in the dtype of the value it belongs to, as far as both are known."""
+    if g.type.weak or g.dtype is None or like.dtype not in FLOATS or g.dtype == like.dtype:
+        return g
+    return t.cast(g, like.dtype)
+
+
+def indicator(t: Tape, mask: Value, like: Value) -> Value:
+    """Return 1 where a mask is true and 0 elsewhere, in the dtype of a value."""
+    if like.dtype is not None:
+        return t.cast(mask, like.dtype)
+    return t.where(mask, t.where(False, like, 1), 0)
+
+
+def count(t: Tape, sizes: Sequence[Dim], dtype: str) -> Value | float:
+    """Return the product of sizes as something to divide by: a number, or where sizes have names a sum of ones."""
+    known = float(np.prod([float(d) for d in sizes if isinstance(d, int)]))
+    names = [d for d in sizes if isinstance(d, str)]
+    if not names:
+        return known
+    one = t.cast(1.0, dtype if dtype in ("float32", "float64") else "float32")  # float16 ends at 65504
+    total = t.sum(t.broadcast_to(one, (names[0],)))
+    for d in names[1:]:
+        total = total * t.sum(t.broadcast_to(one, (d,)))
+    return total * known
+
+
+def unbroadcast(t: Tape, g: Value, like: Value, others: Sequence[Value], shape: TensorShape | None) -> Value:
+    """Sum a cotangent of a broadcast result, of ``shape``, over the axes that an operand did not have: one sum."""
+    own = like.shape
+    if own == shape and own is not None:
+        return g
+    if own is None or shape is None or g.shape is None:
+        if all(x.shape == () for x in others):  # nothing but scalars met it
+            return g
+        if own == ():
+            return t.sum(g if g.shape is None else full(t, g, others[0]))
+        raise unknown_rank(like, "gradients of broadcast operands")
+    lead = len(shape) - len(own)
+    axes = [a for a, d in enumerate(shape) if a < lead or (own[a - lead] == 1 and d != 1)]
+    if not axes:
+        return g
+    gone = len(shape) - len(g.shape)  # axes that the cotangent is the same along
+    missing = [a for a in axes if a < gone or (g.shape[a - gone] == 1 and shape[a] != 1)]
+    counts = [shape[a] for a in missing]
+    if all(isinstance(d, int) for d in counts):
+        g = g * float(np.prod([int(d) for d in counts], dtype=float)) if counts else g
+        axes = [a for a in axes if a not in missing]
+        if g.type.weak:
+            return g
+    else:
+        g = t.broadcast_to(_strong(t, g, like), shape)
+        gone = 0
+    here = [a - gone for a in axes]
+    inner = any(a >= lead for a in axes)
+    return _short(t, t.sum(g, here, keepdims=inner) if here else g, own)
+
+
+def _short(t: Tape, g: Value, own: TensorShape) -> Value:
+    """Drop leading axes of size 1 that an operand does not have."""
+    shape = g.shape or TensorShape()
+    return g if len(shape) <= len(own) else t.reshape(g, shape[len(shape) - len(own) :])
+
+
+def _strong(t: Tape, g: Value, like: Value) -> Value:
+    number = t.literal_of(g)
+    return g if number is None else scalar(t, number, like)
+
+
+def unknown_rank(like: Value, what: str) -> ShapeError:
+    """Return the error that a shape must be declared."""
+    return ShapeError(
+        f"{what} need shapes, and one of unknown rank is met",
+        code="E001",
+        suggestions=["declare the inputs' shapes: b.input('x', ('n', 3)); names stand for unknown sizes"],
+    ).at(like.tape.draft.nodes[like.node].location)

@@ -1,0 +1,122 @@
+"""Reverse-mode rules of views, pads, concatenations, gathers and scatters: where an element came from, its gradient goes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ..ir import ops
+from ..ir.ops import Op
+from ..ir.sizes import Dim, add, sub
+from ..ir.types import TensorShape
+from .grad_reverse import Call, Rule
+from .grad_tape import Tape, Value, full, spread, unknown_rank
+
+Grads = Sequence[Value | None]
+
+
+def _shape(x: Value, what: str) -> TensorShape:
+    if x.shape is None:
+        raise unknown_rank(x, f"gradients of {what}")
+    return x.shape
+
+
+def _slice(t: Tape, call: Call) -> Grads:
+    shape = _shape(call.x, "slices")
+    g = full(t, call.g, call.y)
+    widths = [(0, 0)] * len(shape)
+    left: list[int] = []
+    for axis, ((start, count, step), size) in enumerate(zip(call.op.ranges, shape, strict=True)):
+        after = sub(sub(size, start), count)
+        if (start, count, step) == (0, size, 1):
+            continue
+        if step == 1 and isinstance(start, int) and isinstance(after, int) and after >= 0:
+            widths[axis] = (start, after)
+        else:
+            left.append(axis)
+    if any(w != (0, 0) for w in widths):
+        g = t.pad(g, widths, 0)
+    for axis in left:  # a stride, or a place that depends on a size: by index
+        index = t.apply(ops.Slice((call.op.ranges[axis],)), t.iota(shape[axis]))
+        room = [*(g.shape or ())]
+        room[axis] = shape[axis]
+        g = t.scatter_add(_zeros(t, g, room), index, g, axis)
+    return [g]
+
+
+def _zeros(t: Tape, like: Value, shape: Sequence[Dim]) -> Value:
+    """Return zeros of a shape in the dtype of a value."""
+    if like.dtype is not None:
+        return t.broadcast_to(t.cast(0.0, like.dtype), shape)
+    return t.broadcast_to(t.sum(t.where(False, like, 0)), shape)
+
+
+def _reshape(t: Tape, call: Call) -> Grads:
+    return [t.reshape(full(t, call.g, call.y), _shape(call.x, "reshapes"))]
+
+
+def _transpose(t: Tape, call: Call) -> Grads:
+    order = call.op.order
+    return [t.transpose(full(t, call.g, call.y), [order.index(a) for a in range(len(order))])]
+
+
+def _broadcast(t: Tape, call: Call) -> Grads:
+    own = _shape(call.x, "broadcasts")
+    g = full(t, call.g, call.y)
+    place = dict(zip(call.op.axes, own, strict=True))
+    new = [a for a in range(len(call.op.shape)) if a not in place]
+    wide = [a for a, d in place.items() if d == 1 and call.op.shape[a] != 1]
+    if not new:
+        return [t.sum(g, wide, keepdims=True) if wide else g]
+    summed = t.sum(g, sorted([*new, *wide]))
+    return [t.reshape(summed, own) if wide else summed]
+
+
+def _window(t: Tape, call: Call) -> Grads:
+    shape = _shape(call.x, "windows")
+    op, axis, rank = call.op, call.op.axis % len(shape), len(shape)
+    index = t.apply(ops.Window(0, op.size, op.step, op.dilation), t.iota(shape[axis]))
+    g = full(t, call.g, call.y)
+    if axis != rank - 1:  # the place within a window stands beside the window
+        g = t.transpose(g, [*range(axis + 1), rank, *range(axis + 1, rank)])
+    return [t.scatter_add(spread(t, 0.0, call.x), index, g, axis)]
+
+
+def _pad(t: Tape, call: Call) -> Grads:
+    shape = _shape(call.x, "pads")
+    g = full(t, call.g, call.y)
+    inside = t.apply(ops.Slice(tuple((low, d, 1) for (low, _), d in zip(call.op.widths, shape, strict=True))), g)
+    if not call.wants[1]:
+        return [inside, None]
+    around = t.apply(call.op, t.broadcast_to(False, shape), True)
+    return [inside, t.sum(t.where(around, g, 0))]
+
+
+def _concat(t: Tape, call: Call) -> Grads:
+    shapes = [_shape(x, "concatenations") for x in call.args]
+    axis = call.op.axis % len(shapes[0])
+    g = full(t, call.g, call.y)
+    start: Dim = 0
+    found: list[Value | None] = []
+    for shape, want in zip(shapes, call.wants, strict=True):
+        ranges = tuple((start if a == axis else 0, d, 1) for a, d in enumerate(shape))
+        found.append(t.apply(ops.Slice(ranges), g) if want else None)
+        start = add(start, shape[axis])
+    return found
+
+
+def _gather(t: Tape, call: Call) -> Grads:
+    op = ops.ScatterAdd(call.op.axis, call.op.batch)
+    return [t.apply(op, spread(t, 0.0, call.x), call.args[1], full(t, call.g, call.y)), None]
+
+
+def _scatter_add(t: Tape, call: Call) -> Grads:
+    gathered = None
+    if call.wants[2]:
+        gathered = t.apply(ops.Gather(call.op.axis, call.op.batch), full(t, call.g, call.y), call.args[1])
+    return [call.g, None, gathered]
+
+
+RULES: dict[type[Op], Rule] = {
+    ops.Slice: _slice, ops.Reshape: _reshape, ops.Transpose: _transpose, ops.Broadcast: _broadcast,
+    ops.Window: _window, ops.Pad: _pad, ops.Concat: _concat, ops.Gather: _gather, ops.ScatterAdd: _scatter_add,
+}  # fmt: skip

@@ -1,0 +1,243 @@
+"""Checking gradients: against central differences in float64, element by element or along random directions."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import InputError
+from ..ir import ops
+from ..ir.graph import Cond, EinsumGraph, Fixpoint, Node, Scan, constant_op
+from ..ir.ops import Op
+from ..ir.types import FLOATS
+from ..passes.grad import check, parameters, vjp
+from ..runtime.executor import Executor
+from ..runtime.protocols import TlExecutor
+from ..tables import table
+
+Array = NDArray[Any]
+
+
+class GradientCheck(NamedTuple):
+    """How the gradient for one input compares: the worst place, the derivative there, and the difference quotient.
+
+    ``place`` is an index, or the number of a random direction; the verdict is ``ok``, ``kink`` (the slopes to the left and
+    right differ, and the gradient lies between them) or ``wrong``.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    checked: str
+    place: str
+    derivative: float
+    quotient: float
+    error: float
+    verdict: str
+
+
+class GradientReport(NamedTuple):
+    """What a check found; it prints as a table with the worst place of every input.
+
+    >>> row = GradientCheck("w", (2, 3), "6 elements", "[1, 2]", 0.5, 0.7, 0.2, "wrong")
+    >>> print(GradientReport((row,)))
+    input  shape   checked     worst at  derivative  quotient    error  verdict
+    w      [2, 3]  6 elements  [1, 2]           0.5       0.7  2.0e-01  wrong
+    1 of 1 gradients is wrong
+    """
+
+    checks: tuple[GradientCheck, ...]
+
+    @property
+    def passed(self) -> bool:
+        """Whether no gradient is wrong."""
+        return all(c.verdict != "wrong" for c in self.checks)
+
+    @property
+    def worst(self) -> GradientCheck:
+        """The check with the greatest error, a wrong one if there is any."""
+        return max(self.checks, key=lambda c: (c.verdict == "wrong", c.error))
+
+    def __str__(self) -> str:
+        head = ["input", "shape", "checked", "worst at", "derivative", "quotient", "error", "verdict"]
+        rows = [
+            [c.name, str(list(c.shape)), c.checked, c.place, f"{c.derivative:.8g}", f"{c.quotient:.8g}",
+             f"{c.error:.1e}", c.verdict]
+            for c in self.checks
+        ]  # fmt: skip
+        wrong = sum(c.verdict == "wrong" for c in self.checks)
+        count = len(self.checks)
+        summary = (
+            f"{wrong} of {count} gradients {'is' if wrong == 1 else 'are'} wrong"
+            if wrong
+            else f"{'all ' * (count > 1)}{count} gradient{'s agree' if count > 1 else ' agrees'} with central differences"
+        )
+        return "\n".join([table(head, rows, right={4, 5, 6}), summary])
+
+
+class GradientChecker:
+    """Compares the gradients of a graph with central differences, in float64 whatever the graph declares.
+
+    Inputs of up to ``elements`` elements are checked at every one; larger ones at that many random elements and along
+    ``directions`` random directions. Outputs that are no scalars are weighted by random numbers.
+
+    >>> from tensorlogic import GraphBuilder
+    >>> b = GraphBuilder()
+    >>> loss = b.build(loss=b.sum(b.tanh(b.input("x", (2,)))))
+    >>> report = GradientChecker().check(loss, {"x": [0.5, -1.0]})
+    >>> report.passed, report.worst.checked
+    (True, '2 elements')
+    """
+
+    def __init__(
+        self,
+        *,
+        rtol: float = 1e-5,
+        atol: float = 1e-7,
+        step: float | None = None,
+        elements: int = 64,
+        directions: int = 4,
+        seed: int = 0,
+        executor: TlExecutor | None = None,
+    ) -> None:
+        for word, number in (("rtol", rtol), ("atol", atol), ("step", 1.0 if step is None else step)):
+            if not isinstance(number, int | float) or not 0 <= number < np.inf or (word == "step" and number == 0):
+                raise InputError(f"{word}= is a positive number, got {number!r}", code="E301")
+        self.rtol, self.atol = rtol, atol
+        # the cube root of the rounding error balances it against the curvature
+        self.step = float(np.finfo(np.float64).eps ** (1 / 3)) if step is None else step
+        self.elements, self.directions, self.seed = elements, directions, seed
+        self.executor = executor
+
+    def check(
+        self, graph: EinsumGraph, inputs: Mapping[str, Any], wrt: str | Sequence[str] | None = None, **options: Any
+    ) -> GradientReport:
+        """Compare the gradients for ``wrt`` at some inputs; options are those of :func:`~tensorlogic.vjp`."""
+        check(graph)
+        run = self.executor or Executor()
+        wide = widened(graph)
+        given = {name: _wide(value) for name, value in inputs.items()}
+        if wrt is None:
+            wrt = [n for n in parameters(wide, None) if n not in given or given[n].dtype.kind == "f"]
+        names = list(parameters(wide, wrt))
+        for name in names:
+            if name not in given:
+                raise InputError(f"input {name!r} is missing", code="E303", suggestions=[f"inputs: {list(given)}"])
+        rng = np.random.default_rng(self.seed)
+        values = dict(zip(wide.output_names, run.execute(wide, given), strict=True))
+        smooth = [n for n, i in wide.outputs if wide.type_of(i).dtype in (*FLOATS, None)]
+        weights = {n: rng.normal(size=np.shape(values[n])) if np.ndim(values[n]) else np.float64(1) for n in smooth}
+        back = vjp(wide, names, **options)
+        cotangents = dict(zip((n for n in back.input_names if n not in wide.inputs), smooth, strict=True))
+        found = run.execute(back, {**given, **{c: weights[n] for c, n in cotangents.items()}})
+
+        def outputs(name: str, value: Array) -> Array:
+            outs = dict(zip(wide.output_names, run.execute(wide, {**given, name: value}), strict=True))
+            return np.concatenate([np.ravel(np.asarray(outs[n], float)) for n in smooth])
+
+        flat = np.concatenate([np.ravel(weights[n]) for n in smooth])
+
+        def slope(above: Array, below: Array, width: float) -> float:
+            with np.errstate(all="ignore"):  # infinities that stay do not move
+                return float(np.sum(flat * np.where(above == below, 0.0, above - below)) / width)
+
+        each = zip(names, found, strict=True)
+        checks = [self._compare(n, given[n], np.asarray(g, float), outputs, slope, rng) for n, g in each]
+        return GradientReport(tuple(checks))
+
+    def _compare(
+        self,
+        name: str,
+        x: Array,
+        gradient: Array,
+        outputs: Callable[[str, Array], Array],
+        slope: Callable[[Array, Array, float], float],
+        rng: np.random.Generator,
+    ) -> GradientCheck:
+        if gradient.shape != x.shape:
+            return GradientCheck(name, x.shape, "shape", f"{list(gradient.shape)}", np.nan, np.nan, np.inf, "wrong")
+        if not x.size:
+            return GradientCheck(name, x.shape, "nothing", "-", 0.0, 0.0, 0.0, "ok")
+        here = outputs(name, x)
+        everything = x.size <= self.elements
+        flat = range(x.size) if everything else rng.choice(x.size, self.elements, replace=False)
+        best: GradientCheck | None = None
+        what = f"{x.size if everything else self.elements} elements"
+        what += "" if everything else f", {self.directions} directions"
+        what = what.replace("1 elements", "1 element") if x.size == 1 else what
+        tries = [(str([int(i) for i in np.unravel_index(at, x.shape)]), at) for at in flat]
+        directions = [] if everything else [f"direction {n}" for n in range(self.directions)]
+        for place, at in itertools.chain(tries, ((d, None) for d in directions)):
+            if at is None:
+                along = rng.normal(size=x.shape)
+                along /= np.linalg.norm(along)
+            else:
+                along = np.zeros(x.shape)
+                along.flat[at] = 1.0
+            h = self.step * max(1.0, float(np.max(np.abs(x), initial=0.0) if at is None else abs(x.flat[at])))
+            above, below = outputs(name, x + h * along), outputs(name, x - h * along)
+            slopes = slope(above, below, 2 * h), slope(here, below, h), slope(above, here, h)
+            row = self._row(name, x.shape, what, place, float(np.sum(gradient * along)), *slopes)
+            if best is None or (row.verdict == "wrong", row.error) > (best.verdict == "wrong", best.error):
+                best = row
+        assert best is not None
+        return best
+
+    def _row(
+        self, name: str, shape: tuple[int, ...], what: str, place: str, derivative: float, *slopes: float
+    ) -> GradientCheck:
+        quotient, left, right = slopes
+        error = abs(derivative - quotient)
+        room = self.atol + self.rtol * max(abs(derivative), abs(quotient))
+        if error <= room:
+            verdict = "ok"
+        else:
+            low, high = min(left, right) - room, max(left, right) + room
+            kink = abs(left - right) > 1e-3 * max(abs(left), abs(right), self.atol)
+            verdict = "kink" if kink and low <= derivative <= high else "wrong"
+            error = error if np.isfinite(error) else np.inf
+        return GradientCheck(name, shape, what, place, derivative, quotient, error, verdict)
+
+    def __repr__(self) -> str:
+        return f"<GradientChecker rtol={self.rtol:g}, atol={self.atol:g}, step={self.step:.2g}>"
+
+
+def _wide(value: Any) -> Array:
+    array = np.asarray(value)
+    return array.astype(np.float64) if array.dtype.kind == "f" else array
+
+
+def widened(graph: EinsumGraph) -> EinsumGraph:
+    """Return a graph that computes in float64 what the given one computes in narrower floats.
+
+    >>> from tensorlogic import GraphBuilder
+    >>> b = GraphBuilder()
+    >>> widened(b.build(y=b.input("x", (2,), "float32") * np.float32(2))).type_of(2).dtype
+    'float64'
+    """
+    constants: dict[str, Array] = {}
+    nodes = []
+    for node in graph.nodes:
+        op = node.op
+        if isinstance(op, ops.Constant):
+            array = _wide(graph.constants[op.digest])
+            op = constant_op(array)
+            constants[op.digest] = array
+        nodes.append(Node(_wide_op(op), node.args, node.locations))
+    return EinsumGraph(nodes, graph.outputs, constants)
+
+
+def _wide_op(op: Op) -> Op:
+    match op:
+        case ops.Input() | ops.Cast() | ops.Iota() if op.dtype in FLOATS:
+            return msgspec.structs.replace(op, dtype="float64")
+        case Fixpoint() | Scan():
+            return msgspec.structs.replace(op, body=widened(op.body))
+        case Cond():
+            return Cond(widened(op.then), widened(op.otherwise))
+        case _:
+            return op

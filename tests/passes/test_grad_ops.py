@@ -1,0 +1,258 @@
+"""The gradient of every operation in every algebra, and of the layers, beside central differences; forward beside reverse."""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+import pytest
+
+import tensorlogic as tl
+from tensorlogic.ir.algebra import ALGEBRAS
+from tensorlogic.ir.elementwise import FUNCTIONS
+from tensorlogic.passes.derivatives import DERIVATIVES
+from tensorlogic.testing import GradientChecker, cases
+from tensorlogic.testing.gradients import widened
+
+# of the long list of equations those that differ in kind; the rest are part of the full product
+EQUATIONS = {
+    "i->", "ij->i", "ij->ji", "ii->", "iij->j", "ijji->ij", "i,j->ji", "ij,jk->ik", "ij,kj->ik", "ij,ij->", "ij,k->ikj",
+    "bij,bjk->bik", "aab,bcc->ac", ",->", "i,->i", "...i->i...", "...ij,...jk->...ik", "i...,i...->...", "ab,ab,c->c",
+    "ab,bc,cd->ad", "fdf,cdd,ccd,afe->ae", "zi->i", "iz,zj->ij", "I,i->i", "iJ,Jk->ik", "IJ,jk->ik", "ij,Jk->ik",
+}  # fmt: skip
+POSITIVE = ("einsum", "contract_vjp", "arc", "log", "sqrt", "power")  # these want factors in 0 to 1
+BLOCKED = {"quantize/axis/float64": "only used through quantize", "fixpoint/max/float64": "has no equation"}
+
+
+def _sampled(name: str) -> bool:
+    kind, equation, *_ = name.split("/")
+    if kind == "contract_vjp":
+        return equation in ("ij,jk->ik", "i,i->")
+    return kind != "einsum" or equation in EQUATIONS
+
+
+def _cases():
+    for case in cases():
+        kinds = ("/float64", "contract_vjp/", "empty/")
+        if (
+            not any(k in case.name for k in kinds)
+            or "/special/" in case.name
+            or case.name.startswith("fixpoint/closure")
+        ):
+            continue
+        if case.name in BLOCKED:
+            continue
+        yield pytest.param(case, id=case.name, marks=() if _sampled(case.name) else pytest.mark.full)
+
+
+def made(case):
+    """Return a case's graph with inputs that are away from kinks, or None where it has no float output."""
+    graph, inputs = case.make()
+    if not any(graph.type_of(i).dtype not in ("bool", "int64", "int32", "int8") for _, i in graph.outputs):
+        return None
+    rng = np.random.default_rng(1)
+    low, high = (0.15, 0.85) if any(w in case.name for w in POSITIVE) else (-2.0, 2.0)
+    return graph, {n: rng.uniform(low, high, x.shape) if x.dtype.kind == "f" else x for n, x in inputs.items()}
+
+
+def _never_smooth(case) -> bool:
+    name = case.name.split("/")
+    words = {"boolean", "any", "all", "argmax", "argmin", "indices"}
+    return bool(words & set(name)) or (
+        name[0] == "elementwise" and set(DERIVATIVES[name[1]]) == {None} and name[1] not in FLAT
+    )
+
+
+FLAT = ("sign", "step", "floor", "ceil", "trunc", "rint", "floor_divide")
+
+
+@pytest.mark.filterwarnings("ignore::tensorlogic.GradientWarning")
+@pytest.mark.parametrize("case", list(_cases()))
+def test_gradient_is_the_central_difference_and_forward_agrees(case):
+    found = made(case)
+    if found is None or _never_smooth(case) or case.name == "quantize/float64":
+        graph = case.make()[0]
+        with pytest.raises(tl.DTypeError, match="no gradient"):
+            tl.vjp(graph)
+        return
+    graph, inputs = widened(found[0]), found[1]
+    report = GradientChecker().check(graph, inputs)
+    assert report.passed, str(report)
+    if case.name == "empty/mean":
+        return  # of no elements: not a number, and so is how it changes
+    # <c, J v> is <Jᵀ c, v>
+    back, ahead, ex = tl.vjp(graph), tl.jvp(graph), tl.Executor()
+    rng = np.random.default_rng(2)
+    shapes = {f"d_{n}": np.shape(y) for n, y in zip(graph.output_names, ex.execute(graph, inputs), strict=True)}
+    c = {n: rng.normal(size=shapes[n]) for n in back.input_names if n not in graph.inputs}
+    v = {f"t_{n}": rng.normal(size=x.shape) for n, x in inputs.items() if f"t_{n}" in ahead.inputs}
+    gradients, tangents = ex.execute(back, {**inputs, **c}), ex.execute(ahead, {**inputs, **v})
+    one = sum(np.sum(gradients["d" + n[1:]] * x) for n, x in v.items())
+    other = sum(np.sum(tangents["t" + n[1:]] * x) for n, x in c.items())
+    np.testing.assert_allclose(one, other, rtol=1e-9, atol=1e-11)
+
+
+@pytest.mark.parametrize(("name", "message"), list(BLOCKED.items()))
+def test_what_cannot_be_differentiated_says_why(name, message):
+    (case,) = [c for c in cases() if c.name == name]
+    with pytest.raises(tl.GraphError, match=message):
+        tl.vjp(case.make()[0])
+    if "fixpoint" in name:
+        with pytest.raises(tl.GraphError, match=message):
+            tl.jvp(case.make()[0])
+
+
+def test_the_table_covers_every_function():
+    assert DERIVATIVES.keys() == FUNCTIONS.keys()
+    assert all(len(row) == FUNCTIONS[fn].arity for fn, row in DERIVATIVES.items())
+
+
+@pytest.mark.parametrize("fn", ["exp", "log", "power", "divide", "tanh", "logaddexp", "arctan2", "sigmoid", "sqrt"])
+def test_second_derivatives(fn):
+    b = tl.GraphBuilder()
+    xs = [b.input(n, (3,)) for n in "xy"[: FUNCTIONS[fn].arity]]
+    graph = b.build(loss=b.sum(getattr(b, fn)(*xs)))
+    at = {"x": np.array([0.3, 0.7, 1.2]), "y": np.array([0.9, 0.4, 1.7])}
+    assert GradientChecker().check(tl.grad(graph), {n: at[n] for n in graph.inputs}).passed
+
+
+@pytest.mark.parametrize("algebra", [n for n, row in ALGEBRAS.items() if row.differentiable])
+def test_second_derivatives_of_contractions(algebra):
+    b = tl.GraphBuilder()
+    y = b.einsum("ij,jk->ik", b.input("a", (3, 4)), b.input("c", (4, 2)), algebra=algebra)
+    rng = np.random.default_rng(5)
+    at = {"a": rng.uniform(0.1, 0.9, (3, 4)), "c": rng.uniform(0.1, 0.9, (4, 2))}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", tl.GradientWarning)  # of sums, the second derivative is zero
+        assert GradientChecker().check(tl.grad(b.build(loss=b.sum(b.square(y)))), at).passed
+
+
+@pytest.mark.parametrize(
+    ("name", "layer"),
+    [
+        ("gelu", lambda b, x, w: b.gelu(x) + b.gelu(x, approximate=True)),
+        ("activations", lambda b, x, w: b.silu(x) * b.softplus(x) + b.leaky_relu(x) * b.elu(x)),
+        ("softmax", lambda b, x, w: b.softmax(x, 0) * b.log_softmax(x) + b.logsumexp(x, (0, 1), keepdims=True)),
+        ("layer_norm", lambda b, x, w: b.layer_norm(x, w, w)),
+        ("rms_norm", lambda b, x, w: b.rms_norm(x, w)),
+        ("batch_norm", lambda b, x, w: b.batch_norm(x, w, b.square(w), w, w)),
+        ("var", lambda b, x, w: b.var(x, 0) * b.var(x)),
+        ("linear", lambda b, x, w: b.linear(x, b.stack([w, w, w], 1), w[:3])),
+        ("attention", lambda b, x, w: b.attention(x * w, x, x, b.input("mask", ("n", "n"), "bool"))),
+        ("losses", lambda b, x, w: b.cross_entropy(x, b.softmax(w)) + b.mean_squared_error(x, w)),
+        ("clip", lambda b, x, w: b.clip(x, -0.5, w)),
+    ],
+)
+def test_layers_of_named_sizes(name, layer):
+    b = tl.GraphBuilder()
+    graph = b.build(y=layer(b, b.input("x", ("n", 4), "float32"), b.input("w", (4,), "float32")))
+    rng = np.random.default_rng(7)
+    at = {"x": rng.normal(size=(5, 4)), "w": rng.uniform(0.5, 1.5, 4), "mask": np.tri(5, dtype=bool)}
+    report = GradientChecker().check(graph, {n: at[n] for n in graph.inputs})
+    assert report.passed, str(report)
+
+
+def test_ties_are_shared_evenly():
+    b = tl.GraphBuilder()
+    x, y = b.input("x", (4,)), b.input("y", (4,))
+    at = {"x": np.array([1.0, 3.0, 3.0, 0.0]), "y": np.array([1.0, 1.0, 5.0, 0.0])}
+    run = tl.Executor().execute
+    for loss, want in (
+        (b.max(x), [0, 0.5, 0.5, 0]),
+        (b.min(x), [0, 0, 0, 1]),
+        (b.sum(b.cummax(x, 0)), [1, 2, 1, 0]),
+        (b.sum(b.cummax(x, 0, reverse=True)), [0, 1, 2, 1]),
+        (b.sum(b.maximum(x, y)), [0.5, 1, 0, 0.5]),
+        (b.max(b.stack([x, x])), [0, 0.5, 0.5, 0]),
+    ):
+        graph = b.build(loss=loss)
+        got = run(tl.grad(graph, "x"), {n: at[n] for n in graph.inputs})["d_x"]
+        np.testing.assert_allclose(got, want, atol=1e-15)
+
+
+def test_running_extremes_with_ties_are_the_sum_of_their_prefixes():
+    b, c = tl.GraphBuilder(), tl.GraphBuilder()
+    g = np.random.default_rng(0).normal(size=7)
+    at = np.array([1.0, 0.0, 1.0, 2.0, 2.0, 1.0, 2.0])
+    for method, reduce, reverse in [("cummax", "max", False), ("cummin", "min", False), ("cummax", "max", True)]:
+        x = b.input("x", (7,))
+        fast = b.build(loss=b.sum(getattr(b, method)(x, 0, reverse=reverse) * g))
+        z = c.input("x", (7,))
+        each = [getattr(c, reduce)(z[n:] if reverse else z[: n + 1]) * g[n] for n in range(7)]
+        slow = c.build(loss=c.sum(c.stack(each)))
+        got, want = (tl.Executor().execute(tl.grad(h), {"x": at})["d_x"] for h in (fast, slow))
+        np.testing.assert_allclose(got, want, atol=1e-14)
+
+
+@pytest.mark.parametrize("zeros", [0, 1, 2])
+def test_products_with_zeros(zeros):
+    x = np.array([[2.0, -3.0, 0.5], [1.5, 4.0, -1.0]])
+    x.flat[[1, 4][:zeros]] = 0.0
+    b = tl.GraphBuilder()
+    v = b.input("x", ("n", "m"))
+    for y in (
+        b.prod(v, 1),
+        b.prod(v),
+        b.prod(v, (0, 1), keepdims=True),
+        b.cumprod(v, 0),
+        b.cumprod(v, 1, reverse=True),
+    ):
+        assert GradientChecker().check(b.build(y=y), {"x": x}).passed
+
+
+def test_slices_and_windows_of_named_sizes():
+    b = tl.GraphBuilder()
+    x = b.input("x", ("n", "m"))
+    values = np.random.default_rng(0).normal(size=(6, 5))
+    for y in (x[-1], x[0], x[1:-1], x[:, ::2], x[::-1], x[-2:, 1], b.window(x, 0, 3), b.window(x, 1, 2, step=2, dilation=2),
+              b.pad(x, [(1, 2), (0, 1)]), b.concat([x[1:], x * 2], 0), b.mean(x), b.mean(x, 1), b.var(x, 0),
+              b.reshape(x, ("n*m",)), b.broadcast_to(x, (2, "n", "m")), b.sum(x + x[0])):  # fmt: skip
+        report = GradientChecker().check(b.build(y=b.square(y)), {"x": values})
+        assert report.passed, str(report)
+
+
+def test_a_padding_value_has_a_gradient():
+    b = tl.GraphBuilder()
+    graph = b.build(y=b.square(b.pad(b.input("x", (2, 3)), [(1, 0), (0, 2)], b.input("v", ()))))
+    assert GradientChecker().check(graph, {"x": np.ones((2, 3)), "v": np.float64(0.5)}).passed
+
+
+def test_gather_with_repeated_and_negative_indices():
+    b = tl.GraphBuilder()
+    graph = b.build(y=b.square(b.gather(b.input("x", ("n", 2)), b.input("i", ("k",), "int64"))))
+    x, i = np.arange(6.0).reshape(3, 2), np.array([2, 0, -1, 2])
+    assert GradientChecker().check(graph, {"x": x, "i": i}).passed
+
+
+def test_infinities_in_log_space():
+    b = tl.GraphBuilder()
+    x, y = b.input("x", (3,)), b.input("y", (3,))
+    graph = tl.grad(b.build(loss=b.sum(b.exp(b.logaddexp(x, y)))))
+    at = {"x": np.array([-np.inf, -np.inf, 0.0]), "y": np.array([-np.inf, 0.0, 0.0])}
+    d_x, d_y = tl.Executor().execute(graph, at)
+    np.testing.assert_allclose(d_x, [0, 0, 1])
+    np.testing.assert_allclose(d_y, [0, 1, 1])
+
+
+def test_powers_at_their_edges():
+    b = tl.GraphBuilder()
+    x, y = b.input("x", (3,)), b.input("y", (3,))
+    d_x, d_y = tl.Executor().execute(
+        tl.grad(b.build(loss=b.sum(x**y))), {"x": np.array([0.0, 0.0, -2.0]), "y": np.array([0.0, 2.0, 3.0])}
+    )
+    np.testing.assert_allclose(d_x, [0, 0, 12])
+    np.testing.assert_allclose(d_y[:2], [0, 0])
+    for n, want in ((0, 0.0), (1, 1.0), (2, -4.0), (3, 12.0), (-1, -0.25)):
+        got = tl.Executor().execute(tl.grad(b.build(loss=b.sum(x**n))), {"x": np.full(3, -2.0)})["d_x"]
+        np.testing.assert_allclose(got, [want] * 3)
+
+
+def test_empty_axes():
+    b = tl.GraphBuilder()
+    x, w = b.input("x", ("n", 3)), b.input("w", (3, 2))
+    graph = b.build(
+        loss=b.sum(b.square(b.softmax(x @ w))) + b.sum(b.cumprod(x, 0)) + b.sum(b.prod(x, 1)) + b.sum(b.sort(x, 0))
+    )
+    d_x, d_w = tl.Executor().execute(tl.grad(graph), {"x": np.ones((0, 3)), "w": np.ones((3, 2))})
+    assert d_x.shape == (0, 3)
+    assert d_w.tolist() == np.zeros((3, 2)).tolist()
