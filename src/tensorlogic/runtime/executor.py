@@ -42,11 +42,11 @@ _DTYPES = {
 
 
 class Outputs(Sequence[Any]):
-    """The results of a run: a sequence of arrays that also answers to their names.
+    """The results of a run: a sequence of arrays that also answers to their names; a gradient also to that of its input.
 
-    >>> out = Outputs(("y", "z"), (1, 2))
-    >>> out[0] == out["y"], list(out), dict(out)
-    (True, [1, 2], {'y': 1, 'z': 2})
+    >>> out = Outputs(("y", "d_w"), (1, 2))
+    >>> out[0] == out["y"], list(out), dict(out), out["w"]
+    (True, [1, 2], {'y': 1, 'd_w': 2}, 2)
     """
 
     __slots__ = ("_names", "_values")
@@ -60,6 +60,8 @@ class Outputs(Sequence[Any]):
     def __getitem__(self, key: slice) -> tuple[Any, ...]: ...
     def __getitem__(self, key: int | str | slice) -> Any:
         if isinstance(key, str):
+            if key not in self._names and f"d_{key}" in self._names:
+                key = f"d_{key}"  # the gradient for an input, which is named after it
             if key not in self._names:
                 raise InputError(f"there is no output {key!r}", code="E305", suggestions=nearest(key, self._names))
             return self._values[self._names.index(key)]
@@ -290,11 +292,16 @@ class Executor:
         strategy: GradientStrategy | None = None,
         budget: int | None = None,
     ) -> Outputs:
-        """Run a graph and keep what :meth:`backward` needs: every value, or what the strategy or a budget of bytes says."""
+        """Run a graph and keep what :meth:`backward` needs: every value, or what the strategy or a budget of bytes says.
+
+        The inputs are not copied: they must not change before the backward run.
+        """
         strategy = self.gradient if strategy is None and budget is None else strategy
         return self._autodiff().forward(self, graph, {} if inputs is None else inputs, wrt, strategy, budget)
 
-    def backward(self, outputs: Sequence[Any] | Variable, output_grads: Any = None, *, accumulate: bool = False) -> None:
+    def backward(
+        self, outputs: Sequence[Any] | Variable, output_grads: Any = None, *, accumulate: bool = False
+    ) -> None:
         """Go back from the outputs of :meth:`forward` (or from a ``Variable``) by the gradients of a loss for them."""
         from .eager import Variable
 
