@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import pytest
 
 import tensorlogic as tl
+from tensorlogic.backends import bitplan
+from tensorlogic.backends.native import semiring
+from tensorlogic.backends.numpy import NumpyBackend
+from tensorlogic.observe.difference import difference
+from tensorlogic.runtime import side
+from tensorlogic.runtime.forms import every_form
 from tensorlogic.testing import Case, cases
 
 
@@ -65,3 +73,60 @@ def test_numpy_full_product(request: pytest.FixtureRequest, group: str) -> None:
     chosen = _groups(full=True)[group]
     problems = _problems("numpy", chosen)
     assert not problems, f"{len(problems)} of {len(chosen)} cases:\n" + "\n".join(problems[:20])
+
+
+class EveryForm:
+    """Runs a graph in every form that the native tier has; answers that differ from the first are an error."""
+
+    def __init__(self) -> None:
+        self.names: set[str] = set()
+
+    def execute(self, graph: tl.EinsumGraph, inputs: Mapping[str, Any]) -> Sequence[Any]:
+        executor = tl.Executor(native=True)
+        assert isinstance(executor.backend, NumpyBackend)
+        names, values = executor.arrays(graph, inputs)
+        plan = executor.plan(graph, dict(zip(names, values, strict=True)))
+        first: list[Any] | None = None
+        for form in every_form(plan, executor.backend):
+            self.names.update([form.name], (step.op.kind for step in form.program.plan.steps if step.parts))
+            with executor.backend.guard():
+                made = executor.finished(form.program.plan, form.run(values, None))
+            for (name, _, _), value, before in zip(plan.outputs, made, first or made, strict=True):
+                if (problem := difference(value, before)) is not None:
+                    raise AssertionError(f"{name} {form.name}: {problem}")
+            first = first or made
+        return first or []
+
+
+@pytest.fixture
+def eager(monkeypatch: pytest.MonkeyPatch) -> Iterator[EveryForm]:
+    """Every form takes whatever it can, however small it is."""
+    monkeypatch.setattr(bitplan, "SMALL", 0)
+    monkeypatch.setattr(semiring, "WORTH", 0)
+    monkeypatch.setattr(side, "LEAST", 0)
+    monkeypatch.setattr(side, "CACHED", 16)
+    monkeypatch.setattr(side, "workers", lambda: 2)
+    return EveryForm()
+
+
+def _in_every_form(forms: EveryForm, chosen: Sequence[Case]) -> None:
+    adapter = tl.BackendTestAdapter(forms)
+    found = [(case.name, adapter.check(case)) for case in chosen]
+    problems = [f"{name}: {problem}" for name, problem in found if problem is not None]
+    assert not problems, f"{len(problems)} of {len(chosen)} cases:\n" + "\n".join(problems[:20])
+
+
+def test_native_forms(eager: EveryForm) -> None:
+    """A sample, because compiling takes time: some of each group, and all that is made of many operations."""
+    every = {"layers", "scan", "fixpoint", "empty"}
+    _in_every_form(eager, [case for name, group in GROUPS.items() for case in (group if name in every else group[:: len(group) // 4 + 1])])
+    assert eager.names >= {"native", "one function", "one step after another", "side by side on 2 threads"}
+    assert eager.names >= {"rows", "whole", "algebra", "scan"}
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("group", GROUPS)
+def test_native_forms_full_product(request: pytest.FixtureRequest, group: str, eager: EveryForm) -> None:
+    if "full" not in request.config.option.markexpr:
+        pytest.skip("the full product runs with -m full (make conformance)")
+    _in_every_form(eager, _groups(full=True)[group])

@@ -33,6 +33,7 @@ BUILT = frozenset(
         "graph optimization",
         "strategies",
         "JIT",
+        "gradients",
     }
 )
 

@@ -1,12 +1,10 @@
 """Forward and backward passes, as the seed's README shows them."""
 
 import numpy as np
-from blocks import not_yet
 
 import tensorlogic as tl
 
 
-@not_yet("gradients", "Executor.forward")
 def test_quick_start(executor, layer, inputs, relu_of):
     outputs = executor.forward(layer, inputs)
     np.testing.assert_allclose(outputs[0], relu_of(inputs))
@@ -19,7 +17,6 @@ def test_quick_start(executor, layer, inputs, relu_of):
     np.testing.assert_allclose(param_grads["x"], alive @ inputs["w"].T)
 
 
-@not_yet("gradients", "Executor.forward")
 def test_tl_autodiff(executor, inputs):
     b = tl.GraphBuilder()
     x, w = b.input("x", ("n", 10)), b.input("w", (10, 4))
@@ -40,7 +37,6 @@ def test_tl_autodiff(executor, inputs):
         np.testing.assert_allclose(grads["w"][i, j], (loss(w + nudge) - loss(w - nudge)) / (2 * step), rtol=1e-6)
 
 
-@not_yet("gradients", "Executor.forward")
 def test_training_with_autodiff(executor, layer, inputs, make_inputs, relu_of):
     targets = relu_of({**inputs, "w": make_inputs(1)["w"]})
     params = {"w": inputs["w"].copy()}

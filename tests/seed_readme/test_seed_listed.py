@@ -4,7 +4,6 @@ import json
 import xml.etree.ElementTree as ElementTree
 
 import numpy as np
-from blocks import not_yet
 
 import tensorlogic as tl
 
@@ -34,7 +33,6 @@ def test_backend_test_adapter():
     assert broken.run(include=matrix_products, xfail={"einsum/*": "always zero"}).passed
 
 
-@not_yet("gradients", "testing.GradientChecker")
 def test_gradient_checker(inputs):
     from tensorlogic.testing import GradientChecker
 
@@ -45,7 +43,6 @@ def test_gradient_checker(inputs):
     assert report.passed
 
 
-@not_yet("gradients", "Variable")
 def test_variable_and_eager_tape(inputs):
     w = tl.Variable(inputs["w"])
     with tl.EagerTape():

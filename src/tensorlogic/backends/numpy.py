@@ -113,7 +113,7 @@ class NumpyBackend:
         elif isinstance(op, ops.Einsum) and step.form is not None:
             kernel = _contraction(op, step.form, step)
         elif isinstance(op, ops.ContractVJP) and step.form is not None:
-            kernel = bind_contract_vjp(op, step.form, step.types[0], step.arg_types)
+            kernel = _contraction_vjp(op, step.form, step)
         else:
             maker = _MAKERS.get(type(op))
             if maker is None:
@@ -151,6 +151,25 @@ def _contraction(op: ops.Einsum, form: Contraction, step: Step) -> Kernel:
     exact = algebra(op.algebra).reduce in ("max", "min")
     # one that rounds otherwise is native from the first call or never, so that equal calls have equal answers
     return climbing(slow, in_blocks, seconds) if form.kernel == "blocks" and (exact or seconds >= LOAD) else slow
+
+
+VJP = 4  # times what the contraction takes on NumPy, its gradient for one factor does
+
+
+def _contraction_vjp(op: ops.ContractVJP, form: Contraction, step: Step) -> Kernel:
+    """Return the kernel of a contraction's gradient: native from the first call where that pays, for it rounds otherwise."""
+    args, result = step.arg_types, step.types[0]
+    slow = bind_contract_vjp(op, form, result, args)
+    seconds = VJP * POINT["blocks"] * math.prod(form.sizes.values())
+    if form.kernel != "blocks" or seconds < LOAD:
+        return slow
+
+    def in_rows() -> Kernel | None:
+        from .native.vjp import bind_native_vjp
+
+        return bind_native_vjp(op, form, result, args)
+
+    return climbing(slow, in_rows, seconds)
 
 
 ROUNDS = 16  # that a fixpoint is thought to take

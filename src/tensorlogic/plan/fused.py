@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     from .build import Step
 
 
+# kernels of one operation, with its operands and results as they are: one may come twice, or be read by nobody
+SINGLE = frozenset({"scan", "algebra"})
+
+
 class Fusable(NamedTuple):
     """Nodes of a graph that one kernel can run, and what to call them."""
 
@@ -126,10 +130,14 @@ def _one(parts: Sequence[Step], group: Fusable, wanted: AbstractSet[int], litera
                 types.append(t)
                 size += p.nbytes
     last = parts[-1]
+    read: tuple[int, ...] = tuple(reads)
+    if group.kind in SINGLE:
+        read, arg_types, given = last.reads, list(last.arg_types), {}
+        writes, types, size = list(last.writes), list(last.types), last.nbytes
     op = Fused(group.pattern, len(parts), group.kind, tuple(given.items()))
     located = next((p.location for p in reversed(parts) if p.location is not None), None)
     return last._replace(
-        op=op, reads=tuple(reads), writes=tuple(writes), frees=(), arg_types=tuple(arg_types), types=tuple(types),
+        op=op, reads=read, writes=tuple(writes), frees=(), arg_types=tuple(arg_types), types=tuple(types),
         flops=flops, nbytes=size, location=located, form=None, bodies=(), scratch=0,
         parts=tuple(parts),
     )  # fmt: skip

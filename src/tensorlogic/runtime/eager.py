@@ -7,68 +7,22 @@ variable which goes out of scope takes with it whatever nothing else was compute
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Iterator, Sequence
-from contextlib import ContextDecorator
-from contextvars import ContextVar, Token
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-from ..diagnostics import SourceLocation, caller
+from ..diagnostics import caller
 from ..errors import DTypeError, GraphError, InputError, ShapeError
-from ..ir import ops, spec
-from ..ir.algebra import algebra as lookup
+from ..ir import ops
+from ..ir.elementwise import FUNCTIONS
 from ..ir.layers import Layers
 from ..ir.methods import Axes
 from ..ir.ops import Op
 from ..ir.types import TensorShape
 from ..plan.build import describe
-from .eager_kernels import SCALARS, Array, given, run
-
-
-class Record:
-    """One value: of a leaf (no operation), or what an operation made of records, arrays and Python scalars."""
-
-    __slots__ = ("args", "lost", "name", "needs", "op", "owner", "place", "value")
-
-    def __init__(self, value: Array, op: Op | None, args: tuple[Any, ...], needs: bool) -> None:
-        self.value, self.op, self.args, self.needs = value, op, args, needs
-        self.place: SourceLocation | None = None
-        self.owner: weakref.ref[Variable] | None = None  # of a leaf: who gets its gradient
-        self.name: str | None = None
-        self.lost: str | None = None  # what ended the gradient, where something did
-
-
-class Mode(NamedTuple):
-    """Whether operations are recorded, and the tapes that take note of what is made."""
-
-    on: bool = True
-    tapes: tuple[Any, ...] = ()
-
-
-mode: ContextVar[Mode] = ContextVar("mode", default=Mode())  # each thread, and each task, has its own
-
-
-class no_grad(ContextDecorator):  # noqa: N801 - reads as a word, as in `with no_grad():`
-    """Run operations without recording them: for predictions, and for changing variables.
-
-    >>> w = Variable([1.0, 2.0])
-    >>> with no_grad():
-    ...     w -= 0.5
-    >>> w, (w * 2).requires_grad
-    (Variable([0.5, 1.5]), True)
-    """
-
-    def __init__(self) -> None:
-        self._tokens: list[Token[Mode]] = []
-
-    def __enter__(self) -> no_grad:
-        self._tokens.append(mode.set(Mode(False)))
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        mode.reset(self._tokens.pop())
+from .eager_kernels import SCALARS, Array, einsum_op, given, matmul_op, run
+from .eager_record import Leaf, Record, frozen, mode
 
 
 class Variable:
@@ -86,7 +40,8 @@ class Variable:
     array([18., 36.])
     """
 
-    __slots__ = ("__weakref__", "_record", "_spent", "grad", "name")
+    _spent: bool
+    __slots__ = ("__weakref__", "_grad", "_name", "_record", "_spent")  # the others are there once they are set
 
     def __init__(self, value: Any, *, requires_grad: bool | None = None, name: str | None = None) -> None:
         array = np.array(given(value.value if isinstance(value, Variable) else value), order="C")
@@ -98,25 +53,35 @@ class Variable:
             )
         if name is not None and (not isinstance(name, str) or not name):
             raise InputError(f"the name of a variable is text, got {name!r}", code="E301")
-        self.name, self.grad, self._spent = name, None, False
-        self._leaf(array, array.dtype.kind == "f" if requires_grad is None else requires_grad)
+        if name is not None:
+            self._name = name
+        needs = array.dtype.kind == "f" if requires_grad is None else requires_grad
+        self._record: Record = Leaf(array, needs, self, name)
 
-    grad: Array | None
+    @property
+    def name(self) -> str | None:
+        """What it is called, in graphs and messages."""
+        return getattr(self, "_name", None)
 
-    def _leaf(self, array: Array, needs: bool) -> None:
-        array.setflags(write=False)
-        self._record = Record(array, None, (), needs)
-        self._record.name = self.name
-        self._record.owner = weakref.ref(self)
+    @property
+    def grad(self) -> Array | None:
+        """The gradient that backward filled in, None before."""
+        return getattr(self, "_grad", None)
+
+    @grad.setter
+    def grad(self, value: Array | None) -> None:
+        self._grad = value
 
     @property
     def value(self) -> Array:
         """The array itself, which cannot be written to."""
-        return self._record.value
+        array = self._record.value
+        array.setflags(write=False)  # here and not where it is made, because most are never looked at
+        return array
 
     def numpy(self) -> Array:
         """Return the array itself, which cannot be written to."""
-        return self._record.value
+        return self.value
 
     @property
     def requires_grad(self) -> bool:
@@ -135,16 +100,24 @@ class Variable:
                              suggestions=["assign to what it was computed from, or make a new Variable"])  # fmt: skip
         old = self._record
         array = np.array(given(value.value if isinstance(value, Variable) else value), order="C")
-        if array.shape != old.value.shape or array.dtype.kind != old.value.dtype.kind:
+        if array.shape != old.value.shape or not np.can_cast(array.dtype, old.value.dtype, "same_kind"):
             raise ShapeError(
                 f"a variable {old.value.dtype}{list(old.value.shape)} cannot take a value "
                 f"{array.dtype}{list(array.shape)}", code="E001", suggestions=["make a new Variable"],
             )  # fmt: skip
-        self._leaf(array.astype(old.value.dtype, copy=False), old.needs)
+        self._record = Leaf(array.astype(old.value.dtype, copy=False), old.needs, self, self.name)
 
     def detach(self) -> Variable:
         """Return a variable of the same value that nothing was recorded for, and that wants no gradient."""
-        return _plain(self._record.value)
+        made = _new(Variable)
+        if mode.get().tapes:  # in a graph it is the same value
+            made._record = Record(self._record.value, _SAME, (self._record,), False, caller(), None)
+        else:
+            made._record = Record(self._record.value, None, (), False, None, None)
+        return made
+
+    def __reduce__(self) -> Any:  # for copies and pickles: the value, and nothing of how it was computed
+        return _restored, (self.value, self.requires_grad, self.name)
 
     def zero_grad(self) -> None:
         """Forget the gradient."""
@@ -162,26 +135,6 @@ class Variable:
 
     # what arrays have
 
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """The sizes of the axes."""
-        return tuple(self._record.value.shape)
-
-    @property
-    def dtype(self) -> Any:
-        """The NumPy dtype."""
-        return self._record.value.dtype
-
-    @property
-    def ndim(self) -> int:
-        """The number of axes."""
-        return int(self._record.value.ndim)
-
-    @property
-    def size(self) -> int:
-        """The number of elements."""
-        return int(self._record.value.size)
-
     def __repr__(self) -> str:
         inner = repr(self._record.value).removeprefix("array(").removesuffix(")")
         return f"Variable({inner}{f', name={self.name!r}' if self.name else ''})"
@@ -198,9 +151,12 @@ class Variable:
         return x in self._record.value
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
-        return np.array(self._record.value, dtype) if copy else np.asarray(self._record.value, dtype)
+        return np.array(self.value, dtype) if copy else np.asarray(self.value, dtype)
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
+        op = _UFUNCS.get(ufunc)
+        if op is not None and method == "__call__" and not options:
+            return eager.apply(op, *inputs)
         from .eager_numpy import ufunc_called
 
         return ufunc_called(ufunc, method, inputs, options)
@@ -220,10 +176,22 @@ class Variable:
                 code="E112",
                 suggestions=["write `with tl.no_grad(): w -= step`", "or w.assign(array)"],
             )
-        self.assign(eager._map(fn, self, other).value)
+        old, new = self._record, eager._map(fn, self, other)._record.value
+        if new.shape != old.value.shape or new.dtype != old.value.dtype:
+            self.assign(new)
+        else:
+            self._record = Leaf(new, old.needs, self, self.name)  # nobody else has it, so it is not copied
         return self
 
     # fmt: off
+    @property
+    def shape(self) -> tuple[int, ...]: return self._record.value.shape  # type: ignore[no-any-return]
+    @property
+    def dtype(self) -> Any: return self._record.value.dtype
+    @property
+    def ndim(self) -> int: return self._record.value.ndim  # type: ignore[no-any-return]
+    @property
+    def size(self) -> int: return self._record.value.size  # type: ignore[no-any-return]
     def item(self) -> Any: return self._record.value.item()
     def tolist(self) -> Any: return self._record.value.tolist()
     def __bool__(self) -> bool: return bool(self._record.value)
@@ -245,7 +213,7 @@ class Variable:
     def __rfloordiv__(self, other: Any) -> Variable: return eager.floor_divide(other, self)
     def __mod__(self, other: Any) -> Variable: return eager.remainder(self, other)
     def __rmod__(self, other: Any) -> Variable: return eager.remainder(other, self)
-    def __pow__(self, other: Any) -> Variable: return eager.power(self, other)
+    def __pow__(self, other: Any) -> Variable: return eager.square(self) if type(other) is int and other == 2 else eager.power(self, other)  # as NumPy
     def __rpow__(self, other: Any) -> Variable: return eager.power(other, self)
     def __matmul__(self, other: Any) -> Variable: return eager.matmul(self, other)
     def __rmatmul__(self, other: Any) -> Variable: return eager.matmul(other, self)
@@ -305,27 +273,13 @@ class Variable:
 
 
 _ADD, _SUBTRACT, _MULTIPLY = (ops.Elementwise(fn) for fn in ("add", "subtract", "multiply"))
+_SAME = ops.Transfer("cpu:0")
+_UFUNCS = {getattr(np, fn): ops.Elementwise(fn) for fn in FUNCTIONS if isinstance(getattr(np, fn, None), np.ufunc)}
 _new = object.__new__
 
 
-def _plain(value: Array) -> Variable:
-    """Return a variable of a value that is not copied and wants no gradient."""
-    made = _new(Variable)
-    made.name, made.grad, made._spent = None, None, False
-    made._record = Record(value, None, (), False)
-    return made
-
-
-def frozen(array: Array) -> Array:
-    """Return an array that nobody can write to: itself, or a copy where it or what it is a view of can be."""
-    whole = array
-    while type(whole) is np.ndarray:
-        if whole.flags.writeable:
-            copy = np.array(array)
-            copy.setflags(write=False)
-            return copy
-        whole = whole.base
-    return array
+def _restored(value: Array, requires_grad: bool, name: str | None) -> Variable:
+    return Variable(value, requires_grad=requires_grad, name=name)
 
 
 class Eager(Layers[Variable]):
@@ -360,56 +314,47 @@ class Eager(Layers[Variable]):
                 record = x._record
                 values.append(record.value)
                 kept.append(record)
-                needs = needs or record.needs
-                lost = lost or record.lost
+                if record.needs:
+                    needs = True
+                elif record.lost is not None:
+                    lost = record.lost
             elif type(x) in SCALARS:
                 values.append(x)
                 kept.append(x)
             else:
                 array = given(x)
+                if op.is_view or (len(operands) == 1 and type(op) is ops.Einsum):
+                    array = frozen(array)  # the result may show this memory
                 values.append(array)
                 kept.append(array)
         value = run(op, values)
         made = _new(Variable)
-        made.name, made.grad, made._spent = None, None, False
-        now = mode.get()
-        if not now.on or not (needs or now.tapes):
-            made._record = record = Record(value, None, (), False)
-            record.lost = lost
-            return made
-        if needs and value.dtype.kind != "f":
+        on, tapes = mode.get()
+        if needs and not on:
+            needs = False
+        elif needs and value.dtype.kind != "f":
             needs, lost = False, f"{describe(op)}, whose result is {value.dtype}"
-        if needs or now.tapes:
-            record = Record(value, op, tuple([frozen(k) if type(k) is np.ndarray else k for k in kept]), needs)
+        if needs or tapes:
+            for n, x in enumerate(kept):
+                if type(x) is np.ndarray:
+                    kept[n] = frozen(x)
+            made._record = Record(value, op, tuple(kept), needs, caller(), lost)
+            for tape in tapes:
+                tape.note(made)
         else:
-            record = Record(value, None, (), False)
-        record.place, record.lost = caller(), lost
-        made._record = record
-        for tape in now.tapes:
-            tape.note(made)
+            made._record = Record(value, None, (), False, None, lost)
         return made
 
     def einsum(self, equation: Any, *operands: Any, algebra: str = "real") -> Variable:
         """Join and project: ``einsum("ij,jk->ik", a, b)``, in any algebra."""
         if not isinstance(equation, str):
             return super().einsum(equation, *operands, algebra=algebra)
-        op = _einsums.get((equation, algebra))
-        if op is None:
-            op = ops.Einsum(str(spec.parse(equation)), lookup(algebra).name)
-            if len(_einsums) < 4096:
-                _einsums[equation, algebra] = op
-        return self.apply(op, *operands)
+        return self.apply(einsum_op(equation, algebra), *operands)
 
     def matmul(self, a: Any, b: Any) -> Variable:
         """Multiply matrices as NumPy's ``@`` does, vectors and batches included."""
-        left, right = np.shape(a), np.shape(b)
-        op = _matmuls.get((len(left), len(right)))
-        if op is None or left[-1] == 1 or right[-1 if len(right) == 1 else -2] == 1:
-            made = super().matmul(a, b)
-            if made._record.op is not None:
-                _matmuls[len(left), len(right)] = made._record.op
-            return made
-        return self.apply(op, a, b)
+        left, right = (x._record.value.shape if type(x) is Variable else np.shape(x) for x in (a, b))
+        return self.apply(matmul_op(left, right), a, b)
 
     def truth(self, fn: str, *operands: Any) -> Variable:
         """Apply a logical function to truth values; bit operations on numbers are refused."""
@@ -454,7 +399,5 @@ class Eager(Layers[Variable]):
         return "<tensorlogic.eager>"
 
 
-_einsums: dict[tuple[str, str], ops.Einsum] = {}
-_matmuls: dict[tuple[int, int], Op] = {}
 _maps: dict[str, ops.Elementwise] = {}
 eager = Eager()

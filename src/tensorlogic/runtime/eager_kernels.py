@@ -7,20 +7,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextvars import Context
+from functools import cache, lru_cache, partial
 from typing import Any
 
 import numpy as np
 
-from ..backends.base import Kernel
+from ..backends.base import Kernel, get_backend
 from ..backends.numpy import NumpyBackend, as_numpy
 from ..diagnostics import NodeExecutionDiagnostic
-from ..errors import ExecutionError, OutOfMemoryError, TensorLogicError
-from ..ir import ops
+from ..errors import ExecutionError, GraphError, OutOfMemoryError, ShapeError, TensorLogicError
+from ..ir import ops, spec
+from ..ir.algebra import algebra as lookup
 from ..ir.elementwise import FUNCTIONS
 from ..ir.graph import EinsumGraph, Node
 from ..ir.infer import node_types
 from ..ir.ops import Op
-from ..ir.rules import Scope
+from ..ir.rules import Scope, reduced_axes
 from ..ir.types import TensorShape, TensorType, dtype_name, scalar_dtype
 from ..plan.build import ExecutionPlan, Step, build_plan, describe
 from ..plan.contract import contraction
@@ -32,6 +34,7 @@ _MOST = 4096  # kernels that are kept
 _BACKEND = NumpyBackend()
 _kernels: dict[Any, Kernel] = {}
 _idle: list[Context] = []  # contexts in which NumPy does not warn; one serves one call at a time
+_REDUCES = {"sum": np.add.reduce, "prod": np.multiply.reduce, "max": np.maximum.reduce, "min": np.minimum.reduce}
 _UFUNCS: dict[str, Kernel] = {n: getattr(np, n) for n in FUNCTIONS if isinstance(getattr(np, n, None), np.ufunc)}
 
 
@@ -41,11 +44,50 @@ def given(x: Any) -> Array:
     >>> given([1, 2]).shape
     (2,)
     """
+    if isinstance(x, list | tuple) and _holds_variables(x):
+        raise GraphError("a list of variables is no array: as one, its gradient would be lost", code="E112",
+                         suggestions=["join them: np.stack([a, b])"])  # fmt: skip
     return as_numpy(x, None)
 
 
+def _holds_variables(x: Any) -> bool:
+    """Tell whether a nested list holds something that records what is done to it."""
+    return any(_holds_variables(y) if isinstance(y, list | tuple) else hasattr(y, "requires_grad") and hasattr(y, "_record") for y in x)  # fmt: skip
+
+
+@lru_cache(4096)
+def einsum_op(equation: str, algebra: str) -> ops.Einsum:
+    """Return the operation of an einsum.
+
+    >>> einsum_op("ij, jk", "max_min").spec
+    'ij,jk->ik'
+    """
+    return ops.Einsum(str(spec.parse(equation)), lookup(algebra).name)
+
+
+def matmul_op(left: Sequence[int], right: Sequence[int]) -> ops.Einsum:
+    """Return the einsum that is NumPy's ``@`` of operands of these shapes.
+
+    >>> matmul_op((3, 4), (4,)).spec
+    'ij,j->i'
+    """
+    if not left or not right:
+        raise ShapeError("matmul does not take scalars", code="E001", suggestions=["use *"])
+    inner = (left[-1], right[-1 if len(right) == 1 else -2])
+    if inner[0] != inner[1] and 1 in inner:  # an einsum would broadcast it
+        raise ShapeError(f"matmul: the inner sizes are {inner[0]} and {inner[1]}", code="E001")
+    return _matmul_op(len(left), len(right))
+
+
+@cache
+def _matmul_op(left: int, right: int) -> ops.Einsum:
+    batch = "..." if max(left, right) > 2 else ""
+    first, second = ("j" if left == 1 else f"{batch}ij"), ("j" if right == 1 else f"{batch}jk")
+    return einsum_op(f"{first},{second}->{batch}{'' if left == 1 else 'i'}{'' if right == 1 else 'k'}", "real")
+
+
 def run(op: Op, values: Sequence[Any]) -> Array:
-    """Apply an operation to arrays and Python scalars; the result cannot be written to.
+    """Apply an operation to arrays and Python scalars.
 
     >>> run(ops.Elementwise("add"), [np.ones(2), 1])
     array([2., 2.])
@@ -69,10 +111,7 @@ def run(op: Op, values: Sequence[Any]) -> Array:
         raise _explained(op, values, error) from (error.__cause__ if isinstance(error, TensorLogicError) else error)
     finally:
         _idle.append(context)
-    if type(value) is not np.ndarray:
-        value = np.asarray(value)
-    value.setflags(write=False)
-    return value
+    return value if type(value) is np.ndarray else np.asarray(value)
 
 
 def type_of(value: Any) -> TensorType:
@@ -101,6 +140,9 @@ def _bound(op: Op, values: Sequence[Any]) -> Kernel:
     if isinstance(op, ops.Einsum | ops.ContractVJP):
         factors = types if isinstance(op, ops.Einsum) else types[:-2]
         form = contraction(op.spec, op.algebra, [t.shape or () for t in factors])  # type: ignore[misc]
+    if isinstance(op, ops.Reduce) and op.kind in _REDUCES and result.dtype == types[0].dtype != "float16":
+        reduce, axes = _REDUCES[op.kind], None if op.axes is None else reduced_axes(op, len(types[0].shape or ()))
+        return partial(reduce, axis=axes, keepdims=op.keepdims)  # what np.sum comes down to
     reads = tuple(range(len(types)))
     step = Step(0, op, reads, (len(types),), (), types, (result,), 0, 0, "cpu:0", None, form)
     return _BACKEND.bind(step, _no_bodies)
@@ -112,7 +154,7 @@ def _several(op: ops.Einsum, types: Sequence[TensorType], result: TensorType) ->
     known = {f"x{n}": t._replace(dtype=d or t.dtype, weak=False) for n, (t, d) in enumerate(zip(types, dtypes, strict=True))}  # fmt: skip
     nodes = [Node(ops.Input(name, tuple(t.shape or ()), t.dtype)) for name, t in known.items()]
     graph = EinsumGraph([*nodes, Node(op, tuple(range(len(nodes))))], [("y", len(nodes))])
-    program = loop.bind(build_plan(graph, known, passes=_BACKEND.passes), _BACKEND)
+    program = loop.bind(build_plan(graph, known, passes=_BACKEND.passes), get_backend("numpy"))
     return lambda *xs: loop.run(program, [np.asarray(x, d) for x, d in zip(xs, dtypes, strict=True)])[0]
 
 

@@ -34,6 +34,14 @@ def raced(plan: ExecutionPlan, backend: Backend, threads: int) -> Program:
     return program
 
 
+def every_form(plan: ExecutionPlan, backend: NativeBackend) -> list[Form]:
+    """Return all forms that a plan can take, whichever would win: for tests, which must not depend on a race."""
+    steps = bind(plan, backend)
+    one = _whole(plan, backend)
+    alone = bind(lay_out(plan.graph, in_place=True), backend)
+    return [_form("native", steps), *([one] if one else []), *side_by_side(steps, backend), _form(ALONE, alone)]
+
+
 def _form(name: str, program: Program) -> Form:
     return Form(name, partial(run_alone, program), program)
 

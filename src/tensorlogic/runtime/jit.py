@@ -5,12 +5,14 @@ It has no loop of its own: what is hot runs on an executor that compiles to mach
 
 from __future__ import annotations
 
+import os
 import threading
 from collections import Counter
 from collections.abc import Callable, Hashable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
+from weakref import WeakSet
 
 import msgspec
 
@@ -24,6 +26,18 @@ from .race import Race
 
 if TYPE_CHECKING:
     from .executor import Executor, Inputs, Outputs
+
+
+_of_this_process: WeakSet[JitCompiler | Jit] = WeakSet()  # whose threads a forked child does not have
+
+
+def _in_child() -> None:
+    for one in list(_of_this_process):
+        one.begin_anew()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_in_child)
 
 
 class JitConfig(msgspec.Struct, frozen=True):
@@ -96,10 +110,13 @@ class HotPathDetector:
         self._hot: dict[Hashable, None] = {}
         self._lock = threading.Lock()
 
-    def record(self, path: Hashable, *, at_once: bool = False) -> bool:
-        """Count one run and tell whether it is the one that made the path hot; ``at_once`` waits for no others."""
+    def record(self, path: Hashable, *, at_once: bool = False, again: bool = False) -> bool:
+        """Count one run and tell whether it is the one that made the path hot; ``at_once`` waits for no others.
+
+        What is hot already is not counted, unless ``again`` says that nothing is left of what was made of it.
+        """
         with self._lock:
-            if path in self._hot:
+            if path in self._hot and not again:
                 return False
             if len(self._counts) >= self.remembered and path not in self._counts:
                 self._counts.clear()  # what is hot comes back soon
@@ -108,7 +125,13 @@ class HotPathDetector:
                 return False
             del self._counts[path]
             self._hot[path] = None
+            while len(self._hot) > self.remembered:
+                del self._hot[next(iter(self._hot))]
             return True
+
+    def is_hot(self, path: Hashable) -> bool:
+        """Tell whether a path became hot."""
+        return path in self._hot
 
     def hot_paths(self) -> list[Any]:
         """Return what became hot, in order."""
@@ -133,11 +156,16 @@ class JitCompiler:
     """
 
     def __init__(self) -> None:
+        self.begin_anew()
+        _of_this_process.add(self)
+        self.done = 0
+        self.failures: tuple[str, ...] = ()
+
+    def begin_anew(self) -> None:
+        """Forget the thread and its jobs: after a fork they are not there."""
         self._worker: ThreadPoolExecutor | None = None
         self._jobs: set[Future[None]] = set()
         self._lock = threading.Lock()
-        self.done = 0
-        self.failures: tuple[str, ...] = ()
 
     def submit(self, job: Callable[[], object]) -> None:
         """Run a job soon; what it raises is kept in ``failures``."""
@@ -200,30 +228,48 @@ class Jit:
 
     def __init__(self, executor: Executor, config: JitConfig) -> None:
         self.config, self.cold = config, executor
-        self.hot = executor.with_config(executor.config, native=True)
+        self.hot = self._native()
         self.detector = HotPathDetector(config.hot_path_threshold)
         self.compiler = JitCompiler()
         self.cache = JitCache(config.max_cache_size)
-        self._calls = 0
         self._seen: set[int] = set()  # graphs, by hash, of which some signature was compiled
+        self.begin_anew()
+        _of_this_process.add(self)
+
+    def begin_anew(self) -> None:
+        """Wait for no compilation any more: after a fork there is none."""
+        self._waiting: set[Hashable] = set()  # signatures that are being compiled, or cannot be
+        self._lock = threading.Lock()
 
     def execute(self, graph: EinsumGraph, inputs: Inputs | None, out: Mapping[str, Any] | None) -> Outputs:
         """Run a graph: compiled where that is ready, else on the slot loop while it is counted."""
-        self._calls += 1
         names, values = self.cold.arrays(graph, {} if inputs is None else inputs)
         given = dict(zip(names, values, strict=True))
         signature = (graph, tuple([(v.shape, v.dtype) for v in values]))
         if self.cache.get(signature) is not None:
             return self.hot.execute(graph, given, out=out)
-        if self.hot.native and self.detector.record(signature, at_once=hash(graph) in self._seen):
+        if self.hot.native and self._became_hot(signature, hash(graph) in self._seen):
             types = {n: self.cold.type_of(v) for n, v in given.items()}
             self.compiler.submit(partial(self._compile, graph, types, signature))
         return self.cold.execute(graph, given, out=out)
+
+    def _became_hot(self, signature: Hashable, at_once: bool) -> bool:
+        """Count a call that found nothing compiled; what was compiled and had to go is counted anew."""
+        with self._lock:
+            if signature in self._waiting:
+                return False
+            again = self.detector.is_hot(signature)
+            if not self.detector.record(signature, at_once=at_once and not again, again=again):
+                return False
+            self._waiting.add(signature)
+            return True
 
     def _compile(self, graph: EinsumGraph, types: Mapping[str, TensorType], signature: Hashable) -> None:
         program = self.hot.prepare(graph, types)
         self._seen.add(hash(graph))  # kernels serve every size, so the next signature of it is ready soon
         self.cache.insert(signature, program)
+        if self.config.max_cache_size:
+            self._waiting.discard(signature)
 
     def stats(self) -> JitStats:
         """Return what happened so far."""
@@ -231,9 +277,10 @@ class Jit:
         decided = [p.team.winner for p in kept if isinstance(p.team, Race) and p.team.winner is not None]
         native = sum(1 for form in decided if form.name != ALONE)
         plain = sum(1 for p in kept if p.team is None)
+        looked = self.cache.stats()  # once for each call
         return JitStats(
-            self._calls, len(self.detector.hot_paths()), self.compiler.done, native, len(decided) - native + plain,
-            self.compiler.failures, self.cache.stats(),
+            looked.hits + looked.misses, len(self.detector.hot_paths()), self.compiler.done, native, len(decided) - native + plain,
+            self.compiler.failures, looked,
         )  # fmt: skip
 
     def clear(self) -> None:
@@ -241,4 +288,11 @@ class Jit:
         self.compiler.wait()
         self.cache.clear()
         self.detector.forget()
-        self.hot = self.cold.with_config(self.cold.config, native=True)
+        self._waiting.clear()
+        self.hot = self._native()
+
+    def _native(self) -> Executor:
+        """Return an executor that compiles, and keeps at least what the cache does."""
+        hot = self.cold.with_config(self.cold.config, native=True)
+        hot._programs.bound = max(hot._programs.bound, self.config.max_cache_size)
+        return hot

@@ -33,7 +33,8 @@ class TlExecutor(Protocol):
 class TlAutodiff(TlExecutor, Protocol):
     """Runs a graph forward and backward.
 
-    >>> hasattr(TlAutodiff, "get_gradients")
+    >>> from tensorlogic import Executor
+    >>> isinstance(Executor(), TlAutodiff)
     True
     """
 
@@ -51,11 +52,12 @@ class TlAutodiff(TlExecutor, Protocol):
 class TlEagerAutodiff(Protocol):
     """Runs operations at once and records them for gradients.
 
-    >>> hasattr(TlEagerAutodiff, "variable")
+    >>> from tensorlogic import EagerTape
+    >>> isinstance(EagerTape(), TlEagerAutodiff)
     True
     """
 
-    def variable(self, value: Any, *, requires_grad: bool = True) -> Any:
+    def variable(self, value: Any, *, requires_grad: bool | None = None) -> Any:
         """Return a value whose operations are recorded."""
 
     def backward(self, variable: Any, grad: Any = None) -> None:

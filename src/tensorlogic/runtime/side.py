@@ -54,7 +54,7 @@ def _cut(graph: EinsumGraph) -> Split | None:
         cut = split(graph, name, 0)
         if cut is None or any(j.how != "concat" or j.axis != 0 for j in cut.joins) or any(f.axis for f in cut.feeds):
             continue
-        given = all(isinstance(cut.graph.nodes[f.node].op, ops.Input | ops.Constant | ops.Literal) for f in cut.feeds)
+        given = all(isinstance(cut.graph.nodes[f.node].op, ops.Input | ops.Constant) for f in cut.feeds)
         if given and all(stage == "join" for _, stage, _ in cut.outputs):
             return cut
     return None
@@ -78,10 +78,8 @@ def _form(program: Program, cut: Split, backend: NativeBackend, threads: int, co
     idle: list[list[Any]] = []
 
     def piece(own: range, inputs: Sequence[Any], results: Sequence[Any]) -> None:
-        values = [
-            constant if n is None else inputs[n][own.start : own.stop] if sliced else inputs[n]
-            for n, constant, sliced in given
-        ]
+        fed = [(constant if n is None else inputs[n], sliced) for n, constant, sliced in given]
+        values = [value[own.start : own.stop] if sliced else value for value, sliced in fed]
         room = [result[own.start : own.stop] for result in results]
         target: list[Any] = [None] * len(made_by)
         for n, place in zip(which, room, strict=True):

@@ -101,9 +101,9 @@ class GradientStrategy(Enum):
     ['EAGER', 'KEEP', 'RECOMPUTE', 'BUDGETED']
     """
 
-    EAGER = "eager"  # as soon as the forward run is over
+    EAGER = "eager"  # of a scalar, the gradient is computed along with it; otherwise as KEEP
     KEEP = "keep"  # every value that the gradient reads
-    RECOMPUTE = "recompute"  # none: they are computed again
+    RECOMPUTE = "recompute"  # contractions, sorts and loops; the rest is computed again
     BUDGETED = "budgeted"  # as many as fit a budget of bytes, the rest again
 
 
@@ -161,10 +161,12 @@ class ExecutionStrategy(msgspec.Struct, frozen=True):
         chosen, level = self, self.optimization_level
         if self.mode is ExecutionMode.EAGER:
             chosen, level = msgspec.structs.replace(self, memory=MemoryStrategy.SEPARATE), OptimizationLevel.NONE
-        return Executor(
+        made = Executor(
             _tuned(get_backend(backend), chosen), optimization_level=level, threads=threads,
             native=self.mode is ExecutionMode.JIT,
         )  # fmt: skip
+        made.gradient = self.gradient
+        return made
 
     def explain(self) -> str:
         """Return the strategy in words, with a table of what was measured and why this one was chosen."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from collections.abc import Set as AbstractSet
 from functools import partial
 from typing import Any
@@ -23,6 +23,7 @@ from ...plan.rows import Reading, read, row_groups
 from .. import bitplan
 from ..base import Kernel
 from ..threads import ranges, together, workers
+from . import vjp
 from .build import compiled
 from .rows import Source, emit
 from .scan import bind_scan, loop_text
@@ -30,10 +31,11 @@ from .semiring import ROWS as ALGEBRAS
 from .semiring import bind_semiring, make_ready, worth
 from .support import NativeWarning
 from .typed import supported
-from .whole import constant_type, small, write
+from .whole import MOST_NODES, constant_type, small, write
 
 MOST = 128  # operations of one kernel, because compiling takes time with its length
 COSTLY = 10  # work per element from which a single function is worth a kernel
+KERNELS = 48  # of rows in one graph, those that do most; each takes about half a second to compile
 Array = Any
 
 
@@ -46,12 +48,44 @@ def find(graph: EinsumGraph, *, single: bool = False) -> list[Fusable]:
         products = _contractions(reading, taken)
         found += products
         taken.update(i for group in products for i in group.nodes)
+    groups = []
     for members in row_groups(reading, MOST, able=lambda r, i: i not in taken and _able(r, i)):
-        op = graph.nodes[members[0]].op
-        if single or len(members) > 1 or (isinstance(op, ops.Elementwise) and ROWS[op.fn].cost >= COSTLY):
-            found.append(Fusable(members, patterns.title(graph.nodes, members)))
+        if single or len(members) > 1 or _cost(reading, members[0]) >= COSTLY:
+            groups.append(members)
+    for members in groups if single else _affordable(reading, groups):
+        found.append(Fusable(members, patterns.title(graph.nodes, members)))
     loops = [i for i in reading.live if isinstance(op := graph.nodes[i].op, Scan) and loop_text(op) is not None]
     return found + [Fusable((i,), "scan", "scan") for i in loops]
+
+
+def _cost(r: Reading, i: int) -> int:
+    op = r.nodes[i].op
+    return ROWS[op.fn].cost if isinstance(op, ops.Elementwise) else 1
+
+
+def _affordable(r: Reading, groups: Sequence[tuple[int, ...]]) -> list[tuple[int, ...]]:
+    """Leave out groups where there are too many different ones to compile, those first that do least."""
+    if len(groups) <= KERNELS:
+        return list(groups)
+    alike: dict[Hashable, list[tuple[int, ...]]] = {}
+    for members in groups:
+        alike.setdefault(_likeness(r, members), []).append(members)
+
+    def done(same: list[tuple[int, ...]]) -> int:
+        return sum(r.size[i] * _cost(r, i) for members in same for i in members)
+
+    return sorted(members for same in sorted(alike.values(), key=done, reverse=True)[:KERNELS] for members in same)
+
+
+def _likeness(r: Reading, members: Sequence[int]) -> Hashable:
+    """Return what is equal for groups that have one kernel: operations, dtypes, and along which axes each operand extends."""
+    place = {i: n for n, i in enumerate(members)}
+
+    def operand(a: int) -> Hashable:
+        op, t = r.nodes[a].op, r.types[a][0]
+        return place.get(a, op if isinstance(op, ops.Literal) else (t.dtype, tuple(d == 1 for d in t.shape or ())))
+
+    return tuple((r.nodes[i].op, tuple(operand(a) for a in r.nodes[i].args)) for i in members)
 
 
 def _bits(graph: EinsumGraph) -> list[Fusable]:
@@ -63,9 +97,13 @@ def _contractions(r: Reading, taken: AbstractSet[int]) -> list[Fusable]:
     found = []
     for i in r.live:
         op, result = r.nodes[i].op, r.types[i][0]
-        if not isinstance(op, ops.Einsum) or i in taken:
+        if not isinstance(op, ops.Einsum | ops.ContractVJP) or i in taken:
             continue
         args = [r.types[a][0] for a in r.nodes[i].args]
+        if isinstance(op, ops.ContractVJP):
+            if vjp.worth(op, args, result):
+                found.append(Fusable((i,), describe(op), "algebra"))
+            continue
         form = contraction(op.spec, op.algebra, [t.shape or () for t in args])  # type: ignore[misc]
         real = op.algebra in ALGEBRAS and result.dtype in ("float32", "float64") and worth(form)
         if real or bitplan.worth(op, form, args, result):
@@ -105,8 +143,26 @@ def _on_bits(step: Step) -> Kernel:
 
 
 def _algebra(step: Step) -> Kernel | None:
+    kernel, [part] = _of_algebra(step), step.parts
+    if kernel is None or part.reads == step.reads:
+        return kernel
+    assert isinstance(step.op, Fused)
+    literals = {slot: op.value for slot, op in step.op.literals}
+    places = {slot: n for n, slot in enumerate(step.reads)}  # a factor that is there twice is read once
+
+    def run(*operands: Array, **options: Any) -> Any:
+        given = [operands[places[s]] if s in places else np.asarray(literals[s]) for s in part.reads]
+        return kernel(*given, **options)
+
+    return run
+
+
+def _of_algebra(step: Step) -> Kernel | None:
     [part] = step.parts
-    assert isinstance(part.op, ops.Einsum) and part.form is not None
+    assert isinstance(part.op, ops.Einsum | ops.ContractVJP) and part.form is not None
+    if isinstance(part.op, ops.ContractVJP):
+        vjp.make_ready(part.op, step.types[0].dtype or "float64")
+        return vjp.bind_native_vjp(part.op, part.form, part.types[0], part.arg_types)
     if step.types[0].dtype == "bool":
         return bitplan.bind_bits(part.op, part.form, part.arg_types, part.types[0])
     make_ready(algebra(part.op.algebra), step.types[0].dtype or "float64")
@@ -139,6 +195,8 @@ def _shared(step: Step, source: Source) -> Kernel:
 
 def whole(graph: EinsumGraph) -> ExecutionPlan | None:
     """Return a small graph as a plan of one step; None where it is not small or cannot be one function."""
+    if len(graph.nodes) > MOST_NODES:
+        return None
     inner = lay_out(graph, groups=partial(find, single=True))
     if not small(inner):
         return None

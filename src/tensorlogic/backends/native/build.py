@@ -34,6 +34,27 @@ _made: dict[str, Any] = {}  # by digest; machine code is never given back
 _lock = threading.RLock()
 
 
+def _compilers() -> list[Any]:
+    """Return the locks under which something is compiled, ours and then numba's: the order in which they are taken."""
+    from numba.core.compiler_lock import global_compiler_lock
+
+    return [_lock, global_compiler_lock]
+
+
+def _hold() -> None:
+    for lock in _compilers():
+        lock.acquire()
+
+
+def _let_go() -> None:
+    for lock in reversed(_compilers()):
+        lock.release()
+
+
+if hasattr(os, "register_at_fork"):  # a child would wait for ever for a compilation that another thread was in
+    os.register_at_fork(before=_hold, after_in_parent=_let_go, after_in_child=_let_go)
+
+
 @cache
 def folder() -> Path | None:
     """Return where kernels are kept, a folder of the user's own; None where nothing can be written."""

@@ -12,98 +12,54 @@ from typing import Any
 import numpy as np
 from llvmlite import ir
 from numba import types
-from numba.extending import intrinsic, overload
+from numba.extending import intrinsic
 
 LOW32, LOW64 = np.int32(0x7FFFFFFF), np.int64(0x7FFFFFFFFFFFFFFF)
-INF32, INF64 = np.int32(0x7F800000), np.int64(0x7FF0000000000000)
 LEAST32, LEAST64 = np.int32(-0x80000000), np.int64(-0x8000000000000000)
+INF = {32: 0x7F800000, 64: 0x7FF0000000000000}
 
 
-@intrinsic
-def bits(typingctx: Any, x: Any) -> Any:
-    """Return the bits of a float as an integer of its width."""
+def _turned(builder: Any, bits: Any, width: int) -> Any:
+    """Turn over the lower bits of what is below zero; doing it again undoes it."""
+    sign = builder.ashr(bits, bits.type(width - 1))
+    return builder.xor(bits, builder.and_(sign, bits.type((1 << (width - 1)) - 1)))
+
+
+def _key(x: Any, *, greatest: bool) -> Any:
+    """Return the signature of a key, and what writes it without a branch."""
     if x not in (types.float32, types.float64):
         return None
     whole, width = (types.int32, 32) if x is types.float32 else (types.int64, 64)
 
     def build(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return builder.bitcast(args[0], ir.IntType(width))
+        bits = builder.bitcast(args[0], ir.IntType(width))
+        low = bits.type((1 << (width - 1)) - 1)
+        nan = builder.icmp_signed(">", builder.and_(bits, low), bits.type(INF[width]))
+        return builder.select(nan, low if greatest else bits.type(-(1 << (width - 1))), _turned(builder, bits, width))
 
     return whole(x), build
 
 
 @intrinsic
-def floating(typingctx: Any, x: Any) -> Any:
-    """Return the float that has the bits of an integer."""
-    if x not in (types.int32, types.int64):
+def upper_key(typingctx: Any, x: Any) -> Any:
+    """Return the place of a number in the order in which NaN is greatest."""
+    return _key(x, greatest=True)
+
+
+@intrinsic
+def lower_key(typingctx: Any, x: Any) -> Any:
+    """Return the place of a number in the order in which NaN is least."""
+    return _key(x, greatest=False)
+
+
+@intrinsic
+def unkey(typingctx: Any, k: Any) -> Any:
+    """Return the float at a place of the order."""
+    if k not in (types.int32, types.int64):
         return None
-    result, kind = (types.float32, ir.FloatType()) if x is types.int32 else (types.float64, ir.DoubleType())
+    result, kind = (types.float32, ir.FloatType()) if k is types.int32 else (types.float64, ir.DoubleType())
 
     def build(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return builder.bitcast(args[0], kind)
+        return builder.bitcast(_turned(builder, args[0], k.bitwidth), kind)
 
-    return result(x), build
-
-
-def upper_key(x: Any) -> Any:
-    """Return the place of a number in the order in which NaN is greatest."""
-    raise NotImplementedError
-
-
-def lower_key(x: Any) -> Any:
-    """Return the place of a number in the order in which NaN is least."""
-    raise NotImplementedError
-
-
-def unkey(k: Any) -> Any:
-    """Return the float at a place of the order."""
-    raise NotImplementedError
-
-
-@overload(upper_key, inline="always")
-def _upper_key(x: Any) -> Any:
-    if x is types.float32:
-
-        def upper32(x: Any) -> Any:
-            b = bits(x)
-            return LOW32 if (b & LOW32) > INF32 else np.int32(b ^ ((b >> np.int32(31)) & LOW32))
-
-        return upper32
-
-    def upper64(x: Any) -> Any:
-        b = bits(x)
-        return LOW64 if (b & LOW64) > INF64 else b ^ ((b >> np.int64(63)) & LOW64)
-
-    return upper64
-
-
-@overload(lower_key, inline="always")
-def _lower_key(x: Any) -> Any:
-    if x is types.float32:
-
-        def lower32(x: Any) -> Any:
-            b = bits(x)
-            return LEAST32 if (b & LOW32) > INF32 else np.int32(b ^ ((b >> np.int32(31)) & LOW32))
-
-        return lower32
-
-    def lower64(x: Any) -> Any:
-        b = bits(x)
-        return LEAST64 if (b & LOW64) > INF64 else b ^ ((b >> np.int64(63)) & LOW64)
-
-    return lower64
-
-
-@overload(unkey, inline="always")
-def _unkey(k: Any) -> Any:
-    if k is types.int32:
-
-        def unkey32(k: Any) -> Any:
-            return floating(np.int32(k ^ ((k >> np.int32(31)) & LOW32)))
-
-        return unkey32
-
-    def unkey64(k: Any) -> Any:
-        return floating(k ^ ((k >> np.int64(63)) & LOW64))
-
-    return unkey64
+    return result(k), build

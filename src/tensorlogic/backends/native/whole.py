@@ -15,9 +15,12 @@ from ...ir import ops
 from ...ir.types import TensorType
 from ...plan.build import ExecutionPlan, Step
 from ...plan.fused import Fused
+from ...plan.rows import KERNEL_DTYPES
 from .rows import emit
 
 MOST_STEPS = 300
+MOST_NODES = 2000
+MOST_FUNCTIONS = 48  # of rows, each compiled by itself
 MOST_FLOPS = 4_000_000  # beyond which calls no longer matter
 MOST_BYTES = 4 << 20
 LARGE = 1 << 16  # multiplications from which BLAS is faster than a plain loop
@@ -72,9 +75,13 @@ def write(plan: ExecutionPlan, reads: Sequence[int]) -> Text | None:
     outputs = [(slot, f"o{n}", t) for n, (_, slot, t) in enumerate(plan.outputs)]
     if not outputs or any(t.weak for _, _, t in outputs):
         return None
+    if any(t.dtype not in KERNEL_DTYPES for t in (*types.values(), *(t for step in plan.steps for t in step.types))):
+        return None
     given = {slot: (f"a{n}", types[slot]) for n, slot in enumerate(reads)}
     writer = _Writer(given, {slot: (name, t) for slot, name, t in reversed(outputs)})
     if not all(writer.step(step) for step in plan.steps):
+        return None
+    if len(writer.functions) > MOST_FUNCTIONS:
         return None
     for slot, name, t in outputs:  # what is an input, a view, or another output too
         if slot not in writer.refs:

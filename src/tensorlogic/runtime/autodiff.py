@@ -1,0 +1,282 @@
+"""The seed's forward and backward: a run that keeps what its gradient reads, and the gradient as the rest of one graph.
+
+``tl.vjp`` gives one graph that holds the forward nodes and the gradient's. Here it is cut in two: the forward run also
+returns the values that the other half reads, and the backward run takes them as inputs. Which values are kept is the
+:class:`~tensorlogic.GradientStrategy`.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from ..errors import DTypeError, InputError, nearest
+from ..ir import ops
+from ..ir.graph import EinsumGraph
+from ..ir.types import TensorType
+from ..passes.grad import unused, value_and_grad, vjp
+from ..plan.cost import nbytes
+from ..store import Store
+from .loop import KEPT_BYTES
+from .recompute import cheap, fitting, keepable, matched, resumed
+
+if TYPE_CHECKING:
+    from .executor import Executor, Outputs
+    from .strategy import GradientStrategy
+
+
+class Halves(NamedTuple):
+    """A gradient in two runs: the graph of the first, the rest, and what passes between them."""
+
+    first: EinsumGraph  # the outputs of the graph, then the values that are kept, or the gradients
+    rest: EinsumGraph | None  # None where the first run computes the gradients too
+    kept: tuple[tuple[str, int], ...]  # input of the rest, place among the outputs of the first run
+    seeds: dict[str, str]  # output, input of the rest that takes its cotangent
+    wrt: tuple[str, ...]
+    outputs: int  # how many outputs the graph itself has
+
+
+class Saved(NamedTuple):
+    """What a forward run left for the backward run."""
+
+    halves: Halves
+    graph: EinsumGraph
+    inputs: dict[str, Any]
+    values: tuple[Any, ...]  # all outputs of the first run: the graph's own, then what is kept
+    outputs: Sequence[Any]
+
+
+class Gradients:
+    """The gradients of one executor: what was differentiated before, and per thread the last run and its gradients."""
+
+    def __init__(self) -> None:
+        self.known: Store[Any, Halves] = Store(64)
+        self.here = threading.local()
+
+    def forward(
+        self,
+        executor: Executor,
+        graph: EinsumGraph,
+        inputs: Mapping[str, Any],
+        wrt: Sequence[str] | str | None,
+        strategy: GradientStrategy | None,
+        budget: int | None,
+    ) -> Outputs:
+        """Run a graph and keep what its gradient needs."""
+        names, values = executor.arrays(graph, inputs)
+        wanted = _wanted(names, values, wrt)
+        key = (graph, wanted, strategy, budget, tuple((v.shape, v.dtype) for v in values) if budget is not None else ())
+        halves = self.known.get(key)
+        if halves is None:
+            halves = halved(executor, graph, wanted, strategy, budget, dict(zip(names, values, strict=True)))
+            self.known.put(key, halves)
+        given = dict(zip(names, values, strict=True))
+        made = executor.execute(halves.first, given)
+        from .executor import Outputs
+
+        outputs = Outputs(graph.output_names, made[: halves.outputs])
+        self.here.saved = Saved(halves, graph, given, tuple(made), outputs)
+        return outputs
+
+    def backward(self, executor: Executor, outputs: Sequence[Any], output_grads: Any, accumulate: bool) -> None:
+        """Run the rest of the last forward run on this thread, from the cotangents of its outputs."""
+        saved: Saved | None = getattr(self.here, "saved", None)
+        if saved is None:
+            raise InputError("there is no forward run on this thread to go back from", code="E301",
+                             suggestions=["outputs = executor.forward(graph, inputs) comes first",
+                                          "a forward run serves one backward run"])  # fmt: skip
+        if len(outputs) != len(saved.outputs) or any(a is not b for a, b in zip(outputs, saved.outputs, strict=True)):
+            raise InputError("these are not the outputs of the last forward run", code="E301",
+                             suggestions=["go back from what executor.forward returned last on this thread"])  # fmt: skip
+        cotangents = _cotangents(saved, output_grads)
+        halves = saved.halves
+        if halves.rest is None:
+            (scale,) = cotangents.values()
+            found = [g if scale == 1 else g * scale for g in saved.values[halves.outputs :]]
+        else:
+            given = {k: v for k, v in saved.inputs.items() if k in halves.rest.inputs}
+            given |= {label: saved.values[n] for label, n in halves.kept}
+            given |= {
+                halves.seeds[name]: g for name, g in cotangents.items() if halves.seeds[name] in halves.rest.inputs
+            }
+            found = list(executor.execute(halves.rest, given))
+        made = dict(zip(halves.wrt, found, strict=True))
+        before: dict[str, Any] = getattr(self.here, "gradients", None) or {}
+        if accumulate:
+            for name, g in before.items():
+                made[name] = g + made[name] if name in made else g
+        self.here.gradients = made
+        self.here.saved = None  # frees what was kept
+
+    def latest(self) -> dict[str, Any]:
+        """Return the gradients of the last backward run on this thread."""
+        found: dict[str, Any] | None = getattr(self.here, "gradients", None)
+        if found is None:
+            raise InputError("there are no gradients yet on this thread", code="E301",
+                             suggestions=["executor.forward(graph, inputs), then executor.backward(outputs, grads)"])  # fmt: skip
+        return dict(found)
+
+
+def _wanted(names: Sequence[str], values: Sequence[Any], wrt: Sequence[str] | str | None) -> tuple[str, ...]:
+    """Return the inputs to differentiate for: those named, else all that hold floats."""
+    dtypes = {n: v.dtype for n, v in zip(names, values, strict=True)}
+    if wrt is None:
+        found = tuple(n for n in names if dtypes[n].kind == "f")
+        if not found:
+            raise DTypeError("no input holds numbers of a float dtype, so there is nothing to differentiate for",
+                             code="E110", suggestions=["give float arrays: x.astype('float32')"])  # fmt: skip
+        return found
+    wanted = (wrt,) if isinstance(wrt, str) else tuple(wrt)
+    for name in wanted:
+        if name not in dtypes:
+            raise InputError(f"the graph has no input {name!r}", code="E302", suggestions=nearest(name, names))
+        if dtypes[name].kind != "f":
+            raise DTypeError(f"input {name!r} is of {dtypes[name]}: only numbers of a float dtype have gradients",
+                             code="E110", suggestions=["give it as float32, or leave it out of wrt="])  # fmt: skip
+    return wanted
+
+
+def halved(
+    executor: Executor,
+    graph: EinsumGraph,
+    wrt: tuple[str, ...],
+    strategy: GradientStrategy | None,
+    budget: int | None,
+    inputs: Mapping[str, Any],
+) -> Halves:
+    """Cut the gradient of a graph in two as a strategy says.
+
+    >>> from tensorlogic import Executor, GradientStrategy, GraphBuilder
+    >>> b = GraphBuilder()
+    >>> graph = b.build(y=b.exp(b.tanh(b.input("x", (2,), "float64"))))
+    >>> for strategy in (GradientStrategy.KEEP, GradientStrategy.RECOMPUTE):
+    ...     print(halved(Executor(), graph, ("x",), strategy, None, {}).first.output_names)
+    ['y', 'v1']
+    ['y']
+    """
+    from .strategy import GradientStrategy
+
+    way = (GradientStrategy.KEEP if budget is None else GradientStrategy.BUDGETED) if strategy is None else strategy
+    if not isinstance(way, GradientStrategy):
+        raise InputError(f"strategy= is of GradientStrategy, got {way!r}", code="E301",
+                         suggestions=[f"write GradientStrategy.{s.name}" for s in GradientStrategy])  # fmt: skip
+    if (budget is not None) != (way is GradientStrategy.BUDGETED):
+        raise InputError("a budget of bytes belongs to GradientStrategy.BUDGETED, which needs one", code="E301",
+                         suggestions=["write forward(graph, inputs, budget=1 << 30)"])  # fmt: skip
+    names = graph.output_names
+    if way is GradientStrategy.EAGER and len(names) == 1 and graph.type_of(graph.outputs[0][1]).shape == ():
+        return Halves(value_and_grad(graph, wrt), None, (), {names[0]: names[0]}, wrt, 1)
+    whole = vjp(graph, wrt)
+    match = matched(whole, graph)
+    every = frozenset(i for i, m in enumerate(match) if m is not None and keepable(whole, i))
+    if way is GradientStrategy.RECOMPUTE:
+        return _cut(graph, whole, match, cheap(whole, match), wrt)
+    if way is GradientStrategy.BUDGETED:
+        assert budget is not None
+
+        def peak(kept: Collection[int]) -> int:
+            return measured(executor, _cut(graph, whole, match, kept, wrt), inputs)
+
+        return _cut(graph, whole, match, fitting(whole, match, budget, peak), wrt)
+    return _cut(graph, whole, match, every, wrt)
+
+
+def _cut(
+    graph: EinsumGraph, whole: EinsumGraph, match: Sequence[int | None], kept: Collection[int], wrt: tuple[str, ...]
+) -> Halves:
+    solid = {_owner(whole, i) for i in kept}  # keeping a view would copy it
+    solid |= {i for i, m in enumerate(match) if m in dict(graph.outputs).values()}  # the caller has these anyway
+    rest, labels = resumed(whole, match, {i for i in solid if keepable(whole, i)})
+    outputs = list(graph.outputs)
+    known = {i: n for n, (_, i) in enumerate(outputs)}  # what is an output anyway is kept already
+    count = len(outputs)
+    taken = set(graph.output_names)
+    passed = []
+    for label, i in labels.items():
+        m = match[i]
+        assert m is not None
+        if m not in known:
+            known[m] = len(outputs)
+            outputs.append((unused(label, taken), m))
+        passed.append((label, known[m]))
+    seeds = {}
+    names = set(graph.inputs)
+    for name, _ in graph.outputs:  # as tl.vjp names them
+        label = f"d_{name}"
+        while label in names:
+            label += "_"
+        if label in whole.inputs:
+            names.add(label)
+            seeds[name] = label
+    first = EinsumGraph(graph.nodes, outputs, graph.constants)
+    first.inference = graph.inference
+    return Halves(first, rest, tuple(passed), seeds, wrt, count)
+
+
+def _owner(graph: EinsumGraph, node: int) -> int:
+    """Return the node that a view shows, through views of views."""
+    while graph.nodes[node].op.is_view and not isinstance(graph.nodes[node].op, ops.Item):
+        node = graph.nodes[node].args[0]
+    return node
+
+
+def measured(executor: Executor, halves: Halves, inputs: Mapping[str, Any]) -> int:
+    """Return the most bytes that both runs take at one time: kept values count in both, and idle buffers in the second."""
+    first = executor.plan(halves.first, inputs)
+    if halves.rest is None:
+        return first.peak_bytes
+    types = {name: t for name, _, t in first.inputs} | {name: t for name, _, t in first.outputs}
+    by_place = [t for _, _, t in first.outputs]
+    given: dict[str, TensorType] = {n: types[n] for n in halves.rest.inputs if n in types}
+    given |= {label: by_place[n] for label, n in halves.kept}
+    given |= {seed: types[name] for name, seed in halves.seeds.items() if seed in halves.rest.inputs}
+    # memory is memory: an array is stood in for by one that takes none
+    stand_in = {
+        n: np.broadcast_to(np.zeros((), t.dtype), tuple(int(d) for d in t.shape or ())) for n, t in given.items()
+    }
+    held = sum(nbytes(by_place[n]) for n in {n for _, n in halves.kept})
+    idle = sum(first.buffers)
+    return max(
+        first.peak_bytes, (idle if idle <= KEPT_BYTES else 0) + held + executor.plan(halves.rest, stand_in).peak_bytes
+    )
+
+
+def _cotangents(saved: Saved, output_grads: Any) -> dict[str, Any]:
+    """Return the cotangent of every output that has one, checked against it."""
+    names = saved.graph.output_names
+    if isinstance(output_grads, Mapping):
+        for name in output_grads:
+            if name not in names:
+                raise InputError(
+                    f"the graph has no output {name!r}", code="E305", suggestions=nearest(str(name), names)
+                )
+        given = [output_grads.get(name) for name in names]
+    elif isinstance(output_grads, Sequence | np.ndarray) and not isinstance(output_grads, str | bytes):
+        given = list(output_grads)
+    else:
+        raise InputError(f"gradients of the outputs come in a list or by name, got {type(output_grads).__name__}",
+                         code="E301", suggestions=["write [np.ones_like(outputs[0])]"])  # fmt: skip
+    if len(given) != len(names):
+        raise InputError(f"there are {len(names)} outputs ({', '.join(names)}), but {len(given)} gradients", code="E301",
+                         suggestions=["give one for each output, None where it does not count"])  # fmt: skip
+    found: dict[str, Any] = {}
+    for name, value, g in zip(names, saved.outputs, given, strict=True):
+        seeded = name in saved.halves.seeds
+        if not seeded or value.dtype.kind != "f":
+            if seeded:  # its dtype was not known before it ran
+                found[name] = np.zeros(value.shape)
+            if g is not None:
+                raise DTypeError(f"output {name!r} is of {value.dtype}, which has no gradient", code="E110",
+                                 suggestions=[f"give None for {name!r}"])  # fmt: skip
+            continue
+        array = np.zeros_like(value) if g is None else np.asarray(g)
+        if array.shape != value.shape:
+            raise InputError(
+                f"the gradient of output {name!r} is of shape {list(array.shape)}, the output of {list(value.shape)}",
+                code="E308", suggestions=[f"give an array like outputs[{name!r}]"],
+            )  # fmt: skip
+        found[name] = array.astype(value.dtype, copy=False)
+    return found

@@ -1,0 +1,94 @@
+"""What eager execution records, and whether it does now."""
+
+from __future__ import annotations
+
+import weakref
+from contextlib import ContextDecorator
+from contextvars import ContextVar, Token
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from ..diagnostics import SourceLocation
+from ..ir.ops import Op
+
+if TYPE_CHECKING:
+    from .eager import Variable
+
+Array = Any  # a NumPy array
+
+
+class Record:
+    """One value, and what an operation made it of: records, arrays and Python scalars; of none, it was given."""
+
+    __slots__ = ("args", "lost", "needs", "op", "place", "value")
+
+    def __init__(
+        self,
+        value: Array,
+        op: Op | None,
+        args: tuple[Any, ...],
+        needs: bool,
+        place: SourceLocation | None,
+        lost: str | None,
+    ) -> None:
+        self.value, self.op, self.args = value, op, args
+        self.needs = needs  # a gradient
+        self.place = place
+        self.lost = lost  # what ended the gradient, where something did
+
+
+class Leaf(Record):
+    """The value of a variable that was given, not computed."""
+
+    __slots__ = ("name", "owner")
+
+    def __init__(self, value: Array, needs: bool, owner: Variable, name: str | None) -> None:
+        super().__init__(value, None, (), needs, None, None)
+        self.owner = weakref.ref(owner)  # who gets its gradient
+        self.name = name
+
+
+class Mode(NamedTuple):
+    """Whether operations are recorded for gradients, and the tapes that take note of what is made in any case."""
+
+    on: bool = True
+    tapes: tuple[Any, ...] = ()
+
+
+_USUAL = Mode()
+mode: ContextVar[Mode] = ContextVar("mode", default=_USUAL)  # each thread, and each task, has its own
+
+
+class no_grad(ContextDecorator):  # noqa: N801 - reads as a word, as in `with no_grad():`
+    """Run operations without recording them: for predictions, and for changing variables.
+
+    >>> from tensorlogic import Variable
+    >>> w = Variable([1.0, 2.0])
+    >>> with no_grad():
+    ...     w -= 0.5
+    >>> w, (w * 2).requires_grad
+    (Variable([0.5, 1.5]), True)
+    """
+
+    def __init__(self) -> None:
+        self._tokens: list[Token[Mode]] = []
+
+    def __enter__(self) -> no_grad:
+        self._tokens.append(mode.set(mode.get()._replace(on=False)))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        mode.reset(self._tokens.pop())
+
+
+def frozen(array: Array) -> Array:
+    """Return an array that nobody can write to: itself, or a copy where it or what it is a view of can be."""
+    whole = array
+    while type(whole) is np.ndarray:
+        if whole.flags.writeable:
+            copy = np.array(array)
+            copy.setflags(write=False)
+            return copy
+        whole = whole.base
+    return array

@@ -1,0 +1,235 @@
+"""Tapes: what was computed eagerly, as a graph."""
+
+from __future__ import annotations
+
+import inspect
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from contextvars import Token
+from typing import Any
+
+import numpy as np
+
+from ..errors import GraphError, InputError
+from ..ir import ops
+from ..ir.graph import EinsumGraph, Node, constant_op, frozen_copy
+from ..ir.types import dtype_name
+from .compile import CompiledGraph
+from .eager import Variable
+from .eager_kernels import SCALARS
+from .eager_record import Leaf, Mode, Record, mode
+from .executor import Executor
+
+
+class EagerTape:
+    """Takes note of what is computed with variables inside ``with``: the record as an ``EinsumGraph``, to be compiled.
+
+    Variables are recorded for gradients with or without a tape. A tape holds no values: what nobody holds any more is not
+    in its graph.
+
+    >>> w = Variable([1.0, 2.0], name="w")
+    >>> with EagerTape() as tape:
+    ...     loss = (w * w).sum()
+    >>> print(tape.graph(loss=loss))
+    graph {
+      w: float64[2] = input()
+      %1: float64[2] = multiply(w, w)
+      %2: float64[] = sum(%1)
+      return loss=%2
+    }
+    >>> tape.compile()({"w": [3.0, 4.0]})["y"]
+    array(25.)
+    """
+
+    def __init__(self) -> None:
+        self._made: list[weakref.ref[Variable]] = []
+        self._tokens: list[Token[Mode]] = []
+
+    def __enter__(self) -> EagerTape:
+        self._tokens.append(mode.set(Mode(mode.get().on, (*mode.get().tapes, self))))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        mode.reset(self._tokens.pop())
+
+    def note(self, variable: Variable) -> None:
+        """Take note of a variable that was computed."""
+        self._made.append(weakref.ref(variable))
+        if len(self._made) > 1000 and len(self._made) & (len(self._made) - 1) == 0:  # now and then, drop the dead
+            self._made = [r for r in self._made if r() is not None]
+
+    def variables(self) -> list[Variable]:
+        """Return what was computed and is still held by someone, oldest first."""
+        return [v for v in (r() for r in self._made) if v is not None]
+
+    def variable(self, value: Any, *, requires_grad: bool | None = None) -> Variable:
+        """Return a value whose operations are recorded."""
+        return Variable(value, requires_grad=requires_grad)
+
+    def backward(self, variable: Variable, grad: Any = None) -> None:
+        """Fill in the gradients of all that a variable was computed from."""
+        from .eager_backward import backward
+
+        backward(variable, grad)
+
+    def graph(self, **outputs: Variable) -> EinsumGraph:
+        """Return the graph of some variables by name; of none, of all that nothing else was computed from."""
+        if not outputs:
+            alive = self.variables()
+            read: set[int] = set()
+            stack = [v._record for v in alive]
+            while stack:
+                for a in stack.pop().args:
+                    if isinstance(a, Record) and id(a) not in read:
+                        read.add(id(a))
+                        stack.append(a)
+            ends = [v for v in alive if id(v._record) not in read]
+            if not ends:
+                raise GraphError("nothing that was computed on this tape is still there", code="E106",
+                                 suggestions=["compute inside `with tape:`, and keep the result"])  # fmt: skip
+            taken = {v.name for v in ends if v.name}
+            single = len(ends) == 1
+            unnamed = (f"y{n}" for n in range(len(ends) + len(taken)) if f"y{n}" not in taken)
+            outputs = {v.name or ("y" if single else next(unnamed)): v for v in ends}
+        return record_graph(outputs)
+
+    def compile(self, executor: Executor | None = None, **outputs: Variable) -> CompiledGraph:
+        """Return the same as a compiled graph."""
+        return (executor or Executor()).compile_graph(self.graph(**outputs))
+
+    def __len__(self) -> int:
+        return len(self.variables())
+
+    def __repr__(self) -> str:
+        return f"<EagerTape of {len(self)} variables>"
+
+
+def record_graph(outputs: Mapping[str, Any], inputs: Sequence[Variable] = ()) -> EinsumGraph:
+    """Return the graph of recorded variables; leaves are inputs, ``inputs`` first, and arrays constants.
+
+    >>> x = Variable(2.0, name="x")
+    >>> record_graph({"y": x * x})
+    <EinsumGraph (x) -> (y): 2 nodes>
+    """
+    nodes: list[Node] = []
+    number: dict[int, int] = {}
+    known: dict[Any, int] = {}
+    constants: dict[str, Any] = {}
+    labels = {id(v._record): v.name for v in inputs}
+    taken = {name for name in labels.values() if name}
+
+    def add(op: Any, args: tuple[int, ...], places: tuple[Any, ...] = ()) -> int:
+        at = known.get((op, args))
+        if at is None:
+            at = known[op, args] = len(nodes)
+            nodes.append(Node(op, args, places))
+        return at
+
+    def leaf(record: Leaf) -> int:
+        name = labels.get(id(record))
+        if name is None:
+            name = record.name or f"x{len(taken)}"
+            while name in taken:
+                name += "_"
+            taken.add(name)
+        t = record.value
+        return add(ops.Input(name, t.shape, dtype_name(t.dtype)), ())
+
+    def operand(a: Any) -> int:
+        if isinstance(a, Record):
+            return number[id(a)]
+        if type(a) in SCALARS:
+            return add(ops.Literal.of(a), ())
+        array = frozen_copy(a)
+        op = constant_op(array)
+        constants[op.digest] = array
+        return add(op, ())
+
+    for v in inputs:
+        assert type(v._record) is Leaf  # they were just made
+        number[id(v._record)] = leaf(v._record)
+    found: list[tuple[str, int]] = []
+    for name, v in outputs.items():
+        if isinstance(v, np.ndarray | np.generic | float | int):
+            found.append((name, operand(np.asarray(v))))
+            continue
+        if not isinstance(v, Variable):
+            raise GraphError(f"output {name!r} must be a Variable, got {type(v).__name__}", code="E106",
+                             suggestions=["compute it from tl.Variable(array)"])  # fmt: skip
+        stack = [v._record]
+        while stack:
+            record = stack[-1]
+            if id(record) in number:
+                stack.pop()
+                continue
+            waiting = [a for a in record.args if isinstance(a, Record) and id(a) not in number]
+            if waiting:
+                stack += waiting[::-1]
+                continue
+            if record.op is None:  # what was computed before the tape has no name to be given by
+                number[id(record)] = leaf(record) if type(record) is Leaf else operand(record.value)
+            else:
+                args = tuple([operand(a) for a in record.args])
+                number[id(record)] = add(record.op, args, () if record.place is None else (record.place,))
+            stack.pop()
+        found.append((name, number[id(v._record)]))
+    return EinsumGraph(nodes, found, constants)
+
+
+def graph_of(fn: Callable[..., Any], *examples: Any) -> EinsumGraph:
+    """Return the graph of a function of arrays: it runs once on variables of the examples, and what it computes is noted.
+
+    Inputs are named after the parameters; an example may be a list, a tuple or a dict of arrays, whose inputs are named
+    ``params.w``. Variables that the function finds elsewhere are inputs too, arrays are constants. What it returns is the
+    output ``y``, or ``y0``, ``y1``, ... of a sequence; a dict names its own. An ``if`` in it takes the way of the examples.
+
+    >>> graph = graph_of(lambda x: {"mean": x.mean(), "top": x.max()}, np.ones(3))
+    >>> graph
+    <EinsumGraph (x) -> (mean, top): 3 nodes>
+    """
+    if not callable(fn):
+        raise InputError(f"a function is expected, got {fn!r}", code="E301", suggestions=["write graph_of(fn, x)"])
+    inputs: list[Variable] = []
+    arguments = [_variables(x, name, inputs) for x, name in zip(examples, _names(fn, len(examples)), strict=True)]
+    with EagerTape():
+        result = fn(*arguments)
+    if isinstance(result, Mapping):
+        outputs: dict[str, Any] = {str(k): v for k, v in result.items()}
+    elif isinstance(result, tuple | list):
+        outputs = {f"y{n}": v for n, v in enumerate(result)}
+    else:
+        outputs = {"y": result}
+    if not outputs:
+        raise GraphError("the function returned nothing", code="E106", suggestions=["return what it computes"])
+    return record_graph(outputs, inputs)
+
+
+def _names(fn: Callable[..., Any], count: int) -> list[str]:
+    """Return names for the first parameters of a function."""
+    try:
+        parameters = list(inspect.signature(fn).parameters.values())
+    except (TypeError, ValueError):  # some built-in functions do not say
+        return [f"x{n}" for n in range(count)]
+    names: list[str] = []
+    for p in parameters:
+        if p.kind is p.VAR_POSITIONAL:
+            names += [f"{p.name}{n}" for n in range(count - len(names))]
+        elif p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD):
+            names.append(p.name)
+    needed = sum(p.default is p.empty and p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) for p in parameters)
+    if not needed <= count <= len(names):
+        raise InputError(
+            f"the function takes {', '.join(names) or 'nothing'}, but {count} examples are given", code="E301"
+        )
+    return (names + [f"x{n}" for n in range(len(names), count)])[:count]
+
+
+def _variables(x: Any, name: str, inputs: list[Variable]) -> Any:
+    """Return an example with each of its arrays as a variable."""
+    if isinstance(x, Mapping):
+        return {k: _variables(v, f"{name}.{k}", inputs) for k, v in x.items()}
+    if isinstance(x, tuple | list) and any(isinstance(v, np.ndarray | Variable | tuple | list | Mapping) for v in x):
+        return type(x)([_variables(v, f"{name}.{n}", inputs) for n, v in enumerate(x)])
+    made = Variable(x, name=name)
+    inputs.append(made)
+    return made

@@ -1,0 +1,291 @@
+"""Gradients that compute forward values again instead of keeping them.
+
+The gradient of a graph holds the graph's own nodes and reads their values long after they were made. Here those that
+are cheap to make are made again just before they are read, or the forward part is cut into segments whose values are
+made again one segment at a time, so that less is held at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import Any
+
+from ..diagnostics import bytes_text
+from ..errors import GraphError, OutOfMemoryError
+from ..ir import ops
+from ..ir.graph import Cond, EinsumGraph, Fixpoint, Node, Scan
+from ..ir.types import ITEMSIZE, TensorType
+from .executor import Executor
+
+_GIVEN = (ops.Input, ops.Constant, ops.Literal, ops.Iota)
+_DEAR = (ops.Einsum, ops.ContractVJP, ops.Sort, ops.TopK, ops.Cumulate, ops.ScatterAdd, Fixpoint, Scan, Cond, ops.Item)
+CHAIN = 8  # cheap nodes in a row that are computed again; the one after them is kept
+_BARRIER = ops.Transfer("cpu:0")  # the same value, but another node: so that equal nodes behind it are not merged
+
+
+def recompute(
+    gradient: EinsumGraph,
+    forward: EinsumGraph,
+    *,
+    segments: int | None = None,
+    budget: int | None = None,
+    inputs: Mapping[str, Any] | None = None,
+    sizes: Mapping[str, int] | None = None,
+    executor: Executor | None = None,
+) -> EinsumGraph:
+    """Return a gradient graph (of ``tl.grad``, ``value_and_grad`` or ``vjp``) that keeps fewer values of its forward part.
+
+    As it is, everything but contractions, sorts and loops is computed again, from at most eight steps back. ``segments=k`` cuts the forward part in k and
+    keeps only what passes from one to the next. With a ``budget`` of bytes, the least of this is done with which a plan for
+    the given inputs or sizes fits; if none does, the error says by how much.
+
+    >>> from tensorlogic import GraphBuilder, value_and_grad
+    >>> b = GraphBuilder()
+    >>> y = x = b.input("x", (1000,), "float64")
+    >>> for _ in range(16):
+    ...     y = b.sin(b.exp(b.tanh(y)))
+    >>> loss = b.build(loss=b.sum(y))
+    >>> whole = value_and_grad(loss)
+    >>> [Executor().plan(g).peak_bytes // 8000 for g in (whole, recompute(whole, loss, segments=4))]
+    [34, 12]
+    """
+    match = matched(gradient, forward)
+    if budget is None:
+        kept = cheap(gradient, match) if segments is None else divided(gradient, match, segments)
+        return again(gradient, match, kept)
+    if isinstance(budget, bool) or not isinstance(budget, int) or budget < 0:
+        raise GraphError(f"budget= is a number of bytes, got {budget!r}", code="E110")
+    runner = executor or Executor()
+    made: dict[int, EinsumGraph] = {}
+
+    def peak(kept: Collection[int]) -> int:
+        graph = made[id(kept)] = again(gradient, match, kept)
+        return runner.plan(graph, inputs, sizes=sizes).peak_bytes
+
+    return made[id(fitting(gradient, match, budget, peak))]
+
+
+def fitting(
+    gradient: EinsumGraph, match: Sequence[int | None], budget: int, peak: Callable[[Collection[int]], int]
+) -> Collection[int]:
+    """Return the first way to keep values whose peak is within a budget of bytes, or say by how much none is."""
+    least = None
+    tried = []  # kept, because they are told apart by identity
+    for kept in ways(gradient, match):
+        tried.append(kept)
+        found = peak(kept)
+        if found <= budget:
+            return kept
+        least = found if least is None else min(least, found)
+    assert least is not None
+    raise OutOfMemoryError(
+        f"the gradient needs {bytes_text(least)} however much of it is computed again: {bytes_text(least - budget)} more "
+        f"than the budget of {bytes_text(budget)}",
+        code="E501",
+        context=[f"{len(tried)} ways to keep fewer values were planned"],
+        suggestions=[
+            "give a larger budget",
+            "or split the batch: executor.backward(..., accumulate=True) adds gradients up",
+        ],
+    )
+
+
+def ways(gradient: EinsumGraph, match: Sequence[int | None]) -> Iterator[Collection[int]]:
+    """Yield what to keep: everything, what is dear, then what passes between ever more segments."""
+    every = [i for i, m in enumerate(match) if m is not None and keepable(gradient, i)]
+    yield frozenset(every)
+    yield cheap(gradient, match)
+    segments = 2
+    while segments <= max(2, len(every) // 2):
+        yield divided(gradient, match, segments)
+        segments = max(segments + 1, segments * 4 // 3)
+
+
+def keepable(graph: EinsumGraph, node: int) -> bool:
+    """Tell whether a node is a value of its own that could be kept: computed, and one tensor."""
+    return not isinstance(graph.nodes[node].op, _GIVEN) and len(graph.inference.types[node]) == 1
+
+
+def matched(gradient: EinsumGraph, forward: EinsumGraph) -> list[int | None]:
+    """Return for each node of a gradient graph the node of the forward graph that it is, None of its own.
+
+    >>> from tensorlogic import GraphBuilder, grad
+    >>> b = GraphBuilder()
+    >>> loss = b.build(loss=b.sum(b.exp(b.input("x", (2,), "float32"))))
+    >>> matched(grad(loss), loss)
+    [0, 1]
+    """
+    first: dict[tuple[Any, tuple[int, ...]], int] = {}
+    canon: list[int] = []  # the first node that is equal, which is the one that a gradient has
+    for i, node in enumerate(forward.nodes):
+        canon.append(first.setdefault((node.op, tuple([canon[a] for a in node.args])), i))
+    match: list[int | None] = []
+    for node in gradient.nodes:
+        args = [match[a] for a in node.args]
+        known = None if any(a is None for a in args) else first.get((node.op, tuple(args)))  # type: ignore[arg-type]
+        match.append(known)
+    return match
+
+
+def cheap(gradient: EinsumGraph, match: Sequence[int | None]) -> frozenset[int]:
+    """Return what to keep where all that is cheap is computed again: what is dear, and the ends of long cheap chains."""
+    kept = set()
+    depth: dict[int, int] = {}
+    for i, m in enumerate(match):
+        if m is None or isinstance(gradient.nodes[i].op, _GIVEN):
+            continue
+        node = gradient.nodes[i]
+        depth[i] = max((depth.get(a, 0) for a in node.args), default=0) + (not node.op.is_view)
+        if keepable(gradient, i) and (isinstance(node.op, _DEAR) or depth[i] > CHAIN):
+            kept.add(i)
+            depth[i] = 0
+    return frozenset(kept)
+
+
+def divided(gradient: EinsumGraph, match: Sequence[int | None], segments: int) -> frozenset[int]:
+    """Return what to keep where the forward part is cut into segments of about equal size: what passes between them."""
+    if isinstance(segments, bool) or not isinstance(segments, int) or segments < 1:
+        raise GraphError(f"segments= is a whole number from 1, got {segments!r}", code="E110")
+    nodes = [i for i, m in enumerate(match) if m is not None and not isinstance(gradient.nodes[i].op, _GIVEN)]
+    weights = [sum(_bytes(t) for t in gradient.inference.types[i]) for i in nodes]
+    total, so_far = sum(weights), 0
+    segment: dict[int, int] = {}
+    for i, weight in zip(nodes, weights, strict=True):
+        segment[i] = min(segments - 1, so_far * segments // total if total else 0)
+        so_far += weight
+    kept = {i for i in nodes if segment[i] == segments - 1}  # the last is read at once
+    for i in nodes:
+        kept.update(a for a in gradient.nodes[i].args if a in segment and segment[a] != segment[i])
+    kept.update(i for _, i in gradient.outputs if i in segment)
+    return frozenset(i for i in kept if keepable(gradient, i))
+
+
+def _bytes(t: TensorType) -> int:
+    count = ITEMSIZE[t.dtype or "float32"]
+    for d in t.shape or ():
+        count *= d if isinstance(d, int) else 64  # a size that is not known stands for some
+    return count
+
+
+def again(gradient: EinsumGraph, match: Sequence[int | None], kept: Collection[int]) -> EinsumGraph:
+    """Return a gradient graph in which forward values that are not kept are computed again where they are read."""
+    keep = set(kept)
+    live = bytearray(len(gradient.nodes))
+    for i in [*keep, *(i for _, i in gradient.outputs if match[i] is not None), *gradient.inputs.values()]:
+        live[i] = 1
+    for i in range(len(live) - 1, -1, -1):
+        if live[i] and match[i] is not None:
+            for a in gradient.nodes[i].args:
+                live[a] = 1
+    write = _Writer(gradient)
+    for i, m in enumerate(match):
+        node = gradient.nodes[i]
+        if (m is not None or isinstance(node.op, ops.Input)) and live[i]:
+            write.place[i] = write.add(node, [write.place[a] for a in node.args])
+    outer = dict(write.place)
+
+    def stays(i: int) -> bool:
+        return i in outer and (i in keep or isinstance(gradient.nodes[i].op, _GIVEN))
+
+    copies: dict[int, int] = {}
+
+    def ready(i: int) -> int | None:
+        if match[i] is None:
+            return write.place.get(i)
+        return outer[i] if stays(i) else copies.get(i)
+
+    def reads(i: int) -> list[int]:
+        """Return the operands of a node: what a copy reads of the first run stands behind a barrier."""
+        found = []
+        for a in gradient.nodes[i].args:
+            at = ready(a)
+            assert at is not None
+            behind = match[i] is not None and stays(a) and not isinstance(gradient.nodes[a].op, _GIVEN[1:])
+            found.append(write.add(Node(_BARRIER, (), gradient.nodes[a].locations), [at]) if behind else at)
+        return found
+
+    for i in [i for i, m in enumerate(match) if m is None]:
+        for n in _missing(gradient, i, ready):
+            target = write.place if match[n] is None else copies
+            target[n] = write.add(gradient.nodes[n], reads(n))
+    return write.graph([(name, outer[i] if match[i] is not None else write.place[i]) for name, i in gradient.outputs])
+
+
+def resumed(
+    gradient: EinsumGraph, match: Sequence[int | None], kept: Collection[int]
+) -> tuple[EinsumGraph, dict[str, int]]:
+    """Return the rest of a gradient graph once its forward part ran: kept values are inputs, by name and node.
+
+    What is not kept is computed again just before it is read. Views of a kept value are made again from it.
+    """
+    write = _Writer(gradient)
+    labels: dict[str, int] = {}
+    taken = set(gradient.inputs)
+
+    def needed(i: int) -> list[int]:
+        return list(gradient.nodes[i].args)
+
+    for root in [*(i for i, m in enumerate(match) if m is None), *(i for _, i in gradient.outputs)]:
+        stack = [root]
+        while stack:
+            i = stack[-1]
+            if i in write.place:
+                stack.pop()
+                continue
+            if match[i] is not None and i in kept:
+                label = f"v{match[i]}"
+                while label in taken:
+                    label += "_"
+                taken.add(label)
+                labels[label] = i
+                t = gradient.inference.types[i][0]
+                op = ops.Input(label, None if t.shape is None else tuple(t.shape), t.dtype)
+                write.place[i] = write.add(Node(op, (), gradient.nodes[i].locations), [])
+                stack.pop()
+                continue
+            missing = [a for a in needed(i) if a not in write.place]
+            if missing:
+                stack += missing[::-1]
+                continue
+            write.place[i] = write.add(gradient.nodes[i], [write.place[a] for a in needed(i)])
+            stack.pop()
+    return write.graph([(name, write.place[i]) for name, i in gradient.outputs]), labels
+
+
+def _missing(graph: EinsumGraph, node: int, ready: Callable[[int], int | None]) -> list[int]:
+    """Return a node and what it needs that is not there yet, in an order to make them in."""
+    order: dict[int, None] = {}
+    stack = [node]
+    while stack:
+        i = stack[-1]
+        if i in order or ready(i) is not None:
+            stack.pop()
+            continue
+        missing = [a for a in graph.nodes[i].args if a not in order and ready(a) is None]
+        if missing:
+            stack += missing[::-1]
+        else:
+            order[i] = None
+            stack.pop()
+    return list(order)
+
+
+class _Writer:
+    """A graph being written from the nodes of another; barriers of one value are one node."""
+
+    def __init__(self, source: EinsumGraph) -> None:
+        self.source = source
+        self.nodes: list[Node] = []
+        self.place: dict[int, int] = {}
+        self._barriers: dict[int, int] = {}
+
+    def add(self, node: Node, args: Sequence[int]) -> int:
+        if node.op is _BARRIER and args[0] in self._barriers:
+            return self._barriers[args[0]]
+        self.nodes.append(Node(node.op, tuple(args), node.locations))
+        if node.op is _BARRIER:
+            self._barriers[args[0]] = len(self.nodes) - 1
+        return len(self.nodes) - 1
+
+    def graph(self, outputs: Sequence[tuple[str, int]]) -> EinsumGraph:
+        return EinsumGraph(self.nodes, outputs, self.source.constants)
