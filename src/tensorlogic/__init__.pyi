@@ -130,12 +130,12 @@ from .runtime.eager_record import no_grad as no_grad
 from .runtime.eager_tape import EagerTape as EagerTape
 from .runtime.executor import DummyExecutor as DummyExecutor
 from .runtime.executor import Executor as Executor
-from .runtime.executor import Outputs as Outputs
 from .runtime.jit import HotPathDetector as HotPathDetector
 from .runtime.jit import JitCache as JitCache
 from .runtime.jit import JitCompiler as JitCompiler
 from .runtime.jit import JitConfig as JitConfig
 from .runtime.jit import JitStats as JitStats
+from .runtime.outputs import Outputs as Outputs
 from .runtime.pool import MemoryPool as MemoryPool
 from .runtime.protocols import TlAsyncBatchExecutor as TlAsyncBatchExecutor
 from .runtime.protocols import TlAsyncExecutor as TlAsyncExecutor

@@ -85,7 +85,12 @@ def _cores() -> int:
 
 def workers() -> int:
     """Return how many threads to use: as many as BLAS may, so that one setting rules both."""
-    return min([_cores(), 8, *(library.get_num_threads() for library in _libraries())]) if _libraries() else 1
+    libraries = _libraries()
+    if not libraries:
+        return 1
+    with _lock:  # while others keep BLAS to one thread, what it may have is what it goes back to
+        given = [_before] if _inside else [library.get_num_threads() for library in libraries]
+    return min([_cores(), 8, *given])
 
 
 _inside_together = threading.local()

@@ -21,7 +21,7 @@ from ..ir import ops
 from ..ir.graph import EinsumGraph
 from ..ir.source import convert, decode_text, strict_json
 from ..plan.build import ExecutionPlan, Step, build_plan, describe
-from ..runtime.executor import check_memory
+from ..runtime.limits import check_memory
 from ..runtime.loop import bind, run
 from ..tables import table
 from .difference import Difference, difference

@@ -24,7 +24,8 @@ from .loop import KEPT_BYTES
 from .recompute import cheap, fitting, keepable, matched, resumed
 
 if TYPE_CHECKING:
-    from .executor import Executor, Outputs
+    from .executor import Executor
+    from .outputs import Outputs
     from .strategy import GradientStrategy
 
 
@@ -75,7 +76,7 @@ class Gradients:
             self.known.put(key, halves)
         given = dict(zip(names, values, strict=True))
         made = executor.execute(halves.first, given)
-        from .executor import Outputs
+        from .outputs import Outputs
 
         outputs = Outputs(graph.output_names, made[: halves.outputs])
         self.here.saved = Saved(halves, graph, given, tuple(made), outputs)

@@ -22,7 +22,8 @@ from ..store import Store
 from .loop import Program, bind, run, watched
 
 if TYPE_CHECKING:
-    from .executor import Executor, Outputs
+    from .executor import Executor
+    from .outputs import Outputs
 
 
 def run_within(
@@ -45,7 +46,7 @@ def run_within(
     >>> run_within(tl.Executor(), graph, {"x": np.ones((64, 8), "f4")}, 50_000)["far"]
     array(0., dtype=float32)
     """
-    from .executor import Outputs
+    from .outputs import Outputs
 
     context = executor.context
     try:

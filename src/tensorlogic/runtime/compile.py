@@ -23,8 +23,10 @@ from ..ir.validate import require_valid
 from ..passes.pipeline import CompilationConfig, OptimizationLevel, PassReport, optimize, pass_table
 from ..plan.build import ExecutionPlan
 from ..store import EvictionPolicy, Store, StoreStats
-from .executor import Executor, Inputs, Outputs
+from .executor import Executor
 from .folder import trim, used
+from .given import Inputs
+from .outputs import Outputs
 
 FORMAT, VERSION = "tensorlogic-compiled", 1
 

@@ -3,28 +3,27 @@
 from __future__ import annotations
 
 import itertools
-import os
-from collections.abc import Iterator, KeysView, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from copy import copy
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, overload
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from ..backends.base import Backend, BackendCapabilities, NativeBackend, check_dtypes, get_backend
-from ..diagnostics import MemoryDiagnostic
-from ..errors import BackendError, InputError, OutOfMemoryError, TensorLogicError, nearest
+from ..errors import InputError, TensorLogicError
 from ..events import ExecutionPhase, Hook, span, watchers
 from ..ir.graph import EinsumGraph
-from ..ir.types import DTYPES, TensorShape, TensorType, dtype_name
+from ..ir.types import TensorType
 from ..ir.validate import require_valid
 from ..passes.pipeline import CompilationConfig, OptimizationLevel, Pass, passes_of
-from ..plan.build import ExecutionPlan, build_plan, describe, lay_out
+from ..plan.build import ExecutionPlan, build_plan, lay_out
 from ..plan.limit import check_flops
-from ..plan.memory import largest_step
 from ..store import Store, StoreStats
 from .context import ExecutionContext
+from .given import Inputs, check_call, check_names, checked_sizes, type_of
+from .limits import check_memory
 from .loop import Program, Wrapper, bind, run, watched
+from .outputs import NUMPY, Outputs, arrays_for, as_planned, given_back
 
 if TYPE_CHECKING:
     from .. import ProfileData
@@ -34,62 +33,7 @@ if TYPE_CHECKING:
     from .jit import Jit, JitConfig, JitStats
     from .strategy import GradientStrategy
 
-Inputs = Mapping[str, Any]
 _EXECUTION, _COMPLETE = ExecutionPhase.EXECUTION, ExecutionPhase.COMPLETE
-_DTYPES = {
-    name: np.dtype(name) for name in DTYPES if name != "bfloat16"
-}  # comparing with a name would cost microseconds
-
-
-class Outputs(Sequence[Any]):
-    """The results of a run: a sequence of arrays that also answers to their names; a gradient also to that of its input.
-
-    >>> out = Outputs(("y", "d_w"), (1, 2))
-    >>> out[0] == out["y"], list(out), dict(out), out["w"]
-    (True, [1, 2], {'y': 1, 'd_w': 2}, 2)
-    """
-
-    __slots__ = ("_names", "_values")
-
-    def __init__(self, names: Sequence[str], values: Sequence[Any]) -> None:
-        self._names, self._values = tuple(names), tuple(values)
-
-    @overload
-    def __getitem__(self, key: int | str) -> Any: ...
-    @overload
-    def __getitem__(self, key: slice) -> tuple[Any, ...]: ...
-    def __getitem__(self, key: int | str | slice) -> Any:
-        if isinstance(key, str):
-            if key not in self._names and f"d_{key}" in self._names:
-                key = f"d_{key}"  # the gradient for an input, which is named after it
-            if key not in self._names:
-                raise InputError(f"there is no output {key!r}", code="E305", suggestions=nearest(key, self._names))
-            return self._values[self._names.index(key)]
-        return self._values[key]
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._names
-
-    def __len__(self) -> int:
-        return len(self._values)
-
-    def __iter__(self) -> Iterator[Any]:
-        return iter(self._values)
-
-    def keys(self) -> KeysView[str]:
-        """Return the names of the outputs."""
-        return dict.fromkeys(self._names).keys()
-
-    def values(self) -> tuple[Any, ...]:
-        """Return the outputs in order."""
-        return self._values
-
-    def items(self) -> list[tuple[str, Any]]:
-        """Return the outputs with their names."""
-        return list(zip(self._names, self._values, strict=True))
-
-    def __repr__(self) -> str:
-        return "Outputs(" + ", ".join(f"{n}={v!r}" for n, v in self.items()) + ")"
 
 
 class Executor:
@@ -171,8 +115,8 @@ class Executor:
             whole = run_within(self, graph, {} if inputs is None else inputs, budget, sizes=sizes, known=self._pieces)
             if out is None:
                 return whole
-            types = [(name, _type(value)) for name, value in whole.items()]
-            return Outputs(tuple(whole.keys()), _given_back(list(whole), _targets(types, out)))
+            types = [(name, type_of(value)) for name, value in whole.items()]
+            return Outputs(tuple(whole.keys()), given_back(list(whole), arrays_for(types, out)))
         context = self.context
         try:
             hooks = self.hooks()
@@ -181,7 +125,7 @@ class Executor:
             if values is not None and ready is not None:
                 next(self._quick)
                 program = ready.program
-                targets = None if out is None else _targets(program.types, out)
+                targets = None if out is None else arrays_for(program.types, out)
                 if hooks:
                     context.notify(_EXECUTION)
                     with self.backend.guard():
@@ -198,16 +142,16 @@ class Executor:
                     ]
             else:
                 names, values = self.arrays(graph, {} if inputs is None else inputs)
-                program = self._program(graph, names, values, _checked_sizes(graph, sizes))
+                program = self._program(graph, names, values, checked_sizes(graph, sizes))
                 if sizes is None and program.context is not None:
                     self._remember(graph, names, values, program)
-                targets = None if out is None else _targets(program.types, out)
+                targets = None if out is None else arrays_for(program.types, out)
                 context.notify(_EXECUTION)
                 with self.backend.guard():
                     made = watched(program, values, hooks) if hooks else run(program, values, targets)
                 done = self.finished(program.plan, made)
             if targets is not None:
-                done = _given_back(list(done), targets)
+                done = given_back(list(done), targets)
         except BaseException:
             context.notify(ExecutionPhase.ERROR)
             raise
@@ -224,10 +168,10 @@ class Executor:
         from ..plan.inputs import input_types
 
         given = {} if inputs is None else inputs
-        _check_call(graph, given)
-        _check_names(graph, given, required=False)
-        sizes = _checked_sizes(graph, sizes)
-        found = {n: _type(self._given(n, v, graph.type_of(graph.inputs[n]).dtype)) for n, v in given.items()}
+        check_call(graph, given)
+        check_names(graph, given, required=False)
+        sizes = checked_sizes(graph, sizes)
+        found = {n: type_of(self._given(n, v, graph.type_of(graph.inputs[n]).dtype)) for n, v in given.items()}
         types = input_types(graph, found, sizes, what="plan")
         return self._planned(graph, types, sizes)
 
@@ -367,15 +311,15 @@ class Executor:
         """Return what a run of a plan made as arrays of the caller's own, each checked against the plan."""
         finish = self.backend.finish
         return [
-            _as_planned(finish(value, slot in plan.shared), name, t)
+            as_planned(finish(value, slot in plan.shared), name, t)
             for value, (name, slot, t) in zip(made, plan.outputs, strict=True)
         ]
 
     def arrays(self, graph: EinsumGraph, inputs: Inputs) -> tuple[list[str], list[Any]]:
         """Return the names of a graph's inputs and what is given for them as arrays of the backend."""
-        _check_call(graph, inputs)
+        check_call(graph, inputs)
         if inputs.keys() != graph.inputs.keys():
-            _check_names(graph, inputs, required=True)
+            check_names(graph, inputs, required=True)
         names = list(graph.inputs)
         return names, [self._given(n, inputs[n], graph.nodes[i].op.dtype) for n, i in graph.inputs.items()]  # type: ignore[attr-defined]
 
@@ -391,7 +335,7 @@ class Executor:
         key = (graph, tuple([(v.shape, v.dtype) for v in values]), tuple(sorted(sizes.items())) if sizes else ())
         program = self._programs.get(key)
         if program is None:
-            types = {n: _type(v) for n, v in zip(names, values, strict=True)}
+            types = {n: type_of(v) for n, v in zip(names, values, strict=True)}
             plan = self._planned(graph, types, sizes)
             self._check_limits(plan)
             self.context.notify(ExecutionPhase.COMPILATION)
@@ -438,10 +382,6 @@ class Executor:
         plan = self.plan(graph, sizes=sizes) if types is None else self._planned(graph, types, None)
         return self._keep(graph, plan)
 
-    def type_of(self, value: Any) -> TensorType:
-        """Return the type of an array."""
-        return _type(value)
-
     def adopt(self, graph: EinsumGraph, concrete: EinsumGraph) -> None:
         """Take over what a graph became in another process: no passes, only laid out and bound."""
         require_valid(concrete)
@@ -471,7 +411,7 @@ class Executor:
 
     def _keep(self, graph: EinsumGraph, plan: ExecutionPlan) -> Program:
         self._check_limits(plan)
-        key = (graph, tuple([(tuple(t.shape or ()), _DTYPES[t.dtype or "float64"]) for _, _, t in plan.inputs]), ())
+        key = (graph, tuple([(tuple(t.shape or ()), NUMPY[t.dtype or "float64"]) for _, _, t in plan.inputs]), ())
         with span("bind", self.context.hooks):
             program = self._bound(plan)
         self._programs.put(key, program)
@@ -512,137 +452,6 @@ def _same_again(ready: _Ready, graph: EinsumGraph, inputs: Any) -> list[Any] | N
             return None
         values.append(value)
     return values
-
-
-def _writable(array: Any, name: str, t: TensorType) -> Any:
-    """Check an array that an output is to be written into."""
-    if array is None:
-        return None
-    if not isinstance(array, np.ndarray) or array.shape != t.shape or array.dtype != _DTYPES[t.dtype or ""]:
-        found = f"{getattr(array, 'dtype', type(array).__name__)} {list(getattr(array, 'shape', ()))}"
-        raise InputError(f"out[{name!r}] must be an array {t}, got {found}", code="E308")
-    if not array.flags.writeable:
-        raise InputError(f"out[{name!r}] cannot be written to", code="E308")
-    return array
-
-
-def _targets(outputs: Sequence[tuple[str, TensorType]], out: Any) -> list[Any]:
-    """Return the arrays that outputs are to be written into, None where there is none."""
-    if not isinstance(out, Mapping):
-        raise InputError(f"out= must be a mapping of names to arrays, got {type(out).__name__}", code="E301",
-                         suggestions=['write out={"y": array}'])  # fmt: skip
-    names = [name for name, _ in outputs]
-    for name in out:
-        if name not in names:
-            raise InputError(f"the graph has no output {name!r}", code="E305", suggestions=nearest(str(name), names))
-    arrays = [_writable(out.get(name), name, t) for name, t in outputs]
-    given = [(name, array) for name, array in zip(names, arrays, strict=True) if array is not None]
-    for (one, a), (other, b) in itertools.combinations(given, 2):
-        if np.shares_memory(a, b):
-            raise InputError(f"out[{one!r}] and out[{other!r}] stand in the same memory", code="E308")
-    return arrays
-
-
-def _given_back(done: list[Any], targets: Sequence[Any]) -> list[Any]:
-    """Put every output that has an array of the caller's there, where it does not stand there already."""
-    for n, array in enumerate(targets):
-        if array is not None and array is not done[n]:
-            np.copyto(array, done[n])
-            done[n] = array
-    return done
-
-
-def _as_planned(value: Any, name: str, t: TensorType) -> Any:
-    """Check an output against its plan: a backend or wrapper that made something else is named, not believed."""
-    if getattr(value, "shape", None) != t.shape or value.dtype != _DTYPES[t.dtype or ""]:
-        found = f"{getattr(value, 'dtype', type(value).__name__)} {list(getattr(value, 'shape', ()))}"
-        raise BackendError(
-            f"output {name!r} should be {t}, but came as {found}",
-            code="E404",
-            suggestions=["look at the wrappers, and check the backend with BackendTestAdapter(backend).run()"],
-        )
-    return value
-
-
-def check_memory(plan: ExecutionPlan, limit: int | None) -> None:
-    """Refuse a plan that would take more memory than there is, before anything is allocated."""
-    available = available_memory() if limit is None else limit
-    needed = plan.peak_bytes
-    if needed <= available:
-        return
-    found = MemoryDiagnostic.out_of_memory(needed, available)
-    step = largest_step(plan)
-    if step is not None:
-        shapes = ", ".join(str(t) for t in step.types)
-        found = found.with_context(f"the largest result is {shapes}, of {describe(step.op)}")
-        if step.location is not None:
-            found = found.with_location(step.location)
-    raise OutOfMemoryError.of(found)
-
-
-def available_memory() -> int:
-    """Return the bytes of memory that are free for use now, swap not counted."""
-    info = Path("/proc/meminfo")
-    if info.exists():
-        for line in info.read_text().splitlines():
-            if line.startswith("MemAvailable:"):
-                return min(int(line.split()[1]) * 1024, _container_memory())
-    try:
-        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (AttributeError, ValueError, OSError):
-        return 1 << 62  # nobody can say: leave it to the allocator
-
-
-def _container_memory() -> int:
-    """Return what a container's limit leaves, where there is one."""
-    limit, used = Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory.current")
-    if limit.exists() and used.exists() and (text := limit.read_text().strip()).isdigit():
-        return max(0, int(text) - int(used.read_text()))
-    return 1 << 62
-
-
-def _check_call(graph: object, inputs: object) -> None:
-    if not isinstance(graph, EinsumGraph):
-        raise InputError(f"an EinsumGraph is expected, got {type(graph).__name__}", code="E301",
-                         suggestions=["build one: b.build(y=y)"])  # fmt: skip
-    if type(inputs) is not dict and not isinstance(inputs, Mapping):
-        raise InputError(f"inputs must be a mapping of names to arrays, got {type(inputs).__name__}", code="E301",
-                         suggestions=['write {"x": array}'])  # fmt: skip
-
-
-def _checked_sizes(graph: EinsumGraph, sizes: Mapping[str, int] | None) -> Mapping[str, int] | None:
-    if sizes is None:
-        return None
-    if not isinstance(sizes, Mapping):
-        raise InputError(f"sizes= must be a mapping of names to integers, got {type(sizes).__name__}", code="E301")
-    for name, value in sizes.items():
-        if not isinstance(name, str) or not isinstance(value, str | int | float | np.integer):
-            raise InputError(f"sizes= must map names to integers, got {name!r}: {value!r}", code="E301")
-        if name not in graph.size_names:
-            raise InputError(
-                f"the graph has no size {name!r}", code="E304", suggestions=nearest(name, graph.size_names)
-            )
-    return sizes
-
-
-def _type(value: Any) -> TensorType:
-    return TensorType(TensorShape(value.shape), dtype_name(value.dtype))
-
-
-def _check_names(graph: EinsumGraph, inputs: Inputs, *, required: bool) -> None:
-    for name in inputs:
-        if name not in graph.inputs:
-            raise InputError(
-                f"the graph has no input {name!r}", code="E302", suggestions=nearest(str(name), graph.inputs)
-            )
-    for name, node in graph.inputs.items():
-        if required and name not in inputs:
-            raise InputError(
-                f"input {name!r} is missing",
-                code="E303",
-                context=[f"it is declared as {graph.type_of(node)}"],
-                suggestions=[f"give all of: {', '.join(map(repr, graph.inputs))}"],
-            )
 
 
 class DummyExecutor(Executor):

@@ -8,6 +8,7 @@ from functools import partial
 from ..backends.base import Backend, NativeBackend
 from ..backends.native.support import NativeWarning
 from ..plan.build import ExecutionPlan, lay_out
+from .limits import available_memory
 from .loop import Program, bind, run_alone
 from .parallel import on_threads
 from .race import Form, Race
@@ -16,21 +17,27 @@ from .side import side_by_side
 ALONE = "one step after another"
 
 
-def raced(plan: ExecutionPlan, backend: Backend, threads: int) -> Program:
-    """Return the program of a plan with a race between its forms; the first of them is what is shown until one has won."""
+def raced(plan: ExecutionPlan, backend: Backend, threads: int, limit: int | None = None) -> Program:
+    """Return the program of a plan with a race between its forms; the first of them is what is shown until one has won.
+
+    Forms that would take more memory than the plan, and more than ``limit`` bytes or half of what is free, stay away.
+    """
     forms = []
+    most = max(plan.peak_bytes, available_memory() // 2 if limit is None else limit)
     if any(step.parts for step in plan.steps):
         forms.append(_whole(plan, backend) or _form("native", bind(plan, backend)))
         if isinstance(backend, NativeBackend):
             forms += side_by_side(forms[0].program, backend)
         plan = lay_out(plan.graph, in_place=True)
-    forms.append(_form(ALONE, bind(plan, backend)))
+    apart = bind(plan, backend)
+    if plan.peak_bytes <= most:
+        forms.append(_form(ALONE, apart))
     if threads > 1:
         chains = on_threads(bind(lay_out(plan.graph), backend), threads)
         forms += [chains] if chains is not None else []
     program = forms[0].program
-    if len(forms) > 1 or threads > 1:
-        program.team = Race(forms, why="no two chains are worth a thread of their own" if threads > 1 else "")
+    if len(forms) > 1 or threads > 1 or program is not apart:
+        program.team = Race(forms, why="no two chains are worth a thread of their own" if threads > 1 else "", finest=apart)
     return program
 
 

@@ -21,11 +21,14 @@ from ..ir.graph import EinsumGraph
 from ..ir.types import TensorType
 from ..store import Store, StoreStats
 from .forms import ALONE
+from .given import type_of
 from .loop import Program
 from .race import Race
 
 if TYPE_CHECKING:
-    from .executor import Executor, Inputs, Outputs
+    from .executor import Executor
+    from .given import Inputs
+    from .outputs import Outputs
 
 
 _of_this_process: WeakSet[JitCompiler | Jit] = WeakSet()  # whose threads a forked child does not have
@@ -249,7 +252,7 @@ class Jit:
         if self.cache.get(signature) is not None:
             return self.hot.execute(graph, given, out=out)
         if self.hot.native and self._became_hot(signature, hash(graph) in self._seen):
-            types = {n: self.cold.type_of(v) for n, v in given.items()}
+            types = {n: type_of(v) for n, v in given.items()}
             self.compiler.submit(partial(self._compile, graph, types, signature))
         return self.cold.execute(graph, given, out=out)
 

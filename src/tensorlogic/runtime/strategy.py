@@ -28,7 +28,8 @@ from ..plan.inputs import input_types
 from ..plan.schedule import Scheduler, SchedulingStrategy
 from ..plan.weigh import STAND_IN
 from ..tables import table
-from .executor import Executor, Inputs
+from .executor import Executor
+from .given import Inputs
 from .parallel import COST
 
 LEAST, MOST = 5, 1000  # runs of one trial
@@ -180,7 +181,9 @@ class ExecutionStrategy(msgspec.Struct, frozen=True):
              "chosen" if t.chosen else ""]
             for t in self.trials
         ]  # fmt: skip
-        shown = [table(["compared", "mode", "level", "memory", "threads", "time", "runs", "peak", ""], rows, right={5, 6, 7})]
+        shown = [
+            table(["compared", "mode", "level", "memory", "threads", "time", "runs", "peak", ""], rows, right={5, 6, 7})
+        ]
         return "\n".join([words, *(shown if rows else []), *self.reasons])
 
     def __str__(self) -> str:
@@ -349,7 +352,9 @@ class StrategyOptimizer:
         kept = all(getattr(given, field) == getattr(found, field) for field in _TRIED)
         lines = [f"for {goal}: nothing tried is better than what was given" if kept else f"for {goal}: {what}{beyond}"]
         if found.optimization_level is OptimizationLevel.AGGRESSIVE or found.mode is ExecutionMode.JIT:
-            lines.append("the aggressive level and native code may round otherwise; StrategyOptimizer(exact=True) leaves them out")
+            lines.append(
+                "the aggressive level and native code may round otherwise; StrategyOptimizer(exact=True) leaves them out"
+            )
         return [*lines, *assumed]
 
 
@@ -379,7 +384,9 @@ def _best(goal: str, ways: Sequence[_Way]) -> _Way:
 
 def _trial(compared: str, goal: str, way: _Way, chosen: bool) -> Trial:
     s, seconds = way.strategy, None if goal == "memory" else _score(goal, way)
-    return Trial(compared, s.optimization_level, s.memory, s.parallelism, seconds, way.peak, len(way.seconds), chosen, s.mode)
+    return Trial(
+        compared, s.optimization_level, s.memory, s.parallelism, seconds, way.peak, len(way.seconds), chosen, s.mode
+    )
 
 
 def stand_ins(

@@ -1,0 +1,62 @@
+"""What a caller gives: a graph, inputs by name and sizes, checked before anything is planned."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from ..errors import InputError, nearest
+from ..ir.graph import EinsumGraph
+from ..ir.types import TensorShape, TensorType, dtype_name
+
+Inputs = Mapping[str, Any]
+
+
+def check_call(graph: object, inputs: object) -> None:
+    """Refuse what is no graph, or no mapping of inputs."""
+    if not isinstance(graph, EinsumGraph):
+        raise InputError(f"an EinsumGraph is expected, got {type(graph).__name__}", code="E301",
+                         suggestions=["build one: b.build(y=y)"])  # fmt: skip
+    if type(inputs) is not dict and not isinstance(inputs, Mapping):
+        raise InputError(f"inputs must be a mapping of names to arrays, got {type(inputs).__name__}", code="E301",
+                         suggestions=['write {"x": array}'])  # fmt: skip
+
+
+def checked_sizes(graph: EinsumGraph, sizes: Mapping[str, int] | None) -> Mapping[str, int] | None:
+    """Return sizes by name, each of which the graph has."""
+    if sizes is None:
+        return None
+    if not isinstance(sizes, Mapping):
+        raise InputError(f"sizes= must be a mapping of names to integers, got {type(sizes).__name__}", code="E301")
+    for name, value in sizes.items():
+        if not isinstance(name, str) or not isinstance(value, str | int | float | np.integer):
+            raise InputError(f"sizes= must map names to integers, got {name!r}: {value!r}", code="E301")
+        if name not in graph.size_names:
+            raise InputError(
+                f"the graph has no size {name!r}", code="E304", suggestions=nearest(name, graph.size_names)
+            )
+    return sizes
+
+
+def type_of(value: Any) -> TensorType:
+    """Return the type of an array."""
+    return TensorType(TensorShape(value.shape), dtype_name(value.dtype))
+
+
+def check_names(graph: EinsumGraph, inputs: Inputs, *, required: bool) -> None:
+    """Refuse inputs that the graph lacks and, where they are required, a call without one that it has."""
+    for name in inputs:
+        if name not in graph.inputs:
+            raise InputError(
+                f"the graph has no input {name!r}", code="E302", suggestions=nearest(str(name), graph.inputs)
+            )
+    for name, node in graph.inputs.items():
+        if required and name not in inputs:
+            raise InputError(
+                f"input {name!r} is missing",
+                code="E303",
+                context=[f"it is declared as {graph.type_of(node)}"],
+                suggestions=[f"give all of: {', '.join(map(repr, graph.inputs))}"],
+            )

@@ -1,0 +1,115 @@
+"""The results of a run, and the arrays of the caller that they may be written into."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, KeysView, Mapping, Sequence
+from typing import Any, overload
+
+import numpy as np
+
+from ..errors import BackendError, InputError, nearest
+from ..ir.types import DTYPES, TensorType
+
+NUMPY = {name: np.dtype(name) for name in DTYPES if name != "bfloat16"}  # comparing with a name would cost microseconds
+
+
+class Outputs(Sequence[Any]):
+    """The results of a run: a sequence of arrays that also answers to their names; a gradient also to that of its input.
+
+    >>> out = Outputs(("y", "d_w"), (1, 2))
+    >>> out[0] == out["y"], list(out), dict(out), out["w"]
+    (True, [1, 2], {'y': 1, 'd_w': 2}, 2)
+    """
+
+    __slots__ = ("_names", "_values")
+
+    def __init__(self, names: Sequence[str], values: Sequence[Any]) -> None:
+        self._names, self._values = tuple(names), tuple(values)
+
+    @overload
+    def __getitem__(self, key: int | str) -> Any: ...
+    @overload
+    def __getitem__(self, key: slice) -> tuple[Any, ...]: ...
+    def __getitem__(self, key: int | str | slice) -> Any:
+        if isinstance(key, str):
+            if key not in self._names and f"d_{key}" in self._names:
+                key = f"d_{key}"  # the gradient for an input, which is named after it
+            if key not in self._names:
+                raise InputError(f"there is no output {key!r}", code="E305", suggestions=nearest(key, self._names))
+            return self._values[self._names.index(key)]
+        return self._values[key]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._names
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._values)
+
+    def keys(self) -> KeysView[str]:
+        """Return the names of the outputs."""
+        return dict.fromkeys(self._names).keys()
+
+    def values(self) -> tuple[Any, ...]:
+        """Return the outputs in order."""
+        return self._values
+
+    def items(self) -> list[tuple[str, Any]]:
+        """Return the outputs with their names."""
+        return list(zip(self._names, self._values, strict=True))
+
+    def __repr__(self) -> str:
+        return "Outputs(" + ", ".join(f"{n}={v!r}" for n, v in self.items()) + ")"
+
+
+def writable(array: Any, name: str, t: TensorType) -> Any:
+    """Check an array that an output is to be written into."""
+    if array is None:
+        return None
+    if not isinstance(array, np.ndarray) or array.shape != t.shape or array.dtype != NUMPY[t.dtype or ""]:
+        found = f"{getattr(array, 'dtype', type(array).__name__)} {list(getattr(array, 'shape', ()))}"
+        raise InputError(f"out[{name!r}] must be an array {t}, got {found}", code="E308")
+    if not array.flags.writeable:
+        raise InputError(f"out[{name!r}] cannot be written to", code="E308")
+    return array
+
+
+def arrays_for(outputs: Sequence[tuple[str, TensorType]], out: Any) -> list[Any]:
+    """Return the arrays that outputs are to be written into, None where there is none."""
+    if not isinstance(out, Mapping):
+        raise InputError(f"out= must be a mapping of names to arrays, got {type(out).__name__}", code="E301",
+                         suggestions=['write out={"y": array}'])  # fmt: skip
+    names = [name for name, _ in outputs]
+    for name in out:
+        if name not in names:
+            raise InputError(f"the graph has no output {name!r}", code="E305", suggestions=nearest(str(name), names))
+    arrays = [writable(out.get(name), name, t) for name, t in outputs]
+    given = [(name, array) for name, array in zip(names, arrays, strict=True) if array is not None]
+    for (one, a), (other, b) in itertools.combinations(given, 2):
+        if np.shares_memory(a, b):
+            raise InputError(f"out[{one!r}] and out[{other!r}] stand in the same memory", code="E308")
+    return arrays
+
+
+def given_back(done: list[Any], targets: Sequence[Any]) -> list[Any]:
+    """Put every output that has an array of the caller's there, where it does not stand there already."""
+    for n, array in enumerate(targets):
+        if array is not None and array is not done[n]:
+            np.copyto(array, done[n])
+            done[n] = array
+    return done
+
+
+def as_planned(value: Any, name: str, t: TensorType) -> Any:
+    """Check an output against its plan: a backend or wrapper that made something else is named, not believed."""
+    if getattr(value, "shape", None) != t.shape or value.dtype != NUMPY[t.dtype or ""]:
+        found = f"{getattr(value, 'dtype', type(value).__name__)} {list(getattr(value, 'shape', ()))}"
+        raise BackendError(
+            f"output {name!r} should be {t}, but came as {found}",
+            code="E404",
+            suggestions=["look at the wrappers, and check the backend with BackendTestAdapter(backend).run()"],
+        )
+    return value
