@@ -121,6 +121,6 @@ def test_execution_strategy(layer):
 def test_memory_estimator(diamond):
     estimator = tl.MemoryEstimator()
     estimate = estimator.estimate(diamond)
-    one = 64 * 64 * 8 / 1e6  # a matrix in MB
+    one = 64 * 64 * 4 / 1e6  # a matrix of float32 in MB
     assert 2 * one * 0.9 <= estimate.peak_memory_mb <= 7 * one  # both products are alive before the sum
     assert estimate.lifetimes
