@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 from harness import CORES, Contender, Table, contest, in_c
 
-from tensorlogic.backends.contract import bind_contraction
+from tensorlogic.backends.contract import bind_contract_vjp, bind_contraction
 from tensorlogic.backends.native.semiring import bind_semiring
+from tensorlogic.backends.native.vjp import bind_native_vjp
 from tensorlogic.ir import ops
 from tensorlogic.ir.types import TensorShape, TensorType
 from tensorlogic.plan.contract import contraction
@@ -93,6 +94,20 @@ def kernels(name: str, a: Any, b: Any) -> tuple[Callable[[], Any], Callable[[], 
     return lambda: native(a, b), lambda: plain(a, b)
 
 
+def gradients(name: str, a: Any, b: Any) -> tuple[Callable[[], Any], Callable[[], Any]]:
+    """Return the gradient of a join and projection for its first factor, given its result: native and on the NumPy path."""
+    equation, types = "ij,jk->ik", [TensorType(TensorShape(x.shape), x.dtype.name) for x in (a, b)]
+    form = contraction(equation, name, [TensorShape(x.shape) for x in (a, b)])
+    made = kernels(name, a, b)[0]()
+    like = TensorType(TensorShape(made.shape), made.dtype.name)
+    op, args, given = ops.ContractVJP(equation, name, 0), [*types, like, like], (a, b, made, np.ones_like(made))
+    native = bind_native_vjp(op, form, types[0], args)
+    plain = bind_contract_vjp(op, form, types[0], args)
+    if native is None:
+        raise ValueError(f"the gradient of {name} has no native kernel")
+    return lambda: native(*given), lambda: plain(*given)
+
+
 def peak(call: Callable[[], Any], n: int) -> float:
     """Return the most memory that a call takes, its result included, in n² float32 elements."""
     call()
@@ -117,4 +132,16 @@ def tables() -> list[Table]:
         contenders: dict[str, Contender] = {IN_C: by_c(loops, name, a, b), NATIVE: native, NUMPY: plain}
         title = f"{name.replace('_', '-')} contraction, n={SIZE}"
         found.append(contest(title, note, contenders, rounds=5, calls=1, agree=1e-4, ours=(NATIVE, NUMPY)))
+    for title, (native, plain) in (
+        (f"max-product contraction, n={SIZE}", kernels("max_product", a, b)),
+        (f"gradient of a max-product contraction for one factor, n={SIZE}", gradients("max_product", a, b)),
+    ):
+        note = (
+            f"float32, {CORES} threads for the native kernel, one on the NumPy path. Peak memory of the native kernel, its "
+            f"result included: {peak(native, SIZE):.1f} n² float32 elements."
+        )
+        # the NumPy path takes many seconds
+        found.append(
+            contest(title, note, {NATIVE: native, NUMPY: plain}, rounds=2, calls=1, agree=1e-4, ours=(NATIVE,))
+        )
     return found

@@ -119,6 +119,107 @@ def test_a_forked_child_has_threads_of_its_own() -> None:
     assert done.stdout == "0\n", done.stderr
 
 
+COMPILING = """
+    import os, threading, warnings, numpy as np, tensorlogic as tl
+    from tensorlogic.backends.native import build
+    warnings.simplefilter("ignore", DeprecationWarning)  # Python warns of forking with threads
+
+    def graph(k):
+        b = tl.GraphBuilder()
+        x = b.input("x", (60_000, 8), "float32")
+        return b.build(y=b.tanh(b.exp(-b.square(x * float(k)))) + 1.0)
+
+    value = {"x": np.ones((60_000, 8), "float32")}
+
+    def answer(k):
+        [found] = tl.Executor(native=True).execute(graph(k), value)
+        return abs(float(found[0, 0]) - (np.tanh(np.exp(-(float(k) ** 2))) + 1)) < 1e-6
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
+def test_a_child_forked_while_something_is_compiled_can_compile(tmp_path: Path) -> None:
+    script = textwrap.dedent(COMPILING) + textwrap.dedent("""
+        inside, jitted = threading.Event(), build._jitted
+
+        def slowly(*args, **options):
+            inside.set()
+            return jitted(*args, **options)
+
+        build._jitted = slowly
+        other = threading.Thread(target=answer, args=(1,))
+        other.start()
+        inside.wait()
+        pid = os.fork()
+        if pid == 0:
+            os._exit(0 if answer(2) and answer(1) else 1)
+        other.join()
+        print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+    """)
+    assert run(tmp_path, script).stdout == "0\n"
+
+
+def test_a_spawned_process_answers_too(tmp_path: Path) -> None:
+    (tmp_path / "part.py").write_text(textwrap.dedent(COMPILING))
+    script = textwrap.dedent("""
+        import multiprocessing, part
+        if __name__ == "__main__":
+            assert part.answer(3)
+            with multiprocessing.get_context("spawn").Pool(2) as pool:
+                print(pool.map(part.answer, [3, 3, 4]))
+    """)
+    (tmp_path / "main.py").write_text(script)
+    env = os.environ | {"XDG_CACHE_HOME": str(tmp_path)}
+    done = subprocess.run(
+        [sys.executable, "main.py"], check=False, capture_output=True, text=True, env=env, cwd=tmp_path, timeout=120
+    )
+    assert done.stdout == "[True, True, True]\n", done.stderr
+
+
+@pytest.mark.parametrize("place", ["source", "code", "index"])
+def test_a_process_that_dies_while_it_writes_does_no_harm(tmp_path: Path, place: str) -> None:
+    """At the worst moment: what it writes is half there when it ends."""
+    script = textwrap.dedent("""
+        import os, sys, numba.core.caching as caching
+        from pathlib import Path
+        from tensorlogic.ir import files
+        place = sys.argv[1] if len(sys.argv) > 1 else "PLACE"
+
+        def killed(path, text):
+            Path(path).write_bytes(text[: len(text) // 2])
+            os._exit(9)
+
+        if place == "source":
+            Path.write_text = lambda self, text, *args, **options: killed(self, text.encode())
+        else:
+            name = {"code": "_save_data", "index": "_save_index"}[place]
+            whole = getattr(caching.IndexDataCacheFile, name)
+            caching.IndexDataCacheFile._open_for_write_before = caching.IndexDataCacheFile._open_for_write
+
+            def dies(self, *args):
+                import contextlib
+
+                @contextlib.contextmanager
+                def half(path):
+                    with self._open_for_write_before(path) as file:
+                        write = file.write
+                        class Half:
+                            def write(_, data):
+                                write(data[: len(data) // 2]); file.flush(); os._exit(9)
+                        yield Half()
+
+                self._open_for_write = half
+                return whole(self, *args)
+
+            setattr(caching.IndexDataCacheFile, name, dies)
+    """).replace("PLACE", place)
+    died = run(tmp_path, script + SCRIPT)
+    assert died.returncode == 9 and died.stdout == ""
+    found = run(tmp_path)
+    assert found.stdout == "right 1\n" and found.stderr == "", found.stderr
+    assert run(tmp_path).stderr == ""
+
+
 def test_many_threads_may_compile_and_run_at_once() -> None:
     graphs = []
     for k in range(3):

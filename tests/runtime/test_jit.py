@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+import textwrap
 import threading
+import time
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -84,6 +90,47 @@ def test_what_was_not_used_longest_goes_first_and_clearing_forgets_all() -> None
     assert executor.get_jit_stats().hot_paths_detected == 1
 
 
+def test_what_had_to_go_comes_back_when_it_is_hot_again() -> None:
+    executor, g, config = tl.Executor(), graph(), tl.JitConfig(hot_path_threshold=2, max_cache_size=1)
+    for n in (5, 6, 5, 6):
+        for _ in range(3):
+            executor.execute_jit(g, inputs(n), config)
+            jit(executor).compiler.wait()
+    stats = executor.get_jit_stats()
+    assert (stats.calls, stats.hot_paths_detected, stats.cache.evictions) == (12, 2, 3)
+    assert stats.cache.hits == 1 + 2 + 1 + 1  # the second size waits for no second call; one that had to go does
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
+def test_a_fork_finds_the_jit_ready(tmp_path: Path) -> None:
+    script = textwrap.dedent("""
+        import os, warnings, numpy as np, tensorlogic as tl
+        warnings.simplefilter("ignore", DeprecationWarning)  # Python warns of forking with threads
+        graphs = []
+        for k in range(3):
+            b = tl.GraphBuilder()
+            x = b.input("x", (2000, 8), "float32")
+            graphs.append(b.build(y=b.softmax(b.tanh(x * float(k + 1)))))
+        value, config = {"x": np.ones((2000, 8), "float32")}, tl.JitConfig(hot_path_threshold=1)
+        executor = tl.Executor()
+        executor.execute_jit(graphs[0], value, config)
+        executor._jit.compiler.wait()
+        executor.execute_jit(graphs[1], value, config)  # is being compiled while the child begins
+        pid = os.fork()
+        if pid == 0:
+            for g in graphs:
+                executor.execute_jit(g, value, config)
+            executor._jit.compiler.wait()
+            os._exit(0 if len(executor._jit.cache.values()) == 3 else 1)
+        print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+    """)
+    env = os.environ | {"XDG_CACHE_HOME": str(tmp_path)}
+    done = subprocess.run(
+        [sys.executable, "-c", script], check=False, capture_output=True, text=True, timeout=120, env=env
+    )
+    assert done.stdout == "0\n", done.stderr
+
+
 def test_what_fails_to_compile_goes_on_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
     executor, g, config = tl.Executor(), graph(), tl.JitConfig(hot_path_threshold=1)
     want = executor.execute_jit(g, inputs(), tl.JitConfig(hot_path_threshold=99))["y"]
@@ -141,3 +188,70 @@ def test_several_threads_may_find_the_same_graph_hot() -> None:
         t.join()
     assert not wrong
     assert executor.get_jit_stats().hot_paths_detected == 1
+
+
+def many(k: int) -> tl.EinsumGraph:
+    b = tl.GraphBuilder()
+    x, w = b.input("x", ("n", 16), "float32"), b.input("w", (16, 16), "float32")
+    if k == 3:
+        return b.build(y=b.einsum("ij,jk->ik", x > 0.0, w > 0.0, algebra="boolean"))
+    return b.build(y=b.softmax(b.tanh(x @ w + float(k))), s=b.sum(b.relu(x) * float(k + 1), axis=1))
+
+
+def stress(seconds: float) -> None:
+    """Eight threads on different and equal graphs, through the JIT and compiled; outputs are held and looked at again."""
+    rng = np.random.default_rng(0)
+    graphs, sizes = [many(k) for k in range(4)], (3, 64, 3000)
+    given = {n: {"x": rng.normal(size=(n, 16)).astype("float32"), "w": rng.normal(size=(16, 16)).astype("float32")} for n in sizes}  # fmt: skip
+    want = {(k, n): dict(tl.Executor().execute(g, given[n])) for k, g in enumerate(graphs) for n in sizes}
+    executor, config = tl.Executor(), tl.JitConfig(hot_path_threshold=3, max_cache_size=6)
+    aggressive = tl.CompilationConfig(tl.OptimizationLevel.AGGRESSIVE)
+    compiled = [executor.compile_graph(g, aggressive) for g in graphs]
+    wrong: list[Any] = []
+    end = time.monotonic() + seconds
+
+    def work(seed: int) -> None:
+        own = np.random.default_rng(seed)
+        held: list[tuple[Any, Any]] = []
+        calls = 0
+        while (calls < 20 or time.monotonic() < end) and not wrong:
+            calls += 1
+            k, n = int(own.integers(4)), int(own.choice(sizes))
+            out = {"y": np.empty_like(want[k, n]["y"])} if own.random() < 0.2 else None
+            try:
+                if own.random() < 0.6:
+                    made = executor.execute_jit(graphs[k], given[n], config, out=out)
+                else:
+                    made = compiled[k](given[n], out=out)
+            except BaseException as error:
+                wrong.append(error)
+                return
+            if out is not None and made["y"] is not out["y"]:
+                wrong.append((k, n, "out"))
+            for name, value in want[k, n].items():
+                if not np.allclose(made[name], value, rtol=1e-4, atol=1e-5):
+                    wrong.append((k, n, name))
+            held = [*held[-4:], (made, [np.array(v) for v in made])]
+            if any(not np.array_equal(a, b) for outputs, copies in held for a, b in zip(outputs, copies, strict=True)):
+                wrong.append((k, n, "written over"))
+            if own.random() < 0.005:
+                executor.clear_jit_cache()
+
+    callers = [threading.Thread(target=work, args=(seed,)) for seed in range(8)]
+    for t in callers:
+        t.start()
+    for t in callers:
+        t.join()
+    assert not wrong
+    assert executor.get_jit_stats().failures == ()
+
+
+def test_eight_threads_on_different_and_equal_graphs() -> None:
+    stress(2.0)
+
+
+@pytest.mark.full
+def test_eight_threads_for_a_minute(request: pytest.FixtureRequest) -> None:
+    if "full" not in request.config.option.markexpr:
+        pytest.skip("the minute runs with -m full (make conformance)")
+    stress(60.0)

@@ -82,6 +82,64 @@ def test_a_target_that_shows_an_input_is_not_written_while_it_is_read() -> None:
     np.testing.assert_allclose(made, want, rtol=1e-6)
 
 
+def test_a_constant_that_has_the_index_is_cut_too() -> None:
+    b = tl.GraphBuilder()
+    x, c = b.input("x", (3001, 50), "float32"), np.arange(3001 * 50, dtype="float32").reshape(3001, 50)
+    graph = b.build(y=b.tanh(x) + b.constant(c) * 2.0)
+    value = np.linspace(-1, 1, c.size, dtype="float32").reshape(c.shape)
+    forms = side.side_by_side(bind(tl.Executor(native=True).plan(graph), NumpyBackend()), NumpyBackend())
+    assert forms
+    for form in forms:
+        [made] = form.run([value], None)
+        np.testing.assert_allclose(made, np.tanh(value) + c * 2, rtol=1e-6)
+
+
+def test_a_part_that_fails_is_told_after_all_have_ended_and_the_next_run_is_right() -> None:
+    b = tl.GraphBuilder()
+    x, i = b.input("x", (2000, 300), "float32"), b.input("i", (2000,), "int64")
+    y = b.input("y", (2000, 300), "float32")
+    graph = b.build(y=b.exp(y) * 2.0 + b.gather(x, i))
+    forms = side.side_by_side(bind(tl.Executor(native=True).plan(graph), NumpyBackend()), NumpyBackend())
+    assert forms
+    rows, wrong = np.arange(2000)[::-1].copy(), np.arange(2000)
+    wrong[[3, 1999]] = 5000  # in the first part, and in the last one
+    values = {"x": np.ones((2000, 300), "float32"), "y": np.zeros((2000, 300), "float32"), "i": rows}
+    for form in forms:
+        order = [name for name, _, _ in form.program.plan.inputs]
+        for _ in range(3):
+            with pytest.raises(tl.ExecutionError, match="out of range"):
+                form.run([(values | {"i": wrong})[name] for name in order], None)
+            [made] = form.run([values[name] for name in order], None)
+            np.testing.assert_array_equal(made, np.full((2000, 300), 3, "float32"))
+
+
+def test_an_interrupt_comes_through_and_leaves_everything_usable(monkeypatch: pytest.MonkeyPatch) -> None:
+    graph, inputs, [form] = forms_of(1200)
+    want = tl.Executor().execute(graph, inputs)["h"]
+    before = [lib.get_num_threads() for lib in threads._libraries()]
+    whole = side.run_alone
+
+    def interrupted(*args: Any) -> Any:
+        whole(*args)
+        if threading.current_thread() is threading.main_thread():
+            raise KeyboardInterrupt
+        return whole(*args)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(side, "run_alone", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            form.run([inputs["x"], inputs["w"]], None)
+    assert [lib.get_num_threads() for lib in threads._libraries()] == before
+    np.testing.assert_allclose(form.run([inputs["x"], inputs["w"]], None)[0], want, rtol=2e-5, atol=2e-6)
+
+
+def test_while_blas_keeps_to_one_thread_others_still_plan_for_all() -> None:
+    before = threads.workers()
+    found: list[int] = []
+    threads.on_one_thread(lambda: found.append(threads.workers()))()
+    assert found == [before]
+
+
 def test_what_has_no_index_in_all_outputs_is_left_alone() -> None:
     b = tl.GraphBuilder()
     x = b.input("x", (3000, 300), "float32")

@@ -165,9 +165,9 @@ def _contraction_vjp(op: ops.ContractVJP, form: Contraction, step: Step) -> Kern
         return slow
 
     def in_rows() -> Kernel | None:
-        from .native.vjp import bind_native_vjp
+        from .native.vjp import bind_native_vjp, worth
 
-        return bind_native_vjp(op, form, result, args)
+        return bind_native_vjp(op, form, result, args) if worth(op, args, result) else None
 
     return climbing(slow, in_rows, seconds)
 

@@ -225,7 +225,8 @@ FUNCTIONS: dict[str, Any] = {
     "where": _named("where", _where),
 }
 # the sum of two, in whatever order it suits: for reductions, so that the rest of a kernel needs no fast-math flags
-accumulate = _binary("accumulate", lambda x, y: x.write("fadd add", y, flags=("reassoc", "nsz")))
+# (nsz beside reassoc would let LLVM cancel x - x in what is added, infinities and NaN with it)
+accumulate = _binary("accumulate", lambda x, y: x.write("fadd add", y, flags=("reassoc",)))
 # by name and dtype: these call the C library, so their loops are not vectorised
 SCALAR = frozenset(
     (name, dtype)

@@ -26,6 +26,7 @@ from .semiring import FEW, ROWS, WORTH, _layout, _placing
 Array = Any  # a NumPy array; the plan says more about it than a type could
 Shares = Callable[[Array, Array, Array, Array], Array]  # x[n, p, k], y[n, q, k], results and cotangents [n, p, q]: x's
 PARALLEL = 1 << 20  # terms above which threads are worth it: some hundred microseconds of work
+SHORT = 8  # terms of a result too few for a loop over them
 LARGEST_SHIFT = 230.0  # exponentials above it could overflow before they are multiplied by small ones
 LARGEST_COTANGENT = 1e100
 TINY = 1e-15  # premises under it have a slope that may overflow
@@ -33,9 +34,11 @@ _SIDED = ("godel_implies", "goguen_implies")  # joins that are not symmetric
 
 
 def worth(op: ops.ContractVJP, args: Sequence[TensorType], result: TensorType) -> bool:
-    """Tell whether there is a native kernel for a gradient, and it is large enough to be faster."""
+    """Tell whether there is a native kernel for a gradient, and rows are many and long enough for it to be faster."""
     form = contraction(op.spec, op.algebra, [t.shape or () for t in args[:-2]])  # type: ignore[misc]
-    return _has(op, form, result) and math.prod(form.sizes.values()) >= WORTH
+    if not _has(op, form, result) or math.prod(form.sizes.values()) < WORTH:
+        return False
+    return math.prod(form.sizes[x] for x in _layout(form).inner) >= SHORT
 
 
 def _has(op: ops.ContractVJP, form: Contraction, result: TensorType) -> bool:
@@ -106,7 +109,7 @@ def _shares(row: Algebra, wrt: int, dtype: np.dtype[Any]) -> Shares:
         sound = row.reduce == "noisy_or" or (all(c.all() for c in clean) and np.isfinite(g.sum()))
         for name in ("fast",) if sound else ("fast", "careful"):
             loop = _entry(name, row, wrt, dtype.name)
-            _share(lambda target, *part, loop=loop: loop(x, y, g, target, *clean, *part, *constants), d, y.shape[1])  # type: ignore[misc]
+            _share(lambda target, *part, loop=loop: loop(x, y, g, target, *clean, *part, *constants), d, y.shape[1])
         return d
 
     return run

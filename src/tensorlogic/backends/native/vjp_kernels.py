@@ -115,7 +115,7 @@ def extreme(
     whole = inner // STRETCH
     few = inner - whole * STRETCH  # the last ones, looked at together with some before them to make whole vectors
     few = min(inner, -(-few // LANES) * LANES)
-    tops = np.empty(whole + 1, d.dtype)
+    tops, where = np.empty(whole + 1, d.dtype), np.empty(whole + 2, np.int64)
     near = max(1, NEAR // (inner * d.itemsize))
     done = lo
     while done < hi:
@@ -140,21 +140,22 @@ def extreme(
                         top = _more(fold, top, _term(join, side, a[k], b[k], one))
                     tops[whole] = top
                     best = _more(fold, best, top)
-                    ties = zero
+                    ties, found = zero, 0
                     for s in range(whole + 1):
-                        if tops[s] == best:
-                            c, e = s * STRETCH, min(inner, (s + 1) * STRETCH)
-                            a, b = x[n, p, c:e], y[n, q, c:e]
-                            for k in range(len(a)):
-                                ties = _plus_one(ties, _term(join, side, a[k], b[k], one) == best, one)
+                        where[found] = s * STRETCH  # without a branch, which could not be foretold
+                        found += tops[s] == best
+                    for m in range(found):
+                        c, e = where[m], min(inner, where[m] + STRETCH)
+                        a, b = x[n, p, c:e], y[n, q, c:e]
+                        for k in range(len(a)):
+                            ties = _plus_one(ties, _term(join, side, a[k], b[k], one) == best, one)
                     share = one / ties * weight
-                    for s in range(whole + 1):
-                        if tops[s] == best:
-                            c, e = s * STRETCH, min(inner, (s + 1) * STRETCH)
-                            a, b, row = x[n, p, c:e], y[n, q, c:e], d[n, p, c:e]
-                            for k in range(len(a)):
-                                given = share * _slope(join, side, a[k], b[k], one)
-                                row[k] += given if _term(join, side, a[k], b[k], one) == best else zero
+                    for m in range(found):
+                        c, e = where[m], min(inner, where[m] + STRETCH)
+                        a, b, row = x[n, p, c:e], y[n, q, c:e], d[n, p, c:e]
+                        for k in range(len(a)):
+                            given = share * _slope(join, side, a[k], b[k], one)
+                            row[k] += given if _term(join, side, a[k], b[k], one) == best else zero
         done = until
 
 
