@@ -119,7 +119,14 @@ def _in_every_form(forms: EveryForm, chosen: Sequence[Case]) -> None:
 def test_native_forms(eager: EveryForm) -> None:
     """A sample, because compiling takes time: some of each group, and all that is made of many operations."""
     every = {"layers", "scan", "fixpoint", "empty"}
-    _in_every_form(eager, [case for name, group in GROUPS.items() for case in (group if name in every else group[:: len(group) // 4 + 1])])
+    _in_every_form(
+        eager,
+        [
+            case
+            for name, group in GROUPS.items()
+            for case in (group if name in every else group[:: len(group) // 3 + 1])
+        ],
+    )
     assert eager.names >= {"native", "one function", "one step after another", "side by side on 2 threads"}
     assert eager.names >= {"rows", "whole", "algebra", "scan"}
 

@@ -40,9 +40,7 @@ class Fused(Op, frozen=True, tag="fused"):
     numbers: tuple[int, ...] = ()  # that its source takes
 
 
-def fuse(
-    steps: Sequence[Step], groups: Sequence[Fusable], graph: EinsumGraph, outputs: AbstractSet[int]
-) -> list[Step]:
+def fuse(steps: Sequence[Step], groups: Sequence[Fusable], graph: EinsumGraph, outputs: AbstractSet[int]) -> list[Step]:
     """Return the steps with each group as one, in an order in which everything is there when it is read.
 
     Groups that would wait for each other are left apart.

@@ -37,7 +37,9 @@ def raced(plan: ExecutionPlan, backend: Backend, threads: int, limit: int | None
         forms += [chains] if chains is not None else []
     program = forms[0].program
     if len(forms) > 1 or threads > 1 or program is not apart:
-        program.team = Race(forms, why="no two chains are worth a thread of their own" if threads > 1 else "", finest=apart)
+        program.team = Race(
+            forms, why="no two chains are worth a thread of their own" if threads > 1 else "", finest=apart
+        )
     return program
 
 

@@ -139,7 +139,10 @@ def _rows(step: Step) -> Kernel | None:
 
 
 def _on_bits(step: Step) -> Kernel:
-    return bitplan.bind_bit_group(step.parts, step.reads, step.writes)
+    assert isinstance(step.op, Fused)
+    slots, held = [slot for slot, _ in step.op.literals], [np.asarray(op.value) for _, op in step.op.literals]
+    kernel = bitplan.bind_bit_group(step.parts, (*step.reads, *slots), step.writes)
+    return (lambda *operands: kernel(*operands, *held)) if held else kernel
 
 
 def _algebra(step: Step) -> Kernel | None:
@@ -170,10 +173,11 @@ def _of_algebra(step: Step) -> Kernel | None:
 
 
 def _shared(step: Step, source: Source) -> Kernel:
+    sizes, places = source.sizes, source.places
+    count = min(workers(), places)  # imports something, and must not while a fork that waited for a compilation goes on
+    count = count if step.split else 1
     native = compiled(source.text, step.arg_types, step.types, len(source.sizes) + 2)
     shapes = [(tuple(int(d) for d in t.shape or ()), t.dtype or "float64") for t in step.types]
-    sizes, places = source.sizes, source.places
-    count = min(workers(), places) if step.split else 1
     parts = [(r.start, r.stop) for r in ranges(places, count)]
     single = len(shapes) == 1
 

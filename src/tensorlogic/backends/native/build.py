@@ -51,8 +51,14 @@ def _let_go() -> None:
         lock.release()
 
 
-if hasattr(os, "register_at_fork"):  # a child would wait for ever for a compilation that another thread was in
-    os.register_at_fork(before=_hold, after_in_parent=_let_go, after_in_child=_let_go)
+@cache
+def _mind_forks() -> None:
+    """Let a fork wait for compilations: the child would wait for ever for one that a thread it does not have was in.
+
+    What is registered last is asked first, so this comes after numba has loaded logging, which holds a lock of its own meanwhile.
+    """
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(before=_hold, after_in_parent=_let_go, after_in_child=_let_go)
 
 
 @cache
@@ -93,6 +99,7 @@ def compiled(
     """
     from numba import types
 
+    _mind_forks()
     last = [types.Array(types.int64, 1, "C", readonly=True)] * listed + [types.int64] * numbers
     signature = (
         *(array_type(t, written=False) for t in reads), *(array_type(t, written=True) for t in writes), *last,
@@ -118,7 +125,9 @@ def _compile(text: str, digest: str, signature: tuple[Any, ...]) -> Any:
         kept = list((where / "__pycache__").glob(f"k_{digest}.*"))
         if not kept:
             raise
-        warnings.warn(f"a kernel in {str(where)!r} cannot be used and is made anew: {error}", NativeWarning, stacklevel=2)
+        warnings.warn(
+            f"a kernel in {str(where)!r} cannot be used and is made anew: {error}", NativeWarning, stacklevel=2
+        )
         for file in kept:
             file.unlink(missing_ok=True)
         return _from_file(path, text, digest, signature)

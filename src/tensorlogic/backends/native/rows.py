@@ -120,7 +120,8 @@ def _present(own: Sizes, reader: Sizes, whole: Sizes) -> tuple[bool, ...]:
     found = [False] * len(whole)
     for n in range(1, len(own) + 1):
         at = len(reader) - n
-        found[at] = own[-n] != 1 and own[-n] == whole[at]
+        if at < len(whole):  # what has one element may have more axes than a row
+            found[at] = own[-n] != 1 and own[-n] == whole[at]
     return tuple(found)
 
 
@@ -134,7 +135,9 @@ class _Writer:
         self.result = {slot: n for n, slot in enumerate(step.writes)}
         self.dtype = {s: np.dtype(t.dtype or "float64") for p in step.parts for s, t in _typed(p)}
         self.of = {p.writes[0]: p for p in step.parts}
-        self.id = {p.writes[0]: n for n, p in enumerate(step.parts)}  # names do not depend on where in a plan a step stands
+        self.id = {
+            p.writes[0]: n for n, p in enumerate(step.parts)
+        }  # names do not depend on where in a plan a step stands
         self.level: dict[int, int] = {}  # the loop over the row that makes a member, or after which a cell is there
         self.is_row: dict[int, bool] = {}
         self.names: dict[tuple[int, _Access], str] = {}
@@ -197,7 +200,9 @@ class _Writer:
         body += self._cells(self.passes, done)
         if self.fails:
             return None
-        temporaries = [f"    t{self.id[s]} = np.empty(m, np.{self.dtype[s].name})" for s in sorted(self.kept - set(self.result))]
+        temporaries = [
+            f"    t{self.id[s]} = np.empty(m, np.{self.dtype[s].name})" for s in sorted(self.kept - set(self.result))
+        ]
         fixed = [line for (_, a), line in self._views() if not any(a.outer)]
         moving = [line for (_, a), line in self._views() if any(a.outer)]
         arrays = [f"a{n}" for n in range(len(self.step.reads))] + [f"o{n}" for n in range(len(self.step.writes))]
@@ -283,7 +288,9 @@ class _Writer:
             if isinstance(p.op, ops.Reduce):
                 lines.append(f"v{self.id[own]} = {self._reduced(p)}")
             else:
-                lines.append(f"v{self.id[own]} = {expression(p, [self._cell(p, s, t) for s, t in _operands(p)], self.literals)}")
+                lines.append(
+                    f"v{self.id[own]} = {expression(p, [self._cell(p, s, t) for s, t in _operands(p)], self.literals)}"
+                )
             if own in self.result:
                 lines.append(f"o{self.result[own]}[i] = v{self.id[own]}")
         return lines

@@ -37,7 +37,10 @@ def loop_text(op: Scan) -> Loop | None:
     body = write(inner, [slot for _, slot, _ in inner.inputs] + [slot for slot, _ in held])
     if body is None:
         return None
-    return Loop(_around(op, body, len(inner.inputs), len(held), len(inner.outputs)), tuple(op.body.constants[c.digest] for _, c in held))
+    return Loop(
+        _around(op, body, len(inner.inputs), len(held), len(inner.outputs)),
+        tuple(op.body.constants[c.digest] for _, c in held),
+    )
 
 
 def _around(op: Scan, body: Text, operands: int, constants: int, outputs: int) -> Text:

@@ -101,7 +101,9 @@ def constant_type(op: ops.Op) -> TensorType:
 class _Writer:
     """The state of writing one function."""
 
-    def __init__(self, given: Mapping[int, tuple[str, TensorType]], results: Mapping[int, tuple[str, TensorType]]) -> None:
+    def __init__(
+        self, given: Mapping[int, tuple[str, TensorType]], results: Mapping[int, tuple[str, TensorType]]
+    ) -> None:
         self.refs = {slot: _whole(name, t) for slot, (name, t) in given.items() if not t.weak}
         self.results = results
         self.room: dict[str, int] = {}  # elements of scratch memory, by dtype

@@ -1,0 +1,129 @@
+"""Fused steps of one operation, packed bits with literals, and bounds: what is odd about operands, results and sizes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tensorlogic as tl
+from tensorlogic.backends import bitplan
+from tensorlogic.backends.native import bind, semiring, whole
+from tensorlogic.runtime import forms
+
+
+def same(graph: tl.EinsumGraph, inputs: dict[str, Any]) -> list[str]:
+    """Check the answers, and return the kinds of fused steps."""
+    executor = tl.Executor(native=True)
+    kinds = [step.op.kind for step in executor.plan(graph, inputs).steps if step.parts]
+    want = tl.Executor().execute(graph, inputs)
+    for name, value in executor.execute(graph, inputs).items():
+        np.testing.assert_allclose(value, want[name], rtol=1e-5, atol=1e-6)
+    return kinds
+
+
+@pytest.mark.parametrize("length", [0, 1, 5])
+@pytest.mark.parametrize("used", ["last", "rows", "one of several", "all"])
+def test_a_scan_may_start_twice_from_one_tensor_and_have_results_that_nobody_reads(length: int, used: str) -> None:
+    b = tl.GraphBuilder()
+    x, h = b.input("x", (length, 3), "float32"), b.input("h", (3,), "float32")
+    (a, c), rows = b.scan(lambda s, x: ((s[0] + x, s[0] * 0.5), s[1] - x), (h, h), x)
+    every = {"a": a, "c": c, "rows": rows}
+    chosen = {"last": ["a"], "rows": ["rows"], "one of several": ["c"], "all": list(every)}[used]
+    rng = np.random.default_rng(0)
+    given = {"x": rng.normal(size=(length, 3)).astype("float32"), "h": rng.normal(size=3).astype("float32")}
+    assert same(b.build({name: every[name] for name in chosen}), given) == ["scan"]
+
+
+@pytest.mark.parametrize("algebra", ["max_min", "noisy_or", "boolean"])
+def test_a_contraction_of_a_tensor_with_itself(algebra: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bitplan, "SMALL", 0)
+    monkeypatch.setattr(semiring, "WORTH", 0)
+    b = tl.GraphBuilder()
+    x = b.input("x", (20, 20), "bool" if algebra == "boolean" else "float32")
+    value = np.random.default_rng(0).random((20, 20)).astype("float32")
+    graph = b.build(y=b.einsum("ij,jk->ik", x, x, algebra=algebra))
+    assert same(graph, {"x": value > 0.9 if algebra == "boolean" else value}) == ["algebra"]
+
+
+def test_a_literal_among_packed_bits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bitplan, "SMALL", 0)
+    b = tl.GraphBuilder()
+    x, c = b.input("x", (30, 30), "bool"), b.input("c", (30, 30), "bool")
+    y = b.where(c, b.einsum("ij,jk->ik", x, x, algebra="boolean"), True)
+    rng = np.random.default_rng(0)
+    given = {"x": rng.random((30, 30)) < 0.1, "c": rng.random((30, 30)) < 0.5}
+    assert same(b.build(y=b.logical_xor(y, c)), given) == ["bits"]
+
+
+def test_a_single_element_with_more_axes_than_the_row() -> None:
+    b = tl.GraphBuilder()
+    x, c = b.input("x", (4,), "float32"), b.input("c", (1, 1), "float32")
+    graph = b.build(y=b.sum(b.exp(x)) * c + 1.0)
+    assert same(graph, {"x": np.ones(4, "float32"), "c": np.full((1, 1), 2, "float32")}) == ["rows"]
+
+
+def test_what_cancels_in_a_sum_keeps_its_nan() -> None:
+    b = tl.GraphBuilder()
+    x = b.input("x", ("n", 9), "float32")
+    d = x - x
+    value = np.zeros((3, 9), "float32")
+    value[1, 4], value[2, 2] = np.inf, np.nan
+    found = tl.Executor(native=True).execute(b.build(d=d, s=b.sum(d, axis=1)), {"x": value})["s"]
+    np.testing.assert_array_equal(found, [0, np.nan, np.nan])
+
+
+def test_half_precision_is_left_to_numpy_without_a_word() -> None:
+    b = tl.GraphBuilder()
+    x, y = b.input("x", (4, 6), "float16"), b.input("y", (4, 6), "float32")
+    graph = b.build(a=b.transpose(x), b=b.exp(y) * 2.0)
+    assert same(graph, {"x": np.ones((4, 6), "float16"), "y": np.ones((4, 6), "float32")}) == ["rows"]
+
+
+def many_groups(count: int) -> tl.EinsumGraph:
+    """As many chains that have no kernel in common, between products."""
+    b = tl.GraphBuilder()
+    x, w = b.input("x", (4,), "float32"), b.input("w", (4, 4), "float32")
+    for n in range(count):
+        x = b.maximum(b.einsum("ij,j->i", w, x) * float(n + 2), float(-n))
+    return b.build(y=x)
+
+
+def test_only_so_many_kernels_are_made_of_one_graph(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bind, "KERNELS", 5)
+    monkeypatch.setattr(whole, "MOST_FUNCTIONS", 5)
+    few, many = (tl.Executor(native=True).plan(many_groups(n), sizes={}) for n in (5, 40))
+    assert [sum(bool(s.parts) for s in plan.steps) for plan in (few, many)] == [5, 5]
+    assert bind.whole(few.graph) is not None and bind.whole(many.graph) is None
+
+
+def test_groups_that_are_alike_count_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bind, "KERNELS", 2)
+    b = tl.GraphBuilder()
+    x, w = b.input("x", (4,), "float32"), b.input("w", (4, 4), "float32")
+    for _ in range(20):
+        x = b.tanh(b.einsum("ij,j->i", w, x) + 1.0)
+    assert sum(bool(s.parts) for s in tl.Executor(native=True).plan(b.build(y=x)).steps) == 20
+
+
+def test_a_form_that_needs_more_memory_than_there_is_does_not_race(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(forms, "available_memory", lambda: 0)
+    b = tl.GraphBuilder()
+    x = b.input("x", (200_000,), "float32")
+    graph = b.build(y=b.sum(b.exp(x) * 2.0 + b.tanh(x)))
+    executor, value = tl.Executor(native=True), {"x": np.ones(200_000, "float32")}
+    executor.execute(graph, value)
+    assert executor.explain().endswith(": native")
+    with tl.trace(detail="op") as trace:
+        executor.execute(graph, value)
+    assert "tanh" in str(trace)
+
+
+def test_a_single_operation_is_shown_as_itself_in_detail() -> None:
+    b = tl.GraphBuilder()
+    graph = b.build(y=b.exp(b.input("x", (4,), "float32")))
+    executor = tl.Executor(native=True)
+    with tl.trace(detail="op") as trace:
+        executor.execute(graph, {"x": np.ones(4, "float32")})
+    assert "one function" not in str(trace) and "exp" in str(trace)
