@@ -92,8 +92,8 @@ from .passes.grad_clip import clip_by_norm as clip_by_norm
 from .passes.grad_clip import clip_by_value as clip_by_value
 from .passes.grad_clip import unscale as unscale
 from .passes.grad_forward import jvp as jvp
-from .passes.pipeline import CompilationConfig as CompilationConfig
-from .passes.pipeline import OptimizationLevel as OptimizationLevel
+from .passes.levels import CompilationConfig as CompilationConfig
+from .passes.levels import OptimizationLevel as OptimizationLevel
 from .passes.pipeline import PassReport as PassReport
 from .plan.build import ExecutionPlan as ExecutionPlan
 from .plan.build import Step as Step

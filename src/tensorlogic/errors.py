@@ -18,7 +18,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Sequence
 from typing import Self
 
@@ -195,6 +194,8 @@ def nearest(word: object, known: Iterable[str]) -> list[str]:
     >>> nearest("algebr", ["algebra", "spec"])
     ["did you mean 'algebra'?"]
     """
+    import difflib  # an error may take its time, a start-up not
+
     names = list(known)
     folded = {name.casefold(): name for name in names}
     close = difflib.get_close_matches(str(word).casefold(), folded, n=1, cutoff=0.6)

@@ -13,7 +13,7 @@ import msgspec
 from ..errors import BackendError, nearest
 from ..ir.graph import EinsumGraph
 from ..ir.types import TensorType
-from ..passes.pipeline import Pass
+from ..passes.levels import Pass
 from ..plan.build import ExecutionPlan, Step
 from ..plan.fused import Fusable
 

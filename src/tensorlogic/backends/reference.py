@@ -20,7 +20,7 @@ from ..ir.graph import OPS, Cond, EinsumGraph, Fixpoint, Scan, bodies
 from ..ir.ops import Op
 from ..ir.rules import Scope, label_sizes, normal_axis, reduced_axes
 from ..ir.types import DTYPES, TensorShape, TensorType, dtype_name
-from ..passes.pipeline import Pass
+from ..passes.levels import Pass
 from ..passes.specialize import specialize
 from ..plan.build import Step
 from .base import BackendCapabilities, Device, Kernel, RunBody

@@ -9,15 +9,17 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
 from contextvars import copy_context
 from functools import cache, partial
 from itertools import pairwise
 from threading import Lock
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..plan.contract import Contraction
 from .base import Kernel
+
+if TYPE_CHECKING:
+    from concurrent.futures import ThreadPoolExecutor
 
 SMALL = 4_000_000  # arithmetic operations of one matrix product below which a batch of them runs on one thread
 _lock = Lock()
@@ -62,6 +64,8 @@ def _set(libraries: list[Any], count: int) -> None:
 
 @cache
 def _pool(workers: int) -> ThreadPoolExecutor:
+    from concurrent.futures import ThreadPoolExecutor  # loaded by those who use threads
+
     return ThreadPoolExecutor(workers, thread_name_prefix="tensorlogic")
 
 
@@ -105,6 +109,8 @@ def together(calls: Sequence[Callable[[], Any]], threads: int | None = None) -> 
         for call in calls:
             call()
         return
+    from concurrent.futures import wait
+
     workers = max(1, (threads or _cores()) - 1)
     futures = [_pool(workers).submit(copy_context().run, _taken, call) for call in calls[1:]]
     try:

@@ -71,7 +71,7 @@ level_option = click.option(
 
 def executor_of(backend: str, level: str | None) -> Any:
     """Return the executor that the options ask for."""
-    from ..passes.pipeline import OptimizationLevel
+    from ..passes.levels import OptimizationLevel
     from ..runtime.executor import Executor
 
     return Executor(backend, optimization_level=None if level is None else OptimizationLevel[level.upper()])

@@ -15,6 +15,7 @@ from ..diagnostics import caller
 from ..errors import DTypeError, GraphError, nearest
 from . import ops
 from .graph import (
+    MAX_BODY_DEPTH,
     Array,
     Cond,
     EinsumGraph,
@@ -35,8 +36,6 @@ from .rules import Equality, Results
 from .rules import Scope as TypeScope
 from .sizes import Dim, dim
 from .types import TensorShape, TensorType, dtype_name
-
-MAX_BODY_DEPTH = 32
 
 
 class Tensor:

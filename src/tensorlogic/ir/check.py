@@ -8,8 +8,7 @@ from typing import Any
 from ..diagnostics import Diagnostic
 from ..errors import FormatError, GraphError, ShapeError, TensorLogicError, nearest
 from . import ops
-from .builder import MAX_BODY_DEPTH
-from .graph import OPS, Cond, EinsumGraph, Fixpoint, Node, Scan, bodies
+from .graph import MAX_BODY_DEPTH, OPS, Cond, EinsumGraph, Fixpoint, Node, Scan, bodies
 from .infer import node_types
 from .ops import Op
 from .rules import Scope

@@ -10,9 +10,8 @@ import numpy as np
 
 from ..errors import FormatError, GraphError, nearest
 from . import ops
-from .builder import MAX_BODY_DEPTH
 from .check import no_array, too_deep
-from .graph import Array, EinsumGraph, bodies, constant_digest, frozen_copy
+from .graph import MAX_BODY_DEPTH, Array, EinsumGraph, bodies, constant_digest, frozen_copy
 from .rules import MAX_RANK
 from .types import DTYPES, ITEMSIZE
 

@@ -10,7 +10,6 @@ import contextlib
 import json
 import math
 import os
-import secrets
 import stat
 from collections.abc import Callable, Mapping
 from functools import lru_cache
@@ -22,12 +21,10 @@ import numpy as np
 
 from ..diagnostics import SourceLocation
 from ..errors import FormatError, TensorLogicError, nearest
-from .builder import MAX_BODY_DEPTH
 from .check import checked, too_deep
 from .constants import all_constants, decode, encode, proven
-from .graph import AnyOp, Array, EinsumGraph, Node
+from .graph import MAX_BODY_DEPTH, AnyOp, Array, EinsumGraph, Node
 from .ops import Op
-from .rust import from_rust
 from .source import LIMIT, convert, decode_text, strict_json, too_large
 
 FORMAT, VERSION = "tensorlogic-graph", 1
@@ -158,7 +155,7 @@ def _beside(path: Path) -> Path:
 
 def write_whole(path: Path, write: Callable[[Path], object]) -> None:
     """Write a file beside its place and move it there, so that it appears whole or not at all."""
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(6)}.tmp")
+    temporary = path.with_name(f".{path.name}.{os.urandom(6).hex()}.tmp")
     try:
         write(temporary)
         with temporary.open("rb+") as file:
@@ -229,6 +226,8 @@ def _from_json(text: str | bytes, path: Path | None, limit: int) -> EinsumGraph:
     if not isinstance(raw, dict):
         raise FormatError(f"a graph is a JSON object, not {type(raw).__name__}", code="E224")
     if "tensors" in raw and "format" not in raw:
+        from .rust import from_rust
+
         return checked(from_rust(raw))
     if raw.get("format") != FORMAT:
         raise FormatError(f'this JSON is not a graph: "format" is {raw.get("format")!r}', code="E224",

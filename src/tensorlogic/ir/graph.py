@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 Array = NDArray[Any]
 
 
+MAX_BODY_DEPTH = 32  # of bodies within bodies
+
+
 class Node(msgspec.Struct, frozen=True, eq=False):
     """An operation, the nodes it reads, and the places in the user's text it came from."""
 

@@ -15,11 +15,10 @@ import numpy as np
 from ..diagnostics import SourceLocation
 from ..errors import FormatError, TensorLogicError, nearest
 from . import ops
-from .builder import MAX_BODY_DEPTH
 from .check import checked
 from .constants import decode, proven
 from .elementwise import FUNCTIONS
-from .graph import OPS, Array, EinsumGraph, Node, constant_op, frozen_copy
+from .graph import MAX_BODY_DEPTH, OPS, Array, EinsumGraph, Node, constant_op, frozen_copy
 from .ops import Op
 from .rules import MAX_RANK
 from .sizes import Dim, dim

@@ -15,11 +15,10 @@ import msgspec
 import numpy as np
 
 from . import ops
-from .builder import MAX_BODY_DEPTH
 from .check import plain_literal, too_deep
 from .constants import encode
 from .elementwise import FUNCTIONS
-from .graph import Array, EinsumGraph, bodies
+from .graph import MAX_BODY_DEPTH, Array, EinsumGraph, bodies
 from .infer import node_types
 from .ops import Op
 from .rules import Results, Scope

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from enum import Enum
 from functools import partial
 from time import perf_counter
 from typing import Any, NamedTuple
 
 import msgspec
 
-from ..errors import GraphError, InputError, TensorLogicError
+from ..errors import GraphError, TensorLogicError
 from ..events import Hook, span
 from ..ir.check import check_structure
 from ..ir.graph import Cond, EinsumGraph, Fixpoint, Node, Scan, bodies
@@ -18,27 +17,9 @@ from ..ir.ops import Op
 from ..tables import table
 from .dead import drop_dead, merge_equal
 from .fold import Evaluate, fold_constants
+from .levels import CompilationConfig, OptimizationLevel, Pass
 from .merge import merge_einsums, stack_products
 from .simplify import simplify
-
-Pass = Callable[[EinsumGraph], EinsumGraph]
-
-
-class OptimizationLevel(Enum):
-    """How much is done to a graph before it runs.
-
-    Up to STANDARD every value is computed as it is written, so answers stay the same bit for bit; only a sum or product of
-    numbers that now lie otherwise in memory may round otherwise. AGGRESSIVE reorders contractions: answers agree to rounding.
-
-    >>> [level.name for level in OptimizationLevel]
-    ['NONE', 'BASIC', 'STANDARD', 'AGGRESSIVE']
-    """
-
-    NONE = 0
-    BASIC = 1
-    STANDARD = 2
-    AGGRESSIVE = 3
-
 
 LEVELS: dict[OptimizationLevel, tuple[Callable[..., EinsumGraph], ...]] = {
     OptimizationLevel.NONE: (),
@@ -51,39 +32,6 @@ LEVELS: dict[OptimizationLevel, tuple[Callable[..., EinsumGraph], ...]] = {
 
 
 FUSING = (merge_einsums, stack_products)  # the passes that make several operations one
-
-
-class CompilationConfig(msgspec.Struct, frozen=True):
-    """What is done to a graph before it runs.
-
-    >>> config = CompilationConfig().with_optimization_level(OptimizationLevel.AGGRESSIVE).with_fusion_enabled(False)
-    >>> config.optimization_level.name, config.fusion_enabled
-    ('AGGRESSIVE', False)
-    """
-
-    optimization_level: OptimizationLevel = OptimizationLevel.STANDARD
-    fusion_enabled: bool = True
-    constant_folding: bool = True
-
-    def __post_init__(self) -> None:
-        if not isinstance(self.optimization_level, OptimizationLevel):
-            raise InputError(f"{self.optimization_level!r} is no optimization level", code="E301",
-                             suggestions=[f"use OptimizationLevel.{each.name}" for each in OptimizationLevel])  # fmt: skip
-        for name in ("fusion_enabled", "constant_folding"):
-            if not isinstance(getattr(self, name), bool):
-                raise InputError(f"{name} must be True or False, got {getattr(self, name)!r}", code="E301")
-
-    def with_optimization_level(self, level: OptimizationLevel) -> CompilationConfig:
-        """Return the config at another level."""
-        return msgspec.structs.replace(self, optimization_level=level)
-
-    def with_fusion_enabled(self, enabled: bool) -> CompilationConfig:
-        """Return the config with or without passes that make several operations one."""
-        return msgspec.structs.replace(self, fusion_enabled=enabled)
-
-    def with_constant_folding(self, enabled: bool) -> CompilationConfig:
-        """Return the config with or without computing beforehand what needs no input."""
-        return msgspec.structs.replace(self, constant_folding=enabled)
 
 
 def passes_of(config: CompilationConfig | OptimizationLevel, evaluate: Evaluate | None = None) -> tuple[Pass, ...]:

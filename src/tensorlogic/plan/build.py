@@ -14,7 +14,7 @@ from ..ir import ops
 from ..ir.graph import EinsumGraph, Scan, bodies
 from ..ir.ops import Op
 from ..ir.types import TensorType
-from ..passes.pipeline import Pass, optimize
+from ..passes.levels import Pass
 from ..passes.specialize import specialize
 from ..tables import table
 from .buffers import assign, split
@@ -192,6 +192,7 @@ def build_plan(
     hooks: Sequence[Hook] = (),
 ) -> ExecutionPlan:
     """Bind sizes, run the passes and lay the graph out as steps; ``in_place`` steps write into buffers of the plan."""
+    from ..passes.pipeline import optimize
     from .reorder import lighter
 
     concrete = optimize(specialize(graph, inputs, sizes), passes, hooks).graph

@@ -16,8 +16,9 @@ from ..ir import ops
 from ..ir.graph import EinsumGraph
 from ..ir.types import TensorType
 from ..passes.indices import dims, indices
+from ..passes.levels import Pass
 from ..passes.order import order_contractions
-from ..passes.pipeline import Pass, optimize
+from ..passes.pipeline import optimize
 from ..passes.specialize import specialize
 from ..passes.split import Join, Split, split
 from .build import ExecutionPlan, describe, lay_out

@@ -10,7 +10,8 @@ from ..ir.elementwise import FUNCTIONS
 from ..ir.graph import Cond, EinsumGraph, Fixpoint, Scan, reachable
 from ..ir.validate import require_valid
 from ..passes.fold import Evaluate
-from ..passes.pipeline import CompilationConfig, OptimizationLevel, Optimized, optimize, passes_of
+from ..passes.levels import CompilationConfig, OptimizationLevel
+from ..passes.pipeline import Optimized, optimize, passes_of
 from .choose import FusionCostModel, FusionOptimizer, FusionStrategy
 from .fuse import Fusion, find_groups, listed, show_fusions
 from .weigh import GIVEN, assumption, counted, weigh

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import secrets
-import shutil
+import os
 import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from time import perf_counter
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
@@ -20,13 +19,16 @@ from ..events import span
 from ..ir import ops
 from ..ir.graph import EinsumGraph
 from ..ir.validate import require_valid
-from ..passes.pipeline import CompilationConfig, OptimizationLevel, PassReport, optimize, pass_table
+from ..passes.levels import CompilationConfig, OptimizationLevel
 from ..plan.build import ExecutionPlan
 from ..store import EvictionPolicy, Store, StoreStats
 from .executor import Executor
 from .folder import trim, used
 from .given import Inputs
 from .outputs import Outputs
+
+if TYPE_CHECKING:
+    from ..passes.pipeline import PassReport
 
 FORMAT, VERSION = "tensorlogic-compiled", 1
 
@@ -59,6 +61,8 @@ class CompilationStats(NamedTuple):
 
     def __str__(self) -> str:
         whole = f"{self.nodes_before_optimization} nodes became {self.nodes_after_optimization}"
+        from ..passes.pipeline import pass_table
+
         lines = [pass_table(self.passes)] if self.passes else []
         return "\n".join([*lines, f"{whole} ({self.reduction_percentage:.0f}% fewer) in {self.seconds * 1e3:.1f} ms"])
 
@@ -155,6 +159,8 @@ def compile_for(
         raise InputError(f"a CompilationConfig is expected, got {config!r}", code="E301",
                          suggestions=["write CompilationConfig(optimization_level=OptimizationLevel.AGGRESSIVE)"])  # fmt: skip
     own = _at_full_speed(executor, config)
+    from ..passes.pipeline import optimize
+
     start = perf_counter()
     with span("compile", executor.context.hooks):
         require_valid(graph)
@@ -347,10 +353,12 @@ class _Manifest(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def _save(compiled: CompiledGraph, folder: Path) -> None:
+    import shutil  # loaded by those who save
+
     from .. import __version__
 
     able = compiled.executor.capabilities()
-    temporary = folder.with_name(f".{folder.name}.{secrets.token_hex(6)}.tmp")
+    temporary = folder.with_name(f".{folder.name}.{os.urandom(6).hex()}.tmp")
     try:
         temporary.mkdir(parents=True)
         compiled.optimized.save(temporary / "optimized.json")
@@ -371,7 +379,7 @@ def _save(compiled: CompiledGraph, folder: Path) -> None:
 
 def _replace(temporary: Path, folder: Path) -> None:
     """Put a folder in the place of another; of two processes that do so at once, either may win."""
-    old = folder.with_name(f".{folder.name}.{secrets.token_hex(6)}.old")
+    old = folder.with_name(f".{folder.name}.{os.urandom(6).hex()}.old")
     with contextlib.suppress(FileNotFoundError):
         folder.rename(old)
     try:
@@ -380,6 +388,8 @@ def _replace(temporary: Path, folder: Path) -> None:
         if not (folder / "manifest.json").exists():  # else another process was first, with the same thing
             raise
     if old.is_dir():
+        import shutil
+
         shutil.rmtree(old, ignore_errors=True)
     else:
         old.unlink(missing_ok=True)

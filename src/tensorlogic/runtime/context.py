@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 
 from ..errors import InputError
 from ..events import ExecutionPhase, Hook, RunRecord
-
-logger = logging.getLogger("tensorlogic")
 
 
 class ExecutionContext:
@@ -59,7 +56,11 @@ class LoggingHook(Hook):
     """
 
     def __init__(self, write: object = None) -> None:
-        self._write = write if callable(write) else logger.info
+        if not callable(write):
+            import logging  # loaded by those who log
+
+            write = logging.getLogger("tensorlogic").info
+        self._write = write
 
     def on_phase(self, phase: ExecutionPhase) -> None:
         """Write the phase."""

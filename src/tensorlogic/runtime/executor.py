@@ -15,7 +15,7 @@ from ..events import ExecutionPhase, Hook, span, watchers
 from ..ir.graph import EinsumGraph
 from ..ir.types import TensorType
 from ..ir.validate import require_valid
-from ..passes.pipeline import CompilationConfig, OptimizationLevel, Pass, passes_of
+from ..passes.levels import CompilationConfig, OptimizationLevel, Pass
 from ..plan.build import ExecutionPlan, build_plan, lay_out
 from ..plan.limit import check_flops
 from ..store import Store, StoreStats
@@ -369,6 +369,8 @@ class Executor:
 
     def graph_passes(self) -> tuple[Pass, ...]:
         """Return what is done to a graph whatever its sizes are."""
+        from ..passes.pipeline import passes_of
+
         folds = not self.wrap and not self._able.supports("shapes_only")  # what is folded no wrapper sees
         return passes_of(self.config, self._evaluate if folds else None)
 

@@ -9,8 +9,6 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import secrets
-import shutil
 from pathlib import Path
 from time import time
 from typing import NamedTuple
@@ -69,9 +67,11 @@ def trim(folder: Path, most_entries: int | None, most_bytes: int | None) -> list
 
 
 def _remove(entry: Path) -> None:
-    away = entry.with_name(f".{entry.name}.{secrets.token_hex(6)}.old")
+    away = entry.with_name(f".{entry.name}.{os.urandom(6).hex()}.old")
     with contextlib.suppress(FileNotFoundError):  # another process took it
         entry.rename(away)
+        import shutil
+
         shutil.rmtree(away, ignore_errors=True)
 
 
@@ -82,4 +82,6 @@ def _sweep(folder: Path) -> None:
             if LEFTOVER.fullmatch(each.name):
                 with contextlib.suppress(FileNotFoundError):
                     if each.stat().st_mtime < time() - STALE:
+                        import shutil
+
                         shutil.rmtree(each, ignore_errors=True)

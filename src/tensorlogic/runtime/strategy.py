@@ -22,7 +22,7 @@ from ..ir.graph import EinsumGraph, bodies
 from ..ir.sizes import names
 from ..ir.types import TensorType
 from ..ir.validate import require_valid
-from ..passes.pipeline import OptimizationLevel
+from ..passes.levels import OptimizationLevel
 from ..plan.build import ExecutionPlan, Step
 from ..plan.inputs import input_types
 from ..plan.schedule import Scheduler, SchedulingStrategy
