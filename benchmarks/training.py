@@ -178,7 +178,9 @@ def tables() -> list[Table]:
             plain: ours(batch, tl.CompilationConfig()),
             native: ours(batch, tl.CompilationConfig(tl.OptimizationLevel.AGGRESSIVE)),
         }
-        note = f"784-512-256-10, cross-entropy, SGD, float32. The goal is {1.2 if batch == 64 else 1.1} of NumPy by hand."
+        note = (
+            f"784-512-256-10, cross-entropy, SGD, float32. The goal is {1.2 if batch == 64 else 1.1} of NumPy by hand."
+        )
         found.append(contest(
             f"Training step of an MLP, batch {batch}", note, contenders, rounds=20, calls=20 if batch == 64 else 5,
             ours=(plain, native), pause=PAUSE, each=True,

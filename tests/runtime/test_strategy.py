@@ -78,7 +78,16 @@ def test_the_clearly_fastest_is_chosen():
     assert best.parallelism is P.SINGLE
     assert best.optimization_level is L.STANDARD
     assert best.memory is M.OPTIMIZE
-    assert [t.compared for t in best.trials] == ["threads", "threads", "level", "level", "memory", "memory", "mode", "mode"]
+    assert [t.compared for t in best.trials] == [
+        "threads",
+        "threads",
+        "level",
+        "level",
+        "memory",
+        "memory",
+        "mode",
+        "mode",
+    ]
     assert [t.seconds for t in best.trials] == pytest.approx([1.0, 0.5, 1.0, 1.0, 1.0, 1.5, 1.0, 0.9])
     assert best.mode is tl.ExecutionMode.JIT and best.executor().native
     assert {t.runs for t in best.trials} == {LEAST}

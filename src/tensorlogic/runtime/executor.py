@@ -423,7 +423,7 @@ class Executor:
         if self._in_place and (self.threads > 1 or self.native):
             from .forms import raced
 
-            return raced(plan, self.backend, self.threads)
+            return raced(plan, self.backend, self.threads, self.memory_limit)
         return bind(plan, self.backend, self.wrap)
 
     def _evaluate(self, graph: EinsumGraph) -> Sequence[Any]:
