@@ -132,9 +132,9 @@ def test_kernels_answer_as_numpy_does(build: Build) -> None:
     for n, odd in ((6, False), (1, False), (40, True)):
         inputs = values(graph, n, n, odd=odd)
         want, found = both(graph, inputs)
-        for name in want.keys():
-            assert found[name].dtype == want[name].dtype and found[name].shape == want[name].shape
-            np.testing.assert_allclose(found[name], want[name], rtol=3e-6, atol=3e-6, err_msg=f"{name} n={n}")
+        for name, value in want.items():
+            assert found[name].dtype == value.dtype and found[name].shape == value.shape
+            np.testing.assert_allclose(found[name], value, rtol=3e-6, atol=3e-6, err_msg=f"{name} n={n}")
 
 
 def test_operands_in_any_memory_order_and_read_only() -> None:
