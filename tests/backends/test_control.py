@@ -55,6 +55,14 @@ def test_shortest_paths_are_scipys() -> None:
     np.testing.assert_array_equal(tl.Executor().execute(graph, {"w": weight})["d"], expected)
 
 
+def test_values_that_come_back_are_told_long_before_the_limit() -> None:
+    b = tl.GraphBuilder()
+    graph = b.build(y=b.fixpoint(lambda z: 1.0 - z, b.input("x", (3,), "float64")))
+    with pytest.raises(tl.ConvergenceError, match="every 2 rounds its values are the same again") as caught:
+        tl.Executor().execute(graph, {"x": np.array([0.25, 0.5, 1.0])})
+    assert "tolerance=" in str(caught.value)
+
+
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_tolerance_stops_a_sequence_that_only_approaches_its_limit(backend: str) -> None:
     b = tl.GraphBuilder()

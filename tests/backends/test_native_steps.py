@@ -127,3 +127,67 @@ def test_a_single_operation_is_shown_as_itself_in_detail() -> None:
     with tl.trace(detail="op") as trace:
         executor.execute(graph, {"x": np.ones(4, "float32")})
     assert "one function" not in str(trace) and "exp" in str(trace)
+
+
+def test_a_boolean_closure_stays_packed_in_the_native_tier(monkeypatch: pytest.MonkeyPatch) -> None:
+    from tensorlogic.backends import closure
+
+    seen = []
+    bind = closure.bind_fixpoint
+    monkeypatch.setattr(closure, "bind_fixpoint", lambda step: seen.append(bind(step)) or seen[-1])
+    n = 700
+    b = tl.GraphBuilder()
+    e = b.input("e", (n, n), "bool")
+    graph = b.build(r=b.fixpoint(lambda r: b.einsum("ij,jk->ik", r, e, algebra="boolean"), e, combine="or"))
+    edge = np.random.default_rng(0).random((n, n)) < 0.003
+    found = tl.Executor(native=True).execute(graph, {"e": edge})["r"]
+    assert seen and seen[0] is not None
+    paths = edge
+    while True:
+        more = paths | ((paths.astype("float32") @ edge.astype("float32")) > 0)
+        if np.array_equal(more, paths):
+            break
+        paths = more
+    np.testing.assert_array_equal(found, paths)
+
+
+def test_a_backend_without_native_code_says_so() -> None:
+    with pytest.raises(tl.BackendError, match="reference backend makes no machine code"):
+        tl.Executor("reference", native=True)
+    b = tl.GraphBuilder()
+    graph = b.build(y=b.relu(b.input("x", (3,))))
+    config = tl.CompilationConfig(tl.OptimizationLevel.AGGRESSIVE)
+    assert tl.Executor("reference").compile_graph(graph, config)({"x": [-1.0, 0.0, 1.0]})["y"].tolist() == [0, 0, 1]
+    assert tl.Executor("reference").execute_jit(graph, {"x": [-1.0, 0.0, 1.0]})["y"].tolist() == [0, 0, 1]
+
+
+def test_a_kernel_that_cannot_be_made_leaves_a_step_on_numpy(monkeypatch: pytest.MonkeyPatch) -> None:
+    from tensorlogic.backends import climb
+    from tensorlogic.backends.native import semiring
+    from tensorlogic.backends.native.support import NativeWarning
+
+    def broken(*args: object) -> None:
+        raise RuntimeError("no machine code today")
+
+    monkeypatch.setattr(semiring, "make_ready", broken)
+    monkeypatch.setattr(climb, "READY", 0.0)
+    b = tl.GraphBuilder()
+    x = b.input("x", (60, 60), "float32")
+    graph = b.build(y=b.einsum("ij,jk->ik", x, x, algebra="max_plus"))
+    value = np.random.default_rng(0).random((60, 60)).astype("float32")
+    executor = tl.Executor()
+    with pytest.warns(NativeWarning, match="stays on NumPy"):
+        first = executor.execute(graph, {"x": value})["y"]
+    np.testing.assert_array_equal(executor.execute(graph, {"x": value})["y"], first)
+    np.testing.assert_array_equal(first, (value[:, :, None] + value[None]).max(axis=1))
+
+
+def test_one_profile_sees_what_runs_compiled() -> None:
+    b = tl.GraphBuilder()
+    graph = b.build(y=b.exp(b.input("x", (50, 4), "float32")) * 2.0)
+    executor = tl.Executor()
+    compiled = executor.compile_graph(graph)
+    executor.enable_profiling()
+    for _ in range(3):
+        executor.execute_compiled(compiled, {"x": np.ones((50, 4), "float32")})
+    assert executor.get_profile_data().op_profiles["exp"].count == 3

@@ -117,6 +117,58 @@ def test_second_derivatives(fn):
 
 
 @pytest.mark.parametrize("algebra", [n for n, row in ALGEBRAS.items() if row.differentiable])
+@pytest.mark.parametrize("equation", ["ij,jk->ik", "ij->i", "ij,jk->", "ij->"])
+def test_forward_is_reverse_where_values_are_exactly_0_and_1(algebra, equation):
+    if "," not in equation and ALGEBRAS[algebra].combine.endswith("implies"):
+        pytest.skip("an implication takes two")
+    b = tl.GraphBuilder()
+    at = {"a": np.array([[0.0, 1.0, 0.5], [1.0, 1.0, 0.0]]), "c": np.array([[1.0, 0.0], [1.0, 0.5], [0.5, 0.5]])}
+    at = dict(list(at.items())[: equation.count(",") + 1])
+    y = b.einsum(equation, *(b.input(n, x.shape) for n, x in at.items()), algebra=algebra)
+    weights = np.arange(1.0, 1 + np.prod(y.shape)).reshape(y.shape)
+    graph = b.build(loss=b.sum(y * weights))
+    ex, ahead = tl.Executor(), tl.jvp(graph)
+    back = ex.execute(tl.grad(graph), at)
+    still = {f"t_{n}": np.zeros_like(x) for n, x in at.items()}
+    for n, x in at.items():
+        each = np.eye(x.size).reshape(x.size, *x.shape)
+        forward = [ex.execute(ahead, {**at, **still, f"t_{n}": v})["t_loss"] for v in each]
+        np.testing.assert_allclose(np.reshape(forward, x.shape), back[f"d_{n}"], rtol=1e-12, atol=1e-15)
+
+
+def test_the_only_certain_fact_has_a_tangent():
+    x, y = tl.variables("x y", domain="Thing")
+    rule = tl.exists(y, tl.pred("r", x, y) & tl.pred("q", y))
+    graph = tl.compile(rule, tl.CompilerContext(domains={"Thing": 2}), strategy="probabilistic")
+    at = {"r": np.array([[1.0, 0.5], [0.2, 0.3]]), "q": np.array([1.0, 0.5])}
+    moved = {"t_r": np.array([[1.0, 0.0], [0.0, 0.0]]), "t_q": np.zeros(2)}
+    (tangent,) = tl.Executor().execute(tl.jvp(graph), {**at, **moved})
+    np.testing.assert_allclose(tangent, [0.75, 0.0])
+
+
+@pytest.mark.parametrize("at", [[1, 0.5, 0.25], [1, 1, 0.25], [1, 1, 1], [0, 1, 2], [0.5, 0.25, 0]])
+def test_second_derivatives_of_a_noisy_or_of_certain_facts(at):
+    b = tl.GraphBuilder()
+    graph = b.build(y=b.einsum("j,j->", b.input("a", (3,)), b.input("c", (3,)), algebra="noisy_or"))
+    once, ex, given = tl.grad(graph, "a"), tl.Executor(), {"a": np.array(at, float), "c": np.ones(3)}
+    left = 1 - given["a"]
+    true = [[0 if i == j else -left[3 - i - j] for j in range(3)] for i in range(3)]  # what the third one leaves
+    ahead, back = tl.jvp(once, "a"), tl.vjp(once, "a")
+    (cotangent,) = set(back.input_names) - set(once.input_names)
+    np.testing.assert_allclose([ex.execute(ahead, {**given, "t_a": v})[0] for v in np.eye(3)], true)
+    np.testing.assert_allclose([ex.execute(back, {**given, cotangent: v})[0] for v in np.eye(3)], true)
+
+
+@pytest.mark.parametrize("infinity", [np.inf, -np.inf])
+def test_forward_is_reverse_of_a_log_sum_exp_that_is_infinite(infinity):
+    b = tl.GraphBuilder()
+    graph = b.build(loss=b.sum(b.einsum("ij->i", b.input("a", (2, 2)), algebra="log_sum_exp")))
+    at, ex = np.array([[infinity, infinity], [1.0, 2.0]]), tl.Executor()
+    forward = [ex.execute(tl.jvp(graph), {"a": at, "t_a": v})[0] for v in np.eye(4).reshape(4, 2, 2)]
+    np.testing.assert_allclose(np.reshape(forward, (2, 2)), ex.execute(tl.grad(graph), {"a": at})["d_a"])
+
+
+@pytest.mark.parametrize("algebra", [n for n, row in ALGEBRAS.items() if row.differentiable])
 def test_second_derivatives_of_contractions(algebra):
     b = tl.GraphBuilder()
     y = b.einsum("ij,jk->ik", b.input("a", (3, 4)), b.input("c", (4, 2)), algebra=algebra)

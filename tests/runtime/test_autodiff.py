@@ -73,6 +73,37 @@ def test_several_outputs_sizes_and_views(strategy):
         np.testing.assert_allclose(found["w"][place], quotient, rtol=1e-5, atol=1e-8)
 
 
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_changing_an_output_does_not_change_the_gradient(strategy):
+    b = tl.GraphBuilder()
+    x = b.input("x", (3,), "float64")
+    y = b.exp(x)
+    graph = b.build(y=y, again=y, turned=b.reshape(y, (1, 3)), given=x)
+    array = np.array([0.0, 1.0, 2.0])
+    executor = tl.Executor()
+    for _ in range(2):
+        outputs = executor.forward(
+            graph, {"x": array}, strategy=strategy, budget=1 << 30 if strategy is GradientStrategy.BUDGETED else None
+        )
+        for value in outputs:
+            if value.flags.writeable:
+                value[...] = 0  # a copy, or nothing reads it
+        executor.backward(outputs, {"y": np.ones(3)})
+        np.testing.assert_allclose(executor.get_gradients()["x"], np.exp(array))
+
+
+def test_an_output_that_the_gradient_reads_is_read_only():
+    b = tl.GraphBuilder()
+    x = b.input("x", (3,), "float64")
+    outputs = tl.Executor().forward(b.build(y=b.exp(x), z=x * 2.0), {"x": np.ones(3)})
+    with pytest.raises(ValueError, match="read-only"):
+        outputs["y"][:] = 0
+    outputs["z"][:] = 0  # this one is not read again
+    changed = outputs["y"].copy()
+    changed[:] = 0
+    np.testing.assert_allclose(outputs["y"], np.exp(np.ones(3)))
+
+
 def test_a_scan_goes_back_through_time():
     b = tl.GraphBuilder()
     x, w = b.input("x", ("t", 3), "float64"), b.input("w", (3,), "float64")

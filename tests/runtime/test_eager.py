@@ -2,6 +2,7 @@
 
 import gc
 import threading
+import warnings
 import weakref
 
 import numpy as np
@@ -12,7 +13,7 @@ from hypothesis.extra import numpy as npst
 
 import tensorlogic as tl
 from tensorlogic import Variable, eager
-from tensorlogic.runtime import eager_backward, eager_kernels
+from tensorlogic.runtime import eager_backward, eager_kernels, eager_numpy
 
 RNG = np.random.default_rng(0)
 X = RNG.uniform(0.2, 0.9, size=(3, 4))
@@ -323,6 +324,79 @@ def test_no_grad_belongs_to_its_thread():
     assert seen == [True]
 
 
+def together(*functions):
+    """Run functions on threads of their own and return what went wrong in them."""
+    wrong = []
+
+    def guarded(fn):
+        try:
+            fn()
+        except Exception as error:  # told below
+            wrong.append(error)
+
+    threads = [threading.Thread(target=guarded, args=(fn,)) for fn in functions]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join(30)
+    return wrong
+
+
+def test_one_no_grad_serves_several_threads():
+    both, left = threading.Barrier(2, timeout=20), threading.Event()
+    w, seen, shared = Variable([1.0, 2.0]), {}, tl.no_grad()
+
+    @tl.no_grad()
+    def predict(first):
+        both.wait()  # both are inside
+        if not first:
+            assert left.wait(20)  # who came first may leave first
+        return w * 2
+
+    def call(first):
+        seen[first] = predict(first).requires_grad, (w * 2).requires_grad
+        left.set()
+
+    def block(first):
+        with shared, shared:  # and one instance, entered twice
+            both.wait()
+            if not first:
+                assert left.wait(20)
+            inside = (w * 2).requires_grad
+        seen[first] = inside, (w * 2).requires_grad
+        left.set()
+
+    for way in (call, block):
+        left.clear()
+        seen.clear()
+        assert together(lambda w=way: w(True), lambda w=way: w(False)) == []
+        assert seen == {True: (False, True), False: (False, True)}
+
+
+def test_one_tape_serves_several_threads():
+    both, left = threading.Barrier(2, timeout=20), threading.Event()
+    w, tape, made = Variable([1.0, 2.0], name="w"), tl.EagerTape(), {}
+
+    def work(first):
+        with tape:
+            both.wait()
+            if not first:
+                assert left.wait(20)
+            made[first] = w * (2.0 if first else 3.0)
+        made[first, "after"] = w * 5.0
+        left.set()
+
+    assert together(lambda: work(True), lambda: work(False)) == []
+    assert {id(v) for v in tape.variables()} == {id(made[True]), id(made[False])}
+
+
+def test_no_grad_goes_back_after_an_error():
+    w = Variable(1.0)
+    with pytest.raises(KeyError), tl.no_grad(), tl.EagerTape() as tape, tl.no_grad():
+        raise KeyError
+    assert (w * 2).requires_grad and len(tape) == 0
+
+
 def test_values_cannot_be_written_to():
     source = np.ones(2)
     w = Variable(source)
@@ -563,6 +637,119 @@ def test_functions_that_are_not_there_name_the_nearest():
         np.where(w > 0)
     with pytest.raises(tl.GraphError, match=r"np\.sum on a variable"):
         np.sum(w, where=X > 0)
+
+
+NARROW = np.array([100, 100, 100], "int8")
+UFUNCS = {
+    **{name: [getattr(np, name)] for name in ("absolute", "arccos", "arcsin", "arctan", "ceil", "cos", "cosh", "exp", "exp2", "expm1", "fabs", "floor", "isfinite", "isinf", "isnan", "log", "log10", "log1p", "log2", "logical_not", "negative", "positive", "reciprocal", "rint", "sign", "sin", "sinh", "sqrt", "square", "tan", "tanh", "trunc")},
+    **{name: [lambda x, f=getattr(np, name): f(x, x[0]), lambda x, f=getattr(np, name): f(2, x)] for name in ("add", "arctan2", "divide", "equal", "float_power", "floor_divide", "greater", "greater_equal", "less", "less_equal", "logaddexp", "logical_and", "logical_or", "logical_xor", "maximum", "minimum", "multiply", "not_equal", "power", "remainder", "subtract", "true_divide")},
+    **{name: [lambda x, f=getattr(np, name): f(x > 1, x[0] > 1)] for name in ("bitwise_and", "bitwise_or", "bitwise_xor")},
+    "invert": [lambda x: ~(x > 1)],
+    "matmul": [lambda x: np.matmul(x, x.T), lambda x: np.matmul(x[0], x.T)],
+}  # fmt: skip
+CALLS = {
+    **UFUNCS,
+    **{name: [getattr(np, name), lambda x, f=getattr(np, name): f(x, 0), lambda x, f=getattr(np, name): f(x, axis=(0, -1), keepdims=True)] for name in ("all", "amax", "amin", "any", "max", "mean", "min", "prod", "std", "sum", "var")},
+    **{name: [getattr(np, name), lambda x, f=getattr(np, name): f(x, -1), lambda x, f=getattr(np, name): f(x, axis=1, keepdims=True)] for name in ("argmax", "argmin")},
+    **{name: [getattr(np, name), lambda x, f=getattr(np, name): f(x, 0)] for name in ("cumprod", "cumsum")},
+    **{name: [lambda x, f=getattr(np, name): f(x[:3, :3])] for name in ("diagonal", "trace")},
+    **{name: [lambda x, f=getattr(np, name): f(x, x), lambda x, f=getattr(np, name): f(x[0], x[0])] for name in ("inner", "outer")},
+    **{name: [getattr(np, name)] for name in ("array2string", "array_repr", "array_str", "copy", "matrix_transpose", "ndim", "shape", "size")},
+    **{name: [lambda x, f=getattr(np, name): f(x, x)] for name in ("array_equal", "may_share_memory", "shares_memory")},
+    **{name: [lambda x, f=getattr(np, name): f(x, x + 1), lambda x, f=getattr(np, name): f(x, b=x)] for name in ("allclose", "isclose")},
+    **{name: [getattr(np, name), lambda x, f=getattr(np, name): f(x, (-1, 0))] for name in ("permute_dims", "transpose")},
+    **{name: [getattr(np, name), lambda x, f=getattr(np, name): f(x, np.int64), lambda x, f=getattr(np, name): f(x, dtype=bool)] for name in ("ones_like", "zeros_like")},
+    "argsort": [lambda x: np.argsort(x[0] * 2 + np.arange(4)), lambda x: np.argsort(x[:1], 0)],
+    "broadcast_to": [lambda x: np.broadcast_to(x, (2, 3, 4)), lambda x: np.broadcast_to(x[0, 0], 5)],
+    "clip": [lambda x: np.clip(x, None, 2), lambda x: np.clip(x, 2, 1), lambda x: np.clip(x, min=2)],
+    "concatenate": [lambda x: np.concatenate([x, x]), lambda x: np.concatenate([x, x], -1), lambda x: np.concatenate([x, x[0]], axis=None)],
+    "dot": [lambda x: np.dot(x, x.T), lambda x: np.dot(x, x[0]), lambda x: np.dot(2, x)],
+    "einsum": [lambda x: np.einsum("ij,kj", x, x), lambda x: np.einsum("ij->j", x, optimize=True)],
+    "expand_dims": [lambda x: np.expand_dims(x, -1), lambda x: np.expand_dims(x, axis=0)],
+    "flip": [np.flip, lambda x: np.flip(x, -1), lambda x: np.flip(x, (0, 1))],
+    "full_like": [lambda x: np.full_like(x, 3), lambda x: np.full_like(x, 2.5, np.float32)],
+    "hstack": [lambda x: np.hstack([x, x]), lambda x: np.hstack([x[0], x[1]])],
+    "moveaxis": [lambda x: np.moveaxis(x, 0, -1), lambda x: np.moveaxis(np.stack([x, x]), 0, 1)],
+    "norm": [np.linalg.norm, lambda x: np.linalg.norm(x, None, 0), lambda x: np.linalg.norm(x, "fro"),
+             lambda x: np.linalg.norm(x[0], 2), lambda x: np.linalg.norm(x, 2, -1, True),
+             lambda x: np.linalg.norm(np.stack([x, x]), axis=(0, 1)), lambda x: np.linalg.norm(np.stack([x, x]))],
+    "pad": [lambda x: np.pad(x, 1), lambda x: np.pad(x, (1, 2)), lambda x: np.pad(x, ((1, 2),)), lambda x: np.pad(x, [[1], [2]]),
+            lambda x: np.pad(x, ((0, 1), (2, 0)), "constant", constant_values=7), lambda x: np.pad(x[0], (1, 2)), lambda x: np.pad(x, np.int64(0))],
+    "ravel": [np.ravel, lambda x: np.ravel(x.T, order="C")],
+    "reshape": [lambda x: np.reshape(x, (2, -1)), lambda x: np.reshape(x, -1), lambda x: np.reshape(x.T, np.int64(12), order="C")],
+    "result_type": [lambda x: np.result_type(x, 1.0), lambda x: np.result_type(x, np.float32)],
+    "sort": [np.sort, lambda x: np.sort(x, 0)],
+    "squeeze": [np.squeeze, lambda x: np.squeeze(x[:1]), lambda x: np.squeeze(x[:, :1], 1)],
+    "stack": [lambda x: np.stack([x, x]), lambda x: np.stack([x, x], -1)],
+    "swapaxes": [lambda x: np.swapaxes(x, 0, 1), lambda x: np.swapaxes(np.stack([x, x]), -1, 0)],
+    "take": [lambda x: np.take(x, [[5], [-1]]), lambda x: np.take(x, [-1, 0], 1), lambda x: np.take(x, 1, axis=0)],
+    "vstack": [lambda x: np.vstack([x, x[0]])],
+    "where": [lambda x: np.where(x > 1, x, 0), lambda x: np.where(x > 1, x[0], x)],
+}  # fmt: skip
+CALLS |= {
+    "ddof": [lambda x: np.var(x, 1, ddof=1), lambda x: np.std(x, np.int64(0), ddof=2), lambda x: np.var(x[:, :2], 1, ddof=2)],
+    "dtypes": [lambda x: np.sum(x, dtype=np.float32), lambda x: np.mean(x, 0, np.float64), lambda x: np.add.reduce(x, dtype=int),
+               lambda x: np.add(x, x, dtype=np.float64), lambda x: np.equal(x, 1, dtype=bool), lambda x: np.sqrt(x, dtype=np.float32)],
+    "reduce": [np.add.reduce, lambda x: np.multiply.reduce(x, 1), lambda x: np.maximum.reduce(x, axis=None), np.minimum.reduce,
+               lambda x: np.logical_or.reduce(x, axis=1), lambda x: np.logical_and.reduce(x, keepdims=True)],
+}  # fmt: skip
+
+
+def test_every_numpy_function_is_in_the_table():
+    assert set(UFUNCS) == set(eager_numpy._UFUNCS)
+    assert set(CALLS) - {"ddof", "dtypes", "reduce"} == set(eager_numpy._UFUNCS) | set(eager_numpy._FUNCTIONS)
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32", "int64"])
+@pytest.mark.parametrize("name", CALLS)
+def test_numpy_calls_answer_as_on_arrays(name, dtype):
+    x = np.array([[1, 2, 3, 1], [3, 1, 2, 2], [2, 3, 1, 1]], dtype)
+    for call in CALLS[name]:
+        with np.errstate(all="ignore"), warnings.catch_warnings():
+            warnings.simplefilter("ignore", RuntimeWarning)  # NumPy's on ddof
+            expected, found = call(x), call(Variable(x))
+        if not isinstance(expected, np.ndarray | np.generic):
+            assert found == expected and type(found) is type(expected)
+            continue
+        assert np.shape(found) == expected.shape and found.dtype == expected.dtype
+        np.testing.assert_allclose(np.asarray(found), expected, rtol=1e-6 if dtype == "float32" else 1e-12)
+
+
+def test_narrow_numbers_do_not_run_over():
+    x = Variable(NARROW)
+    assert np.add(x, x, dtype=np.int64).tolist() == [200, 200, 200]
+    assert np.linalg.norm(x).item() == np.linalg.norm(NARROW)
+    for fn in (np.fabs, np.exp2, lambda a: np.float_power(a, 2)):
+        with np.errstate(over="ignore"):
+            assert fn(x).dtype == fn(NARROW).dtype
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda x: np.reshape(x, (4, 3), order="F"), r"np\.reshape on a variable takes no order='F', only order='C'"),
+        (lambda x: np.ravel(x, order="K"), r"np\.ravel on a variable takes no order='K'"),
+        (lambda x: np.pad(x, 1, mode="edge"), r"np\.pad on a variable takes no mode='edge', only mode='constant'"),
+        (lambda x: np.pad(x, 1, "reflect"), r"takes no mode='reflect'"),
+        (lambda x: np.pad(x, 1, constant_values=(1, 2)), "one number for constant_values="),
+        (lambda x: np.pad(x, (1, 2, 3)), r"np\.pad of 2 axes cannot take pad_width=\(1, 2, 3\)"),
+        (lambda x: np.pad(x, -1), r"cannot take pad_width=-1"),
+        (lambda x: np.pad(x, 1.5), r"cannot take pad_width=1\.5"),
+        (lambda x: np.pad(x, [[1, 2], [3]]), "cannot take pad_width="),
+        (lambda x: np.linalg.norm(x, 1), r"np\.linalg\.norm on a variable takes no ord=1, only ord=None"),
+        (lambda x: np.linalg.norm(x, 2), "takes no ord=2"),  # of a matrix, the largest singular value
+        (lambda x: np.linalg.norm(x, np.inf, axis=1), "takes no ord=inf"),
+        (lambda x: np.linalg.norm(x[0], "fro"), "takes no ord='fro'"),
+        (lambda x: np.linalg.norm(np.stack([x, x]), axis=(0, 1, 2)), "one axis or two"),
+        (lambda x: np.sum(x, 0, None, np.empty(4)), "takes no out="),
+        (lambda x: np.max(x, 0, np.empty(4)), "takes no out="),
+        (lambda x: np.add(x, x, dtype=int), "float64 does not go into dtype=int64"),
+        (np.full_like, "fill_value"),
+    ],
+)
+def test_arguments_that_would_be_ignored_are_refused(call, words):
+    with pytest.raises((tl.GraphError, tl.ShapeError, tl.DTypeError, TypeError), match=words):
+        call(Variable(X))
 
 
 def test_nan_is_named():

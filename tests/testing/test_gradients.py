@@ -1,5 +1,7 @@
 """The gradient checker: what it finds, what it forgives, and how it says so."""
 
+import warnings
+
 import numpy as np
 import pytest
 
@@ -74,6 +76,64 @@ def test_ties_are_kinks_not_errors():
     assert report.passed
     wrong = {"max": lambda t, g, y, x: g * 2 + x * 0}
     assert not GradientChecker().check(graph, {"x": [1.0, 2.0, 2.0]}, custom=wrong).passed
+
+
+def curve(make):
+    b = tl.GraphBuilder()
+    return b.build(y=make(b, b.input("x", ())))
+
+
+@pytest.mark.parametrize(
+    ("make", "custom", "at", "options"),
+    [
+        (lambda b, x: b.exp(x * 1000), {"exp": lambda t, g, y, x: g * y * 1.002}, 0.001, {}),
+        (lambda b, x: b.square(x), {"square": lambda t, g, y, x: g * (2 * x + 5e-6)}, 0.0, {"atol": 1e-9}),
+        (lambda b, x: b.sin(x * 1000), {"sin": lambda t, g, y, x: g * t.cos(x) + 1e-3}, 0.002, {}),
+        (lambda b, x: b.absolute(x) ** 1.5, {"absolute": lambda t, g, y, x: g * 0 + 1e-3}, 1e-2, {}),
+        (lambda b, x: b.absolute(x), {"absolute": lambda t, g, y, x: g * 1.001}, 0.0, {}),
+    ],
+)
+def test_a_curve_is_no_kink(make, custom, at, options):
+    graph, checker = curve(make), GradientChecker(**options)
+    report = checker.check(graph, {"x": at}, custom=custom)
+    assert [c.verdict for c in report.checks] == ["wrong"], str(report)
+    assert checker.check(graph, {"x": at}).passed
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda b, x: b.absolute(x),
+        lambda b, x: b.relu(x) + 2,
+        lambda b, x: b.relu(x - 50 * x * x),  # curved on one side
+        lambda b, x: 1000 * x + 0.5 * b.absolute(x),  # small beside the slope
+        lambda b, x: b.stack([b.absolute(x), b.where(x > 5, x, -np.inf)]),  # beside an infinity that stays
+    ],
+)
+@pytest.mark.parametrize("side", [0.0, 1.0])
+def test_a_kink_takes_any_slope_between_its_sides(make, side):
+    custom = {"absolute": lambda t, g, y, x: g * (2 * side - 1), "relu": lambda t, g, y, x: g * side}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", tl.GradientWarning)
+        report = GradientChecker().check(curve(make), {"x": 0.0}, custom=custom)
+    assert report.passed, str(report)
+
+
+@pytest.mark.parametrize("away", [1e-9, 1e-7, 2e-7, 2.5e-7, 3e-7, 1e-6, 5e-6])
+def test_a_kink_nearby_is_no_error(away):
+    graph = curve(lambda b, x: b.absolute(x))
+    assert GradientChecker().check(graph, {"x": away}).passed
+    assert not GradientChecker().check(graph, {"x": away}, custom={"absolute": lambda t, g, y, x: g * 1.5}).passed
+
+
+def test_lists_take_the_declared_dtype_as_in_a_run():
+    b = tl.GraphBuilder()
+    graph = b.build(y=b.sum(b.square(b.input("x", (2,), "float32")) * b.input("k", (2,), "int64")))
+    for x in ([1, 2], [True, False], (1, 2.5)):
+        report = GradientChecker().check(graph, {"x": x, "k": [3, 4]})
+        assert [(c.name, c.verdict) for c in report.checks] == [("x", "ok")]
+    b = tl.GraphBuilder()
+    assert GradientChecker().check(b.build(y=b.exp(b.input("s", (), "float64"))), {"s": 1}).passed
 
 
 def test_several_outputs_integers_and_truths():

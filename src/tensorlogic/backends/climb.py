@@ -6,6 +6,7 @@ Whoever cannot know how often a kernel will run does well to wait until what was
 from __future__ import annotations
 
 import threading
+import warnings
 from collections.abc import Callable
 from time import perf_counter
 from typing import Any
@@ -17,6 +18,18 @@ from .native import support
 LOAD = 1.0  # seconds to load numba and compile, or read from disk, a kernel
 READY = 0.05  # the same where numba is loaded already
 POINT = {"blocks": 3e-9, "matmul": 2.5e-11}  # seconds that NumPy takes for one point of an index space
+
+
+def _made(make: Callable[[], Kernel | None]) -> Kernel | None:
+    """Return the native kernel, or None with a warning where there can be none."""
+    try:
+        return make()
+    except Exception as error:  # numba raises anything where it cannot compile
+        said = f"{type(error).__name__}: {error}"
+        warnings.warn(
+            f"a step stays on NumPy, because no kernel could be made of it: {said}", support.NativeWarning, stacklevel=3
+        )
+        return None
 
 
 def climbing(slow: Kernel, make: Callable[[], Kernel | None], seconds: float, *, visible: bool = False) -> Kernel:
@@ -33,7 +46,7 @@ def climbing(slow: Kernel, make: Callable[[], Kernel | None], seconds: float, *,
         if not tried and spent + expected >= (READY if support.loaded() else LOAD):
             with lock:
                 if not tried:
-                    native = make() if support.usable() else None
+                    native = _made(make) if support.usable() else None
                     tried = True
         if native is not None and not (visible and wants_every_step()):
             return native(*operands)

@@ -13,6 +13,7 @@ from ..plan.build import Step
 from ..plan.cost import rounds
 from .base import Kernel, RunBody
 
+PATIENCE = 1000  # rounds after which values are watched for coming back
 Run = Callable[[Sequence[Any]], tuple[Any, ...]]
 _COMBINE: dict[str, Callable[[Any, Any], Any]] = {
     "replace": lambda old, new: new,
@@ -52,6 +53,8 @@ def _fixpoint(op: Fixpoint, run: Run, args: tuple[Any, ...], step: Step) -> Any:
     captures = args[op.carries :]
     moved: list[int] = []
     counts: list[int] = []
+    seen: list[Any] = []  # the state of an earlier round, to see whether it comes back
+    at = 0
     for n in range(op.limit):
         new = run([*state, *captures])
         after = [combine(old, x).astype(old.dtype, copy=False) for old, x in zip(state, new, strict=True)]
@@ -63,7 +66,23 @@ def _fixpoint(op: Fixpoint, run: Run, args: tuple[Any, ...], step: Step) -> Any:
         del after
         if not moved:
             return _several(state)
+        if n >= PATIENCE:
+            if seen and all(_unmoved(a, b, 0.0) for a, b in zip(seen, state, strict=True)):
+                raise goes_round(op, n - at).at(step.location)
+            if not seen or n >= 2 * at:
+                seen, at = list(state), n
     raise not_settled(op, moved, counts).at(step.location)
+
+
+def goes_round(op: Fixpoint, rounds: int) -> ConvergenceError:
+    """Return the error of a fixpoint whose values come back, so that it will never settle."""
+    return ConvergenceError(
+        f"the fixpoint does not settle: every {rounds} rounds its values are the same again",
+        code="E501",
+        suggestions=[
+            "give a tolerance=, such as 1e-6: values that approach their limit may end up flipping in the last place"
+        ],
+    )
 
 
 def not_settled(op: Fixpoint, moved: Sequence[int], counts: Sequence[int]) -> ConvergenceError:

@@ -13,12 +13,12 @@ import numpy as np
 from ..errors import BackendError, DTypeError
 from ..ir import ops
 from ..ir.algebra import algebra
-from ..ir.graph import OPS, Cond, EinsumGraph, Fixpoint, Scan
+from ..ir.graph import OPS, Cond, EinsumGraph, Fixpoint, Scan, bodies
 from ..ir.ops import Op
 from ..ir.rules import normal_axis, reduced_axes
 from ..ir.types import DTYPES, TensorType
 from ..passes.order import order_contractions
-from ..plan.build import ExecutionPlan, Step, describe
+from ..plan.build import ExecutionPlan, Step, describe, lay_out
 from ..plan.contract import Contraction
 from ..plan.fused import Fusable, Fused
 from .base import BackendCapabilities, Device, Kernel, RunBody
@@ -144,9 +144,12 @@ def _contraction(op: ops.Einsum, form: Contraction, step: Step) -> Kernel:
         return climbing(slow, on_bits, seconds)
 
     def in_blocks() -> Kernel | None:
-        from .native.semiring import bind_semiring, worth
+        from .native.semiring import bind_semiring, make_ready, worth
 
-        return bind_semiring(op, form, args, result) if worth(form) else None
+        if not worth(form):
+            return None
+        make_ready(algebra(op.algebra), result.dtype or "float64")  # what fails, fails now
+        return bind_semiring(op, form, args, result)
 
     exact = algebra(op.algebra).reduce in ("max", "min")
     # one that rounds otherwise is native from the first call or never, so that equal calls have equal answers
@@ -183,9 +186,10 @@ def _loop(step: Step, slow: Kernel) -> Kernel:
     def on_bits() -> Kernel | None:
         from .closure import bind_fixpoint
 
-        return bind_fixpoint(step)
+        return bind_fixpoint(step._replace(bodies=tuple(lay_out(b) for b in bodies(step.op))))  # an operation a step
 
-    points = sum(math.prod(s.form.sizes.values()) for s in step.bodies[0].steps if s.form is not None)
+    parts = [p for s in step.bodies[0].steps for p in s.parts or (s,)]
+    points = sum(math.prod(s.form.sizes.values()) for s in parts if s.form is not None)
     return climbing(slow, on_bits, ROUNDS * POINT["matmul"] * points, visible=True)
 
 

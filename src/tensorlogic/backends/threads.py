@@ -7,6 +7,7 @@ an element is not bound by memory, so that its halves run side by side; it takes
 from __future__ import annotations
 
 import os
+import sys
 import threading
 from collections.abc import Callable, Sequence
 from contextvars import copy_context
@@ -24,12 +25,16 @@ if TYPE_CHECKING:
 SMALL = 4_000_000  # arithmetic operations of one matrix product below which a batch of them runs on one thread
 _lock = Lock()
 _inside = 0  # how many are in such a product now
-_before = 1  # the number of threads to go back to
+_before: list[tuple[Any, int]] = []  # libraries, and the number of threads that each goes back to
+
+
+def _libraries() -> list[Any]:
+    """Return the controllers of the BLAS libraries that are loaded; SciPy brings one of its own."""
+    return _found("scipy.linalg" in sys.modules)
 
 
 @cache
-def _libraries() -> list[Any]:
-    """Return the controllers of the BLAS libraries that are loaded."""
+def _found(several: bool) -> list[Any]:
     from threadpoolctl import ThreadpoolController
 
     return [lib for lib in ThreadpoolController().lib_controllers if lib.user_api == "blas"]
@@ -42,9 +47,9 @@ def on_one_thread(kernel: Kernel) -> Kernel:
         global _inside, _before  # noqa: PLW0603 - the setting is the process's, so its owner is the module
         libraries = _libraries()
         with _lock:
-            if _inside == 0 and libraries:
-                _before = libraries[0].get_num_threads()
-                _set(libraries, 1)
+            if _inside == 0:
+                _before = [(library, library.get_num_threads()) for library in libraries]
+                _set([(library, 1) for library in libraries])
             _inside += 1
         try:
             return kernel(*operands, **options)
@@ -52,13 +57,13 @@ def on_one_thread(kernel: Kernel) -> Kernel:
             with _lock:
                 _inside -= 1
                 if _inside == 0:
-                    _set(libraries, _before)
+                    _set(_before)
 
     return run
 
 
-def _set(libraries: list[Any], count: int) -> None:
-    for library in libraries:
+def _set(counts: Sequence[tuple[Any, int]]) -> None:
+    for library, count in counts:
         library.set_num_threads(count)
 
 
@@ -73,7 +78,7 @@ def _in_child() -> None:
     """Begin anew after a fork: threads stay behind, and whoever held the lock with them."""
     global _lock, _inside
     if _inside:
-        _set(_libraries(), _before)
+        _set(_before)
     _lock, _inside = Lock(), 0
     _pool.cache_clear()
 
@@ -93,7 +98,7 @@ def workers() -> int:
     if not libraries:
         return 1
     with _lock:  # while others keep BLAS to one thread, what it may have is what it goes back to
-        given = [_before] if _inside else [library.get_num_threads() for library in libraries]
+        given = [count for _, count in _before] if _inside else [lib.get_num_threads() for lib in libraries]
     return min([_cores(), 8, *given])
 
 
@@ -112,9 +117,15 @@ def together(calls: Sequence[Callable[[], Any]], threads: int | None = None) -> 
     from concurrent.futures import wait
 
     workers = max(1, (threads or _cores()) - 1)
-    futures = [_pool(workers).submit(copy_context().run, _taken, call) for call in calls[1:]]
+    futures, here = [], [calls[0]]
+    for call in calls[1:]:
+        try:
+            futures.append(_pool(workers).submit(copy_context().run, _taken, call))
+        except RuntimeError:  # the process is ending, and has no threads any more
+            here.append(call)
     try:
-        _taken(calls[0])
+        for call in here:
+            _taken(call)
     finally:
         wait(futures)
     for future in futures:

@@ -54,6 +54,12 @@ def written_out(op: ops.ContractVJP, given: Sequence[TensorType]) -> EinsumGraph
         ties = _over(t, form, form.contracted, [*parts, (best, labels)],
                      lambda s, v: indicator(s, s.equal(_joined(s, row, v[:-1]), v[-1]), v[-1]), wide, "sum")  # fmt: skip
         sums = [(best, labels), ties]
+    elif row.reduce == "noisy_or":
+        sums = [
+            _over(t, form, form.contracted, parts, _of_terms(row, _certain), wide, "sum"),
+            _over(t, form, form.contracted, parts, _of_terms(row, _left_by_certain), wide, "sum"),
+            _over(t, form, form.contracted, parts, _of_terms(row, _left_by_others), wide, "product"),
+        ]
 
     def share(s: Tape, v: Sequence[Value]) -> Value:
         each, (value, cotangent), more = v[:count], v[count : count + 2], v[count + 2 :]
@@ -105,9 +111,9 @@ def _over(
         (made,) = t.apply_many(Scan(graph, 0, len(rows), size), *scanned, *captured)
         return made, (label, *labels)
     carry = body.input("c0", part.type)
-    after = {"sum": body.add, "max": body.maximum, "min": body.minimum}[how](carry, part)
+    after = {"sum": body.add, "product": body.multiply, "max": body.maximum, "min": body.minimum}[how](carry, part)
     body.given = [carry.node, *(inner[n][0].node for n in rows), *(inner[n][0].node for n in fixed)]
-    start = {"sum": 0.0, "max": -np.inf, "min": np.inf}[how]
+    start = {"sum": 0.0, "product": 1.0, "max": -np.inf, "min": np.inf}[how]
     like = parts[0][0]
     zero = t.cast(start, part.dtype) if part.dtype is not None else t.sum(t.where(False, like, 0.0)) + start
     first = t.broadcast_to(zero, part.shape or ())
@@ -145,10 +151,34 @@ def _weight(t: Tape, row: Algebra, term: Value, value: Value, more: Sequence[Val
             best, ties = more
             return t.where(t.equal(term, best), 1 / ties, 0)
         case "logsumexp":
-            return t.exp(term - t.where(t.equal(value, -np.inf), 0, value))
+            endless = t.equal(value, np.inf)  # nothing moves it, as in the kernels
+            difference = t.where(endless, 0, term - t.where(t.isinf(value), 0, value))
+            return t.where(endless, 0, t.exp(difference))
         case _:  # noisy or: the product of what the other terms leave
-            certain = t.equal(term, 1)
-            return t.where(certain, 0, (1 - value) / t.where(certain, 1, 1 - term))
+            certain, left, product = more
+            others = certain - _certain(t, term)
+            # what other certain terms leave is 0, but of a single one it has a derivative, which second derivatives need
+            gone = t.where(t.equal(others, 1), left - _left_by_certain(t, term), 0)
+            return product / _left_by_others(t, term) * t.where(t.equal(others, 0), 1, gone)
+
+
+def _of_terms(row: Algebra, function: Callable[[Tape, Value], Value]) -> Points:
+    return lambda t, values: function(t, _joined(t, row, values))
+
+
+def _certain(t: Tape, term: Value) -> Value:
+    """Return 1 where a term of a noisy or is certain, so that it leaves nothing to the others."""
+    return indicator(t, t.equal(term, 1), term)
+
+
+def _left_by_certain(t: Tape, term: Value) -> Value:
+    """Return what a certain term leaves, and 0 for another: 0 in any case, but it has a derivative."""
+    return t.where(t.equal(term, 1), 1 - term, 0)
+
+
+def _left_by_others(t: Tape, term: Value) -> Value:
+    """Return what a term leaves that is not certain, and 1 for one that is."""
+    return t.where(t.equal(term, 1), 1, 1 - term)
 
 
 def _slope(t: Tape, row: Algebra, values: Sequence[Value], wrt: int) -> Value | float:

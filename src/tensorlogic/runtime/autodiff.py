@@ -66,7 +66,10 @@ class Gradients:
         strategy: GradientStrategy | None,
         budget: int | None,
     ) -> Outputs:
-        """Run a graph and keep what its gradient needs."""
+        """Run a graph and keep what its gradient needs.
+
+        An output that the gradient reads is handed out as a read-only view: to change it, take a copy.
+        """
         names, values = executor.arrays(graph, inputs)
         wanted = _wanted(names, values, wrt)
         key = (graph, wanted, strategy, budget, tuple((v.shape, v.dtype) for v in values) if budget is not None else ())
@@ -78,7 +81,9 @@ class Gradients:
         made = executor.execute(halves.first, given)
         from .outputs import Outputs
 
-        outputs = Outputs(graph.output_names, made[: halves.outputs])
+        kept = {n for _, n in halves.kept}
+        shown = [_read_only(v) if n in kept else v for n, v in enumerate(made[: halves.outputs])]
+        outputs = Outputs(graph.output_names, shown)
         self.here.saved = Saved(halves, graph, given, tuple(made), outputs)
         return outputs
 
@@ -119,6 +124,15 @@ class Gradients:
             raise InputError("there are no gradients yet on this thread", code="E301",
                              suggestions=["executor.forward(graph, inputs), then executor.backward(outputs, grads)"])  # fmt: skip
         return dict(found)
+
+
+def _read_only(value: Any) -> Any:
+    """Return a view that cannot be written to; kernels take the array itself, which they need not tell apart."""
+    if not isinstance(value, np.ndarray):
+        return value
+    shown = value.view()
+    shown.setflags(write=False)
+    return shown
 
 
 def _wanted(names: Sequence[str], values: Sequence[Any], wrt: Sequence[str] | str | None) -> tuple[str, ...]:

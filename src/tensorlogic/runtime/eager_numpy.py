@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from math import prod
 from typing import Any
 
@@ -28,6 +29,10 @@ def ufunc_called(ufunc: Any, method: str, inputs: Sequence[Any], options: dict[s
             suggestions=[f"write y = np.{name}(...)", "or take the array itself: x.value"],
         )
     dtype = options.pop("dtype", None)
+    if dtype is not None and not all(t.endswith("?") for t in ufunc.types if "O" not in t):
+        # NumPy computes in it, and what narrower numbers give could be another; a reduction casts whatever it is given
+        to: Any = eager.cast if method == "reduce" else partial(_cast, name)
+        inputs = [to(x, dtype) if isinstance(x, Variable | np.ndarray | np.generic) else x for x in inputs]
     if method == "reduce" and name in _REDUCTIONS:
         axis, keepdims = options.pop("axis", 0), options.pop("keepdims", False)
         _refuse(f"{name}.reduce", options)
@@ -40,7 +45,7 @@ def ufunc_called(ufunc: Any, method: str, inputs: Sequence[Any], options: dict[s
         if function is None:
             raise _unknown(name)
         made = function(*inputs)
-    return made if dtype is None else made.astype(dtype)
+    return made if dtype is None else _cast(name, made, dtype)
 
 
 def function_called(function: Any, args: Sequence[Any], options: dict[str, Any]) -> Any:
@@ -63,6 +68,21 @@ def function_called(function: Any, args: Sequence[Any], options: dict[str, Any])
             raise
         raise GraphError(f"np.{name} on a variable: {error}", code="E112",
                          suggestions=["leave that argument out, or call NumPy on x.value"]) from None  # fmt: skip
+
+
+def _cast(name: str, x: Any, dtype: Any) -> Any:
+    if not np.can_cast(x.dtype, dtype, "same_kind"):
+        raise DTypeError(f"np.{name} on a variable: {x.dtype} does not go into dtype={np.dtype(dtype)}", code="E110",
+                         suggestions=[f"cast what it makes: np.{name}(...).astype('{np.dtype(dtype)}')"])  # fmt: skip
+    return x if x.dtype == dtype else eager.cast(x, dtype)
+
+
+def _only(name: str, word: str, value: Any, *usual: Any) -> None:
+    """Refuse an argument whose value would be ignored."""
+    if not any(value is u or (type(value) is type(u) and value == u) for u in usual):
+        raise GraphError(f"np.{name} on a variable takes no {word}={value!r}, only {word}={usual[0]!r}", code="E112",
+                         suggestions=[f"leave {word}= out",
+                                      "or call NumPy on x.value, which ends the gradient there"])  # fmt: skip
 
 
 def _refuse(name: str, options: dict[str, Any]) -> None:
@@ -88,6 +108,13 @@ def _unknown(name: str) -> GraphError:
     )
 
 
+def _floating(ufunc: np.ufunc, x: Any) -> Any:
+    """Return an operand in the float dtype that a ufunc computes it in."""
+    held = x.dtype if isinstance(x, Variable) else np.asarray(x).dtype
+    dtype = ufunc(*[np.ones((), held)] * ufunc.nin).dtype
+    return x if held == dtype else eager.cast(x, dtype)
+
+
 _REDUCTIONS = {"add": "sum", "multiply": "prod", "maximum": "max", "minimum": "min", "logical_or": "any",
                "logical_and": "all"}  # fmt: skip
 _UFUNCS: dict[str, Callable[..., Variable]] = {
@@ -95,11 +122,11 @@ _UFUNCS: dict[str, Callable[..., Variable]] = {
 } | {
     "matmul": eager.matmul,
     "positive": lambda x: x,
-    "fabs": eager.absolute,
+    "fabs": lambda x: eager.absolute(_floating(np.fabs, x)),
     "true_divide": eager.divide,
     "log10": lambda x: eager.divide(eager.log(x), float(np.log(10))),
-    "exp2": lambda x: eager.power(2.0, x),
-    "float_power": eager.power,
+    "exp2": lambda x: eager.power(2.0, _floating(np.exp2, x)),
+    "float_power": lambda x, y: eager.power(_floating(np.float_power, x), _floating(np.float_power, y)),
     "bitwise_and": lambda x, y: eager.truth("logical_and", x, y),
     "bitwise_or": lambda x, y: eager.truth("logical_or", x, y),
     "bitwise_xor": lambda x, y: eager.truth("logical_xor", x, y),
@@ -109,6 +136,7 @@ _UFUNCS: dict[str, Callable[..., Variable]] = {
 
 def _axes(name: str) -> Callable[..., Variable]:
     def reduced(a: Any, axis: Any = None, dtype: Any = None, out: Any = None, keepdims: bool = False) -> Variable:
+        _only(name, "out", out, None)
         made: Variable = getattr(eager, name)(a if dtype is None else eager.cast(a, dtype), axis, keepdims=keepdims)
         return made
 
@@ -117,6 +145,7 @@ def _axes(name: str) -> Callable[..., Variable]:
 
 def _extreme(name: str) -> Callable[..., Variable]:
     def reduced(a: Any, axis: Any = None, out: Any = None, keepdims: bool = False) -> Variable:
+        _only(name, "out", out, None)
         made: Variable = getattr(eager, name)(a, axis, keepdims=keepdims)
         return made
 
@@ -132,9 +161,9 @@ def _var(a: Any, axis: Any = None, *, ddof: int = 0, keepdims: bool = False) -> 
     if not ddof:
         return found
     shape = eager.shape_of(a)
-    axes = range(len(shape)) if axis is None else [axis] if isinstance(axis, int) else axis
+    axes = range(len(shape)) if axis is None else axis if isinstance(axis, tuple | list) else [axis]
     count = prod(int(shape[n]) for n in axes)
-    return found * (count / (count - ddof) if count > ddof else float("nan"))
+    return found * (count / (count - ddof) if count > ddof else float("inf"))  # as NumPy, where 0 / 0 is NaN
 
 
 def _where(condition: Any, x: Any = None, y: Any = None) -> Variable:
@@ -160,7 +189,7 @@ def _clip(a: Any, a_min: Any = None, a_max: Any = None, *, min: Any = None, max:
 
 def _dot(a: Any, b: Any) -> Variable:
     if not eager.shape_of(a) or not eager.shape_of(b):
-        return eager.multiply(a, b)
+        return eager.multiply(*(x if isinstance(x, Variable) else np.asarray(x) for x in (a, b)))  # 2 is an int64 to it
     if len(eager.shape_of(b)) <= 2:
         return eager.matmul(a, b)
     raise ShapeError("np.dot of so many axes is not there", code="E001", suggestions=["write tl.eager.einsum"])
@@ -170,8 +199,52 @@ def _take(a: Any, indices: Any, axis: int | None = None) -> Variable:
     return eager.gather(eager.reshape(a, (-1,)) if axis is None else a, indices, axis or 0)
 
 
-def _norm(x: Any, axis: Any = None, *, keepdims: bool = False) -> Variable:
+def _norm(x: Any, ord: Any = None, axis: Any = None, keepdims: bool = False) -> Variable:
+    rank = len(eager.shape_of(x)) if axis is None else len(axis) if isinstance(axis, tuple | list) else 1
+    usual = {1: (None, 2, 2.0), 2: (None, "fro")}.get(rank, (None,))
+    _only("linalg.norm", "ord", ord, *usual)
+    if axis is not None and rank > 2:
+        raise ShapeError(f"np.linalg.norm goes over one axis or two, got axis={axis}", code="E001",
+                         suggestions=["write np.sqrt(np.sum(np.square(x), axis))"])  # fmt: skip
+    held = x.dtype if isinstance(x, Variable) else np.asarray(x).dtype
+    x = x if held.kind == "f" else eager.cast(x, "float64")  # whole numbers would run over
     return eager.sqrt(eager.sum(eager.square(x), axis, keepdims=keepdims))
+
+
+def _shape(shape: Any) -> tuple[Any, ...]:
+    return tuple(shape) if np.iterable(shape) else (shape,)
+
+
+def _reshaped(a: Any, shape: Any, order: Any = "C") -> Variable:
+    _only("reshape", "order", order, "C")
+    return eager.reshape(a, _shape(shape))
+
+
+def _raveled(a: Any, order: Any = "C") -> Variable:
+    _only("ravel", "order", order, "C")
+    return eager.reshape(a, (-1,))
+
+
+def _padded(a: Any, pad_width: Any, mode: Any = "constant", *, constant_values: Any = 0) -> Variable:
+    _only("pad", "mode", mode, "constant")
+    rank = len(eager.shape_of(a))
+    try:
+        widths = np.broadcast_to(np.asarray(pad_width), (rank, 2))
+    except ValueError:
+        widths = np.empty(0)
+    if widths.size != 2 * rank or widths.dtype.kind not in "iu" or (widths < 0).any():
+        raise ShapeError(f"np.pad of {rank} axes cannot take pad_width={pad_width!r}", code="E001",
+                         suggestions=["give whole numbers from 0: n, (before, after), or one such pair for each axis"])  # fmt: skip
+    if eager.shape_of(constant_values):
+        raise GraphError("np.pad on a variable takes one number for constant_values=", code="E112",
+                         suggestions=["pad one side after another"])  # fmt: skip
+    return eager.pad(a, [(int(before), int(after)) for before, after in widths], constant_values)
+
+
+def _flipped(a: Any, axis: Any = None) -> Variable:
+    rank = len(eager.shape_of(a))
+    axes = range(rank) if axis is None else [normal_axis(n, rank, "flip") for n in _shape(axis)]
+    return eager.index(a, tuple(slice(None, None, -1 if n in axes else None) for n in range(rank)))
 
 
 def _moved(a: Any, source: int, destination: int) -> Variable:
@@ -193,17 +266,15 @@ def _squeezed(a: Any, axis: int | None = None) -> Variable:
     return eager.reshape(a, [d for d in eager.shape_of(a) if d != 1])
 
 
-def _full(value: float | None) -> Callable[..., Any]:
-    def like(a: Any, fill_value: Any = None, dtype: Any = None) -> Any:
-        return np.full(tuple(eager.shape_of(a)), fill_value if value is None else value, dtype or a.dtype)
-
-    return like
+def _full(a: Any, fill_value: Any, dtype: Any = None) -> Any:
+    return np.full(tuple(eager.shape_of(a)), fill_value, a.dtype if dtype is None else dtype)
 
 
 def _as_array(name: str) -> Callable[..., Any]:
     """Return a function that only looks: it runs on the arrays."""
 
     def look(*args: Any, **options: Any) -> Any:
+        options = {k: a.value if isinstance(a, Variable) else a for k, a in options.items()}
         return getattr(np, name)(*[a.value if isinstance(a, Variable) else a for a in args], **options)
 
     return look
@@ -221,19 +292,17 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "outer": lambda a, b: eager.einsum("i,j->ij", eager.reshape(a, (-1,)), eager.reshape(b, (-1,))),
     "inner": lambda a, b: eager.einsum("...i,...i->...", a, b) if len(eager.shape_of(b)) == 1 else eager.einsum("...i,ji->...j", a, b),
     "trace": lambda a: eager.einsum("ii->", a), "diagonal": lambda a: eager.einsum("ii->i", a),
-    "reshape": lambda a, shape, order="C": eager.reshape(a, (shape,) if isinstance(shape, int) else tuple(shape)),
-    "ravel": lambda a, order="C": eager.reshape(a, (-1,)),
+    "reshape": _reshaped, "ravel": _raveled,
     "transpose": lambda a, axes=None: eager.transpose(a, axes), "permute_dims": lambda a, axes=None: eager.transpose(a, axes),
     "matrix_transpose": lambda a: _swapped(a, -1, -2),
     "moveaxis": _moved, "swapaxes": _swapped, "squeeze": _squeezed,
     "expand_dims": eager.expand_dims,
-    "broadcast_to": lambda a, shape, subok=False: eager.broadcast_to(a, (shape,) if isinstance(shape, int) else tuple(shape)),
+    "broadcast_to": lambda a, shape, subok=False: eager.broadcast_to(a, _shape(shape)),
     "cumsum": lambda a, axis=None: eager.cumsum(*((eager.reshape(a, (-1,)), 0) if axis is None else (a, axis))),
     "cumprod": lambda a, axis=None: eager.cumprod(*((eager.reshape(a, (-1,)), 0) if axis is None else (a, axis))),
     "sort": lambda a, axis=-1: eager.sort(a, axis), "argsort": lambda a, axis=-1: eager.argsort(a, axis),
-    "flip": lambda a, axis: eager.index(a, (slice(None),) * normal_axis(axis, len(eager.shape_of(a)), "flip") + (slice(None, None, -1),)),
-    "pad": lambda a, pad_width, mode="constant", constant_values=0: eager.pad(a, [(n, n) if isinstance(n, int) else tuple(n) for n in pad_width], constant_values),
-    "zeros_like": _full(0.0), "ones_like": _full(1.0), "full_like": _full(None), "copy": lambda a: a,
+    "flip": _flipped, "pad": _padded, "copy": lambda a: a,
+    "zeros_like": lambda a, dtype=None: _full(a, 0, dtype), "ones_like": lambda a, dtype=None: _full(a, 1, dtype), "full_like": _full,
 }  # fmt: skip
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 from contextlib import ContextDecorator
-from contextvars import ContextVar, Token
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -58,6 +58,28 @@ class Mode(NamedTuple):
 
 _USUAL = Mode()
 mode: ContextVar[Mode] = ContextVar("mode", default=_USUAL)  # each thread, and each task, has its own
+_outer: ContextVar[tuple[Mode, ...]] = ContextVar("outer", default=())  # the modes to go back to, innermost last
+
+
+def enter(new: Mode) -> None:
+    """Take on a mode until :func:`leave`.
+
+    What to go back to is kept with the thread and not with whoever entered: one no_grad, or one tape, may be entered by
+    several threads at once.
+
+    >>> enter(Mode(on=False))
+    >>> mode.get().on, leave(), mode.get().on
+    (False, None, True)
+    """
+    _outer.set((*_outer.get(), mode.get()))
+    mode.set(new)
+
+
+def leave() -> None:
+    """Go back to the mode before the last :func:`enter` of this thread."""
+    *rest, last = _outer.get()
+    mode.set(last)
+    _outer.set(tuple(rest))
 
 
 class no_grad(ContextDecorator):  # noqa: N801 - reads as a word, as in `with no_grad():`
@@ -71,15 +93,12 @@ class no_grad(ContextDecorator):  # noqa: N801 - reads as a word, as in `with no
     (Variable([0.5, 1.5]), True)
     """
 
-    def __init__(self) -> None:
-        self._tokens: list[Token[Mode]] = []
-
     def __enter__(self) -> no_grad:
-        self._tokens.append(mode.set(mode.get()._replace(on=False)))
+        enter(mode.get()._replace(on=False))
         return self
 
     def __exit__(self, *_: object) -> None:
-        mode.reset(self._tokens.pop())
+        leave()
 
 
 def frozen(array: Array) -> Array:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from contextvars import Token
 from typing import Any
 
 import numpy as np
@@ -17,7 +16,7 @@ from ..ir.types import dtype_name
 from .compile import CompiledGraph
 from .eager import Variable
 from .eager_kernels import SCALARS
-from .eager_record import Leaf, Mode, Record, mode
+from .eager_record import Leaf, Mode, Record, enter, leave, mode
 from .executor import Executor
 
 
@@ -43,14 +42,14 @@ class EagerTape:
 
     def __init__(self) -> None:
         self._made: list[weakref.ref[Variable]] = []
-        self._tokens: list[Token[Mode]] = []
 
     def __enter__(self) -> EagerTape:
-        self._tokens.append(mode.set(Mode(mode.get().on, (*mode.get().tapes, self))))
+        now = mode.get()
+        enter(Mode(now.on, (*now.tapes, self)))
         return self
 
     def __exit__(self, *_: object) -> None:
-        mode.reset(self._tokens.pop())
+        leave()
 
     def note(self, variable: Variable) -> None:
         """Take note of a variable that was computed."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from ..backends.base import Backend, BackendCapabilities, NativeBackend, check_dtypes, get_backend
-from ..errors import InputError, TensorLogicError
+from ..errors import BackendError, InputError, TensorLogicError
 from ..events import ExecutionPhase, Hook, span, watchers
 from ..ir.graph import EinsumGraph
 from ..ir.types import TensorType
@@ -76,9 +76,10 @@ class Executor:
             optimization_level = OptimizationLevel.STANDARD if self.backend.passes else OptimizationLevel.NONE
         self.config = CompilationConfig(optimization_level)
         self._in_place = self._able.supports("in_place") and not self.wrap
-        self.native = (
-            native and self._able.supports("native") and not self.wrap
-        )  # compile to machine code before running
+        if native and (not isinstance(native, bool) or not self._able.supports("native")):
+            raise BackendError(f"native={native!r} is not possible: the {self._able.name} backend makes no machine code", code="E403",
+                               suggestions=['write native=True with backend="numpy"'])  # fmt: skip
+        self.native = native and self._in_place  # compile to machine code before running
         self._groups = self.backend.groups if self.native and isinstance(self.backend, NativeBackend) else None
         self._programs: Store[Any, Program] = Store(plans)
         self._pieces: Store[Any, Any] = Store(32)  # what was found to fit a budget
@@ -87,8 +88,7 @@ class Executor:
         self._gradients: Gradients | None = None
         self.gradient: GradientStrategy | None = None  # of forward, where it is not told another
         self._quick = itertools.count()  # calls that were just like the last one; next() is atomic
-        # the trace of the latest profile, and once more among the hooks while it grows
-        self._profiles: tuple[Any, tuple[Hook, ...]] = (None, ())
+        self._profiles = Profiles()
 
     def capabilities(self) -> BackendCapabilities:
         """Return the devices, dtypes and features of the backend."""
@@ -281,19 +281,19 @@ class Executor:
         """Start a new profile of what this executor runs; one that is being made already goes on."""
         from .. import Trace
 
-        if not self._profiles[1]:
+        if not self._profiles.hooks:
             trace = Trace()
-            self._profiles = (trace, (trace,))
+            self._profiles.trace, self._profiles.hooks = trace, (trace,)
 
     def disable_profiling(self) -> None:
         """Stop profiling; what was measured stays to be read."""
-        self._profiles = (self._profiles[0], ())
+        self._profiles.hooks = ()
 
     def get_profile_data(self) -> ProfileData:
         """Return the ``ProfileData`` of the runs since profiling was enabled; of none, an empty one."""
         from .. import ProfileData
 
-        trace = self._profiles[0]
+        trace = self._profiles.trace
         return ProfileData() if trace is None else ProfileData.from_trace(trace)
 
     def _remember(self, graph: EinsumGraph, names: list[str], values: list[Any], program: Program) -> None:
@@ -305,7 +305,7 @@ class Executor:
 
     def hooks(self) -> tuple[Hook, ...]:
         """Return those who watch the runs of this executor now."""
-        return (*self.context.hooks, *self._profiles[1], *watchers())
+        return (*self.context.hooks, *self._profiles.hooks, *watchers())
 
     def finished(self, plan: ExecutionPlan, made: Sequence[Any]) -> list[Any]:
         """Return what a run of a plan made as arrays of the caller's own, each checked against the plan."""
@@ -362,9 +362,9 @@ class Executor:
         own = Executor(
             self.backend, context=self.context, memory_limit=self.memory_limit, flops_limit=self.flops_limit,
             wrap=self.wrap, plans=self._programs.bound, threads=self.threads,
-            native=self.native if native is None else native,
+            native=(self.native if native is None else native) and self._able.supports("native"),
         )  # fmt: skip
-        own.config = config
+        own.config, own._profiles = config, self._profiles  # one profile, whoever runs
         return own
 
     def graph_passes(self) -> tuple[Pass, ...]:
@@ -400,7 +400,7 @@ class Executor:
     def explain(self) -> str:
         """Say of each plan that is ready how it runs, and why."""
         lines = [
-            f"{program.plan.graph!r}, {len(program.plan.steps):,} steps: "
+            f"{program.plan.graph!r} of {_given_types(program.plan)}, {len(program.plan.steps):,} steps: "
             + ("one step after another" if program.team is None else program.team.explain())
             for program in self._programs.values()
         ]
@@ -432,6 +432,19 @@ class Executor:
         self._check_limits(plan)
         with self.backend.guard():
             return [np.asarray(value) for value in run(bind(plan, self.backend), ())]
+
+
+def _given_types(plan: ExecutionPlan) -> str:
+    """Return the types of the first few inputs of a plan."""
+    return ", ".join(str(t) for _, _, t in plan.inputs[:3]) + ", ..." * (len(plan.inputs) > 3) or "no inputs"
+
+
+class Profiles:
+    """The trace of the latest profile and, while it grows, the same among the hooks; shared with executors made from one."""
+
+    def __init__(self) -> None:
+        self.trace: Any = None
+        self.hooks: tuple[Hook, ...] = ()
 
 
 class _Ready(NamedTuple):

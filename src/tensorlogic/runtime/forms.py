@@ -27,13 +27,14 @@ def raced(plan: ExecutionPlan, backend: Backend, threads: int, limit: int | None
     if any(step.parts for step in plan.steps):
         forms.append(_whole(plan, backend) or _form("native", bind(plan, backend)))
         if isinstance(backend, NativeBackend):
-            forms += side_by_side(forms[0].program, backend)
+            forms += side_by_side(forms[0].program, backend, most)
         plan = lay_out(plan.graph, in_place=True)
     apart = bind(plan, backend)
     if plan.peak_bytes <= most:
         forms.append(_form(ALONE, apart))
     if threads > 1:
-        chains = on_threads(bind(lay_out(plan.graph), backend), threads)
+        separate = lay_out(plan.graph)
+        chains = on_threads(bind(separate, backend), threads) if separate.peak_bytes <= most else None
         forms += [chains] if chains is not None else []
     program = forms[0].program
     if len(forms) > 1 or threads > 1 or program is not apart:

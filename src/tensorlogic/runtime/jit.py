@@ -175,7 +175,10 @@ class JitCompiler:
         with self._lock:
             if self._worker is None:
                 self._worker = ThreadPoolExecutor(1, thread_name_prefix="tensorlogic-jit")
-            future: Future[None] = self._worker.submit(self._run, job)
+            try:
+                future: Future[None] = self._worker.submit(self._run, job)
+            except RuntimeError:  # the process is ending
+                return
             self._jobs.add(future)
         future.add_done_callback(self._jobs.discard)
 
@@ -251,7 +254,7 @@ class Jit:
         signature = (graph, tuple([(v.shape, v.dtype) for v in values]))
         if self.cache.get(signature) is not None:
             return self.hot.execute(graph, given, out=out)
-        if self.hot.native and self._became_hot(signature, hash(graph) in self._seen):
+        if self.hot.native and self.config.max_cache_size and self._became_hot(signature, hash(graph) in self._seen):
             types = {n: type_of(v) for n, v in given.items()}
             self.compiler.submit(partial(self._compile, graph, types, signature))
         return self.cold.execute(graph, given, out=out)
@@ -271,8 +274,7 @@ class Jit:
         program = self.hot.prepare(graph, types)
         self._seen.add(hash(graph))  # kernels serve every size, so the next signature of it is ready soon
         self.cache.insert(signature, program)
-        if self.config.max_cache_size:
-            self._waiting.discard(signature)
+        self._waiting.discard(signature)
 
     def stats(self) -> JitStats:
         """Return what happened so far."""
@@ -292,6 +294,8 @@ class Jit:
         self.cache.clear()
         self.detector.forget()
         self._waiting.clear()
+        self._seen.clear()
+        self.compiler.done, self.compiler.failures = 0, ()
         self.hot = self._native()
 
     def _native(self) -> Executor:

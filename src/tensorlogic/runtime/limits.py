@@ -44,5 +44,12 @@ def _container_memory() -> int:
     """Return what a container's limit leaves, where there is one."""
     limit, used = Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory.current")
     if limit.exists() and used.exists() and (text := limit.read_text().strip()).isdigit():
-        return max(0, int(text) - int(used.read_text()))
+        return max(0, int(text) - int(used.read_text()) + _given_back())
     return 1 << 62
+
+
+def _given_back() -> int:
+    """Return the bytes of files in memory that the system lets go of when somebody asks for more."""
+    told = Path("/sys/fs/cgroup/memory.stat")
+    lines = told.read_text().splitlines() if told.exists() else []
+    return next((int(line.split()[1]) for line in lines if line.startswith("inactive_file ")), 0)

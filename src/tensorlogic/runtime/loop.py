@@ -118,9 +118,7 @@ class Program:
         for n, w in enumerate(self.fresh):
             array = given[-1 - w.buffer] if given is not None else None
             if array is None or not array.flags.c_contiguous or any(may_share(array, x) for x in inputs):
-                array = workspace.last[n]
-                if array is None or getrefcount(array) > 3:  # the list, this variable, the argument: somebody holds it
-                    array = workspace.last[n] = empty(w.shape, w.dtype)
+                array = recycled(workspace.last, n, w.shape, w.dtype)
             made.append(array)
         return [*workspace.arrays, *made]
 
@@ -149,6 +147,21 @@ class Work(NamedTuple):
 
 KEPT = 4  # idle workspaces of one program
 KEPT_BYTES = 1 << 28  # a larger workspace goes back to the system after each run
+
+
+def _holders(arrays: list[Any], n: int) -> int:
+    array = arrays[n]
+    return getrefcount(array)
+
+
+UNHELD = _holders([object()], 0)  # what the interpreter counts for something that only a list holds
+
+
+def recycled(last: list[Any], n: int, shape: tuple[int, ...], dtype: str) -> Any:
+    """Return the n-th array of a list where nobody else holds it any more, else a new one, which takes its place."""
+    if last[n] is None or _holders(last, n) > UNHELD:
+        last[n] = empty(shape, dtype)
+    return last[n]
 
 
 def may_share(a: Any, b: Any) -> bool:

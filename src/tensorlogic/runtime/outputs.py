@@ -41,7 +41,7 @@ class Outputs(Sequence[Any]):
         return self._values[key]
 
     def __contains__(self, name: object) -> bool:
-        return name in self._names
+        return name in self._names or f"d_{name}" in self._names
 
     def __len__(self) -> int:
         return len(self._values)

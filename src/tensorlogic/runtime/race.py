@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from time import perf_counter
 from typing import Any, NamedTuple
 
+from ..errors import InputError
 from .loop import Program
 
 TRIALS = 5  # timed runs of each form
@@ -30,6 +31,10 @@ class AdaptiveOptimizer:
     """
 
     def __init__(self, names: Sequence[str], *, trials: int = TRIALS, settle: float = SETTLE) -> None:
+        if not names or trials < 1:
+            raise InputError(
+                f"there must be ways to choose from and at least one trial, got {list(names)} and {trials}", code="E301"
+            )
         self.times: dict[str, list[float]] = {name: [] for name in names}
         self.trials, self.settle = trials, settle
         self.winner: str | None = next(iter(self.times)) if len(self.times) == 1 else None
@@ -45,8 +50,10 @@ class AdaptiveOptimizer:
     def record(self, name: str, seconds: float) -> None:
         """Tell how long a way took."""
         with self._lock:
+            if self.winner is not None:
+                return
             self.times[name].append(seconds)
-            if self.winner is None and all(self._enough(times) for times in self.times.values()):
+            if all(self._enough(times) for times in self.times.values()):
                 self.winner = min(self.times, key=self.best)
 
     def best(self, name: str) -> float:

@@ -7,9 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from contextvars import copy_context
 from functools import partial
-from sys import getrefcount
 from typing import Any
 
 from ..backends.base import NativeBackend
@@ -19,15 +17,19 @@ from ..ir.graph import EinsumGraph
 from ..passes.indices import dims
 from ..passes.split import Split, parts, split
 from ..plan.build import ExecutionPlan, lay_out
-from .loop import Program, bind, empty, may_share, run_alone
+from ..plan.cost import nbytes
+from .loop import KEPT, KEPT_BYTES, Program, bind, may_share, recycled, run_alone
 from .race import Form
 
 LEAST = 2_000_000  # arithmetic operations and bytes below which threads are not worth waking
 CACHED = 1 << 20  # bytes of results in one part that stay near a core
 
 
-def side_by_side(program: Program, backend: NativeBackend) -> list[Form]:
-    """Return the forms in which ranges of an index run on threads: one range a thread, or several that fit the cache."""
+def side_by_side(program: Program, backend: NativeBackend, most: int | None = None) -> list[Form]:
+    """Return the forms in which ranges of an index run on threads: one range a thread, or several that fit the cache.
+
+    Together the threads take no more than the bytes that are the most.
+    """
     plan = program.plan
     moved = sum(step.nbytes for step in plan.steps)
     threads = workers()
@@ -40,7 +42,13 @@ def side_by_side(program: Program, backend: NativeBackend) -> list[Form]:
     more = threads * math.ceil(moved / CACHED / threads)
     if more > threads and cut.size >= more and len(plan.steps) > 1:
         counts.add(min(more, threads * 8))
-    return [_form(program, cut, backend, threads, count) for count in sorted(counts)]
+    found = [(count, _alone(cut.part(len(parts(cut.size, count)[0])), backend)) for count in sorted(counts)]
+    whole = sum(nbytes(t) for _, _, t in plan.outputs)
+    return [
+        _form(program, cut, backend, threads, count)
+        for count, part in found
+        if most is None or threads * part.peak_bytes + whole <= most
+    ]
 
 
 def _cut(graph: EinsumGraph) -> Split | None:
@@ -76,6 +84,7 @@ def _form(program: Program, cut: Split, backend: NativeBackend, threads: int, co
     which = [made_by[label] for _, _, label in cut.outputs]  # of each output of the whole, the output of a part
     shapes = [(dims(t), t.dtype or "float64") for _, _, t in program.plan.outputs]
     idle: list[list[Any]] = []
+    small = sum(nbytes(t) for _, _, t in program.plan.outputs) <= KEPT_BYTES
 
     def piece(own: range, inputs: Sequence[Any], results: Sequence[Any]) -> None:
         fed = [(constant if n is None else inputs[n], sliced) for n, constant, sliced in given]
@@ -94,17 +103,18 @@ def _form(program: Program, cut: Split, backend: NativeBackend, threads: int, co
             piece(r, inputs, results)
 
     def run(inputs: Sequence[Any], out: Sequence[Any] | None = None) -> tuple[Any, ...]:
-        last = idle.pop() if idle else [None] * len(shapes)
+        try:
+            last = idle.pop()
+        except IndexError:
+            last = [None] * len(shapes)
         results = []
         for n, (shape, dtype) in enumerate(shapes):
             array = None if out is None else out[n]
             if array is None or not array.flags.c_contiguous or any(may_share(array, x) for x in inputs):
-                array = last[n]
-                if array is None or getrefcount(array) > 3:  # the list, this variable, the argument: somebody holds it
-                    array = last[n] = empty(shape, dtype)
+                array = recycled(last, n, shape, dtype)
             results.append(array)
-        together([partial(copy_context().run, share, s, inputs, results) for s in shares], threads)
-        if len(idle) < 4:
+        together([partial(share, s, inputs, results) for s in shares], threads)
+        if small and len(idle) < KEPT:
             idle.append(last)
         return tuple(results)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -10,6 +11,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from ..backends.numpy import as_numpy
 from ..errors import InputError
 from ..ir import ops
 from ..ir.graph import Cond, EinsumGraph, Fixpoint, Node, Scan, constant_op
@@ -27,7 +29,7 @@ class GradientCheck(NamedTuple):
     """How the gradient for one input compares: the worst place, the derivative there, and the difference quotient.
 
     ``place`` is an index, or the number of a random direction; the verdict is ``ok``, ``kink`` (the slopes to the left and
-    right differ, and the gradient lies between them) or ``wrong``.
+    right differ however short the step, and the gradient lies between them) or ``wrong``.
     """
 
     name: str
@@ -38,6 +40,15 @@ class GradientCheck(NamedTuple):
     quotient: float
     error: float
     verdict: str
+
+
+class _Slopes(NamedTuple):
+    """Difference quotients with one step: over both sides, to the left and to the right, and how far rounding moves them."""
+
+    quotient: float
+    left: float
+    right: float
+    noise: float
 
 
 class GradientReport(NamedTuple):
@@ -120,7 +131,9 @@ class GradientChecker:
         check(graph)
         run = self.executor or Executor()
         wide = widened(graph)
-        given = {name: _wide(value) for name, value in inputs.items()}
+        # lists take the dtype that is declared, as in a run
+        kinds = {name: wide.type_of(i).dtype for name, i in wide.inputs.items()}
+        given = {name: _wide(as_numpy(value, kinds.get(name))) for name, value in inputs.items()}
         if wrt is None:
             wrt = [n for n in parameters(wide, None) if n not in given or given[n].dtype.kind == "f"]
         names = list(parameters(wide, wrt))
@@ -145,8 +158,15 @@ class GradientChecker:
             with np.errstate(all="ignore"):  # infinities that stay do not move
                 return float(np.sum(flat * np.where(above == below, 0.0, above - below)) / width)
 
+        def around(name: str, here: Array, along: Array, h: float) -> _Slopes:
+            x = given[name]
+            above, below = outputs(name, x + h * along), outputs(name, x - h * along)
+            size = float(np.sum(np.abs(flat * np.where(np.isfinite(here), here, 0.0))))
+            noise = 4 * float(np.finfo(np.float64).eps) * size / h
+            return _Slopes(slope(above, below, 2 * h), slope(here, below, h), slope(above, here, h), noise)
+
         each = zip(names, found, strict=True)
-        checks = [self._compare(n, given[n], np.asarray(g, float), outputs, slope, rng) for n, g in each]
+        checks = [self._compare(n, given[n], np.asarray(g, float), outputs, around, rng) for n, g in each]
         return GradientReport(tuple(checks))
 
     def _compare(
@@ -155,7 +175,7 @@ class GradientChecker:
         x: Array,
         gradient: Array,
         outputs: Callable[[str, Array], Array],
-        slope: Callable[[Array, Array, float], float],
+        around: Callable[[str, Array, Array, float], _Slopes],
         rng: np.random.Generator,
     ) -> GradientCheck:
         if gradient.shape != x.shape:
@@ -179,28 +199,41 @@ class GradientChecker:
                 along = np.zeros(x.shape)
                 along.flat[at] = 1.0
             h = self.step * max(1.0, float(np.max(np.abs(x), initial=0.0) if at is None else abs(x.flat[at])))
-            above, below = outputs(name, x + h * along), outputs(name, x - h * along)
-            slopes = slope(above, below, 2 * h), slope(here, below, h), slope(above, here, h)
-            row = self._row(name, x.shape, what, place, float(np.sum(gradient * along)), *slopes)
+            slopes = functools.partial(around, name, here, along)
+            verdict = self._verdict(float(np.sum(gradient * along)), slopes, h)
+            row = GradientCheck(name, x.shape, what, place, *verdict)
             if best is None or (row.verdict == "wrong", row.error) > (best.verdict == "wrong", best.error):
                 best = row
         assert best is not None
         return best
 
-    def _row(
-        self, name: str, shape: tuple[int, ...], what: str, place: str, derivative: float, *slopes: float
-    ) -> GradientCheck:
-        quotient, left, right = slopes
-        error = abs(derivative - quotient)
-        room = self.atol + self.rtol * max(abs(derivative), abs(quotient))
-        if error <= room:
-            verdict = "ok"
-        else:
-            low, high = min(left, right) - room, max(left, right) + room
-            kink = abs(left - right) > 1e-3 * max(abs(left), abs(right), self.atol)
-            verdict = "kink" if kink and low <= derivative <= high else "wrong"
-            error = error if np.isfinite(error) else np.inf
-        return GradientCheck(name, shape, what, place, derivative, quotient, error, verdict)
+    def _verdict(
+        self, derivative: float, slopes: Callable[[float], _Slopes], h: float
+    ) -> tuple[float, float, float, str]:
+        """Compare a derivative with the slopes at a step, and at shorter ones where that says it is wrong."""
+        first = slopes(h)
+        if self._agrees(derivative, first.quotient):
+            return derivative, first.quotient, abs(derivative - first.quotient), "ok"
+        # A curve has different slopes to the left and right as well, but their gap shrinks with the step: at a kink it stays.
+        wide, short, shortest = (slopes(h / n) for n in (4, 16, 64))
+        for finer in (wide, short, shortest):  # a kink or strong curve nearby, which a shorter step does not reach
+            if self._agrees(derivative, finer.quotient):
+                return derivative, finer.quotient, abs(derivative - finer.quotient), "ok"
+        gap, before = abs(short.right - short.left), abs(wide.right - wide.left)
+        room = self._room(derivative, short.quotient)
+        kink = np.isfinite(gap) and gap > max(room, short.noise) and gap > 0.6 * before
+        # what the slopes tend to as the step goes to 0, beside what they are
+        limits = [b + (b - a) / 3 for a, b in ((wide.left, short.left), (wide.right, short.right))]
+        sides = [short.left, short.right, *limits]
+        verdict = "kink" if kink and min(sides) - room <= derivative <= max(sides) + room else "wrong"
+        error = abs(derivative - first.quotient)
+        return derivative, first.quotient, error if np.isfinite(error) else np.inf, verdict
+
+    def _room(self, derivative: float, quotient: float) -> float:
+        return self.atol + self.rtol * max(abs(derivative), abs(quotient))
+
+    def _agrees(self, derivative: float, quotient: float) -> bool:
+        return abs(derivative - quotient) <= self._room(derivative, quotient)
 
     def __repr__(self) -> str:
         return f"<GradientChecker rtol={self.rtol:g}, atol={self.atol:g}, step={self.step:.2g}>"

@@ -6,6 +6,7 @@ import hashlib
 import importlib.util
 import linecache
 import os
+import stat
 import sys
 import tempfile
 import threading
@@ -70,16 +71,25 @@ def folder() -> Path | None:
     home = os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()
     held = b"".join(Path(__file__).with_name(name).read_bytes() for name in ("dense.py", "lanes.py", *PARTS))
     name = f"native-{__version__}-{hashlib.blake2b(held, digest_size=6).hexdigest()}"
-    for base in (Path(home) / "tensorlogic", Path(tempfile.gettempdir()) / f"tensorlogic-{os.getuid()}"):
+    for place in (Path(home) / "tensorlogic", None):  # else one for this process alone
         try:
-            (base / name).mkdir(parents=True, exist_ok=True, mode=0o700)
-            if (base / name).stat().st_uid != os.getuid():
-                continue  # somebody else's: what is in it is not ours to run
-            with tempfile.TemporaryFile(dir=base / name):
-                return base / name
+            base = Path(tempfile.mkdtemp(prefix="tensorlogic-")) if place is None else place
+            base.mkdir(parents=True, exist_ok=True, mode=0o700)
+            (base / name).mkdir(exist_ok=True, mode=0o700)
+            if _ours(base) and _ours(base / name):
+                with tempfile.TemporaryFile(dir=base / name):
+                    return base / name
         except OSError:
             continue
     return None
+
+
+def _ours(place: Path) -> bool:
+    """Tell whether a folder is the user's own, and nobody else can write to it: what is in it will be run."""
+    told = place.lstat()
+    if not stat.S_ISDIR(told.st_mode):
+        return False
+    return not hasattr(os, "getuid") or (told.st_uid == os.getuid() and not told.st_mode & 0o022)
 
 
 def array_type(t: TensorType, *, written: bool) -> Any:
