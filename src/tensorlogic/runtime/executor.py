@@ -238,7 +238,8 @@ class Executor:
     ) -> Outputs:
         """Run a graph and keep what :meth:`backward` needs: every value, or what the strategy or a budget of bytes says.
 
-        The inputs are not copied: they must not change before the backward run.
+        The inputs are not copied: they must not change before the backward run. An output that the gradient reads is
+        read-only: copy it to change it.
         """
         strategy = self.gradient if strategy is None and budget is None else strategy
         return self._autodiff().forward(self, graph, {} if inputs is None else inputs, wrt, strategy, budget)
