@@ -28,7 +28,7 @@ import numpy as np
 from tensorlogic.backends.native.build import part
 from tensorlogic.backends.native.dense import product
 from tensorlogic.backends.native.functions import FUNCTIONS, accumulate
-from tensorlogic.backends.native.lanes import LEAST32, LEAST64, LOW32, LOW64, lower_key, unkey, upper_key
+from tensorlogic.backends.native.lanes import LEAST32, LEAST64, LOW32, LOW64, highest, lowest, unkey
 
 """
 _made: dict[str, Any] = {}  # by digest; machine code is never given back

@@ -25,31 +25,33 @@ def _turned(builder: Any, bits: Any, width: int) -> Any:
     return builder.xor(bits, builder.and_(sign, bits.type((1 << (width - 1)) - 1)))
 
 
-def _key(x: Any, *, greatest: bool) -> Any:
-    """Return the signature of a key, and what writes it without a branch."""
+def _fold(r: Any, x: Any, *, greatest: bool) -> Any:
+    """Return the signature of a fold over places in the order, and what writes it without a branch."""
     if x not in (types.float32, types.float64):
         return None
     whole, width = (types.int32, 32) if x is types.float32 else (types.int64, 64)
 
     def build(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        bits = builder.bitcast(args[0], ir.IntType(width))
+        so_far, bits = args[0], builder.bitcast(args[1], ir.IntType(width))
         low = bits.type((1 << (width - 1)) - 1)
         nan = builder.icmp_signed(">", builder.and_(bits, low), bits.type(INF[width]))
-        return builder.select(nan, low if greatest else bits.type(-(1 << (width - 1))), _turned(builder, bits, width))
+        end = low if greatest else bits.type(-(1 << (width - 1)))
+        key = builder.select(nan, end, _turned(builder, bits, width))
+        return builder.select(builder.icmp_signed(">" if greatest else "<", key, so_far), key, so_far)
 
-    return whole(x), build
-
-
-@intrinsic
-def upper_key(typingctx: Any, x: Any) -> Any:
-    """Return the place of a number in the order in which NaN is greatest."""
-    return _key(x, greatest=True)
+    return whole(whole, x), build
 
 
 @intrinsic
-def lower_key(typingctx: Any, x: Any) -> Any:
-    """Return the place of a number in the order in which NaN is least."""
-    return _key(x, greatest=False)
+def highest(typingctx: Any, r: Any, x: Any) -> Any:
+    """Return the place of the greater of two: one given by its place, one by its value; NaN is greatest."""
+    return _fold(r, x, greatest=True)
+
+
+@intrinsic
+def lowest(typingctx: Any, r: Any, x: Any) -> Any:
+    """Return the place of the lesser of two: one given by its place, one by its value; NaN is least."""
+    return _fold(r, x, greatest=False)
 
 
 @intrinsic

@@ -145,6 +145,7 @@ class _Writer:
         self._rank()
         self.passes = 1 + max(self.level[p.writes[0]] - isinstance(p.op, ops.Reduce) for p in step.parts)
         self.kept = self._kept()
+        self.lent = self._lent()
 
     def _rank(self) -> None:
         """Find the loop in which each member is computed."""
@@ -180,6 +181,21 @@ class _Writer:
                     kept.add(s)
         return kept
 
+    def _lent(self) -> dict[int, int]:
+        """Return for kept members the result whose row they may use until it is written; others need a row of their own.
+
+        A row of the kernel's own may overlap with the arrays it is given, for all that LLVM knows, and slows loops down.
+        """
+        last = {s: max(self._reads_at(p) for p in self.step.parts if s in p.reads) for s in self.kept}
+        free = [s for s in self.result if self.is_row[s]]
+        found: dict[int, int] = {}
+        for s in sorted(self.kept - self.result.keys()):
+            fits = [r for r in free if self.level[r] >= last[s] and self.dtype[r] == self.dtype[s]]
+            if fits:
+                found[s] = fits[0]
+                free.remove(fits[0])
+        return found
+
     def _reads_at(self, p: Step) -> int:
         """Return the loop in which a member reads its operands."""
         level = self.level[p.writes[0]]
@@ -201,7 +217,8 @@ class _Writer:
         if self.fails:
             return None
         temporaries = [
-            f"    t{self.id[s]} = np.empty(m, np.{self.dtype[s].name})" for s in sorted(self.kept - set(self.result))
+            f"    t{self.id[s]} = np.empty(m, np.{self.dtype[s].name})"
+            for s in sorted(self.kept - self.result.keys() - self.lent.keys())
         ]
         fixed = [line for (_, a), line in self._views() if not any(a.outer)]
         moving = [line for (_, a), line in self._views() if any(a.outer)]
@@ -335,6 +352,7 @@ class _Writer:
         return f"v{self.id[slot]}", dtype
 
     def _stored(self, slot: int) -> str:
+        slot = self.lent.get(slot, slot)
         if slot in self.result:
             whole = self._full()
             return self._named(slot, whole, row=True)
@@ -354,6 +372,7 @@ class _Writer:
         lines: list[str] = []
         here: set[int] = set()
         before: list[str] = []
+        stores: list[str] = []  # last, so that nothing reads what was written over
         for p in self.step.parts:
             own = p.writes[0]
             if isinstance(p.op, ops.Reduce):
@@ -367,10 +386,10 @@ class _Writer:
                 if own not in here:
                     self._compute(p, level, lines, here)
                 if own in self.result or own in self.kept:
-                    lines.append(f"{self._stored(own)} = v{self.id[own]}")
+                    stores.append(f"{self._stored(own)} = v{self.id[own]}")
         if not lines:
             return []
-        return [*before, "for j in range(m):", *(f"    {line}" for line in lines)]
+        return [*before, "for j in range(m):", *(f"    {line}" for line in (*lines, *stores))]
 
     def _accumulated(self, p: Step, value: str, have: Dtype) -> tuple[str, str]:
         """Return what a reduction starts from and what it becomes with one more element."""
@@ -389,8 +408,8 @@ class _Writer:
             case "max" | "min" if have.kind == "f":
                 wide = 32 if have.itemsize == 4 else 64
                 start = f"LEAST{wide}" if op.kind == "max" else f"LOW{wide}"
-                key = f"{'upper' if op.kind == 'max' else 'lower'}_key({value})"
-                return start, f"np.int{wide}({op.kind}({own}, {key}))"
+                fold = "highest" if op.kind == "max" else "lowest"
+                return start, f"{fold}({own}, {value})"
             case "max" | "min":
                 if have.kind == "b":
                     return ("False", f"{own} | {value}") if op.kind == "max" else ("True", f"{own} & {value}")
