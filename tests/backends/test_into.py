@@ -204,3 +204,24 @@ def test_the_mean_of_nothing_is_nan_without_a_warning(dtype: str, shape: tuple[i
         for name in want.keys():  # noqa: SIM118 - iterating gives values
             np.testing.assert_array_equal(got[name], want[name])
             assert got[name].dtype == dtype
+
+
+@pytest.mark.parametrize("dtype", ["bool", "int8", "int16", "uint32", "int64", "float32", "float64"])
+def test_where_chooses_bit_by_bit_what_numpy_chooses(dtype: str) -> None:
+    rng = np.random.default_rng(0)
+    for n in (0, 1, 7, 70_000):
+        x, y = (rng.integers(-100, 100, n).astype(dtype) for _ in range(2))
+        if x.dtype.kind == "f" and n > 3:
+            x[:3], y[1:4] = [np.nan, np.inf, -0.0], [-np.inf, np.nan, -0.0]
+        mask = rng.random(n) < 0.5
+        b = tl.GraphBuilder()
+        p, q, c = b.input("x", (n,), dtype), b.input("y", (n,), dtype), b.input("c", (n,), "bool")
+        zero = b.cast(b.literal(0), dtype)
+        graph = b.build(a=b.where(c, p, q), z=b.where(c, p, zero), o=b.where(c, zero, q))
+        found = tl.Executor().execute(graph, {"x": x, "y": y, "c": mask})
+        null = np.zeros((), dtype)
+        for value, want in zip(
+            found, (np.where(mask, x, y), np.where(mask, x, null), np.where(mask, null, y)), strict=True
+        ):
+            assert value.dtype == want.dtype
+            np.testing.assert_array_equal(value.view(np.uint8), want.view(np.uint8))

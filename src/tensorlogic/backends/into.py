@@ -120,8 +120,37 @@ def _sigmoid_block(x: Array, out: Array) -> None:
 
 def _where(pick: Any, x: Any, y: Any, out: Array) -> Array:
     mask = np.asarray(pick)
+    if _flat(mask, np.dtype(bool), out) and all(_flat(v, out.dtype, out, scalars=True) for v in (x, y)):
+        return _picked(mask, x, y, out)
     np.copyto(out, y)
     np.copyto(out, x, where=mask if mask.dtype == np.bool_ else mask.astype(bool))
+    return out
+
+
+def _flat(x: Any, dtype: np.dtype[Any], out: Array, *, scalars: bool = False) -> bool:
+    """Tell whether an operand is one value, or lies in memory element by element beside where it goes."""
+    if type(x) is not np.ndarray or x.dtype != dtype:
+        return False
+    return (scalars and x.ndim == 0) or (x.shape == out.shape and x.flags.c_contiguous and out.flags.c_contiguous)
+
+
+def _picked(mask: Array, x: Array, y: Array, out: Array) -> Array:
+    """Choose bit by bit, y ^ ((x ^ y) & mask): NumPy's own choice takes ten times as long."""
+    kind = np.dtype(f"i{out.dtype.itemsize}")
+    room = np.empty((2, min(BLOCK, out.size)), kind)
+    bits = [v.reshape(-1).view(kind) for v in (x, y, out)]
+    zero = y.ndim == 0 and not bits[1].any()
+    picks = mask.reshape(-1).view(np.int8)
+    for start in range(0, out.size, BLOCK):
+        end = min(start + BLOCK, out.size)
+        chosen, other, target = (b if b.size == 1 else b[start:end] for b in bits)
+        own, both = room[0, : end - start], room[1, : end - start]
+        np.negative(picks[start:end], out=own, dtype=kind, casting="unsafe")  # all bits where it is true
+        if zero:
+            np.bitwise_and(chosen, own, out=target)
+        else:
+            np.bitwise_and(np.bitwise_xor(chosen, other, out=both), own, out=both)
+            np.bitwise_xor(both, other, out=target)
     return out
 
 

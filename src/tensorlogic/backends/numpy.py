@@ -27,6 +27,7 @@ from .contract import COMBINE, bind_contract_vjp, bind_contraction
 from .control import bind_control
 from .erf import bind_erf
 from .into import bind_into, scalar
+from .threads import on_one_thread
 
 Array = Any  # a NumPy array; the plan says more about it than a type could
 
@@ -131,6 +132,7 @@ def _contraction(op: ops.Einsum, form: Contraction, step: Step) -> Kernel:
     """Return the kernel of an einsum, which becomes native when that pays: other algebras, and Booleans as packed bits."""
     args, result = step.arg_types, step.types[0]
     slow = bind_contraction(op, form, args, result)
+    slow = on_one_thread(slow) if step.split else slow
     if form.kernel not in POINT or len(form.labels) != 2:
         return slow
     seconds = POINT[form.kernel] * math.prod(form.sizes.values())

@@ -22,6 +22,7 @@ from .base import Kernel
 if TYPE_CHECKING:
     from concurrent.futures import ThreadPoolExecutor
 
+WIDE = 30_000_000  # arithmetic operations from which a product is worth handing half of it to another thread
 SMALL = 4_000_000  # arithmetic operations of one matrix product below which a batch of them runs on one thread
 _lock = Lock()
 _inside = 0  # how many are in such a product now
@@ -165,18 +166,25 @@ def in_parts(kernel: Kernel) -> Kernel:
 
 
 def in_rows(bind: Callable[[Contraction], Kernel], form: Contraction) -> Kernel:
-    """Return the kernel of a product whose rows are shared among threads, each with BLAS on one."""
-    whole, label = bind(form), form.form.output[0]
+    """Return the kernel of a product with BLAS on one thread; the rows of a large one are shared among threads of ours."""
+    whole = bind(form)
+    if form.flops < WIDE or not form.in_order or form.form.inputs != form.labels:
+        return on_one_thread(whole)
+    label = form.form.output[0]
     count = min(workers(), form.sizes[label])
     if count < 2:
-        return whole
+        return on_one_thread(whole)
     parts = ranges(form.sizes[label], count)
     kernels = [bind(form._replace(sizes={**form.sizes, label: r.stop - r.start})) for r in parts]
-    both = label in form.form.inputs[1]  # a batch
+    axes = [own.index(label) if label in own else None for own in form.form.inputs]
+
+    def cut(x: Any, axis: int | None, r: slice) -> Any:
+        return x if axis is None else x[(slice(None),) * axis + (r,)]
 
     def run(a: Any, b: Any, out: Any) -> Any:
         together([
-            partial(kernel, a[r], b[r] if both else b, out=out[r]) for kernel, r in zip(kernels, parts, strict=True)
+            partial(kernel, cut(a, axes[0], r), cut(b, axes[1], r), out=out[r])
+            for kernel, r in zip(kernels, parts, strict=True)
         ])  # fmt: skip
         return out
 

@@ -139,19 +139,18 @@ def _best(free: list[tuple[int, int]], sizes: list[int], need: int) -> int:
 
 MANY = 1 << 18  # elements from which a costly function is worth a second thread
 COSTLY = 10  # work per element from which an array is not bound by memory
-WIDE = 30_000_000  # arithmetic operations from which a product is worth handing half of it to another thread
 SHARED = 400_000  # elements times work from which a fused step runs on several threads
 
 
 def split(steps: Sequence[Step]) -> list[Step]:
-    """Mark the steps whose halves run on threads of ours.
+    """Mark the steps that run on threads of ours.
 
-    They are costly functions of large arrays, large fused steps and, in a plan that has such, large products: the threads of
-    BLAS spin for a while after a product, and would be in the way.
+    They are costly functions of large arrays, large fused steps and, in a plan that has such, every matrix product: the threads
+    of BLAS spin for a while after a product, and would be in the way.
     """
     if not any(_costly(step) for step in steps):
         return list(steps)
-    return [step._replace(split=True) if _costly(step) or _wide(step) else step for step in steps]
+    return [step._replace(split=True) if _costly(step) or _product(step) else step for step in steps]
 
 
 def work(step: Step) -> int:
@@ -171,11 +170,5 @@ def _costly(step: Step) -> bool:
     return same and FUNCTIONS[step.op.fn].cost >= COSTLY and elements(step.types[0]) >= MANY
 
 
-def _wide(step: Step) -> bool:
-    """A product whose first axis is the left operand's too, so that rows of it are products of their own."""
-    if step.form is None or not step.into or not isinstance(step.op, ops.Einsum) or step.flops < WIDE:
-        return False
-    left, right = step.form.form.inputs
-    first = step.form.form.output[0]
-    plain = left == step.form.labels[0] and right == step.form.labels[1]
-    return plain and left[0] == first and (first not in right or right[0] == first) and step.form.sizes[first] > 1
+def _product(step: Step) -> bool:
+    return isinstance(step.op, ops.Einsum) and step.form is not None and step.form.kernel == "matmul"
