@@ -15,6 +15,8 @@ import numpy as np
 from harness import CORES, Contender, Table, contest, in_c, least_seconds, native, peer
 
 import tensorlogic as tl
+from tensorlogic.ir import ops as ops_of
+from tensorlogic.ir.graph import Node
 
 OURS = "Executor.execute"
 NATIVE, KEPT = "compiled to machine code", "the same into a kept buffer"
@@ -147,6 +149,18 @@ def block_graph(shape: tuple[int, ...], weights: Weights, approximate: bool) -> 
     x = x + b.linear(z, w["w_out"], w["b_out"])
     z = b.linear(b.layer_norm(x, w["scale2"], w["bias2"]), w["w_up"], w["b_up"])
     return b.build(y=x + b.linear(b.gelu(z, approximate=approximate), w["w_down"], w["b_down"]))
+
+
+def parameters(graph: tl.EinsumGraph) -> tl.EinsumGraph:
+    """Return a graph whose constants are inputs p0, p1, ... instead."""
+    names = {digest: f"p{n}" for n, digest in enumerate(graph.constants)}
+    nodes = []
+    for node in graph.nodes:
+        op = node.op
+        if isinstance(op, ops_of.Constant):
+            op = ops_of.Input(names[op.digest], op.shape, op.dtype)
+        nodes.append(Node(op, node.args, node.locations))
+    return tl.EinsumGraph(nodes, graph.outputs, {})
 
 
 def thirds(z: Any) -> tuple[Any, ...]:
