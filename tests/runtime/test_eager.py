@@ -762,6 +762,9 @@ def test_nan_is_named():
     bad = Variable([np.nan], name="bad")
     with pytest.raises(tl.ExecutionError, match=r"'bad' has 1 NaN of 1: what was given"):
         (bad * bad).sum().backward(check_nan=True)
+    lost = tl.Variable([1.0, -1.0])
+    with np.errstate(invalid="ignore"), pytest.raises(tl.ExecutionError, match="1 NaN of 2: the result of log"):
+        np.log(lost).sum().backward(check_nan=True)  # its gradient is finite, the loss is not
     z = Variable([0.0])
     with pytest.raises(tl.ExecutionError, match="the values are fine, but in their gradient") as found:
         (np.sqrt(z) * 0.0).sum().backward(check_nan=True)

@@ -81,7 +81,7 @@ def backward(
         inputs[sequel.seed] = seed
     runner = executor or default_executor()
     made = list(runner.execute(sequel.graph, inputs))
-    if check_nan and any(np.isnan(g).any() for g in made):
+    if check_nan and any(np.isnan(x).any() for x in (root.value, *made)):
         raise first_nan(found, sequel, inputs, runner)
     for n, g in zip(sequel.wants, made, strict=True):
         owner = found.sources[n].owner()
