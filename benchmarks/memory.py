@@ -1,12 +1,24 @@
 """Memory: the peak of a chain of joins in every logic."""
 
 import tracemalloc
+from collections.abc import Callable
 from time import perf_counter
 
 import numpy as np
 from harness import Table, Timing
 
 import tensorlogic as tl
+
+
+def measured(name: str, call: Callable[[], object], n: int) -> tuple[Timing, str]:
+    """Return the time of one call, and its peak memory in n² float32 elements, under a name."""
+    tracemalloc.start()
+    start = perf_counter()
+    call()
+    taken = perf_counter() - start
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    return Timing(name, taken, taken), f"{name} {peak / (4 * n * n):.2f}"
 
 
 def memory(n: int = 2000) -> Table:
@@ -19,13 +31,9 @@ def memory(n: int = 2000) -> Table:
     for strategy in tl.STRATEGIES:
         graph, executor = tl.compile(chain, tl.CompilerContext({"D": n}), strategy=strategy), tl.Executor()
         executor.plan(graph, facts)
-        tracemalloc.start()
-        start = perf_counter()
-        executor.execute(graph, facts)
-        taken = perf_counter() - start
-        peaks.append(f"{strategy} {tracemalloc.get_traced_memory()[1] / (4 * n * n):.2f}")
-        tracemalloc.stop()
-        timings.append(Timing(strategy, taken, taken))
+        timing, peak = measured(strategy, lambda e=executor, g=graph: e.execute(g, facts), n)
+        timings.append(timing)
+        peaks.append(peak)
     note = f"∃y. p(x,y) ∧ ∃z. q(y,z) ∧ r(z,w) at n={n}, float32, one run. Peak memory in n² float32 elements (goal: under 6): "
     return Table(f"Chain of three predicates, n={n}", note + ", ".join(peaks) + ".", tuple(timings))
 
@@ -47,13 +55,9 @@ def gradients(n: int = 4000) -> Table:
         executor.plan(graph, given)
         small = {k: v[:64, :64] for k, v in given.items()}
         tl.Executor(native=True).execute(_resized(name), small)  # what is compiled is compiled before it is measured
-        tracemalloc.start()
-        start = perf_counter()
-        executor.execute(graph, given)
-        taken = perf_counter() - start
-        peaks.append(f"{name} {tracemalloc.get_traced_memory()[1] / (4 * n * n):.2f}")
-        tracemalloc.stop()
-        timings.append(Timing(name, taken, taken))
+        timing, peak = measured(name, lambda e=executor, g=graph, v=given: e.execute(g, v), n)
+        timings.append(timing)
+        peaks.append(peak)
     note = f"Gradients of tanh(x @ w) for both factors, and of a max-product join for one, at n={n}, float32, one run, compilation and planning aside. Peak memory in n² float32 elements: "
     return Table(f"Gradients of products, n={n}", note + ", ".join(peaks) + ".", tuple(timings))
 

@@ -191,3 +191,12 @@ def test_one_profile_sees_what_runs_compiled() -> None:
     for _ in range(3):
         executor.execute_compiled(compiled, {"x": np.ones((50, 4), "float32")})
     assert executor.get_profile_data().op_profiles["exp"].count == 3
+
+
+def test_the_source_of_a_scan_is_shown_too() -> None:
+    b = tl.GraphBuilder()
+    last, _ = b.scan(lambda c, x: (b.tanh(c + x), c), b.input("c", (3,), "float32"), b.input("x", (5, 3), "float32"))
+    config = tl.CompilationConfig(tl.OptimizationLevel.AGGRESSIVE)
+    compiled = tl.Executor().compile_graph(b.build(y=last), config)
+    assert "# scan\n" in compiled.source and "def body(" in compiled.source
+    assert tl.Executor().compile_graph(b.build(y=last)).source == ""

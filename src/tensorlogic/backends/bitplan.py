@@ -20,6 +20,7 @@ from .bitjoin import Factor, own_labels, planned
 from .bits import BitTensor, combine, contract, wrap
 from .contract import prepared
 from .native import support
+from .numpy import python_slice
 
 SMALL = 3_000_000  # arithmetic operations of a contraction below which BLAS is as fast as packing
 OR_AND = frozenset({"boolean", "real", "max_min", "max_product"})  # over truth values these are one: or of ands
@@ -99,18 +100,13 @@ def on_words(op: Op, args: Sequence[TensorType], result: TensorType, form: Contr
                 own[axis] = int(n)
             return OnWords(lambda x: wrap(packed.spread(x.reshape(own).words, own, shape), shape), "each")
         case ops.Slice() if not shape or len(shape) == len(args[0].shape or ()):
-            key = tuple(_python_slice(int(a), int(n), s) for a, n, s in op.ranges)
+            key = tuple(python_slice(int(a), int(n), s) for a, n, s in op.ranges)
             whole = not shape or (op.ranges[-1][1:] == (*(args[0].shape or ())[-1:], 1))
             return OnWords((lambda x: x[key[:-1]]) if whole and shape else (lambda x: BitTensor(x[key])), "each", whole)
         case ops.Cast():
             return _SAME
         case _:
             return None
-
-
-def _python_slice(start: int, count: int, step: int) -> slice:
-    stop = start + count * step
-    return slice(0, 0) if count == 0 else slice(start, None if stop < 0 else stop, step)
 
 
 def _einsum(form: Contraction) -> Run:

@@ -12,6 +12,7 @@ import numpy as np
 
 from ..ir import ops
 from ..ir.graph import Fixpoint
+from ..passes.indices import dims
 from ..plan.build import ExecutionPlan, Step
 from . import bitplan, packed
 from .base import Kernel
@@ -268,7 +269,7 @@ def _find_closure(body: Body, op: Fixpoint) -> Closure | None:
 
 
 def _shape_of(line: Line, k: int) -> tuple[int, ...]:
-    return tuple(int(d) for d in line.step.arg_types[k].shape or ())
+    return dims(line.step.arg_types[k])
 
 
 Side = tuple[int, bool]

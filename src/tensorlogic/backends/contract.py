@@ -99,7 +99,7 @@ def _logsumexp(x: Array, axes: tuple[int, ...]) -> Array:
     return np.squeeze(total, axes)
 
 
-def _reduced(row: Algebra, x: Array, labels: Labels, gone: set[str], dtype: np.dtype[Any]) -> tuple[Array, Labels]:
+def without(row: Algebra, x: Array, labels: Labels, gone: set[str], dtype: np.dtype[Any]) -> tuple[Array, Labels]:
     """Remove labels from one operand by the algebra's reduction."""
     axes = tuple(n for n, label in enumerate(labels) if label in gone)
     kept = tuple(label for label in labels if label not in gone)
@@ -110,7 +110,8 @@ def _reduced(row: Algebra, x: Array, labels: Labels, gone: set[str], dtype: np.d
     return _reducer(row, dtype)(x, axes), kept
 
 
-def _cast(row: Algebra, dtype: np.dtype[Any]) -> Callable[[Array], Array]:
+def caster(row: Algebra, dtype: np.dtype[Any]) -> Callable[[Array], Array]:
+    """Return what gives an operand the dtype that an algebra computes in."""
     if row.name == "boolean":
         return lambda x: x if x.dtype == np.bool_ else x != 0
     return lambda x: x if x.dtype == dtype else x.astype(dtype)
@@ -123,7 +124,7 @@ def _product(
     output = form.form.output
     gone = {x for own in form.labels for x in own if x not in output}
     working = np.dtype("float32") if gone and dtype == np.float16 else dtype
-    cast = _cast(row, working)
+    cast = caster(row, working)
     combine = COMBINE[row.combine]
     single = len(form.labels) == 1
     shape = tuple(form.sizes[x] for x in output)
@@ -131,7 +132,7 @@ def _product(
     def product(*operands: Array) -> Array:
         parts = []
         for x, ready, own in zip(operands, prepare, form.labels, strict=True):
-            part, kept = _reduced(row, cast(ready(x)), own, gone, working)
+            part, kept = without(row, cast(ready(x)), own, gone, working)
             part = np.asarray(part).transpose([kept.index(label) for label in output if label in kept])
             if single:
                 return part.astype(dtype, copy=False)
@@ -202,11 +203,11 @@ def _matmul(
     final_shape = [sizes[x] for x in made]
     final_order = [made.index(x) for x in output]
     in_order = final_order == list(range(len(made)))
-    cast = _cast(row, dtype)
+    cast = caster(row, dtype)
 
     def operand(x: Array, which: int, side: int) -> Array:
         ready = cast(prepare[which](x)) if boolean else prepare[which](x)
-        part, kept = _reduced(row, ready.astype(working, copy=False), form.labels[which], gone, working)
+        part, kept = without(row, ready.astype(working, copy=False), form.labels[which], gone, working)
         return part.transpose([kept.index(label) for label in orders[side]]).reshape(shapes[side])
 
     def matmul(*operands: Array, out: Array = None) -> Array:
@@ -277,7 +278,7 @@ def _cut(x: Array, block: tuple[slice, ...]) -> Array:
     return x[tuple(slice(None) if n == 1 else s for n, s in zip(x.shape, block, strict=True))]
 
 
-_MERGE: dict[str, Callable[[Any, Any], Any]] = {
+MERGE: dict[str, Callable[[Any, Any], Any]] = {
     "sum": np.add,
     "any": np.logical_or,
     "max": np.maximum,
@@ -299,7 +300,7 @@ def _blocked(
     owned = [tuple(x for x in own if x in wide) for own in form.labels]
     reduced = tuple(range(len(output), len(space)))
     working = np.dtype("float32") if dtype == np.float16 else dtype
-    reduce, merge, cast = _reducer(row, working), _MERGE[row.reduce], _cast(row, working)
+    reduce, merge, cast = _reducer(row, working), MERGE[row.reduce], caster(row, working)
 
     def contract(*operands: Array) -> Array:
         out = np.full(shape[: len(output)], row.zero, working)
@@ -356,7 +357,7 @@ def bind_contract_vjp(op: ops.ContractVJP, form: Contraction, result: TensorType
                 share = weight * _cut(cotangent, block) * _slope(row, cut, op.wrt)
                 share = np.broadcast_to(share, [s.stop - s.start for s in block])
                 _cut(total, block)[...] += np.sum(share, axis=summed, keepdims=True)
-        return _placed(total, space, own, form, op.wrt, args[op.wrt], dtype)
+        return placed(total, space, own, form, op.wrt, args[op.wrt], dtype)
 
     return vjp
 
@@ -371,7 +372,7 @@ def _extreme(
     for block in _blocks(shape):
         term = np.broadcast_to(_joined(row, [_cut(x, block) for x in parts]), [s.stop - s.start for s in block])
         target = _cut(out, block)
-        target[...] = _MERGE[row.reduce](target, function(term, axis=reduced, keepdims=True))
+        target[...] = MERGE[row.reduce](target, function(term, axis=reduced, keepdims=True))
     return out
 
 
@@ -444,7 +445,7 @@ def _slope(row: Algebra, cut: Sequence[Array], wrt: int) -> Array:
             raise AssertionError(other)
 
 
-def _placed(
+def placed(
     total: Array, space: Labels, own: Labels, form: Contraction, wrt: int, like: TensorType, dtype: np.dtype[Any]
 ) -> Array:
     """Give a gradient over the index space the shape of its factor: its axis order, diagonals and size-1 axes."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from contextvars import Context
@@ -12,22 +11,19 @@ import numpy as np
 
 from ..errors import BackendError, DTypeError
 from ..ir import ops
-from ..ir.algebra import algebra
-from ..ir.graph import OPS, Cond, EinsumGraph, Fixpoint, Scan, bodies
+from ..ir.graph import OPS, Cond, EinsumGraph, Fixpoint, Scan
 from ..ir.ops import Op
 from ..ir.rules import normal_axis, reduced_axes
 from ..ir.types import DTYPES, TensorType
 from ..passes.order import order_contractions
-from ..plan.build import ExecutionPlan, Step, describe, lay_out
-from ..plan.contract import Contraction
-from ..plan.fused import Fusable, Fused
+from ..plan.build import ExecutionPlan, Step
+from ..plan.fused import Fusable
 from .base import BackendCapabilities, Device, Kernel, RunBody
-from .climb import LOAD, POINT, climbing
-from .contract import COMBINE, bind_contract_vjp, bind_contraction
+from .climb import contraction_kernel, loop_kernel, vjp_kernel
+from .contract import COMBINE
 from .control import bind_control
 from .erf import bind_erf
 from .into import bind_into, scalar
-from .threads import on_one_thread
 
 Array = Any  # a NumPy array; the plan says more about it than a type could
 
@@ -89,7 +85,7 @@ class NumpyBackend:
 
     def bind_into(self, step: Step) -> Kernel:
         """Choose the kernel of a step that writes into a buffer."""
-        return self._fused(step, _no_bodies) if step.parts else bind_into(step)
+        return self._fused(step, no_bodies) if step.parts else bind_into(step)
 
     def _fused(self, step: Step, run_body: RunBody) -> Kernel:
         from .native.bind import bind_fused
@@ -106,15 +102,15 @@ class NumpyBackend:
         if step.parts:
             return self._fused(step, run_body)
         if isinstance(op, Fixpoint | Scan | Cond):
-            kernel = _loop(step, bind_control(step, run_body))
+            kernel = loop_kernel(step, bind_control(step, run_body))
         elif isinstance(op, ops.Elementwise):
             return elementwise(
                 op.fn, step.arg_types, step.types[0]
             )  # Python scalars go in as they are: they must not widen the result
         elif isinstance(op, ops.Einsum) and step.form is not None:
-            kernel = _contraction(op, step.form, step)
+            kernel = contraction_kernel(op, step.form, step)
         elif isinstance(op, ops.ContractVJP) and step.form is not None:
-            kernel = _contraction_vjp(op, step.form, step)
+            kernel = vjp_kernel(op, step.form, step)
         else:
             maker = _MAKERS.get(type(op))
             if maker is None:
@@ -128,90 +124,9 @@ class NumpyBackend:
         return kernel
 
 
-def _contraction(op: ops.Einsum, form: Contraction, step: Step) -> Kernel:
-    """Return the kernel of an einsum, which becomes native when that pays: other algebras, and Booleans as packed bits."""
-    args, result = step.arg_types, step.types[0]
-    slow = bind_contraction(op, form, args, result)
-    slow = on_one_thread(slow) if step.split else slow
-    if form.kernel not in POINT or len(form.labels) != 2:
-        return slow
-    seconds = POINT[form.kernel] * math.prod(form.sizes.values())
-    if result.dtype == "bool":
-
-        def on_bits() -> Kernel | None:
-            from .bitplan import bind_bits
-
-            return bind_bits(op, form, args, result)
-
-        return climbing(slow, on_bits, seconds)
-
-    def in_blocks() -> Kernel | None:
-        from .native.semiring import bind_semiring, make_ready, worth
-
-        if not worth(form):
-            return None
-        make_ready(algebra(op.algebra), result.dtype or "float64")  # what fails, fails now
-        return bind_semiring(op, form, args, result)
-
-    exact = algebra(op.algebra).reduce in ("max", "min")
-    # one that rounds otherwise is native from the first call or never, so that equal calls have equal answers
-    return climbing(slow, in_blocks, seconds) if form.kernel == "blocks" and (exact or seconds >= LOAD) else slow
-
-
-VJP = 4  # times what the contraction takes on NumPy, its gradient for one factor does
-
-
-def _contraction_vjp(op: ops.ContractVJP, form: Contraction, step: Step) -> Kernel:
-    """Return the kernel of a contraction's gradient: native from the first call where that pays, for it rounds otherwise."""
-    args, result = step.arg_types, step.types[0]
-    slow = bind_contract_vjp(op, form, result, args)
-    seconds = VJP * POINT["blocks"] * math.prod(form.sizes.values())
-    if form.kernel != "blocks" or seconds < LOAD:
-        return slow
-
-    def in_rows() -> Kernel | None:
-        from .native.vjp import bind_native_vjp, worth
-
-        return bind_native_vjp(op, form, result, args) if worth(op, args, result) else None
-
-    return climbing(slow, in_rows, seconds)
-
-
-ROUNDS = 16  # that a fixpoint is thought to take
-
-
-def _loop(step: Step, slow: Kernel) -> Kernel:
-    """Return the kernel of a loop; a Boolean fixpoint becomes one on packed bits when that pays."""
-    if not isinstance(step.op, Fixpoint) or any(t.dtype != "bool" for t in step.types):
-        return slow
-
-    def on_bits() -> Kernel | None:
-        from .closure import bind_fixpoint
-
-        return bind_fixpoint(step._replace(bodies=tuple(lay_out(b) for b in bodies(step.op))))  # an operation a step
-
-    parts = [p for s in step.bodies[0].steps for p in s.parts or (s,)]
-    points = sum(math.prod(s.form.sizes.values()) for s in parts if s.form is not None)
-    return climbing(slow, on_bits, ROUNDS * POINT["matmul"] * points, visible=True)
-
-
-def kernel_sources(plan: ExecutionPlan) -> list[str]:
-    """Return the source of each fused step of a plan, its bodies' too, under what it does."""
-    from .native.rows import emit
-
-    found = []
-    for step in plan.steps:
-        if isinstance(step.op, Fused):
-            made = emit(step) if step.op.kind == "rows" else None
-            text = step.op.source or (made.text if made is not None else "")
-            found += [f"# {describe(step.op)}\n{text}"] if text else []
-        for body in step.bodies:
-            found += kernel_sources(body)
-    return found
-
-
-def _no_bodies(plan: ExecutionPlan) -> Any:
-    raise AssertionError("a fused step has no bodies")
+def no_bodies(plan: ExecutionPlan) -> Any:
+    """Stand for what runs bodies, where a step has none."""
+    raise AssertionError("this step has no bodies")
 
 
 def as_numpy(value: Any, dtype: str | None) -> Array:
@@ -351,11 +266,12 @@ def _top_k(op: ops.TopK, args: tuple[TensorType, ...], result: TensorType) -> Ke
 
 
 def _slice(op: ops.Slice, args: tuple[TensorType, ...], result: TensorType) -> Kernel:
-    key = tuple(_python_slice(int(a), int(n), s) for a, n, s in op.ranges)
+    key = tuple(python_slice(int(a), int(n), s) for a, n, s in op.ranges)
     return lambda x: x[key]
 
 
-def _python_slice(start: int, count: int, step: int) -> slice:
+def python_slice(start: int, count: int, step: int) -> slice:
+    """Return the slice of so many elements from a start."""
     if count == 0:
         return slice(0, 0)
     stop = start + count * step

@@ -19,7 +19,7 @@ from ..ir.algebra import Algebra, algebra, check_domain
 from ..ir.graph import OPS, Cond, EinsumGraph, Fixpoint, Scan, bodies
 from ..ir.ops import Op
 from ..ir.rules import Scope, label_sizes, normal_axis, reduced_axes
-from ..ir.types import DTYPES, TensorShape, TensorType, dtype_name
+from ..ir.types import DTYPES, TensorShape, TensorType
 from ..passes.levels import Pass
 from ..passes.specialize import specialize
 from ..plan.build import Step
@@ -77,7 +77,7 @@ class ReferenceBackend:
 def evaluate(graph: EinsumGraph, inputs: Mapping[str, Any]) -> dict[str, Array]:
     """Run a graph by the definitions alone: no plan, no slots, no order but that of the nodes."""
     arrays = {n: as_numpy(inputs[n], graph.type_of(i).dtype) for n, i in graph.inputs.items()}
-    types = {n: TensorType(TensorShape(a.shape), dtype_name(a.dtype)) for n, a in arrays.items()}
+    types = {n: TensorType.of(a) for n, a in arrays.items()}
     return _evaluate(specialize(graph, types), arrays)
 
 

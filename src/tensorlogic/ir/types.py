@@ -72,6 +72,15 @@ class TensorType(NamedTuple):
     dtype: str | None
     weak: bool = False  # a Python scalar, which does not widen the other operand
 
+    @classmethod
+    def of(cls, array: Any) -> TensorType:
+        """Return the type of an array.
+
+        >>> print(TensorType.of(np.ones((2, 3), "float32")))
+        float32[2, 3]
+        """
+        return cls(TensorShape(array.shape), dtype_name(array.dtype))
+
     def __str__(self) -> str:
         if self.shape is None:
             return self.dtype or "any"

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from ..ir import ops
-from ..ir.types import TensorType
+from ..passes.indices import dims
 
 if TYPE_CHECKING:
     from .build import ExecutionPlan, Step
@@ -84,11 +84,11 @@ def copying_reshapes(plan: ExecutionPlan) -> frozenset[int]:
     for n, step in enumerate(plan.steps):
         if len(step.writes) != 1:
             continue
-        made: Layout | None = in_order(_shape(step.types[0]))
+        made: Layout | None = in_order(dims(step.types[0]))
         if isinstance(step.op, ops.Reshape):
             if step.reads[0] in known:
                 own = known[step.reads[0]]
-                made = None if own is None else reshaped(own, _shape(step.types[0]))
+                made = None if own is None else reshaped(own, dims(step.types[0]))
                 if made is None:
                     found.add(n)
                     continue  # the copy is in order
@@ -101,8 +101,8 @@ def copying_reshapes(plan: ExecutionPlan) -> frozenset[int]:
 
 def _made(step: Step, known: dict[int, Layout | None]) -> Layout | None:
     """Return how a step's result lies; None where it is hard to say."""
-    plain = in_order(_shape(step.types[0]))
-    read = [known.get(r, in_order(_shape(t))) for r, t in zip(step.reads, step.arg_types, strict=True)]
+    plain = in_order(dims(step.types[0]))
+    read = [known.get(r, in_order(dims(t))) for r, t in zip(step.reads, step.arg_types, strict=True)]
     own = read[0] if read else plain
     match step.op:
         case ops.Transpose() if own is not None:
@@ -112,7 +112,7 @@ def _made(step: Step, known: dict[int, Layout | None]) -> Layout | None:
         case ops.Transpose() | ops.Slice() | ops.Broadcast() | ops.Window():
             return None
         case ops.Elementwise() | ops.Cast():  # NumPy keeps the order of the first operand that has all axes
-            full = [x for x, t in zip(read, step.arg_types, strict=True) if _shape(t) == plain.shape]
+            full = [x for x, t in zip(read, step.arg_types, strict=True) if dims(t) == plain.shape]
             return _packed(full[0]) if full and full[0] is not None else plain
         case ops.Einsum() if step.form is not None and step.form.kernel == "view":
             labels = step.form.form.inputs[0]
@@ -137,7 +137,3 @@ def _packed(layout: Layout) -> Layout:
     axes = sorted(range(len(layout.shape)), key=lambda a: -abs(layout.strides[a]))
     strides = dict(zip(axes, in_order([layout.shape[a] for a in axes]).strides, strict=True))
     return Layout(layout.shape, tuple(strides[a] for a in range(len(layout.shape))))
-
-
-def _shape(t: TensorType) -> tuple[int, ...]:
-    return tuple(int(d) for d in t.shape or ())

@@ -16,7 +16,7 @@ from ..ir.graph import EinsumGraph, Node, reachable
 from ..ir.infer import infer_graph
 from ..ir.rules import Results, reduced_axes
 from ..ir.sizes import Dim
-from ..ir.types import TensorShape, TensorType, dtype_name
+from ..ir.types import TensorType
 from .weigh import weigh
 
 Shape = tuple[Dim, ...]
@@ -42,7 +42,7 @@ def read(graph: EinsumGraph, inputs: Mapping[str, Any] | None, sizes: Mapping[st
     """Read what the search for groups needs from a graph; ranks that are not declared come from the inputs."""
     size = weigh(graph, inputs, sizes).size
     unranked = {
-        name: value if isinstance(value, TensorType) else _type(np.asarray(value))
+        name: value if isinstance(value, TensorType) else TensorType.of(np.asarray(value))
         for name, value in (inputs or {}).items()
         if graph.type_of(graph.inputs[name]).shape is None
     }
@@ -54,10 +54,6 @@ def read(graph: EinsumGraph, inputs: Mapping[str, Any] | None, sizes: Mapping[st
         for a in graph.nodes[i].args:
             readers[a].append(i)
     return Reading(graph.nodes, types, live, {i: tuple(r) for i, r in readers.items()}, outputs, size)
-
-
-def _type(array: Any) -> TensorType:
-    return TensorType(TensorShape(array.shape), dtype_name(array.dtype))
 
 
 def footing(r: Reading, i: int, reductions: bool = True) -> tuple[frozenset[Shape], int | None] | str:

@@ -10,7 +10,7 @@ import numpy as np
 from ..events import ExecutionPhase, span
 from ..ir import ops
 from ..ir.graph import EinsumGraph
-from ..ir.types import TensorShape, TensorType, dtype_name
+from ..ir.types import TensorType
 from ..ir.validate import require_valid
 from ..passes.indices import dims
 from ..passes.pipeline import optimize
@@ -52,7 +52,7 @@ def run_within(
     try:
         names, values = executor.arrays(graph, inputs)
         given = dict(zip(names, values, strict=True))
-        types = {n: TensorType(TensorShape(v.shape), dtype_name(v.dtype)) for n, v in given.items()}
+        types = {n: TensorType.of(v) for n, v in given.items()}
         key = (graph, tuple(types.values()), tuple(sorted((sizes or {}).items())), budget)
         piece = known.get(key) if known is not None else None
         if piece is None:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from ..backends.base import Backend
+from ..backends.native.support import usable
 from ..errors import BackendError, FormatError, InputError, TensorLogicError
 from ..events import span
 from ..ir import ops
@@ -106,9 +107,11 @@ class CompiledGraph:
     @property
     def source(self) -> str:
         """The source of the kernels that run parts of its plans, as numba compiled it; empty where there are none."""
-        from ..backends.numpy import kernel_sources
+        if not self.executor.native or not usable():
+            return ""
+        from ..backends.native.bind import sources
 
-        return "\n\n".join(dict.fromkeys(text for plan in self.plans() for text in kernel_sources(plan)))
+        return "\n\n".join(dict.fromkeys(text for plan in self.plans() for text in sources(plan)))
 
     def save(self, folder: str | Path) -> None:
         """Write the graph and its plans to a folder, which appears whole or not at all.

@@ -5,7 +5,7 @@ Functions that are NumPy's own need no choosing: they are called, and only a fai
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextvars import Context
 from functools import cache, lru_cache, partial
 from typing import Any
@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from ..backends.base import Kernel, get_backend
-from ..backends.numpy import NumpyBackend, as_numpy
+from ..backends.numpy import NumpyBackend, as_numpy, no_bodies
 from ..diagnostics import NodeExecutionDiagnostic
 from ..errors import ExecutionError, GraphError, OutOfMemoryError, ShapeError, TensorLogicError
 from ..ir import ops, spec
@@ -23,8 +23,8 @@ from ..ir.graph import EinsumGraph, Node
 from ..ir.infer import node_types
 from ..ir.ops import Op
 from ..ir.rules import Scope, reduced_axes
-from ..ir.types import TensorShape, TensorType, dtype_name, scalar_dtype
-from ..plan.build import ExecutionPlan, Step, build_plan, describe
+from ..ir.types import TensorShape, TensorType, scalar_dtype
+from ..plan.build import Step, build_plan, describe
 from ..plan.contract import contraction
 from . import loop
 
@@ -122,7 +122,7 @@ def type_of(value: Any) -> TensorType:
     """
     if type(value) in SCALARS:
         return TensorType(TensorShape(), scalar_dtype(value), True)
-    return TensorType(TensorShape(value.shape), dtype_name(value.dtype))
+    return TensorType.of(value)
 
 
 def _inferred(op: Op, types: Sequence[TensorType]) -> TensorType:
@@ -145,7 +145,7 @@ def _bound(op: Op, values: Sequence[Any]) -> Kernel:
         return partial(reduce, axis=axes, keepdims=op.keepdims)  # what np.sum comes down to
     reads = tuple(range(len(types)))
     step = Step(0, op, reads, (len(types),), (), types, (result,), 0, 0, "cpu:0", None, form)
-    return _BACKEND.bind(step, _no_bodies)
+    return _BACKEND.bind(step, no_bodies)
 
 
 def _several(op: ops.Einsum, types: Sequence[TensorType], result: TensorType) -> Kernel:
@@ -156,10 +156,6 @@ def _several(op: ops.Einsum, types: Sequence[TensorType], result: TensorType) ->
     graph = EinsumGraph([*nodes, Node(op, tuple(range(len(nodes))))], [("y", len(nodes))])
     program = loop.bind(build_plan(graph, known, passes=_BACKEND.passes), get_backend("numpy"))
     return lambda *xs: loop.run(program, [np.asarray(x, d) for x, d in zip(xs, dtypes, strict=True)])[0]
-
-
-def _no_bodies(plan: ExecutionPlan) -> Callable[[Sequence[Any]], tuple[Any, ...]]:
-    raise AssertionError("operations that run at once have no bodies")
 
 
 def _explained(op: Op, values: Sequence[Any], error: Exception) -> Exception:

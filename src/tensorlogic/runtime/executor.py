@@ -20,7 +20,7 @@ from ..plan.build import ExecutionPlan, build_plan, lay_out
 from ..plan.limit import check_flops
 from ..store import Store, StoreStats
 from .context import ExecutionContext
-from .given import Inputs, check_call, check_names, checked_sizes, type_of
+from .given import Inputs, check_call, check_names, checked_sizes
 from .limits import check_memory
 from .loop import Program, Wrapper, bind, run, watched
 from .outputs import NUMPY, Outputs, arrays_for, as_planned, given_back
@@ -115,7 +115,7 @@ class Executor:
             whole = run_within(self, graph, {} if inputs is None else inputs, budget, sizes=sizes, known=self._pieces)
             if out is None:
                 return whole
-            types = [(name, type_of(value)) for name, value in whole.items()]
+            types = [(name, TensorType.of(value)) for name, value in whole.items()]
             return Outputs(tuple(whole.keys()), given_back(list(whole), arrays_for(types, out)))
         context = self.context
         try:
@@ -171,7 +171,7 @@ class Executor:
         check_call(graph, given)
         check_names(graph, given, required=False)
         sizes = checked_sizes(graph, sizes)
-        found = {n: type_of(self._given(n, v, graph.type_of(graph.inputs[n]).dtype)) for n, v in given.items()}
+        found = {n: TensorType.of(self._given(n, v, graph.type_of(graph.inputs[n]).dtype)) for n, v in given.items()}
         types = input_types(graph, found, sizes, what="plan")
         return self._planned(graph, types, sizes)
 
@@ -336,7 +336,7 @@ class Executor:
         key = (graph, tuple([(v.shape, v.dtype) for v in values]), tuple(sorted(sizes.items())) if sizes else ())
         program = self._programs.get(key)
         if program is None:
-            types = {n: type_of(v) for n, v in zip(names, values, strict=True)}
+            types = {n: TensorType.of(v) for n, v in zip(names, values, strict=True)}
             plan = self._planned(graph, types, sizes)
             self._check_limits(plan)
             self.context.notify(ExecutionPhase.COMPILATION)
@@ -358,11 +358,13 @@ class Executor:
             check_dtypes(plan, self._able)
         return plan
 
-    def with_config(self, config: CompilationConfig, *, native: bool | None = None) -> Executor:
+    def with_config(
+        self, config: CompilationConfig, *, native: bool | None = None, plans: int | None = None
+    ) -> Executor:
         """Return an executor that prepares graphs otherwise, on the same backend, context and limits."""
         own = Executor(
             self.backend, context=self.context, memory_limit=self.memory_limit, flops_limit=self.flops_limit,
-            wrap=self.wrap, plans=self._programs.bound, threads=self.threads,
+            wrap=self.wrap, plans=self._programs.bound if plans is None else plans, threads=self.threads,
             native=(self.native if native is None else native) and self._able.supports("native"),
         )  # fmt: skip
         own.config, own._profiles = config, self._profiles  # one profile, whoever runs

@@ -9,7 +9,6 @@ import numpy as np
 
 from ..errors import InputError, nearest
 from ..ir.graph import EinsumGraph
-from ..ir.types import TensorShape, TensorType, dtype_name
 
 Inputs = Mapping[str, Any]
 
@@ -38,11 +37,6 @@ def checked_sizes(graph: EinsumGraph, sizes: Mapping[str, int] | None) -> Mappin
                 f"the graph has no size {name!r}", code="E304", suggestions=nearest(name, graph.size_names)
             )
     return sizes
-
-
-def type_of(value: Any) -> TensorType:
-    """Return the type of an array."""
-    return TensorType(TensorShape(value.shape), dtype_name(value.dtype))
 
 
 def check_names(graph: EinsumGraph, inputs: Inputs, *, required: bool) -> None:

@@ -21,7 +21,6 @@ from ..ir.graph import EinsumGraph
 from ..ir.types import TensorType
 from ..store import Store, StoreStats
 from .forms import ALONE
-from .given import type_of
 from .loop import Program
 from .race import Race
 
@@ -255,7 +254,7 @@ class Jit:
         if self.cache.get(signature) is not None:
             return self.hot.execute(graph, given, out=out)
         if self.hot.native and self.config.max_cache_size and self._became_hot(signature, hash(graph) in self._seen):
-            types = {n: type_of(v) for n, v in given.items()}
+            types = {n: TensorType.of(v) for n, v in given.items()}
             self.compiler.submit(partial(self._compile, graph, types, signature))
         return self.cold.execute(graph, given, out=out)
 
@@ -299,7 +298,5 @@ class Jit:
         self.hot = self._native()
 
     def _native(self) -> Executor:
-        """Return an executor that compiles, and keeps at least what the cache does."""
-        hot = self.cold.with_config(self.cold.config, native=True)
-        hot._programs.bound = max(hot._programs.bound, self.config.max_cache_size)
-        return hot
+        """Return an executor that compiles, and keeps what the cache does."""
+        return self.cold.with_config(self.cold.config, native=True, plans=self.config.max_cache_size)

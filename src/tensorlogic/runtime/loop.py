@@ -21,6 +21,7 @@ from ..errors import ExecutionError, OutOfMemoryError, TensorLogicError
 from ..events import Hook, RunRecord, StepEvent, fine, running
 from ..ir import ops
 from ..ir.types import TensorType
+from ..passes.indices import dims
 from ..plan.build import ExecutionPlan, Step, describe
 from ..plan.cost import nbytes
 from . import straight
@@ -245,7 +246,7 @@ def _room(buffer: int | None, t: TensorType, template: list[Any], work: list[Wor
     if buffer is not None and buffer in fresh:
         return fresh[buffer].slot
     template.append(None)
-    needed = Work(len(template) - 1, 0, tuple(int(d) for d in t.shape or ()), t.dtype or "float64")
+    needed = Work(len(template) - 1, 0, dims(t), t.dtype or "float64")
     if buffer is not None and buffer < 0:
         fresh[buffer] = needed._replace(buffer=buffer)
     elif buffer is not None:

@@ -14,6 +14,7 @@ from ...ir import ops
 from ...ir.algebra import algebra
 from ...ir.elementwise import FUNCTIONS as ROWS
 from ...ir.graph import EinsumGraph, Scan
+from ...passes.indices import dims
 from ...plan import patterns
 from ...plan.build import ExecutionPlan, Step, describe, lay_out
 from ...plan.contract import contraction
@@ -177,7 +178,7 @@ def _shared(step: Step, source: Source) -> Kernel:
     count = min(workers(), places)  # imports something, and must not while a fork that waited for a compilation goes on
     count = count if step.split else 1
     native = compiled(source.text, step.arg_types, step.types, len(source.sizes) + 2)
-    shapes = [(tuple(int(d) for d in t.shape or ()), t.dtype or "float64") for t in step.types]
+    shapes = [(dims(t), t.dtype or "float64") for t in step.types]
     parts = [(r.start, r.stop) for r in ranges(places, count)]
     single = len(shapes) == 1
 
@@ -229,7 +230,7 @@ def _whole(step: Step) -> Kernel:
     assert isinstance(op, Fused)
     native = compiled(op.source, step.arg_types, step.types, 0, listed=True)
     numbers = np.array(op.numbers, np.int64)
-    shapes = [(tuple(int(d) for d in t.shape or ()), np.dtype(t.dtype or "float64")) for t in step.types]
+    shapes = [(dims(t), np.dtype(t.dtype or "float64")) for t in step.types]
     single, empty = len(shapes) == 1, np.empty
 
     def run(*operands: Array, out: Any = None) -> Any:
@@ -242,6 +243,26 @@ def _whole(step: Step) -> Kernel:
         return made[0] if single else made
 
     return run
+
+
+def sources(plan: ExecutionPlan) -> list[str]:
+    """Return the source of each fused step of a plan that has one, its bodies' too, under what it does."""
+    found = []
+    for step in plan.steps:
+        if isinstance(step.op, Fused):
+            text = _source(step, step.op)
+            found += [f"# {describe(step.op)}\n{text}"] if text else []
+        for body in step.bodies:
+            found += sources(body)
+    return found
+
+
+def _source(step: Step, op: Fused) -> str:
+    if op.kind == "rows":
+        made = emit(step)
+        return made.text if made is not None else ""
+    loop = loop_text(step.parts[0].op) if op.kind == "scan" and isinstance(step.parts[0].op, Scan) else None
+    return op.source if loop is None else loop.text.text
 
 
 def in_turn(step: Step, apart: Callable[[Step], Kernel]) -> Kernel:

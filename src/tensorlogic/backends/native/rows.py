@@ -14,6 +14,7 @@ import numpy as np
 from ...ir import ops
 from ...ir.elementwise import FUNCTIONS as ROWS
 from ...ir.rules import reduced_axes
+from ...passes.indices import dims
 from ...plan.build import Step
 from ...plan.fused import Fused
 from ...plan.rows import frame_of
@@ -81,17 +82,13 @@ def emit(step: Step) -> Source | None:
     return _Writer(step, layout, literals).source()
 
 
-def _shape(t: Any) -> Sizes:
-    return tuple(int(d) for d in t.shape or ())
-
-
 def _laid_out(step: Step) -> _Layout | None:
     shapes: set[Sizes] = set()
     axis = None
     for p in step.parts:
-        shapes.add(_shape(p.types[0]))
+        shapes.add(dims(p.types[0]))
         if isinstance(p.op, ops.Reduce):
-            whole = _shape(p.arg_types[0])
+            whole = dims(p.arg_types[0])
             shapes.add(whole)
             axes = sorted(reduced_axes(p.op, len(whole)))
             axis = axes[0] if axes else len(whole)
@@ -106,7 +103,7 @@ def _laid_out(step: Step) -> _Layout | None:
     cut = len(whole)  # a chain over whole tensors: the row is as many last axes as every operand has in full or lacks
     inside = {s for p in step.parts for s in p.writes}
     uses = [
-        _present(_shape(t), _shape(p.types[0]), whole)
+        _present(dims(t), dims(p.types[0]), whole)
         for p in step.parts for s, t in zip(p.reads, p.arg_types, strict=True)
         if s not in inside and not t.weak
     ]  # fmt: skip
@@ -158,7 +155,7 @@ class _Writer:
                 self.is_row[own] = False
                 self.level[own] = base + 1 if over else base
             else:
-                shape = _shape(p.types[0])
+                shape = dims(p.types[0])
                 wide = (
                     not self.layout.cells
                     or shape == self.layout.shape
@@ -170,7 +167,7 @@ class _Writer:
     def _operand_is_row(self, p: Step, slot: int, t: Any) -> bool:
         if slot in self.is_row:
             return self.is_row[slot]
-        return not self.layout.cells or _shape(t) == self.layout.shape
+        return not self.layout.cells or dims(t) == self.layout.shape
 
     def _kept(self) -> set[int]:
         """Return the members that a later loop needs again and that are not worth computing twice."""
@@ -322,8 +319,8 @@ class _Writer:
 
     def _access(self, p: Step, t: Any) -> _Access:
         whole, cut = self.layout.shape, len(self.layout.outer)
-        reader = _shape(p.arg_types[0]) if isinstance(p.op, ops.Reduce) else _shape(p.types[0])
-        found = _present(_shape(t), reader, whole)
+        reader = dims(p.arg_types[0]) if isinstance(p.op, ops.Reduce) else dims(p.types[0])
+        found = _present(dims(t), reader, whole)
         inner = {found[n] for n in range(cut, len(whole)) if whole[n] != 1}
         if len(inner) > 1:
             self.fails = True  # a row that an operand has only some axes of

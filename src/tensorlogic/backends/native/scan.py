@@ -9,6 +9,7 @@ import numpy as np
 
 from ...ir import ops
 from ...ir.graph import Scan
+from ...passes.indices import dims
 from ...plan.build import Step, lay_out
 from ...plan.cost import rounds
 from ..base import Kernel
@@ -81,7 +82,7 @@ def bind_scan(step: Step) -> Kernel:
     numbers = np.array(made.text.numbers, np.int64)
     carries = step.op.carries
     length = rounds(step.op, step.arg_types) or 0
-    shapes = [(tuple(int(d) for d in t.shape or ()), t.dtype or "float64") for t in step.types]
+    shapes = [(dims(t), t.dtype or "float64") for t in step.types]
 
     def run(*operands: Array, out: Any = None) -> Any:
         given = [np.asarray(x, order="C") for x in operands]

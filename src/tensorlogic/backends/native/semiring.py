@@ -8,7 +8,6 @@ Nothing here imports numba before a kernel is asked for.
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple
@@ -21,7 +20,7 @@ from ...ir.spec import Labels
 from ...ir.types import TensorType
 from ...plan.contract import Contraction
 from ..base import Kernel
-from ..contract import _MERGE, _cast, _reduced, bind_contraction, prepared
+from ..contract import MERGE, bind_contraction, caster, prepared, without
 from ..threads import SMALL, on_one_thread, ranges, together, workers
 
 Array = Any  # a NumPy array; the plan says more about it than a type could
@@ -40,15 +39,6 @@ def worth(form: Contraction) -> bool:
     """Tell whether a contraction is large enough, and uses its factors often enough, to be run by a native kernel."""
     large = len(form.labels) == 2 and form.kernel == "blocks" and math.prod(form.sizes.values()) >= WORTH
     return large and not _apart(form)
-
-
-def ready(row: Algebra, dtype: str) -> bool:
-    """Tell whether an algebra's kernels are compiled in this process, so that binding and running them waits for nothing."""
-    if row.name not in ROWS or f"{__package__}.semiring_kernels" not in sys.modules:
-        return False
-    from .semiring_kernels import compiled
-
-    return all(compiled(*key, dtype) for key in _needed(row))
 
 
 def _needed(row: Algebra) -> list[tuple[str, str, str]]:
@@ -90,7 +80,7 @@ def bind_semiring(op: ops.Einsum, form: Contraction, args: Sequence[TensorType],
     """Return the native kernel of an einsum of two factors in another algebra; None where there is none.
 
     It takes ``out=``: a C-contiguous array of the result's type that shares no memory with the factors. Its loops are compiled
-    when they first run; see :func:`ready`.
+    when they first run; see :func:`make_ready`.
     """
     row = algebra(op.algebra)
     if row.name not in ROWS or len(form.labels) != 2 or result.dtype not in ("float32", "float64"):
@@ -99,7 +89,7 @@ def bind_semiring(op: ops.Einsum, form: Contraction, args: Sequence[TensorType],
         return _placing(bind_contraction(op, form, args, result))
     dtype, sizes, output = np.dtype(result.dtype), form.sizes, form.form.output
     prepare = [prepared(own, kept) for own, kept in zip(form.form.inputs, form.labels, strict=True)]
-    cast = _cast(row, dtype)
+    cast = caster(row, dtype)
     layout = _layout(form)
     made = (*layout.batch, *layout.left, *layout.right)
     in_order = made == output
@@ -131,7 +121,7 @@ def bind_semiring(op: ops.Einsum, form: Contraction, args: Sequence[TensorType],
             for pair in parts:
                 more = np.empty_like(target)
                 run(*pair, more)
-                target[...] = _MERGE[row.reduce](target, more)
+                target[...] = MERGE[row.reduce](target, more)
         if not in_order:
             out[...] = target.reshape(made_shape).transpose([made.index(x) for x in output])
         return out
@@ -179,7 +169,7 @@ def _parts(
     lay, alone = _laid_out(labels, layout, sizes), layout.alone
     if _separable(row, layout, a, b):
         gone = {*alone[0], *alone[1]}
-        (a, first), (b, second) = (_reduced(row, x, own, gone, x.dtype) for x, own in zip((a, b), labels, strict=True))
+        (a, first), (b, second) = (without(row, x, own, gone, x.dtype) for x, own in zip((a, b), labels, strict=True))
         yield _laid_out((first, second), layout._replace(alone=((), ())), sizes)(a, b)
         return
     a, b = lay(a, b)

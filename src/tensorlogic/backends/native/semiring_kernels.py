@@ -316,11 +316,6 @@ def entry(name: str, combine: str, reduce: str, dtype: str) -> Entry:
     return _entries[key]
 
 
-def compiled(name: str, combine: str, reduce: str, dtype: str) -> bool:
-    """Tell whether :func:`entry` returns at once."""
-    return (name, combine, reduce, dtype) in _entries
-
-
 def _compiled(name: str, combine: str, reduce: str, dtype: str) -> Entry:
     # one signature for every array there is: whatever its strides, whether or not it may be written to
     number, place = getattr(types, dtype), types.intp

@@ -19,7 +19,7 @@ from ...ir.algebra import Algebra, algebra
 from ...ir.types import TensorType
 from ...plan.contract import Contraction, contraction
 from ..base import Kernel
-from ..contract import _placed, prepared
+from ..contract import placed, prepared
 from ..threads import SMALL, on_one_thread, ranges, together, workers
 from .semiring import FEW, ROWS, WORTH, _layout, _placing
 
@@ -85,7 +85,7 @@ def bind_native_vjp(
         x, y = (laid(ready[f](operands[f]), by, (n, rows, k)) for f, by, rows in zip(order, axes, (p, q), strict=True))
         value, cotangent = (laid(np.asarray(v), across, (n, p, q)) for v in operands[2:])
         total = shares(x, y, value, cotangent)
-        return _placed(total, spaces[0], form.labels[op.wrt], form, op.wrt, args[op.wrt], dtype)
+        return placed(total, spaces[0], form.labels[op.wrt], form, op.wrt, args[op.wrt], dtype)
 
     return _placing(vjp)
 

@@ -13,8 +13,10 @@ import numpy as np
 
 from ...ir import ops
 from ...ir.types import TensorType
+from ...passes.indices import dims
 from ...plan.build import ExecutionPlan, Step
 from ...plan.fused import Fused
+from ...plan.layout import Layout, in_order, is_in_order
 from ...plan.rows import KERNEL_DTYPES
 from .rows import emit
 
@@ -45,20 +47,7 @@ class _Ref(NamedTuple):
     @property
     def contiguous(self) -> bool:
         """Whether it is in C order without gaps."""
-        return all(s == t or n == 1 for s, t, n in zip(self.strides, strides_of(self.shape), self.shape, strict=True))
-
-
-def strides_of(shape: Sequence[int]) -> tuple[int, ...]:
-    """Return the strides of an array in C order, in elements.
-
-    >>> strides_of((2, 3, 4))
-    (12, 4, 1)
-    """
-    made, step = [], 1
-    for n in reversed(shape):
-        made.append(step)
-        step *= n
-    return tuple(reversed(made))
+        return is_in_order(Layout(self.shape, self.strides))
 
 
 def small(plan: ExecutionPlan) -> bool:
@@ -129,13 +118,13 @@ class _Writer:
                 ref = self.refs[step.reads[0]]
                 at = ref.offset + sum(int(a) * s for (a, _, _), s in zip(step.op.ranges, ref.strides, strict=True))
                 self.refs[step.writes[0]] = ref._replace(
-                    offset=at, shape=_shape(step.types[0]),
+                    offset=at, shape=dims(step.types[0]),
                     strides=tuple(k * s for (_, _, k), s in zip(step.op.ranges, ref.strides, strict=True)),
                 )  # fmt: skip
                 return True
             case ops.Reshape():
-                flat, shape = self._flat(step.reads[0]), _shape(step.types[0])
-                self.refs[step.writes[0]] = flat._replace(shape=shape, strides=strides_of(shape))
+                flat, shape = self._flat(step.reads[0]), dims(step.types[0])
+                self.refs[step.writes[0]] = flat._replace(shape=shape, strides=in_order(shape).strides)
                 return True
             case _:
                 return False
@@ -206,14 +195,14 @@ class _Writer:
 
     def _made(self, slot: int, t: TensorType) -> _Ref:
         """Return where a result is written: its own array, or scratch memory."""
-        found = _whole(*self.results[slot]) if slot in self.results else self._scratch(_shape(t), t.dtype or "float64")
+        found = _whole(*self.results[slot]) if slot in self.results else self._scratch(dims(t), t.dtype or "float64")
         self.refs[slot] = found
         return found
 
     def _scratch(self, shape: tuple[int, ...], dtype: str) -> _Ref:
         at = self.room.get(dtype, 0)
         self.room[dtype] = at + -(-math.prod(shape) // 16) * 16
-        return _Ref(f"s_{dtype}", at, shape, strides_of(shape), dtype)
+        return _Ref(f"s_{dtype}", at, shape, in_order(shape).strides, dtype)
 
     def _number(self, n: int) -> str:
         """Return a number that is not known to the compiler, which would unroll loops over it into long code."""
@@ -245,9 +234,5 @@ class _Writer:
 
 
 def _whole(name: str, t: TensorType) -> _Ref:
-    shape = _shape(t)
-    return _Ref(name, 0, shape, strides_of(shape), np.dtype(t.dtype or "float64").name)
-
-
-def _shape(t: TensorType) -> tuple[int, ...]:
-    return tuple(int(d) for d in t.shape or ())
+    shape = dims(t)
+    return _Ref(name, 0, shape, in_order(shape).strides, np.dtype(t.dtype or "float64").name)
