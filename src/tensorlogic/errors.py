@@ -29,9 +29,11 @@ from .diagnostics import Diagnostic, Severity, SourceLocation, caller
 class TensorLogicError(Exception):
     """The base of every exception here; ``.diagnostic`` says what, where and how to mend it.
 
-    >>> error = TensorLogicError("no", code="E9", suggestions=["say yes"])
-    >>> error.diagnostic.code
-    'E9'
+    What follows the message are hints: what to write instead.
+
+    >>> error = TensorLogicError("no", "say yes", code="E9")
+    >>> error.diagnostic.code, error.diagnostic.suggestions
+    ('E9', ('say yes',))
     """
 
     diagnostic: Diagnostic
@@ -40,7 +42,7 @@ class TensorLogicError(Exception):
     def __init__(
         self,
         message: str,
-        *,
+        *hints: str,
         code: str | None = None,
         location: SourceLocation | None = None,
         source: str | None = None,
@@ -50,7 +52,9 @@ class TensorLogicError(Exception):
         super().__init__(message)
         self.guessed = location is None  # then it is the line that called into the package
         where = location or caller()
-        self.diagnostic = Diagnostic(Severity.ERROR, message, code, where, tuple(context), tuple(suggestions), source)
+        self.diagnostic = Diagnostic(
+            Severity.ERROR, message, code, where, tuple(context), (*hints, *suggestions), source
+        )
 
     @classmethod
     def of(cls, diagnostic: Diagnostic) -> Self:
@@ -186,6 +190,33 @@ class ConvergenceError(TensorLogicError, RuntimeError):
     >>> issubclass(ConvergenceError, RuntimeError)
     True
     """
+
+
+def expect(value: object, kind: type | tuple[type, ...], what: str, *hints: str) -> None:
+    """Refuse an argument of the wrong kind; ``what`` begins the message and names what is expected.
+
+    >>> try:
+    ...     expect(3, str, "a name is text")
+    ... except InputError as error:
+    ...     print(error.diagnostic.message)
+    a name is text, got 3
+    """
+    if not isinstance(value, kind):
+        shown = type(value).__name__ if isinstance(value, type) or len(repr(value)) > 60 else repr(value)
+        raise InputError(f"{what}, got {shown}", *hints, code="E301")
+
+
+def expect_whole(name: str, value: object, least: int = 0, *hints: str) -> None:
+    """Refuse what is no whole number, or one below the least.
+
+    >>> try:
+    ...     expect_whole("threads", 0, 1)
+    ... except InputError as error:
+    ...     print(error.diagnostic.message)
+    threads must be a whole number of at least 1, got 0
+    """
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise InputError(f"{name} must be a whole number of at least {least}, got {value!r}", *hints, code="E310")
 
 
 def nearest(word: object, known: Iterable[str]) -> list[str]:

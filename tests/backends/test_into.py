@@ -9,7 +9,7 @@ import pytest
 
 import tensorlogic as tl
 from tensorlogic import GraphBuilder, OptimizationLevel
-from tensorlogic.backends.into import scalar
+from tensorlogic.backends.numpy_inplace import scalar
 from tensorlogic.ir import ops
 from tensorlogic.ir.elementwise import FUNCTIONS
 from tensorlogic.ir.types import TensorShape, TensorType

@@ -12,7 +12,7 @@ import tensorlogic as tl
 from tensorlogic.backends import bitplan
 from tensorlogic.backends.native import build, semiring
 from tensorlogic.backends.numpy import NumpyBackend
-from tensorlogic.observe.difference import difference
+from tensorlogic.observe.array_difference import difference
 from tensorlogic.runtime import side
 from tensorlogic.runtime.forms import every_form
 

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tensorlogic as tl
-from tensorlogic.observe import analyze, columns, recorded
+from tensorlogic.observe import analyze, columns, recorded_trace
 
 durations = st.floats(0, 1e9) | st.sampled_from([0.0, 5.0, math.nan, math.inf, -1.0])
 
@@ -135,7 +135,7 @@ def test_an_entry_takes_few_bytes():
     assert sum(s.count for s in tl.TraceAnalyzer.operation_summary(trace).values()) == 500_000
 
 
-@pytest.mark.parametrize("name", recorded.COLUMNS)
+@pytest.mark.parametrize("name", recorded_trace.COLUMNS)
 def test_a_trace_does_not_grow_under_a_column_in_use(name):
     trace = tl.RecordedExecutionTrace([tl.RecordedTraceEntry(0, "a", "cpu:0", duration_us=1.0)])
     before = trace.to_json()

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import tensorlogic as tl
-from tensorlogic.observe.compare import bootstrap_medians, ratio_interval
+from tensorlogic.observe.performance import bootstrap_medians, ratio_interval
 
 
 def profile(times, peak=1000, **ops):

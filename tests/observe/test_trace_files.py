@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 import tensorlogic as tl
-from tensorlogic.observe.diff import totals
 from tensorlogic.observe.files import form_of, load, read, save
+from tensorlogic.observe.trace_diff import totals
 
 REAL = Path(__file__).resolve().parents[3] / "shared" / "data" / "traces"
 real = pytest.mark.skipif(not REAL.is_dir(), reason=f"the real traces are not in {REAL}")

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 import tensorlogic as tl
 from tensorlogic.observe.analyze import frame_name
-from tensorlogic.observe.diff import own_times, totals
 from tensorlogic.observe.export import EXACT, SPEEDSCOPE, clean, lanes, to_chrome, to_collapsed, to_speedscope, tracks
 from tensorlogic.observe.trace import Trace, TraceEvent
+from tensorlogic.observe.trace_diff import own_times, totals
 
 
 def micro(ns: int) -> float | Decimal:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import tensorlogic as tl
 from tensorlogic.plan.fuse import find_groups, listed, show_fusions, validate
-from tensorlogic.plan.rows import frame_of
+from tensorlogic.plan.row_groups import frame_of
 
 T = tl.FusionType
 

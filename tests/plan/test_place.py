@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 import tensorlogic as tl
 from tensorlogic.ir import ops
 from tensorlogic.ir.graph import Node
+from tensorlogic.plan.node_costs import longest_path, weigh
 from tensorlogic.plan.place import step_devices
-from tensorlogic.plan.weigh import longest_path, weigh
 
 P = tl.PlacementStrategy
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import tensorlogic as tl
 from tensorlogic.ir import ops
 from tensorlogic.ir.graph import Node
-from tensorlogic.plan.weigh import GIVEN, STAND_IN, peak, weigh, working
+from tensorlogic.plan.node_costs import GIVEN, STAND_IN, peak, weigh, working
 
 S = tl.SchedulingStrategy
 STRATEGIES = [S.SEQUENTIAL, S.PARALLEL, S.CostBased(0), S.CostBased(500), S.CostBased(5_000), S.CostBased(1e18)]

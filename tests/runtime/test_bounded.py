@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 import tensorlogic as tl
 from tensorlogic import GraphBuilder, InputError, OutOfMemoryError, TensorShape, TensorType
+from tensorlogic.plan.budget import Slicing, fit
 from tensorlogic.plan.build import ExecutionPlan
-from tensorlogic.plan.fit import Slicing, fit
 from tensorlogic.runtime.bounded import plan_within, run_piece, run_within
 
 MIB = 1 << 20

@@ -15,7 +15,7 @@ import pytest
 
 import tensorlogic as tl
 from tensorlogic import CompilationCache, CompilationKey, EinsumGraph, GraphBuilder
-from tensorlogic.runtime import folder as shelf
+from tensorlogic.runtime import cache_folder as shelf
 
 
 def graph(width: int) -> EinsumGraph:

@@ -10,7 +10,7 @@ import numpy as np
 from ..ir import ops
 from ..ir.graph import EinsumGraph, reachable
 from ..ir.ops import Op
-from ..ir.rules import reduced_axes
+from ..ir.type_rules import reduced_axes
 from ..ir.types import TensorType
 from ..plan.build import Step
 from ..plan.contract import Contraction, contraction
@@ -217,7 +217,7 @@ def packed_operand(x: Any) -> BitTensor:
 
 
 class _Group:
-    """A group while it grows; levels keep groups from waiting for each other (see plan/rows.py)."""
+    """A group while it grows; levels keep groups from waiting for each other (see plan/row_groups.py)."""
 
     __slots__ = ("level", "members", "read_outside")
 

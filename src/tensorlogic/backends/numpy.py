@@ -13,7 +13,7 @@ from ..errors import BackendError, DTypeError
 from ..ir import ops
 from ..ir.graph import OPS, Cond, EinsumGraph, Fixpoint, Scan
 from ..ir.ops import Op
-from ..ir.rules import normal_axis, reduced_axes
+from ..ir.type_rules import normal_axis, reduced_axes
 from ..ir.types import DTYPES, TensorType
 from ..passes.order import order_contractions
 from ..plan.build import ExecutionPlan, Step
@@ -23,7 +23,7 @@ from .climb import contraction_kernel, loop_kernel, vjp_kernel
 from .contract import COMBINE
 from .control import bind_control
 from .erf import bind_erf
-from .into import bind_into, scalar
+from .numpy_inplace import bind_into, scalar
 
 Array = Any  # a NumPy array; the plan says more about it than a type could
 

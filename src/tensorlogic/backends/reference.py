@@ -18,7 +18,7 @@ from ..ir import ops, spec
 from ..ir.algebra import Algebra, algebra, check_domain
 from ..ir.graph import OPS, Cond, EinsumGraph, Fixpoint, Scan, bodies
 from ..ir.ops import Op
-from ..ir.rules import Scope, label_sizes, normal_axis, reduced_axes
+from ..ir.type_rules import Scope, label_sizes, normal_axis, reduced_axes
 from ..ir.types import DTYPES, TensorShape, TensorType
 from ..passes.levels import Pass
 from ..passes.specialize import specialize

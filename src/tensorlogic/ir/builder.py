@@ -32,9 +32,9 @@ from .infer import node_types
 from .layers import Layers
 from .methods import integer
 from .ops import Op
-from .rules import Equality, Results
-from .rules import Scope as TypeScope
 from .sizes import Dim, dim
+from .type_rules import Equality, Results
+from .type_rules import Scope as TypeScope
 from .types import TensorShape, TensorType, dtype_name
 
 

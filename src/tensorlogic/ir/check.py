@@ -11,8 +11,8 @@ from . import ops
 from .graph import MAX_BODY_DEPTH, OPS, Cond, EinsumGraph, Fixpoint, Node, Scan, bodies
 from .infer import node_types
 from .ops import Op
-from .rules import Scope
 from .sizes import Dim, dim
+from .type_rules import Scope
 from .types import DTYPES
 
 

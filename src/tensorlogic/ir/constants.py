@@ -12,7 +12,7 @@ from ..errors import FormatError, GraphError, nearest
 from . import ops
 from .check import no_array, too_deep
 from .graph import MAX_BODY_DEPTH, Array, EinsumGraph, bodies, constant_digest, frozen_copy
-from .rules import MAX_RANK
+from .type_rules import MAX_RANK
 from .types import DTYPES, ITEMSIZE
 
 

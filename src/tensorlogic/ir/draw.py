@@ -20,7 +20,7 @@ from . import ops
 from .graph import Cond, EinsumGraph, Fixpoint, Scan, bodies
 from .infer import node_types
 from .ops import Op
-from .rules import Results, Scope
+from .type_rules import Results, Scope
 from .types import TensorType
 
 CLIP = 80  # characters of a name or an attribute that a picture shows

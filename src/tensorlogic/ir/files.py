@@ -25,7 +25,7 @@ from .check import checked, too_deep
 from .constants import all_constants, decode, encode, proven
 from .graph import MAX_BODY_DEPTH, AnyOp, Array, EinsumGraph, Node
 from .ops import Op
-from .source import LIMIT, convert, decode_text, strict_json, too_large
+from .untrusted_text import LIMIT, convert, decode_text, strict_json, too_large
 
 FORMAT, VERSION = "tensorlogic-graph", 1
 

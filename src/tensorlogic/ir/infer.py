@@ -10,8 +10,8 @@ from ..errors import DTypeError, GraphError, ShapeError, TensorLogicError, neare
 from . import ops
 from .graph import Cond, EinsumGraph, Fixpoint, Scan, node_name
 from .ops import Op
-from .rules import MAX_RANK, RULES, Equality, Results, Scope, Types, equal_shapes
 from .sizes import Dim
+from .type_rules import MAX_RANK, RULES, Equality, Results, Scope, Types, equal_shapes
 from .types import TensorShape, TensorType
 
 

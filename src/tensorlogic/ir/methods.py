@@ -15,8 +15,8 @@ from ..errors import GraphError, ShapeError, SpecError
 from . import ops, spec
 from .algebra import algebra as lookup
 from .elementwise import FUNCTIONS
-from .rules import normal_axis
 from .sizes import Dim, add, dim, floordiv, sub
+from .type_rules import normal_axis
 from .types import TensorShape, dtype_name
 
 T = TypeVar("T")

@@ -20,11 +20,11 @@ from .constants import decode, proven
 from .elementwise import FUNCTIONS
 from .graph import MAX_BODY_DEPTH, OPS, Array, EinsumGraph, Node, constant_op, frozen_copy
 from .ops import Op
-from .rules import MAX_RANK
 from .sizes import Dim, dim
-from .source import LIMIT, decode_text, spot
 from .text import body_fields, name_text, number, quoted
+from .type_rules import MAX_RANK
 from .types import DTYPES, ITEMSIZE
+from .untrusted_text import LIMIT, decode_text, spot
 
 _WORDS: dict[str, type[Op]] = {
     **dict.fromkeys(FUNCTIONS, ops.Elementwise),

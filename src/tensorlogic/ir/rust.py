@@ -12,7 +12,7 @@ from . import ops, spec
 from .elementwise import FUNCTIONS
 from .graph import EinsumGraph, Node
 from .ops import Op
-from .source import convert
+from .untrusted_text import convert
 
 
 class _Node(msgspec.Struct):

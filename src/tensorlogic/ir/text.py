@@ -21,7 +21,7 @@ from .elementwise import FUNCTIONS
 from .graph import MAX_BODY_DEPTH, Array, EinsumGraph, bodies
 from .infer import node_types
 from .ops import Op
-from .rules import Results, Scope
+from .type_rules import Results, Scope
 from .types import TensorType
 
 SMALL = 16  # elements of a constant that is written out

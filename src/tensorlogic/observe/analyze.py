@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import InputError
-from .entry import RecordedTraceEntry
-from .recorded import RecordedExecutionTrace
+from .recorded_entry import RecordedTraceEntry
+from .recorded_trace import RecordedExecutionTrace
 
 COMMUNICATION = ("allreduce", "all_gather", "reduce_scatter", "broadcast", "send", "recv", "comm")
 MANY = 200_000  # entries from which loading scipy pays

@@ -16,9 +16,9 @@ import msgspec
 from ..errors import FormatError, nearest
 from ..ir.files import write_whole
 from .analyze import frame_text
-from .entry import RecordedTraceEntry
 from .export import to_chrome, to_collapsed, to_speedscope
-from .recorded import RecordedExecutionTrace
+from .recorded_entry import RecordedTraceEntry
+from .recorded_trace import RecordedExecutionTrace
 from .trace import Trace, TraceEvent
 
 STACK = re.compile(r"^(.*)\s+?(\d+(?:\.\d*)?)$")  # what flamegraph.pl accepts

@@ -16,9 +16,9 @@ from ..ir.types import ITEMSIZE
 from ..plan.build import ExecutionPlan, Step, describe
 from ..plan.cost import nbytes
 from ..tables import table
-from .diff import own_times
 from .export import lanes
 from .trace import Trace, TracedRun
+from .trace_diff import own_times
 
 SAMPLES = 1001  # times kept of an operation; of more calls, this many evenly spaced quantiles
 ROWS = 40  # of a printed table

@@ -19,12 +19,12 @@ from ..diagnostics import SourceLocation
 from ..errors import BackendError, FormatError, InputError, TensorLogicError, nearest
 from ..ir import ops
 from ..ir.graph import EinsumGraph
-from ..ir.source import convert, decode_text, strict_json
+from ..ir.untrusted_text import convert, decode_text, strict_json
 from ..plan.build import ExecutionPlan, Step, build_plan, describe
 from ..runtime.limits import check_memory
 from ..runtime.loop import bind, run
 from ..tables import table
-from .difference import Difference, difference
+from .array_difference import Difference, difference
 
 FORMAT, VERSION = "tensorlogic-recording", 1
 MANIFEST, GRAPH, VALUES = "manifest.json", "graph.json", "values.safetensors"

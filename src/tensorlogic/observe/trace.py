@@ -17,11 +17,11 @@ from ..events import Hook, RunRecord, watching
 from ..ir.types import ITEMSIZE
 from ..plan.build import ExecutionPlan, Step, describe
 from ..plan.cost import nbytes
-from .entry import RecordedTraceEntry, Shape
-from .recorded import RecordedExecutionTrace
+from .recorded_entry import RecordedTraceEntry, Shape
+from .recorded_trace import RecordedExecutionTrace
 
 if TYPE_CHECKING:
-    from .diff import TraceDiff
+    from .trace_diff import TraceDiff
 
 PACKED = 300_000  # numbers that may wait in lists before they are packed into arrays
 DETAILS = ("step", "op")
@@ -255,12 +255,12 @@ class Trace(Hook):
 
     def diff(self, other: Trace) -> TraceDiff:
         """Compare with a later trace, operation by operation."""
-        from .diff import diff
+        from .trace_diff import diff
 
         return diff(self, other)
 
     def __str__(self) -> str:
-        from .diff import counts, totals, totals_table
+        from .trace_diff import counts, totals, totals_table
 
         rows = totals(self)
         own = sum(r.self_ns for r in rows)

@@ -11,8 +11,8 @@ from ..errors import InputError
 from ..events import Hook, RunRecord
 from ..tables import table
 from .analyze import OpSummary, TraceAnalyzer
-from .entry import RecordedTraceEntry
-from .recorded import RecordedExecutionTrace
+from .recorded_entry import RecordedTraceEntry
+from .recorded_trace import RecordedExecutionTrace
 from .trace import Trace
 
 

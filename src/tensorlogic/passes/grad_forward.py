@@ -13,7 +13,7 @@ from ..ir import ops
 from ..ir.graph import Cond, EinsumGraph, Fixpoint, Node, Scan
 from ..ir.infer import infer_graph
 from ..ir.ops import Op
-from ..ir.rules import Results
+from ..ir.type_rules import Results
 from ..ir.types import FLOATS, TensorType
 from .derivatives import slopes
 from .grad import Wrt, check, default_options, may_be_float, parameters, unused

@@ -14,7 +14,7 @@ from ..ir import ops
 from ..ir.graph import Cond, EinsumGraph, Fixpoint, Node, Scan, reachable
 from ..ir.infer import infer_graph
 from ..ir.ops import Op
-from ..ir.rules import Results
+from ..ir.type_rules import Results
 from ..ir.types import FLOATS, TensorShape, TensorType
 from .derivatives import slopes
 from .grad_tape import Tape, Value, of_dtype

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from ..ir import ops
 from ..ir.graph import EinsumGraph, Scan
 from ..ir.ops import Op
-from ..ir.rules import reduced_axes
 from ..ir.sizes import Dim, prod
+from ..ir.type_rules import reduced_axes
 from ..ir.types import TensorShape, TensorType
 from .derivatives import slopes
 from .grad_reverse import Call, Rule

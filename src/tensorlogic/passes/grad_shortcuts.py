@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ..ir import ops
-from ..ir.rules import reduced_axes
+from ..ir.type_rules import reduced_axes
 from .grad_reverse import Call
 from .grad_tape import Tape, Value
 

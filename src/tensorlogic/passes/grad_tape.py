@@ -18,8 +18,8 @@ from ..ir.graph import EinsumGraph, Node, constant_op, frozen_copy, reachable
 from ..ir.infer import Inference
 from ..ir.methods import TensorMethods
 from ..ir.ops import Op
-from ..ir.rules import Equality, Results
 from ..ir.sizes import Dim
+from ..ir.type_rules import Equality, Results
 from ..ir.types import FLOATS, TensorShape, TensorType
 from .rewrite import Draft
 

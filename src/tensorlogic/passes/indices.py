@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 from ..ir import ops
 from ..ir.algebra import algebra
 from ..ir.ops import Op
-from ..ir.rules import Scope, label_sizes, normal_axis, reduced_axes
 from ..ir.spec import expand, parse
+from ..ir.type_rules import Scope, label_sizes, normal_axis, reduced_axes
 from ..ir.types import TensorType
 
 JOIN_OF = {  # Algebra.reduce or Reduce.kind: how partial results combine

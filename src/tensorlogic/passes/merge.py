@@ -13,9 +13,9 @@ from ..ir import ops, spec
 from ..ir.algebra import algebra
 from ..ir.graph import EinsumGraph, Node
 from ..ir.ops import Op
-from ..ir.rules import reduced_axes
 from ..ir.sizes import Dim
 from ..ir.spec import Labels, Spec
+from ..ir.type_rules import reduced_axes
 from ..ir.types import TensorType
 from .rewrite import Draft, Rules, rewrite
 

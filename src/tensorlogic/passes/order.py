@@ -13,7 +13,7 @@ from functools import partial
 from ..ir import ops, spec
 from ..ir.algebra import algebra
 from ..ir.graph import EinsumGraph, Node
-from ..ir.rules import Scope, label_sizes
+from ..ir.type_rules import Scope, label_sizes
 from ..ir.types import FLOATS, ITEMSIZE, TensorType
 
 EXHAUSTIVE = 8  # operands up to which every order is weighed: some milliseconds

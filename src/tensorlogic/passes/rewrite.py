@@ -15,7 +15,7 @@ from ..ir import ops
 from ..ir.graph import EinsumGraph, Node, node_name
 from ..ir.infer import Inference, node_types
 from ..ir.ops import Op
-from ..ir.rules import Equality, Results, Scope
+from ..ir.type_rules import Equality, Results, Scope
 from ..ir.types import TensorType
 
 Rule = Callable[["Draft", Op, tuple[int, ...]], int | None]

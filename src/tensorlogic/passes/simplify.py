@@ -11,8 +11,8 @@ from ..ir.algebra import algebra
 from ..ir.elementwise import FUNCTIONS
 from ..ir.graph import EinsumGraph
 from ..ir.ops import Op
-from ..ir.rules import normal_axis
 from ..ir.spec import Labels, Spec
+from ..ir.type_rules import normal_axis
 from ..ir.types import FLOATS
 from .rewrite import Draft, Rules, rewrite
 

@@ -13,8 +13,8 @@ from ..ir import ops
 from ..ir.graph import Cond, EinsumGraph, Fixpoint, Node, Scan, node_name
 from ..ir.infer import Inference, infer_graph, node_types
 from ..ir.ops import Op
-from ..ir.rules import Results, Scope
 from ..ir.sizes import Dim, dim, evaluate, names, solve
+from ..ir.type_rules import Results, Scope
 from ..ir.types import TensorShape, TensorType
 
 

@@ -16,10 +16,10 @@ from ..errors import GraphError, ShapeError, nearest
 from ..ir import ops
 from ..ir.graph import Cond, EinsumGraph, Fixpoint, Node, Scan, extract, node_name
 from ..ir.ops import Op
-from ..ir.rules import normal_axis, reduced_axes
+from ..ir.type_rules import normal_axis, reduced_axes
 from ..ir.types import TensorType
 from ..tables import table
-from .carriers import AFTER, BEFORE, PART, WHOLE, Carried, cut_input, follow, matching, producing, resized
+from .follow_index import AFTER, BEFORE, PART, WHOLE, Carried, cut_input, follow, matching, producing, resized
 from .indices import Index, dims
 
 _WIDER = frozenset({"add", "mean", "logaddexp", "noisy_or", "multiply"})  # partial results of half floats stay wider

@@ -193,7 +193,7 @@ def build_plan(
 ) -> ExecutionPlan:
     """Bind sizes, run the passes and lay the graph out as steps; ``in_place`` steps write into buffers of the plan."""
     from ..passes.pipeline import optimize
-    from .reorder import lighter
+    from .memory_order import lighter
 
     concrete = optimize(specialize(graph, inputs, sizes), passes, hooks).graph
     again = partial(lay_out, device=device, in_place=in_place, groups=groups)

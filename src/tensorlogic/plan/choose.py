@@ -20,8 +20,8 @@ from ..passes.specialize import specialize
 from ..tables import table
 from .fuse import Fusion, FusionType, find_groups, listed, record
 from .machine import Machine, machine, roofline_seconds
-from .rows import MOST, Reading, Shape, aligned, footing, frame_of, read
-from .weigh import GIVEN, Weights, assumption, counted, known_types, weigh
+from .node_costs import GIVEN, Weights, assumption, counted, known_types, weigh
+from .row_groups import MOST, Reading, Shape, aligned, footing, frame_of, read
 
 CHEAP = 4  # the relative work per element up to which a value is rather computed twice than kept
 

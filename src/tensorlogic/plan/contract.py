@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 from ..ir import spec
 from ..ir.algebra import algebra
-from ..ir.rules import Scope, label_sizes
 from ..ir.spec import Labels
+from ..ir.type_rules import Scope, label_sizes
 from ..ir.types import ITEMSIZE, TensorShape, TensorType
 
 

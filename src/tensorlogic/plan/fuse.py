@@ -17,8 +17,8 @@ from ..ir.algebra import algebra
 from ..ir.graph import EinsumGraph
 from ..tables import table
 from . import patterns
-from .rows import MOST, Reading, Shape, aligned, footing, frame_of, read, row_groups
-from .weigh import GIVEN, counted
+from .node_costs import GIVEN, counted
+from .row_groups import MOST, Reading, Shape, aligned, footing, frame_of, read, row_groups
 
 OPERANDS = 8  # of a chain of einsums, as many as are merged into one
 MERGED_DTYPES = frozenset({"float32", "float64", "bool", None})  # partial results in these round as the whole does

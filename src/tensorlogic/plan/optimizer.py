@@ -14,7 +14,7 @@ from ..passes.levels import CompilationConfig, OptimizationLevel
 from ..passes.pipeline import Optimized, optimize, passes_of
 from .choose import FusionCostModel, FusionOptimizer, FusionStrategy
 from .fuse import Fusion, find_groups, listed, show_fusions
-from .weigh import GIVEN, assumption, counted, weigh
+from .node_costs import GIVEN, assumption, counted, weigh
 
 
 class OptimizationResult(NamedTuple):

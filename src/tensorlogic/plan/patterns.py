@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 
 from ..ir import ops, spec
 from ..ir.graph import Node
-from ..ir.rules import Results
+from ..ir.type_rules import Results
 
 ACTIVATIONS = frozenset({"relu", "tanh", "sigmoid"})
 

@@ -12,8 +12,8 @@ from ..errors import GraphError, InputError
 from ..ir import ops
 from ..ir.graph import EinsumGraph, Node
 from ..tables import table
-from .spread import Job, by_communication, by_load, by_memory, make_job, sweep
-from .weigh import assumption, counted, weigh
+from .device_assignment import Job, by_communication, by_load, by_memory, make_job, sweep
+from .node_costs import assumption, counted, weigh
 
 
 class Place(Protocol):

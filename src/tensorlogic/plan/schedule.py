@@ -14,7 +14,7 @@ from ..diagnostics import bytes_text
 from ..errors import InputError
 from ..ir.graph import EinsumGraph
 from ..tables import table
-from .weigh import GIVEN, Weights, assumption, counted, longest_path, memory_reads, peak, weigh, working
+from .node_costs import GIVEN, Weights, assumption, counted, longest_path, memory_reads, peak, weigh, working
 
 Group = tuple[tuple[int, ...], ...]  # chains of nodes: each runs in order, none waits for another of its group
 

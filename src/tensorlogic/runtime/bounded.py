@@ -16,8 +16,8 @@ from ..passes.indices import dims
 from ..passes.pipeline import optimize
 from ..passes.specialize import specialize
 from ..passes.split import Join, label, parts
+from ..plan.budget import Piece, Plans, Slicing, fitted, kept
 from ..plan.build import ExecutionPlan
-from ..plan.fit import Piece, Plans, Slicing, fitted, kept
 from ..store import Store
 from .loop import Program, bind, run, watched
 

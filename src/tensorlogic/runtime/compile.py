@@ -23,9 +23,9 @@ from ..ir.validate import require_valid
 from ..passes.levels import CompilationConfig, OptimizationLevel
 from ..plan.build import ExecutionPlan
 from ..store import EvictionPolicy, Store, StoreStats
+from .cache_folder import trim, used
 from .executor import Executor
-from .folder import trim, used
-from .given import Inputs
+from .inputs import Inputs
 from .outputs import Outputs
 
 if TYPE_CHECKING:

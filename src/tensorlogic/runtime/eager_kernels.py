@@ -22,7 +22,7 @@ from ..ir.elementwise import FUNCTIONS
 from ..ir.graph import EinsumGraph, Node
 from ..ir.infer import node_types
 from ..ir.ops import Op
-from ..ir.rules import Scope, reduced_axes
+from ..ir.type_rules import Scope, reduced_axes
 from ..ir.types import TensorShape, TensorType, scalar_dtype
 from ..plan.build import Step, build_plan, describe
 from ..plan.contract import contraction

@@ -11,7 +11,7 @@ import numpy as np
 
 from ..errors import DTypeError, GraphError, ShapeError, nearest
 from ..ir.elementwise import FUNCTIONS
-from ..ir.rules import normal_axis
+from ..ir.type_rules import normal_axis
 from .eager import Variable, eager
 
 

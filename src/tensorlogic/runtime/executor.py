@@ -20,7 +20,7 @@ from ..plan.build import ExecutionPlan, build_plan, lay_out
 from ..plan.limit import check_flops
 from ..store import Store, StoreStats
 from .context import ExecutionContext
-from .given import Inputs, check_call, check_names, checked_sizes
+from .inputs import Inputs, check_call, check_names, checked_sizes
 from .limits import check_memory
 from .loop import Program, Wrapper, bind, run, watched
 from .outputs import NUMPY, Outputs, arrays_for, as_planned, given_back

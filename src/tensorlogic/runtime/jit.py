@@ -26,7 +26,7 @@ from .race import Race
 
 if TYPE_CHECKING:
     from .executor import Executor
-    from .given import Inputs
+    from .inputs import Inputs
     from .outputs import Outputs
 
 

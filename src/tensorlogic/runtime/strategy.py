@@ -25,11 +25,11 @@ from ..ir.validate import require_valid
 from ..passes.levels import OptimizationLevel
 from ..plan.build import ExecutionPlan, Step
 from ..plan.inputs import input_types
+from ..plan.node_costs import STAND_IN
 from ..plan.schedule import Scheduler, SchedulingStrategy
-from ..plan.weigh import STAND_IN
 from ..tables import table
 from .executor import Executor
-from .given import Inputs
+from .inputs import Inputs
 from .parallel import COST
 
 LEAST, MOST = 5, 1000  # runs of one trial

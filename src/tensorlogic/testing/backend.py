@@ -12,7 +12,7 @@ from ..backends.base import Backend
 from ..backends.reference import evaluate
 from ..errors import InputError
 from ..ir.graph import EinsumGraph
-from ..observe.difference import difference as difference
+from ..observe.array_difference import difference as difference
 from ..runtime.executor import Executor
 from ..runtime.protocols import TlExecutor
 from ..tables import table

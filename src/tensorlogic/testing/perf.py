@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 
 from ..errors import InputError
-from ..observe.compare import Interval, check_threshold, load_json, ratio, ratio_interval, save_json, verdict
+from ..observe.performance import Interval, check_threshold, load_json, ratio, ratio_interval, save_json, verdict
 from ..observe.profile import Times
 from ..plan.machine import host
 from ..tables import table

@@ -20,7 +20,7 @@ from ...plan.build import ExecutionPlan, Step, describe, lay_out
 from ...plan.contract import contraction
 from ...plan.cost import nbytes
 from ...plan.fused import Fusable, Fused
-from ...plan.rows import Reading, read, row_groups
+from ...plan.row_groups import Reading, read, row_groups
 from .. import bitplan
 from ..base import Kernel
 from ..threads import ranges, together, workers

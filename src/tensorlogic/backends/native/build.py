@@ -26,9 +26,9 @@ from .support import FAST, NativeWarning
 HEAD = """\
 import numpy as np
 from tensorlogic.backends.native.build import part
-from tensorlogic.backends.native.dense import product
+from tensorlogic.backends.native.small_matmul import product
 from tensorlogic.backends.native.functions import FUNCTIONS, accumulate
-from tensorlogic.backends.native.lanes import LEAST32, LEAST64, LOW32, LOW64, highest, lowest, unkey
+from tensorlogic.backends.native.minmax import LEAST32, LEAST64, LOW32, LOW64, highest, lowest, unkey
 
 """
 _made: dict[str, Any] = {}  # by digest; machine code is never given back
@@ -69,7 +69,7 @@ def folder() -> Path | None:
     from .functions import PARTS
 
     home = os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()
-    held = b"".join(Path(__file__).with_name(name).read_bytes() for name in ("dense.py", "lanes.py", *PARTS))
+    held = b"".join(Path(__file__).with_name(name).read_bytes() for name in ("small_matmul.py", "minmax.py", *PARTS))
     name = f"native-{__version__}-{hashlib.blake2b(held, digest_size=6).hexdigest()}"
     for place in (Path(home) / "tensorlogic", None):  # else one for this process alone
         try:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from llvmlite import ir
 
-from .emit import Value, fma, is_nan, select
+from .llvm_values import Value, fma, is_nan, select
 
 
 class Width(NamedTuple):

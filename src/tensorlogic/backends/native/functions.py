@@ -24,9 +24,9 @@ from llvmlite import ir
 from numba import types as numba_types
 from numba.extending import intrinsic
 
-from . import circle
 from . import elementary as e
-from .emit import Value, is_nan, select, true
+from . import sincos
+from .llvm_values import Value, is_nan, select, true
 
 types: Any = numba_types  # its annotations are not yet right
 
@@ -209,7 +209,7 @@ _JOINS: dict[str, Callable[[Value, Value], Value]] = {
     "logical_and": lambda x, y: true(x) & true(y), "logical_or": lambda x, y: true(x) | true(y),
     "logical_xor": lambda x, y: true(x) ^ true(y),
 }  # fmt: skip
-_SINGLE: dict[str, Callable[[Value], Value]] = {"sin": circle.sin, "cos": circle.cos}  # of float32
+_SINGLE: dict[str, Callable[[Value], Value]] = {"sin": sincos.sin, "cos": sincos.cos}  # of float32
 _LIBRARY: dict[str, tuple[Any, int]] = {
     "sin": (math.sin, 1), "cos": (math.cos, 1), "tan": (math.tan, 1), "arcsin": (math.asin, 1),
     "arccos": (math.acos, 1), "arctan": (math.atan, 1), "sinh": (math.sinh, 1), "cosh": (math.cosh, 1),
@@ -247,7 +247,7 @@ UNSUPPORTED: dict[tuple[str, str], str] = {
 
 
 # the files whose code kernels hold
-PARTS = ("emit.py", "elementary.py", "circle.py", "functions.py")
+PARTS = ("llvm_values.py", "elementary.py", "sincos.py", "functions.py")
 
 
 @cache

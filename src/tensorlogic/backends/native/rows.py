@@ -13,11 +13,11 @@ import numpy as np
 
 from ...ir import ops
 from ...ir.elementwise import FUNCTIONS as ROWS
-from ...ir.rules import reduced_axes
+from ...ir.type_rules import reduced_axes
 from ...passes.indices import dims
 from ...plan.build import Step
 from ...plan.fused import Fused
-from ...plan.rows import frame_of
+from ...plan.row_groups import frame_of
 from .typed import Dtype, cast, expression, supported
 
 LONG = 4096  # elements of a row from which a sum of float32 is added up in float64

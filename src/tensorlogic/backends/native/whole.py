@@ -17,7 +17,7 @@ from ...passes.indices import dims
 from ...plan.build import ExecutionPlan, Step
 from ...plan.fused import Fused
 from ...plan.layout import Layout, in_order, is_in_order
-from ...plan.rows import KERNEL_DTYPES
+from ...plan.row_groups import KERNEL_DTYPES
 from .rows import emit
 
 MOST_STEPS = 300

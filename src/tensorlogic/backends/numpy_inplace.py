@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from ..ir import ops
-from ..ir.rules import reduced_axes
+from ..ir.type_rules import reduced_axes
 from ..ir.types import TensorType
 from ..plan.build import Step
 from .base import Kernel

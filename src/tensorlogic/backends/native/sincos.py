@@ -11,7 +11,7 @@ from functools import cache
 
 from llvmlite import ir
 
-from .emit import Value, fma, select
+from .llvm_values import Value, fma, select
 
 PLACES = 320
 TWO_BY_PI = 0xA2F9836E4E441529FC2757D1F534DDC0DB6295993C439041FE5163ABDEBBC561B7246E3A424DD2E0  # in 2^-320

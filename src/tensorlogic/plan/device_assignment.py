@@ -10,7 +10,7 @@ from ..diagnostics import MemoryDiagnostic, bytes_text
 from ..errors import GraphError, OutOfMemoryError
 from ..ir import ops
 from ..ir.graph import EinsumGraph
-from .weigh import Weights
+from .node_costs import Weights
 
 EVERYWHERE = (ops.Constant, ops.Literal)  # each device has its own: they are part of the graph, and never move
 

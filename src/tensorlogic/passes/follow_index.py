@@ -15,7 +15,7 @@ import msgspec
 from ..ir import ops
 from ..ir.graph import Cond, EinsumGraph, Fixpoint, Node, Scan, reachable
 from ..ir.ops import Op
-from ..ir.rules import Results
+from ..ir.type_rules import Results
 from ..ir.types import TensorType
 from .indices import Index, dims, indices
 

@@ -12,8 +12,8 @@ from ..ir.infer import Inference
 from ..passes.pipeline import optimize
 from .build import ExecutionPlan
 from .memory import peak_bytes
+from .node_costs import GIVEN, peak, settled_weights, working
 from .schedule import frugal
-from .weigh import GIVEN, peak, settled_weights, working
 
 MOST = 20_000  # nodes up to which an order is looked for; it takes about as long as laying out the plan
 LEAST = 1 << 20  # bytes at once from which it is worth the time

@@ -24,7 +24,7 @@ from ..passes.split import Join, Split, split
 from .build import ExecutionPlan, describe, lay_out
 from .cost import nbytes
 from .memory import largest_step
-from .reorder import lighter
+from .memory_order import lighter
 
 NODES = 12  # how many of the largest nodes are looked at for an index to cut
 DEPTH = 4  # cuts within cuts

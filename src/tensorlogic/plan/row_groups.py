@@ -14,10 +14,10 @@ import numpy as np
 from ..ir import ops
 from ..ir.graph import EinsumGraph, Node, reachable
 from ..ir.infer import infer_graph
-from ..ir.rules import Results, reduced_axes
 from ..ir.sizes import Dim
+from ..ir.type_rules import Results, reduced_axes
 from ..ir.types import TensorType
-from .weigh import weigh
+from .node_costs import weigh
 
 Shape = tuple[Dim, ...]
 MOST = 256  # nodes of one group: compiling a kernel takes time with its length

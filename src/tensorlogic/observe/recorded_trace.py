@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from ..errors import FormatError, InputError
 from .columns import Words, longest
-from .entry import FileEntry, RecordedTraceEntry, TraceFile, converted
+from .recorded_entry import FileEntry, RecordedTraceEntry, TraceFile, converted
 
 AT_ONCE = 10_000  # entries turned into columns together
 WHOLE = {
