@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from ..errors import InputError
 from ..events import ExecutionPhase, Hook, RunRecord
@@ -46,6 +47,22 @@ class ExecutionContext:
         self.phase = phase
         for hook in self.hooks:
             hook.on_phase(phase)
+
+
+class Profiles:
+    """The trace of the latest profile and, while it grows, the same among the hooks; shared with executors made from one."""
+
+    def __init__(self) -> None:
+        self.trace: Any = None
+        self.hooks: tuple[Hook, ...] = ()
+
+    def start(self) -> None:
+        """Begin a new trace, unless one grows already."""
+        from .. import Trace
+
+        if not self.hooks:
+            self.trace = Trace()
+            self.hooks = (self.trace,)
 
 
 class LoggingHook(Hook):
