@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from ..errors import TensorLogicError
 from ..ir import ops, spec
 from ..ir.graph import EinsumGraph, bodies
-from ..ir.types import TensorShape, TensorType
+from ..ir.types import TensorShape
 from ..ir.validate import require_valid
 from ..passes.specialize import specialize
 from .contract import Contraction, contraction
@@ -27,41 +27,39 @@ class Weights(NamedTuple):
     fresh: tuple[int, ...]  # bytes of new memory
     size: tuple[int, ...]  # bytes of its value, a view's too
     root: tuple[int, ...]  # the node whose memory it shows: itself, or what it is a view of
-    assumed: tuple[str, ...]
+    assumed: tuple[str, ...] = ()
 
 
-def weigh(graph: EinsumGraph, inputs: Mapping[str, Any] | None, sizes: Mapping[str, int] | None) -> Weights:
-    """Return the costs of a graph's nodes for given inputs and sizes, or for stand-ins where they are unknown."""
+def concrete(
+    graph: EinsumGraph, inputs: Mapping[str, Any] | None, sizes: Mapping[str, int] | None
+) -> tuple[EinsumGraph | None, tuple[str, ...]]:
+    """Return the graph for given inputs and sizes, 64 where they are unknown, and what was assumed.
+
+    It is None where that does not work out: a rank is unknown, or a size of 64 contradicts another.
+    """
     require_valid(graph)
-    if not inputs and not sizes and _settled(graph):
-        return settled_weights(graph)
-    types, known, assumed = known_types(graph, inputs, sizes)
-    if types is not None:
+    types = [t for results in graph.inference.types for t in results]
+    known = all(t.shape is not None and t.shape.is_static and t.dtype is not None for t in types)
+    if not inputs and not sizes and known and not any(bodies(node.op) for node in graph.nodes):
+        return graph, ()
+    found = known_inputs(graph, inputs, sizes, stand_in=STAND_IN)
+    assumed = (*found.assumed, *found.unranked)
+    if not found.unranked:
         try:
-            return settled_weights(specialize(graph, types, known), assumed)
+            return specialize(graph, found.types, found.sizes), assumed
         except TensorLogicError:
             if not assumed:
                 raise
-    # a stand-in that fits no equation of the graph, or no rank to put one in: every tensor counts alike
-    return _rough(graph, assumed)
+    return None, assumed
 
 
-def _settled(graph: EinsumGraph) -> bool:
-    """Tell whether every type is known already, so that there is nothing to bind."""
-    return all(
-        t.shape is not None and t.shape.is_static and t.dtype is not None for ts in graph.inference.types for t in ts
-    ) and not any(bodies(node.op) for node in graph.nodes)
+def weigh(graph: EinsumGraph, inputs: Mapping[str, Any] | None, sizes: Mapping[str, int] | None) -> Weights:
+    """Return the costs of a graph's nodes for given inputs and sizes; where a rank is unknown, every tensor counts alike."""
+    known, assumed = concrete(graph, inputs, sizes)
+    return (_rough(graph) if known is None else settled_weights(known))._replace(assumed=assumed)
 
 
-def known_types(
-    graph: EinsumGraph, inputs: Mapping[str, Any] | None, sizes: Mapping[str, int] | None
-) -> tuple[dict[str, TensorType] | None, dict[str, int], tuple[str, ...]]:
-    """Return the inputs' types (None where a rank is unknown), the sizes, and what had to be assumed."""
-    found = known_inputs(graph, inputs, sizes, stand_in=STAND_IN)
-    return None if found.unranked else found.types, found.sizes, (*found.assumed, *found.unranked)
-
-
-def settled_weights(graph: EinsumGraph, assumed: tuple[str, ...] = ()) -> Weights:
+def settled_weights(graph: EinsumGraph) -> Weights:
     """Return the weights of a graph whose types are all known."""
     types = graph.inference.types
     forms: dict[Any, Contraction] = {}
@@ -88,10 +86,10 @@ def settled_weights(graph: EinsumGraph, assumed: tuple[str, ...] = ()) -> Weight
         runs = rounds(op, args)
         work += (1 if runs is None else runs) * max((inside[id(body)] for body in bodies(op)), default=0)
         cost.append(work)
-    return Weights(tuple(cost), tuple(fresh), tuple(size), tuple(root), assumed)
+    return Weights(tuple(cost), tuple(fresh), tuple(size), tuple(root))
 
 
-def _rough(graph: EinsumGraph, assumed: tuple[str, ...]) -> Weights:
+def _rough(graph: EinsumGraph) -> Weights:
     """Return weights by the kind of operation alone."""
     points = STAND_IN**2
     cost, fresh = [], []
@@ -105,15 +103,31 @@ def _rough(graph: EinsumGraph, assumed: tuple[str, ...]) -> Weights:
         if isinstance(op, ops.Einsum | ops.ContractVJP):
             work = 2 * STAND_IN ** len({x for labels in spec.parse(op.spec).inputs for x in labels})
         for body in bodies(op):
-            work += sum(_rough(body, ()).cost)
+            work += sum(_rough(body).cost)
         cost.append(work + fresh[i] if own else 0)
     size = tuple(0 if isinstance(node.op, ops.Literal) else 4 * points for node in graph.nodes)
-    return Weights(tuple(cost), tuple(fresh), size, tuple(root), assumed)
+    return Weights(tuple(cost), tuple(fresh), size, tuple(root))
 
 
 def working(graph: EinsumGraph) -> list[int]:
     """Return the nodes that compute, in the graph's order."""
     return [i for i, node in enumerate(graph.nodes) if not isinstance(node.op, GIVEN)]
+
+
+def constant_nodes(graph: EinsumGraph) -> set[int]:
+    """Return the nodes that compute something out of constants alone."""
+    fixed: set[int] = set()
+    for i, node in enumerate(graph.nodes):
+        match node.op:
+            case ops.Constant() | ops.Literal():
+                fixed.add(i)
+            case ops.Iota() if isinstance(node.op.size, int):
+                fixed.add(i)
+            case ops.Item() | ops.Input():
+                continue
+            case _ if node.args and not bodies(node.op) and fixed.issuperset(node.args):
+                fixed.add(i)
+    return fixed.difference(i for i in fixed if isinstance(graph.nodes[i].op, GIVEN))
 
 
 def longest_path(graph: EinsumGraph, cost: Sequence[int]) -> tuple[int, ...]:
