@@ -100,12 +100,16 @@ def test_siblings_pay_where_weights_are_put_together_beforehand():
     assert MODEL.estimate(graph, f).saved == pytest.approx(4 * 400 * 4 / 10e9 - 5e-7)
 
 
-def test_a_group_by_hand_is_estimated():
+def test_only_what_runs_is_estimated():
     graph = elementwise()
     [f] = tl.FusionPlanner().find_fusion_opportunities(graph)
     assert MODEL.estimate(graph, f._replace(pattern="by hand")) == MODEL.estimate(graph, f)
     b = tl.GraphBuilder()
-    assert MODEL.estimate(b.build(y=b.exp(b.sin(b.input("x")))), f).saved == 0
+    open_rank = b.build(y=b.exp(b.sin(b.input("x"))))
+    for other, nodes in ((open_rank, f.nodes), (graph, (0, 1))):
+        with pytest.raises(tl.InputError, match="no step and no pass makes %") as caught:
+            MODEL.estimate(other, f._replace(nodes=nodes))
+        assert caught.value.diagnostic.code == "E330"
 
 
 def test_print(golden):

@@ -10,7 +10,7 @@ from enum import Enum
 from typing import Any, NamedTuple
 
 from ..diagnostics import bytes_text
-from ..errors import expect
+from ..errors import InputError, expect
 from ..ir.graph import EinsumGraph
 from ..tables import table
 from . import fuse
@@ -80,14 +80,14 @@ class FusionCostModel:
     ) -> FusionCost:
         """Return what the nodes of a fusion take one by one and together; a size that is not given counts as 64."""
         known, _ = concrete(graph, inputs, sizes)
-        if known is None:
-            return FusionCost(0.0, 0.0)
-        if fusion.kind == "merged":
-            found = fuse.merged_einsums(known)
-        else:
-            group = [Fusable(fusion.nodes, fusion.pattern, fusion.kind)]
-            found = fuse.fused_steps(fuse.planned(known, (), lambda g: group if g is known else ()))
-        return next((self.cost(r) for r in found if r.fusion.nodes == fusion.nodes), FusionCost(0.0, 0.0))
+        for r in [] if known is None else fuse.replacements(known):
+            if r.fusion.nodes == fusion.nodes:
+                return self.cost(r)
+        raise InputError(
+            f"no step and no pass makes {fuse.listed(fusion.nodes)} one, so there is nothing to estimate",
+            "FusionPlanner().validate(graph, fusion) says why",
+            code="E330",
+        )
 
     def cost(self, replacement: Replacement) -> FusionCost:
         """Return what the steps before and after a fusion take."""
@@ -112,14 +112,14 @@ class Limits(NamedTuple):
 
     least_bytes: int  # that a fused step must save
     types: frozenset[FusionType]
-    by_bytes: bool = False  # a fusion must save bytes, not time
+    goal: str = "time"  # what every fusion must save: time by the cost model, or bytes read and written
 
 
 LIMITS = {
     FusionStrategy.CONSERVATIVE: Limits(1 << 16, frozenset({FusionType.ELEMENT_WISE})),
     FusionStrategy.BALANCED: Limits(1 << 12, frozenset(FusionType)),
     FusionStrategy.AGGRESSIVE: Limits(0, frozenset(FusionType)),
-    FusionStrategy.MEMORY_AWARE: Limits(1, frozenset(FusionType), by_bytes=True),
+    FusionStrategy.MEMORY_AWARE: Limits(1, frozenset(FusionType), "bytes"),
 }
 
 
@@ -219,14 +219,14 @@ class FusionOptimizer:
         if merged:  # the passes merge all or none
             why = self._refused(apart.steps(), fuse.planned(known, fuse.MERGING).steps())
             passes = fuse.EXACT if why else fuse.MERGING
-            choices += [FusionChoice(r.fusion, self.model.cost(r), not why, why or self._best()) for r in merged]
-        for r in fuse.fused_steps(fuse.planned(known, passes, fuse.native_groups)):
-            why = self._too_little(r)
-            choices.append(FusionChoice(r.fusion, self.model.cost(r), not why, why or self._best()))
-        final = fuse.planned(known, passes, self._groups)
-        by_bytes = LIMITS[self.strategy].by_bytes
-        choices.sort(key=lambda c: (-c.fusion.bytes_saved if by_bytes else -c.cost.saved, c.fusion.nodes))
+            choices += [self._choice(r, why) for r in merged]
+        choices += [
+            self._choice(r, self._too_little(r))
+            for r in fuse.fused_steps(fuse.planned(known, passes, fuse.native_groups))
+        ]
+        choices.sort(key=lambda c: (-c.cost.saved, c.fusion.nodes))
         taken = tuple(sorted((c.fusion for c in choices if c.taken), key=lambda f: f.nodes))
+        final = fuse.planned(known, passes, self._groups)
         before, after = self.model.seconds(apart.steps()), self.model.seconds(final.steps())
         return FusionPlan(graph, self.strategy, final.plan, taken, tuple(choices), before, after, assumed)
 
@@ -236,11 +236,11 @@ class FusionOptimizer:
         refused = {r.fusion.nodes for r in every if self._too_little(r)}
         return [group for group in fuse.native_groups(graph) if tuple(sorted(group.nodes)) not in refused]
 
-    def _best(self) -> str:
-        return "saves bytes" if LIMITS[self.strategy].by_bytes else "saves time"
+    def _choice(self, r: Replacement, why: str) -> FusionChoice:
+        return FusionChoice(r.fusion, self.model.cost(r), not why, why or f"saves {LIMITS[self.strategy].goal}")
 
     def _too_little(self, r: Replacement) -> str:
-        """Return why a fused step is not taken."""
+        """Return why a fused step is not taken; nothing where it is."""
         limits = LIMITS[self.strategy]
         if r.fusion.fusion_type not in limits.types:
             return f"{self.strategy.value} leaves {r.fusion.fusion_type.value} fusions"
@@ -249,6 +249,7 @@ class FusionOptimizer:
         return self._refused(r.before, r.after)
 
     def _refused(self, before: Sequence[Step], after: Sequence[Step]) -> str:
-        if LIMITS[self.strategy].by_bytes:
-            return "" if sum(map(bytes_moved, after)) < sum(map(bytes_moved, before)) else "moves as many bytes"
-        return "" if self.model.seconds(after) < self.model.seconds(before) else "no faster by the estimate"
+        """Return why steps do not give way to others; nothing where they do."""
+        goal = LIMITS[self.strategy].goal
+        old, new = (self.model.seconds(s) if goal == "time" else sum(map(bytes_moved, s)) for s in (before, after))
+        return "" if new < old else f"saves no {goal}"

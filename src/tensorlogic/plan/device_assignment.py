@@ -41,8 +41,8 @@ def make_job(graph: EinsumGraph, w: Weights, names: list[str], limits: list[int 
             if node.op.device not in names:
                 raise GraphError(
                     f"node %{i} transfers to {node.op.device}, which is not among the devices {', '.join(names)}",
-                    code="E105",
-                    suggestions=["name that device too, or place the graph that has no transfers"],
+                    "name that device too, or place the graph that has no transfers",
+                    code="E335",
                 ).at(node.location)
             pin = names.index(node.op.device)
         elif all(leader[a] < 0 for a in node.args):

@@ -112,10 +112,7 @@ class FusionPlanner:
         if isinstance(graph, ExecutionPlan):
             return [each.fusion for each in fused_steps(Planned(graph.graph, graph, follow(graph.graph, ())[1]))]
         known, _ = concrete(graph, inputs, sizes)
-        if known is None:
-            return []
-        every = [*fused_steps(planned(known, EXACT, native_groups)), *merged_einsums(known)]
-        return sorted((r.fusion for r in every), key=lambda f: (f.nodes[0], -len(f.nodes), f.pattern))
+        return [] if known is None else [r.fusion for r in replacements(known)]
 
     def validate(self, graph: EinsumGraph, fusion: Fusion) -> list[str]:
         """Return why nodes cannot run as one; nothing where they can.
@@ -227,6 +224,12 @@ def planned(graph: EinsumGraph, passes: Sequence[Pass], groups: Groups | None = 
     """Lay out a graph with known sizes after some passes; ``groups`` tells which nodes become one step."""
     after, origins = follow(graph, passes)
     return Planned(graph, lay_out(after, groups=groups), origins)
+
+
+def replacements(graph: EinsumGraph) -> list[Replacement]:
+    """Return what the native plan and the passes do to a graph with known sizes, in the order of its nodes."""
+    every = [*fused_steps(planned(graph, EXACT, native_groups)), *merged_einsums(graph)]
+    return sorted(every, key=lambda r: (r.fusion.nodes[0], -len(r.fusion.nodes), r.fusion.pattern))
 
 
 def fused_steps(source: Planned) -> list[Replacement]:

@@ -7,12 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ..ir.graph import EinsumGraph, Node
-from ..ir.infer import Inference
+from ..ir.graph import EinsumGraph
 from ..passes.pipeline import optimize
 from .build import ExecutionPlan
 from .memory import peak_bytes
-from .node_costs import GIVEN, peak, settled_weights, working
+from .node_costs import peak, reordered, settled_weights, working
 from .schedule import frugal
 
 MOST = 20_000  # nodes up to which an order is looked for; it takes about as long as laying out the plan
@@ -54,22 +53,4 @@ def frugal_order(graph: EinsumGraph) -> EinsumGraph:
     if before < LEAST:
         return graph
     order = frugal(graph, weights, given)
-    return _reordered(graph, order) if peak(graph, weights, order) < before else graph
-
-
-def _reordered(graph: EinsumGraph, order: list[int]) -> EinsumGraph:
-    """Put what is given first, inputs as they stood, because a body's are told apart by their order; then the rest."""
-    every = [i for i, node in enumerate(graph.nodes) if isinstance(node.op, GIVEN)] + order
-    place = [0] * len(every)
-    for n, i in enumerate(every):
-        place[i] = n
-    nodes = [
-        Node(node.op, tuple([place[a] for a in node.args]), node.locations)
-        for node in map(graph.nodes.__getitem__, every)
-    ]
-    result = EinsumGraph(nodes, [(name, place[i]) for name, i in graph.outputs], graph.constants)
-    known = graph.inference
-    result.inference = Inference(
-        tuple([known.types[i] for i in every]), tuple([e._replace(node=place[e.node]) for e in known.equalities])
-    )
-    return result
+    return reordered(graph, order) if peak(graph, weights, order) < before else graph

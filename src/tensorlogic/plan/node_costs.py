@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 
 from ..errors import TensorLogicError
 from ..ir import ops, spec
-from ..ir.graph import EinsumGraph, bodies
+from ..ir.graph import EinsumGraph, Node, bodies
+from ..ir.infer import Inference
 from ..ir.types import TensorShape
 from ..ir.validate import require_valid
 from ..passes.specialize import specialize
@@ -27,7 +28,8 @@ class Weights(NamedTuple):
     fresh: tuple[int, ...]  # bytes of new memory
     size: tuple[int, ...]  # bytes of its value, a view's too
     root: tuple[int, ...]  # the node whose memory it shows: itself, or what it is a view of
-    assumed: tuple[str, ...] = ()
+    assumed: tuple[str, ...] = ()  # sizes and inputs that nobody gave
+    known: EinsumGraph | None = None  # the graph with the sizes that were counted; None where a rank is unknown
 
 
 def concrete(
@@ -56,7 +58,7 @@ def concrete(
 def weigh(graph: EinsumGraph, inputs: Mapping[str, Any] | None, sizes: Mapping[str, int] | None) -> Weights:
     """Return the costs of a graph's nodes for given inputs and sizes; where a rank is unknown, every tensor counts alike."""
     known, assumed = concrete(graph, inputs, sizes)
-    return (_rough(graph) if known is None else settled_weights(known))._replace(assumed=assumed)
+    return (_rough(graph) if known is None else settled_weights(known))._replace(assumed=assumed, known=known)
 
 
 def settled_weights(graph: EinsumGraph) -> Weights:
@@ -128,6 +130,27 @@ def constant_nodes(graph: EinsumGraph) -> set[int]:
             case _ if node.args and not bodies(node.op) and fixed.issuperset(node.args):
                 fixed.add(i)
     return fixed.difference(i for i in fixed if isinstance(graph.nodes[i].op, GIVEN))
+
+
+def reordered(graph: EinsumGraph, order: Sequence[int]) -> EinsumGraph:
+    """Return a graph whose nodes that compute stand in another order; inputs, constants and literals come first, as they stood.
+
+    Inputs keep their order because the inputs of a body are told apart by it.
+    """
+    every = [i for i, node in enumerate(graph.nodes) if isinstance(node.op, GIVEN)] + list(order)
+    place = [0] * len(every)
+    for n, i in enumerate(every):
+        place[i] = n
+    nodes = [
+        Node(node.op, tuple([place[a] for a in node.args]), node.locations)
+        for node in map(graph.nodes.__getitem__, every)
+    ]
+    result = EinsumGraph(nodes, [(name, place[i]) for name, i in graph.outputs], graph.constants)
+    known = graph.inference
+    result.inference = Inference(
+        tuple([known.types[i] for i in every]), tuple([e._replace(node=place[e.node]) for e in known.equalities])
+    )
+    return result
 
 
 def longest_path(graph: EinsumGraph, cost: Sequence[int]) -> tuple[int, ...]:

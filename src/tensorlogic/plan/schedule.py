@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from heapq import heapify, heappop, heappush
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import msgspec
 import numpy as np
@@ -14,7 +15,8 @@ from ..diagnostics import bytes_text
 from ..errors import InputError
 from ..ir.graph import EinsumGraph
 from ..tables import table
-from .node_costs import GIVEN, Weights, assumption, counted, longest_path, memory_reads, peak, weigh, working
+from .build import lay_out
+from .node_costs import GIVEN, Weights, assumption, counted, longest_path, memory_reads, peak, reordered, weigh, working
 
 Group = tuple[tuple[int, ...], ...]  # chains of nodes: each runs in order, none waits for another of its group
 
@@ -36,11 +38,8 @@ class SchedulingStrategy(msgspec.Struct, frozen=True):
     def CostBased(cls, cost_threshold: float = 1000) -> SchedulingStrategy:  # noqa: N802 - the seed's name
         """Nodes that cost less than the threshold, in flops plus bytes written, share a chain with a neighbour."""
         if not isinstance(cost_threshold, int | float | np.number) or not cost_threshold >= 0:
-            raise InputError(
-                f"cost_threshold must be a number of 0 or more, got {cost_threshold!r}",
-                code="E301",
-                suggestions=["write SchedulingStrategy.CostBased(cost_threshold=1000)"],
-            )
+            wanted = f"cost_threshold must be a number of 0 or more, got {cost_threshold!r}"
+            raise InputError(wanted, "write SchedulingStrategy.CostBased(cost_threshold=1000)", code="E331")
         return cls("cost_based", cost_threshold)
 
     def __repr__(self) -> str:
@@ -53,11 +52,10 @@ SchedulingStrategy.SEQUENTIAL = SchedulingStrategy("sequential")
 SchedulingStrategy.PARALLEL = SchedulingStrategy("parallel")
 
 
-class Schedule(NamedTuple):
+class Schedule(msgspec.Struct, frozen=True, dict=True):
     """An order of a graph's nodes, by number, in groups; inputs, constants and literals are in none. It prints as a table.
 
-    Everything a node reads stands before it in ``node_order``. ``parallel_groups`` cut that order into pieces, and
-    ``chains`` cut each group into chains: a chain runs in order, and no chain reads from another of its group. Under
+    ``chains`` has for each group its chains: a chain runs in order, and no chain reads from another of its group. Under
     the sequential and the parallel strategy every chain is one node.
 
     >>> import tensorlogic as tl
@@ -73,13 +71,47 @@ class Schedule(NamedTuple):
 
     graph: EinsumGraph
     strategy: SchedulingStrategy
-    node_order: tuple[int, ...]
-    parallel_groups: tuple[tuple[int, ...], ...]
     chains: tuple[Group, ...]
     critical_path: tuple[int, ...]  # the nodes of the most costly path, first to last
-    node_costs: tuple[int, ...]  # of every node of the graph: flops plus bytes written
-    peak_bytes: int  # of results alive at once, when run in node_order
-    assumed: tuple[str, ...]  # sizes and inputs that nobody gave
+    weights: Weights  # what every node of the graph costs and holds
+
+    @cached_property
+    def parallel_groups(self) -> tuple[tuple[int, ...], ...]:
+        """The nodes of each group."""
+        return tuple(tuple(n for chain in group for n in chain) for group in self.chains)
+
+    @cached_property
+    def node_order(self) -> tuple[int, ...]:
+        """The nodes of all groups: everything a node reads stands before it."""
+        return tuple(n for group in self.parallel_groups for n in group)
+
+    @cached_property
+    def peak_bytes(self) -> int:
+        """The peak of a plan that runs in this order; where a rank is unknown, every tensor counts alike."""
+        return _peak(self.graph, self.weights, self.node_order)
+
+    @property
+    def node_costs(self) -> tuple[int, ...]:
+        """What every node of the graph costs: flops plus bytes written."""
+        return self.weights.cost
+
+    @property
+    def assumed(self) -> tuple[str, ...]:
+        """The sizes and inputs that nobody gave."""
+        return self.weights.assumed
+
+    def apply(self) -> EinsumGraph:
+        """Return the graph with its nodes in this order, so that plans of it run so.
+
+        >>> import tensorlogic as tl
+        >>> b = tl.GraphBuilder()
+        >>> x = b.input("x", (9,), "float32")
+        >>> large = [b.exp(x), b.sin(x)]
+        >>> graph = b.build({f"y{n}": b.sum(each) for n, each in enumerate(large)})
+        >>> [node.op.name for node in Scheduler().schedule(graph).apply().nodes]
+        ['input', 'exp', 'sum', 'sin', 'sum']
+        """
+        return reordered(self.graph, self.node_order)
 
     @property
     def cost(self) -> int:
@@ -142,11 +174,8 @@ class Scheduler:
 
     def __init__(self, strategy: SchedulingStrategy = SchedulingStrategy.SEQUENTIAL) -> None:
         if not isinstance(strategy, SchedulingStrategy) or strategy.kind not in _STRATEGIES:
-            raise InputError(
-                f"{strategy!r} is no scheduling strategy",
-                code="E301",
-                suggestions=["use SchedulingStrategy.SEQUENTIAL, .PARALLEL or .CostBased(cost_threshold=1000)"],
-            )
+            hint = "use SchedulingStrategy.SEQUENTIAL, .PARALLEL or .CostBased(cost_threshold=1000)"
+            raise InputError(f"{strategy!r} is no scheduling strategy", hint, code="E332")
         self.strategy = strategy
 
     def schedule(
@@ -155,12 +184,7 @@ class Scheduler:
         """Order a graph for inputs (arrays or types) and sizes; a size that is not given counts as 64."""
         w = weigh(graph, inputs, sizes)
         chains = _STRATEGIES[self.strategy.kind](graph, w, self.strategy.cost_threshold)
-        groups = tuple(tuple(n for chain in group for n in chain) for group in chains)
-        order = tuple(n for group in groups for n in group)
-        path = longest_path(graph, w.cost)
-        return Schedule(
-            graph, self.strategy, order, groups, chains, path, w.cost, peak(graph, w, order), w.assumed
-        )  # fmt: skip
+        return Schedule(graph, self.strategy, chains, longest_path(graph, w.cost), w)
 
 
 def _sequential(graph: EinsumGraph, w: Weights, threshold: float) -> tuple[Group, ...]:
@@ -168,8 +192,12 @@ def _sequential(graph: EinsumGraph, w: Weights, threshold: float) -> tuple[Group
     given = working(graph)
     order = frugal(graph, w, given)
     # a greedy choice can be wrong: it is never worse than the order the graph came in
-    best = order if peak(graph, w, order) < peak(graph, w, given) else given
-    return tuple(((n,),) for n in best)
+    better = order != given and _peak(graph, w, order) < _peak(graph, w, given)
+    return tuple(((n,),) for n in (order if better else given))
+
+
+def _peak(graph: EinsumGraph, w: Weights, order: Sequence[int]) -> int:
+    return peak(graph, w, order) if w.known is None else lay_out(reordered(w.known, order)).peak_bytes
 
 
 def frugal(graph: EinsumGraph, w: Weights, nodes: list[int]) -> list[int]:
@@ -216,11 +244,6 @@ def frugal(graph: EinsumGraph, w: Weights, nodes: list[int]) -> list[int]:
             if not waits[m]:
                 heappush(ready, (adds[m], m))
     return order
-
-
-def _parallel(graph: EinsumGraph, w: Weights, threshold: float) -> tuple[Group, ...]:
-    """Put every node into the first group after all it reads."""
-    return _cost_based(graph, w, 0)
 
 
 def _cost_based(graph: EinsumGraph, w: Weights, threshold: float) -> tuple[Group, ...]:
@@ -277,6 +300,6 @@ def _cost_based(graph: EinsumGraph, w: Weights, threshold: float) -> tuple[Group
 
 _STRATEGIES: dict[str, Callable[[EinsumGraph, Weights, float], tuple[Group, ...]]] = {
     "sequential": _sequential,
-    "parallel": _parallel,
+    "parallel": lambda graph, w, _: _cost_based(graph, w, 0),
     "cost_based": _cost_based,
 }
