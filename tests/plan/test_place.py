@@ -15,7 +15,7 @@ from tensorlogic.ir import ops
 from tensorlogic.ir.graph import Node
 from tensorlogic.plan.build import lay_out
 from tensorlogic.plan.cost import nbytes
-from tensorlogic.plan.node_costs import GIVEN, longest_path, weigh
+from tensorlogic.plan.node_costs import GIVEN, longest_path, node_costs
 from tensorlogic.plan.place import step_devices
 
 P = tl.PlacementStrategy
@@ -59,7 +59,7 @@ def test_transfers_change_nothing_and_are_all_there(graph: tl.EinsumGraph, strat
     assert set(place) == {
         i for i, node in enumerate(graph.nodes) if not isinstance(node.op, ops.Constant | ops.Literal)
     }
-    w = weigh(graph, None, None)
+    w = node_costs(graph, None, None)
     assert sum(plan.load.values()) == sum(w.cost)
     for i, node in enumerate(graph.nodes):
         if isinstance(node.op, ops.Input):
@@ -115,7 +115,7 @@ def tree(draw: Any, leaves: int) -> tl.EinsumGraph:
 @settings(deadline=None, max_examples=100)
 def test_balance_is_within_the_bounds(data: Any, leaves: int, count: int) -> None:
     graph = tree(data.draw, leaves)
-    cost = weigh(graph, None, None).cost
+    cost = node_costs(graph, None, None).cost
     total, path = sum(cost), sum(cost[n] for n in longest_path(graph, cost))
     by_load = tl.PlacementOptimizer(cpus(count), P.LOAD_BALANCE).optimize(graph)
     assert max(by_load.load.values()) <= total / count + (1 - 1 / count) * path  # Graham's bound on the end
@@ -220,7 +220,7 @@ def test_small_and_empty(strategy: Any) -> None:
     b = tl.GraphBuilder()
     x = b.input("x", (0, 3), "bool")
     few = many.optimize(b.build(y=b.sum(x & x), x=x))
-    assert sum(few.load.values()) == sum(weigh(few.graph, None, None).cost)
+    assert sum(few.load.values()) == sum(node_costs(few.graph, None, None).cost)
     only = many.optimize(b.build(c=b.constant(np.ones(3)), d=b.exp(b.constant(np.ones(3)))))
     assert set(map(str, only.node_placements.values())) == {"cpu:0"}
 

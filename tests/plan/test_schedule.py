@@ -15,7 +15,7 @@ import tensorlogic as tl
 from tensorlogic.ir import ops
 from tensorlogic.ir.graph import Node
 from tensorlogic.plan.build import lay_out
-from tensorlogic.plan.node_costs import GIVEN, STAND_IN, peak, weigh, working
+from tensorlogic.plan.node_costs import GIVEN, STAND_IN, node_costs, peak, working
 
 S = tl.SchedulingStrategy
 STRATEGIES = [S.SEQUENTIAL, S.PARALLEL, S.CostBased(0), S.CostBased(500), S.CostBased(5_000), S.CostBased(1e18)]
@@ -112,7 +112,7 @@ def test_sequential_keeps_memory_low() -> None:
     x = b.input("x", (100,), "float64")
     wide = [b.exp(x * float(n)) for n in range(50)]  # in this order all fifty are alive at once
     graph = b.build(y=b.sum(b.stack([b.sum(w) for w in wide])))
-    given_order = peak(graph, weigh(graph, None, None), working(graph))
+    given_order = peak(graph, node_costs(graph, None, None), working(graph))
     schedule = tl.Scheduler(S.SEQUENTIAL).schedule(graph)
     check(schedule)
     assert given_order > 40 * 800

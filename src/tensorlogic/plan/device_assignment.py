@@ -10,7 +10,7 @@ from ..diagnostics import MemoryDiagnostic, bytes_text
 from ..errors import GraphError, OutOfMemoryError
 from ..ir import ops
 from ..ir.graph import EinsumGraph
-from .node_costs import Weights
+from .node_costs import NodeCosts
 
 EVERYWHERE = (ops.Constant, ops.Literal)  # each device has its own: they are part of the graph, and never move
 
@@ -19,14 +19,14 @@ class Job(NamedTuple):
     """What there is to place: a node is placed with its leader, itself unless it is a view."""
 
     graph: EinsumGraph
-    w: Weights
+    costs: NodeCosts
     names: list[str]
     limits: list[int | None]
     leader: list[int]  # -1 where a node is on every device
     pinned: list[int]  # the device a leader must be on, or -1
 
 
-def make_job(graph: EinsumGraph, w: Weights, names: list[str], limits: list[int | None]) -> Job:
+def make_job(graph: EinsumGraph, costs: NodeCosts, names: list[str], limits: list[int | None]) -> Job:
     """Work out which nodes stay together, and which have no choice."""
     leader: list[int] = []
     pinned: list[int] = []
@@ -47,11 +47,11 @@ def make_job(graph: EinsumGraph, w: Weights, names: list[str], limits: list[int 
             pin = names.index(node.op.device)
         elif all(leader[a] < 0 for a in node.args):
             pin = 0  # an input, or what reads nothing that has a place
-        elif w.root[i] != i:
+        elif costs.root[i] != i:
             follows = leader[node.args[0]]
         leader.append(i if follows < 0 else follows)
         pinned.append(pin)
-    return Job(graph, w, names, limits, leader, pinned)
+    return Job(graph, costs, names, limits, leader, pinned)
 
 
 def sweep(job: Job, choose: Callable[[int, list[int]], int]) -> tuple[list[int], list[int]]:
@@ -59,7 +59,7 @@ def sweep(job: Job, choose: Callable[[int, list[int]], int]) -> tuple[list[int],
 
     A result is held until its last reader has run, a copy likewise; inputs, outputs and constants to the end.
     """
-    graph, w, leader = job.graph, job.w, job.leader
+    graph, costs, leader = job.graph, job.costs, job.leader
     count = len(job.names)
     left = [0] * len(graph)  # nodes that have yet to read a leader or its views
     for node in graph.nodes:
@@ -77,17 +77,17 @@ def sweep(job: Job, choose: Callable[[int, list[int]], int]) -> tuple[list[int],
             continue
         args = tuple(dict.fromkeys(node.args))
         if isinstance(node.op, ops.Transfer):
-            own[n] = w.size[n] if place[args[0]] != job.pinned[n] else 0
+            own[n] = costs.size[n] if place[args[0]] != job.pinned[n] else 0
             args = ()  # its result is the copy
         else:
-            own[n] = w.size[n] if isinstance(node.op, ops.Input) else w.fresh[n]
+            own[n] = costs.size[n] if isinstance(node.op, ops.Input) else costs.fresh[n]
         if leader[n] != n:
             d = place[leader[n]]
         else:
             would = []
             for d in range(count):
                 missing = (a for a in args if place[a] != d and (a, d) not in there)
-                would.append(held[d] + own[n] + sum(w.size[a] for a in missing))
+                would.append(held[d] + own[n] + sum(costs.size[a] for a in missing))
             d = job.pinned[n] if job.pinned[n] >= 0 else choose(n, would)
             limit = job.limits[d]
             if limit is not None and would[d] > limit:
@@ -97,9 +97,9 @@ def sweep(job: Job, choose: Callable[[int, list[int]], int]) -> tuple[list[int],
         for a in args:
             if place[a] != d and (a, d) not in there:
                 there.add((a, d))
-                held[d] += w.size[a]
+                held[d] += costs.size[a]
                 if leader[a] >= 0:
-                    copies.setdefault(leader[a], []).append((a, d, w.size[a]))
+                    copies.setdefault(leader[a], []).append((a, d, costs.size[a]))
         peak[d] = max(peak[d], held[d])
         for a in dict.fromkeys(leader[a] for a in node.args):
             if a < 0:
@@ -140,7 +140,7 @@ def by_load(job: Job) -> list[int]:
     So the last node ends no later than total / devices + (1 - 1 / devices) * longest path, what moves not counted
     (Graham's bound); among free devices the one that holds most of the operands takes it.
     """
-    graph, w, leader = job.graph, job.w, job.leader
+    graph, costs, leader = job.graph, job.costs, job.leader
     ahead = [0] * len(graph)
     after: list[list[int]] = [[] for _ in graph.nodes]
     waits = [0] * len(graph)
@@ -153,7 +153,7 @@ def by_load(job: Job) -> list[int]:
                 after[m].append(n)
                 waits[n] += 1
     for n in reversed(tasks):
-        ahead[n] = w.cost[n] + max((ahead[m] for m in after[n]), default=0)
+        ahead[n] = costs.cost[n] + max((ahead[m] for m in after[n]), default=0)
     place = [0 if isinstance(node.op, ops.Input) else -1 for node in graph.nodes]
     holders = [1 if d == 0 else 0 for d in place]  # devices that have a value, a bit each
     now = 0
@@ -171,7 +171,7 @@ def by_load(job: Job) -> list[int]:
         holders[n] |= 1 << d
         for m in before[n]:
             holders[m] |= 1 << d
-        heappush(running, (now + w.cost[n], n))
+        heappush(running, (now + costs.cost[n], n))
 
     for n in tasks:
         if not waits[n]:
@@ -182,7 +182,7 @@ def by_load(job: Job) -> list[int]:
                 start(heappop(fixed[d])[1], d)
         while ready and idle:
             n = heappop(ready)[1]
-            near = {d: sum(w.size[m] for m in before[n] if holders[m] >> d & 1) for d in idle}
+            near = {d: sum(costs.size[m] for m in before[n] if holders[m] >> d & 1) for d in idle}
             start(n, min(idle, key=lambda d: (-near[d], d)))
         now = running[0][0]
         while running and running[0][0] == now:
@@ -201,9 +201,9 @@ def by_communication(job: Job) -> list[int]:
     No device gets more than total / devices + max(total / devices / 2, costliest node), what is pinned aside; small
     clusters always keep to that, the others are passed over where they do not.
     """
-    costs = [job.w.cost[n] for n in range(len(job.graph)) if _movable(job, n)]
-    share = sum(costs) / len(job.names)
-    extra = max([share / 2, *costs])
+    single = [job.costs.cost[n] for n in range(len(job.graph)) if _movable(job, n)]
+    share = sum(single) / len(job.names)
+    extra = max([share / 2, *single])
     found = [_by_clusters(job, extra, share + extra), _by_clusters(job, share + extra, share + extra), by_load(job)]
     fair = [place for place in found[1:] if _heaviest(job, place) <= share + extra]
     return min([found[0], *fair], key=lambda place: _moved(job, place))
@@ -217,14 +217,14 @@ def _heaviest(job: Job, place: list[int]) -> int:
     load = [0] * len(job.names)
     for n, d in enumerate(place):
         if _movable(job, n):
-            load[d] += job.w.cost[n]
+            load[d] += job.costs.cost[n]
     return max(load)
 
 
 def _moved(job: Job, place: list[int]) -> int:
     """Return the bytes that go from one device to another."""
     moves = {(a, place[n]) for n, node in enumerate(job.graph.nodes) for a in node.args if place[a] >= 0}
-    return sum(job.w.size[a] for a, d in moves if place[a] != d)
+    return sum(job.costs.size[a] for a, d in moves if place[a] != d)
 
 
 def _by_clusters(job: Job, largest: float, most: float) -> list[int]:
@@ -232,18 +232,18 @@ def _by_clusters(job: Job, largest: float, most: float) -> list[int]:
 
     No cluster of several nodes costs more than ``largest``; a device takes up to ``most``, and then the emptiest does.
     """
-    graph, w, leader = job.graph, job.w, job.leader
+    graph, costs, leader = job.graph, job.costs, job.leader
     count = len(job.names)
     movable = [_movable(job, n) for n in range(len(graph))]
     edges = [
-        (-w.size[a], leader[a], leader[n])
+        (-costs.size[a], leader[a], leader[n])
         for n, node in enumerate(graph.nodes)
         for a in dict.fromkeys(node.args)
         if leader[a] >= 0 and leader[a] != leader[n]
     ]
     edges.sort()
     cluster = list(range(len(graph)))
-    weight = [w.cost[n] if movable[n] else 0 for n in range(len(graph))]
+    weight = [costs.cost[n] if movable[n] else 0 for n in range(len(graph))]
 
     def find(n: int) -> int:
         while cluster[n] != n:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from ..diagnostics import bytes_text
-from ..errors import InputError
+from ..errors import InputError, expect
 from ..ir import ops
 from ..ir.graph import EinsumGraph
 from ..ir.types import dtype_name
@@ -138,12 +138,11 @@ class MemoryEstimator:
         """
         if isinstance(graph, ExecutionPlan):
             if inputs is not None or sizes is not None:
-                raise InputError("a plan has its inputs and sizes already", code="E301",
-                                 suggestions=["give the plan alone: estimate(plan)"])  # fmt: skip
+                raise InputError(
+                    "a plan has its inputs and sizes already", "give the plan alone: estimate(plan)", code="E337"
+                )
             return estimate_plan(graph)
-        if not isinstance(graph, EinsumGraph):
-            raise InputError(f"an EinsumGraph or a plan is expected, got {type(graph).__name__}", code="E301",
-                             suggestions=["build one: b.build(y=y)"])  # fmt: skip
+        expect(graph, EinsumGraph, "an EinsumGraph or a plan is expected", "build one: b.build(y=y)")
         require_valid(graph)
         types = input_types(graph, inputs, sizes, self.dtype)
         return estimate_plan(build_plan(graph, types, sizes, passes=self.passes, in_place=self.in_place))

@@ -11,7 +11,7 @@ from ..ir.graph import EinsumGraph
 from ..passes.pipeline import optimize
 from .build import ExecutionPlan
 from .memory import peak_bytes
-from .node_costs import peak, reordered, settled_weights, working
+from .node_costs import known_costs, peak, reordered, working
 from .schedule import frugal
 
 MOST = 20_000  # nodes up to which an order is looked for; it takes about as long as laying out the plan
@@ -48,9 +48,9 @@ def frugal_order(graph: EinsumGraph) -> EinsumGraph:
     ['input', 'exp', 'sum', 'sin', 'sum', 'cos', 'sum']
     """
     given = working(graph)
-    weights = settled_weights(graph)
-    before = peak(graph, weights, given)
+    costs = known_costs(graph)
+    before = peak(graph, costs, given)
     if before < LEAST:
         return graph
-    order = frugal(graph, weights, given)
-    return reordered(graph, order) if peak(graph, weights, order) < before else graph
+    order = frugal(graph, costs, given)
+    return reordered(graph, order) if peak(graph, costs, order) < before else graph

@@ -1,4 +1,4 @@
-"""The weight of nodes before there is a plan: what each costs and holds, for sizes that are known or stood in for."""
+"""What the nodes of a graph cost and hold before there is a plan, for sizes that are known or counted as 64."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ STAND_IN = 64  # a size that nobody gave; a tensor of unknown rank counts as a f
 GIVEN = (ops.Input, ops.Constant, ops.Literal)  # nodes that are there before anything runs
 
 
-class Weights(NamedTuple):
+class NodeCosts(NamedTuple):
     """What every node of a graph costs and holds, by number."""
 
     cost: tuple[int, ...]  # flops plus bytes written
@@ -55,14 +55,14 @@ def concrete(
     return None, assumed
 
 
-def weigh(graph: EinsumGraph, inputs: Mapping[str, Any] | None, sizes: Mapping[str, int] | None) -> Weights:
+def node_costs(graph: EinsumGraph, inputs: Mapping[str, Any] | None, sizes: Mapping[str, int] | None) -> NodeCosts:
     """Return the costs of a graph's nodes for given inputs and sizes; where a rank is unknown, every tensor counts alike."""
     known, assumed = concrete(graph, inputs, sizes)
-    return (_rough(graph) if known is None else settled_weights(known))._replace(assumed=assumed, known=known)
+    return (_rough(graph) if known is None else known_costs(known))._replace(assumed=assumed, known=known)
 
 
-def settled_weights(graph: EinsumGraph) -> Weights:
-    """Return the weights of a graph whose types are all known."""
+def known_costs(graph: EinsumGraph) -> NodeCosts:
+    """Return the costs of a graph whose types are all known."""
     types = graph.inference.types
     forms: dict[Any, Contraction] = {}
     inside: dict[int, int] = {}  # cost of a body by its identity: a loop's rounds cost the same
@@ -84,15 +84,15 @@ def settled_weights(graph: EinsumGraph) -> Weights:
         work = flops(op, args, types[i], form) + fresh[i]
         for body in bodies(op):
             if id(body) not in inside:
-                inside[id(body)] = sum(settled_weights(body).cost)
+                inside[id(body)] = sum(known_costs(body).cost)
         runs = rounds(op, args)
         work += (1 if runs is None else runs) * max((inside[id(body)] for body in bodies(op)), default=0)
         cost.append(work)
-    return Weights(tuple(cost), tuple(fresh), tuple(size), tuple(root))
+    return NodeCosts(tuple(cost), tuple(fresh), tuple(size), tuple(root))
 
 
-def _rough(graph: EinsumGraph) -> Weights:
-    """Return weights by the kind of operation alone."""
+def _rough(graph: EinsumGraph) -> NodeCosts:
+    """Return costs by the kind of operation alone."""
     points = STAND_IN**2
     cost, fresh = [], []
     root: list[int] = []
@@ -108,7 +108,7 @@ def _rough(graph: EinsumGraph) -> Weights:
             work += sum(_rough(body).cost)
         cost.append(work + fresh[i] if own else 0)
     size = tuple(0 if isinstance(node.op, ops.Literal) else 4 * points for node in graph.nodes)
-    return Weights(tuple(cost), tuple(fresh), size, tuple(root))
+    return NodeCosts(tuple(cost), tuple(fresh), size, tuple(root))
 
 
 def working(graph: EinsumGraph) -> list[int]:
@@ -176,26 +176,26 @@ def longest_path(graph: EinsumGraph, cost: Sequence[int]) -> tuple[int, ...]:
     return tuple(reversed(path))
 
 
-def memory_reads(graph: EinsumGraph, w: Weights) -> list[tuple[int, ...]]:
+def memory_reads(graph: EinsumGraph, costs: NodeCosts) -> list[tuple[int, ...]]:
     """Return the memory that every node reads, by the node that made it; a view reads what it shows."""
-    return [tuple(dict.fromkeys(w.root[a] for a in node.args)) for node in graph.nodes]
+    return [tuple(dict.fromkeys(costs.root[a] for a in node.args)) for node in graph.nodes]
 
 
-def peak(graph: EinsumGraph, w: Weights, order: Sequence[int]) -> int:
+def peak(graph: EinsumGraph, costs: NodeCosts, order: Sequence[int]) -> int:
     """Return the most bytes of results that are alive at once in an order of the nodes that compute."""
-    reads = memory_reads(graph, w)
+    reads = memory_reads(graph, costs)
     left = Counter(r for n in order for r in reads[n])
-    kept = {w.root[i] for _, i in graph.outputs}
+    kept = {costs.root[i] for _, i in graph.outputs}
     most = alive = 0
     for n in order:
-        alive += w.fresh[n]
+        alive += costs.fresh[n]
         most = max(most, alive)
         for r in reads[n]:
             left[r] -= 1
             if not left[r] and r not in kept:
-                alive -= w.fresh[r]
-        if w.root[n] == n and n not in kept and not left[n]:
-            alive -= w.fresh[n]  # nobody reads it
+                alive -= costs.fresh[r]
+        if costs.root[n] == n and n not in kept and not left[n]:
+            alive -= costs.fresh[n]  # nobody reads it
     return most
 
 

@@ -17,7 +17,7 @@ from ..ir import ops
 from ..ir.graph import EinsumGraph, Node
 from ..tables import table
 from .device_assignment import Job, by_communication, by_load, by_memory, make_job, sweep
-from .node_costs import Weights, assumption, counted, weigh
+from .node_costs import NodeCosts, assumption, counted, node_costs
 
 
 class Place(Protocol):
@@ -79,14 +79,14 @@ class PlacementPlan(msgspec.Struct, frozen=True, dict=True):
     node_placements: Mapping[int, Place]
     memory: Mapping[Place, int]  # the most bytes it holds at once, run in the graph's order
     present: frozenset[str]  # the devices this machine has as memory of their own
-    weights: Weights  # what every node of the graph costs and holds
+    costs: NodeCosts  # what every node of the graph costs and holds
 
     @property
     def load(self) -> Mapping[Place, int]:
         """What the nodes of each device cost: flops plus bytes written."""
         load = dict.fromkeys(self.devices, 0)
         for n, device in self.node_placements.items():
-            load[device] += self.weights.cost[n]
+            load[device] += self.costs.cost[n]
         return load
 
     @property
@@ -102,7 +102,7 @@ class PlacementPlan(msgspec.Struct, frozen=True, dict=True):
     @property
     def assumed(self) -> tuple[str, ...]:
         """The sizes and inputs that nobody gave."""
-        return self.weights.assumed
+        return self.costs.assumed
 
     def apply(self, graph: EinsumGraph | None = None) -> EinsumGraph:
         """Return the graph with a transfer wherever a value goes to another device: its plans run so."""
@@ -130,7 +130,7 @@ class PlacementPlan(msgspec.Struct, frozen=True, dict=True):
                     continue
                 key = (a, place[i])
                 if key not in copies:
-                    moves.append(Move(a, place[a], place[i], self.weights.size[a]))
+                    moves.append(Move(a, place[a], place[i], self.costs.size[a]))
                     copies[key] = len(nodes)
                     if not isinstance(node.op, ops.Transfer):  # which is the copy itself
                         nodes.append(Node(ops.Transfer(_name(place[i])), (new[a],), self.graph.nodes[a].locations))
@@ -223,13 +223,13 @@ class PlacementOptimizer:
         self, graph: EinsumGraph, inputs: Mapping[str, Any] | None = None, *, sizes: Mapping[str, int] | None = None
     ) -> PlacementPlan:
         """Place a graph for inputs (arrays or types) and sizes; a size that is not given counts as 64."""
-        w = weigh(graph, inputs, sizes)
-        job = make_job(graph, w, [_name(d) for d in self.devices], self._limits)
+        costs = node_costs(graph, inputs, sizes)
+        job = make_job(graph, costs, [_name(d) for d in self.devices], self._limits)
         chosen = _STRATEGIES[self.strategy](job)
         numbers, peaks = sweep(job, lambda n, held: chosen[n])
         place = MappingProxyType({n: self.devices[d] for n, d in enumerate(numbers) if d >= 0})
         memory = MappingProxyType(dict(zip(self.devices, peaks, strict=True)))
-        return PlacementPlan(graph, self.strategy, self.devices, place, memory, self._present, w)
+        return PlacementPlan(graph, self.strategy, self.devices, place, memory, self._present, costs)
 
 
 def _name(device: Place) -> str:

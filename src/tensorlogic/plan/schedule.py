@@ -16,7 +16,18 @@ from ..errors import InputError
 from ..ir.graph import EinsumGraph
 from ..tables import table
 from .build import lay_out
-from .node_costs import GIVEN, Weights, assumption, counted, longest_path, memory_reads, peak, reordered, weigh, working
+from .node_costs import (
+    GIVEN,
+    NodeCosts,
+    assumption,
+    counted,
+    longest_path,
+    memory_reads,
+    node_costs,
+    peak,
+    reordered,
+    working,
+)
 
 Group = tuple[tuple[int, ...], ...]  # chains of nodes: each runs in order, none waits for another of its group
 
@@ -73,7 +84,7 @@ class Schedule(msgspec.Struct, frozen=True, dict=True):
     strategy: SchedulingStrategy
     chains: tuple[Group, ...]
     critical_path: tuple[int, ...]  # the nodes of the most costly path, first to last
-    weights: Weights  # what every node of the graph costs and holds
+    costs: NodeCosts  # what every node of the graph costs and holds
 
     @cached_property
     def parallel_groups(self) -> tuple[tuple[int, ...], ...]:
@@ -88,17 +99,17 @@ class Schedule(msgspec.Struct, frozen=True, dict=True):
     @cached_property
     def peak_bytes(self) -> int:
         """The peak of a plan that runs in this order; where a rank is unknown, every tensor counts alike."""
-        return _peak(self.graph, self.weights, self.node_order)
+        return _peak(self.graph, self.costs, self.node_order)
 
     @property
     def node_costs(self) -> tuple[int, ...]:
         """What every node of the graph costs: flops plus bytes written."""
-        return self.weights.cost
+        return self.costs.cost
 
     @property
     def assumed(self) -> tuple[str, ...]:
         """The sizes and inputs that nobody gave."""
-        return self.weights.assumed
+        return self.costs.assumed
 
     def apply(self) -> EinsumGraph:
         """Return the graph with its nodes in this order, so that plans of it run so.
@@ -182,28 +193,28 @@ class Scheduler:
         self, graph: EinsumGraph, inputs: Mapping[str, Any] | None = None, *, sizes: Mapping[str, int] | None = None
     ) -> Schedule:
         """Order a graph for inputs (arrays or types) and sizes; a size that is not given counts as 64."""
-        w = weigh(graph, inputs, sizes)
-        chains = _STRATEGIES[self.strategy.kind](graph, w, self.strategy.cost_threshold)
-        return Schedule(graph, self.strategy, chains, longest_path(graph, w.cost), w)
+        costs = node_costs(graph, inputs, sizes)
+        chains = _STRATEGIES[self.strategy.kind](graph, costs, self.strategy.cost_threshold)
+        return Schedule(graph, self.strategy, chains, longest_path(graph, costs.cost), costs)
 
 
-def _sequential(graph: EinsumGraph, w: Weights, threshold: float) -> tuple[Group, ...]:
+def _sequential(graph: EinsumGraph, costs: NodeCosts, threshold: float) -> tuple[Group, ...]:
     """Take the frugal order, or the one the graph came in."""
     given = working(graph)
-    order = frugal(graph, w, given)
+    order = frugal(graph, costs, given)
     # a greedy choice can be wrong: it is never worse than the order the graph came in
-    better = order != given and _peak(graph, w, order) < _peak(graph, w, given)
+    better = order != given and _peak(graph, costs, order) < _peak(graph, costs, given)
     return tuple(((n,),) for n in (order if better else given))
 
 
-def _peak(graph: EinsumGraph, w: Weights, order: Sequence[int]) -> int:
-    return peak(graph, w, order) if w.known is None else lay_out(reordered(w.known, order)).peak_bytes
+def _peak(graph: EinsumGraph, costs: NodeCosts, order: Sequence[int]) -> int:
+    return peak(graph, costs, order) if costs.known is None else lay_out(reordered(costs.known, order)).peak_bytes
 
 
-def frugal(graph: EinsumGraph, w: Weights, nodes: list[int]) -> list[int]:
+def frugal(graph: EinsumGraph, costs: NodeCosts, nodes: list[int]) -> list[int]:
     """Return an order that runs next what adds the least memory: what it makes, less what it is the last to read."""
-    reads = memory_reads(graph, w)
-    kept = {w.root[i] for _, i in graph.outputs}
+    reads = memory_reads(graph, costs)
+    kept = {costs.root[i] for _, i in graph.outputs}
     left, readers = Counter[int](), Counter[int]()  # how many still read a memory, and the sum of their numbers
     waits = [0] * len(graph)
     after: list[list[int]] = [[] for _ in range(len(graph))]
@@ -216,11 +227,11 @@ def frugal(graph: EinsumGraph, w: Weights, nodes: list[int]) -> list[int]:
                 waits[n] += 1
                 after[a].append(n)
     adds = [
-        0 if not left[n] and n not in kept else w.fresh[n] for n in range(len(graph))
+        0 if not left[n] and n not in kept else costs.fresh[n] for n in range(len(graph))
     ]  # an unread result goes at once
     for r, count in left.items():
         if count == 1 and r not in kept:
-            adds[readers[r]] -= w.fresh[r]
+            adds[readers[r]] -= costs.fresh[r]
     ready = [(adds[n], n) for n in nodes if not waits[n]]
     heapify(ready)
     done = bytearray(len(graph))
@@ -236,7 +247,7 @@ def frugal(graph: EinsumGraph, w: Weights, nodes: list[int]) -> list[int]:
             readers[r] -= n
             if left[r] == 1 and r not in kept:
                 last = readers[r]  # the sum of one number
-                adds[last] -= w.fresh[r]
+                adds[last] -= costs.fresh[r]
                 if not waits[last]:
                     heappush(ready, (adds[last], last))
         for m in after[n]:
@@ -246,7 +257,7 @@ def frugal(graph: EinsumGraph, w: Weights, nodes: list[int]) -> list[int]:
     return order
 
 
-def _cost_based(graph: EinsumGraph, w: Weights, threshold: float) -> tuple[Group, ...]:
+def _cost_based(graph: EinsumGraph, costs: NodeCosts, threshold: float) -> tuple[Group, ...]:
     """Start a chain for what costs the threshold or more; let the rest join the chain of what it reads.
 
     A node may join the one chain of the latest group it reads from. It does where nothing else waits for that chain, or
@@ -265,19 +276,19 @@ def _cost_based(graph: EinsumGraph, w: Weights, threshold: float) -> tuple[Group
         reads = Counter(chain_of[a] for a in dict.fromkeys(graph.nodes[n].args) if a in chain_of)
         top = max((level[c] for c in reads), default=-1)
         latest = [c for c in reads if level[c] == top]
-        cheap = w.cost[n] < threshold
+        cheap = costs.cost[n] < threshold
         joined = -1
         if len(latest) == 1 and threshold > 0:
             c = latest[0]
             alone = waiting[c] == reads[c]
             if alone and (cheap or not costly[c]):
                 joined = c
-            elif cheap and guests[c] + w.cost[n] <= threshold:
+            elif cheap and guests[c] + costs.cost[n] <= threshold:
                 joined = c
-                guests[c] += w.cost[n]
-            elif cheap and c in spill and guests[spill[c]] + w.cost[n] <= threshold:
+                guests[c] += costs.cost[n]
+            elif cheap and c in spill and guests[spill[c]] + costs.cost[n] <= threshold:
                 joined = spill[c]
-                guests[joined] += w.cost[n]
+                guests[joined] += costs.cost[n]
         if joined < 0:
             joined = len(chains)
             chains.append([])
@@ -287,7 +298,7 @@ def _cost_based(graph: EinsumGraph, w: Weights, threshold: float) -> tuple[Group
             waiting.append(0)
             if cheap and len(latest) == 1:
                 spill[latest[0]] = joined
-                guests[joined] = w.cost[n]
+                guests[joined] = costs.cost[n]
         chain_of[n] = joined
         chains[joined].append(n)
         costly[joined] |= not cheap
@@ -298,8 +309,8 @@ def _cost_based(graph: EinsumGraph, w: Weights, threshold: float) -> tuple[Group
     return tuple(map(tuple, groups))
 
 
-_STRATEGIES: dict[str, Callable[[EinsumGraph, Weights, float], tuple[Group, ...]]] = {
+_STRATEGIES: dict[str, Callable[[EinsumGraph, NodeCosts, float], tuple[Group, ...]]] = {
     "sequential": _sequential,
-    "parallel": lambda graph, w, _: _cost_based(graph, w, 0),
+    "parallel": lambda graph, costs, _: _cost_based(graph, costs, 0),
     "cost_based": _cost_based,
 }
