@@ -206,7 +206,7 @@ class Executor:
     ) -> Outputs:
         """Run a graph at once; once it ran often it is compiled in the background, and the faster form is kept.
 
-        Sums may be added in another order and functions such as exp differ in the last place or two: see the guide on speed.
+        Sums may be added in another order and functions such as exp differ in the last place or two: see docs/guides/native.md.
         """
         return self._jit_for(config).execute(graph, inputs, out)
 
