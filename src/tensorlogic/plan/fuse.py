@@ -236,10 +236,14 @@ def fused_steps(source: Planned) -> list[Replacement]:
     """Return the steps of a plan that do the work of several nodes."""
     found = []
     for step in source.plan.steps:
-        nodes = sorted({n for part in step.parts for n in source.origins[part.node]})
+        nodes = sorted({n for part in step.parts for node in _nodes_of(part) for n in source.origins[node]})
         if len(nodes) > 1 and isinstance(step.op, Fused):
             found.append(_replacement(source.graph, nodes, step.op.pattern, step.op.kind, step.parts, (step,)))
     return found
+
+
+def _nodes_of(step: Step) -> list[int]:
+    return [node for part in step.parts for node in _nodes_of(part)] or [step.node]
 
 
 def merged_einsums(graph: EinsumGraph) -> list[Replacement]:

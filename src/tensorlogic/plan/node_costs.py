@@ -92,21 +92,16 @@ def known_costs(graph: EinsumGraph) -> NodeCosts:
 
 
 def _rough(graph: EinsumGraph) -> NodeCosts:
-    """Return costs by the kind of operation alone."""
+    """Return costs by the kind of operation alone: every tensor is a square matrix of float32."""
     points = STAND_IN**2
-    cost, fresh = [], []
-    root: list[int] = []
+    cost, root = [], list[int]()
+    fresh = [0 if isinstance(n.op, GIVEN) or n.op.is_view else 4 * points for n in graph.nodes]
     for i, node in enumerate(graph.nodes):
-        op = node.op
-        own = not isinstance(op, GIVEN) and not op.is_view
-        fresh.append(4 * points if own else 0)
-        root.append(root[node.args[0]] if op.is_view and node.args else i)
-        work = points
-        if isinstance(op, ops.Einsum | ops.ContractVJP):
-            work = 2 * STAND_IN ** len({x for labels in spec.parse(op.spec).inputs for x in labels})
-        for body in bodies(op):
-            work += sum(_rough(body).cost)
-        cost.append(work + fresh[i] if own else 0)
+        root.append(root[node.args[0]] if node.op.is_view and node.args else i)
+        work = points + sum(sum(_rough(body).cost) for body in bodies(node.op))
+        if isinstance(node.op, ops.Einsum | ops.ContractVJP):
+            work = 2 * STAND_IN ** len({x for labels in spec.parse(node.op.spec).inputs for x in labels})
+        cost.append(work + fresh[i] if fresh[i] else 0)
     size = tuple(0 if isinstance(node.op, ops.Literal) else 4 * points for node in graph.nodes)
     return NodeCosts(tuple(cost), tuple(fresh), size, tuple(root))
 
@@ -155,21 +150,13 @@ def reordered(graph: EinsumGraph, order: Sequence[int]) -> EinsumGraph:
 
 def longest_path(graph: EinsumGraph, cost: Sequence[int]) -> tuple[int, ...]:
     """Return the most costly path of nodes that compute, first to last."""
-    total: list[int] = []
-    before: list[int] = []
-    end = -1
-    for i, node in enumerate(graph.nodes):
-        if isinstance(node.op, GIVEN):
-            total.append(-1)  # below a path that costs nothing
-            before.append(-1)
-            continue
-        last = max(node.args, key=total.__getitem__, default=-1)
-        last = last if last >= 0 and total[last] >= 0 else -1
-        before.append(last)
-        total.append(cost[i] + (total[last] if last >= 0 else 0))
-        if end < 0 or total[i] > total[end]:
-            end = i
+    total: dict[int, int] = {}  # of the most costly path that ends at a node
+    before: dict[int, int] = {}
+    for i in working(graph):
+        before[i] = max((a for a in graph.nodes[i].args if a in total), key=total.__getitem__, default=-1)
+        total[i] = cost[i] + total.get(before[i], 0)
     path = []
+    end = max(total, key=total.__getitem__, default=-1)
     while end >= 0:
         path.append(end)
         end = before[end]

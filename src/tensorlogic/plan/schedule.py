@@ -265,48 +265,44 @@ def _cost_based(graph: EinsumGraph, costs: NodeCosts, threshold: float) -> tuple
     beyond that share chains of the next group. A costly node joins only a chain of cheap ones that feeds nothing else.
     """
     readers = Counter(a for n in working(graph) for a in dict.fromkeys(graph.nodes[n].args))
-    chain_of: dict[int, int] = {}
-    chains: list[list[int]] = []
-    level: list[int] = []
-    costly: list[bool] = []
-    guests: list[float] = []  # cost of what joined while others were waiting
-    waiting: list[int] = []  # reads of the chain by nodes outside
-    spill: dict[int, int] = {}  # the chain that takes what a chain no longer does
+    chain_of: dict[int, _Chain] = {}
+    chains: list[_Chain] = []
     for n in working(graph):
         reads = Counter(chain_of[a] for a in dict.fromkeys(graph.nodes[n].args) if a in chain_of)
-        top = max((level[c] for c in reads), default=-1)
-        latest = [c for c in reads if level[c] == top]
-        cheap = costs.cost[n] < threshold
-        joined = -1
+        level = max((c.level for c in reads), default=-1)
+        latest = [c for c in reads if c.level == level]
+        cost, cheap, chain = costs.cost[n], costs.cost[n] < threshold, None
         if len(latest) == 1 and threshold > 0:
-            c = latest[0]
-            alone = waiting[c] == reads[c]
-            if alone and (cheap or not costly[c]):
-                joined = c
-            elif cheap and guests[c] + costs.cost[n] <= threshold:
-                joined = c
-                guests[c] += costs.cost[n]
-            elif cheap and c in spill and guests[spill[c]] + costs.cost[n] <= threshold:
-                joined = spill[c]
-                guests[joined] += costs.cost[n]
-        if joined < 0:
-            joined = len(chains)
-            chains.append([])
-            level.append(top + 1)
-            costly.append(False)
-            guests.append(0)
-            waiting.append(0)
+            near = latest[0]
+            if near.waiting == reads[near] and (cheap or not near.costly):
+                chain = near
+            elif cheap:
+                chain = next((c for c in (near, near.overflow) if c and c.guests + cost <= threshold), None)
+                if chain is not None:
+                    chain.guests += cost
+        if chain is None:
+            chain = _Chain(level + 1)
+            chains.append(chain)
             if cheap and len(latest) == 1:
-                spill[latest[0]] = joined
-                guests[joined] = costs.cost[n]
-        chain_of[n] = joined
-        chains[joined].append(n)
-        costly[joined] |= not cheap
-        waiting[joined] += readers[n] - reads[joined]
-    groups: list[list[tuple[int, ...]]] = [[] for _ in range(max(level, default=-1) + 1)]
-    for c, chain in enumerate(chains):
-        groups[level[c]].append(tuple(chain))
+                latest[0].overflow, chain.guests = chain, cost
+        chain_of[n] = chain
+        chain.nodes.append(n)
+        chain.costly |= not cheap
+        chain.waiting += readers[n] - reads[chain]
+    groups: list[list[tuple[int, ...]]] = [[] for _ in range(max((c.level for c in chains), default=-1) + 1)]
+    for chain in chains:
+        groups[chain.level].append(tuple(chain.nodes))
     return tuple(map(tuple, groups))
+
+
+class _Chain:
+    """A chain while it grows: its guests are cheap nodes that joined while others were waiting for it."""
+
+    def __init__(self, level: int) -> None:
+        self.level, self.nodes, self.costly = level, list[int](), False
+        self.guests = 0.0  # what they cost
+        self.waiting = 0  # reads by nodes outside
+        self.overflow: _Chain | None = None  # takes guests that are too many
 
 
 _STRATEGIES: dict[str, Callable[[EinsumGraph, NodeCosts, float], tuple[Group, ...]]] = {
