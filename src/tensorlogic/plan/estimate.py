@@ -150,7 +150,7 @@ class MemoryEstimator:
 
 def estimate_plan(plan: ExecutionPlan) -> MemoryEstimate:
     """Return what a plan will take."""
-    called = plan.slot_names()
+    names = plan.slot_names()
     size = {slot: nbytes(t) for step in plan.steps for slot, t in zip(step.writes, step.types, strict=True)}
     spans = sorted(lifetimes(plan).items(), key=lambda entry: (entry[1], entry[0]))
     return MemoryEstimate(
@@ -158,7 +158,7 @@ def estimate_plan(plan: ExecutionPlan) -> MemoryEstimate:
         sum(nbytes(t) for _, _, t in plan.inputs),
         sum(dict(_constants(plan)).values()),
         sum(nbytes(t) for _, _, t in plan.outputs),
-        tuple(Lifetime(called[slot], first, last, size[slot]) for slot, (first, last) in spans),
+        tuple(Lifetime(names[slot], first, last, size[slot]) for slot, (first, last) in spans),
         len(plan.steps),
     )
 

@@ -234,12 +234,12 @@ def replacements(graph: EinsumGraph) -> list[Replacement]:
 
 def fused_steps(source: Planned) -> list[Replacement]:
     """Return the steps of a plan that do the work of several nodes."""
-    found = []
+    replacements = []
     for step in source.plan.steps:
         nodes = sorted({n for part in step.parts for node in _nodes_of(part) for n in source.origins[node]})
         if len(nodes) > 1 and isinstance(step.op, Fused):
-            found.append(_replacement(source.graph, nodes, step.op.pattern, step.op.kind, step.parts, (step,)))
-    return found
+            replacements.append(_replacement(source.graph, nodes, step.op.pattern, step.op.kind, step.parts, (step,)))
+    return replacements
 
 
 def _nodes_of(step: Step) -> list[int]:

@@ -47,10 +47,10 @@ def frugal_order(graph: EinsumGraph) -> EinsumGraph:
     >>> [node.op.name for node in frugal_order(graph).nodes]
     ['input', 'exp', 'sum', 'sin', 'sum', 'cos', 'sum']
     """
-    given = working(graph)
+    written = working(graph)
     costs = known_costs(graph)
-    before = peak(graph, costs, given)
+    before = peak(graph, costs, written)
     if before < LEAST:
         return graph
-    order = frugal(graph, costs, given)
+    order = frugal(graph, costs, written)
     return reordered(graph, order) if peak(graph, costs, order) < before else graph

@@ -44,11 +44,11 @@ def concrete(
     known = all(t.shape is not None and t.shape.is_static and t.dtype is not None for t in types)
     if not inputs and not sizes and known and not any(bodies(node.op) for node in graph.nodes):
         return graph, ()
-    found = known_inputs(graph, inputs, sizes, stand_in=STAND_IN)
-    assumed = (*found.assumed, *found.unranked)
-    if not found.unranked:
+    declared = known_inputs(graph, inputs, sizes, stand_in=STAND_IN)
+    assumed = (*declared.assumed, *declared.unranked)
+    if not declared.unranked:
         try:
-            return specialize(graph, found.types, found.sizes), assumed
+            return specialize(graph, declared.types, declared.sizes), assumed
         except TensorLogicError:
             if not assumed:
                 raise
@@ -171,17 +171,17 @@ def memory_reads(graph: EinsumGraph, costs: NodeCosts) -> list[tuple[int, ...]]:
 def peak(graph: EinsumGraph, costs: NodeCosts, order: Sequence[int]) -> int:
     """Return the most bytes of results that are alive at once in an order of the nodes that compute."""
     reads = memory_reads(graph, costs)
-    left = Counter(r for n in order for r in reads[n])
-    kept = {costs.root[i] for _, i in graph.outputs}
+    unread = Counter(r for n in order for r in reads[n])
+    outputs = {costs.root[i] for _, i in graph.outputs}
     most = alive = 0
     for n in order:
         alive += costs.fresh[n]
         most = max(most, alive)
         for r in reads[n]:
-            left[r] -= 1
-            if not left[r] and r not in kept:
+            unread[r] -= 1
+            if not unread[r] and r not in outputs:
                 alive -= costs.fresh[r]
-        if costs.root[n] == n and n not in kept and not left[n]:
+        if costs.root[n] == n and n not in outputs and not unread[n]:
             alive -= costs.fresh[n]  # nobody reads it
     return most
 

@@ -103,7 +103,7 @@ def _redundant(graph: EinsumGraph, live: Iterable[int]) -> tuple[int, ...]:
     """Return the nodes that do just what an earlier one does."""
     first: dict[Any, int] = {}
     same: dict[int, int] = {}
-    found = []
+    again = []
     for i in sorted(live):
         node = graph.nodes[i]
         args = tuple(same[a] for a in node.args)
@@ -111,5 +111,5 @@ def _redundant(graph: EinsumGraph, live: Iterable[int]) -> tuple[int, ...]:
             args = tuple(sorted(args)) if node.op.fn not in ("maximum", "minimum") else args
         same[i] = first.setdefault((node.op, args), i)
         if same[i] != i and not isinstance(node.op, GIVEN):
-            found.append(i)
-    return tuple(found)
+            again.append(i)
+    return tuple(again)

@@ -200,11 +200,11 @@ class Scheduler:
 
 def _sequential(graph: EinsumGraph, costs: NodeCosts, threshold: float) -> tuple[Group, ...]:
     """Take the frugal order, or the one the graph came in."""
-    given = working(graph)
-    order = frugal(graph, costs, given)
+    written = working(graph)
+    order = frugal(graph, costs, written)
     # a greedy choice can be wrong: it is never worse than the order the graph came in
-    better = order != given and _peak(graph, costs, order) < _peak(graph, costs, given)
-    return tuple(((n,),) for n in (order if better else given))
+    better = order != written and _peak(graph, costs, order) < _peak(graph, costs, written)
+    return tuple(((n,),) for n in (order if better else written))
 
 
 def _peak(graph: EinsumGraph, costs: NodeCosts, order: Sequence[int]) -> int:
@@ -214,23 +214,23 @@ def _peak(graph: EinsumGraph, costs: NodeCosts, order: Sequence[int]) -> int:
 def frugal(graph: EinsumGraph, costs: NodeCosts, nodes: list[int]) -> list[int]:
     """Return an order that runs next what adds the least memory: what it makes, less what it is the last to read."""
     reads = memory_reads(graph, costs)
-    kept = {costs.root[i] for _, i in graph.outputs}
-    left, readers = Counter[int](), Counter[int]()  # how many still read a memory, and the sum of their numbers
+    outputs = {costs.root[i] for _, i in graph.outputs}
+    unread, readers = Counter[int](), Counter[int]()  # how many still read a memory, and the sum of their numbers
     waits = [0] * len(graph)
     after: list[list[int]] = [[] for _ in range(len(graph))]
     for n in nodes:
         for r in reads[n]:
-            left[r] += 1
+            unread[r] += 1
             readers[r] += n
         for a in dict.fromkeys(graph.nodes[n].args):
             if not isinstance(graph.nodes[a].op, GIVEN):
                 waits[n] += 1
                 after[a].append(n)
     adds = [
-        0 if not left[n] and n not in kept else costs.fresh[n] for n in range(len(graph))
+        0 if not unread[n] and n not in outputs else costs.fresh[n] for n in range(len(graph))
     ]  # an unread result goes at once
-    for r, count in left.items():
-        if count == 1 and r not in kept:
+    for r, count in unread.items():
+        if count == 1 and r not in outputs:
             adds[readers[r]] -= costs.fresh[r]
     ready = [(adds[n], n) for n in nodes if not waits[n]]
     heapify(ready)
@@ -243,9 +243,9 @@ def frugal(graph: EinsumGraph, costs: NodeCosts, nodes: list[int]) -> list[int]:
         done[n] = 1
         order.append(n)
         for r in reads[n]:
-            left[r] -= 1
+            unread[r] -= 1
             readers[r] -= n
-            if left[r] == 1 and r not in kept:
+            if unread[r] == 1 and r not in outputs:
                 last = readers[r]  # the sum of one number
                 adds[last] -= costs.fresh[r]
                 if not waits[last]:
