@@ -11,6 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tensorlogic as tl
+from tensorlogic.ir import ops
+from tensorlogic.ir.graph import Node
 from tensorlogic.passes.merge import merge_einsums
 from tensorlogic.passes.order import order_contractions
 from tensorlogic.plan.build import ExecutionPlan, lay_out
@@ -184,6 +186,27 @@ def test_what_a_step_saves_is_what_its_parts_move_more():
     saved = [sum(map(bytes_moved, s.parts)) - bytes_moved(s) for s in fused]
     assert sorted(f.bytes_saved for f in find(plan)) == sorted(saved)
     assert min(saved) > 0
+
+
+def test_equal_einsums_are_not_taken_for_merged_ones():
+    b = tl.GraphBuilder(intern=False)
+    x, w = b.input("x", (8, 8), "float32"), b.input("w", (8, 8), "float32")
+    graph = b.build(y=(x @ w) @ b.exp(x @ w), z=b.sin(x) + b.sin(x))
+    assert [f for f in find(graph) if f.kind == "merged"] == []
+
+
+def test_long_graphs_take_no_square_time():
+    nodes = [Node(ops.Input("x", (4, 4), "float32"))]
+    for n in range(0, 6_000, 2):
+        nodes += [Node(ops.Einsum("ij,jk->ik"), (n, 0)), Node(ops.Elementwise("sin" if n % 4 else "exp"), (n + 1,))]
+    assert len(find(tl.EinsumGraph(nodes, [("y", len(nodes) - 1)]))) == 0
+    assert len(find(chain_of_functions(6_000))) == 47
+
+
+def chain_of_functions(count: int) -> tl.EinsumGraph:
+    nodes = [Node(ops.Input("x", (4,), "float32"))]
+    nodes += [Node(ops.Elementwise("exp" if n % 2 else "sin"), (n,)) for n in range(count)]
+    return tl.EinsumGraph(nodes, [("y", count)])
 
 
 def test_nodes_are_followed_through_passes():

@@ -6,7 +6,7 @@ difference between the steps before and after.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from enum import Enum
 from importlib import import_module
 from typing import Any, NamedTuple
@@ -25,6 +25,8 @@ from .node_costs import GIVEN, concrete, constant_nodes, counted
 
 EXACT: tuple[Pass, ...] = (order_contractions,)  # what every plan does
 MERGING: tuple[Pass, ...] = (merge_einsums, stack_products, order_contractions)  # and what plans do that may reorder
+
+Readers = Mapping[int, Sequence[int]]  # the nodes that read each node
 
 
 def native_groups(graph: EinsumGraph) -> Sequence[Fusable]:
@@ -131,7 +133,7 @@ class FusionPlanner:
             return [f"the graph has no node %{strange[0]}" if strange else "it has no nodes"]
         if len(nodes) < 2 or tuple(sorted(set(nodes))) != nodes:
             return ["its nodes must be several, each once, in the order of the graph"]
-        operands, results = boundary(graph, nodes)
+        operands, results = boundary(graph, _readers(graph), nodes)
         after: set[int] = set()
         for i, node in enumerate(graph.nodes):
             if i not in nodes and any(a in nodes or a in after for a in node.args):
@@ -186,7 +188,7 @@ def follow(graph: EinsumGraph, passes: Sequence[Pass]) -> tuple[EinsumGraph, tup
     for each in passes:
         marked = each(marked)
     first = [int(node.locations[0].line or 0) for node in marked.nodes]
-    there = set(first)
+    there = {location.line for node in marked.nodes for location in node.locations}  # equal nodes become one
     origins = []
     for own in first:
         taken, pending = dict.fromkeys([own]), [own]
@@ -214,10 +216,12 @@ class Planned(NamedTuple):
         fixed = constant_nodes(self.plan.graph)
         return [step for step in self.plan.steps if step.node not in fixed]
 
-    def steps_of(self, nodes: Iterable[int]) -> tuple[Step, ...]:
-        """Return the steps that do the work of some nodes of the graph."""
-        wanted = set(nodes)
-        return tuple(step for step in self.steps() if self.origins[step.node][0] in wanted)
+    def steps_by_node(self) -> dict[int, list[Step]]:
+        """Return for each node of the graph the steps that it has become."""
+        found: dict[int, list[Step]] = {}
+        for step in self.steps():
+            found.setdefault(self.origins[step.node][0], []).append(step)
+        return found
 
 
 def planned(graph: EinsumGraph, passes: Sequence[Pass], groups: Groups | None = None) -> Planned:
@@ -234,12 +238,14 @@ def replacements(graph: EinsumGraph) -> list[Replacement]:
 
 def fused_steps(source: Planned) -> list[Replacement]:
     """Return the steps of a plan that do the work of several nodes."""
-    replacements = []
+    readers = _readers(source.graph)
+    found = []
     for step in source.plan.steps:
         nodes = sorted({n for part in step.parts for node in _nodes_of(part) for n in source.origins[node]})
         if len(nodes) > 1 and isinstance(step.op, Fused):
-            replacements.append(_replacement(source.graph, nodes, step.op.pattern, step.op.kind, step.parts, (step,)))
-    return replacements
+            fusion = _fusion(source.graph, readers, nodes, step.op.pattern, step.op.kind)
+            found.append(_replacement(fusion, step.parts, [step]))
+    return found
 
 
 def _nodes_of(step: Step) -> list[int]:
@@ -249,38 +255,51 @@ def _nodes_of(step: Step) -> list[int]:
 def merged_einsums(graph: EinsumGraph) -> list[Replacement]:
     """Return the einsums of a graph with known sizes that passes make one, with the sums and transposes they take in."""
     before, after = planned(graph, EXACT), planned(graph, MERGING)
-    merged = sorted({tuple(sorted(origin)) for origin in after.origins if len(origin) > 1})
+    groups: dict[tuple[int, ...], str] = {}
     products: dict[int, list[int]] = {}  # of one operand: they have become slices of one product
-    for node, (own, *_) in zip(after.plan.graph.nodes, after.origins, strict=True):
-        if isinstance(node.op, ops.Slice) and isinstance(graph.nodes[own].op, ops.Einsum):
-            products.setdefault(node.args[0], []).append(own)
-    named = [(nodes, "einsum chain") for nodes in merged] + [(n, "sibling products") for n in products.values()]
-    return [
-        _replacement(graph, nodes, name, "merged", before.steps_of(nodes), after.steps_of(nodes))
-        for nodes, name in named
-    ]
+    for node, origin in zip(after.plan.graph.nodes, after.origins, strict=True):
+        if isinstance(node.op, ops.Einsum) and len(origin) > 1:
+            groups[tuple(sorted(origin))] = "einsum chain"
+        elif isinstance(node.op, ops.Slice) and isinstance(graph.nodes[origin[0]].op, ops.Einsum):
+            products.setdefault(node.args[0], []).append(origin[0])
+    groups |= {tuple(nodes): "sibling products" for nodes in products.values()}
+    readers, old, new = _readers(graph), before.steps_by_node(), after.steps_by_node()
+    found = []
+    for nodes, pattern in groups.items():
+        steps = ([step for n in nodes for step in by_node.get(n, ())] for by_node in (old, new))
+        found.append(_replacement(_fusion(graph, readers, nodes, pattern, "merged"), *steps))
+    return found
 
 
-def _replacement(
-    graph: EinsumGraph, nodes: Sequence[int], pattern: str, kind: str, before: Sequence[Step], after: Sequence[Step]
-) -> Replacement:
+def _replacement(fusion: Fusion, before: Sequence[Step], after: Sequence[Step]) -> Replacement:
+    saved = sum(map(bytes_moved, before)) - sum(map(bytes_moved, after))
+    return Replacement(fusion._replace(bytes_saved=saved), tuple(before), tuple(after))
+
+
+def _fusion(graph: EinsumGraph, readers: Readers, nodes: Sequence[int], pattern: str, kind: str) -> Fusion:
     kinds = {type(graph.nodes[n].op) for n in nodes}
     fusion_type = (
         FusionType.EINSUM if ops.Einsum in kinds
         else FusionType.REDUCTION if ops.Reduce in kinds else FusionType.ELEMENT_WISE
     )  # fmt: skip
-    saved = sum(map(bytes_moved, before)) - sum(map(bytes_moved, after))
-    fusion = Fusion(fusion_type, tuple(nodes), pattern, *boundary(graph, nodes), saved, kind)
-    return Replacement(fusion, tuple(before), tuple(after))
+    return Fusion(fusion_type, tuple(nodes), pattern, *boundary(graph, readers, nodes), 0, kind)
 
 
-def boundary(graph: EinsumGraph, nodes: Sequence[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+def boundary(graph: EinsumGraph, readers: Readers, nodes: Sequence[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Return what some nodes read from outside, and what the outside reads of them."""
     inside = set(nodes)
     operands = dict.fromkeys(a for i in nodes for a in graph.nodes[i].args if a not in inside)
+    return tuple(operands), tuple(i for i in nodes if not inside.issuperset(readers.get(i, ())))
+
+
+def _readers(graph: EinsumGraph) -> Readers:
+    """Return the nodes that read each node, of those that outputs need; the caller, who reads outputs, is -1."""
     outputs = [i for _, i in graph.outputs]
-    read = {a for i in reachable(graph.nodes, outputs) if i not in inside for a in graph.nodes[i].args}.union(outputs)
-    return tuple(operands), tuple(i for i in nodes if i in read)
+    readers: dict[int, list[int]] = {i: [-1] for i in outputs}
+    for i in reachable(graph.nodes, outputs):
+        for a in graph.nodes[i].args:
+            readers.setdefault(a, []).append(i)
+    return readers
 
 
 def bytes_moved(step: Step) -> int:
