@@ -15,7 +15,7 @@ from tensorlogic.ir import ops
 from tensorlogic.ir.graph import Node
 from tensorlogic.passes.merge import merge_einsums
 from tensorlogic.passes.order import order_contractions
-from tensorlogic.plan.build import ExecutionPlan, lay_out
+from tensorlogic.plan.build import ExecutionPlan, Step, lay_out
 from tensorlogic.plan.fuse import bytes_moved, follow, listed, native_groups, show_fusions
 from tensorlogic.plan.row_groups import frame_of
 
@@ -167,17 +167,25 @@ def mixed() -> tl.EinsumGraph:
     return b.build(y=b.softmax(h @ w), z=b.sum(b.square(h), -1))
 
 
-def test_fused_steps_are_those_of_the_plan_of_an_executor():
+def test_fused_steps_are_those_of_the_plan():
     graph = mixed()
-    plan = tl.Executor(native=True, optimization_level=tl.OptimizationLevel.NONE).plan(graph)
+    plan = native(graph)
     steps = [tuple(sorted(p.node for p in s.parts)) for s in plan.steps if len(s.parts) > 1]
     assert len(steps) == 2
     assert find(plan) == [f for f in find(graph) if f.kind != "merged"]
     assert sorted(f.nodes for f in find(plan)) == sorted(steps)
-    # and after passes: what is said of the graph that they make is what its native steps do
-    prepared = tl.Executor(native=True).plan(graph).graph
-    assert find(native(prepared)) == [f for f in find(prepared) if f.kind != "merged"]
     assert find(tl.Executor().plan(graph)) == []  # NumPy runs one operation after another
+
+
+@pytest.mark.parametrize("level", list(tl.OptimizationLevel))
+def test_of_the_plan_of_an_executor_its_own_fused_steps_are_told(level):
+    def nodes(step: Step) -> list[int]:
+        return [n for part in step.parts for n in nodes(part)] or [step.node]
+
+    plan = tl.Executor(native=True, optimization_level=level).plan(mixed())
+    assert [f.nodes for f in find(plan)] == [tuple(sorted(nodes(s))) for s in plan.steps if len(nodes(s)) > 1]
+    # and what is said of the graph that its passes make is what the native steps of that graph do
+    assert find(native(plan.graph)) == [f for f in find(plan.graph) if f.kind != "merged"]
 
 
 def test_what_a_step_saves_is_what_its_parts_move_more():

@@ -96,8 +96,8 @@ class FusionPlanner:
     >>> [(fusion.fusion_type.name, fusion.nodes) for fusion in planner.find_fusion_opportunities(graph)]
     [('ELEMENT_WISE', (1, 2, 3))]
     >>> plan = tl.Executor(native=True).plan(graph)
-    >>> planner.find_fusion_opportunities(plan) == planner.find_fusion_opportunities(graph)
-    True
+    >>> [fusion.nodes for fusion in planner.find_fusion_opportunities(plan)]
+    [(1, 2, 3)]
     """
 
     def find_fusion_opportunities(
