@@ -24,6 +24,14 @@ FAULTS: dict[str, Fault] = {
     "E301": Fault("an argument of the wrong kind", "A function was given something that is not what it takes.", "Give what the message names; the hint shows how to make one."),
     "E310": Fault("a number out of range", "A count, limit or size is not a whole number, or is below the least that makes sense.", "Give a whole number in the range that the message states."),
     # E33x to E37x: planning
+    "E330": Fault("nodes that nothing runs as one", "A cost was asked for a fusion that no step of a plan and no pass makes.", "Take the fusion from FusionPlanner().find_fusion_opportunities(graph), or ask validate(graph, fusion) why it is none."),
+    "E331": Fault("a cost threshold that is no cost", "The threshold of a cost-based schedule is not a number, is negative, or is NaN.", "Give a number of 0 or more: SchedulingStrategy.CostBased(cost_threshold=1000)."),
+    "E332": Fault("an unknown scheduling strategy", "A Scheduler was given something else than one of its strategies.", "Use SchedulingStrategy.SEQUENTIAL, .PARALLEL or .CostBased(cost_threshold=1000)."),
+    "E333": Fault("a placement of another graph", "A placement was applied to a graph that is not the one it was made for.", "Place that graph: PlacementOptimizer(devices).optimize(graph)."),
+    "E334": Fault("a device that is named twice", "The list of devices for a placement has one of them more than once.", "Number the devices: [Device.CPU(0), Device.CPU(1)]."),
+    "E335": Fault("a device that is not among those to place on", "A memory limit or a transfer in the graph names a device that the placement was not given.", "Add the device to the list, or leave it out of memory_limit and of the graph."),
+    "E336": Fault("operands on two devices", "A node reads values that are on different devices.", "Put a transfer before it; PlacementPlan.apply(graph) writes all that are needed."),
+    "E337": Fault("inputs for a plan that has them", "Inputs or sizes were given together with a plan, which was made for its own.", "Give the plan alone, or the graph with inputs and sizes."),
     # E4xx: backends
     # E5xx: running
     # E6xx: logic
