@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar, get_args
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
 import numpy as np
@@ -272,6 +272,7 @@ class Scan(Op, frozen=True, tag="scan"):
     """
 
     arity: ClassVar[int | None] = None
+    size_fields: ClassVar[tuple[str, ...]] = ("length",)
     body: EinsumGraph
     carries: int
     scanned: int
@@ -287,13 +288,9 @@ class Cond(Op, frozen=True, tag="cond"):
     otherwise: EinsumGraph
 
 
-AnyOp = (
-    ops.Input | ops.Constant | ops.Literal | ops.Iota | ops.Einsum | ops.ContractVJP | ops.Elementwise | ops.Reduce
-    | ops.Cumulate | ops.Sort | ops.TopK | ops.Slice | ops.Reshape | ops.Transpose | ops.Broadcast | ops.Window
-    | ops.Pad | ops.Concat | ops.Gather | ops.ScatterAdd | ops.Cast | ops.Quantize | ops.Dequantize | ops.Item
-    | ops.Transfer | Fixpoint | Scan | Cond
-)  # fmt: skip
-OPS: dict[str, type[Op]] = {str(t.__struct_config__.tag): t for t in get_args(AnyOp)}
+_KINDS: list[type[Op]] = [t for t in vars(ops).values() if isinstance(t, type) and issubclass(t, Op)]
+_KINDS += [Fixpoint, Scan, Cond]
+OPS: dict[str, type[Op]] = {str(t.__struct_config__.tag): t for t in _KINDS if t not in (Op, ops.Same)}  # by name
 
 
 def bodies(op: Op) -> tuple[EinsumGraph, ...]:
@@ -356,7 +353,24 @@ def reachable(nodes: Sequence[Node], roots: Iterable[int]) -> list[int]:
 def extract(nodes: Sequence[Node], outputs: Iterable[tuple[str, int]], constants: Mapping[str, Array]) -> EinsumGraph:
     """Return the graph of just the nodes that some outputs need, renumbered."""
     wanted = tuple(outputs)
-    order = reachable(nodes, (i for _, i in wanted))
+    return renumbered(nodes, reachable(nodes, (i for _, i in wanted)), wanted, constants)
+
+
+def renumbered(
+    nodes: Sequence[Node],
+    order: Sequence[int],
+    outputs: Iterable[tuple[str, int]],
+    constants: Mapping[str, Array],
+    inference: Inference | None = None,
+) -> EinsumGraph:
+    """Return the graph of some of the nodes, in an order; ``inference`` is what is known of the types of all of them."""
     new = {old: i for i, old in enumerate(order)}
-    kept = [Node(nodes[i].op, tuple(new[a] for a in nodes[i].args), nodes[i].locations) for i in order]
-    return EinsumGraph(kept, ((name, new[i]) for name, i in wanted), constants)
+    chosen: list[Node] = []
+    for node in map(nodes.__getitem__, order):
+        args = tuple([new[a] for a in node.args])
+        chosen.append(node if args == node.args else Node(node.op, args, node.locations))
+    graph = EinsumGraph(chosen, [(name, new[i]) for name, i in outputs], constants)
+    if inference is not None:  # working types out again would cost more than all the rest
+        relied = dict.fromkeys(e._replace(node=new[e.node]) for e in inference.equalities if e.node in new)
+        graph.inference = type(inference)(tuple([inference.types[i] for i in order]), tuple(relied))
+    return graph

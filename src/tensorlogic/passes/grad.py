@@ -21,7 +21,7 @@ from . import grad_bodies, grad_contract, grad_einsum, grad_fixpoint, grad_rules
 from .derivatives import TRUTHS
 from .grad_reverse import Custom, Options, activity, backward, forward
 from .grad_shortcuts import SHORTCUTS
-from .grad_tape import Tape, Value, fit, spread
+from .grad_tape import Tape, Value, fit, on_device, spread
 
 RULES = (
     grad_rules.RULES | grad_views.RULES | grad_einsum.RULES | grad_contract.RULES
@@ -277,7 +277,7 @@ def _reverse(
         if number is None:
             kind = graph.type_of(outputs[name])
             kind = kind if may_be_float(kind) else kind._replace(dtype="float32")  # straight through what is no float
-            seed = t.input(unused(f"d_{name}", taken), kind)
+            seed = on_device(t, t.input(unused(f"d_{name}", taken), kind), Value(t, node))
         else:
             seed = Value(t, t.draft.add(ops.Literal.of(float(number)), ()))
         given[node] = given[node] + seed if node in given else seed

@@ -21,7 +21,7 @@ from .grad_bodies import fresh, label_of, reverse_body
 from .grad_fixpoint import ADJOINT_ROUNDS, equation, no_equation, settling
 from .grad_reverse import Flags, Options, activity, loop_flags, slices
 from .grad_rules import CHOOSING, extremes, last_axis, others, places
-from .grad_tape import Tape, Value, fit, full, of_dtype, scalar, spread
+from .grad_tape import Tape, Value, fit, full, of_dtype, on_device, scalar, spread
 
 Tangents = Sequence[Value | None]
 
@@ -126,8 +126,10 @@ def _tangent(t: Tape, node: Node, y: Value, moved: Tangents, options: Options) -
             axis, rank = op.axis % len(x.shape or ()), len(x.shape or ())
             index, whole = (last_axis(t, v, axis) for v in (places(t, x, op), _full(t, d, x)))
             return last_axis(t, t.gather(whole, index, rank - 1, batch=rank - 1), axis, back=True)
-        case ops.Cast() | ops.Transfer():
+        case ops.Cast() | ops.Barrier():
             return d
+        case ops.Transfer():
+            return None if d is None else on_device(t, d, y)
         case ops.Gather():
             return t.apply(op, _full(t, d, x), args[1])
         case ops.ScatterAdd():

@@ -93,10 +93,8 @@ def passes(op: Op, operand: int, result: TensorType, straight: bool) -> bool:
             return operand == 1 or (straight and operand == 0)
         case ops.Einsum():
             return straight or op.algebra != "boolean"
-        case ops.ContractVJP():
-            return True
         case _:
-            return True
+            return not isinstance(op, ops.StopGradient)
 
 
 def loop_flags(op: Scan | Fixpoint | Cond, given: Sequence[TensorType], on: Flags, options: Options) -> Flags:
@@ -293,6 +291,8 @@ def _gradients(
 
 def _rule(op: Op, node: Node, options: Options) -> Rule:
     rule = options.rules.get(type(op))
+    if rule is None and isinstance(op, ops.Same):
+        return lambda t, call: [call.g]
     if rule is None:
         raise GraphError(
             f"{op.name} has no gradient", code="E111", suggestions=[f"give it one: custom={{{op.name!r}: rule}}"]

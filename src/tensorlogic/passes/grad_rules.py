@@ -13,7 +13,7 @@ from ..ir.type_rules import reduced_axes
 from ..ir.types import TensorShape, TensorType
 from .derivatives import slopes
 from .grad_reverse import Call, Rule
-from .grad_tape import Tape, Value, count, full, indicator, scalar, spread, unbroadcast, unknown_rank
+from .grad_tape import Tape, Value, count, full, indicator, on_device, scalar, spread, unbroadcast, unknown_rank
 
 Grads = Sequence[Value | None]
 
@@ -196,6 +196,10 @@ def _cast(t: Tape, call: Call) -> Grads:
     return [call.g]  # whoever takes it has it in its own dtype
 
 
+def _transfer(t: Tape, call: Call) -> Grads:
+    return [on_device(t, call.g, call.x)]
+
+
 def channel(t: Tape, v: Value, x: Value, axis: int | None) -> Value:
     """Lay a scale or a zero point along the axis of its tensor."""
     if axis is None or not v.shape or x.shape is None:
@@ -231,5 +235,5 @@ def _dequantize(t: Tape, call: Call) -> Grads:
 
 RULES: dict[type[Op], Rule] = {
     ops.Elementwise: _elementwise, ops.Reduce: _reduce, ops.Cumulate: _cumulate, ops.Sort: _sort, ops.TopK: _sort,
-    ops.Cast: _cast, ops.Transfer: _cast, ops.Quantize: _quantize, ops.Dequantize: _dequantize,
+    ops.Cast: _cast, ops.Transfer: _transfer, ops.Quantize: _quantize, ops.Dequantize: _dequantize,
 }  # fmt: skip

@@ -14,7 +14,7 @@ import numpy as np
 
 from ..errors import GraphError, ShapeError, nearest
 from ..ir import ops
-from ..ir.graph import EinsumGraph, Node, constant_op, frozen_copy, reachable
+from ..ir.graph import EinsumGraph, Node, constant_op, frozen_copy, reachable, renumbered
 from ..ir.infer import Inference
 from ..ir.methods import TensorMethods
 from ..ir.ops import Op
@@ -29,6 +29,8 @@ _FOLD: dict[str, Callable[[float, float], float]] = {
     "multiply": operator.mul,
     "divide": operator.truediv,
 }
+
+FIRST_DEVICE = "cpu:0"  # where inputs are
 
 
 class Value:
@@ -97,6 +99,7 @@ class Tape(TensorMethods[Value]):
         self.draft = Draft(source, {})
         self.place: list[int] = []  # the node here that stands for each of the source's
         self.given: list[int] = []  # inputs that stay, read or not
+        self.devices: list[str | None] = []  # of the first nodes; None: on every device, as constants are
         self.saved: dict[int, dict[int, Value]] = {}  # of a scan here: by carry, its values before each step
         self.noted: Sequence[Equality] | None = None  # equalities of the source, where they are not its own
 
@@ -216,31 +219,16 @@ class Tape(TensorMethods[Value]):
                     return Value(self, self.draft.args(x.node)[0])
         return None
 
-    def finish(self, outputs: Iterable[tuple[str, Value]], names: Iterable[str] | None = None) -> EinsumGraph:
-        """Return the graph of some outputs; inputs stay, because callers give them (only ``names`` where given)."""
+    def finish(self, outputs: Iterable[tuple[str, Value]]) -> EinsumGraph:
+        """Return the graph of some outputs; inputs stay, because callers give them."""
         wanted = [(name, v.node) for name, v in outputs]
-        draft = self.draft
-        live = bytearray(len(draft.nodes))
-        kept = None if names is None else set(names)
-        for i in [*self.given, *(i for _, i in wanted)]:
-            op = draft.nodes[i].op
-            if kept is None or not isinstance(op, ops.Input) or op.label in kept:
-                live[i] = 1
-        for i in range(len(draft.nodes) - 1, -1, -1):
-            if live[i]:
-                for arg in draft.nodes[i].args:
-                    live[arg] = 1
-        given = [i for i in self.given if live[i]]  # first, and in order: a body's inputs match operands by position
-        order = [*given, *(i for i in range(len(live)) if live[i] and not isinstance(draft.nodes[i].op, ops.Input))]
-        new = {old: i for i, old in enumerate(order)}
-        nodes = [draft.nodes[i] for i in order]
-        nodes = [Node(n.op, tuple([new[a] for a in n.args]), n.locations) for n in nodes]
-        graph = EinsumGraph(nodes, [(name, new[i]) for name, i in wanted], draft.constants)
+        live = reachable(self.draft.nodes, [*self.given, *(i for _, i in wanted)])
+        # inputs first, and in order: a body's inputs match operands by position
+        order = [*self.given, *(i for i in live if not isinstance(self.draft.op(i), ops.Input))]
         noted = self.source.inference.equalities if self.noted is None else self.noted
         older = [e._replace(node=self.place[e.node]) for e in noted if e.node < len(self.place)]
-        relied = [e._replace(node=new[e.node]) for e in (*older, *draft.equalities) if e.node in new]
-        graph.inference = Inference(tuple([draft.types[i] for i in order]), tuple(dict.fromkeys(relied)))
-        return graph
+        known = Inference(tuple(self.draft.types), (*older, *self.draft.equalities))
+        return renumbered(self.draft.nodes, order, wanted, self.draft.constants, known)
 
 
 def _float(x: Value) -> bool:
@@ -284,6 +272,22 @@ def of_dtype(t: Tape, g: Value, like: Value) -> Value:
     if g.type.weak or g.dtype is None or like.dtype not in FLOATS or g.dtype == like.dtype:
         return g
     return t.cast(g, like.dtype)
+
+
+def on_device(t: Tape, g: Value, like: Value) -> Value:
+    """Return a cotangent or tangent on the device of a value; numbers are on every device."""
+    device = device_of(t, like)
+    return g if device is None or g.type.weak or device_of(t, g) in (device, None) else t.apply(ops.Transfer(device), g)
+
+
+def device_of(t: Tape, x: Value) -> str | None:
+    """Return the device that a value is on: that of the last transfer before it, else the first; None of constants."""
+    for node in t.draft.nodes[len(t.devices) : x.node + 1]:
+        if isinstance(node.op, ops.Transfer | ops.Input):
+            t.devices.append(node.op.device if isinstance(node.op, ops.Transfer) else FIRST_DEVICE)
+        else:
+            t.devices.append(next((d for a in node.args if (d := t.devices[a]) is not None), None))
+    return t.devices[x.node]
 
 
 def indicator(t: Tape, mask: Value, like: Value) -> Value:

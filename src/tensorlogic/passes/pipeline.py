@@ -34,10 +34,13 @@ LEVELS: dict[OptimizationLevel, tuple[Callable[..., EinsumGraph], ...]] = {
 FUSING = (merge_einsums, stack_products)  # the passes that make several operations one
 
 
-def passes_of(config: CompilationConfig | OptimizationLevel, evaluate: Evaluate | None = None) -> tuple[Pass, ...]:
+def passes_of(
+    config: CompilationConfig | OptimizationLevel, evaluate: Evaluate | None = None, *, differentiable: bool = True
+) -> tuple[Pass, ...]:
     """Return the passes of a config or level; without something to evaluate constants with, they are not folded.
 
-    Nor stacked then: what is stacked would be concatenated anew in each run.
+    Nor stacked then: what is stacked would be concatenated anew in each run. A graph that is only run from here on, and so
+    need not be ``differentiable``, loses its stops of gradients with what is dead.
 
     >>> [p.__name__ for p in passes_of(OptimizationLevel.BASIC)]
     ['drop_dead']
@@ -51,6 +54,8 @@ def passes_of(config: CompilationConfig | OptimizationLevel, evaluate: Evaluate 
             continue
         if p is fold_constants and evaluate is not None:
             chosen.append(partial(fold_constants, evaluate=evaluate))
+        elif p is drop_dead and not differentiable:
+            chosen.append(partial(drop_dead, differentiable=False))
         elif config.fusion_enabled or p not in FUSING:
             chosen.append(p)
     return tuple(chosen)

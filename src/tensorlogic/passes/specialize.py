@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
+from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from ..diagnostics import ShapeMismatchDiagnostic, TypeMismatchDiagnostic
 from ..errors import DTypeError, InputError, ShapeError, TensorLogicError, nearest
@@ -142,8 +144,11 @@ def _check_bound(t: TensorType, op: Op) -> None:
             )
 
 
-def _dim(size: Dim, env: Mapping[str, int]) -> Dim:
-    return size if isinstance(size, int) else evaluate(size, env)
+def _sized(value: Any, env: Mapping[str, int]) -> Any:
+    """Put sizes in place of their names: in one size, in a shape, or in ranges."""
+    if isinstance(value, tuple):
+        return tuple([_sized(part, env) for part in value])
+    return evaluate(value, env) if isinstance(value, str) else value
 
 
 def _substitute(op: Op, args: list[TensorType], inputs: Mapping[str, TensorType], env: Mapping[str, int]) -> Op:
@@ -152,18 +157,8 @@ def _substitute(op: Op, args: list[TensorType], inputs: Mapping[str, TensorType]
         case ops.Input():
             given = inputs[op.label]
             return ops.Input(op.label, tuple(given.shape or ()), given.dtype)
-        case ops.Iota(size=str()):
-            return ops.Iota(_dim(op.size, env), op.dtype)
-        case ops.Slice():
-            return ops.Slice(tuple((_dim(a, env), _dim(n, env), s) for a, n, s in op.ranges))
-        case ops.Reshape():
-            return ops.Reshape(tuple(_dim(d, env) for d in op.shape))
-        case ops.Broadcast():
-            return ops.Broadcast(tuple(_dim(d, env) for d in op.shape), op.axes)
-        case ops.Window(size=str()):
-            return ops.Window(op.axis, _dim(op.size, env), op.step, op.dilation)
         case Fixpoint():
-            return msgspec.structs.replace(op, body=_body(op.body, args, env))
+            return replace(op, body=_body(op.body, args, env))
         case Scan():
             kept = args[: op.carries]
             rows = [
@@ -171,12 +166,12 @@ def _substitute(op: Op, args: list[TensorType], inputs: Mapping[str, TensorType]
                 for t in args[op.carries : op.carries + op.scanned]
             ]
             body = _body(op.body, [*kept, *rows, *args[op.carries + op.scanned :]], env)
-            length = None if op.length is None else _dim(op.length, env)
-            return msgspec.structs.replace(op, body=body, length=length)
+            return replace(op, body=body, length=_sized(op.length, env))
         case Cond():
             return Cond(_body(op.then, args[1:], env), _body(op.otherwise, args[1:], env))
         case _:
-            return op
+            sized = {name: _sized(getattr(op, name), env) for name in op.size_fields}
+            return op if all(getattr(op, name) == value for name, value in sized.items()) else replace(op, **sized)
 
 
 def _body(body: EinsumGraph, given: list[TensorType], env: Mapping[str, int]) -> EinsumGraph:

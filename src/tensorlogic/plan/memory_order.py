@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ..ir.graph import EinsumGraph, Node
-from ..ir.infer import Inference
+from ..ir.graph import EinsumGraph, renumbered
 from ..passes.pipeline import optimize
 from .build import ExecutionPlan
 from .memory import peak_bytes
@@ -60,16 +59,4 @@ def frugal_order(graph: EinsumGraph) -> EinsumGraph:
 def _reordered(graph: EinsumGraph, order: list[int]) -> EinsumGraph:
     """Put what is given first, inputs as they stood, because a body's are told apart by their order; then the rest."""
     every = [i for i, node in enumerate(graph.nodes) if isinstance(node.op, GIVEN)] + order
-    place = [0] * len(every)
-    for n, i in enumerate(every):
-        place[i] = n
-    nodes = [
-        Node(node.op, tuple([place[a] for a in node.args]), node.locations)
-        for node in map(graph.nodes.__getitem__, every)
-    ]
-    result = EinsumGraph(nodes, [(name, place[i]) for name, i in graph.outputs], graph.constants)
-    known = graph.inference
-    result.inference = Inference(
-        tuple([known.types[i] for i in every]), tuple([e._replace(node=place[e.node]) for e in known.equalities])
-    )
-    return result
+    return renumbered(graph.nodes, every, graph.outputs, graph.constants, graph.inference)

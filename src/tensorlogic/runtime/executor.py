@@ -375,7 +375,7 @@ class Executor:
         from ..passes.pipeline import passes_of
 
         folds = not self.wrap and not self._able.supports("shapes_only")  # what is folded no wrapper sees
-        return passes_of(self.config, self._evaluate if folds else None)
+        return passes_of(self.config, self._evaluate if folds else None, differentiable=False)
 
     def prepare(
         self, graph: EinsumGraph, types: Mapping[str, TensorType] | None = None, sizes: Mapping[str, int] | None = None
