@@ -105,8 +105,7 @@ def _adjoint(t: Tape, call: Call, given: Sequence[TensorType], flags: Flags, car
     total = t.sum(t.square(start[0]))
     for g in start[1:]:
         total = total + t.sum(t.square(g))
-    length = t.sqrt(total)
-    length = t.where(t.equal(length, 0), 1, length)
+    length = t.stop_gradient(t.sqrt(t.where(t.equal(total, 0), 1, total)))  # whatever it is, the answer is the same
     start = [g / length for g in start]
     terms = {n: inner.input(fresh(inner, f"g{n}"), call.outs[n].type) for n in carries}
     outputs = []

@@ -302,7 +302,7 @@ def _rule(op: Op, node: Node, options: Options) -> Rule:
 
 def _by_hand(
     t: Tape, rule: Custom, op: Op, grads: Sequence[Value | None], i: int, args: Sequence[Value]
-) -> dict[int, Value | None]:
+) -> Mapping[int, Value | None]:
     """Apply a rule that the caller gave, and check what it returns."""
     outs = t.results(i)
     given = grads[0] if len(grads) == 1 else grads
@@ -316,8 +316,8 @@ def _by_hand(
             code="E112",
             suggestions=["return one tensor of the tape for each operand, None where there is none"],
         )
-    total: dict[int, Value | None] = {}
+    total: dict[int, Value] = {}
     for a, g in zip(args, several, strict=True):
-        before = total.get(a.node)
-        total[a.node] = g if before is None or g is None else before + g
+        if g is not None:
+            total[a.node] = total[a.node] + g if a.node in total else g
     return total

@@ -75,6 +75,26 @@ def best_path(
     return [tuple(sorted(pair)) for pair in min(found, key=lambda path: _whole(path, *given, cost, apart))]
 
 
+def einsum_cost(equation: str, algebra_name: str, types: Sequence[TensorType], result: TensorType) -> int:
+    """Return what an einsum of known sizes costs, in the cheapest order where its algebra may be reordered.
+
+    >>> from tensorlogic import TensorShape
+    >>> n = TensorType(TensorShape([1000]), "float32")
+    >>> einsum_cost("i,j->", "noisy_or", [n, n], n) // BLAS, einsum_cost("i,i->", "real", [n, n], n) // BLAS
+    (40000000, 2000)
+    """
+    shapes = [t.shape or () for t in types]
+    form = spec.expand(spec.parse(equation), tuple(len(s) for s in shapes))
+    sizes = {x: int(n) for x, n in label_sizes(form, shapes, Scope(0, str, (), [])).items()}
+    cost = partial(pair_cost, algebra_name, result.dtype or "float64")
+    if len(shapes) < 3 or not algebra(algebra_name).distributive:
+        return cost(math.prod(sizes.values()), bool(form.contracted), math.prod(sizes[x] for x in form.output))
+    path = best_path(form.inputs, form.output, sizes, algebra_name, result.dtype or "float64")
+    return _whole(
+        path, [frozenset(own) for own in form.inputs], frozenset(form.output), sizes, cost, algebra_name != "real"
+    )
+
+
 def pair_cost(algebra: str, dtype: str, points: int, reduces: bool, elements: int) -> int:
     """Return what one contraction costs, in fortieths of an arithmetic operation of BLAS.
 

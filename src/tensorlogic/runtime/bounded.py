@@ -163,9 +163,7 @@ def _join(totals: dict[str, Any], join: Join, made: Any, own: range) -> None:
         case "concat":
             _range(total, join.axis, own)[...] = value
         case "noisy_or":  # a + b - ab, which keeps small chances that 1 - (1 - a)(1 - b) would round away
-            rest = np.subtract(1, total)
-            np.multiply(rest, value, out=rest)
-            np.add(total, rest, out=total)
+            np.add(total, np.subtract(1, total) * value, out=total)
         case how:
             _COMBINE[how](total, value, out=total)
 
