@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
-from ..errors import DTypeError, GraphError, ShapeError, nearest
+from ..errors import DTypeError, GraphError, ShapeError, expect, expect_whole, nearest
 from ..ir import ops
 from ..ir.check import check_structure
 from ..ir.elementwise import FUNCTIONS
@@ -28,6 +28,8 @@ RULES = (
     | grad_bodies.RULES | grad_scan.RULES | grad_fixpoint.RULES
 )  # fmt: skip
 PREPARE = grad_scan.PREPARE | grad_fixpoint.PREPARE
+NO_GRADIENT = "truth values and whole numbers have no gradient"
+SOFT = 'compile rules with strategy="soft_differentiable"'
 Wrt = str | Sequence[str] | None
 
 
@@ -133,11 +135,8 @@ def vjp(
 
 def _whole_outputs(graph: EinsumGraph) -> DTypeError:
     name, i = graph.outputs[0]
-    return DTypeError(
-        f"no output is of a float dtype: {name!r} is {graph.type_of(i)}; truth values and whole numbers have no gradient",
-        code="E110",
-        suggestions=['compile rules with strategy="soft_differentiable"', "or cast the output to a float dtype"],
-    ).at(graph.nodes[i].location)
+    message = f"no output is of a float dtype: {name!r} is {graph.type_of(i)}; {NO_GRADIENT}"
+    return DTypeError(message, SOFT, "or cast the output to a float dtype", code="E110").at(graph.nodes[i].location)
 
 
 def unused(name: str, taken: set[str]) -> str:
@@ -155,14 +154,13 @@ def may_be_float(kind: TensorType) -> bool:
 
 def check(graph: EinsumGraph) -> None:
     """Refuse what is no graph, or does not hang together, or has nothing to differentiate."""
-    if not isinstance(graph, EinsumGraph):
-        raise GraphError(f"an EinsumGraph is expected, got {graph!r}", code="E106",
-                         suggestions=["build one: b.build(loss=loss)"])  # fmt: skip
+    expect(graph, EinsumGraph, "an EinsumGraph is expected", "build one: b.build(loss=loss)")
     if problems := check_structure(graph):
         raise GraphError.of(problems[0])
     if not graph.outputs:
-        raise GraphError("the graph has no outputs to differentiate", code="E106",
-                         suggestions=["build one that has: b.build(loss=loss)"])  # fmt: skip
+        raise GraphError(
+            "the graph has no outputs to differentiate", "build one that has: b.build(loss=loss)", code="E812"
+        )
 
 
 def parameters(graph: EinsumGraph, wrt: Wrt) -> dict[str, int]:
@@ -170,58 +168,46 @@ def parameters(graph: EinsumGraph, wrt: Wrt) -> dict[str, int]:
     if wrt is None:
         found = {name: i for name, i in graph.inputs.items() if may_be_float(graph.type_of(i))}
         if not found:
-            raise GraphError("the graph has no input of a float dtype to differentiate for", code="E302")
+            raise GraphError("the graph has no input of a float dtype to differentiate for", code="E812")
         return found
-    if not isinstance(wrt, str | Sequence | set | Mapping):
-        raise GraphError(f"wrt= names inputs, got {wrt!r}", code="E302", suggestions=nearest("", graph.inputs))
+    expect(wrt, (str, Sequence, set, Mapping), "wrt= names inputs", *nearest("", graph.inputs))
     names = [wrt] if isinstance(wrt, str) else list(wrt)
     if not names:
-        raise GraphError("wrt= names no input", code="E302", suggestions=nearest("", graph.inputs))
+        raise GraphError("wrt= names no input", *nearest("", graph.inputs), code="E812")
     for name in names:
         if name not in graph.inputs:
-            raise GraphError(f"the graph has no input {name!r} to differentiate for", code="E302",
-                             suggestions=nearest(name, graph.inputs))  # fmt: skip
+            hints = nearest(name, graph.inputs)
+            raise GraphError(f"the graph has no input {name!r} to differentiate for", *hints, code="E302")
         kind = graph.type_of(graph.inputs[name])
         if not may_be_float(kind):
-            raise DTypeError(
-                f"input {name!r} is {kind}: only numbers of a float dtype have gradients",
-                code="E110",
-                suggestions=["declare it as float32, or leave it out of wrt="],
-            ).at(graph.nodes[graph.inputs[name]].location)
+            message = f"input {name!r} is {kind}: only numbers of a float dtype have gradients"
+            error = DTypeError(message, "declare it as float32, or leave it out of wrt=", code="E110")
+            raise error.at(graph.nodes[graph.inputs[name]].location)
     return {name: graph.inputs[name] for name in names}
 
 
 def _loss(graph: EinsumGraph, of: str | None, scale: float) -> dict[str, float | None]:
     """Return the output to differentiate and what its cotangent is, or raise where it is no scalar."""
-    if isinstance(scale, bool) or not isinstance(scale, int | float):
-        raise GraphError(f"loss_scale= is a number, got {scale!r}", code="E110")
+    expect(None if isinstance(scale, bool) else scale, (int, float), "loss_scale= is a number")
     outputs = dict(graph.outputs)
     if of is None:
         if len(outputs) > 1:
-            raise GraphError(
-                f"the graph has {len(outputs)} outputs; which one is the loss?",
-                code="E110",
-                suggestions=[f"say of={next(iter(outputs))!r}", "or use tl.vjp for cotangents of all of them"],
-            )
+            message = f"the graph has {len(outputs)} outputs; which one is the loss?"
+            hints = f"say of={next(iter(outputs))!r}", "or use tl.vjp for cotangents of all of them"
+            raise GraphError(message, *hints, code="E810")
         of = next(iter(outputs), None)
     if of not in outputs:
-        raise GraphError(f"the graph has no output {of!r}", code="E302", suggestions=nearest(of, outputs))
+        raise GraphError(f"the graph has no output {of!r}", *nearest(of, outputs), code="E302")
     assert of is not None
     kind = graph.type_of(outputs[of])
     where = graph.nodes[outputs[of]].location
     if kind.shape != ():
         shown = "a tensor of unknown rank" if kind.shape is None else f"of shape {kind.shape}"
-        raise ShapeError(
-            f"the loss {of!r} is {shown}; a gradient is of a scalar",
-            code="E110",
-            suggestions=["reduce it: b.sum(loss) or b.mean(loss)", "or use tl.vjp, and give its cotangent"],
-        ).at(where)
+        hints = "reduce it: b.sum(loss) or b.mean(loss)", "or use tl.vjp, and give its cotangent"
+        raise ShapeError(f"the loss {of!r} is {shown}; a gradient is of a scalar", *hints, code="E811").at(where)
     if not may_be_float(kind):
-        raise DTypeError(
-            f"the loss {of!r} is {kind}: truth values and whole numbers have no gradient",
-            code="E110",
-            suggestions=['compile rules with strategy="soft_differentiable"', "or cast it: b.cast(loss, 'float32')"],
-        ).at(where)
+        hints = SOFT, "or cast it: b.cast(loss, 'float32')"
+        raise DTypeError(f"the loss {of!r} is {kind}: {NO_GRADIENT}", *hints, code="E110").at(where)
     return {of: float(scale)}
 
 
@@ -240,9 +226,7 @@ def _options(
     words = {*OPS, *FUNCTIONS, *REDUCTIONS}
     outputs = dict(graph.outputs)
     for key, rule in (custom or {}).items():
-        if not callable(rule):
-            raise GraphError(f"the custom gradient of {key!r} must be a function, got {rule!r}", code="E112",
-                             suggestions=["write lambda t, g, y, x: g * 2"])  # fmt: skip
+        expect(rule, Callable, f"the custom gradient of {key!r} must be a function", "write lambda t, g, y, x: g * 2")  # type: ignore[arg-type]
         if isinstance(key, int) and 0 <= key < len(graph.nodes):
             by_node[key] = rule
         elif isinstance(key, str) and key in outputs:
@@ -250,11 +234,11 @@ def _options(
         elif isinstance(key, str) and key in words:
             by_name[key] = rule
         else:
-            raise GraphError(f"custom= names {key!r}, which is no operation, output or node", code="E112",
-                             suggestions=nearest(key, [*outputs, *words]))  # fmt: skip
+            hints = nearest(key, [*outputs, *words])
+            raise GraphError(f"custom= names {key!r}, which is no operation, output or node", *hints, code="E813")
     for word, number in (("keep", keep), ("unroll", unroll)):
-        if number is not None and (isinstance(number, bool) or not isinstance(number, int) or number < 1):
-            raise GraphError(f"{word}= is a whole number from 1, got {number!r}", code="E110")
+        if number is not None:
+            expect_whole(word, number, 1)
     return default_options()._replace(custom=by_name, straight=straight, keep=keep, unroll=unroll), by_node
 
 
@@ -313,14 +297,12 @@ def _explain(graph: EinsumGraph, name: str, ends: Sequence[int], options: Option
         node, kind = graph.nodes[i], types[i][0]
         if not may_be_float(kind) or getattr(node.op, "fn", None) in TRUTHS:
             what = "einsum in the boolean algebra" if isinstance(node.op, ops.Einsum) else node.op.name
+            result = kind if kind.dtype else "bool"
             raise GraphError(
-                f"{name!r} is only used through {what}, whose result is {kind if kind.dtype else 'bool'}: "
-                "truth values and whole numbers have no gradient",
+                f"{name!r} is only used through {what}, whose result is {result}: {NO_GRADIENT}",
+                f"{SOFT}, which keeps degrees of truth",
+                "or pass straight_through=True: the gradient then goes on as if there were no such step",
                 code="E110",
-                suggestions=[
-                    'compile rules with strategy="soft_differentiable", which keeps degrees of truth',
-                    "or pass straight_through=True: the gradient then goes on as if there were no such step",
-                ],
             ).at(node.location)
     why = f": {graph.nodes[ended[0]].op.name} is flat" if ended else ""
     _warn(f"the gradient for {name!r} is zero everywhere{why}")

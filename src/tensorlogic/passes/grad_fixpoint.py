@@ -45,19 +45,14 @@ def unrolled(op: Fixpoint, given: Sequence[TensorType], rounds: int) -> Scan:
 
 def no_equation(op: Fixpoint) -> GraphError:
     """Return the error of a fixpoint whose rounds are combined, so that its result depends on the way to it."""
-    step = (
-        "the soft strategy, and a scan"
-        if op.combine == "or"
-        else f"a scan whose body is b.{op.combine}imum(c, step(c))"
-    )
+    by_scan = f"a scan whose body is b.{op.combine}imum(c, step(c))"
+    step = "the soft strategy, and a scan" if op.combine == "or" else by_scan
     return GraphError(
         f"a fixpoint that combines its rounds by {op.combine} has no equation to differentiate: its result depends on the "
         "rounds it took",
+        "give a number of rounds that is enough, to be differentiated one by one: tl.grad(graph, wrt, unroll=20)",
+        f"or write it as {step}, of that many rounds",
         code="E113",
-        suggestions=[
-            "give a number of rounds that is enough, to be differentiated one by one: tl.grad(graph, wrt, unroll=20)",
-            f"or write it as {step}, of that many rounds",
-        ],
     )
 
 

@@ -294,9 +294,8 @@ def _rule(op: Op, node: Node, options: Options) -> Rule:
     if rule is None and isinstance(op, ops.Same):
         return lambda t, call: [call.g]
     if rule is None:
-        raise GraphError(
-            f"{op.name} has no gradient", code="E111", suggestions=[f"give it one: custom={{{op.name!r}: rule}}"]
-        ).at(node.location)
+        hint = f"give it one: custom={{{op.name!r}: rule}}"
+        raise GraphError(f"{op.name} has no gradient", hint, code="E111").at(node.location)
     return rule
 
 
@@ -313,8 +312,8 @@ def _by_hand(
     if len(several) != len(args) or not all(g is None or isinstance(g, Value) for g in several):
         raise GraphError(
             f"the custom gradient of {op.name} must return {len(args)} gradient(s), got {result!r}",
+            "return one tensor of the tape for each operand, None where there is none",
             code="E112",
-            suggestions=["return one tensor of the tape for each operand, None where there is none"],
         )
     total: dict[int, Value] = {}
     for a, g in zip(args, several, strict=True):

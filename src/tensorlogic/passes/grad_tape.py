@@ -112,8 +112,8 @@ class Tape(TensorMethods[Value]):
         """Return an input of the source by its name, or any of its nodes by number."""
         at = self.source.inputs.get(key) if isinstance(key, str) else key
         if at is None or isinstance(at, bool) or not isinstance(at, int) or not 0 <= at < len(self.place):
-            raise GraphError(f"{key!r} is no input and no node of the graph", code="E112",
-                             suggestions=nearest(key, self.source.inputs))  # fmt: skip
+            hints = nearest(key, self.source.inputs)
+            raise GraphError(f"{key!r} is no input and no node of the graph", *hints, code="E302")
         return Value(self, self.place[at])
 
     def copy(self, graph: EinsumGraph, types: Sequence[Results] | None = None) -> None:
@@ -354,8 +354,6 @@ def _strong(t: Tape, g: Value, like: Value) -> Value:
 
 def unknown_rank(like: Value, what: str) -> ShapeError:
     """Return the error that a shape must be declared."""
-    return ShapeError(
-        f"{what} need shapes, and one of unknown rank is met",
-        code="E001",
-        suggestions=["declare the inputs' shapes: b.input('x', ('n', 3)); names stand for unknown sizes"],
-    ).at(like.tape.draft.nodes[like.node].location)
+    hint = "declare the inputs' shapes: b.input('x', ('n', 3)); names stand for unknown sizes"
+    error = ShapeError(f"{what} need shapes, and one of unknown rank is met", hint, code="E815")
+    return error.at(like.tape.draft.nodes[like.node].location)

@@ -32,9 +32,9 @@ def specialize(
         if left != right and isinstance(left, int) and isinstance(right, int):
             raise ShapeError(
                 f"{equality.message}: here {left} and {right}",
+                "only a literal size 1 broadcasts; a named size that happens to be 1 does not",
                 code="E001",
                 context=[f"sizes: {', '.join(f'{k}={v}' for k, v in sorted(env.items()))}"],
-                suggestions=["only a literal size 1 broadcasts; a named size that happens to be 1 does not"],
             ).at(graph.nodes[equality.node].location)
     return _concrete(graph, inputs, env)
 
@@ -50,7 +50,7 @@ def bind_sizes(graph: EinsumGraph, inputs: Mapping[str, TensorType], sizes: Mapp
         env[name], owner[name] = found, "sizes="
     for name in inputs:
         if name not in graph.inputs:
-            raise InputError(f"the graph has no input {name!r}", code="E302", suggestions=nearest(name, graph.inputs))
+            raise InputError(f"the graph has no input {name!r}", *nearest(name, graph.inputs), code="E302")
     later: list[tuple[str, int, Dim, int]] = []
     for name, node in graph.inputs.items():
         op = graph.nodes[node].op
@@ -59,9 +59,10 @@ def bind_sizes(graph: EinsumGraph, inputs: Mapping[str, TensorType], sizes: Mapp
         if given is None:
             raise InputError(
                 f"input {name!r} is missing",
+                f"inputs: {', '.join(map(repr, graph.inputs))}",
+                *nearest(name, inputs)[:1],
                 code="E303",
                 context=[f"it is declared as {graph.type_of(node)}"],
-                suggestions=[f"inputs: {', '.join(map(repr, graph.inputs))}", *nearest(name, inputs)[:1]],
             ).at(graph.nodes[node].location)
         if op.dtype is not None and given.dtype != op.dtype:
             found_type = TypeMismatchDiagnostic.create(op.dtype, str(given.dtype), f"input {name!r}")
@@ -137,11 +138,8 @@ def _check_bound(t: TensorType, op: Op) -> None:
     for size in t.shape or ():
         if isinstance(size, str):
             missing = sorted(names(size))
-            raise ShapeError(
-                f"no input fixes the size {', '.join(map(repr, missing))} of {op.name}",
-                code="E304",
-                suggestions=[f"give it: sizes={{{', '.join(f'{m!r}: 8' for m in missing)}}}"],
-            )
+            hint = f"give it: sizes={{{', '.join(f'{m!r}: 8' for m in missing)}}}"
+            raise ShapeError(f"no input fixes the size {', '.join(map(repr, missing))} of {op.name}", hint, code="E304")
 
 
 def _sized(value: Any, env: Mapping[str, int]) -> Any:
