@@ -18,7 +18,7 @@ from ..errors import DTypeError, GraphError
 from . import ops
 from .ops import Op
 from .sizes import Dim, names
-from .types import TensorType, dtype_name
+from .types import TensorShape, TensorType, dtype_name
 
 if TYPE_CHECKING:
     from .infer import Inference
@@ -302,6 +302,23 @@ def bodies(op: Op) -> tuple[EinsumGraph, ...]:
             return (op.then, op.otherwise)
         case _:
             return ()
+
+
+def with_bodies(op: Op, new: Sequence[EinsumGraph]) -> Op:
+    """Return an operation that holds other graphs."""
+    return Cond(*new) if isinstance(op, Cond) else msgspec.structs.replace(op, body=new[0])
+
+
+def body_types(op: Op, types: Sequence[TensorType]) -> list[TensorType]:
+    """Return the types that the inputs of an operation's bodies get from its operands."""
+    strong = [t._replace(weak=False) for t in types]
+    if isinstance(op, Cond):
+        return strong[1:]
+    if isinstance(op, Scan):
+        for n in range(op.carries, op.carries + op.scanned):
+            shape = strong[n].shape
+            strong[n] = strong[n]._replace(shape=None if shape is None else TensorShape(shape[1:]))
+    return strong
 
 
 def constant_digest(array: Array) -> str:

@@ -16,12 +16,11 @@ from ..ir.check import check_structure
 from ..ir.elementwise import FUNCTIONS
 from ..ir.graph import OPS, EinsumGraph, reachable
 from ..ir.ops import REDUCTIONS
-from ..ir.types import FLOATS, TensorType
 from . import grad_bodies, grad_contract, grad_einsum, grad_fixpoint, grad_rules, grad_scan, grad_views
 from .derivatives import TRUTHS
 from .grad_reverse import Custom, Options, activity, backward, forward
 from .grad_shortcuts import SHORTCUTS
-from .grad_tape import Tape, Value, fit, on_device, spread
+from .grad_tape import Tape, Value, fit, may_be_float, on_device, unused
 
 RULES = (
     grad_rules.RULES | grad_views.RULES | grad_einsum.RULES | grad_contract.RULES
@@ -75,9 +74,9 @@ def grad(
       return d_w=%5
     }
     """
-    options, at = _options(graph, custom, straight_through, keep, unroll)
-    t, found = _reverse(graph, wrt, _loss(graph, of, loss_scale), options, at)
-    return t.finish(found)
+    options = _options(graph, custom, straight_through, keep, unroll)
+    t, found = _reverse(graph, wrt, _loss(graph, of, loss_scale), options)
+    return t.finish(found.items())
 
 
 def value_and_grad(
@@ -100,10 +99,12 @@ def value_and_grad(
     >>> float(loss), d_x
     (10.0, array([2., 6.]))
     """
-    options, at = _options(graph, custom, straight_through, keep, unroll)
-    t, found = _reverse(graph, wrt, _loss(graph, of, loss_scale), options, at)
-    taken = set(graph.output_names)
-    return t.finish([*t.outputs.items(), *((unused(name, taken), v) for name, v in found)])
+    options = _options(graph, custom, straight_through, keep, unroll)
+    t, found = _reverse(graph, wrt, _loss(graph, of, loss_scale), options)
+    outputs = dict(t.outputs)
+    for name, v in found.items():
+        outputs[unused(name, outputs)] = v
+    return t.finish(outputs.items())
 
 
 def vjp(
@@ -123,33 +124,15 @@ def vjp(
     >>> back.input_names, back.output_names
     (['x', 'd_y'], ['d_x'])
     """
-    options, at = _options(graph, custom, straight_through, keep, unroll)
-    seeds: dict[str, float | None] = {
-        n: None for n, i in graph.outputs if straight_through or may_be_float(graph.type_of(i))
-    }
+    options = _options(graph, custom, straight_through, keep, unroll)
+    seeds = dict.fromkeys(n for n, i in graph.outputs if straight_through or may_be_float(graph.type_of(i)))
     if not seeds:
-        raise _whole_outputs(graph)
-    t, found = _reverse(graph, wrt, seeds, options, at)
-    return t.finish(found)
-
-
-def _whole_outputs(graph: EinsumGraph) -> DTypeError:
-    name, i = graph.outputs[0]
-    message = f"no output is of a float dtype: {name!r} is {graph.type_of(i)}; {NO_GRADIENT}"
-    return DTypeError(message, SOFT, "or cast the output to a float dtype", code="E110").at(graph.nodes[i].location)
-
-
-def unused(name: str, taken: set[str]) -> str:
-    """Return a name that is not taken, and take it."""
-    while name in taken:
-        name += "_"
-    taken.add(name)
-    return name
-
-
-def may_be_float(kind: TensorType) -> bool:
-    """Tell whether a value has gradients as far as its dtype is known."""
-    return kind.dtype is None or kind.dtype in FLOATS
+        name, i = graph.outputs[0]
+        message = f"no output is of a float dtype: {name!r} is {graph.type_of(i)}; {NO_GRADIENT}"
+        error = DTypeError(message, SOFT, "or cast the output to a float dtype", code="E110")
+        raise error.at(graph.nodes[i].location)
+    t, found = _reverse(graph, wrt, seeds, options)
+    return t.finish(found.items())
 
 
 def check(graph: EinsumGraph) -> None:
@@ -218,8 +201,8 @@ def default_options() -> Options:
 
 def _options(
     graph: EinsumGraph, custom: Mapping[str | int, Custom] | None, straight: bool, keep: int | None, unroll: int | None
-) -> tuple[Options, dict[int, Custom]]:
-    """Check what the caller asked for; rules of nodes come back by node."""
+) -> Options:
+    """Check what the caller asked for."""
     check(graph)
     by_name: dict[str, Custom] = {}
     by_node: dict[int, Custom] = {}
@@ -239,16 +222,13 @@ def _options(
     for word, number in (("keep", keep), ("unroll", unroll)):
         if number is not None:
             expect_whole(word, number, 1)
-    return default_options()._replace(custom=by_name, straight=straight, keep=keep, unroll=unroll), by_node
+    asked = default_options()._replace(straight=straight, keep=keep, unroll=unroll)
+    return asked._replace(custom=by_name, custom_nodes=by_node)
 
 
 def _reverse(
-    graph: EinsumGraph,
-    wrt: Wrt,
-    seeds: Mapping[str, float | None],
-    options: Options,
-    by_node: Mapping[int, Custom],
-) -> tuple[Tape, list[tuple[str, Value]]]:
+    graph: EinsumGraph, wrt: Wrt, seeds: Mapping[str, float | None], options: Options
+) -> tuple[Tape, dict[str, Value]]:
     """Differentiate outputs for inputs: by a number where one is given, else by an input of its own."""
     roots = parameters(graph, wrt)
     outputs = dict(graph.outputs)
@@ -261,21 +241,22 @@ def _reverse(
         if number is None:
             kind = graph.type_of(outputs[name])
             kind = kind if may_be_float(kind) else kind._replace(dtype="float32")  # straight through what is no float
-            seed = on_device(t, t.input(unused(f"d_{name}", taken), kind), Value(t, node))
+            label = unused(f"d_{name}", taken)
+            taken.add(label)
+            seed = on_device(t, t.input(label, kind), Value(t, node))
         else:
             seed = Value(t, t.draft.add(ops.Literal.of(float(number)), ()))
         given[node] = given[node] + seed if node in given else seed
-    own = {_whole(t, t.place[i]): rule for i, rule in by_node.items()}
+    own = {_whole(t, t.place[i]): rule for i, rule in options.custom_nodes.items()}
     gradients = backward(t, given, [t.place[i] for i in roots.values()], options, own)
-    found: list[tuple[str, Value]] = []
-    names: set[str] = set()
+    found: dict[str, Value] = {}
     for name, i in roots.items():
         x = Value(t, t.place[i])
         t.draft.origin = graph.nodes[i]
         g = gradients.get(x.node)
-        if g is None and not by_node and not options.custom:
+        if g is None and not options.custom_nodes and not options.custom:
             _explain(graph, name, [outputs[n] for n in seeds], options)
-        found.append((unused(f"d_{name}", names), spread(t, 0.0, x) if g is None else fit(t, g, x)))
+        found[unused(f"d_{name}", found)] = fit(t, g, x)
     return t, found
 
 

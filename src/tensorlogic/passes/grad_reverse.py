@@ -11,11 +11,11 @@ from typing import Any, NamedTuple
 
 from ..errors import GraphError
 from ..ir import ops
-from ..ir.graph import Cond, EinsumGraph, Fixpoint, Node, Scan, reachable
+from ..ir.graph import Cond, EinsumGraph, Fixpoint, Node, Scan, body_types, reachable
 from ..ir.infer import infer_graph
 from ..ir.ops import Op
 from ..ir.type_rules import Results
-from ..ir.types import FLOATS, TensorShape, TensorType
+from ..ir.types import FLOATS, TensorType
 from .derivatives import slopes
 from .grad_tape import Tape, Value, of_dtype
 
@@ -53,7 +53,8 @@ class Call(NamedTuple):
         return g
 
 
-Rule = Callable[[Tape, Call], Sequence[Value | None]]
+Grads = Sequence[Value | None]  # of the operands, None where there is none
+Rule = Callable[[Tape, Call], Grads]
 Prepare = Callable[[Tape, Node, Flags, "Options"], tuple[Value, ...]]
 
 
@@ -63,7 +64,8 @@ class Options(NamedTuple):
     rules: Mapping[type[Op], Rule]
     prepare: Mapping[type[Op], Prepare]  # what must run differently so that its gradient has what it needs
     shortcuts: Sequence[Callable[[Tape, Call], Mapping[int, Value] | None]] = ()  # gradients of several nodes at once
-    custom: Mapping[str, Custom] = {}  # by the name of an operation
+    custom: Mapping[str, Custom] = {}  # the caller's rules, by the name of an operation
+    custom_nodes: Mapping[int, Custom] = {}  # and by node of the graph; bodies have none
     straight: bool = False
     keep: int | None = None  # a scan keeps every so many carries, and runs again what is between them
     unroll: int | None = None  # fixpoints are differentiated as so many rounds
@@ -111,18 +113,6 @@ def loop_flags(op: Scan | Fixpoint | Cond, given: Sequence[TensorType], on: Flag
         carries = after
 
 
-def slices(op: Op, types: Sequence[TensorType]) -> list[TensorType]:
-    """Return the types that a body's inputs get from a loop's operands."""
-    strong = [t._replace(weak=False) for t in types]
-    if isinstance(op, Cond):
-        return strong[1:]
-    if isinstance(op, Scan):
-        for n in range(op.carries, op.carries + op.scanned):
-            shape = strong[n].shape
-            strong[n] = strong[n]._replace(shape=None if shape is None else TensorShape(shape[1:]))
-    return strong
-
-
 def body_flags(body: EinsumGraph, given: Sequence[TensorType], on: Flags, options: Options) -> Flags:
     """Return which outputs of a body depend on inputs that are ``on``."""
     types = infer_graph(body, dict(zip(body.inputs, given, strict=True))).types
@@ -151,7 +141,7 @@ def activity(
         elif i in own or op.name in options.custom:
             active.append(_YES)
         elif isinstance(op, Scan | Fixpoint | Cond):
-            given = slices(op, [types[a][0] for a in node.args])
+            given = body_types(op, [types[a][0] for a in node.args])
             if isinstance(op, Cond):
                 given = [TensorType(None, None), *given]
             flags = loop_flags(op, given, on, options)

@@ -7,7 +7,8 @@ only who needs every element spreads it (:func:`full`).
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -206,10 +207,10 @@ class Tape(TensorMethods[Value]):
         match fn:
             case "multiply":
                 for x, other in (operands, operands[::-1]):
-                    if self.literal_of(x) == 1 and isinstance(other, Value) and _float(other):
+                    if self.literal_of(x) == 1 and isinstance(other, Value) and may_be_float(other.type):
                         return other
             case "divide" if self.literal_of(operands[1]) == 1 and isinstance(operands[0], Value):
-                return operands[0] if _float(operands[0]) else None
+                return operands[0] if may_be_float(operands[0].type) else None
             case "negative":
                 (x,) = operands
                 number = self.literal_of(x)
@@ -231,8 +232,35 @@ class Tape(TensorMethods[Value]):
         return renumbered(self.draft.nodes, order, wanted, self.draft.constants, known)
 
 
-def _float(x: Value) -> bool:
-    return x.dtype in FLOATS or x.dtype is None  # a product of 1.0 and truth values, or whole numbers, is a float
+def may_be_float(kind: TensorType) -> bool:
+    """Tell whether a value has gradients as far as its dtype is known."""
+    return kind.dtype is None or kind.dtype in FLOATS
+
+
+def unused(name: str, taken: Container[str]) -> str:
+    """Return a name that is not taken."""
+    while name in taken:
+        name += "_"
+    return name
+
+
+def known_shape(x: Value, what: str) -> TensorShape:
+    """Return a shape that a rule cannot do without, or raise that it must be declared."""
+    if x.shape is None:
+        raise unknown_rank(x, what)
+    return x.shape
+
+
+def unknown_rank(x: Value, what: str) -> ShapeError:
+    """Return the error that a shape must be declared."""
+    hint = "declare the inputs' shapes: b.input('x', ('n', 3)); names stand for unknown sizes"
+    error = ShapeError(f"{what} need shapes, and one of unknown rank is met", hint, code="E815")
+    return error.at(x.tape.draft.nodes[x.node].location)
+
+
+def added(parts: Iterable[Value]) -> Value | None:
+    """Return the sum of some values, in order; None of none."""
+    return reduce(operator.add, some) if (some := list(parts)) else None
 
 
 def scalar(t: Tape, number: float, like: Value) -> Value:
@@ -249,8 +277,16 @@ def spread(t: Tape, number: float, like: Value) -> Value:
     return t.broadcast_to(scalar(t, number, like), like.shape)
 
 
-def full(t: Tape, g: Value, like: Value) -> Value:
-    """Return a cotangent with the whole shape of the value it belongs to."""
+def filled(t: Tape, number: float, shape: Sequence[Dim], dtype: str | None, like: Value) -> Value:
+    """Return a number as a tensor of a shape and a dtype: that of a value where it is not known yet."""
+    one = t.sum(t.where(False, like, 0)) + number if dtype is None else t.cast(number, dtype)
+    return t.broadcast_to(one, shape)
+
+
+def full(t: Tape, g: Value | None, like: Value) -> Value:
+    """Return a cotangent with the whole shape of the value it belongs to; None stands for zeros."""
+    if g is None:
+        return spread(t, 0.0, like)
     if g.type.weak:
         number = t.literal_of(g)
         assert number is not None
@@ -262,8 +298,8 @@ def full(t: Tape, g: Value, like: Value) -> Value:
     return t.broadcast_to(g, like.shape)
 
 
-def fit(t: Tape, g: Value, like: Value) -> Value:
-    """Return a cotangent with the whole shape, and the dtype, of the value it belongs to."""
+def fit(t: Tape, g: Value | None, like: Value) -> Value:
+    """Return a cotangent with the whole shape, and the dtype, of the value it belongs to; None stands for zeros."""
     return of_dtype(t, full(t, g, like), like)
 
 
@@ -350,10 +386,3 @@ def _short(t: Tape, g: Value, own: TensorShape) -> Value:
 def _strong(t: Tape, g: Value, like: Value) -> Value:
     number = t.literal_of(g)
     return g if number is None else scalar(t, number, like)
-
-
-def unknown_rank(like: Value, what: str) -> ShapeError:
-    """Return the error that a shape must be declared."""
-    hint = "declare the inputs' shapes: b.input('x', ('n', 3)); names stand for unknown sizes"
-    error = ShapeError(f"{what} need shapes, and one of unknown rank is met", hint, code="E815")
-    return error.at(like.tape.draft.nodes[like.node].location)

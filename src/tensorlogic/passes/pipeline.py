@@ -7,12 +7,10 @@ from functools import partial
 from time import perf_counter
 from typing import Any, NamedTuple
 
-import msgspec
-
 from ..errors import GraphError, TensorLogicError
 from ..events import Hook, span
 from ..ir.check import check_structure
-from ..ir.graph import Cond, EinsumGraph, Fixpoint, Node, Scan, bodies
+from ..ir.graph import EinsumGraph, Node, bodies, with_bodies
 from ..ir.ops import Op
 from ..tables import table
 from .dead import drop_dead, merge_equal
@@ -158,12 +156,5 @@ def _compare(before: EinsumGraph, after: EinsumGraph) -> None:
 
 def _with_bodies(op: Op, p: Pass, name: str) -> Op:
     """Return an operation whose bodies went through a pass; the operation itself where they did not change."""
-    match op:
-        case Fixpoint() | Scan():
-            body = _checked(p, name, op.body)
-            return op if body is op.body else msgspec.structs.replace(op, body=body)
-        case Cond():
-            then, otherwise = _checked(p, name, op.then), _checked(p, name, op.otherwise)
-            return op if then is op.then and otherwise is op.otherwise else Cond(then, otherwise)
-        case _:
-            return op
+    after = [_checked(p, name, body) for body in bodies(op)]
+    return op if all(a is b for a, b in zip(after, bodies(op), strict=True)) else with_bodies(op, after)

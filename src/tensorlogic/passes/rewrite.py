@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from typing import Any
 
 from ..errors import GraphError
 from ..ir import ops
@@ -18,7 +19,7 @@ from ..ir.ops import Op
 from ..ir.type_rules import Equality, Results, Scope
 from ..ir.types import TensorType
 
-Rule = Callable[["Draft", Op, tuple[int, ...]], int | None]
+Rule = Callable[["Draft", Any, tuple[int, ...]], int | None]  # for one kind of operation
 Rules = Mapping[type[Op], Sequence[Rule]]
 DEPTH = 50  # rules that answer rules
 MAX_LOCATIONS = 8  # that a merged node remembers

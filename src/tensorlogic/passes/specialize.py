@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from ..diagnostics import ShapeMismatchDiagnostic, TypeMismatchDiagnostic
 from ..errors import DTypeError, InputError, ShapeError, TensorLogicError, nearest
 from ..ir import ops
-from ..ir.graph import Cond, EinsumGraph, Fixpoint, Node, Scan, node_name
+from ..ir.graph import EinsumGraph, Node, bodies, body_types, node_name, with_bodies
 from ..ir.infer import Inference, infer_graph, node_types
 from ..ir.ops import Op
 from ..ir.sizes import Dim, dim, evaluate, names, solve
@@ -151,27 +151,11 @@ def _sized(value: Any, env: Mapping[str, int]) -> Any:
 
 def _substitute(op: Op, args: list[TensorType], inputs: Mapping[str, TensorType], env: Mapping[str, int]) -> Op:
     """Return an operation with the known sizes put in, and its bodies made for the operands they get."""
-    match op:
-        case ops.Input():
-            given = inputs[op.label]
-            return ops.Input(op.label, tuple(given.shape or ()), given.dtype)
-        case Fixpoint():
-            return replace(op, body=_body(op.body, args, env))
-        case Scan():
-            kept = args[: op.carries]
-            rows = [
-                TensorType(TensorShape((t.shape or ())[1:]), t.dtype)
-                for t in args[op.carries : op.carries + op.scanned]
-            ]
-            body = _body(op.body, [*kept, *rows, *args[op.carries + op.scanned :]], env)
-            return replace(op, body=body, length=_sized(op.length, env))
-        case Cond():
-            return Cond(_body(op.then, args[1:], env), _body(op.otherwise, args[1:], env))
-        case _:
-            sized = {name: _sized(getattr(op, name), env) for name in op.size_fields}
-            return op if all(getattr(op, name) == value for name, value in sized.items()) else replace(op, **sized)
-
-
-def _body(body: EinsumGraph, given: list[TensorType], env: Mapping[str, int]) -> EinsumGraph:
-    strong = [t._replace(weak=False) for t in given]
-    return specialize(body, dict(zip(body.inputs, strong, strict=True)), env)
+    if isinstance(op, ops.Input):
+        given = inputs[op.label]
+        return ops.Input(op.label, tuple(given.shape or ()), given.dtype)
+    if bodies(op):
+        given_types = body_types(op, args)
+        op = with_bodies(op, [specialize(b, dict(zip(b.inputs, given_types, strict=True)), env) for b in bodies(op)])
+    sized = {name: _sized(getattr(op, name), env) for name in op.size_fields}
+    return op if all(getattr(op, name) == value for name, value in sized.items()) else replace(op, **sized)
