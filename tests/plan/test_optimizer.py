@@ -165,7 +165,7 @@ def test_loops_are_weighed_and_left():
 def test_wrong_arguments():
     with pytest.raises(tl.InputError, match="a FusionStrategy is expected, got 'balanced'"):
         tl.FusionOptimizer("balanced")  # type: ignore[arg-type]
-    with pytest.raises(tl.InputError, match="no optimization level"):
+    with pytest.raises(tl.InputError, match="an optimization level is expected"):
         tl.GraphOptimizer(2)  # type: ignore[arg-type]
 
 

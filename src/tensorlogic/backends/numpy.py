@@ -97,7 +97,7 @@ class NumpyBackend:
         elif isinstance(op, ops.ContractVJP) and step.contraction is not None:
             kernel = bind_contract_vjp(op, step.contraction, step.types[0], step.arg_types)
         else:
-            maker = _MAKERS.get(type(op))
+            maker = MAKERS.get(type(op)) or (_same if isinstance(op, ops.Same) else None)
             if maker is None:
                 raise BackendError(f"the numpy backend has no {op.name}", code="E403")
             kernel = maker(op, step.arg_types, step.types[0])
@@ -386,12 +386,16 @@ def _dequantize(op: ops.Dequantize, args: tuple[TensorType, ...], result: Tensor
     return dequantize
 
 
-_MAKERS: dict[type[Op], Callable[[Any, tuple[TensorType, ...], TensorType], Kernel]] = {
+def _same(op: Op, args: tuple[TensorType, ...], result: TensorType) -> Kernel:
+    return lambda x: x
+
+
+MAKERS: dict[type[Op], Callable[[Any, tuple[TensorType, ...], TensorType], Kernel]] = {
     ops.Iota: lambda op, args, t: lambda: np.arange(op.size, dtype=op.dtype),
     ops.Reduce: _reduce, ops.Cumulate: _cumulate, ops.Sort: _sort, ops.TopK: _top_k, ops.Slice: _slice,
     ops.Reshape: lambda op, args, t: lambda x, s=tuple(t.shape or ()): np.reshape(x, s),
     ops.Transpose: lambda op, args, t: lambda x: np.transpose(x, op.order),
     ops.Broadcast: _broadcast, ops.Window: _window, ops.Pad: _pad, ops.Concat: _concat, ops.Gather: _gather,
     ops.ScatterAdd: _scatter_add, ops.Cast: lambda op, args, t: lambda x: np.asarray(x).astype(op.dtype),
-    ops.Quantize: _quantize, ops.Dequantize: _dequantize, ops.Transfer: lambda op, args, t: lambda x: x,
+    ops.Quantize: _quantize, ops.Dequantize: _dequantize,
 }  # fmt: skip

@@ -140,6 +140,7 @@ class Tensor:
     def max(self, axis: Any = None, *, keepdims: bool = False) -> Tensor: return self.builder.max(self, axis, keepdims=keepdims)
     def min(self, axis: Any = None, *, keepdims: bool = False) -> Tensor: return self.builder.min(self, axis, keepdims=keepdims)
     def astype(self, dtype: Any) -> Tensor: return self.builder.cast(self, dtype)
+    def stop_gradient(self) -> Tensor: return self.builder.stop_gradient(self)
     # fmt: on
 
 

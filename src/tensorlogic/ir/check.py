@@ -60,7 +60,7 @@ def _check(graph: EinsumGraph, path: str, depth: int, found: list[Diagnostic]) -
     inputs: dict[str, int] = {}
     for i, node in enumerate(graph.nodes):
         op, where = node.op, f"{path}.nodes[{i}]"
-        if type(op) not in _KINDS:
+        if not isinstance(op, Op) or OPS.get(str(op.__struct_config__.tag)) is not type(op):
             found.append(
                 _problem(
                     None, "E208", f"node %{i} holds {op!r}, which is no operation", where, "use tensorlogic.ir.ops"
@@ -138,9 +138,6 @@ def _check(graph: EinsumGraph, path: str, depth: int, found: list[Diagnostic]) -
             found.append(_problem(graph.nodes[i], "E203", message, where, "choose one of them with an item node"))
 
 
-_KINDS = frozenset(OPS.values())
-
-
 def _odd_tuples(op: Op) -> bool:
     match op:
         case ops.Slice():
@@ -191,17 +188,10 @@ def plain_literal(op: ops.Literal) -> bool:
 
 
 def _sizes(op: Op) -> Iterable[Dim | None]:
-    match op:
-        case ops.Input() | ops.Reshape() | ops.Broadcast():
-            return op.shape or ()
-        case ops.Iota() | ops.Window():
-            return (op.size,)
-        case ops.Slice():
-            return [d for start, size, _ in op.ranges for d in (start, size)]
-        case Scan():
-            return (op.length,)
-        case _:
-            return ()
+    """Return the sizes in an operation's fields: a size, a shape, or ranges of them."""
+    fields = [getattr(op, name) for name in op.size_fields]
+    shapes = [value if isinstance(value, tuple) else (value,) for value in fields]
+    return [d for shape in shapes for part in shape for d in (part if isinstance(part, tuple) else (part,))]
 
 
 def _size_hint(size: str) -> str | None:

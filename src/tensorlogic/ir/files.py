@@ -14,7 +14,7 @@ import stat
 from collections.abc import Callable, Mapping
 from functools import lru_cache
 from pathlib import Path, PurePath
-from typing import Any
+from typing import Any, Union
 
 import msgspec
 import numpy as np
@@ -23,17 +23,22 @@ from ..diagnostics import SourceLocation
 from ..errors import FormatError, TensorLogicError, nearest
 from .check import checked, too_deep
 from .constants import all_constants, decode, encode, proven
-from .graph import MAX_BODY_DEPTH, AnyOp, Array, EinsumGraph, Node
+from .graph import MAX_BODY_DEPTH, OPS, Array, EinsumGraph, Node
 from .ops import Op
 from .untrusted_text import LIMIT, convert, decode_text, strict_json, too_large
 
 FORMAT, VERSION = "tensorlogic-graph", 1
 
 
-class _NodeFile(msgspec.Struct, forbid_unknown_fields=True):
-    op: AnyOp
-    args: tuple[int, ...] = ()
-    at: tuple[SourceLocation, ...] = ()
+@lru_cache(4)
+def _node_files(kinds: tuple[type[Op], ...]) -> Any:
+    """Return the type of the nodes in a file, whose operations are of some kinds."""
+    fields: Any = [
+        ("op", Union.__getitem__(kinds)),
+        ("args", tuple[int, ...], ()),
+        ("at", tuple[SourceLocation, ...], ()),
+    ]
+    return list[msgspec.defstruct("_NodeFile", fields, forbid_unknown_fields=True)]  # type: ignore[misc]
 
 
 class _ConstantFile(msgspec.Struct, forbid_unknown_fields=True):
@@ -253,7 +258,7 @@ def _graph(raw: Any, constants: Mapping[str, Array], path: str, depth: int) -> E
                 op[key] = _graph(op[key], constants, f"{path}.nodes[{i}].op.{key}", depth + 1)
         if op.get("op") == "fixpoint" and op.get("tolerance") == "inf":
             op["tolerance"] = math.inf
-    records: list[_NodeFile] = convert(body.nodes, list[_NodeFile], f"{path}.nodes")
+    records: list[Any] = convert(body.nodes, _node_files(tuple(OPS.values())), f"{path}.nodes")
     nodes = [Node(r.op, r.args, r.at) for r in records]
     return EinsumGraph(nodes, body.outputs, constants)
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar, get_args
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
 import numpy as np
@@ -18,7 +18,7 @@ from ..errors import DTypeError, GraphError
 from . import ops
 from .ops import Op
 from .sizes import Dim, names
-from .types import TensorType, dtype_name
+from .types import TensorShape, TensorType, dtype_name
 
 if TYPE_CHECKING:
     from .infer import Inference
@@ -272,6 +272,7 @@ class Scan(Op, frozen=True, tag="scan"):
     """
 
     arity: ClassVar[int | None] = None
+    size_fields: ClassVar[tuple[str, ...]] = ("length",)
     body: EinsumGraph
     carries: int
     scanned: int
@@ -287,13 +288,9 @@ class Cond(Op, frozen=True, tag="cond"):
     otherwise: EinsumGraph
 
 
-AnyOp = (
-    ops.Input | ops.Constant | ops.Literal | ops.Iota | ops.Einsum | ops.ContractVJP | ops.Elementwise | ops.Reduce
-    | ops.Cumulate | ops.Sort | ops.TopK | ops.Slice | ops.Reshape | ops.Transpose | ops.Broadcast | ops.Window
-    | ops.Pad | ops.Concat | ops.Gather | ops.ScatterAdd | ops.Cast | ops.Quantize | ops.Dequantize | ops.Item
-    | ops.Transfer | Fixpoint | Scan | Cond
-)  # fmt: skip
-OPS: dict[str, type[Op]] = {str(t.__struct_config__.tag): t for t in get_args(AnyOp)}
+_KINDS: list[type[Op]] = [t for t in vars(ops).values() if isinstance(t, type) and issubclass(t, Op)]
+_KINDS += [Fixpoint, Scan, Cond]
+OPS: dict[str, type[Op]] = {str(t.__struct_config__.tag): t for t in _KINDS if t not in (Op, ops.Same)}  # by name
 
 
 def bodies(op: Op) -> tuple[EinsumGraph, ...]:
@@ -305,6 +302,23 @@ def bodies(op: Op) -> tuple[EinsumGraph, ...]:
             return (op.then, op.otherwise)
         case _:
             return ()
+
+
+def with_bodies(op: Op, new: Sequence[EinsumGraph]) -> Op:
+    """Return an operation that holds other graphs."""
+    return Cond(*new) if isinstance(op, Cond) else msgspec.structs.replace(op, body=new[0])
+
+
+def body_types(op: Op, types: Sequence[TensorType]) -> list[TensorType]:
+    """Return the types that the inputs of an operation's bodies get from its operands."""
+    strong = [t._replace(weak=False) for t in types]
+    if isinstance(op, Cond):
+        return strong[1:]
+    if isinstance(op, Scan):
+        for n in range(op.carries, op.carries + op.scanned):
+            shape = strong[n].shape
+            strong[n] = strong[n]._replace(shape=None if shape is None else TensorShape(shape[1:]))
+    return strong
 
 
 def constant_digest(array: Array) -> str:
@@ -356,7 +370,24 @@ def reachable(nodes: Sequence[Node], roots: Iterable[int]) -> list[int]:
 def extract(nodes: Sequence[Node], outputs: Iterable[tuple[str, int]], constants: Mapping[str, Array]) -> EinsumGraph:
     """Return the graph of just the nodes that some outputs need, renumbered."""
     wanted = tuple(outputs)
-    order = reachable(nodes, (i for _, i in wanted))
+    return renumbered(nodes, reachable(nodes, (i for _, i in wanted)), wanted, constants)
+
+
+def renumbered(
+    nodes: Sequence[Node],
+    order: Sequence[int],
+    outputs: Iterable[tuple[str, int]],
+    constants: Mapping[str, Array],
+    inference: Inference | None = None,
+) -> EinsumGraph:
+    """Return the graph of some of the nodes, in an order; ``inference`` is what is known of the types of all of them."""
     new = {old: i for i, old in enumerate(order)}
-    kept = [Node(nodes[i].op, tuple(new[a] for a in nodes[i].args), nodes[i].locations) for i in order]
-    return EinsumGraph(kept, ((name, new[i]) for name, i in wanted), constants)
+    chosen: list[Node] = []
+    for node in map(nodes.__getitem__, order):
+        args = tuple([new[a] for a in node.args])
+        chosen.append(node if args == node.args else Node(node.op, args, node.locations))
+    graph = EinsumGraph(chosen, [(name, new[i]) for name, i in outputs], constants)
+    if inference is not None:  # working types out again would cost more than all the rest
+        relied = dict.fromkeys(e._replace(node=new[e.node]) for e in inference.equalities if e.node in new)
+        graph.inference = type(inference)(tuple([inference.types[i] for i in order]), tuple(relied))
+    return graph

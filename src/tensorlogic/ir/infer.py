@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from ..errors import DTypeError, GraphError, ShapeError, TensorLogicError, nearest
 from . import ops
 from .graph import Cond, EinsumGraph, Fixpoint, Scan, node_name
 from .ops import Op
 from .sizes import Dim
-from .type_rules import MAX_RANK, RULES, Equality, Results, Scope, Types, equal_shapes
+from .type_rules import MAX_RANK, RULES, Equality, Results, Scope, Types, equal_shapes, same_type
 from .types import TensorShape, TensorType
 
 
@@ -41,7 +41,8 @@ def infer_graph(graph: EinsumGraph, inputs: Mapping[str, TensorType] | None = No
 
 def node_types(op: Op, args: Sequence[Results], scope: Scope) -> Results:
     """Return the types of an operation's results, or raise what is wrong with its operands."""
-    if type(op) not in _RULES and not isinstance(op, ops.Item):
+    rule = RULES.get(type(op)) or (same_type if isinstance(op, ops.Same) else None)
+    if rule is None and not isinstance(op, ops.Item):
         raise GraphError(f"{op!r} is not an operation", code="E105")
     if op.arity is not None and op.arity != len(args):
         raise GraphError(f"{op.name} takes {op.arity} operand(s), got {len(args)}", code="E105")
@@ -52,7 +53,8 @@ def node_types(op: Op, args: Sequence[Results], scope: Scope) -> Results:
     for n, results in enumerate(args):
         if len(results) != 1:
             raise GraphError(f"{scope.operand(n)} has {len(results)} results; choose one with item", code="E105")
-    found = _RULES[type(op)](op, [results[0] for results in args], scope)
+    assert rule is not None
+    found = rule(op, [results[0] for results in args], scope)
     for t in found:
         if t.shape is not None and len(t.shape) > MAX_RANK:
             raise ShapeError(f"{op.name} would have {len(t.shape)} axes; at most {MAX_RANK} are possible", code="E001")
@@ -135,5 +137,4 @@ def _cond(op: Cond, args: Types, scope: Scope) -> Results:
     )
 
 
-_BODY_RULES: dict[type[Op], Callable[[Any, Types, Scope], Results]] = {Fixpoint: _fixpoint, Scan: _scan, Cond: _cond}
-_RULES = RULES | _BODY_RULES
+RULES.update({Fixpoint: _fixpoint, Scan: _scan, Cond: _cond})

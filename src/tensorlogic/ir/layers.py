@@ -37,7 +37,8 @@ class Layers(TensorMethods[T], Generic[T]):
 
     def elu(self, x: Any, alpha: float = 1.0) -> T:
         """X where positive, alpha (exp(x) - 1) elsewhere."""
-        return self.where(self.greater(x, 0), x, self.multiply(alpha, self.expm1(self.minimum(x, 0))))
+        positive = self.greater(x, 0)  # a choice, not a minimum, which would have half of the slope at 0
+        return self.where(positive, x, self.multiply(alpha, self.expm1(self.where(positive, 0, x))))
 
     def softmax(self, x: Any, axis: Axes = -1) -> T:
         """exp(x) scaled to sum to 1 along an axis, shifted so that nothing overflows."""
@@ -92,7 +93,7 @@ class Layers(TensorMethods[T], Generic[T]):
         if isinstance(width, int):
             scores = self.divide(scores, math.sqrt(width))
         else:  # count in the query's own dtype, whatever that will be; a NaN there is one in its scores anyway
-            ones = self.maximum(self.minimum(query, 1), 1)
+            ones = self.maximum(self.minimum(self.stop_gradient(query), 1), 1)
             scores = self.divide(scores, self.sqrt(self.sum(ones, -1, keepdims=True)))
         if mask is not None:
             scores = self.where(mask, scores, -math.inf)

@@ -317,6 +317,13 @@ class TensorMethods(ABC, Generic[T]):
         """Convert to another dtype."""
         return self.apply(ops.Cast(dtype_name(dtype)), x)
 
+    def stop_gradient(self, x: Any) -> T:
+        """Return the same value as a constant: no gradient goes back to ``x`` through it.
+
+        ``x + b.stop_gradient(b.rint(x) - x)`` rounds, and hands gradients straight through.
+        """
+        return self.apply(ops.StopGradient(), x)
+
     def quantize(self, x: Any, scale: Any, zero_point: Any, dtype: Any = "int8", *, axis: int | None = None) -> T:
         """Return ``round(x / scale) + zero_point`` clamped to an integer dtype."""
         at = None if axis is None else self._axis(x, axis, "quantize")

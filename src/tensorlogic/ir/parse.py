@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from collections import ChainMap
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any, NoReturn
@@ -26,11 +27,9 @@ from .type_rules import MAX_RANK
 from .types import DTYPES, ITEMSIZE
 from .untrusted_text import LIMIT, decode_text, spot
 
-_WORDS: dict[str, type[Op]] = {
-    **dict.fromkeys(FUNCTIONS, ops.Elementwise),
-    **dict.fromkeys(ops.REDUCTIONS, ops.Reduce),
-    **OPS,
-}
+_WORDS: Mapping[str, type[Op]] = ChainMap(
+    OPS, {**dict.fromkeys(FUNCTIONS, ops.Elementwise), **dict.fromkeys(ops.REDUCTIONS, ops.Reduce)}
+)
 
 _S = r"(?:\s++|#[^\n]*+)*+"
 _STRING = r'"[^"\\\n]*+(?:\\.[^"\\\n]*+)*+"'

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import count
 from threading import Lock
@@ -36,6 +36,19 @@ class Spec(NamedTuple):
         seen = dict.fromkeys(label for labels in self.inputs for label in labels)
         return tuple(label for label in seen if label not in self.output)
 
+    @property
+    def labels(self) -> Labels:
+        """Every label once, in order of first occurrence."""
+        return tuple(dict.fromkeys(label for labels in (*self.inputs, self.output) for label in labels))
+
+    def renamed(self, name: Mapping[str, str]) -> Spec:
+        """Return the spec under other labels.
+
+        >>> print(parse("ij,jk").renamed({"i": "a", "j": "b", "k": "c"}))
+        ab,bc->ac
+        """
+        return Spec(tuple(tuple(name[x] for x in own) for own in self.inputs), tuple(name[x] for x in self.output))
+
 
 def symbol(number: int) -> str:
     """Return the letter that stands for an integer label.
@@ -56,6 +69,26 @@ def symbol(number: int) -> str:
 
 def _letters() -> Iterator[str]:
     return (c for c in map(chr, count(192)) if c.isalpha())
+
+
+def spare_letters(used: Iterable[str], first: int = 0) -> Iterator[str]:
+    """Yield the letters that are not used, from a number on.
+
+    >>> next(spare_letters("ab")), next(spare_letters("t", 19))
+    ('c', 'u')
+    """
+    taken = set(used)
+    return (c for c in map(symbol, range(first, _LARGEST)) if c not in taken)
+
+
+def lettered(spec: Spec) -> Spec:
+    """Give labels that stood for ``...`` letters of their own.
+
+    >>> print(lettered(expand(parse("...i,i->..."), (3, 1))))
+    abi,i->ab
+    """
+    spare = spare_letters(spec.labels)
+    return spec.renamed({x: x if len(x) == 1 else next(spare) for x in spec.labels})
 
 
 _SYMBOLS = list("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")

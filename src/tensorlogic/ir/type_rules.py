@@ -502,7 +502,12 @@ def _transfer(op: ops.Transfer, args: Types, scope: Scope) -> Results:
     kind, colon, number = op.device.partition(":")
     if not (kind.isidentifier() and colon and number.isdecimal()):
         raise GraphError(f"transfer: {op.device!r} is no device", code="E105", suggestions=["write 'cpu:1'"])
-    return (args[0]._replace(weak=False),)  # what has a place is a tensor, no longer a Python scalar
+    return same_type(op, args, scope)
+
+
+def same_type(op: Op, args: Types, scope: Scope) -> Results:
+    """Return the type of an operation whose result is its operand: a tensor, no longer a Python scalar."""
+    return (args[0]._replace(weak=False),)
 
 
 RULES: dict[type[Op], Callable[[Any, Types, Scope], Results]] = {

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from itertools import pairwise
 from typing import NamedTuple
 
-from ..errors import GraphError, ShapeError, nearest
+from ..errors import GraphError, ShapeError, expect_whole, nearest
 from ..ir import ops
 from ..ir.graph import Cond, EinsumGraph, Fixpoint, Node, Scan, extract, node_name
 from ..ir.ops import Op
@@ -105,8 +105,7 @@ def parts(size: int, count: int) -> list[range]:
     >>> parts(10, 4)
     [range(0, 3), range(3, 6), range(6, 8), range(8, 10)]
     """
-    if count < 1:
-        raise ShapeError(f"there must be at least one part, got {count}", code="E001")
+    expect_whole("the number of parts", count, 1)
     count = max(1, min(size, count))
     short, longer = divmod(size, count)
     starts = [n * short + min(n, longer) for n in range(count + 1)]
@@ -127,10 +126,10 @@ def split(graph: EinsumGraph, node: int | str, axis: int, *, operand: int | None
 def _number(graph: EinsumGraph, node: int | str) -> int:
     if isinstance(node, str):
         if node not in graph.inputs:
-            raise GraphError(f"the graph has no input {node!r}", code="E302", suggestions=nearest(node, graph.inputs))
+            raise GraphError(f"the graph has no input {node!r}", *nearest(node, graph.inputs), code="E302")
         return graph.inputs[node]
     if not 0 <= node < len(graph.nodes):
-        raise GraphError(f"the graph has {len(graph.nodes)} nodes, and no node %{node}", code="E106")
+        raise GraphError(f"the graph has {len(graph.nodes)} nodes, and no node %{node}", code="E816")
     return node
 
 
@@ -138,11 +137,11 @@ def _followed(graph: EinsumGraph, i: int, axis: int, operand: int | None) -> tup
     node, types = graph.nodes[i], graph.inference.types
     args = [types[a][0] for a in node.args]
     if operand is not None and not 0 <= operand < len(args):
-        raise GraphError(f"%{i} has {len(args)} operands, and no operand {operand}", code="E106")
+        raise GraphError(f"%{i} has {len(args)} operands, and no operand {operand}", code="E816")
     own = types[i][0] if operand is None else args[operand]
     if own.shape is None or not own.shape.is_static:
-        raise ShapeError(f"a split needs sizes that are known; %{i} is {own}", code="E304",
-                         suggestions=["specialize the graph for its inputs first"])  # fmt: skip
+        hint = "specialize the graph for its inputs first"
+        raise ShapeError(f"a split needs sizes that are known; %{i} is {own}", hint, code="E304")
     axis = normal_axis(axis, len(own.shape), "split")
     size = dims(own)[axis]
     if size < 2:

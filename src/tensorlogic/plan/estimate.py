@@ -120,7 +120,7 @@ class MemoryEstimator:
     """
 
     def __init__(self, passes: Sequence[Pass] | None = None, *, dtype: str = DTYPE, in_place: bool = True) -> None:
-        default = (*passes_of(OptimizationLevel.STANDARD), order_contractions)
+        default = (*passes_of(OptimizationLevel.STANDARD, differentiable=False), order_contractions)
         self.passes = default if passes is None else tuple(passes)
         self.dtype = dtype_name(dtype)
         self.in_place = in_place

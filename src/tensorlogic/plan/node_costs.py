@@ -8,8 +8,7 @@ from typing import Any, NamedTuple
 
 from ..errors import TensorLogicError
 from ..ir import ops, spec
-from ..ir.graph import EinsumGraph, Node, bodies
-from ..ir.infer import Inference
+from ..ir.graph import EinsumGraph, bodies, renumbered
 from ..ir.types import TensorShape
 from ..ir.validate import require_valid
 from ..passes.specialize import specialize
@@ -133,19 +132,7 @@ def reordered(graph: EinsumGraph, order: Sequence[int]) -> EinsumGraph:
     Inputs keep their order because the inputs of a body are told apart by it.
     """
     every = [i for i, node in enumerate(graph.nodes) if isinstance(node.op, GIVEN)] + list(order)
-    place = [0] * len(every)
-    for n, i in enumerate(every):
-        place[i] = n
-    nodes = [
-        Node(node.op, tuple([place[a] for a in node.args]), node.locations)
-        for node in map(graph.nodes.__getitem__, every)
-    ]
-    result = EinsumGraph(nodes, [(name, place[i]) for name, i in graph.outputs], graph.constants)
-    known = graph.inference
-    result.inference = Inference(
-        tuple([known.types[i] for i in every]), tuple([e._replace(node=place[e.node]) for e in known.equalities])
-    )
-    return result
+    return renumbered(graph.nodes, every, graph.outputs, graph.constants, graph.inference)
 
 
 def longest_path(graph: EinsumGraph, cost: Sequence[int]) -> tuple[int, ...]:

@@ -17,7 +17,8 @@ from ..errors import DTypeError, InputError, nearest
 from ..ir import ops
 from ..ir.graph import EinsumGraph
 from ..ir.types import TensorType
-from ..passes.grad import unused, value_and_grad, vjp
+from ..passes.grad import value_and_grad, vjp
+from ..passes.grad_tape import unused
 from ..plan.cost import nbytes
 from ..store import Store
 from .program import KEPT_BYTES
@@ -215,14 +216,13 @@ def _cut(
         assert m is not None
         if m not in known:
             known[m] = len(outputs)
-            outputs.append((unused(label, taken), m))
+            outputs.append((name := unused(label, taken), m))
+            taken.add(name)
         passed.append((label, known[m]))
     seeds = {}
     names = set(graph.inputs)
     for name, _ in graph.outputs:  # as tl.vjp names them
-        label = f"d_{name}"
-        while label in names:
-            label += "_"
+        label = unused(f"d_{name}", names)
         if label in whole.inputs:
             names.add(label)
             seeds[name] = label

@@ -110,8 +110,8 @@ class Variable:
     def detach(self) -> Variable:
         """Return a variable of the same value that nothing was recorded for, and that wants no gradient."""
         made = _new(Variable)
-        if mode.get().tapes:  # in a graph it is the same value
-            made._record = Record(self._record.value, _SAME, (self._record,), False, caller(), None)
+        if mode.get().tapes:
+            made._record = Record(self._record.value, _STOP, (self._record,), False, caller(), None)
         else:
             made._record = Record(self._record.value, None, (), False, None, None)
         return made
@@ -273,7 +273,7 @@ class Variable:
 
 
 _ADD, _SUBTRACT, _MULTIPLY = (ops.Elementwise(fn) for fn in ("add", "subtract", "multiply"))
-_SAME = ops.Transfer("cpu:0")
+_STOP = ops.StopGradient()
 _UFUNCS = {getattr(np, fn): ops.Elementwise(fn) for fn in FUNCTIONS if isinstance(getattr(np, fn, None), np.ufunc)}
 _new = object.__new__
 
@@ -330,7 +330,8 @@ class Eager(Layers[Variable]):
         value = run(op, values)
         made = _new(Variable)
         on, tapes = mode.get()
-        if needs and not on:
+        stopped = needs and not on  # in a graph, the gradient ends here
+        if stopped or type(op) is ops.StopGradient:
             needs = False
         elif needs and value.dtype.kind != "f":
             needs, lost = False, f"{describe(op)}, whose result is {value.dtype}"
@@ -338,7 +339,10 @@ class Eager(Layers[Variable]):
             for n, x in enumerate(kept):
                 if type(x) is np.ndarray:
                     kept[n] = frozen(x)
-            made._record = Record(value, op, tuple(kept), needs, caller(), lost)
+            place = caller()
+            made._record = Record(value, op, tuple(kept), needs, place, lost)
+            if stopped:
+                made._record = Record(value, _STOP, (made._record,), False, place, lost)
             for tape in tapes:
                 tape.note(made)
         else:

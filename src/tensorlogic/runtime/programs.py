@@ -66,7 +66,7 @@ class Programs:
         from ..passes.pipeline import passes_of
 
         folds = not self.wrap and not self.capabilities.supports("shapes_only")  # what is folded no wrapper sees
-        return (*passes_of(self.config, self._evaluate if folds else None), *self.passes)
+        return (*passes_of(self.config, self._evaluate if folds else None, differentiable=False), *self.passes)
 
     def key(self, graph: EinsumGraph, values: Sequence[Any], sizes: Mapping[str, int] | None, *more: Any) -> Key:
         """Return what a program is kept under: the graph, the shapes and dtypes of inputs, and sizes that are given."""

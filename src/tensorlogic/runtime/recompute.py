@@ -20,7 +20,7 @@ from .executor import Executor
 _GIVEN = (ops.Input, ops.Constant, ops.Literal, ops.Iota)
 _DEAR = (ops.Einsum, ops.ContractVJP, ops.Sort, ops.TopK, ops.Cumulate, ops.ScatterAdd, Fixpoint, Scan, Cond, ops.Item)
 CHAIN = 8  # cheap nodes in a row that are computed again; the one after them is kept
-_BARRIER = ops.Transfer("cpu:0")  # the same value, but another node: so that equal nodes behind it are not merged
+_BARRIER = ops.Barrier()
 
 
 def recompute(
