@@ -59,7 +59,7 @@ from .lang.lower import compile as compile
 from .lang.notation import parse_expr as parse_expr
 from .lang.show import show as show
 from .lang.strategies import STRATEGIES as STRATEGIES
-from .lang.strategies import Spread as Spread
+from .lang.strategies import QuantifierContraction as QuantifierContraction
 from .lang.strategies import Strategy as Strategy
 from .observe.analyze import CommunicationBottleneck as CommunicationBottleneck
 from .observe.analyze import DeviceSummary as DeviceSummary

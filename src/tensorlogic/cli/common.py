@@ -123,7 +123,7 @@ def read_value(name: str, text: str) -> Any:
         if key:
             with np.load(path + ".npz", allow_pickle=False) as archive:
                 if key not in archive:
-                    raise InputError(f"{path}.npz has no array {key!r}", code="E306", suggestions=nearest(key, archive))
+                    raise InputError(f"{path}.npz has no array {key!r}", *nearest(key, archive), code="E306")
                 return archive[key]
         if text.endswith(".npy"):
             return np.load(text, allow_pickle=False)
@@ -133,18 +133,15 @@ def read_value(name: str, text: str) -> Any:
     except FileNotFoundError:
         raise InputError(f"input {name!r}: there is no file {text!r}", code="E306") from None
     except (ValueError, OSError, RecursionError) as error:
-        raise InputError(
-            f"input {name!r}: cannot read {text[:60]!r}: {error}",
-            code="E306",
-            suggestions=["give a .npy or .json file, FILE.npz:KEY, or JSON such as [[1, 2], [3, 4]]"],
-        ) from None
+        hint = "give a .npy or .json file, FILE.npz:KEY, or JSON such as [[1, 2], [3, 4]]"
+        raise InputError(f"input {name!r}: cannot read {text[:60]!r}: {error}", hint, code="E306") from None
 
 
 def check_folder(path: Path) -> None:
     """Refuse a file whose folder is not there, before the work that it is for."""
     if not path.absolute().parent.is_dir():
-        raise FormatError(f"there is no folder {str(path.parent)!r} to write {path.name!r} in", code="E221",
-                          suggestions=[f"make it first: mkdir -p {path.parent}"])  # fmt: skip
+        hint = f"make it first: mkdir -p {path.parent}"
+        raise FormatError(f"there is no folder {str(path.parent)!r} to write {path.name!r} in", hint, code="E221")
 
 
 @contextlib.contextmanager
@@ -154,11 +151,8 @@ def writing(path: Path) -> Iterator[None]:
         yield
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or error
-        raise FormatError(
-            f"cannot write {str(path)!r}: {why}",
-            code="E221",
-            suggestions=["give a file in a folder that can be written"],
-        ) from None
+        hint = "give a file in a folder that can be written"
+        raise FormatError(f"cannot write {str(path)!r}: {why}", hint, code="E221") from None
 
 
 def print_table(

@@ -81,8 +81,8 @@ def run_command(
     import numpy as np
 
     if output is not None and output.suffix != ".npz":
-        raise FormatError(f"outputs are written as .npz, not {output.name!r}", code="E307",
-                          suggestions=[f"write -o {output.stem}.npz"])  # fmt: skip
+        hint = f"write -o {output.stem}.npz"
+        raise FormatError(f"outputs are written as .npz, not {output.name!r}", hint, code="E307")
     out = executor_of(backend, level).execute(load_graph(graph), read_values(inputs), sizes=read_sizes(sizes))
     if output is not None:
         save_arrays(output, dict(out.items()))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, get_args
@@ -40,6 +40,10 @@ class Node(msgspec.Struct, frozen=True, eq=False):
     def location(self) -> SourceLocation | None:
         """The first place the node came from."""
         return self.locations[0] if self.locations else None
+
+    def renumbered(self, new: Mapping[int, int]) -> Node:
+        """Return the same node with its arguments under other numbers."""
+        return Node(self.op, tuple([new[a] for a in self.args]), self.locations)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Node) and self.args == other.args and self.op == other.op
@@ -86,9 +90,7 @@ class EinsumGraph:
 
     def __setattr__(self, name: str, value: object) -> None:
         if name in ("nodes", "outputs", "constants") and name in self.__dict__:
-            raise GraphError(
-                f"a graph does not change; its {name} are fixed", code="E106", suggestions=["build another"]
-            )
+            raise GraphError(f"a graph does not change; its {name} are fixed", "build another", code="E139")
         super().__setattr__(name, value)
 
     @cached_property
@@ -296,15 +298,15 @@ AnyOp = (
 OPS: dict[str, type[Op]] = {str(t.__struct_config__.tag): t for t in get_args(AnyOp)}
 
 
+@lru_cache
+def body_fields(kind: type[Op]) -> tuple[str, ...]:
+    """Return the names of the fields of an operation that hold graphs."""
+    return tuple(f.name for f in msgspec.structs.fields(kind) if f.type is EinsumGraph) if issubclass(kind, Op) else ()
+
+
 def bodies(op: Op) -> tuple[EinsumGraph, ...]:
     """Return the graphs that an operation holds."""
-    match op:
-        case Fixpoint() | Scan():
-            return (op.body,)
-        case Cond():
-            return (op.then, op.otherwise)
-        case _:
-            return ()
+    return tuple([getattr(op, name) for name in body_fields(type(op))])
 
 
 def constant_digest(array: Array) -> str:
@@ -324,7 +326,7 @@ def frozen_copy(value: object) -> Array:
     try:
         array = np.asarray(value)
     except ValueError as error:
-        raise DTypeError(f"a rectangular array is expected: {error}", code="E103") from None
+        raise DTypeError(f"a rectangular array is expected: {error}", code="E123") from None
     name = dtype_name(array.dtype)
     copy = np.array(array, dtype=np.dtype(name), order="C", copy=True)
     copy.setflags(write=False)
@@ -353,10 +355,9 @@ def reachable(nodes: Sequence[Node], roots: Iterable[int]) -> list[int]:
     return [i for i in range(len(nodes)) if live[i]]
 
 
-def extract(nodes: Sequence[Node], outputs: Iterable[tuple[str, int]], constants: Mapping[str, Array]) -> EinsumGraph:
-    """Return the graph of just the nodes that some outputs need, renumbered."""
-    wanted = tuple(outputs)
-    order = reachable(nodes, (i for _, i in wanted))
-    new = {old: i for i, old in enumerate(order)}
-    kept = [Node(nodes[i].op, tuple(new[a] for a in nodes[i].args), nodes[i].locations) for i in order]
-    return EinsumGraph(kept, ((name, new[i]) for name, i in wanted), constants)
+def extract(
+    nodes: Sequence[Node], outputs: Sequence[tuple[str, int]], constants: Mapping[str, Array], first: Sequence[int] = ()
+) -> EinsumGraph:
+    """Return the graph of just the nodes that some outputs need, renumbered; ``first`` come first, needed or not."""
+    new = {old: i for i, old in enumerate(dict.fromkeys([*first, *reachable(nodes, (i for _, i in outputs))]))}
+    return EinsumGraph((nodes[i].renumbered(new) for i in new), ((name, new[i]) for name, i in outputs), constants)

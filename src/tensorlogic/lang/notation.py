@@ -218,13 +218,10 @@ def parse_expr(text: str, domains: Mapping[str, str] | None = None) -> TLExpr:
     ∀x. person(x) → mortal(x)
     """
     if not isinstance(text, str):
-        raise FormatError(f"an expression is read from text, got {text!r}", code="E603")
+        raise FormatError(f"an expression is read from text, got {text!r}", code="E301")
     if domains is not None and not isinstance(domains, Mapping):
-        raise GraphError(
-            f"domains are given by variable, got {domains!r}",
-            code="E601",
-            suggestions=["write domains={'x': 'Person'}"],
-        )
+        hint = "write domains={'x': 'Person'}"
+        raise GraphError(f"domains are given by variable, got {domains!r}", hint, code="E301")
     return _Reader(text, dict(domains or {})).read()
 
 
@@ -276,9 +273,7 @@ class _Reader:
     def fail(self, at: int, reason: str, *hints: str) -> NoReturn:
         place = self.place(at).with_file("<expression>")
         source = self.text[self.starts[(place.line or 1) - 1] :].split("\n", 1)[0]
-        raise FormatError(
-            f"cannot read the expression: {reason}", code="E603", location=place, source=source, suggestions=hints
-        )
+        raise FormatError(f"cannot read the expression: {reason}", *hints, code="E603", location=place, source=source)
 
     def place(self, at: int) -> SourceLocation:
         line = bisect_right(self.starts, at)
