@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import wraps
@@ -118,6 +119,8 @@ def read_value(name: str, text: str) -> Any:
     """Read one input: an array file, a key of an archive, or JSON on the command line."""
     import numpy as np
 
+    from ..ir.files import no_file
+
     path, _, key = text.partition(".npz:")
     try:
         if key:
@@ -128,10 +131,14 @@ def read_value(name: str, text: str) -> Any:
         if text.endswith(".npy"):
             return np.load(text, allow_pickle=False)
         if text.endswith(".json"):
-            text = Path(text).read_text(encoding="utf-8")
+            return json.loads(Path(text).read_text(encoding="utf-8"))
+        if not text.strip() or not re.match(r"\s*([-\[{\"\d]|true|false|null|NaN|-?Infinity)", text):
+            there = "a file of another kind" if Path(text).is_file() else "no file"
+            raise ValueError(f"it is {there}, and no JSON")
         return json.loads(text)
-    except FileNotFoundError:
-        raise InputError(f"input {name!r}: there is no file {text!r}", code="E306") from None
+    except FileNotFoundError as error:
+        missing = no_file(Path(error.filename)).diagnostic
+        raise InputError(f"input {name!r}: {missing.message}", *missing.suggestions, code="E306") from None
     except (ValueError, OSError, RecursionError) as error:
         hint = "give a .npy or .json file, FILE.npz:KEY, or JSON such as [[1, 2], [3, 4]]"
         raise InputError(f"input {name!r}: cannot read {text[:60]!r}: {error}", hint, code="E306") from None
@@ -141,7 +148,7 @@ def check_folder(path: Path) -> None:
     """Refuse a file whose folder is not there, before the work that it is for."""
     if not path.absolute().parent.is_dir():
         hint = f"make it first: mkdir -p {path.parent}"
-        raise FormatError(f"there is no folder {str(path.parent)!r} to write {path.name!r} in", hint, code="E221")
+        raise FormatError(f"there is no folder {str(path.parent)!r} to write {path.name!r} in", hint, code="E228")
 
 
 @contextlib.contextmanager
@@ -152,7 +159,7 @@ def writing(path: Path) -> Iterator[None]:
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or error
         hint = "give a file in a folder that can be written"
-        raise FormatError(f"cannot write {str(path)!r}: {why}", hint, code="E221") from None
+        raise FormatError(f"cannot write {str(path)!r}: {why}", hint, code="E228") from None
 
 
 def print_table(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +52,13 @@ def save_arrays(path: Path, arrays: Mapping[str, Any]) -> None:
                 np.lib.format.write_array(member, np.asarray(array), allow_pickle=False)
 
 
+def check_names(names: Iterable[str]) -> None:
+    """Refuse names of outputs that an archive cannot have, or that would be unpacked outside of its folder."""
+    for name in names:
+        if not name.isprintable() or set("\\:") & set(name) or name.startswith("/") or ".." in name.split("/"):
+            raise FormatError(f"output {name!r} cannot be a member of an archive", "rename the output", code="E214")
+
+
 @click.command("run")
 @graph_argument
 @input_option
@@ -82,8 +89,11 @@ def run_command(
 
     if output is not None and output.suffix != ".npz":
         hint = f"write -o {output.stem}.npz"
-        raise FormatError(f"outputs are written as .npz, not {output.name!r}", hint, code="E307")
-    out = executor_of(backend, level).execute(load_graph(graph), read_values(inputs), sizes=read_sizes(sizes))
+        raise FormatError(f"outputs are written as .npz, not {output.name!r}", hint, code="E230")
+    loaded = load_graph(graph)
+    if output is not None:
+        check_names(loaded.output_names)
+    out = executor_of(backend, level).execute(loaded, read_values(inputs), sizes=read_sizes(sizes))
     if output is not None:
         save_arrays(output, dict(out.items()))
     if as_json:

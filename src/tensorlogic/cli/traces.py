@@ -88,6 +88,7 @@ def record(
       tensorlogic trace record layer.json -i x=x.npy -i w=w.npy --repeat 100 -o run.json
       tensorlogic trace record train.py -o train.json -- --epochs 3
     """  # noqa: D301
+    from ..ir.files import no_file
     from ..observe.files import form_of
     from ..observe.trace import trace
     from ..observe.trace_diff import counts
@@ -102,8 +103,7 @@ def record(
     code = 0
     if script:
         if not target.is_file():
-            there = sorted(p.name for p in target.parent.glob("*.py"))[:1000]
-            raise FormatError(f"there is no file {str(target)!r}", *nearest(target.name, there), code="E221")
+            raise no_file(target)
         with trace(detail=detail) as recorded:
             code = _run_script(target, args)
         recorded.save(output)
@@ -253,7 +253,7 @@ def flame(file: Path, output: Path | None, title: str | None, width: int, as_jso
 
     if output is not None and form_of(output) != "flame":
         hint = f"write -o {output.stem}.svg"
-        raise FormatError(f"a flame graph is an SVG file, not {output.name!r}", hint, code="E221")
+        raise FormatError(f"a flame graph is an SVG file, not {output.name!r}", hint, code="E230")
     text = flame_svg(_read(file), title=title or file.name, width=width)
     if output is None:
         click.echo(text, nl=False)

@@ -14,6 +14,7 @@ import numpy as np
 from ..diagnostics import caller
 from ..errors import DTypeError, GraphError, expect, nearest
 from . import ops
+from .elementwise import FUNCTIONS
 from .graph import (
     MAX_BODY_DEPTH,
     Array,
@@ -26,6 +27,7 @@ from .graph import (
     extract,
     frozen_copy,
     node_name,
+    plain_array,
 )
 from .infer import node_types
 from .layers import Layers
@@ -47,7 +49,6 @@ class Tensor:
     """
 
     __slots__ = ("builder", "node", "scope")
-    __array_ufunc__ = None  # so that array + tensor comes to this class
 
     def __init__(self, builder: GraphBuilder, scope: _Scope, node: int) -> None:
         self.builder, self.scope, self.node = builder, scope, node
@@ -69,6 +70,26 @@ class Tensor:
 
     def __repr__(self) -> str:
         return f"<Tensor {self.type}>"
+
+    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *operands: Any, **options: Any) -> Tensor:
+        """Add the node that a NumPy function stands for: ``np.exp(x)`` is ``b.exp(x)``, ``array + x`` is ``b.add(array, x)``."""
+        name = ufunc.__name__
+        if name in _BITWISE:
+            return self._truth(_BITWISE[name], *operands)
+        if method != "__call__" or options or not (name in FUNCTIONS or name == "matmul"):
+            hint = f"write b.{name}(...)" if name in FUNCTIONS else nearest(name, FUNCTIONS)[0]
+            called = (
+                f"np.{name}"
+                + ("" if method == "__call__" else f".{method}")
+                + (f" with {', '.join(options)}=" if options else "")
+            )
+            raise GraphError(f"{called} on a tensor of a graph is not there", hint, code="E142")
+        result: Tensor = getattr(self.builder, name)(*operands)
+        return result
+
+    def __array__(self, dtype: Any = None, copy: Any = None) -> NoReturn:
+        hint = "use the builder's functions, such as b.sum(x), or execute the graph first"
+        raise GraphError("a tensor in a graph has no values while it is being built", hint, code="E106")
 
     def _truth(self, fn: str, *operands: Any) -> Tensor:
         """Apply a logical function; bit operations on numbers are not what & | ^ ~ mean here, so they are refused."""
@@ -135,6 +156,9 @@ class Tensor:
     # fmt: on
 
 
+_BITWISE = {f"bitwise_{word}": f"logical_{word}" for word in ("and", "or", "xor")} | {"invert": "logical_not"}
+
+
 class _Scope:
     """The nodes of one graph being built: the whole program's, or a body's."""
 
@@ -164,21 +188,23 @@ class GraphBuilder(Layers[Tensor]):
         self._scope = _Scope(None)
         self._constants: dict[str, Array] = {}
 
+    def __getattr__(self, name: str) -> NoReturn:
+        """Name the nearest method where there is none of this name."""
+        near = "" if name.startswith("_") else f"; {nearest(name, (n for n in dir(self) if n[0] != '_'))[0]}"
+        raise AttributeError(f"a GraphBuilder has no {name!r}{near}", name=name, obj=self)
+
     def shape_of(self, x: Any) -> TensorShape | None:
         """Return an operand's shape; None where its rank is unknown."""
-        if isinstance(x, Tensor):
-            return x.shape
-        try:
-            return TensorShape(np.shape(x))
-        except ValueError as error:
-            raise DTypeError(f"a rectangular array is expected: {error}", code="E123") from None
+        return x.shape if isinstance(x, Tensor) else TensorShape(plain_array(x).shape)
 
     def input(self, name: str, shape: Sequence[Dim | None] | None = None, dtype: Any = None) -> Tensor:
         """Declare an input. Sizes are integers or names; None is any size; no shape at all is any rank."""
         if not isinstance(name, str) or not name:
             raise GraphError(f"an input needs a name, got {name!r}", code="E301")
         if shape is not None and (isinstance(shape, str) or not isinstance(shape, Sequence)):
-            hint = f"write ({shape!r},)"
+            parts = [p.strip() for p in shape.split(",")] if isinstance(shape, str) else [shape]
+            words = [p if isinstance(p, str) and p.isdecimal() else repr(p) for p in parts]
+            hint = f"write ({', '.join(words)}{',' * (len(words) == 1)})"
             raise GraphError(f"the shape of input {name!r} must be a sequence, got {shape!r}", hint, code="E301")
         sizes = None
         if shape is not None:

@@ -208,12 +208,13 @@ def _read(path: Path, limit: int) -> bytes:
     except TensorLogicError:
         raise
     except FileNotFoundError:
-        raise _no_file(path) from None
+        raise no_file(path) from None
     except (OSError, ValueError) as error:  # ValueError: a name with a null character in it
         raise FormatError(f"cannot read {str(path)!r}: {error}", code="E229") from None
 
 
-def _no_file(path: Path) -> FormatError:
+def no_file(path: Path) -> FormatError:
+    """Make the error that there is no such file; its hint names the nearest one of the folder."""
     there: list[str] = []
     with contextlib.suppress(OSError):
         there = sorted(p.name for p in path.parent.iterdir() if not p.name.startswith("."))[:1000]

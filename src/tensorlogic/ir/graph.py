@@ -118,7 +118,10 @@ class EinsumGraph:
     @cached_property
     def size_names(self) -> frozenset[str]:
         """The names of sizes that the graph depends on."""
-        dims = {d for results in self.inference.types for t in results for d in t.shape or () if isinstance(d, str)}
+        dims: set[Dim] = {
+            d for results in self.inference.types for t in results for d in t.shape or () if isinstance(d, str)
+        }
+        dims.update(d for node in self.nodes if isinstance(node.op, ops.Slice) for d, _, _ in node.op.ranges)
         inside = {n for node in self.nodes for body in bodies(node.op) for n in body.size_names}
         return frozenset(inside).union(*(names(d) for d in dims))
 
@@ -321,12 +324,23 @@ def constant_op(array: Array) -> ops.Constant:
     return ops.Constant(constant_digest(array), array.shape, dtype_name(array.dtype))
 
 
-def frozen_copy(value: object) -> Array:
-    """Return a read-only copy of an array, in C order and native byte order, so that its digest stays true."""
+def plain_array(value: object) -> Array:
+    """Return a value as a NumPy array, or say plainly why there is none."""
+    if value is None:
+        hint = "give an array, a list or a number; a run without the input leaves its name out"
+        raise DTypeError("None is given where an array is expected", hint, code="E123")
     try:
-        array = np.asarray(value)
+        return np.asarray(value)
     except ValueError as error:
         raise DTypeError(f"a rectangular array is expected: {error}", code="E123") from None
+    except Exception as error:  # an array of another library that does not let its values go
+        hint = "detach it first: x.detach().cpu().numpy()" if hasattr(value, "detach") else "give a NumPy array"
+        raise DTypeError(f"a {type(value).__name__} cannot be read as an array: {error}", hint, code="E123") from None
+
+
+def frozen_copy(value: object) -> Array:
+    """Return a read-only copy of an array, in C order and native byte order, so that its digest stays true."""
+    array = plain_array(value)
     name = dtype_name(array.dtype)
     copy = np.array(array, dtype=np.dtype(name), order="C", copy=True)
     copy.setflags(write=False)

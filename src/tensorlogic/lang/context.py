@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 import operator
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from ..diagnostics import SourceLocation
-from ..errors import GraphError, nearest
-from ..ir.graph import EinsumGraph
+from ..errors import GraphError, InputError, nearest
+from ..ir.graph import EinsumGraph, plain_array
+
+
+class LogicWarning(UserWarning):
+    """Something in a formula, or in what it is given, is probably not what was meant.
+
+    >>> issubclass(LogicWarning, UserWarning)
+    True
+    """
 
 
 class CompilerContext:
@@ -55,6 +66,7 @@ class CompilerContext:
         for predicate, signature in self.predicates.items():
             for domain in signature:
                 self.check(domain, f"predicate {predicate!r}")
+        self._warned: set[str] = set()
         self.graphs = dict(graphs or {})
         for predicate, graph in self.graphs.items():
             if not isinstance(graph, EinsumGraph):
@@ -71,6 +83,26 @@ class CompilerContext:
             hint = f"CompilerContext(domains={{{domain!r}: 10}})"
             message = f"{where} has domain {domain!r}, which is not given"
             raise GraphError(message, *nearest(domain, self.domains), hint, code="E606", location=location)
+
+    def check_scores(self, inputs: Mapping[str, Any], *, warn: bool = False) -> None:
+        """Refuse scores that no fuzzy logic or probability knows: below 0, above 1, or NaN.
+
+        Logics do not look at values while they run; call this on what a rule is given. With ``warn=True`` it only
+        warns, once for each predicate.
+
+        >>> CompilerContext(domains={}).check_scores({"likes": [0.0, 0.7, 1.0]})
+        """
+        for name, value in inputs.items():
+            array = plain_array(value)
+            outside = ~((array >= 0) & (array <= 1))
+            if array.dtype == bool or not outside.any() or (warn and name in self._warned):
+                continue
+            place = tuple(int(i) for i in np.argwhere(outside)[0])
+            message = f"score {array[place]} of {name!r} at {list(place)} is outside of 0 to 1 ({outside.sum():,} are)"
+            if not warn:
+                raise InputError(message, "scale or clip the scores, such as 1 / (1 + np.exp(-x))", code="E622")
+            self._warned.add(name)
+            warnings.warn(message, LogicWarning, stacklevel=2)
 
     def size(self, domain: str) -> int:
         """Return the number of elements of a domain."""

@@ -12,21 +12,13 @@ from ..errors import GraphError, OutOfMemoryError, ShapeError, TensorLogicError
 from ..ir.builder import GraphBuilder, Tensor
 from ..ir.graph import EinsumGraph
 from ..ir.spec import write
-from .context import CompilerContext, DomainTable
+from .context import CompilerContext, DomainTable, LogicWarning
 from .expr import ARITHMETIC, COMPARISONS, FUNCTIONS, Term, TLExpr
 from .formula import Formula, Formulas, Steps, Variable, run_steps
 from .strategies import Along, QuantifierContraction, Strategy, clipped, get_strategy
 
 MAX_DISTRIBUTED = 64  # conjunctions that one disjunction may be multiplied out into
 MAX_ELEMENTS = 2**40  # of an answer
-
-
-class LogicWarning(UserWarning):
-    """Something in a formula is probably not what was meant.
-
-    >>> issubclass(LogicWarning, UserWarning)
-    True
-    """
 
 
 class Rule(NamedTuple):

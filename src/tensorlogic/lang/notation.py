@@ -225,6 +225,7 @@ def parse_expr(text: str, domains: Mapping[str, str] | None = None) -> TLExpr:
     return _Reader(text, dict(domains or {})).read()
 
 
+MAX_DIGITS = 308  # of an integer; no float is larger
 MAX_TEXTS = 256  # whose lines errors can show
 _files: dict[str, str] = {}  # by text, the one used longest ago first
 _numbers = count(1)
@@ -323,7 +324,9 @@ class _Reader:
             return False
         if meaning == "subtract":
             if self._signed():
-                self.operands.append(TLExpr("constant", value=-_value(self.take().text), location=self.place(token.at)))
+                self.operands.append(
+                    TLExpr("constant", value=-self._number(self.take()), location=self.place(token.at))
+                )
                 return True
             self.waiting.append(_Pending("negative", BINDS["negative"], 1, at=token.at))
             return False
@@ -334,7 +337,7 @@ class _Reader:
             self.waiting.append(_Pending("if", -2, 0, at=token.at))
             return False
         if token.kind == "number" or token.text in ("true", "false", "inf", "nan"):
-            self.operands.append(TLExpr("constant", value=_value(token.text), location=self.place(token.at)))
+            self.operands.append(TLExpr("constant", value=self._number(token), location=self.place(token.at)))
             return True
         if token.kind == "name":
             return self._named(token)
@@ -342,6 +345,14 @@ class _Reader:
             return self._predicate(self._unquoted(token, "a predicate"), token)
         shown = repr(token.text) if token.kind != "end" else "the end"
         self.fail(token.at, f"a predicate, a number or '(' is expected, got {shown}")
+
+    def _number(self, token: Token) -> Any:
+        """Return the number, or the truth value, that a word stands for."""
+        if not token.text.isdigit():
+            return token.text == "true" if token.text in ("true", "false") else float(token.text)
+        if len(token.text) > MAX_DIGITS:
+            self.fail(token.at, f"a number of {len(token.text):,} digits is too long", "write it as 1e300, or inf")
+        return int(token.text)
 
     def _signed(self) -> bool:
         """Tell whether a sign belongs to the number after it: -2 is a number, -2 ** 2 is -(2 ** 2)."""
@@ -408,9 +419,9 @@ class _Reader:
         if token.kind == "string":
             return Term.const(self._unquoted(token))
         if token.kind == "number" and token.text.isdigit():
-            return Term.const(int(token.text))
+            return Term.const(self._number(token))
         if token.text == "-" and self.token.kind == "number" and self.token.text.isdigit():
-            return Term.const(-int(self.take().text))
+            return Term.const(-self._number(self.take()))
         if token.kind != "name":
             self.fail(
                 token.at,
@@ -522,9 +533,3 @@ class _Reader:
         parts = tuple(self.operands[len(self.operands) - arity :])
         del self.operands[len(self.operands) - arity :]
         self.operands.append(TLExpr(kind, parts, terms=terms, location=self.place(at)))
-
-
-def _value(text: str) -> Any:
-    if text in ("true", "false"):
-        return text == "true"
-    return int(text) if text.isdigit() else float(text)
