@@ -10,7 +10,7 @@ import click
 from .. import __version__
 from ..errors import InputError, nearest
 from ..faults import FAULTS
-from .common import json_option, print_json, print_table, reported
+from .common import print_json, print_table, reported
 from .graphs import check, compile_command, explain, graph_command, run_command
 from .traces import trace_group
 
@@ -53,7 +53,6 @@ def completion(shell: str) -> None:
 @main.command("explain-error")
 @click.argument("code", required=False)
 @click.option("--list", "listed", is_flag=True, help="List all codes.")
-@json_option
 @reported
 def explain_error(code: str | None, listed: bool, as_json: bool) -> None:
     """Print what an error code means, why the error comes about and what to do.

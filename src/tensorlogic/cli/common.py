@@ -24,7 +24,7 @@ PATIENCE = 1.0  # seconds before progress is shown
 
 
 def reported(command: F) -> F:
-    """Print what went wrong for people, or as JSON, and exit with 1."""
+    """Add ``--json`` to a command; print what goes wrong for people, or as JSON, and exit with 1."""
 
     @wraps(command)
     def guarded(*args: Any, **options: Any) -> None:
@@ -39,7 +39,7 @@ def reported(command: F) -> F:
                 click.echo(f"{kind}: {error.render(guessed=False)}", err=True)
             sys.exit(1)
 
-    return guarded  # type: ignore[return-value]
+    return click.option("--json", "as_json", is_flag=True, help="Print JSON for machines.")(guarded)  # type: ignore[return-value]
 
 
 def diagnostic_json(found: Any, place: Any, kind: str) -> dict[str, Any]:
@@ -57,7 +57,6 @@ def print_json(value: Any) -> None:
 
 
 graph_argument = click.argument("graph", type=click.Path(path_type=Path))
-json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON for machines.")
 input_option = click.option(
     "-i", "--input", "inputs", multiple=True, metavar="NAME=VALUE",
     help="An input: a .npy or .json file, FILE.npz:KEY, or JSON such as x=[1,2,3]. Repeat for each.",
@@ -68,6 +67,11 @@ level_option = click.option(
     "--level", type=click.Choice(["none", "basic", "standard", "aggressive"]),
     help="How much the graph is optimized first; the backend's own choice (numpy: standard) if not given.",
 )  # fmt: skip
+
+
+def run_options(command: F) -> F:
+    """Add the options that say how a graph is run."""
+    return input_option(size_option(backend_option(level_option(command))))
 
 
 def executor_of(backend: str, level: str | None) -> Any:
