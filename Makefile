@@ -26,6 +26,7 @@ bench: $(VENV)/.bench $(if $(TORCH),$(VENV)/.torch)
 
 docs: $(VENV)/.dev
 	$(BIN)/python tests/seed_readme/make_map.py
+	$(BIN)/python docs/make_errors.py
 	$(BIN)/python -W error docs/build.py docs/_build
 
 clean:

@@ -11,7 +11,7 @@ import numpy as np
 
 from ..errors import BackendError, DTypeError
 from ..ir import ops
-from ..ir.graph import OPS, Cond, Fixpoint, Scan
+from ..ir.graph import OPS, Cond, Fixpoint, Scan, plain_array
 from ..ir.ops import Op
 from ..ir.type_rules import normal_axis, reduced_axes
 from ..ir.types import DTYPES, TensorType
@@ -123,14 +123,11 @@ def as_numpy(value: Any, dtype: str | None) -> Array:
     if isinstance(value, np.ndarray):
         array: Array = np.asarray(value)  # a matrix is no plain array
     elif hasattr(value, "__array__") or isinstance(value, np.generic):
-        array = np.asarray(value)
+        array = plain_array(value)
     elif hasattr(value, "__dlpack__"):
         array = np.from_dlpack(value)
     else:
-        try:
-            array = np.asarray(value)
-        except ValueError as error:
-            raise DTypeError(f"a rectangular array is expected: {error}", code="E103") from None
+        array = plain_array(value)
         if dtype is not None and array.dtype.kind in "biuf":
             array = _declared(array, dtype)
     if array.dtype.kind not in "biuf" or array.dtype.itemsize > 8:

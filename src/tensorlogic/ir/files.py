@@ -140,8 +140,7 @@ def save(graph: EinsumGraph, path: str | Path) -> None:
     arrays = all_constants(graph)
     text = _document(graph, arrays, data=False)
     if path.suffix == ".safetensors":
-        raise FormatError(f"{path.name} would hold the constants", code="E221",
-                          suggestions=[f"save the graph as {path.stem}.json"])  # fmt: skip
+        raise FormatError(f"{path.name} would hold the constants", f"save the graph as {path.stem}.json", code="E230")
     try:
         if arrays:  # first, so that the JSON never names arrays that are not there yet
             from safetensors.numpy import save as to_bytes
@@ -150,7 +149,7 @@ def save(graph: EinsumGraph, path: str | Path) -> None:
             write_whole(_beside(path), lambda temporary: temporary.write_bytes(to_bytes(arrays)))
         write_whole(path, lambda temporary: temporary.write_text(text, encoding="ascii"))
     except (OSError, ValueError) as error:
-        raise FormatError(f"cannot write {str(path)!r}: {error}", code="E221") from None
+        raise FormatError(f"cannot write {str(path)!r}: {error}", code="E228") from None
 
 
 def _beside(path: Path) -> Path:
@@ -198,15 +197,15 @@ def load(path: str | Path, *, limit: int = LIMIT) -> EinsumGraph:
             return parse_graph(text, file=str(path), limit=limit)
     except TensorLogicError as error:
         raise error.at(SourceLocation(file=str(path))) from None
-    raise FormatError(f"{str(path)!r} is not a graph file", code="E221", location=SourceLocation(file=str(path)),
-                      suggestions=["a graph file is JSON, or text that starts with 'graph {'"])  # fmt: skip
+    hint = "a graph file is JSON, or text that starts with 'graph {'"
+    raise FormatError(f"{str(path)!r} is not a graph file", hint, code="E224", location=SourceLocation(file=str(path)))
 
 
 def _read(path: Path, limit: int) -> bytes:
     try:
         status = path.stat()
         if not stat.S_ISREG(status.st_mode):
-            raise FormatError(f"{str(path)!r} is not a file", code="E221")
+            raise FormatError(f"{str(path)!r} is not a file", code="E229")
         if status.st_size > limit:
             raise too_large(status.st_size, limit)
         with path.open("rb") as file:
@@ -214,16 +213,17 @@ def _read(path: Path, limit: int) -> bytes:
     except TensorLogicError:
         raise
     except FileNotFoundError:
-        raise _no_file(path) from None
+        raise no_file(path) from None
     except (OSError, ValueError) as error:  # ValueError: a name with a null character in it
-        raise FormatError(f"cannot read {str(path)!r}: {error}", code="E221") from None
+        raise FormatError(f"cannot read {str(path)!r}: {error}", code="E229") from None
 
 
-def _no_file(path: Path) -> FormatError:
+def no_file(path: Path) -> FormatError:
+    """Make the error that there is no such file; its hint names the nearest one of the folder."""
     there: list[str] = []
     with contextlib.suppress(OSError):
         there = sorted(p.name for p in path.parent.iterdir() if not p.name.startswith("."))[:1000]
-    return FormatError(f"there is no file {str(path)!r}", code="E221", suggestions=nearest(path.name, there))
+    return FormatError(f"there is no file {str(path)!r}", *nearest(path.name, there), code="E221")
 
 
 def _from_json(text: str | bytes, path: Path | None, limit: int) -> EinsumGraph:
@@ -235,11 +235,11 @@ def _from_json(text: str | bytes, path: Path | None, limit: int) -> EinsumGraph:
 
         return checked(from_rust(raw))
     if raw.get("format") != FORMAT:
-        raise FormatError(f'this JSON is not a graph: "format" is {raw.get("format")!r}', code="E224",
-                          suggestions=[f'our files have "format": "{FORMAT}", the Rust crate\'s have "tensors"'])  # fmt: skip
+        hint = f'our files have "format": "{FORMAT}", the Rust crate\'s have "tensors"'
+        raise FormatError(f'this JSON is not a graph: "format" is {raw.get("format")!r}', hint, code="E224")
     if raw.get("version") != VERSION or isinstance(raw["version"], bool):
-        raise FormatError(f"version {raw.get('version')!r} of the graph format is not known here", code="E224",
-                          suggestions=[f"this package reads version {VERSION}; a newer one may read this file"])  # fmt: skip
+        hint = f"this package reads version {VERSION}; a newer one may read this file"
+        raise FormatError(f"version {raw.get('version')!r} of the graph format is not known here", hint, code="E234")
     constants = _constants(convert({**raw, "nodes": []}, _GraphFile, "$").constants, path)
     body = {"nodes": raw.get("nodes"), "outputs": raw.get("outputs")}
     return checked(_graph(body, constants, "$", 0))
@@ -272,8 +272,11 @@ def _constants(table: Mapping[str, _ConstantFile], path: Path | None) -> dict[st
     wanted = {digest: c for digest, c in table.items() if c.data is None}
     if wanted:
         if path is None:
-            raise FormatError(f"the JSON names {len(wanted)} constant(s) but does not hold their data", code="E226",
-                              suggestions=["read the file with load(path), which finds the safetensors file beside it"])  # fmt: skip
+            raise FormatError(
+                f"the JSON names {len(wanted)} constant(s) but does not hold their data",
+                "read the file with load(path), which finds the safetensors file beside it",
+                code="E226",
+            )
         found.update(_beside_arrays(wanted, _beside(path)))
     return found
 
@@ -282,20 +285,23 @@ def _beside_arrays(wanted: Mapping[str, _ConstantFile], path: Path) -> dict[str,
     from safetensors import safe_open
 
     if not path.is_file():
-        raise FormatError(f"the graph's constants are in {path.name!r}, which is missing", code="E226",
-                          context=[f"looked for {str(path)!r}"],
-                          suggestions=["keep the two files together, or save the graph again"])  # fmt: skip
+        raise FormatError(
+            f"the graph's constants are in {path.name!r}, which is missing",
+            "keep the two files together, or save the graph again",
+            code="E226",
+            context=[f"looked for {str(path)!r}"],
+        )
     found = {}
     try:
         with safe_open(str(path), framework="numpy") as file:
             there = set(file.keys())
             for digest, c in wanted.items():
                 if digest not in there:
-                    raise FormatError(f"{path.name!r} does not hold constant {digest}", code="E226",
-                                      suggestions=["it belongs to another graph; save the graph again"])  # fmt: skip
+                    hint = "it belongs to another graph; save the graph again"
+                    raise FormatError(f"{path.name!r} does not hold constant {digest}", hint, code="E226")
                 found[digest] = proven(digest, file.get_tensor(digest), c.dtype, c.shape)
     except TensorLogicError:
         raise
     except Exception as error:  # the library raises several kinds, its own among them
-        raise FormatError(f"{path.name!r} is not a readable safetensors file: {error}", code="E226") from None
+        raise FormatError(f"{path.name!r} is not a readable safetensors file: {error}", code="E235") from None
     return found

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -40,6 +40,10 @@ class Node(msgspec.Struct, frozen=True, eq=False):
     def location(self) -> SourceLocation | None:
         """The first place the node came from."""
         return self.locations[0] if self.locations else None
+
+    def renumbered(self, new: Mapping[int, int]) -> Node:
+        """Return the same node with its arguments under other numbers."""
+        return Node(self.op, tuple([new[a] for a in self.args]), self.locations)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Node) and self.args == other.args and self.op == other.op
@@ -86,9 +90,7 @@ class EinsumGraph:
 
     def __setattr__(self, name: str, value: object) -> None:
         if name in ("nodes", "outputs", "constants") and name in self.__dict__:
-            raise GraphError(
-                f"a graph does not change; its {name} are fixed", code="E106", suggestions=["build another"]
-            )
+            raise GraphError(f"a graph does not change; its {name} are fixed", "build another", code="E139")
         super().__setattr__(name, value)
 
     @cached_property
@@ -116,7 +118,10 @@ class EinsumGraph:
     @cached_property
     def size_names(self) -> frozenset[str]:
         """The names of sizes that the graph depends on."""
-        dims = {d for results in self.inference.types for t in results for d in t.shape or () if isinstance(d, str)}
+        dims: set[Dim] = {
+            d for results in self.inference.types for t in results for d in t.shape or () if isinstance(d, str)
+        }
+        dims.update(d for node in self.nodes if isinstance(node.op, ops.Slice) for d, _, _ in node.op.ranges)
         inside = {n for node in self.nodes for body in bodies(node.op) for n in body.size_names}
         return frozenset(inside).union(*(names(d) for d in dims))
 
@@ -293,15 +298,15 @@ _KINDS += [Fixpoint, Scan, Cond]
 OPS: dict[str, type[Op]] = {str(t.__struct_config__.tag): t for t in _KINDS if t not in (Op, ops.Same)}  # by name
 
 
+@lru_cache
+def body_fields(kind: type[Op]) -> tuple[str, ...]:
+    """Return the names of the fields of an operation that hold graphs."""
+    return tuple(f.name for f in msgspec.structs.fields(kind) if f.type is EinsumGraph) if issubclass(kind, Op) else ()
+
+
 def bodies(op: Op) -> tuple[EinsumGraph, ...]:
     """Return the graphs that an operation holds."""
-    match op:
-        case Fixpoint() | Scan():
-            return (op.body,)
-        case Cond():
-            return (op.then, op.otherwise)
-        case _:
-            return ()
+    return tuple([getattr(op, name) for name in body_fields(type(op))])
 
 
 def with_bodies(op: Op, new: Sequence[EinsumGraph]) -> Op:
@@ -333,12 +338,23 @@ def constant_op(array: Array) -> ops.Constant:
     return ops.Constant(constant_digest(array), array.shape, dtype_name(array.dtype))
 
 
+def plain_array(value: object) -> Array:
+    """Return a value as a NumPy array, or say plainly why there is none."""
+    if value is None:
+        hint = "give an array, a list or a number; a run without the input leaves its name out"
+        raise DTypeError("None is given where an array is expected", hint, code="E123")
+    try:
+        return np.asarray(value)
+    except ValueError as error:
+        raise DTypeError(f"a rectangular array is expected: {error}", code="E123") from None
+    except Exception as error:  # an array of another library that does not let its values go
+        hint = "detach it first: x.detach().cpu().numpy()" if hasattr(value, "detach") else "give a NumPy array"
+        raise DTypeError(f"a {type(value).__name__} cannot be read as an array: {error}", hint, code="E123") from None
+
+
 def frozen_copy(value: object) -> Array:
     """Return a read-only copy of an array, in C order and native byte order, so that its digest stays true."""
-    try:
-        array = np.asarray(value)
-    except ValueError as error:
-        raise DTypeError(f"a rectangular array is expected: {error}", code="E103") from None
+    array = plain_array(value)
     name = dtype_name(array.dtype)
     copy = np.array(array, dtype=np.dtype(name), order="C", copy=True)
     copy.setflags(write=False)
@@ -367,10 +383,13 @@ def reachable(nodes: Sequence[Node], roots: Iterable[int]) -> list[int]:
     return [i for i in range(len(nodes)) if live[i]]
 
 
-def extract(nodes: Sequence[Node], outputs: Iterable[tuple[str, int]], constants: Mapping[str, Array]) -> EinsumGraph:
-    """Return the graph of just the nodes that some outputs need, renumbered."""
+def extract(
+    nodes: Sequence[Node], outputs: Iterable[tuple[str, int]], constants: Mapping[str, Array], first: Sequence[int] = ()
+) -> EinsumGraph:
+    """Return the graph of just the nodes that some outputs need, renumbered; ``first`` come first, needed or not."""
     wanted = tuple(outputs)
-    return renumbered(nodes, reachable(nodes, (i for _, i in wanted)), wanted, constants)
+    order = list(dict.fromkeys([*first, *reachable(nodes, (i for _, i in wanted))]))
+    return renumbered(nodes, order, wanted, constants)
 
 
 def renumbered(

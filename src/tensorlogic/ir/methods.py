@@ -5,7 +5,6 @@ Whoever can apply one operation to operands gets all of it; the graph builder is
 
 from __future__ import annotations
 
-import operator
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from numbers import Integral
@@ -15,7 +14,7 @@ from ..errors import GraphError, ShapeError, SpecError
 from . import ops, spec
 from .algebra import algebra as lookup
 from .elementwise import FUNCTIONS
-from .sizes import Dim, add, dim, floordiv, sub
+from .sizes import Dim, add, dim, floordiv, integer, sub
 from .type_rules import normal_axis
 from .types import TensorShape, dtype_name
 
@@ -34,17 +33,11 @@ class TensorMethods(ABC, Generic[T]):
     def shape_of(self, x: Any) -> TensorShape | None:
         """Return the shape of an operand, None where its rank is unknown."""
 
-    def _rank(self, x: Any, what: str) -> int:
-        return len(self._shape(x, what))
-
     def _shape(self, x: Any, what: str) -> TensorShape:
         shape = self.shape_of(x)
         if shape is None:
-            raise ShapeError(
-                f"{what} needs to know the rank of its operand",
-                code="E001",
-                suggestions=["declare the input's shape: b.input('x', ('n', 3)); names stand for unknown sizes"],
-            )
+            hint = "declare the input's shape: b.input('x', ('n', 3)); names stand for unknown sizes"
+            raise ShapeError(f"{what} needs to know the rank of its operand", hint, code="E007")
         return shape
 
     # contraction
@@ -66,9 +59,9 @@ class TensorMethods(ABC, Generic[T]):
 
     def matmul(self, a: Any, b: Any) -> T:
         """Multiply matrices as NumPy's ``@`` does, vectors and batches included."""
-        left, right = self._rank(a, "matmul"), self._rank(b, "matmul")
+        left, right = len(self._shape(a, "matmul")), len(self._shape(b, "matmul"))
         if left == 0 or right == 0:
-            raise ShapeError("matmul does not take scalars", code="E001", suggestions=["use multiply"])
+            raise ShapeError("matmul does not take scalars", "use multiply", code="E024")
         inner = (self._shape(a, "matmul")[-1], self._shape(b, "matmul")[-1 if right == 1 else -2])
         if inner[0] != inner[1] and 1 in inner:  # an einsum would broadcast it
             raise ShapeError(f"matmul: the inner sizes are {inner[0]} and {inner[1]}", code="E001")
@@ -180,7 +173,7 @@ class TensorMethods(ABC, Generic[T]):
 
     def _axis(self, x: Any, axis: int, what: str) -> int:
         place = integer(axis, f"{what}: an axis")
-        return normal_axis(place, self._rank(x, what), what) if place < 0 else place
+        return normal_axis(place, len(self._shape(x, what)), what) if place < 0 else place
 
     def _cumulate(self, kind: str, x: Any, axis: int, reverse: bool) -> T:
         return self.apply(ops.Cumulate(kind, self._axis(x, axis, "cumulate"), reverse), x)
@@ -218,7 +211,7 @@ class TensorMethods(ABC, Generic[T]):
         taken = sum(k is not None and k is not Ellipsis for k in keys)
         dots = [n for n, k in enumerate(keys) if k is Ellipsis]  # by identity: == on a tensor adds a node
         if len(dots) > 1 or taken > len(shape):
-            raise ShapeError(f"index {key!r} does not fit shape {shape}", code="E001")
+            raise ShapeError(f"index {key!r} does not fit shape {shape}", code="E009")
         if not dots:
             keys.append(Ellipsis)
         at = dots[0] if dots else len(keys) - 1
@@ -248,7 +241,7 @@ class TensorMethods(ABC, Generic[T]):
 
     def transpose(self, x: Any, order: Sequence[int] | None = None) -> T:
         """Reorder the axes; reverse them when no order is given."""
-        rank = self._rank(x, "transpose")
+        rank = len(self._shape(x, "transpose"))
         given = range(rank)[::-1] if order is None else _sequence(order, "transpose: an order of axes")
         return self.apply(ops.Transpose(tuple(normal_axis(a, rank, "transpose") for a in given)), x)
 
@@ -263,13 +256,13 @@ class TensorMethods(ABC, Generic[T]):
         shape = list(self._shape(x, "squeeze"))
         at = normal_axis(axis, len(shape), "squeeze")
         if shape[at] != 1:
-            raise ShapeError(f"squeeze: axis {at} has size {shape[at]}, not 1", code="E001")
+            raise ShapeError(f"squeeze: axis {at} has size {shape[at]}, not 1", code="E015")
         return self.reshape(x, shape[:at] + shape[at + 1 :])
 
     def broadcast_to(self, x: Any, shape: Sequence[Dim]) -> T:
         """Repeat to a larger shape, aligned at the right as NumPy does."""
         sizes = tuple(dim(d) for d in _sequence(shape, "broadcast_to: a shape"))
-        rank = self._rank(x, "broadcast_to")
+        rank = len(self._shape(x, "broadcast_to"))
         return self.apply(ops.Broadcast(sizes, tuple(range(len(sizes) - rank, len(sizes)))), x)
 
     def window(self, x: Any, axis: int, size: Dim, *, step: int = 1, dilation: int = 1) -> T:
@@ -280,10 +273,10 @@ class TensorMethods(ABC, Generic[T]):
     def pad(self, x: Any, widths: Sequence[tuple[int, int]], value: Any = 0) -> T:
         """Surround with a value; ``widths`` holds (before, after) for every axis."""
         try:
-            pairs = tuple((operator.index(a), operator.index(b)) for a, b in widths)
+            pairs = tuple((integer(a, "a width"), integer(b, "a width")) for a, b in widths)
         except (TypeError, ValueError):
-            raise ShapeError(f"pad takes (before, after) for every axis, got {widths!r}", code="E001",
-                             suggestions=["write [(1, 1), (0, 0)]"]) from None  # fmt: skip
+            message = f"pad takes (before, after) for every axis, got {widths!r}"
+            raise ShapeError(message, "write [(1, 1), (0, 0)]", code="E016") from None
         return self.apply(ops.Pad(pairs), x, value)
 
     def concat(self, tensors: Sequence[Any], axis: int = 0) -> T:
@@ -335,28 +328,15 @@ class TensorMethods(ABC, Generic[T]):
         return self.apply(ops.Dequantize(at), x, scale, zero_point)
 
 
-def integer(value: object, what: str) -> int:
-    """Return an integer that a user gave, or raise where it is none."""
-    try:
-        return int(operator.index(value))  # type: ignore[arg-type]
-    except TypeError:
-        raise ShapeError(
-            f"{what} must be an integer, got {value!r}", code="E001", suggestions=["write a whole number, such as 1"]
-        ) from None
-
-
 def _sequence(value: Any, what: str) -> Sequence[Any]:
     if isinstance(value, str | bytes) or not isinstance(value, Sequence):
-        raise ShapeError(
-            f"{what} must be a sequence, got {value!r}",
-            code="E001",
-            suggestions=["write a tuple or a list, such as (3,)"],
-        )
+        hint = "write a tuple or a list, such as (3,)"
+        raise ShapeError(f"{what} must be a sequence, got {value!r}", hint, code="E301")
     return value
 
 
 def _no_spec(equation: object, what: str) -> SpecError:
-    return SpecError(f"an einsum spec is {what}, got {equation!r}", code="E101", suggestions=["write 'ij,jk->ik'"])
+    return SpecError(f"an einsum spec is {what}, got {equation!r}", "write 'ij,jk->ik'", code="E301")
 
 
 def _range(key: Any, size: Dim, axis: int) -> tuple[Dim, Dim, int]:
@@ -366,13 +346,13 @@ def _range(key: Any, size: Dim, axis: int) -> tuple[Dim, Dim, int]:
             raise _no_index(key, axis)
         place = _part(key, key, axis)
         if isinstance(size, int) and not -size <= place < size:
-            raise ShapeError(f"index {place} is out of range for axis {axis} of size {size}", code="E001")
+            raise ShapeError(f"index {place} is out of range for axis {axis} of size {size}", code="E010")
         return (place if place >= 0 else add(size, place), 1, 1)
     low, high, step = (_part(p, key, axis) for p in (key.start, key.stop, 1 if key.step is None else key.step))
     if isinstance(step, str):
         raise _no_index(key, axis)
     if step == 0:
-        raise ShapeError("a slice cannot have step 0", code="E001")
+        raise ShapeError("a slice cannot have step 0", code="E011")
     if isinstance(size, int) and not isinstance(low, str) and not isinstance(high, str):
         start, stop, _ = slice(low, high, step).indices(size)
         return (start, len(range(start, stop, step)), step)
@@ -389,17 +369,14 @@ def _part(part: Any, key: Any, axis: int) -> Any:
     if part is None or isinstance(part, str):
         return part
     try:
-        return int(operator.index(part))
-    except TypeError:
+        return integer(part, "an index")
+    except ShapeError:
         raise _no_index(key, axis) from None
 
 
 def _no_index(key: Any, axis: int) -> ShapeError:
-    return ShapeError(
-        f"index {key!r} on axis {axis} is not an integer or a slice",
-        code="E001",
-        suggestions=["use b.gather(x, indices, axis) for an array of indices"],
-    )
+    hint = "use b.gather(x, indices, axis) for an array of indices"
+    return ShapeError(f"index {key!r} on axis {axis} is not an integer or a slice", hint, code="E012")
 
 
 def _bound(value: Dim | None, size: Dim, default: Dim) -> Dim:

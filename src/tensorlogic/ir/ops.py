@@ -62,8 +62,8 @@ class Literal(Op, frozen=True, tag="literal"):
         kind = {"bool": "bool", "int64": "int", "float64": "float"}[scalar_dtype(value)]
         exact = {"bool": bool, "int": int, "float": float}[kind](value)  # subclasses print otherwise
         if kind == "int" and abs(exact) >> 1024:
-            raise DTypeError("an integer of more than 1024 bits is beyond every dtype", code="E103",
-                             suggestions=["write inf, or a smaller number"])  # fmt: skip
+            hint = "write inf, or a smaller number"
+            raise DTypeError("an integer of more than 1024 bits is beyond every dtype", hint, code="E124")
         return cls(kind, repr(exact))
 
     @property

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
-from itertools import count
-from threading import Lock
+from itertools import count, islice
+from string import ascii_lowercase, ascii_uppercase
 from typing import NamedTuple
 
 from ..errors import SpecError
@@ -56,19 +56,9 @@ def symbol(number: int) -> str:
     >>> symbol(0), symbol(26), symbol(52)
     ('a', 'A', 'À')
     """
-    if number < 0:
-        raise SpecError(f"an integer label cannot be negative, got {number}", code="E101")
-    if number > _LARGEST:
-        raise SpecError(f"an integer label may be at most {_LARGEST}, got {str(number)[:40]}", code="E101")
-    if number >= len(_SYMBOLS):
-        with _LOCK:
-            while number >= len(_SYMBOLS):
-                _SYMBOLS.append(next(_MORE))
-    return _SYMBOLS[number]
-
-
-def _letters() -> Iterator[str]:
-    return (c for c in map(chr, count(192)) if c.isalpha())
+    if not 0 <= number <= _LARGEST:
+        raise SpecError(f"an integer label must be 0 to {_LARGEST}, got {str(number)[:40]}", code="E117")
+    return _letters(1 << max(number.bit_length(), 8))[number]
 
 
 def spare_letters(used: Iterable[str], first: int = 0) -> Iterator[str]:
@@ -91,10 +81,27 @@ def lettered(spec: Spec) -> Spec:
     return spec.renamed({x: x if len(x) == 1 else next(spare) for x in spec.labels})
 
 
-_SYMBOLS = list("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")
-_MORE = _letters()
-_LOCK = Lock()  # a generator serves one thread at a time
 _LARGEST = 99_999  # there are not many more letters
+
+
+@lru_cache
+def _letters(enough: int) -> str:
+    """Return at least so many letters: a to z, A to Z, then those of other alphabets."""
+    return ascii_lowercase + ascii_uppercase + "".join(islice((c for c in map(chr, count(192)) if c.isalpha()), enough))
+
+
+def write(inputs: Sequence[Sequence[object]], output: Sequence[object]) -> str:
+    """Return the spec for operands whose axes are named by any objects: each object gets a letter.
+
+    >>> write([["row", 7], [7, "column"]], ["row", "column"])
+    'ab,bc->ac'
+    """
+    letters: dict[object, str] = {}
+    for axis in (axis for axes in (*inputs, output) for axis in axes):
+        if axis not in letters:
+            letters[axis] = symbol(len(letters))
+    words = ["".join([letters[axis] for axis in axes]) for axes in (*inputs, output)]
+    return f"{','.join(words[:-1])}->{words[-1]}"
 
 
 def from_integers(inputs: Sequence[Sequence[object]], output: Sequence[object] | None) -> Spec:
@@ -108,21 +115,22 @@ def from_integers(inputs: Sequence[Sequence[object]], output: Sequence[object] |
         if x is Ellipsis or x == ELLIPSIS:
             return ELLIPSIS
         if isinstance(x, bool) or not hasattr(x, "__index__"):
-            raise SpecError(f"an integer label is expected, got {x!r}", code="E101")
+            raise SpecError(f"an integer label is expected, got {x!r}", code="E301")
         return symbol(x.__index__())
 
     def word(labels: object) -> str:
         if isinstance(labels, str | bytes) or not isinstance(labels, Sequence):
-            raise SpecError(f"a list of integer labels is expected for each operand, got {labels!r}", code="E101",
-                            suggestions=["write einsum([[0, 1], [1, 2], [0, 2]], a, b)"])  # fmt: skip
+            hint = "write einsum([[0, 1], [1, 2], [0, 2]], a, b)"
+            raise SpecError(f"each operand has a list of integer labels, got {labels!r}", hint, code="E301")
         return "".join(label(x) for x in labels)
 
     text = ",".join(word(labels) for labels in inputs)
     if output is not None:
         return parse(text + "->" + word(output))
     form = parse(text)  # the result's labels in order of number, not of letter
-    place = {c: n for n, c in enumerate(_SYMBOLS)}
-    return form._replace(output=tuple(sorted(form.output, key=lambda c: place.get(c, -1))))
+    return form._replace(
+        output=tuple(sorted(form.output, key=lambda c: -1 if c == ELLIPSIS else _letters(2**17).index(c)))
+    )
 
 
 @lru_cache(16384)
@@ -141,7 +149,7 @@ def parse(text: str) -> Spec:
         at += len(part) + 1
     every = [label for labels in inputs for label in labels]
     if len(set(every)) > MAX_LABELS:
-        raise SpecError(f"a spec may have at most {MAX_LABELS} labels, got {len(set(every))}", code="E101")
+        raise SpecError(f"a spec may have at most {MAX_LABELS} labels, got {len(set(every))}", code="E117")
     if not arrow:
         once = sorted(label for label in set(every) if label != ELLIPSIS and every.count(label) == 1)
         return Spec(tuple(inputs), (ELLIPSIS, *once) if ELLIPSIS in every else tuple(once))
@@ -166,7 +174,7 @@ def _labels(part: str, text: str, at: int) -> Labels:
             position += 3
             continue
         if not character.isspace():
-            if not character.isalpha() and character not in _SYMBOLS:
+            if not character.isalpha():
                 raise _bad(text, at + position, f"{character!r} cannot be an index")
             labels.append(character)
         position += 1
@@ -176,9 +184,9 @@ def _labels(part: str, text: str, at: int) -> Labels:
 def _bad(text: str, at: int, reason: str) -> SpecError:
     return SpecError(
         f"einsum spec {text!r}: {reason}",
+        "write one letter for each axis, such as 'ij,jk->ik'",
         code="E101",
         context=[text, " " * at + "^"],
-        suggestions=["write one letter for each axis, such as 'ij,jk->ik'"],
     )
 
 
@@ -190,30 +198,22 @@ def expand(spec: Spec, ranks: tuple[int, ...]) -> Spec:
     (('…1', '…0', 'i'), ('i',))
     """
     if len(ranks) != len(spec.inputs):
-        raise SpecError(
-            f"einsum spec '{spec}' is for {len(spec.inputs)} operand(s), got {len(ranks)}",
-            code="E101",
-            suggestions=["write one comma-separated group of indices for each operand"],
-        )
+        hint = "write one comma-separated group of indices for each operand"
+        message = f"einsum spec '{spec}' is for {len(spec.inputs)} operand(s), got {len(ranks)}"
+        raise SpecError(message, hint, code="E114")
     widest = 0
     inputs = []
     for n, (labels, rank) in enumerate(zip(spec.inputs, ranks, strict=True)):
         named = len(labels) - (ELLIPSIS in labels)
         spare = rank - named
         if spare < 0 or (spare > 0 and ELLIPSIS not in labels):
-            raise SpecError(
-                f"einsum spec '{spec}': operand {n} has {rank} axes but {named} indices {''.join(labels)!r}",
-                code="E101",
-                suggestions=["name every axis, or write '...' for those that have no name"],
-            )
+            message = f"einsum spec '{spec}': operand {n} has {rank} axes but {named} indices {''.join(labels)!r}"
+            raise SpecError(message, "name every axis, or write '...' for those that have no name", code="E115")
         widest = max(widest, spare)
         inputs.append(_fill(labels, spare))
     if widest and ELLIPSIS not in spec.output:
-        raise SpecError(
-            f"einsum spec '{spec}': the operands' '...' stands for {widest} axes that the result does not have",
-            code="E101",
-            suggestions=[f"write '->...{''.join(spec.output)}'"],
-        )
+        message = f"einsum spec '{spec}': the operands' '...' stands for {widest} axes that the result does not have"
+        raise SpecError(message, f"write '->...{''.join(spec.output)}'", code="E116")
     return Spec(tuple(inputs), _fill(spec.output, widest))
 
 

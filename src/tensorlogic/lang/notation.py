@@ -218,16 +218,14 @@ def parse_expr(text: str, domains: Mapping[str, str] | None = None) -> TLExpr:
     ∀x. person(x) → mortal(x)
     """
     if not isinstance(text, str):
-        raise FormatError(f"an expression is read from text, got {text!r}", code="E603")
+        raise FormatError(f"an expression is read from text, got {text!r}", code="E301")
     if domains is not None and not isinstance(domains, Mapping):
-        raise GraphError(
-            f"domains are given by variable, got {domains!r}",
-            code="E601",
-            suggestions=["write domains={'x': 'Person'}"],
-        )
+        hint = "write domains={'x': 'Person'}"
+        raise GraphError(f"domains are given by variable, got {domains!r}", hint, code="E301")
     return _Reader(text, dict(domains or {})).read()
 
 
+MAX_DIGITS = 308  # of an integer; no float is larger
 MAX_TEXTS = 256  # whose lines errors can show
 _files: dict[str, str] = {}  # by text, the one used longest ago first
 _numbers = count(1)
@@ -276,9 +274,7 @@ class _Reader:
     def fail(self, at: int, reason: str, *hints: str) -> NoReturn:
         place = self.place(at).with_file("<expression>")
         source = self.text[self.starts[(place.line or 1) - 1] :].split("\n", 1)[0]
-        raise FormatError(
-            f"cannot read the expression: {reason}", code="E603", location=place, source=source, suggestions=hints
-        )
+        raise FormatError(f"cannot read the expression: {reason}", *hints, code="E603", location=place, source=source)
 
     def place(self, at: int) -> SourceLocation:
         line = bisect_right(self.starts, at)
@@ -328,7 +324,9 @@ class _Reader:
             return False
         if meaning == "subtract":
             if self._signed():
-                self.operands.append(TLExpr("constant", value=-_value(self.take().text), location=self.place(token.at)))
+                self.operands.append(
+                    TLExpr("constant", value=-self._number(self.take()), location=self.place(token.at))
+                )
                 return True
             self.waiting.append(_Pending("negative", BINDS["negative"], 1, at=token.at))
             return False
@@ -339,7 +337,7 @@ class _Reader:
             self.waiting.append(_Pending("if", -2, 0, at=token.at))
             return False
         if token.kind == "number" or token.text in ("true", "false", "inf", "nan"):
-            self.operands.append(TLExpr("constant", value=_value(token.text), location=self.place(token.at)))
+            self.operands.append(TLExpr("constant", value=self._number(token), location=self.place(token.at)))
             return True
         if token.kind == "name":
             return self._named(token)
@@ -347,6 +345,14 @@ class _Reader:
             return self._predicate(self._unquoted(token, "a predicate"), token)
         shown = repr(token.text) if token.kind != "end" else "the end"
         self.fail(token.at, f"a predicate, a number or '(' is expected, got {shown}")
+
+    def _number(self, token: Token) -> Any:
+        """Return the number, or the truth value, that a word stands for."""
+        if not token.text.isdigit():
+            return token.text == "true" if token.text in ("true", "false") else float(token.text)
+        if len(token.text) > MAX_DIGITS:
+            self.fail(token.at, f"a number of {len(token.text):,} digits is too long", "write it as 1e300, or inf")
+        return int(token.text)
 
     def _signed(self) -> bool:
         """Tell whether a sign belongs to the number after it: -2 is a number, -2 ** 2 is -(2 ** 2)."""
@@ -413,9 +419,9 @@ class _Reader:
         if token.kind == "string":
             return Term.const(self._unquoted(token))
         if token.kind == "number" and token.text.isdigit():
-            return Term.const(int(token.text))
+            return Term.const(self._number(token))
         if token.text == "-" and self.token.kind == "number" and self.token.text.isdigit():
-            return Term.const(-int(self.take().text))
+            return Term.const(-self._number(self.take()))
         if token.kind != "name":
             self.fail(
                 token.at,
@@ -527,9 +533,3 @@ class _Reader:
         parts = tuple(self.operands[len(self.operands) - arity :])
         del self.operands[len(self.operands) - arity :]
         self.operands.append(TLExpr(kind, parts, terms=terms, location=self.place(at)))
-
-
-def _value(text: str) -> Any:
-    if text in ("true", "false"):
-        return text == "true"
-    return int(text) if text.isdigit() else float(text)

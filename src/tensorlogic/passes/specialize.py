@@ -135,7 +135,8 @@ def _concrete(graph: EinsumGraph, inputs: Mapping[str, TensorType], env: Mapping
 
 
 def _check_bound(t: TensorType, op: Op) -> None:
-    for size in t.shape or ():
+    starts = [start for start, _, _ in op.ranges] if isinstance(op, ops.Slice) else []
+    for size in (*starts, *(t.shape or ())):
         if isinstance(size, str):
             missing = sorted(names(size))
             hint = f"give it: sizes={{{', '.join(f'{m!r}: 8' for m in missing)}}}"
