@@ -73,9 +73,9 @@ from .observe.performance import PerformanceBaseline as PerformanceBaseline
 from .observe.performance import PerformanceComparison as PerformanceComparison
 from .observe.profile import OpProfile as OpProfile
 from .observe.profile import ProfileData as ProfileData
-from .observe.recorded_entry import RecordedTraceEntry as RecordedTraceEntry
-from .observe.recorded_trace import RecordedExecutionTrace as RecordedExecutionTrace
-from .observe.recorded_trace import TraceRecorder as TraceRecorder
+from .observe.recorded import RecordedExecutionTrace as RecordedExecutionTrace
+from .observe.recorded import RecordedTraceEntry as RecordedTraceEntry
+from .observe.recorded import TraceRecorder as TraceRecorder
 from .observe.timeline import ProfilerHook as ProfilerHook
 from .observe.timeline import TimelineEntry as TimelineEntry
 from .observe.timeline import TimelineProfiler as TimelineProfiler

@@ -11,12 +11,14 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from lanes import lanes, own_times
 
 import tensorlogic as tl
 from tensorlogic.observe.analyze import frame_name
-from tensorlogic.observe.export import EXACT, SPEEDSCOPE, clean, lanes, to_chrome, to_collapsed, to_speedscope, tracks
+from tensorlogic.observe.export import EXACT, SPEEDSCOPE, clean, to_chrome, to_collapsed, to_speedscope
 from tensorlogic.observe.trace import Trace, TraceEvent
-from tensorlogic.observe.trace_diff import own_times, totals
+from tensorlogic.observe.trace_diff import totals
+from tensorlogic.observe.tracks import tracks
 
 
 def micro(ns: int) -> float | Decimal:
@@ -151,26 +153,24 @@ def test_real_runs(real: Trace):
 def test_runs_beside_events_of_a_file(real: Trace):
     steps, loose = len(real.runs()), len(real.spans)
     real.spans.append(TraceEvent("far away", "span", 10**30, 10**30 + 5, 7))
-    assert real.columns().starts.dtype == object  # such times do not fit 64 bits
+    assert real.columns().start.dtype == object  # such times do not fit 64 bits
     assert (len(real.runs()), len(real.spans)) == (steps, loose + 1)
     check(real)
 
 
 def test_steps_are_said_once_and_nothing_nests_where_they_follow_each_other(real: Trace):
-    heads, found = tracks(real)
-    assert len(heads) < len(real)
-    assert sum(len(track.which) for track in found) == len(real)
+    assert len(real.columns().kinds) < len(real)
+    assert sum(len(track.kind) for track in tracks(real)) == len(real)
     flat = Trace([TraceEvent("a", "step", n, n + 1, 1) for n in range(5)])
-    (track,) = tracks(flat)[1]
-    assert track.depths.tolist() == [0] * 5
+    (track,) = tracks(flat)
+    assert track.depth.tolist() == [0] * 5
     assert track.around.tolist() == [-1] * 5
     assert track.own().tolist() == [1] * 5
-    (inner,) = tracks(Trace([TraceEvent("a", "step", 0, 9, 1), TraceEvent("b", "step", 2, 6, 1)]))[1]
+    (inner,) = tracks(Trace([TraceEvent("a", "step", 0, 9, 1), TraceEvent("b", "step", 2, 6, 1)]))
     assert inner.around.tolist() == [-1, 0]
     assert inner.own().tolist() == [5, 4]
 
 
 def test_an_empty_trace():
-    heads, found = tracks(Trace())
-    assert (heads, found) == ([], [])
+    assert tracks(Trace()) == []
     check(Trace())

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from ..errors import InputError
 from ..ir.types import INTEGERS
 from ..plan.machine import Machine, machine, roofline_seconds
-from ..tables import table
+from ..tables import html_text, table
 from .profile import OpProfile, ProfileData
 
 SMALL_CALLS = 32  # a step makes no more small NumPy calls than this; one that takes no longer may be nothing but calls
@@ -67,9 +67,7 @@ class BottleneckReport(NamedTuple):
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
-        from html import escape
-
-        return f"<pre>{escape(str(self))}</pre>"
+        return html_text(self)
 
 
 class BottleneckAnalyzer:

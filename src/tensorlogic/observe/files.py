@@ -17,8 +17,7 @@ from ..errors import FormatError, nearest
 from ..ir.files import write_whole
 from .analyze import frame_text
 from .export import to_chrome, to_collapsed, to_speedscope
-from .recorded_entry import RecordedTraceEntry
-from .recorded_trace import RecordedExecutionTrace
+from .recorded import RecordedExecutionTrace, RecordedTraceEntry
 from .trace import Trace, TraceEvent
 
 STACK = re.compile(r"^(.*)\s+?(\d+(?:\.\d*)?)$")  # what flamegraph.pl accepts

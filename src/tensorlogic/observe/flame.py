@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import re
 from colorsys import hls_to_rgb
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 from xml.sax.saxutils import escape
 from zlib import crc32
 
-from .export import clean, tracks
-
-if TYPE_CHECKING:
-    from .trace import Trace
+from .export import clean
+from .trace import Trace
+from .tracks import tracks
 
 ROW = 17  # pixels a row of frames takes
 LETTER = 6.6  # pixels a letter takes, about
@@ -61,14 +60,14 @@ def flame_svg(
     '<?xml version="1.0" encoding="UTF-8"?>'
     """
     root = _Node("all")
-    heads, found = tracks(trace)
-    for track in found:
+    events = trace.columns()
+    for track in tracks(trace, events):
         base = root.call(track.name)
         path: list[_Node] = []
-        columns = track.which.tolist(), (track.cut - track.starts).tolist(), track.depths.tolist()
-        for w, took, depth in zip(*columns, strict=True):
+        columns = track.kind.tolist(), (track.inner_end - track.start).tolist(), track.depth.tolist()
+        for k, took, depth in zip(*columns, strict=True):
             del path[depth:]
-            node = (path[-1] if path else base).call(heads[w].name)
+            node = (path[-1] if path else base).call(events.kinds[k].name)
             node.weight += took
             node.count += 1
             if not path:

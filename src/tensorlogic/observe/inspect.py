@@ -13,7 +13,7 @@ from ..events import Hook, RunRecord, StepEvent
 from ..ir import ops
 from ..ir.types import TensorShape, TensorType
 from ..plan.build import ExecutionPlan, Step, describe
-from ..tables import table
+from ..tables import html_text, table
 from .tensorstats import TensorStats, bad_text, is_bad, short
 
 NEAREST = 50  # operations of a path that are kept, those closest to the bad tensor
@@ -60,9 +60,7 @@ class Problem(NamedTuple):
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
-        from html import escape
-
-        return f"<pre>{escape(str(self))}</pre>"
+        return html_text(self)
 
 
 class _Frame:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from ..diagnostics import bytes_text
 from ..errors import FormatError, InputError
 from ..plan.machine import host
-from ..tables import table
+from ..tables import html_text, table
 from .files import reason, write_file
 from .profile import Count, ProfileData, Time
 
@@ -155,10 +155,7 @@ class PerformanceComparison:
     def __repr__(self) -> str:
         return f"<PerformanceComparison speedup {self.speedup:.2f}x: {self.verdict}>"
 
-    def _repr_html_(self) -> str:
-        from html import escape
-
-        return f"<pre>{escape(str(self))}</pre>"
+    _repr_html_ = html_text
 
 
 def _baseline(given: PerformanceBaseline | ProfileData, which: str) -> PerformanceBaseline:

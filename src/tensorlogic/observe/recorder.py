@@ -21,7 +21,7 @@ from ..events import Hook, RunRecord, StepEvent, watching
 from ..ir.constants import all_constants
 from ..plan.build import ExecutionPlan
 from ..plan.cost import nbytes
-from ..tables import table
+from ..tables import html_text, table
 from .breakpoints import BreakpointHit, BreakpointManager
 from .inspect import Problem, TensorInspector
 from .replay import FORMAT, GRAPH, MANIFEST, VALUES, VERSION, Manifest, input_name, recorded_runs, step_name
@@ -64,9 +64,7 @@ class DebugReport(NamedTuple):
         return "\n".join(f"{name}\n  " + text.replace("\n", "\n  ") for name, text in parts.items())
 
     def _repr_html_(self) -> str:
-        from html import escape
-
-        return f"<pre>{escape(str(self))}</pre>"
+        return html_text(self)
 
 
 class ExecutionRecorder(Hook):

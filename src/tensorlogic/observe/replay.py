@@ -23,7 +23,7 @@ from ..ir.untrusted_text import convert, decode_text, strict_json
 from ..plan.build import ExecutionPlan, Step, build_plan, describe
 from ..runtime.limits import check_memory
 from ..runtime.loop import bind, run
-from ..tables import table
+from ..tables import html_text, table
 from .array_difference import Difference, difference
 
 FORMAT, VERSION = "tensorlogic-recording", 1
@@ -128,9 +128,7 @@ class Comparison(NamedTuple):
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
-        from html import escape
-
-        return f"<pre>{escape(str(self))}</pre>"
+        return html_text(self)
 
 
 def _difference_cells(d: Difference | None) -> list[str]:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import msgspec
 import numpy as np
 
-from ..errors import InputError, nearest
-from ..tables import table
-from .columns import Words
-from .export import Lane, clean, tracks
-from .trace import Trace, TraceEvent
+from ..errors import InputError, expect, nearest
+from ..tables import html_text, table
+from .columns import Groups, Names
+from .export import clean
+from .trace import Trace
+from .tracks import self_times
 
 BY = ("operation", "device", "thread")
 NAME = 60  # characters of a name in print
@@ -89,17 +90,7 @@ class TraceDiff(msgspec.Struct, frozen=True):
 
     def changed(self, limit: int | None = None) -> tuple[list[str], list[list[str]], set[int]]:
         """Return head, rows and the columns that are flush right, for a table."""
-        head = [
-            "operation",
-            "count before",
-            "after",
-            "ms before",
-            "after",
-            "mean µs before",
-            "after",
-            "change ms",
-            "ratio",
-        ]
+        head = ["operation", "count before", "after", "ms before", "after", "mean µs before", "after", "change ms", "ratio"]  # fmt: skip
         rows = [
             [
                 short(r.name), f"{r.before.count:,}", f"{r.after.count:,}", f"{r.before.total_ns / 1e6:.3f}",
@@ -132,18 +123,13 @@ class TraceDiff(msgspec.Struct, frozen=True):
         head, rows, right = self.changed()
         return table(head, rows, right=right) + "\n" + self.summary()
 
-    def _repr_html_(self) -> str:
-        from html import escape
-
-        return f"<pre>{escape(str(self))}</pre>"
+    _repr_html_ = html_text
 
 
 def diff(before: Trace, after: Trace, *, by: str = "operation", kind: str | None = None) -> TraceDiff:
     """Compare two traces, sorted by how much the total time changed."""
     for given in (before, after):
-        if not isinstance(given, Trace):
-            raise InputError(f"two traces are compared, got {type(given).__name__}", code="E704",
-                             suggestions=["read a file with Trace.load(path) before"])  # fmt: skip
+        expect(given, Trace, "two traces are compared", "read a file with Trace.load(path) before")
     old, new = ({t.name: t for t in totals(t, by=by, kind=kind)} for t in (before, after))
     rows = [Change(old.get(name, Total(name)), new.get(name, Total(name))) for name in {**old, **new}]
     return TraceDiff(tuple(sorted(rows, key=lambda r: (-abs(r.change_ns), r.name))))
@@ -158,45 +144,21 @@ def totals(trace: Trace, *, by: str = "operation", kind: str | None = None) -> l
     [('loop', 9, 5), ('add', 4, 4)]
     """
     if by not in BY:
-        raise InputError(
-            f"totals are by operation, device or thread, not {by!r}", code="E704", suggestions=nearest(by, BY)
-        )
-    heads, found = tracks(trace)
-    named = Words()
-    group = np.array([named.of(h.name if by == "operation" else h.device or "unknown") for h in heads], np.intp)
-    shown = np.array([h.kind == kind if kind is not None else h.kind != "span" for h in heads], bool)
+        raise InputError(f"totals are by operation, device or thread, not {by!r}", *nearest(by, BY), code="E725")
+    events = trace.columns()
+    shown = np.array([(k.kind == kind) if kind is not None else (k.kind != "span") for k in events.kinds], bool)
+    names = Names()
     if by == "thread":
-        named = Words()
-    threads = [named.of(trace.thread_name(track.thread)) if by == "thread" else 0 for track in found]
-    exact = object if any(track.starts.dtype == object for track in found) else np.int64
-    count, whole, own, most = (np.zeros(len(named.values), exact) for _ in range(4))
-    for track, thread in zip(found, threads, strict=True):
-        kept = shown[track.which]
-        which = np.full(len(kept), thread) if by == "thread" else group[track.which]
-        took = track.ends - track.starts
-        for sums, add, values in (
-            (count, np.add, np.ones(len(kept), np.int64)), (whole, np.add, took), (own, np.add, track.own()), (most, np.maximum, took),
-        ):  # fmt: skip
-            add.at(sums, which[kept], values[kept])
-    columns = (named.values, count.tolist(), whole.tolist(), own.tolist(), most.tolist())
-    rows = [Total(*row) for row in zip(*columns, strict=True) if row[1]]
-    return sorted(rows, key=lambda r: (-r.self_ns, -r.total_ns, r.name))
-
-
-def own_times(lane: Lane) -> Iterator[tuple[TraceEvent, int]]:
-    """Go through the events of a lane as they end, each with the nanoseconds it spent outside of those inside of it."""
-    stack: list[tuple[TraceEvent, int, int]] = []  # what is open, its time, and how much of it is spent inside
-    for event, end_ns, depth in lane.events:
-        while len(stack) > depth:
-            done, took, inside = stack.pop()
-            yield done, took - inside
-        took = end_ns - event.start_ns
-        if stack:
-            around, time, inside = stack[-1]
-            stack[-1] = around, time, inside + took
-        stack.append((event, took, 0))
-    for done, took, inside in reversed(stack):
-        yield done, took - inside
+        texts = [trace.thread_name(thread) for thread in events.threads]
+    else:
+        texts = [k.name if by == "operation" else k.device or "unknown" for k in events.kinds]
+    number = np.array([names.number(text) for text in texts], np.intp)
+    rows = shown[events.kind]
+    groups = Groups(number[(events.thread if by == "thread" else events.kind)[rows]], len(names))
+    took, own = (events.end - events.start)[rows], self_times(trace, events)[rows]
+    columns = (groups.counts(), groups.sums(took), groups.sums(own), groups.largest(took))
+    totals = [Total(*row) for row in zip(names, *(c.tolist() for c in columns), strict=True) if row[1]]
+    return sorted(totals, key=lambda t: (-t.self_ns, -t.total_ns, t.name))
 
 
 def total_record(row: Total) -> dict[str, object]:

@@ -9,10 +9,9 @@ from typing import Any, NamedTuple
 
 from ..errors import InputError
 from ..events import Hook, RunRecord
-from ..tables import table
+from ..tables import html_text, table
 from .analyze import OpSummary, TraceAnalyzer
-from .recorded_entry import RecordedTraceEntry
-from .recorded_trace import RecordedExecutionTrace
+from .recorded import RecordedExecutionTrace, RecordedTraceEntry
 from .trace import Trace
 
 
@@ -106,9 +105,7 @@ class ExecutionTrace(NamedTuple):
         return "\n".join([*lines, f"trace{name}: {str(self.summary()).rsplit(chr(10), 1)[-1]}"])
 
     def _repr_html_(self) -> str:
-        from html import escape
-
-        return f"<pre>{escape(str(self))}</pre>"
+        return html_text(self)
 
 
 class ExecutionTracer(Hook):
