@@ -201,5 +201,5 @@ def test_a_wrong_detail_is_told_where_it_was_written():
 def test_mixed_up_traces_say_so(traced):
     with pytest.raises(tl.InputError, match="two traces are compared, got 'before.json'"):
         traced.diff("before.json")
-    with pytest.raises(tl.InputError, match="a Trace is expected, got RecordedExecutionTrace"):
+    with pytest.raises(tl.InputError, match="a Trace is expected, got <RecordedExecutionTrace"):
         tl.ProfileData.from_trace(traced.to_recorded())

@@ -98,7 +98,7 @@ def longest(duration: NDArray[np.float64], n: int) -> NDArray[np.intp]:
     [2, 3, 0]
     """
     starts = np.arange(0, duration.size, CHUNK)
-    places = np.arange(duration.size)
+    places = None
     if n <= starts.size:
         # the n-th largest of the chunks' maxima: at least n rows reach it, and most chunks have none that does
         most = np.fmax.reduceat(duration, starts)
@@ -107,7 +107,7 @@ def longest(duration: NDArray[np.float64], n: int) -> NDArray[np.intp]:
         if least > -np.inf:
             near = np.flatnonzero(most >= least) * CHUNK
             places = np.concatenate([np.flatnonzero(duration[at : at + CHUNK] >= least) + at for at in near.tolist()])
-    values = duration[places]
+    values = duration if places is None else duration[places]
     key = np.where(np.isnan(values), -np.inf, values)
     if n < key.size:
         least = np.partition(key, key.size - n)[key.size - n]
@@ -115,5 +115,5 @@ def longest(duration: NDArray[np.float64], n: int) -> NDArray[np.intp]:
         chosen = np.concatenate([above, np.flatnonzero(key == least)[: n - above.size]])
     else:
         chosen = np.arange(key.size)
-    order: NDArray[np.intp] = places[chosen[np.argsort(-key[chosen], kind="stable")]]
-    return order
+    order = chosen[np.argsort(-key[chosen], kind="stable")]
+    return order if places is None else places[order]
