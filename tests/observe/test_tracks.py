@@ -80,14 +80,20 @@ def collapsed(trace: Trace) -> str:
     return "\n".join(f"{stack} {weight}" for stack, weight in sorted(weights.items()) if weight > 0)
 
 
-def sums(trace: Trace, by: Callable[[TraceEvent], str], kind: str | None) -> dict[str, list[int]]:
-    found: dict[str, list[int]] = {}
+def sums(trace: Trace, by: Callable[[TraceEvent], Any], kind: str | None) -> dict[Any, list[int]]:
+    found: dict[Any, list[int]] = {}
     for lane in lanes(trace):
-        for event, own in own_times(lane):
-            if event.kind == kind if kind is not None else event.kind != "span":
-                row = found.setdefault(by(event), [0, 0, 0, 0])
+        own = {id(event): own for event, own in own_times(lane)}
+        path: list[Any] = []
+        for event, _, depth in lane.events:
+            del path[depth:]
+            shown = event.kind == kind if kind is not None else event.kind != "span"
+            if shown:
+                row = found.setdefault(by(event), [0, 0, 0, 0, 0])
                 took = event.duration_ns
-                row[:] = row[0] + 1, row[1] + took, row[2] + own, max(row[3], took)
+                first = 0 if by(event) in path else took
+                row[:] = row[0] + 1, row[1] + first, row[2] + own[id(event)], max(row[3], took), row[4] + took
+            path.append(by(event) if shown else None)
     return found
 
 
@@ -95,14 +101,23 @@ def check(trace: Trace) -> None:
     assert to_chrome(trace) == chrome(trace)
     assert to_speedscope(trace) == speedscope(trace)
     assert to_collapsed(trace) == collapsed(trace)
-    ways: dict[str, Callable[[TraceEvent], str]] = {
-        "operation": lambda e: e.name,
-        "device": lambda e: e.device or "unknown",
-        "thread": lambda e: trace.thread_name(e.thread),
+    ways: dict[str, Callable[[TraceEvent], tuple[str, str]]] = {
+        "operation": lambda e: (e.name, e.kind),
+        "device": lambda e: (e.device or "unknown", ""),
+        "thread": lambda e: (trace.thread_name(e.thread), ""),
     }
     for by, name in ways.items():
         for kind in (None, "span", "step"):
-            rows = {t.name: [t.count, t.total_ns, t.self_ns, t.max_ns] for t in totals(trace, by=by, kind=kind)}
+            rows = {
+                (t.name, t.kind): [
+                    t.count,
+                    t.total_ns,
+                    t.self_ns,
+                    t.max_ns,
+                    t.total_ns if t.sum_ns is None else t.sum_ns,
+                ]
+                for t in totals(trace, by=by, kind=kind)
+            }
             assert rows == sums(trace, name, kind)
             assert all(type(n) is int for row in rows.values() for n in row)
     events = sorted(trace.events(), key=lambda e: (e.thread, e.start_ns, e.end_ns, e.name, e.kind))

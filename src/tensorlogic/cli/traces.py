@@ -166,7 +166,8 @@ def _run_script(path: Path, args: tuple[str, ...]) -> int:
 def summary(file: Path, by: str, kind: str | None, top: int | None, as_json: bool) -> None:
     """Print where the time of a trace went: by operation, device or thread.
 
-    "total" adds durations, "self" leaves out the time of entries inside of them, "share" is of self time.
+    "total" counts an entry inside of another of its row once, "self" leaves out the time of all entries inside, "share" is of
+    self time. Where two kinds of entries have one name, as on a CPU and a GPU, each kind has a row.
 
     \b
     Examples:
@@ -174,7 +175,7 @@ def summary(file: Path, by: str, kind: str | None, top: int | None, as_json: boo
       tensorlogic trace summary pytorch.json.gz --kind kernel
       tensorlogic trace summary run.json --by thread --json
     """  # noqa: D301
-    from ..observe.trace_diff import counts, total_record, totals, totals_cells
+    from ..observe.trace_diff import counts, lengths, total_record, totals, totals_cells
 
     loaded = _read(file)
     rows = totals(loaded, by=by, kind=kind)
@@ -186,13 +187,17 @@ def summary(file: Path, by: str, kind: str | None, top: int | None, as_json: boo
                 "by": by,
                 "steps": loaded.step_count(),
                 "spans": len(loaded.spans),
+                "skipped": loaded.skipped,
                 "rows": [total_record(r) for r in rows[:top]],
             }
         )
         return
     print_table(*totals_cells(rows, by, top), spare=(5, 4))
-    found = counts(loaded) if kind is None else f"{sum(r.count for r in rows):,} of the kind {kind}"
-    click.echo(f"{found}, {sum(r.self_ns for r in rows) / 1e6:.3f} ms")
+    own = sum(r.self_ns for r in rows)
+    if kind is None:
+        click.echo(f"{counts(loaded)}, {lengths(loaded, own)}")
+    else:
+        click.echo(f"{sum(r.count for r in rows):,} of the kind {kind}, {own / 1e6:.3f} ms")
 
 
 def _known_kind(kind: str, *traces: Trace) -> None:

@@ -15,7 +15,7 @@ from .recorded import RecordedExecutionTrace, RecordedTraceEntry
 
 COMMUNICATION = ("allreduce", "all_gather", "reduce_scatter", "broadcast", "send", "recv", "comm")
 _SPLITS = re.compile("[;\n\r\\\\\x0b\x0c\x1c\x1d\x1e\x85\u2028\u2029\ud800-\udfff]")
-_ESCAPED = re.compile(r"\\x(3b|0a|0d|5c|0b|0c|1c|1d|1e|85|2028|2029|d[89a-f][0-9a-f]{2})")  # and no others
+_ESCAPED = re.compile(r"\\x(3b|0a|0d|5c|0b|0c|1c|1d|1e|5b|7b|85|2028|2029|d[89a-f][0-9a-f]{2})")  # and no others
 
 
 class OpSummary(msgspec.Struct):
@@ -185,6 +185,15 @@ def frame_name(name: str) -> str:
     a\x3bb
     """
     return _SPLITS.sub(lambda c: f"\\x{ord(c[0]):02x}", name)
+
+
+def first_frame(frame: str) -> str:
+    r"""Escape a bracket at the beginning of a line of stacks, which would be taken for JSON.
+
+    >>> print(first_frame("{0}"))
+    \x7b0}
+    """
+    return f"\\x{ord(frame[0]):02x}{frame[1:]}" if frame[:1] in ("{", "[") else frame
 
 
 def frame_text(frame: str) -> str:

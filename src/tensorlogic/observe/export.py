@@ -10,9 +10,9 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from .analyze import frame_name
+from .analyze import first_frame, frame_name
 from .recorded import half_a_character
-from .trace import Trace
+from .trace import ChromeParts, Trace
 from .tracks import tracks
 
 SPEEDSCOPE = "https://www.speedscope.app/file-format-schema.json"
@@ -40,32 +40,30 @@ def _micros(times: NDArray[Any], encode: Any) -> list[bytes]:
 def to_chrome(trace: Trace) -> str:
     """Return the trace as Chrome trace JSON, which Perfetto reads too; times are microseconds with nanoseconds behind the point."""
     encode = msgspec.json.Encoder(decimal_format="number", enc_hook=_json_value).encode
-    written: list[bytes] = [b'{"displayTimeUnit":"ns","traceEvents":[']
+    chrome = trace.chrome or ChromeParts({"displayTimeUnit": b'"ns"'}, (), {})
+    fields = b"".join(encode(name) + b":" + value + b"," for name, value in chrome.fields.items())
+    written: list[bytes] = [*chrome.others]
     facts: dict[int, bytes] = {}  # what is said of a step, written once for all of its runs
     events = trace.columns()
     try:
         for number, track in enumerate(tracks(trace, events)):
-            name = {"name": clean(track.name)}
-            meta = {"ph": "M", "name": "thread_name", "pid": 1, "tid": number, "args": name}
-            written.append((b",\n" if number else b"") + encode(meta))
+            pid, tid = chrome.threads.get(track.thread, (1, number))
+            if track.thread not in chrome.threads:
+                name = {"name": clean(track.name)}
+                written.append(encode({"ph": "M", "name": "thread_name", "pid": pid, "tid": tid, "args": name}))
             kinds = track.kind.tolist()
             before: dict[int, bytes] = {}
             for k in dict.fromkeys(kinds):
                 kind = events.kinds[k]
                 if k not in facts:
                     facts[k] = b',"args":' + encode(kind.facts()) + b"}"
-                head = encode({"ph": "X", "cat": kind.kind, "name": clean(kind.name), "pid": 1, "tid": number})
-                before[k] = b",\n" + head[:-1] + b',"ts":'
-            pieces = [b',"dur":'] * (5 * len(kinds))  # of each event five, put together once
-            pieces[0::5] = [before[k] for k in kinds]
-            pieces[1::5] = _micros(track.start, encode)
-            pieces[3::5] = _micros(track.end - track.start, encode)
-            pieces[4::5] = [facts[k] for k in kinds]
-            written += pieces
+                head = encode({"ph": "X", "cat": kind.kind, "name": clean(kind.name), "pid": pid, "tid": tid})
+                before[k] = head[:-1] + b',"ts":'
+            times = zip(kinds, _micros(track.start, encode), _micros(track.end - track.start, encode), strict=True)
+            written += [b"".join((before[k], start, b',"dur":', took, facts[k])) for k, start, took in times]
     except UnicodeEncodeError as error:
         raise half_a_character(error) from None
-    written.append(b"]}")
-    return b"".join(written).decode()
+    return (b"{" + fields + b'"traceEvents":[' + b",\n".join(written) + b"]}").decode()
 
 
 def _json_value(value: Any) -> Any:
@@ -118,7 +116,7 @@ def to_collapsed(trace: Trace) -> str:
         columns = track.kind.tolist(), track.own().tolist(), track.depth.tolist()
         for k, own, depth in zip(*columns, strict=True):
             del path[depth:]
-            here = f"{path[-1]};{names[k]}" if path else names[k]
+            here = f"{path[-1]};{names[k]}" if path else first_frame(names[k])
             weights[here] = weights.get(here, 0) + own
             path.append(here)
     return "\n".join(f"{stack} {weight}" for stack, weight in sorted(weights.items()) if weight > 0)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from threading import RLock, current_thread, get_ident
@@ -78,6 +78,14 @@ class TracedRun(NamedTuple):
     times: NDArray[np.int64]
 
 
+class ChromeParts(NamedTuple):
+    """What a Chrome file holds beside events with a duration; writing the trace as Chrome gives it back."""
+
+    fields: Mapping[str, bytes]  # of the file, as JSON, without the events
+    others: Sequence[bytes]  # metadata, counters, flows and instants, each as JSON
+    threads: Mapping[int, tuple[int | str, int | str]]  # process and thread, as the file has them
+
+
 class Trace(Hook):
     """What happened inside ``with tl.trace() as t``, 16 bytes a step once packed; or what a file says that happened.
 
@@ -100,6 +108,8 @@ class Trace(Hook):
             raise InputError(f"the detail of a trace is 'step' or 'op', got {detail!r}", hint, code="E704")
         self.detail = detail
         self.threads = dict(threads or {})  # names, where they are known
+        self.skipped: dict[str, int] = {}  # what a file holds that could not be read: why, and how often
+        self.chrome: ChromeParts | None = None  # of a trace that was read from such a file
         self._plans: list[ExecutionPlan] = []
         self._numbers: dict[int, int] = {}
         self._fresh: list[tuple[int, RunRecord]] = []  # plan and times, as the loop left them
@@ -227,11 +237,10 @@ class Trace(Hook):
         return diff(self, other)
 
     def __str__(self) -> str:
-        from .trace_diff import counts, totals, totals_table
+        from .trace_diff import counts, lengths, totals, totals_table
 
         rows = totals(self)
-        own = sum(r.self_ns for r in rows)
-        return f"{totals_table(rows, limit=SHOWN)}\n{counts(self)}, {own / 1e6:.3f} ms"
+        return f"{totals_table(rows, limit=SHOWN)}\n{counts(self)}, {lengths(self, sum(r.self_ns for r in rows))}"
 
     def __repr__(self) -> str:
         return f"<Trace {self.step_count():,} steps, {len(self.spans):,} spans>"

@@ -34,6 +34,17 @@ class Track(NamedTuple):
         np.subtract.at(own, self.around[inside], whole[inside])
         return own
 
+    def outermost(self, group: NDArray[np.intp]) -> NDArray[np.bool_]:
+        """Tell of each event whether no event around it is of the same group."""
+        alone = np.ones(len(group), bool)
+        if self.depth.any():
+            around: list[int] = []
+            for n, (own, depth) in enumerate(zip(group.tolist(), self.depth.tolist(), strict=True)):
+                del around[depth:]
+                alone[n] = own not in around
+                around.append(own)
+        return alone
+
 
 def tracks(trace: Trace, events: EventColumns | None = None) -> list[Track]:
     """Return the threads of a trace, or of some of its events; those that overlap without nesting get a track of their own."""
