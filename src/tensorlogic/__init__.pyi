@@ -1,4 +1,5 @@
 # the public names, by the module they live in; __init__.py reads this file
+from . import debug as debug
 from .backends.base import Backend as Backend
 from .backends.base import BackendCapabilities as BackendCapabilities
 from .backends.base import Device as Device

@@ -305,6 +305,11 @@ def test_a_duration_is_a_timedelta():
         tl.RecordedTraceEntry(0, "a").with_duration(5)
 
 
+def test_durations_below_a_microsecond():
+    assert tl.RecordedTraceEntry(0, "a").with_duration(np.timedelta64(100, "ns")).duration_us == 0.1
+    assert tl.RecordedTraceEntry(0, "a").with_duration(np.timedelta64(2, "ms")).duration_us == 2000.0
+
+
 def test_a_total_that_is_no_number_counts_as_the_least():
     trace = trace_of(entry("send", 6.0), entry("relu", float("nan")))
     (found,) = tl.TraceAnalyzer.communication_bottlenecks(trace, 0.5)

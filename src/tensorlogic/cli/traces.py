@@ -103,7 +103,7 @@ def record(
     if script:
         if not target.is_file():
             there = sorted(p.name for p in target.parent.glob("*.py"))[:1000]
-            raise FormatError(f"there is no file {str(target)!r}", code="E221", suggestions=nearest(target.name, there))
+            raise FormatError(f"there is no file {str(target)!r}", *nearest(target.name, there), code="E240")
         with trace(detail=detail) as recorded:
             code = _run_script(target, args)
         recorded.save(output)
@@ -203,7 +203,7 @@ def summary(file: Path, by: str, kind: str | None, top: int | None, as_json: boo
 def _known_kind(kind: str, *traces: Trace) -> None:
     kinds = sorted({e.kind for t in traces for e in t.events()})
     if kind not in kinds:
-        raise FormatError(f"no entry is of the kind {kind!r}", code="E704", suggestions=nearest(kind, kinds))
+        raise FormatError(f"no entry is of the kind {kind!r}", *nearest(kind, kinds), code="E255")
 
 
 @trace_group.command("export")
@@ -257,8 +257,9 @@ def flame(file: Path, output: Path | None, title: str | None, width: int, as_jso
     from ..observe.flame import flame_svg
 
     if output is not None and form_of(output) != "flame":
-        raise FormatError(f"a flame graph is an SVG file, not {output.name!r}", code="E221",
-                          suggestions=[f"write -o {output.stem}.svg"])  # fmt: skip
+        raise FormatError(
+            f"a flame graph is an SVG file, not {output.name!r}", f"write -o {output.stem}.svg", code="E254"
+        )
     text = flame_svg(_read(file), title=title or file.name, width=width)
     if output is None:
         click.echo(text, nl=False)

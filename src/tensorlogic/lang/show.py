@@ -44,7 +44,7 @@ def show(value: Any, *domains: Names, heads: Sequence[str] = (), limit: int = 50
     places = np.argwhere(array > above) if array.dtype != bool else np.argwhere(array)
     scores = array[tuple(places.T)]
     if array.dtype != bool:
-        order = np.argsort(-scores, kind="stable")
+        order = (len(scores) - 1 - np.argsort(scores[::-1], kind="stable"))[::-1]  # unsigned numbers have no negatives
         places, scores = places[order], scores[order]
     rows = [
         [*(str(i) if isinstance(d, int) else str(d[i]) for i, d in zip(place, given, strict=True)),

@@ -89,7 +89,7 @@ class TraceAnalyzer:
         """Return the entries whose result takes more than a threshold, in order."""
         _expect_recorded(trace)
         large = np.array([kind.memory > threshold_bytes for kind in trace.kinds], bool)
-        return trace.pick(np.flatnonzero(large[trace.column("kind")]).tolist())
+        return trace.pick(np.flatnonzero(large[trace.column("kind")]))
 
     @staticmethod
     def avg_duration_by_op(trace: RecordedExecutionTrace) -> dict[str, float]:

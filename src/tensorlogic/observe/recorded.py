@@ -22,7 +22,7 @@ Natural = Annotated[int, msgspec.Meta(ge=0, le=LIMIT - 1)]  # checked where JSON
 Shape = tuple[Natural, ...]
 
 
-class RecordedTraceEntry(msgspec.Struct):
+class RecordedTraceEntry(msgspec.Struct, gc=False):  # entries hold numbers and texts, never one another
     """One recorded operation; the ``with_*`` methods fill it in and return it, so calls chain.
 
     A shape alone counts 8 bytes an element; give ``itemsize`` where the dtype is known.
@@ -58,10 +58,12 @@ class RecordedTraceEntry(msgspec.Struct):
         self.memory_bytes = self.output_elements * itemsize
         return self
 
-    def with_duration(self, duration: timedelta) -> RecordedTraceEntry:
-        """Say how long it took."""
-        expect(duration, timedelta, "a duration is a timedelta", "write timedelta(microseconds=5)")
-        self.duration_us = duration / timedelta(microseconds=1)
+    def with_duration(self, duration: timedelta | np.timedelta64) -> RecordedTraceEntry:
+        """Say how long it took; below a microsecond, where a timedelta is 0, with ``np.timedelta64(100, "ns")``."""
+        hints = ("write timedelta(microseconds=5)", 'below a microsecond, write np.timedelta64(100, "ns")')
+        expect(duration, (timedelta, np.timedelta64), "a duration is a timedelta", *hints)
+        unit = timedelta(microseconds=1) if isinstance(duration, timedelta) else np.timedelta64(1, "us")
+        self.duration_us = float(duration / unit)  # type: ignore[operator]
         return self
 
     def throughput_elements_per_us(self) -> float:
@@ -227,14 +229,16 @@ class RecordedExecutionTrace:
             self._duration.append(duration)
         self.total_duration_us += duration
 
-    def pick(self, places: Iterable[int]) -> list[RecordedTraceEntry]:
+    def pick(self, places: Iterable[int] | NDArray[np.intp]) -> list[RecordedTraceEntry]:
         """Build the entries at some places from the columns."""
-        steps, which, durations, kinds = self._step, self._kind, self._duration, self.kinds
+        rows = np.fromiter(places, np.intp) if not isinstance(places, np.ndarray) else places
+        columns = (self.column(name)[rows].tolist() for name in ("step", "kind", "duration"))
+        kinds = self.kinds
         return [
-            RecordedTraceEntry(steps[n], k.operation, k.device, list(k.inputs), k.output, durations[n], k.elements, k.memory)
-            for n in places
-            for k in (kinds[which[n]],)
-        ]  # fmt: skip
+            RecordedTraceEntry(step, operation, device, [*inputs], output, duration, elements, memory)
+            for step, kind, duration in zip(*columns, strict=True)
+            for operation, device, inputs, output, elements, memory in (kinds[kind],)
+        ]
 
     @property
     def entries(self) -> Sequence[RecordedTraceEntry]:
@@ -263,7 +267,7 @@ class RecordedExecutionTrace:
         """Return the n longest entries, longest first; equal ones in the order they came, NaN last."""
         if n <= 0 or not self._duration:
             return []
-        return self.pick(longest(self.column("duration"), n).tolist())
+        return self.pick(longest(self.column("duration"), n))
 
     def by_kind(self) -> Groups:
         """Return the entries grouped by their kinds, of which every other grouping follows."""

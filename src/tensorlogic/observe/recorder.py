@@ -162,10 +162,10 @@ class ExecutionRecorder(Hook):
             needed = sum(nbytes(t) for _, _, t in plan.inputs) + sum(nbytes(t) for s in plan.steps for t in s.types)
             needed += sum(a.nbytes for a in all_constants(plan.graph).values())
             if needed > self._max_bytes:
-                raise InputError(
-                    f"recording this run takes {bytes_text(needed)}, but max_bytes allows {bytes_text(self._max_bytes)}",
-                    code="E715", suggestions=[f"give max_bytes={needed}, or record a smaller input"],
-                )  # fmt: skip
+                message = (
+                    f"recording this run takes {bytes_text(needed)}, but max_bytes allows {bytes_text(self._max_bytes)}"
+                )
+                raise InputError(message, f"give max_bytes={needed}, or record a smaller input", code="E715")
             values = {input_name(n): _copy(value) for n, value in enumerate(inputs)}
             self._captures().append(_Capture(plan, self._folder, values))
 
@@ -248,7 +248,7 @@ def save_run(
                     return _renamed(temporary, path)
             number += 1
     except (OSError, SafetensorError) as error:
-        raise FormatError(f"cannot record the run in {str(folder)!r}: {error}", code="E715") from None
+        raise FormatError(f"cannot record the run in {str(folder)!r}: {error}", code="E730") from None
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
 

@@ -7,10 +7,13 @@ from collections.abc import Callable, Iterable, Mapping
 from time import perf_counter_ns
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from ..errors import InputError
 from ..events import Hook, RunRecord
 from ..tables import html_text, table
 from .analyze import OpSummary, TraceAnalyzer
+from .columns import Names
 from .recorded import RecordedExecutionTrace, RecordedTraceEntry
 from .trace import Trace
 
@@ -81,23 +84,19 @@ class ExecutionTrace(NamedTuple):
 
     def to_recorded(self) -> RecordedExecutionTrace:
         """Return the entries in columns, for the analyses and files of recorded traces; ``step`` is the place here."""
-        made = (
-            RecordedTraceEntry(n, e.operation, duration_us=(e.end_ns - e.start_ns) / 1e3)
-            for n, e in enumerate(self.entries)
+        names = Names()
+        kind = [names.number(e.operation) for e in self.entries]
+        durations = [(e.end_ns - e.start_ns) / 1e3 for e in self.entries]
+        return RecordedExecutionTrace.from_columns(
+            [RecordedTraceEntry(0, name) for name in names], np.array(kind, int), durations
         )
-        return RecordedExecutionTrace(made)
 
     def __str__(self) -> str:
         shown = self.entries[:40]
         rows = [
-            [
-                ("  " if e.body else "") + f"%{e.node_id}",
-                e.operation,
-                " ".join(f"%{i}" for i in e.input_ids),
-                f"{e.duration_ms():.3f}",
-            ]
+            [f"{'  ' if e.body else ''}%{e.node_id}", e.operation, " ".join(f"%{i}" for i in e.input_ids), f"{e.duration_ms():.3f}"]
             for e in shown
-        ]
+        ]  # fmt: skip
         lines = [table(["node", "operation", "reads", "ms"], rows, right={3})] if rows else []
         if len(self.entries) > len(shown):
             lines.append(f"... {len(self.entries) - len(shown):,} more operations")
@@ -184,10 +183,12 @@ class ExecutionTracer(Hook):
             end = self._clock()
             start = self._open.pop(handle, None)
             if start is None:
-                raise InputError(f"no operation with the handle {handle!r} is running, of node {node_id}", code="E711",
-                                 suggestions=["end an operation once, with what record_operation_start returned"])  # fmt: skip
-            made = (tuple(input_ids), tuple(output_ids), dict(metadata or {}))
-            self._by_hand.append(TraceEntry(node_id, str(operation), *made, start, end, threading.get_ident()))
+                hint = "end an operation once, with what record_operation_start returned"
+                message = f"no operation with the handle {handle!r} is running, of node {node_id}"
+                raise InputError(message, hint, code="E711")
+            ids = tuple(input_ids), tuple(output_ids)
+            thread = threading.get_ident()
+            self._by_hand.append(TraceEntry(node_id, str(operation), *ids, dict(metadata or {}), start, end, thread))
 
     def on_run(self, record: RunRecord) -> None:
         """Keep the steps of one run."""
@@ -207,6 +208,8 @@ class ExecutionTracer(Hook):
             for e in self._runs.events():
                 if e.step is not None:
                     args, body = self._known[id(e.step)]
-                    made = (args, (e.step.node,), e.facts())
-                    entries.append(TraceEntry(e.step.node, e.name, *made, e.start_ns, e.end_ns, e.thread, body))
+                    node = e.step.node
+                    entries.append(
+                        TraceEntry(node, e.name, args, (node,), e.facts(), e.start_ns, e.end_ns, e.thread, body)
+                    )
             return ExecutionTrace(self.graph_id, tuple(sorted(entries, key=lambda e: (e.start_ns, -e.end_ns))))
