@@ -14,9 +14,9 @@ import numpy as np
 
 from ..diagnostics import Diagnostic
 from ..errors import ExecutionError, InputError, expect
-from ..events import Hook, RunRecord, StepEvent
+from ..events import RunRecord, StepEvent
 from ..plan.build import ExecutionPlan, Step, describe
-from .open_runs import OpenRun, OpenRuns, constant_value
+from .open_runs import DebugHook, OpenRun, OpenRuns, constant_value
 from .tensorstats import count_bad, is_bad
 
 logger = logging.getLogger("tensorlogic")
@@ -99,7 +99,7 @@ class Breakpoint(msgspec.Struct, eq=False):
 _NEXT = Breakpoint(0, "step", lambda hit: True)
 
 
-class BreakpointManager(Hook):
+class BreakpointManager(DebugHook):
     """Stops runs at breakpoints. It is off until enabled.
 
     On a hit it calls ``on_break(hit)``. Without one it opens a prompt where there is a terminal, or on the streams given;
@@ -129,7 +129,6 @@ class BreakpointManager(Hook):
         stdin: IO[str] | None = None,
         stdout: IO[str] | None = None,
     ) -> None:
-        self.enabled = False
         self.hits: deque[BreakpointHit] = deque(maxlen=HITS)
         self._on_break = on_break
         self._streams = (stdin, stdout)
@@ -141,14 +140,6 @@ class BreakpointManager(Hook):
         self._terminal = threading.RLock()  # one prompt at a time
         self._local = threading.local()
         self._runs = OpenRuns()  # what they keep of a slot is a copy of its value
-
-    def enable(self) -> None:
-        """Stop at breakpoints from now on."""
-        self.enabled = True
-
-    def disable(self) -> None:
-        """Stop nowhere; the breakpoints stay."""
-        self.enabled = False
 
     def add_node_breakpoint(self, node_id: int) -> Breakpoint:
         """Stop after a node, by its number as ``print(plan)`` shows it; one of that number in a body counts too."""

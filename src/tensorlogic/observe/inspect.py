@@ -9,11 +9,11 @@ from typing import Any, NamedTuple
 
 from ..diagnostics import SourceLocation
 from ..errors import expect
-from ..events import Hook, RunRecord, StepEvent
+from ..events import RunRecord, StepEvent
 from ..ir.types import TensorShape, TensorType
 from ..plan.build import ExecutionPlan, Step, describe
 from ..tables import html_text, table
-from .open_runs import OpenRun, OpenRuns, constant_value
+from .open_runs import DebugHook, OpenRun, OpenRuns, constant_value
 from .tensorstats import TensorStats, bad_text, is_bad, short
 
 NEAREST = 50  # operations of a path that are kept, those closest to the bad tensor
@@ -63,7 +63,7 @@ class Problem(NamedTuple):
         return html_text(self)
 
 
-class TensorInspector(Hook):
+class TensorInspector(DebugHook):
     """Keeps statistics of the tensors it watches, and finds the first bad one of each run. It is off until enabled.
 
     Without a call of :meth:`watch` it looks at every tensor. Watching narrows what statistics are kept, not the search
@@ -84,7 +84,6 @@ class TensorInspector(Hook):
     """
 
     def __init__(self, *, nan_only: bool = False, keep: int = 10_000) -> None:
-        self.enabled = False
         self.nan_only = nan_only
         self._watched: frozenset[int | str] = frozenset()  # replaced, never changed in place
         self._seen: set[int | str] = set()
@@ -92,14 +91,6 @@ class TensorInspector(Hook):
         self._problems: list[Problem] = []
         self._lock = threading.Lock()
         self._runs = OpenRuns()  # what they keep of a slot is the range of its values, as text
-
-    def enable(self) -> None:
-        """Look from now on."""
-        self.enabled = True
-
-    def disable(self) -> None:
-        """Look no more; what is known stays."""
-        self.enabled = False
 
     def watch(self, tensor_id: int | str) -> None:
         """Keep statistics of a tensor: a node number as ``print(plan)`` shows it, or the name of an input or output."""

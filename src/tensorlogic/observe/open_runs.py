@@ -1,12 +1,27 @@
-"""The runs that are under way, thread by thread: what a hook that looks at values must remember between steps."""
+"""What the hooks for debugging share: a switch, and the runs that are under way, thread by thread."""
 
 from __future__ import annotations
 
 import threading
 from typing import Any
 
+from ..events import Hook
 from ..ir import ops
 from ..plan.build import ExecutionPlan
+
+
+class DebugHook(Hook):
+    """A hook that is off until it is enabled; what it knows stays when it is disabled."""
+
+    enabled = False
+
+    def enable(self) -> None:
+        """Watch from now on."""
+        self.enabled = True
+
+    def disable(self) -> None:
+        """Watch no more; what is known stays."""
+        self.enabled = False
 
 
 class OpenRun:

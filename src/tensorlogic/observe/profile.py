@@ -126,7 +126,7 @@ class ProfileData(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         expect(trace, Trace, "a Trace is expected", "give what stands behind as: with tl.trace() as t: ...")
         runs = trace.runs()
         plans = trace.plans()  # after the runs, so that it holds theirs while other threads go on
-        bodies = _bodies(plans)
+        bodies = body_ids(plans)
         outer = [(plans[p], times) for p, _, times in runs if id(plans[p]) not in bodies]
         whole = [times for plan, times in outer if times.shape[1] == len(plan.steps)]
         return cls(
@@ -216,7 +216,7 @@ def _op_profiles(trace: Trace) -> dict[str, OpProfile]:
     return profiles
 
 
-def _bodies(plans: Sequence[ExecutionPlan]) -> set[int]:
+def body_ids(plans: Sequence[ExecutionPlan]) -> set[int]:
     """Return the ids of plans that are bodies of loops, at any depth."""
     inside: set[int] = set()
     waiting = list(plans)

@@ -17,13 +17,14 @@ import numpy as np
 
 from ..diagnostics import bytes_text
 from ..errors import FormatError, InputError
-from ..events import Hook, RunRecord, StepEvent, watching
+from ..events import RunRecord, StepEvent, watching
 from ..ir.constants import all_constants
 from ..plan.build import ExecutionPlan
 from ..plan.cost import nbytes
 from ..tables import html_text, table
 from .breakpoints import BreakpointHit, BreakpointManager
 from .inspect import Problem, TensorInspector
+from .open_runs import DebugHook
 from .replay import FORMAT, GRAPH, MANIFEST, VALUES, VERSION, Manifest, input_name, recorded_runs, step_name
 from .tracer import ExecutionTrace, ExecutionTracer
 
@@ -67,7 +68,7 @@ class DebugReport(NamedTuple):
         return html_text(self)
 
 
-class ExecutionRecorder(Hook):
+class ExecutionRecorder(DebugHook):
     """Traces, inspects and stops runs, and captures them to a folder to be replayed. It is off until enabled.
 
     With ``folder`` every run it watches is written there; :meth:`capture` does so for a while, for every run in the
@@ -93,10 +94,10 @@ class ExecutionRecorder(Hook):
         inspector: TensorInspector | None = None,
         breakpoints: BreakpointManager | None = None,
     ) -> None:
-        self.enabled = False
         self._tracer = tracer or ExecutionTracer()
         self._inspector = inspector or TensorInspector()
         self._breakpoints = breakpoints or BreakpointManager()
+        self._parts: tuple[DebugHook, ...] = (self._tracer, self._inspector, self._breakpoints)
         self._folder = None if folder is None else Path(folder)
         self._max_bytes = max_bytes
         self._written: list[Path] = []
@@ -117,14 +118,14 @@ class ExecutionRecorder(Hook):
 
     def enable(self) -> None:
         """Record from now on, with all three parts."""
-        self.enabled = True
-        for part in (self._tracer, self._inspector, self._breakpoints):
+        super().enable()
+        for part in self._parts:
             part.enable()
 
     def disable(self) -> None:
         """Record no more; what is known stays."""
-        self.enabled = False
-        for part in (self._tracer, self._inspector, self._breakpoints):
+        super().disable()
+        for part in self._parts:
             part.disable()
 
     @contextmanager
@@ -132,7 +133,7 @@ class ExecutionRecorder(Hook):
         """Write every run in the process to a folder, inside a ``with``; the recorder is enabled for as long."""
         before = (self._folder, self._max_bytes, self.enabled)
         self._folder, self._max_bytes = Path(folder), self._max_bytes if max_bytes is None else max_bytes
-        parts = [(part, part.enabled) for part in (self._tracer, self._inspector, self._breakpoints)]
+        parts = [(part, part.enabled) for part in self._parts]
         self.enable()
         try:
             with watching(self):

@@ -10,10 +10,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..errors import InputError
-from ..events import Hook, RunRecord
+from ..events import RunRecord
 from ..tables import html_text, table
 from .analyze import OpSummary, TraceAnalyzer
 from .columns import Names
+from .open_runs import DebugHook
+from .profile import body_ids
 from .recorded import RecordedExecutionTrace, RecordedTraceEntry
 from .trace import Trace
 
@@ -107,7 +109,7 @@ class ExecutionTrace(NamedTuple):
         return html_text(self)
 
 
-class ExecutionTracer(Hook):
+class ExecutionTracer(DebugHook):
     """Records operations: those of every run it watches, and those told by hand. It is off until enabled.
 
     >>> tracer = ExecutionTracer(clock=iter([1_000_000, 3_000_000]).__next__)
@@ -132,7 +134,6 @@ class ExecutionTracer(Hook):
     """
 
     def __init__(self, *, clock: Callable[[], int] = perf_counter_ns) -> None:
-        self.enabled = False
         self._clock = clock
         self._lock = threading.Lock()
         self._fresh(None)
@@ -140,18 +141,9 @@ class ExecutionTracer(Hook):
     def _fresh(self, graph_id: Any) -> None:
         self.graph_id = graph_id
         self._runs = Trace()
-        self._known: dict[int, tuple[tuple[int, ...], bool]] = {}  # a step's operands, and whether it is in a body
         self._by_hand: list[TraceEntry] = []
         self._open: dict[int, int] = {}  # handles and when they began
         self._handles = 0
-
-    def enable(self) -> None:
-        """Record from now on."""
-        self.enabled = True
-
-    def disable(self) -> None:
-        """Record no more; what is recorded stays."""
-        self.enabled = False
 
     def start_trace(self, graph_id: Any = None) -> None:
         """Begin a new trace, of a graph called so; what was recorded before is dropped."""
@@ -192,24 +184,18 @@ class ExecutionTracer(Hook):
 
     def on_run(self, record: RunRecord) -> None:
         """Keep the steps of one run."""
-        if not self.enabled:
-            return
-        with self._lock:
-            steps = record.plan.steps
-            if steps and id(steps[0]) not in self._known:  # the trace keeps the plan, so ids stay their own
-                nodes = record.plan.graph.nodes
-                self._known.update((id(s), (nodes[s.node].args, record.body)) for s in steps)
-            self._runs.on_run(record)
+        if self.enabled:
+            with self._lock:
+                self._runs.on_run(record)
 
     def get_trace(self) -> ExecutionTrace:
         """Return what is recorded so far."""
         with self._lock:
-            entries = list(self._by_hand)
-            for e in self._runs.events():
-                if e.step is not None:
-                    args, body = self._known[id(e.step)]
-                    node = e.step.node
-                    entries.append(
-                        TraceEntry(node, e.name, args, (node,), e.facts(), e.start_ns, e.end_ns, e.thread, body)
-                    )
-            return ExecutionTrace(self.graph_id, tuple(sorted(entries, key=lambda e: (e.start_ns, -e.end_ns))))
+            entries, events, plans = list(self._by_hand), self._runs.events(), self._runs.plans()
+        bodies = body_ids(plans)
+        known = {id(s): (p.graph.nodes[s.node].args, id(p) in bodies) for p in plans for s in p.steps}
+        for e in events:
+            if e.step is not None:
+                node, (args, body) = e.step.node, known[id(e.step)]
+                entries.append(TraceEntry(node, e.name, args, (node,), e.facts(), e.start_ns, e.end_ns, e.thread, body))
+        return ExecutionTrace(self.graph_id, tuple(sorted(entries, key=lambda e: (e.start_ns, -e.end_ns))))
