@@ -152,7 +152,6 @@ from .runtime.protocols import TlJitExecutor as TlJitExecutor
 from .runtime.protocols import TlProfiledExecutor as TlProfiledExecutor
 from .runtime.protocols import TlRecoverableExecutor as TlRecoverableExecutor
 from .runtime.protocols import TlStreamingExecutor as TlStreamingExecutor
-from .runtime.race import AdaptiveOptimizer as AdaptiveOptimizer
 from .runtime.recompute import recompute as recompute
 from .runtime.slices import SliceSpec as SliceSpec
 from .runtime.strategy import ExecutionMode as ExecutionMode
@@ -163,6 +162,7 @@ from .runtime.strategy import ParallelismStrategy as ParallelismStrategy
 from .runtime.strategy import PrecisionMode as PrecisionMode
 from .runtime.strategy import StrategyOptimizer as StrategyOptimizer
 from .runtime.tensor_cache import TensorCache as TensorCache
+from .runtime.tuning import AdaptiveOptimizer as AdaptiveOptimizer
 from .runtime.views import TensorView as TensorView
 from .runtime.views import TensorViewable as TensorViewable
 from .runtime.views import ViewBuilder as ViewBuilder

@@ -98,7 +98,7 @@ class Hook:
         """Called after each step with its results, which are valid during the call only."""
 
 
-running = local()  # .hooks: those of the run that this thread is in
+running = local()  # .hooks: those of the run that this thread is in; .listening: those of the spans around
 
 
 def fine(hooks: Iterable[Hook]) -> bool:
@@ -147,11 +147,14 @@ def span(name: str, hooks: Sequence[Hook] = ()) -> Iterator[None]:
     >>> with span("load data"):
     ...     data = list(range(3))
     """
-    listening = (*hooks, *_watchers)
+    around = getattr(running, "listening", ())
+    running.listening = own = (*around, *(h for h in hooks if h not in around))  # spans inside tell the same hooks
+    listening = (*own, *_watchers)
     start = perf_counter_ns()
     try:
         yield
     finally:
+        running.listening = around
         end = perf_counter_ns()
         for hook in listening:
             hook.on_span(name, start, end, get_ident())

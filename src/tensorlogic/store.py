@@ -86,6 +86,12 @@ class Store(Generic[K, V]):
                 self._entries.move_to_end(key)
             return found[0]
 
+    def peek(self, key: K) -> V | None:
+        """Return what is kept under a key, or None; this counts neither as a look-up nor as use."""
+        with self._lock:
+            entry = self._entries.get(key)
+        return None if entry is None else entry[0]
+
     def put(self, key: K, value: V) -> None:
         """Keep a value; others leave until it fits. A value larger than the bound is not kept."""
         size = self._measure(value)

@@ -14,10 +14,12 @@ import pytest
 
 import tensorlogic as tl
 from tensorlogic.backends import bitplan, packed
-from tensorlogic.backends.bitplan import bind_bit_group, bind_bits, find_bit_groups
+from tensorlogic.backends.bitplan import bind_bit_group, bind_bits
 from tensorlogic.backends.native import support
+from tensorlogic.backends.native.facts import NativeFacts
 from tensorlogic.passes.specialize import specialize
 from tensorlogic.plan.build import lay_out
+from tensorlogic.plan.fusing import find_groups
 
 COLUMNS = [0, 1, 7, 63, 64, 65, 127, 128, 129, 1030]
 DENSITIES = [0.0, 0.03, 0.5, 1.0]
@@ -350,9 +352,9 @@ def test_one_contraction_of_a_plan(equation: str, monkeypatch: pytest.MonkeyPatc
             {f"x{n}": x for n, x in enumerate(given)},
         )
         step = plan.steps[0]
-        kernel = bind_bits(step.op, step.form, step.arg_types, step.types[0])
-        labels = [set(own) for own in step.form.labels]
-        if not labels[0] & labels[1] - set(step.form.form.output):
+        kernel = bind_bits(step.op, step.contraction, step.arg_types, step.types[0])
+        labels = [set(own) for own in step.contraction.labels]
+        if not labels[0] & labels[1] - set(step.contraction.spec.output):
             assert kernel is None
             continue
         expected = np.einsum(equation, *given)
@@ -370,7 +372,7 @@ def test_numbers_are_true_where_they_are_not_zero(monkeypatch: pytest.MonkeyPatc
     x = np.where(flags((70, 65), 0.1), np.nan, 0).astype("float32")
     y = flags((65, 66), 0.1).astype("int32") * -3
     step = plan_of(lambda b, x, y: {"z": b.einsum("ij,jk->ik", x, y, algebra="boolean")}, {"x": x, "y": y}).steps[0]
-    got = bind_bits(step.op, step.form, step.arg_types, step.types[0])(x, y)
+    got = bind_bits(step.op, step.contraction, step.arg_types, step.types[0])(x, y)
     np.testing.assert_array_equal(got, (x != 0) @ (y != 0))
 
 
@@ -378,11 +380,11 @@ def test_small_ones_and_other_algebras_are_left_alone(monkeypatch: pytest.Monkey
     x = flags((30, 30))
     for algebra in ("boolean", "min_max"):
         step = plan_of(lambda b, x: {"z": b.einsum("ij,jk->ik", x, x, algebra=algebra)}, {"x": x}).steps[0]  # noqa: B023
-        assert bind_bits(step.op, step.form, step.arg_types, step.types[0]) is None
+        assert bind_bits(step.op, step.contraction, step.arg_types, step.types[0]) is None
         monkeypatch.setattr(bitplan, "SMALL", 0)
     monkeypatch.setattr(support, "usable", lambda: False)
     step = plan_of(lambda b, x: {"z": b.einsum("ij,jk->ik", x, x, algebra="boolean")}, {"x": x}).steps[0]
-    assert bind_bits(step.op, step.form, step.arg_types, step.types[0]) is None
+    assert bind_bits(step.op, step.contraction, step.arg_types, step.types[0]) is None
 
 
 def run_in_groups(graph: tl.EinsumGraph, inputs: dict[str, Any]) -> tuple[dict[str, Any], list[tuple[int, ...]]]:
@@ -390,7 +392,7 @@ def run_in_groups(graph: tl.EinsumGraph, inputs: dict[str, Any]) -> tuple[dict[s
     from tensorlogic.backends.reference import define
 
     graph = specialized(graph, inputs)
-    groups = find_bit_groups(graph)
+    groups = [g.nodes for g in find_groups(graph, NativeFacts()) if g.kind == "bits"]
     plan = lay_out(graph)
     steps = {s.node: s for s in plan.steps}
     slots: dict[int, Any] = {slot: inputs[name] for name, slot, _ in plan.inputs}
@@ -495,7 +497,7 @@ def test_many_callers_at_once() -> None:
     x, y = flags((200, 300), 0.05, 1), flags((300, 250), 0.05, 2)
     a, b = tl.BitTensor(x), tl.BitTensor(y)
     step = plan_of(lambda b, x, y: {"z": b.einsum("ij,jk->ik", x, y, algebra="boolean")}, {"x": x, "y": y}).steps[0]
-    kernel = bind_bits(step.op, step.form, step.arg_types, step.types[0])
+    kernel = bind_bits(step.op, step.contraction, step.arg_types, step.types[0])
     expected = x @ y
     with ThreadPoolExecutor(8) as pool:
         for got in [*pool.map(lambda _: kernel(x, y), range(40)), *pool.map(lambda _: np.asarray(a @ b), range(40))]:

@@ -15,7 +15,8 @@ from tensorlogic.ir.elementwise import FUNCTIONS
 from tensorlogic.ir.types import TensorShape, TensorType
 from tensorlogic.passes.order import order_contractions
 from tensorlogic.plan.build import build_plan
-from tensorlogic.runtime.loop import bind, run
+from tensorlogic.runtime.call import run
+from tensorlogic.runtime.program import bind
 from tensorlogic.testing import cases
 
 BACKEND = tl.Executor().backend

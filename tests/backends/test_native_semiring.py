@@ -40,7 +40,7 @@ def _bound(equation: str, algebra: str, operands: list[Any], dtype: str | None =
     form = contraction(equation, algebra, [TensorShape(x.shape) for x in operands])
     args = [TensorType(TensorShape(x.shape), x.dtype.name) for x in operands]
     kind = dtype or np.result_type(*operands).name
-    result = TensorType(TensorShape([form.sizes[x] for x in form.form.output]), kind)
+    result = TensorType(TensorShape([form.sizes[x] for x in form.spec.output]), kind)
     return semiring.bind_semiring(op, form, args, result), bind_contraction(op, form, args, result), form
 
 
@@ -72,7 +72,7 @@ def _agree(equation: str, algebra: str, operands: list[Any]) -> Any:
 def _define(equation: str, algebra: str, operands: list[Any]) -> Any:
     form = contraction(equation, algebra, [TensorShape(x.shape) for x in operands])
     given = [TensorType(TensorShape(x.shape), x.dtype.name) for x in operands]
-    made = [TensorType(TensorShape([form.sizes[x] for x in form.form.output]), operands[0].dtype.name)]
+    made = [TensorType(TensorShape([form.sizes[x] for x in form.spec.output]), operands[0].dtype.name)]
     return reference.define(ops.Einsum(equation, algebra), operands, given, made, ())[0]
 
 

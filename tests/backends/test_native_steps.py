@@ -9,8 +9,12 @@ import pytest
 
 import tensorlogic as tl
 from tensorlogic.backends import bitplan
-from tensorlogic.backends.native import bind, semiring, whole
-from tensorlogic.runtime import forms
+from tensorlogic.backends.native import semiring, whole
+from tensorlogic.backends.native.facts import NativeFacts
+from tensorlogic.plan import fusing
+from tensorlogic.plan.build import ExecutionPlan, lay_out
+from tensorlogic.plan.candidates import one_function
+from tensorlogic.runtime import programs
 
 
 def same(graph: tl.EinsumGraph, inputs: dict[str, Any]) -> list[str]:
@@ -90,31 +94,37 @@ def many_groups(count: int) -> tl.EinsumGraph:
     return b.build(y=x)
 
 
+def native_steps(graph: tl.EinsumGraph) -> ExecutionPlan:
+    return lay_out(
+        tl.Executor().plan(graph).graph, in_place=True, groups=lambda g: fusing.find_groups(g, NativeFacts())
+    )
+
+
 def test_only_so_many_kernels_are_made_of_one_graph(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bind, "KERNELS", 5)
+    monkeypatch.setattr(fusing, "KERNELS", 5)
     monkeypatch.setattr(whole, "MOST_FUNCTIONS", 5)
-    few, many = (tl.Executor(native=True).plan(many_groups(n), sizes={}) for n in (5, 40))
+    few, many = (native_steps(many_groups(n)) for n in (5, 40))
     assert [sum(bool(s.parts) for s in plan.steps) for plan in (few, many)] == [5, 5]
-    assert bind.whole(few.graph) is not None and bind.whole(many.graph) is None
+    assert one_function(few, NativeFacts()) and not one_function(many, NativeFacts())
 
 
 def test_groups_that_are_alike_count_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bind, "KERNELS", 2)
+    monkeypatch.setattr(fusing, "KERNELS", 2)
     b = tl.GraphBuilder()
     x, w = b.input("x", (4,), "float32"), b.input("w", (4, 4), "float32")
     for _ in range(20):
         x = b.tanh(b.einsum("ij,j->i", w, x) + 1.0)
-    assert sum(bool(s.parts) for s in tl.Executor(native=True).plan(b.build(y=x)).steps) == 20
+    assert sum(bool(s.parts) for s in native_steps(b.build(y=x)).steps) == 20
 
 
-def test_a_form_that_needs_more_memory_than_there_is_does_not_race(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(forms, "available_memory", lambda: 0)
+def test_a_plan_that_needs_more_memory_than_there_is_does_not_compete(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(programs, "available_memory", lambda: 0)
     b = tl.GraphBuilder()
     x = b.input("x", (200_000,), "float32")
     graph = b.build(y=b.sum(b.exp(x) * 2.0 + b.tanh(x)))
     executor, value = tl.Executor(native=True), {"x": np.ones(200_000, "float32")}
     executor.execute(graph, value)
-    assert executor.explain().endswith(": native")
+    assert "steps: native steps\n" in executor.explain()
     with tl.trace(detail="op") as trace:
         executor.execute(graph, value)
     assert "tanh" in str(trace)
@@ -130,11 +140,11 @@ def test_a_single_operation_is_shown_as_itself_in_detail() -> None:
 
 
 def test_a_boolean_closure_stays_packed_in_the_native_tier(monkeypatch: pytest.MonkeyPatch) -> None:
-    from tensorlogic.backends import closure
+    from tensorlogic.backends.native import bind
 
     seen = []
-    bind = closure.bind_fixpoint
-    monkeypatch.setattr(closure, "bind_fixpoint", lambda step: seen.append(bind(step)) or seen[-1])
+    real = bind.bind_fixpoint
+    monkeypatch.setattr(bind, "bind_fixpoint", lambda step: seen.append(real(step)) or seen[-1])
     n = 700
     b = tl.GraphBuilder()
     e = b.input("e", (n, n), "bool")
@@ -162,22 +172,22 @@ def test_a_backend_without_native_code_says_so() -> None:
 
 
 def test_a_kernel_that_cannot_be_made_leaves_a_step_on_numpy(monkeypatch: pytest.MonkeyPatch) -> None:
-    from tensorlogic.backends import climb
-    from tensorlogic.backends.native import semiring
+    from tensorlogic.backends.native import bind
     from tensorlogic.backends.native.support import NativeWarning
 
     def broken(*args: object) -> None:
         raise RuntimeError("no machine code today")
 
-    monkeypatch.setattr(semiring, "make_ready", broken)
-    monkeypatch.setattr(climb, "READY", 0.0)
+    monkeypatch.setattr(bind, "make_ready", broken)
+    monkeypatch.setattr(fusing, "PAYS", 0.0)
     b = tl.GraphBuilder()
     x = b.input("x", (60, 60), "float32")
     graph = b.build(y=b.einsum("ij,jk->ik", x, x, algebra="max_plus"))
     value = np.random.default_rng(0).random((60, 60)).astype("float32")
     executor = tl.Executor()
-    with pytest.warns(NativeWarning, match="stays on NumPy"):
+    with pytest.warns(NativeWarning, match="no kernel could be made"):
         first = executor.execute(graph, {"x": value})["y"]
+    assert [step.computed_by for step in executor.plan(graph, {"x": value}).steps] == ["numpy"]
     np.testing.assert_array_equal(executor.execute(graph, {"x": value})["y"], first)
     np.testing.assert_array_equal(first, (value[:, :, None] + value[None]).max(axis=1))
 

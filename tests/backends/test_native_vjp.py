@@ -13,12 +13,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tensorlogic as tl
-from tensorlogic.backends import climb, threads
+from tensorlogic.backends import threads
 from tensorlogic.backends.contract import bind_contract_vjp, bind_contraction
 from tensorlogic.backends.native import bind, semiring, support, vjp
 from tensorlogic.ir import ops
 from tensorlogic.ir.algebra import ALGEBRAS
 from tensorlogic.ir.types import TensorShape, TensorType
+from tensorlogic.plan import fusing
 from tensorlogic.plan.contract import contraction
 
 pytestmark = pytest.mark.skipif(not support.usable(), reason="numba cannot be used here")
@@ -37,7 +38,7 @@ def _bound(equation: str, algebra: str, a: Any, b: Any, wrt: int) -> tuple[Any, 
     """Return the native kernel, the NumPy path's, and what computes the result."""
     form = contraction(equation, algebra, [TensorShape(x.shape) for x in (a, b)])
     factors = [TensorType(TensorShape(x.shape), x.dtype.name) for x in (a, b)]
-    made = TensorType(TensorShape([form.sizes[x] for x in form.form.output]), np.result_type(a, b).name)
+    made = TensorType(TensorShape([form.sizes[x] for x in form.spec.output]), np.result_type(a, b).name)
     op, args = ops.ContractVJP(equation, algebra, wrt), [*factors, made, made]
     native = vjp.bind_native_vjp(op, form, factors[wrt], args)
     forward = bind_contraction(ops.Einsum(equation, algebra), form, factors, made)
@@ -342,14 +343,13 @@ def test_a_contraction_with_a_number_runs_natively_too() -> None:
     np.testing.assert_allclose(got, executor.execute(graph, given)["y"], rtol=1e-5)
 
 
-def test_a_plan_climbs_to_it_from_the_first_call_or_never(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_plan_has_it_from_the_first_call_or_never(monkeypatch: pytest.MonkeyPatch) -> None:
     graph, given = _graph(40, "max_min"), _given(40, "max_min")
     made = []
     monkeypatch.setattr(vjp, "bind_native_vjp", lambda *args, real=vjp.bind_native_vjp: made.append(1) or real(*args))
     small = [tl.Executor().execute(graph, given)["d"] for _ in range(3)]
     assert not made
-    monkeypatch.setattr(climb, "LOAD", 1e-4)
-    monkeypatch.setattr(climb, "READY", 1e-4)
+    monkeypatch.setattr(fusing, "PAYS_REORDERED", 1e-4)
     large = tl.Executor().execute(graph, given)["d"]
     assert made
     np.testing.assert_allclose(large, small[0], rtol=1e-5)

@@ -11,11 +11,14 @@ import pytest
 import tensorlogic as tl
 from tensorlogic.backends import bitplan
 from tensorlogic.backends.native import semiring
+from tensorlogic.backends.native.facts import NativeFacts
 from tensorlogic.backends.numpy import NumpyBackend
 from tensorlogic.observe.array_difference import difference
-from tensorlogic.runtime import side
-from tensorlogic.runtime.forms import every_form
+from tensorlogic.plan import candidates
+from tensorlogic.plan.fused import Fused
+from tensorlogic.runtime.call import call
 from tensorlogic.testing import Case, cases
+from tensorlogic.testing.programs import every_program
 
 
 def _group(name: str) -> str:
@@ -84,16 +87,15 @@ class EveryForm:
     def execute(self, graph: tl.EinsumGraph, inputs: Mapping[str, Any]) -> Sequence[Any]:
         executor = tl.Executor(native=True)
         assert isinstance(executor.backend, NumpyBackend)
-        names, values = executor.arrays(graph, inputs)
-        plan = executor.plan(graph, dict(zip(names, values, strict=True)))
+        _, values = executor.arrays(graph, inputs)
         first: list[Any] | None = None
-        for form in every_form(plan, executor.backend):
-            self.names.update([form.name], (step.op.kind for step in form.program.plan.steps if step.parts))
-            with executor.backend.guard():
-                made = executor.finished(form.program.plan, form.run(values, None))
+        for program in every_program(executor, graph, inputs):
+            plan = program.plan
+            self.names.update([plan.name], (step.op.kind for step in plan.steps if isinstance(step.op, Fused)))
+            made = list(call(program, values))
             for (name, _, _), value, before in zip(plan.outputs, made, first or made, strict=True):
                 if (problem := difference(value, before)) is not None:
-                    raise AssertionError(f"{name} {form.name}: {problem}")
+                    raise AssertionError(f"{name} {plan.name}: {problem}")
             first = first or made
         return first or []
 
@@ -103,9 +105,9 @@ def eager(monkeypatch: pytest.MonkeyPatch) -> Iterator[EveryForm]:
     """Every form takes whatever it can, however small it is."""
     monkeypatch.setattr(bitplan, "SMALL", 0)
     monkeypatch.setattr(semiring, "WORTH", 0)
-    monkeypatch.setattr(side, "LEAST", 0)
-    monkeypatch.setattr(side, "CACHED", 16)
-    monkeypatch.setattr(side, "workers", lambda: 2)
+    monkeypatch.setattr(candidates, "LEAST", 0)
+    monkeypatch.setattr(candidates, "CACHED", 16)
+    monkeypatch.setattr(NativeFacts, "threads", lambda _: 2)
     return EveryForm()
 
 
@@ -127,7 +129,7 @@ def test_native_forms(eager: EveryForm) -> None:
             for case in (group if name in every else group[:: len(group) // 3 + 1])
         ],
     )
-    assert eager.names >= {"native", "one function", "one step after another", "side by side on 2 threads"}
+    assert eager.names >= {"native steps", "one function", "one step after another", "ranges"}
     assert eager.names >= {"rows", "whole", "algebra", "scan"}
 
 

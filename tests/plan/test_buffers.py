@@ -48,7 +48,7 @@ def roots(plan: ExecutionPlan) -> dict[int, int]:
     """Return for each slot the one whose memory it may show, worked out anew."""
     root: dict[int, int] = {}
     for step in plan.steps:
-        views = not allocates(step.op, step.form) or isinstance(step.op, ops.Reshape)
+        views = not allocates(step.op, step.contraction) or isinstance(step.op, ops.Reshape)
         for slot in step.writes:
             root[slot] = root.get(step.reads[0], step.reads[0]) if views and step.reads else slot
     return root

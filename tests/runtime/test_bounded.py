@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 import tensorlogic as tl
 from tensorlogic import GraphBuilder, InputError, OutOfMemoryError, TensorShape, TensorType
+from tensorlogic.plan import fusing
 from tensorlogic.plan.budget import Slicing, fit
 from tensorlogic.plan.build import ExecutionPlan
-from tensorlogic.runtime.bounded import plan_within, run_piece, run_within
 
 MIB = 1 << 20
 EX = tl.Executor()
@@ -78,6 +78,15 @@ def closure() -> Made:
     return b.build(count=b.sum(path, 1)), {"edge": np.random.default_rng(3).random((400, 400)) < 0.004}
 
 
+@pytest.fixture(autouse=True)
+def on_numpy(monkeypatch):
+    monkeypatch.setattr(fusing, "PAYS", float("inf"))  # packed bits would need no budget
+
+
+def run_within(executor, graph, inputs, budget):
+    return executor.execute(graph, inputs, budget=budget)
+
+
 GRAPHS: dict[str, tuple[Callable[[], Made], int]] = {  # and a budget well below what they take at once
     "attention": (attention, MIB),
     "three layers of attention": (layers, MIB // 2),
@@ -96,11 +105,10 @@ def test_it_runs_within_its_budget(name):
     assert at_once > 2 * budget
     want = EX.execute(graph, inputs)
     executor = tl.Executor()
-    piece = plan_within(executor, graph, types(inputs), budget)
-    run_piece(executor, piece, inputs)  # imports, and what is kept for good
+    executor.execute(graph, inputs, budget=budget)  # imports, and what is kept for good
     tracemalloc.start()
     try:
-        got = run_piece(executor, piece, inputs)
+        got = executor.execute(graph, inputs, budget=budget)
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
@@ -309,6 +317,6 @@ def test_the_executor_takes_a_budget_and_plans_once() -> None:
     want = executor.execute(graph, given)["far"]
     for _ in range(3):
         np.testing.assert_array_equal(executor.execute(graph, given, budget=200_000)["far"], want)
-    assert len(executor._pieces) == 1
+    assert executor.cache_stats().entries == 2  # with the budget, and without
     with pytest.raises(tl.OutOfMemoryError):
         executor.execute(graph, given, budget=100)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import tensorlogic as tl
-from tensorlogic.runtime.loop import Call
+from tensorlogic.runtime.call import Call
 
 P = tl.ExecutionPhase
 

@@ -15,7 +15,8 @@ from tensorlogic import GraphBuilder, OptimizationLevel
 from tensorlogic.ir.types import TensorShape, TensorType
 from tensorlogic.plan.build import build_plan
 from tensorlogic.runtime import straight
-from tensorlogic.runtime.loop import Program, bind, run, watched
+from tensorlogic.runtime.call import run, watched
+from tensorlogic.runtime.program import Program, bind
 
 BACKEND = tl.Executor().backend
 
@@ -153,7 +154,7 @@ def test_a_long_plan_runs_in_the_loop_and_says_the_same() -> None:
 
     graph = _graph(chain)
     made = program(graph, {"x": np.ones(3)})
-    assert len(made.bound) > straight.MOST
+    assert len(made.entries) > straight.MOST
     assert made.function is None
     assert made.timed is None
     with pytest.raises(tl.ExecutionError, match=r"\(gather\) failed: gather: index 9") as caught:
@@ -172,7 +173,7 @@ def test_an_interrupt_passes(kind: type[BaseException], loop: bool) -> None:
     def interrupted(*args: Any, **more: Any) -> Any:
         raise raised
 
-    made.bound[1] = made.bound[1]._replace(kernel=interrupted)
+    made.entries[1] = made.entries[1]._replace(kernel=interrupted)
     made.function = None if loop else made._straight()
     with pytest.raises(kind) as caught:
         run(made, values(graph, inputs))
@@ -186,7 +187,7 @@ def test_a_memory_error_keeps_its_kind() -> None:
     def full(*args: Any) -> Any:
         raise MemoryError
 
-    made.bound[0] = made.bound[0]._replace(kernel=full)
+    made.entries[0] = made.entries[0]._replace(kernel=full)
     made.function = made._straight()
     with pytest.raises(tl.OutOfMemoryError, match=r"\(exp\) failed: MemoryError"):
         run(made, [np.ones(3)])

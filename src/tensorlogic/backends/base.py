@@ -11,11 +11,10 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 import msgspec
 
 from ..errors import BackendError, nearest
-from ..ir.graph import EinsumGraph
 from ..ir.types import TensorType
 from ..passes.levels import Pass
 from ..plan.build import ExecutionPlan, Step
-from ..plan.fused import Fusable
+from ..plan.fusing import Facts
 
 Kernel = Callable[..., Any]  # operands in, the result out; a tuple where a step has several
 RunBody = Callable[[ExecutionPlan], Callable[[Sequence[Any]], tuple[Any, ...]]]
@@ -115,18 +114,23 @@ class InPlaceBackend(Backend, Protocol):
 
 @runtime_checkable
 class NativeBackend(InPlaceBackend, Protocol):
-    """A backend that says "native": it runs groups of nodes, or a whole small graph, as machine code.
+    """A backend that says "native": it can run groups of nodes, or a whole small graph, as machine code.
 
     >>> from tensorlogic.backends.numpy import NumpyBackend
     >>> isinstance(NumpyBackend(), NativeBackend)
     True
     """
 
-    def groups(self, graph: EinsumGraph) -> Sequence[Fusable]:
-        """Return the nodes of a graph with known sizes that run as one step each."""
+    def facts(self) -> Facts:
+        """Return what its kernels can do; plans decide which of them to use."""
 
-    def whole(self, graph: EinsumGraph) -> ExecutionPlan | None:
-        """Return a small graph as a plan of one step, or None."""
+
+class KernelUnavailable(Exception):  # noqa: N818 - nobody sees it: the planner lays the step out otherwise
+    """No kernel could be made of a fused step, so that a plan with other steps is needed."""
+
+    def __init__(self, step: Step, why: str) -> None:
+        super().__init__(why)
+        self.step = step
 
 
 BACKENDS = {

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from ..ir import ops
-from ..ir.graph import EinsumGraph, reachable
 from ..ir.ops import Op
 from ..ir.type_rules import reduced_axes
 from ..ir.types import TensorType
 from ..plan.build import Step
-from ..plan.contract import Contraction, contraction
+from ..plan.contract import Contraction
 from . import packed
 from .base import Kernel
 from .bitjoin import Factor, own_labels, planned
@@ -24,7 +23,6 @@ from .numpy import python_slice
 
 SMALL = 3_000_000  # arithmetic operations of a contraction below which BLAS is as fast as packing
 OR_AND = frozenset({"boolean", "real", "max_min", "max_product"})  # over truth values these are one: or of ands
-MOST = 256  # nodes of one group
 
 Run = Callable[..., BitTensor]
 
@@ -110,12 +108,12 @@ def on_words(op: Op, args: Sequence[TensorType], result: TensorType, form: Contr
 
 
 def _einsum(form: Contraction) -> Run:
-    output, sizes = form.form.output, form.sizes
-    if form.labels == form.form.inputs:
+    output, sizes = form.spec.output, form.sizes
+    if form.labels == form.spec.inputs:
         run, shape = planned(form.labels, output, tuple(sizes.items())), tuple(sizes[x] for x in output)
         return lambda *operands: wrap(run(*[x.words for x in operands]), shape)
     return lambda *operands: contract(
-        [own_labels(x.words, x.shape, own, sizes) for x, own in zip(operands, form.form.inputs, strict=True)],
+        [own_labels(x.words, x.shape, own, sizes) for x, own in zip(operands, form.spec.inputs, strict=True)],
         output,
         sizes,
     )
@@ -129,16 +127,16 @@ def bind_bits(op: ops.Einsum, form: Contraction, args: Sequence[TensorType], res
     if not worth(op, form, args, result) or not support.usable():
         return None
     packed.load()
-    prepare = [prepared(own, kept) for own, kept in zip(form.form.inputs, form.labels, strict=True)]
-    shape = tuple(form.sizes[x] for x in form.form.output)
+    prepare = [prepared(own, kept) for own, kept in zip(form.spec.inputs, form.labels, strict=True)]
+    shape = tuple(form.sizes[x] for x in form.spec.output)
     last = shape[-1] if shape else 1
 
     def kernel(*operands: Any, out: Any = None) -> Any:
         factors = [
             own_labels(x.words, x.shape, own, form.sizes) if isinstance(x, BitTensor) else _dense(ready(x), kept)
-            for x, own, kept, ready in zip(operands, form.form.inputs, form.labels, prepare, strict=True)
+            for x, own, kept, ready in zip(operands, form.spec.inputs, form.labels, prepare, strict=True)
         ]
-        made = contract(factors, form.form.output, form.sizes)
+        made = contract(factors, form.spec.output, form.sizes)
         if out is not None and shape:
             return packed.unpack(made.words, last, out)
         found = packed.unpack(made.words, last).reshape(shape)
@@ -156,7 +154,7 @@ def worth(op: ops.Einsum, form: Contraction, args: Sequence[TensorType], result:
         return False
     if op.algebra != "boolean" and any(t.dtype != "bool" for t in args):
         return False
-    shared = set(form.labels[0]).intersection(form.labels[1]).difference(form.form.output)
+    shared = set(form.labels[0]).intersection(form.labels[1]).difference(form.spec.output)
     points = 2
     for n in form.sizes.values():
         points *= n
@@ -181,7 +179,7 @@ def bind_bit_group(steps: Sequence[Step], reads: Sequence[int], writes: Sequence
     for n, step in enumerate(steps):
         last.update(dict.fromkeys((*step.reads, *step.writes), n))
     for n, step in enumerate(steps):
-        found = on_words(step.op, step.arg_types, step.types[0], step.form)
+        found = on_words(step.op, step.arg_types, step.types[0], step.contraction)
         if found is None:
             raise AssertionError(f"{step.op.name} does not run on packed bits")
         dead = [s for s in (*step.reads, *step.writes) if last[s] == n and s not in writes]
@@ -211,101 +209,3 @@ def packed_operand(x: Any) -> BitTensor:
         return BitTensor.of(words, ())
     made = BitTensor.of(words, [x.shape[int(a)] for a in order])
     return made.transpose(*(order.index(str(a)) for a in range(x.ndim)))
-
-
-# which steps make a group
-
-
-class _Group:
-    """A group while it grows; levels keep groups from waiting for each other (see plan/row_groups.py)."""
-
-    __slots__ = ("level", "members", "read_outside")
-
-    def __init__(self, members: list[int], level: int) -> None:
-        self.members, self.level, self.read_outside = members, level, False
-
-
-def find_bit_groups(graph: EinsumGraph) -> list[tuple[int, ...]]:
-    """Return groups of nodes, each of two or more, that are worth running on packed bits; all sizes must be known.
-
-    Nothing leaves a group and comes back, and there is an order in which all groups can run.
-    """
-    if not any(isinstance(n.op, ops.Einsum) and n.op.algebra in OR_AND for n in graph.nodes):
-        return []
-    able, heavy = _able(graph)
-    if not heavy:
-        return []
-    group: dict[int, _Group] = {}
-    level: dict[int, int] = {}
-    live = reachable(graph.nodes, (i for _, i in graph.outputs))
-    for i in live:
-        args = graph.nodes[i].args
-        near = list({id(group[a]): group[a] for a in args if a in group}.values())
-        base = max((level[a] for a in args if a not in group), default=0)
-        joined = _joined(near, base) if i in able else []
-        for g in near:
-            g.read_outside |= g not in joined
-        height = max([base, *(g.level if g in joined else g.level + 1 for g in near)])
-        if i not in able:
-            level[i] = height
-        elif not joined:
-            group[i] = _Group([i], height)
-        else:
-            first = max(joined, key=lambda g: len(g.members))
-            first.level, first.read_outside = height, any(g.read_outside for g in joined)
-            for g in joined:
-                if g is not first:
-                    first.members += g.members
-                    group.update(dict.fromkeys(g.members, first))
-            first.members.append(i)
-            group[i] = first
-    found = {id(g): g for g in group.values()}.values()
-    pruned = [_pruned(graph, g.members) for g in found if not heavy.isdisjoint(g.members)]
-    return sorted(members for members in pruned if len(members) > 1 and not heavy.isdisjoint(members))
-
-
-def _joined(near: Sequence[_Group], base: int) -> list[_Group]:
-    """Return the groups of its operands that a node can join, all of which become one."""
-    for first in sorted(near, key=lambda g: (-g.level, -len(g.members))):
-        others = [g for g in near if g is not first]
-        for chosen in [[first, *others], [first]] if others else [[first]]:
-            level = max([base, *(g.level if g in chosen else g.level + 1 for g in near)])
-            settled = all(g.level == level or not g.read_outside for g in chosen)
-            if settled and sum(len(g.members) for g in chosen) < MOST:
-                return chosen
-    return []
-
-
-def _able(graph: EinsumGraph) -> tuple[set[int], set[int]]:
-    """Return the nodes that run on words, and those among them that are large contractions."""
-    types = graph.inference.types
-    able, heavy = set(), set()
-    for i, node in enumerate(graph.nodes):
-        args = [types[a][0] for a in node.args]
-        every = (*args, *types[i])
-        if not args or any(
-            t.dtype != "bool" or t.shape is None or not all(isinstance(d, int) for d in t.shape) for t in every
-        ):
-            continue
-        form = None
-        if isinstance(node.op, ops.Einsum) and node.op.algebra in OR_AND and len(args) in (1, 2):
-            form = contraction(node.op.spec, node.op.algebra, [t.shape for t in args if t.shape is not None])
-            if worth(node.op, form, args, types[i][0]):
-                heavy.add(i)
-        found = on_words(node.op, args, types[i][0], form)
-        if found is not None and found.cheap:
-            able.add(i)
-    return able, heavy
-
-
-def _pruned(graph: EinsumGraph, members: Iterable[int]) -> tuple[int, ...]:
-    """Leave out views at the edges of a group: they cost nothing as NumPy's."""
-    kept = set(members)
-    while True:
-        read = {a for i in kept for a in graph.nodes[i].args}
-        edge = {
-            i for i in kept if graph.nodes[i].op.is_view and (i not in read or kept.isdisjoint(graph.nodes[i].args))
-        }
-        if not edge:
-            return tuple(sorted(kept))
-        kept -= edge

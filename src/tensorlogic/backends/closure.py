@@ -12,14 +12,14 @@ import numpy as np
 
 from ..ir import ops
 from ..ir.graph import Fixpoint
+from ..ir.types import TensorType
 from ..passes.indices import dims
-from ..plan.build import ExecutionPlan, Step
+from ..plan.build import ExecutionPlan, Step, lay_out
 from . import bitplan, packed
 from .base import Kernel
 from .bitplan import OnWords, on_words
 from .bits import BitTensor, wrap
 from .control import not_settled
-from .native import support
 from .packed import Words
 
 Values = dict[int, BitTensor]
@@ -54,11 +54,8 @@ def bind_fixpoint(step: Step) -> Kernel | None:
     Binding loads numba.
     """
     op = step.op
-    if not isinstance(op, Fixpoint) or any(t.dtype != "bool" for t in step.arg_types[: op.carries]):
-        return None
-    if not any(_heavy(s) for s in step.bodies[0].steps) or not support.usable():
-        return None
-    body = _body(step.bodies[0], op.carries)
+    assert isinstance(op, Fixpoint)
+    body = _body(lay_out(op.body), op.carries)  # an operation a step
     if body is None:
         return None
     packed.load()
@@ -80,11 +77,19 @@ def bind_fixpoint(step: Step) -> Kernel | None:
     return kernel
 
 
+def runs_on_bits(op: Fixpoint, args: Sequence[TensorType]) -> bool:
+    """Tell whether a fixpoint has carries and a body of truth values, with a join that is worth packing."""
+    if any(t.dtype != "bool" for t in args[: op.carries]):
+        return False
+    plan = lay_out(op.body)
+    return any(map(_heavy, plan.steps)) and _body(plan, op.carries) is not None
+
+
 def _heavy(step: Step) -> bool:
     return (
         isinstance(step.op, ops.Einsum)
-        and step.form is not None
-        and bitplan.worth(step.op, step.form, step.arg_types, step.types[0])
+        and step.contraction is not None
+        and bitplan.worth(step.op, step.contraction, step.arg_types, step.types[0])
     )
 
 
@@ -98,7 +103,7 @@ def _body(plan: ExecutionPlan, carries: int) -> Body | None:
     fixed: list[Line] = []
     lines: list[Line] = []
     for step in plan.steps:
-        how = on_words(step.op, step.arg_types, step.types[0], step.form)
+        how = on_words(step.op, step.arg_types, step.types[0], step.contraction)
         if how is None:
             return None
         moves = tuple(s in varying for s in step.reads)
@@ -277,14 +282,14 @@ Side = tuple[int, bool]
 
 def _sides(line: Line, carry: int) -> tuple[Side | None, Side | None] | None:
     """Return what stands left and right of the carry in a product of two matrices; nothing on either side: its square."""
-    form = line.step.form
+    form = line.step.contraction
     if form is None or len(line.reads) != 2 or any(len(_shape_of(line, k)) != 2 for k in (0, 1)):
         return None
-    if len(set(form.form.output)) != 2 or len(form.form.contracted) != 1 or len(set(form.sizes.values())) != 1:
+    if len(set(form.spec.output)) != 2 or len(form.spec.contracted) != 1 or len(set(form.sizes.values())) != 1:
         return None
-    (x, z), (y,) = form.form.output, form.form.contracted
-    both = list(zip(line.reads, form.form.inputs, strict=True))
-    if form.labels != form.form.inputs:
+    (x, z), (y,) = form.spec.output, form.spec.contracted
+    both = list(zip(line.reads, form.spec.inputs, strict=True))
+    if form.labels != form.spec.inputs:
         return None
     if set(both[0][1]) != {x, y}:
         both.reverse()

@@ -23,7 +23,7 @@ def bind_contraction(op: ops.Einsum, form: Contraction, args: Sequence[TensorTyp
     """Return the kernel of an einsum whose sizes are known."""
     row = algebra(op.algebra)
     dtype = np.dtype(result.dtype or "float64")
-    prepare = [prepared(own, kept) for own, kept in zip(form.form.inputs, form.labels, strict=True)]
+    prepare = [prepared(own, kept) for own, kept in zip(form.spec.inputs, form.labels, strict=True)]
     kernel: Kernel | None
     match form.kernel:
         case "matmul":
@@ -121,7 +121,7 @@ def _product(
     row: Algebra, form: Contraction, prepare: Sequence[Callable[[Array], Array]], dtype: np.dtype[Any]
 ) -> Kernel:
     """One operand, or two that share no reduced index: reduce each alone, then combine by broadcasting."""
-    output = form.form.output
+    output = form.spec.output
     gone = {x for own in form.labels for x in own if x not in output}
     working = np.dtype("float32") if gone and dtype == np.float16 else dtype
     cast = caster(row, working)
@@ -145,11 +145,11 @@ def _product(
 
 def _plain_matmul(form: Contraction, dtype: np.dtype[Any]) -> Kernel | None:
     """Return NumPy's own matmul where operands and result already have its form, up to a transposed matrix."""
-    if dtype.kind != "f" or dtype.itemsize < 4 or form.form.inputs != form.labels:
+    if dtype.kind != "f" or dtype.itemsize < 4 or form.spec.inputs != form.labels:
         return None
     if any(len(group) != 1 for group in (form.left, form.right, form.inner)):
         return None
-    if form.form.output != (*form.batch, *form.left, *form.right):
+    if form.spec.output != (*form.batch, *form.left, *form.right):
         return None
     flips = []
     for own, want in zip(form.labels, ((*form.left, *form.inner), (*form.inner, *form.right)), strict=True):
@@ -170,7 +170,7 @@ def _plain_matmul(form: Contraction, dtype: np.dtype[Any]) -> Kernel | None:
 def bind_matmul_into(op: ops.Einsum, form: Contraction, result: TensorType) -> Kernel:
     """Return the kernel of a matrix product whose result comes out in order and is written where ``out=`` says."""
     dtype = np.dtype(result.dtype or "float64")
-    prepare = [prepared(own, kept) for own, kept in zip(form.form.inputs, form.labels, strict=True)]
+    prepare = [prepared(own, kept) for own, kept in zip(form.spec.inputs, form.labels, strict=True)]
     return _threaded(form, _plain_matmul(form, dtype) or _matmul(algebra(op.algebra), form, prepare, dtype))
 
 
@@ -186,7 +186,7 @@ def _matmul(
     """Two operands as one (batched) matrix product."""
     boolean = dtype == np.bool_
     working = np.dtype("float32") if boolean or dtype == np.float16 else dtype
-    output, sizes = form.form.output, form.sizes
+    output, sizes = form.spec.output, form.sizes
     first, second = 0, 1
     left, right = form.left, form.right
     if right and left and output.index(right[0]) < output.index(left[0]):
@@ -293,10 +293,10 @@ def _blocked(
 ) -> Kernel:
     """Any algebra and any number of operands, a block of the whole index space at a time."""
     wide = {x for x, n in form.sizes.items() if n != 1}  # axes of size 1 only count against NumPy's limit of 64
-    output = tuple(x for x in form.form.output if x in wide)
-    space = (*output, *(x for x in form.form.contracted if x in wide))
+    output = tuple(x for x in form.spec.output if x in wide)
+    space = (*output, *(x for x in form.spec.contracted if x in wide))
     shape = [form.sizes[x] for x in space]
-    final = [form.sizes[x] for x in form.form.output]
+    final = [form.sizes[x] for x in form.spec.output]
     owned = [tuple(x for x in own if x in wide) for own in form.labels]
     reduced = tuple(range(len(output), len(space)))
     working = np.dtype("float32") if dtype == np.float16 else dtype
@@ -327,10 +327,10 @@ def _blocked(
 def bind_contract_vjp(op: ops.ContractVJP, form: Contraction, result: TensorType, args: Sequence[TensorType]) -> Kernel:
     """Return the gradient of a contraction for one factor, without an array over the whole index space."""
     row = algebra(op.algebra)
-    output, gone = form.form.output, form.form.contracted
+    output, gone = form.spec.output, form.spec.contracted
     space = (*output, *gone)
     shape = [form.sizes[x] for x in space]
-    prepare = [prepared(own, kept) for own, kept in zip(form.form.inputs, form.labels, strict=True)]
+    prepare = [prepared(own, kept) for own, kept in zip(form.spec.inputs, form.labels, strict=True)]
     own = form.labels[op.wrt]
     summed = tuple(n for n, x in enumerate(space) if x not in own)
     reduced = tuple(range(len(output), len(space)))
@@ -453,7 +453,7 @@ def placed(
     inside = [x for x in space if x in own]
     ordered = squeezed.transpose([inside.index(x) for x in own])
     shape = [int(d) for d in like.shape or ()]
-    labels = form.form.inputs[wrt]
+    labels = form.spec.inputs[wrt]
     if len(set(labels)) == len(labels):
         return ordered.reshape(shape).astype(dtype)
     out = np.zeros(shape, dtype)

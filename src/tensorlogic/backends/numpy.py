@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from contextvars import Context
 from typing import Any
@@ -11,19 +11,19 @@ import numpy as np
 
 from ..errors import BackendError, DTypeError
 from ..ir import ops
-from ..ir.graph import OPS, Cond, EinsumGraph, Fixpoint, Scan
+from ..ir.graph import OPS, Cond, Fixpoint, Scan
 from ..ir.ops import Op
 from ..ir.type_rules import normal_axis, reduced_axes
 from ..ir.types import DTYPES, TensorType
 from ..passes.order import order_contractions
 from ..plan.build import ExecutionPlan, Step
-from ..plan.fused import Fusable
 from .base import BackendCapabilities, Device, Kernel, RunBody
-from .climb import contraction_kernel, loop_kernel, vjp_kernel
-from .contract import COMBINE
+from .contract import COMBINE, bind_contract_vjp, bind_contraction
 from .control import bind_control
 from .erf import bind_erf
+from .native.facts import NativeFacts
 from .numpy_inplace import bind_into, scalar
+from .threads import on_one_thread
 
 Array = Any  # a NumPy array; the plan says more about it than a type could
 
@@ -63,34 +63,18 @@ class NumpyBackend:
         array = np.asarray(value)
         return array.copy() if shared or not array.flags.writeable else array
 
-    def groups(self, graph: EinsumGraph) -> Sequence[Fusable]:
-        """Return what the native tier runs as one step; nothing where numba cannot be used."""
-        from .native.support import usable
-
-        if not usable():
-            return ()
-        from .native.bind import find
-
-        return find(graph)
-
-    def whole(self, graph: EinsumGraph) -> ExecutionPlan | None:
-        """Return a small graph as a plan of one native step; None where it is not small, or cannot be one function."""
-        from .native.support import usable
-
-        if not usable():
-            return None
-        from .native.bind import whole
-
-        return whole(graph)
+    def facts(self) -> NativeFacts:
+        """Return what kernels compiled by numba can do."""
+        return NativeFacts()
 
     def bind_into(self, step: Step) -> Kernel:
         """Choose the kernel of a step that writes into a buffer."""
-        return self._fused(step, no_bodies) if step.parts else bind_into(step)
+        return self._fused(step) if step.parts else bind_into(step)
 
-    def _fused(self, step: Step, run_body: RunBody) -> Kernel:
+    def _fused(self, step: Step) -> Kernel:
         from .native.bind import bind_fused
 
-        return bind_fused(step, lambda part: self.bind(part, run_body))
+        return bind_fused(step)
 
     def scalar(self, value: Any, types: tuple[TensorType, ...]) -> Any:
         """Return a Python scalar as the array it becomes beside operands of these types."""
@@ -100,17 +84,18 @@ class NumpyBackend:
         """Choose the kernel of one step."""
         op = step.op
         if step.parts:
-            return self._fused(step, run_body)
+            return self._fused(step)
         if isinstance(op, Fixpoint | Scan | Cond):
-            kernel = loop_kernel(step, bind_control(step, run_body))
+            kernel = bind_control(step, run_body)
         elif isinstance(op, ops.Elementwise):
             return elementwise(
                 op.fn, step.arg_types, step.types[0]
             )  # Python scalars go in as they are: they must not widen the result
-        elif isinstance(op, ops.Einsum) and step.form is not None:
-            kernel = contraction_kernel(op, step.form, step)
-        elif isinstance(op, ops.ContractVJP) and step.form is not None:
-            kernel = vjp_kernel(op, step.form, step)
+        elif isinstance(op, ops.Einsum) and step.contraction is not None:
+            kernel = bind_contraction(op, step.contraction, step.arg_types, step.types[0])
+            kernel = on_one_thread(kernel) if step.threads else kernel
+        elif isinstance(op, ops.ContractVJP) and step.contraction is not None:
+            kernel = bind_contract_vjp(op, step.contraction, step.types[0], step.arg_types)
         else:
             maker = _MAKERS.get(type(op))
             if maker is None:

@@ -30,14 +30,14 @@ def bind_into(step: Step) -> Kernel:
     match op:
         case ops.Elementwise():
             kernel = _elementwise(op.fn, step.arg_types[0], result)
-            return in_parts(kernel) if step.split else kernel
+            return in_parts(kernel, step.threads) if step.threads else kernel
         case ops.Reduce():
             kernel, own = _reduce(op, step.arg_types[0], result), step.arg_types[0]
             return kernel if not own.weak else lambda x, out: kernel(np.asarray(x, own.dtype), out)
-        case ops.Einsum() if step.form is not None:
-            if step.split:
-                return in_rows(lambda form: bind_matmul_into(op, form, result), step.form)
-            return bind_matmul_into(op, step.form, result)
+        case ops.Einsum() if step.contraction is not None:
+            if step.threads:
+                return in_rows(lambda form: bind_matmul_into(op, form, result), step.contraction, step.threads)
+            return bind_matmul_into(op, step.contraction, result)
         case ops.Cast():
             return _cast(step.arg_types[0])
         case _:

@@ -151,11 +151,10 @@ def ranges(size: int, count: int) -> list[slice]:
     return [slice(a, b) for a, b in pairwise(edges)]
 
 
-def in_parts(kernel: Kernel) -> Kernel:
-    """Return a kernel of one operand whose parts run on several threads where the array is contiguous."""
+def in_parts(kernel: Kernel, count: int) -> Kernel:
+    """Return a kernel of one operand whose parts run on so many threads where the array is contiguous."""
 
     def run(x: Any, out: Any) -> Any:
-        count = workers()
         if count < 2 or not (x.flags.c_contiguous and out.flags.c_contiguous):
             return kernel(x, out=out)
         source, target = x.reshape(-1), out.reshape(-1)
@@ -165,18 +164,18 @@ def in_parts(kernel: Kernel) -> Kernel:
     return run
 
 
-def in_rows(bind: Callable[[Contraction], Kernel], form: Contraction) -> Kernel:
-    """Return the kernel of a product with BLAS on one thread; the rows of a large one are shared among threads of ours."""
+def in_rows(bind: Callable[[Contraction], Kernel], form: Contraction, threads: int) -> Kernel:
+    """Return the kernel of a product with BLAS on one thread; so many threads of ours share the rows of a large one."""
     whole = bind(form)
-    if form.flops < WIDE or not form.in_order or form.form.inputs != form.labels:
+    if form.flops < WIDE or not form.in_order or form.spec.inputs != form.labels:
         return on_one_thread(whole)
-    label = form.form.output[0]
-    count = min(workers(), form.sizes[label])
+    label = form.spec.output[0]
+    count = min(threads, form.sizes[label])
     if count < 2:
         return on_one_thread(whole)
     parts = ranges(form.sizes[label], count)
     kernels = [bind(form._replace(sizes={**form.sizes, label: r.stop - r.start})) for r in parts]
-    axes = [own.index(label) if label in own else None for own in form.form.inputs]
+    axes = [own.index(label) if label in own else None for own in form.spec.inputs]
 
     def cut(x: Any, axis: int | None, r: slice) -> Any:
         return x if axis is None else x[(slice(None),) * axis + (r,)]

@@ -243,7 +243,7 @@ def moved_bytes(step: Step) -> int:
 
 def work_dtype(step: Step) -> str:
     """Return the dtype that a step computes in: that of its result where it contracts, else the widest it touches."""
-    if step.form is not None:
+    if step.contraction is not None:
         return step.types[0].dtype or "float64"
     known = [t.dtype for t in (*step.types, *step.arg_types) if t.dtype is not None and not t.weak]
     return max(known, key=lambda d: ITEMSIZE[d], default="float64")

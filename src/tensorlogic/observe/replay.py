@@ -21,8 +21,9 @@ from ..ir import ops
 from ..ir.graph import EinsumGraph
 from ..ir.untrusted_text import convert, decode_text, strict_json
 from ..plan.build import ExecutionPlan, Step, build_plan, describe
+from ..runtime.call import run
 from ..runtime.limits import check_memory
-from ..runtime.loop import bind, run
+from ..runtime.program import bind
 from ..tables import html_text, table
 from .array_difference import Difference, difference
 from .open_runs import constant_value

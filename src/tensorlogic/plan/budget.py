@@ -6,7 +6,7 @@ are the caller's.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -20,9 +20,11 @@ from ..passes.levels import Pass
 from ..passes.order import order_contractions
 from ..passes.pipeline import optimize
 from ..passes.specialize import specialize
-from ..passes.split import Join, Split, split
-from .build import ExecutionPlan, describe, lay_out
+from ..passes.split import Join, Split, parts, split
+from ..passes.split import label as _label
+from .build import ExecutionPlan, Groups, Step, describe, freed, lay_out
 from .cost import nbytes
+from .fused import Cut, Fused
 from .memory import largest_step
 from .memory_order import lighter
 
@@ -71,10 +73,12 @@ class Plans(NamedTuple):
 
     lowering: Sequence[Pass]
     in_place: bool
+    groups: Groups | None = None
+    threads: Callable[[], int] = lambda: 1
 
     def plan(self, graph: EinsumGraph) -> ExecutionPlan:
         """Return the plan of a graph whose sizes are known."""
-        again = partial(lay_out, in_place=self.in_place)
+        again = partial(lay_out, in_place=self.in_place, groups=self.groups, threads=self.threads)
         return lighter(again(optimize(graph, self.lowering).graph), again)
 
 
@@ -253,6 +257,90 @@ def _deeper(made: Slicing, room: int, plans: Plans, depth: int) -> Slicing:
     pieces = {size: again(piece, cut.part(size), room - during) for size, piece in made.pieces.items()}
     before, after = again(made.before, cut.before, room), again(made.after, cut.after, room - later)
     return _slicing(cut, number, before, pieces, after, made.whole_bytes, made.held)
+
+
+def plan_of(piece: Piece) -> ExecutionPlan:
+    """Return how a graph runs within a budget as one plan: a stage before, the parts, and a stage after, each with its own plan."""
+    if isinstance(piece, ExecutionPlan):
+        return piece
+    cut, graph = piece.split, piece.split.graph
+    slot_of: dict[str, int] = {}
+    constants: list[tuple[int, ops.Op]] = []
+    types: dict[int, TensorType] = {}
+
+    def slot(name: str, t: TensorType) -> int:
+        if name not in slot_of:
+            slot_of[name] = len(slot_of)
+            types[slot_of[name]] = t
+        return slot_of[name]
+
+    inputs = tuple((name, slot(name, graph.type_of(i)), graph.type_of(i)) for name, i in graph.inputs.items())
+    before, after = plan_of(piece.before), plan_of(piece.after)
+    bodies = tuple(plan_of(piece.pieces[size]) for size in sorted(piece.pieces, reverse=True))
+    places: dict[tuple[str, str], int] = {}  # by stage and label
+    shared: set[int] = set()
+    steps: list[Step] = []
+
+    def stage(plan: ExecutionPlan, name: str) -> None:
+        reads = tuple(slot_of[label] for label, _, _ in plan.inputs)
+        writes = []
+        for label, own, t in plan.outputs:
+            places[name, label] = slot(label if label not in slot_of else f"{name} {label}", t)
+            writes.append(places[name, label])
+            if own in plan.shared:
+                shared.add(writes[-1])
+        kept = [t for _, _, t in plan.outputs]
+        if writes:
+            steps.append(Step(
+                len(graph) - 1, Fused(f"{name} the parts", len(plan.steps), "stage"), reads, tuple(writes), (),
+                tuple(types[s] for s in reads), tuple(kept), plan.flops, sum(map(nbytes, kept)), "cpu:0", None,
+                bodies=(plan,), scratch=max(0, plan.peak_bytes - sum(map(nbytes, kept))),
+            ))  # fmt: skip
+
+    stage(before, "before")
+    reads: dict[int, None] = {}
+    feeds = []
+    by_label = {f.label: f for f in cut.feeds}
+    for label, _, _ in bodies[0].inputs:
+        op, axis = graph.nodes[by_label[label].node].op, by_label[label].axis
+        name = _label(graph, by_label[label].node)
+        if isinstance(op, ops.Constant) and name not in slot_of:
+            constants.append((slot(name, graph.type_of(by_label[label].node)), op))
+        reads.setdefault(slot_of[name])
+        feeds.append((list(reads).index(slot_of[name]), axis))
+    joins = {join.label: join for join in cut.joins}
+    joined = tuple(joins[label] for label, _, _ in bodies[0].outputs)
+    for join in joined:
+        places["join", join.label] = slot(join.label, join.type)
+    made = {label: t for label, _, t in bodies[0].outputs}
+    extra = sum(_joined_bytes(join, made[join.label]) - nbytes(join.type) for join in joined)
+    ranges = tuple(parts(cut.size, piece.number))
+    steps.append(Step(
+        len(graph) - 1, Fused(f"{len(ranges)} parts of {cut.place}", len(ranges), "ranges"), tuple(reads),
+        tuple(places["join", join.label] for join in joined), (), tuple(types[s] for s in reads), tuple(j.type for j in joined),
+        sum(b.flops for b in bodies[:1]) * len(ranges), sum(nbytes(j.type) for j in joined), "cpu:0", None, bodies=bodies,
+        scratch=extra + max(b.peak_bytes for b in bodies), cut=Cut(ranges, 1, tuple(feeds), joined),
+    ))  # fmt: skip
+    stage(after, "after")
+    outputs = tuple((name, places[kind, label], graph.type_of(i)) for (name, i), (_, kind, label) in zip(
+        graph.outputs, cut.outputs, strict=True))  # fmt: skip
+    slots = [s for _, s, _ in outputs]
+    shared.update(s for n, s in enumerate(slots) if s in slots[:n])
+    held = {s for _, s, _ in (*inputs, *outputs)} | {s for s, _ in constants}
+    name = f"{cut.place} ({cut.size}) in {piece.number} parts of {max(piece.pieces)}"
+    exact = all(b.exact for s in steps for b in s.bodies) and all(join.how == "concat" for join in joined)
+    return ExecutionPlan(
+        graph,
+        inputs,
+        outputs,
+        tuple(constants),
+        tuple(freed(steps, held)),
+        len(slot_of),
+        frozenset(shared),
+        (),
+        name,
+        exact,
+    )
 
 
 def _misfit(piece: Piece, budget: int) -> OutOfMemoryError:

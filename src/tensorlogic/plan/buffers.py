@@ -7,12 +7,13 @@ to read. Outputs never stand in a buffer: whoever holds one keeps it.
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import TYPE_CHECKING
 
 from ..ir import ops
 from ..ir.elementwise import FUNCTIONS
+from ..ir.types import TensorType
 from .cost import elements, nbytes
 from .fused import Fused
 
@@ -20,9 +21,7 @@ if TYPE_CHECKING:
     from .build import Step
 
 REDUCED_INTO = frozenset({"sum", "prod", "max", "min", "any", "all", "mean"})
-LARGE = (
-    1 << 16
-)  # bytes from which an output's array is made before the run, so that it can be the caller's or the last one
+LARGE = 1 << 16  # bytes from which an output's array is made before the run: the caller's, or the last one
 APART = frozenset({"where"})  # writes its result in strokes, so not over an operand
 WHOLE = frozenset({"godel_implies", "goguen_implies"})  # made of several arrays
 
@@ -35,31 +34,39 @@ def writes_into(step: Step) -> bool:
         case ops.Cast():
             return True
         case Fused():
-            return step.op.kind in ("rows", "algebra")
+            return step.op.kind in ("rows", "algebra", "ranges")
         case ops.Reduce():
             return step.op.kind in REDUCED_INTO
         case ops.Einsum():
             same = all(t.dtype == step.types[0].dtype and not t.weak for t in step.arg_types)
             return (
-                step.form is not None and step.form.in_order and same and step.types[0].dtype not in ("bool", "float16")
+                step.contraction is not None
+                and step.contraction.in_order
+                and same
+                and step.types[0].dtype not in ("bool", "float16")
             )
         case _:
             return False
 
 
 def assign(
-    steps: Sequence[Step], root: Sequence[int], pinned: AbstractSet[int], outputs: Mapping[int, int] | None = None
+    steps: Sequence[Step],
+    root: Sequence[int],
+    pinned: AbstractSet[int],
+    outputs: Mapping[int, int] | None = None,
+    early: AbstractSet[int] = frozenset(),
 ) -> tuple[list[tuple[int | None, ...]], tuple[int, ...]]:
     """Return for each step a buffer or None per result, and the bytes of each buffer; -1 - k is the array of output k itself.
 
     ``root`` names for each slot the slot whose memory it shows; slots whose root is pinned get memory of their own.
-    ``outputs`` tells of slots that an output is and nothing else shows: which output.
+    ``outputs`` tells of slots that an output is and nothing else shows: which output. Those in ``early`` have an array before the
+    run whatever their size.
     """
     last: dict[int, int] = {}
     for n, step in enumerate(steps):
         for slot in (*step.reads, *step.writes):
             last[root[slot]] = n
-    direct = _towards(steps, root, pinned, last, outputs or {})
+    direct = _towards(steps, root, pinned, last, outputs or {}, early)
     chosen: list[tuple[int | None, ...]] = []
     held: dict[int, int] = {}  # root slot: its buffer
     sizes: list[int] = []
@@ -92,16 +99,19 @@ def _towards(
     pinned: AbstractSet[int],
     last: Mapping[int, int],
     outputs: Mapping[int, int],
+    early: AbstractSet[int],
 ) -> dict[int, int]:
     """Return the slots that are written into the array of an output: itself, and what it is computed from in place."""
     maker = {slot: n for n, step in enumerate(steps) for slot in step.writes}
     found: dict[int, int] = {}
     for slot, k in outputs.items():
         n = maker.get(slot)
-        if n is None or steps[n].nbytes < LARGE or not writes_into(steps[n]):
+        if n is None or not writes_into(steps[n]) or (steps[n].nbytes < LARGE and k not in early):
             continue
         found[slot] = k
-        while n is not None and isinstance(op := steps[n].op, ops.Elementwise) and op.fn not in APART:
+        while (
+            k not in early and n is not None and isinstance(op := steps[n].op, ops.Elementwise) and op.fn not in APART
+        ):
             step, n = steps[n], None
             for r, t in zip(step.reads, step.arg_types, strict=True):
                 before = maker.get(r)
@@ -142,15 +152,63 @@ COSTLY = 10  # work per element from which an array is not bound by memory
 SHARED = 400_000  # elements times work from which a fused step runs on several threads
 
 
-def split(steps: Sequence[Step]) -> list[Step]:
-    """Mark the steps that run on threads of ours.
+def on_threads(steps: Sequence[Step], threads: Callable[[], int]) -> list[Step]:
+    """Mark the steps that threads of ours share.
 
     They are costly functions of large arrays, large fused steps and, in a plan that has such, every matrix product: the threads
     of BLAS spin for a while after a product, and would be in the way.
     """
     if not any(_costly(step) for step in steps):
         return list(steps)
-    return [step._replace(split=True) if _costly(step) or _product(step) else step for step in steps]
+    count = threads()
+    return [step._replace(threads=count) if _costly(step) or _product(step) else step for step in steps]
+
+
+def donated(
+    steps: Sequence[Step],
+    root: Sequence[int],
+    inputs: Sequence[tuple[str, int, TensorType]],
+    outputs: Sequence[tuple[str, int, TensorType]],
+    alone: Mapping[int, int],
+    donate: AbstractSet[str],
+) -> tuple[tuple[int, int], ...]:
+    """Return which outputs are written into the array of which donated input, by number.
+
+    An output takes an input of its own type that nothing reads after the step that writes the output; where that step reads it
+    too, the step must go through both element by element.
+    """
+    writer = {slot: n for n, step in enumerate(steps) for slot in step.writes}
+    shown = {root[slot] for _, slot, _ in outputs}
+    last: dict[int, int] = {}
+    for n, step in enumerate(steps):
+        last.update(dict.fromkeys((root[s] for s in step.reads), n))
+    pairs, taken = [], set[int]()
+    for number, (name, slot, t) in enumerate(inputs):
+        if name not in donate or slot in shown:
+            continue
+        for k, (_, out, own) in enumerate(outputs):
+            if out not in alone or k in taken or own != t or out not in writer:
+                continue
+            n = writer[out]
+            after = last.get(slot, -1)
+            if writes_into(steps[n]) and (after < n or (after == n and _over_itself(steps[n], slot, root))):
+                pairs.append((k, number))
+                taken.add(k)
+                break
+    return tuple(pairs)
+
+
+def _over_itself(step: Step, slot: int, root: Sequence[int]) -> bool:
+    """Tell whether a step may write its result over an operand: it reads element i of it only to compute element i."""
+    if any(root[s] == slot and s != slot for s in step.reads) or len(step.writes) != 1:
+        return False
+    own = step.types[0]
+    if isinstance(step.op, Fused):
+        inside = [p for p in step.parts if slot in p.reads]
+        return step.op.kind == "rows" and all(
+            isinstance(p.op, ops.Elementwise) and p.types[0].shape == own.shape for p in inside
+        ) and all(not isinstance(p.op, ops.Reduce) for p in step.parts)  # fmt: skip
+    return isinstance(step.op, ops.Elementwise) and step.op.fn not in APART
 
 
 def work(step: Step) -> int:
@@ -171,4 +229,4 @@ def _costly(step: Step) -> bool:
 
 
 def _product(step: Step) -> bool:
-    return isinstance(step.op, ops.Einsum) and step.form is not None and step.form.kernel == "matmul"
+    return isinstance(step.op, ops.Einsum) and step.contraction is not None and step.contraction.kernel == "matmul"

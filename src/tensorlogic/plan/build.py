@@ -17,12 +17,13 @@ from ..ir.types import TensorType
 from ..passes.levels import Pass
 from ..passes.specialize import specialize
 from ..tables import table
-from .buffers import assign, split
+from .buffers import assign, donated, on_threads
 from .contract import Contraction, contraction, scratch_bytes
 from .cost import allocates, flops, nbytes, rounds
-from .fused import Fusable, Fused, fuse
+from .fused import Cut, Fusable, Fused, fuse
 
-Groups = Callable[[EinsumGraph], Sequence[Fusable]]  # which nodes of a graph a backend runs as one step
+Groups = Callable[[EinsumGraph], Sequence[Fusable]]  # which nodes of a graph become one step
+STEPWISE = "one step after another"
 
 
 class Step(NamedTuple):
@@ -46,21 +47,34 @@ class Step(NamedTuple):
     nbytes: int
     device: str
     location: SourceLocation | None
-    form: Contraction | None = None  # of an einsum
+    contraction: Contraction | None = None  # of an einsum
     bodies: tuple[ExecutionPlan, ...] = ()
     scratch: int = 0  # bytes it takes while it runs, beside its results
-    into: tuple[
-        int | None, ...
-    ] = ()  # per result: a buffer of the plan, -1 - k for the array of output k, or None: new memory
-    split: bool = False  # its halves run on threads of ours
-    parts: tuple[Step, ...] = ()  # of a fused step
+    into: tuple[int | None, ...] = ()  # per result: a buffer, -1 - k for the array of output k, or None: new memory
+    threads: int = 0  # of our pool that share it, BLAS keeping to one; 0: NumPy and BLAS as they are
+    parts: tuple[Step, ...] = ()  # the steps that a fused one stands for
+    cut: Cut | None = None  # of a step that runs ranges of an index
 
     @property
     def kernel(self) -> str:
         """The word for how the step is computed."""
-        if self.parts:
+        if isinstance(self.op, Fused):
             return "fused"
-        return self.form.kernel if self.form else "view" if self.op.is_view else "loop" if self.bodies else "map"
+        return (
+            self.contraction.kernel
+            if self.contraction
+            else "view"
+            if self.op.is_view
+            else "loop"
+            if self.bodies
+            else "map"
+        )
+
+    @property
+    def computed_by(self) -> str:
+        """What computes the step: NumPy, or the kind of native kernel; with the threads that share it."""
+        by = self.op.kind if isinstance(self.op, Fused) else "numpy"
+        return f"{by} ×{self.threads}" if self.threads > 1 else by
 
 
 class ExecutionPlan(NamedTuple):
@@ -84,13 +98,16 @@ class ExecutionPlan(NamedTuple):
     slots: int
     shared: frozenset[int]  # output slots whose memory belongs to an input, a constant or another output
     buffers: tuple[int, ...] = ()  # bytes of each buffer that steps write into
+    name: str = STEPWISE  # how it runs, told apart from other plans of the same graph
+    exact: bool = True  # whether every kernel gives NumPy's bits
+    donors: tuple[
+        tuple[int, int], ...
+    ] = ()  # outputs that are written into the array of a donated input: (output, input)
 
     @property
     def flops(self) -> int:
         """The arithmetic operations of all steps; a fixpoint counts one round, because only running tells how many."""
-        return sum(
-            s.flops + (rounds(s.op, s.arg_types) or 1) * max((b.flops for b in s.bodies), default=0) for s in self.steps
-        )
+        return sum(s.flops + _body_flops(s) for s in self.steps)
 
     @property
     def peak_bytes(self) -> int:
@@ -103,7 +120,7 @@ class ExecutionPlan(NamedTuple):
         """Return how to call each slot in print: inputs and outputs by name, the rest by node."""
         names: dict[int, str] = {slot: str(op.value) for slot, op in self.constants if isinstance(op, ops.Literal)}
         names |= {slot: f"const.{op.digest[:6]}" for slot, op in self.constants if isinstance(op, ops.Constant)}
-        for step in (part for s in self.steps for part in s.parts or (s,)):
+        for step in (part for s in self.steps for part in _named_by(s)):
             for n, slot in enumerate(step.writes):
                 names[slot] = f"%{step.node}" + (f".{n}" if len(step.writes) > 1 else "")
         names |= {slot: name for name, slot, _ in self.outputs}
@@ -114,8 +131,15 @@ class ExecutionPlan(NamedTuple):
         names = self.slot_names()
         outputs = [name for name, _, _ in self.outputs]
         rows = [_row(n, step, names, outputs) for n, step in _chosen(self.steps, limit)]
-        head = ["step", "operation", "reads", "frees", "result", "flops", "bytes", "device", "buffer"]
-        lines = [table(head, rows, right={0, 5, 6, 8})]
+        head = ["step", "operation", "reads", "frees", "result", "flops", "bytes", "device", "buffer", "by"]
+        if all(step.computed_by == "numpy" for step in self.steps):
+            head, rows = head[:-1], [row[:-1] for row in rows]
+        lines = (
+            []
+            if self.name == STEPWISE
+            else [f"{self.name}, {'as exact as NumPy' if self.exact else 'sums reordered'}:"]
+        )
+        lines.append(table(head, rows, right={0, 5, 6, 8}))
         for n, step in _chosen(self.steps, limit):
             for body in step.bodies if step is not None else ():
                 lines += [f"body of step {n}:", "  " + body.table(limit).replace("\n", "\n  ")]
@@ -130,6 +154,20 @@ class ExecutionPlan(NamedTuple):
         from html import escape
 
         return f"<pre>{escape(self.table())}</pre>"
+
+
+def _named_by(step: Step) -> Sequence[Step]:
+    """Return the steps whose nodes the results of a step are called after."""
+    if isinstance(step.op, Fused) and step.op.kind == "chains":
+        return [inner for body in step.bodies for inner in body.steps]
+    return step.parts or (step,)
+
+
+def _body_flops(step: Step) -> int:
+    """Return the arithmetic of all rounds of a loop; a fused step counts what is inside already."""
+    if isinstance(step.op, Fused):
+        return 0
+    return (rounds(step.op, step.arg_types) or 1) * max((b.flops for b in step.bodies), default=0)
 
 
 def _chosen(steps: Sequence[Step], limit: int | None) -> list[tuple[int, Step | None]]:
@@ -147,7 +185,7 @@ def _place(step: Step, outputs: Sequence[str]) -> str:
 
 def _row(n: int, step: Step | None, names: Mapping[int, str], outputs: Sequence[str]) -> list[str]:
     if step is None:
-        return ["", f"... {n:,} more steps", "", "", "", "", "", "", ""]
+        return ["", f"... {n:,} more steps", "", "", "", "", "", "", "", ""]
     shown = " ".join(
         f"{names.get(slot, '?')} {t.dtype} {'×'.join(map(str, t.shape or ())) or 'scalar'}"
         for slot, t in zip(step.writes, step.types, strict=True)
@@ -155,7 +193,7 @@ def _row(n: int, step: Step | None, names: Mapping[int, str], outputs: Sequence[
     return [
         str(n), describe(step.op), " ".join(names.get(s, "?") for s in step.reads),
         " ".join(names.get(s, "?") for s in step.frees), shown, f"{step.flops:,}",
-        bytes_text(step.nbytes) if step.nbytes else "view", step.device, _place(step, outputs),
+        bytes_text(step.nbytes) if step.nbytes else "view", step.device, _place(step, outputs), step.computed_by,
     ]  # fmt: skip
 
 
@@ -189,6 +227,7 @@ def build_plan(
     device: str = "cpu:0",
     in_place: bool = False,
     groups: Groups | None = None,
+    threads: Callable[[], int] = lambda: 1,
     hooks: Sequence[Hook] = (),
 ) -> ExecutionPlan:
     """Bind sizes, run the passes and lay the graph out as steps; ``in_place`` steps write into buffers of the plan."""
@@ -196,18 +235,28 @@ def build_plan(
     from .memory_order import lighter
 
     concrete = optimize(specialize(graph, inputs, sizes), passes, hooks).graph
-    again = partial(lay_out, device=device, in_place=in_place, groups=groups)
+    again = partial(lay_out, device=device, in_place=in_place, groups=groups, threads=threads)
     return lighter(again(concrete), again) if passes else again(concrete)  # without passes it runs as it is written
 
 
 def lay_out(
-    graph: EinsumGraph, device: str = "cpu:0", *, in_place: bool = False, groups: Groups | None = None
+    graph: EinsumGraph,
+    device: str = "cpu:0",
+    *,
+    in_place: bool = False,
+    groups: Groups | None = None,
+    threads: Callable[[], int] = lambda: 1,
+    donate: AbstractSet[str] = frozenset(),
 ) -> ExecutionPlan:
-    """Turn a graph whose sizes are known into a plan, its bodies too; ``groups`` tells which nodes become one step."""
-    laid = _nodes(graph, device, in_place, groups)
+    """Turn a graph whose sizes are known into a plan, its bodies too; ``groups`` tells which nodes become one step.
+
+    ``threads`` tells how many of our pool a large step may use; arrays of inputs to ``donate`` may be written over.
+    """
+    laid = _nodes(graph, device, in_place, groups, threads)
     found = groups(graph) if groups is not None else ()
     steps = fuse(laid.steps, found, graph, {slot for _, slot, _ in laid.outputs}) if found else laid.steps
-    steps = _freed(steps, {slot for _, slot, _ in (*laid.inputs, *laid.outputs)} | {slot for slot, _ in laid.constants})
+    kept = {slot for _, slot, _ in (*laid.inputs, *laid.outputs)} | {slot for slot, _ in laid.constants}
+    steps = freed(steps, kept)
     foreign = {slot for _, slot, _ in laid.inputs} | {slot for slot, _ in laid.constants}
     for s in steps:
         if s.bodies:  # a body may hand its operands through, or one result twice; a scan's rows are always new
@@ -218,6 +267,7 @@ def lay_out(
             shared.add(slot)
         seen.add(root[slot])
     buffers: tuple[int, ...] = ()
+    donors: tuple[tuple[int, int], ...] = ()
     if in_place:
         pinned = {root[slot] for _, slot, _ in laid.outputs}
         pinned.update(root[slot] for s in steps if s.bodies for slot in s.reads)  # a loop may hand an operand on
@@ -227,11 +277,20 @@ def lay_out(
             for k, (_, slot, _) in enumerate(laid.outputs)
             if root[slot] == slot and slot not in shared and times[slot] == 1
         }
-        chosen, buffers = assign(steps, root, pinned, alone)
-        steps = split([s._replace(into=c) if c else s for s, c in zip(steps, chosen, strict=True)])
+        if donate:
+            donors = donated(steps, root, laid.inputs, laid.outputs, alone, donate)
+        chosen, buffers = assign(steps, root, pinned, alone, {k for k, _ in donors})
+        steps = on_threads([s._replace(into=c) if c else s for s, c in zip(steps, chosen, strict=True)], threads)
+    exact = all(b.exact for s in steps for b in s.bodies)
+    if found:
+        from .fusing import exact_group
+
+        exact = exact and all(exact_group(graph, g) for g in found)
+    name = "native steps" if any(s.parts for s in steps) else STEPWISE
     return ExecutionPlan(
-        graph, laid.inputs, laid.outputs, laid.constants, tuple(steps), len(root), frozenset(shared), buffers
-    )
+        graph, laid.inputs, laid.outputs, laid.constants, tuple(steps), len(root), frozenset(shared), buffers, name, exact,
+        donors,
+    )  # fmt: skip
 
 
 class _Laid(NamedTuple):
@@ -245,7 +304,7 @@ class _Laid(NamedTuple):
     repeated: set[int]  # views that show an element more than once, so an output must be a copy
 
 
-def _nodes(graph: EinsumGraph, device: str, in_place: bool, groups: Groups | None) -> _Laid:
+def _nodes(graph: EinsumGraph, device: str, in_place: bool, groups: Groups | None, threads: Callable[[], int]) -> _Laid:
     """Give every node its slots, and those that compute something a step."""
     types = graph.inference.types
     devices = _devices(graph, device)
@@ -279,7 +338,7 @@ def _nodes(graph: EinsumGraph, device: str, in_place: bool, groups: Groups | Non
         steps.append(Step(
             i, node.op, reads, writes, (), arg_types, types[i],
             flops(node.op, arg_types, types[i], form), sum(nbytes(t) for t in types[i]) if fresh else 0, devices[i],
-            node.location, form, tuple(lay_out(b, devices[i], in_place=in_place, groups=groups) for b in bodies(node.op)),
+            node.location, form, tuple(lay_out(b, devices[i], in_place=in_place, groups=groups, threads=threads) for b in bodies(node.op)),
             scratch_bytes(form, arg_types, types[i][0]) if form is not None else 0,
         ))  # fmt: skip
     inputs = tuple((name, slot_of[i][0], types[i][0]) for name, i in graph.inputs.items())
@@ -287,7 +346,7 @@ def _nodes(graph: EinsumGraph, device: str, in_place: bool, groups: Groups | Non
     return _Laid(inputs, outputs, tuple(constants), steps, root, repeated)
 
 
-def _freed(steps: Sequence[Step], keep: AbstractSet[int]) -> list[Step]:
+def freed(steps: Sequence[Step], keep: AbstractSet[int]) -> list[Step]:
     """Tell each step which slots nobody reads after it."""
     last: dict[int, int] = {}
     for n, step in enumerate(steps):

@@ -19,7 +19,7 @@ class Contraction(NamedTuple):
     ``labels`` are each operand's own indices after diagonals are taken and size-1 axes that broadcast are dropped.
     """
 
-    form: spec.Spec
+    spec: spec.Spec
     sizes: dict[str, int]
     labels: tuple[Labels, ...]
     kernel: str  # "matmul", "product", "reduce", "view" or "blocks"
@@ -33,7 +33,7 @@ class Contraction(NamedTuple):
     def in_order(self) -> bool:
         """Whether it is a matrix product that comes out with its axes in order."""
         both = ((*self.batch, *self.left, *self.right), (*self.batch, *self.right, *self.left))
-        return self.kernel == "matmul" and self.form.output in both
+        return self.kernel == "matmul" and self.spec.output in both
 
     @property
     def flops(self) -> int:
@@ -62,7 +62,7 @@ def scratch_bytes(form: Contraction, args: Sequence[TensorType], result: TensorT
 def _block_points(form: Contraction) -> int:
     """Return the points of one block: whole along the last axes of the index space, at most BLOCK."""
     points, room = 1, BLOCK
-    for label in reversed((*form.form.output, *form.form.contracted)):
+    for label in reversed((*form.spec.output, *form.spec.contracted)):
         points *= max(1, min(form.sizes[label], room))
         room //= max(1, form.sizes[label])
     return points if 0 not in form.sizes.values() else 0

@@ -10,22 +10,34 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple
 from ..ir import ops
 from ..ir.graph import EinsumGraph
 from ..ir.ops import Op
-from .cost import rounds
+from .cost import elements, rounds
 
 if TYPE_CHECKING:
+    from ..passes.split import Join
     from .build import Step
 
 
 # kernels of one operation, with its operands and results as they are: one may come twice, or be read by nobody
-SINGLE = frozenset({"scan", "algebra"})
+SINGLE = frozenset({"scan", "algebra", "fixpoint"})
+# steps that run other plans: ranges of an index, chains side by side, a plan that is a stage of another
+NESTED = frozenset({"ranges", "chains", "stage"})
 
 
 class Fusable(NamedTuple):
-    """Nodes of a graph that one kernel can run, and what to call them."""
+    """Nodes of a graph that one kernel can run, what to call them, and the kind of kernel."""
 
     nodes: tuple[int, ...]
     pattern: str
-    kind: str = "rows"  # the kind of kernel: "rows", "scan", "bits", "algebra" or "whole"
+    kind: str = "rows"  # "rows", "scan", "bits", "algebra", "fixpoint" or "whole"
+
+
+class Cut(NamedTuple):
+    """How a step runs ranges of one index: what each range is fed, how results are joined, and who runs it."""
+
+    ranges: tuple[range, ...]
+    threads: int  # 1: one range after the other
+    feeds: tuple[tuple[int, int | None], ...]  # for each input of a range: which operand, and the axis it is cut along
+    joins: tuple[Join, ...]  # for each output of a range
 
 
 class Fused(Op, frozen=True, tag="fused"):
@@ -98,6 +110,16 @@ def _ordered(
     return done, [pattern[u] for u in parts if u in pattern]
 
 
+def _packed(parts: Sequence[Step], kind: str) -> int:
+    """Return the bytes that a step on packed bits takes while it runs: words of what it reads and makes, and of one round more."""
+    if kind not in ("bits", "fixpoint"):
+        return 0
+    every = [t for p in parts for t in (*p.arg_types, *p.types)] + [
+        t for p in parts for b in p.bodies for s in b.steps for t in s.types
+    ]
+    return 2 * sum(elements(t) // 8 + 64 for t in every)
+
+
 def _literals(steps: Sequence[Step], graph: EinsumGraph) -> dict[int, ops.Literal]:
     found: dict[int, ops.Literal] = {}
     for step in steps:
@@ -136,6 +158,6 @@ def _one(parts: Sequence[Step], group: Fusable, wanted: AbstractSet[int], litera
     located = next((p.location for p in reversed(parts) if p.location is not None), None)
     return last._replace(
         op=op, reads=read, writes=tuple(writes), frees=(), arg_types=tuple(arg_types), types=tuple(types),
-        flops=flops, nbytes=size, location=located, form=None, bodies=(), scratch=0,
+        flops=flops, nbytes=size, location=located, contraction=None, bodies=(), scratch=_packed(parts, group.kind),
         parts=tuple(parts),
     )  # fmt: skip

@@ -114,17 +114,19 @@ def _made(step: Step, known: dict[int, Layout | None]) -> Layout | None:
         case ops.Elementwise() | ops.Cast():  # NumPy keeps the order of the first operand that has all axes
             full = [x for x, t in zip(read, step.arg_types, strict=True) if dims(t) == plain.shape]
             return _packed(full[0]) if full and full[0] is not None else plain
-        case ops.Einsum() if step.form is not None and step.form.kernel == "view":
-            labels = step.form.form.inputs[0]
+        case ops.Einsum() if step.contraction is not None and step.contraction.kernel == "view":
+            labels = step.contraction.spec.inputs[0]
             if own is None or len(set(labels)) < len(labels):
                 return None
-            return Layout(plain.shape, tuple(own.strides[labels.index(x)] for x in step.form.form.output))
-        case ops.Einsum() if step.form is not None and step.form.kernel == "matmul" and not step.form.in_order:
-            left, right, output = step.form.left, step.form.right, step.form.form.output
+            return Layout(plain.shape, tuple(own.strides[labels.index(x)] for x in step.contraction.spec.output))
+        case ops.Einsum() if (
+            step.contraction is not None and step.contraction.kernel == "matmul" and not step.contraction.in_order
+        ):
+            left, right, output = step.contraction.left, step.contraction.right, step.contraction.spec.output
             if left and right and output.index(right[0]) < output.index(left[0]):
                 left, right = right, left
-            made = (*step.form.batch, *left, *right)
-            product = in_order([step.form.sizes[x] for x in made])
+            made = (*step.contraction.batch, *left, *right)
+            product = in_order([step.contraction.sizes[x] for x in made])
             return Layout(plain.shape, tuple(product.strides[made.index(x)] for x in output))
         case ops.Sort() | ops.Cumulate() if getattr(step.op, "descending", False) or getattr(step.op, "reverse", False):
             return None  # computed forwards and shown backwards

@@ -6,6 +6,7 @@ from ..ir import ops
 from ..ir.graph import Fixpoint
 from .build import ExecutionPlan, Step
 from .cost import elements, nbytes
+from .fused import Fused
 from .layout import copying_reshapes
 
 
@@ -69,6 +70,8 @@ def _ordering(step: Step) -> int:
 
 def _inside(step: Step) -> int:
     """Return the most that the bodies of a step take, and what a fixpoint needs between two rounds."""
+    if isinstance(step.op, Fused):
+        return 0  # what its plans take is part of its scratch memory
     most = max((peak_bytes(body) for body in step.bodies), default=0)
     if isinstance(step.op, Fixpoint):
         state = sum(nbytes(t) for t in step.types)

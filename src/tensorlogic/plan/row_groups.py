@@ -104,8 +104,8 @@ def frame_of(shapes: Iterable[Shape], axis: int | None) -> tuple[int, Shape] | N
     return k, rows[0] if rows else max(tails, key=len)
 
 
-class _Group:
-    """A row-wise group while it grows.
+class Group:
+    """A group of nodes while it grows.
 
     Whatever reads a member from outside stands on a higher level than the group, and so does all that depends on it; a member
     reads only what is not above its group. So nothing leaves a group and comes back, and groups never wait for each other.
@@ -118,72 +118,88 @@ class _Group:
         self.read_outside = False
 
 
+Footing = tuple[frozenset[Shape], int | None]  # the shapes that a node brings to a group, and the axis it reduces from
 Able = Callable[[Reading, int], bool]  # whether a kernel can be made for a node
+
+
+def grow_groups(
+    nodes: Sequence[Node],
+    live: Iterable[int],
+    footing_of: Callable[[int], Footing | None],
+    fits: Callable[[int, Sequence[Group], Footing], bool],
+) -> list[tuple[int, ...]]:
+    """Return groups of nodes that can run together, in the order of their first nodes, those of one node too.
+
+    ``footing_of`` is None for a node that joins no group; ``fits`` tells whether a node and some groups may become one.
+    """
+    group: dict[int, Group] = {}
+    level: dict[int, int] = {}
+    for i in live:
+        args = nodes[i].args
+        near = list({id(group[a]): group[a] for a in args if a in group}.values())
+        base = max((level[a] for a in args if a not in group), default=0)
+        own = footing_of(i)
+        joined = [] if own is None else _joined(i, near, base, own, fits)
+        for g in near:
+            g.read_outside |= g not in joined
+        height = max([base, *(g.level if g in joined else g.level + 1 for g in near)])
+        if own is None:
+            level[i] = height
+        elif not joined:
+            group[i] = Group([i], *own, height)
+        else:
+            first = max(joined, key=lambda g: len(g.members))  # the smaller one moves, so that moving stays cheap
+            first.level, first.read_outside = height, any(g.read_outside for g in joined)
+            first.shapes = first.shapes.union(own[0], *(g.shapes for g in joined))
+            first.axis = next((a for a in (own[1], *(g.axis for g in joined)) if a is not None), None)
+            for g in joined:
+                if g is not first:
+                    first.members += g.members
+                    group.update(dict.fromkeys(g.members, first))
+            first.members.append(i)
+            group[i] = first
+    return sorted(tuple(sorted(g.members)) for g in {id(g): g for g in group.values()}.values())
+
+
+def _joined(
+    i: int,
+    near: Sequence[Group],
+    base: int,
+    own: Footing,
+    fits: Callable[[int, Sequence[Group], Footing], bool],
+) -> list[Group]:
+    """Return the groups of its operands that a node can join, all of which become one."""
+    for first in sorted(near, key=lambda g: (-g.level, -len(g.members))):
+        others = [g for g in near if g is not first and fits(i, [first, g], own)]
+        for chosen in [[first, *others], [first]] if others else [[first]]:
+            level = max([base, *(g.level if g in chosen else g.level + 1 for g in near)])
+            # a group may only rise while nothing outside has taken its level from it
+            settled = all(g.level == level or not g.read_outside for g in chosen)
+            if settled and fits(i, chosen, own):
+                return chosen
+    return []
 
 
 def row_groups(
     r: Reading, most: int = MOST, reductions: bool = True, able: Able | None = None
 ) -> list[tuple[int, ...]]:
     """Return the row-wise groups in the order of their first nodes, those of one node too."""
-    group: dict[int, _Group] = {}
-    level: dict[int, int] = {}
-    for i in r.live:
-        args = r.nodes[i].args
-        near = list({id(group[a]): group[a] for a in args if a in group}.values())
-        base = max((level[a] for a in args if a not in group), default=0)
+
+    def footing_of(i: int) -> Footing | None:
         own = footing(r, i, reductions)
-        if isinstance(own, str) or (able is not None and not able(r, i)):
-            level[i] = max([base, *(g.level + 1 for g in near)])
-            for g in near:
-                g.read_outside = True
-            continue
-        joined = _joined(r, group, i, near, base, own, most)
-        for g in near:
-            g.read_outside |= g not in joined
-        if not joined:
-            group[i] = _Group([i], *own, max([base, *(g.level + 1 for g in near)]))
-            continue
-        first = max(joined, key=lambda g: len(g.members))  # the smaller one moves, so that moving stays cheap
-        first.level = max([base, *(g.level if g in joined else g.level + 1 for g in near)])
-        first.shapes = first.shapes.union(own[0], *(g.shapes for g in joined))
-        first.axis = next((a for a in (own[1], *(g.axis for g in joined)) if a is not None), None)
-        first.read_outside = any(g.read_outside for g in joined)
-        for g in joined:
-            if g is not first:
-                first.members += g.members
-                group.update(dict.fromkeys(g.members, first))
-        first.members.append(i)
-        group[i] = first
-    return sorted(tuple(sorted(g.members)) for g in {id(g): g for g in group.values()}.values())
+        return None if isinstance(own, str) or (able is not None and not able(r, i)) else own
 
+    def fits(i: int, chosen: Sequence[Group], own: Footing) -> bool:
+        if sum(len(g.members) for g in chosen) >= most:
+            return False
+        axes = {a for a in (own[1], *(g.axis for g in chosen)) if a is not None}
+        found = frame_of(own[0].union(*(g.shapes for g in chosen)), next(iter(axes), None)) if len(axes) < 2 else None
+        if found is None:
+            return False
+        inside = {m for g in chosen for m in g.members} if found[0] else set()
+        return all(aligned(r, i, a) for a in r.nodes[i].args if a in inside)
 
-def _joined(
-    r: Reading, group: Mapping[int, _Group], i: int, near: Sequence[_Group], base: int,
-    own: tuple[frozenset[Shape], int | None], most: int,
-) -> list[_Group]:  # fmt: skip
-    """Return the groups of its operands that a node can join, all of which become one."""
-    for first in sorted(near, key=lambda g: (-g.level, -len(g.members))):
-        others = [g for g in near if g is not first and _fits(r, group, i, [first, g], own, most)]
-        for chosen in [[first, *others], [first]] if others else [[first]]:
-            level = max([base, *(g.level if g in chosen else g.level + 1 for g in near)])
-            # a group may only rise while nothing outside has taken its level from it
-            settled = all(g.level == level or not g.read_outside for g in chosen)
-            if settled and _fits(r, group, i, chosen, own, most):
-                return chosen
-    return []
-
-
-def _fits(
-    r: Reading, group: Mapping[int, _Group], i: int, chosen: Sequence[_Group],
-    own: tuple[frozenset[Shape], int | None], most: int,
-) -> bool:  # fmt: skip
-    if sum(len(g.members) for g in chosen) >= most:
-        return False
-    axes = {a for a in (own[1], *(g.axis for g in chosen)) if a is not None}
-    found = frame_of(own[0].union(*(g.shapes for g in chosen)), next(iter(axes), None)) if len(axes) < 2 else None
-    if found is None:
-        return False
-    return found[0] == 0 or all(aligned(r, i, a) for a in r.nodes[i].args if a in group and group[a] in chosen)
+    return grow_groups(r.nodes, r.live, footing_of, fits)
 
 
 def aligned(r: Reading, i: int, a: int) -> bool:

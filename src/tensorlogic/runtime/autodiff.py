@@ -20,7 +20,7 @@ from ..ir.types import TensorType
 from ..passes.grad import unused, value_and_grad, vjp
 from ..plan.cost import nbytes
 from ..store import Store
-from .loop import KEPT_BYTES
+from .program import KEPT_BYTES
 from .recompute import cheap, fitting, keepable, matched, resumed
 
 if TYPE_CHECKING:

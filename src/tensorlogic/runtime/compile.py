@@ -15,23 +15,26 @@ import msgspec
 
 from ..backends.base import Backend
 from ..backends.native.support import usable
-from ..errors import BackendError, FormatError, InputError, TensorLogicError
+from ..errors import BackendError, FormatError, InputError, TensorLogicError, expect
 from ..events import span
 from ..ir import ops
 from ..ir.graph import EinsumGraph
+from ..ir.types import TensorType
 from ..ir.validate import require_valid
 from ..passes.levels import CompilationConfig, OptimizationLevel
 from ..plan.build import ExecutionPlan
 from ..store import EvictionPolicy, Store, StoreStats
 from .cache_folder import trim, used
 from .executor import Executor
-from .inputs import Inputs
+from .inputs import Inputs, checked_sizes
 from .outputs import Outputs
+from .programs import sized_by_inputs
+from .tuning import Choice
 
 if TYPE_CHECKING:
     from ..passes.pipeline import PassReport
 
-FORMAT, VERSION = "tensorlogic-compiled", 1
+FORMAT, VERSION = "tensorlogic-compiled", 2
 
 
 class CacheWarning(UserWarning):
@@ -102,7 +105,28 @@ class CompiledGraph:
 
     def plans(self) -> list[ExecutionPlan]:
         """Return the plans that are ready."""
-        return self.executor.ready_plans()
+        return [program.plan for program in self.executor.programs.kept.values()]
+
+    def explain(self) -> str:
+        """Say of each plan that is ready how it runs, how it was chosen, and which kernels were compiled for it."""
+        return self.executor.explain()
+
+    def tune(self, inputs: Inputs | None = None) -> str:
+        """Measure the plans again that compete for each signature met so far, keep the fastest, and say which.
+
+        With ``inputs``, for their signature only, on them. Equal calls before and after may differ in the last places.
+        """
+        programs = self.executor.programs
+        if inputs is not None:
+            names, values = self.executor.arrays(self.optimized, inputs)
+            programs.prepare(
+                self.optimized, {n: TensorType.of(v) for n, v in zip(names, values, strict=True)}, None, values
+            )
+        else:
+            for plan in self.plans():
+                programs.prepare(self.optimized, {name: t for name, _, t in plan.inputs})
+        self.executor.forget_ready()
+        return self.explain()
 
     @property
     def source(self) -> str:
@@ -155,40 +179,42 @@ class GraphCompiler:
 
 
 def compile_for(
-    executor: Executor, graph: EinsumGraph, config: CompilationConfig, sizes: Mapping[str, int] | None
+    executor: Executor,
+    graph: EinsumGraph,
+    config: CompilationConfig,
+    sizes: Mapping[str, int] | None,
+    example: Inputs | None = None,
 ) -> CompiledGraph:
     """Compile a graph as an executor would run it: on its backend, in its context, within its limits."""
-    if not isinstance(config, CompilationConfig):
-        raise InputError(f"a CompilationConfig is expected, got {config!r}", code="E301",
-                         suggestions=["write CompilationConfig(optimization_level=OptimizationLevel.AGGRESSIVE)"])  # fmt: skip
+    hint = "write CompilationConfig(optimization_level=OptimizationLevel.AGGRESSIVE)"
+    expect(config, CompilationConfig, "a CompilationConfig is expected", hint)
     own = _at_full_speed(executor, config)
     from ..passes.pipeline import optimize
 
     start = perf_counter()
     with span("compile", executor.context.hooks):
         require_valid(graph)
-        done = optimize(graph, own.graph_passes(), executor.context.hooks)
+        done = optimize(graph, own.programs.graph_passes(), executor.context.hooks)
     compiled = CompiledGraph(
         done.graph, own, CompilationStats(len(graph), len(done.graph), perf_counter() - start, done.reports)
     )
-    if sizes is not None or not (graph.size_names or any(_open(graph, i) for i in graph.inputs.values())):
-        if _sized_by_inputs(graph):
-            own.prepare(done.graph, sizes=sizes or {})
-        else:
-            own.plan(done.graph, sizes=sizes)  # what is wrong with it is said now
+    if example is not None:
+        names, values = own.arrays(done.graph, example)
+        types = {n: TensorType.of(v) for n, v in zip(names, values, strict=True)}
+        own.programs.prepare(done.graph, types, checked_sizes(done.graph, sizes), values)
+    elif sizes is not None or not (graph.size_names or any(_open(graph, i) for i in graph.inputs.values())):
+        plan = own.plan(done.graph, sizes=sizes)  # what is wrong with it is said now
+        if sized_by_inputs(graph):
+            own.programs.prepare(done.graph, {name: t for name, _, t in plan.inputs})
     return compiled
 
 
 def _at_full_speed(executor: Executor, config: CompilationConfig) -> Executor:
     """Return an executor for a config, which compiles to machine code where rounding may differ and fusing is allowed."""
-    native = config.optimization_level is OptimizationLevel.AGGRESSIVE and config.fusion_enabled
-    return executor.with_config(config, native=native or executor.native)
-
-
-def _sized_by_inputs(graph: EinsumGraph) -> bool:
-    """Tell whether the shapes of inputs fix every size; a plan of another graph cannot be found again by them."""
-    shapes = [graph.type_of(i).shape or () for i in graph.inputs.values()]
-    return graph.size_names <= {d for shape in shapes for d in shape if isinstance(d, str)}
+    fast = config.optimization_level is OptimizationLevel.AGGRESSIVE and config.fusion_enabled
+    return executor.with_config(
+        config, policy="fast" if fast else "exact" if executor.programs.policy == "adaptive" else None
+    )
 
 
 def _open(graph: EinsumGraph, node: int) -> bool:
@@ -352,7 +378,7 @@ class _Manifest(msgspec.Struct, forbid_unknown_fields=True):
     backend_version: str
     config: CompilationConfig
     before: int
-    plans: int
+    plans: list[tuple[str, Choice | None]]  # of each, its name among those that competed, and why it was chosen
 
 
 def _save(compiled: CompiledGraph, folder: Path) -> None:
@@ -365,12 +391,13 @@ def _save(compiled: CompiledGraph, folder: Path) -> None:
     try:
         temporary.mkdir(parents=True)
         compiled.optimized.save(temporary / "optimized.json")
-        plans = compiled.plans() if _sized_by_inputs(compiled.optimized) else []
-        for n, plan in enumerate(plans):
-            plan.graph.save(temporary / f"plan{n}.json")
+        programs = compiled.executor.programs.kept.values() if sized_by_inputs(compiled.optimized) else []
+        for n, program in enumerate(programs):
+            program.plan.graph.save(temporary / f"plan{n}.json")
         told = _Manifest(
             FORMAT, VERSION, str(__version__), able.name, able.version, compiled.config,
-            compiled.compilation_stats().nodes_before_optimization, len(plans),
+            compiled.compilation_stats().nodes_before_optimization,
+            [(program.plan.name, program.choice) for program in programs],
         )  # fmt: skip
         (temporary / "manifest.json").write_bytes(msgspec.json.encode(told))
         _replace(temporary, folder)
@@ -430,7 +457,7 @@ def _load(folder: Path, executor: Executor) -> CompiledGraph:
                               suggestions=["compile the graph again"])  # fmt: skip
     own = _at_full_speed(executor, told.config)
     optimized = EinsumGraph.load(folder / "optimized.json")
-    for n in range(told.plans):
-        own.adopt(optimized, EinsumGraph.load(folder / f"plan{n}.json"))
+    for n, (name, choice) in enumerate(told.plans):
+        own.programs.adopt(optimized, EinsumGraph.load(folder / f"plan{n}.json"), name, choice)
     stats = CompilationStats(told.before, len(optimized), perf_counter() - start, ())
     return CompiledGraph(optimized, own, stats)

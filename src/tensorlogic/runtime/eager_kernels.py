@@ -26,7 +26,8 @@ from ..ir.type_rules import Scope, reduced_axes
 from ..ir.types import TensorShape, TensorType, scalar_dtype
 from ..plan.build import Step, build_plan, describe
 from ..plan.contract import contraction
-from . import loop
+from .call import run as run_program
+from .program import bind
 
 Array = Any  # a NumPy array
 SCALARS = (bool, int, float)  # exactly these are weak: a np.float64 is a float too, but has a dtype of its own
@@ -154,8 +155,8 @@ def _several(op: ops.Einsum, types: Sequence[TensorType], result: TensorType) ->
     known = {f"x{n}": t._replace(dtype=d or t.dtype, weak=False) for n, (t, d) in enumerate(zip(types, dtypes, strict=True))}  # fmt: skip
     nodes = [Node(ops.Input(name, tuple(t.shape or ()), t.dtype)) for name, t in known.items()]
     graph = EinsumGraph([*nodes, Node(op, tuple(range(len(nodes))))], [("y", len(nodes))])
-    program = loop.bind(build_plan(graph, known, passes=_BACKEND.passes), get_backend("numpy"))
-    return lambda *xs: loop.run(program, [np.asarray(x, d) for x, d in zip(xs, dtypes, strict=True)])[0]
+    program = bind(build_plan(graph, known, passes=_BACKEND.passes), get_backend("numpy"))
+    return lambda *xs: run_program(program, [np.asarray(x, d) for x, d in zip(xs, dtypes, strict=True)])[0]
 
 
 def _explained(op: Op, values: Sequence[Any], error: Exception) -> Exception:

@@ -2,34 +2,31 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Mapping, Sequence
-from copy import copy
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import numpy as np
-
-from ..backends.base import Backend, BackendCapabilities, NativeBackend, check_dtypes, get_backend
-from ..errors import BackendError, InputError, TensorLogicError
-from ..events import ExecutionPhase, Hook, span, watchers
+from ..backends.base import Backend, BackendCapabilities, get_backend
+from ..errors import BackendError, InputError, TensorLogicError, expect_whole, nearest
+from ..events import ExecutionPhase, Hook, watchers
 from ..ir.graph import EinsumGraph
 from ..ir.types import TensorType
-from ..ir.validate import require_valid
 from ..passes.levels import CompilationConfig, OptimizationLevel, Pass
-from ..plan.build import ExecutionPlan, build_plan, lay_out
-from ..plan.limit import check_flops
-from ..store import Store, StoreStats
+from ..plan.build import ExecutionPlan
+from ..plan.fusing import POLICIES
+from ..store import StoreStats
+from .call import Wrapper, call
 from .context import ExecutionContext
 from .inputs import Inputs, check_call, check_names, checked_sizes
-from .limits import check_memory
-from .loop import Program, Wrapper, bind, run, watched
-from .outputs import NUMPY, Outputs, arrays_for, as_planned, given_back
+from .outputs import Outputs, arrays_for
+from .program import Program
+from .programs import Programs
 
 if TYPE_CHECKING:
     from .. import ProfileData
     from .autodiff import Gradients
     from .compile import CompiledGraph
     from .eager import Variable
+    from .frame import Frame
     from .jit import Jit, JitConfig, JitStats
     from .strategy import GradientStrategy
 
@@ -39,7 +36,9 @@ _EXECUTION, _COMPLETE = ExecutionPhase.EXECUTION, ExecutionPhase.COMPLETE
 class Executor:
     """Runs graphs on a backend; a plan is made on the first call for each combination of input shapes and dtypes.
 
-    Safe to use from several threads. A result is never overwritten by a later run.
+    ``policy`` says what is compiled to machine code: ``"exact"``, only what gives NumPy's bits and takes long on NumPy; ``"fast"``,
+    everything that has a kernel, at the first call (``native=True`` says the same); ``"adaptive"``, what ran often, in the background,
+    with the bits it had before. Safe to use from several threads. A result is never overwritten by a later run.
 
     >>> from tensorlogic import GraphBuilder
     >>> b = GraphBuilder()
@@ -56,43 +55,55 @@ class Executor:
         memory_limit: int | None = None,
         flops_limit: int | None = None,
         wrap: Sequence[Wrapper] = (),
+        passes: Sequence[Pass] = (),
         plans: int = 256,
         optimization_level: OptimizationLevel | None = None,
         threads: int = 1,
         native: bool = False,
+        policy: str | None = None,
     ) -> None:
         self.backend = get_backend(backend)
         self.context = context or ExecutionContext()
-        self.memory_limit, self.flops_limit = memory_limit, flops_limit
-        self.wrap = tuple(wrap)
-        for name, value, least in (
-            ("threads", threads, 1), ("plans", plans, 0), ("memory_limit", memory_limit, 0), ("flops_limit", flops_limit, 0),
-        ):  # fmt: skip
-            if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < least):
-                raise InputError(f"{name} must be a whole number of at least {least}, got {value!r}", code="E301")
-        self.threads = threads  # that independent steps may run on, where this is measured to be faster
-        self._able = self.backend.capabilities()
+        limits = [
+            ("threads", threads, 1),
+            ("plans", plans, 0),
+            ("memory_limit", memory_limit, 0),
+            ("flops_limit", flops_limit, 0),
+        ]
+        for name, value, least in limits:
+            if value is not None:
+                expect_whole(name, value, least)
         if optimization_level is None:  # a backend that wants no passes runs graphs as they are written
             optimization_level = OptimizationLevel.STANDARD if self.backend.passes else OptimizationLevel.NONE
-        self.config = CompilationConfig(optimization_level)
-        self._in_place = self._able.supports("in_place") and not self.wrap
-        if native and (not isinstance(native, bool) or not self._able.supports("native")):
-            raise BackendError(f"native={native!r} is not possible: the {self._able.name} backend makes no machine code", code="E403",
-                               suggestions=['write native=True with backend="numpy"'])  # fmt: skip
-        self.native = native and self._in_place  # compile to machine code before running
-        self._groups = self.backend.groups if self.native and isinstance(self.backend, NativeBackend) else None
-        self._programs: Store[Any, Program] = Store(plans)
-        self._pieces: Store[Any, Any] = Store(32)  # what was found to fit a budget
+        self.programs = Programs(
+            self.backend, self.context, CompilationConfig(optimization_level),
+            policy=_checked_policy(self.backend.capabilities(), native, policy, bool(wrap)), threads=threads, wrap=wrap,
+            passes=passes, memory_limit=memory_limit, flops_limit=flops_limit, bound=plans,
+        )  # fmt: skip
         self._ready: dict[int, _Ready] = {}  # by the id of a graph, the call it was last run with
         self._jit: Jit | None = None
         self._gradients: Gradients | None = None
         self.gradient: GradientStrategy | None = None  # of forward, where it is not told another
-        self._quick = itertools.count()  # calls that were just like the last one; next() is atomic
         self._profiles = Profiles()
+
+    @property
+    def config(self) -> CompilationConfig:
+        """The optimization level, and what may be turned off."""
+        return self.programs.config
+
+    @property
+    def native(self) -> bool:
+        """Whether everything that has a kernel is compiled at the first call."""
+        return self.programs.policy == "fast"
+
+    @property
+    def threads(self) -> int:
+        """The number of threads that independent chains of steps may run on, where this is measured to be faster."""
+        return self.programs.threads
 
     def capabilities(self) -> BackendCapabilities:
         """Return the devices, dtypes and features of the backend."""
-        return self._able
+        return self.programs.capabilities
 
     def execute(
         self,
@@ -102,86 +113,83 @@ class Executor:
         sizes: Mapping[str, int] | None = None,
         out: Inputs | None = None,
         budget: int | None = None,
+        donate: Iterable[str] = (),
     ) -> Outputs:
         """Run a graph on inputs given by name and return its outputs; those named in ``out`` are written there.
 
-        With a ``budget`` of bytes, a graph that would take more is run in parts of one index until it fits.
+        With a ``budget`` of bytes, a graph that would take more is run in parts of one index until it fits. The arrays of inputs
+        named in ``donate`` may be written over: after the call such an array is an output or holds nothing of use.
         """
-        if budget is not None:
-            from .bounded import run_within
-
-            if self.flops_limit is not None:  # parts take as much together
-                check_flops(self.plan(graph, inputs, sizes=sizes), self.flops_limit)
-            whole = run_within(self, graph, {} if inputs is None else inputs, budget, sizes=sizes, known=self._pieces)
-            if out is None:
-                return whole
-            types = [(name, TensorType.of(value)) for name, value in whole.items()]
-            return Outputs(tuple(whole.keys()), given_back(list(whole), arrays_for(types, out)))
         context = self.context
+        if self.programs.policy == "adaptive" and not donate and budget is None and sizes is None:
+            return self.execute_jit(graph, inputs, out=out)
         try:
             hooks = self.hooks()
-            ready = None if sizes is not None else self._ready.get(id(graph))
+            plain = sizes is None and budget is None and not donate
+            ready = self._ready.get(id(graph)) if plain else None
             values = None if ready is None else _same_again(ready, graph, inputs)
             if values is not None and ready is not None:
-                next(self._quick)
+                self.programs.count_quick_call()
                 program = ready.program
-                targets = None if out is None else arrays_for(program.types, out)
-                if hooks:
-                    context.notify(_EXECUTION)
-                    with self.backend.guard():
-                        made = watched(program, values, hooks)
-                else:
-                    context.phase = _EXECUTION
-                    made = run(program, values, targets)
-                if len(made) == 1 and program.owned[0] and type(made[0]) is np.ndarray:
-                    done: Sequence[Any] = made
-                else:
-                    done = [
-                        v if own and type(v) is np.ndarray else self.backend.finish(v, not own)
-                        for v, own in zip(made, program.owned, strict=True)
-                    ]
             else:
                 names, values = self.arrays(graph, {} if inputs is None else inputs)
-                program = self._program(graph, names, values, checked_sizes(graph, sizes))
-                if sizes is None and program.context is not None:
+                own = _checked_donations(graph, donate) if donate else ()
+                program = self.programs.for_call(graph, names, values, checked_sizes(graph, sizes), budget, own)
+                if plain and program.trusted:
                     self._remember(graph, names, values, program)
-                targets = None if out is None else arrays_for(program.types, out)
-                context.notify(_EXECUTION)
-                with self.backend.guard():
-                    made = watched(program, values, hooks) if hooks else run(program, values, targets)
-                done = self.finished(program.plan, made)
-            if targets is not None:
-                done = given_back(list(done), targets)
+            return self.run(program, values, out, hooks)
         except BaseException:
             context.notify(ExecutionPhase.ERROR)
             raise
+
+    def run(self, program: Program, values: Sequence[Any], out: Inputs | None, hooks: Sequence[Hook]) -> Outputs:
+        """Run a program on arrays, telling the context of the phases."""
+        context = self.context
+        targets = None if out is None else arrays_for(program.types, out)
+        if hooks:
+            context.notify(_EXECUTION)
+        else:
+            context.phase = _EXECUTION
+        outputs = call(program, values, hooks, targets)
         if hooks:
             context.notify(_COMPLETE)
         else:
             context.phase = _COMPLETE
-        return Outputs(program.names, done)
+        return Outputs(program.names, outputs)
+
+    def frame(self, graph: EinsumGraph, inputs: Inputs | None = None) -> Frame:
+        """Return a run that stands before its first step and is taken on step by step; it can be saved and loaded."""
+        from .frame import Frame
+
+        names, values = self.arrays(graph, {} if inputs is None else inputs)
+        return Frame(self.programs.for_call(graph, names, values, None), values)
 
     def plan(
-        self, graph: EinsumGraph, inputs: Inputs | None = None, *, sizes: Mapping[str, int] | None = None
+        self,
+        graph: EinsumGraph,
+        inputs: Inputs | None = None,
+        *,
+        sizes: Mapping[str, int] | None = None,
+        budget: int | None = None,
     ) -> ExecutionPlan:
-        """Return the plan for given inputs; without them, for the declared types, ``sizes`` and float32 by default."""
-        from ..plan.inputs import input_types
-
-        given = {} if inputs is None else inputs
-        check_call(graph, given)
-        check_names(graph, given, required=False)
-        sizes = checked_sizes(graph, sizes)
-        found = {n: TensorType.of(self._given(n, v, graph.type_of(graph.inputs[n]).dtype)) for n, v in given.items()}
-        types = input_types(graph, found, sizes, what="plan")
-        return self._planned(graph, types, sizes)
+        """Return the plan that runs for given inputs; without them, for the declared types, ``sizes`` and float32 by default."""
+        return self.programs.plan(graph, self._types(graph, inputs, sizes), sizes, budget)
 
     def compile_graph(
-        self, graph: EinsumGraph, config: CompilationConfig | None = None, *, sizes: Mapping[str, int] | None = None
+        self,
+        graph: EinsumGraph,
+        config: CompilationConfig | None = None,
+        *,
+        sizes: Mapping[str, int] | None = None,
+        example: Inputs | None = None,
     ) -> CompiledGraph:
-        """Optimize a graph once, to run it many times; with ``sizes`` (or none to give) it is planned at once."""
+        """Optimize a graph once, to run it many times; with ``sizes`` (or none to give) or an ``example`` it is planned at once.
+
+        Where several plans compete, the fastest is measured: on the example, or on inputs that are made up.
+        """
         from .compile import compile_for
 
-        return compile_for(self, graph, config or self.config, sizes)
+        return compile_for(self, graph, config or self.config, sizes, example)
 
     def execute_compiled(
         self,
@@ -204,27 +212,25 @@ class Executor:
         *,
         out: Inputs | None = None,
     ) -> Outputs:
-        """Run a graph at once; once it ran often it is compiled in the background, and the faster form is kept.
+        """Run a graph at once; once it ran often it is compiled in the background, and the fastest plan takes over.
 
-        Sums may be added in another order and functions such as exp differ in the last place or two: see the guide on speed.
+        The answers keep their bits, unless the config says ``exact=False``: see docs/guides/native.md.
         """
-        return self._jit_for(config).execute(graph, inputs, out)
+        return self.jit(config).execute(graph, inputs, out)
 
     def get_jit_stats(self) -> JitStats:
         """Return what the JIT did so far."""
-        return self._jit_for(None).stats()
+        return self.jit().stats()
 
     def clear_jit_cache(self) -> None:
         """Forget what the JIT compiled and counted."""
-        self._jit_for(None).clear()
+        self.jit().clear()
 
-    def _jit_for(self, config: JitConfig | None) -> Jit:
-        from .jit import Jit, JitConfig
+    def jit(self, config: JitConfig | None = None) -> Jit:
+        """Return the state of the JIT; a config that differs from the last begins anew."""
+        from .jit import jit_for
 
-        if config is not None and not isinstance(config, JitConfig):
-            raise InputError(f"a JitConfig is expected, got {type(config).__name__}", code="E301")
-        if self._jit is None or (config is not None and config != self._jit.config):
-            self._jit = Jit(self, config or JitConfig())
+        self._jit = jit_for(self, self._jit, config)
         return self._jit
 
     def forward(
@@ -275,16 +281,15 @@ class Executor:
 
     def cache_stats(self) -> StoreStats:
         """Return how often a plan was found ready."""
-        found = self._programs.stats()
-        return found._replace(hits=found.hits + next(copy(self._quick)))
+        return self.programs.stats()
+
+    def explain(self) -> str:
+        """Say of each plan that is ready how it runs, why, and which kernels were compiled for it."""
+        return self.programs.explain()
 
     def enable_profiling(self) -> None:
         """Start a new profile of what this executor runs; one that is being made already goes on."""
-        from .. import Trace
-
-        if not self._profiles.hooks:
-            trace = Trace()
-            self._profiles.trace, self._profiles.hooks = trace, (trace,)
+        self._profiles.start()
 
     def disable_profiling(self) -> None:
         """Stop profiling; what was measured stays to be read."""
@@ -297,24 +302,24 @@ class Executor:
         trace = self._profiles.trace
         return ProfileData() if trace is None else ProfileData.from_trace(trace)
 
-    def _remember(self, graph: EinsumGraph, names: list[str], values: list[Any], program: Program) -> None:
-        """Keep what the next call compares itself with first."""
-        if len(self._ready) >= self._programs.bound:
-            self._ready.clear()
-        signature = tuple((n, type(v), v.shape, v.dtype) for n, v in zip(names, values, strict=True))
-        self._ready[id(graph)] = _Ready(graph, signature, program)
-
     def hooks(self) -> tuple[Hook, ...]:
         """Return those who watch the runs of this executor now."""
         return (*self.context.hooks, *self._profiles.hooks, *watchers())
 
-    def finished(self, plan: ExecutionPlan, made: Sequence[Any]) -> list[Any]:
-        """Return what a run of a plan made as arrays of the caller's own, each checked against the plan."""
-        finish = self.backend.finish
-        return [
-            as_planned(finish(value, slot in plan.shared), name, t)
-            for value, (name, slot, t) in zip(made, plan.outputs, strict=True)
-        ]
+    def with_config(
+        self, config: CompilationConfig, *, policy: str | None = None, plans: int | None = None
+    ) -> Executor:
+        """Return an executor that prepares graphs otherwise, on the same backend, context and limits."""
+        mine = self.programs
+        if policy != "exact" and not mine.capabilities.supports("native"):
+            policy = None
+        own = Executor(
+            self.backend, context=self.context, memory_limit=mine.memory_limit, flops_limit=mine.flops_limit,
+            wrap=mine.wrap, passes=mine.passes, plans=mine.kept.bound if plans is None else plans, threads=mine.threads,
+            policy=policy or mine.policy,
+        )  # fmt: skip
+        own.programs.config, own._profiles = config, self._profiles  # one profile, whoever runs
+        return own
 
     def arrays(self, graph: EinsumGraph, inputs: Inputs) -> tuple[list[str], list[Any]]:
         """Return the names of a graph's inputs and what is given for them as arrays of the backend."""
@@ -330,116 +335,28 @@ class Executor:
         except TensorLogicError as error:
             raise error.renamed(f"input {name!r}: {error.diagnostic.message}") from None
 
-    def _program(
-        self, graph: EinsumGraph, names: list[str], values: list[Any], sizes: Mapping[str, int] | None
-    ) -> Program:
-        key = (graph, tuple([(v.shape, v.dtype) for v in values]), tuple(sorted(sizes.items())) if sizes else ())
-        program = self._programs.get(key)
-        if program is None:
-            types = {n: TensorType.of(v) for n, v in zip(names, values, strict=True)}
-            plan = self._planned(graph, types, sizes)
-            self._check_limits(plan)
-            self.context.notify(ExecutionPhase.COMPILATION)
-            with span("bind", self.context.hooks):
-                program = self._bound(plan)
-            self._programs.put(key, program)
-        return program
+    def _types(
+        self, graph: EinsumGraph, inputs: Inputs | None, sizes: Mapping[str, int] | None
+    ) -> dict[str, TensorType]:
+        """Return the types of all inputs: of those given, else as declared."""
+        from ..plan.inputs import input_types
 
-    def _planned(
-        self, graph: EinsumGraph, types: Mapping[str, TensorType], sizes: Mapping[str, int] | None
-    ) -> ExecutionPlan:
-        self.context.notify(ExecutionPhase.PLANNING)
-        with span("plan", self.context.hooks):
-            require_valid(graph)
-            plan = build_plan(
-                graph, types, sizes, passes=(*self.graph_passes(), *self.backend.passes), in_place=self._in_place,
-                groups=self._groups, hooks=self.context.hooks,
-            )  # fmt: skip
-            check_dtypes(plan, self._able)
-        return plan
+        given = {} if inputs is None else inputs
+        check_call(graph, given)
+        check_names(graph, given, required=False)
+        found = {n: TensorType.of(self._given(n, v, graph.type_of(graph.inputs[n]).dtype)) for n, v in given.items()}
+        return input_types(graph, found, checked_sizes(graph, sizes), what="plan")
 
-    def with_config(
-        self, config: CompilationConfig, *, native: bool | None = None, plans: int | None = None
-    ) -> Executor:
-        """Return an executor that prepares graphs otherwise, on the same backend, context and limits."""
-        own = Executor(
-            self.backend, context=self.context, memory_limit=self.memory_limit, flops_limit=self.flops_limit,
-            wrap=self.wrap, plans=self._programs.bound if plans is None else plans, threads=self.threads,
-            native=(self.native if native is None else native) and self._able.supports("native"),
-        )  # fmt: skip
-        own.config, own._profiles = config, self._profiles  # one profile, whoever runs
-        return own
+    def forget_ready(self) -> None:
+        """Look up the program of the next call of each graph anew."""
+        self._ready.clear()
 
-    def graph_passes(self) -> tuple[Pass, ...]:
-        """Return what is done to a graph whatever its sizes are."""
-        from ..passes.pipeline import passes_of
-
-        folds = not self.wrap and not self._able.supports("shapes_only")  # what is folded no wrapper sees
-        return passes_of(self.config, self._evaluate if folds else None)
-
-    def prepare(
-        self, graph: EinsumGraph, types: Mapping[str, TensorType] | None = None, sizes: Mapping[str, int] | None = None
-    ) -> Program:
-        """Plan and bind a graph for the types of its inputs, so that the first run is like the others.
-
-        Without types, for those that are declared and the sizes given.
-        """
-        plan = self.plan(graph, sizes=sizes) if types is None else self._planned(graph, types, None)
-        return self._keep(graph, plan)
-
-    def adopt(self, graph: EinsumGraph, concrete: EinsumGraph) -> None:
-        """Take over what a graph became in another process: no passes, only laid out and bound."""
-        require_valid(concrete)
-        if list(concrete.inputs) != list(graph.inputs) or concrete.output_names != graph.output_names:
-            raise InputError("the plan belongs to another graph", code="E301")
-        plan = lay_out(concrete, in_place=self._in_place, groups=self._groups)
-        check_dtypes(plan, self._able)
-        self._keep(graph, plan)
-
-    def ready_plans(self) -> list[ExecutionPlan]:
-        """Return the plans that are ready to run."""
-        return [program.plan for program in self._programs.values()]
-
-    def explain(self) -> str:
-        """Say of each plan that is ready how it runs, and why."""
-        lines = [
-            f"{program.plan.graph!r} of {_given_types(program.plan)}, {len(program.plan.steps):,} steps: "
-            + ("one step after another" if program.team is None else program.team.explain())
-            for program in self._programs.values()
-        ]
-        return "\n".join(lines) or "no plan is ready yet"
-
-    def _check_limits(self, plan: ExecutionPlan) -> None:
-        if not self._able.supports("shapes_only"):
-            check_flops(plan, self.flops_limit)
-            check_memory(plan, self.memory_limit)
-
-    def _keep(self, graph: EinsumGraph, plan: ExecutionPlan) -> Program:
-        self._check_limits(plan)
-        key = (graph, tuple([(tuple(t.shape or ()), NUMPY[t.dtype or "float64"]) for _, _, t in plan.inputs]), ())
-        with span("bind", self.context.hooks):
-            program = self._bound(plan)
-        self._programs.put(key, program)
-        return program
-
-    def _bound(self, plan: ExecutionPlan) -> Program:
-        if self._in_place and (self.threads > 1 or self.native):
-            from .forms import raced
-
-            return raced(plan, self.backend, self.threads, self.memory_limit)
-        return bind(plan, self.backend, self.wrap)
-
-    def _evaluate(self, graph: EinsumGraph) -> Sequence[Any]:
-        """Run a graph of constants just as it is, for the pass that folds them."""
-        plan = build_plan(graph, {}, passes=self.backend.passes)
-        self._check_limits(plan)
-        with self.backend.guard():
-            return [np.asarray(value) for value in run(bind(plan, self.backend), ())]
-
-
-def _given_types(plan: ExecutionPlan) -> str:
-    """Return the types of the first few inputs of a plan."""
-    return ", ".join(str(t) for _, _, t in plan.inputs[:3]) + ", ..." * (len(plan.inputs) > 3) or "no inputs"
+    def _remember(self, graph: EinsumGraph, names: list[str], values: list[Any], program: Program) -> None:
+        """Keep what the next call compares itself with first."""
+        if len(self._ready) >= self.programs.kept.bound:
+            self._ready.clear()
+        signature = tuple((n, type(v), v.shape, v.dtype) for n, v in zip(names, values, strict=True))
+        self._ready[id(graph)] = _Ready(graph, signature, program)
 
 
 class Profiles:
@@ -448,6 +365,14 @@ class Profiles:
     def __init__(self) -> None:
         self.trace: Any = None
         self.hooks: tuple[Hook, ...] = ()
+
+    def start(self) -> None:
+        """Begin a new trace, unless one grows already."""
+        from .. import Trace
+
+        if not self.hooks:
+            self.trace = Trace()
+            self.hooks = (self.trace,)
 
 
 class _Ready(NamedTuple):
@@ -470,6 +395,27 @@ def _same_again(ready: _Ready, graph: EinsumGraph, inputs: Any) -> list[Any] | N
             return None
         values.append(value)
     return values
+
+
+def _checked_policy(able: BackendCapabilities, native: object, policy: str | None, wrapped: bool) -> str:
+    """Return the policy that ``native=`` and ``policy=`` ask for, or refuse what the backend cannot do."""
+    if policy is not None and policy not in POLICIES:
+        raise InputError(f"there is no policy {policy!r}", *nearest(policy, POLICIES), code="E315")
+    if not isinstance(native, bool) or ((native or policy in ("fast", "adaptive")) and not able.supports("native")):
+        asked = f"native={native!r}" if native else f"policy={policy!r}"
+        message = f"{asked} is not possible: the {able.name} backend makes no machine code"
+        raise BackendError(message, 'write native=True with backend="numpy"', code="E403")
+    return "exact" if wrapped else policy or ("fast" if native else "exact")
+
+
+def _checked_donations(graph: EinsumGraph, donate: Iterable[str]) -> tuple[str, ...]:
+    names = (donate,) if isinstance(donate, str) else tuple(donate)
+    for name in names:
+        if name not in graph.inputs:
+            raise InputError(
+                f"the graph has no input {name!r} to donate", *nearest(str(name), graph.inputs), code="E316"
+            )
+    return names
 
 
 class DummyExecutor(Executor):

@@ -1,6 +1,6 @@
-"""The JIT: graphs run at once on the slot loop; those that run often are compiled meanwhile, and the faster form stays.
+"""The JIT: graphs run at once; those that run often are compiled in the background, and the fastest plan takes over.
 
-It has no loop of its own: what is hot runs on an executor that compiles to machine code, the rest on one that does not.
+It has no loop of its own: hot or not, a program is called as any other is.
 """
 
 from __future__ import annotations
@@ -16,13 +16,11 @@ from weakref import WeakSet
 
 import msgspec
 
-from ..errors import InputError
+from ..errors import expect, expect_whole
 from ..ir.graph import EinsumGraph
 from ..ir.types import TensorType
 from ..store import Store, StoreStats
-from .forms import ALONE
-from .loop import Program
-from .race import Race
+from .program import Program
 
 if TYPE_CHECKING:
     from .executor import Executor
@@ -43,20 +41,20 @@ if hasattr(os, "register_at_fork"):
 
 
 class JitConfig(msgspec.Struct, frozen=True):
-    """When the JIT compiles, and how much it keeps.
+    """When the JIT compiles, how much it keeps, and whether answers must keep their bits.
 
     >>> JitConfig().with_hot_path_threshold(10).with_max_cache_size(100)
-    JitConfig(hot_path_threshold=10, max_cache_size=100)
+    JitConfig(hot_path_threshold=10, max_cache_size=100, exact=True)
     """
 
     hot_path_threshold: int = 10  # calls with the same shapes and dtypes after which they count as hot
     max_cache_size: int = 100  # compiled signatures that are kept; the one that was not used longest goes first
 
+    exact: bool = True  # False: sums may be reordered once compiled, so that answers change in the last places
+
     def __post_init__(self) -> None:
-        for name, least in (("hot_path_threshold", 1), ("max_cache_size", 0)):
-            value = getattr(self, name)
-            if not isinstance(value, int) or isinstance(value, bool) or value < least:
-                raise InputError(f"{name} must be a whole number of at least {least}, got {value!r}", code="E301")
+        expect_whole("hot_path_threshold", self.hot_path_threshold, 1)
+        expect_whole("max_cache_size", self.max_cache_size, 0)
 
     def with_hot_path_threshold(self, calls: int) -> JitConfig:
         """Return the config with another number of calls."""
@@ -232,8 +230,11 @@ class Jit:
     """The state of an executor's JIT."""
 
     def __init__(self, executor: Executor, config: JitConfig) -> None:
-        self.config, self.cold = config, executor
-        self.hot = self._native()
+        self.config, self.executor = config, executor
+        policy = "adaptive" if config.exact else "fast"
+        cold = executor.with_config(executor.config, policy="exact")
+        self.cold = executor if executor.programs.policy == "exact" else cold
+        self.hot = executor.with_config(executor.config, policy=policy, plans=0).programs
         self.detector = HotPathDetector(config.hot_path_threshold)
         self.compiler = JitCompiler()
         self.cache = JitCache(config.max_cache_size)
@@ -247,16 +248,18 @@ class Jit:
         self._lock = threading.Lock()
 
     def execute(self, graph: EinsumGraph, inputs: Inputs | None, out: Mapping[str, Any] | None) -> Outputs:
-        """Run a graph: compiled where that is ready, else on the slot loop while it is counted."""
-        names, values = self.cold.arrays(graph, {} if inputs is None else inputs)
-        given = dict(zip(names, values, strict=True))
+        """Run a graph: compiled where that is ready, else as it is while it is counted."""
+        names, values = self.executor.arrays(graph, {} if inputs is None else inputs)
         signature = (graph, tuple([(v.shape, v.dtype) for v in values]))
-        if self.cache.get(signature) is not None:
-            return self.hot.execute(graph, given, out=out)
-        if self.hot.native and self.config.max_cache_size and self._became_hot(signature, hash(graph) in self._seen):
-            types = {n: TensorType.of(v) for n, v in given.items()}
-            self.compiler.submit(partial(self._compile, graph, types, signature))
-        return self.cold.execute(graph, given, out=out)
+        program = self.cache.get(signature)
+        if program is not None:
+            return self.executor.run(program, values, out, self.executor.hooks())
+        able = self.hot.facts is not None and self.config.max_cache_size
+        if able and self._became_hot(signature, hash(graph) in self._seen):
+            types = {n: TensorType.of(v) for n, v in zip(names, values, strict=True)}
+            own = [v.copy() for v in values]  # to time plans on: the caller's may change meanwhile
+            self.compiler.submit(partial(self._compile, graph, types, own, signature))
+        return self.cold.execute(graph, dict(zip(names, values, strict=True)), out=out)
 
     def _became_hot(self, signature: Hashable, at_once: bool) -> bool:
         """Count a call that found nothing compiled; what was compiled and had to go is counted anew."""
@@ -269,21 +272,21 @@ class Jit:
             self._waiting.add(signature)
             return True
 
-    def _compile(self, graph: EinsumGraph, types: Mapping[str, TensorType], signature: Hashable) -> None:
-        program = self.hot.prepare(graph, types)
+    def _compile(
+        self, graph: EinsumGraph, types: Mapping[str, TensorType], values: list[Any], signature: Hashable
+    ) -> None:
+        program = self.hot.make(graph, types, None, values, "copies of the inputs")
         self._seen.add(hash(graph))  # kernels serve every size, so the next signature of it is ready soon
         self.cache.insert(signature, program)
         self._waiting.discard(signature)
 
     def stats(self) -> JitStats:
         """Return what happened so far."""
-        kept = [p for p in self.cache.values() if isinstance(p, Program)]
-        decided = [p.team.winner for p in kept if isinstance(p.team, Race) and p.team.winner is not None]
-        native = sum(1 for form in decided if form.name != ALONE)
-        plain = sum(1 for p in kept if p.team is None)
+        programs = [p for p in self.cache.values() if isinstance(p, Program)]
+        native = sum(any(step.computed_by != "numpy" for step in p.plan.steps) for p in programs)
         looked = self.cache.stats()  # once for each call
         return JitStats(
-            looked.hits + looked.misses, len(self.detector.hot_paths()), self.compiler.done, native, len(decided) - native + plain,
+            looked.hits + looked.misses, len(self.detector.hot_paths()), self.compiler.done, native, len(programs) - native,
             self.compiler.failures, looked,
         )  # fmt: skip
 
@@ -295,8 +298,12 @@ class Jit:
         self._waiting.clear()
         self._seen.clear()
         self.compiler.done, self.compiler.failures = 0, ()
-        self.hot = self._native()
 
-    def _native(self) -> Executor:
-        """Return an executor that compiles, and keeps what the cache does."""
-        return self.cold.with_config(self.cold.config, native=True, plans=self.config.max_cache_size)
+
+def jit_for(executor: Executor, jit: Jit | None, config: JitConfig | None) -> Jit:
+    """Return the JIT that an executor has, or a new one where there is none with this config."""
+    if config is not None:
+        expect(config, JitConfig, "a JitConfig is expected", "write JitConfig().with_hot_path_threshold(10)")
+    if jit is None or (config is not None and config != jit.config):
+        return Jit(executor, config or JitConfig())
+    return jit

@@ -24,13 +24,13 @@ from ..ir.types import TensorType
 from ..ir.validate import require_valid
 from ..passes.levels import OptimizationLevel
 from ..plan.build import ExecutionPlan, Step
+from ..plan.candidates import CHAIN as COST
 from ..plan.inputs import input_types
 from ..plan.node_costs import STAND_IN
 from ..plan.schedule import Scheduler, SchedulingStrategy
 from ..tables import table
 from .executor import Executor
 from .inputs import Inputs
-from .parallel import COST
 
 LEAST, MOST = 5, 1000  # runs of one trial
 MARGIN = 0.03  # a trial must be better by this share,

@@ -66,7 +66,7 @@ class _Layout(NamedTuple):
 
 def _layout(form: Contraction) -> _Layout:
     a, b = form.labels
-    output = form.form.output
+    output = form.spec.output
     return _Layout(
         batch=tuple(x for x in output if x in a and x in b),
         left=tuple(x for x in output if x in a and x not in b),
@@ -87,8 +87,8 @@ def bind_semiring(op: ops.Einsum, form: Contraction, args: Sequence[TensorType],
         return None
     if form.kernel == "product" or _apart(form):  # NumPy passes over the factors once: nothing to gain
         return _placing(bind_contraction(op, form, args, result))
-    dtype, sizes, output = np.dtype(result.dtype), form.sizes, form.form.output
-    prepare = [prepared(own, kept) for own, kept in zip(form.form.inputs, form.labels, strict=True)]
+    dtype, sizes, output = np.dtype(result.dtype), form.sizes, form.spec.output
+    prepare = [prepared(own, kept) for own, kept in zip(form.spec.inputs, form.labels, strict=True)]
     cast = caster(row, dtype)
     layout = _layout(form)
     made = (*layout.batch, *layout.left, *layout.right)
@@ -96,7 +96,7 @@ def bind_semiring(op: ops.Einsum, form: Contraction, args: Sequence[TensorType],
     shape = [sizes[x] for x in output]
     made_shape = [sizes[x] for x in made]
     whole = [math.prod(sizes[x] for x in group) for group in (layout.batch, layout.left, layout.right)]
-    empty = any(sizes[x] == 0 for x in form.form.contracted)
+    empty = any(sizes[x] == 0 for x in form.spec.contracted)
     run = _log_sum_exp(dtype) if row.reduce == "logsumexp" else _folded(row, dtype)
     lay = _laid_out(form.labels, layout, sizes)
     spread = any(layout.alone)
@@ -131,8 +131,8 @@ def bind_semiring(op: ops.Einsum, form: Contraction, args: Sequence[TensorType],
 
 def _apart(form: Contraction) -> bool:
     """Tell whether every factor is used for one result only, and the memory does not have those of a result together."""
-    alone = all(form.sizes[x] == 1 or all(x in own for own in form.labels) for x in form.form.output)
-    return alone and not all(own and own[-1] not in form.form.output for own in form.labels)
+    alone = all(form.sizes[x] == 1 or all(x in own for own in form.labels) for x in form.spec.output)
+    return alone and not all(own and own[-1] not in form.spec.output for own in form.labels)
 
 
 def _placing(kernel: Kernel) -> Kernel:

@@ -72,10 +72,10 @@ def bind_native_vjp(
     free = (layout.left, layout.right) if op.wrt == 0 else (layout.right, layout.left)
     spaces = [(*layout.batch, *own, *layout.inner) for own in free]
     n, p, q, k = (math.prod(sizes[x] for x in group) for group in (layout.batch, *free, layout.inner))
-    ready = [prepared(own, kept) for own, kept in zip(form.form.inputs, form.labels, strict=True)]
+    ready = [prepared(own, kept) for own, kept in zip(form.spec.inputs, form.labels, strict=True)]
     order = (op.wrt, 1 - op.wrt)  # the factor that is asked for is x
     axes = [[form.labels[f].index(label) for label in space] for f, space in zip(order, spaces, strict=True)]
-    across = [form.form.output.index(label) for label in (*layout.batch, *free[0], *free[1])]
+    across = [form.spec.output.index(label) for label in (*layout.batch, *free[0], *free[1])]
     shares = _shares(row, op.wrt, dtype)
 
     def laid(x: Array, by: Sequence[int], shape: tuple[int, int, int]) -> Array:

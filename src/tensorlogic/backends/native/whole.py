@@ -105,7 +105,9 @@ class _Writer:
         match step.op:
             case Fused():
                 return self._group(step)
-            case ops.Einsum() if step.form is not None and step.form.kernel == "matmul" and step.op.algebra == "real":
+            case ops.Einsum() if (
+                step.contraction is not None and step.contraction.kernel == "matmul" and step.op.algebra == "real"
+            ):
                 return self._product(step)
             case ops.Transpose():
                 ref = self.refs[step.reads[0]]
@@ -141,16 +143,16 @@ class _Writer:
         return True
 
     def _product(self, step: Step) -> bool:
-        form, dtype = step.form, step.types[0].dtype
+        form, dtype = step.contraction, step.types[0].dtype
         assert form is not None
         if dtype not in ("float32", "float64") or any(t.dtype != dtype or t.weak for t in step.arg_types):
             return False
-        if form.form.inputs != form.labels or not form.in_order or len(step.reads) != 2:
+        if form.spec.inputs != form.labels or not form.in_order or len(step.reads) != 2:
             return False
         first, second, left, right = 0, 1, form.left, form.right
-        if form.form.output != (*form.batch, *left, *right):
+        if form.spec.output != (*form.batch, *left, *right):
             first, second, left, right = 1, 0, right, left
-        if any(x not in form.inner and x not in form.form.output for own in form.labels for x in own):
+        if any(x not in form.inner and x not in form.spec.output for own in form.labels for x in own):
             return False
         a = self._ordered(step.reads[first], form.labels[first], (*form.batch, *left, *form.inner))
         b = self._ordered(step.reads[second], form.labels[second], (*form.batch, *form.inner, *right))

@@ -10,15 +10,19 @@ import pytest
 
 import tensorlogic as tl
 from tensorlogic.backends import threads
+from tensorlogic.backends.native.facts import NativeFacts
 from tensorlogic.backends.numpy import NumpyBackend
-from tensorlogic.runtime import side
-from tensorlogic.runtime.loop import bind
-from tensorlogic.runtime.race import Form
+from tensorlogic.plan import candidates
+from tensorlogic.plan.build import lay_out
+from tensorlogic.plan.fusing import find_groups
+from tensorlogic.runtime import parts
+from tensorlogic.runtime.call import call
+from tensorlogic.runtime.program import Program, bind
 
 
 @pytest.fixture(autouse=True)
 def two_threads(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(side, "workers", lambda: 2)
+    monkeypatch.setattr(NativeFacts, "threads", lambda _: 2)
 
 
 def network(b: tl.GraphBuilder, n: int) -> dict[str, Any]:
@@ -27,45 +31,49 @@ def network(b: tl.GraphBuilder, n: int) -> dict[str, Any]:
     return {"h": h, "p": b.softmax(h @ b.constant(np.eye(40, 7, dtype="float32"))), "s": b.sum(h, axis=1)}
 
 
-def forms_of(n: int, cached: int = 1 << 30) -> tuple[tl.EinsumGraph, dict[str, Any], list[Form]]:
+def ranges_of(graph: tl.EinsumGraph) -> list[Program]:
+    """Return the programs that run ranges of an index of a graph on threads."""
+    facts = NativeFacts()
+    concrete = tl.Executor().plan(graph).graph
+    plan = lay_out(concrete, in_place=True, groups=lambda g: find_groups(g, facts), threads=facts.threads)
+    return [bind(p, NumpyBackend()) for p in candidates.side_by_side(plan, facts)]
+
+
+def programs_of(n: int, cached: int = 1 << 30) -> tuple[tl.EinsumGraph, dict[str, Any], list[Program]]:
     b = tl.GraphBuilder()
     graph = b.build(**network(b, n))
     rng = np.random.default_rng(n)
     inputs = {"x": rng.normal(size=(n, 24)).astype("float32"), "w": rng.normal(size=(24, 40)).astype("float32")}
-    plan = tl.Executor(native=True).plan(graph, inputs)
-    backend = NumpyBackend()
-    side_cached, side.CACHED = side.CACHED, cached
-    try:
-        return graph, inputs, side.side_by_side(bind(plan, backend), backend)
-    finally:
-        side.CACHED = side_cached
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(candidates, "CACHED", cached)
+        return graph, inputs, ranges_of(graph)
 
 
 @pytest.mark.parametrize("n", [1001, 2000])
 def test_parts_answer_as_the_whole_does(n: int) -> None:
-    graph, inputs, forms = forms_of(n, 100_000)
-    assert [f.name.split(" in ")[0] for f in forms] == ["side by side on 2 threads"] * 2
+    graph, inputs, forms = programs_of(n, 100_000)
+    assert [p.plan.name.split(" of ")[1] for p in forms] == ["axis 0"] * 2
     want = tl.Executor().execute(graph, inputs)
     for form in forms:
         for _ in range(2):
-            made = form.run([inputs["x"], inputs["w"]], None)
+            made = call(form, [inputs["x"], inputs["w"]])
             for name, value in zip(("h", "p", "s"), made, strict=True):
                 np.testing.assert_allclose(value, want[name], rtol=2e-5, atol=2e-6)
 
 
 def test_outputs_go_where_the_caller_says_and_are_never_written_over() -> None:
-    _, inputs, [form] = forms_of(1500)
+    _, inputs, [form] = programs_of(1500)
     target = np.full((1500, 7), -1, "float32")
     values = [inputs["x"], inputs["w"]]
-    first = form.run(values, [None, target, None])
+    first = call(form, values, (), [None, target, None])
     assert first[1] is target and (target >= 0).all()
     held, copy = first[0], first[0].copy()
-    again = form.run([inputs["x"] * 2, inputs["w"]], None)
+    again = call(form, [inputs["x"] * 2, inputs["w"]])
     assert again[0] is not held
     np.testing.assert_array_equal(held, copy)
     where = held.ctypes.data
     del held, first
-    third = form.run(values, None)
+    third = call(form, values)
     assert third[0].ctypes.data == where or again[0].ctypes.data != third[0].ctypes.data
 
 
@@ -73,12 +81,11 @@ def test_a_target_that_shows_an_input_is_not_written_while_it_is_read() -> None:
     b = tl.GraphBuilder()
     x = b.input("x", (300_000,), "float32")
     graph = b.build(y=b.exp(-x) + b.tanh(x))
-    plan = tl.Executor(native=True).plan(graph)
-    [form, *_] = side.side_by_side(bind(plan, NumpyBackend()), NumpyBackend())
+    [form, *_] = ranges_of(graph)
     value = np.linspace(0, 1, 300_000, dtype="float32")
     want = np.exp(-value) + np.tanh(value)
-    [made] = form.run([value], [value])
-    assert made is not value
+    [made] = call(form, [value], (), [value])
+    assert made is value
     np.testing.assert_allclose(made, want, rtol=1e-6)
 
 
@@ -87,10 +94,10 @@ def test_a_constant_that_has_the_index_is_cut_too() -> None:
     x, c = b.input("x", (3001, 50), "float32"), np.arange(3001 * 50, dtype="float32").reshape(3001, 50)
     graph = b.build(y=b.tanh(x) + b.constant(c) * 2.0)
     value = np.linspace(-1, 1, c.size, dtype="float32").reshape(c.shape)
-    forms = side.side_by_side(bind(tl.Executor(native=True).plan(graph), NumpyBackend()), NumpyBackend())
+    forms = ranges_of(graph)
     assert forms
     for form in forms:
-        [made] = form.run([value], None)
+        [made] = call(form, [value])
         np.testing.assert_allclose(made, np.tanh(value) + c * 2, rtol=1e-6)
 
 
@@ -99,25 +106,25 @@ def test_a_part_that_fails_is_told_after_all_have_ended_and_the_next_run_is_righ
     x, i = b.input("x", (2000, 300), "float32"), b.input("i", (2000,), "int64")
     y = b.input("y", (2000, 300), "float32")
     graph = b.build(y=b.exp(y) * 2.0 + b.gather(x, i))
-    forms = side.side_by_side(bind(tl.Executor(native=True).plan(graph), NumpyBackend()), NumpyBackend())
+    forms = ranges_of(graph)
     assert forms
     rows, wrong = np.arange(2000)[::-1].copy(), np.arange(2000)
     wrong[[3, 1999]] = 5000  # in the first part, and in the last one
     values = {"x": np.ones((2000, 300), "float32"), "y": np.zeros((2000, 300), "float32"), "i": rows}
     for form in forms:
-        order = [name for name, _, _ in form.program.plan.inputs]
+        order = [name for name, _, _ in form.plan.inputs]
         for _ in range(3):
             with pytest.raises(tl.ExecutionError, match="out of range"):
-                form.run([(values | {"i": wrong})[name] for name in order], None)
-            [made] = form.run([values[name] for name in order], None)
+                call(form, [(values | {"i": wrong})[name] for name in order])
+            [made] = call(form, [values[name] for name in order])
             np.testing.assert_array_equal(made, np.full((2000, 300), 3, "float32"))
 
 
 def test_an_interrupt_comes_through_and_leaves_everything_usable(monkeypatch: pytest.MonkeyPatch) -> None:
-    graph, inputs, [form] = forms_of(1200)
+    graph, inputs, [form] = programs_of(1200)
     want = tl.Executor().execute(graph, inputs)["h"]
     before = [lib.get_num_threads() for lib in threads._libraries()]
-    whole = side.run_alone
+    whole = parts.run
 
     def interrupted(*args: Any) -> Any:
         whole(*args)
@@ -126,11 +133,11 @@ def test_an_interrupt_comes_through_and_leaves_everything_usable(monkeypatch: py
         return whole(*args)
 
     with monkeypatch.context() as patch:
-        patch.setattr(side, "run_alone", interrupted)
+        patch.setattr(parts, "run", interrupted)
         with pytest.raises(KeyboardInterrupt):
-            form.run([inputs["x"], inputs["w"]], None)
+            call(form, [inputs["x"], inputs["w"]])
     assert [lib.get_num_threads() for lib in threads._libraries()] == before
-    np.testing.assert_allclose(form.run([inputs["x"], inputs["w"]], None)[0], want, rtol=2e-5, atol=2e-6)
+    np.testing.assert_allclose(call(form, [inputs["x"], inputs["w"]])[0], want, rtol=2e-5, atol=2e-6)
 
 
 def test_while_blas_keeps_to_one_thread_others_still_plan_for_all() -> None:
@@ -144,8 +151,7 @@ def test_what_has_no_index_in_all_outputs_is_left_alone() -> None:
     b = tl.GraphBuilder()
     x = b.input("x", (3000, 300), "float32")
     for graph in (b.build(y=b.sum(b.exp(x) * 2.0)), b.build(y=b.softmax(x, axis=0) * 2.0), b.build(y=b.exp(x.T) * 2.0)):
-        plan = tl.Executor(native=True).plan(graph)
-        assert side.side_by_side(bind(plan, NumpyBackend()), NumpyBackend()) == []
+        assert ranges_of(graph) == []
 
 
 def test_blas_has_its_threads_back_and_an_error_comes_through() -> None:
@@ -163,13 +169,13 @@ def test_blas_has_its_threads_back_and_an_error_comes_through() -> None:
 
 
 def test_several_callers_at_once() -> None:
-    graph, inputs, [form] = forms_of(1200)
+    graph, inputs, [form] = programs_of(1200)
     want = tl.Executor().execute(graph, inputs)["h"]
     wrong: list[Any] = []
 
     def work() -> None:
         for _ in range(10):
-            made = form.run([inputs["x"], inputs["w"]], None)
+            made = call(form, [inputs["x"], inputs["w"]])
             if not np.allclose(made[0], want, rtol=1e-4, atol=1e-5):
                 wrong.append(made)
 

@@ -1,0 +1,259 @@
+"""The plans that a graph with known sizes can have: complete ones, of which one is chosen before the caller's runs.
+
+Where several ways compete they are several plans: steps on NumPy, native steps, one native function, ranges of an index side by
+side on threads, chains of steps side by side. Each prints as what it is, and runs as it prints.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+
+from ..ir import ops
+from ..ir.graph import EinsumGraph
+from ..ir.types import TensorShape, TensorType
+from ..passes.split import Split, parts, split
+from .build import STEPWISE, ExecutionPlan, Groups, Step, freed, lay_out
+from .cost import nbytes
+from .fused import Cut, Fusable, Fused
+from .fusing import Facts, find_groups, single_rows
+from .memory_order import lighter
+
+LEAST = 2_000_000  # arithmetic operations and bytes below which threads are not worth waking
+CACHED = 1 << 20  # bytes of results in one range that stay near a core
+CHAIN = 1_000_000  # flops and bytes below which a chain of steps is not worth a thread of its own
+MOST_NODES = 2000  # of a graph that becomes one function
+
+
+def candidates(
+    graph: EinsumGraph,
+    facts: Facts | None,
+    *,
+    policy: str = "exact",
+    in_place: bool = True,
+    chains: int = 1,
+    room: int | None = None,
+    donate: Iterable[str] = (),
+    reorder: bool = True,
+    without: frozenset[object] = frozenset(),
+) -> list[ExecutionPlan]:
+    """Return the plans of a graph, the one that is thought best first; the first takes the least memory that is known.
+
+    ``chains`` is the number of threads that independent chains of steps may run on. Plans that take more than ``room`` bytes, and more
+    than the first, are left out. ``without`` names groups (as :func:`group_key` does) of which no kernel could be made.
+
+    >>> from tensorlogic import GraphBuilder
+    >>> b = GraphBuilder()
+    >>> [plan.name for plan in candidates(b.build(y=b.relu(b.input("x", (2, 3), "float32"))), None)]
+    ['one step after another']
+    """
+    threads = _one if facts is None else facts.threads
+
+    def groups(policy: str) -> Groups | None:
+        return None if facts is None else partial(_groups, facts=facts, policy=policy, without=without)
+
+    def laid_out(policy: str) -> Callable[[EinsumGraph], ExecutionPlan]:
+        return partial(lay_out, in_place=in_place, groups=groups(policy), threads=threads, donate=frozenset(donate))
+
+    first = laid_out(policy)(graph)
+    first = lighter(first, laid_out(policy)) if reorder else first
+    plans = [first]
+    if policy != "exact" and facts is not None and any(step.parts for step in first.steps):
+        if policy == "fast" and not donate:
+            plans = [*one_function(first, facts), *plans][:1] + side_by_side(first, facts, without)
+        plans.append(laid_out("exact")(first.graph))
+    if chains > 1:
+        plans += _chains(lay_out(first.graph, groups=groups("exact")), chains)
+    most = max(plans[0].peak_bytes, math.inf if room is None else room)
+    return [plan for plan in plans if plan.peak_bytes <= most]
+
+
+def _one() -> int:
+    return 1
+
+
+def _groups(graph: EinsumGraph, facts: Facts, policy: str, without: frozenset[object]) -> Sequence[Fusable]:
+    found = find_groups(graph, facts, policy)
+    return (
+        [g for g in found if group_key([(i, graph.nodes[i].op) for i in g.nodes]) not in without] if without else found
+    )
+
+
+def group_key(nodes: Iterable[tuple[int, ops.Op]]) -> object:
+    """Return what a group is known by: its nodes and their operations."""
+    return tuple(nodes)
+
+
+def one_function(plan: ExecutionPlan, facts: Facts) -> list[ExecutionPlan]:
+    """Return a small plan as a plan of one step, which runs as one function; nothing where it is not small or cannot be one."""
+    if len(plan.graph.nodes) > MOST_NODES:
+        return []
+    inner = lay_out(plan.graph, groups=lambda graph: single_rows(graph, facts))
+    literal = {slot for slot, op in inner.constants if isinstance(op, ops.Literal)}
+    held = [(slot, op) for slot, op in inner.constants if isinstance(op, ops.Constant)]
+    reads = [slot for _, slot, _ in inner.inputs] + [slot for slot, _ in held]
+    writes = [slot for _, slot, _ in inner.outputs]
+    text = facts.function(inner, reads)
+    if text is None or len(set(writes)) < len(writes) or set(writes) & (set(reads) | literal):
+        return []  # an output that is another, or an input
+    types = [t for _, _, t in inner.inputs] + [TensorType(TensorShape(op.shape), op.dtype) for _, op in held]
+    results = [t for _, _, t in inner.outputs]
+    step = inner.steps[-1]._replace(
+        op=Fused("one function", sum(len(s.parts) or 1 for s in inner.steps), "whole", (), *text),
+        reads=tuple(reads), writes=tuple(writes), frees=(), arg_types=tuple(types), types=tuple(results),
+        flops=inner.flops, nbytes=sum(map(nbytes, results)), contraction=None, bodies=(), parts=inner.steps,
+        scratch=sum(s.nbytes for s in inner.steps),
+    )  # fmt: skip
+    return [inner._replace(steps=(step,), buffers=(), shared=frozenset(), name="one function", exact=False)]
+
+
+def side_by_side(plan: ExecutionPlan, facts: Facts, without: frozenset[object] = frozenset()) -> list[ExecutionPlan]:
+    """Return plans in which ranges of an index run on threads: one range a thread, or several that fit the cache.
+
+    Nothing waits between the steps of a range, what it works on is smaller, and BLAS keeps to one thread meanwhile.
+    """
+    moved = sum(step.nbytes for step in plan.steps)
+    if plan.flops + moved < LEAST or not plan.outputs or (threads := facts.threads()) < 2:
+        return []
+    cut = _cut_of_all(plan.graph)
+    if cut is None or cut.size < threads:
+        return []
+    counts = {threads}
+    more = threads * math.ceil(moved / CACHED / threads)
+    if more > threads and cut.size >= more and len(plan.steps) > 1:
+        counts.add(min(more, threads * 8))
+    groups = partial(_groups, facts=facts, policy="fast", without=without)
+    return [_ranges(plan, cut, threads, count, groups) for count in sorted(counts)]
+
+
+def _cut_of_all(graph: EinsumGraph) -> Split | None:
+    """Return a graph cut along the first axis of an input, where every output has that index first and nothing else is needed."""
+    tried = 0
+    for name, node in graph.inputs.items():
+        if not graph.type_of(node).shape or tried == 4:
+            continue
+        tried += 1
+        cut = split(graph, name, 0)
+        if cut is None or any(j.how != "concat" or j.axis != 0 for j in cut.joins) or any(f.axis for f in cut.feeds):
+            continue
+        given = all(isinstance(cut.graph.nodes[f.node].op, ops.Input | ops.Constant) for f in cut.feeds)
+        if given and all(stage == "join" for _, stage, _ in cut.outputs):
+            return cut
+    return None
+
+
+def _ranges(plan: ExecutionPlan, cut: Split, threads: int, count: int, groups: Groups) -> ExecutionPlan:
+    """Return the plan whose one step runs ranges of an index on threads, each by a plan of its own."""
+    ranges = tuple(parts(cut.size, count))
+    lengths = dict.fromkeys(len(r) for r in ranges)
+    bodies = tuple(_on_this_thread(lay_out(cut.part(n), in_place=True, groups=groups)) for n in lengths)
+    slot_of = {name: slot for name, slot, _ in plan.inputs}
+    constants: list[tuple[int, ops.Constant]] = []
+    slots = len(plan.inputs) and 1 + max(slot_of.values())
+    reads: list[int] = []
+    feeds = {f.label: f for f in cut.feeds}
+    fed = []
+    for name, _, _ in bodies[0].inputs:
+        op, axis = cut.graph.nodes[feeds[name].node].op, feeds[name].axis
+        if isinstance(op, ops.Input):
+            slot = slot_of[op.label]
+        else:
+            assert isinstance(op, ops.Constant)
+            slot = slots + len(constants)
+            constants.append((slot, op))
+        if slot not in reads:
+            reads.append(slot)
+        fed.append((reads.index(slot), axis))
+    slots += len(constants)
+    written = {label: slots + n for n, (label, _, _) in enumerate(bodies[0].outputs)}
+    joins = {join.label: join for join in cut.joins}
+    outputs = tuple((name, written[label], joins[label].type) for name, _, label in cut.outputs)
+    types = tuple(joins[label].type for label in written)
+    known = {slot: t for _, slot, t in plan.inputs}
+    known |= {slot: TensorType(TensorShape(op.shape), op.dtype) for slot, op in constants}
+    per = f"{count} ranges of {cut.place} on {threads} threads"
+    places = [slot for _, slot, _ in outputs]
+    step = Step(
+        plan.steps[-1].node, Fused(per, count, "ranges"), tuple(reads), tuple(written.values()), (),
+        tuple(known[s] for s in reads), types, plan.flops, sum(map(nbytes, types)), plan.steps[-1].device, None,
+        bodies=bodies, scratch=threads * max(b.peak_bytes for b in bodies), threads=threads,
+        into=tuple(-1 - places.index(slot) for slot in written.values()),
+        cut=Cut(ranges, threads, tuple(fed), tuple(joins[label] for label in written)),
+    )  # fmt: skip
+    repeated = frozenset(s for n, s in enumerate(places) if s in places[:n])
+    return ExecutionPlan(
+        plan.graph, plan.inputs, outputs, tuple(constants), (step,), slots + len(written), repeated, (), per, False
+    )
+
+
+def _on_this_thread(plan: ExecutionPlan) -> ExecutionPlan:
+    return plan._replace(steps=tuple(step._replace(threads=0) for step in plan.steps))
+
+
+def _chains(plan: ExecutionPlan, threads: int) -> list[ExecutionPlan]:
+    """Return the plan in which chains of steps that do not wait for each other run on threads; nothing where none are worth one."""
+    from .schedule import Scheduler, SchedulingStrategy
+
+    place = {part.node: n for n, step in enumerate(plan.steps) for part in step.parts or (step,)}
+    chain_of: dict[int, int] = {}  # of each step, by number, the chain it runs in
+    groups: list[list[list[Step]]] = []
+    for group in Scheduler(SchedulingStrategy.CostBased(CHAIN)).schedule(plan.graph).chains:
+        chains: list[list[Step]] = []
+        for nodes in group:
+            numbers = [n for n in dict.fromkeys(place[i] for i in nodes if i in place) if n not in chain_of]
+            chain_of |= dict.fromkeys(numbers, len(chain_of))
+            chains += [[plan.steps[n] for n in numbers]] if numbers else []
+        groups += [chains] if chains else []
+    if not any(len(group) > 1 for group in groups):
+        return []
+    outputs = {slot for _, slot, _ in plan.outputs}
+    readers: dict[int, set[int]] = {}
+    for n, step in enumerate(plan.steps):
+        for slot in step.reads:
+            readers.setdefault(slot, set()).add(chain_of[n])
+    number = {id(step): chain_of[n] for n, step in enumerate(plan.steps)}
+    steps: list[Step] = []
+    for chains in groups:
+        if len(chains) == 1:
+            steps += chains[0]
+            continue
+        inner = []
+        for chain in chains:
+            written = {slot for step in chain for slot in step.writes}
+            inner.append(subplan(plan, chain, {
+                s for s in written if s in outputs or readers.get(s, set()) - {number[id(chain[0])]}
+            }))  # fmt: skip
+        steps.append(_side_step(inner, threads))
+    kept = {slot for _, slot, _ in (*plan.inputs, *plan.outputs)} | {slot for slot, _ in plan.constants}
+    alone = freed([step._replace(frees=()) for step in steps], kept)
+    return [plan._replace(steps=tuple(alone), name=f"chains on {threads} threads")]
+
+
+def _side_step(plans: Sequence[ExecutionPlan], threads: int) -> Step:
+    reads = dict.fromkeys(slot for plan in plans for _, slot, _ in plan.inputs)
+    types = {slot: t for plan in plans for _, slot, t in (*plan.inputs, *plan.outputs)}
+    writes = [slot for plan in plans for _, slot, _ in plan.outputs]
+    last = plans[-1].steps[-1]
+    return Step(
+        last.node, Fused(f"{len(plans)} chains", sum(len(p.steps) for p in plans), "chains"), tuple(reads), tuple(writes), (),
+        tuple(types[s] for s in reads), tuple(types[s] for s in writes), sum(p.flops for p in plans),
+        sum(nbytes(types[s]) for s in writes), last.device, None, bodies=tuple(plans), threads=threads,
+        scratch=sum(p.peak_bytes for p in plans),
+    )  # fmt: skip
+
+
+def subplan(plan: ExecutionPlan, steps: Sequence[Step], wanted: Iterable[int]) -> ExecutionPlan:
+    """Return some steps of a plan as a plan of their own, over the same slots: it takes what they read and gives what is wanted."""
+    written = {slot: t for s in steps for slot, t in zip(s.writes, s.types, strict=True)}
+    read = {slot: t for s in steps for slot, t in zip(s.reads, s.arg_types, strict=True)}
+    fixed, names = dict(plan.constants), plan.slot_names()
+    inputs = tuple((names[s], s, t) for s, t in read.items() if s not in written and s not in fixed)
+    needed = frozenset(wanted)
+    outputs = tuple((names[s], s, t) for s, t in written.items() if s in needed)
+    kept = {s for _, s, _ in (*inputs, *outputs)} | fixed.keys()
+    constants = tuple((s, op) for s, op in plan.constants if s in read)
+    alone = tuple(freed([s._replace(frees=()) for s in steps], kept))
+    return plan._replace(
+        inputs=inputs, outputs=outputs, constants=constants, steps=alone, shared=frozenset(), buffers=(), name=STEPWISE
+    )

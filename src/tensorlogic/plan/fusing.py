@@ -1,0 +1,272 @@
+"""Which nodes run as one native step: decided here, from what a backend says its kernels can do.
+
+One policy governs what may be compiled. ``exact``: results have NumPy's bits, and only what takes long on NumPy is compiled.
+``adaptive``: the same bits, but everything that has a kernel (used for what proved hot). ``fast``: everything that has a kernel;
+sums may be added in another order, and functions such as exp differ in the last place or two.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Iterable, Sequence
+from typing import TYPE_CHECKING, Protocol
+
+from ..ir import ops
+from ..ir.algebra import algebra
+from ..ir.elementwise import FUNCTIONS
+from ..ir.graph import EinsumGraph, Fixpoint, Scan, reachable
+from ..ir.types import TensorType
+from . import patterns
+from .contract import Contraction, contraction
+from .cost import nbytes
+from .fused import Fusable
+from .row_groups import Footing, Group, Reading, grow_groups, row_groups
+
+if TYPE_CHECKING:
+    from .build import ExecutionPlan
+
+POLICIES = ("exact", "fast", "adaptive")
+MOST = 128  # operations of one kernel, because compiling takes time with its length
+MOST_BITS = 256  # nodes of one group on packed bits
+COSTLY = 10  # work per element from which a single function is worth a kernel
+KERNELS = 48  # different row kernels in one graph, those that do most; each takes about half a second to compile
+POINT = {"blocks": 3e-9, "matmul": 2.5e-11}  # seconds that NumPy takes for one point of an index space
+GRADIENT = 4  # times what a contraction takes on NumPy, its gradient for one factor takes
+ROUNDS = 16  # that a fixpoint is thought to take
+PAYS = 0.02  # seconds on NumPy from which an exact kernel is compiled for a plan that may run only once
+PAYS_REORDERED = 1.0  # the same for a kernel that rounds differently
+# functions whose machine code gives NumPy's bits: one or a few operations that round as the standard says, or none
+EXACT_FUNCTIONS = frozenset(
+    "negative absolute sign square sqrt relu step floor ceil trunc rint isnan isinf isfinite logical_not add subtract multiply "
+    "divide minimum maximum lukasiewicz godel_implies goguen_implies equal not_equal less less_equal greater greater_equal "
+    "logical_and logical_or logical_xor where".split()
+)
+EXACT_REDUCTIONS = frozenset({"max", "min", "any", "all"})
+
+
+class Facts(Protocol):
+    """What the kernels of a backend can do. Facts only: which of them a plan uses is decided by :func:`find_groups`."""
+
+    def usable(self) -> bool:
+        """Tell whether kernels can be compiled here; asked only once something is worth compiling."""
+
+    def runs_in_rows(self, op: ops.Op, args: Sequence[TensorType], literals: Sequence[ops.Literal | None]) -> bool:
+        """Tell whether an operation can be part of a row kernel; literals are the operands that are Python scalars."""
+
+    def runs_on_bits(
+        self, op: ops.Op, args: Sequence[TensorType], result: TensorType, form: Contraction | None
+    ) -> bool:
+        """Tell whether an operation on truth values runs on packed bits without unpacking anything large."""
+
+    def joins_bits(self, op: ops.Einsum, form: Contraction, args: Sequence[TensorType], result: TensorType) -> bool:
+        """Tell whether a contraction is a join of truth values that is large enough to be packed."""
+
+    def contracts(
+        self, op: ops.Einsum | ops.ContractVJP, form: Contraction, args: Sequence[TensorType], result: TensorType
+    ) -> bool:
+        """Tell whether a contraction in an algebra other than the real one, or its gradient, has a kernel and is large enough."""
+
+    def threads(self) -> int:
+        """Return how many threads of our pool there are."""
+
+    def function(self, plan: ExecutionPlan, reads: Sequence[int]) -> tuple[str, tuple[int, ...]] | None:
+        """Return a small plan as the source of one function and the numbers it takes, or None where it cannot be one."""
+
+    def scans(self, op: Scan) -> bool:
+        """Tell whether a scan can be one function."""
+
+    def closes(self, op: Fixpoint, args: Sequence[TensorType]) -> bool:
+        """Tell whether a fixpoint over truth values can run on packed bits."""
+
+
+def find_groups(graph: EinsumGraph, facts: Facts, policy: str = "fast") -> list[Fusable]:
+    """Return the nodes of a graph with known sizes that run as one native step each."""
+    reading = _reading(graph)
+    groups = _boolean_groups(reading, graph, facts, policy)
+    taken = {i for group in groups for i in group.nodes}
+    groups += _contractions(reading, facts, policy, taken)
+    groups += _fixpoints(reading, facts, policy)
+    if policy != "exact" and reading.live and facts.usable():
+        taken = {i for group in groups for i in group.nodes}
+        rows = [g for g in _rows(reading, facts, policy, taken) if len(g) > 1 or _cost(reading, g[0]) >= COSTLY]
+        groups += [Fusable(members, patterns.title(graph.nodes, members)) for members in _affordable(reading, rows)]
+        if policy == "fast":
+            loops = [i for i in reading.live if isinstance(op := graph.nodes[i].op, Scan) and facts.scans(op)]
+            groups += [Fusable((i,), "scan", "scan") for i in loops]
+    return groups if groups and facts.usable() else []
+
+
+def single_rows(graph: EinsumGraph, facts: Facts) -> list[Fusable]:
+    """Return every node that can be part of a row kernel in such groups, those of one node too: for a graph that becomes one function."""
+    reading = _reading(graph)
+    return [Fusable(m, patterns.title(graph.nodes, m)) for m in _rows(reading, facts, "fast", frozenset())]
+
+
+def exact_group(graph: EinsumGraph, group: Fusable) -> bool:
+    """Tell whether the kernel of a group gives NumPy's bits."""
+    if group.kind in ("bits", "fixpoint"):
+        return True
+    if group.kind == "algebra":
+        op = graph.nodes[group.nodes[0]].op
+        return isinstance(op, ops.Einsum) and _exact_contraction(op, graph.type_of(group.nodes[0]))
+    return group.kind == "rows" and all(
+        _exact_in_rows(graph.nodes[i].op, graph.type_of(i)) for i in group.nodes
+    )  # fmt: skip
+
+
+def _reading(graph: EinsumGraph) -> Reading:
+    types, outputs = graph.inference.types, frozenset(i for _, i in graph.outputs)
+    live = tuple(reachable(graph.nodes, outputs))
+    size = tuple(sum(map(nbytes, own)) for own in types)
+    return Reading(graph.nodes, types, live, {}, outputs, size)
+
+
+def _exact_in_rows(op: ops.Op, result: TensorType) -> bool:
+    if isinstance(op, ops.Elementwise):
+        return op.fn in EXACT_FUNCTIONS
+    if isinstance(op, ops.Reduce):
+        return op.kind in EXACT_REDUCTIONS or (op.kind == "sum" and not (result.dtype or "").startswith("float"))
+    return isinstance(op, ops.Cast)
+
+
+def _exact_contraction(op: ops.Einsum, result: TensorType) -> bool:
+    return result.dtype == "bool" or algebra(op.algebra).reduce in ("max", "min")
+
+
+def _rows(r: Reading, facts: Facts, policy: str, taken: Iterable[int]) -> list[tuple[int, ...]]:
+    used = frozenset(taken)
+
+    def able(reading: Reading, i: int) -> bool:
+        node = reading.nodes[i]
+        if i in used or (policy != "fast" and not _exact_in_rows(node.op, reading.types[i][0])):
+            return False
+        operands = [reading.nodes[a].op for a in node.args]
+        literals = [op if isinstance(op, ops.Literal) else None for op in operands]
+        return facts.runs_in_rows(node.op, [reading.types[a][0] for a in node.args], literals)
+
+    return row_groups(r, MOST, able=able)
+
+
+def _cost(r: Reading, i: int) -> int:
+    op = r.nodes[i].op
+    return FUNCTIONS[op.fn].cost if isinstance(op, ops.Elementwise) else 1
+
+
+def _affordable(r: Reading, groups: Sequence[tuple[int, ...]]) -> list[tuple[int, ...]]:
+    """Leave out groups where there are too many different ones to compile, those first that do least."""
+    if len(groups) <= KERNELS:
+        return list(groups)
+    alike: dict[Hashable, list[tuple[int, ...]]] = {}
+    for members in groups:
+        alike.setdefault(_likeness(r, members), []).append(members)
+
+    def work(same: list[tuple[int, ...]]) -> int:
+        return sum(r.size[i] * _cost(r, i) for members in same for i in members)
+
+    return sorted(members for same in sorted(alike.values(), key=work, reverse=True)[:KERNELS] for members in same)
+
+
+def _likeness(r: Reading, members: Sequence[int]) -> Hashable:
+    """Return what is equal for groups that have one kernel: operations, dtypes, and along which axes each operand extends."""
+    place = {i: n for n, i in enumerate(members)}
+
+    def operand(a: int) -> Hashable:
+        op, t = r.nodes[a].op, r.types[a][0]
+        return place.get(a, op if isinstance(op, ops.Literal) else (t.dtype, tuple(d == 1 for d in t.shape or ())))
+
+    return tuple((r.nodes[i].op, tuple(operand(a) for a in r.nodes[i].args)) for i in members)
+
+
+def _form(r: Reading, i: int) -> Contraction:
+    op = r.nodes[i].op
+    assert isinstance(op, ops.Einsum | ops.ContractVJP)
+    args = [r.types[a][0] for a in r.nodes[i].args]
+    factors = args if isinstance(op, ops.Einsum) else args[:-2]
+    return contraction(op.spec, op.algebra, [t.shape or () for t in factors])  # type: ignore[misc]
+
+
+def _seconds(form: Contraction) -> float:
+    """Return about how long NumPy takes for a contraction."""
+    return POINT.get(form.kernel, 0.0) * math.prod(form.sizes.values())
+
+
+def _contractions(r: Reading, facts: Facts, policy: str, taken: Iterable[int]) -> list[Fusable]:
+    """Return the contractions of Booleans and of other algebras that have a kernel and are large enough for it."""
+    from .build import describe
+
+    used, found = frozenset(taken), []
+    for i in r.live:
+        op, result = r.nodes[i].op, r.types[i][0]
+        if not isinstance(op, ops.Einsum | ops.ContractVJP) or i in used:
+            continue
+        args, form = [r.types[a][0] for a in r.nodes[i].args], _form(r, i)
+        if isinstance(op, ops.Einsum) and facts.joins_bits(op, form, args, result):
+            exact, seconds = True, _seconds(form)
+        elif facts.contracts(op, form, args, result):
+            exact = isinstance(op, ops.Einsum) and _exact_contraction(op, result)
+            seconds = _seconds(form) * (1 if isinstance(op, ops.Einsum) else GRADIENT)
+        else:
+            continue
+        least = 0.0 if policy == "fast" or (policy == "adaptive" and exact) else PAYS if exact else PAYS_REORDERED
+        if seconds >= least:
+            found.append(Fusable((i,), describe(op), "algebra"))
+    return found
+
+
+def _fixpoints(r: Reading, facts: Facts, policy: str) -> list[Fusable]:
+    """Return the Boolean fixpoints that run on packed bits."""
+    found = []
+    for i in r.live:
+        op = r.nodes[i].op
+        if not isinstance(op, Fixpoint) or any(t.dtype != "bool" for t in r.types[i]):
+            continue
+        body = _reading(op.body)
+        joins = [n for n in body.live if isinstance(body.nodes[n].op, ops.Einsum)]
+        seconds = ROUNDS * sum(_seconds(_form(body, n)) for n in joins)
+        if (policy != "exact" or seconds >= PAYS) and facts.closes(op, [r.types[a][0] for a in r.nodes[i].args]):
+            found.append(Fusable((i,), "fixpoint on packed bits", "fixpoint"))
+    return found
+
+
+def _boolean_groups(r: Reading, graph: EinsumGraph, facts: Facts, policy: str) -> list[Fusable]:
+    """Return groups of two or more Boolean nodes that pack their operands once and unpack their results once."""
+    if not any(isinstance(r.nodes[i].op, ops.Einsum) and r.types[i][0].dtype == "bool" for i in r.live):
+        return []
+    able, heavy = set[int](), dict[int, float]()  # nodes that run on words; large joins, with seconds on NumPy
+    for i in r.live:
+        node, args, result = r.nodes[i], [r.types[a][0] for a in r.nodes[i].args], r.types[i][0]
+        if not args or any(t.dtype != "bool" for t in (*args, *r.types[i])):
+            continue
+        form = None
+        if isinstance(node.op, ops.Einsum) and len(args) in (1, 2):
+            form = _form(r, i)
+            if facts.joins_bits(node.op, form, args, result):
+                heavy[i] = _seconds(form)
+        if facts.runs_on_bits(node.op, args, result, form):
+            able.add(i)
+    if not heavy:
+        return []
+
+    def fits(_: int, chosen: Sequence[Group], __: Footing) -> bool:
+        return sum(len(g.members) for g in chosen) < MOST_BITS
+
+    found = []
+    for members in grow_groups(r.nodes, r.live, lambda i: (frozenset(), None) if i in able else None, fits):
+        pruned = _without_edge_views(graph, members)
+        seconds = sum(heavy.get(i, 0.0) for i in pruned)
+        if len(pruned) > 1 and not heavy.keys().isdisjoint(pruned) and (policy != "exact" or seconds >= PAYS):
+            found.append(Fusable(pruned, "on packed bits", "bits"))
+    return found
+
+
+def _without_edge_views(graph: EinsumGraph, members: Iterable[int]) -> tuple[int, ...]:
+    """Leave out views at the edges of a group: they cost nothing as NumPy's."""
+    inside = set(members)
+    while True:
+        read = {a for i in inside for a in graph.nodes[i].args}
+        edge = {
+            i for i in inside if graph.nodes[i].op.is_view and (i not in read or inside.isdisjoint(graph.nodes[i].args))
+        }
+        if not edge:
+            return tuple(sorted(inside))
+        inside -= edge

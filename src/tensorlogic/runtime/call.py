@@ -1,0 +1,198 @@
+"""The call: the only beginning and end of a run, whoever asks. What it returns belongs to the caller.
+
+Batch, stream, retry, budgets, bodies and the rest drive this call or wrap the calls of its steps; none has its own.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from time import perf_counter_ns
+from typing import Any, TypeVar
+
+import numpy as np
+
+from ..backends.base import Kernel
+from ..errors import TensorLogicError
+from ..events import Hook, RunRecord, StepEvent, fine, running
+from ..plan.build import Step
+from . import straight
+from .frame import Frame, failed
+from .outputs import as_planned, given_back
+from .program import Program
+
+Call = Callable[[Step, tuple[Any, ...]], Any]
+Wrapper = Callable[[Call], Call]
+T = TypeVar("T")
+
+
+def call(
+    program: Program,
+    values: Sequence[Any],
+    hooks: Sequence[Hook] = (),
+    out: Sequence[Any] | None = None,
+) -> Sequence[Any]:
+    """Run a program on the values of its inputs; ``out`` holds arrays of the caller's to write outputs into, or None.
+
+    What an output shares is settled by the program that ran: an output that shows an input, a constant or another output is copied.
+    """
+    if hooks:
+        results = _watched_call(program, values, hooks, out)
+    else:
+        results = run(program, values, out)
+    if out is None and program.trusted and len(results) == 1 and program.owned[0] and type(results[0]) is np.ndarray:
+        return results
+    return owned(program, results, out)
+
+
+def run(program: Program, values: Sequence[Any], out: Sequence[Any] | None = None) -> tuple[Any, ...]:
+    """Run a program and return its outputs as the steps made them, which may share memory with its inputs."""
+    workspace = program.workspace()
+    arrays = program.targets(workspace, out, values) if program.fresh else workspace.arrays
+    context, function = workspace.context, program.function
+    if function is None:
+        results = _in(context, program, Frame(program, values, workspace, arrays).finish)
+    else:
+        try:
+            if context is not None:
+                results = context.run(function, values, arrays)
+            else:
+                with program.backend.guard():
+                    results = function(values, arrays)
+        except Exception as error:
+            raise _blamed(program, function, error) from _cause(error)
+    program.leave(workspace)
+    return results
+
+
+def _in(context: Any, program: Program, function: Callable[[], T]) -> T:
+    if context is not None:
+        result: T = context.run(function)
+        return result
+    with program.backend.guard():
+        return function()
+
+
+def guarded(program: Program, function: Callable[[], T]) -> T:
+    """Return what a function does under the settings that a run of the program has, such as those of floating-point warnings."""
+    return _in(None if program.context is None else program.context.copy(), program, function)
+
+
+def owned(program: Program, results: Sequence[Any], out: Sequence[Any] | None) -> list[Any]:
+    """Return outputs as arrays of the caller's own, in the arrays of the caller where there are such."""
+    finish, trusted = program.backend.finish, program.trusted
+    outputs = [
+        value if own and trusted and type(value) is np.ndarray else finish(value, not own or not trusted)
+        for value, own in zip(results, program.owned, strict=True)
+    ]
+    if not trusted:  # a backend or wrapper that made something else is named, not believed
+        outputs = [as_planned(value, name, t) for value, (name, t) in zip(outputs, program.types, strict=True)]
+    return outputs if out is None else given_back(outputs, out)
+
+
+def body_runner(program: Program) -> Callable[[Sequence[Any]], tuple[Any, ...]]:
+    """Return a function that runs the body of a loop; those who watch the run around it watch the body too."""
+
+    def run_body(values: Sequence[Any]) -> tuple[Any, ...]:
+        hooks = getattr(running, "hooks", ())
+        return watched(program, values, hooks, body=True) if hooks else run(program, values)
+
+    return run_body
+
+
+def wrapped(step: Step, kernel: Kernel, wrap: Sequence[Wrapper]) -> Kernel:
+    """Return a kernel with wrappers around each of its calls."""
+
+    def innermost(_: Step, args: tuple[Any, ...]) -> Any:
+        return kernel(*args)
+
+    call: Call = innermost
+    for wrapper in reversed(wrap):
+        call = wrapper(call)
+    return lambda *args: call(step, args)
+
+
+def _watched_call(
+    program: Program, values: Sequence[Any], hooks: Sequence[Hook], out: Sequence[Any] | None
+) -> tuple[Any, ...]:
+    """Run a program and tell the hooks; those that want every operation see each as a step of its own.
+
+    Where kernels round differently from the operations that they hold, what is returned is still what the kernels make.
+    """
+    if fine(hooks) and program.fine is not program:
+        results = watched(program.fine, values, hooks)
+        if not program.plan.exact:
+            results = run(program, values, out)
+        return owned_by(program.fine, results) if program.plan.exact else results
+    return watched(program, values, hooks, out)
+
+
+def owned_by(program: Program, results: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return results that may be handed on as another program's: those that share memory are copied."""
+    return tuple(v if own else np.array(v) for v, own in zip(results, program.owned, strict=True))
+
+
+def watched(
+    program: Program,
+    inputs: Sequence[Any],
+    hooks: Sequence[Hook],
+    out: Sequence[Any] | None = None,
+    *,
+    body: bool = False,
+) -> tuple[Any, ...]:
+    """Run a program and tell the hooks; only those that ask for values are called during the run."""
+    live = [h for h in hooks if type(h).on_step is not Hook.on_step]
+    record = RunRecord(program.plan, thread=threading.get_ident(), body=body)
+    around = getattr(running, "hooks", ())
+    running.hooks = hooks  # for the bodies that run inside
+    workspace = program.workspace()
+    arrays = program.targets(workspace, out, inputs)
+    try:
+        for hook in hooks:
+            hook.on_start(program.plan, inputs, body=body)
+        timed = None if live else program.timed
+        with program.backend.guard():
+            if timed is None:
+                results = _noted(Frame(program, inputs, workspace, arrays), record, live)
+            else:
+                try:
+                    results = timed(inputs, arrays, record.times.append, perf_counter_ns)
+                except Exception as error:
+                    raise _blamed(program, timed, error) from _cause(error)
+    finally:
+        running.hooks = around
+        for hook in hooks:
+            hook.on_run(record)
+    program.leave(workspace)
+    return results
+
+
+def _noted(frame: Frame, record: RunRecord, live: Sequence[Hook]) -> tuple[Any, ...]:
+    """Run the steps of a frame, note when each began and ended, and hand its results to the hooks."""
+    clock, plan = perf_counter_ns, frame.program.plan
+    record.times.append(clock())
+    while not frame.done:
+        start = clock()
+        results = frame.advance()
+        record.times.append(clock())
+        if live:
+            record.starts.append(start)
+        event = StepEvent(frame.at - 1, start, record.times[-1])
+        for hook in live:
+            hook.on_step(plan, event, results)
+    return frame.results()
+
+
+def _cause(error: Exception) -> BaseException | None:
+    return error.__cause__ if isinstance(error, TensorLogicError) else error
+
+
+def _blamed(program: Program, function: straight.Function, error: Exception) -> Exception:
+    """Return the error that names the step which a function failed at."""
+    found = straight.failed_at(function.__code__, error.__traceback__)
+    step = program.entries[found[0]].step if found and found[0] < len(program.entries) else None
+    if isinstance(error, TensorLogicError):
+        return error.at(step.location if step else None)
+    if step is None or found is None:
+        return error
+    return failed(step, [found[1].get(f"s{s}", program.template[s]) for s in step.reads], error)

@@ -1,0 +1,168 @@
+"""Frames: a run that can stop after any step, tell its values, be saved, and go on later.
+
+The straight-line function of a short plan does the same without stopping. Replay, breakpoints, deadlines and checkpoints are frames.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from ..diagnostics import NodeExecutionDiagnostic
+from ..errors import ExecutionError, FormatError, InputError, OutOfMemoryError, TensorLogicError
+from ..plan.build import Step, describe
+from .program import Program, Workspace
+
+
+class Frame:
+    """One run of a program: the values it holds now, and the step that comes next.
+
+    >>> import numpy as np, tensorlogic as tl
+    >>> b = tl.GraphBuilder()
+    >>> x = b.input("x", (2,), "float64")
+    >>> frame = tl.Executor().frame(b.build(y=b.exp(b.square(x))), {"x": np.array([0.0, 1.0])})
+    >>> frame.advance()
+    (array([0., 1.]),)
+    >>> frame.at, list(frame.values())
+    (1, ['x', '%1'])
+    >>> frame.run()["y"].round(2)
+    array([1.  , 2.72])
+    """
+
+    __slots__ = ("at", "program", "slots")
+
+    def __init__(
+        self, program: Program, inputs: Sequence[Any], workspace: Workspace | None = None, targets: Sequence[Any] = ()
+    ) -> None:
+        self.program, self.at = program, 0
+        self.slots = program.template.copy()
+        for (_, slot, _), value in zip(program.plan.inputs, inputs, strict=True):
+            self.slots[slot] = value
+        if workspace is None and program.work:  # arrays of its own: nobody else writes into them while it waits
+            targets = program.targets(program.workspace(), None, inputs)
+        for w, array in zip(program.work, targets, strict=True):
+            self.slots[w.slot] = array
+
+    @property
+    def done(self) -> bool:
+        """Whether every step ran."""
+        return self.at == len(self.program.entries)
+
+    def advance(self) -> tuple[Any, ...]:
+        """Run the next step and return its results."""
+        step = self.program.entries[self.at].step
+        return self._run(self.at + 1, step)
+
+    def finish(self) -> tuple[Any, ...]:
+        """Run the remaining steps and return the outputs as the steps made them."""
+        self._run(len(self.program.entries))
+        return self.results()
+
+    def _run(self, stop: int, shown: Step | None = None) -> tuple[Any, ...]:
+        """Run the steps before ``stop``; return the results of the last where it is to be shown."""
+        slots, entries, n = self.slots, self.program.entries, self.at
+        value: Any = None
+        try:
+            while n < stop:
+                _, kernel, reads, writes, frees, work = entries[n]
+                operands = [slots[i] for i in reads]
+                if work == -1:
+                    value = kernel(*operands)
+                elif type(work) is int:
+                    value = kernel(*operands, out=slots[work])
+                else:
+                    value = kernel(*operands, out=[slots[w] for w in work])
+                if len(writes) == 1:
+                    slots[writes[0]] = value
+                else:
+                    for slot, result in zip(writes, value, strict=True):
+                        slots[slot] = result
+                for slot in frees:
+                    slots[slot] = None
+                n += 1
+        except TensorLogicError as error:
+            raise error.at(entries[n].step.location) from error.__cause__
+        except Exception as error:
+            raise failed(entries[n].step, [slots[i] for i in entries[n].step.reads], error) from error
+        finally:
+            self.at = n
+        return () if shown is None else (value,) if len(shown.writes) == 1 else tuple(value)
+
+    def results(self) -> tuple[Any, ...]:
+        """Return the outputs as the steps made them, once all have run."""
+        return tuple([self.slots[slot] for slot in self.program.outputs])
+
+    def run(self, until: Callable[[Frame], bool] | None = None) -> Any:
+        """Run the remaining steps, or those before ``until(frame)`` is true; return the outputs, or None where it stopped."""
+        from .call import guarded, owned
+        from .outputs import Outputs
+
+        def steps() -> bool:
+            while not self.done:
+                if until is not None and until(self):
+                    return False
+                self.advance()
+            return True
+
+        if not guarded(self.program, steps):
+            return None
+        return Outputs(self.program.names, owned(self.program, self.results(), None))
+
+    def values(self) -> dict[str, Any]:
+        """Return what is held now, by name: inputs, and results of steps that something still needs.
+
+        The arrays are the run's own: copy one to keep it beyond the next step.
+        """
+        names, fixed = self.program.plan.slot_names(), dict(self.program.plan.constants)
+        held = enumerate(self.slots[: self.program.plan.slots])
+        return {names[slot]: v for slot, v in held if v is not None and slot in names and slot not in fixed}
+
+    def save(self, path: str | Path) -> None:
+        """Write the values that are held, and the place, to a safetensors file; it appears whole or not at all."""
+        import numpy as np
+        from safetensors.numpy import save
+
+        from ..ir.files import write_whole
+
+        fixed = dict(self.program.plan.constants)
+        held = {
+            str(slot): np.ascontiguousarray(v)
+            for slot, v in enumerate(self.slots[: self.program.plan.slots])
+            if v is not None and slot not in fixed
+        }
+        place = {"at": str(self.at), "graph": self.program.plan.graph.digest, "plan": self.program.plan.name}
+        write_whole(Path(path), lambda file: file.write_bytes(save(held, place)))
+
+    @classmethod
+    def load(cls, path: str | Path, program: Program) -> Frame:
+        """Read a saved frame and return it, ready to go on; the program must have the same plan."""
+        from safetensors import SafetensorError, safe_open
+
+        try:
+            with safe_open(str(path), framework="numpy") as file:
+                place = file.metadata() or {}
+                held = {int(name): file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - no mapping
+        except (OSError, SafetensorError, ValueError) as error:
+            raise FormatError(f"{str(path)!r} holds no saved frame: {error}", code="E227") from None
+        plan = program.plan
+        if place.get("graph") != plan.graph.digest or place.get("plan") != plan.name:
+            raise InputError(
+                "the frame was saved for another plan", "plan the same graph for the same inputs", code="E312"
+            )
+        frame = cls(program, [None] * len(plan.inputs))
+        at = int(place.get("at", "-1"))
+        if not 0 <= at <= len(program.entries) or not all(0 <= slot < plan.slots for slot in held):
+            raise FormatError(f"{str(path)!r} holds no saved frame: step {at} is not in the plan", code="E227")
+        frame.at = at
+        for slot, value in held.items():
+            frame.slots[slot] = value
+        return frame
+
+
+def failed(step: Step, values: Sequence[Any], error: Exception) -> TensorLogicError:
+    """Return the error that names the step that failed, and its operands."""
+    operands = [f"{getattr(v, 'dtype', type(v).__name__)} {getattr(v, 'shape', '')}".strip() for v in values]
+    found = NodeExecutionDiagnostic.create(step.node, describe(step.op), str(error) or type(error).__name__, operands)
+    kind = OutOfMemoryError if isinstance(error, MemoryError) else ExecutionError
+    return kind.of(found if step.location is None else found.with_location(step.location))

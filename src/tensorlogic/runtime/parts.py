@@ -1,0 +1,205 @@
+"""Steps that run other plans: ranges of an index, chains side by side, and stages.
+
+A budget, threads, a batch, a stream and ranks cut a graph along an index in the same way (:mod:`tensorlogic.passes.split`); they differ only
+in who runs a range and when.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from ..backends.base import Kernel
+from ..backends.threads import on_one_thread, together
+from ..events import Hook, RunRecord, running
+from ..passes.indices import dims
+from ..passes.split import Join
+from ..plan.build import Step
+from ..plan.fused import Cut, Fused
+from .call import run, watched
+from .program import Program
+
+
+class Parts:
+    """A cut of an index as something to run: what a range is fed, and where its results go.
+
+    >>> import tensorlogic as tl
+    >>> b = tl.GraphBuilder()
+    >>> x = b.input("x", (4, 2), "float32")
+    >>> plan = tl.Executor().plan(b.build(y=b.sum(b.exp(x.reshape(4, 1, 2) - x), axis=2)), budget=400)
+    >>> print(plan.name)
+    axis 0 of 'x' (4) in 2 parts of 2
+    """
+
+    def __init__(self, cut: Cut) -> None:
+        self.cut = cut
+
+    def feed(self, operands: Sequence[Any], part: range) -> list[Any]:
+        """Return what one range is given: operands, cut along the index where they have it."""
+        return [_range(operands[n], axis, part) for n, axis in self.cut.feeds]
+
+    def join(self, totals: list[Any], results: Sequence[Any], part: range) -> None:
+        """Put the results of one range where they belong: end to end, or combined with those of others."""
+        for n, (join, value) in enumerate(zip(self.cut.joins, results, strict=True)):
+            value = np.asarray(value)
+            if join.how == "concat":
+                if totals[n] is None:
+                    totals[n] = np.empty(dims(join.type), value.dtype)
+                place = _range(totals[n], join.axis, part)
+                if place is not value:
+                    place[...] = value
+            elif totals[n] is None:
+                totals[n] = np.array(value)
+            else:
+                totals[n] = _combine(join, totals[n], value)
+
+    def whole(self, totals: Sequence[Any]) -> list[Any]:
+        """Return the joined results, once every range is there."""
+        return [_finished(join, total) for join, total in zip(self.cut.joins, totals, strict=True)]
+
+
+def _range(value: Any, axis: int | None, part: range) -> Any:
+    return value if axis is None else value[(slice(None),) * axis + (slice(part.start, part.stop),)]
+
+
+_COMBINE: dict[str, Callable[..., Any]] = {
+    "add": np.add, "mean": np.add, "multiply": np.multiply, "maximum": np.maximum, "minimum": np.minimum,
+    "or": np.logical_or, "and": np.logical_and, "logaddexp": np.logaddexp,
+}  # fmt: skip
+
+
+def _combine(join: Join, total: Any, value: Any) -> Any:
+    if join.how == "noisy_or":  # a + b - ab, which keeps small chances that 1 - (1 - a)(1 - b) would round away
+        rest = np.multiply(np.subtract(1, total, dtype=total.dtype), value)
+        return np.add(total, rest, out=total)
+    return _COMBINE[join.how](total, value, out=total)
+
+
+def _finished(join: Join, total: Any) -> Any:
+    if join.how == "mean":
+        total = np.divide(total, join.divisor, out=total)
+    return total.astype(join.type.dtype, copy=False)
+
+
+def bind_nested(step: Step, programs: Sequence[Program]) -> Kernel:
+    """Return the kernel of a step that runs other programs."""
+    assert isinstance(step.op, Fused)
+    match step.op.kind:
+        case "ranges":
+            assert step.cut is not None
+            by_size = {len(r): program for r, program in zip(_first_of_each(step.cut.ranges), programs, strict=True)}
+            if step.cut.threads > 1:
+                return on_one_thread(partial(_side_by_side, Parts(step.cut), by_size))
+            return partial(_one_by_one, Parts(step.cut), by_size)
+        case "chains":
+            reads = [[step.reads.index(slot) for _, slot, _ in p.plan.inputs] for p in programs]
+            return on_one_thread(partial(_chains, programs, reads, step.threads))
+        case "stage":
+            return partial(_stage, programs[0])
+        case other:
+            raise AssertionError(other)
+
+
+def _first_of_each(ranges: Sequence[range]) -> list[range]:
+    return list({len(r): r for r in reversed(ranges)}.values())[::-1]
+
+
+def _single(values: Sequence[Any]) -> Any:
+    return values[0] if len(values) == 1 else tuple(values)
+
+
+def _run(program: Program, values: Sequence[Any], out: Sequence[Any] | None = None) -> tuple[Any, ...]:
+    hooks = getattr(running, "hooks", ())
+    return watched(program, values, hooks, out, body=True) if hooks else run(program, values, out)
+
+
+def _one_by_one(parts: Parts, by_size: dict[int, Program], *operands: Any) -> Any:
+    """Run ranges one after the other, holding one range's memory at a time."""
+    totals: list[Any] = [None] * len(parts.cut.joins)
+    before: Program | None = None
+    for part in parts.cut.ranges:
+        program = by_size[len(part)]
+        if before is not None and before is not program:
+            before.release()
+        before = program
+        parts.join(totals, _run(program, parts.feed(operands, part)), part)
+    if before is not None:
+        before.release()
+    return _single(parts.whole(totals))
+
+
+def _stage(program: Program, *operands: Any) -> Any:
+    results = _run(program, operands)
+    program.release()
+    return _single(results)
+
+
+def _side_by_side(parts: Parts, by_size: dict[int, Program], *operands: Any, out: Any = None) -> Any:
+    """Run ranges on threads, each from its first step to its last; results stand where they belong as they are made."""
+    joins, threads = parts.cut.joins, parts.cut.threads
+    given = [out] if len(joins) == 1 else out or [None] * len(joins)
+    results = [
+        np.empty(dims(join.type), join.type.dtype) if array is None else array
+        for join, array in zip(joins, given, strict=True)
+    ]
+
+    def share(ranges: Sequence[range]) -> None:
+        for part in ranges:
+            places = [result[part.start : part.stop] for result in results]
+            values = _run(by_size[len(part)], parts.feed(operands, part), places)
+            for place, value in zip(places, values, strict=True):
+                if value is not place:  # a step that does not write where it is told
+                    place[...] = value
+
+    ranges = parts.cut.ranges
+    _together([partial(share, ranges[k::threads]) for k in range(threads)], threads)
+    return _single(results)
+
+
+def _chains(programs: Sequence[Program], reads: Sequence[Sequence[int]], threads: int, *operands: Any) -> Any:
+    """Run programs that do not wait for each other on threads, and return the results of all, in order."""
+    results: list[Sequence[Any]] = [()] * len(programs)
+
+    def chain(n: int) -> None:
+        results[n] = _run(programs[n], [operands[i] for i in reads[n]])
+
+    _together([partial(chain, n) for n in range(len(programs))], threads)
+    return _single([value for values in results for value in values])
+
+
+class _Collected(Hook):
+    """Keeps the records of runs on another thread until they can be handed on."""
+
+    def __init__(self) -> None:
+        self.records: list[RunRecord] = []
+
+    def on_run(self, record: RunRecord) -> None:
+        """Keep a record."""
+        self.records.append(record)
+
+
+def _together(calls: Sequence[Callable[[], None]], threads: int) -> None:
+    """Run calls on threads; where somebody watches, what ran on each is told afterwards, in order, from this thread."""
+    hooks = getattr(running, "hooks", ())
+    if not hooks:
+        return together(calls, threads)
+    collected = [_Collected() for _ in calls]
+
+    def noted(call: Callable[[], None], own: _Collected) -> None:
+        around, running.hooks = getattr(running, "hooks", ()), (own,)
+        try:
+            call()
+        finally:
+            running.hooks = around
+
+    try:
+        together([partial(noted, call, own) for call, own in zip(calls, collected, strict=True)], threads)
+    finally:
+        for record in (r for own in collected for r in own.records):
+            for hook in hooks:
+                hook.on_start(record.plan, (), body=True)
+                hook.on_run(record)
+    return None

@@ -1,0 +1,275 @@
+"""Programs: a plan bound to a backend, ready to be called.
+
+Everything that can be known beforehand is: kernels, slots, constants, and where each result is written.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from contextvars import Context
+from sys import getrefcount
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ..backends.base import Backend, InPlaceBackend, Kernel
+from ..ir import ops
+from ..ir.types import TensorType
+from ..passes.indices import dims
+from ..plan.build import ExecutionPlan, Step, lay_out
+from ..plan.cost import nbytes
+from ..plan.fused import NESTED, Fused
+from . import straight
+
+if TYPE_CHECKING:
+    from .call import Wrapper
+    from .tuning import Choice
+
+KEPT = 4  # idle workspaces of one program
+KEPT_BYTES = 1 << 28  # a larger workspace goes back to the system after each run
+
+
+class Entry(NamedTuple):
+    """One step, ready to run: its kernel, and the slots it reads, writes and lets go of."""
+
+    step: Step
+    kernel: Kernel
+    reads: tuple[int, ...]
+    writes: tuple[int, ...]
+    frees: tuple[int, ...]
+    work: Any = -1  # the slot of the array to write into, or -1; a tuple of them where there are several results
+
+
+class Work(NamedTuple):
+    """An array to write into: its slot, the buffer that holds it (-1 - k: output k), its shape and dtype."""
+
+    slot: int
+    buffer: int
+    shape: tuple[int, ...]
+    dtype: str
+
+
+class Workspace(NamedTuple):
+    """What one run at a time has for itself."""
+
+    context: Context | None
+    arrays: Sequence[Any]
+    last: list[Any]  # the outputs of the last run, to be written again once nobody holds them
+
+
+class Program:
+    """A plan bound to a backend: the steps one by one, and the same as one function where the plan is short."""
+
+    __slots__ = (
+        "_fine", "_timed", "backend", "choice", "context", "entries", "fresh", "function", "idle", "inner", "kernels", "names", "outputs",
+        "owned", "plan", "small", "template", "trusted", "types", "work",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        plan: ExecutionPlan,
+        backend: Backend,
+        template: list[Any],
+        entries: list[Entry],
+        work: list[Work],
+        context: Context | None,
+        inner: list[Program],
+    ) -> None:
+        self.plan, self.backend, self.template, self.entries, self.work = plan, backend, template, entries, work
+        self.context, self.inner = context, inner
+        self.outputs = [slot for _, slot, _ in plan.outputs]
+        self.names = tuple(name for name, _, _ in plan.outputs)
+        self.types = [(name, t) for name, _, t in plan.outputs]
+        self.owned = [slot not in plan.shared for _, slot, _ in plan.outputs]  # outputs that are nobody else's memory
+        self.trusted = context is not None  # kernels of ours, none wrapped: what they make is what the plan says
+        self.function = self._straight() if len(entries) <= straight.MOST else None
+        self._timed: straight.Function | None = None
+        self._fine: Program | None = None
+        self.idle: list[Workspace] = []  # of runs that are over
+        self.fresh = [w for w in work if w.buffer < 0]
+        self.small = sum(plan.buffers) + sum(nbytes(plan.outputs[-1 - w.buffer][2]) for w in self.fresh) <= KEPT_BYTES
+        self.choice: Choice | None = None  # why this plan was chosen
+        self.kernels: list[str] = []  # what was compiled for it, in words
+
+    def _straight(self, *, timed: bool = False) -> straight.Function:
+        lines = [straight.Line(e.kernel, e.reads, e.writes, e.frees, e.work) for e in self.entries]
+        given = {slot: value for slot, value in enumerate(self.template) if value is not None}
+        inputs = [slot for _, slot, _ in self.plan.inputs]
+        return straight.function(lines, inputs, self.outputs, [w.slot for w in self.work], given, timed=timed)
+
+    @property
+    def timed(self) -> straight.Function | None:
+        """The function that also notes the time of each step, made when first asked for; None of a long plan."""
+        if self._timed is None and self.function is not None:
+            self._timed = self._straight(timed=True)
+        return self._timed
+
+    @property
+    def fine(self) -> Program:
+        """The program with one step for each operation: itself where no step holds several."""
+        if not any(isinstance(step.op, Fused) for step in self.plan.steps) and not self.inner:
+            return self
+        if self._fine is None:
+            self._fine = bind(lay_out(self.plan.graph, in_place=self.trusted), self.backend)
+        return self._fine
+
+    def workspace(self) -> Workspace:
+        """Return arrays to write into, and a context to run in, that no other run has."""
+        try:
+            return self.idle.pop()
+        except IndexError:
+            own = None if self.context is None else self.context.copy()  # one context serves one run at a time
+            buffers = [w for w in self.work if w.buffer >= 0]
+            return Workspace(own, arrays(self.plan.buffers, buffers) if buffers else [], [None] * len(self.fresh))
+
+    def targets(
+        self, workspace: Workspace, given: Sequence[Any] | None = None, inputs: Sequence[Any] = ()
+    ) -> Sequence[Any]:
+        """Return the arrays to write into, with one for each output that takes one: given, donated, free again, or new.
+
+        One that is given but shows an input is not written during the run, because the input may still be read.
+        """
+        if not self.fresh:
+            return workspace.arrays
+        donors = dict(self.plan.donors)
+        chosen = []
+        for n, w in enumerate(self.fresh):
+            k = -1 - w.buffer
+            array = given[k] if given is not None else None
+            if array is None and k in donors and _donated(inputs, donors[k], w):
+                array = inputs[donors[k]]
+            elif array is None or not array.flags.c_contiguous or any(may_share(array, x) for x in inputs):
+                array = recycled(workspace.last, n, w.shape, w.dtype)
+            chosen.append(array)
+        return [*workspace.arrays, *chosen]
+
+    def leave(self, workspace: Workspace) -> None:
+        """Keep the arrays of a run that is over for the next one, unless that would hold much memory for long."""
+        if len(self.idle) < KEPT and self.small:
+            self.idle.append(workspace)
+
+    def release(self) -> None:
+        """Give back what is kept for the next run."""
+        self.idle.clear()
+        for program in self.inner:
+            program.release()
+
+
+def _holders(arrays: list[Any], n: int) -> int:
+    array = arrays[n]
+    return getrefcount(array)
+
+
+UNHELD = _holders([object()], 0)  # what the interpreter counts for something that only a list holds
+
+
+def recycled(last: list[Any], n: int, shape: tuple[int, ...], dtype: str) -> Any:
+    """Return the n-th array of a list where nobody else holds it any more, else a new one, which takes its place."""
+    if last[n] is None or _holders(last, n) > UNHELD:
+        import numpy as np
+
+        last[n] = np.empty(shape, dtype)
+    return last[n]
+
+
+def may_share(a: Any, b: Any) -> bool:
+    """Tell whether two arrays may stand in the same memory."""
+    import numpy as np
+
+    return np.may_share_memory(a, b)
+
+
+def _donated(inputs: Sequence[Any], n: int, work: Work) -> bool:
+    """Tell whether a donated array can be written into: it is a plain one, and shows no other input."""
+    array, flags = inputs[n], inputs[n].flags
+    plain = flags.c_contiguous and flags.writeable and flags.aligned and array.dtype == work.dtype
+    return plain and not any(may_share(array, x) for k, x in enumerate(inputs) if k != n)
+
+
+def arrays(sizes: Sequence[int], work: Sequence[Work]) -> list[Any]:
+    """Allocate buffers and return the arrays over them, aligned for vector units."""
+    import numpy as np
+
+    whole = np.empty(sum(sizes) + 64, np.uint8)
+    start = -whole.ctypes.data % 64
+    at = []
+    for size in sizes:
+        at.append(whole[start : start + size])
+        start += size
+    return [
+        at[w.buffer][: math.prod(w.shape) * np.dtype(w.dtype).itemsize].view(w.dtype).reshape(w.shape) for w in work
+    ]
+
+
+def bind(plan: ExecutionPlan, backend: Backend, wrap: Sequence[Wrapper] = ()) -> Program:
+    """Bind every step to a kernel; the wrappers go around each call, the first outermost."""
+    able = backend if isinstance(backend, InPlaceBackend) and not wrap else None
+    template: list[Any] = [None] * plan.slots
+    literals: dict[int, Any] = {}
+    inner: list[Program] = []
+    for slot, op in plan.constants:
+        if isinstance(op, ops.Literal):
+            template[slot] = literals[slot] = op.value
+        elif isinstance(op, ops.Constant):
+            template[slot] = backend.asarray(plan.graph.constants[op.digest], None)
+
+    def run_body(body: ExecutionPlan) -> Any:
+        from .call import body_runner
+
+        inner.append(bind(body, backend, wrap))
+        return body_runner(inner[-1])
+
+    entries = []
+    work: list[Work] = []
+    fresh: dict[int, Work] = {}
+    for step in plan.steps:
+        reads: tuple[int, ...] = step.reads
+        into: int | tuple[int, ...] = -1
+        if able is not None and isinstance(step.op, ops.Elementwise):
+            reads = _scalars(step, literals, template, able)
+        nested = isinstance(step.op, Fused) and step.op.kind in NESTED
+        if able is not None and step.into:
+            slots = tuple(_room(b, t, template, work, fresh) for b, t in zip(step.into, step.types, strict=True))
+            into = slots[0] if len(slots) == 1 else slots
+        if nested:
+            from .parts import bind_nested
+
+            programs = [bind(body, backend, wrap) for body in step.bodies]
+            inner += programs
+            kernel = bind_nested(step, programs)
+        elif able is not None and step.into:
+            kernel = able.bind_into(step)
+        else:
+            kernel = backend.bind(step, run_body)
+            if wrap:
+                from .call import wrapped
+
+                kernel = wrapped(step, kernel, wrap)
+        entries.append(Entry(step, kernel, reads, step.writes, step.frees, into))
+    context = None if able is None else able.context()
+    return Program(plan, backend, template, entries, [*work, *fresh.values()], context, inner)
+
+
+def _room(buffer: int | None, t: TensorType, template: list[Any], work: list[Work], fresh: dict[int, Work]) -> int:
+    """Return the slot of the array that a result is written into; a slot that stays empty lets the kernel make one."""
+    if buffer is not None and buffer in fresh:
+        return fresh[buffer].slot
+    template.append(None)
+    needed = Work(len(template) - 1, 0, dims(t), t.dtype or "float64")
+    if buffer is not None and buffer < 0:
+        fresh[buffer] = needed._replace(buffer=buffer)
+    elif buffer is not None:
+        work.append(needed._replace(buffer=buffer))
+    return needed.slot
+
+
+def _scalars(step: Step, literals: Mapping[int, Any], template: list[Any], backend: InPlaceBackend) -> tuple[int, ...]:
+    """Give an element-wise step its Python scalars as arrays, which need no conversion in each run."""
+    reads = []
+    picks = isinstance(step.op, ops.Elementwise) and step.op.fn == "where"  # its first operand shares no dtype
+    types = step.arg_types[1:] if picks else step.arg_types
+    for n, slot in enumerate(step.reads):
+        if slot in literals and not (picks and n == 0):
+            template.append(backend.scalar(literals[slot], types))
+            slot = len(template) - 1
+        reads.append(slot)
+    return tuple(reads)

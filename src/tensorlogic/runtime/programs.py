@@ -1,0 +1,320 @@
+"""Programs of an executor: planned, chosen and bound on the first call of each signature, then kept."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from ..backends.base import Backend, KernelUnavailable, NativeBackend, check_dtypes
+from ..errors import InputError
+from ..events import ExecutionPhase, Hook, span
+from ..ir.graph import EinsumGraph
+from ..ir.types import TensorType
+from ..ir.validate import require_valid
+from ..passes.levels import CompilationConfig, Pass
+from ..passes.specialize import specialize
+from ..plan.build import ExecutionPlan, build_plan, lay_out
+from ..plan.limit import check_flops
+from ..store import Store, StoreStats
+from .call import Wrapper, run
+from .context import ExecutionContext
+from .limits import available_memory, check_memory
+from .outputs import NUMPY
+from .program import Program, bind
+
+Key = tuple[Any, ...]
+
+
+class Programs:
+    """Plans graphs and keeps what was bound, for one backend, one config and one policy."""
+
+    def __init__(
+        self,
+        backend: Backend,
+        context: ExecutionContext,
+        config: CompilationConfig,
+        *,
+        policy: str = "exact",
+        threads: int = 1,
+        wrap: Sequence[Wrapper] = (),
+        passes: Sequence[Pass] = (),
+        memory_limit: int | None = None,
+        flops_limit: int | None = None,
+        bound: int = 256,
+    ) -> None:
+        self.backend, self.context, self.config, self.policy = backend, context, config, policy
+        self.threads, self.wrap, self.passes = threads, tuple(wrap), tuple(passes)
+        self.memory_limit, self.flops_limit = memory_limit, flops_limit
+        self.capabilities = backend.capabilities()
+        able = self.capabilities
+        self.in_place = able.supports("in_place") and not self.wrap
+        native = self.in_place and able.supports("native")
+        self.facts = backend.facts() if native and isinstance(backend, NativeBackend) else None
+        self.kept: Store[Key, Program] = Store(bound)
+        self._quick, self._quick_calls = (
+            itertools.count(1),
+            0,
+        )  # calls that were just like the last one; next() is atomic
+
+    def graph_passes(self) -> tuple[Pass, ...]:
+        """Return what is done to a graph whatever its sizes are."""
+        from ..passes.pipeline import passes_of
+
+        folds = not self.wrap and not self.capabilities.supports("shapes_only")  # what is folded no wrapper sees
+        return (*passes_of(self.config, self._evaluate if folds else None), *self.passes)
+
+    def key(self, graph: EinsumGraph, values: Sequence[Any], sizes: Mapping[str, int] | None, *more: Any) -> Key:
+        """Return what a program is kept under: the graph, the shapes and dtypes of inputs, and sizes that are given."""
+        return (
+            graph,
+            tuple([(v.shape, v.dtype) for v in values]),
+            tuple(sorted(sizes.items())) if sizes else (),
+            *more,
+        )
+
+    def for_call(
+        self,
+        graph: EinsumGraph,
+        names: Sequence[str],
+        values: Sequence[Any],
+        sizes: Mapping[str, int] | None,
+        budget: int | None = None,
+        donate: tuple[str, ...] = (),
+    ) -> Program:
+        """Return the program for a call, made on the first one of its kind."""
+        key = (
+            self.key(graph, values, sizes, budget, donate)
+            if budget is not None or donate
+            else self.key(graph, values, sizes)
+        )
+        program = self.kept.get(key)
+        if program is None:
+            types = {n: TensorType.of(v) for n, v in zip(names, values, strict=True)}
+            program = self.make(graph, types, sizes, values, "the inputs given", budget, donate)
+            self.kept.put(key, program)
+        return program
+
+    def plan(
+        self,
+        graph: EinsumGraph,
+        types: Mapping[str, TensorType],
+        sizes: Mapping[str, int] | None,
+        budget: int | None = None,
+    ) -> ExecutionPlan:
+        """Return the plan that runs for inputs of these types; where several compete, that takes compiling and measuring them."""
+        key = self._type_key(graph, types, sizes, *(() if budget is None else (budget, ())))
+        program = self.kept.peek(key)
+        if program is not None:
+            return program.plan
+        options = self.options(graph, types, sizes, budget, ())
+        if len(options) == 1 or not self._within_limits(options[0]):
+            return options[0]
+        program = self.make(graph, types, sizes, None, "")
+        self.kept.put(key, program)
+        return program.plan
+
+    def prepare(
+        self,
+        graph: EinsumGraph,
+        types: Mapping[str, TensorType],
+        sizes: Mapping[str, int] | None = None,
+        example: Sequence[Any] | None = None,
+    ) -> Program:
+        """Plan, choose and bind a graph for the types of its inputs, so that the first run is like the others."""
+        program = self.make(graph, types, sizes, example, "the example given" if example is not None else "")
+        self.kept.put(self._type_key(graph, types, sizes), program)
+        return program
+
+    def adopt(self, graph: EinsumGraph, concrete: EinsumGraph, chosen: str, choice: Any) -> None:
+        """Take over what a graph became in another process: no passes, no measuring, only laid out and bound."""
+        require_valid(concrete)
+        if list(concrete.inputs) != list(graph.inputs) or concrete.output_names != graph.output_names:
+            raise InputError("the plan belongs to another graph", code="E314")
+        options = self._candidates(concrete, (), reorder=False)
+        plan = next((p for p in options if p.name == chosen), options[0])
+        check_dtypes(plan, self.capabilities)
+        self._check_limits(plan)
+        program = self._bound(
+            [plan], lambda without: self._candidates(concrete, (), reorder=False, without=without)[:1]
+        )[0]
+        program.choice = choice if plan.name == chosen else None
+        self.kept.put(self._type_key(graph, {n: t for n, _, t in plan.inputs}, None), program)
+
+    def make(
+        self,
+        graph: EinsumGraph,
+        types: Mapping[str, TensorType],
+        sizes: Mapping[str, int] | None,
+        example: Sequence[Any] | None,
+        inputs: str,
+        budget: int | None = None,
+        donate: tuple[str, ...] = (),
+    ) -> Program:
+        """Plan a graph, bind its candidates, and return the one that is fastest on an example, or on inputs made up for it."""
+        options = self.options(graph, types, sizes, budget, donate)
+        self._check_limits(options[0])
+        self.context.notify(ExecutionPhase.COMPILATION)
+        concrete = options[0].graph
+        programs = self._bound(options, lambda without: self._candidates(concrete, donate, without=without))
+        if len(programs) == 1:
+            return programs[0]
+        from .tuning import choose, made_up_inputs
+
+        with span("choose", self.context.hooks):
+            values = made_up_inputs(types) if example is None else example
+            if donate:  # a run may write over them
+                values = [np.array(v) for v in values]
+            return choose(programs, values, inputs or "made-up inputs")
+
+    def options(
+        self,
+        graph: EinsumGraph,
+        types: Mapping[str, TensorType],
+        sizes: Mapping[str, int] | None,
+        budget: int | None = None,
+        donate: tuple[str, ...] = (),
+    ) -> list[ExecutionPlan]:
+        """Return the plans that compete for inputs of these types; the first is taken where nothing is measured."""
+        self.context.notify(ExecutionPhase.PLANNING)
+        with span("plan", self.context.hooks):
+            require_valid(graph)
+            concrete = self._concrete(graph, types, sizes, budget is None)
+            if budget is None:
+                options = self._candidates(concrete, donate)
+            else:
+                options = [self._within(concrete, budget)]
+            for plan in options[:1]:
+                check_dtypes(plan, self.capabilities)
+        return options
+
+    def _within(self, concrete: EinsumGraph, budget: int) -> ExecutionPlan:
+        """Return the plan of a graph that takes no more than a budget of bytes."""
+        from ..plan.budget import Plans, fitted, plan_of
+
+        how = Plans(self.backend.passes, self.in_place)
+        if self.facts is not None:
+            from ..plan.fusing import find_groups
+
+            policy = "fast" if self.policy == "fast" else "exact"
+            how = how._replace(groups=partial(find_groups, facts=self.facts, policy=policy), threads=self.facts.threads)
+        return plan_of(fitted(concrete, budget, how))
+
+    def _concrete(
+        self, graph: EinsumGraph, types: Mapping[str, TensorType], sizes: Mapping[str, int] | None, lowered: bool
+    ) -> EinsumGraph:
+        """Bind sizes and run the passes: those of the level, the user's and, unless parts are planned apart, the backend's."""
+        from ..passes.pipeline import optimize
+
+        passes = (*self.graph_passes(), *(self.backend.passes if lowered else ()))
+        return optimize(specialize(graph, types, sizes), passes, self.context.hooks).graph
+
+    def _candidates(
+        self,
+        concrete: EinsumGraph,
+        donate: tuple[str, ...],
+        *,
+        reorder: bool = True,
+        without: frozenset[object] = frozenset(),
+    ) -> list[ExecutionPlan]:
+        if self.facts is None and self.threads == 1:
+            from ..plan.memory_order import lighter
+
+            plan = lay_out(concrete, in_place=self.in_place)
+            again = lay_out if not self.in_place else lambda graph: lay_out(graph, in_place=True)
+            return [lighter(plan, again) if reorder and (self.backend.passes or self.passes) else plan]
+        from ..plan.candidates import candidates
+
+        room = None
+        if self.policy != "exact" or self.threads > 1:
+            room = available_memory() // 2 if self.memory_limit is None else self.memory_limit
+        return candidates(
+            concrete, self.facts, policy=self.policy, in_place=self.in_place, chains=self.threads if self.in_place else 1,
+            room=room, donate=donate, reorder=reorder, without=without,
+        )  # fmt: skip
+
+    def _bound(self, options: Sequence[ExecutionPlan], again: Any) -> list[Program]:
+        """Bind plans; where no kernel can be made of a step, plans that do without it take their place."""
+        from ..plan.candidates import group_key
+
+        without: frozenset[object] = frozenset()
+        while True:
+            try:
+                return [self._bind(plan) for plan in options]
+            except KernelUnavailable as error:
+                step = error.step
+                if step.op.kind == "whole":  # type: ignore[attr-defined]
+                    options = [plan for plan in options if step not in plan.steps]
+                else:
+                    without |= {group_key((part.node, part.op) for part in step.parts)}
+                    options = again(without)
+
+    def _bind(self, plan: ExecutionPlan) -> Program:
+        kernels = _Kernels()
+        with span("bind", (*self.context.hooks, kernels)):
+            program = bind(plan, self.backend, self.wrap)
+        program.kernels = kernels.lines
+        return program
+
+    def explain(self) -> str:
+        """Say of each program that is ready how it runs, why, and which kernels were made for it."""
+        lines = []
+        for program in self.kept.values():
+            plan = program.plan
+            types = ", ".join(str(t) for _, _, t in plan.inputs[:3]) + ", ..." * (len(plan.inputs) > 3) or "no inputs"
+            why = plan.name if program.choice is None else str(program.choice)
+            lines.append(f"{plan.graph!r} of {types}, {len(plan.steps):,} steps: {why}")
+            lines += [f"  {line}" for line in program.kernels]
+        return "\n".join(lines) or "no plan is ready yet"
+
+    def stats(self) -> StoreStats:
+        """Return how often a program was found ready."""
+        found = self.kept.stats()
+        return found._replace(hits=found.hits + self._quick_calls)
+
+    def count_quick_call(self) -> None:
+        """Count a call that needed no look-up."""
+        self._quick_calls = next(self._quick)
+
+    def _type_key(
+        self, graph: EinsumGraph, types: Mapping[str, TensorType], sizes: Mapping[str, int] | None, *more: Any
+    ) -> Key:
+        shapes = [(tuple(types[n].shape or ()), NUMPY.get(types[n].dtype or "float64")) for n in graph.inputs]
+        given = () if sizes is None or sized_by_inputs(graph) else tuple(sorted(sizes.items()))
+        return (graph, tuple(shapes), given, *more)
+
+    def _within_limits(self, plan: ExecutionPlan) -> bool:
+        room = available_memory() if self.memory_limit is None else self.memory_limit
+        return plan.peak_bytes <= room and (self.flops_limit is None or plan.flops <= self.flops_limit)
+
+    def _check_limits(self, plan: ExecutionPlan) -> None:
+        if not self.capabilities.supports("shapes_only"):
+            check_flops(plan, self.flops_limit)
+            check_memory(plan, self.memory_limit)
+
+    def _evaluate(self, graph: EinsumGraph) -> Sequence[Any]:
+        """Run a graph of constants just as it is, for the pass that folds them."""
+        plan = build_plan(graph, {}, passes=self.backend.passes)
+        self._check_limits(plan)
+        return [np.asarray(value) for value in run(bind(plan, self.backend), ())]
+
+
+def sized_by_inputs(graph: EinsumGraph) -> bool:
+    """Tell whether the shapes of inputs fix every size."""
+    shapes = [graph.type_of(i).shape or () for i in graph.inputs.values()]
+    return graph.size_names <= {d for shape in shapes for d in shape if isinstance(d, str)}
+
+
+class _Kernels(Hook):
+    """Notes the kernels that are compiled while a plan is bound."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def on_span(self, name: str, start_ns: int, end_ns: int, thread: int) -> None:
+        """Note a kernel and how long it took."""
+        if name.startswith("compile "):
+            self.lines.append(f"{name.removeprefix('compile ')}: kernel ready after {(end_ns - start_ns) / 1e6:.1f} ms")

@@ -1,0 +1,169 @@
+"""Tuning: several plans of one graph are run in turn, before the caller's runs, and the fastest is chosen for good."""
+
+from __future__ import annotations
+
+import os
+import platform
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from time import perf_counter
+from typing import Any
+
+import msgspec
+
+from ..errors import InputError, TensorLogicError
+from ..ir.types import TensorType
+from ..passes.indices import dims
+from .call import run
+from .program import Program
+
+TRIALS = 5  # timed runs of each plan
+SETTLE = (
+    0.1  # seconds that a plan runs for before the next: threads of BLAS spin that long, and slow down whoever follows
+)
+LONG = 2.0  # seconds after which one run is enough
+MANY = 200  # runs after which it is enough, however short they are
+DENSITY = 0.05  # of true values in inputs that are made up
+
+
+class AdaptiveOptimizer:
+    """Decides between ways to do a thing by how long each took; ways are tried in turn, several times each.
+
+    >>> choice = AdaptiveOptimizer(["loop", "native"], trials=1, settle=0.0)
+    >>> while choice.winner is None:
+    ...     name = choice.next()
+    ...     choice.record(name, {"loop": 3e-6, "native": 1e-6}[name])
+    >>> choice.winner
+    'native'
+    >>> print(choice)
+    native: loop 3.0 µs, native 1.0 µs
+    """
+
+    def __init__(self, names: Sequence[str], *, trials: int = TRIALS, settle: float = SETTLE) -> None:
+        if not names or trials < 1:
+            message = f"there must be ways to choose from and at least one trial, got {list(names)} and {trials}"
+            raise InputError(message, code="E313")
+        self.times: dict[str, list[float]] = {name: [] for name in names}
+        self.trials, self.settle = trials, settle
+        self.winner: str | None = next(iter(self.times)) if len(self.times) == 1 else None
+        self._lock = threading.Lock()
+
+    def next(self) -> str:
+        """Return the way to take now: the best, or while that is not known one that was not tried enough."""
+        if self.winner is not None:
+            return self.winner
+        with self._lock:
+            return next((n for n, times in self.times.items() if not self._enough(times)), next(iter(self.times)))
+
+    def record(self, name: str, seconds: float) -> None:
+        """Tell how long a way took."""
+        with self._lock:
+            if self.winner is not None:
+                return
+            self.times[name].append(seconds)
+            if all(self._enough(times) for times in self.times.values()):
+                self.winner = min(self.times, key=self.best)
+
+    def best(self, name: str) -> float:
+        """Return the least time of a way; its first run is cold and does not count, unless it is the only one."""
+        return min(self.times[name][1:] or self.times[name])
+
+    def _enough(self, times: Sequence[float]) -> bool:
+        spent = sum(times)
+        return spent >= LONG or (len(times) > self.trials and (len(times) > MANY or spent >= self.settle))
+
+    def __str__(self) -> str:
+        if self.winner is None:
+            return f"not decided yet: {' and '.join(self.times)} are being timed"
+        if len(self.times) == 1:
+            return self.winner
+        return f"{self.winner}: " + ", ".join(f"{name} {self.best(name) * 1e6:.1f} µs" for name in self.times)
+
+
+class Choice(msgspec.Struct, frozen=True):
+    """Why a plan was chosen: the least time of each that was measured, on what inputs, and on which machine.
+
+    >>> print(Choice("native steps", {"native steps": 1e-5, "one step after another": 3e-5}, "made-up inputs", "x"))
+    native steps, measured on made-up inputs: native steps 10.0 µs, one step after another 30.0 µs
+    """
+
+    plan: str
+    seconds: dict[str, float] = {}
+    inputs: str = ""
+    machine: str = ""
+
+    def __str__(self) -> str:
+        if not self.seconds:
+            return self.plan
+        times = ", ".join(f"{name} {best * 1e6:.1f} µs" for name, best in self.seconds.items())
+        where = "" if self.machine in ("", "x", fingerprint()) else f" on another machine ({self.machine})"
+        return f"{self.plan}, measured on {self.inputs}{where}: {times}"
+
+
+def choose(
+    programs: Sequence[Program], values: Sequence[Any], inputs: str, clock: Callable[[], float] = perf_counter
+) -> Program:
+    """Return the fastest of several programs of one graph, as measured on some inputs; one that fails on them is not taken.
+
+    Where every one fails, the inputs are to blame, and the first is returned.
+    """
+    left = {program.plan.name: program for program in programs}
+    while len(left) > 1:
+        optimizer = AdaptiveOptimizer(list(left))
+        failed = None
+        while optimizer.winner is None and failed is None:
+            name = optimizer.next()
+            start = clock()
+            try:
+                run(left[name], values)
+            except (TensorLogicError, ArithmeticError, ValueError):
+                failed = name
+            else:
+                optimizer.record(name, clock() - start)
+        if failed is None and optimizer.winner is not None:
+            for name, program in left.items():
+                if name != optimizer.winner:
+                    program.release()
+            best = {name: optimizer.best(name) for name in left}
+            left[optimizer.winner].choice = Choice(optimizer.winner, best, inputs, fingerprint())
+            return left[optimizer.winner]
+        if failed == next(iter(left)):
+            break  # the plainest of them cannot do better on these inputs
+        del left[failed or ""]
+    first = next(iter(left.values()))
+    first.choice = Choice(first.plan.name)
+    return first
+
+
+def made_up_inputs(types: Mapping[str, TensorType]) -> list[Any]:
+    """Return arrays of given types to time plans on: chances between 0 and 1, few true values, and integers that are 0."""
+    import numpy as np
+
+    rng = np.random.default_rng(0)
+    arrays: list[Any] = []
+    for t in types.values():
+        shape, dtype = dims(t), np.dtype(t.dtype or "float64")
+        if dtype.kind == "f":
+            arrays.append((0.05 + 0.9 * rng.random(shape, np.float32)).astype(dtype))
+        elif dtype.kind == "b":
+            arrays.append(rng.random(shape, np.float32) < DENSITY)
+        else:
+            arrays.append(np.zeros(shape, dtype))  # places to gather from, too
+    return arrays
+
+
+@cache
+def fingerprint() -> str:
+    """Return what tells machines apart that may choose differently: the processor, its cores, and the libraries that compute."""
+    import numpy as np
+
+    return f"{platform.machine()} {_processor()}, {os.cpu_count()} cores, NumPy {np.__version__}"
+
+
+def _processor() -> str:
+    try:
+        with open("/proc/cpuinfo") as file:  # noqa: PTH123 - no file of ours
+            return next((line.split(":")[1].strip() for line in file if line.startswith("model name")), "")
+    except OSError:
+        return platform.processor()
