@@ -17,11 +17,10 @@ import numpy as np
 from ..backends.base import Backend, check_dtypes, get_backend
 from ..diagnostics import SourceLocation
 from ..errors import BackendError, FormatError, InputError, TensorLogicError, nearest
-from ..ir import ops
 from ..ir.graph import EinsumGraph
 from ..ir.untrusted_text import convert, decode_text, strict_json
 from ..plan.build import ExecutionPlan, Step, build_plan, describe
-from ..runtime.call import run
+from ..runtime.frame import Frame
 from ..runtime.limits import check_memory
 from ..runtime.program import bind
 from ..tables import html_text, table
@@ -252,24 +251,16 @@ class Recording:
         return self._steps(engine, rtol, isolate)
 
     def _steps(self, engine: Backend, rtol: float | None, isolate: bool) -> Iterator[ReplayStep]:
-        inputs = zip(self.plan.inputs, self.inputs().values(), strict=True)
-        known = {slot: engine.asarray(value, None) for (_, slot, _), value in inputs}
+        frame = Frame(bind(self.plan, engine), [engine.asarray(value, None) for value in self.inputs().values()])
         maker = {slot: (n, i) for n, s in enumerate(self.plan.steps) for i, slot in enumerate(s.writes)}
-        fixed = dict(self.plan.constants)
         with self._open() as file:
             for n, step in enumerate(self.plan.steps):
-                single, reads = _single(self.plan, step, fixed)
-                if isolate:
-                    for slot, (_, _, t) in zip(reads, single.inputs, strict=True):
-                        if slot in maker and maker[slot][0] < len(self.durations_ns):
-                            value = file.get_tensor(step_name(*maker[slot]))
-                            known[slot] = value.item() if t.weak else engine.asarray(value, None)
+                for slot, t in zip(step.reads, step.arg_types, strict=True):
+                    if isolate and slot in maker and maker[slot][0] < len(self.durations_ns):
+                        value = file.get_tensor(step_name(*maker[slot]))
+                        frame.slots[slot] = value.item() if t.weak else engine.asarray(value, None)
                 with engine.guard():
-                    made = run(bind(single, engine), [known[slot] for slot in reads])
-                known.update(zip(step.writes, made, strict=True))
-                for slot in step.frees:
-                    known.pop(slot, None)
-                values = tuple(np.array(v) for v in made)
+                    values = tuple(np.array(v) for v in frame.advance())
                 recorded = self._values(file, n)
                 yield ReplayStep(n, step, values, recorded, _first_difference(values, recorded, rtol))
 
@@ -324,23 +315,6 @@ _DTYPES = {
     "BOOL": "bool", "I8": "int8", "I16": "int16", "I32": "int32", "I64": "int64", "U8": "uint8", "U16": "uint16",
     "U32": "uint32", "U64": "uint64", "F16": "float16", "F32": "float32", "F64": "float64", "BF16": "bfloat16",
 }  # fmt: skip
-
-
-def _single(plan: ExecutionPlan, step: Step, fixed: Mapping[int, ops.Op]) -> tuple[ExecutionPlan, list[int]]:
-    """Return the plan of one step alone, which puts out what the step makes, and the slots whose values it takes."""
-    types = dict(zip(step.reads, step.arg_types, strict=True)) | dict(zip(step.writes, step.types, strict=True))
-    new = {slot: i for i, slot in enumerate(types)}
-    reads = [slot for slot in dict.fromkeys(step.reads) if slot not in fixed]
-    alone = step._replace(
-        reads=tuple(new[slot] for slot in step.reads), writes=tuple(new[slot] for slot in step.writes), frees=()
-    )
-    single = plan._replace(
-        inputs=tuple((f"slot {slot}", new[slot], types[slot]) for slot in reads),
-        outputs=tuple((f"slot {slot}", new[slot], types[slot]) for slot in step.writes),
-        constants=tuple((new[slot], fixed[slot]) for slot in dict.fromkeys(step.reads) if slot in fixed),
-        steps=(alone,), slots=len(new), shared=frozenset(),
-    )  # fmt: skip
-    return single, reads
 
 
 def _first_difference(made: Sequence[Any], recorded: Sequence[Any] | None, rtol: float | None) -> Difference | None:
