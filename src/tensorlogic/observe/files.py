@@ -27,7 +27,7 @@ from .trace import ChromeParts, Trace, TraceEvent
 
 WEIGHT = re.compile(r"\d+(?:\.\d*)?")  # of a stack, as flamegraph.pl accepts it
 JSON_START = re.compile(rb'\s*(?:\{\s*["}]|\[\s*[{\[\]])')  # and not a stack whose first frame begins with a bracket
-EVENTS_START = re.compile(r'"traceEvents"\s*:\s*\[|\s*\[')
+EVENTS_START = re.compile(r'"traceEvents"\s*:\s*\[')
 EVENTS_BETWEEN = re.compile(r"\}\s*,\s*(?=\{)")
 SKIPPED = {"E249": "with a time out of range", "E258": "without a time", "E259": "without a duration"}
 BROKEN = 100  # places that are no JSON, after which the rest of a file is given up
@@ -214,7 +214,7 @@ def _loose_elements(text: str) -> Iterator[bytes]:
     decoder = json.JSONDecoder(parse_float=Decimal, parse_constant=lambda _: None)
     encode = msgspec.json.Encoder(decimal_format="number").encode
     start = EVENTS_START.search(text)
-    at, broken = len(text) if start is None else start.end(), 0
+    at, broken = start.end() if start is not None else text.find("[") + 1 or len(text), 0
     while broken < BROKEN:
         while at < len(text) and text[at] in ", \t\r\n":
             at += 1
@@ -268,9 +268,10 @@ def _chrome(
                 )
             start = _ns(e.ts, 1000, f"{path}[{n}].ts")
             if e.ph == "X":
-                if e.dur is None or not e.dur >= 0:
+                if e.dur is None or not e.dur.is_finite() or e.dur < 0:
                     stated = "no duration" if e.dur is None else f"the duration {e.dur}"
                     raise FormatError(f"this is not a trace: an event has {stated} - at `{path}[{n}].dur`", code="E259")
+                _ns(e.dur, 1000, f"{path}[{n}].dur")  # in range by itself, so that it can be added
                 end = _ns(e.ts + e.dur, 1000, f"{path}[{n}].dur")
             thread = threads.setdefault((e.pid, e.tid), len(threads))
             if e.ph == "X":
