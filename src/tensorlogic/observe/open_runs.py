@@ -59,10 +59,8 @@ class OpenRuns(threading.local):
         self.stack: list[OpenRun] = []
 
     def enter(self, plan: ExecutionPlan, *, body: bool) -> OpenRun:
-        """Begin a run, or a round of a body inside the last one."""
-        if not body:
-            self.stack.clear()
-        run = OpenRun(plan, self.stack[-1] if self.stack else None)
+        """Begin a run, or a round of a body inside the last one; a hook may run other graphs in between."""
+        run = OpenRun(plan, self.stack[-1] if body and self.stack else None)
         self.stack.append(run)
         return run
 

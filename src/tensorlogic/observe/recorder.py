@@ -168,15 +168,15 @@ class ExecutionRecorder(DebugHook):
                 )
                 raise InputError(message, f"give max_bytes={needed}, or record a smaller input", code="E715")
             values = {input_name(n): _copy(value) for n, value in enumerate(inputs)}
-            self._captures().append(_Capture(plan, self._folder, values))
+            self._local.capture = _Capture(plan, self._folder, values, self._local.__dict__.get("capture"))
 
     def on_step(self, plan: ExecutionPlan, event: StepEvent, values: tuple[Any, ...]) -> None:
         """Keep the results of a step, look at them, and stop where a breakpoint says so."""
         if not self.enabled or self._again(event):
             return
-        captures = self._captures()
-        if captures and captures[-1].plan is plan:
-            captures[-1].values.update((step_name(event.step, n), _copy(v)) for n, v in enumerate(values))
+        capture = self._capture(plan)
+        if capture is not None:
+            capture.values.update((step_name(event.step, n), _copy(v)) for n, v in enumerate(values))
         self._inspector.on_step(plan, event, values)
         self._breakpoints.on_step(plan, event, values)
 
@@ -187,23 +187,24 @@ class ExecutionRecorder(DebugHook):
         self._tracer.on_run(record)
         self._inspector.on_run(record)
         self._breakpoints.on_run(record)
-        captures = self._captures()
-        while captures and captures[-1].plan is not record.plan and not record.body:
-            captures.pop()  # another hook's error left it open
-        if not captures or captures[-1].plan is not record.plan:
+        capture = self._capture(record.plan)
+        if capture is None:
             return
-        capture = captures.pop()
+        self._local.capture = capture.around
         durations = [event.duration_ns for event in record]
-        kept = [d for n, d in enumerate(durations) if step_name(n, 0) in capture.values]
-        if len(kept) < len(durations) and not self.enabled:
+        recorded = [d for n, d in enumerate(durations) if step_name(n, 0) in capture.values]
+        if len(recorded) < len(durations) and not self.enabled:
             return  # switched off while it ran, so the rest is missing
         with self._lock:  # numbers follow the order in which runs end
             number = len(recorded_runs(capture.folder))
-            self._written.append(save_run(capture.folder, number, record.plan, capture.values, kept))
+            self._written.append(save_run(capture.folder, number, record.plan, capture.values, recorded))
 
-    def _captures(self) -> list[_Capture]:
-        found: list[_Capture] = self._local.__dict__.setdefault("captures", [])
-        return found
+    def _capture(self, plan: ExecutionPlan) -> _Capture | None:
+        """Return what is kept of this thread's run of a plan; None for a body, or a run that is not captured."""
+        capture: _Capture | None = self._local.__dict__.get("capture")
+        while capture is not None and capture.plan is not plan:
+            capture = capture.around
+        return capture
 
     def _again(self, what: object) -> bool:
         """Tell whether this was heard just now: a recorder that is attached and captures too hears all twice."""
@@ -219,6 +220,7 @@ class _Capture(NamedTuple):
     plan: ExecutionPlan
     folder: Path
     values: dict[str, Any]
+    around: _Capture | None  # of the run that this one is called from
 
 
 def _copy(value: Any) -> Any:

@@ -17,6 +17,7 @@ from ..events import Hook, RunRecord, watching
 from ..ir.types import ITEMSIZE
 from ..plan.build import ExecutionPlan, Step, describe
 from ..plan.cost import nbytes
+from ..tables import table
 from .columns import FAR, EventColumns, Names
 from .recorded import LIMIT, RecordedExecutionTrace, RecordedTraceEntry, Shape
 
@@ -237,10 +238,11 @@ class Trace(Hook):
         return diff(self, other)
 
     def __str__(self) -> str:
-        from .trace_diff import counts, lengths, totals, totals_table
+        from .trace_diff import counts, lengths, totals, totals_cells
 
         rows = totals(self)
-        return f"{totals_table(rows, limit=SHOWN)}\n{counts(self)}, {lengths(self, sum(r.self_ns for r in rows))}"
+        length = lengths(self, sum(r.self_ns for r in rows))
+        return f"{table(*totals_cells(rows, limit=SHOWN))}\n{counts(self)}, {length}"
 
     def __repr__(self) -> str:
         return f"<Trace {self.step_count():,} steps, {len(self.spans):,} spans>"

@@ -124,8 +124,7 @@ class TraceDiff(msgspec.Struct, frozen=True):
         return msgspec.json.encode({"rows": rows}).decode()
 
     def __str__(self) -> str:
-        head, rows, right = self.changed()
-        return table(head, rows, right=right) + "\n" + self.summary()
+        return table(*self.changed()) + "\n" + self.summary()
 
     _repr_html_ = html_text
 
@@ -205,12 +204,6 @@ def totals_cells(
         cells.append([f"... {len(rest):,} more", f"{sum(r.count for r in rest):,}", "", f"{own / 1e6:.3f}", "", "",
                       f"{100 * own / whole:.1f}%"])  # fmt: skip
     return [by, "count", "total ms", "self ms", "mean µs", "max µs", "share"], cells, {1, 2, 3, 4, 5, 6}
-
-
-def totals_table(rows: Sequence[Total], by: str = "operation", limit: int | None = None) -> str:
-    """Lay totals out as plain text."""
-    head, cells, right = totals_cells(rows, by, limit)
-    return table(head, cells, right=right)
 
 
 def counts(trace: Trace) -> str:
