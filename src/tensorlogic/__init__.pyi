@@ -1,4 +1,5 @@
 # the public names, by the module they live in; __init__.py reads this file
+from . import debug as debug
 from .backends.base import Backend as Backend
 from .backends.base import BackendCapabilities as BackendCapabilities
 from .backends.base import Device as Device
@@ -73,9 +74,9 @@ from .observe.performance import PerformanceBaseline as PerformanceBaseline
 from .observe.performance import PerformanceComparison as PerformanceComparison
 from .observe.profile import OpProfile as OpProfile
 from .observe.profile import ProfileData as ProfileData
-from .observe.recorded_entry import RecordedTraceEntry as RecordedTraceEntry
-from .observe.recorded_trace import RecordedExecutionTrace as RecordedExecutionTrace
-from .observe.recorded_trace import TraceRecorder as TraceRecorder
+from .observe.recorded import RecordedExecutionTrace as RecordedExecutionTrace
+from .observe.recorded import RecordedTraceEntry as RecordedTraceEntry
+from .observe.recorded import TraceRecorder as TraceRecorder
 from .observe.timeline import ProfilerHook as ProfilerHook
 from .observe.timeline import TimelineEntry as TimelineEntry
 from .observe.timeline import TimelineProfiler as TimelineProfiler

@@ -155,7 +155,8 @@ def _run_script(path: Path, args: tuple[str, ...]) -> int:
 def summary(file: Path, by: str, kind: str | None, top: int | None, as_json: bool) -> None:
     """Print where the time of a trace went: by operation, device or thread.
 
-    "total" adds durations, "self" leaves out the time of entries inside of them, "share" is of self time.
+    "total" counts an entry inside of another of its row once, "self" leaves out the time of all entries inside, "share" is of
+    self time. Where two kinds of entries have one name, as on a CPU and a GPU, each kind has a row.
 
     \b
     Examples:
@@ -163,7 +164,7 @@ def summary(file: Path, by: str, kind: str | None, top: int | None, as_json: boo
       tensorlogic trace summary pytorch.json.gz --kind kernel
       tensorlogic trace summary run.json --by thread --json
     """  # noqa: D301
-    from ..observe.trace_diff import counts, total_record, totals, totals_cells
+    from ..observe.trace_diff import counts, lengths, total_record, totals, totals_cells
 
     loaded = _read(file)
     rows = totals(loaded, by=by, kind=kind)
@@ -175,19 +176,23 @@ def summary(file: Path, by: str, kind: str | None, top: int | None, as_json: boo
                 "by": by,
                 "steps": loaded.step_count(),
                 "spans": len(loaded.spans),
+                "skipped": loaded.skipped,
                 "rows": [total_record(r) for r in rows[:top]],
             }
         )
         return
     common.print_table(*totals_cells(rows, by, top), spare=(5, 4))
-    found = counts(loaded) if kind is None else f"{sum(r.count for r in rows):,} of the kind {kind}"
-    click.echo(f"{found}, {sum(r.self_ns for r in rows) / 1e6:.3f} ms")
+    own = sum(r.self_ns for r in rows)
+    if kind is None:
+        click.echo(f"{counts(loaded)}, {lengths(loaded, own)}")
+    else:
+        click.echo(f"{sum(r.count for r in rows):,} of the kind {kind}, {own / 1e6:.3f} ms")
 
 
 def _known_kind(kind: str, *traces: Trace) -> None:
     kinds = sorted({e.kind for t in traces for e in t.events()})
     if kind not in kinds:
-        raise FormatError(f"no entry is of the kind {kind!r}", *nearest(kind, kinds), code="E704")
+        raise FormatError(f"no entry is of the kind {kind!r}", *nearest(kind, kinds), code="E255")
 
 
 @trace_group.command("export")
@@ -239,8 +244,9 @@ def flame(file: Path, output: Path | None, title: str | None, width: int, as_jso
     from ..observe.flame import flame_svg
 
     if output is not None and form_of(output) != "flame":
-        hint = f"write -o {output.stem}.svg"
-        raise FormatError(f"a flame graph is an SVG file, not {output.name!r}", hint, code="E230")
+        raise FormatError(
+            f"a flame graph is an SVG file, not {output.name!r}", f"write -o {output.stem}.svg", code="E254"
+        )
     text = flame_svg(_read(file), title=title or file.name, width=width)
     if output is None:
         click.echo(text, nl=False)
