@@ -22,7 +22,8 @@ from ..ir.ops import Op
 from ..ir.types import TensorShape
 from ..plan.build import describe
 from .eager_kernels import SCALARS, Array, einsum_op, given, matmul_op, run
-from .eager_record import Leaf, Record, frozen, mode
+from .eager_record import Leaf, Record, mode
+from .tensor_cache import frozen
 
 
 class Variable:
