@@ -11,7 +11,9 @@ from collections.abc import Sequence
 from numbers import Integral
 from typing import Any, Generic, TypeVar
 
-from ..errors import GraphError, ShapeError, SpecError
+import numpy as np
+
+from ..errors import DTypeError, GraphError, ShapeError, SpecError
 from . import ops, spec
 from .algebra import algebra as lookup
 from .elementwise import FUNCTIONS
@@ -20,6 +22,7 @@ from .type_rules import normal_axis
 from .types import TensorShape, dtype_name
 
 T = TypeVar("T")
+R = TypeVar("R")
 Axes = int | Sequence[int] | None
 
 
@@ -151,6 +154,15 @@ class TensorMethods(ABC, Generic[T]):
     def logical_xor(self, x: Any, y: Any) -> T: return self._map("logical_xor", x, y)
     def where(self, condition: Any, x: Any, y: Any) -> T: return self._map("where", condition, x, y)
     # fmt: on
+
+    def truth(self, fn: str, *operands: Any) -> T:
+        """Apply a logical function to truth values; bit operations on numbers are not what & | ^ ~ mean, so are refused."""
+        for x in operands:
+            dtype = x.dtype if hasattr(x, "dtype") else np.asarray(x).dtype  # of a tensor it may be unknown
+            if dtype is not None and str(dtype) != "bool":
+                hint = f"call {fn}(...) if non-zero should count as true"
+                raise DTypeError(f"& | ^ ~ are for truth values, got {dtype}", hint, code="E103")
+        return self._map(fn, *operands)
 
     def clip(self, x: Any, low: Any, high: Any) -> T:
         """Keep values within ``low`` and ``high``."""
@@ -326,6 +338,65 @@ class TensorMethods(ABC, Generic[T]):
         """Return ``(x - zero_point) * scale``."""
         at = None if axis is None else self._axis(x, axis, "dequantize")
         return self.apply(ops.Dequantize(at), x, scale, zero_point)
+
+
+class TensorOperators(Generic[R]):
+    """Python's operators and NumPy's methods of a tensor; what they mean is for its ``builder`` to say."""
+
+    __slots__ = ()
+    builder: TensorMethods[R]
+
+    # fmt: off
+    def __add__(self, other: Any) -> R: return self.builder.add(self, other)
+    def __radd__(self, other: Any) -> R: return self.builder.add(other, self)
+    def __sub__(self, other: Any) -> R: return self.builder.subtract(self, other)
+    def __rsub__(self, other: Any) -> R: return self.builder.subtract(other, self)
+    def __mul__(self, other: Any) -> R: return self.builder.multiply(self, other)
+    def __rmul__(self, other: Any) -> R: return self.builder.multiply(other, self)
+    def __truediv__(self, other: Any) -> R: return self.builder.divide(self, other)
+    def __rtruediv__(self, other: Any) -> R: return self.builder.divide(other, self)
+    def __floordiv__(self, other: Any) -> R: return self.builder.floor_divide(self, other)
+    def __rfloordiv__(self, other: Any) -> R: return self.builder.floor_divide(other, self)
+    def __mod__(self, other: Any) -> R: return self.builder.remainder(self, other)
+    def __rmod__(self, other: Any) -> R: return self.builder.remainder(other, self)
+    def __pow__(self, other: Any) -> R: return self.builder.power(self, other)
+    def __rpow__(self, other: Any) -> R: return self.builder.power(other, self)
+    def __matmul__(self, other: Any) -> R: return self.builder.matmul(self, other)
+    def __rmatmul__(self, other: Any) -> R: return self.builder.matmul(other, self)
+    def __and__(self, other: Any) -> R: return self.builder.truth("logical_and", self, other)
+    def __rand__(self, other: Any) -> R: return self.builder.truth("logical_and", other, self)
+    def __or__(self, other: Any) -> R: return self.builder.truth("logical_or", self, other)
+    def __ror__(self, other: Any) -> R: return self.builder.truth("logical_or", other, self)
+    def __xor__(self, other: Any) -> R: return self.builder.truth("logical_xor", self, other)
+    def __rxor__(self, other: Any) -> R: return self.builder.truth("logical_xor", other, self)
+    def __invert__(self) -> R: return self.builder.truth("logical_not", self)
+    def __neg__(self) -> R: return self.builder.negative(self)
+    def __abs__(self) -> R: return self.builder.absolute(self)
+    def __eq__(self, other: object) -> R: return self.builder.equal(self, other)  # type: ignore[override]
+    def __ne__(self, other: object) -> R: return self.builder.not_equal(self, other)  # type: ignore[override]
+    def __lt__(self, other: Any) -> R: return self.builder.less(self, other)
+    def __le__(self, other: Any) -> R: return self.builder.less_equal(self, other)
+    def __gt__(self, other: Any) -> R: return self.builder.greater(self, other)
+    def __ge__(self, other: Any) -> R: return self.builder.greater_equal(self, other)
+    def __getitem__(self, key: Any) -> R: return self.builder.index(self, key)
+    __hash__ = object.__hash__
+
+    @property
+    def T(self) -> R: return self.builder.transpose(self)  # noqa: N802
+    def reshape(self, *shape: Any) -> R: return self.builder.reshape(self, _spread(shape))
+    def transpose(self, *order: Any) -> R: return self.builder.transpose(self, _spread(order) or None)
+    def sum(self, axis: Axes = None, *, keepdims: bool = False) -> R: return self.builder.sum(self, axis, keepdims=keepdims)
+    def mean(self, axis: Axes = None, *, keepdims: bool = False) -> R: return self.builder.mean(self, axis, keepdims=keepdims)
+    def max(self, axis: Axes = None, *, keepdims: bool = False) -> R: return self.builder.max(self, axis, keepdims=keepdims)
+    def min(self, axis: Axes = None, *, keepdims: bool = False) -> R: return self.builder.min(self, axis, keepdims=keepdims)
+    def astype(self, dtype: Any) -> R: return self.builder.cast(self, dtype)
+    # fmt: on
+
+
+def _spread(values: tuple[Any, ...]) -> Sequence[Any]:
+    """Return sizes or axes that are given one by one, or as one sequence."""
+    whole = len(values) == 1 and isinstance(values[0], Sequence) and not isinstance(values[0], str)
+    return values[0] if whole else values
 
 
 def integer(value: object, what: str) -> int:

@@ -7,7 +7,7 @@ variable which goes out of scope takes with it whatever nothing else was compute
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,7 @@ from ..errors import DTypeError, GraphError, InputError, ShapeError
 from ..ir import ops
 from ..ir.elementwise import FUNCTIONS
 from ..ir.layers import Layers
-from ..ir.methods import Axes
+from ..ir.methods import Axes, TensorOperators
 from ..ir.ops import Op
 from ..ir.types import TensorShape
 from ..plan.build import describe
@@ -26,7 +26,7 @@ from .eager_record import Leaf, Record, mode
 from .tensor_cache import frozen
 
 
-class Variable:
+class Variable(TensorOperators["Variable"]):
     """An array whose operations run at once and are recorded, so that ``backward`` can fill in gradients.
 
     Its value is a read-only copy of what it is given; :meth:`assign` gives it another. Numbers of a float dtype want gradients
@@ -200,61 +200,28 @@ class Variable:
     def __int__(self) -> int: return int(self._record.value)
     def __index__(self) -> int: return self._record.value.__index__()  # type: ignore[no-any-return]
     def __format__(self, form: str) -> str: return format(self._record.value[()], form) if not self.shape else str(self)
-    __hash__ = object.__hash__
 
+    # the commonest by a shorter way than through the builder
     def __add__(self, other: Any) -> Variable: return eager.apply(_ADD, self, other)
     def __radd__(self, other: Any) -> Variable: return eager.apply(_ADD, other, self)
     def __sub__(self, other: Any) -> Variable: return eager.apply(_SUBTRACT, self, other)
     def __rsub__(self, other: Any) -> Variable: return eager.apply(_SUBTRACT, other, self)
     def __mul__(self, other: Any) -> Variable: return eager.apply(_MULTIPLY, self, other)
     def __rmul__(self, other: Any) -> Variable: return eager.apply(_MULTIPLY, other, self)
-    def __truediv__(self, other: Any) -> Variable: return eager.divide(self, other)
-    def __rtruediv__(self, other: Any) -> Variable: return eager.divide(other, self)
-    def __floordiv__(self, other: Any) -> Variable: return eager.floor_divide(self, other)
-    def __rfloordiv__(self, other: Any) -> Variable: return eager.floor_divide(other, self)
-    def __mod__(self, other: Any) -> Variable: return eager.remainder(self, other)
-    def __rmod__(self, other: Any) -> Variable: return eager.remainder(other, self)
     def __pow__(self, other: Any) -> Variable: return eager.square(self) if type(other) is int and other == 2 else eager.power(self, other)  # as NumPy
-    def __rpow__(self, other: Any) -> Variable: return eager.power(other, self)
-    def __matmul__(self, other: Any) -> Variable: return eager.matmul(self, other)
-    def __rmatmul__(self, other: Any) -> Variable: return eager.matmul(other, self)
-    def __and__(self, other: Any) -> Variable: return eager.truth("logical_and", self, other)
-    def __rand__(self, other: Any) -> Variable: return eager.truth("logical_and", other, self)
-    def __or__(self, other: Any) -> Variable: return eager.truth("logical_or", self, other)
-    def __ror__(self, other: Any) -> Variable: return eager.truth("logical_or", other, self)
-    def __xor__(self, other: Any) -> Variable: return eager.truth("logical_xor", self, other)
-    def __rxor__(self, other: Any) -> Variable: return eager.truth("logical_xor", other, self)
-    def __invert__(self) -> Variable: return eager.truth("logical_not", self)
+    def __pos__(self) -> Variable: return self
     def __iadd__(self, other: Any) -> Variable: return self._changed("add", other)
     def __isub__(self, other: Any) -> Variable: return self._changed("subtract", other)
     def __imul__(self, other: Any) -> Variable: return self._changed("multiply", other)
     def __itruediv__(self, other: Any) -> Variable: return self._changed("divide", other)
-    def __neg__(self) -> Variable: return eager.negative(self)
-    def __pos__(self) -> Variable: return self
-    def __abs__(self) -> Variable: return eager.absolute(self)
-    def __eq__(self, other: object) -> Variable: return eager.equal(self, other)  # type: ignore[override]
-    def __ne__(self, other: object) -> Variable: return eager.not_equal(self, other)  # type: ignore[override]
-    def __lt__(self, other: Any) -> Variable: return eager.less(self, other)
-    def __le__(self, other: Any) -> Variable: return eager.less_equal(self, other)
-    def __gt__(self, other: Any) -> Variable: return eager.greater(self, other)
-    def __ge__(self, other: Any) -> Variable: return eager.greater_equal(self, other)
-    def __getitem__(self, key: Any) -> Variable: return eager.index(self, key)
 
     def __setitem__(self, key: Any, value: Any) -> None:
         raise GraphError("a recorded value is not written to", code="E112",
                          suggestions=["write np.where(mask, new, x), or tl.eager.scatter_add(x, indices, updates)"])
 
-    @property
-    def T(self) -> Variable: return eager.transpose(self)  # noqa: N802
-    def reshape(self, *shape: Any) -> Variable: return eager.reshape(self, shape[0] if len(shape) == 1 and isinstance(shape[0], Sequence) else shape)
-    def transpose(self, *order: Any) -> Variable: return eager.transpose(self, order[0] if len(order) == 1 and isinstance(order[0], Sequence) else order or None)
     def flatten(self) -> Variable: return eager.reshape(self, (-1,))
     ravel = flatten
-    def sum(self, axis: Any = None, *, keepdims: bool = False) -> Variable: return eager.sum(self, axis, keepdims=keepdims)
-    def mean(self, axis: Any = None, *, keepdims: bool = False) -> Variable: return eager.mean(self, axis, keepdims=keepdims)
     def prod(self, axis: Any = None, *, keepdims: bool = False) -> Variable: return eager.prod(self, axis, keepdims=keepdims)
-    def max(self, axis: Any = None, *, keepdims: bool = False) -> Variable: return eager.max(self, axis, keepdims=keepdims)
-    def min(self, axis: Any = None, *, keepdims: bool = False) -> Variable: return eager.min(self, axis, keepdims=keepdims)
     def any(self, axis: Any = None, *, keepdims: bool = False) -> Variable: return eager.any(self, axis, keepdims=keepdims)
     def all(self, axis: Any = None, *, keepdims: bool = False) -> Variable: return eager.all(self, axis, keepdims=keepdims)
     def var(self, axis: Any = None, *, keepdims: bool = False) -> Variable: return eager.var(self, axis, keepdims=keepdims)
@@ -268,7 +235,6 @@ class Variable:
     def tanh(self) -> Variable: return eager.tanh(self)
     def relu(self) -> Variable: return eager.relu(self)
     def sigmoid(self) -> Variable: return eager.sigmoid(self)
-    def astype(self, dtype: Any) -> Variable: return eager.cast(self, dtype)
     def squeeze(self, axis: int) -> Variable: return eager.squeeze(self, axis)
     # fmt: on
 
@@ -357,15 +323,6 @@ class Eager(Layers[Variable]):
         left, right = (x._record.value.shape if type(x) is Variable else np.shape(x) for x in (a, b))
         return self.apply(matmul_op(left, right), a, b)
 
-    def truth(self, fn: str, *operands: Any) -> Variable:
-        """Apply a logical function to truth values; bit operations on numbers are refused."""
-        for x in operands:
-            dtype = x.dtype if isinstance(x, Variable) else np.asarray(x).dtype
-            if dtype != np.bool_:
-                raise DTypeError(f"& | ^ ~ are for truth values, got {dtype}", code="E103",
-                                 suggestions=[f"write tl.eager.{fn}(...) if non-zero should count as true"])  # fmt: skip
-        return self._map(fn, *operands)
-
     def _map(self, fn: str, *operands: Any) -> Variable:
         op = _maps.get(fn)
         if op is None:
@@ -402,3 +359,4 @@ class Eager(Layers[Variable]):
 
 _maps: dict[str, ops.Elementwise] = {}
 eager = Eager()
+Variable.builder = eager  # type: ignore[misc]  # of the class: all variables have the one
