@@ -69,16 +69,7 @@ class TensorMethods(ABC, Generic[T]):
 
     def matmul(self, a: Any, b: Any) -> T:
         """Multiply matrices as NumPy's ``@`` does, vectors and batches included."""
-        left, right = self._rank(a, "matmul"), self._rank(b, "matmul")
-        if left == 0 or right == 0:
-            raise ShapeError("matmul does not take scalars", code="E001", suggestions=["use multiply"])
-        inner = (self._shape(a, "matmul")[-1], self._shape(b, "matmul")[-1 if right == 1 else -2])
-        if inner[0] != inner[1] and 1 in inner:  # an einsum would broadcast it
-            raise ShapeError(f"matmul: the inner sizes are {inner[0]} and {inner[1]}", code="E001")
-        batch = "..." if max(left, right) > 2 else ""
-        first, second = ("j" if left == 1 else f"{batch}ij"), ("j" if right == 1 else f"{batch}jk")
-        output = batch + ("" if left == 1 else "i") + ("" if right == 1 else "k")
-        return self.einsum(f"{first},{second}->{output}", a, b)
+        return self.einsum(matmul_spec(self._shape(a, "matmul"), self._shape(b, "matmul")), a, b)
 
     def contract_vjp(self, equation: str, algebra: str, wrt: int, *operands: Any) -> T:
         """Return the gradient of an einsum for factor ``wrt``; operands are the factors, the result, its cotangent."""
@@ -397,6 +388,23 @@ def _spread(values: tuple[Any, ...]) -> Sequence[Any]:
     """Return sizes or axes that are given one by one, or as one sequence."""
     whole = len(values) == 1 and isinstance(values[0], Sequence) and not isinstance(values[0], str)
     return values[0] if whole else values
+
+
+def matmul_spec(left: Sequence[Any], right: Sequence[Any]) -> str:
+    """Return the einsum that is NumPy's ``@`` of operands of these shapes.
+
+    >>> matmul_spec((3, 4), (4,)), matmul_spec((2, 3, 4), (4, "n"))
+    ('ij,j->i', '...ij,...jk->...ik')
+    """
+    if not left or not right:
+        raise ShapeError("matmul does not take scalars", "use multiply", code="E001")
+    inner = (left[-1], right[-1 if len(right) == 1 else -2])
+    if inner[0] != inner[1] and 1 in inner:  # an einsum would broadcast it
+        raise ShapeError(f"matmul: the inner sizes are {inner[0]} and {inner[1]}", code="E001")
+    batch = "..." if max(len(left), len(right)) > 2 else ""
+    first, i = ("j", "") if len(left) == 1 else (f"{batch}ij", "i")
+    second, k = ("j", "") if len(right) == 1 else (f"{batch}jk", "k")
+    return f"{first},{second}->{batch}{i}{k}"
 
 
 def integer(value: object, what: str) -> int:

@@ -13,15 +13,15 @@ from typing import Any
 import numpy as np
 
 from ..diagnostics import caller
-from ..errors import DTypeError, GraphError, InputError, ShapeError
+from ..errors import DTypeError, GraphError, ShapeError, expect
 from ..ir import ops
 from ..ir.elementwise import FUNCTIONS
 from ..ir.layers import Layers
-from ..ir.methods import Axes, TensorOperators
+from ..ir.methods import Axes, TensorOperators, matmul_spec
 from ..ir.ops import Op
 from ..ir.types import TensorShape
 from ..plan.build import describe
-from .eager_kernels import SCALARS, Array, einsum_op, given, matmul_op, run
+from .eager_kernels import SCALARS, Array, einsum_op, given, run
 from .eager_record import Leaf, Record, mode
 from .tensor_cache import frozen
 
@@ -45,16 +45,16 @@ class Variable(TensorOperators["Variable"]):
     __slots__ = ("__weakref__", "_grad", "_name", "_record", "_spent")  # the others are there once they are set
 
     def __init__(self, value: Any, *, requires_grad: bool | None = None, name: str | None = None) -> None:
-        array = np.array(given(value.value if isinstance(value, Variable) else value), order="C")
+        array = _copied(value)
         if requires_grad and array.dtype.kind != "f":
             raise DTypeError(
                 f"a variable of {array.dtype} has no gradient: only numbers of a float dtype do",
-                code="E110",
-                suggestions=["write 1.0 in place of 1, or give np.asarray(x, 'float32')", "or leave out requires_grad"],
+                "write 1.0 in place of 1, or give np.asarray(x, 'float32')",
+                "or leave out requires_grad",
+                code="E904",
             )
-        if name is not None and (not isinstance(name, str) or not name):
-            raise InputError(f"the name of a variable is text, got {name!r}", code="E301")
         if name is not None:
+            expect(name or None, str, "the name of a variable is text")
             self._name = name
         needs = array.dtype.kind == "f" if requires_grad is None else requires_grad
         self._record: Record = Leaf(array, needs, self, name)
@@ -97,15 +97,17 @@ class Variable(TensorOperators["Variable"]):
     def assign(self, value: Any) -> None:
         """Take another value of the same shape and dtype; what was recorded before keeps the old one."""
         if not self.is_leaf:
-            raise GraphError("a computed value is not assigned to: its record would no longer be true", code="E112",
-                             suggestions=["assign to what it was computed from, or make a new Variable"])  # fmt: skip
+            raise GraphError("a computed value is not assigned to: its record would no longer be true",
+                             "assign to what it was computed from, or make a new Variable", code="E900")  # fmt: skip
         old = self._record
-        array = np.array(given(value.value if isinstance(value, Variable) else value), order="C")
+        array = _copied(value)
         if array.shape != old.value.shape or not np.can_cast(array.dtype, old.value.dtype, "same_kind"):
             raise ShapeError(
                 f"a variable {old.value.dtype}{list(old.value.shape)} cannot take a value "
-                f"{array.dtype}{list(array.shape)}", code="E001", suggestions=["make a new Variable"],
-            )  # fmt: skip
+                f"{array.dtype}{list(array.shape)}",
+                "make a new Variable",
+                code="E912",
+            )
         self._record = Leaf(array.astype(old.value.dtype, copy=False), old.needs, self, self.name)
 
     def detach(self) -> Variable:
@@ -145,7 +147,7 @@ class Variable(TensorOperators["Variable"]):
 
     def __iter__(self) -> Iterator[Variable]:
         if not self.shape:
-            raise ShapeError("a scalar cannot be iterated over", code="E001")
+            raise ShapeError("a scalar cannot be iterated over", code="E913")
         return (self[n] for n in range(len(self)))
 
     def __contains__(self, x: object) -> bool:
@@ -174,8 +176,9 @@ class Variable(TensorOperators["Variable"]):
         if mode.get().on:
             raise GraphError(
                 "a recorded variable is not changed in place: its gradient would no longer be of what was computed",
-                code="E112",
-                suggestions=["write `with tl.no_grad(): w -= step`", "or w.assign(array)"],
+                "write `with tl.no_grad(): w -= step`",
+                "or w.assign(array)",
+                code="E900",
             )
         old, new = self._record, eager._map(fn, self, other)._record.value
         if new.shape != old.value.shape or new.dtype != old.value.dtype:
@@ -216,8 +219,8 @@ class Variable(TensorOperators["Variable"]):
     def __itruediv__(self, other: Any) -> Variable: return self._changed("divide", other)
 
     def __setitem__(self, key: Any, value: Any) -> None:
-        raise GraphError("a recorded value is not written to", code="E112",
-                         suggestions=["write np.where(mask, new, x), or tl.eager.scatter_add(x, indices, updates)"])
+        raise GraphError("a recorded value is not written to",
+                         "write np.where(mask, new, x), or tl.eager.scatter_add(x, indices, updates)", code="E900")
 
     def flatten(self) -> Variable: return eager.reshape(self, (-1,))
     ravel = flatten
@@ -243,6 +246,10 @@ _ADD, _SUBTRACT, _MULTIPLY = (ops.Elementwise(fn) for fn in ("add", "subtract", 
 _SAME = ops.Transfer("cpu:0")
 _UFUNCS = {getattr(np, fn): ops.Elementwise(fn) for fn in FUNCTIONS if isinstance(getattr(np, fn, None), np.ufunc)}
 _new = object.__new__
+
+
+def _copied(value: Any) -> Array:
+    return np.array(given(value.value if isinstance(value, Variable) else value), order="C")
 
 
 def _restored(value: Array, requires_grad: bool, name: str | None) -> Variable:
@@ -321,7 +328,7 @@ class Eager(Layers[Variable]):
     def matmul(self, a: Any, b: Any) -> Variable:
         """Multiply matrices as NumPy's ``@`` does, vectors and batches included."""
         left, right = (x._record.value.shape if type(x) is Variable else np.shape(x) for x in (a, b))
-        return self.apply(matmul_op(left, right), a, b)
+        return self.apply(einsum_op(matmul_spec(left, right), "real"), a, b)
 
     def _map(self, fn: str, *operands: Any) -> Variable:
         op = _maps.get(fn)

@@ -21,7 +21,7 @@ from .eager import Variable
 from .eager_kernels import SCALARS, Array, given
 from .eager_record import Leaf, Record
 from .executor import Executor
-from .recompute import keepable, matched, resumed
+from .recompute import keepable, matched, operands_first, resumed
 
 
 class Sequel(NamedTuple):
@@ -63,8 +63,8 @@ def backward(
 ) -> None:
     """Add the gradient of a variable to the ``grad`` of what it was computed from: see :meth:`Variable.backward`."""
     if not isinstance(variable, Variable):
-        raise GraphError(f"a Variable is expected, got {type(variable).__name__}", code="E110",
-                         suggestions=["backward starts from what was computed with tl.Variable"])  # fmt: skip
+        raise GraphError(f"a Variable is expected, got {type(variable).__name__}",
+                         "backward starts from what was computed with tl.Variable", code="E301")  # fmt: skip
     root = variable._record
     _check_start(variable, root, grad, again)
     seed = None if grad is None else _cotangent(root.value, grad)
@@ -94,24 +94,26 @@ def _check_start(variable: Variable, root: Record, grad: Any, again: bool) -> No
     if root.value.dtype.kind != "f":
         raise DTypeError(
             f"a variable of {root.value.dtype} has no gradient: truth values and whole numbers do not change smoothly",
-            code="E110",
-            suggestions=["use soft versions: tl.eager.sigmoid(10 * x) for x > 0", "or cast it: x.astype('float32')"],
+            "use soft versions: tl.eager.sigmoid(10 * x) for x > 0",
+            "or cast it: x.astype('float32')",
+            code="E904",
         )
     if not root.needs:
         why = f"; the gradient ended at {root.lost}" if root.lost else ""
         raise GraphError(
             f"nothing was recorded for this variable: it depends on none that wants gradients{why}",
-            code="E110",
-            suggestions=["compute it from tl.Variable(array), outside of no_grad and without detach"],
+            "compute it from tl.Variable(array), outside of no_grad and without detach",
+            code="E905",
         )
     if getattr(variable, "_spent", False) and not again:
-        raise GraphError("backward ran from this variable before; gradients would add up", code="E110",
-                         suggestions=["compute it anew", "or say backward(again=True)"])  # fmt: skip
+        raise GraphError("backward ran from this variable before; gradients would add up", "compute it anew",
+                         "or say backward(again=True)", code="E906")  # fmt: skip
     if grad is None and root.value.shape != ():
         raise ShapeError(
             f"a gradient is of a scalar, and this is of shape {list(root.value.shape)}",
-            code="E110",
-            suggestions=["reduce it: loss.sum() or loss.mean()", "or give its cotangent: y.backward(array)"],
+            "reduce it: loss.sum() or loss.mean()",
+            "or give its cotangent: y.backward(array)",
+            code="E907",
         )
 
 
@@ -119,47 +121,37 @@ def _cotangent(value: Array, grad: Any) -> Array:
     array = grad.value if isinstance(grad, Variable) else given(grad)
     if array.shape != value.shape:
         raise ShapeError(f"the cotangent is of shape {list(array.shape)}, what it belongs to of {list(value.shape)}",
-                         code="E110", suggestions=["give an array of the same shape: np.ones_like(y)"])  # fmt: skip
+                         "give an array of the same shape: np.ones_like(y)", code="E908")  # fmt: skip
     return array.astype(value.dtype, copy=False)
 
 
 def recorded(root: Record) -> Recorded:
     """Return the structure under a record and the values in it; nothing recurses, so a chain may be long."""
-    number: dict[int, int] = {}
+    number: dict[Record, int] = {}
     key: list[Any] = []
     values: list[Any] = []
     sources: list[Any] = []
     wants: list[int] = []
-    stack = [root]
-    while stack:
-        record = stack[-1]
-        if id(record) in number:
-            stack.pop()
-            continue
+    for record in operands_first([root], lambda r: r.operands() if r.needs else []):
         if record.op is None or not record.needs:
             wanted = record.needs and type(record) is Leaf and record.owner() is not None
             if wanted:
                 wants.append(len(key))
             key.append((record.value.shape, record.value.dtype, wanted))
         else:
-            waiting = [a for a in record.args if isinstance(a, Record) and id(a) not in number]
-            if waiting:
-                stack += waiting[::-1]
-                continue
             at = []
             for a in record.args:
                 if isinstance(a, Record):
-                    at.append(number[id(a)])
+                    at.append(number[a])
                     continue
                 at.append(len(key))
                 key.append(ops.Literal.of(a) if type(a) in SCALARS else (a.shape, a.dtype, False))
                 values.append(a)
                 sources.append(None)
             key.append((record.op, tuple(at)))
-        number[id(record)] = len(key) - 1
+        number[record] = len(key) - 1
         values.append(record.value)
         sources.append(record)
-        stack.pop()
     return Recorded(tuple(key), values, sources, wants)
 
 
@@ -214,10 +206,11 @@ def first_nan(found: Recorded, sequel: Sequel, inputs: dict[str, Any], runner: E
         made = f"the result of {describe(what[0])}" if len(what) == 2 else "what was given"
         name = f" {source.name!r}" if type(source) is Leaf and source.name else ""
         return ExecutionError(
-            f"value {n}{name} has {count} NaN of {value.size}: {made}", code="E110",
+            f"value {n}{name} has {count} NaN of {value.size}: {made}",
+            "a gradient of it is NaN too; look at the operands there",
+            code="E909",
             location=None if source is None else source.place,
-            suggestions=["a gradient of it is NaN too; look at the operands there"],
-        )  # fmt: skip
+        )
     graph = sequel.graph
     every = [i for i, t in enumerate(graph.inference.types) if len(t) == 1 and not t[0].weak and graph.nodes[i].args]
     shown = EinsumGraph(graph.nodes, [(f"n{i}", i) for i in every], graph.constants)
@@ -226,8 +219,8 @@ def first_nan(found: Recorded, sequel: Sequel, inputs: dict[str, Any], runner: E
             count = int(np.isnan(value).sum())
             return ExecutionError(
                 f"the values are fine, but in their gradient {describe(graph.nodes[i].op)} makes {count} NaN of {value.size}",
-                code="E110",
+                "an infinite slope times zero is NaN, such as of sqrt at 0: add a small number before it",
+                code="E909",
                 location=graph.nodes[i].location,
-                suggestions=["an infinite slope times zero is NaN, such as of sqrt at 0: add a small number before it"],
             )
-    return ExecutionError("a gradient has NaN", code="E110")
+    return ExecutionError("a gradient has NaN", code="E909")

@@ -35,6 +35,10 @@ class Record:
         self.place = place
         self.lost = lost  # what ended the gradient, where something did
 
+    def operands(self) -> list[Record]:
+        """Return the recorded values that it was computed from."""
+        return [a for a in self.args if isinstance(a, Record)]
+
 
 class Leaf(Record):
     """The value of a variable that was given, not computed."""

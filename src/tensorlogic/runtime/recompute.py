@@ -7,16 +7,18 @@ made again one segment at a time, so that less is held at once.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
 
 from ..diagnostics import bytes_text
 from ..errors import GraphError, OutOfMemoryError
 from ..ir import ops
 from ..ir.graph import Cond, EinsumGraph, Fixpoint, Node, Scan
 from ..ir.types import ITEMSIZE, TensorType
+from ..passes.grad import unused
 from .executor import Executor
 
+N = TypeVar("N", bound=Hashable)
 _GIVEN = (ops.Input, ops.Constant, ops.Literal, ops.Iota)
 _DEAR = (ops.Einsum, ops.ContractVJP, ops.Sort, ops.TopK, ops.Cumulate, ops.ScatterAdd, Fixpoint, Scan, Cond, ops.Item)
 CHAIN = 8  # cheap nodes in a row that are computed again; the one after them is kept
@@ -204,8 +206,9 @@ def again(gradient: EinsumGraph, match: Sequence[int | None], kept: Collection[i
             found.append(write.add(Node(_BARRIER, (), gradient.nodes[a].locations), [at]) if behind else at)
         return found
 
-    for i in [i for i, m in enumerate(match) if m is None]:
-        for n in _missing(gradient, i, ready):
+    own = [i for i, m in enumerate(match) if m is None]
+    for n in operands_first(own, lambda i: [a for a in gradient.nodes[i].args if ready(a) is None]):
+        if ready(n) is None:
             target = write.place if match[n] is None else copies
             target[n] = write.add(gradient.nodes[n], reads(n))
     return write.graph([(name, outer[i] if match[i] is not None else write.place[i]) for name, i in gradient.outputs])
@@ -222,52 +225,41 @@ def resumed(
     labels: dict[str, int] = {}
     taken = set(gradient.inputs)
 
-    def needed(i: int) -> list[int]:
-        return list(gradient.nodes[i].args)
+    def given(i: int) -> bool:
+        return match[i] is not None and i in kept
 
-    for root in [*(i for i, m in enumerate(match) if m is None), *(i for _, i in gradient.outputs)]:
-        stack = [root]
-        while stack:
-            i = stack[-1]
-            if i in write.place:
-                stack.pop()
-                continue
-            if match[i] is not None and i in kept:
-                label = f"v{match[i]}"
-                while label in taken:
-                    label += "_"
-                taken.add(label)
-                labels[label] = i
-                t = gradient.inference.types[i][0]
-                op = ops.Input(label, None if t.shape is None else tuple(t.shape), t.dtype)
-                write.place[i] = write.add(Node(op, (), gradient.nodes[i].locations), [])
-                stack.pop()
-                continue
-            missing = [a for a in needed(i) if a not in write.place]
-            if missing:
-                stack += missing[::-1]
-                continue
-            write.place[i] = write.add(gradient.nodes[i], [write.place[a] for a in needed(i)])
-            stack.pop()
+    roots = [*(i for i, m in enumerate(match) if m is None), *(i for _, i in gradient.outputs)]
+    for i in operands_first(roots, lambda i: () if given(i) else gradient.nodes[i].args):
+        node = gradient.nodes[i]
+        if given(i):
+            label = unused(f"v{match[i]}", taken)
+            labels[label] = i
+            t = gradient.inference.types[i][0]
+            node = Node(ops.Input(label, None if t.shape is None else tuple(t.shape), t.dtype), (), node.locations)
+        write.place[i] = write.add(node, [write.place[a] for a in node.args])
     return write.graph([(name, write.place[i]) for name, i in gradient.outputs]), labels
 
 
-def _missing(graph: EinsumGraph, node: int, ready: Callable[[int], int | None]) -> list[int]:
-    """Return a node and what it needs that is not there yet, in an order to make them in."""
-    order: dict[int, None] = {}
-    stack = [node]
-    while stack:
-        i = stack[-1]
-        if i in order or ready(i) is not None:
+def operands_first(roots: Iterable[N], operands: Callable[[N], Iterable[N]]) -> Iterator[N]:
+    """Yield what the roots are computed from, operands before what reads them, each once; nothing recurses.
+
+    >>> reads = {"y": ["b", "a"], "b": ["a"], "a": []}
+    >>> list(operands_first(["y"], reads.__getitem__))
+    ['a', 'b', 'y']
+    """
+    done: set[N] = set()
+    for root in roots:
+        stack = [root]
+        while stack:
+            node = stack[-1]
+            waiting = [] if node in done else [a for a in operands(node) if a not in done]
+            if waiting:
+                stack += waiting[::-1]
+                continue
             stack.pop()
-            continue
-        missing = [a for a in graph.nodes[i].args if a not in order and ready(a) is None]
-        if missing:
-            stack += missing[::-1]
-        else:
-            order[i] = None
-            stack.pop()
-    return list(order)
+            if node not in done:
+                done.add(node)
+                yield node
 
 
 class _Writer:
