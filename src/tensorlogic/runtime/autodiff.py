@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from ..errors import DTypeError, InputError, nearest
+from ..errors import DTypeError, InputError, expect, nearest
 from ..ir import ops
 from ..ir.graph import EinsumGraph
 from ..ir.types import TensorType
@@ -21,11 +21,11 @@ from ..passes.grad import unused, value_and_grad, vjp
 from ..plan.cost import nbytes
 from ..store import Store
 from .loop import KEPT_BYTES
+from .outputs import Outputs
 from .recompute import cheap, fitting, keepable, matched, resumed
 
 if TYPE_CHECKING:
     from .executor import Executor
-    from .outputs import Outputs
     from .strategy import GradientStrategy
 
 
@@ -73,56 +73,50 @@ class Gradients:
         names, values = executor.arrays(graph, inputs)
         wanted = _wanted(names, values, wrt)
         key = (graph, wanted, strategy, budget, tuple((v.shape, v.dtype) for v in values) if budget is not None else ())
+        given = dict(zip(names, values, strict=True))
         halves = self.known.get(key)
         if halves is None:
-            halves = halved(executor, graph, wanted, strategy, budget, dict(zip(names, values, strict=True)))
+            halves = halved(executor, graph, wanted, strategy, budget, given)
             self.known.put(key, halves)
-        given = dict(zip(names, values, strict=True))
-        made = executor.execute(halves.first, given)
-        from .outputs import Outputs
-
+        results = executor.execute(halves.first, given)
         kept = {n for _, n in halves.kept}
-        shown = [_read_only(v) if n in kept else v for n, v in enumerate(made[: halves.outputs])]
+        shown = [_read_only(v) if n in kept else v for n, v in enumerate(results[: halves.outputs])]
         outputs = Outputs(graph.output_names, shown)
-        self.here.saved = Saved(halves, graph, given, tuple(made), outputs)
+        self.here.saved = Saved(halves, graph, given, tuple(results), outputs)
         return outputs
 
     def backward(self, executor: Executor, outputs: Sequence[Any], output_grads: Any, accumulate: bool) -> None:
         """Run the rest of the last forward run on this thread, from the cotangents of its outputs."""
         saved: Saved | None = getattr(self.here, "saved", None)
         if saved is None:
-            raise InputError("there is no forward run on this thread to go back from", code="E301",
-                             suggestions=["outputs = executor.forward(graph, inputs) comes first",
-                                          "a forward run serves one backward run"])  # fmt: skip
+            raise InputError("there is no forward run on this thread to go back from",
+                             "outputs = executor.forward(graph, inputs) comes first",
+                             "a forward run serves one backward run", code="E923")  # fmt: skip
         if len(outputs) != len(saved.outputs) or any(a is not b for a, b in zip(outputs, saved.outputs, strict=True)):
-            raise InputError("these are not the outputs of the last forward run", code="E301",
-                             suggestions=["go back from what executor.forward returned last on this thread"])  # fmt: skip
+            raise InputError("these are not the outputs of the last forward run",
+                             "go back from what executor.forward returned last on this thread", code="E924")  # fmt: skip
         cotangents = _cotangents(saved, output_grads)
         halves = saved.halves
         if halves.rest is None:
             (scale,) = cotangents.values()
             found = [g if scale == 1 else g * scale for g in saved.values[halves.outputs :]]
         else:
-            given = {k: v for k, v in saved.inputs.items() if k in halves.rest.inputs}
-            given |= {label: saved.values[n] for label, n in halves.kept}
-            given |= {
-                halves.seeds[name]: g for name, g in cotangents.items() if halves.seeds[name] in halves.rest.inputs
-            }
-            found = list(executor.execute(halves.rest, given))
-        made = dict(zip(halves.wrt, found, strict=True))
-        before: dict[str, Any] = getattr(self.here, "gradients", None) or {}
+            given = saved.inputs | {label: saved.values[n] for label, n in halves.kept}
+            given |= {halves.seeds[name]: g for name, g in cotangents.items()}
+            found = list(executor.execute(halves.rest, {k: v for k, v in given.items() if k in halves.rest.inputs}))
+        gradients = dict(zip(halves.wrt, found, strict=True))
         if accumulate:
-            for name, g in before.items():
-                made[name] = g + made[name] if name in made else g
-        self.here.gradients = made
+            for name, g in getattr(self.here, "gradients", {}).items():
+                gradients[name] = g + gradients[name] if name in gradients else g
+        self.here.gradients = gradients
         self.here.saved = None  # frees what was kept
 
     def latest(self) -> dict[str, Any]:
         """Return the gradients of the last backward run on this thread."""
         found: dict[str, Any] | None = getattr(self.here, "gradients", None)
         if found is None:
-            raise InputError("there are no gradients yet on this thread", code="E301",
-                             suggestions=["executor.forward(graph, inputs), then executor.backward(outputs, grads)"])  # fmt: skip
+            raise InputError("there are no gradients yet on this thread",
+                             "executor.forward(graph, inputs), then executor.backward(outputs, grads)", code="E925")  # fmt: skip
         return dict(found)
 
 
@@ -142,15 +136,15 @@ def _wanted(names: Sequence[str], values: Sequence[Any], wrt: Sequence[str] | st
         found = tuple(n for n in names if dtypes[n].kind == "f")
         if not found:
             raise DTypeError("no input holds numbers of a float dtype, so there is nothing to differentiate for",
-                             code="E110", suggestions=["give float arrays: x.astype('float32')"])  # fmt: skip
+                             "give float arrays: x.astype('float32')", code="E904")  # fmt: skip
         return found
     wanted = (wrt,) if isinstance(wrt, str) else tuple(wrt)
     for name in wanted:
         if name not in dtypes:
-            raise InputError(f"the graph has no input {name!r}", code="E302", suggestions=nearest(name, names))
+            raise InputError(f"the graph has no input {name!r}", *nearest(name, names), code="E302")
         if dtypes[name].kind != "f":
             raise DTypeError(f"input {name!r} is of {dtypes[name]}: only numbers of a float dtype have gradients",
-                             code="E110", suggestions=["give it as float32, or leave it out of wrt="])  # fmt: skip
+                             "give it as float32, or leave it out of wrt=", code="E904")  # fmt: skip
     return wanted
 
 
@@ -175,12 +169,10 @@ def halved(
     from .strategy import GradientStrategy
 
     way = (GradientStrategy.KEEP if budget is None else GradientStrategy.BUDGETED) if strategy is None else strategy
-    if not isinstance(way, GradientStrategy):
-        raise InputError(f"strategy= is of GradientStrategy, got {way!r}", code="E301",
-                         suggestions=[f"write GradientStrategy.{s.name}" for s in GradientStrategy])  # fmt: skip
+    expect(way, GradientStrategy, "strategy= is of GradientStrategy", "write GradientStrategy.KEEP")
     if (budget is not None) != (way is GradientStrategy.BUDGETED):
-        raise InputError("a budget of bytes belongs to GradientStrategy.BUDGETED, which needs one", code="E301",
-                         suggestions=["write forward(graph, inputs, budget=1 << 30)"])  # fmt: skip
+        raise InputError("a budget of bytes belongs to GradientStrategy.BUDGETED, which needs one",
+                         "write forward(graph, inputs, budget=1 << 30)", code="E922")  # fmt: skip
     names = graph.output_names
     if way is GradientStrategy.EAGER and len(names) == 1 and graph.type_of(graph.outputs[0][1]).shape == ():
         return Halves(value_and_grad(graph, wrt), None, (), {names[0]: names[0]}, wrt, 1)
@@ -265,18 +257,16 @@ def _cotangents(saved: Saved, output_grads: Any) -> dict[str, Any]:
     if isinstance(output_grads, Mapping):
         for name in output_grads:
             if name not in names:
-                raise InputError(
-                    f"the graph has no output {name!r}", code="E305", suggestions=nearest(str(name), names)
-                )
+                raise InputError(f"the graph has no output {name!r}", *nearest(name, names), code="E305")
         given = [output_grads.get(name) for name in names]
     elif isinstance(output_grads, Sequence | np.ndarray) and not isinstance(output_grads, str | bytes):
         given = list(output_grads)
     else:
         raise InputError(f"gradients of the outputs come in a list or by name, got {type(output_grads).__name__}",
-                         code="E301", suggestions=["write [np.ones_like(outputs[0])]"])  # fmt: skip
+                         "write [np.ones_like(outputs[0])]", code="E301")  # fmt: skip
     if len(given) != len(names):
-        raise InputError(f"there are {len(names)} outputs ({', '.join(names)}), but {len(given)} gradients", code="E301",
-                         suggestions=["give one for each output, None where it does not count"])  # fmt: skip
+        raise InputError(f"there are {len(names)} outputs ({', '.join(names)}), but {len(given)} gradients",
+                         "give one for each output, None where it does not count", code="E926")  # fmt: skip
     found: dict[str, Any] = {}
     for name, value, g in zip(names, saved.outputs, given, strict=True):
         seeded = name in saved.halves.seeds
@@ -284,14 +274,15 @@ def _cotangents(saved: Saved, output_grads: Any) -> dict[str, Any]:
             if seeded:  # its dtype was not known before it ran
                 found[name] = np.zeros(value.shape)
             if g is not None:
-                raise DTypeError(f"output {name!r} is of {value.dtype}, which has no gradient", code="E110",
-                                 suggestions=[f"give None for {name!r}"])  # fmt: skip
+                hint = f"give None for {name!r}"
+                raise DTypeError(f"output {name!r} is of {value.dtype}, which has no gradient", hint, code="E904")
             continue
         array = np.zeros_like(value) if g is None else np.asarray(g)
         if array.shape != value.shape:
             raise InputError(
                 f"the gradient of output {name!r} is of shape {list(array.shape)}, the output of {list(value.shape)}",
-                code="E308", suggestions=[f"give an array like outputs[{name!r}]"],
-            )  # fmt: skip
+                f"give an array like outputs[{name!r}]",
+                code="E908",
+            )
         found[name] = array.astype(value.dtype, copy=False)
     return found

@@ -14,7 +14,7 @@ from ..ir import ops
 from ..ir.graph import EinsumGraph, Node
 from ..ir.types import dtype_name
 from ..passes.grad import grad as grad_pass
-from ..passes.grad import vjp
+from ..passes.grad import unused, vjp
 from ..plan.build import describe
 from ..store import Store
 from .eager import Variable
@@ -158,7 +158,7 @@ def recorded(root: Record) -> Recorded:
 def as_graph(found: Recorded) -> EinsumGraph:
     """Return a structure as a graph: what was given, and arrays, are its inputs; the last value is its output ``y``."""
     nodes: list[Node] = []
-    taken: set[str] = set()
+    taken = {"y"}
     for n, (what, source) in enumerate(zip(found.key, found.sources, strict=True)):
         places = () if source is None or source.place is None else (source.place,)
         if isinstance(what, ops.Literal):
@@ -166,10 +166,7 @@ def as_graph(found: Recorded) -> EinsumGraph:
         elif len(what) == 2:
             nodes.append(Node(what[0], what[1], places))
         else:
-            name = (source.name if type(source) is Leaf else None) or f"x{n}"
-            while name in taken or name == "y":
-                name += "_"
-            taken.add(name)
+            name = unused((source.name if type(source) is Leaf else None) or f"x{n}", taken)
             nodes.append(Node(ops.Input(name, what[0], dtype_name(what[1])), (), places))
     return EinsumGraph(nodes, [("y", len(nodes) - 1)])
 

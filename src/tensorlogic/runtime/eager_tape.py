@@ -13,6 +13,7 @@ from ..errors import GraphError, InputError
 from ..ir import ops
 from ..ir.graph import EinsumGraph, Node, constant_op, frozen_copy
 from ..ir.types import dtype_name
+from ..passes.grad import unused
 from .compile import CompiledGraph
 from .eager import Variable
 from .eager_kernels import SCALARS
@@ -123,10 +124,7 @@ def record_graph(outputs: Mapping[str, Any], inputs: Sequence[Variable] = ()) ->
     def leaf(record: Leaf) -> int:
         name = labels.get(record)
         if name is None:
-            name = record.name or f"x{len(taken)}"
-            while name in taken:
-                name += "_"
-            taken.add(name)
+            name = unused(record.name or f"x{len(taken)}", taken)
         t = record.value
         return add(ops.Input(name, t.shape, dtype_name(t.dtype)), ())
 
@@ -217,6 +215,5 @@ def _variables(x: Any, name: str, inputs: list[Variable]) -> Any:
         return {k: _variables(v, f"{name}.{k}", inputs) for k, v in x.items()}
     if isinstance(x, tuple | list) and any(isinstance(v, np.ndarray | Variable | tuple | list | Mapping) for v in x):
         return type(x)([_variables(v, f"{name}.{n}", inputs) for n, v in enumerate(x)])
-    made = Variable(x, name=name)
-    inputs.append(made)
-    return made
+    inputs.append(Variable(x, name=name))
+    return inputs[-1]

@@ -7,15 +7,17 @@ made again one segment at a time, so that less is held at once.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 from ..diagnostics import bytes_text
-from ..errors import GraphError, OutOfMemoryError
+from ..errors import OutOfMemoryError, expect_whole
 from ..ir import ops
 from ..ir.graph import Cond, EinsumGraph, Fixpoint, Node, Scan
 from ..ir.types import ITEMSIZE, TensorType
 from ..passes.grad import unused
+from ..plan.node_costs import STAND_IN
 from .executor import Executor
 
 N = TypeVar("N", bound=Hashable)
@@ -55,8 +57,7 @@ def recompute(
     if budget is None:
         kept = cheap(gradient, match) if segments is None else divided(gradient, match, segments)
         return again(gradient, match, kept)
-    if isinstance(budget, bool) or not isinstance(budget, int) or budget < 0:
-        raise GraphError(f"budget= is a number of bytes, got {budget!r}", code="E110")
+    expect_whole("budget", budget)
     runner = executor or Executor()
     made: dict[int, EinsumGraph] = {}
 
@@ -83,12 +84,10 @@ def fitting(
     raise OutOfMemoryError(
         f"the gradient needs {bytes_text(least)} however much of it is computed again: {bytes_text(least - budget)} more "
         f"than the budget of {bytes_text(budget)}",
-        code="E501",
+        "give a larger budget",
+        "or split the batch: executor.backward(..., accumulate=True) adds gradients up",
+        code="E928",
         context=[f"{len(tried)} ways to keep fewer values were planned"],
-        suggestions=[
-            "give a larger budget",
-            "or split the batch: executor.backward(..., accumulate=True) adds gradients up",
-        ],
     )
 
 
@@ -146,8 +145,7 @@ def cheap(gradient: EinsumGraph, match: Sequence[int | None]) -> frozenset[int]:
 
 def divided(gradient: EinsumGraph, match: Sequence[int | None], segments: int) -> frozenset[int]:
     """Return what to keep where the forward part is cut into segments of about equal size: what passes between them."""
-    if isinstance(segments, bool) or not isinstance(segments, int) or segments < 1:
-        raise GraphError(f"segments= is a whole number from 1, got {segments!r}", code="E110")
+    expect_whole("segments", segments, 1)
     nodes = [i for i, m in enumerate(match) if m is not None and not isinstance(gradient.nodes[i].op, _GIVEN)]
     weights = [sum(_bytes(t) for t in gradient.inference.types[i]) for i in nodes]
     total, so_far = sum(weights), 0
@@ -163,10 +161,8 @@ def divided(gradient: EinsumGraph, match: Sequence[int | None], segments: int) -
 
 
 def _bytes(t: TensorType) -> int:
-    count = ITEMSIZE[t.dtype or "float32"]
-    for d in t.shape or ():
-        count *= d if isinstance(d, int) else 64  # a size that is not known stands for some
-    return count
+    sizes = [d if isinstance(d, int) else STAND_IN for d in t.shape or ()]
+    return math.prod(sizes) * ITEMSIZE[t.dtype or "float32"]
 
 
 def again(gradient: EinsumGraph, match: Sequence[int | None], kept: Collection[int]) -> EinsumGraph:
