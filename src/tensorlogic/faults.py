@@ -82,4 +82,5 @@ FAULTS: dict[str, Fault] = {
     "E969": Fault("an in-place change that does not fit", "The ufunc, the operand's shape or the result's dtype does not suit the view.", "Use an element-wise ufunc, and operands that broadcast and cast to the view."),
     "E970": Fault("a slice with a step where none belongs", "Range has step 1, and no stride is 0.", "Use SliceSpec.Strided(start, end, stride), or Index for one element."),
     "E971": Fault("an axis that is not there", "The axis is beyond the rank of the tensor.", "Use an axis from 0, or count back from -1."),
+    "E972": Fault("memory that the system does not give", "A block larger than the free memory, or than the address space, was asked for.", "Ask for less, or use a narrower dtype."),
 }  # fmt: skip

@@ -212,7 +212,7 @@ def system_bytes(nbytes: int) -> Array:
         return np.empty(nbytes, np.uint8)
     except (MemoryError, ValueError, OverflowError):  # NumPy calls a size beyond the address space a bad value
         raise OutOfMemoryError(f"the system has no {bytes_text(nbytes)} to give",
-                               "ask for less, or use a narrower dtype", code="E003") from None  # fmt: skip
+                               "ask for less, or use a narrower dtype", code="E972") from None  # fmt: skip
 
 
 ARENA = Arena()  # what runs take their buffers from

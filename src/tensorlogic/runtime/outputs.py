@@ -69,6 +69,8 @@ def writable(array: Any, name: str, t: TensorType) -> Any:
     """Check an array that an output is to be written into."""
     if array is None:
         return None
+    if hasattr(array, "writable_array"):  # a TensorView
+        array = array.writable_array()
     if not isinstance(array, np.ndarray) or array.shape != t.shape or array.dtype != NUMPY[t.dtype or ""]:
         found = f"{getattr(array, 'dtype', type(array).__name__)} {list(getattr(array, 'shape', ()))}"
         raise InputError(f"out[{name!r}] must be an array {t}, got {found}", code="E308")

@@ -110,6 +110,11 @@ class TensorView:
             sizes = [*sizes[: w.axis], w.places(sizes[w.axis]), *sizes[w.axis + 1 :], w.size]
         return tuple(sizes)
 
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The dtype of the elements."""
+        return self.resolve().dtype
+
     def rank(self) -> int:
         """Return the number of axes that are left."""
         return sum(s.kind != "index" for s in self.specs) + (self.window is not None)
@@ -213,7 +218,7 @@ class TensorView:
                 f"update needs an element-wise ufunc of {1 + len(operands)} operands and one result, got {ufunc!r}",
                 code="E969",
             )
-        target = self._target()
+        target = self.writable_array()
         given = [_operand(target, x, f"operand {n} of {ufunc.__name__}") for n, x in enumerate(operands, 1)]
         try:
             ufunc(target, *given, out=target, casting="same_kind")
@@ -223,7 +228,7 @@ class TensorView:
 
     def assign(self, values: Any) -> TensorView:
         """Replace the elements by values, in place or not at all."""
-        target = self._target()
+        target = self.writable_array()
         given = _operand(target, values, "the value")
         try:
             if not isinstance(given, np.ndarray):  # a Python number takes the target's dtype where that holds its kind
@@ -234,8 +239,8 @@ class TensorView:
             _refuse_cast(target, error)
         return self
 
-    def _target(self) -> Array:
-        """Return the array to write to, or raise why writing would not be safe."""
+    def writable_array(self) -> Array:
+        """Return the view as an array to write into, or raise why writing would not be safe."""
         below: Any = self
         while isinstance(below, TensorView):
             if below.window is not None:
@@ -263,6 +268,12 @@ class TensorView:
             message = f"{array.dtype} elements cannot be seen as {np.dtype(dtype)} without a copy"
             raise ViewError(message, "leave out copy=False", code="E960")
         return array.astype(dtype)
+
+    def __dlpack__(self, **options: Any) -> Any:
+        return self.resolve().__dlpack__(**options)
+
+    def __dlpack_device__(self) -> Any:
+        return self.resolve().__dlpack_device__()
 
     def _key(self) -> tuple[Any, ...]:
         base = self.base
