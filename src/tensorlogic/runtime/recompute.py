@@ -167,47 +167,26 @@ def _bytes(t: TensorType) -> int:
 
 def again(gradient: EinsumGraph, match: Sequence[int | None], kept: Collection[int]) -> EinsumGraph:
     """Return a gradient graph in which forward values that are not kept are computed again where they are read."""
-    keep = set(kept)
-    live = bytearray(len(gradient.nodes))
-    for i in [*keep, *(i for _, i in gradient.outputs if match[i] is not None), *gradient.inputs.values()]:
-        live[i] = 1
-    for i in range(len(live) - 1, -1, -1):
-        if live[i] and match[i] is not None:
-            for a in gradient.nodes[i].args:
-                live[a] = 1
-    write = _Writer(gradient)
-    for i, m in enumerate(match):
-        node = gradient.nodes[i]
-        if (m is not None or isinstance(node.op, ops.Input)) and live[i]:
-            write.place[i] = write.add(node, [write.place[a] for a in node.args])
-    outer = dict(write.place)
+    nodes, write = gradient.nodes, _Writer(gradient)
+    ends = [*kept, *(i for _, i in gradient.outputs if match[i] is not None), *gradient.inputs.values()]
+    first: dict[int, int] = {}  # what the forward part computes once
+    for i in sorted(operands_first(ends, lambda i: nodes[i].args)):
+        first[i] = write.add(nodes[i], [first[a] for a in nodes[i].args])
 
     def stays(i: int) -> bool:
-        return i in outer and (i in keep or isinstance(gradient.nodes[i].op, _GIVEN))
+        return i in first and (i in kept or isinstance(nodes[i].op, _GIVEN))
 
-    copies: dict[int, int] = {}
-
-    def ready(i: int) -> int | None:
-        if match[i] is None:
-            return write.place.get(i)
-        return outer[i] if stays(i) else copies.get(i)
-
-    def reads(i: int) -> list[int]:
-        """Return the operands of a node: what a copy reads of the first run stands behind a barrier."""
-        found = []
-        for a in gradient.nodes[i].args:
-            at = ready(a)
-            assert at is not None
-            behind = match[i] is not None and stays(a) and not isinstance(gradient.nodes[a].op, _GIVEN[1:])
-            found.append(write.add(Node(_BARRIER, (), gradient.nodes[a].locations), [at]) if behind else at)
-        return found
-
-    own = [i for i, m in enumerate(match) if m is None]
-    for n in operands_first(own, lambda i: [a for a in gradient.nodes[i].args if ready(a) is None]):
-        if ready(n) is None:
-            target = write.place if match[n] is None else copies
-            target[n] = write.add(gradient.nodes[n], reads(n))
-    return write.graph([(name, outer[i] if match[i] is not None else write.place[i]) for name, i in gradient.outputs])
+    place: dict[int, int] = {}  # of what the gradient reads: kept, computed again, or its own
+    for i in operands_first([i for i, m in enumerate(match) if m is None], lambda i: () if stays(i) else nodes[i].args):
+        if stays(i):
+            place[i] = first[i]
+            continue
+        args = [place[a] for a in nodes[i].args]
+        for n, a in enumerate(nodes[i].args):  # what a copy reads of the first run stands behind a barrier
+            if match[i] is not None and stays(a) and not isinstance(nodes[a].op, _GIVEN[1:]):
+                args[n] = write.add(Node(_BARRIER, (), nodes[a].locations), [args[n]])
+        place[i] = write.add(nodes[i], args)
+    return write.graph([(name, first[i] if match[i] is not None else place[i]) for name, i in gradient.outputs])
 
 
 def resumed(
@@ -218,6 +197,7 @@ def resumed(
     What is not kept is computed again just before it is read. Views of a kept value are made again from it.
     """
     write = _Writer(gradient)
+    place: dict[int, int] = {}
     labels: dict[str, int] = {}
     taken = set(gradient.inputs)
 
@@ -232,8 +212,8 @@ def resumed(
             labels[label] = i
             t = gradient.inference.types[i][0]
             node = Node(ops.Input(label, None if t.shape is None else tuple(t.shape), t.dtype), (), node.locations)
-        write.place[i] = write.add(node, [write.place[a] for a in node.args])
-    return write.graph([(name, write.place[i]) for name, i in gradient.outputs]), labels
+        place[i] = write.add(node, [place[a] for a in node.args])
+    return write.graph([(name, place[i]) for name, i in gradient.outputs]), labels
 
 
 def operands_first(roots: Iterable[N], operands: Callable[[N], Iterable[N]]) -> Iterator[N]:
@@ -264,7 +244,6 @@ class _Writer:
     def __init__(self, source: EinsumGraph) -> None:
         self.source = source
         self.nodes: list[Node] = []
-        self.place: dict[int, int] = {}
         self._barriers: dict[int, int] = {}
 
     def add(self, node: Node, args: Sequence[int]) -> int:
