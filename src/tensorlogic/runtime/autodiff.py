@@ -22,14 +22,14 @@ from ..plan.cost import nbytes
 from ..store import Store
 from .loop import KEPT_BYTES
 from .outputs import Outputs
-from .recompute import cheap, fitting, keepable, matched, resumed
+from .recompute import can_keep, expensive_nodes, fitting, match_nodes, rest_of_gradient
 
 if TYPE_CHECKING:
     from .executor import Executor
     from .strategy import GradientStrategy
 
 
-class Halves(NamedTuple):
+class SplitGradient(NamedTuple):
     """A gradient in two runs: the graph of the first, the rest, and what passes between them."""
 
     first: EinsumGraph  # the outputs of the graph, then the values that are kept, or the gradients
@@ -43,7 +43,7 @@ class Halves(NamedTuple):
 class Saved(NamedTuple):
     """What a forward run left for the backward run."""
 
-    halves: Halves
+    split: SplitGradient
     graph: EinsumGraph
     inputs: dict[str, Any]
     values: tuple[Any, ...]  # all outputs of the first run: the graph's own, then what is kept
@@ -54,7 +54,7 @@ class Gradients:
     """The gradients of one executor: what was differentiated before, and per thread the last run and its gradients."""
 
     def __init__(self) -> None:
-        self.known: Store[Any, Halves] = Store(64)
+        self.known: Store[Any, SplitGradient] = Store(64)
         self.here = threading.local()
 
     def forward(
@@ -74,15 +74,15 @@ class Gradients:
         wanted = _wanted(names, values, wrt)
         key = (graph, wanted, strategy, budget, tuple((v.shape, v.dtype) for v in values) if budget is not None else ())
         given = dict(zip(names, values, strict=True))
-        halves = self.known.get(key)
-        if halves is None:
-            halves = halved(executor, graph, wanted, strategy, budget, given)
-            self.known.put(key, halves)
-        results = executor.execute(halves.first, given)
-        kept = {n for _, n in halves.kept}
-        shown = [_read_only(v) if n in kept else v for n, v in enumerate(results[: halves.outputs])]
+        split = self.known.get(key)
+        if split is None:
+            split = split_gradient(executor, graph, wanted, strategy, budget, given)
+            self.known.put(key, split)
+        results = executor.execute(split.first, given)
+        kept = {n for _, n in split.kept}
+        shown = [_read_only(v) if n in kept else v for n, v in enumerate(results[: split.outputs])]
         outputs = Outputs(graph.output_names, shown)
-        self.here.saved = Saved(halves, graph, given, tuple(results), outputs)
+        self.here.saved = Saved(split, graph, given, tuple(results), outputs)
         return outputs
 
     def backward(self, executor: Executor, outputs: Sequence[Any], output_grads: Any, accumulate: bool) -> None:
@@ -96,15 +96,15 @@ class Gradients:
             raise InputError("these are not the outputs of the last forward run",
                              "go back from what executor.forward returned last on this thread", code="E924")  # fmt: skip
         cotangents = _cotangents(saved, output_grads)
-        halves = saved.halves
-        if halves.rest is None:
+        split = saved.split
+        if split.rest is None:
             (scale,) = cotangents.values()
-            found = [g if scale == 1 else g * scale for g in saved.values[halves.outputs :]]
+            found = [g if scale == 1 else g * scale for g in saved.values[split.outputs :]]
         else:
-            given = saved.inputs | {label: saved.values[n] for label, n in halves.kept}
-            given |= {halves.seeds[name]: g for name, g in cotangents.items()}
-            found = list(executor.execute(halves.rest, {k: v for k, v in given.items() if k in halves.rest.inputs}))
-        gradients = dict(zip(halves.wrt, found, strict=True))
+            given = saved.inputs | {label: saved.values[n] for label, n in split.kept}
+            given |= {split.seeds[name]: g for name, g in cotangents.items()}
+            found = list(executor.execute(split.rest, {k: v for k, v in given.items() if k in split.rest.inputs}))
+        gradients = dict(zip(split.wrt, found, strict=True))
         if accumulate:
             for name, g in getattr(self.here, "gradients", {}).items():
                 gradients[name] = g + gradients[name] if name in gradients else g
@@ -148,21 +148,21 @@ def _wanted(names: Sequence[str], values: Sequence[Any], wrt: Sequence[str] | st
     return wanted
 
 
-def halved(
+def split_gradient(
     executor: Executor,
     graph: EinsumGraph,
     wrt: tuple[str, ...],
     strategy: GradientStrategy | None,
     budget: int | None,
     inputs: Mapping[str, Any],
-) -> Halves:
+) -> SplitGradient:
     """Cut the gradient of a graph in two as a strategy says.
 
     >>> from tensorlogic import Executor, GradientStrategy, GraphBuilder
     >>> b = GraphBuilder()
     >>> graph = b.build(y=b.exp(b.tanh(b.input("x", (2,), "float64"))))
     >>> for strategy in (GradientStrategy.KEEP, GradientStrategy.RECOMPUTE):
-    ...     print(halved(Executor(), graph, ("x",), strategy, None, {}).first.output_names)
+    ...     print(split_gradient(Executor(), graph, ("x",), strategy, None, {}).first.output_names)
     ['y', 'v1']
     ['y']
     """
@@ -175,17 +175,17 @@ def halved(
                          "write forward(graph, inputs, budget=1 << 30)", code="E922")  # fmt: skip
     names = graph.output_names
     if way is GradientStrategy.EAGER and len(names) == 1 and graph.type_of(graph.outputs[0][1]).shape == ():
-        return Halves(value_and_grad(graph, wrt), None, (), {names[0]: names[0]}, wrt, 1)
+        return SplitGradient(value_and_grad(graph, wrt), None, (), {names[0]: names[0]}, wrt, 1)
     whole = vjp(graph, wrt)
-    match = matched(whole, graph)
-    every = frozenset(i for i, m in enumerate(match) if m is not None and keepable(whole, i))
+    match = match_nodes(whole, graph)
+    every = frozenset(i for i, m in enumerate(match) if m is not None and can_keep(whole, i))
     if way is GradientStrategy.RECOMPUTE:
-        return _cut(graph, whole, match, cheap(whole, match), wrt)
+        return _cut(graph, whole, match, expensive_nodes(whole, match), wrt)
     if way is GradientStrategy.BUDGETED:
         assert budget is not None
 
         def peak(kept: Collection[int]) -> int:
-            return measured(executor, _cut(graph, whole, match, kept, wrt), inputs)
+            return peak_of_both(executor, _cut(graph, whole, match, kept, wrt), inputs)
 
         return _cut(graph, whole, match, fitting(whole, match, budget, peak), wrt)
     return _cut(graph, whole, match, every, wrt)
@@ -193,10 +193,10 @@ def halved(
 
 def _cut(
     graph: EinsumGraph, whole: EinsumGraph, match: Sequence[int | None], kept: Collection[int], wrt: tuple[str, ...]
-) -> Halves:
+) -> SplitGradient:
     solid = {_owner(whole, i) for i in kept}  # keeping a view would copy it
     solid |= {i for i, m in enumerate(match) if m in dict(graph.outputs).values()}  # the caller has these anyway
-    rest, labels = resumed(whole, match, {i for i in solid if keepable(whole, i)})
+    rest, labels = rest_of_gradient(whole, match, {i for i in solid if can_keep(whole, i)})
     outputs = list(graph.outputs)
     known = {i: n for n, (_, i) in enumerate(outputs)}  # what is an output anyway is kept already
     count = len(outputs)
@@ -220,7 +220,7 @@ def _cut(
             seeds[name] = label
     first = EinsumGraph(graph.nodes, outputs, graph.constants)
     first.inference = graph.inference
-    return Halves(first, rest, tuple(passed), seeds, wrt, count)
+    return SplitGradient(first, rest, tuple(passed), seeds, wrt, count)
 
 
 def _owner(graph: EinsumGraph, node: int) -> int:
@@ -230,24 +230,24 @@ def _owner(graph: EinsumGraph, node: int) -> int:
     return node
 
 
-def measured(executor: Executor, halves: Halves, inputs: Mapping[str, Any]) -> int:
+def peak_of_both(executor: Executor, split: SplitGradient, inputs: Mapping[str, Any]) -> int:
     """Return the most bytes that both runs take at one time: kept values count in both, and idle buffers in the second."""
-    first = executor.plan(halves.first, inputs)
-    if halves.rest is None:
+    first = executor.plan(split.first, inputs)
+    if split.rest is None:
         return first.peak_bytes
     types = {name: t for name, _, t in first.inputs} | {name: t for name, _, t in first.outputs}
     by_place = [t for _, _, t in first.outputs]
-    given: dict[str, TensorType] = {n: types[n] for n in halves.rest.inputs if n in types}
-    given |= {label: by_place[n] for label, n in halves.kept}
-    given |= {seed: types[name] for name, seed in halves.seeds.items() if seed in halves.rest.inputs}
+    given: dict[str, TensorType] = {n: types[n] for n in split.rest.inputs if n in types}
+    given |= {label: by_place[n] for label, n in split.kept}
+    given |= {seed: types[name] for name, seed in split.seeds.items() if seed in split.rest.inputs}
     # memory is memory: an array is stood in for by one that takes none
     stand_in = {
         n: np.broadcast_to(np.zeros((), t.dtype), tuple(int(d) for d in t.shape or ())) for n, t in given.items()
     }
-    held = sum(nbytes(by_place[n]) for n in {n for _, n in halves.kept})
+    held = sum(nbytes(by_place[n]) for n in {n for _, n in split.kept})
     idle = sum(first.buffers)
     return max(
-        first.peak_bytes, (idle if idle <= KEPT_BYTES else 0) + held + executor.plan(halves.rest, stand_in).peak_bytes
+        first.peak_bytes, (idle if idle <= KEPT_BYTES else 0) + held + executor.plan(split.rest, stand_in).peak_bytes
     )
 
 
@@ -269,7 +269,7 @@ def _cotangents(saved: Saved, output_grads: Any) -> dict[str, Any]:
                          "give one for each output, None where it does not count", code="E926")  # fmt: skip
     found: dict[str, Any] = {}
     for name, value, g in zip(names, saved.outputs, given, strict=True):
-        seeded = name in saved.halves.seeds
+        seeded = name in saved.split.seeds
         if not seeded or value.dtype.kind != "f":
             if seeded:  # its dtype was not known before it ran
                 found[name] = np.zeros(value.shape)

@@ -21,10 +21,10 @@ from .eager import Variable
 from .eager_kernels import SCALARS, Array, given
 from .eager_record import Leaf, Record
 from .executor import Executor
-from .recompute import keepable, matched, operands_first, resumed
+from .recompute import can_keep, match_nodes, operands_first, rest_of_gradient
 
 
-class Sequel(NamedTuple):
+class BackwardGraph(NamedTuple):
     """The gradient of one structure: a graph, where its inputs come from, and whose gradients its outputs are."""
 
     graph: EinsumGraph
@@ -33,7 +33,7 @@ class Sequel(NamedTuple):
     seed: str | None  # the input that takes the cotangent
 
 
-class Recorded(NamedTuple):
+class Structure(NamedTuple):
     """What a value was computed from, operands first, each once."""
 
     key: tuple[Any, ...]
@@ -42,7 +42,7 @@ class Recorded(NamedTuple):
     wants: list[int]  # leaves whose variables want gradients, and are still there
 
 
-_sequels: Store[Any, Sequel] = Store(256)
+_graphs: Store[Any, BackwardGraph] = Store(256)
 _executor: list[Executor] = []
 
 
@@ -68,23 +68,23 @@ def backward(
     root = variable._record
     _check_start(variable, root, grad, again)
     seed = None if grad is None else _cotangent(root.value, grad)
-    found = recorded(root)
-    if not found.wants:
+    structure = structure_of(root)
+    if not structure.wants:
         return  # nobody is left to take a gradient
-    key = (found.key, seed is None)
-    sequel = _sequels.get(key)
-    if sequel is None:
-        sequel = differentiated(found, scalar=seed is None)
-        _sequels.put(key, sequel)
-    inputs = {label: found.values[n] for label, n in sequel.feeds}
-    if sequel.seed is not None:
-        inputs[sequel.seed] = seed
+    key = (structure.key, seed is None)
+    back = _graphs.get(key)
+    if back is None:
+        back = backward_graph(structure, scalar=seed is None)
+        _graphs.put(key, back)
+    inputs = {label: structure.values[n] for label, n in back.feeds}
+    if back.seed is not None:
+        inputs[back.seed] = seed
     runner = executor or default_executor()
-    made = list(runner.execute(sequel.graph, inputs))
-    if check_nan and any(np.isnan(x).any() for x in (root.value, *made)):
-        raise first_nan(found, sequel, inputs, runner)
-    for n, g in zip(sequel.wants, made, strict=True):
-        owner = found.sources[n].owner()
+    gradients = list(runner.execute(back.graph, inputs))
+    if check_nan and any(np.isnan(x).any() for x in (root.value, *gradients)):
+        raise first_nan(structure, back, inputs, runner)
+    for n, g in zip(back.wants, gradients, strict=True):
+        owner = structure.sources[n].owner()
         if owner is not None:
             owner.grad = g if owner.grad is None else owner.grad + g
     variable._spent = True
@@ -125,7 +125,7 @@ def _cotangent(value: Array, grad: Any) -> Array:
     return array.astype(value.dtype, copy=False)
 
 
-def recorded(root: Record) -> Recorded:
+def structure_of(root: Record) -> Structure:
     """Return the structure under a record and the values in it; nothing recurses, so a chain may be long."""
     number: dict[Record, int] = {}
     key: list[Any] = []
@@ -152,14 +152,14 @@ def recorded(root: Record) -> Recorded:
         number[record] = len(key) - 1
         values.append(record.value)
         sources.append(record)
-    return Recorded(tuple(key), values, sources, wants)
+    return Structure(tuple(key), values, sources, wants)
 
 
-def as_graph(found: Recorded) -> EinsumGraph:
+def as_graph(structure: Structure) -> EinsumGraph:
     """Return a structure as a graph: what was given, and arrays, are its inputs; the last value is its output ``y``."""
     nodes: list[Node] = []
     taken = {"y"}
-    for n, (what, source) in enumerate(zip(found.key, found.sources, strict=True)):
+    for n, (what, source) in enumerate(zip(structure.key, structure.sources, strict=True)):
         places = () if source is None or source.place is None else (source.place,)
         if isinstance(what, ops.Literal):
             nodes.append(Node(what))
@@ -171,15 +171,15 @@ def as_graph(found: Recorded) -> EinsumGraph:
     return EinsumGraph(nodes, [("y", len(nodes) - 1)])
 
 
-def differentiated(found: Recorded, *, scalar: bool) -> Sequel:
+def backward_graph(structure: Structure, *, scalar: bool) -> BackwardGraph:
     """Return the gradient of a structure, with what was computed already as inputs."""
-    graph = as_graph(found)
+    graph = as_graph(structure)
     names = {i: name for name, i in graph.inputs.items()}
-    wrt = [names[i] for i in found.wants]
+    wrt = [names[i] for i in structure.wants]
     whole = grad_pass(graph, wrt) if scalar else vjp(graph, wrt)
-    match = matched(whole, graph)
-    kept = {i for i, m in enumerate(match) if m is not None and keepable(whole, i)}
-    rest, labels = resumed(whole, match, kept)
+    match = match_nodes(whole, graph)
+    kept = {i for i, m in enumerate(match) if m is not None and can_keep(whole, i)}
+    rest, labels = rest_of_gradient(whole, match, kept)
     feeds: list[tuple[str, int]] = []
     seed = None
     for label in rest.inputs:
@@ -191,24 +191,24 @@ def differentiated(found: Recorded, *, scalar: bool) -> Sequel:
             feeds.append((label, graph.inputs[label]))
         else:
             seed = label
-    return Sequel(rest, tuple(feeds), tuple(found.wants), seed)
+    return BackwardGraph(rest, tuple(feeds), tuple(structure.wants), seed)
 
 
-def first_nan(found: Recorded, sequel: Sequel, inputs: dict[str, Any], runner: Executor) -> ExecutionError:
+def first_nan(structure: Structure, back: BackwardGraph, inputs: dict[str, Any], runner: Executor) -> ExecutionError:
     """Return the error that names the first tensor with a NaN: of the record, else of its gradient."""
-    for n, (what, value, source) in enumerate(zip(found.key, found.values, found.sources, strict=True)):
+    for n, (what, value, source) in enumerate(zip(structure.key, structure.values, structure.sources, strict=True)):
         if type(value) in SCALARS or value.dtype.kind != "f" or not np.isnan(value).any():
             continue
         count = int(np.isnan(value).sum())
-        made = f"the result of {describe(what[0])}" if len(what) == 2 else "what was given"
+        origin = f"the result of {describe(what[0])}" if len(what) == 2 else "what was given"
         name = f" {source.name!r}" if type(source) is Leaf and source.name else ""
         return ExecutionError(
-            f"value {n}{name} has {count} NaN of {value.size}: {made}",
+            f"value {n}{name} has {count} NaN of {value.size}: {origin}",
             "a gradient of it is NaN too; look at the operands there",
             code="E909",
             location=None if source is None else source.place,
         )
-    graph = sequel.graph
+    graph = back.graph
     every = [i for i, t in enumerate(graph.inference.types) if len(t) == 1 and not t[0].weak and graph.nodes[i].args]
     shown = EinsumGraph(graph.nodes, [(f"n{i}", i) for i in every], graph.constants)
     for i, value in zip(every, runner.execute(shown, inputs), strict=True):

@@ -22,7 +22,18 @@ from .executor import Executor
 
 N = TypeVar("N", bound=Hashable)
 _GIVEN = (ops.Input, ops.Constant, ops.Literal, ops.Iota)
-_DEAR = (ops.Einsum, ops.ContractVJP, ops.Sort, ops.TopK, ops.Cumulate, ops.ScatterAdd, Fixpoint, Scan, Cond, ops.Item)
+_EXPENSIVE = (
+    ops.Einsum,
+    ops.ContractVJP,
+    ops.Sort,
+    ops.TopK,
+    ops.Cumulate,
+    ops.ScatterAdd,
+    Fixpoint,
+    Scan,
+    Cond,
+    ops.Item,
+)
 CHAIN = 8  # cheap nodes in a row that are computed again; the one after them is kept
 _BARRIER = ops.Transfer("cpu:0")  # the same value, but another node: so that equal nodes behind it are not merged
 
@@ -53,16 +64,16 @@ def recompute(
     >>> [Executor().plan(g).peak_bytes // 8000 for g in (whole, recompute(whole, loss, segments=4))]
     [34, 12]
     """
-    match = matched(gradient, forward)
+    match = match_nodes(gradient, forward)
     if budget is None:
-        kept = cheap(gradient, match) if segments is None else divided(gradient, match, segments)
-        return again(gradient, match, kept)
+        kept = expensive_nodes(gradient, match) if segments is None else segment_ends(gradient, match, segments)
+        return recomputed_graph(gradient, match, kept)
     expect_whole("budget", budget)
     runner = executor or Executor()
     made: dict[int, EinsumGraph] = {}
 
     def peak(kept: Collection[int]) -> int:
-        graph = made[id(kept)] = again(gradient, match, kept)
+        graph = made[id(kept)] = recomputed_graph(gradient, match, kept)
         return runner.plan(graph, inputs, sizes=sizes).peak_bytes
 
     return made[id(fitting(gradient, match, budget, peak))]
@@ -74,7 +85,7 @@ def fitting(
     """Return the first way to keep values whose peak is within a budget of bytes, or say by how much none is."""
     least = None
     tried = []  # kept, because they are told apart by identity
-    for kept in ways(gradient, match):
+    for kept in keep_options(gradient, match):
         tried.append(kept)
         found = peak(kept)
         if found <= budget:
@@ -91,29 +102,29 @@ def fitting(
     )
 
 
-def ways(gradient: EinsumGraph, match: Sequence[int | None]) -> Iterator[Collection[int]]:
+def keep_options(gradient: EinsumGraph, match: Sequence[int | None]) -> Iterator[Collection[int]]:
     """Yield what to keep: everything, what is dear, then what passes between ever more segments."""
-    every = [i for i, m in enumerate(match) if m is not None and keepable(gradient, i)]
+    every = [i for i, m in enumerate(match) if m is not None and can_keep(gradient, i)]
     yield frozenset(every)
-    yield cheap(gradient, match)
+    yield expensive_nodes(gradient, match)
     segments = 2
     while segments <= max(2, len(every) // 2):
-        yield divided(gradient, match, segments)
+        yield segment_ends(gradient, match, segments)
         segments = max(segments + 1, segments * 4 // 3)
 
 
-def keepable(graph: EinsumGraph, node: int) -> bool:
+def can_keep(graph: EinsumGraph, node: int) -> bool:
     """Tell whether a node is a value of its own that could be kept: computed, and one tensor."""
     return not isinstance(graph.nodes[node].op, _GIVEN) and len(graph.inference.types[node]) == 1
 
 
-def matched(gradient: EinsumGraph, forward: EinsumGraph) -> list[int | None]:
+def match_nodes(gradient: EinsumGraph, forward: EinsumGraph) -> list[int | None]:
     """Return for each node of a gradient graph the node of the forward graph that it is, None of its own.
 
     >>> from tensorlogic import GraphBuilder, grad
     >>> b = GraphBuilder()
     >>> loss = b.build(loss=b.sum(b.exp(b.input("x", (2,), "float32"))))
-    >>> matched(grad(loss), loss)
+    >>> match_nodes(grad(loss), loss)
     [0, 1]
     """
     first: dict[tuple[Any, tuple[int, ...]], int] = {}
@@ -128,7 +139,7 @@ def matched(gradient: EinsumGraph, forward: EinsumGraph) -> list[int | None]:
     return match
 
 
-def cheap(gradient: EinsumGraph, match: Sequence[int | None]) -> frozenset[int]:
+def expensive_nodes(gradient: EinsumGraph, match: Sequence[int | None]) -> frozenset[int]:
     """Return what to keep where all that is cheap is computed again: what is dear, and the ends of long cheap chains."""
     kept = set()
     depth: dict[int, int] = {}
@@ -137,13 +148,13 @@ def cheap(gradient: EinsumGraph, match: Sequence[int | None]) -> frozenset[int]:
             continue
         node = gradient.nodes[i]
         depth[i] = max((depth.get(a, 0) for a in node.args), default=0) + (not node.op.is_view)
-        if keepable(gradient, i) and (isinstance(node.op, _DEAR) or depth[i] > CHAIN):
+        if can_keep(gradient, i) and (isinstance(node.op, _EXPENSIVE) or depth[i] > CHAIN):
             kept.add(i)
             depth[i] = 0
     return frozenset(kept)
 
 
-def divided(gradient: EinsumGraph, match: Sequence[int | None], segments: int) -> frozenset[int]:
+def segment_ends(gradient: EinsumGraph, match: Sequence[int | None], segments: int) -> frozenset[int]:
     """Return what to keep where the forward part is cut into segments of about equal size: what passes between them."""
     expect_whole("segments", segments, 1)
     nodes = [i for i, m in enumerate(match) if m is not None and not isinstance(gradient.nodes[i].op, _GIVEN)]
@@ -157,7 +168,7 @@ def divided(gradient: EinsumGraph, match: Sequence[int | None], segments: int) -
     for i in nodes:
         kept.update(a for a in gradient.nodes[i].args if a in segment and segment[a] != segment[i])
     kept.update(i for _, i in gradient.outputs if i in segment)
-    return frozenset(i for i in kept if keepable(gradient, i))
+    return frozenset(i for i in kept if can_keep(gradient, i))
 
 
 def _bytes(t: TensorType) -> int:
@@ -165,7 +176,7 @@ def _bytes(t: TensorType) -> int:
     return math.prod(sizes) * ITEMSIZE[t.dtype or "float32"]
 
 
-def again(gradient: EinsumGraph, match: Sequence[int | None], kept: Collection[int]) -> EinsumGraph:
+def recomputed_graph(gradient: EinsumGraph, match: Sequence[int | None], kept: Collection[int]) -> EinsumGraph:
     """Return a gradient graph in which forward values that are not kept are computed again where they are read."""
     nodes, write = gradient.nodes, _Writer(gradient)
     ends = [*kept, *(i for _, i in gradient.outputs if match[i] is not None), *gradient.inputs.values()]
@@ -189,7 +200,7 @@ def again(gradient: EinsumGraph, match: Sequence[int | None], kept: Collection[i
     return write.graph([(name, first[i] if match[i] is not None else place[i]) for name, i in gradient.outputs])
 
 
-def resumed(
+def rest_of_gradient(
     gradient: EinsumGraph, match: Sequence[int | None], kept: Collection[int]
 ) -> tuple[EinsumGraph, dict[str, int]]:
     """Return the rest of a gradient graph once its forward part ran: kept values are inputs, by name and node.

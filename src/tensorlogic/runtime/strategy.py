@@ -222,6 +222,9 @@ class StrategyOptimizer:
     the one given is taken if it is 3% better, and better in three rounds of four. With ``exact`` what may round
     otherwise is left out: the aggressive level, and native code.
 
+    ``optimize_for_throughput`` looks for the least mean time of runs one after another, ``optimize_for_latency`` for the
+    least median time of one run, ``optimize_for_memory`` for the least peak of memory by the plan, without timing anything.
+
     >>> from tensorlogic import GraphBuilder
     >>> b = GraphBuilder()
     >>> graph = b.build(y=b.relu(b.input("x", ("n", 10)) @ b.input("w", (10, 4))))
@@ -280,7 +283,7 @@ class StrategyOptimizer:
 
     optimize_for_throughput = partialmethod(_optimize, _THROUGHPUT)
     optimize_for_latency = partialmethod(_optimize, _LATENCY)
-    optimize_for_memory = partialmethod(_optimize, _MEMORY)  # by the plans; nothing is timed
+    optimize_for_memory = partialmethod(_optimize, _MEMORY)
 
     def _options(self, goal: _Goal, graph: EinsumGraph) -> list[tuple[str, list[Any]]]:
         """Return what is tried, one thing after another."""
