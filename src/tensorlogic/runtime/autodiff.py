@@ -17,7 +17,7 @@ from ..errors import DTypeError, InputError, expect, nearest
 from ..ir import ops
 from ..ir.graph import EinsumGraph
 from ..ir.types import TensorType
-from ..passes.grad import unused, value_and_grad, vjp
+from ..passes.grad import may_be_float, unused, value_and_grad, vjp
 from ..plan.cost import nbytes
 from ..store import Store
 from .loop import KEPT_BYTES
@@ -209,18 +209,15 @@ def _cut(
             known[m] = len(outputs)
             outputs.append((unused(label, taken), m))
         passed.append((label, known[m]))
-    seeds = {}
-    names = set(graph.inputs)
-    for name, _ in graph.outputs:  # as tl.vjp names them
-        label = f"d_{name}"
-        while label in names:
-            label += "_"
-        if label in whole.inputs:
-            names.add(label)
-            seeds[name] = label
     first = EinsumGraph(graph.nodes, outputs, graph.constants)
     first.inference = graph.inference
-    return SplitGradient(first, rest, tuple(passed), seeds, wrt, count)
+    return SplitGradient(first, rest, tuple(passed), cotangent_names(graph, whole), wrt, count)
+
+
+def cotangent_names(graph: EinsumGraph, back: EinsumGraph) -> dict[str, str]:
+    """Return, for each output of a graph that has a gradient, the input of its ``tl.vjp`` that takes the cotangent."""
+    outputs = [name for name, i in graph.outputs if may_be_float(graph.type_of(i))]
+    return dict(zip(outputs, [name for name in back.input_names if name not in graph.inputs], strict=True))
 
 
 def _owner(graph: EinsumGraph, node: int) -> int:

@@ -19,6 +19,7 @@ from ..ir.graph import Cond, EinsumGraph, Fixpoint, Node, Scan, constant_op
 from ..ir.ops import Op
 from ..ir.types import FLOATS
 from ..passes.grad import check, parameters, vjp
+from ..runtime.autodiff import cotangent_names
 from ..runtime.executor import Executor
 from ..runtime.protocols import TlExecutor
 from ..tables import table
@@ -160,11 +161,10 @@ class GradientChecker:
                 raise InputError(f"input {name!r} is missing", f"inputs: {list(given)}", code="E303")
         rng = np.random.default_rng(self.seed)
         values = dict(zip(wide.output_names, run.execute(wide, given), strict=True))
-        smooth = [n for n, i in wide.outputs if wide.type_of(i).dtype in (*FLOATS, None)]
-        weights = {n: rng.normal(size=np.shape(values[n])) if np.ndim(values[n]) else np.float64(1) for n in smooth}
         back = vjp(wide, names, **options)
-        cotangents = dict(zip((n for n in back.input_names if n not in wide.inputs), smooth, strict=True))
-        found = run.execute(back, {**given, **{c: weights[n] for c, n in cotangents.items()}})
+        smooth = cotangent_names(wide, back)
+        weights = {n: rng.normal(size=np.shape(values[n])) if np.ndim(values[n]) else np.float64(1) for n in smooth}
+        found = run.execute(back, {**given, **{seed: weights[n] for n, seed in smooth.items()}})
 
         def outputs(name: str, value: Array) -> Array:
             outs = dict(zip(wide.output_names, run.execute(wide, {**given, name: value}), strict=True))
