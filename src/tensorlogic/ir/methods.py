@@ -8,6 +8,7 @@ from __future__ import annotations
 import operator
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from functools import cache
 from numbers import Integral
 from typing import Any, Generic, TypeVar
 
@@ -401,9 +402,14 @@ def matmul_spec(left: Sequence[Any], right: Sequence[Any]) -> str:
     inner = (left[-1], right[-1 if len(right) == 1 else -2])
     if inner[0] != inner[1] and 1 in inner:  # an einsum would broadcast it
         raise ShapeError(f"matmul: the inner sizes are {inner[0]} and {inner[1]}", code="E001")
-    batch = "..." if max(len(left), len(right)) > 2 else ""
-    first, i = ("j", "") if len(left) == 1 else (f"{batch}ij", "i")
-    second, k = ("j", "") if len(right) == 1 else (f"{batch}jk", "k")
+    return _matmul_spec(len(left), len(right))
+
+
+@cache
+def _matmul_spec(left: int, right: int) -> str:
+    batch = "..." if max(left, right) > 2 else ""
+    first, i = ("j", "") if left == 1 else (f"{batch}ij", "i")
+    second, k = ("j", "") if right == 1 else (f"{batch}jk", "k")
     return f"{first},{second}->{batch}{i}{k}"
 
 
