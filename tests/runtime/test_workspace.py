@@ -5,7 +5,8 @@ from __future__ import annotations
 import gc
 import os
 import random
-import signal
+import subprocess
+import sys
 import threading
 import tracemalloc
 from itertools import pairwise
@@ -623,27 +624,35 @@ def test_a_pool_may_show_the_memory_of_runs():
     assert pool.max_bytes == ARENA.most_free
 
 
+FORK = """
+import os, signal, threading
+import tensorlogic as tl
+from tensorlogic.runtime.arena import Arena
+
+arena, store = Arena(), tl.Store(4)
+store.put("a", 1)
+held, go_on = threading.Event(), threading.Event()
+
+def hold():
+    with arena._lock, store._lock:
+        held.set()
+        go_on.wait(30)
+
+thread = threading.Thread(target=hold)
+thread.start()
+held.wait(30)
+child = os.fork()
+if not child:
+    signal.alarm(20)  # a child that hangs ends itself
+    store.put("b", 2)
+    os._exit(0 if store.get("b") == 2 and arena.take(10).size == 10 and arena.stats().allocations == 1 else 1)
+go_on.set()
+thread.join()
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+assert store.get("a") == 1  # the parent keeps what it has
+"""
+
+
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no forks here")
-@pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")
 def test_a_fork_does_not_wait_for_a_thread_of_its_parent():
-    arena, store = Arena(), tl.Store(4)
-    store.put("a", 1)
-    held, go_on = threading.Event(), threading.Event()
-
-    def hold():
-        with arena._lock, store._lock:
-            held.set()
-            go_on.wait(30)
-
-    thread = threading.Thread(target=hold)
-    thread.start()
-    held.wait(30)
-    child = os.fork()
-    if not child:
-        signal.alarm(10)  # a child that hangs ends itself
-        store.put("b", 2)
-        os._exit(0 if store.get("b") == 2 and arena.take(10).size == 10 and arena.stats().allocations == 1 else 1)
-    go_on.set()
-    thread.join()
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-    assert store.get("a") == 1  # the parent keeps what it has
+    subprocess.run([sys.executable, "-c", FORK], check=True)  # in a process that has no other threads
