@@ -174,15 +174,14 @@ def write_folder(path: Path, fill: Callable[[Path], object], *, replace: bool = 
     """
     import shutil  # loaded by those who save
 
-    temporary, old = (path.with_name(f".{path.name}.{os.urandom(6).hex()}.{end}") for end in ("tmp", "old"))
+    temporary, old = path.with_name(f".{path.name}.{os.urandom(6).hex()}.tmp"), None
     try:
         temporary.mkdir(parents=True)
         fill(temporary)
         for file in temporary.iterdir():
             _to_disk(file)
         if replace:
-            with contextlib.suppress(FileNotFoundError):
-                path.rename(old)
+            old = set_aside(path)
         try:
             temporary.rename(path)
         except OSError as error:  # systems call it by several names when another process came first
@@ -192,11 +191,22 @@ def write_folder(path: Path, fill: Callable[[Path], object], *, replace: bool = 
                 raise
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
-        if old.is_dir():
+        if old is not None and old.is_dir():
             shutil.rmtree(old, ignore_errors=True)
-        else:
+        elif old is not None:
             old.unlink(missing_ok=True)
     return path
+
+
+def set_aside(path: Path) -> Path | None:
+    """Rename a file or folder that is to be deleted, so that of several processes one takes it; None if another did.
+
+    It has a name that a :class:`~tensorlogic.CompilationCache` sweeps away, should this process stop before it is deleted.
+    """
+    old = path.with_name(f".{path.name}.{os.urandom(6).hex()}.old")
+    with contextlib.suppress(FileNotFoundError):
+        return path.rename(old)
+    return None
 
 
 def _to_disk(path: Path) -> None:

@@ -424,17 +424,14 @@ class ViewBuilder:
     def __init__(self, tensor: Any, rank: int | None = None) -> None:
         if not isinstance(tensor, str | int | TensorView):
             tensor = _array(tensor)
-            rank = tensor.ndim if rank is None else rank
-        if isinstance(tensor, TensorView) and rank is None:
-            rank = tensor.rank()
-        if rank is None:
+        known = tensor.rank() if isinstance(tensor, TensorView) else getattr(tensor, "ndim", rank)
+        if known is None:
             raise ViewError(
                 f"the rank of tensor {tensor!r} is not known", f"ViewBuilder({tensor!r}, rank)", code="E962"
             )
-        axes = tensor.rank() if isinstance(tensor, TensorView) else getattr(tensor, "ndim", rank)
-        if rank != axes:
-            raise ViewError(f"the rank is given as {rank}, but the tensor has {axes} axes", code="E962")
-        self._base, self._specs, self._offset = tensor, [SliceSpec.Full] * rank, 0
+        if rank not in (None, known):
+            raise ViewError(f"the rank is given as {rank}, but the tensor has {known} axes", code="E962")
+        self._base, self._specs, self._offset = tensor, [SliceSpec.Full] * known, 0
 
     def _put(self, axis: int, spec: SliceSpec) -> Self:
         self._specs[_axis(axis, len(self._specs))] = spec
