@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from ..diagnostics import caller
-from ..errors import DTypeError, GraphError, expect, nearest
+from ..errors import GraphError, expect, nearest
 from . import ops
 from .elementwise import FUNCTIONS
 from .graph import (
@@ -31,6 +31,7 @@ from .graph import (
 )
 from .infer import node_types
 from .layers import Layers
+from .methods import TensorOperators
 from .ops import Op
 from .sizes import Dim, dim, integer
 from .type_rules import Equality, Results
@@ -38,7 +39,7 @@ from .type_rules import Scope as TypeScope
 from .types import TensorShape, TensorType, dtype_name
 
 
-class Tensor:
+class Tensor(TensorOperators["Tensor"]):
     """A value in a graph being built; arithmetic on it adds nodes.
 
     >>> from tensorlogic import GraphBuilder
@@ -75,7 +76,7 @@ class Tensor:
         """Add the node that a NumPy function stands for: ``np.exp(x)`` is ``b.exp(x)``, ``array + x`` is ``b.add(array, x)``."""
         name = ufunc.__name__
         if name in _BITWISE:
-            return self._truth(_BITWISE[name], *operands)
+            return self.builder.truth(_BITWISE[name], *operands)
         if method != "__call__" or options or not (name in FUNCTIONS or name == "matmul"):
             hint = f"write b.{name}(...)" if name in FUNCTIONS else nearest(name, FUNCTIONS)[0]
             called = (
@@ -91,16 +92,6 @@ class Tensor:
         hint = "use the builder's functions, such as b.sum(x), or execute the graph first"
         raise GraphError("a tensor in a graph has no values while it is being built", hint, code="E106")
 
-    def _truth(self, fn: str, *operands: Any) -> Tensor:
-        """Apply a logical function; bit operations on numbers are not what & | ^ ~ mean here, so they are refused."""
-        for x in operands:
-            dtype = x.dtype if isinstance(x, Tensor) else np.asarray(x).dtype.name
-            if dtype not in ("bool", None):
-                hint = f"write b.{fn}(...) if non-zero should count as true"
-                raise DTypeError(f"& | ^ ~ are for truth values, got {dtype}", hint, code="E121")
-        result: Tensor = getattr(self.builder, fn)(*operands)
-        return result
-
     def __bool__(self) -> NoReturn:
         hint = "use b.where(condition, x, y) or b.cond(condition, then, otherwise)"
         raise GraphError("a tensor in a graph has no truth value while it is being built", hint, code="E106")
@@ -108,53 +99,6 @@ class Tensor:
     def __iter__(self) -> NoReturn:
         hint = "index it, x[0], or use b.scan(body, init, xs=x)"
         raise GraphError("a tensor in a graph cannot be iterated over while it is being built", hint, code="E106")
-
-    # fmt: off
-    def __add__(self, other: Any) -> Tensor: return self.builder.add(self, other)
-    def __radd__(self, other: Any) -> Tensor: return self.builder.add(other, self)
-    def __sub__(self, other: Any) -> Tensor: return self.builder.subtract(self, other)
-    def __rsub__(self, other: Any) -> Tensor: return self.builder.subtract(other, self)
-    def __mul__(self, other: Any) -> Tensor: return self.builder.multiply(self, other)
-    def __rmul__(self, other: Any) -> Tensor: return self.builder.multiply(other, self)
-    def __truediv__(self, other: Any) -> Tensor: return self.builder.divide(self, other)
-    def __rtruediv__(self, other: Any) -> Tensor: return self.builder.divide(other, self)
-    def __floordiv__(self, other: Any) -> Tensor: return self.builder.floor_divide(self, other)
-    def __rfloordiv__(self, other: Any) -> Tensor: return self.builder.floor_divide(other, self)
-    def __mod__(self, other: Any) -> Tensor: return self.builder.remainder(self, other)
-    def __rmod__(self, other: Any) -> Tensor: return self.builder.remainder(other, self)
-    def __pow__(self, other: Any) -> Tensor: return self.builder.power(self, other)
-    def __rpow__(self, other: Any) -> Tensor: return self.builder.power(other, self)
-    def __matmul__(self, other: Any) -> Tensor: return self.builder.matmul(self, other)
-    def __rmatmul__(self, other: Any) -> Tensor: return self.builder.matmul(other, self)
-    def __and__(self, other: Any) -> Tensor: return self._truth("logical_and", self, other)
-    def __rand__(self, other: Any) -> Tensor: return self._truth("logical_and", other, self)
-    def __or__(self, other: Any) -> Tensor: return self._truth("logical_or", self, other)
-    def __ror__(self, other: Any) -> Tensor: return self._truth("logical_or", other, self)
-    def __xor__(self, other: Any) -> Tensor: return self._truth("logical_xor", self, other)
-    def __rxor__(self, other: Any) -> Tensor: return self._truth("logical_xor", other, self)
-    def __invert__(self) -> Tensor: return self._truth("logical_not", self)
-    def __neg__(self) -> Tensor: return self.builder.negative(self)
-    def __abs__(self) -> Tensor: return self.builder.absolute(self)
-    def __eq__(self, other: object) -> Tensor: return self.builder.equal(self, other)  # type: ignore[override]
-    def __ne__(self, other: object) -> Tensor: return self.builder.not_equal(self, other)  # type: ignore[override]
-    def __lt__(self, other: Any) -> Tensor: return self.builder.less(self, other)
-    def __le__(self, other: Any) -> Tensor: return self.builder.less_equal(self, other)
-    def __gt__(self, other: Any) -> Tensor: return self.builder.greater(self, other)
-    def __ge__(self, other: Any) -> Tensor: return self.builder.greater_equal(self, other)
-    def __getitem__(self, key: Any) -> Tensor: return self.builder.index(self, key)
-    __hash__ = object.__hash__
-
-    @property
-    def T(self) -> Tensor: return self.builder.transpose(self)  # noqa: N802
-    def reshape(self, *shape: Any) -> Tensor: return self.builder.reshape(self, shape[0] if len(shape) == 1 and isinstance(shape[0], Sequence) and not isinstance(shape[0], str) else shape)
-    def transpose(self, *order: Any) -> Tensor: return self.builder.transpose(self, order[0] if len(order) == 1 and isinstance(order[0], Sequence) else order or None)
-    def sum(self, axis: Any = None, *, keepdims: bool = False) -> Tensor: return self.builder.sum(self, axis, keepdims=keepdims)
-    def mean(self, axis: Any = None, *, keepdims: bool = False) -> Tensor: return self.builder.mean(self, axis, keepdims=keepdims)
-    def max(self, axis: Any = None, *, keepdims: bool = False) -> Tensor: return self.builder.max(self, axis, keepdims=keepdims)
-    def min(self, axis: Any = None, *, keepdims: bool = False) -> Tensor: return self.builder.min(self, axis, keepdims=keepdims)
-    def astype(self, dtype: Any) -> Tensor: return self.builder.cast(self, dtype)
-    def stop_gradient(self) -> Tensor: return self.builder.stop_gradient(self)
-    # fmt: on
 
 
 _BITWISE = {f"bitwise_{word}": f"logical_{word}" for word in ("and", "or", "xor")} | {"invert": "logical_not"}

@@ -7,10 +7,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from functools import cache
 from numbers import Integral
 from typing import Any, Generic, TypeVar
 
-from ..errors import GraphError, ShapeError, SpecError
+import numpy as np
+
+from ..errors import DTypeError, GraphError, ShapeError, SpecError
 from . import ops, spec
 from .algebra import algebra as lookup
 from .elementwise import FUNCTIONS
@@ -19,6 +22,7 @@ from .type_rules import normal_axis
 from .types import TensorShape, dtype_name
 
 T = TypeVar("T")
+R = TypeVar("R")
 Axes = int | Sequence[int] | None
 
 
@@ -59,16 +63,7 @@ class TensorMethods(ABC, Generic[T]):
 
     def matmul(self, a: Any, b: Any) -> T:
         """Multiply matrices as NumPy's ``@`` does, vectors and batches included."""
-        left, right = len(self._shape(a, "matmul")), len(self._shape(b, "matmul"))
-        if left == 0 or right == 0:
-            raise ShapeError("matmul does not take scalars", "use multiply", code="E024")
-        inner = (self._shape(a, "matmul")[-1], self._shape(b, "matmul")[-1 if right == 1 else -2])
-        if inner[0] != inner[1] and 1 in inner:  # an einsum would broadcast it
-            raise ShapeError(f"matmul: the inner sizes are {inner[0]} and {inner[1]}", code="E001")
-        batch = "..." if max(left, right) > 2 else ""
-        first, second = ("j" if left == 1 else f"{batch}ij"), ("j" if right == 1 else f"{batch}jk")
-        output = batch + ("" if left == 1 else "i") + ("" if right == 1 else "k")
-        return self.einsum(f"{first},{second}->{output}", a, b)
+        return self.einsum(matmul_spec(self._shape(a, "matmul"), self._shape(b, "matmul")), a, b)
 
     def contract_vjp(self, equation: str, algebra: str, wrt: int, *operands: Any) -> T:
         """Return the gradient of an einsum for factor ``wrt``; operands are the factors, the result, its cotangent."""
@@ -144,6 +139,15 @@ class TensorMethods(ABC, Generic[T]):
     def logical_xor(self, x: Any, y: Any) -> T: return self._map("logical_xor", x, y)
     def where(self, condition: Any, x: Any, y: Any) -> T: return self._map("where", condition, x, y)
     # fmt: on
+
+    def truth(self, fn: str, *operands: Any) -> T:
+        """Apply a logical function to truth values; bit operations on numbers are not what & | ^ ~ mean, so are refused."""
+        for x in operands:
+            dtype = x.dtype if hasattr(x, "dtype") else np.asarray(x).dtype  # of a tensor it may be unknown
+            if dtype is not None and str(dtype) != "bool":
+                hint = f"call {fn}(...) if non-zero should count as true"
+                raise DTypeError(f"& | ^ ~ are for truth values, got {dtype}", hint, code="E121")
+        return self._map(fn, *operands)
 
     def clip(self, x: Any, low: Any, high: Any) -> T:
         """Keep values within ``low`` and ``high``."""
@@ -326,6 +330,88 @@ class TensorMethods(ABC, Generic[T]):
         """Return ``(x - zero_point) * scale``."""
         at = None if axis is None else self._axis(x, axis, "dequantize")
         return self.apply(ops.Dequantize(at), x, scale, zero_point)
+
+
+class TensorOperators(Generic[R]):
+    """Python's operators and NumPy's methods of a tensor; what they mean is for its ``builder`` to say."""
+
+    __slots__ = ()
+    builder: TensorMethods[R]
+
+    # fmt: off
+    def __add__(self, other: Any) -> R: return self.builder.add(self, other)
+    def __radd__(self, other: Any) -> R: return self.builder.add(other, self)
+    def __sub__(self, other: Any) -> R: return self.builder.subtract(self, other)
+    def __rsub__(self, other: Any) -> R: return self.builder.subtract(other, self)
+    def __mul__(self, other: Any) -> R: return self.builder.multiply(self, other)
+    def __rmul__(self, other: Any) -> R: return self.builder.multiply(other, self)
+    def __truediv__(self, other: Any) -> R: return self.builder.divide(self, other)
+    def __rtruediv__(self, other: Any) -> R: return self.builder.divide(other, self)
+    def __floordiv__(self, other: Any) -> R: return self.builder.floor_divide(self, other)
+    def __rfloordiv__(self, other: Any) -> R: return self.builder.floor_divide(other, self)
+    def __mod__(self, other: Any) -> R: return self.builder.remainder(self, other)
+    def __rmod__(self, other: Any) -> R: return self.builder.remainder(other, self)
+    def __pow__(self, other: Any) -> R: return self.builder.power(self, other)
+    def __rpow__(self, other: Any) -> R: return self.builder.power(other, self)
+    def __matmul__(self, other: Any) -> R: return self.builder.matmul(self, other)
+    def __rmatmul__(self, other: Any) -> R: return self.builder.matmul(other, self)
+    def __and__(self, other: Any) -> R: return self.builder.truth("logical_and", self, other)
+    def __rand__(self, other: Any) -> R: return self.builder.truth("logical_and", other, self)
+    def __or__(self, other: Any) -> R: return self.builder.truth("logical_or", self, other)
+    def __ror__(self, other: Any) -> R: return self.builder.truth("logical_or", other, self)
+    def __xor__(self, other: Any) -> R: return self.builder.truth("logical_xor", self, other)
+    def __rxor__(self, other: Any) -> R: return self.builder.truth("logical_xor", other, self)
+    def __invert__(self) -> R: return self.builder.truth("logical_not", self)
+    def __neg__(self) -> R: return self.builder.negative(self)
+    def __abs__(self) -> R: return self.builder.absolute(self)
+    def __eq__(self, other: object) -> R: return self.builder.equal(self, other)  # type: ignore[override]
+    def __ne__(self, other: object) -> R: return self.builder.not_equal(self, other)  # type: ignore[override]
+    def __lt__(self, other: Any) -> R: return self.builder.less(self, other)
+    def __le__(self, other: Any) -> R: return self.builder.less_equal(self, other)
+    def __gt__(self, other: Any) -> R: return self.builder.greater(self, other)
+    def __ge__(self, other: Any) -> R: return self.builder.greater_equal(self, other)
+    def __getitem__(self, key: Any) -> R: return self.builder.index(self, key)
+    __hash__ = object.__hash__
+
+    @property
+    def T(self) -> R: return self.builder.transpose(self)  # noqa: N802
+    def reshape(self, *shape: Any) -> R: return self.builder.reshape(self, _spread(shape))
+    def transpose(self, *order: Any) -> R: return self.builder.transpose(self, _spread(order) or None)
+    def sum(self, axis: Axes = None, *, keepdims: bool = False) -> R: return self.builder.sum(self, axis, keepdims=keepdims)
+    def mean(self, axis: Axes = None, *, keepdims: bool = False) -> R: return self.builder.mean(self, axis, keepdims=keepdims)
+    def max(self, axis: Axes = None, *, keepdims: bool = False) -> R: return self.builder.max(self, axis, keepdims=keepdims)
+    def min(self, axis: Axes = None, *, keepdims: bool = False) -> R: return self.builder.min(self, axis, keepdims=keepdims)
+    def astype(self, dtype: Any) -> R: return self.builder.cast(self, dtype)
+    def stop_gradient(self) -> R: return self.builder.stop_gradient(self)
+    # fmt: on
+
+
+def _spread(values: tuple[Any, ...]) -> Sequence[Any]:
+    """Return sizes or axes that are given one by one, or as one sequence."""
+    whole = len(values) == 1 and isinstance(values[0], Sequence) and not isinstance(values[0], str)
+    return values[0] if whole else values
+
+
+def matmul_spec(left: Sequence[Any], right: Sequence[Any]) -> str:
+    """Return the einsum that is NumPy's ``@`` of operands of these shapes.
+
+    >>> matmul_spec((3, 4), (4,)), matmul_spec((2, 3, 4), (4, "n"))
+    ('ij,j->i', '...ij,...jk->...ik')
+    """
+    if not left or not right:
+        raise ShapeError("matmul does not take scalars", "use multiply", code="E024")
+    inner = (left[-1], right[-1 if len(right) == 1 else -2])
+    if inner[0] != inner[1] and 1 in inner:  # an einsum would broadcast it
+        raise ShapeError(f"matmul: the inner sizes are {inner[0]} and {inner[1]}", code="E001")
+    return _matmul_spec(len(left), len(right))
+
+
+@cache
+def _matmul_spec(left: int, right: int) -> str:
+    batch = "..." if max(left, right) > 2 else ""
+    first, i = ("j", "") if left == 1 else (f"{batch}ij", "i")
+    second, k = ("j", "") if right == 1 else (f"{batch}jk", "k")
+    return f"{first},{second}->{batch}{i}{k}"
 
 
 def _sequence(value: Any, what: str) -> Sequence[Any]:

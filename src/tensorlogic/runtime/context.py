@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ..errors import InputError
+from ..errors import InputError, expect
 from ..events import ExecutionPhase, Hook, RunRecord
 
 
@@ -21,9 +21,7 @@ class ExecutionContext:
     """
 
     def __init__(self, hooks: Sequence[Hook] = ()) -> None:
-        if not isinstance(hooks, Sequence):
-            raise InputError(f"hooks are given as a list, got {hooks!r}", code="E301",
-                             suggestions=["write ExecutionContext([hook])"])  # fmt: skip
+        expect(hooks, Sequence, "hooks are given as a list", "write ExecutionContext([hook])")
         self.hooks: list[Hook] = []
         for hook in hooks:
             self.add_hook(hook)
@@ -31,15 +29,13 @@ class ExecutionContext:
 
     def add_hook(self, hook: Hook) -> None:
         """Attach one more hook."""
-        if not isinstance(hook, Hook):
-            raise InputError(f"a hook derives from tensorlogic.Hook, got {hook!r}", code="E301",
-                             suggestions=["give an instance, such as LoggingHook()"])  # fmt: skip
+        expect(hook, Hook, "a hook derives from tensorlogic.Hook", "give an instance, such as LoggingHook()")
         self.hooks.append(hook)
 
     def remove_hook(self, hook: Hook) -> None:
         """Detach a hook."""
         if hook not in self.hooks:
-            raise InputError(f"{hook!r} is not attached", code="E301")
+            raise InputError(f"{hook!r} is not attached", code="E930")
         self.hooks.remove(hook)
 
     def notify(self, phase: ExecutionPhase) -> None:

@@ -98,8 +98,8 @@ class BackendTestAdapter:
             else:
                 results.append(CaseResult(case.name, "failed" if why is None else "xfailed", why or problem))
         if not results:
-            raise InputError(f"no case matches include={list(include)} and exclude={list(exclude)}", code="E301",
-                             suggestions=["names look like 'einsum/ij,jk->ik/real/float64'"])  # fmt: skip
+            raise InputError(f"no case matches include={list(include)} and exclude={list(exclude)}",
+                             "names look like 'einsum/ij,jk->ik/real/float64'", code="E362")  # fmt: skip
         return ConformanceReport(tuple(results))
 
     def _lacking_dtypes(self, case: Case) -> list[str]:
