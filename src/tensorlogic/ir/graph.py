@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..diagnostics import SourceLocation
-from ..errors import DTypeError, GraphError
+from ..errors import DTypeError, GraphError, TensorLogicError
 from . import ops
 from .ops import Op
 from .sizes import Dim, names
@@ -330,6 +330,8 @@ def plain_array(value: object) -> Array:
         raise DTypeError("None is given where an array is expected", hint, code="E123")
     try:
         return np.asarray(value)
+    except TensorLogicError:  # a list of tensors of a graph
+        raise
     except ValueError as error:
         raise DTypeError(f"a rectangular array is expected: {error}", code="E123") from None
     except Exception as error:  # an array of another library that does not let its values go
