@@ -264,3 +264,11 @@ def test_members_of_an_archive_stay_in_it(folder, name):
     assert "cannot be a member of an archive" in done.output
     assert not (folder / "evil.npz").exists()
     assert call("run", "evil.json", "-i", "x=[1,2]").exit_code == 0
+
+
+def test_names_with_slashes_and_colons_are_members(folder):
+    b = tl.GraphBuilder()
+    b.build({"layer/dense:0": b.input("x", (2,)) * 2}).save(folder / "named.json")
+    assert call("run", "named.json", "-i", "x=[1,2]", "-o", "named.npz").exit_code == 0
+    with np.load(folder / "named.npz") as archive:
+        assert archive["layer/dense:0"].tolist() == [2, 4]

@@ -132,9 +132,16 @@ def test_numpy_functions_add_nodes():
     assert out["where"].tolist() == [[2.5, 2.5], [3.0, 4.0]]
 
 
+def test_an_array_that_a_tensor_is_added_to_becomes_a_tensor():
+    total = np.ones(3)
+    total += GraphBuilder().input("x", (3,), "float64")
+    assert str(total) == "<Tensor float64[3]>"
+
+
 @pytest.mark.parametrize(
     ("use", "said"),
     [
+        (lambda x: GraphBuilder().constant([x, x]), "has no values while it is being built"),
         (np.cbrt, "np.cbrt on a tensor"),
         (np.add.reduce, "np.add.reduce on a tensor"),
         (lambda x: np.add(x, 1, dtype="float32"), "np.add with dtype="),

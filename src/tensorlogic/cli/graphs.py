@@ -38,7 +38,7 @@ def save_arrays(path: Path, arrays: Mapping[str, Any]) -> None:
 def check_names(names: Iterable[str]) -> None:
     """Refuse names of outputs that an archive cannot have, or that would be unpacked outside of its folder."""
     for name in names:
-        if not name.isprintable() or set("\\:") & set(name) or name.startswith("/") or ".." in name.split("/"):
+        if "\\" in name or "\0" in name or name.startswith("/") or ".." in name.split("/"):
             raise FormatError(f"output {name!r} cannot be a member of an archive", "rename the output", code="E214")
 
 

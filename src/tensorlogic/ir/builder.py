@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from hashlib import blake2b
 from numbers import Real
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
@@ -75,16 +75,14 @@ class Tensor(TensorOperators["Tensor"]):
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *operands: Any, **options: Any) -> Tensor:
         """Add the node that a NumPy function stands for: ``np.exp(x)`` is ``b.exp(x)``, ``array + x`` is ``b.add(array, x)``."""
         name = ufunc.__name__
+        if options.keys() == {"out"} and options["out"][0] is operands[0]:
+            options = {}  # array += x: the array's name now stands for the sum
+        if method != "__call__" or options or not (name in FUNCTIONS or name in _BITWISE or name == "matmul"):
+            hint = f"write b.{name}(...)" if name in FUNCTIONS else nearest(name, FUNCTIONS)[0]
+            how = f".{method}" if method != "__call__" else f" with {', '.join(options)}=" if options else ""
+            raise GraphError(f"np.{name}{how} on a tensor of a graph is not there", hint, code="E142")
         if name in _BITWISE:
             return self.builder.truth(_BITWISE[name], *operands)
-        if method != "__call__" or options or not (name in FUNCTIONS or name == "matmul"):
-            hint = f"write b.{name}(...)" if name in FUNCTIONS else nearest(name, FUNCTIONS)[0]
-            called = (
-                f"np.{name}"
-                + ("" if method == "__call__" else f".{method}")
-                + (f" with {', '.join(options)}=" if options else "")
-            )
-            raise GraphError(f"{called} on a tensor of a graph is not there", hint, code="E142")
         result: Tensor = getattr(self.builder, name)(*operands)
         return result
 
@@ -133,10 +131,12 @@ class GraphBuilder(Layers[Tensor]):
         self._scope = _Scope(None)
         self._constants: dict[str, Array] = {}
 
-    def __getattr__(self, name: str) -> NoReturn:
-        """Name the nearest method where there is none of this name."""
-        near = "" if name.startswith("_") else f"; {nearest(name, (n for n in dir(self) if n[0] != '_'))[0]}"
-        raise AttributeError(f"a GraphBuilder has no {name!r}{near}", name=name, obj=self)
+    if not TYPE_CHECKING:  # a type checker finds misspelt names by itself
+
+        def __getattr__(self, name: str) -> NoReturn:
+            """Name the nearest method where there is none of this name."""
+            near = "" if name.startswith("_") else f"; {nearest(name, (n for n in dir(self) if n[0] != '_'))[0]}"
+            raise AttributeError(f"a GraphBuilder has no {name!r}{near}", name=name, obj=self)
 
     def shape_of(self, x: Any) -> TensorShape | None:
         """Return an operand's shape; None where its rank is unknown."""

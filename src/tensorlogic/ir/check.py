@@ -14,7 +14,7 @@ from .sizes import Dim, dim
 from .types import DTYPES
 
 
-def checked(graph: EinsumGraph) -> EinsumGraph:
+def check_graph(graph: EinsumGraph) -> EinsumGraph:
     """Return a graph that was read if its structure and its types are sound; raise the first problem otherwise."""
     problems = check_structure(graph)
     if problems:

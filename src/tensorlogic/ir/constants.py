@@ -61,7 +61,7 @@ def decode(text: str, dtype: str, shape: tuple[int, ...]) -> Array:
         raise FormatError(f"cannot hold a constant {dtype}{list(shape)}: {error}", code="E235") from None
 
 
-def proven(digest: str, array: Array, dtype: str, shape: tuple[int, ...]) -> Array:
+def verified_constant(digest: str, array: Array, dtype: str, shape: tuple[int, ...]) -> Array:
     """Return a constant that was read, frozen, if it is what the graph says it is."""
     array = frozen_copy(array)
     if array.dtype.name != dtype or array.shape != shape:

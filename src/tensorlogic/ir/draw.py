@@ -54,7 +54,7 @@ KINDS: dict[type[Op], str] = {
 }  # fmt: skip
 
 
-class Drawn(NamedTuple):
+class PictureNode(NamedTuple):
     """One node as every format shows it; ``parts`` are its bodies, each with its name and the prefix of its ids."""
 
     id: str
@@ -71,14 +71,16 @@ class Drawn(NamedTuple):
         return [f"%{self.number} {one_line(self.op.name)}", *filter(None, [one_line(self.detail)]), self.type]
 
 
-def drawn(graph: EinsumGraph, prefix: str = "") -> Iterator[Drawn]:
+def picture_nodes(graph: EinsumGraph, prefix: str = "") -> Iterator[PictureNode]:
     """Yield the nodes of one graph, bodies not entered, with types as far as they can be inferred."""
     for i, (node, types) in enumerate(zip(graph.nodes, known_types(graph), strict=True)):
         op = node.op
         shown = str(types[0]) if len(types) == 1 else f"({', '.join(map(str, types))})"
         args = tuple(_id(graph, prefix, a) for a in node.args)
         parts = tuple((n, g, f"{prefix}n{i}{n}_") for n, g in zip(body_fields(type(op)), bodies(op), strict=True))
-        yield Drawn(f"{prefix}n{i}", i, op, KINDS.get(type(op), "movement"), _detail(op, graph), shown, args, parts)
+        yield PictureNode(
+            f"{prefix}n{i}", i, op, KINDS.get(type(op), "movement"), _detail(op, graph), shown, args, parts
+        )
 
 
 def _id(graph: EinsumGraph, prefix: str, node: int) -> str:
@@ -120,10 +122,10 @@ _ILLEGAL = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]"
 _BREAK = re.compile("\r\n|[\n\r\x85\u2028\u2029]")
 
 
-def legal(text: str) -> str:
+def xml_text(text: str) -> str:
     r"""Return text with the characters that XML cannot hold (controls, lone surrogates) replaced.
 
-    >>> legal("a\x00b") == "a\ufffdb"
+    >>> xml_text("a\x00b") == "a\ufffdb"
     True
     """
     return _ILLEGAL.sub("\ufffd", text)
@@ -135,7 +137,7 @@ def one_line(text: str) -> str:
     >>> one_line("two\nlines"), len(one_line("long" * 1000))
     ('two↵lines', 80)
     """
-    shown = _BREAK.sub("↵", legal(text)).replace("\t", " ")
+    shown = _BREAK.sub("↵", xml_text(text)).replace("\t", " ")
     return shown if len(shown) <= CLIP else shown[: CLIP - 1] + "…"
 
 
@@ -153,7 +155,7 @@ class Flowchart(NamedTuple):
 
 
 def _flow_lines(form: Flowchart, graph: EinsumGraph, prefix: str, pad: str) -> Iterator[str]:
-    for d in drawn(graph, prefix):
+    for d in picture_nodes(graph, prefix):
         yield pad + form.node(d.id, d.kind, *d.lines())
         for n, arg in enumerate(d.args):
             yield pad + form.arrow(arg, d.id, str(n) if len(d.args) > 1 else "")
@@ -279,7 +281,7 @@ def _graphml_lines(graph: EinsumGraph, prefix: str, parent: str) -> Iterator[str
         outputs.setdefault(_id(graph, prefix, i), []).append(name)
     for ref, i in _missing(graph, prefix).items():
         yield f'<node id="{ref}">{_data(op="missing", label=f"%{i}", type="any", parent=parent)}</node>'
-    for d in drawn(graph, prefix):
+    for d in picture_nodes(graph, prefix):
         label = d.detail if d.kind == "input" else f"{d.op.name} {d.detail}".strip()
         names = "\n".join(outputs.get(d.id, ()))
         data = _data(op=d.op.name, kind=d.kind, label=label, type=d.type, outputs=names, parent=parent)
@@ -292,7 +294,7 @@ def _graphml_lines(graph: EinsumGraph, prefix: str, parent: str) -> Iterator[str
 
 def _data(**values: str) -> str:
     # a bare carriage return would be read as a line feed
-    texts = ((key, escape(legal(value), {"\r": "&#13;"})) for key, value in values.items() if value)
+    texts = ((key, escape(xml_text(value), {"\r": "&#13;"})) for key, value in values.items() if value)
     return "".join(f'<data key="{key}">{text}</data>' for key, text in texts)
 
 
@@ -349,14 +351,14 @@ def to_html(graph: EinsumGraph) -> str:
         rows.append(f'<tr><td colspan="4">... {total - len(rows)} more</td></tr>')
     heads = "".join(f"<th>{h}</th>" for h in ("node", "operation", "operands", "type"))
     return (
-        f"<div><code>{html.escape(legal(repr(graph)))}</code>{picture}"
+        f"<div><code>{html.escape(xml_text(repr(graph)))}</code>{picture}"
         f'<div style="max-height:30em;overflow:auto"><table><thead><tr>{heads}</tr></thead>'
         f"<tbody>{''.join(rows)}</tbody></table></div></div>"
     )
 
 
 def _html_rows(graph: EinsumGraph, prefix: str, where: str) -> Iterator[tuple[str, str, str, str]]:
-    for d in drawn(graph, prefix):
+    for d in picture_nodes(graph, prefix):
         operands = ", ".join(f"%{a}" for a in graph.nodes[d.number].args)
         yield f"{where}%{d.number}", f"{d.op.name} {d.detail}".strip(), operands, d.type
         for name, body, inner in d.parts:

@@ -21,8 +21,8 @@ import numpy as np
 
 from ..diagnostics import SourceLocation
 from ..errors import FormatError, TensorLogicError, nearest
-from .check import checked, too_deep
-from .constants import all_constants, decode, encode, proven
+from .check import check_graph, too_deep
+from .constants import all_constants, decode, encode, verified_constant
 from .graph import MAX_BODY_DEPTH, OPS, Array, EinsumGraph, Node
 from .ops import Op
 from .untrusted_text import LIMIT, convert, decode_text, strict_json, too_large
@@ -280,7 +280,7 @@ def _from_json(text: str | bytes, path: Path | None, limit: int) -> EinsumGraph:
     if "tensors" in raw and "format" not in raw:
         from .rust import from_rust
 
-        return checked(from_rust(raw))
+        return check_graph(from_rust(raw))
     if raw.get("format") != FORMAT:
         hint = f'our files have "format": "{FORMAT}", the Rust crate\'s have "tensors"'
         raise FormatError(f'this JSON is not a graph: "format" is {raw.get("format")!r}', hint, code="E224")
@@ -289,7 +289,7 @@ def _from_json(text: str | bytes, path: Path | None, limit: int) -> EinsumGraph:
         raise FormatError(f"version {raw.get('version')!r} of the graph format is not known here", hint, code="E234")
     constants = _constants(convert({**raw, "nodes": []}, _GraphFile, "$").constants, path)
     body = {"nodes": raw.get("nodes"), "outputs": raw.get("outputs")}
-    return checked(_graph(body, constants, "$", 0))
+    return check_graph(_graph(body, constants, "$", 0))
 
 
 def _graph(raw: Any, constants: Mapping[str, Array], path: str, depth: int) -> EinsumGraph:
@@ -315,7 +315,7 @@ def _constants(table: Mapping[str, _ConstantFile], path: Path | None) -> dict[st
     found = {}
     for digest, c in table.items():
         if c.data is not None:
-            found[digest] = proven(digest, decode(c.data, c.dtype, c.shape), c.dtype, c.shape)
+            found[digest] = verified_constant(digest, decode(c.data, c.dtype, c.shape), c.dtype, c.shape)
     wanted = {digest: c for digest, c in table.items() if c.data is None}
     if wanted:
         if path is None:
@@ -346,7 +346,7 @@ def _beside_arrays(wanted: Mapping[str, _ConstantFile], path: Path) -> dict[str,
                 if digest not in there:
                     hint = "it belongs to another graph; save the graph again"
                     raise FormatError(f"{path.name!r} does not hold constant {digest}", hint, code="E226")
-                found[digest] = proven(digest, file.get_tensor(digest), c.dtype, c.shape)
+                found[digest] = verified_constant(digest, file.get_tensor(digest), c.dtype, c.shape)
     except TensorLogicError:
         raise
     except Exception as error:  # the library raises several kinds, its own among them

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, lru_cache
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from ..diagnostics import SourceLocation
-from ..errors import DTypeError, GraphError
+from ..errors import DTypeError, GraphError, TensorLogicError
 from . import ops
 from .ops import Op
 from .sizes import Dim, names
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from .infer import Inference
 
 Array = NDArray[Any]
+K = TypeVar("K", bound=Hashable)
 
 
 MAX_BODY_DEPTH = 32  # of bodies within bodies
@@ -118,9 +119,7 @@ class EinsumGraph:
     @cached_property
     def size_names(self) -> frozenset[str]:
         """The names of sizes that the graph depends on."""
-        dims: set[Dim] = {
-            d for results in self.inference.types for t in results for d in t.shape or () if isinstance(d, str)
-        }
+        dims: set[Dim] = {d for results in self.inference.types for t in results for d in t.shape or ()}
         dims.update(d for node in self.nodes if isinstance(node.op, ops.Slice) for d, _, _ in node.op.ranges)
         inside = {n for node in self.nodes for body in bodies(node.op) for n in body.size_names}
         return frozenset(inside).union(*(names(d) for d in dims))
@@ -345,6 +344,8 @@ def plain_array(value: object) -> Array:
         raise DTypeError("None is given where an array is expected", hint, code="E123")
     try:
         return np.asarray(value)
+    except TensorLogicError:  # a list of tensors of a graph
+        raise
     except ValueError as error:
         raise DTypeError(f"a rectangular array is expected: {error}", code="E123") from None
     except Exception as error:  # an array of another library that does not let its values go
@@ -369,6 +370,37 @@ def _frozen(value: Array) -> Array:
             return frozen_copy(value)
         whole = whole.base
     return value if isinstance(value, np.ndarray) else frozen_copy(value)
+
+
+class CycleError(Exception):
+    """Things that need each other in a circle; ``args[0]`` lists them."""
+
+
+def dependency_order(roots: Iterable[K], needs: Callable[[K], Iterable[K]]) -> list[K]:
+    """Return the roots and all they need, each after what it needs; raise :class:`CycleError` where there is a circle.
+
+    >>> dependency_order("ac", {"a": "b", "b": "", "c": "a"}.__getitem__)
+    ['b', 'a', 'c']
+    """
+    order: list[K] = []
+    done: dict[K, bool] = {}  # False while what it needs is looked at
+    for root in roots:
+        trail = [] if root in done else [(root, iter(needs(root)))]
+        done.setdefault(root, False)
+        while trail:
+            key, rest = trail[-1]
+            needed = next((k for k in rest if not done.get(k)), None)
+            if needed is None:
+                done[key] = True
+                order.append(key)
+                trail.pop()
+            elif needed in done:
+                circle = [k for k, _ in trail]
+                raise CycleError(circle[circle.index(needed) :])
+            else:
+                done[needed] = False
+                trail.append((needed, iter(needs(needed))))
+    return order
 
 
 def reachable(nodes: Sequence[Node], roots: Iterable[int]) -> list[int]:

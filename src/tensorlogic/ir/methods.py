@@ -475,17 +475,15 @@ def _bound(value: Dim | None, size: Dim, default: Dim) -> Dim:
 
 def _describe() -> None:
     """Give the one-line methods their docstrings: they do what NumPy's function of that name does."""
-    for name, row in FUNCTIONS.items():
-        operands = {1: "x", 2: "x and y", 3: "x and y by a condition"}[row.arity]
-        getattr(
-            TensorMethods, name
-        ).__doc__ = f"Apply {name} to {operands} element by element, with NumPy's broadcasting and dtypes."
-    for kind in ops.REDUCTIONS:
-        getattr(TensorMethods, kind).__doc__ = f"Reduce by {kind} over an axis, several, or all of them (axis=None)."
-    for kind in ops.CUMULATIONS:
-        getattr(
-            TensorMethods, f"cum{kind}"
-        ).__doc__ = f"Return the running {kind} along an axis; from the far end with reverse=True."
+    operands = {1: "x", 2: "x and y", 3: "x and y by a condition"}
+    texts = {
+        name: f"Apply {name} to {operands[row.arity]} element by element, with NumPy's broadcasting and dtypes."
+        for name, row in FUNCTIONS.items()
+    }
+    texts |= {kind: f"Reduce by {kind} over an axis, several, or all of them (axis=None)." for kind in ops.REDUCTIONS}
+    texts |= {f"cum{k}": f"Return the running {k} along an axis; backwards with reverse=True." for k in ops.CUMULATIONS}
+    for name, text in texts.items():
+        getattr(TensorMethods, name).__doc__ = text
 
 
 _describe()

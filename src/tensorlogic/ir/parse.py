@@ -16,8 +16,8 @@ import numpy as np
 from ..diagnostics import SourceLocation
 from ..errors import FormatError, TensorLogicError, nearest
 from . import ops
-from .check import checked
-from .constants import decode, proven
+from .check import check_graph
+from .constants import decode, verified_constant
 from .elementwise import FUNCTIONS
 from .graph import MAX_BODY_DEPTH, OPS, Array, EinsumGraph, Node, body_fields, constant_op, frozen_copy
 from .ops import Op
@@ -76,7 +76,7 @@ def parse_graph(
     reader.space()
     if reader.at < len(reader.text):
         reader.fail("there is more text after the graph")
-    return checked(graph)
+    return check_graph(graph)
 
 
 class _Reader:
@@ -311,7 +311,9 @@ class _Reader:
         if isinstance(value, _Digest):
             op = msgspec.convert({"op": "constant", "digest": value.text, **attributes}, ops.Constant)
             if data is not None:
-                self.constants[op.digest] = proven(op.digest, decode(str(data), dtype, op.shape), dtype, op.shape)
+                self.constants[op.digest] = verified_constant(
+                    op.digest, decode(str(data), dtype, op.shape), dtype, op.shape
+                )
             return op
         if data is not None:
             raise FormatError("a constant has data only after its @digest", code="E225")
@@ -333,7 +335,7 @@ class _Reader:
                 "or pass constants={digest: array}",
                 code="E226",
             )
-        self.constants[op.digest] = proven(op.digest, array, op.dtype, op.shape)
+        self.constants[op.digest] = verified_constant(op.digest, array, op.dtype, op.shape)
 
 
 class _Digest(msgspec.Struct, frozen=True):

@@ -10,7 +10,7 @@ import msgspec
 from ..errors import GraphError, TensorLogicError, nearest
 from . import ops, spec
 from .elementwise import FUNCTIONS
-from .graph import EinsumGraph, Node
+from .graph import CycleError, EinsumGraph, Node, dependency_order
 from .ops import Op
 from .untrusted_text import convert
 
@@ -128,28 +128,15 @@ def _distinct(names: list[str], path: str, code: str) -> None:
 
 def _order(file: _File, maker: Mapping[int, int]) -> list[int]:
     """Return the nodes so that each comes after those it reads, otherwise as they stand in the file."""
-    order: list[int] = []
-    state = bytearray(len(file.nodes))  # 1: being visited, 2: done
-    for root in range(len(file.nodes)):
-        trail = [] if state[root] else [(root, iter(file.nodes[root].inputs))]
-        state[root] = state[root] or 1
-        while trail:
-            k, rest = trail[-1]
-            above = next((maker[i] for i in rest if i in maker and state[maker[i]] != 2), None)
-            if above is None:
-                state[k] = 2
-                order.append(k)
-                trail.pop()
-            elif state[above] == 1:
-                loop = [n for n, _ in trail]
-                names = [file.tensors[file.nodes[n].outputs[0]] for n in loop[loop.index(above) :]]
-                back = [*names[:-6:-1], "...", *names[5::-1]] if len(names) > 12 else names[::-1]
-                raise _bad("E202", f"the graph has a cycle: {' -> '.join([names[0], *back])}", f"$.nodes[{above}]",
-                           "a tensor cannot depend on itself; use a fixpoint")  # fmt: skip
-            else:
-                state[above] = 1
-                trail.append((above, iter(file.nodes[above].inputs)))
-    return order
+    try:
+        return dependency_order(
+            range(len(file.nodes)), lambda k: (maker[i] for i in file.nodes[k].inputs if i in maker)
+        )
+    except CycleError as error:
+        names = [file.tensors[file.nodes[n].outputs[0]] for n in error.args[0]]
+        back = [*names[:-6:-1], "...", *names[5::-1]] if len(names) > 12 else names[::-1]
+        raise _bad("E202", f"the graph has a cycle: {' -> '.join([names[0], *back])}", f"$.nodes[{error.args[0][0]}]",
+                   "a tensor cannot depend on itself; use a fixpoint") from None  # fmt: skip
 
 
 def _node(node: _Node, args: list[int], emit: Emit, path: str) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import count, islice
@@ -110,13 +111,16 @@ def from_integers(inputs: Sequence[Sequence[object]], output: Sequence[object] |
     >>> print(from_integers([[0, 1], [1, 60]], [0, 60]))
     ab,bÈ->aÈ
     """
+    numbers: dict[str, int] = {}
 
     def label(x: object) -> str:
         if x is Ellipsis or x == ELLIPSIS:
             return ELLIPSIS
         if isinstance(x, bool) or not hasattr(x, "__index__"):
             raise SpecError(f"an integer label is expected, got {x!r}", code="E301")
-        return symbol(x.__index__())
+        letter = symbol(x.__index__())
+        numbers[letter] = x.__index__()
+        return letter
 
     def word(labels: object) -> str:
         if isinstance(labels, str | bytes) or not isinstance(labels, Sequence):
@@ -128,9 +132,7 @@ def from_integers(inputs: Sequence[Sequence[object]], output: Sequence[object] |
     if output is not None:
         return parse(text + "->" + word(output))
     form = parse(text)  # the result's labels in order of number, not of letter
-    return form._replace(
-        output=tuple(sorted(form.output, key=lambda c: -1 if c == ELLIPSIS else _letters(2**17).index(c)))
-    )
+    return form._replace(output=tuple(sorted(form.output, key=lambda letter: numbers.get(letter, -1))))
 
 
 @lru_cache(16384)
@@ -164,20 +166,13 @@ def parse(text: str) -> Spec:
 
 def _labels(part: str, text: str, at: int) -> Labels:
     labels: list[str] = []
-    position = 0
-    while position < len(part):
-        character = part[position]
-        if part.startswith(ELLIPSIS, position):
-            if ELLIPSIS in labels:
-                raise _bad(text, at + position, "an operand has at most one '...'")
-            labels.append(ELLIPSIS)
-            position += 3
-            continue
-        if not character.isspace():
-            if not character.isalpha():
-                raise _bad(text, at + position, f"{character!r} cannot be an index")
-            labels.append(character)
-        position += 1
+    for match in re.finditer(r"\.\.\.|\S", part):
+        label, place = match[0], at + match.start()
+        if label == ELLIPSIS and label in labels:
+            raise _bad(text, place, "an operand has at most one '...'")
+        if label != ELLIPSIS and not label.isalpha():
+            raise _bad(text, place, f"{label!r} cannot be an index")
+        labels.append(label)
     return tuple(labels)
 
 

@@ -137,11 +137,8 @@ def _einsum(op: ops.Einsum, args: Types, scope: Scope) -> Results:
 def _contract_vjp(op: ops.ContractVJP, args: Types, scope: Scope) -> Results:
     form = spec.parse(op.spec)
     if len(args) != len(form.inputs) + 2:
-        raise GraphError(
-            f"contract_vjp of '{op.spec}' takes {len(form.inputs)} factors, the result and its cotangent, "
-            f"got {len(args)} operands",
-            code="E105",
-        )
+        wanted = f"{len(form.inputs)} factors, the result and its cotangent"
+        raise GraphError(f"contract_vjp of '{op.spec}' takes {wanted}, got {len(args)} operands", code="E105")
     if not 0 <= op.wrt < len(form.inputs):
         raise GraphError(f"contract_vjp has no factor {op.wrt}", code="E127")
     if not algebra(op.algebra).differentiable:
@@ -233,11 +230,9 @@ def _reduce(op: ops.Reduce, args: Types, scope: Scope) -> Results:
         return (TensorType(TensorShape() if op.axes is None and not op.keepdims else None, dtype),)
     axes = reduced_axes(op, len(shape))
     if op.kind in ("max", "min", "argmax", "argmin") and any(shape[a] == 0 for a in axes):
-        raise ShapeError(
-            f"{op.kind} over no elements has no value: {scope.operand(0)} has shape {shape}",
-            "give it at least one element, or concatenate the value it should have when empty",
-            code="E017",
-        )
+        hint = "give it at least one element, or concatenate the value it should have when empty"
+        message = f"{op.kind} over no elements has no value: {scope.operand(0)} has shape {shape}"
+        raise ShapeError(message, hint, code="E017")
     kept = [1 if a in axes else d for a, d in enumerate(shape) if op.keepdims or a not in axes]
     return (TensorType(TensorShape(kept), dtype),)
 
@@ -295,10 +290,8 @@ def _slice(op: ops.Slice, args: Types, scope: Scope) -> Results:
         if isinstance(start, int) and isinstance(count, int) and isinstance(size, int) and count > 0:
             last = start + (count - 1) * step
             if not (0 <= start < size and 0 <= last < size):
-                raise ShapeError(
-                    f"slice reads elements {start} to {last} of axis {axis}, which has {size}, in {scope.operand(0)}",
-                    code="E010",
-                )
+                place = f"axis {axis}, which has {size}, in {scope.operand(0)}"
+                raise ShapeError(f"slice reads elements {start} to {last} of {place}", code="E010")
     return (TensorType(TensorShape(count for _, count, _ in op.ranges), args[0].dtype),)
 
 
@@ -351,11 +344,8 @@ def _window(op: ops.Window, args: Types, scope: Scope) -> Results:
     reach = add(mul(sub(op.size, 1), op.dilation), 1)
     spare = sub(shape[axis], reach)
     if isinstance(spare, int) and spare < 0:
-        raise ShapeError(
-            f"a window that reaches over {reach} elements does not fit axis {axis} of {scope.operand(0)}, "
-            f"which has {shape[axis]}",
-            code="E022",
-        )
+        place = f"axis {axis} of {scope.operand(0)}, which has {shape[axis]}"
+        raise ShapeError(f"a window that reaches over {reach} elements does not fit {place}", code="E022")
     count = add(floordiv(spare, op.step), 1)
     return (TensorType(TensorShape([*_put(shape, axis, count), op.size]), args[0].dtype),)
 

@@ -29,11 +29,8 @@ def decode_text(text: str | bytes, limit: int) -> str:
                 text.encode()
             return text
         return bytes(text).decode("utf-8")
-    except UnicodeError as error:
-        place = (
-            f"{error.reason} at {error.start}" if isinstance(error, UnicodeDecodeError | UnicodeEncodeError) else error
-        )
-        raise FormatError(f"not UTF-8 text: {place}", code="E231") from None
+    except (UnicodeDecodeError, UnicodeEncodeError) as error:
+        raise FormatError(f"not UTF-8 text: {error.reason} at {error.start}", code="E231") from None
 
 
 def too_large(size: int, limit: int) -> FormatError:

@@ -72,10 +72,8 @@ class CompilerContext:
             if not isinstance(graph, EinsumGraph):
                 raise GraphError(f"predicate {predicate!r} is computed by a graph, got {graph!r}", code="E301")
             if len(graph.outputs) != 1:
-                message = (
-                    f"predicate {predicate!r} is computed by a graph of {len(graph.outputs)} outputs; it needs one"
-                )
-                raise GraphError(message, code="E614")
+                count = len(graph.outputs)
+                raise GraphError(f"predicate {predicate!r} needs a graph of one output, got {count}", code="E614")
 
     def check(self, domain: str, where: str, location: SourceLocation | None = None) -> None:
         """Raise where there is no such domain."""
@@ -109,14 +107,15 @@ class CompilerContext:
         found = self.domains[domain]
         return found if isinstance(found, int) else len(found)
 
+    def _place(self, domain: str, constant: str | int) -> int | None:
+        found = self.domains[domain]
+        if isinstance(found, int):
+            return constant if isinstance(constant, int) and 0 <= constant < found else None
+        return self._places[domain].get(str(constant))
+
     def has(self, domain: str, constant: str | int) -> bool:
         """Tell whether a constant is in a domain."""
-        found = self.domains[domain]
-        return (
-            isinstance(constant, int) and 0 <= constant < found
-            if isinstance(found, int)
-            else str(constant) in self._places[domain]
-        )
+        return self._place(domain, constant) is not None
 
     def names(self, domain: str) -> tuple[str, ...]:
         """Return the names of a domain's elements; numbers where it is given by its size."""
@@ -125,15 +124,12 @@ class CompilerContext:
 
     def index(self, domain: str, constant: str | int) -> int:
         """Return the place of a constant in its domain."""
-        found = self.domains[domain]
-        if isinstance(found, int):
-            if isinstance(constant, int) and 0 <= constant < found:
-                return constant
-            message = f"{constant!r} is not in domain {domain!r}, which has the numbers 0 to {found - 1}"
-            raise GraphError(message, code="E607")
-        place = self._places[domain].get(str(constant))
+        place, found = self._place(domain, constant), self.domains[domain]
         if place is None:
-            raise GraphError(f"{constant!r} is not in domain {domain!r}", *nearest(str(constant), found), code="E607")
+            hints = (
+                [f"it has the numbers 0 to {found - 1}"] if isinstance(found, int) else nearest(str(constant), found)
+            )
+            raise GraphError(f"{constant!r} is not in domain {domain!r}", *hints, code="E607")
         return place
 
 

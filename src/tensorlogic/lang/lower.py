@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from ..diagnostics import SourceLocation
 from ..errors import GraphError, OutOfMemoryError, ShapeError, TensorLogicError
 from ..ir.builder import GraphBuilder, Tensor
-from ..ir.graph import EinsumGraph
+from ..ir.graph import CycleError, EinsumGraph, dependency_order
 from ..ir.spec import write
 from .context import CompilerContext, DomainTable, LogicWarning
 from .expr import ARITHMETIC, COMPARISONS, FUNCTIONS, Term, TLExpr
@@ -328,10 +328,8 @@ class _Lowering:
             len(tensor.shape) != len(shape)
             or any(isinstance(d, int) and d != n for d, n in zip(tensor.shape, shape, strict=True))
         ):
-            raise ShapeError(
-                f"predicate {name!r} is computed by a graph whose output is {tensor.shape}, but its domains make it {shape}",
-                code="E614",
-            )
+            message = f"the graph of predicate {name!r} has output {tensor.shape}, but its domains make it {shape}"
+            raise ShapeError(message, code="E614")
         return tensor
 
     def _indexed(self, tensor: Tensor, f: Formula, signature: list[str]) -> tuple[Tensor, tuple[Variable, ...]]:
@@ -525,26 +523,10 @@ def _dependency_order(by_head: dict[str, list[Rule]]) -> list[str]:
         ))
         for name, group in by_head.items()
     }  # fmt: skip
-    order: list[str] = []
-    state: dict[str, int] = {}
-    for start in by_head:
-        path: list[tuple[str, int]] = [(start, 0)]
-        while path:
-            name, at = path.pop()
-            if state.get(name) == 2:
-                continue
-            state[name] = 1
-            if at == len(uses[name]):
-                state[name] = 2
-                order.append(name)
-                continue
-            path.append((name, at + 1))
-            used = uses[name][at]
-            if state.get(used) == 1:
-                names = [n for n, _ in path]
-                cycle = " ← ".join([*names[names.index(used) :], used])
-                hint, place = "recursion is a fixpoint: see GraphBuilder.fixpoint", by_head[used][0].head.location
-                raise GraphError(f"the rules are recursive: {cycle}", hint, code="E615", location=place)
-            if state.get(used) != 2:
-                path.append((used, 0))
-    return order
+    try:
+        return dependency_order(by_head, uses.__getitem__)
+    except CycleError as error:
+        cycle, place = error.args[0], by_head[error.args[0][0]][0].head.location
+        hint = "recursion is a fixpoint: see GraphBuilder.fixpoint"
+        message = f"the rules are recursive: {' ← '.join([*cycle, cycle[0]])}"
+        raise GraphError(message, hint, code="E615", location=place) from None

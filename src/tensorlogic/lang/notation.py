@@ -306,10 +306,8 @@ class _Reader:
         self._reduce(-1)
         if self.waiting:
             opening = self.waiting[-1]
-            self.fail(
-                opening.at,
-                "this is not closed" if opening.kind in ("(", "call") else f"{opening.kind!r} is not finished",
-            )
+            closed = opening.kind in ("(", "call")
+            self.fail(opening.at, "this is not closed" if closed else f"{opening.kind!r} is not finished")
         return self.operands[0]
 
     def _operand(self) -> bool:
@@ -324,10 +322,7 @@ class _Reader:
             return False
         if meaning == "subtract":
             if self._signed():
-                self.operands.append(
-                    TLExpr("constant", value=-self._number(self.take()), location=self.place(token.at))
-                )
-                return True
+                return self._constant(-self._number(self.take()), token)
             self.waiting.append(_Pending("negative", BINDS["negative"], 1, at=token.at))
             return False
         if token.text == "(":
@@ -337,14 +332,17 @@ class _Reader:
             self.waiting.append(_Pending("if", -2, 0, at=token.at))
             return False
         if token.kind == "number" or token.text in ("true", "false", "inf", "nan"):
-            self.operands.append(TLExpr("constant", value=self._number(token), location=self.place(token.at)))
-            return True
+            return self._constant(self._number(token), token)
         if token.kind == "name":
             return self._named(token)
         if token.kind == "string" and self.token.text == "(":
             return self._predicate(self._unquoted(token, "a predicate"), token)
         shown = repr(token.text) if token.kind != "end" else "the end"
         self.fail(token.at, f"a predicate, a number or '(' is expected, got {shown}")
+
+    def _constant(self, value: Any, token: Token) -> bool:
+        self.operands.append(TLExpr("constant", value=value, location=self.place(token.at)))
+        return True
 
     def _number(self, token: Token) -> Any:
         """Return the number, or the truth value, that a word stands for."""
@@ -367,9 +365,8 @@ class _Reader:
         if self._equates(token):
             return self._same(token)
         if token.text.startswith("?"):
-            self.fail(
-                token.at, f"{token.text} is a variable, which cannot stand alone", "write it in a predicate: p(?X)"
-            )
+            hint = "write it in a predicate: p(?X)"
+            self.fail(token.at, f"{token.text} is a variable, which cannot stand alone", hint)
         return self._predicate(token.text, token)
 
     def _equates(self, token: Token) -> bool:
@@ -423,11 +420,8 @@ class _Reader:
         if token.text == "-" and self.token.kind == "number" and self.token.text.isdigit():
             return Term.const(-self._number(self.take()))
         if token.kind != "name":
-            self.fail(
-                token.at,
-                f"an argument is a variable or a constant, got {token.text!r}",
-                "formulas cannot be nested in predicates",
-            )
+            hint = "formulas cannot be nested in predicates"
+            self.fail(token.at, f"an argument is a variable or a constant, got {token.text!r}", hint)
         name = token.text.removeprefix("?")
         known = self.scope.get(name)
         if token.text[0] == "?" or not name[0].isupper() or (known is not None and known.bare):
@@ -473,11 +467,8 @@ class _Reader:
         if token.text in ("<-", ":-", "←"):
             self.fail(token.at, "this is a rule, not an expression", "make it with tl.Rule(head, body)")
         if kind not in CONNECTIVES + ARITHMETIC + COMPARISONS:
-            self.fail(
-                token.at,
-                f"a connective is expected before {token.text!r}",
-                *nearest(token.text, ["and", "or", "xor"])[:1],
-            )
+            near = nearest(token.text, ["and", "or", "xor"])
+            self.fail(token.at, f"a connective is expected before {token.text!r}", near[0])
         level = BINDS[kind]
         self._reduce(level + (kind in RIGHT))
         if (
