@@ -132,7 +132,7 @@ class ProfileData(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return cls(
             _op_profiles(trace),
             tuple(int((times[1] - times[0]).sum()) / 1e6 for times in whole),
-            max((plan.peak_bytes for plan, _ in outer), default=0),
+            max((plan.peak_bytes for plan in {id(plan): plan for plan, _ in outer}.values()), default=0),
             len(outer) - len(whole),
         )
 
