@@ -27,6 +27,9 @@ FAULTS: dict[str, Fault] = {
     # E2xx: files
     # E30x to E32x: calls
     "E301": Fault("an argument of the wrong kind", "A function was given something that is not what it takes.", "Give what the message names; the hint shows how to make one."),
+    "E302": Fault("a name that the graph does not have", "An argument names an input, an output or a node that is not in the graph.", "Use one of the names that the hint lists."),
+    "E303": Fault("an input that is missing", "A graph runs when every one of its inputs is given.", "Give the input that the message names; the hint lists them all."),
+    "E304": Fault("a size that nothing fixes", "A named size is in no shape of an input, or the graph is used where its sizes must be known.", "Give it: sizes={'n': 8}."),
     "E310": Fault("a number out of range", "A count, limit or size is not a whole number, or is below the least that makes sense.", "Give a whole number in the range that the message states."),
     # E33x to E37x: planning
     # E4xx: backends
