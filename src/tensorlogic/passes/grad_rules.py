@@ -12,20 +12,7 @@ from ..ir.type_rules import reduced_axes
 from ..ir.types import TensorShape, TensorType
 from .derivatives import slopes
 from .grad_reverse import Call, Grads, Rule
-from .grad_tape import (
-    Tape,
-    Value,
-    count,
-    filled,
-    full,
-    indicator,
-    known_shape,
-    on_device,
-    scalar,
-    spread,
-    unbroadcast,
-    unknown_rank,
-)
+from .grad_tape import Tape, Value, count, filled, full, indicator, known_shape, on_device, scalar, spread, unbroadcast
 
 CHOOSING = frozenset({"relu", "minimum", "maximum", "lukasiewicz", "godel_implies", "goguen_implies", "where"})
 
@@ -48,15 +35,14 @@ def expanded(t: Tape, v: Value, x: Value, op: ops.Reduce) -> Value:
     """Return a value of a reduction's result (or what broadcasts to it) so that it broadcasts to the operand."""
     if op.keepdims or v.shape == ():
         return v
-    if x.shape is None or v.shape is None:
-        if op.axes is None:
-            return v
-        raise unknown_rank(x, "gradients of reductions along axes")
-    axes = sorted(reduced_axes(op, len(x.shape)))
+    if op.axes is None and (x.shape is None or v.shape is None):
+        return v
+    whole, own = (known_shape(each, "gradients of reductions along axes") for each in (x, v))
+    axes = sorted(reduced_axes(op, len(whole)))
     if axes == list(range(len(axes))):
         return v
-    kept = iter((1,) * (len(x.shape) - len(axes) - len(v.shape)) + tuple(v.shape))
-    shape = [1 if a in axes else next(kept) for a in range(len(x.shape))]
+    kept = iter((1,) * (len(whole) - len(axes) - len(own)) + tuple(own))
+    shape = [1 if a in axes else next(kept) for a in range(len(whole))]
     while shape and shape[0] == 1:  # broadcasting puts them back
         shape.pop(0)
     return t.reshape(v, shape)

@@ -228,15 +228,13 @@ def _scan(t: Tape, call: Call) -> Grads:
         results = t.apply_many(scan, *start, *(steps[node] for node in scanned), *(args[n] for n in captures))
     cut = len(results) - len(made.extra)
     steps |= dict(zip((x.node for x in made.extra), results[cut:], strict=True))
-    fixed = {back.inputs[n].node: args[n] for n in range(op.carries + op.scanned, len(args))}
+    values = {
+        node: (v, True) for node, v in steps.items()
+    }  # by node of the body, and whether there is one for each step
+    values |= {back.inputs[n].node: (args[n], False) for n in range(op.carries + op.scanned, len(args))}
     found = list(placed(len(args), [*made.carries, *made.sums, *made.rows], results[:cut]))
     for n, products in made.products.items():
-        found[n] = added(
-            _over_steps(
-                t, p, [(fixed[x.node], False) if x.node in fixed else (steps[x.node], True) for x in p.operands]
-            )
-            for p in products
-        )
+        found[n] = added(_over_steps(t, p, [values[x.node] for x in p.operands]) for p in products)
     return found
 
 

@@ -22,6 +22,7 @@ from ..tables import table
 from .follow_index import AFTER, BEFORE, PART, WHOLE, Carried, cut_input, follow, matching, producing, resized
 from .indices import Index, dims
 
+SOURCES = (ops.Input, ops.Constant, ops.Literal)  # which every stage has as they are
 _WIDER = frozenset({"add", "mean", "logaddexp", "noisy_or", "multiply"})  # partial results of half floats stay wider
 
 
@@ -92,8 +93,8 @@ class Split(NamedTuple):
         rows = [[names[f.node], "whole" if f.axis is None else f"cut along {f.axis}", ""] for f in self.feeds]
         rows += [[names[j.node], "", j.how + (f" along {j.axis}" if j.axis is not None else "")] for j in self.joins]
         counts = [sum(r.stage == stage for r in self.roles) for stage in (BEFORE, PART, AFTER)]
-        before = counts[0] - sum(isinstance(n.op, ops.Input | ops.Constant | ops.Literal) and r.stage == BEFORE
-                                 for n, r in zip(self.graph.nodes, self.roles, strict=True))  # fmt: skip
+        pairs = zip(self.graph.nodes, self.roles, strict=True)
+        before = counts[0] - sum(isinstance(n.op, SOURCES) and r.stage == BEFORE for n, r in pairs)
         count = f"{before} node{'s' * (before != 1)} before, {counts[1]} in a part, {counts[2]} after"
         head = ["value", "given to a part", "joined"]
         return "\n".join([f"index of size {self.size}, {self.place}", table(head, rows), count])
@@ -203,8 +204,7 @@ def _built(graph: EinsumGraph, found: Carried, size: int, place: str) -> Split:
     late = [i for i, stage in enumerate(found.stages) if stage == AFTER]
     handed = {f.node for f in feeds} | {a for i in late for a in graph.nodes[i].args}
     stages = {i: "join" if i in found.picks else found.stages[i] for i in handed | {i for _, i in graph.outputs}}
-    source = ops.Input | ops.Constant | ops.Literal
-    kept = {i for i in handed if stages[i] == BEFORE and not isinstance(graph.nodes[i].op, source)}
+    kept = {i for i in handed if stages[i] == BEFORE and not isinstance(graph.nodes[i].op, SOURCES)}
     outputs = []
     for name, i in graph.outputs:
         stage = BEFORE if isinstance(graph.nodes[i].op, ops.Input) else stages[i]
@@ -230,27 +230,12 @@ def _counted(graph: EinsumGraph, i: int) -> int:
 
 
 def _after(graph: EinsumGraph, late: list[int], wanted: list[int]) -> EinsumGraph:
-    nodes: list[Node] = []
-    place: dict[int, int] = {}
-    inside = set(late)
-
-    def put(i: int) -> int:
-        if i not in place:
-            node = graph.nodes[i]
-            if i in inside:
-                made = Node(node.op, tuple(put(a) for a in node.args), node.locations)
-            elif isinstance(node.op, ops.Input | ops.Constant | ops.Literal):
-                made = node
-            else:
-                made = Node(cut_input(label(graph, i), graph.type_of(i), None, 0), (), node.locations)
-            nodes.append(made)
-            place[i] = len(nodes) - 1
-        return place[i]
-
-    for i in late:  # in order, so that put() never goes deep
-        put(i)
-    outputs = dict.fromkeys((label(graph, i), place[i]) for i in wanted)
-    return EinsumGraph(nodes, outputs, graph.constants)
+    """Return the graph of what comes after; what it reads of earlier stages are inputs, named by :func:`label`."""
+    nodes = list(graph.nodes)
+    for i in {a for n in late for a in graph.nodes[n].args} - set(late):
+        if not isinstance(nodes[i].op, SOURCES):
+            nodes[i] = Node(cut_input(label(graph, i), graph.type_of(i), None, 0), (), nodes[i].locations)
+    return extract(nodes, dict.fromkeys((label(graph, i), i) for i in wanted), graph.constants)
 
 
 def _part(whole: Split, size: int) -> EinsumGraph:
