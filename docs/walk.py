@@ -41,9 +41,9 @@ def walk(run: Callable[[], Any]) -> tuple[list[str], int, int]:
         caller = frame.f_back
         while caller is not None and not within(caller.f_code):
             caller = caller.f_back
-        if caller is not None and "/" in (before := within(caller.f_code)) and before != own:
-            if FOLDERS.index(own.split("/")[0]) < FOLDERS.index(before.split("/")[0]):
-                steps.append((before, own))
+        before = "" if caller is None else within(caller.f_code)
+        if "/" in before and FOLDERS.index(own.split("/")[0]) < FOLDERS.index(before.split("/")[0]):
+            steps.append((before, own))
 
     threading.setprofile(None)
     sys.setprofile(note)
@@ -82,10 +82,11 @@ def main() -> None:
         "a rule, first run": lambda: tl.Executor().execute(graph, inputs),
         "a rule, run again": lambda: executor.execute(graph, inputs),
         "a training step, first run": lambda: tl.Executor().execute(step, values),
-        "compile_graph": lambda: tl.Executor().compile_graph(graph),
+        "a training step, compiled to machine code": lambda: tl.Executor().compile_graph(step, fast, sizes={"n": 8}),
     }
+    fast = tl.CompilationConfig(tl.OptimizationLevel.AGGRESSIVE)
     executor.execute(graph, inputs)
-    tl.Executor().compile_graph(graph)
+    tl.Executor().compile_graph(step, fast, sizes={"n": 8})
     for name, run in walks.items():
         files, all_steps, edges = walk(run)
         print(f"{name}: {len(files)} files, {all_steps} steps to the left over {edges} edges")

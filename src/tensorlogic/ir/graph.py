@@ -95,6 +95,11 @@ class EinsumGraph:
         super().__setattr__(name, value)
 
     @cached_property
+    def has_bodies(self) -> bool:
+        """Whether some operation holds graphs of its own."""
+        return any(body_fields(type(node.op)) for node in self.nodes)
+
+    @cached_property
     def inputs(self) -> Mapping[str, int]:
         """The inputs by name, each with its node number, in the order they were declared."""
         return MappingProxyType({n.op.label: i for i, n in enumerate(self.nodes) if isinstance(n.op, ops.Input)})

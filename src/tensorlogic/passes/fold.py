@@ -41,7 +41,12 @@ def fold_constants(graph: EinsumGraph, evaluate: Evaluate) -> EinsumGraph:
                 continue
             case _:
                 t = types[i][0]
-                if t.shape is None or t.dtype in (None, "bfloat16") or t.weak or not t.shape.is_static:
+                if (
+                    t.shape is None
+                    or t.dtype in (None, "bfloat16")
+                    or t.weak
+                    or not all(type(d) is int for d in t.shape)
+                ):
                     continue
                 if (node.args or isinstance(node.op, ops.Iota)) and all(fixed[a] for a in node.args):
                     fixed[i] = _bytes(graph, i) <= LARGEST and _cost(graph, i) <= DEAREST

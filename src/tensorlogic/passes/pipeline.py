@@ -109,7 +109,7 @@ def optimize(graph: EinsumGraph, passes: Sequence[Pass], hooks: Sequence[Hook] =
         start = perf_counter()
         with span(f"pass {name}", hooks):
             after = _checked(p, name, graph)
-        reports.append(PassReport(name, perf_counter() - start, len(graph), len(after)))
+        reports.append(PassReport(name, perf_counter() - start, len(graph.nodes), len(after.nodes)))
         graph = after
     return Optimized(graph, tuple(reports))
 
@@ -120,7 +120,7 @@ def _name(p: Any) -> str:
 
 def _checked(p: Pass, name: str, graph: EinsumGraph) -> EinsumGraph:
     """Run one pass on a graph and its bodies and make sure that inputs, outputs and types are as they were."""
-    if any(bodies(node.op) for node in graph.nodes):
+    if graph.has_bodies:
         changed = [Node(_with_bodies(node.op, p, name), node.args, node.locations) for node in graph.nodes]
         if any(a.op is not b.op for a, b in zip(changed, graph.nodes, strict=True)):
             inner = EinsumGraph(changed, graph.outputs, graph.constants)

@@ -121,7 +121,9 @@ def rewrite(graph: EinsumGraph, rules: Rules) -> EinsumGraph:
             ).at(node.location)
         draft.uses[made] += uses[i]
         new.append(made)
-    if len(draft.nodes) == len(graph.nodes) and all(a == b for a, b in zip(draft.nodes, graph.nodes, strict=True)):
+    if len(draft.nodes) == len(graph.nodes) and all(
+        a.args == b.args and a.op == b.op for a, b in zip(draft.nodes, graph.nodes, strict=True)
+    ):
         return graph
     return finished(draft, new)
 

@@ -25,7 +25,7 @@ def specialize(
 ) -> EinsumGraph:
     """Return the graph for inputs of just these types; raise where they do not fit what is declared."""
     env = bind_sizes(graph, inputs, sizes or {})
-    unranked = {n: inputs[n] for n, i in graph.inputs.items() if graph.type_of(i).shape is None}
+    unranked = {n: inputs[n] for n, i in graph.inputs.items() if graph.nodes[i].op.shape is None}  # type: ignore[attr-defined]
     relied = infer_graph(graph, unranked) if unranked else graph.inference
     for equality in relied.equalities:
         left, right = evaluate(equality.left, env), evaluate(equality.right, env)
@@ -118,10 +118,10 @@ def _misfit(name: str, declared: tuple[Dim, ...], given: tuple[Dim, ...], why: s
 def _concrete(graph: EinsumGraph, inputs: Mapping[str, TensorType], env: Mapping[str, int]) -> EinsumGraph:
     nodes: list[Node] = []
     types: list[Results] = []
-
+    loops = graph.has_bodies
     for i, node in enumerate(graph.nodes):
         try:
-            op = _substitute(node.op, [types[a][0] for a in node.args], inputs, env)
+            op = _substitute(node.op, [types[a][0] for a in node.args], inputs, env, loops)
             found = node_types(op, [types[a] for a in node.args], Scope(i, partial(node_name, nodes), node.args, []))
             for t in found:
                 _check_bound(t, op)
@@ -150,12 +150,14 @@ def _sized(value: Any, env: Mapping[str, int]) -> Any:
     return evaluate(value, env) if isinstance(value, str) else value
 
 
-def _substitute(op: Op, args: list[TensorType], inputs: Mapping[str, TensorType], env: Mapping[str, int]) -> Op:
+def _substitute(
+    op: Op, args: list[TensorType], inputs: Mapping[str, TensorType], env: Mapping[str, int], loops: bool
+) -> Op:
     """Return an operation with the known sizes put in, and its bodies made for the operands they get."""
     if isinstance(op, ops.Input):
         given = inputs[op.label]
         return ops.Input(op.label, tuple(given.shape or ()), given.dtype)
-    if bodies(op):
+    if loops and bodies(op):
         given_types = body_types(op, args)
         op = with_bodies(op, [specialize(b, dict(zip(b.inputs, given_types, strict=True)), env) for b in bodies(op)])
     sized = {name: _sized(getattr(op, name), env) for name in op.size_fields}

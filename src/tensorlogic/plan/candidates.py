@@ -65,7 +65,9 @@ def candidates(
         plans.append(laid_out("exact")(first.graph))
     if chains > 1:
         plans += _chains(lay_out(first.graph, groups=groups("exact")), chains)
-    most = max(plans[0].peak_bytes, math.inf if room is None else room)
+    if room is None or len(plans) == 1:
+        return plans
+    most = max(plans[0].peak_bytes, room)
     return [plan for plan in plans if plan.peak_bytes <= most]
 
 

@@ -25,7 +25,7 @@ def lighter(plan: ExecutionPlan, lay_out: Callable[[EinsumGraph], ExecutionPlan]
     less of it runs together, the old one stays.
     """
     before = peak_bytes(plan)
-    if len(plan.graph) > MOST or before < LEAST:
+    if len(plan.graph.nodes) > MOST or before < LEAST:
         return plan
     graph = optimize(plan.graph, (frugal_order,)).graph  # the bodies of loops too
     if graph is plan.graph:

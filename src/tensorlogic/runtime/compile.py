@@ -207,9 +207,11 @@ def compile_for(
         types = {n: TensorType.of(v) for n, v in zip(names, values, strict=True)}
         own.programs.prepare(done.graph, types, checked_sizes(done.graph, sizes), values)
     elif sizes is not None or not (graph.size_names or any(_open(graph, i) for i in graph.inputs.values())):
-        plan = own.plan(done.graph, sizes=sizes)  # what is wrong with it is said now
+        types = own.input_types(done.graph, None, sizes)
         if sized_by_inputs(graph):
-            own.programs.prepare(done.graph, {name: t for name, _, t in plan.inputs})
+            own.programs.prepare(done.graph, types, sizes)
+        else:
+            own.programs.plan(done.graph, types, sizes)  # what is wrong with it is said now
     return compiled
 
 

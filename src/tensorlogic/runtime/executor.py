@@ -19,7 +19,7 @@ from .context import ExecutionContext, Profiles
 from .inputs import Inputs, LastCall, check_call, check_names, checked_donations, checked_sizes, same_again
 from .outputs import Outputs, arrays_for
 from .program import Program
-from .programs import Programs, checked_policy
+from .programs import Programs
 
 if TYPE_CHECKING:
     from .autodiff import Gradients
@@ -74,7 +74,7 @@ class Executor:
             optimization_level = OptimizationLevel.STANDARD if self.backend.passes else OptimizationLevel.NONE
         self.programs = Programs(
             self.backend, self.context, CompilationConfig(optimization_level),
-            policy=checked_policy(self.backend.capabilities(), native, policy, bool(wrap)), threads=threads, wrap=wrap,
+            policy=policy, native=native, threads=threads, wrap=wrap,
             passes=passes, memory_limit=memory_limit, flops_limit=flops_limit, bound=plans,
         )  # fmt: skip
         self._ready: dict[int, LastCall] = {}  # by the id of a graph, the call it was last run with
@@ -170,7 +170,7 @@ class Executor:
         budget: int | None = None,
     ) -> ExecutionPlan:
         """Return the plan that runs for given inputs; without them, for the declared types, ``sizes`` and float32 by default."""
-        return self.programs.plan(graph, self._types(graph, inputs, sizes), sizes, budget)
+        return self.programs.plan(graph, self.input_types(graph, inputs, sizes), sizes, budget)
 
     compile_graph, execute_compiled = modes.compile_graph, modes.execute_compiled
     execute_jit, get_jit_stats, clear_jit_cache = modes.execute_jit, modes.get_jit_stats, modes.clear_jit_cache
@@ -220,7 +220,7 @@ class Executor:
         except TensorLogicError as error:
             raise error.renamed(f"input {name!r}: {error.diagnostic.message}") from None
 
-    def _types(
+    def input_types(
         self, graph: EinsumGraph, inputs: Inputs | None, sizes: Mapping[str, int] | None
     ) -> dict[str, TensorType]:
         """Return the types of all inputs: of those given, else as declared."""

@@ -19,11 +19,10 @@ from ..passes.levels import CompilationConfig, Pass
 from ..passes.specialize import specialize
 from ..plan.build import ExecutionPlan, build_plan, lay_out
 from ..plan.fusing import POLICIES
-from ..plan.limit import check_flops
+from ..plan.limits import available_memory, check_flops, check_memory
 from ..store import Store, StoreStats
 from .call import Wrapper, run
 from .context import ExecutionContext
-from .limits import available_memory, check_memory
 from .outputs import NUMPY
 from .program import Program, bind
 
@@ -39,7 +38,8 @@ class Programs:
         context: ExecutionContext,
         config: CompilationConfig,
         *,
-        policy: str = "exact",
+        policy: str | None = None,
+        native: bool = False,
         threads: int = 1,
         wrap: Sequence[Wrapper] = (),
         passes: Sequence[Pass] = (),
@@ -47,14 +47,16 @@ class Programs:
         flops_limit: int | None = None,
         bound: int = 256,
     ) -> None:
-        self.backend, self.context, self.config, self.policy = backend, context, config, policy
+        self.backend, self.context, self.config = backend, context, config
         self.threads, self.wrap, self.passes = threads, tuple(wrap), tuple(passes)
         self.memory_limit, self.flops_limit = memory_limit, flops_limit
         self.capabilities = backend.capabilities()
-        able = self.capabilities
-        self.in_place = able.supports("in_place") and not self.wrap
-        native = self.in_place and able.supports("native")
-        self.facts = backend.facts() if native and isinstance(backend, NativeBackend) else None
+        self.policy = checked_policy(self.capabilities, native, policy, bool(wrap))
+        features = self.capabilities.features
+        self.computes = "shapes_only" not in features
+        self.in_place = "in_place" in features and not self.wrap
+        compiles = self.in_place and "native" in features
+        self.facts = backend.facts() if compiles and isinstance(backend, NativeBackend) else None
         self.kept: Store[Key, Program] = Store(bound)
         self._quick, self._quick_calls = (
             itertools.count(1),
@@ -65,7 +67,7 @@ class Programs:
         """Return what is done to a graph whatever its sizes are."""
         from ..passes.pipeline import passes_of
 
-        folds = not self.wrap and not self.capabilities.supports("shapes_only")  # what is folded no wrapper sees
+        folds = not self.wrap and self.computes  # what is folded no wrapper sees
         return (*passes_of(self.config, self._evaluate if folds else None, differentiable=False), *self.passes)
 
     def key(self, graph: EinsumGraph, values: Sequence[Any], sizes: Mapping[str, int] | None, *more: Any) -> Key:
@@ -292,8 +294,9 @@ class Programs:
         return plan.peak_bytes <= room and (self.flops_limit is None or plan.flops <= self.flops_limit)
 
     def _check_limits(self, plan: ExecutionPlan) -> None:
-        if not self.capabilities.supports("shapes_only"):
-            check_flops(plan, self.flops_limit)
+        if self.computes:
+            if self.flops_limit is not None:
+                check_flops(plan, self.flops_limit)
             check_memory(plan, self.memory_limit)
 
     def _evaluate(self, graph: EinsumGraph) -> Sequence[Any]:
