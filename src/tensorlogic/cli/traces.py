@@ -95,12 +95,8 @@ def record(
     else:
         from ..runtime.executor import Executor
 
-        executor, graph, values, sized = (
-            Executor(backend),
-            common.load_graph(target),
-            common.read_values(inputs),
-            common.read_sizes(sizes),
-        )
+        executor, graph = Executor(backend), common.load_graph(target)
+        values, sized = common.read_values(inputs), common.read_sizes(sizes)
         with trace(detail=detail) as recorded:
             try:
                 for _ in common.progress(range(repeat), repeat, f"running {target.name}"):
@@ -170,14 +166,8 @@ def summary(file: Path, by: str, kind: str | None, top: int | None, as_json: boo
     if kind is not None and not rows:
         _known_kind(kind, loaded)
     if as_json:
-        common.print_json(
-            {
-                "by": by,
-                "steps": loaded.step_count(),
-                "spans": len(loaded.spans),
-                "rows": [total_record(r) for r in rows[:top]],
-            }
-        )
+        sums = [total_record(r) for r in rows[:top]]
+        common.print_json({"by": by, "steps": loaded.step_count(), "spans": len(loaded.spans), "rows": sums})
         return
     common.print_table(*totals_cells(rows, by, top), spare=(5, 4))
     found = counts(loaded) if kind is None else f"{sum(r.count for r in rows):,} of the kind {kind}"
