@@ -76,12 +76,10 @@ def run_command(
     if output is not None:
         save_arrays(output, dict(out.items()))
     if as_json:
-        common.print_json({
-            "outputs": {
-                name: {"dtype": str(v.dtype), "shape": list(v.shape), "data": finite(v.tolist())}
-                for name, v in out.items()
-            }
-        })  # fmt: skip
+        rows = (
+            (n, {"dtype": str(v.dtype), "shape": list(v.shape), "data": finite(v.tolist())}) for n, v in out.items()
+        )
+        common.print_json({"outputs": dict(rows)})
         return
     for name, value in out.items():
         click.echo(f"{name}: {value.dtype}{list(value.shape)}")
@@ -107,9 +105,8 @@ def explain(
     """  # noqa: D301
     from ..plan.build import describe
 
-    plan = common.executor_of(backend, level).plan(
-        common.load_graph(graph), common.read_values(inputs), sizes=common.read_sizes(sizes)
-    )
+    executor, loaded = common.executor_of(backend, level), common.load_graph(graph)
+    plan = executor.plan(loaded, common.read_values(inputs), sizes=common.read_sizes(sizes))
     if not as_json:
         click.echo(plan.table())
         return
@@ -176,10 +173,7 @@ def check(graph: Path, as_json: bool) -> None:
         found = [common.diagnostic_json(d, d.location, "Diagnostic") for d in (*result.errors, *result.warnings)]
         common.print_json({"valid": result.is_valid(), "nodes": len(loaded), "diagnostics": found})
     else:
-        if result.errors or result.warnings:
-            click.echo(str(result))
-        else:
-            click.echo(f"{graph}: {loaded!r} is valid")
+        click.echo(str(result) if result.errors or result.warnings else f"{graph}: {loaded!r} is valid")
     if not result.is_valid():
         sys.exit(1)
 

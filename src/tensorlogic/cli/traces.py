@@ -95,12 +95,8 @@ def record(
     else:
         from ..runtime.executor import Executor
 
-        executor, graph, values, sized = (
-            Executor(backend),
-            common.load_graph(target),
-            common.read_values(inputs),
-            common.read_sizes(sizes),
-        )
+        executor, graph = Executor(backend), common.load_graph(target)
+        values, sized = common.read_values(inputs), common.read_sizes(sizes)
         with trace(detail=detail) as recorded:
             try:
                 for _ in common.progress(range(repeat), repeat, f"running {target.name}"):

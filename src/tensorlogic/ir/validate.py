@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from ..diagnostics import Diagnostic, DiagnosticCollector, Severity, ShapeMismatchDiagnostic
-from ..errors import GraphError, ShapeError, TensorLogicError, expect, nearest
+from ..errors import GraphError, InputError, ShapeError, TensorLogicError, nearest
 from . import ops
 from .check import check_structure
 from .graph import EinsumGraph, reachable
@@ -80,7 +80,9 @@ def _about(graph: EinsumGraph, i: int, message: str, code: str) -> Diagnostic:
 
 def require_valid(graph: EinsumGraph) -> None:
     """Refuse what is no graph, and raise the first structural error of a graph that has one."""
-    expect(graph, EinsumGraph, "an EinsumGraph is expected", "build one: b.build(y=y)")
+    if not isinstance(graph, EinsumGraph):
+        message = f"an EinsumGraph is expected, got {type(graph).__name__}"
+        raise InputError(message, "build one: b.build(y=y)", code="E301")
     if errors := check_structure(graph):
         raise GraphError.of(errors[0])
 
