@@ -39,6 +39,7 @@ from .ir.validate import GraphValidator as GraphValidator
 from .ir.validate import ShapeInferenceContext as ShapeInferenceContext
 from .ir.validate import ValidationResult as ValidationResult
 from .lang.context import CompilerContext as CompilerContext
+from .lang.context import LogicWarning as LogicWarning
 from .lang.expr import Term as Term
 from .lang.expr import TLExpr as TLExpr
 from .lang.expr import and_ as and_
@@ -54,13 +55,12 @@ from .lang.expr import pred as pred
 from .lang.expr import same as same
 from .lang.expr import variables as variables
 from .lang.expr import xor as xor
-from .lang.lower import LogicWarning as LogicWarning
 from .lang.lower import Rule as Rule
 from .lang.lower import compile as compile
 from .lang.notation import parse_expr as parse_expr
 from .lang.show import show as show
 from .lang.strategies import STRATEGIES as STRATEGIES
-from .lang.strategies import Spread as Spread
+from .lang.strategies import QuantifierContraction as QuantifierContraction
 from .lang.strategies import Strategy as Strategy
 from .observe.analyze import CommunicationBottleneck as CommunicationBottleneck
 from .observe.analyze import DeviceSummary as DeviceSummary

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import platform
-import secrets
-import shutil
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -19,6 +17,7 @@ from ..diagnostics import bytes_text
 from ..errors import FormatError, InputError
 from ..events import RunRecord, StepEvent, watching
 from ..ir.constants import all_constants
+from ..ir.files import write_folder
 from ..plan.build import ExecutionPlan
 from ..plan.cost import nbytes
 from ..tables import html_text, table
@@ -238,28 +237,18 @@ def save_run(
 
     versions = {"tensorlogic": __version__, "numpy": np.__version__, "python": platform.python_version()}
     manifest = Manifest(FORMAT, VERSION, versions, plan.graph.digest, list(durations_ns))
-    temporary = folder / f".{secrets.token_hex(6)}.tmp"
-    try:
-        temporary.mkdir(parents=True)
+
+    def fill(temporary: Path) -> None:
         plan.graph.save(temporary / GRAPH)
         (temporary / VALUES).write_bytes(to_bytes(dict(values)))
         (temporary / MANIFEST).write_bytes(msgspec.json.format(msgspec.json.encode(manifest), indent=1))
+
+    try:
         while True:  # another process may record into the same folder
             path = folder / f"run-{number:06}"
             if not path.exists():
                 with contextlib.suppress(FileExistsError):
-                    return _renamed(temporary, path)
+                    return write_folder(path, fill, replace=False)
             number += 1
     except (OSError, SafetensorError) as error:
         raise FormatError(f"cannot record the run in {str(folder)!r}: {error}", code="E730") from None
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
-
-
-def _renamed(old: Path, new: Path) -> Path:
-    try:
-        return old.rename(new)
-    except OSError as error:
-        if new.exists():  # systems call it by several names when the other process came first
-            raise FileExistsError(str(new)) from error
-        raise

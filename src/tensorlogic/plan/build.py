@@ -74,6 +74,7 @@ class Step(NamedTuple):
     def computed_by(self) -> str:
         """What computes the step: NumPy, or the kind of native kernel; with the threads that share it."""
         by = self.op.kind if isinstance(self.op, Fused) else "numpy"
+        by = "bits" if by == "algebra" and self.types[0].dtype == "bool" else by
         return f"{by} ×{self.threads}" if self.threads > 1 else by
 
 

@@ -103,7 +103,7 @@ def one_function(plan: ExecutionPlan, facts: Facts) -> list[ExecutionPlan]:
         op=Fused("one function", sum(len(s.parts) or 1 for s in inner.steps), "whole", (), *text),
         reads=tuple(reads), writes=tuple(writes), frees=(), arg_types=tuple(types), types=tuple(results),
         flops=inner.flops, nbytes=sum(map(nbytes, results)), contraction=None, bodies=(), parts=inner.steps,
-        scratch=sum(s.nbytes for s in inner.steps),
+        scratch=max(0, sum(s.nbytes for s in inner.steps) - sum(map(nbytes, results))),
     )  # fmt: skip
     return [inner._replace(steps=(step,), buffers=(), shared=frozenset(), name="one function", exact=False)]
 

@@ -17,7 +17,7 @@ from ..ir.infer import infer_graph
 from ..ir.sizes import Dim
 from ..ir.type_rules import Results, reduced_axes
 from ..ir.types import TensorType
-from .node_costs import weigh
+from .node_costs import node_costs
 
 Shape = tuple[Dim, ...]
 MOST = 256  # nodes of one group: compiling a kernel takes time with its length
@@ -40,7 +40,7 @@ class Reading(NamedTuple):
 
 def read(graph: EinsumGraph, inputs: Mapping[str, Any] | None, sizes: Mapping[str, int] | None) -> Reading:
     """Read what the search for groups needs from a graph; ranks that are not declared come from the inputs."""
-    size = weigh(graph, inputs, sizes).size
+    size = node_costs(graph, inputs, sizes).size
     unranked = {
         name: value if isinstance(value, TensorType) else TensorType.of(np.asarray(value))
         for name, value in (inputs or {}).items()

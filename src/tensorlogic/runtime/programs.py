@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from ..backends.base import Backend, KernelUnavailable, NativeBackend, check_dtypes
-from ..errors import InputError
+from ..backends.base import Backend, BackendCapabilities, KernelUnavailable, NativeBackend, check_dtypes
+from ..errors import BackendError, InputError, nearest
 from ..events import ExecutionPhase, Hook, span
 from ..ir.graph import EinsumGraph
 from ..ir.types import TensorType
@@ -18,6 +18,7 @@ from ..ir.validate import require_valid
 from ..passes.levels import CompilationConfig, Pass
 from ..passes.specialize import specialize
 from ..plan.build import ExecutionPlan, build_plan, lay_out
+from ..plan.fusing import POLICIES
 from ..plan.limit import check_flops
 from ..store import Store, StoreStats
 from .call import Wrapper, run
@@ -65,7 +66,7 @@ class Programs:
         from ..passes.pipeline import passes_of
 
         folds = not self.wrap and not self.capabilities.supports("shapes_only")  # what is folded no wrapper sees
-        return (*passes_of(self.config, self._evaluate if folds else None), *self.passes)
+        return (*passes_of(self.config, self._evaluate if folds else None, differentiable=False), *self.passes)
 
     def key(self, graph: EinsumGraph, values: Sequence[Any], sizes: Mapping[str, int] | None, *more: Any) -> Key:
         """Return what a program is kept under: the graph, the shapes and dtypes of inputs, and sizes that are given."""
@@ -300,6 +301,17 @@ class Programs:
         plan = build_plan(graph, {}, passes=self.backend.passes)
         self._check_limits(plan)
         return [np.asarray(value) for value in run(bind(plan, self.backend), ())]
+
+
+def checked_policy(able: BackendCapabilities, native: object, policy: str | None, wrapped: bool) -> str:
+    """Return the policy that ``native=`` and ``policy=`` ask for, or refuse what the backend cannot do."""
+    if policy is not None and policy not in POLICIES:
+        raise InputError(f"there is no policy {policy!r}", *nearest(policy, POLICIES), code="E315")
+    if not isinstance(native, bool) or ((native or policy in ("fast", "adaptive")) and not able.supports("native")):
+        asked = f"native={native!r}" if native else f"policy={policy!r}"
+        message = f"{asked} is not possible: the {able.name} backend makes no machine code"
+        raise BackendError(message, 'write native=True with backend="numpy"', code="E403")
+    return "exact" if wrapped else policy or ("fast" if native else "exact")
 
 
 def sized_by_inputs(graph: EinsumGraph) -> bool:
