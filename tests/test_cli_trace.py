@@ -210,7 +210,7 @@ def test_mistakes(folder, args, code, said):
 def test_mistakes_are_json_too(folder):
     done = call("diff", "a.json", "c.json", "--json")
     assert done.exit_code == 1
-    assert json.loads(done.output)["error"]["code"] == "E240"
+    assert json.loads(done.output)["error"]["code"] == "E221"
 
 
 @pytest.mark.parametrize("command", ["record", "summary", "export", "flame", "diff"])
