@@ -5,7 +5,7 @@ import csv
 import gzip
 import json
 import os
-from collections import defaultdict
+from collections import Counter, defaultdict
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from time import perf_counter
@@ -373,6 +373,27 @@ def test_real_files_survive_every_form(path, tmp_path):
     assert t.to_recorded().step_count() == len(complete)
     t.save(tmp_path / "again.speedscope.json")
     assert len(load(tmp_path / "again.speedscope.json")) == len(complete)
+
+
+@real
+def test_a_real_file_adds_up_and_comes_back(tmp_path):
+    t = load(REAL / "h100_bert_small.json.gz")
+    events = t.events()
+    length = max(e.end_ns for e in events) - min(e.start_ns for e in events)
+    rows = totals(t)
+    calls = next(r for r in rows if "_call_impl" in r.name)
+    assert calls.total_ns <= length < calls.sum_ns, "calls inside of calls count once"
+    assert len([r for r in rows if r.name == "ProfilerStep#6"]) == 2, "on the CPU and on the GPU"
+    assert f" threads within {length / 1e6:.3f} ms" in str(t)
+    t.save(tmp_path / "again.json")
+    before = json.loads(gzip.decompress((REAL / "h100_bert_small.json.gz").read_bytes()))
+    after = json.loads((tmp_path / "again.json").read_text())
+    assert before.keys() == after.keys()
+    places = [
+        Counter((e["ph"], e.get("name"), str(e.get("pid")), str(e.get("tid"))) for e in file["traceEvents"])
+        for file in (before, after)
+    ]
+    assert places[0] == places[1]
 
 
 @real

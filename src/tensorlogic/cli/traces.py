@@ -241,7 +241,7 @@ def flame(file: Path, output: Path | None, title: str | None, width: int, as_jso
 
     if output is not None and form_of(output) != "flame":
         raise FormatError(
-            f"a flame graph is an SVG file, not {output.name!r}", f"write -o {output.stem}.svg", code="E254"
+            f"a flame graph is an SVG file, not {output.name!r}", f"write -o {output.stem}.svg", code="E230"
         )
     text = flame_svg(_read(file), title=title or file.name, width=width)
     if output is None:

@@ -35,7 +35,11 @@ class EventColumns(NamedTuple):
         >>> EventColumns([], none, none, none, none, []).where([]).kind.size
         0
         """
-        rows = np.fromiter(wanted, bool, len(self.kinds))[self.kind]
+        chosen = np.fromiter(wanted, bool, len(self.kinds))
+        return self if chosen.all() else self.take(chosen[self.kind])
+
+    def take(self, rows: NDArray[Any]) -> EventColumns:
+        """Return the events at some places, or those for which a column is true."""
         return self._replace(kind=self.kind[rows], start=self.start[rows], end=self.end[rows], thread=self.thread[rows])
 
 

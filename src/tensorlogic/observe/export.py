@@ -64,10 +64,11 @@ def to_chrome(trace: Trace) -> str:
             pieces[1::5] = _micros(track.start, encode)
             pieces[3::5] = _micros(track.end - track.start, encode)
             pieces[4::5] = [facts[k] for k in kinds]
-            written.append(b"".join(pieces)[2:])
+            pieces[0] = pieces[0][2:]  # the first needs no comma before it
+            written.append(b"".join(pieces))
     except UnicodeEncodeError as error:
         raise half_a_character(error) from None
-    return (b"{" + fields + b'"traceEvents":[' + b",\n".join(written) + b"]}").decode()
+    return b"".join((b"{", fields, b'"traceEvents":[', b",\n".join(written), b"]}")).decode()
 
 
 def _json_value(value: Any) -> Any:

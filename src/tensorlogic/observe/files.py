@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import gzip
 import io
 import json
@@ -18,7 +17,7 @@ import msgspec
 
 from ..diagnostics import bytes_text
 from ..errors import FormatError, nearest
-from ..ir.files import write_whole
+from ..ir.files import no_file, write_whole
 from .analyze import frame_text
 from .columns import FAR
 from .export import to_chrome, to_collapsed, to_speedscope
@@ -125,7 +124,7 @@ def write_file(path: str | Path, data: bytes) -> None:
             write_whole(place.resolve(), lambda temporary: temporary.write_bytes(data))
     except (OSError, ValueError) as error:
         hint = "give a file in a folder that is there and can be written"
-        raise FormatError(f"cannot write {str(path)!r}: {reason(error)}", hint, code="E242") from None
+        raise FormatError(f"cannot write {str(path)!r}: {reason(error)}", hint, code="E228") from None
 
 
 def reason(error: Exception) -> str:
@@ -139,12 +138,9 @@ def load(path: str | Path) -> Trace:
     try:
         data = path.read_bytes()
     except FileNotFoundError:
-        there: list[str] = []
-        with contextlib.suppress(OSError):
-            there = sorted(p.name for p in path.parent.iterdir() if not p.name.startswith("."))[:1000]
-        raise FormatError(f"there is no file {str(path)!r}", *nearest(path.name, there), code="E240") from None
+        raise no_file(path) from None
     except (OSError, ValueError) as error:
-        raise FormatError(f"cannot read {str(path)!r}: {reason(error)}", code="E241") from None
+        raise FormatError(f"cannot read {str(path)!r}: {reason(error)}", code="E229") from None
     try:
         return read(_unpacked(data) if data[:2] == b"\x1f\x8b" else data)
     except (OSError, EOFError, zlib.error) as error:
@@ -172,7 +168,7 @@ def read(data: bytes) -> Trace:
     try:
         file = _decoded(data, dict[str, msgspec.Raw] if data.lstrip()[:1] == b"{" else list[msgspec.Raw])
     except FormatError as error:
-        if error.diagnostic.code not in ("E245", "E246", "E247") or b'"ph"' not in data:
+        if error.diagnostic.code not in ("E245", "E246", "E231") or b'"ph"' not in data:
             raise
         return _chrome(_loose_elements(data.decode("utf-8", "replace")), "$.traceEvents", {}, error)
     if isinstance(file, list):
@@ -194,7 +190,7 @@ def _decoded(data: bytes | msgspec.Raw, type: Any) -> Any:
     except RecursionError:
         raise FormatError("the JSON is nested too deeply", code="E246") from None
     except UnicodeDecodeError as error:
-        raise FormatError(f"not UTF-8 text: {error.reason} at byte {error.start}", code="E247") from None
+        raise FormatError(f"not UTF-8 text: {error.reason} at byte {error.start}", code="E231") from None
     except msgspec.ValidationError as error:
         raise FormatError(f"this is not a trace: {error}", code="E248") from None
     except msgspec.DecodeError as error:
@@ -404,7 +400,7 @@ def _collapsed(data: bytes) -> Trace:
     except UnicodeDecodeError as error:
         hint = "traces are JSON or collapsed stacks, with gzip around them or without"
         message = f"this is not a trace: it is not UTF-8 text, {error.reason} at byte {error.start}"
-        raise FormatError(message, hint, code="E247") from None
+        raise FormatError(message, hint, code="E231") from None
     events: list[TraceEvent] = []
     path: list[tuple[str, int]] = []  # frames that are open, and since when
     at = 0

@@ -250,7 +250,7 @@ def load_json(path: str | Path, kind: type[T], what: str) -> T:
     try:
         return msgspec.json.decode(Path(path).read_bytes(), type=kind)
     except OSError as error:
-        raise FormatError(f"cannot read {str(path)!r}: {reason(error)}", code="E241") from None
+        raise FormatError(f"cannot read {str(path)!r}: {reason(error)}", code="E229") from None
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
         hint = "take the file from version control, or delete it and save anew"
         raise FormatError(f"{str(path)!r} is not a {what}: {error}", hint, code="E706") from None

@@ -349,7 +349,7 @@ def _checked(entry: RecordedTraceEntry | _FileEntry, n: int) -> RecordedTraceEnt
 
 def half_a_character(error: UnicodeEncodeError) -> FormatError:
     """Return the error of a text that JSON cannot hold."""
-    return FormatError(f"the text {error.object!r} holds half a character, which JSON cannot", code="E257")
+    return FormatError(f"the text {error.object!r} holds half a character, which JSON cannot", code="E231")
 
 
 class TraceRecorder:

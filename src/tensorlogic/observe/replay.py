@@ -342,7 +342,7 @@ def _manifest(path: Path) -> Manifest:
             raise FormatError(f'this is not a recording: "format" is {found}', *hints, code="E716", location=location)
         if raw.get("version") != VERSION or isinstance(raw["version"], bool):
             message = f"version {raw.get('version')!r} of the recording format is not known here"
-            raise FormatError(message, f"this package reads version {VERSION}", code="E734", location=location)
+            raise FormatError(message, f"this package reads version {VERSION}", code="E234", location=location)
         manifest: Manifest = convert(raw, Manifest, "$")
     except TensorLogicError as error:
         raise error.at(location) from None

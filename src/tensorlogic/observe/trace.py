@@ -200,12 +200,13 @@ class Trace(Hook):
         times = np.empty((2, len(loose)), np.int64 if far < FAR else object)
         times[0], times[1] = [e.start_ns for e in loose], [e.end_ns for e in loose]
         start, end = np.concatenate([*(t for _, _, t in runs), times], axis=1)
+        events = EventColumns(kinds + loose, np.concatenate(kind), start, end, np.concatenate(thread), list(threads))
+        later, same = start[1:] > start[:-1], start[1:] == start[:-1]
+        if np.all(later | (same & (end[1:] <= end[:-1]))):  # as runs that follow one another are
+            return events
         order = np.argsort(-end, kind="stable")
         order = order[np.argsort(start[order], kind="stable")]  # in turn, which Python's integers can be sorted by too
-        return EventColumns(
-            kinds + loose, np.concatenate(kind)[order], start[order], end[order], np.concatenate(thread)[order],
-            list(threads),
-        )  # fmt: skip
+        return events.take(order)
 
     def to_recorded(self) -> RecordedExecutionTrace:
         """Return the steps as a recorded trace, in order of their start."""

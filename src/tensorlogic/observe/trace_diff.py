@@ -221,11 +221,8 @@ def lengths(trace: Trace, self_ns: int) -> str:
     events = trace.columns()
     if not len(events.kind):
         others = 0 if trace.chrome is None else len(trace.chrome.others)
-        only = (
-            f"only {others:,} events without a duration, such as counters"
-            if others
-            else "there is nothing in this trace"
-        )
+        only = f"only {others:,} event{'' if others == 1 else 's'} without a duration, such as counters"
+        only = only if others else "there is nothing in this trace"
         return f"0.000 ms: {only}"
     whole, threads = int(events.end.max()) - int(events.start.min()), len(np.unique(events.thread))
     together = f" on {threads:,} threads within {whole / 1e6:.3f} ms" if threads > 1 else ""
