@@ -100,7 +100,7 @@ def test_an_error_in_a_part_is_raised_after_all_ended() -> None:
             raise ValueError("the first part")
 
     with pytest.raises(ValueError, match="the first part"):
-        threads.in_parts(kernel)(np.arange(10.0), np.empty(10))
+        threads.in_parts(kernel, 3)(np.arange(10.0), np.empty(10))
     assert sum(ended) == 10
 
 

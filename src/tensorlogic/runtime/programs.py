@@ -162,11 +162,16 @@ class Programs:
         self._check_limits(options[0])
         self.context.notify(ExecutionPhase.COMPILATION)
         concrete = options[0].graph
+        if (
+            len(options) > 1
+        ):  # loaded before anything is compiled: a fork that waited for a kernel must not meet an import
+            import concurrent.futures  # noqa: F401
+
+            from . import parts  # noqa: F401
+            from .tuning import choose, made_up_inputs
         programs = self._bound(options, lambda without: self._candidates(concrete, donate, without=without))
         if len(programs) == 1:
             return programs[0]
-        from .tuning import choose, made_up_inputs
-
         with span("choose", self.context.hooks):
             values = made_up_inputs(types) if example is None else example
             if donate:  # a run may write over them
