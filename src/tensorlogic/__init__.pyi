@@ -131,6 +131,7 @@ from .runtime.eager_record import no_grad as no_grad
 from .runtime.eager_tape import EagerTape as EagerTape
 from .runtime.executor import DummyExecutor as DummyExecutor
 from .runtime.executor import Executor as Executor
+from .runtime.frame import Frame as Frame
 from .runtime.jit import HotPathDetector as HotPathDetector
 from .runtime.jit import JitCache as JitCache
 from .runtime.jit import JitCompiler as JitCompiler
