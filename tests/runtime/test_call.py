@@ -258,3 +258,24 @@ def test_there_are_three_policies() -> None:
     assert tl.Executor(policy="fast").native and not tl.Executor(policy="adaptive").native
     with pytest.raises(tl.BackendError, match="makes no machine code"):
         tl.Executor("reference", policy="fast")
+
+
+def test_a_program_that_had_to_go_comes_back_with_the_same_plan(monkeypatch: pytest.MonkeyPatch) -> None:
+    from tensorlogic.runtime import tuning
+
+    executor = tl.Executor(native=True, plans=1)
+    first = executor.execute(layer(), given(2000))
+    name = executor.plan(layer(), given(2000)).name
+    executor.execute(layer(), given(3))  # takes the only place there is
+    monkeypatch.setattr(tuning.AdaptiveOptimizer, "best", lambda self, plan: 1.0 if plan == name else 0.0)
+    again = executor.execute(layer(), given(2000))
+    np.testing.assert_array_equal(again["y"], first["y"])
+
+
+def test_callers_that_come_first_together_have_the_same_bits() -> None:
+    from concurrent.futures import ThreadPoolExecutor
+
+    executor, inputs = tl.Executor(native=True), given(2000)
+    with ThreadPoolExecutor(4) as pool:
+        outputs = list(pool.map(lambda _: executor.execute(layer(), inputs)["y"], range(8)))
+    assert all(np.array_equal(outputs[0], y) for y in outputs)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import threading
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -20,7 +21,7 @@ from ..passes.specialize import specialize
 from ..plan.build import ExecutionPlan, build_plan, lay_out
 from ..plan.fusing import POLICIES
 from ..plan.limits import available_memory, check_flops, check_memory
-from ..store import Store, StoreStats
+from ..store import Store, StoreStats, reset_in_child
 from .call import Wrapper, run
 from .context import ExecutionContext
 from .outputs import NUMPY
@@ -58,10 +59,17 @@ class Programs:
         compiles = self.in_place and "native" in features
         self.facts = backend.facts() if compiles and isinstance(backend, NativeBackend) else None
         self.kept: Store[Key, Program] = Store(bound)
+        self._chosen: dict[int, str] = {}  # by the hash of a key, the plan that was measured to be fastest
+        self.reset_lock()
+        reset_in_child(self)
         self._quick, self._quick_calls = (
             itertools.count(1),
             0,
         )  # calls that were just like the last one; next() is atomic
+
+    def reset_lock(self) -> None:
+        """Make a new lock, because a thread that is not in this process may hold the old one."""
+        self._making = threading.RLock()
 
     def graph_passes(self) -> tuple[Pass, ...]:
         """Return what is done to a graph whatever its sizes are."""
@@ -97,8 +105,11 @@ class Programs:
         program = self.kept.get(key)
         if program is None:
             types = {n: TensorType.of(v) for n, v in zip(names, values, strict=True)}
-            program = self.make(graph, types, sizes, values, "the inputs given", budget, donate)
-            self.kept.put(key, program)
+            with self._making:  # of several callers one chooses, so that all have the same bits
+                program = self.kept.peek(key)
+                if program is None:
+                    program = self.make(graph, types, sizes, values, "the inputs given", budget, donate, key)
+                    self.kept.put(key, program)
         return program
 
     def plan(
@@ -116,8 +127,9 @@ class Programs:
         options = self.options(graph, types, sizes, budget, ())
         if len(options) == 1 or not self._within_limits(options[0]):
             return options[0]
-        program = self.make(graph, types, sizes, None, "")
-        self.kept.put(key, program)
+        with self._making:
+            program = self.kept.peek(key) or self.make(graph, types, sizes, None, "", key=key)
+            self.kept.put(key, program)
         return program.plan
 
     def prepare(
@@ -156,11 +168,17 @@ class Programs:
         inputs: str,
         budget: int | None = None,
         donate: tuple[str, ...] = (),
+        key: Key | None = None,
     ) -> Program:
-        """Plan a graph, bind its candidates, and return the one that is fastest on an example, or on inputs made up for it."""
+        """Plan a graph, bind its candidates, and return the one that is fastest on an example, or on inputs made up for it.
+
+        A signature whose program had to go has the plan again that was chosen for it before.
+        """
         options = self.options(graph, types, sizes, budget, donate)
         self._check_limits(options[0])
         self.context.notify(ExecutionPhase.COMPILATION)
+        before = None if key is None else self._chosen.get(hash(key))
+        options = [plan for plan in options if plan.name == before] or options
         concrete = options[0].graph
         if (
             len(options) > 1
@@ -176,7 +194,10 @@ class Programs:
             values = made_up_inputs(types) if example is None else example
             if donate:  # a run may write over them
                 values = [np.array(v) for v in values]
-            return choose(programs, values, inputs or "made-up inputs")
+            chosen = choose(programs, values, inputs or "made-up inputs")
+        if key is not None:
+            self._chosen[hash(key)] = chosen.plan.name
+        return chosen
 
     def options(
         self,
