@@ -152,6 +152,7 @@ FAULTS: dict[str, Fault] = {
     "E314": Fault("a plan of another graph", "A saved plan has other inputs or outputs than the graph it is saved with.", "Compile the graph again."),
     "E315": Fault("an unknown policy", "policy= is none of the three words.", "Write policy=\"exact\", \"fast\" or \"adaptive\"."),
     "E316": Fault("a donation of something that is no input", "donate= names something that the graph has no input of.", "Name inputs of the graph."),
+    "E317": Fault("a pickle of something that runs", "Executors and compiled graphs hold machine code, locks and threads.", "Make an executor in each process; keep a compiled graph with save and load."),
     # E33x to E37x: planning
     "E330": Fault("nodes that nothing runs as one", "A cost was asked for a fusion that no step of a plan and no pass makes.", "Take the fusion from FusionPlanner().find_fusion_opportunities(graph), or ask validate(graph, fusion) why it is none."),
     "E331": Fault("a cost threshold that is no cost", "The threshold of a cost-based schedule is not a number, is negative, or is NaN.", "Give a number of 0 or more: SchedulingStrategy.CostBased(cost_threshold=1000)."),

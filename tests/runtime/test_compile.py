@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 import textwrap
@@ -269,3 +270,45 @@ def test_a_size_that_no_input_fixes_is_never_guessed(tmp_path: Path) -> None:
         with pytest.raises(tl.ShapeError, match="no input fixes the size 'n'"):
             each(given)
         assert each(given, sizes={"n": 5})["y"].shape == (5,)
+
+
+def test_a_spoilt_or_foreign_entry_of_a_cache_is_made_anew(tmp_path):
+    def graph(factor):
+        b = tl.GraphBuilder()
+        return b.build(y=b.input("x", (2,), "float32") * factor)
+
+    keys = [tl.CompilationKey.from_graph(graph(f)) for f in (0.5, 3.0)]
+    for key, factor in zip(keys, (0.5, 3.0), strict=True):
+        tl.CompilationCache(10, tmp_path).insert(key, tl.GraphCompiler().compile(graph(factor)))
+    spoilt = tmp_path / keys[0].digest / "optimized.json"
+    spoilt.write_text(spoilt.read_text().replace("0.5", "0.7"))
+    with pytest.warns(tl.CacheWarning, match="is not the graph that was saved"):
+        assert tl.CompilationCache(10, tmp_path).get(keys[0]) is None
+    shutil.rmtree(tmp_path / keys[0].digest)
+    shutil.copytree(tmp_path / keys[1].digest, tmp_path / keys[0].digest)
+    with pytest.warns(tl.CacheWarning, match="holds another graph"):
+        assert tl.CompilationCache(10, tmp_path).get(keys[0]) is None
+
+
+def test_sizes_of_dead_code_may_be_given(tmp_path):
+    b = tl.GraphBuilder(intern=False)
+    x, _ = b.input("x", ("n",), "float32"), b.input("y", ("m",), "float32")
+    graph = b.build(z=x * 2.0)
+    compiled = tl.Executor().compile_graph(graph)
+    inputs = {name: np.ones(2, "f4") for name in graph.inputs}
+    sizes = dict.fromkeys(graph.size_names, 2)
+    compiled.save(tmp_path / "kept")
+    for each in (compiled, tl.CompiledGraph.load(tmp_path / "kept")):
+        np.testing.assert_array_equal(each(inputs, sizes=sizes)["z"], [2, 2])
+    with pytest.raises(tl.InputError, match="no size"):
+        compiled(inputs, sizes={"other": 3})
+
+
+def test_what_runs_is_not_pickled():
+    import pickle
+
+    with pytest.raises(tl.InputError, match="make one in each process"):
+        pickle.dumps(tl.Executor())
+    b = tl.GraphBuilder()
+    with pytest.raises(tl.InputError, match="save"):
+        pickle.dumps(tl.GraphCompiler().compile(b.build(y=b.relu(b.input("x", (2,))))))

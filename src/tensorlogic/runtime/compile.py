@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from time import perf_counter
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 import msgspec
 
@@ -26,7 +26,7 @@ from .cache_folder import trim, used
 from .executor import Executor
 from .inputs import Inputs, checked_sizes
 from .outputs import Outputs
-from .programs import sized_by_inputs
+from .programs import not_pickled, sized_by_inputs
 from .tuning import Choice
 
 if TYPE_CHECKING:
@@ -83,10 +83,16 @@ class CompiledGraph:
     """
 
     def __init__(
-        self, optimized: EinsumGraph, executor: Executor, stats: CompilationStats, source_digest: str = ""
+        self,
+        optimized: EinsumGraph,
+        executor: Executor,
+        stats: CompilationStats,
+        source_digest: str = "",
+        size_names: Iterable[str] = (),
     ) -> None:
         self.optimized, self.config = optimized, executor.config
         self.source_digest = source_digest  # of the graph that was compiled
+        self.size_names = frozenset(size_names)  # that it had
         self.executor = executor  # its own: same backend, context and limits as the one that compiled it
         self._stats = stats
 
@@ -98,11 +104,21 @@ class CompiledGraph:
         self, inputs: Inputs | None = None, *, sizes: Mapping[str, int] | None = None, out: Inputs | None = None
     ) -> Outputs:
         """Run it."""
-        return self.executor.execute(self.optimized, inputs, sizes=sizes, out=out)
+        return self.executor.execute(self.optimized, inputs, sizes=self._sizes(sizes), out=out)
+
+    def _sizes(self, sizes: Mapping[str, int] | None) -> Mapping[str, int] | None:
+        """Leave out sizes that only dead code had: whoever gives them to the graph may give them here too."""
+        if sizes is None or not isinstance(sizes, Mapping):
+            return sizes
+        gone = self.size_names - self.optimized.size_names
+        return {name: size for name, size in sizes.items() if name not in gone} or None
+
+    def __reduce__(self) -> NoReturn:
+        raise not_pickled("A compiled graph", "keep it with compiled.save(folder) and CompiledGraph.load(folder)")
 
     def plan(self, inputs: Inputs | None = None, *, sizes: Mapping[str, int] | None = None) -> ExecutionPlan:
         """Return the plan for given inputs or sizes."""
-        return self.executor.plan(self.optimized, inputs, sizes=sizes)
+        return self.executor.plan(self.optimized, inputs, sizes=self._sizes(sizes))
 
     def plans(self) -> list[ExecutionPlan]:
         """Return the plans that are ready."""
@@ -201,6 +217,7 @@ def compile_for(
         own,
         CompilationStats(len(graph), len(done.graph), perf_counter() - start, done.reports),
         graph.digest,
+        graph.size_names,
     )
     if example is not None:
         names, values = own.arrays(done.graph, example)
@@ -387,8 +404,9 @@ class _Manifest(msgspec.Struct, forbid_unknown_fields=True):
     config: CompilationConfig
     before: int
     plans: list[tuple[str, Choice | None]]  # of each, its name among those that competed, and why it was chosen
-    source: str  # digests of the graph that was compiled, of what the passes made of it,
-    optimized: str
+    source: str  # digests of the graph that was compiled,
+    sizes: list[str]  # (the names of its sizes)
+    optimized: str  # of what the passes made of it,
     graphs: list[str]  # and of each plan: a file that was changed or exchanged is not believed
 
 
@@ -402,7 +420,7 @@ def _save(compiled: CompiledGraph, folder: Path) -> None:
         FORMAT, VERSION, str(__version__), able.name, able.version, compiled.config,
         compiled.compilation_stats().nodes_before_optimization,
         [(program.plan.name, program.choice) for program in programs],
-        compiled.source_digest, compiled.optimized.digest, [program.plan.graph.digest for program in programs],
+        compiled.source_digest, sorted(compiled.size_names), compiled.optimized.digest, [program.plan.graph.digest for program in programs],
     )  # fmt: skip
 
     def fill(place: Path) -> None:
@@ -461,4 +479,4 @@ def _load(folder: Path, executor: Executor) -> CompiledGraph:
     for n, ((name, choice), digest) in enumerate(zip(told.plans, told.graphs, strict=True)):
         own.programs.adopt(optimized, graph(f"plan{n}.json", digest), name, choice)
     stats = CompilationStats(told.before, len(optimized), perf_counter() - start, ())
-    return CompiledGraph(optimized, own, stats, told.source)
+    return CompiledGraph(optimized, own, stats, told.source, told.sizes)

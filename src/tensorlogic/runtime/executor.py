@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from ..backends.base import Backend, BackendCapabilities, get_backend
 from ..errors import TensorLogicError, expect_whole
@@ -19,7 +19,7 @@ from .context import ExecutionContext, Profiles
 from .inputs import Inputs, LastCall, check_call, check_names, checked_donations, checked_sizes, same_again
 from .outputs import Outputs, arrays_for
 from .program import Program
-from .programs import Programs
+from .programs import Programs, not_pickled
 
 if TYPE_CHECKING:
     from .autodiff import Gradients
@@ -231,6 +231,9 @@ class Executor:
         check_names(graph, given, required=False)
         found = {n: TensorType.of(self._given(n, v, graph.type_of(graph.inputs[n]).dtype)) for n, v in given.items()}
         return input_types(graph, found, checked_sizes(graph, sizes), what="plan")
+
+    def __reduce__(self) -> NoReturn:
+        raise not_pickled("An executor", "make one in each process: Executor()")
 
     def forget_ready(self) -> None:
         """Look up the program of the next call of each graph anew."""

@@ -343,6 +343,11 @@ def checked_policy(able: BackendCapabilities, native: object, policy: str | None
     return "exact" if wrapped else policy or ("fast" if native else "exact")
 
 
+def not_pickled(what: str, hint: str) -> InputError:
+    """Return the error of pickling something that holds machine code and threads."""
+    return InputError(f"{what} holds machine code and threads, which no pickle can", hint, code="E317")
+
+
 def sized_by_inputs(graph: EinsumGraph) -> bool:
     """Tell whether the shapes of inputs fix every size."""
     shapes = [graph.type_of(i).shape or () for i in graph.inputs.values()]

@@ -1,0 +1,101 @@
+"""Complete plans: what the policies compile, what a plan says of itself, and budgets that are worth keeping to."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tensorlogic as tl
+from tensorlogic.plan.budget import seconds
+from tensorlogic.plan.fusing import EXACT_FUNCTIONS, find_groups
+from tensorlogic.runtime.call import call
+from tensorlogic.runtime.program import bind
+from tensorlogic.testing.programs import every_program, native_plan
+
+
+def join(n: int) -> tl.EinsumGraph:
+    b = tl.GraphBuilder()
+    return b.build(
+        z=b.einsum("xy,yz->xz", b.input("x", (n, n), "bool"), b.input("y", (n, n), "bool"), algebra="boolean")
+    )
+
+
+def rules(n: int) -> tl.EinsumGraph:
+    b = tl.GraphBuilder()
+    p = b.input("p", (n, n), "bool")
+    grand = b.einsum("xy,yz->xz", p, p, algebra="boolean")
+    return b.build(cousin=b.logical_and(b.einsum("xy,zy->xz", grand, grand, algebra="boolean"), b.logical_not(grand)))
+
+
+def test_the_plain_executor_joins_large_relations_on_bits_from_the_first_call() -> None:
+    assert {s.computed_by for s in tl.Executor().plan(rules(2000)).steps} == {"bits"}
+    assert {s.computed_by for s in tl.Executor().plan(rules(50)).steps} == {"numpy"}
+
+
+def test_a_join_on_bits_takes_little_more_than_its_result() -> None:
+    n = 45_000
+    assert tl.Executor().plan(join(n)).peak_bytes < 2 * n * n
+
+
+@pytest.mark.parametrize("budget", [40 << 20, 45 << 20, 140 << 20, 200 << 20])
+def test_a_budget_never_costs_more_than_three_times_as_much(budget: int) -> None:
+    executor = tl.Executor()
+    whole = seconds(executor.plan(join(6000)))
+    try:
+        plan = executor.plan(join(6000), budget=budget)
+    except tl.OutOfMemoryError as error:
+        [hint, *_] = error.diagnostic.suggestions
+        least = int(hint.split(" bytes")[0].removeprefix("allow ").replace(",", ""))
+        plan = executor.plan(join(6000), budget=least)  # what it names works
+        assert plan.peak_bytes <= least
+    cost = sum(seconds(step.bodies[0]) * len(step.cut.ranges) for step in plan.steps if step.cut) or seconds(plan)
+    assert cost <= max(3 * whole, 0.05)
+
+
+@pytest.mark.parametrize("fn", sorted(EXACT_FUNCTIONS - {"where", "godel_implies", "goguen_implies"}))
+def test_functions_that_are_called_exact_are(fn: str) -> None:
+    b = tl.GraphBuilder()
+    x, y = b.input("x", (2000,), "float32"), b.input("y", (2000,), "float32")
+    arity = 1 if (hasattr(np, fn) and getattr(np, fn).nin == 1) or fn in ("relu", "step") else 2
+    value = getattr(b, fn)(*([x, y][:arity]))
+    graph = b.build(y=b.where(value, x, y) + x if value.dtype == "bool" else value * 0.5 + x)
+    rng = np.random.default_rng(0)
+    values = [(rng.normal(size=2000) * 3).astype("f4") for _ in range(2)]
+    values[0][:4], values[1][:4] = [np.nan, np.inf, -0.0, 0.0], [1.0, -np.inf, 0.0, -0.0]
+    executor = tl.Executor(policy="adaptive")
+    inputs = dict(zip("xy", values, strict=True))
+    inputs = {name: inputs[name] for name in graph.inputs}
+    want = tl.Executor().execute(graph, inputs)["y"]
+    for program in every_program(executor, graph, inputs):
+        assert program.plan.exact
+        [found] = call(program, list(inputs.values()))
+        np.testing.assert_array_equal(found, want)
+
+
+def test_a_plan_knows_whether_it_is_exact() -> None:
+    b = tl.GraphBuilder()
+    x = b.input("x", (1000, 8), "float32")
+    inputs: dict[str, Any] = {"x": np.ones((1000, 8), "f4")}
+    executor = tl.Executor(native=True)
+    assert native_plan(executor, b.build(y=b.relu(x) * 2.0 + 1.0), inputs).exact
+    assert not native_plan(executor, b.build(y=b.exp(x) * 2.0), inputs).exact
+    assert not native_plan(executor, b.build(y=b.sum(x * 2.0, axis=1)), inputs).exact
+    assert native_plan(executor, b.build(y=b.max(x * 2.0, axis=1)), inputs).exact
+
+
+def test_a_kernel_that_cannot_be_made_is_planned_without() -> None:
+    b = tl.GraphBuilder()
+    x = b.input("x", (50_000,), "float32")
+    graph = b.build(y=b.exp(x) * 2.0, z=b.tanh(x) + 1.0)
+    executor = tl.Executor(native=True)
+    facts = executor.programs.facts
+    assert facts is not None
+    groups = find_groups(
+        executor.programs.options(graph, {"x": tl.TensorType(tl.TensorShape((50_000,)), "float32")}, None)[0].graph,
+        facts,
+    )
+    assert groups
+    plan = native_plan(executor, graph, {"x": np.ones(50_000, "f4")})
+    assert bind(plan, executor.backend).plan is plan
