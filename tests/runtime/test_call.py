@@ -279,3 +279,19 @@ def test_callers_that_come_first_together_have_the_same_bits() -> None:
     with ThreadPoolExecutor(4) as pool:
         outputs = list(pool.map(lambda _: executor.execute(layer(), inputs)["y"], range(8)))
     assert all(np.array_equal(outputs[0], y) for y in outputs)
+
+
+def test_a_budget_holds_and_wrappers_see_its_steps_while_values_are_watched() -> None:
+    b = tl.GraphBuilder()
+    x = b.input("x", ("n", 8), "float32")
+    graph = b.build(near=b.min(b.sum(b.square(x.reshape("n", 1, 8) - x), axis=2), axis=1))
+    inputs = {"x": np.random.default_rng(0).random((64, 8)).astype("f4")}
+    seen: list[str] = []
+
+    def noted(call: Any) -> Any:
+        return lambda step, args: (seen.append(step.op.name), call(step, args))[1]
+
+    executor = tl.Executor(wrap=[noted], context=tl.ExecutionContext([Values()]))
+    out = executor.execute(graph, inputs, budget=50_000)
+    np.testing.assert_array_equal(out["near"], tl.Executor().execute(graph, inputs)["near"])
+    assert seen.count("square") == 4

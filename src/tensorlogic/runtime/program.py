@@ -107,8 +107,9 @@ class Program:
 
     @property
     def fine(self) -> Program:
-        """The program with one step for each operation: itself where no step holds several."""
-        if not any(isinstance(step.op, Fused) for step in self.plan.steps) and not self.inner:
+        """The program with one step for each operation: itself where no step holds several, or where parts keep to a budget."""
+        kinds = {step.op.kind for step in self.plan.steps if isinstance(step.op, Fused)}
+        if not kinds or any(step.cut is not None and step.cut.threads == 1 for step in self.plan.steps):
             return self
         if self._fine is None:
             self._fine = bind(lay_out(self.plan.graph, in_place=self.trusted), self.backend)
