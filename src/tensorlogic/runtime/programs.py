@@ -180,9 +180,8 @@ class Programs:
         before = None if key is None else self._chosen.get(hash(key))
         options = [plan for plan in options if plan.name == before] or options
         concrete = options[0].graph
-        if (
-            len(options) > 1
-        ):  # loaded before anything is compiled: a fork that waited for a kernel must not meet an import
+        if len(options) > 1:
+            # loaded before anything is compiled: a fork that waited for a kernel must not meet an import
             import concurrent.futures  # noqa: F401
 
             from . import parts  # noqa: F401
