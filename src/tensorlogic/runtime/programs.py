@@ -62,10 +62,8 @@ class Programs:
         self._chosen: dict[int, str] = {}  # by the hash of a key, the plan that was measured to be fastest
         self.reset_lock()
         reset_in_child(self)
-        self._quick, self._quick_calls = (
-            itertools.count(1),
-            0,
-        )  # calls that were just like the last one; next() is atomic
+        self._quick = itertools.count(1)  # calls that were just like the last one; next() is atomic
+        self._quick_calls = 0
 
     def reset_lock(self) -> None:
         """Make a new lock, because a thread that is not in this process may hold the old one."""
@@ -78,15 +76,6 @@ class Programs:
         folds = not self.wrap and self.computes  # what is folded no wrapper sees
         return (*passes_of(self.config, self._evaluate if folds else None, differentiable=False), *self.passes)
 
-    def key(self, graph: EinsumGraph, values: Sequence[Any], sizes: Mapping[str, int] | None, *more: Any) -> Key:
-        """Return what a program is kept under: the graph, the shapes and dtypes of inputs, and sizes that are given."""
-        return (
-            graph,
-            tuple([(v.shape, v.dtype) for v in values]),
-            tuple(sorted(sizes.items())) if sizes else (),
-            *more,
-        )
-
     def for_call(
         self,
         graph: EinsumGraph,
@@ -97,11 +86,10 @@ class Programs:
         donate: tuple[str, ...] = (),
     ) -> Program:
         """Return the program for a call, made on the first one of its kind."""
-        key = (
-            self.key(graph, values, sizes, budget, donate)
-            if budget is not None or donate
-            else self.key(graph, values, sizes)
-        )
+        shapes = tuple([(v.shape, v.dtype) for v in values])
+        key: Key = (graph, shapes, tuple(sorted(sizes.items())) if sizes else ())
+        if budget is not None or donate:
+            key += (budget, donate)
         program = self.kept.get(key)
         if program is None:
             types = {n: TensorType.of(v) for n, v in zip(names, values, strict=True)}
