@@ -88,7 +88,9 @@ def _of_algebra(step: Step) -> Kernel | None:
 def _shared(step: Step, source: Source) -> Kernel:
     sizes, places = source.sizes, source.places
     count = min(max(step.threads, 1), places)
-    native = compiled(source.text, step.arg_types, step.types, len(source.sizes) + 2)
+    native = compiled(source.text, step.arg_types, step.types, len(sizes) + 2, listed=bool(source.literals))
+    first = [np.array(source.literals, np.int64)] if source.literals else []
+    numbers = (*first, *sizes)
     shapes = [(dims(t), t.dtype or "float64") for t in step.types]
     parts = [(r.start, r.stop) for r in ranges(places, count)]
     single = len(shapes) == 1
@@ -101,9 +103,9 @@ def _shared(step: Step, source: Source) -> Kernel:
             targets = out or [None] * len(shapes)
             made = [np.empty(*s) if t is None else t for s, t in zip(shapes, targets, strict=True)]
         if count == 1:
-            native(*given, *made, *sizes, 0, places)
+            native(*given, *made, *numbers, 0, places)
         else:
-            together([partial(native, *given, *made, *sizes, lo, hi) for lo, hi in parts])
+            together([partial(native, *given, *made, *numbers, lo, hi) for lo, hi in parts])
         return made[0] if single else tuple(made)
 
     return run

@@ -13,10 +13,7 @@ kernels it has cached: put :func:`version` into their key.
 from __future__ import annotations
 
 import math
-import zlib
 from collections.abc import Callable
-from functools import cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -244,14 +241,3 @@ EXPRESSIONS: dict[str, str] = {
 UNSUPPORTED: dict[tuple[str, str], str] = {
     ("power", kind): "an integer to a negative power is an error, and kernels raise none" for kind in "iu"
 }
-
-
-# the files whose code kernels hold
-PARTS = ("llvm_values.py", "elementary.py", "sincos.py", "functions.py")
-
-
-@cache
-def version() -> str:
-    """Return a mark that changes with the code here, for the keys of kernels that hold some of it."""
-    source = b"".join(Path(__file__).with_name(name).read_bytes() for name in PARTS)
-    return f"{zlib.crc32(source):08x}"

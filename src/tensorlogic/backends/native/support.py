@@ -43,16 +43,18 @@ def kernel(function: F | None = None, *, inline: bool = False, fast: bool = True
     """
     import numba
 
+    from .code_cache import CodeCache
+
     def decorate(f: F) -> F:
         chosen: dict[str, Any] = {"nogil": True, "error_model": "numpy", **options}
         if fast:
             chosen["fastmath"] = set(FAST)
         if inline:
             chosen["inline"] = "always"
-        try:
-            made: F = numba.njit(cache=not inline, **chosen)(f)
-        except RuntimeError:  # no folder that it could write to
-            made = numba.njit(**chosen)(f)
-        return made
+        dispatcher = numba.njit(**chosen)(f)
+        if not inline:
+            dispatcher._cache = CodeCache.of(f)
+        result: F = dispatcher
+        return result
 
     return decorate if function is None else decorate(function)
