@@ -5,6 +5,7 @@ Modules that hold kernels import numba when they are imported, so nobody imports
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import warnings
 from collections.abc import Callable
@@ -53,7 +54,8 @@ def kernel(function: F | None = None, *, inline: bool = False, fast: bool = True
             chosen["inline"] = "always"
         dispatcher = numba.njit(**chosen)(f)
         if not inline:
-            dispatcher._cache = CodeCache.of(f)
+            with contextlib.suppress(OSError):  # it is not written in a file
+                dispatcher._cache = CodeCache.of(f)
         result: F = dispatcher
         return result
 
