@@ -119,7 +119,7 @@ def as_numpy(value: Any, dtype: str | None) -> Array:
     if type(value) is np.ndarray and value.dtype.isnative and value.dtype.kind in "biuf" and value.dtype.itemsize <= 8:
         return value  # what nearly everyone gives
     if isinstance(value, np.ndarray) and hasattr(value, "mask"):  # naming numpy.ma would import it
-        raise DTypeError("a masked array would lose its mask", code="E103", suggestions=["fill it: array.filled(0)"])
+        raise DTypeError("a masked array would lose its mask", "fill it: array.filled(0)", code="E410")
     if isinstance(value, np.ndarray):
         array: Array = np.asarray(value)  # a matrix is no plain array
     elif hasattr(value, "__array__") or isinstance(value, np.generic):
@@ -130,15 +130,12 @@ def as_numpy(value: Any, dtype: str | None) -> Array:
         try:
             array = np.asarray(value)
         except ValueError as error:
-            raise DTypeError(f"a rectangular array is expected: {error}", code="E103") from None
+            raise DTypeError(f"a rectangular array is expected: {error}", code="E411") from None
         if dtype is not None and array.dtype.kind in "biuf":
             array = _declared(array, dtype)
     if array.dtype.kind not in "biuf" or array.dtype.itemsize > 8:
-        raise DTypeError(
-            f"an array of {array.dtype} cannot be used",
-            code="E103",
-            suggestions=["give numbers or truth values, such as np.asarray(x, dtype='float32')"],
-        )
+        hint = "give numbers or truth values, such as np.asarray(x, dtype='float32')"
+        raise DTypeError(f"an array of {array.dtype} cannot be used", hint, code="E412")
     return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
 
 
@@ -148,8 +145,8 @@ def _declared(array: Array, dtype: str) -> Array:
     with np.errstate(all="ignore"):
         cast = array.astype(dtype)
     if cast.dtype.kind != "f" and not np.array_equal(cast, array):
-        raise DTypeError(f"the values given do not all fit {dtype}", code="E103",
-                         suggestions=["give an array of the dtype that is meant"])  # fmt: skip
+        hint = "give an array of the dtype that is meant"
+        raise DTypeError(f"the values given do not all fit {dtype}", hint, code="E413")
     return cast
 
 

@@ -53,8 +53,7 @@ def on_one_thread(kernel: Kernel) -> Kernel:
     """
 
     def run(*operands: Any, **options: Any) -> Any:
-        limit: _Limit | None = _Limit()
-        interrupt = None
+        limit, limited, interrupt = _Limit(), True, None
         try:
             with _lock:
                 if not _limits and not _before:
@@ -64,12 +63,12 @@ def on_one_thread(kernel: Kernel) -> Kernel:
                     library.set_num_threads(1)
             return kernel(*operands, **options)
         finally:
-            while limit is not None:
+            while limited:
                 try:
                     with _lock:
                         _limits.discard(limit)
                         _restore()
-                    limit = None
+                    limited = False
                 except BaseException as error:
                     interrupt = error
             if interrupt is not None:
@@ -116,10 +115,10 @@ def workers() -> int:
 class _Ticket:
     """Leave for one more thread to take part in some work, until the caller takes it back."""
 
-    __slots__ = ("done", "owner", "work")
+    __slots__ = ("context", "done", "owner", "work")
 
     def __init__(self, work: Callable[[], None]) -> None:
-        self.work, self.done = partial(copy_context().run, work), Lock()
+        self.work, self.context, self.done = work, copy_context(), Lock()
         self.owner: dict[str, str] = {}
         self.done.acquire()
 
@@ -127,7 +126,7 @@ class _Ticket:
         """Take part, on a thread of the pool, unless the caller no longer waits for it."""
         if self.owner.setdefault("owner", "thread") == "thread":
             try:
-                self.work()
+                self.context.run(self.work)
             finally:
                 self.done.release()
 
