@@ -26,7 +26,8 @@ bench: $(VENV)/.bench $(if $(TORCH),$(VENV)/.torch)
 
 docs: $(VENV)/.dev
 	$(BIN)/python tests/seed_readme/make_map.py
-	$(BIN)/pdoc --output-directory docs/_build tensorlogic
+	$(BIN)/python docs/make_errors.py
+	$(BIN)/python -W error docs/build.py docs/_build
 
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis docs/_build

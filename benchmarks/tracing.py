@@ -23,7 +23,7 @@ PAIRS = 101
 
 
 def tables() -> list[Table]:
-    return [cost_of_a_step(), grouping(), longest(), memory()]
+    return [cost_of_a_step(), grouping(), longest(), hotspots(), memory()]
 
 
 # one recorded step
@@ -218,6 +218,20 @@ def longest() -> Table:
     note = f"The {TOP} longest of {ENTRIES:,} entries, as entries. Goal: within twice DuckDB's time."
     return contest(
         "The longest of five million entries", note, contenders, rounds=ROUNDS, calls=1, ours=("slowest_ops",)
+    )
+
+
+def hotspots() -> Table:
+    least = 4096 * (OPERATIONS - 2)
+    query = f"select * from entries where memory > {least}"
+    contenders = {
+        "DuckDB, its own table": peer("duckdb", lambda: duckdb_over(query, "table")),
+        "memory_hotspots": lambda: tl.TraceAnalyzer.memory_hotspots(recorded(), least),
+        "DuckDB over NumPy": peer("duckdb", lambda: duckdb_over(query, "numpy")),
+    }
+    note = f"The entries whose result is among the largest hundredth of {ENTRIES:,}, as entries. Goal: within twice DuckDB's time."
+    return contest(
+        "The largest results of five million entries", note, contenders, rounds=5, calls=1, ours=("memory_hotspots",)
     )
 
 

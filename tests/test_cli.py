@@ -235,3 +235,40 @@ def test_levels(folder):
         assert out["outputs"]["y"]["data"] == [[1, 0, 0], [0, 8, 0], [0, 0, 27]]
     assert steps["none"] > steps["standard"] == 2
     assert "standard" in call("explain", "twice.json", "--level", "most").output
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        ("missing.bin", "cannot read 'missing.bin': it is no file, and no JSON"),
+        ("nope.json", "there is no file 'nope.json'"),
+        ("nope.npz:a", "there is no file 'nope.npz'"),
+        ("layer.txt", "cannot read 'layer.txt': it is a file of another kind, and no JSON"),
+        ("", "it is no file, and no JSON"),
+    ],
+)
+def test_an_input_that_is_no_file(folder, value, said):
+    (folder / "layer.txt").write_text("3")
+    done = call("run", "layer.json", "-i", f"x={value}")
+    assert done.exit_code == 1
+    assert said in done.output
+    assert "Expecting value" not in done.output
+
+
+@pytest.mark.parametrize("name", ["../evil", "a/../../evil", "/evil", "..", "c:\\evil", "nul\0"])
+def test_members_of_an_archive_stay_in_it(folder, name):
+    b = tl.GraphBuilder()
+    b.build({name: b.input("x", (2,)) * 2}).save(folder / "evil.json")
+    done = call("run", "evil.json", "-i", "x=[1,2]", "-o", "evil.npz")
+    assert done.exit_code == 1
+    assert "cannot be a member of an archive" in done.output
+    assert not (folder / "evil.npz").exists()
+    assert call("run", "evil.json", "-i", "x=[1,2]").exit_code == 0
+
+
+def test_names_with_slashes_and_colons_are_members(folder):
+    b = tl.GraphBuilder()
+    b.build({"layer/dense:0": b.input("x", (2,)) * 2}).save(folder / "named.json")
+    assert call("run", "named.json", "-i", "x=[1,2]", "-o", "named.npz").exit_code == 0
+    with np.load(folder / "named.npz") as archive:
+        assert archive["layer/dense:0"].tolist() == [2, 4]

@@ -5,6 +5,7 @@ import json
 import re
 import subprocess
 import sys
+from pathlib import Path
 from xml.etree import ElementTree
 
 import numpy as np
@@ -255,3 +256,17 @@ def test_the_standard_output_is_a_file_too(folder):
     words = [sys.executable, "-m", "tensorlogic", "trace", "export", "a.json", "--to", "collapsed", "-o", "/dev/stdout"]
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (0, call("export", "a.json", "--to", "collapsed").output.rstrip("\n"))
+
+
+def test_a_summary_says_what_was_skipped_and_what_is_empty(folder):
+    event = '{"ph": "X", "name": "a", "ts": 1, "dur": 2}'
+    Path("cut.json").write_text(f'[{event}, {{"ph": "X", "name": "b", "ts": NaN, "dur": 1}}, {event}')
+    done = call("summary", "cut.json")
+    assert done.output.splitlines()[-1] == (
+        "2 steps, 0 spans, 1 event of the file skipped (1 without a time), 0.002 ms"
+    )
+    assert json.loads(call("summary", "cut.json", "--json").output)["skipped"] == {"without a time": 1}
+    Path("empty.json").write_text("")
+    assert call("summary", "empty.json").output.splitlines()[-1].endswith("there is nothing in this trace")
+    Path("counters.json").write_text('[{"ph": "C", "name": "memory", "ts": 1, "args": {"b": 1}}]')
+    assert "only 1 event without a duration" in call("summary", "counters.json").output

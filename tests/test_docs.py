@@ -1,6 +1,9 @@
 """The tutorial and the guides: every block runs as it stands."""
 
 import doctest
+import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -25,7 +28,34 @@ def test_readme_example(capsys):
 
 
 def test_readme_links_lead_somewhere():
-    import re
-
     for target in re.findall(r"\]\(([^)#]+)\)", (DOCS.parent / "README.md").read_text()):
         assert (DOCS.parent / target).exists(), target
+
+
+def test_pages_that_docstrings_and_pages_name_exist():
+    root = DOCS.parent
+    for path in [*(root / "src").rglob("*.py"), *DOCS.rglob("*.md"), root / "README.md", root / "CONTRIBUTING.md"]:
+        text = path.read_text(encoding="utf-8")
+        for name in re.findall(r"\bdocs/[\w/-]+\.md", text):
+            assert (root / name).exists(), f"{path} names {name}"
+        for topic in re.findall(r"\bguide (?:on|to|about) (\w+)", text):
+            assert (DOCS / "guides" / f"{topic}.md").exists(), f"{path} names a guide on {topic}"
+    for page in DOCS.rglob("*.md"):
+        for target in re.findall(r"\]\((?!https?:|#)([^)#]+)", page.read_text(encoding="utf-8")):
+            assert (page.parent / target).exists(), f"{page} links to {target}"
+
+
+def test_the_site_builds_without_warnings(tmp_path):
+    out = tmp_path / "site"
+    command = [sys.executable, "-W", "error", DOCS / "build.py", out]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    pages = {page: page.read_text(encoding="utf-8") for page in out.rglob("*.html")}
+    assert {page.stem for page in PAGES} <= {page.stem for page in pages}
+    assert out / "tensorlogic" / "runtime" / "executor.html" in pages
+    for page, text in pages.items():
+        assert len(text) < 200_000, page
+        for target, place in re.findall(r'(?:href|src)="(?!https?:|data:|mailto:)([^"#]*)(#[^"]*)?"', text):
+            leads_to = (page.parent / target).resolve() if target else page
+            assert leads_to.exists(), f"{page} links to {target}"
+            assert not place or f'id="{place[1:]}"' in pages[leads_to], f"{page} links to {target}{place}"

@@ -1,4 +1,5 @@
 # the public names, by the module they live in; __init__.py reads this file
+from . import debug as debug
 from .backends.base import Backend as Backend
 from .backends.base import BackendCapabilities as BackendCapabilities
 from .backends.base import Device as Device
@@ -38,6 +39,7 @@ from .ir.validate import GraphValidator as GraphValidator
 from .ir.validate import ShapeInferenceContext as ShapeInferenceContext
 from .ir.validate import ValidationResult as ValidationResult
 from .lang.context import CompilerContext as CompilerContext
+from .lang.context import LogicWarning as LogicWarning
 from .lang.expr import Term as Term
 from .lang.expr import TLExpr as TLExpr
 from .lang.expr import and_ as and_
@@ -53,13 +55,12 @@ from .lang.expr import pred as pred
 from .lang.expr import same as same
 from .lang.expr import variables as variables
 from .lang.expr import xor as xor
-from .lang.lower import LogicWarning as LogicWarning
 from .lang.lower import Rule as Rule
 from .lang.lower import compile as compile
 from .lang.notation import parse_expr as parse_expr
 from .lang.show import show as show
 from .lang.strategies import STRATEGIES as STRATEGIES
-from .lang.strategies import Spread as Spread
+from .lang.strategies import QuantifierContraction as QuantifierContraction
 from .lang.strategies import Strategy as Strategy
 from .observe.analyze import CommunicationBottleneck as CommunicationBottleneck
 from .observe.analyze import DeviceSummary as DeviceSummary
@@ -73,9 +74,9 @@ from .observe.performance import PerformanceBaseline as PerformanceBaseline
 from .observe.performance import PerformanceComparison as PerformanceComparison
 from .observe.profile import OpProfile as OpProfile
 from .observe.profile import ProfileData as ProfileData
-from .observe.recorded_entry import RecordedTraceEntry as RecordedTraceEntry
-from .observe.recorded_trace import RecordedExecutionTrace as RecordedExecutionTrace
-from .observe.recorded_trace import TraceRecorder as TraceRecorder
+from .observe.recorded import RecordedExecutionTrace as RecordedExecutionTrace
+from .observe.recorded import RecordedTraceEntry as RecordedTraceEntry
+from .observe.recorded import TraceRecorder as TraceRecorder
 from .observe.timeline import ProfilerHook as ProfilerHook
 from .observe.timeline import TimelineEntry as TimelineEntry
 from .observe.timeline import TimelineProfiler as TimelineProfiler

@@ -2,6 +2,11 @@
 
 Every tool is a hook that does nothing until it is enabled: attach it with ``ExecutionContext([tool])``, or let it watch all
 runs with :func:`watching`.
+
+>>> import tensorlogic as tl
+>>> recorder = tl.debug.ExecutionRecorder()
+>>> recorder.enable()
+>>> executor = tl.Executor(context=tl.ExecutionContext([recorder]))
 """
 
 from __future__ import annotations

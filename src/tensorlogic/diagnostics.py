@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Iterator, Sequence
 from enum import IntEnum
-from itertools import islice
+from itertools import islice, permutations
 from pathlib import Path
 from types import CodeType
 
@@ -245,9 +245,11 @@ class ShapeMismatchDiagnostic:
         for axis, (want, got) in enumerate(zip(expected, actual, strict=False)):
             if want != got and not (isinstance(want, str) and isinstance(got, int)):  # a name takes any size
                 found = found.with_context(f"Dimension {axis} mismatch: expected {_kind(want)}, got {_kind(got)}")
-        return found.with_suggestion("Check your input tensor shapes match the expected dimensions").with_suggestion(
-            f"Use tensor.reshape({_brackets(expected)}) to match the expected shape"
-        )
+        found = found.with_suggestion("Check your input tensor shapes match the expected dimensions")
+        order = _fitting_order(expected, actual)
+        if order is not None:
+            return found.with_suggestion(f"The axes are in another order: use tensor.transpose({_brackets(order)})")
+        return found.with_suggestion(f"Use tensor.reshape({_brackets(expected)}) to match the expected shape")
 
 
 class TypeMismatchDiagnostic:
@@ -342,6 +344,15 @@ def bytes_text(count: int | float) -> str:
 
 def _brackets(shape: Sequence[int | str]) -> str:
     return "[" + ", ".join(str(d) for d in shape) + "]"
+
+
+def _fitting_order(expected: Sequence[int | str], actual: Sequence[int | str]) -> tuple[int, ...] | None:
+    """Return the order of axes in which a shape would be the expected one, None where there is none."""
+    if len(expected) != len(actual) or len(actual) > 6:
+        return None
+    orders = [o for o in permutations(range(len(actual)))
+              if all(isinstance(want, str) or want == actual[a] for want, a in zip(expected, o, strict=True))]  # fmt: skip
+    return orders[0] if orders and orders[0] != tuple(range(len(actual))) else None
 
 
 def _kind(size: int | str) -> str:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import threading
+import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator
 from enum import Enum
-from typing import Generic, NamedTuple, TypeVar
+from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from .errors import InputError
 
@@ -46,6 +48,36 @@ class StoreStats(NamedTuple):
         return self.hits / looked if looked else 0.0
 
 
+class _Entry(Generic[V]):
+    """A value that is kept, its size, and how often it was asked for."""
+
+    __slots__ = ("size", "uses", "value")
+
+    def __init__(self, value: V, size: int) -> None:
+        self.value, self.size, self.uses = value, size, 0
+
+
+class _Locked(Protocol):
+    def reset_lock(self) -> None: ...
+
+
+_locked: weakref.WeakSet[_Locked] = weakref.WeakSet()
+
+
+def reset_in_child(holder: _Locked) -> None:
+    """See to it that a forked process does not wait for a lock that a thread of its parent holds: it has no such thread."""
+    _locked.add(holder)
+
+
+def _reset_locks() -> None:
+    for holder in list(_locked):
+        holder.reset_lock()
+
+
+if hasattr(os, "register_at_fork"):  # there are no forks on Windows
+    os.register_at_fork(after_in_child=_reset_locks)
+
+
 class Store(Generic[K, V]):
     """A thread-safe mapping that stays within a bound.
 
@@ -65,32 +97,38 @@ class Store(Generic[K, V]):
         measure: Callable[[V], int] = lambda _: 1,
     ) -> None:
         if bound < 0:
-            raise InputError(f"the bound of a store cannot be negative, got {bound}", code="E301")
+            raise InputError(f"the bound of a store cannot be negative, got {bound}", code="E311")
         self.bound, self.policy = bound, policy
         self._measure = measure
-        self._entries: OrderedDict[K, tuple[V, int]] = OrderedDict()
-        self._uses: dict[K, int] = {}
+        self._entries: OrderedDict[K, _Entry[V]] = OrderedDict()
         self._lock = threading.RLock()  # a value that goes may look into the store
         self._size = self._hits = self._misses = self._evictions = 0
+        reset_in_child(self)
+
+    def reset_lock(self) -> None:
+        """Start with a free lock; what a thread of the parent process was changing at the fork is forgotten."""
+        if not self._lock.acquire(blocking=False):
+            self._entries, self._size = OrderedDict(), 0
+        self._lock = threading.RLock()
 
     def get(self, key: K) -> V | None:
         """Return the value kept under a key, or None."""
         with self._lock:
-            found = self._entries.get(key)
-            if found is None:
+            entry = self._entries.get(key)
+            if entry is None:
                 self._misses += 1
                 return None
             self._hits += 1
-            self._uses[key] += 1
+            entry.uses += 1
             if self.policy is EvictionPolicy.LRU:
                 self._entries.move_to_end(key)
-            return found[0]
+            return entry.value
 
     def peek(self, key: K) -> V | None:
         """Return what is kept under a key, or None; this counts neither as a look-up nor as use."""
         with self._lock:
             entry = self._entries.get(key)
-        return None if entry is None else entry[0]
+        return None if entry is None else entry.value
 
     def put(self, key: K, value: V) -> None:
         """Keep a value; others leave until it fits. A value larger than the bound is not kept."""
@@ -102,31 +140,28 @@ class Store(Generic[K, V]):
             while self._size + size > self.bound:
                 self._drop(self._victim())
                 self._evictions += 1
-            self._entries[key] = (value, size)
-            self._uses[key] = 0
+            self._entries[key] = _Entry(value, size)
             self._size += size
 
     def _victim(self) -> K:
         if self.policy is EvictionPolicy.LFU:
-            return min(self._entries, key=self._uses.__getitem__)
+            return min(self._entries, key=lambda key: self._entries[key].uses)
         return next(iter(self._entries))
 
     def _drop(self, key: K) -> None:
-        found = self._entries.pop(key, None)
-        if found is not None:
-            self._size -= found[1]
-            del self._uses[key]
+        entry = self._entries.pop(key, None)
+        if entry is not None:
+            self._size -= entry.size
 
     def values(self) -> list[V]:
         """Return what is kept, without counting it as looked for."""
         with self._lock:
-            return [value for value, _ in self._entries.values()]
+            return [entry.value for entry in self._entries.values()]
 
     def clear(self) -> None:
         """Forget everything kept; the counts go on."""
         with self._lock:
             self._entries.clear()
-            self._uses.clear()
             self._size = 0
 
     def stats(self) -> StoreStats:

@@ -26,6 +26,17 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]], right: Collection[
     return "\n".join(lines)
 
 
+def html_text(value: object) -> str:
+    """Return how a value prints, for a notebook: ``_repr_html_ = html_text`` in a class that prints as a table.
+
+    >>> html_text("a < b")
+    '<pre>a &lt; b</pre>'
+    """
+    from html import escape
+
+    return f"<pre>{escape(str(value))}</pre>"
+
+
 def _width(text: str) -> int:
     if text.isascii():
         return len(text)

@@ -12,6 +12,7 @@ import pytest
 import tensorlogic as tl
 from tensorlogic.backends.native import rows
 from tensorlogic.backends.native.support import NativeWarning
+from tensorlogic.testing.programs import native_plan
 
 Build = Callable[[tl.GraphBuilder], dict[str, Any]]
 f4, f8, i4, i8, b1 = "float32", "float64", "int32", "int64", "bool"
@@ -127,7 +128,7 @@ def both(graph: tl.EinsumGraph, inputs: dict[str, Any]) -> tuple[Any, Any]:
 @pytest.mark.parametrize("build", CASES, ids=lambda f: f.__name__)
 def test_kernels_answer_as_numpy_does(build: Build) -> None:
     graph = graph_of(build)
-    plan = tl.Executor(native=True).plan(graph, values(graph, 6))
+    plan = native_plan(tl.Executor(native=True), graph, values(graph, 6))
     assert any(step.parts for step in plan.steps)
     for n, odd in ((6, False), (1, False), (40, True)):
         inputs = values(graph, n, n, odd=odd)
@@ -171,7 +172,7 @@ def test_long_rows_of_float32_are_summed_precisely() -> None:
 def test_a_kernel_that_cannot_be_compiled_leaves_its_steps_to_numpy(monkeypatch: pytest.MonkeyPatch) -> None:
     from tensorlogic.backends.native import bind
 
-    def broken(*args: Any) -> Any:
+    def broken(*args: Any, **options: Any) -> Any:
         raise RuntimeError("no machine code today")
 
     monkeypatch.setattr(bind, "compiled", broken)
@@ -188,7 +189,7 @@ def test_one_kernel_serves_every_size() -> None:
     graph = graph_of(softmax_of_sum)
     texts = set()
     for n in (3, 50, 1000):
-        [step] = tl.Executor(native=True).plan(graph, values(graph, n)).steps
+        [step] = native_plan(tl.Executor(native=True), graph, values(graph, n)).steps
         made = rows.emit(step)
         assert made is not None
         texts.add(made.text)

@@ -182,7 +182,7 @@ def test_networkx_reads_names_and_parallel_edges():
     assert read.nodes["n1"]["outputs"] == "y\nz"
     assert read.nodes["n0"] == {"op": "input", "kind": "input", "label": "x", "type": "float32[3]", "outputs": "w"}
     labels = {d["label"] for _, d in nx.parse_graphml(hostile().to_graphml()).nodes(data=True) if d["op"] == "input"}
-    assert labels == {draw.legal(name) for name in HOSTILE}
+    assert labels == {draw.xml_text(name) for name in HOSTILE}
 
 
 def test_graphml_says_which_node_holds_a_body():

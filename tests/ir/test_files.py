@@ -338,7 +338,7 @@ def test_check_structure_finds_every_problem_with_a_code_and_a_hint() -> None:
         [("y", 0), ("y", 99)],
     )  # fmt: skip
     found = check_structure(graph)
-    assert [d.code for d in found] == ["E205", "E209", "E201", "E202", "E206", "E208", "E201", "E203", "E204", "E203"]
+    assert [d.code for d in found] == ["E205", "E209", "E201", "E202", "E206", "E134", "E201", "E203", "E204", "E203"]
     assert all(d.suggestions and d.context for d in found)
     assert found[6].context == ("at $.nodes[6].op.body.nodes[0].args[0]",)
     assert check_structure(GRAPH) == []

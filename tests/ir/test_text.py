@@ -48,6 +48,7 @@ def every_op(*, intern: bool = True) -> EinsumGraph:
         "scatter": b.scatter_add(x, index, b.constant(np.ones((3, 6), np.float32))),
         "cast": b.cast(edge, "float16"),
         "transfer": b.apply(ops.Transfer("cpu:1"), x),
+        "stop": b.apply(ops.Barrier(), b.stop_gradient(x)),
         "dequantize": b.dequantize(b.quantize(x, 0.5, 3), 0.5, 3),
         "quantize axis": b.quantize(w, np.ones(2, np.float32), np.zeros(2, np.int8), "uint8", axis=1),
         "small": b.constant(np.array([[1.0, np.nan], [-0.0, -np.inf]], np.float16)),

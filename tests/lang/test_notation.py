@@ -378,3 +378,9 @@ def test_variables_are_compared_by_same():
         tl.pred("p", x) & (x == y)
     with pytest.raises(tl.FormatError, match="this is a rule"):
         tl.parse_expr("q(x) <- p(x)")
+
+
+def test_show_sorts_unsigned_scores():
+    scores = np.array([0, 3, 0, 7], np.uint8)
+    rows = tl.show(scores, ["a", "b", "c", "d"], above=-1).splitlines()[1:-1]
+    assert [row.split() for row in rows] == [["d", "7"], ["b", "3"], ["a", "0"], ["c", "0"]]

@@ -119,12 +119,34 @@ def test_advice_holds_boolean_answers_the_same_for_truth_values(name):
 
 def test_calls():
     calls = op(1, count=500, moved=50_000)
-    (advice,) = analyzed(relu=calls, exp=calls, add=calls, tanh=calls).recommendations
+    _, advice = analyzed(relu=calls, exp=calls, add=calls, tanh=calls).recommendations
     assert "100% of the time is the cost of calls" in advice
     assert "more rows" in advice
     assert advice.count(",") >= 4
     assert analyzed(relu=calls, einsum=op(10, flops=10**9)).recommendations == ()
     assert analyzed(scan=op(1, kernel="loop"), transpose=op(1, kernel="view")).recommendations == ()
+
+
+def test_chains_of_small_steps_are_to_be_compiled():
+    steps = {
+        "relu": op(5, moved=4 * 10**7),
+        "exp": op(5, moved=4 * 10**7),
+        "einsum": op(2, flops=10**8, kernel="matmul"),
+    }
+    (advice,) = analyzed(**steps).recommendations
+    assert advice.startswith("83% of the time goes to element-wise steps (relu, exp), which compiling makes one: ")
+    assert analyzed(relu=op(5, moved=4 * 10**7)).recommendations == (), "one step is one already"
+    b = tl.GraphBuilder()
+    x = b.input("x", (64,))
+    graph = b.build(y=b.tanh(b.relu(b.exp(x) * 0.5) + 1.0))
+    ex = tl.Executor()
+    ex.enable_profiling()
+    for _ in range(20):
+        ex.execute(graph, {"x": np.ones(64)})
+    (advice, *_) = tl.BottleneckAnalyzer(M).analyze(ex.get_profile_data()).recommendations
+    config = tl.CompilationConfig(optimization_level=tl.OptimizationLevel.AGGRESSIVE)
+    assert "compile_graph(graph, CompilationConfig(optimization_level=OptimizationLevel.AGGRESSIVE))" in advice
+    assert len(ex.compile_graph(graph, config).plan().steps) == 1 < len(ex.plan(graph).steps)
 
 
 def test_a_real_profile_on_this_machine():
@@ -152,7 +174,7 @@ def test_it_prints(golden):
 
 
 def test_wrong_arguments():
-    with pytest.raises(tl.InputError, match="a ProfileData is expected, got Trace"):
+    with pytest.raises(tl.InputError, match="a ProfileData is expected, got <Trace"):
         tl.BottleneckAnalyzer(M).analyze(tl.Trace())
     with pytest.raises(tl.InputError, match="percentage between 0 and 100"):
         tl.BottleneckAnalyzer(M, least=-1)

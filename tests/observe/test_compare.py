@@ -152,7 +152,7 @@ def test_files_that_are_not_there(tmp_path):
 def test_wrong_arguments():
     with pytest.raises(tl.InputError, match="the profile holds no runs"):
         tl.PerformanceComparison(profile([1.0]), tl.ProfileData())
-    with pytest.raises(tl.InputError, match="the baseline is a ProfileData or a PerformanceBaseline, got dict"):
+    with pytest.raises(tl.InputError, match=r"the baseline is a ProfileData or a PerformanceBaseline, got \{\}"):
         tl.PerformanceComparison({}, profile([1.0]))
     for threshold in (0.9, float("nan"), float("inf")):
         with pytest.raises(tl.InputError, match="ratio of at least 1"):

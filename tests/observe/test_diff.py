@@ -22,6 +22,40 @@ def test_self_time_leaves_out_what_is_inside():
     assert [(r.name, r.self_ns) for r in totals(t, kind="span")] == [("load", 100)]
 
 
+def test_what_is_inside_of_its_own_kind_counts_once():
+    t = tl.Trace([event("call", 0, 100), event("call", 10, 90), event("other", 20, 60), event("call", 30, 50)])
+    rows = {r.name: r for r in totals(t)}
+    assert (rows["call"].total_ns, rows["call"].self_ns, rows["call"].sum_ns) == (100, 80, 200)
+    assert rows["call"].mean_ns == 200 / 3
+    assert sum(r.self_ns for r in rows.values()) == 100
+    assert [(r.name, r.total_ns) for r in totals(t, by="thread")] == [("thread 1", 100)]
+
+
+def test_one_name_on_two_devices_has_two_rows():
+    t = tl.Trace(
+        [event("step 6", 0, 50, kind="user_annotation"), event("step 6", 10, 40, 2, kind="gpu_user_annotation")]
+    )
+    assert [(r.name, r.kind, r.total_ns) for r in totals(t)] == [
+        ("step 6", "user_annotation", 50), ("step 6", "gpu_user_annotation", 30),
+    ]  # fmt: skip
+    assert [line.split("  ")[0] for line in str(t).splitlines()[1:3]] == [
+        "step 6 (user_annotation)",
+        "step 6 (gpu_user_annotation)",
+    ]
+    assert [(r.name, r.ratio) for r in t.diff(t).rows] == [("step 6", 1.0)] * 2
+
+
+def test_long_names_stay_apart():
+    long = "void kernel<float, " + "x" * 80
+    t = tl.Trace([event(f"{long}{end}", n, n + 1) for n, end in enumerate(["<4>()", "<8>()", "<8> ()"])])
+    names = [line.rsplit(maxsplit=6)[0].strip() for line in str(t).splitlines()[1:4]]
+    assert len(set(names)) == 3
+    assert all(len(name) <= 60 for name in names)
+    inner = tl.Trace([event("a" * 40 + middle + "b" * 40, 0, 1, n) for n, middle in enumerate("xy")])
+    names = [line.rsplit(maxsplit=6)[0].strip() for line in str(inner).splitlines()[1:3]]
+    assert [name[-2:] for name in names] == ["#1", "#2"]
+
+
 def test_by_device_and_thread():
     t = tl.Trace(
         [event("a", 0, 5, 1, device="cpu:0"), event("b", 0, 7, 2, device=1), event("c", 9, 10, 2)], threads={2: "io"}
@@ -43,8 +77,8 @@ def test_sorted_by_change_with_new_and_gone():
     found = json.loads(before.diff(after).to_json())["rows"]
     assert found[2] == {
         "name": "new", "state": "new", "change_ns": 10, "ratio": None,
-        "before": {"name": "new", "count": 0, "total_ns": 0, "self_ns": 0, "mean_ns": 0.0, "max_ns": 0},
-        "after": {"name": "new", "count": 2, "total_ns": 10, "self_ns": 10, "mean_ns": 5.0, "max_ns": 5},
+        "before": {"name": "new", "kind": "", "count": 0, "total_ns": 0, "self_ns": 0, "sum_ns": 0, "mean_ns": 0.0, "max_ns": 0},
+        "after": {"name": "new", "kind": "step", "count": 2, "total_ns": 10, "self_ns": 10, "sum_ns": 10, "mean_ns": 5.0, "max_ns": 5},
     }  # fmt: skip
 
 

@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from lanes import lanes
 
 import tensorlogic as tl
-from tensorlogic.observe.export import lanes, to_chrome, to_collapsed, to_speedscope
+from tensorlogic.observe.export import to_chrome, to_collapsed, to_speedscope
 
 LINE = re.compile(r"^(.*)\s+?(\d+(?:\.\d*)?)$")  # what flamegraph.pl accepts
 SCHEMA = json.loads((Path(__file__).parent / "data" / "speedscope.schema.json").read_text(encoding="utf-8"))

@@ -134,7 +134,11 @@ def test_the_script_zooms_resets_searches_and_tells():
     if node is None:
         pytest.skip("node runs the script of a flame graph, and is not installed")
     done = subprocess.run(
-        [node, "-e", FAKE + SCRIPT + PLAY], capture_output=True, text=True, check=False, encoding="utf-8"
+        [node, "-e", FAKE + SCRIPT.read_text(encoding="utf-8") + PLAY],
+        capture_output=True,
+        text=True,
+        check=False,
+        encoding="utf-8",
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == [

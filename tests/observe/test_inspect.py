@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 import tensorlogic as tl
-from tensorlogic.debug import TensorInspector, TensorStats
+from tensorlogic.debug import BreakpointManager, TensorInspector, TensorStats
 from tensorlogic.observe.tensorstats import is_bad
 
 
@@ -283,3 +283,17 @@ def test_a_long_path_keeps_its_nearest_operations():
     assert problem.omitted == 32
     assert problem.path[-1].operation == "log"
     assert "(32 earlier operations left out)" in str(problem)
+
+
+def test_a_run_that_another_hook_makes_in_between_does_not_blind_it():
+    b = tl.GraphBuilder()
+    x = b.input("x", (2,))
+    outer, inner = b.build(y=b.log(b.relu(x))), b.build(z=b.exp(x))
+    inspector = TensorInspector()
+    inspector.enable()
+    points = BreakpointManager(lambda hit: executor.execute(inner, {"x": [0.0, 1.0]}))
+    points.enable()
+    points.add_operation_breakpoint("relu")
+    executor = tl.Executor(context=tl.ExecutionContext([inspector, points]))
+    executor.execute(outer, {"x": [0.0, 1.0]})
+    assert inspector.first_problem().stats.operation == "log"

@@ -363,3 +363,21 @@ def test_a_report_of_nothing_and_of_much():
     for _ in range(25):
         recorder.breakpoints().should_break(1, "relu", 1.0, False)
     assert "... 5 more hits" in str(recorder.generate_report())
+
+
+def test_runs_inside_of_a_captured_run_are_captured_too(tmp_path):
+    b = tl.GraphBuilder()
+    x = b.input("x", (2,))
+    outer, inner = b.build(y=b.exp(b.relu(x))), b.build(z=b.log(x))
+
+    def callback(hit):
+        tl.Executor().execute(inner, {"x": [1.0, 2.0]})
+
+    points = BreakpointManager(callback)
+    points.add_operation_breakpoint("relu")
+    recorder = ExecutionRecorder(breakpoints=points)
+    with recorder.capture(tmp_path):
+        tl.Executor().execute(outer, {"x": [1.0, 2.0]})
+    names = [Recording.load(tmp_path, n).plan.graph.output_names for n in range(2)]
+    assert sorted(map(tuple, names)) == [("y",), ("z",)]
+    assert all(Recording.load(tmp_path, n).compare().same for n in range(2))

@@ -138,7 +138,7 @@ def test_it_prints(traced):
     assert lines[-1].startswith(f"9 steps, {len(traced.spans)} spans, ")
     shares = [float(line.split()[-1].rstrip("%")) for line in lines[1:-1]]
     assert sum(shares) == pytest.approx(100, abs=0.5), "the rounds of a fixpoint do not count twice"
-    assert str(tl.Trace()).splitlines()[-1] == "0 steps, 0 spans, 0.000 ms"
+    assert str(tl.Trace()).splitlines()[-1] == "0 steps, 0 spans, 0.000 ms: there is nothing in this trace"
 
 
 def test_notebooks_show_table_and_picture(traced):
@@ -199,7 +199,7 @@ def test_a_wrong_detail_is_told_where_it_was_written():
 
 
 def test_mixed_up_traces_say_so(traced):
-    with pytest.raises(tl.InputError, match="two traces are compared, got str"):
+    with pytest.raises(tl.InputError, match=r"two traces are compared, got 'before\.json'"):
         traced.diff("before.json")
-    with pytest.raises(tl.InputError, match="a Trace is expected, got RecordedExecutionTrace"):
+    with pytest.raises(tl.InputError, match="a Trace is expected, got <RecordedExecutionTrace"):
         tl.ProfileData.from_trace(traced.to_recorded())

@@ -1,20 +1,30 @@
 """Trace files: every form both ways, real ones of PyTorch, and broken ones that say where."""
 
+import contextlib
 import csv
 import gzip
 import json
 import os
-from collections import defaultdict
+from collections import Counter, defaultdict
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from time import perf_counter
 
 import pytest
 
 import tensorlogic as tl
+from tensorlogic.observe import files
 from tensorlogic.observe.files import form_of, load, read, save
 from tensorlogic.observe.trace_diff import totals
 
-REAL = Path(__file__).resolve().parents[3] / "shared" / "data" / "traces"
+REAL = next(
+    (
+        p / "shared" / "data" / "traces"
+        for p in Path(__file__).resolve().parents
+        if (p / "shared" / "data" / "traces").is_dir()
+    ),
+    Path("shared/data/traces"),
+)
 real = pytest.mark.skipif(not REAL.is_dir(), reason=f"the real traces are not in {REAL}")
 
 
@@ -147,7 +157,7 @@ def test_lists_without_an_object_around_are_chrome_too():
     ("data", "said"),
     [
         (chrome(x(0, -1)), "the duration -1 - at `$.traceEvents[0].dur`"),
-        (chrome(x(0, 1), {"ph": "X", "name": "a", "ts": 1}), "no duration - at `$.traceEvents[1].dur`"),
+        (chrome({"ph": "M"}, {"ph": "X", "name": "a", "ts": 1}), "no duration - at `$.traceEvents[1].dur`"),
         (chrome({"ph": "X", "name": "a", "dur": 1}), "needs a time - at `$.traceEvents[0].ts`"),
         (chrome(x(1e300, 1)), "out of range - at `$.traceEvents[0].ts`"),
         (chrome({"name": "a"}), "missing required field `ph` - at `$.traceEvents[0]`"),
@@ -176,6 +186,110 @@ def test_broken_files_say_where(data, said, tmp_path):
         load(tmp_path / "t.json")
     assert said in caught.value.diagnostic.message
     assert "t.json" in caught.value.diagnostic.message
+
+
+GOOD = b'{"ph": "X", "name": "a", "ts": 1661938466265032.123, "dur": 0.007}'
+
+
+@pytest.mark.parametrize(
+    ("data", "skipped"),
+    [
+        (b'{"traceEvents": [%s, {"ph": "X", "name": "b", "ts": NaN, "dur": 1}]}' % GOOD, {"without a time": 1}),
+        (b'{"traceEvents": [{"ph": "X", "name": "b", "ts": 0, "dur": Infinity}, %s]}' % GOOD, {"without a duration": 1}),
+        (b'{"traceEvents": [%s' % GOOD, {}),
+        (b"[%s," % GOOD, {}),
+        (b'[%s,\n{"ph": "X", "na' % GOOD, {"that are no events": 1}),
+        (b'[{"ph": "X" "ts": 1}, {"ph": 3}, %s]' % GOOD, {"that are no events": 2}),
+        (b'[{"ph": "B", "name": "never", "ts": 3}, %s]' % GOOD, {"that begin and never end": 1}),
+        (b'[{"ph": "E", "ts": 3}, {"ph": "E", "ts": 1e300}, %s]' % GOOD,
+         {"that end and never begin": 1, "with a time out of range": 1}),
+        (b'[{"ph": "X", "name": "\xff", "ts": 1, "dur": 2}, %s]' % GOOD, {"that are no events": 1}),
+        (b'[{"ph": "X", "ts": 1}, {"ph": "X", "ts": 1, "dur": -5}, {"ph": "X"}, %s]' % GOOD,
+         {"without a duration": 2, "without a time": 1}),
+    ],
+)  # fmt: skip
+def test_what_can_be_read_is_read_and_the_rest_counted(data, skipped):
+    trace = read(data)
+    assert [(e.name, e.start_ns, e.duration_ns) for e in trace.events()] == [("a", 1_661_938_466_265_032_123, 7)]
+    assert trace.skipped == skipped
+    count = sum(skipped.values())
+    assert (f"{count} event{'' if count == 1 else 's'} of the file skipped" in str(trace)) == bool(skipped)
+
+
+def test_nan_in_what_an_event_says_is_nothing():
+    trace = read(b'[{"ph": "X", "name": "a", "ts": 0.5, "dur": 1, "args": {"loss": NaN, "n": 1.5}}]')
+    assert [e.args for e in trace.events()] == [{"loss": None, "n": 1.5}]
+    assert trace.skipped == {}
+
+
+def test_a_trace_with_nothing_in_it_says_so():
+    assert str(read(b"")).splitlines()[-1] == "0 steps, 0 spans, 0.000 ms: there is nothing in this trace"
+    counters = chrome({"ph": "C", "name": "memory", "ts": 1, "args": {"b": 2}}, {"ph": "M", "name": "process_name"})
+    assert str(read(counters)).splitlines()[-1].endswith(": only 2 events without a duration, such as counters")
+
+
+def test_chrome_in_chrome_out_loses_nothing(tmp_path):
+    others = [
+        {"ph": "M", "name": "process_name", "pid": 7, "args": {"name": "python"}},
+        {"ph": "M", "name": "thread_sort_index", "pid": 7, "tid": "s", "args": {"sort_index": 3}},
+        {"ph": "s", "id": 5, "pid": 7, "tid": "s", "ts": 1.5, "cat": "ac2g", "name": "flow"},
+        {"ph": "f", "id": 5, "pid": 0, "tid": 9, "ts": 2.5, "cat": "ac2g", "name": "flow", "bp": "e"},
+        {"ph": "i", "s": "g", "name": "mark", "ts": 1, "pid": 7, "tid": "s"},
+        {"ph": "C", "name": "memory", "ts": 1, "pid": 7, "args": {"bytes": 3}},
+    ]
+    timed = [x(0, 1.25, pid=7, tid="s", cat="cpu_op", args={"k": 1}), x(2, 1, pid=0, tid=9, cat="kernel", args={})]
+    read(chrome(*others, *timed, schemaVersion=1, deviceProperties=[{"id": 0}])).save(tmp_path / "again.json")
+    file = json.loads((tmp_path / "again.json").read_text())
+    assert {k: v for k, v in file.items() if k != "traceEvents"} == {
+        "schemaVersion": 1,
+        "deviceProperties": [{"id": 0}],
+    }
+    assert sorted(file["traceEvents"], key=json.dumps) == sorted([*others, *timed], key=json.dumps)
+    again = load(tmp_path / "again.json")
+    again.save(tmp_path / "twice.json")
+    assert (tmp_path / "twice.json").read_text() == (tmp_path / "again.json").read_text()
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"a" + b" " * 1_000_000 + b"x",
+        b" " * 1_000_000,
+        b'{"ph":' + b" " * 1_000_000 + b"NaN",
+        b'[{"ph": "X"},' + b" " * 1_000_000 + b"NaN",
+        b'{"traceEvents"' + b" " * 1_000_000 + b'"ph"',
+        b'[{"ph"' + b"}, " * 300_000,
+        b"a;" * 500_000 + b"1",
+    ],
+)
+def test_hostile_files_take_no_time(data):
+    start = perf_counter()
+    with contextlib.suppress(tl.FormatError):
+        read(data)
+    assert perf_counter() - start < 5
+
+
+@pytest.mark.parametrize("text", ["NaN", "sNaN", "-Infinity", "1e999999999", "-1"])
+@pytest.mark.parametrize("field", ["ts", "dur"])
+def test_times_that_are_texts_of_no_numbers_are_skipped(field, text):
+    trace = read(chrome(x(1, 2), {**x(3, 4), field: text}))
+    assert [e.start_ns for e in trace.events()][-1:] == [1000]
+
+
+def test_a_small_file_does_not_unpack_without_bound(tmp_path, monkeypatch):
+    monkeypatch.setattr(files, "UNPACKED", 1 << 16)
+    (tmp_path / "bomb.json.gz").write_bytes(gzip.compress(b"[" + b" " * (1 << 24)))
+    with pytest.raises(tl.FormatError, match=r"unpack to more than .* MiB") as caught:
+        load(tmp_path / "bomb.json.gz")
+    assert caught.value.diagnostic.code == "E253"
+
+
+@pytest.mark.parametrize("name", ["{0}", "[unknown]", "{}", '{"a": 1}', "[{", "\\x7b", "[1"])
+def test_names_that_begin_like_json_survive_collapsed_stacks(name, tmp_path):
+    trace = tl.Trace([event(name, 0, 9), event(name, 2, 5)])
+    trace.save(tmp_path / "t.collapsed")
+    assert {r.name: r.self_ns for r in totals(load(tmp_path / "t.collapsed"))} == {name: 9}
+    assert [e.name for e in read(b"[unknown];main 3\n{0};main 4").events()].count("main") == 2
 
 
 def speedscope(*marks, unit="nanoseconds", kind="evented"):
@@ -259,6 +373,27 @@ def test_real_files_survive_every_form(path, tmp_path):
     assert t.to_recorded().step_count() == len(complete)
     t.save(tmp_path / "again.speedscope.json")
     assert len(load(tmp_path / "again.speedscope.json")) == len(complete)
+
+
+@real
+def test_a_real_file_adds_up_and_comes_back(tmp_path):
+    t = load(REAL / "h100_bert_small.json.gz")
+    events = t.events()
+    length = max(e.end_ns for e in events) - min(e.start_ns for e in events)
+    rows = totals(t)
+    calls = next(r for r in rows if "_call_impl" in r.name)
+    assert calls.total_ns <= length < calls.sum_ns, "calls inside of calls count once"
+    assert len([r for r in rows if r.name == "ProfilerStep#6"]) == 2, "on the CPU and on the GPU"
+    assert f" threads within {length / 1e6:.3f} ms" in str(t)
+    t.save(tmp_path / "again.json")
+    before = json.loads(gzip.decompress((REAL / "h100_bert_small.json.gz").read_bytes()))
+    after = json.loads((tmp_path / "again.json").read_text())
+    assert before.keys() == after.keys()
+    places = [
+        Counter((e["ph"], e.get("name"), str(e.get("pid")), str(e.get("tid"))) for e in file["traceEvents"])
+        for file in (before, after)
+    ]
+    assert places[0] == places[1]
 
 
 @real

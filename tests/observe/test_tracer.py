@@ -138,3 +138,7 @@ def test_several_threads(tracer):
     assert {name: s.count for name, s in summary.operations.items()} == {
         "einsum ij,jk->ik": 80, "relu": 80, "by hand": 80,
     }  # fmt: skip
+
+
+def test_debug_is_at_hand():
+    assert tl.debug.ExecutionTracer is ExecutionTracer

@@ -11,12 +11,14 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from lanes import lanes, own_times
 
 import tensorlogic as tl
 from tensorlogic.observe.analyze import frame_name
-from tensorlogic.observe.export import EXACT, SPEEDSCOPE, clean, lanes, to_chrome, to_collapsed, to_speedscope, tracks
+from tensorlogic.observe.export import EXACT, SPEEDSCOPE, clean, to_chrome, to_collapsed, to_speedscope
 from tensorlogic.observe.trace import Trace, TraceEvent
-from tensorlogic.observe.trace_diff import own_times, totals
+from tensorlogic.observe.trace_diff import totals
+from tensorlogic.observe.tracks import tracks
 
 
 def micro(ns: int) -> float | Decimal:
@@ -78,14 +80,20 @@ def collapsed(trace: Trace) -> str:
     return "\n".join(f"{stack} {weight}" for stack, weight in sorted(weights.items()) if weight > 0)
 
 
-def sums(trace: Trace, by: Callable[[TraceEvent], str], kind: str | None) -> dict[str, list[int]]:
-    found: dict[str, list[int]] = {}
+def sums(trace: Trace, by: Callable[[TraceEvent], Any], kind: str | None) -> dict[Any, list[int]]:
+    found: dict[Any, list[int]] = {}
     for lane in lanes(trace):
-        for event, own in own_times(lane):
-            if event.kind == kind if kind is not None else event.kind != "span":
-                row = found.setdefault(by(event), [0, 0, 0, 0])
+        own = {id(event): own for event, own in own_times(lane)}
+        path: list[Any] = []
+        for event, _, depth in lane.events:
+            del path[depth:]
+            shown = event.kind == kind if kind is not None else event.kind != "span"
+            if shown:
+                row = found.setdefault(by(event), [0, 0, 0, 0, 0])
                 took = event.duration_ns
-                row[:] = row[0] + 1, row[1] + took, row[2] + own, max(row[3], took)
+                first = 0 if by(event) in path else took
+                row[:] = row[0] + 1, row[1] + first, row[2] + own[id(event)], max(row[3], took), row[4] + took
+            path.append(by(event) if shown else None)
     return found
 
 
@@ -93,14 +101,23 @@ def check(trace: Trace) -> None:
     assert to_chrome(trace) == chrome(trace)
     assert to_speedscope(trace) == speedscope(trace)
     assert to_collapsed(trace) == collapsed(trace)
-    ways: dict[str, Callable[[TraceEvent], str]] = {
-        "operation": lambda e: e.name,
-        "device": lambda e: e.device or "unknown",
-        "thread": lambda e: trace.thread_name(e.thread),
+    ways: dict[str, Callable[[TraceEvent], tuple[str, str]]] = {
+        "operation": lambda e: (e.name, e.kind),
+        "device": lambda e: (e.device or "unknown", ""),
+        "thread": lambda e: (trace.thread_name(e.thread), ""),
     }
     for by, name in ways.items():
         for kind in (None, "span", "step"):
-            rows = {t.name: [t.count, t.total_ns, t.self_ns, t.max_ns] for t in totals(trace, by=by, kind=kind)}
+            rows = {
+                (t.name, t.kind): [
+                    t.count,
+                    t.total_ns,
+                    t.self_ns,
+                    t.max_ns,
+                    t.total_ns if t.sum_ns is None else t.sum_ns,
+                ]
+                for t in totals(trace, by=by, kind=kind)
+            }
             assert rows == sums(trace, name, kind)
             assert all(type(n) is int for row in rows.values() for n in row)
     events = sorted(trace.events(), key=lambda e: (e.thread, e.start_ns, e.end_ns, e.name, e.kind))
@@ -151,26 +168,24 @@ def test_real_runs(real: Trace):
 def test_runs_beside_events_of_a_file(real: Trace):
     steps, loose = len(real.runs()), len(real.spans)
     real.spans.append(TraceEvent("far away", "span", 10**30, 10**30 + 5, 7))
-    assert real.columns().starts.dtype == object  # such times do not fit 64 bits
+    assert real.columns().start.dtype == object  # such times do not fit 64 bits
     assert (len(real.runs()), len(real.spans)) == (steps, loose + 1)
     check(real)
 
 
 def test_steps_are_said_once_and_nothing_nests_where_they_follow_each_other(real: Trace):
-    heads, found = tracks(real)
-    assert len(heads) < len(real)
-    assert sum(len(track.which) for track in found) == len(real)
+    assert len(real.columns().kinds) < len(real)
+    assert sum(len(track.kind) for track in tracks(real)) == len(real)
     flat = Trace([TraceEvent("a", "step", n, n + 1, 1) for n in range(5)])
-    (track,) = tracks(flat)[1]
-    assert track.depths.tolist() == [0] * 5
+    (track,) = tracks(flat)
+    assert track.depth.tolist() == [0] * 5
     assert track.around.tolist() == [-1] * 5
     assert track.own().tolist() == [1] * 5
-    (inner,) = tracks(Trace([TraceEvent("a", "step", 0, 9, 1), TraceEvent("b", "step", 2, 6, 1)]))[1]
+    (inner,) = tracks(Trace([TraceEvent("a", "step", 0, 9, 1), TraceEvent("b", "step", 2, 6, 1)]))
     assert inner.around.tolist() == [-1, 0]
     assert inner.own().tolist() == [5, 4]
 
 
 def test_an_empty_trace():
-    heads, found = tracks(Trace())
-    assert (heads, found) == ([], [])
+    assert tracks(Trace()) == []
     check(Trace())

@@ -120,3 +120,15 @@ def test_an_evaluator_that_answers_wrongly_is_not_believed() -> None:
     graph = b.build(y=b.input("x", (3,), "float64") + b.exp(b.constant(np.zeros(3))))
     with pytest.raises(tl.GraphError, match=r"should be float64\[3\], but was computed as float32\[2\]"):
         fold_constants(graph, lambda _: [np.zeros(2, "float32")])
+
+
+def test_what_would_take_too_long_is_left_for_the_run() -> None:
+    b = GraphBuilder()
+    n = b.iota(8_000_000)
+    graph = b.build(y=b.einsum("i,j->", n, n, algebra="noisy_or"))  # 6.4e13 points, and one number
+    assert "einsum i,j->" in str(tl.Executor().plan(graph))
+    few = b.build(y=b.einsum("i,j->", b.iota(80), b.iota(80), algebra="noisy_or"))
+    assert "einsum" not in str(tl.Executor().plan(few))
+    m = b.constant(np.ones((500, 500), "float32"))
+    chain = b.build(y=b.einsum("ij,jk,kl->il", m, m, m))  # cheap in the right order, not as one loop
+    assert "einsum" not in str(tl.Executor().plan(chain))

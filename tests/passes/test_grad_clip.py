@@ -67,7 +67,7 @@ def test_a_scaled_loss_saves_small_gradients():
 
 def test_what_is_refused():
     for limit in (0, -1.0, float("nan"), float("inf"), "1"):
-        with pytest.raises(tl.GraphError, match="positive number"):
+        with pytest.raises(tl.InputError, match="positive number"):
             tl.clip_by_value(tl.grad(graph()), limit)
     with pytest.raises(tl.GraphError, match="no output 'd_y'") as error:
         tl.clip_by_norm(tl.grad(graph()), 1.0, names=["d_y"])

@@ -231,3 +231,12 @@ def test_truth_inside_a_body_is_flat():
     assert not tl.Executor().execute(graph, {"x": np.ones((3, 2))})["d_x"].any()
     through = tl.grad(b.build(loss=b.sum(total)), straight_through=True)
     assert tl.Executor().execute(through, {"x": np.ones((3, 2))})["d_x"].tolist() == np.ones((3, 2)).tolist()
+
+
+def test_second_derivatives_of_a_fixpoint_where_the_first_is_zero():
+    b = tl.GraphBuilder()
+    c = b.input("c", (), "float64")
+    loss = b.build(loss=b.square(b.fixpoint(lambda z: 0.5 * z + c, np.float64(0))))
+    second = tl.grad(tl.grad(loss))
+    for at in (1.0, 0.0):
+        assert tl.Executor().execute(second, {"c": np.float64(at)})[0] == pytest.approx(8.0)

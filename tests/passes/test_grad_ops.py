@@ -77,7 +77,7 @@ def test_gradient_is_the_central_difference_and_forward_agrees(case):
         return
     graph, inputs = widened(found[0]), found[1]
     report = GradientChecker().check(graph, inputs)
-    assert report.passed, str(report)
+    assert report.passed != case.name.startswith("stop_gradient"), str(report)  # what is stopped counts as a constant
     if case.name == "empty/mean":
         return  # of no elements: not a number, and so is how it changes
     # <c, J v> is <Jᵀ c, v>

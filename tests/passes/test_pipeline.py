@@ -366,10 +366,10 @@ def test_the_levels() -> None:
 
 @pytest.mark.parametrize("level", ["aggressive", 3, None, True])
 def test_what_is_no_level_is_refused(level: Any) -> None:
-    with pytest.raises(tl.InputError, match="is no optimization level") as caught:
+    with pytest.raises(tl.InputError, match="an optimization level is expected") as caught:
         tl.CompilationConfig(level)
     assert "use OptimizationLevel.AGGRESSIVE" in str(caught.value)
-    with pytest.raises(tl.InputError, match="is no optimization level"):
+    with pytest.raises(tl.InputError, match="an optimization level is expected"):
         tl.CompilationConfig().with_optimization_level(level)
     with pytest.raises(tl.InputError, match="fusion_enabled must be True or False, got 'no'"):
         tl.CompilationConfig().with_fusion_enabled("no")  # type: ignore[arg-type]

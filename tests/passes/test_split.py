@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tensorlogic as tl
-from tensorlogic import GraphBuilder, GraphError, ShapeError
+from tensorlogic import GraphBuilder, GraphError, InputError, ShapeError
 from tensorlogic.ir import ops
 from tensorlogic.ir.algebra import ALGEBRAS
 from tensorlogic.ir.types import TensorShape, TensorType, dtype_name
@@ -372,7 +372,7 @@ def test_parts_make_up_the_whole(size, count):
 
 
 def test_no_parts():
-    with pytest.raises(ShapeError, match="at least one part"):
+    with pytest.raises(InputError, match="the number of parts must be a whole number of at least 1"):
         parts(3, 0)
 
 

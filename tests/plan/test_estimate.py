@@ -251,3 +251,24 @@ def test_what_is_missing_or_unknown_is_named():
     with pytest.raises(tl.DTypeError):
         tl.MemoryEstimator(dtype="text")
     assert estimator.estimate(graph, {"größe": 1.0}, sizes={"n": 3, "m": 2}).output_bytes == 3 * 4 * 4 + 8
+
+
+@pytest.mark.parametrize("size", [8_000_000, 10**12])
+def test_nothing_is_computed_to_say_what_a_plan_would_do(size: int) -> None:
+    b = tl.GraphBuilder()
+    each = b.cast(b.iota(size), "float64")
+    graph = b.build(y=b.einsum("i,i->", each, each, algebra="noisy_or") + b.input("x", (3,), "float64"))
+    assert tl.MemoryEstimator().estimate(graph).peak_bytes >= 8 * size
+    assert tl.Scheduler().schedule(graph).peak_bytes >= 8 * size
+    assert tl.PlacementOptimizer([tl.Device.CPU(0), tl.Device.CPU(1)]).optimize(graph).load
+    assert tl.GraphOptimizer().analyze(graph).constant_nodes
+    assert tl.FusionPlanner().find_fusion_opportunities(graph) == []
+
+
+def test_the_estimate_is_the_peak_of_the_plan_of_an_executor() -> None:
+    b = tl.GraphBuilder()
+    x, w = b.input("x", ("n", 784), "float32"), b.input("w", (784, 10), "float32")
+    for graph in (b.build(y=b.softmax(x @ w)), b.build(y=b.sum(b.square(x @ w)), z=b.relu(x))):
+        for n in (1, 64, 5000):
+            plan = tl.Executor().plan(graph, sizes={"n": n})
+            assert tl.MemoryEstimator().estimate(graph, sizes={"n": n}).peak_bytes == plan.peak_bytes

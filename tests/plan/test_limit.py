@@ -10,7 +10,7 @@ import pytest
 
 import tensorlogic as tl
 from tensorlogic import EinsumGraph, GraphBuilder
-from tensorlogic.plan.limit import check_flops
+from tensorlogic.plan.limits import check_flops
 
 
 def product(n: int = 64) -> EinsumGraph:

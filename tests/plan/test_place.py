@@ -13,7 +13,9 @@ from hypothesis import strategies as st
 import tensorlogic as tl
 from tensorlogic.ir import ops
 from tensorlogic.ir.graph import Node
-from tensorlogic.plan.node_costs import longest_path, weigh
+from tensorlogic.plan.build import lay_out
+from tensorlogic.plan.cost import nbytes
+from tensorlogic.plan.node_costs import GIVEN, longest_path, node_costs
 from tensorlogic.plan.place import step_devices
 
 P = tl.PlacementStrategy
@@ -57,7 +59,7 @@ def test_transfers_change_nothing_and_are_all_there(graph: tl.EinsumGraph, strat
     assert set(place) == {
         i for i, node in enumerate(graph.nodes) if not isinstance(node.op, ops.Constant | ops.Literal)
     }
-    w = weigh(graph, None, None)
+    w = node_costs(graph, None, None)
     assert sum(plan.load.values()) == sum(w.cost)
     for i, node in enumerate(graph.nodes):
         if isinstance(node.op, ops.Input):
@@ -77,6 +79,15 @@ def test_transfers_change_nothing_and_are_all_there(graph: tl.EinsumGraph, strat
         steps = zip(moved.nodes, step_devices(moved), strict=True)
         kept = [device for node, device in steps if not isinstance(node.op, ops.Transfer)]
         assert all(device == str(place.get(i, device)) for i, device in enumerate(kept))
+    steps = lay_out(moved).steps  # what is reported is what a plan runs
+    to = [(s.op.device, sum(map(nbytes, s.types))) for s in steps if isinstance(s.op, ops.Transfer)]
+    if not by_hand:
+        assert to == [(str(m.target), m.nbytes) for m in plan.transfers]
+        ran = {str(d): 0 for d in plan.devices}
+        for step in steps:
+            ran[step.device] += not isinstance(step.op, ops.Transfer)
+        computes = [i for i, n in enumerate(graph.nodes) if not isinstance(n.op, (*GIVEN, ops.Item))]
+        assert ran == {str(d): sum(place[i] == d for i in computes) for d in plan.devices}
     assert tl.EinsumGraph.from_text(moved.to_text()) == moved
     assert tl.EinsumGraph.from_json(moved.to_json()) == moved
 
@@ -104,7 +115,7 @@ def tree(draw: Any, leaves: int) -> tl.EinsumGraph:
 @settings(deadline=None, max_examples=100)
 def test_balance_is_within_the_bounds(data: Any, leaves: int, count: int) -> None:
     graph = tree(data.draw, leaves)
-    cost = weigh(graph, None, None).cost
+    cost = node_costs(graph, None, None).cost
     total, path = sum(cost), sum(cost[n] for n in longest_path(graph, cost))
     by_load = tl.PlacementOptimizer(cpus(count), P.LOAD_BALANCE).optimize(graph)
     assert max(by_load.load.values()) <= total / count + (1 - 1 / count) * path  # Graham's bound on the end
@@ -209,7 +220,7 @@ def test_small_and_empty(strategy: Any) -> None:
     b = tl.GraphBuilder()
     x = b.input("x", (0, 3), "bool")
     few = many.optimize(b.build(y=b.sum(x & x), x=x))
-    assert sum(few.load.values()) == sum(weigh(few.graph, None, None).cost)
+    assert sum(few.load.values()) == sum(node_costs(few.graph, None, None).cost)
     only = many.optimize(b.build(c=b.constant(np.ones(3)), d=b.exp(b.constant(np.ones(3)))))
     assert set(map(str, only.node_placements.values())) == {"cpu:0"}
 
@@ -273,11 +284,11 @@ def test_mistakes_are_named() -> None:
     with pytest.raises(tl.InputError, match="given twice: cpu:0, cpu:0"):
         tl.PlacementOptimizer([tl.Device.CPU(0)] * 2)
     for limit in ("1 MB", -1, {tl.Device.CPU(0): 0.5}):
-        with pytest.raises(tl.InputError, match="memory_limit is a number of bytes"):
+        with pytest.raises(tl.InputError, match="memory_limit must be a whole number of at least 0"):
             tl.PlacementOptimizer([tl.Device.CPU(0)], memory_limit=limit)  # type: ignore[arg-type]
     with pytest.raises(tl.InputError, match="devices must be a list"):
         tl.PlacementOptimizer(tl.Device.CPU(0))  # type: ignore[arg-type]
-    with pytest.raises(tl.InputError, match="'fair' is no placement strategy"):
+    with pytest.raises(tl.InputError, match="a PlacementStrategy is expected, got 'fair'"):
         tl.PlacementOptimizer(cpus(1), "fair")  # type: ignore[arg-type]
     with pytest.raises(tl.InputError, match="memory_limit names gpu:0"):
         tl.PlacementOptimizer(cpus(1), memory_limit={tl.Device.GPU(0): 1})

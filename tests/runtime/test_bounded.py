@@ -320,3 +320,12 @@ def test_the_executor_takes_a_budget_and_plans_once() -> None:
     assert executor.cache_stats().entries == 2  # with the budget, and without
     with pytest.raises(tl.OutOfMemoryError):
         executor.execute(graph, given, budget=100)
+
+
+def test_a_scalar_noisy_or_is_joined_from_its_parts():
+    b = tl.GraphBuilder()
+    x = b.input("x", (100, 1000), "float64")
+    graph = b.build(y=b.einsum("ij,ij->", x, x, algebra="noisy_or"))
+    inputs = {"x": np.random.default_rng(0).random((100, 1000)) * 1e-3}
+    whole, parts = tl.Executor().execute(graph, inputs), tl.Executor().execute(graph, inputs, budget=3000)
+    np.testing.assert_allclose(parts[0], whole[0], rtol=1e-9)

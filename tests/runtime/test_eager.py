@@ -496,8 +496,8 @@ def test_values_go_when_nobody_holds_them():
 
 def test_a_loop_differentiates_and_plans_once(monkeypatch):
     calls = []
-    real = eager_backward.differentiated
-    monkeypatch.setattr(eager_backward, "differentiated", lambda *a, **k: calls.append(1) or real(*a, **k))
+    real = eager_backward.backward_graph
+    monkeypatch.setattr(eager_backward, "backward_graph", lambda *a, **k: calls.append(1) or real(*a, **k))
     executor = eager_backward.default_executor()
     w = Variable(RNG.normal(size=(4, 7)))
     before = executor.cache_stats()
@@ -519,9 +519,9 @@ def test_a_loop_differentiates_and_plans_once(monkeypatch):
 
 def test_the_forward_part_is_not_run_again():
     w = Variable(X)
-    found = eager_backward.recorded(np.exp(np.tanh(w @ M)).sum()._record)
-    sequel = eager_backward.differentiated(found, scalar=True)
-    names = [node.op.name for node in sequel.graph.nodes]
+    found = eager_backward.structure_of(np.exp(np.tanh(w @ M)).sum()._record)
+    back = eager_backward.backward_graph(found, scalar=True)
+    names = [node.op.name for node in back.graph.nodes]
     assert "exp" not in names and "tanh" not in names and names.count("einsum") == 1
 
 

@@ -136,7 +136,7 @@ GOOD = {"weights": np.ones((2, 3), np.float32), "features": np.ones(3, np.float3
         ({"features": np.ones(3) * 1j}, tl.DTypeError, r"'features'(.|\n)*complex128"),
         ({"features": np.array(["a", "b", "c"])}, tl.DTypeError, r"'features'(.|\n)*<U1"),
         ({"features": np.array([None, 1, 2])}, tl.DTypeError, r"'features'(.|\n)*object"),
-        ({"features": None}, tl.DTypeError, r"'features'(.|\n)*object"),
+        ({"features": None}, tl.DTypeError, r"'features'(.|\n)*None is given"),
         ({"features": [[1.0], [2.0, 3.0]]}, tl.DTypeError, r"'features'(.|\n)*rectangular"),
         ({"features": np.ones(3, np.longdouble)}, tl.DTypeError, r"'features'(.|\n)*(float128|longdouble)"),
         ({"features": np.array(["2020"] * 3, "M8[Y]")}, tl.DTypeError, r"'features'(.|\n)*datetime64"),

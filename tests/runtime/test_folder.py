@@ -15,6 +15,7 @@ import pytest
 
 import tensorlogic as tl
 from tensorlogic import CompilationCache, CompilationKey, EinsumGraph, GraphBuilder
+from tensorlogic.ir.files import write_folder
 from tensorlogic.runtime import cache_folder as shelf
 
 
@@ -164,3 +165,29 @@ def test_what_is_no_bound(bound: Any) -> None:
     for name in ("folder_bytes", "folder_entries"):
         with pytest.raises(tl.InputError, match=f"{name} must be a whole number"):
             CompilationCache(8, "folder", **{name: bound})
+
+
+def test_a_folder_is_written_whole_or_not_at_all(tmp_path):
+    place = tmp_path / "deep" / "entry"
+
+    def fill(text):
+        return lambda folder: (folder / "a.txt").write_text(text)
+
+    assert write_folder(place, fill("one")) == place
+    assert (place / "a.txt").read_text() == "one"
+    write_folder(place, fill("two"))  # what was there gives way
+    assert (place / "a.txt").read_text() == "two"
+    with pytest.raises(FileExistsError):
+        write_folder(place, fill("three"), replace=False)
+
+    def broken(folder):
+        (folder / "a.txt").write_text("half")
+        raise ValueError("stopped")
+
+    with pytest.raises(ValueError, match="stopped"):
+        write_folder(place, broken)
+    assert (place / "a.txt").read_text() == "two"
+    place.parent.joinpath("file").write_text("not a folder")
+    write_folder(place.with_name("file"), fill("four"))
+    assert (place.with_name("file") / "a.txt").read_text() == "four"
+    assert {p.name for p in place.parent.iterdir()} == {"entry", "file"}  # nothing is left behind

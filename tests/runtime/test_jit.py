@@ -31,8 +31,8 @@ def inputs(n: int = 20, seed: int = 0) -> dict[str, Any]:
 
 
 def jit(executor: tl.Executor) -> Jit:
-    assert executor._jit is not None
-    return executor._jit
+    assert executor.jit is not None
+    return executor.jit
 
 
 def test_a_graph_runs_at_once_and_is_compiled_when_it_is_hot() -> None:
@@ -139,14 +139,14 @@ def test_a_fork_finds_the_jit_ready(tmp_path: Path) -> None:
         value, config = {"x": np.ones((2000, 8), "float32")}, tl.JitConfig(hot_path_threshold=1)
         executor = tl.Executor()
         executor.execute_jit(graphs[0], value, config)
-        executor._jit.compiler.wait()
+        executor.jit.compiler.wait()
         executor.execute_jit(graphs[1], value, config)  # is being compiled while the child begins
         pid = os.fork()
         if pid == 0:
             for g in graphs:
                 executor.execute_jit(g, value, config)
-            executor._jit.compiler.wait()
-            os._exit(0 if len(executor._jit.cache.values()) == 3 else 1)
+            executor.jit.compiler.wait()
+            os._exit(0 if len(executor.jit.cache.values()) == 3 else 1)
         print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
     """)
     env = os.environ | {"XDG_CACHE_HOME": str(tmp_path)}
@@ -163,8 +163,8 @@ def test_what_fails_to_compile_goes_on_as_before(monkeypatch: pytest.MonkeyPatch
     def broken(*args: Any) -> Any:
         raise RuntimeError("no memory for code")
 
-    executor._jit = Jit(executor, config)
-    monkeypatch.setattr(executor._jit.hot, "make", broken)
+    executor.jit = Jit(executor, config)
+    monkeypatch.setattr(executor.jit.hot, "make", broken)
     for _ in range(3):
         np.testing.assert_array_equal(executor.execute_jit(g, inputs(), config)["y"], want)
     jit(executor).compiler.wait()

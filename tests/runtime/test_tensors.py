@@ -153,3 +153,32 @@ def test_threads_share_a_cache():
     assert not wrong
     assert cache.stats().size <= 10_000
     assert cache.stats().hits + cache.stats().misses == 1800
+
+
+def _pipeline():
+    b = tl.GraphBuilder()
+    x, w = b.input("x", (3, 4), "float64"), b.input("w", (4, 2), "float64")
+    return b.build(y=b.tanh(x @ w) * 2.0, t=x.T)
+
+
+def test_as_a_wrapper_it_keeps_what_steps_give():
+    rng = np.random.default_rng(0)
+    first, second = ({"x": rng.random((3, 4)), "w": rng.random((4, 2))} for _ in range(2))
+    cache, plain = TensorCache(), tl.Executor()
+    executor = tl.Executor(wrap=[cache])
+    for inputs in (first, second, first):
+        out = executor.execute(_pipeline(), inputs)
+        np.testing.assert_array_equal(out["y"], plain.execute(_pipeline(), inputs)["y"])
+        out["y"][...] = 7  # the caller's own
+    stats = cache.stats()
+    assert (stats.hits, stats.misses) == (3, 6)  # contraction, tanh and product, each with two kinds of operands
+    assert tl.Executor(wrap=[cache.wrap]).execute(_pipeline(), second)["y"].max() < 2
+    assert cache.stats().hits == 6
+
+
+def test_a_wrapper_tells_operands_apart_that_compare_equal():
+    b = tl.GraphBuilder()
+    graph = b.build(y=b.reciprocal(b.input("x", (), "float64")))
+    executor = tl.Executor(wrap=[TensorCache()])
+    assert executor.execute(graph, {"x": np.array(0.0)})["y"] == np.inf
+    assert executor.execute(graph, {"x": np.array(-0.0)})["y"] == -np.inf

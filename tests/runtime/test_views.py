@@ -528,3 +528,62 @@ def test_composing_equal_views_slices_twice():
     short = view("x", Strided(0, 10, 2))
     assert short.compose(view("x", Range(0, 2))).compose(view("x", Range(0, 2))).to_index() == (slice(0, 3, 2),)
     assert view("x", Reverse).compose(view("x", Reverse)).to_index() == (slice(None),)
+
+
+# views as inputs and outputs of runs
+
+
+def _doubled():
+    b = tl.GraphBuilder()
+    x = b.input("x", ("n", 4), "float64")
+    return b.build(y=x * 2.0, total=b.sum(x))
+
+
+@pytest.mark.parametrize(
+    "run",
+    [
+        lambda g, inputs: tl.Executor().execute(g, inputs),
+        lambda g, inputs: tl.Executor(native=True).execute(g, inputs),
+        lambda g, inputs: tl.Executor("reference").execute(g, inputs),
+        lambda g, inputs: tl.Executor().execute(g, inputs, budget=10**6),
+        lambda g, inputs: tl.Executor().execute_jit(g, inputs),
+        lambda g, inputs: tl.Executor().compile_graph(g)(inputs),
+        lambda g, inputs: tl.Executor().forward(g, inputs),
+    ],
+)
+def test_a_view_is_an_input_like_any_array(run):
+    base = numbers((50, 4))
+    for specs in ([Range(10, 20)], [Reverse], [Strided(0, 50, 7)]):
+        part = view(base, *specs)
+        out = run(_doubled(), {"x": part})
+        np.testing.assert_array_equal(out["y"], part.resolve() * 2)
+        assert out["total"] == part.resolve().sum()
+
+
+def test_a_view_goes_into_a_run_without_a_copy():
+    base = numbers((100_000, 4))
+    part, executor = view(base, Range(1, 99_999)), tl.Executor()
+    b = tl.GraphBuilder()
+    graph = b.build(total=b.sum(b.input("x", ("n", 4), "float64")))
+    executor.execute(graph, {"x": part})
+    tracemalloc.start()
+    try:
+        executor.execute(graph, {"x": part})
+        assert tracemalloc.get_traced_memory()[1] < base.nbytes / 10
+    finally:
+        tracemalloc.stop()
+    assert np.shares_memory(np.from_dlpack(part), base)
+    assert executor.plan(graph, {"x": part}).inputs[0][2].dtype == "float64"
+    with pytest.raises(ViewError, match="only named"):
+        executor.execute(graph, {"x": view("w", Full, Full)})
+
+
+def test_an_output_may_be_written_into_a_view():
+    base, x = np.zeros((6, 4)), numbers((3, 4))
+    out = tl.Executor().execute(_doubled(), {"x": x}, out={"y": view(base, Strided(0, 6, 2))})
+    np.testing.assert_array_equal(base[::2], x * 2)
+    assert not base[1::2].any()
+    assert np.shares_memory(out["y"], base)
+    base.setflags(write=False)
+    with pytest.raises(ViewError, match="read-only"):
+        tl.Executor().execute(_doubled(), {"x": x}, out={"y": view(base, Range(0, 3))})

@@ -234,3 +234,24 @@ def test_difference(got: Any, want: Any, same: bool) -> None:
 def test_what_is_neither_a_backend_nor_an_executor() -> None:
     with pytest.raises(tl.BackendError, match="is not a backend"):
         tl.BackendTestAdapter(3)  # type: ignore[arg-type]
+
+
+def test_dtypes_that_a_backend_says_it_lacks_are_skipped() -> None:
+    class Narrow(NumpyBackend):
+        name = "narrow"
+
+        def capabilities(self) -> Any:
+            able = super().capabilities()
+            return able._replace(dtypes=tuple(d for d in able.dtypes if d != "float16"))
+
+        def bind(self, step: Any, run_body: Any) -> Any:
+            assert all(t.dtype != "float16" for t in (*step.types, *step.arg_types))
+            return super().bind(step, run_body)
+
+    report = tl.BackendTestAdapter(Narrow()).run(include=["reduce/*"])
+    outcomes = _outcomes(report)
+    assert report.passed, report
+    assert outcomes.keys() == {"passed", "skipped"}
+    assert all(name.endswith("float16") for name in outcomes["skipped"])
+    assert {r.reason for r in report.results if r.outcome == "skipped"} == {"the backend has no float16"}
+    assert str(report) == f"{len(outcomes['passed'])} passed, {len(outcomes['skipped'])} skipped"

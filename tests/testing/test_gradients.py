@@ -183,3 +183,18 @@ def test_what_is_refused():
     with pytest.raises(tl.InputError, match="input 'c' is missing"):
         GradientChecker().check(mlp(), {k: v for k, v in inputs().items() if k != "c"}, wrt=["c"])
     assert repr(GradientChecker()) == "<GradientChecker rtol=1e-05, atol=1e-07, step=6.1e-06>"
+
+
+def test_one_output_of_several_is_checked_by_name():
+    b = tl.GraphBuilder()
+    x = b.input("x", (3,), "float64")
+    graph = b.build(right=b.sum(b.tanh(x)), wrong=b.sum(b.exp(x)))
+    rule = {"exp": lambda t, g, y, x: g * y * 2}
+    at = {"x": [0.1, 0.2, 0.3]}
+    assert GradientChecker().check(graph, at, of="right", custom=rule).passed
+    assert not GradientChecker().check(graph, at, of="wrong", custom=rule).passed
+    assert not GradientChecker().check(graph, at, custom=rule).passed
+    with pytest.raises(tl.InputError, match="no output 'rihgt'"):
+        GradientChecker().check(graph, at, of="rihgt")
+    with pytest.raises(tl.InputError, match="takes no unrol="):
+        GradientChecker().check(graph, at, unrol=3)

@@ -11,7 +11,7 @@ import numpy as np
 
 from ..errors import BackendError, DTypeError
 from ..ir import ops
-from ..ir.graph import OPS, Cond, Fixpoint, Scan
+from ..ir.graph import OPS, Cond, Fixpoint, Scan, plain_array
 from ..ir.ops import Op
 from ..ir.type_rules import normal_axis, reduced_axes
 from ..ir.types import DTYPES, TensorType
@@ -97,7 +97,7 @@ class NumpyBackend:
         elif isinstance(op, ops.ContractVJP) and step.contraction is not None:
             kernel = bind_contract_vjp(op, step.contraction, step.types[0], step.arg_types)
         else:
-            maker = _MAKERS.get(type(op))
+            maker = MAKERS.get(type(op)) or (_same if isinstance(op, ops.Same) else None)
             if maker is None:
                 raise BackendError(f"the numpy backend has no {op.name}", code="E403")
             kernel = maker(op, step.arg_types, step.types[0])
@@ -123,14 +123,11 @@ def as_numpy(value: Any, dtype: str | None) -> Array:
     if isinstance(value, np.ndarray):
         array: Array = np.asarray(value)  # a matrix is no plain array
     elif hasattr(value, "__array__") or isinstance(value, np.generic):
-        array = np.asarray(value)
+        array = plain_array(value)
     elif hasattr(value, "__dlpack__"):
         array = np.from_dlpack(value)
     else:
-        try:
-            array = np.asarray(value)
-        except ValueError as error:
-            raise DTypeError(f"a rectangular array is expected: {error}", code="E411") from None
+        array = plain_array(value)
         if dtype is not None and array.dtype.kind in "biuf":
             array = _declared(array, dtype)
     if array.dtype.kind not in "biuf" or array.dtype.itemsize > 8:
@@ -383,12 +380,16 @@ def _dequantize(op: ops.Dequantize, args: tuple[TensorType, ...], result: Tensor
     return dequantize
 
 
-_MAKERS: dict[type[Op], Callable[[Any, tuple[TensorType, ...], TensorType], Kernel]] = {
+def _same(op: Op, args: tuple[TensorType, ...], result: TensorType) -> Kernel:
+    return lambda x: x
+
+
+MAKERS: dict[type[Op], Callable[[Any, tuple[TensorType, ...], TensorType], Kernel]] = {
     ops.Iota: lambda op, args, t: lambda: np.arange(op.size, dtype=op.dtype),
     ops.Reduce: _reduce, ops.Cumulate: _cumulate, ops.Sort: _sort, ops.TopK: _top_k, ops.Slice: _slice,
     ops.Reshape: lambda op, args, t: lambda x, s=tuple(t.shape or ()): np.reshape(x, s),
     ops.Transpose: lambda op, args, t: lambda x: np.transpose(x, op.order),
     ops.Broadcast: _broadcast, ops.Window: _window, ops.Pad: _pad, ops.Concat: _concat, ops.Gather: _gather,
     ops.ScatterAdd: _scatter_add, ops.Cast: lambda op, args, t: lambda x: np.asarray(x).astype(op.dtype),
-    ops.Quantize: _quantize, ops.Dequantize: _dequantize, ops.Transfer: lambda op, args, t: lambda x: x,
+    ops.Quantize: _quantize, ops.Dequantize: _dequantize,
 }  # fmt: skip

@@ -115,7 +115,9 @@ def define(
             return tuple(runs[0 if args[0].item() else 1](args[1:]))
         case ops.Elementwise():
             _check_literals(op, args, given, np.dtype(types[0].dtype or "float64"))
-    return (_DEFINITIONS[type(op)](op, args, types),)
+    if isinstance(op, ops.Same):
+        return (args[0],)
+    return (DEFINITIONS[type(op)](op, args, types),)
 
 
 def _check_literals(op: ops.Elementwise, args: list[Array], given: Sequence[TensorType], dtype: np.dtype[Any]) -> None:
@@ -557,11 +559,11 @@ def _scan(op: Scan, args: list[Array], types: Sequence[TensorType], run: Run) ->
     return (*state, *stacked)
 
 
-_DEFINITIONS: dict[type[Op], Callable[[Any, list[Array], Sequence[TensorType]], Array]] = {
+DEFINITIONS: dict[type[Op], Callable[[Any, list[Array], Sequence[TensorType]], Array]] = {
     ops.Iota: lambda op, args, types: _fill(types[0], lambda index: index[0]),
     ops.Einsum: _einsum, ops.ContractVJP: _contract_vjp, ops.Elementwise: _elementwise, ops.Reduce: _reduce,
     ops.Cumulate: _cumulate, ops.Sort: _sort, ops.TopK: _sort, ops.Slice: _slice, ops.Reshape: _reshape,
     ops.Transpose: _transpose, ops.Broadcast: _broadcast, ops.Window: _window, ops.Pad: _pad, ops.Concat: _concat,
     ops.Gather: _gather, ops.ScatterAdd: _scatter_add, ops.Cast: _cast, ops.Quantize: _quantize,
-    ops.Dequantize: _dequantize, ops.Transfer: lambda op, args, types: args[0],
+    ops.Dequantize: _dequantize,
 }  # fmt: skip

@@ -8,6 +8,9 @@ from __future__ import annotations
 import click
 
 from .. import __version__
+from ..errors import InputError, nearest
+from ..faults import FAULTS
+from .common import print_json, print_table, reported
 from .graphs import check, compile_command, explain, graph_command, run_command
 from .traces import trace_group
 
@@ -25,6 +28,7 @@ def main() -> None:
       tensorlogic graph model.json --format mermaid
       tensorlogic compile 'exists y:P. likes(x,y)' -d P=ann,bob -v x=P -o likes.json
       tensorlogic trace record model.json -i x=x.npy -o run.json
+      tensorlogic explain-error E304
     """  # noqa: D301 - \b keeps click from joining the lines
 
 
@@ -44,6 +48,34 @@ def completion(shell: str) -> None:
     if kind is None:
         raise click.UsageError(f"no completion for {shell}")
     click.echo(kind(main, {}, "tensorlogic", "_TENSORLOGIC_COMPLETE").source())
+
+
+@main.command("explain-error")
+@click.argument("code", required=False)
+@click.option("--list", "listed", is_flag=True, help="List all codes.")
+@reported
+def explain_error(code: str | None, listed: bool, as_json: bool) -> None:
+    """Print what an error code means, why the error comes about and what to do.
+
+    \b
+    Examples:
+      tensorlogic explain-error E304
+      tensorlogic explain-error --list
+    """  # noqa: D301
+    if listed == (code is not None):
+        raise click.UsageError("give one error code, or --list")
+    wanted = (code or "").upper()
+    if not listed and wanted not in FAULTS:
+        raise InputError(f"there is no error code {code!r}", *nearest(wanted, FAULTS), code="E219")
+    shown = FAULTS if listed else {wanted: FAULTS[wanted]}
+    if as_json:
+        rows = [{"code": c, **fault._asdict()} for c, fault in shown.items()]
+        print_json(rows if listed else rows[0])
+    elif listed:
+        print_table(["code", "fault"], [[c, fault.title] for c, fault in shown.items()])
+    else:
+        fault = shown[wanted]
+        click.echo(f"{wanted}: {fault.title}\n\n{fault.cause}\nFix: {fault.fix}")
 
 
 for command in (run_command, explain, graph_command, check, compile_command, trace_group):

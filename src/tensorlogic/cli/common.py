@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import wraps
@@ -23,7 +24,7 @@ PATIENCE = 1.0  # seconds before progress is shown
 
 
 def reported(command: F) -> F:
-    """Print what went wrong for people, or as JSON, and exit with 1."""
+    """Add ``--json`` to a command; print what goes wrong for people, or as JSON, and exit with 1."""
 
     @wraps(command)
     def guarded(*args: Any, **options: Any) -> None:
@@ -38,7 +39,7 @@ def reported(command: F) -> F:
                 click.echo(f"{kind}: {error.render(guessed=False)}", err=True)
             sys.exit(1)
 
-    return guarded  # type: ignore[return-value]
+    return click.option("--json", "as_json", is_flag=True, help="Print JSON for machines.")(guarded)  # type: ignore[return-value]
 
 
 def diagnostic_json(found: Any, place: Any, kind: str) -> dict[str, Any]:
@@ -56,7 +57,6 @@ def print_json(value: Any) -> None:
 
 
 graph_argument = click.argument("graph", type=click.Path(path_type=Path))
-json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON for machines.")
 input_option = click.option(
     "-i", "--input", "inputs", multiple=True, metavar="NAME=VALUE",
     help="An input: a .npy or .json file, FILE.npz:KEY, or JSON such as x=[1,2,3]. Repeat for each.",
@@ -67,6 +67,11 @@ level_option = click.option(
     "--level", type=click.Choice(["none", "basic", "standard", "aggressive"]),
     help="How much the graph is optimized first; the backend's own choice (numpy: standard) if not given.",
 )  # fmt: skip
+
+
+def run_options(command: F) -> F:
+    """Add the options that say how a graph is run."""
+    return input_option(size_option(backend_option(level_option(command))))
 
 
 def executor_of(backend: str, level: str | None) -> Any:
@@ -118,33 +123,36 @@ def read_value(name: str, text: str) -> Any:
     """Read one input: an array file, a key of an archive, or JSON on the command line."""
     import numpy as np
 
+    from ..ir.files import no_file
+
     path, _, key = text.partition(".npz:")
     try:
         if key:
             with np.load(path + ".npz", allow_pickle=False) as archive:
                 if key not in archive:
-                    raise InputError(f"{path}.npz has no array {key!r}", code="E306", suggestions=nearest(key, archive))
+                    raise InputError(f"{path}.npz has no array {key!r}", *nearest(key, archive), code="E306")
                 return archive[key]
         if text.endswith(".npy"):
             return np.load(text, allow_pickle=False)
         if text.endswith(".json"):
-            text = Path(text).read_text(encoding="utf-8")
+            return json.loads(Path(text).read_text(encoding="utf-8"))
+        if not text.strip() or not re.match(r"\s*([-\[{\"\d]|true|false|null|NaN|-?Infinity)", text):
+            there = "a file of another kind" if Path(text).is_file() else "no file"
+            raise ValueError(f"it is {there}, and no JSON")
         return json.loads(text)
-    except FileNotFoundError:
-        raise InputError(f"input {name!r}: there is no file {text!r}", code="E306") from None
+    except FileNotFoundError as error:
+        missing = no_file(Path(error.filename)).diagnostic
+        raise InputError(f"input {name!r}: {missing.message}", *missing.suggestions, code="E306") from None
     except (ValueError, OSError, RecursionError) as error:
-        raise InputError(
-            f"input {name!r}: cannot read {text[:60]!r}: {error}",
-            code="E306",
-            suggestions=["give a .npy or .json file, FILE.npz:KEY, or JSON such as [[1, 2], [3, 4]]"],
-        ) from None
+        hint = "give a .npy or .json file, FILE.npz:KEY, or JSON such as [[1, 2], [3, 4]]"
+        raise InputError(f"input {name!r}: cannot read {text[:60]!r}: {error}", hint, code="E306") from None
 
 
 def check_folder(path: Path) -> None:
     """Refuse a file whose folder is not there, before the work that it is for."""
     if not path.absolute().parent.is_dir():
-        raise FormatError(f"there is no folder {str(path.parent)!r} to write {path.name!r} in", code="E221",
-                          suggestions=[f"make it first: mkdir -p {path.parent}"])  # fmt: skip
+        hint = f"make it first: mkdir -p {path.parent}"
+        raise FormatError(f"there is no folder {str(path.parent)!r} to write {path.name!r} in", hint, code="E228")
 
 
 @contextlib.contextmanager
@@ -154,11 +162,8 @@ def writing(path: Path) -> Iterator[None]:
         yield
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or error
-        raise FormatError(
-            f"cannot write {str(path)!r}: {why}",
-            code="E221",
-            suggestions=["give a file in a folder that can be written"],
-        ) from None
+        hint = "give a file in a folder that can be written"
+        raise FormatError(f"cannot write {str(path)!r}: {why}", hint, code="E228") from None
 
 
 def print_table(

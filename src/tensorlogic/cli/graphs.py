@@ -4,31 +4,14 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import click
 
 from ..errors import FormatError
-from .common import (
-    backend_option,
-    diagnostic_json,
-    executor_of,
-    graph_argument,
-    input_option,
-    json_option,
-    level_option,
-    load_graph,
-    pairs,
-    print_json,
-    read_sizes,
-    read_values,
-    reported,
-    size_option,
-    whole,
-    writing,
-)
+from . import common
 
 MAX_SHOWN = 1000  # elements of an output printed in full
 
@@ -46,21 +29,24 @@ def save_arrays(path: Path, arrays: Mapping[str, Any]) -> None:
 
     import numpy as np
 
-    with writing(path), zipfile.ZipFile(path, "w") as archive:
+    with common.writing(path), zipfile.ZipFile(path, "w") as archive:
         for name, array in arrays.items():
             with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
                 np.lib.format.write_array(member, np.asarray(array), allow_pickle=False)
 
 
+def check_names(names: Iterable[str]) -> None:
+    """Refuse names of outputs that an archive cannot have, or that would be unpacked outside of its folder."""
+    for name in names:
+        if "\\" in name or "\0" in name or name.startswith("/") or ".." in name.split("/"):
+            raise FormatError(f"output {name!r} cannot be a member of an archive", "rename the output", code="E214")
+
+
 @click.command("run")
-@graph_argument
-@input_option
-@size_option
-@backend_option
-@level_option
+@common.graph_argument
+@common.run_options
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="Write the outputs to an .npz file.")
-@json_option
-@reported
+@common.reported
 def run_command(
     graph: Path,
     inputs: tuple[str, ...],
@@ -81,18 +67,19 @@ def run_command(
     import numpy as np
 
     if output is not None and output.suffix != ".npz":
-        raise FormatError(f"outputs are written as .npz, not {output.name!r}", code="E307",
-                          suggestions=[f"write -o {output.stem}.npz"])  # fmt: skip
-    out = executor_of(backend, level).execute(load_graph(graph), read_values(inputs), sizes=read_sizes(sizes))
+        hint = f"write -o {output.stem}.npz"
+        raise FormatError(f"outputs are written as .npz, not {output.name!r}", hint, code="E230")
+    loaded = common.load_graph(graph)
+    if output is not None:
+        check_names(loaded.output_names)
+    out = common.executor_of(backend, level).execute(loaded, common.read_values(inputs), sizes=common.read_sizes(sizes))
     if output is not None:
         save_arrays(output, dict(out.items()))
     if as_json:
-        print_json({
-            "outputs": {
-                name: {"dtype": str(v.dtype), "shape": list(v.shape), "data": finite(v.tolist())}
-                for name, v in out.items()
-            }
-        })  # fmt: skip
+        rows = (
+            (n, {"dtype": str(v.dtype), "shape": list(v.shape), "data": finite(v.tolist())}) for n, v in out.items()
+        )
+        common.print_json({"outputs": dict(rows)})
         return
     for name, value in out.items():
         click.echo(f"{name}: {value.dtype}{list(value.shape)}")
@@ -102,13 +89,9 @@ def run_command(
 
 
 @click.command()
-@graph_argument
-@input_option
-@size_option
-@backend_option
-@level_option
-@json_option
-@reported
+@common.graph_argument
+@common.run_options
+@common.reported
 def explain(
     graph: Path, inputs: tuple[str, ...], sizes: tuple[str, ...], backend: str, level: str | None, as_json: bool
 ) -> None:
@@ -122,12 +105,13 @@ def explain(
     """  # noqa: D301
     from ..plan.build import describe
 
-    plan = executor_of(backend, level).plan(load_graph(graph), read_values(inputs), sizes=read_sizes(sizes))
+    executor, loaded = common.executor_of(backend, level), common.load_graph(graph)
+    plan = executor.plan(loaded, common.read_values(inputs), sizes=common.read_sizes(sizes))
     if not as_json:
         click.echo(plan.table())
         return
     names = plan.slot_names()
-    print_json({
+    common.print_json({
         "flops": plan.flops,
         "peak_bytes": plan.peak_bytes,
         "steps": [
@@ -147,11 +131,10 @@ FORMATS = ("text", "json", "dot", "mermaid", "graphml", "svg")
 
 
 @click.command("graph")
-@graph_argument
+@common.graph_argument
 @click.option("-f", "--format", "form", type=click.Choice(FORMATS), default="text", show_default=True)
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="Write to a file instead.")
-@json_option
-@reported
+@common.reported
 def graph_command(graph: Path, form: str, output: Path | None, as_json: bool) -> None:
     """Show a graph file as text, or convert it.
 
@@ -161,20 +144,19 @@ def graph_command(graph: Path, form: str, output: Path | None, as_json: bool) ->
       tensorlogic graph layer.json --format svg -o layer.svg
       tensorlogic graph rust_graph.json --format json
     """  # noqa: D301
-    loaded = load_graph(graph)
+    loaded = common.load_graph(graph)
     text = str(getattr(loaded, "to_json" if as_json else f"to_{form}")())
     if output is None:
         click.echo(text)
     else:
-        with writing(output):
+        with common.writing(output):
             output.write_text(text + "\n", encoding="utf-8")
         click.echo(f"written to {output}", err=True)
 
 
 @click.command()
-@graph_argument
-@json_option
-@reported
+@common.graph_argument
+@common.reported
 def check(graph: Path, as_json: bool) -> None:
     """Check a graph file: structure, shapes and types, unused inputs and repeated work.
 
@@ -185,16 +167,13 @@ def check(graph: Path, as_json: bool) -> None:
     """  # noqa: D301
     from ..ir.validate import GraphValidator
 
-    loaded = load_graph(graph)
+    loaded = common.load_graph(graph)
     result = GraphValidator().validate(loaded)
     if as_json:
-        found = [diagnostic_json(d, d.location, "Diagnostic") for d in (*result.errors, *result.warnings)]
-        print_json({"valid": result.is_valid(), "nodes": len(loaded), "diagnostics": found})
+        found = [common.diagnostic_json(d, d.location, "Diagnostic") for d in (*result.errors, *result.warnings)]
+        common.print_json({"valid": result.is_valid(), "nodes": len(loaded), "diagnostics": found})
     else:
-        if result.errors or result.warnings:
-            click.echo(str(result))
-        else:
-            click.echo(f"{graph}: {loaded!r} is valid")
+        click.echo(str(result) if result.errors or result.warnings else f"{graph}: {loaded!r} is valid")
     if not result.is_valid():
         sys.exit(1)
 
@@ -209,8 +188,7 @@ def check(graph: Path, as_json: bool) -> None:
 )
 @click.option("--strategy", default="hard_boolean", show_default=True, help="The logic.")
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="Write the graph to a file; else print its text.")
-@json_option
-@reported
+@common.reported
 def compile_command(
     formula: str,
     domains: tuple[str, ...],
@@ -231,10 +209,10 @@ def compile_command(
     from ..lang.notation import parse_expr
 
     given: dict[str, int | list[str]] = {
-        name: whole(text, f"domain {name!r}") if text.isdecimal() else [m.strip() for m in text.split(",")]
-        for name, text in pairs(domains, "--domain").items()
+        name: common.whole(text, f"domain {name!r}") if text.isdecimal() else [m.strip() for m in text.split(",")]
+        for name, text in common.pairs(domains, "--domain").items()
     }
-    expr = parse_expr(formula, pairs(variables, "--variable"))
+    expr = parse_expr(formula, common.pairs(variables, "--variable"))
     graph = compile_formula(expr, CompilerContext(given), strategy=strategy)
     if output is not None:
         graph.save(output)

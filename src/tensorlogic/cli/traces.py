@@ -9,21 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..errors import FormatError, nearest
-from .common import (
-    backend_option,
-    check_folder,
-    input_option,
-    json_option,
-    load_graph,
-    print_json,
-    print_table,
-    progress,
-    read_sizes,
-    read_values,
-    reported,
-    size_option,
-    waiting,
-)
+from . import common
 
 if TYPE_CHECKING:
     from ..observe.trace import Trace
@@ -57,24 +43,23 @@ def trace_group() -> None:
 def _read(path: Path) -> Trace:
     from ..observe.files import load
 
-    with waiting(f"reading {path.name}", path.stat().st_size if path.is_file() else 0):
+    with common.waiting(f"reading {path.name}", path.stat().st_size if path.is_file() else 0):
         return load(path)
 
 
 @trace_group.command("record")
 @click.argument("target", type=click.Path(path_type=Path))
 @click.argument("args", nargs=-1)
-@input_option
-@size_option
-@backend_option
+@common.input_option
+@common.size_option
+@common.backend_option
 @click.option("--repeat", type=click.IntRange(min=1), default=1, show_default=True, help="Run the graph so many times.")
 @click.option(
     "--detail", type=click.Choice(["step", "op"]), default="step", show_default=True, help="How fine to record."
 )
 @click.option("-o", "--output", type=click.Path(path_type=Path), default=Path("trace.json"), show_default=True,
               help="The trace: .json (Chrome, Perfetto), .speedscope.json, .rust.json, .collapsed or .svg; .gz compresses.")  # fmt: skip
-@json_option
-@reported
+@common.reported
 def record(
     target: Path, args: tuple[str, ...], inputs: tuple[str, ...], sizes: tuple[str, ...], backend: str, repeat: int,
     detail: str, output: Path, as_json: bool,
@@ -88,6 +73,7 @@ def record(
       tensorlogic trace record layer.json -i x=x.npy -i w=w.npy --repeat 100 -o run.json
       tensorlogic trace record train.py -o train.json -- --epochs 3
     """  # noqa: D301
+    from ..ir.files import no_file
     from ..observe.files import form_of
     from ..observe.trace import trace
     from ..observe.trace_diff import counts
@@ -98,29 +84,29 @@ def record(
     if script and (inputs or sizes or repeat != 1):
         raise click.UsageError("--input, --size and --repeat are for graphs; a script takes its arguments after --")
     form_of(output)  # a name that cannot be written is told before a long run, not after it
-    check_folder(output)
+    common.check_folder(output)
     code = 0
     if script:
         if not target.is_file():
-            there = sorted(p.name for p in target.parent.glob("*.py"))[:1000]
-            raise FormatError(f"there is no file {str(target)!r}", code="E221", suggestions=nearest(target.name, there))
+            raise no_file(target)
         with trace(detail=detail) as recorded:
             code = _run_script(target, args)
         recorded.save(output)
     else:
         from ..runtime.executor import Executor
 
-        executor, graph, values, sized = Executor(backend), load_graph(target), read_values(inputs), read_sizes(sizes)
+        executor, graph = Executor(backend), common.load_graph(target)
+        values, sized = common.read_values(inputs), common.read_sizes(sizes)
         with trace(detail=detail) as recorded:
             try:
-                for _ in progress(range(repeat), repeat, f"running {target.name}"):
+                for _ in common.progress(range(repeat), repeat, f"running {target.name}"):
                     executor.execute(graph, values, sizes=sized)
             finally:
                 if len(recorded):
                     recorded.save(output)
     note = {"steps": recorded.step_count(), "spans": len(recorded.spans), "written": str(output)}
     if as_json:
-        print_json(note)
+        common.print_json(note)
     else:
         click.echo(f"{counts(recorded)} written to {output}", err=True)
     if code:
@@ -161,12 +147,12 @@ def _run_script(path: Path, args: tuple[str, ...]) -> int:
 @by_option
 @kind_option
 @top_option
-@json_option
-@reported
+@common.reported
 def summary(file: Path, by: str, kind: str | None, top: int | None, as_json: bool) -> None:
     """Print where the time of a trace went: by operation, device or thread.
 
-    "total" adds durations, "self" leaves out the time of entries inside of them, "share" is of self time.
+    "total" counts an entry inside of another of its row once, "self" leaves out the time of all entries inside, "share" is of
+    self time. Where two kinds of entries have one name, as on a CPU and a GPU, each kind has a row.
 
     \b
     Examples:
@@ -174,39 +160,42 @@ def summary(file: Path, by: str, kind: str | None, top: int | None, as_json: boo
       tensorlogic trace summary pytorch.json.gz --kind kernel
       tensorlogic trace summary run.json --by thread --json
     """  # noqa: D301
-    from ..observe.trace_diff import counts, total_record, totals, totals_cells
+    from ..observe.trace_diff import counts, lengths, total_record, totals, totals_cells
 
     loaded = _read(file)
     rows = totals(loaded, by=by, kind=kind)
     if kind is not None and not rows:
         _known_kind(kind, loaded)
     if as_json:
-        print_json(
+        common.print_json(
             {
                 "by": by,
                 "steps": loaded.step_count(),
                 "spans": len(loaded.spans),
+                "skipped": loaded.skipped,
                 "rows": [total_record(r) for r in rows[:top]],
             }
         )
         return
-    print_table(*totals_cells(rows, by, top), spare=(5, 4))
-    found = counts(loaded) if kind is None else f"{sum(r.count for r in rows):,} of the kind {kind}"
-    click.echo(f"{found}, {sum(r.self_ns for r in rows) / 1e6:.3f} ms")
+    common.print_table(*totals_cells(rows, by, top), spare=(5, 4))
+    own = sum(r.self_ns for r in rows)
+    if kind is None:
+        click.echo(f"{counts(loaded)}, {lengths(loaded, own)}")
+    else:
+        click.echo(f"{sum(r.count for r in rows):,} of the kind {kind}, {own / 1e6:.3f} ms")
 
 
 def _known_kind(kind: str, *traces: Trace) -> None:
     kinds = sorted({e.kind for t in traces for e in t.events()})
     if kind not in kinds:
-        raise FormatError(f"no entry is of the kind {kind!r}", code="E704", suggestions=nearest(kind, kinds))
+        raise FormatError(f"no entry is of the kind {kind!r}", *nearest(kind, kinds), code="E255")
 
 
 @trace_group.command("export")
 @file_argument
 @click.option("--to", "form", type=click.Choice(FORMS), required=True, help="The form to write.")
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="Write to a file instead; .gz compresses.")
-@json_option
-@reported
+@common.reported
 def export(file: Path, form: str, output: Path | None, as_json: bool) -> None:
     """Convert a trace file to another form.
 
@@ -228,7 +217,7 @@ def export(file: Path, form: str, output: Path | None, as_json: bool) -> None:
 
 def _written(output: Path, as_json: bool, **more: Any) -> None:
     if as_json:
-        print_json({"written": str(output), **more})
+        common.print_json({"written": str(output), **more})
     else:
         click.echo(f"written to {output}", err=True)
 
@@ -238,8 +227,7 @@ def _written(output: Path, as_json: bool, **more: Any) -> None:
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="The SVG file; else it is printed.")
 @click.option("--title", help="What to write above; else the name of the file.")
 @click.option("--width", type=click.IntRange(200, 20_000), default=1200, show_default=True, help="Pixels.")
-@json_option
-@reported
+@common.reported
 def flame(file: Path, output: Path | None, title: str | None, width: int, as_json: bool) -> None:
     """Draw a trace as a flame graph: an SVG file to open in a browser, where it zooms and searches.
 
@@ -252,8 +240,9 @@ def flame(file: Path, output: Path | None, title: str | None, width: int, as_jso
     from ..observe.flame import flame_svg
 
     if output is not None and form_of(output) != "flame":
-        raise FormatError(f"a flame graph is an SVG file, not {output.name!r}", code="E221",
-                          suggestions=[f"write -o {output.stem}.svg"])  # fmt: skip
+        raise FormatError(
+            f"a flame graph is an SVG file, not {output.name!r}", f"write -o {output.stem}.svg", code="E230"
+        )
     text = flame_svg(_read(file), title=title or file.name, width=width)
     if output is None:
         click.echo(text, nl=False)
@@ -268,8 +257,7 @@ def flame(file: Path, output: Path | None, title: str | None, width: int, as_jso
 @by_option
 @kind_option
 @top_option
-@json_option
-@reported
+@common.reported
 def diff_command(before: Path, after: Path, by: str, kind: str | None, top: int | None, as_json: bool) -> None:
     """Compare two traces by operation, the largest change first.
 
@@ -287,5 +275,5 @@ def diff_command(before: Path, after: Path, by: str, kind: str | None, top: int 
     if as_json:
         click.echo((TraceDiff(found.rows[:top]) if top else found).to_json())
         return
-    print_table(*found.changed(top), spare=(5, 6, 1, 2))
+    common.print_table(*found.changed(top), spare=(5, 6, 1, 2))
     click.echo(found.summary())

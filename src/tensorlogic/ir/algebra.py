@@ -72,11 +72,8 @@ def check_domain(row: Algebra, least: float, greatest: float) -> None:
     """
     if row.domain is not None and (least < row.domain[0] - 1e-6 or greatest > row.domain[1] + 1e-6):
         wrong = least if least < row.domain[0] else greatest
-        raise GraphError(
-            f"a factor is {wrong}; the {row.name} algebra is for factors in {row.domain[0]} to {row.domain[1]}",
-            code="E104",
-            suggestions=["clip the factors, or join by b.multiply and reduce as you like"],
-        )
+        message = f"a factor is {wrong}; the {row.name} algebra is for factors in {row.domain[0]} to {row.domain[1]}"
+        raise GraphError(message, "clip the factors, or join by b.multiply and reduce as you like", code="E125")
 
 
 def algebra(name: str) -> Algebra:
@@ -88,4 +85,4 @@ def algebra(name: str) -> Algebra:
     try:
         return ALGEBRAS[name]
     except (KeyError, TypeError):
-        raise GraphError(f"unknown algebra {name!r}", code="E104", suggestions=nearest(str(name), ALGEBRAS)) from None
+        raise GraphError(f"unknown algebra {name!r}", *nearest(str(name), ALGEBRAS), code="E104") from None

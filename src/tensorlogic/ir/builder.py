@@ -7,13 +7,14 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from hashlib import blake2b
 from numbers import Real
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
 from ..diagnostics import caller
-from ..errors import DTypeError, GraphError, nearest
+from ..errors import GraphError, expect, nearest
 from . import ops
+from .elementwise import FUNCTIONS
 from .graph import (
     MAX_BODY_DEPTH,
     Array,
@@ -26,19 +27,19 @@ from .graph import (
     extract,
     frozen_copy,
     node_name,
-    reachable,
+    plain_array,
 )
 from .infer import node_types
 from .layers import Layers
-from .methods import integer
+from .methods import TensorOperators
 from .ops import Op
-from .sizes import Dim, dim
+from .sizes import Dim, dim, integer
 from .type_rules import Equality, Results
 from .type_rules import Scope as TypeScope
 from .types import TensorShape, TensorType, dtype_name
 
 
-class Tensor:
+class Tensor(TensorOperators["Tensor"]):
     """A value in a graph being built; arithmetic on it adds nodes.
 
     >>> from tensorlogic import GraphBuilder
@@ -49,7 +50,6 @@ class Tensor:
     """
 
     __slots__ = ("builder", "node", "scope")
-    __array_ufunc__ = None  # so that array + tensor comes to this class
 
     def __init__(self, builder: GraphBuilder, scope: _Scope, node: int) -> None:
         self.builder, self.scope, self.node = builder, scope, node
@@ -72,75 +72,34 @@ class Tensor:
     def __repr__(self) -> str:
         return f"<Tensor {self.type}>"
 
-    def _truth(self, fn: str, *operands: Any) -> Tensor:
-        """Apply a logical function; bit operations on numbers are not what & | ^ ~ mean here, so they are refused."""
-        for x in operands:
-            dtype = x.dtype if isinstance(x, Tensor) else np.asarray(x).dtype.name
-            if dtype not in ("bool", None):
-                raise DTypeError(f"& | ^ ~ are for truth values, got {dtype}", code="E103",
-                                 suggestions=[f"write b.{fn}(...) if non-zero should count as true"])  # fmt: skip
-        made: Tensor = getattr(self.builder, fn)(*operands)
-        return made
+    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *operands: Any, **options: Any) -> Tensor:
+        """Add the node that a NumPy function stands for: ``np.exp(x)`` is ``b.exp(x)``, ``array + x`` is ``b.add(array, x)``."""
+        name = ufunc.__name__
+        if options.keys() == {"out"} and options["out"][0] is operands[0]:
+            options = {}  # array += x: the array's name now stands for the sum
+        if method != "__call__" or options or not (name in FUNCTIONS or name in _BITWISE or name == "matmul"):
+            hint = f"write b.{name}(...)" if name in FUNCTIONS else nearest(name, FUNCTIONS)[0]
+            how = f".{method}" if method != "__call__" else f" with {', '.join(options)}=" if options else ""
+            raise GraphError(f"np.{name}{how} on a tensor of a graph is not there", hint, code="E142")
+        if name in _BITWISE:
+            return self.builder.truth(_BITWISE[name], *operands)
+        result: Tensor = getattr(self.builder, name)(*operands)
+        return result
+
+    def __array__(self, dtype: Any = None, copy: Any = None) -> NoReturn:
+        hint = "use the builder's functions, such as b.sum(x), or execute the graph first"
+        raise GraphError("a tensor in a graph has no values while it is being built", hint, code="E106")
 
     def __bool__(self) -> NoReturn:
-        raise GraphError(
-            "a tensor in a graph has no truth value while the graph is being built",
-            code="E106",
-            suggestions=["use b.where(condition, x, y) or b.cond(condition, then, otherwise)"],
-        )
+        hint = "use b.where(condition, x, y) or b.cond(condition, then, otherwise)"
+        raise GraphError("a tensor in a graph has no truth value while it is being built", hint, code="E106")
 
     def __iter__(self) -> NoReturn:
-        raise GraphError(
-            "a tensor in a graph cannot be iterated over while the graph is being built",
-            code="E106",
-            suggestions=["index it, x[0], or use b.scan(body, init, xs=x)"],
-        )
+        hint = "index it, x[0], or use b.scan(body, init, xs=x)"
+        raise GraphError("a tensor in a graph cannot be iterated over while it is being built", hint, code="E106")
 
-    # fmt: off
-    def __add__(self, other: Any) -> Tensor: return self.builder.add(self, other)
-    def __radd__(self, other: Any) -> Tensor: return self.builder.add(other, self)
-    def __sub__(self, other: Any) -> Tensor: return self.builder.subtract(self, other)
-    def __rsub__(self, other: Any) -> Tensor: return self.builder.subtract(other, self)
-    def __mul__(self, other: Any) -> Tensor: return self.builder.multiply(self, other)
-    def __rmul__(self, other: Any) -> Tensor: return self.builder.multiply(other, self)
-    def __truediv__(self, other: Any) -> Tensor: return self.builder.divide(self, other)
-    def __rtruediv__(self, other: Any) -> Tensor: return self.builder.divide(other, self)
-    def __floordiv__(self, other: Any) -> Tensor: return self.builder.floor_divide(self, other)
-    def __rfloordiv__(self, other: Any) -> Tensor: return self.builder.floor_divide(other, self)
-    def __mod__(self, other: Any) -> Tensor: return self.builder.remainder(self, other)
-    def __rmod__(self, other: Any) -> Tensor: return self.builder.remainder(other, self)
-    def __pow__(self, other: Any) -> Tensor: return self.builder.power(self, other)
-    def __rpow__(self, other: Any) -> Tensor: return self.builder.power(other, self)
-    def __matmul__(self, other: Any) -> Tensor: return self.builder.matmul(self, other)
-    def __rmatmul__(self, other: Any) -> Tensor: return self.builder.matmul(other, self)
-    def __and__(self, other: Any) -> Tensor: return self._truth("logical_and", self, other)
-    def __rand__(self, other: Any) -> Tensor: return self._truth("logical_and", other, self)
-    def __or__(self, other: Any) -> Tensor: return self._truth("logical_or", self, other)
-    def __ror__(self, other: Any) -> Tensor: return self._truth("logical_or", other, self)
-    def __xor__(self, other: Any) -> Tensor: return self._truth("logical_xor", self, other)
-    def __rxor__(self, other: Any) -> Tensor: return self._truth("logical_xor", other, self)
-    def __invert__(self) -> Tensor: return self._truth("logical_not", self)
-    def __neg__(self) -> Tensor: return self.builder.negative(self)
-    def __abs__(self) -> Tensor: return self.builder.absolute(self)
-    def __eq__(self, other: object) -> Tensor: return self.builder.equal(self, other)  # type: ignore[override]
-    def __ne__(self, other: object) -> Tensor: return self.builder.not_equal(self, other)  # type: ignore[override]
-    def __lt__(self, other: Any) -> Tensor: return self.builder.less(self, other)
-    def __le__(self, other: Any) -> Tensor: return self.builder.less_equal(self, other)
-    def __gt__(self, other: Any) -> Tensor: return self.builder.greater(self, other)
-    def __ge__(self, other: Any) -> Tensor: return self.builder.greater_equal(self, other)
-    def __getitem__(self, key: Any) -> Tensor: return self.builder.index(self, key)
-    __hash__ = object.__hash__
 
-    @property
-    def T(self) -> Tensor: return self.builder.transpose(self)  # noqa: N802
-    def reshape(self, *shape: Any) -> Tensor: return self.builder.reshape(self, shape[0] if len(shape) == 1 and isinstance(shape[0], Sequence) and not isinstance(shape[0], str) else shape)
-    def transpose(self, *order: Any) -> Tensor: return self.builder.transpose(self, order[0] if len(order) == 1 and isinstance(order[0], Sequence) else order or None)
-    def sum(self, axis: Any = None, *, keepdims: bool = False) -> Tensor: return self.builder.sum(self, axis, keepdims=keepdims)
-    def mean(self, axis: Any = None, *, keepdims: bool = False) -> Tensor: return self.builder.mean(self, axis, keepdims=keepdims)
-    def max(self, axis: Any = None, *, keepdims: bool = False) -> Tensor: return self.builder.max(self, axis, keepdims=keepdims)
-    def min(self, axis: Any = None, *, keepdims: bool = False) -> Tensor: return self.builder.min(self, axis, keepdims=keepdims)
-    def astype(self, dtype: Any) -> Tensor: return self.builder.cast(self, dtype)
-    # fmt: on
+_BITWISE = {f"bitwise_{word}": f"logical_{word}" for word in ("and", "or", "xor")} | {"invert": "logical_not"}
 
 
 class _Scope:
@@ -172,22 +131,26 @@ class GraphBuilder(Layers[Tensor]):
         self._scope = _Scope(None)
         self._constants: dict[str, Array] = {}
 
+    if not TYPE_CHECKING:  # a type checker finds misspelt names by itself
+
+        def __getattr__(self, name: str) -> NoReturn:
+            """Name the nearest method where there is none of this name."""
+            near = "" if name.startswith("_") else f"; {nearest(name, (n for n in dir(self) if n[0] != '_'))[0]}"
+            raise AttributeError(f"a GraphBuilder has no {name!r}{near}", name=name, obj=self)
+
     def shape_of(self, x: Any) -> TensorShape | None:
         """Return an operand's shape; None where its rank is unknown."""
-        if isinstance(x, Tensor):
-            return x.shape
-        try:
-            return TensorShape(np.shape(x))
-        except ValueError as error:
-            raise DTypeError(f"a rectangular array is expected: {error}", code="E103") from None
+        return x.shape if isinstance(x, Tensor) else TensorShape(plain_array(x).shape)
 
     def input(self, name: str, shape: Sequence[Dim | None] | None = None, dtype: Any = None) -> Tensor:
         """Declare an input. Sizes are integers or names; None is any size; no shape at all is any rank."""
         if not isinstance(name, str) or not name:
-            raise GraphError(f"an input needs a name, got {name!r}", code="E107")
+            raise GraphError(f"an input needs a name, got {name!r}", code="E301")
         if shape is not None and (isinstance(shape, str) or not isinstance(shape, Sequence)):
-            raise GraphError(f"the shape of input {name!r} must be a sequence, got {shape!r}", code="E001",
-                             suggestions=[f"write ({shape!r},)"])  # fmt: skip
+            parts = [p.strip() for p in shape.split(",")] if isinstance(shape, str) else [shape]
+            words = [p if isinstance(p, str) and p.isdecimal() else repr(p) for p in parts]
+            hint = f"write ({', '.join(words)}{',' * (len(words) == 1)})"
+            raise GraphError(f"the shape of input {name!r} must be a sequence, got {shape!r}", hint, code="E301")
         sizes = None
         if shape is not None:
             word = _identifier(name)  # where that is not the name itself, a digest keeps two names apart
@@ -195,7 +158,7 @@ class GraphBuilder(Layers[Tensor]):
                 word = f"{word[:100]}.{blake2b(name.encode(errors='replace'), digest_size=3).hexdigest()}"
             sizes = tuple(dim(f"{word}.{a}" if d is None else d) for a, d in enumerate(shape))
         if self._scope.parent is not None:
-            raise GraphError("inputs are declared outside of bodies", code="E107")
+            raise GraphError("inputs are declared outside of bodies", code="E141")
         op = ops.Input(name, sizes, None if dtype is None else dtype_name(dtype))
         known = self._scope.inputs.get(name)
         if known is not None:
@@ -203,8 +166,8 @@ class GraphBuilder(Layers[Tensor]):
                 raise GraphError(
                     f"input {name!r} is declared twice, as {self._scope.types[known][0]} and as "
                     f"{TensorType(None if sizes is None else TensorShape(sizes), op.dtype)}",
+                    "use another name, or the same shape and dtype",
                     code="E107",
-                    suggestions=["use another name, or the same shape and dtype"],
                 )
             return Tensor(self, self._scope, known)
         tensor = self._add(op, ())
@@ -223,9 +186,9 @@ class GraphBuilder(Layers[Tensor]):
     def literal(self, value: bool | int | float) -> Tensor:
         """Add a Python scalar, which takes the dtype of what it meets."""
         scalar = value.item() if isinstance(value, np.generic) else value
-        if not isinstance(scalar, bool | int | float):
-            raise GraphError(f"a literal is a bool, an int or a float, got {value!r}", code="E106",
-                             suggestions=["use b.constant(array) for an array"])  # fmt: skip
+        expect(
+            scalar, (bool, int, float), "a literal is a bool, an int or a float", "use b.constant(array) for an array"
+        )
         return self._add(ops.Literal.of(scalar), ())
 
     def inline(self, graph: EinsumGraph, inputs: Mapping[str, Any] | None = None) -> dict[str, Tensor]:
@@ -239,18 +202,12 @@ class GraphBuilder(Layers[Tensor]):
         """
         from .check import check_structure  # which stands on this module
 
-        if not isinstance(graph, EinsumGraph):
-            raise GraphError(f"inline takes an EinsumGraph, got {graph!r}", code="E106",
-                             suggestions=["build one: b.build(y=y)"])  # fmt: skip
-        if inputs is not None and not isinstance(inputs, Mapping):
-            raise GraphError(f"inline takes a mapping of input names to tensors, got {inputs!r}", code="E106",
-                             suggestions=['write {"x": x}'])  # fmt: skip
-        given = inputs or {}
+        given = {} if inputs is None else inputs
+        expect(graph, EinsumGraph, "inline takes an EinsumGraph", "build one: b.build(y=y)")
+        expect(given, Mapping, "inline takes a mapping of input names to tensors", 'write {"x": x}')
         for name in given:
             if name not in graph.inputs:
-                raise GraphError(
-                    f"the graph has no input {name!r}", code="E302", suggestions=nearest(name, graph.inputs)
-                )
+                raise GraphError(f"the graph has no input {name!r}", *nearest(name, graph.inputs), code="E302")
         if problems := check_structure(graph):
             raise GraphError.of(problems[0])
         here: list[int] = []
@@ -284,12 +241,12 @@ class GraphBuilder(Layers[Tensor]):
         """Return the node, in the current scope, of a tensor, an array or a Python scalar."""
         if isinstance(x, Tensor):
             if x.builder is not self:
-                raise GraphError("a tensor of another builder cannot be used here", code="E106")
+                raise GraphError("a tensor of another builder cannot be used here", code="E138")
             return x.node if x.scope is self._scope else self._capture(x, self._scope)
         if isinstance(x, bool | int | float) and not isinstance(x, np.generic):
             return self._add(ops.Literal.of(x), ()).node
         if isinstance(x, str) or x is None:
-            raise GraphError(f"an operand must be a tensor, an array or a number, got {x!r}", code="E106")
+            raise GraphError(f"an operand must be a tensor, an array or a number, got {x!r}", code="E301")
         return self.constant(x).node
 
     def _capture(self, x: Tensor, scope: _Scope) -> int:
@@ -298,8 +255,8 @@ class GraphBuilder(Layers[Tensor]):
         while inner.parent is not None and inner.parent is not x.scope:
             inner = inner.parent
         if inner.parent is None:
-            raise GraphError("a tensor made inside a body cannot be used outside of it", code="E106",
-                             suggestions=["return it from the body"])  # fmt: skip
+            hint = "return it from the body"
+            raise GraphError("a tensor made inside a body cannot be used outside of it", hint, code="E138")
         if scope.parent is not x.scope:  # bring it in one scope at a time
             assert scope.parent is not None
             x = Tensor(self, scope.parent, self._capture(x, scope.parent))
@@ -307,8 +264,7 @@ class GraphBuilder(Layers[Tensor]):
         if isinstance(node.op, ops.Constant | ops.Literal | ops.Iota):
             return self._add(node.op, (), scope).node
         if x.node not in scope.captures:
-            t = x.type
-            op = ops.Input(f"k{len(scope.captures)}", None if t.shape is None else tuple(t.shape), t.dtype)
+            op = _input_like(f"k{len(scope.captures)}", x.type)
             scope.captures[x.node] = (x, self._add(op, (), scope).node)
         return scope.captures[x.node][1]
 
@@ -319,8 +275,8 @@ class GraphBuilder(Layers[Tensor]):
             try:
                 known = scope.interned.get((op, args))
             except TypeError:
-                raise GraphError(f"{op!r} holds a value that an operation cannot have", code="E105",
-                                 suggestions=["use numbers, text and tuples of them"]) from None  # fmt: skip
+                hint = "use numbers, text and tuples of them"
+                raise GraphError(f"{op!r} holds a value that an operation cannot have", hint, code="E301") from None
             if known is not None:
                 old = scope.nodes[known]
                 if place is not None and place not in old.locations and len(old.locations) < 16:
@@ -339,19 +295,18 @@ class GraphBuilder(Layers[Tensor]):
 
     def build(self, outputs: Mapping[str, Tensor] | None = None, /, **named: Tensor) -> EinsumGraph:
         """Return the graph of the given outputs: ``build(y=y)``, or a mapping for names that are not identifiers."""
-        if outputs is not None and not (isinstance(outputs, Mapping) and all(isinstance(n, str) for n in outputs)):
-            raise GraphError(f"outputs are a mapping of names to tensors, got {outputs!r}", code="E106",
-                             suggestions=["b.build(y=y), or b.build({'y': y})"])  # fmt: skip
+        hint = "b.build(y=y), or b.build({'y': y})"
+        if outputs is not None:
+            expect(outputs, Mapping, "outputs are a mapping of names to tensors", hint)
         wanted = {**(outputs or {}), **named}
         if self._scope.parent is not None:
-            raise GraphError("build cannot be called inside a body", code="E106")
+            raise GraphError("build cannot be called inside a body", code="E141")
         if not wanted:
-            raise GraphError("a graph needs at least one output", code="E106", suggestions=["b.build(y=y)"])
+            raise GraphError("a graph needs at least one output", "b.build(y=y)", code="E140")
         pairs = []
         for name, tensor in wanted.items():
-            if not isinstance(tensor, Tensor):
-                raise GraphError(f"output {name!r} must be a tensor of this builder, got {tensor!r}", code="E106",
-                                 suggestions=["wrap an array with b.constant(array)"])  # fmt: skip
+            expect(name, str, "an output is named by text", hint)
+            expect(tensor, Tensor, f"output {name!r} must be a tensor", "wrap an array with b.constant(array)")
             pairs.append((name, self._operand(tensor)))
         if not self.intern:
             return EinsumGraph(self._scope.nodes, pairs, self._constants)
@@ -365,26 +320,20 @@ class GraphBuilder(Layers[Tensor]):
         """Trace a function into a graph of its own; return it and the outer tensors it reads."""
         scope = _Scope(self._scope)
         if scope.depth > MAX_BODY_DEPTH:
-            raise GraphError(f"bodies may be nested {MAX_BODY_DEPTH} deep", code="E106")
+            raise GraphError(f"bodies may be nested {MAX_BODY_DEPTH} deep", code="E207")
         outer, self._scope = self._scope, scope
         try:
-            inputs = [
-                self._add(ops.Input(name, None if t.shape is None else tuple(t.shape), t.dtype), (), scope)
-                for name, t in given
-            ]
+            inputs = [self._add(_input_like(name, t), (), scope) for name, t in given]
             result = fn(*inputs)
             several = list(result) if isinstance(result, tuple | list) else [result]
             outputs = [(f"r{n}", self._operand(t)) for n, t in enumerate(several)]
         finally:
             self._scope = outer
         # a body keeps all of its inputs, used or not, because operands match them by position
-        order = dict.fromkeys([*(t.node for t in inputs), *(i for _, i in scope.captures.values())])
-        live = reachable(scope.nodes, (i for _, i in outputs)) if self.intern else range(len(scope.nodes))
-        order.update(dict.fromkeys(live))
-        new = {old: i for i, old in enumerate(order)}
-        nodes = [Node(n.op, tuple(new[a] for a in n.args), n.locations) for n in (scope.nodes[i] for i in order)]
-        graph = EinsumGraph(nodes, ((name, new[i]) for name, i in outputs), self._constants)
-        return graph, [x for x, _ in scope.captures.values()]
+        first = [*(t.node for t in inputs), *(i for _, i in scope.captures.values())]
+        if not self.intern:
+            first += range(len(scope.nodes))
+        return extract(scope.nodes, outputs, self._constants, first), [x for x, _ in scope.captures.values()]
 
     def _typed(self, x: Any) -> Tensor:
         return x if isinstance(x, Tensor) else self.constant(x)
@@ -406,17 +355,15 @@ class GraphBuilder(Layers[Tensor]):
         <EinsumGraph (edge) -> (path): 2 nodes>
         """
         if combine not in ops.COMBINES:
-            raise GraphError(f"unknown combine {combine!r}", code="E105", suggestions=nearest(combine, ops.COMBINES))
-        if not isinstance(tolerance, Real):
-            raise GraphError(f"a fixpoint's tolerance is a number, got {tolerance!r}", code="E105",
-                             suggestions=["write tolerance=1e-6"])  # fmt: skip
+            raise GraphError(f"unknown combine {combine!r}", *nearest(combine, ops.COMBINES), code="E126")
+        expect(tolerance, Real, "a fixpoint's tolerance is a number", "write tolerance=1e-6")
         rounds = integer(limit, "a fixpoint's limit")
         carries = [self._typed(x) for x in init]
         _check_function(body, len(carries), "the body of a fixpoint")
         graph, captures = self._body(body, [(f"c{n}", t.type) for n, t in enumerate(carries)])
         op = Fixpoint(graph, combine, float(tolerance), rounds)
         if op.carries != len(carries):
-            raise GraphError(f"the body returns {op.carries} tensors for {len(carries)} carries", code="E105")
+            raise GraphError(f"the body returns {op.carries} tensors for {len(carries)} carries", code="E131")
         results = self.apply_many(op, *carries, *captures)
         return results[0] if len(results) == 1 else results
 
@@ -455,12 +402,12 @@ class GraphBuilder(Layers[Tensor]):
             x: Any = tensors[len(carries) :]
             result = body(c if many else c[0], x if more else x[0])
             if not isinstance(result, tuple) or len(result) != 2:
-                raise GraphError("the body of a scan returns (carries, outputs)", code="E105")
+                raise GraphError("the body of a scan returns (carries, outputs)", code="E131")
             after, out = result
             single_out = not isinstance(out, tuple | list)
             kept = list(after) if isinstance(after, tuple | list) else [after]
             if len(kept) != len(carries):
-                raise GraphError(f"the body returns {len(kept)} carries for {len(carries)}", code="E105")
+                raise GraphError(f"the body returns {len(kept)} carries for {len(carries)}", code="E131")
             return [*kept, *([] if out is None else [out] if single_out else out)]
 
         graph, captures = self._body(traced, given)
@@ -491,9 +438,9 @@ class GraphBuilder(Layers[Tensor]):
 def _check_function(fn: object, count: int, what: str) -> None:
     """Refuse what cannot be called with so many tensors."""
     head = " ".join(["lambda", ", ".join("cxyzuvw"[:count])]).rstrip()
-    hint = [f"write a function, such as {head}: ..."]
+    hint = f"write a function, such as {head}: ..."
     if not callable(fn):
-        raise GraphError(f"{what} must be a function, got {fn!r}", code="E105", suggestions=hint)
+        raise GraphError(f"{what} must be a function, got {fn!r}", hint, code="E130")
     try:
         signature = inspect.signature(fn)
     except (TypeError, ValueError):  # some built-in functions do not say
@@ -501,20 +448,22 @@ def _check_function(fn: object, count: int, what: str) -> None:
     try:
         signature.bind(*range(count))
     except TypeError as error:
-        raise GraphError(f"{what} must take {count} argument(s): {error}", code="E105", suggestions=hint) from None
+        raise GraphError(f"{what} must take {count} argument(s): {error}", hint, code="E130") from None
 
 
 def _with_inputs(body: EinsumGraph, reads: Sequence[Tensor], union: Sequence[Tensor]) -> EinsumGraph:
     """Return a body whose inputs are those of both bodies of a cond, in one order."""
     place = {t.node: n for n, t in enumerate(union)}
-    inputs = [
-        Node(ops.Input(f"k{n}", None if t.shape is None else tuple(t.shape), t.dtype)) for n, t in enumerate(union)
-    ]
+    inputs = [Node(_input_like(f"k{n}", t.type)) for n, t in enumerate(union)]
     new = {old: place[t.node] for old, t in enumerate(reads)}
     for old in range(len(reads), len(body.nodes)):
         new[old] = len(union) + old - len(reads)
-    rest = [Node(n.op, tuple(new[a] for a in n.args), n.locations) for n in body.nodes[len(reads) :]]
+    rest = [n.renumbered(new) for n in body.nodes[len(reads) :]]
     return EinsumGraph([*inputs, *rest], ((name, new[i]) for name, i in body.outputs), body.constants)
+
+
+def _input_like(name: str, t: TensorType) -> ops.Input:
+    return ops.Input(name, None if t.shape is None else tuple(t.shape), t.dtype)
 
 
 def _identifier(name: str) -> str:

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 
 from ..diagnostics import Diagnostic
 from ..errors import FormatError, GraphError, ShapeError, TensorLogicError, nearest
 from . import ops
-from .graph import MAX_BODY_DEPTH, OPS, Cond, EinsumGraph, Fixpoint, Node, Scan, bodies
-from .infer import node_types
+from .graph import MAX_BODY_DEPTH, OPS, EinsumGraph, Node, bodies, body_fields
+from .infer import UNTYPED, known_types
 from .ops import Op
 from .sizes import Dim, dim
-from .type_rules import Scope
 from .types import DTYPES
 
 
-def checked(graph: EinsumGraph) -> EinsumGraph:
+def check_graph(graph: EinsumGraph) -> EinsumGraph:
     """Return a graph that was read if its structure and its types are sound; raise the first problem otherwise."""
     problems = check_structure(graph)
     if problems:
@@ -28,20 +26,14 @@ def checked(graph: EinsumGraph) -> EinsumGraph:
         error.diagnostic = error.diagnostic.with_context(f"in {_failing(graph)}")
         raise
     except Exception as error:  # sizes of thousands of digits, and whatever else nobody thought of
-        raise GraphError(
-            f"the types cannot be worked out: {error}", code="E210", context=[f"in {_failing(graph)}"]
-        ) from None
+        message = f"the types cannot be worked out: {error}"
+        raise GraphError(message, code="E210", context=[f"in {_failing(graph)}"]) from None
     return graph
 
 
 def _failing(graph: EinsumGraph) -> str:
-    types: list[Any] = []
-    for i, node in enumerate(graph.nodes):
-        try:
-            types.append(node_types(node.op, [types[a] for a in node.args], Scope(i, str, node.args, [])))
-        except Exception:
-            return f"{_called(node, i)}, $.nodes[{i}]"
-    return "the graph"
+    i = next((i for i, types in enumerate(known_types(graph)) if types is UNTYPED), None)
+    return "the graph" if i is None else f"{_called(graph.nodes[i], i)}, $.nodes[{i}]"
 
 
 def check_structure(graph: EinsumGraph) -> list[Diagnostic]:
@@ -60,85 +52,69 @@ def _check(graph: EinsumGraph, path: str, depth: int, found: list[Diagnostic]) -
     inputs: dict[str, int] = {}
     for i, node in enumerate(graph.nodes):
         op, where = node.op, f"{path}.nodes[{i}]"
-        if type(op) not in _KINDS:
-            found.append(
-                _problem(
-                    None, "E208", f"node %{i} holds {op!r}, which is no operation", where, "use tensorlogic.ir.ops"
-                )
-            )
+
+        def report(code: str, message: str, hint: str, at: str = "", node: Node = node, i: int = i) -> None:
+            found.append(_problem(node, code, f"{_called(node, i)}{message}", at or f"{path}.nodes[{i}]", hint))
+
+        if not isinstance(op, Op) or OPS.get(str(op.__struct_config__.tag)) is not type(op):
+            message = f"node %{i} holds {op!r}, which is no operation"
+            found.append(_problem(None, "E208", message, where, "use tensorlogic.ir.ops"))
             continue
         dtype = getattr(op, "dtype", None)
         if dtype is not None and dtype not in DTYPES:
-            message = f"{_called(node, i)}: unsupported dtype {dtype!r}"
-            found.append(_problem(node, "E103", message, where, nearest(str(dtype), DTYPES)[0]))
+            report("E103", f": unsupported dtype {dtype!r}", nearest(str(dtype), DTYPES)[0])
             continue
         if _odd_tuples(op):
-            message = f"{_called(node, i)} has ranges or widths of the wrong length"
-            found.append(
-                _problem(node, "E208", message, where, "a range is (start, count, step), a width (before, after)")
-            )
+            hint = "a range is (start, count, step), a width (before, after)"
+            report("E213", " has ranges or widths of the wrong length", hint)
             continue
         for n, a in enumerate(node.args):
+            at = f"{where}.args[{n}]"
             if type(a) is not int:
-                message = f"{_called(node, i)} reads {a!r}, which is no node number"
-                found.append(_problem(node, "E201", message, f"{where}.args[{n}]", "arguments are integers"))
-            elif 0 <= a < i:
-                continue
-            elif 0 <= a < count:
-                message = f"{_called(node, i)} reads " + ("itself" if a == i else f"%{a}, which comes later")
-                found.append(_problem(node, "E202", message, f"{where}.args[{n}]", "a node reads only earlier nodes"))
-            else:
-                message = f"{_called(node, i)} reads %{a}, which does not exist"
-                hint = f"the nodes are %0 to %{count - 1}"
-                found.append(_problem(node, "E201", message, f"{where}.args[{n}]", hint))
+                report("E201", f" reads {a!r}, which is no node number", "arguments are integers", at)
+            elif i <= a < count:
+                later = "itself" if a == i else f"%{a}, which comes later"
+                report("E202", f" reads {later}", "a node reads only earlier nodes", at)
+            elif not 0 <= a < i:
+                report("E201", f" reads %{a}, which does not exist", f"the nodes are %0 to %{count - 1}", at)
         match op:
             case ops.Elementwise() | ops.Einsum():
                 continue
             case ops.Input():
                 first = inputs.setdefault(op.label, i)
                 if first != i:
-                    message = f"{_called(node, i)} has the name {op.label!r}, which %{first} has too"
-                    found.append(_problem(node, "E205", message, where, "give every input its own name"))
+                    twin = f" has the name {op.label!r}, which %{first} has too"
+                    report("E205", twin, "give every input its own name")
             case ops.Constant():
                 array = graph.constants.get(op.digest)
                 if array is None:
                     found.append(no_array(node, i, where))
                 elif array.shape != op.shape or array.dtype.name != op.dtype:
-                    message = (
-                        f"{_called(node, i)} is {op.dtype}{list(op.shape)}, its array {array.dtype}{list(array.shape)}"
-                    )
-                    found.append(_problem(node, "E206", message, where, "make the node with constant_op(array)"))
-            case ops.Literal():
-                if not plain_literal(op):
-                    message = f"{_called(node, i)}: {op.text[:40]!r} is not how a literal {op.kind} is written"
-                    found.append(_problem(node, "E208", message, where, "make the node with Literal.of(value)"))
+                    types = f" is {op.dtype}{list(op.shape)}, its array {array.dtype}{list(array.shape)}"
+                    report("E227", types, "make the node with constant_op(array)")
+            case ops.Literal() if not plain_literal(op):
+                message = f": {op.text[:40]!r} is not how a literal {op.kind} is written"
+                report("E134", message, "make the node with Literal.of(value)")
         for size in _sizes(op):
             if isinstance(size, str) and (normal := _size_hint(size)):
-                message = f"{_called(node, i)} has a size {size[:40]!r} that is not in normal form"
-                found.append(_problem(node, "E209", message, where, normal))
-        for key, body in zip(("then", "otherwise") if isinstance(op, Cond) else ("body",), bodies(op), strict=False):
+                report("E209", f" has a size {size[:40]!r} that is not in normal form", normal)
+        for key, body in zip(body_fields(type(op)), bodies(op), strict=True):
             if depth >= MAX_BODY_DEPTH:
-                message = f"{_called(node, i)} is nested deeper than {MAX_BODY_DEPTH} bodies"
-                found.append(_problem(node, "E207", message, where, "unnest some of them"))
+                report("E207", f" is nested deeper than {MAX_BODY_DEPTH} bodies", "unnest some of them")
                 break
             _check(body, f"{where}.op.{key}", depth + 1, found)
     names: set[str] = set()
     for n, (name, i) in enumerate(graph.outputs):
         where = f"{path}.outputs[{n}]"
         if name in names:
-            found.append(
-                _problem(None, "E204", f"two outputs are named {name!r}", where, "give every output its own name")
-            )
+            found.append(_problem(None, "E204", f"two outputs are named {name!r}", where, "give each its own name"))
         names.add(name)
         if not 0 <= i < count:
             hint = f"the nodes are %0 to %{count - 1}" if count else "the graph has no nodes"
             found.append(_problem(None, "E203", f"output {name!r} is %{i}, which does not exist", where, hint))
         elif (results := _results(graph.nodes[i].op)) != 1:
             message = f"output {name!r} is {_called(graph.nodes[i], i)}, which has {results} results"
-            found.append(_problem(graph.nodes[i], "E203", message, where, "choose one of them with an item node"))
-
-
-_KINDS = frozenset(OPS.values())
+            found.append(_problem(graph.nodes[i], "E128", message, where, "choose one of them with an item node"))
 
 
 def _odd_tuples(op: Op) -> bool:
@@ -173,13 +149,8 @@ def too_deep() -> FormatError:
 
 def _results(op: Op) -> int:
     """Return how many results an operation has."""
-    match op:
-        case Fixpoint() | Scan():
-            return len(op.body.outputs)
-        case Cond():
-            return len(op.then.outputs)
-        case _:
-            return 1
+    held = bodies(op)
+    return len(held[0].outputs) if held else 1
 
 
 def plain_literal(op: ops.Literal) -> bool:
@@ -191,17 +162,10 @@ def plain_literal(op: ops.Literal) -> bool:
 
 
 def _sizes(op: Op) -> Iterable[Dim | None]:
-    match op:
-        case ops.Input() | ops.Reshape() | ops.Broadcast():
-            return op.shape or ()
-        case ops.Iota() | ops.Window():
-            return (op.size,)
-        case ops.Slice():
-            return [d for start, size, _ in op.ranges for d in (start, size)]
-        case Scan():
-            return (op.length,)
-        case _:
-            return ()
+    """Return the sizes in an operation's fields: a size, a shape, or ranges of them."""
+    fields = [getattr(op, name) for name in op.size_fields]
+    shapes = [value if isinstance(value, tuple) else (value,) for value in fields]
+    return [d for shape in shapes for part in shape for d in (part if isinstance(part, tuple) else (part,))]
 
 
 def _size_hint(size: str) -> str | None:

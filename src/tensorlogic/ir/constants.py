@@ -46,35 +46,31 @@ def decode(text: str, dtype: str, shape: tuple[int, ...]) -> Array:
     try:
         data = base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError) as error:
-        raise FormatError(f"the data of a constant is not base64: {error}", code="E226") from None
+        raise FormatError(f"the data of a constant is not base64: {error}", code="E235") from None
     if dtype not in ITEMSIZE:
-        raise FormatError(f"unsupported dtype {dtype!r}", code="E103", suggestions=nearest(dtype, DTYPES))
+        raise FormatError(f"unsupported dtype {dtype!r}", *nearest(dtype, DTYPES), code="E103")
     if len(shape) > MAX_RANK or any(d < 0 for d in shape):
-        raise FormatError(f"a constant cannot have shape {list(shape[:MAX_RANK])}", code="E226")
+        raise FormatError(f"a constant cannot have shape {list(shape[:MAX_RANK])}", code="E235")
     need = math.prod(shape) * ITEMSIZE[dtype]
     if need != len(data):
-        raise FormatError(
-            f"a constant {dtype}{list(shape)} has {need} bytes, but {len(data)} are given", code="E226",
-            suggestions=["correct its shape or dtype, or write the graph again"],
-        )  # fmt: skip
+        message = f"a constant {dtype}{list(shape)} has {need} bytes, but {len(data)} are given"
+        raise FormatError(message, "correct its shape or dtype, or write the graph again", code="E235")
     try:
         return frozen_copy(np.frombuffer(data, np.dtype(dtype).newbyteorder("<")).reshape(shape))
     except (TypeError, ValueError) as error:
-        raise FormatError(f"cannot hold a constant {dtype}{list(shape)}: {error}", code="E226") from None
+        raise FormatError(f"cannot hold a constant {dtype}{list(shape)}: {error}", code="E235") from None
 
 
-def proven(digest: str, array: Array, dtype: str, shape: tuple[int, ...]) -> Array:
+def verified_constant(digest: str, array: Array, dtype: str, shape: tuple[int, ...]) -> Array:
     """Return a constant that was read, frozen, if it is what the graph says it is."""
     array = frozen_copy(array)
     if array.dtype.name != dtype or array.shape != shape:
-        raise FormatError(
-            f"constant {digest} is {array.dtype.name}{list(array.shape)}, the graph says {dtype}{list(shape)}",
-            code="E226",
-        )
+        message = f"constant {digest} is {array.dtype.name}{list(array.shape)}, the graph says {dtype}{list(shape)}"
+        raise FormatError(message, code="E227")
     if dtype == "bool" and array.size and array.view(np.uint8).max() > 1:
-        raise FormatError(f"constant {digest} has booleans that are neither 0 nor 1", code="E226")
+        raise FormatError(f"constant {digest} has booleans that are neither 0 nor 1", code="E236")
     real = constant_digest(array)
     if real != digest:
-        raise FormatError(f"constant {digest} was changed: its digest is {real}", code="E226",
-                          suggestions=["restore the file, or write the graph again"])  # fmt: skip
+        hint = "restore the file, or write the graph again"
+        raise FormatError(f"constant {digest} was changed: its digest is {real}", hint, code="E236")
     return array

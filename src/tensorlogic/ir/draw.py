@@ -9,19 +9,17 @@ from __future__ import annotations
 import html
 import re
 import subprocess
-from collections.abc import Iterator
-from functools import cache
+from collections.abc import Callable, Iterator
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import NamedTuple
 from xml.sax.saxutils import escape
 
 from ..errors import BackendError, TensorLogicError
 from . import ops
-from .graph import Cond, EinsumGraph, Fixpoint, Scan, bodies
-from .infer import node_types
+from .graph import Cond, EinsumGraph, Fixpoint, Scan, bodies, body_fields
+from .infer import known_types
 from .ops import Op
-from .type_rules import Results, Scope
-from .types import TensorType
+from .text import attributes
 
 CLIP = 80  # characters of a name or an attribute that a picture shows
 HTML_ROWS = 300
@@ -54,10 +52,9 @@ KINDS: dict[type[Op], str] = {
     ops.Quantize: "elementwise", ops.Dequantize: "elementwise", ops.Reduce: "reduction", ops.Cumulate: "reduction",
     ops.Sort: "reduction", ops.TopK: "reduction", Fixpoint: "control", Scan: "control", Cond: "control",
 }  # fmt: skip
-UNTYPED: Results = (TensorType(None, None),)
 
 
-class Drawn(NamedTuple):
+class PictureNode(NamedTuple):
     """One node as every format shows it; ``parts`` are its bodies, each with its name and the prefix of its ids."""
 
     id: str
@@ -74,23 +71,16 @@ class Drawn(NamedTuple):
         return [f"%{self.number} {one_line(self.op.name)}", *filter(None, [one_line(self.detail)]), self.type]
 
 
-def drawn(graph: EinsumGraph, prefix: str = "") -> Iterator[Drawn]:
+def picture_nodes(graph: EinsumGraph, prefix: str = "") -> Iterator[PictureNode]:
     """Yield the nodes of one graph, bodies not entered, with types as far as they can be inferred."""
-    known: list[Results] = []
-    for i, node in enumerate(graph.nodes):
+    for i, (node, types) in enumerate(zip(graph.nodes, known_types(graph), strict=True)):
         op = node.op
-        try:
-            found = node_types(op, [known[a] for a in node.args], Scope(i, str, node.args, []))
-        except Exception:  # whatever is wrong with the graph, it can be looked at
-            found = UNTYPED
-        known.append(found)
-        shown = str(found[0]) if len(found) == 1 else f"({', '.join(map(str, found))})"
+        shown = str(types[0]) if len(types) == 1 else f"({', '.join(map(str, types))})"
         args = tuple(_id(graph, prefix, a) for a in node.args)
-        parts: tuple[tuple[str, EinsumGraph, str], ...] = ()
-        if inside := bodies(op):
-            names = ("then", "otherwise") if isinstance(op, Cond) else ("body",)
-            parts = tuple((n, g, f"{prefix}n{i}{n}_") for n, g in zip(names, inside, strict=True))
-        yield Drawn(f"{prefix}n{i}", i, op, KINDS.get(type(op), "movement"), _detail(op, graph), shown, args, parts)
+        parts = tuple((n, g, f"{prefix}n{i}{n}_") for n, g in zip(body_fields(type(op)), bodies(op), strict=True))
+        yield PictureNode(
+            f"{prefix}n{i}", i, op, KINDS.get(type(op), "movement"), _detail(op, graph), shown, args, parts
+        )
 
 
 def _id(graph: EinsumGraph, prefix: str, node: int) -> str:
@@ -120,17 +110,8 @@ def _detail(op: Op, graph: EinsumGraph) -> str:
         case ops.ContractVJP():
             return f"{op.spec}, {op.algebra}, wrt={op.wrt}"
         case _:
-            given = ((name, getattr(op, name), default) for name, default in _attributes(type(op)))
-            return ", ".join(f"{name}={_value(value)}" for name, value, default in given if value != default)
-
-
-@cache
-def _attributes(kind: type[Op]) -> tuple[tuple[str, Any], ...]:
-    """Return the fields worth showing, with their defaults; a function's name and bodies are shown elsewhere."""
-    fields, defaults = kind.__struct_fields__, kind.__struct_defaults__
-    padded = (None,) * (len(fields) - len(defaults)) + defaults
-    hidden = {"fn", "body", "then", "otherwise"} | ({"kind"} if kind is ops.Reduce else set())
-    return tuple((f, d) for f, d in zip(fields, padded, strict=True) if f not in hidden)
+            hidden = ("fn", "kind") if isinstance(op, ops.Elementwise | ops.Reduce) else ()  # they are its name
+            return ", ".join(f"{name}={_value(value)}" for name, value in attributes(op) if name not in hidden)
 
 
 def _value(value: object) -> str:
@@ -141,10 +122,10 @@ _ILLEGAL = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]"
 _BREAK = re.compile("\r\n|[\n\r\x85\u2028\u2029]")
 
 
-def legal(text: str) -> str:
+def xml_text(text: str) -> str:
     r"""Return text with the characters that XML cannot hold (controls, lone surrogates) replaced.
 
-    >>> legal("a\x00b") == "a\ufffdb"
+    >>> xml_text("a\x00b") == "a\ufffdb"
     True
     """
     return _ILLEGAL.sub("\ufffd", text)
@@ -156,11 +137,39 @@ def one_line(text: str) -> str:
     >>> one_line("two\nlines"), len(one_line("long" * 1000))
     ('two↵lines', 80)
     """
-    shown = _BREAK.sub("↵", legal(text)).replace("\t", " ")
+    shown = _BREAK.sub("↵", xml_text(text)).replace("\t", " ")
     return shown if len(shown) <= CLIP else shown[: CLIP - 1] + "…"
 
 
-# DOT
+# DOT and Mermaid
+
+
+class Flowchart(NamedTuple):
+    """How one language writes nodes, arrows and the frames around bodies."""
+
+    node: Callable[..., str]  # of an id, a kind and the lines of its label
+    arrow: Callable[[str, str, str], str]  # from an id to another, with a number or nothing at its head
+    opens: Callable[[str, str], str]  # the frame of a body: its id and its title
+    closes: str
+    holds: Callable[[str, str, bool], str]  # the line from a node to its body, which may be empty
+
+
+def _flow_lines(form: Flowchart, graph: EinsumGraph, prefix: str, pad: str) -> Iterator[str]:
+    for d in picture_nodes(graph, prefix):
+        yield pad + form.node(d.id, d.kind, *d.lines())
+        for n, arg in enumerate(d.args):
+            yield pad + form.arrow(arg, d.id, str(n) if len(d.args) > 1 else "")
+        for name, body, inner in d.parts:
+            yield pad + form.opens(inner, f"{name} of %{d.number} {d.op.name}").replace("\n", f"\n{pad}")
+            yield from _flow_lines(form, body, inner, pad + "  ")
+            yield pad + form.closes
+            if line := form.holds(d.id, inner, bool(body.nodes)):
+                yield pad + line
+    for ref, i in _missing(graph, prefix).items():
+        yield pad + form.node(ref, "missing", f"%{i}", "missing")
+    for n, (name, i) in enumerate(graph.outputs):
+        yield pad + form.node(f"{prefix}out{n}", "output", "output", one_line(name))
+        yield pad + form.arrow(_id(graph, prefix, i), f"{prefix}out{n}", "")
 
 
 def to_dot(graph: EinsumGraph) -> str:
@@ -177,26 +186,7 @@ def to_dot(graph: EinsumGraph) -> str:
         "  node [fontname=Helvetica, fontsize=10, style=filled];",
         "  edge [fontname=Helvetica, fontsize=8, arrowsize=0.7, labeldistance=1.7];",
     ]
-    return "\n".join([*head, *_dot_lines(graph, "", "  "), "}", ""])
-
-
-def _dot_lines(graph: EinsumGraph, prefix: str, pad: str) -> Iterator[str]:
-    for d in drawn(graph, prefix):
-        yield pad + _dot_node(d.id, d.kind, *d.lines())
-        for n, arg in enumerate(d.args):
-            yield f"{pad}{arg} -> {d.id}" + (f' [headlabel="{n}"];' if len(d.args) > 1 else ";")
-        for name, body, inner in d.parts:
-            yield f"{pad}subgraph cluster_{inner} {{"
-            yield f'{pad}  label={_dot_text(f"{name} of %{d.number} {d.op.name}")}; style="rounded,dashed";'
-            yield from _dot_lines(body, inner, pad + "  ")
-            yield f"{pad}}}"
-            if body.nodes:  # an edge to a cluster needs a node inside
-                yield f"{pad}{d.id} -> {inner}n0 [lhead=cluster_{inner}, style=dashed, arrowhead=none];"
-    for ref, i in _missing(graph, prefix).items():
-        yield pad + _dot_node(ref, "missing", f"%{i}", "missing")
-    for n, (name, i) in enumerate(graph.outputs):
-        yield pad + _dot_node(f"{prefix}out{n}", "output", "output", one_line(name))
-        yield f"{pad}{_id(graph, prefix, i)} -> {prefix}out{n};"
+    return "\n".join([*head, *_flow_lines(DOT, graph, "", "  "), "}", ""])
 
 
 def _dot_node(ref: str, kind: str, *lines: str) -> str:
@@ -209,7 +199,14 @@ def _dot_text(*lines: str) -> str:
     return '"' + "\\n".join(safe) + '"'
 
 
-# Mermaid
+DOT = Flowchart(
+    _dot_node,
+    lambda a, b, n: f"{a} -> {b}" + (f' [headlabel="{n}"];' if n else ";"),
+    lambda inner, title: f'subgraph cluster_{inner} {{\n  label={_dot_text(title)}; style="rounded,dashed";',
+    "}",
+    # an edge to a cluster needs a node inside
+    lambda a, inner, any_node: f"{a} -> {inner}n0 [lhead=cluster_{inner}, style=dashed, arrowhead=none];" * any_node,
+)
 
 
 def to_mermaid(graph: EinsumGraph) -> str:
@@ -223,24 +220,7 @@ def to_mermaid(graph: EinsumGraph) -> str:
       n0(["%0 input<br/>x<br/>float32[3]"]):::input
     """
     styles = (f"  classDef {kind} fill:{s.fill},stroke:#374151,color:#111827" for kind, s in STYLES.items())
-    return "\n".join(["flowchart TD", *_mermaid_lines(graph, "", "  "), *styles, ""])
-
-
-def _mermaid_lines(graph: EinsumGraph, prefix: str, pad: str) -> Iterator[str]:
-    for d in drawn(graph, prefix):
-        yield pad + _mermaid_node(d.id, d.kind, *d.lines())
-        for n, arg in enumerate(d.args):
-            yield f"{pad}{arg} -->{f'|{n}|' if len(d.args) > 1 else ''} {d.id}"
-        for name, body, inner in d.parts:
-            yield f"{pad}subgraph {inner}[{_mermaid_text(f'{name} of %{d.number} {d.op.name}')}]"
-            yield from _mermaid_lines(body, inner, pad + "  ")
-            yield f"{pad}end"
-            yield f"{pad}{d.id} -.- {inner}"
-    for ref, i in _missing(graph, prefix).items():
-        yield pad + _mermaid_node(ref, "missing", f"%{i}", "missing")
-    for n, (name, i) in enumerate(graph.outputs):
-        yield pad + _mermaid_node(f"{prefix}out{n}", "output", "output", one_line(name))
-        yield f"{pad}{_id(graph, prefix, i)} --> {prefix}out{n}"
+    return "\n".join(["flowchart TD", *_flow_lines(MERMAID, graph, "", "  "), *styles, ""])
 
 
 def _mermaid_node(ref: str, kind: str, *lines: str) -> str:
@@ -257,6 +237,15 @@ _LIST_ITEM = re.compile(r"^(\d*)([-+.)])(?=\s|$)")  # "1. x" and "- x", which Ma
 def _mermaid_text(*lines: str) -> str:
     safe = (_LIST_ITEM.sub(lambda m: f"{m[1]}#{ord(m[2])};", x.translate(_MERMAID)) for x in lines)
     return f'"{"<br/>".join(safe)}"'
+
+
+MERMAID = Flowchart(
+    _mermaid_node,
+    lambda a, b, n: f"{a} -->{f'|{n}|' if n else ''} {b}",
+    lambda inner, title: f"subgraph {inner}[{_mermaid_text(title)}]",
+    "end",
+    lambda a, inner, _: f"{a} -.- {inner}",
+)
 
 
 # GraphML
@@ -292,7 +281,7 @@ def _graphml_lines(graph: EinsumGraph, prefix: str, parent: str) -> Iterator[str
         outputs.setdefault(_id(graph, prefix, i), []).append(name)
     for ref, i in _missing(graph, prefix).items():
         yield f'<node id="{ref}">{_data(op="missing", label=f"%{i}", type="any", parent=parent)}</node>'
-    for d in drawn(graph, prefix):
+    for d in picture_nodes(graph, prefix):
         label = d.detail if d.kind == "input" else f"{d.op.name} {d.detail}".strip()
         names = "\n".join(outputs.get(d.id, ()))
         data = _data(op=d.op.name, kind=d.kind, label=label, type=d.type, outputs=names, parent=parent)
@@ -305,7 +294,7 @@ def _graphml_lines(graph: EinsumGraph, prefix: str, parent: str) -> Iterator[str
 
 def _data(**values: str) -> str:
     # a bare carriage return would be read as a line feed
-    texts = ((key, escape(legal(value), {"\r": "&#13;"})) for key, value in values.items() if value)
+    texts = ((key, escape(xml_text(value), {"\r": "&#13;"})) for key, value in values.items() if value)
     return "".join(f'<data key="{key}">{text}</data>' for key, text in texts)
 
 
@@ -321,16 +310,20 @@ def to_svg(graph: EinsumGraph, *, timeout: float = 60.0) -> str:
     except OSError as error:
         raise BackendError(
             f"an SVG needs the program 'dot' of Graphviz, which could not be started ({error.strerror})",
-            suggestions=["install it: apt install graphviz, brew install graphviz, or conda install graphviz", others],
+            "install it: apt install graphviz, brew install graphviz, or conda install graphviz",
+            others,
+            code="E238",
         ) from None
     except subprocess.TimeoutExpired:
         raise BackendError(
             f"'dot' did not lay out the {count_nodes(graph)} nodes within {timeout:g} seconds",
-            suggestions=["give it longer: tensorlogic.ir.draw.to_svg(graph, timeout=600)", others],
+            "give it longer: tensorlogic.ir.draw.to_svg(graph, timeout=600)",
+            others,
+            code="E239",
         ) from None
     if done.returncode != 0:
         said = done.stderr.decode(errors="replace").strip()
-        raise BackendError(f"'dot' failed with status {done.returncode}: {said}", suggestions=[others])
+        raise BackendError(f"'dot' failed with status {done.returncode}: {said}", others, code="E239")
     return done.stdout.decode()
 
 
@@ -358,14 +351,14 @@ def to_html(graph: EinsumGraph) -> str:
         rows.append(f'<tr><td colspan="4">... {total - len(rows)} more</td></tr>')
     heads = "".join(f"<th>{h}</th>" for h in ("node", "operation", "operands", "type"))
     return (
-        f"<div><code>{html.escape(legal(repr(graph)))}</code>{picture}"
+        f"<div><code>{html.escape(xml_text(repr(graph)))}</code>{picture}"
         f'<div style="max-height:30em;overflow:auto"><table><thead><tr>{heads}</tr></thead>'
         f"<tbody>{''.join(rows)}</tbody></table></div></div>"
     )
 
 
 def _html_rows(graph: EinsumGraph, prefix: str, where: str) -> Iterator[tuple[str, str, str, str]]:
-    for d in drawn(graph, prefix):
+    for d in picture_nodes(graph, prefix):
         operands = ", ".join(f"%{a}" for a in graph.nodes[d.number].args)
         yield f"{where}%{d.number}", f"{d.op.name} {d.detail}".strip(), operands, d.type
         for name, body, inner in d.parts:

@@ -14,26 +14,31 @@ import stat
 from collections.abc import Callable, Mapping
 from functools import lru_cache
 from pathlib import Path, PurePath
-from typing import Any
+from typing import Any, Union
 
 import msgspec
 import numpy as np
 
 from ..diagnostics import SourceLocation
 from ..errors import FormatError, TensorLogicError, nearest
-from .check import checked, too_deep
-from .constants import all_constants, decode, encode, proven
-from .graph import MAX_BODY_DEPTH, AnyOp, Array, EinsumGraph, Node
+from .check import check_graph, too_deep
+from .constants import all_constants, decode, encode, verified_constant
+from .graph import MAX_BODY_DEPTH, OPS, Array, EinsumGraph, Node
 from .ops import Op
 from .untrusted_text import LIMIT, convert, decode_text, strict_json, too_large
 
 FORMAT, VERSION = "tensorlogic-graph", 1
 
 
-class _NodeFile(msgspec.Struct, forbid_unknown_fields=True):
-    op: AnyOp
-    args: tuple[int, ...] = ()
-    at: tuple[SourceLocation, ...] = ()
+@lru_cache(4)
+def _node_files(kinds: tuple[type[Op], ...]) -> Any:
+    """Return the type of the nodes in a file, whose operations are of some kinds."""
+    fields: Any = [
+        ("op", Union.__getitem__(kinds)),
+        ("args", tuple[int, ...], ()),
+        ("at", tuple[SourceLocation, ...], ()),
+    ]
+    return list[msgspec.defstruct("_NodeFile", fields, forbid_unknown_fields=True)]  # type: ignore[misc]
 
 
 class _ConstantFile(msgspec.Struct, forbid_unknown_fields=True):
@@ -135,8 +140,7 @@ def save(graph: EinsumGraph, path: str | Path) -> None:
     arrays = all_constants(graph)
     text = _document(graph, arrays, data=False)
     if path.suffix == ".safetensors":
-        raise FormatError(f"{path.name} would hold the constants", code="E221",
-                          suggestions=[f"save the graph as {path.stem}.json"])  # fmt: skip
+        raise FormatError(f"{path.name} would hold the constants", f"save the graph as {path.stem}.json", code="E230")
     try:
         if arrays:  # first, so that the JSON never names arrays that are not there yet
             from safetensors.numpy import save as to_bytes
@@ -145,7 +149,7 @@ def save(graph: EinsumGraph, path: str | Path) -> None:
             write_whole(_beside(path), lambda temporary: temporary.write_bytes(to_bytes(arrays)))
         write_whole(path, lambda temporary: temporary.write_text(text, encoding="ascii"))
     except (OSError, ValueError) as error:
-        raise FormatError(f"cannot write {str(path)!r}: {error}", code="E221") from None
+        raise FormatError(f"cannot write {str(path)!r}: {error}", code="E228") from None
 
 
 def _beside(path: Path) -> Path:
@@ -158,17 +162,64 @@ def write_whole(path: Path, write: Callable[[Path], object]) -> None:
     temporary = path.with_name(f".{path.name}.{os.urandom(6).hex()}.tmp")
     try:
         write(temporary)
-        with temporary.open("rb+") as file:
-            os.fsync(file.fileno())
+        _to_disk(temporary)
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
     with contextlib.suppress(OSError):  # the new name itself; not every system can
-        folder = os.open(path.parent, os.O_RDONLY)
+        _to_disk(path.parent)
+
+
+def write_folder(path: Path, fill: Callable[[Path], object], *, replace: bool = True) -> Path:
+    """Fill a folder beside its place and move it there, so that it appears whole or not at all; return its path.
+
+    What has the name already gives way. Of two processes that write it at once, either may win. With ``replace=False``
+    it stays, and FileExistsError is raised.
+    """
+    import shutil  # loaded by those who save
+
+    temporary, old = path.with_name(f".{path.name}.{os.urandom(6).hex()}.tmp"), None
+    try:
+        temporary.mkdir(parents=True)
+        fill(temporary)
+        for file in temporary.iterdir():
+            _to_disk(file)
+        if replace:
+            old = set_aside(path)
         try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+            temporary.rename(path)
+        except OSError as error:  # systems call it by several names when another process came first
+            if path.exists() and not replace:
+                raise FileExistsError(str(path)) from error
+            if not path.exists():
+                raise
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+        if old is not None and old.is_dir():
+            shutil.rmtree(old, ignore_errors=True)
+        elif old is not None:
+            old.unlink(missing_ok=True)
+    return path
+
+
+def set_aside(path: Path) -> Path | None:
+    """Rename a file or folder that is to be deleted, so that of several processes one takes it; None if another did.
+
+    It has a name that a :class:`~tensorlogic.CompilationCache` sweeps away, should this process stop before it is deleted.
+    """
+    old = path.with_name(f".{path.name}.{os.urandom(6).hex()}.old")
+    with contextlib.suppress(FileNotFoundError):
+        return path.rename(old)
+    return None
+
+
+def _to_disk(path: Path) -> None:
+    """Have the system write a file or folder out before anything relies on it."""
+    handle = os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
 
 
 # reading
@@ -193,15 +244,15 @@ def load(path: str | Path, *, limit: int = LIMIT) -> EinsumGraph:
             return parse_graph(text, file=str(path), limit=limit)
     except TensorLogicError as error:
         raise error.at(SourceLocation(file=str(path))) from None
-    raise FormatError(f"{str(path)!r} is not a graph file", code="E221", location=SourceLocation(file=str(path)),
-                      suggestions=["a graph file is JSON, or text that starts with 'graph {'"])  # fmt: skip
+    hint = "a graph file is JSON, or text that starts with 'graph {'"
+    raise FormatError(f"{str(path)!r} is not a graph file", hint, code="E224", location=SourceLocation(file=str(path)))
 
 
 def _read(path: Path, limit: int) -> bytes:
     try:
         status = path.stat()
         if not stat.S_ISREG(status.st_mode):
-            raise FormatError(f"{str(path)!r} is not a file", code="E221")
+            raise FormatError(f"{str(path)!r} is not a file", code="E229")
         if status.st_size > limit:
             raise too_large(status.st_size, limit)
         with path.open("rb") as file:
@@ -209,16 +260,17 @@ def _read(path: Path, limit: int) -> bytes:
     except TensorLogicError:
         raise
     except FileNotFoundError:
-        raise _no_file(path) from None
+        raise no_file(path) from None
     except (OSError, ValueError) as error:  # ValueError: a name with a null character in it
-        raise FormatError(f"cannot read {str(path)!r}: {error}", code="E221") from None
+        raise FormatError(f"cannot read {str(path)!r}: {error}", code="E229") from None
 
 
-def _no_file(path: Path) -> FormatError:
+def no_file(path: Path) -> FormatError:
+    """Make the error that there is no such file; its hint names the nearest one of the folder."""
     there: list[str] = []
     with contextlib.suppress(OSError):
         there = sorted(p.name for p in path.parent.iterdir() if not p.name.startswith("."))[:1000]
-    return FormatError(f"there is no file {str(path)!r}", code="E221", suggestions=nearest(path.name, there))
+    return FormatError(f"there is no file {str(path)!r}", *nearest(path.name, there), code="E221")
 
 
 def _from_json(text: str | bytes, path: Path | None, limit: int) -> EinsumGraph:
@@ -228,16 +280,16 @@ def _from_json(text: str | bytes, path: Path | None, limit: int) -> EinsumGraph:
     if "tensors" in raw and "format" not in raw:
         from .rust import from_rust
 
-        return checked(from_rust(raw))
+        return check_graph(from_rust(raw))
     if raw.get("format") != FORMAT:
-        raise FormatError(f'this JSON is not a graph: "format" is {raw.get("format")!r}', code="E224",
-                          suggestions=[f'our files have "format": "{FORMAT}", the Rust crate\'s have "tensors"'])  # fmt: skip
+        hint = f'our files have "format": "{FORMAT}", the Rust crate\'s have "tensors"'
+        raise FormatError(f'this JSON is not a graph: "format" is {raw.get("format")!r}', hint, code="E224")
     if raw.get("version") != VERSION or isinstance(raw["version"], bool):
-        raise FormatError(f"version {raw.get('version')!r} of the graph format is not known here", code="E224",
-                          suggestions=[f"this package reads version {VERSION}; a newer one may read this file"])  # fmt: skip
+        hint = f"this package reads version {VERSION}; a newer one may read this file"
+        raise FormatError(f"version {raw.get('version')!r} of the graph format is not known here", hint, code="E234")
     constants = _constants(convert({**raw, "nodes": []}, _GraphFile, "$").constants, path)
     body = {"nodes": raw.get("nodes"), "outputs": raw.get("outputs")}
-    return checked(_graph(body, constants, "$", 0))
+    return check_graph(_graph(body, constants, "$", 0))
 
 
 def _graph(raw: Any, constants: Mapping[str, Array], path: str, depth: int) -> EinsumGraph:
@@ -253,7 +305,7 @@ def _graph(raw: Any, constants: Mapping[str, Array], path: str, depth: int) -> E
                 op[key] = _graph(op[key], constants, f"{path}.nodes[{i}].op.{key}", depth + 1)
         if op.get("op") == "fixpoint" and op.get("tolerance") == "inf":
             op["tolerance"] = math.inf
-    records: list[_NodeFile] = convert(body.nodes, list[_NodeFile], f"{path}.nodes")
+    records: list[Any] = convert(body.nodes, _node_files(tuple(OPS.values())), f"{path}.nodes")
     nodes = [Node(r.op, r.args, r.at) for r in records]
     return EinsumGraph(nodes, body.outputs, constants)
 
@@ -263,12 +315,15 @@ def _constants(table: Mapping[str, _ConstantFile], path: Path | None) -> dict[st
     found = {}
     for digest, c in table.items():
         if c.data is not None:
-            found[digest] = proven(digest, decode(c.data, c.dtype, c.shape), c.dtype, c.shape)
+            found[digest] = verified_constant(digest, decode(c.data, c.dtype, c.shape), c.dtype, c.shape)
     wanted = {digest: c for digest, c in table.items() if c.data is None}
     if wanted:
         if path is None:
-            raise FormatError(f"the JSON names {len(wanted)} constant(s) but does not hold their data", code="E226",
-                              suggestions=["read the file with load(path), which finds the safetensors file beside it"])  # fmt: skip
+            raise FormatError(
+                f"the JSON names {len(wanted)} constant(s) but does not hold their data",
+                "read the file with load(path), which finds the safetensors file beside it",
+                code="E226",
+            )
         found.update(_beside_arrays(wanted, _beside(path)))
     return found
 
@@ -277,20 +332,23 @@ def _beside_arrays(wanted: Mapping[str, _ConstantFile], path: Path) -> dict[str,
     from safetensors import safe_open
 
     if not path.is_file():
-        raise FormatError(f"the graph's constants are in {path.name!r}, which is missing", code="E226",
-                          context=[f"looked for {str(path)!r}"],
-                          suggestions=["keep the two files together, or save the graph again"])  # fmt: skip
+        raise FormatError(
+            f"the graph's constants are in {path.name!r}, which is missing",
+            "keep the two files together, or save the graph again",
+            code="E226",
+            context=[f"looked for {str(path)!r}"],
+        )
     found = {}
     try:
         with safe_open(str(path), framework="numpy") as file:
             there = set(file.keys())
             for digest, c in wanted.items():
                 if digest not in there:
-                    raise FormatError(f"{path.name!r} does not hold constant {digest}", code="E226",
-                                      suggestions=["it belongs to another graph; save the graph again"])  # fmt: skip
-                found[digest] = proven(digest, file.get_tensor(digest), c.dtype, c.shape)
+                    hint = "it belongs to another graph; save the graph again"
+                    raise FormatError(f"{path.name!r} does not hold constant {digest}", hint, code="E226")
+                found[digest] = verified_constant(digest, file.get_tensor(digest), c.dtype, c.shape)
     except TensorLogicError:
         raise
     except Exception as error:  # the library raises several kinds, its own among them
-        raise FormatError(f"{path.name!r} is not a readable safetensors file: {error}", code="E226") from None
+        raise FormatError(f"{path.name!r} is not a readable safetensors file: {error}", code="E235") from None
     return found

@@ -3,27 +3,28 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import cached_property
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property, lru_cache
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from ..diagnostics import SourceLocation
-from ..errors import DTypeError, GraphError
+from ..errors import DTypeError, GraphError, TensorLogicError
 from . import ops
 from .ops import Op
 from .sizes import Dim, names
-from .types import TensorType, dtype_name
+from .types import TensorShape, TensorType, dtype_name
 
 if TYPE_CHECKING:
     from .infer import Inference
 
 Array = NDArray[Any]
+K = TypeVar("K", bound=Hashable)
 
 
 MAX_BODY_DEPTH = 32  # of bodies within bodies
@@ -40,6 +41,10 @@ class Node(msgspec.Struct, frozen=True, eq=False):
     def location(self) -> SourceLocation | None:
         """The first place the node came from."""
         return self.locations[0] if self.locations else None
+
+    def renumbered(self, new: Mapping[int, int]) -> Node:
+        """Return the same node with its arguments under other numbers."""
+        return Node(self.op, tuple([new[a] for a in self.args]), self.locations)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Node) and self.args == other.args and self.op == other.op
@@ -86,10 +91,13 @@ class EinsumGraph:
 
     def __setattr__(self, name: str, value: object) -> None:
         if name in ("nodes", "outputs", "constants") and name in self.__dict__:
-            raise GraphError(
-                f"a graph does not change; its {name} are fixed", code="E106", suggestions=["build another"]
-            )
+            raise GraphError(f"a graph does not change; its {name} are fixed", "build another", code="E139")
         super().__setattr__(name, value)
+
+    @cached_property
+    def has_bodies(self) -> bool:
+        """Whether some operation holds graphs of its own."""
+        return any(body_fields(type(node.op)) for node in self.nodes)
 
     @cached_property
     def inputs(self) -> Mapping[str, int]:
@@ -116,7 +124,8 @@ class EinsumGraph:
     @cached_property
     def size_names(self) -> frozenset[str]:
         """The names of sizes that the graph depends on."""
-        dims = {d for results in self.inference.types for t in results for d in t.shape or () if isinstance(d, str)}
+        dims: set[Dim] = {d for results in self.inference.types for t in results for d in t.shape or ()}
+        dims.update(d for node in self.nodes if isinstance(node.op, ops.Slice) for d, _, _ in node.op.ranges)
         inside = {n for node in self.nodes for body in bodies(node.op) for n in body.size_names}
         return frozenset(inside).union(*(names(d) for d in dims))
 
@@ -272,6 +281,7 @@ class Scan(Op, frozen=True, tag="scan"):
     """
 
     arity: ClassVar[int | None] = None
+    size_fields: ClassVar[tuple[str, ...]] = ("length",)
     body: EinsumGraph
     carries: int
     scanned: int
@@ -287,24 +297,37 @@ class Cond(Op, frozen=True, tag="cond"):
     otherwise: EinsumGraph
 
 
-AnyOp = (
-    ops.Input | ops.Constant | ops.Literal | ops.Iota | ops.Einsum | ops.ContractVJP | ops.Elementwise | ops.Reduce
-    | ops.Cumulate | ops.Sort | ops.TopK | ops.Slice | ops.Reshape | ops.Transpose | ops.Broadcast | ops.Window
-    | ops.Pad | ops.Concat | ops.Gather | ops.ScatterAdd | ops.Cast | ops.Quantize | ops.Dequantize | ops.Item
-    | ops.Transfer | Fixpoint | Scan | Cond
-)  # fmt: skip
-OPS: dict[str, type[Op]] = {str(t.__struct_config__.tag): t for t in get_args(AnyOp)}
+_KINDS: list[type[Op]] = [t for t in vars(ops).values() if isinstance(t, type) and issubclass(t, Op)]
+_KINDS += [Fixpoint, Scan, Cond]
+OPS: dict[str, type[Op]] = {str(t.__struct_config__.tag): t for t in _KINDS if t not in (Op, ops.Same)}  # by name
+
+
+@lru_cache
+def body_fields(kind: type[Op]) -> tuple[str, ...]:
+    """Return the names of the fields of an operation that hold graphs."""
+    return tuple(f.name for f in msgspec.structs.fields(kind) if f.type is EinsumGraph) if issubclass(kind, Op) else ()
 
 
 def bodies(op: Op) -> tuple[EinsumGraph, ...]:
     """Return the graphs that an operation holds."""
-    match op:
-        case Fixpoint() | Scan():
-            return (op.body,)
-        case Cond():
-            return (op.then, op.otherwise)
-        case _:
-            return ()
+    return tuple([getattr(op, name) for name in body_fields(type(op))])
+
+
+def with_bodies(op: Op, new: Sequence[EinsumGraph]) -> Op:
+    """Return an operation that holds other graphs."""
+    return Cond(*new) if isinstance(op, Cond) else msgspec.structs.replace(op, body=new[0])
+
+
+def body_types(op: Op, types: Sequence[TensorType]) -> list[TensorType]:
+    """Return the types that the inputs of an operation's bodies get from its operands."""
+    strong = [t._replace(weak=False) for t in types]
+    if isinstance(op, Cond):
+        return strong[1:]
+    if isinstance(op, Scan):
+        for n in range(op.carries, op.carries + op.scanned):
+            shape = strong[n].shape
+            strong[n] = strong[n]._replace(shape=None if shape is None else TensorShape(shape[1:]))
+    return strong
 
 
 def constant_digest(array: Array) -> str:
@@ -319,12 +342,25 @@ def constant_op(array: Array) -> ops.Constant:
     return ops.Constant(constant_digest(array), array.shape, dtype_name(array.dtype))
 
 
+def plain_array(value: object) -> Array:
+    """Return a value as a NumPy array, or say plainly why there is none."""
+    if value is None:
+        hint = "give an array, a list or a number; a run without the input leaves its name out"
+        raise DTypeError("None is given where an array is expected", hint, code="E123")
+    try:
+        return np.asarray(value)
+    except TensorLogicError:  # a list of tensors of a graph
+        raise
+    except ValueError as error:
+        raise DTypeError(f"a rectangular array is expected: {error}", code="E123") from None
+    except Exception as error:  # an array of another library that does not let its values go
+        hint = "detach it first: x.detach().cpu().numpy()" if hasattr(value, "detach") else "give a NumPy array"
+        raise DTypeError(f"a {type(value).__name__} cannot be read as an array: {error}", hint, code="E123") from None
+
+
 def frozen_copy(value: object) -> Array:
     """Return a read-only copy of an array, in C order and native byte order, so that its digest stays true."""
-    try:
-        array = np.asarray(value)
-    except ValueError as error:
-        raise DTypeError(f"a rectangular array is expected: {error}", code="E103") from None
+    array = plain_array(value)
     name = dtype_name(array.dtype)
     copy = np.array(array, dtype=np.dtype(name), order="C", copy=True)
     copy.setflags(write=False)
@@ -341,6 +377,37 @@ def _frozen(value: Array) -> Array:
     return value if isinstance(value, np.ndarray) else frozen_copy(value)
 
 
+class CycleError(Exception):
+    """Things that need each other in a circle; ``args[0]`` lists them."""
+
+
+def dependency_order(roots: Iterable[K], needs: Callable[[K], Iterable[K]]) -> list[K]:
+    """Return the roots and all they need, each after what it needs; raise :class:`CycleError` where there is a circle.
+
+    >>> dependency_order("ac", {"a": "b", "b": "", "c": "a"}.__getitem__)
+    ['b', 'a', 'c']
+    """
+    order: list[K] = []
+    done: dict[K, bool] = {}  # False while what it needs is looked at
+    for root in roots:
+        trail = [] if root in done else [(root, iter(needs(root)))]
+        done.setdefault(root, False)
+        while trail:
+            key, rest = trail[-1]
+            needed = next((k for k in rest if not done.get(k)), None)
+            if needed is None:
+                done[key] = True
+                order.append(key)
+                trail.pop()
+            elif needed in done:
+                circle = [k for k, _ in trail]
+                raise CycleError(circle[circle.index(needed) :])
+            else:
+                done[needed] = False
+                trail.append((needed, iter(needs(needed))))
+    return order
+
+
 def reachable(nodes: Sequence[Node], roots: Iterable[int]) -> list[int]:
     """Return, in order, the nodes that the roots depend on."""
     live = bytearray(len(nodes))
@@ -353,10 +420,30 @@ def reachable(nodes: Sequence[Node], roots: Iterable[int]) -> list[int]:
     return [i for i in range(len(nodes)) if live[i]]
 
 
-def extract(nodes: Sequence[Node], outputs: Iterable[tuple[str, int]], constants: Mapping[str, Array]) -> EinsumGraph:
-    """Return the graph of just the nodes that some outputs need, renumbered."""
+def extract(
+    nodes: Sequence[Node], outputs: Iterable[tuple[str, int]], constants: Mapping[str, Array], first: Sequence[int] = ()
+) -> EinsumGraph:
+    """Return the graph of just the nodes that some outputs need, renumbered; ``first`` come first, needed or not."""
     wanted = tuple(outputs)
-    order = reachable(nodes, (i for _, i in wanted))
+    order = list(dict.fromkeys([*first, *reachable(nodes, (i for _, i in wanted))]))
+    return renumbered(nodes, order, wanted, constants)
+
+
+def renumbered(
+    nodes: Sequence[Node],
+    order: Sequence[int],
+    outputs: Iterable[tuple[str, int]],
+    constants: Mapping[str, Array],
+    inference: Inference | None = None,
+) -> EinsumGraph:
+    """Return the graph of some of the nodes, in an order; ``inference`` is what is known of the types of all of them."""
     new = {old: i for i, old in enumerate(order)}
-    kept = [Node(nodes[i].op, tuple(new[a] for a in nodes[i].args), nodes[i].locations) for i in order]
-    return EinsumGraph(kept, ((name, new[i]) for name, i in wanted), constants)
+    chosen: list[Node] = []
+    for node in map(nodes.__getitem__, order):
+        args = tuple([new[a] for a in node.args])
+        chosen.append(node if args == node.args else Node(node.op, args, node.locations))
+    graph = EinsumGraph(chosen, [(name, new[i]) for name, i in outputs], constants)
+    if inference is not None:  # working types out again would cost more than all the rest
+        relied = dict.fromkeys(e._replace(node=new[e.node]) for e in inference.equalities if e.node in new)
+        graph.inference = type(inference)(tuple([inference.types[i] for i in order]), tuple(relied))
+    return graph

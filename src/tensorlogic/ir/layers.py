@@ -6,7 +6,11 @@ import math
 from collections.abc import Sequence
 from typing import Any, Generic, TypeVar
 
+from ..errors import ShapeError
+from .graph import plain_array
 from .methods import Axes, TensorMethods
+from .type_rules import normal_axis
+from .types import INTEGERS
 
 T = TypeVar("T")
 
@@ -37,7 +41,8 @@ class Layers(TensorMethods[T], Generic[T]):
 
     def elu(self, x: Any, alpha: float = 1.0) -> T:
         """X where positive, alpha (exp(x) - 1) elsewhere."""
-        return self.where(self.greater(x, 0), x, self.multiply(alpha, self.expm1(self.minimum(x, 0))))
+        positive = self.greater(x, 0)  # a choice, not a minimum, which would have half of the slope at 0
+        return self.where(positive, x, self.multiply(alpha, self.expm1(self.where(positive, 0, x))))
 
     def softmax(self, x: Any, axis: Axes = -1) -> T:
         """exp(x) scaled to sum to 1 along an axis, shifted so that nothing overflows."""
@@ -92,7 +97,7 @@ class Layers(TensorMethods[T], Generic[T]):
         if isinstance(width, int):
             scores = self.divide(scores, math.sqrt(width))
         else:  # count in the query's own dtype, whatever that will be; a NaN there is one in its scores anyway
-            ones = self.maximum(self.minimum(query, 1), 1)
+            ones = self.maximum(self.minimum(self.stop_gradient(query), 1), 1)
             scores = self.divide(scores, self.sqrt(self.sum(ones, -1, keepdims=True)))
         if mask is not None:
             scores = self.where(mask, scores, -math.inf)
@@ -103,8 +108,25 @@ class Layers(TensorMethods[T], Generic[T]):
         return self.mean(self.square(self.subtract(x, y)))
 
     def cross_entropy(self, logits: Any, target: Any, axis: int = -1) -> T:
-        """The mean of -sum(target * log_softmax(logits)); target holds probabilities."""
-        return self.negative(self.mean(self.sum(self.multiply(target, self.log_softmax(logits, axis)), axis)))
+        """The mean of -sum(target * log_softmax(logits)); target holds probabilities, or integer labels on one axis less."""
+        logs = self.log_softmax(logits, axis)
+        shape, given = self.shape_of(logits), self.shape_of(target)
+        if shape is None or given is None or len(given) >= len(shape):
+            return self.negative(self.mean(self.sum(self.multiply(target, logs), axis)))
+        at = normal_axis(axis, len(shape), "cross_entropy")
+        dtype = target.dtype if hasattr(target, "dtype") else plain_array(target).dtype
+        integers, unknown = str(dtype) in INTEGERS, dtype is None
+        labels = integers or (unknown and given == (*shape[:at], *shape[at + 1 :]))
+        spread = not integers and given == shape[len(shape) - len(given) :]  # the same probabilities everywhere
+        if labels == spread or (labels and len(given) != len(shape) - 1):
+            hint = "give integer labels without the axis of the classes, or probabilities of the shape of the logits"
+            raise ShapeError(
+                f"cross_entropy: a target {dtype or 'any'}{given} does not fit logits {shape}", hint, code="E001"
+            )
+        if spread:
+            return self.negative(self.mean(self.sum(self.multiply(target, logs), axis)))
+        order = [a for a in range(len(shape)) if a != at]
+        return self.negative(self.mean(self.gather(self.transpose(logs, [*order, at]), target, -1, batch=len(order))))
 
     def one_hot(self, indices: Any, size: Any, dtype: Any = "float32") -> T:
         """1 at each index along a new last axis, 0 elsewhere."""

@@ -5,21 +5,24 @@ Whoever can apply one operation to operands gets all of it; the graph builder is
 
 from __future__ import annotations
 
-import operator
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from functools import cache
 from numbers import Integral
 from typing import Any, Generic, TypeVar
 
-from ..errors import GraphError, ShapeError, SpecError
+import numpy as np
+
+from ..errors import DTypeError, GraphError, ShapeError, SpecError
 from . import ops, spec
 from .algebra import algebra as lookup
 from .elementwise import FUNCTIONS
-from .sizes import Dim, add, dim, floordiv, sub
+from .sizes import Dim, add, dim, floordiv, integer, sub
 from .type_rules import normal_axis
 from .types import TensorShape, dtype_name
 
 T = TypeVar("T")
+R = TypeVar("R")
 Axes = int | Sequence[int] | None
 
 
@@ -34,17 +37,11 @@ class TensorMethods(ABC, Generic[T]):
     def shape_of(self, x: Any) -> TensorShape | None:
         """Return the shape of an operand, None where its rank is unknown."""
 
-    def _rank(self, x: Any, what: str) -> int:
-        return len(self._shape(x, what))
-
     def _shape(self, x: Any, what: str) -> TensorShape:
         shape = self.shape_of(x)
         if shape is None:
-            raise ShapeError(
-                f"{what} needs to know the rank of its operand",
-                code="E001",
-                suggestions=["declare the input's shape: b.input('x', ('n', 3)); names stand for unknown sizes"],
-            )
+            hint = "declare the input's shape: b.input('x', ('n', 3)); names stand for unknown sizes"
+            raise ShapeError(f"{what} needs to know the rank of its operand", hint, code="E007")
         return shape
 
     # contraction
@@ -66,16 +63,7 @@ class TensorMethods(ABC, Generic[T]):
 
     def matmul(self, a: Any, b: Any) -> T:
         """Multiply matrices as NumPy's ``@`` does, vectors and batches included."""
-        left, right = self._rank(a, "matmul"), self._rank(b, "matmul")
-        if left == 0 or right == 0:
-            raise ShapeError("matmul does not take scalars", code="E001", suggestions=["use multiply"])
-        inner = (self._shape(a, "matmul")[-1], self._shape(b, "matmul")[-1 if right == 1 else -2])
-        if inner[0] != inner[1] and 1 in inner:  # an einsum would broadcast it
-            raise ShapeError(f"matmul: the inner sizes are {inner[0]} and {inner[1]}", code="E001")
-        batch = "..." if max(left, right) > 2 else ""
-        first, second = ("j" if left == 1 else f"{batch}ij"), ("j" if right == 1 else f"{batch}jk")
-        output = batch + ("" if left == 1 else "i") + ("" if right == 1 else "k")
-        return self.einsum(f"{first},{second}->{output}", a, b)
+        return self.einsum(matmul_spec(self._shape(a, "matmul"), self._shape(b, "matmul")), a, b)
 
     def contract_vjp(self, equation: str, algebra: str, wrt: int, *operands: Any) -> T:
         """Return the gradient of an einsum for factor ``wrt``; operands are the factors, the result, its cotangent."""
@@ -152,6 +140,15 @@ class TensorMethods(ABC, Generic[T]):
     def where(self, condition: Any, x: Any, y: Any) -> T: return self._map("where", condition, x, y)
     # fmt: on
 
+    def truth(self, fn: str, *operands: Any) -> T:
+        """Apply a logical function to truth values; bit operations on numbers are not what & | ^ ~ mean, so are refused."""
+        for x in operands:
+            dtype = x.dtype if hasattr(x, "dtype") else np.asarray(x).dtype  # of a tensor it may be unknown
+            if dtype is not None and str(dtype) != "bool":
+                hint = f"call {fn}(...) if non-zero should count as true"
+                raise DTypeError(f"& | ^ ~ are for truth values, got {dtype}", hint, code="E121")
+        return self._map(fn, *operands)
+
     def clip(self, x: Any, low: Any, high: Any) -> T:
         """Keep values within ``low`` and ``high``."""
         return self.minimum(self.maximum(x, low), high)
@@ -180,7 +177,7 @@ class TensorMethods(ABC, Generic[T]):
 
     def _axis(self, x: Any, axis: int, what: str) -> int:
         place = integer(axis, f"{what}: an axis")
-        return normal_axis(place, self._rank(x, what), what) if place < 0 else place
+        return normal_axis(place, len(self._shape(x, what)), what) if place < 0 else place
 
     def _cumulate(self, kind: str, x: Any, axis: int, reverse: bool) -> T:
         return self.apply(ops.Cumulate(kind, self._axis(x, axis, "cumulate"), reverse), x)
@@ -218,7 +215,7 @@ class TensorMethods(ABC, Generic[T]):
         taken = sum(k is not None and k is not Ellipsis for k in keys)
         dots = [n for n, k in enumerate(keys) if k is Ellipsis]  # by identity: == on a tensor adds a node
         if len(dots) > 1 or taken > len(shape):
-            raise ShapeError(f"index {key!r} does not fit shape {shape}", code="E001")
+            raise ShapeError(f"index {key!r} does not fit shape {shape}", code="E009")
         if not dots:
             keys.append(Ellipsis)
         at = dots[0] if dots else len(keys) - 1
@@ -248,7 +245,7 @@ class TensorMethods(ABC, Generic[T]):
 
     def transpose(self, x: Any, order: Sequence[int] | None = None) -> T:
         """Reorder the axes; reverse them when no order is given."""
-        rank = self._rank(x, "transpose")
+        rank = len(self._shape(x, "transpose"))
         given = range(rank)[::-1] if order is None else _sequence(order, "transpose: an order of axes")
         return self.apply(ops.Transpose(tuple(normal_axis(a, rank, "transpose") for a in given)), x)
 
@@ -263,13 +260,13 @@ class TensorMethods(ABC, Generic[T]):
         shape = list(self._shape(x, "squeeze"))
         at = normal_axis(axis, len(shape), "squeeze")
         if shape[at] != 1:
-            raise ShapeError(f"squeeze: axis {at} has size {shape[at]}, not 1", code="E001")
+            raise ShapeError(f"squeeze: axis {at} has size {shape[at]}, not 1", code="E015")
         return self.reshape(x, shape[:at] + shape[at + 1 :])
 
     def broadcast_to(self, x: Any, shape: Sequence[Dim]) -> T:
         """Repeat to a larger shape, aligned at the right as NumPy does."""
         sizes = tuple(dim(d) for d in _sequence(shape, "broadcast_to: a shape"))
-        rank = self._rank(x, "broadcast_to")
+        rank = len(self._shape(x, "broadcast_to"))
         return self.apply(ops.Broadcast(sizes, tuple(range(len(sizes) - rank, len(sizes)))), x)
 
     def window(self, x: Any, axis: int, size: Dim, *, step: int = 1, dilation: int = 1) -> T:
@@ -280,10 +277,10 @@ class TensorMethods(ABC, Generic[T]):
     def pad(self, x: Any, widths: Sequence[tuple[int, int]], value: Any = 0) -> T:
         """Surround with a value; ``widths`` holds (before, after) for every axis."""
         try:
-            pairs = tuple((operator.index(a), operator.index(b)) for a, b in widths)
+            pairs = tuple((integer(a, "a width"), integer(b, "a width")) for a, b in widths)
         except (TypeError, ValueError):
-            raise ShapeError(f"pad takes (before, after) for every axis, got {widths!r}", code="E001",
-                             suggestions=["write [(1, 1), (0, 0)]"]) from None  # fmt: skip
+            message = f"pad takes (before, after) for every axis, got {widths!r}"
+            raise ShapeError(message, "write [(1, 1), (0, 0)]", code="E016") from None
         return self.apply(ops.Pad(pairs), x, value)
 
     def concat(self, tensors: Sequence[Any], axis: int = 0) -> T:
@@ -317,6 +314,13 @@ class TensorMethods(ABC, Generic[T]):
         """Convert to another dtype."""
         return self.apply(ops.Cast(dtype_name(dtype)), x)
 
+    def stop_gradient(self, x: Any) -> T:
+        """Return the same value as a constant: no gradient goes back to ``x`` through it.
+
+        ``x + b.stop_gradient(b.rint(x) - x)`` rounds, and hands gradients straight through.
+        """
+        return self.apply(ops.StopGradient(), x)
+
     def quantize(self, x: Any, scale: Any, zero_point: Any, dtype: Any = "int8", *, axis: int | None = None) -> T:
         """Return ``round(x / scale) + zero_point`` clamped to an integer dtype."""
         at = None if axis is None else self._axis(x, axis, "quantize")
@@ -328,28 +332,97 @@ class TensorMethods(ABC, Generic[T]):
         return self.apply(ops.Dequantize(at), x, scale, zero_point)
 
 
-def integer(value: object, what: str) -> int:
-    """Return an integer that a user gave, or raise where it is none."""
-    try:
-        return int(operator.index(value))  # type: ignore[arg-type]
-    except TypeError:
-        raise ShapeError(
-            f"{what} must be an integer, got {value!r}", code="E001", suggestions=["write a whole number, such as 1"]
-        ) from None
+class TensorOperators(Generic[R]):
+    """Python's operators and NumPy's methods of a tensor; what they mean is for its ``builder`` to say."""
+
+    __slots__ = ()
+    builder: TensorMethods[R]
+
+    # fmt: off
+    def __add__(self, other: Any) -> R: return self.builder.add(self, other)
+    def __radd__(self, other: Any) -> R: return self.builder.add(other, self)
+    def __sub__(self, other: Any) -> R: return self.builder.subtract(self, other)
+    def __rsub__(self, other: Any) -> R: return self.builder.subtract(other, self)
+    def __mul__(self, other: Any) -> R: return self.builder.multiply(self, other)
+    def __rmul__(self, other: Any) -> R: return self.builder.multiply(other, self)
+    def __truediv__(self, other: Any) -> R: return self.builder.divide(self, other)
+    def __rtruediv__(self, other: Any) -> R: return self.builder.divide(other, self)
+    def __floordiv__(self, other: Any) -> R: return self.builder.floor_divide(self, other)
+    def __rfloordiv__(self, other: Any) -> R: return self.builder.floor_divide(other, self)
+    def __mod__(self, other: Any) -> R: return self.builder.remainder(self, other)
+    def __rmod__(self, other: Any) -> R: return self.builder.remainder(other, self)
+    def __pow__(self, other: Any) -> R: return self.builder.power(self, other)
+    def __rpow__(self, other: Any) -> R: return self.builder.power(other, self)
+    def __matmul__(self, other: Any) -> R: return self.builder.matmul(self, other)
+    def __rmatmul__(self, other: Any) -> R: return self.builder.matmul(other, self)
+    def __and__(self, other: Any) -> R: return self.builder.truth("logical_and", self, other)
+    def __rand__(self, other: Any) -> R: return self.builder.truth("logical_and", other, self)
+    def __or__(self, other: Any) -> R: return self.builder.truth("logical_or", self, other)
+    def __ror__(self, other: Any) -> R: return self.builder.truth("logical_or", other, self)
+    def __xor__(self, other: Any) -> R: return self.builder.truth("logical_xor", self, other)
+    def __rxor__(self, other: Any) -> R: return self.builder.truth("logical_xor", other, self)
+    def __invert__(self) -> R: return self.builder.truth("logical_not", self)
+    def __neg__(self) -> R: return self.builder.negative(self)
+    def __abs__(self) -> R: return self.builder.absolute(self)
+    def __eq__(self, other: object) -> R: return self.builder.equal(self, other)  # type: ignore[override]
+    def __ne__(self, other: object) -> R: return self.builder.not_equal(self, other)  # type: ignore[override]
+    def __lt__(self, other: Any) -> R: return self.builder.less(self, other)
+    def __le__(self, other: Any) -> R: return self.builder.less_equal(self, other)
+    def __gt__(self, other: Any) -> R: return self.builder.greater(self, other)
+    def __ge__(self, other: Any) -> R: return self.builder.greater_equal(self, other)
+    def __getitem__(self, key: Any) -> R: return self.builder.index(self, key)
+    __hash__ = object.__hash__
+
+    @property
+    def T(self) -> R: return self.builder.transpose(self)  # noqa: N802
+    def reshape(self, *shape: Any) -> R: return self.builder.reshape(self, _spread(shape))
+    def transpose(self, *order: Any) -> R: return self.builder.transpose(self, _spread(order) or None)
+    def sum(self, axis: Axes = None, *, keepdims: bool = False) -> R: return self.builder.sum(self, axis, keepdims=keepdims)
+    def mean(self, axis: Axes = None, *, keepdims: bool = False) -> R: return self.builder.mean(self, axis, keepdims=keepdims)
+    def max(self, axis: Axes = None, *, keepdims: bool = False) -> R: return self.builder.max(self, axis, keepdims=keepdims)
+    def min(self, axis: Axes = None, *, keepdims: bool = False) -> R: return self.builder.min(self, axis, keepdims=keepdims)
+    def astype(self, dtype: Any) -> R: return self.builder.cast(self, dtype)
+    def stop_gradient(self) -> R: return self.builder.stop_gradient(self)
+    # fmt: on
+
+
+def _spread(values: tuple[Any, ...]) -> Sequence[Any]:
+    """Return sizes or axes that are given one by one, or as one sequence."""
+    whole = len(values) == 1 and isinstance(values[0], Sequence) and not isinstance(values[0], str)
+    return values[0] if whole else values
+
+
+def matmul_spec(left: Sequence[Any], right: Sequence[Any]) -> str:
+    """Return the einsum that is NumPy's ``@`` of operands of these shapes.
+
+    >>> matmul_spec((3, 4), (4,)), matmul_spec((2, 3, 4), (4, "n"))
+    ('ij,j->i', '...ij,...jk->...ik')
+    """
+    if not left or not right:
+        raise ShapeError("matmul does not take scalars", "use multiply", code="E024")
+    inner = (left[-1], right[-1 if len(right) == 1 else -2])
+    if inner[0] != inner[1] and 1 in inner:  # an einsum would broadcast it
+        raise ShapeError(f"matmul: the inner sizes are {inner[0]} and {inner[1]}", code="E001")
+    return _matmul_spec(len(left), len(right))
+
+
+@cache
+def _matmul_spec(left: int, right: int) -> str:
+    batch = "..." if max(left, right) > 2 else ""
+    first, i = ("j", "") if left == 1 else (f"{batch}ij", "i")
+    second, k = ("j", "") if right == 1 else (f"{batch}jk", "k")
+    return f"{first},{second}->{batch}{i}{k}"
 
 
 def _sequence(value: Any, what: str) -> Sequence[Any]:
     if isinstance(value, str | bytes) or not isinstance(value, Sequence):
-        raise ShapeError(
-            f"{what} must be a sequence, got {value!r}",
-            code="E001",
-            suggestions=["write a tuple or a list, such as (3,)"],
-        )
+        hint = "write a tuple or a list, such as (3,)"
+        raise ShapeError(f"{what} must be a sequence, got {value!r}", hint, code="E301")
     return value
 
 
 def _no_spec(equation: object, what: str) -> SpecError:
-    return SpecError(f"an einsum spec is {what}, got {equation!r}", code="E101", suggestions=["write 'ij,jk->ik'"])
+    return SpecError(f"an einsum spec is {what}, got {equation!r}", "write 'ij,jk->ik'", code="E301")
 
 
 def _range(key: Any, size: Dim, axis: int) -> tuple[Dim, Dim, int]:
@@ -359,13 +432,13 @@ def _range(key: Any, size: Dim, axis: int) -> tuple[Dim, Dim, int]:
             raise _no_index(key, axis)
         place = _part(key, key, axis)
         if isinstance(size, int) and not -size <= place < size:
-            raise ShapeError(f"index {place} is out of range for axis {axis} of size {size}", code="E001")
+            raise ShapeError(f"index {place} is out of range for axis {axis} of size {size}", code="E010")
         return (place if place >= 0 else add(size, place), 1, 1)
     low, high, step = (_part(p, key, axis) for p in (key.start, key.stop, 1 if key.step is None else key.step))
     if isinstance(step, str):
         raise _no_index(key, axis)
     if step == 0:
-        raise ShapeError("a slice cannot have step 0", code="E001")
+        raise ShapeError("a slice cannot have step 0", code="E011")
     if isinstance(size, int) and not isinstance(low, str) and not isinstance(high, str):
         start, stop, _ = slice(low, high, step).indices(size)
         return (start, len(range(start, stop, step)), step)
@@ -382,17 +455,14 @@ def _part(part: Any, key: Any, axis: int) -> Any:
     if part is None or isinstance(part, str):
         return part
     try:
-        return int(operator.index(part))
-    except TypeError:
+        return integer(part, "an index")
+    except ShapeError:
         raise _no_index(key, axis) from None
 
 
 def _no_index(key: Any, axis: int) -> ShapeError:
-    return ShapeError(
-        f"index {key!r} on axis {axis} is not an integer or a slice",
-        code="E001",
-        suggestions=["use b.gather(x, indices, axis) for an array of indices"],
-    )
+    hint = "use b.gather(x, indices, axis) for an array of indices"
+    return ShapeError(f"index {key!r} on axis {axis} is not an integer or a slice", hint, code="E012")
 
 
 def _bound(value: Dim | None, size: Dim, default: Dim) -> Dim:
@@ -405,17 +475,15 @@ def _bound(value: Dim | None, size: Dim, default: Dim) -> Dim:
 
 def _describe() -> None:
     """Give the one-line methods their docstrings: they do what NumPy's function of that name does."""
-    for name, row in FUNCTIONS.items():
-        operands = {1: "x", 2: "x and y", 3: "x and y by a condition"}[row.arity]
-        getattr(
-            TensorMethods, name
-        ).__doc__ = f"Apply {name} to {operands} element by element, with NumPy's broadcasting and dtypes."
-    for kind in ops.REDUCTIONS:
-        getattr(TensorMethods, kind).__doc__ = f"Reduce by {kind} over an axis, several, or all of them (axis=None)."
-    for kind in ops.CUMULATIONS:
-        getattr(
-            TensorMethods, f"cum{kind}"
-        ).__doc__ = f"Return the running {kind} along an axis; from the far end with reverse=True."
+    operands = {1: "x", 2: "x and y", 3: "x and y by a condition"}
+    texts = {
+        name: f"Apply {name} to {operands[row.arity]} element by element, with NumPy's broadcasting and dtypes."
+        for name, row in FUNCTIONS.items()
+    }
+    texts |= {kind: f"Reduce by {kind} over an axis, several, or all of them (axis=None)." for kind in ops.REDUCTIONS}
+    texts |= {f"cum{k}": f"Return the running {k} along an axis; backwards with reverse=True." for k in ops.CUMULATIONS}
+    for name, text in texts.items():
+        getattr(TensorMethods, name).__doc__ = text
 
 
 _describe()

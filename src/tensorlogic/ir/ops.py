@@ -19,6 +19,10 @@ class Op(msgspec.Struct, frozen=True, tag_field="op", forbid_unknown_fields=True
 
     arity: ClassVar[int | None] = 1
     is_view: ClassVar[bool] = False  # a backend may answer with a view of its operand
+    is_pointwise: ClassVar[bool] = (
+        False  # an element depends on the same place of the operands alone: it can be cut anywhere
+    )
+    size_fields: ClassVar[tuple[str, ...]] = ()  # the fields that hold sizes, which may have names
 
     @property
     def name(self) -> str:
@@ -30,6 +34,7 @@ class Input(Op, frozen=True, tag="input"):
     """A value the caller gives, by name."""
 
     arity: ClassVar[int | None] = 0
+    size_fields: ClassVar[tuple[str, ...]] = ("shape",)
     label: str
     shape: tuple[Dim, ...] | None = None
     dtype: str | None = None
@@ -57,8 +62,8 @@ class Literal(Op, frozen=True, tag="literal"):
         kind = {"bool": "bool", "int64": "int", "float64": "float"}[scalar_dtype(value)]
         exact = {"bool": bool, "int": int, "float": float}[kind](value)  # subclasses print otherwise
         if kind == "int" and abs(exact) >> 1024:
-            raise DTypeError("an integer of more than 1024 bits is beyond every dtype", code="E103",
-                             suggestions=["write inf, or a smaller number"])  # fmt: skip
+            hint = "write inf, or a smaller number"
+            raise DTypeError("an integer of more than 1024 bits is beyond every dtype", hint, code="E124")
         return cls(kind, repr(exact))
 
     @property
@@ -77,6 +82,7 @@ class Iota(Op, frozen=True, tag="iota"):
     """The integers 0, 1, 2, ... up to a size."""
 
     arity: ClassVar[int | None] = 0
+    size_fields: ClassVar[tuple[str, ...]] = ("size",)
     size: Dim
     dtype: str = "int64"
 
@@ -105,6 +111,7 @@ class Elementwise(Op, frozen=True, tag="elementwise"):
     """Apply a function of one, two or three operands element by element, with broadcasting."""
 
     arity: ClassVar[int | None] = None
+    is_pointwise: ClassVar[bool] = True
     fn: str
 
     @property
@@ -154,6 +161,7 @@ class Slice(Op, frozen=True, tag="slice"):
     """A range of each axis, as (start, count, step)."""
 
     is_view: ClassVar[bool] = True
+    size_fields: ClassVar[tuple[str, ...]] = ("ranges",)
     ranges: tuple[tuple[Dim, Dim, int], ...]
 
 
@@ -161,6 +169,7 @@ class Reshape(Op, frozen=True, tag="reshape"):
     """The same elements under another shape; one size may be -1."""
 
     is_view: ClassVar[bool] = True
+    size_fields: ClassVar[tuple[str, ...]] = ("shape",)
     shape: tuple[Dim, ...]
 
 
@@ -175,6 +184,7 @@ class Broadcast(Op, frozen=True, tag="broadcast"):
     """Repeat to a larger shape; axis i of the operand becomes axis axes[i] of the result."""
 
     is_view: ClassVar[bool] = True
+    size_fields: ClassVar[tuple[str, ...]] = ("shape",)
     shape: tuple[Dim, ...]
     axes: tuple[int, ...]
 
@@ -183,6 +193,7 @@ class Window(Op, frozen=True, tag="window"):
     """All windows of a size along an axis, as one more axis at the end."""
 
     is_view: ClassVar[bool] = True
+    size_fields: ClassVar[tuple[str, ...]] = ("size",)
     axis: int
     size: Dim
     step: int = 1
@@ -222,6 +233,7 @@ class ScatterAdd(Op, frozen=True, tag="scatter_add"):
 class Cast(Op, frozen=True, tag="cast"):
     """Convert the elements to another dtype, as NumPy's astype."""
 
+    is_pointwise: ClassVar[bool] = True
     dtype: str
 
 
@@ -247,11 +259,25 @@ class Item(Op, frozen=True, tag="item"):
     index: int
 
 
-class Transfer(Op, frozen=True, tag="transfer"):
-    """The operand on another device, such as "cpu:1"; devices that share memory share the value too."""
+class Same(Op, frozen=True):
+    """The base of operations whose result is the operand: they say something about it, and may share its memory."""
 
     is_view: ClassVar[bool] = True
+    is_pointwise: ClassVar[bool] = True
+
+
+class Transfer(Same, frozen=True, tag="transfer"):
+    """The operand on another device, such as "cpu:1"; devices that share memory share the value too."""
+
     device: str
+
+
+class StopGradient(Same, frozen=True, tag="stop_gradient"):
+    """The operand as a constant: no gradient goes back through it, and its tangent is zero."""
+
+
+class Barrier(Same, frozen=True, tag="barrier"):
+    """The operand as another node, so that what reads it is not merged with equal nodes that read the operand."""
 
 
 REDUCTIONS = ("sum", "prod", "max", "min", "mean", "any", "all", "argmax", "argmin")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from collections import ChainMap
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any, NoReturn
@@ -15,22 +16,20 @@ import numpy as np
 from ..diagnostics import SourceLocation
 from ..errors import FormatError, TensorLogicError, nearest
 from . import ops
-from .check import checked
-from .constants import decode, proven
+from .check import check_graph
+from .constants import decode, verified_constant
 from .elementwise import FUNCTIONS
-from .graph import MAX_BODY_DEPTH, OPS, Array, EinsumGraph, Node, constant_op, frozen_copy
+from .graph import MAX_BODY_DEPTH, OPS, Array, EinsumGraph, Node, body_fields, constant_op, frozen_copy
 from .ops import Op
 from .sizes import Dim, dim
-from .text import body_fields, name_text, number, quoted
+from .text import name_text, number, quoted
 from .type_rules import MAX_RANK
 from .types import DTYPES, ITEMSIZE
 from .untrusted_text import LIMIT, decode_text, spot
 
-_WORDS: dict[str, type[Op]] = {
-    **dict.fromkeys(FUNCTIONS, ops.Elementwise),
-    **dict.fromkeys(ops.REDUCTIONS, ops.Reduce),
-    **OPS,
-}
+_WORDS: Mapping[str, type[Op]] = ChainMap(
+    OPS, {**dict.fromkeys(FUNCTIONS, ops.Elementwise), **dict.fromkeys(ops.REDUCTIONS, ops.Reduce)}
+)
 
 _S = r"(?:\s++|#[^\n]*+)*+"
 _STRING = r'"[^"\\\n]*+(?:\\.[^"\\\n]*+)*+"'
@@ -77,7 +76,7 @@ def parse_graph(
     reader.space()
     if reader.at < len(reader.text):
         reader.fail("there is more text after the graph")
-    return checked(graph)
+    return check_graph(graph)
 
 
 class _Reader:
@@ -91,7 +90,7 @@ class _Reader:
 
     def fail(self, message: str, hints: Sequence[str] = (), at: int | None = None, code: str = "E223") -> NoReturn:
         where = spot(self.text, self.at if at is None else at, self.file)
-        raise FormatError(message, code=code, suggestions=hints, **where) from None
+        raise FormatError(message, *hints, code=code, **where) from None
 
     def expect(self, pattern: re.Pattern[str], message: str) -> re.Match[str]:
         match = pattern.match(self.text, self.at)
@@ -188,7 +187,7 @@ class _Reader:
         cls = _WORDS.get(word)
         if cls is None:
             at = self.text.rfind(word, start, self.at)
-            self.fail(f"unknown operation {word!r}", nearest(word, _WORDS), at, "E105")
+            self.fail(f"unknown operation {word!r}", nearest(word, _WORDS), at, "E126")
         types = self.read_types(kind, start)
         args: list[int] = []
         given: list[Any] = []
@@ -216,7 +215,7 @@ class _Reader:
                 op = self.input(name, types, attributes)
             elif cls is ops.Literal and given:
                 if attributes or not isinstance(given[0], bool | int | float):
-                    raise FormatError("a literal is one number, or True or False", code="E225")
+                    raise FormatError("a literal is one number, or True or False", code="E134")
                 op = ops.Literal.of(given[0])
             elif cls is ops.Constant and given:
                 op = self.constant(given[0], attributes)
@@ -237,7 +236,7 @@ class _Reader:
         if name not in (known := _accepted(cls, word)):
             self.fail(f"there is no attribute {name!r} here", nearest(name, known), key.start(1), "E225")
         if name in attributes:
-            self.fail(f"the attribute {name!r} stands here twice", at=key.start(1), code="E225")
+            self.fail(f"the attribute {name!r} stands here twice", at=key.start(1), code="E233")
         self.at = key.end()
         if name in body_fields(cls):
             self.expect(_BRACE, f"expected '{{' and the statements of {name!r}")
@@ -277,9 +276,9 @@ class _Reader:
         try:
             value = number(text)
         except ValueError:  # thousands of digits
-            self.fail("this number has too many digits", at=at)
+            self.fail("this number has too many digits", at=at, code="E232")
         if isinstance(value, float) and math.isinf(value) and not text.endswith("inf"):
-            self.fail(f"the number {text[:40]} is too large", ["write inf"], at)
+            self.fail(f"the number {text[:40]} is too large", ["write inf"], at, "E232")
         return value
 
     def read_types(self, text: str | None, start: int) -> tuple[Declared, ...]:
@@ -299,7 +298,7 @@ class _Reader:
         if len(types) != 1:
             raise FormatError("an input has one type", code="E225")
         if name.startswith("%") and "label" not in attributes:
-            raise FormatError("an input needs a name", code="E225", suggestions=["x: float32[n, 3] = input()"])
+            raise FormatError("an input needs a name", "x: float32[n, 3] = input()", code="E225")
         label = attributes.get("label", self.unquoted(name, self.at))
         return msgspec.convert({"op": "input", "label": label, "shape": types[0][0], "dtype": types[0][1]}, ops.Input)
 
@@ -308,11 +307,13 @@ class _Reader:
         dtype, shape = attributes.get("dtype"), attributes.get("shape")
         if not isinstance(dtype, str) or dtype not in ITEMSIZE:
             hints = nearest(str(dtype), DTYPES) if dtype is not None else ['write dtype="float32"']
-            raise FormatError("a constant needs its dtype", code="E225", suggestions=hints)
+            raise FormatError("a constant needs its dtype", *hints, code="E225")
         if isinstance(value, _Digest):
             op = msgspec.convert({"op": "constant", "digest": value.text, **attributes}, ops.Constant)
             if data is not None:
-                self.constants[op.digest] = proven(op.digest, decode(str(data), dtype, op.shape), dtype, op.shape)
+                self.constants[op.digest] = verified_constant(
+                    op.digest, decode(str(data), dtype, op.shape), dtype, op.shape
+                )
             return op
         if data is not None:
             raise FormatError("a constant has data only after its @digest", code="E225")
@@ -329,11 +330,12 @@ class _Reader:
         array = self.supplied.get(op.digest) if array is None else array
         if array is None:
             raise FormatError(
-                f"the text names constant @{op.digest} but does not hold its data", code="E226",
-                suggestions=["print it with to_text(), which holds all data",
-                             "or pass constants={digest: array}"],
-            )  # fmt: skip
-        self.constants[op.digest] = proven(op.digest, array, op.dtype, op.shape)
+                f"the text names constant @{op.digest} but does not hold its data",
+                "print it with to_text(), which holds all data",
+                "or pass constants={digest: array}",
+                code="E226",
+            )
+        self.constants[op.digest] = verified_constant(op.digest, array, op.dtype, op.shape)
 
 
 class _Digest(msgspec.Struct, frozen=True):
@@ -380,19 +382,19 @@ def _array(value: Any, dtype: str, shape: tuple[int, ...] | None) -> Array:
     while flat and isinstance(flat[0], list):
         sizes.append(len(flat[0]))
         if not all(isinstance(x, list) and len(x) == sizes[-1] for x in flat):
-            raise FormatError("the lists of a constant must be equally long", code="E226")
+            raise FormatError("the lists of a constant must be equally long", code="E235")
         flat = [x for row in flat for x in row]
     if shape is not None and (math.prod(shape) != len(flat) or (flat and shape != tuple(sizes))):
-        raise FormatError(f"a constant of shape {list(shape)} does not have {len(flat)} elements", code="E226")
+        raise FormatError(f"a constant of shape {list(shape)} does not have {len(flat)} elements", code="E235")
     kinds = {"bool": (bool,)}.get(dtype, (int,) if "int" in dtype else (int, float))
     if any(not isinstance(x, kinds) or (isinstance(x, bool) and dtype != "bool") for x in flat):
-        raise FormatError(f"a constant {dtype} has an element that is not one", code="E226")
+        raise FormatError(f"a constant {dtype} has an element that is not one", code="E237")
     try:
         with np.errstate(all="ignore"):
             array = np.array(flat, np.dtype(dtype)).reshape(sizes if shape is None else shape)
     except (TypeError, ValueError, OverflowError) as error:
-        raise FormatError(f"cannot make a constant {dtype}: {error}", code="E226") from None
+        raise FormatError(f"cannot make a constant {dtype}: {error}", code="E237") from None
     pairs = zip(flat, array.flat, strict=True)
     if array.dtype.kind == "f" and any(math.isinf(y) and not math.isinf(x) for x, y in pairs):
-        raise FormatError(f"a constant has an element that is too large for {dtype}", code="E226")
+        raise FormatError(f"a constant has an element that is too large for {dtype}", code="E237")
     return frozen_copy(array)

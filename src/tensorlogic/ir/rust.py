@@ -10,7 +10,7 @@ import msgspec
 from ..errors import GraphError, TensorLogicError, nearest
 from . import ops, spec
 from .elementwise import FUNCTIONS
-from .graph import EinsumGraph, Node
+from .graph import CycleError, EinsumGraph, Node, dependency_order
 from .ops import Op
 from .untrusted_text import convert
 
@@ -81,11 +81,11 @@ def from_rust(raw: Any) -> EinsumGraph:
         for n, i in enumerate(node.inputs):
             within(i, f"$.nodes[{k}].inputs[{n}]")
         if len(node.outputs) != 1:
-            raise _bad("E105", f"node {k} makes {len(node.outputs)} tensors", f"$.nodes[{k}].outputs",
+            raise _bad("E212", f"node {k} makes {len(node.outputs)} tensors", f"$.nodes[{k}].outputs",
                        "a node makes one tensor")  # fmt: skip
         made = within(node.outputs[0], f"$.nodes[{k}].outputs[0]")
         if maker.setdefault(made, k) != k:
-            raise _bad("E202", f"tensor {file.tensors[made]!r} is made by node {maker[made]} and by node {k}",
+            raise _bad("E211", f"tensor {file.tensors[made]!r} is made by node {maker[made]} and by node {k}",
                        f"$.nodes[{k}].outputs[0]", "give one of them a tensor of its own")  # fmt: skip
     read = dict.fromkeys(i for node in file.nodes for i in node.inputs)
     declared = [within(i, f"$.inputs[{n}]") for n, i in enumerate(file.inputs)]
@@ -96,14 +96,14 @@ def from_rust(raw: Any) -> EinsumGraph:
     _distinct([file.tensors[i] for i in file.outputs], "$.outputs", "E204")
     for i in declared:
         if i in maker:
-            raise _bad("E202", f"input {file.tensors[i]!r} is also made by node {maker[i]}", "$.inputs",
+            raise _bad("E211", f"input {file.tensors[i]!r} is also made by node {maker[i]}", "$.inputs",
                        'take it out of "inputs", or give the node a tensor of its own')  # fmt: skip
     for i in read:
         if i not in known and i not in maker:
             raise _bad("E201", f"tensor {file.tensors[i]!r} (number {i}) is read, but no node makes it", "$.nodes",
                        f'add {i} to "inputs", or a node that makes it')  # fmt: skip
     if not file.outputs:
-        raise _bad("E203", "the graph has no outputs", "$.outputs", 'list the tensors it is for in "outputs"')
+        raise _bad("E140", "the graph has no outputs", "$.outputs", 'list the tensors it is for in "outputs"')
 
     nodes: list[Node] = [Node(ops.Input(file.tensors[i])) for i in declared]
     place = {i: n for n, i in enumerate(declared)}
@@ -128,38 +128,25 @@ def _distinct(names: list[str], path: str, code: str) -> None:
 
 def _order(file: _File, maker: Mapping[int, int]) -> list[int]:
     """Return the nodes so that each comes after those it reads, otherwise as they stand in the file."""
-    order: list[int] = []
-    state = bytearray(len(file.nodes))  # 1: being visited, 2: done
-    for root in range(len(file.nodes)):
-        trail = [] if state[root] else [(root, iter(file.nodes[root].inputs))]
-        state[root] = state[root] or 1
-        while trail:
-            k, rest = trail[-1]
-            above = next((maker[i] for i in rest if i in maker and state[maker[i]] != 2), None)
-            if above is None:
-                state[k] = 2
-                order.append(k)
-                trail.pop()
-            elif state[above] == 1:
-                loop = [n for n, _ in trail]
-                names = [file.tensors[file.nodes[n].outputs[0]] for n in loop[loop.index(above) :]]
-                back = [*names[:-6:-1], "...", *names[5::-1]] if len(names) > 12 else names[::-1]
-                raise _bad("E202", f"the graph has a cycle: {' -> '.join([names[0], *back])}", f"$.nodes[{above}]",
-                           "a tensor cannot depend on itself; use a fixpoint")  # fmt: skip
-            else:
-                state[above] = 1
-                trail.append((above, iter(file.nodes[above].inputs)))
-    return order
+    try:
+        return dependency_order(
+            range(len(file.nodes)), lambda k: (maker[i] for i in file.nodes[k].inputs if i in maker)
+        )
+    except CycleError as error:
+        names = [file.tensors[file.nodes[n].outputs[0]] for n in error.args[0]]
+        back = [*names[:-6:-1], "...", *names[5::-1]] if len(names) > 12 else names[::-1]
+        raise _bad("E202", f"the graph has a cycle: {' -> '.join([names[0], *back])}", f"$.nodes[{error.args[0][0]}]",
+                   "a tensor cannot depend on itself; use a fixpoint") from None  # fmt: skip
 
 
 def _node(node: _Node, args: list[int], emit: Emit, path: str) -> int:
     kind = next(iter(node.op), "")
     if len(node.op) != 1 or kind not in _KINDS:
-        raise _bad("E105", f"unknown kind of op {', '.join(node.op)!r}", path, *nearest(kind, _KINDS))
+        raise _bad("E126", f"unknown kind of op {', '.join(node.op)!r}", path, *nearest(kind, _KINDS))
     fields, (key, arity) = node.op[kind], _KINDS[kind]
     word = fields.get(key)
     if not isinstance(word, str):
-        raise _bad("E105", f"{kind} needs {key!r}, a string", f"{path}.{kind}", f"such as {{{key!r}: 'sum'}}")
+        raise _bad("E225", f"{kind} needs {key!r}, a string", f"{path}.{kind}", f"such as {{{key!r}: 'sum'}}")
     if arity is None:
         try:
             return emit(ops.Einsum(str(spec.parse(word))), *args)
@@ -171,13 +158,13 @@ def _node(node: _Node, args: list[int], emit: Emit, path: str) -> int:
     small = word.lower().replace("_", "")
     if kind == "Reduce":
         if small not in _REDUCTIONS:
-            raise _bad("E105", f"unknown reduction {word!r}", f"{path}.Reduce.op", *nearest(small, _REDUCTIONS))
+            raise _bad("E126", f"unknown reduction {word!r}", f"{path}.Reduce.op", *nearest(small, _REDUCTIONS))
         axes: tuple[int, ...] = convert(fields.get("axes", ()), tuple[int, ...], f"{path}.Reduce.axes")
         return emit(ops.Reduce(_REDUCTIONS[small], axes), *args)
     function = _function(small, arity)
     if function is None:
         known = [w for w in (*_FORMULAS, *_ALIASES) if _function(w, arity)]
-        raise _bad("E105", f"unknown {kind} op {word!r}", f"{path}.{kind}.op", *nearest(small, known))
+        raise _bad("E126", f"unknown {kind} op {word!r}", f"{path}.{kind}.op", *nearest(small, known))
     return function(emit, *args)
 
 
@@ -194,4 +181,4 @@ def _function(word: str, arity: int) -> Callable[..., int] | None:
 
 
 def _bad(code: str, message: str, path: str, *hints: str) -> GraphError:
-    return GraphError(message, code=code, context=[f"at {path}"], suggestions=hints)
+    return GraphError(message, *hints, code=code, context=[f"at {path}"])

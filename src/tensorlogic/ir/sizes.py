@@ -5,6 +5,7 @@ A size is an ``int`` or a ``str`` in canonical form, so two sizes are equal exac
 
 from __future__ import annotations
 
+import operator
 import re
 from collections.abc import Mapping
 from functools import lru_cache
@@ -31,16 +32,24 @@ def dim(value: object) -> Dim:
         size = _show(_parse(value))
         if isinstance(size, str):
             return size
-    elif hasattr(value, "__index__"):
-        try:
-            size = int(value.__index__())
-        except TypeError:  # an array that is not one integer
-            raise ShapeError(f"a size must be an integer or a name, got {value!r}", code="E102") from None
     else:
-        raise ShapeError(f"a size must be an integer or a name, got {value!r}", code="E102")
+        size = integer(value, "a size", "or a name ")
     if not 0 <= size <= _LARGEST:
-        raise ShapeError(f"a size must be 0 to 2^63 - 1, got {str(size)[:40]}", code="E102")
+        raise ShapeError(f"a size must be 0 to 2^63 - 1, got {str(size)[:40]}", code="E118")
     return size
+
+
+def integer(value: object, what: str, otherwise: str = "") -> int:
+    """Return an integer that a user gave, as Python's own, or raise where it is none.
+
+    >>> integer(True, "an axis")
+    1
+    """
+    try:
+        return int(operator.index(value))  # type: ignore[arg-type]
+    except TypeError:
+        message = f"{what} must be an integer {otherwise}".rstrip()
+        raise ShapeError(f"{message}, got {value!r}", "write a whole number, such as 1", code="E301") from None
 
 
 def add(a: Dim, b: Dim) -> Dim:
@@ -84,7 +93,7 @@ def floordiv(a: Dim, b: Dim) -> Dim:
     """
     if isinstance(a, int) and isinstance(b, int):
         if b == 0:
-            raise ShapeError(f"division by zero in the size {a}//{b}", code="E102")
+            raise ShapeError(f"division by zero in the size {a}//{b}", code="E120")
         return a // b
     return _show(_quotient(_poly(a), _poly(b)))
 
@@ -154,7 +163,7 @@ def _constant(value: int) -> Poly:
 @lru_cache(65536)
 def _parse(text: str) -> Poly:
     if len(text) > _LIMIT:
-        raise ShapeError(f"a size expression may have at most {_LIMIT} characters, got {len(text)}", code="E102")
+        raise ShapeError(f"a size expression may have at most {_LIMIT} characters, got {len(text)}", code="E119")
     tokens: list[str] = []
     starts: list[int] = []
     position = 0
@@ -177,50 +186,46 @@ def _parse(text: str) -> Poly:
 def _bad(text: str, position: int) -> ShapeError:
     return ShapeError(
         f"cannot read the size {text!r} at character {position + 1}",
+        "write an integer, a name, or an expression of + - * // such as 'n-k+1'",
         code="E102",
-        suggestions=["write an integer, a name, or an expression of + - * // such as 'n-k+1'"],
     )
 
 
-def _expression(tokens: list[str], at: int, text: str, depth: int) -> tuple[Poly, int]:
-    if depth > 50:
-        raise ShapeError(f"the size {text[:40]!r}... is nested too deeply", code="E102")
-    total, at = _term(tokens, at, text, depth)
-    while at < len(tokens) and tokens[at] in "+-":
-        sign = 1 if tokens[at] == "+" else -1
-        right, at = _term(tokens, at + 1, text, depth)
-        total = _sum(total, _scale(right, sign))
-    return total, at
+_LEVELS = {"+": 1, "-": 1, "*": 2, "//": 2}
 
 
-def _term(tokens: list[str], at: int, text: str, depth: int) -> tuple[Poly, int]:
-    total, at = _factor(tokens, at, text, depth)
-    while at < len(tokens) and tokens[at] in ("*", "//"):
-        operator = tokens[at]
-        right, at = _factor(tokens, at + 1, text, depth)
-        total = _product(total, right) if operator == "*" else _quotient(total, right)
-    return total, at
-
-
-def _factor(tokens: list[str], at: int, text: str, depth: int) -> tuple[Poly, int]:
+def _expression(tokens: list[str], at: int, text: str, depth: int, above: int = 0) -> tuple[Poly, int]:
+    """Read one operand and the operators after it that bind more tightly than ``above``."""
     if at >= len(tokens):
         raise _bad(text, len(text))
     if depth > 50:
-        raise ShapeError(f"the size {text[:40]!r}... is nested too deeply", code="E102")
-    token = tokens[at]
+        raise ShapeError(f"the size {text[:40]!r}... is nested too deeply", code="E119")
+    token, at = tokens[at], at + 1
     if token == "(":
-        inner, at = _expression(tokens, at + 1, text, depth + 1)
+        total, at = _expression(tokens, at, text, depth + 1)
         if at >= len(tokens) or tokens[at] != ")":
             raise _bad(text, len(text))
-        return inner, at + 1
-    if token == "-":
-        inner, at = _factor(tokens, at + 1, text, depth + 1)
-        return _scale(inner, -1), at
-    if token.isdecimal():
-        return _constant(int(token)), at + 1
-    if token in ("+", "*", "//", ")"):
+        at += 1
+    elif token == "-":
+        inner, at = _expression(tokens, at, text, depth + 1, 2)
+        total = _scale(inner, -1)
+    elif token.isdecimal():
+        total = _constant(int(token))
+    elif token in ("+", "*", "//", ")"):
         raise _bad(text, text.find(token))
-    return (((token,), 1),), at + 1
+    else:
+        total = (((token,), 1),)
+    while at < len(tokens) and (level := _LEVELS.get(tokens[at], 0)) > above:
+        sign = tokens[at]
+        right, at = _expression(tokens, at + 1, text, depth, level)
+        match sign:
+            case "+" | "-":
+                total = _sum(total, _scale(right, 1 if sign == "+" else -1))
+            case "*":
+                total = _product(total, right)
+            case _:
+                total = _quotient(total, right)
+    return total, at
 
 
 def _normal(terms: dict[tuple[Atom, ...], int]) -> Poly:
@@ -242,7 +247,7 @@ def _scale(a: Poly, factor: int) -> Poly:
 
 def _product(a: Poly, b: Poly) -> Poly:
     if len(a) * len(b) > _TERMS:
-        raise ShapeError(f"a size expression may have at most {_TERMS} terms when multiplied out", code="E102")
+        raise ShapeError(f"a size expression may have at most {_TERMS} terms when multiplied out", code="E119")
     terms: dict[tuple[Atom, ...], int] = {}
     for left, x in a:
         for right, y in b:
@@ -253,19 +258,16 @@ def _product(a: Poly, b: Poly) -> Poly:
 
 def _quotient(a: Poly, b: Poly) -> Poly:
     if not b:
-        raise ShapeError("division by zero in a size expression", code="E102")
-    if len(b) == 1 and b[0][0] == ():
-        divisor = b[0][1]
-        if all(c % divisor == 0 for _, c in a):
-            return _normal({m: c // divisor for m, c in a})
-        if all(not m for m, _ in a):
-            return _constant(a[0][1] // divisor)
+        raise ShapeError("division by zero in a size expression", code="E120")
     if a == b:
         return _constant(1)
-    if len(b) == 1:  # a single term that divides every other one: n*m // m is n
-        exact = _divided(a, *b[0])
+    if len(b) == 1:
+        monomial, divisor = b[0]
+        exact = _divided(a, monomial, divisor)  # a term that divides every other one: n*m // m is n
         if exact is not None:
             return exact
+        if not monomial and all(not m for m, _ in a):
+            return _constant(a[0][1] // divisor)
     return ((((a, b),), 1),)
 
 

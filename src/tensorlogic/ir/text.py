@@ -18,11 +18,10 @@ from . import ops
 from .check import plain_literal, too_deep
 from .constants import encode
 from .elementwise import FUNCTIONS
-from .graph import MAX_BODY_DEPTH, Array, EinsumGraph, bodies
-from .infer import node_types
+from .graph import MAX_BODY_DEPTH, Array, EinsumGraph, bodies, body_fields
+from .infer import known_types
 from .ops import Op
-from .type_rules import Results, Scope
-from .types import TensorType
+from .type_rules import Results
 
 SMALL = 16  # elements of a constant that is written out
 _RESERVED = frozenset({"graph", "return", "input", "True", "False", "None", "inf", "nan"})
@@ -145,19 +144,7 @@ def _types(graph: EinsumGraph) -> Sequence[Results]:
     try:
         return graph.inference.types
     except Exception:  # it does not type-check, or is not even a graph: print what can be known
-        types: list[Results] = []
-        for i, node in enumerate(graph.nodes):
-            try:
-                types.append(node_types(node.op, [types[a] for a in node.args], Scope(i, str, node.args, [])))
-            except Exception:
-                types.append((TensorType(None, None),))
-        return types
-
-
-@lru_cache
-def body_fields(kind: type[Op]) -> tuple[str, ...]:
-    """Return the names of the fields of an operation that hold graphs."""
-    return tuple(f.name for f in msgspec.structs.fields(kind) if f.type is EinsumGraph)
+        return known_types(graph)
 
 
 @lru_cache
@@ -165,9 +152,14 @@ def _fields(kind: type[Op]) -> tuple[tuple[str, object], ...]:
     return tuple((f.name, f.default) for f in msgspec.structs.fields(kind) if f.type is not EinsumGraph)
 
 
-def _attributes(op: Op) -> list[str]:
+def attributes(op: Op) -> list[tuple[str, Any]]:
+    """Return the fields of an operation that are not at their defaults, graphs left out."""
     pairs = ((name, getattr(op, name), default) for name, default in _fields(type(op)))
-    return [f"{name}={_value(value)}" for name, value, default in pairs if value != default]
+    return [(name, value) for name, value, default in pairs if value != default]
+
+
+def _attributes(op: Op) -> list[str]:
+    return [f"{name}={_value(value)}" for name, value in attributes(op)]
 
 
 def _value(value: object) -> str:

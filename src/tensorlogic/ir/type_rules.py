@@ -7,7 +7,6 @@ equality is noted; it is checked when the inputs are bound. Only a literal 1 bro
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from operator import index
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,7 +16,7 @@ from . import ops, spec
 from .algebra import algebra
 from .elementwise import FUNCTIONS
 from .ops import Op
-from .sizes import Dim, add, floordiv, mul, prod, sub
+from .sizes import Dim, add, floordiv, integer, mul, prod, sub
 from .types import FLOATS, INTEGERS, TensorShape, TensorType, dtype_name, promote, ufunc_dtype
 
 Types = Sequence[TensorType]
@@ -46,13 +45,13 @@ class Scope:
         """Return how to call operand n in a message."""
         return f"operand {n} ({self.name(self.args[n])})" if n < len(self.args) else f"operand {n}"
 
-    def same(self, a: Dim, b: Dim, message: Callable[[Dim, Dim], str]) -> Dim:
-        """Take two sizes to be equal, or raise where they cannot be."""
+    def same(self, a: Dim, b: Dim, message: str) -> Dim:
+        """Take two sizes that differ in writing to be equal, or raise where they cannot be."""
         if a == b:
             return a
         if isinstance(a, int) and isinstance(b, int):
-            raise ShapeError(message(a, b), code="E001")
-        self.equalities.append(Equality(self.node, a, b, message(a, b)))
+            raise ShapeError(message, code="E001")
+        self.equalities.append(Equality(self.node, a, b, message))
         return b if isinstance(b, int) else a
 
 
@@ -67,17 +66,17 @@ def _constant(op: ops.Constant, args: Types, scope: Scope) -> Results:
 def _literal(op: ops.Literal, args: Types, scope: Scope) -> Results:
     dtypes = {"bool": "bool", "int": "int64", "float": "float64"}
     if op.kind not in dtypes:
-        raise GraphError(f"a literal is a bool, an int or a float, not {op.kind!r}", code="E105")
+        raise GraphError(f"a literal is a bool, an int or a float, not {op.kind!r}", code="E134")
     try:
         op.value  # noqa: B018 - reading it checks the text
     except ValueError:
-        raise GraphError(f"{op.text!r} is not a literal {op.kind}", code="E105") from None
+        raise GraphError(f"{op.text!r} is not a literal {op.kind}", code="E134") from None
     return (TensorType(TensorShape(), dtypes[op.kind], weak=True),)
 
 
 def _iota(op: ops.Iota, args: Types, scope: Scope) -> Results:
     if op.dtype == "bool":
-        raise DTypeError("iota counts, which bool cannot do", code="E103", suggestions=["use 'int64'"])
+        raise DTypeError("iota counts, which bool cannot do", "use 'int64'", code="E121")
     return (TensorType(TensorShape([op.size]), dtype_name(op.dtype)),)
 
 
@@ -88,26 +87,17 @@ def label_sizes(form: spec.Spec, shapes: Sequence[Sequence[Dim]], scope: Scope) 
     for n, (labels, shape) in enumerate(zip(form.inputs, shapes, strict=True)):
         own: dict[str, Dim] = {}
         for label, size in zip(labels, shape, strict=True):
-            if label in own:
-                own[label] = scope.same(
-                    own[label],
-                    size,
-                    lambda a, b, n=n, i=label: f"index {i!r} is {a} and {b} in {scope.operand(n)}",  # type: ignore[misc]
-                )
-            else:
-                own[label] = size
+            known = own.setdefault(label, size)
+            if known != size:
+                own[label] = scope.same(known, size, f"index {label!r} is {known} and {size} in {scope.operand(n)}")
         for label, size in own.items():
             known = sizes.get(label, 1)
-            if known == 1 or label not in sizes:
+            if known == 1:
                 sizes[label], owner[label] = size, n
-            elif size != 1:
-                sizes[label] = scope.same(
-                    known,
-                    size,
-                    lambda a, b, n=n, i=label: (  # type: ignore[misc]
-                        f"index {i!r} is {a} in {scope.operand(owner[i])} but {b} in {scope.operand(n)}"
-                    ),
-                )
+            elif size not in (1, known):
+                first = scope.operand(owner[label])
+                message = f"index {label!r} is {known} in {first} but {size} in {scope.operand(n)}"
+                sizes[label] = scope.same(known, size, message)
     return sizes
 
 
@@ -121,11 +111,8 @@ def _contraction_dtype(name: str, args: Types, scope: Scope) -> str | None:
         return None
     dtype = promote((a.dtype or "", a.weak) for a in args)
     if row.numbers and dtype == "bool":
-        raise DTypeError(
-            f"the {name} algebra adds its factors, which bool cannot do",
-            code="E103",
-            suggestions=["cast the operands first: b.cast(x, 'float32')"],
-        )
+        hint = "cast the operands first: b.cast(x, 'float32')"
+        raise DTypeError(f"the {name} algebra adds its factors, which bool cannot do", hint, code="E121")
     return ufunc_dtype(np.exp, ((dtype, False),)) if row.inexact else dtype
 
 
@@ -142,26 +129,20 @@ def _einsum(op: ops.Einsum, args: Types, scope: Scope) -> Results:
     sizes = label_sizes(full, known, scope)
     row = algebra(op.algebra)
     if row.zero in (np.inf, -np.inf) and dtype in INTEGERS and any(sizes[x] == 0 for x in full.contracted):
-        raise ShapeError(
-            f"{op.algebra} over no elements is {row.zero}, which {dtype} does not have",
-            code="E001",
-            suggestions=["cast the operands first: b.cast(x, 'float64')"],
-        )
+        hint = "cast the operands first: b.cast(x, 'float64')"
+        raise ShapeError(f"{op.algebra} over no elements is {row.zero}, which {dtype} does not have", hint, code="E017")
     return (TensorType(TensorShape(sizes[label] for label in full.output), dtype),)
 
 
 def _contract_vjp(op: ops.ContractVJP, args: Types, scope: Scope) -> Results:
     form = spec.parse(op.spec)
     if len(args) != len(form.inputs) + 2:
-        raise GraphError(
-            f"contract_vjp of '{op.spec}' takes {len(form.inputs)} factors, the result and its cotangent, "
-            f"got {len(args)} operands",
-            code="E105",
-        )
+        wanted = f"{len(form.inputs)} factors, the result and its cotangent"
+        raise GraphError(f"contract_vjp of '{op.spec}' takes {wanted}, got {len(args)} operands", code="E105")
     if not 0 <= op.wrt < len(form.inputs):
-        raise GraphError(f"contract_vjp has no factor {op.wrt}", code="E105")
+        raise GraphError(f"contract_vjp has no factor {op.wrt}", code="E127")
     if not algebra(op.algebra).differentiable:
-        raise GraphError(f"the {op.algebra} algebra has no gradient", code="E105")
+        raise GraphError(f"the {op.algebra} algebra has no gradient", code="E129")
     (result,) = _einsum(ops.Einsum(op.spec, op.algebra), args[:-2], scope)
     for n, t in ((len(args) - 2, args[-2]), (len(args) - 1, args[-1])):
         equal_shapes(result.shape, t.shape, f"the einsum's result and {scope.operand(n)}", scope)
@@ -172,19 +153,16 @@ def equal_shapes(a: TensorShape | None, b: TensorShape | None, what: str, scope:
     """Take two shapes to be equal, or raise where they cannot be; an unknown one gives way."""
     if a is None or b is None:
         return a if b is None else b
+    message = f"{what} must have equal shapes, got {a} and {b}"
     if len(a) != len(b):
-        raise ShapeError(f"{what} must have equal shapes, got {a} and {b}", code="E001")
-    dims = [
-        scope.same(x, y, lambda *_: f"{what} must have equal shapes, got {a} and {b}")
-        for x, y in zip(a, b, strict=True)
-    ]
-    return TensorShape(dims)
+        raise ShapeError(message, code="E001")
+    return TensorShape(scope.same(x, y, message) for x, y in zip(a, b, strict=True))
 
 
 def _elementwise(op: ops.Elementwise, args: Types, scope: Scope) -> Results:
     row = FUNCTIONS.get(op.fn)
     if row is None:
-        raise GraphError(f"unknown function {op.fn!r}", code="E105", suggestions=nearest(op.fn, FUNCTIONS))
+        raise GraphError(f"unknown function {op.fn!r}", *nearest(op.fn, FUNCTIONS), code="E126")
     if row.arity != len(args):
         raise GraphError(f"{op.fn} takes {row.arity} operand(s), got {len(args)}", code="E105")
     counted = args[1:] if op.fn == "where" else args
@@ -208,27 +186,20 @@ def _broadcast_all(shapes: Sequence[TensorShape], what: str, scope: Scope) -> Te
         left = (1,) * (rank - len(result)) + result
         right = (1,) * (rank - len(shape)) + shape
 
-        def message(a: Dim, b: Dim, n: int = n, shape: TensorShape = shape, result: TensorShape = result) -> str:
-            return f"{what}: {scope.operand(n)} has shape {shape}, which does not fit {result} ({b} against {a})"
-
+        message = f"{what}: {scope.operand(n)} has shape {shape}, which does not fit {result}"
         result = TensorShape(
-            b if a == 1 else a if b == 1 else scope.same(a, b, message) for a, b in zip(left, right, strict=True)
+            b if a == 1 else a if b == 1 else scope.same(a, b, f"{message} ({b} against {a})")
+            for a, b in zip(left, right, strict=True)
         )
     return result
 
 
 def normal_axis(axis: int, rank: int, what: str) -> int:
     """Return an axis counted from the front, or raise where there is no such axis."""
-    try:
-        axis = index(axis)
-    except TypeError:
-        raise ShapeError(f"{what}: an axis must be an integer, got {axis!r}", code="E001") from None
+    axis = integer(axis, f"{what}: an axis")
     if not -rank <= axis < rank:
-        raise ShapeError(
-            f"{what}: there is no axis {axis} in a tensor of {rank} axes",
-            code="E001",
-            suggestions=[f"use {-rank} to {rank - 1}" if rank else "a scalar has no axes"],
-        )
+        hint = f"use {-rank} to {rank - 1}" if rank else "a scalar has no axes"
+        raise ShapeError(f"{what}: there is no axis {axis} in a tensor of {rank} axes", hint, code="E005")
     return axis % rank
 
 
@@ -251,19 +222,17 @@ def _reduced_dtype(kind: str, dtype: str | None) -> str | None:
 
 def _reduce(op: ops.Reduce, args: Types, scope: Scope) -> Results:
     if op.kind not in ops.REDUCTIONS:
-        raise GraphError(f"unknown reduction {op.kind!r}", code="E105", suggestions=nearest(op.kind, ops.REDUCTIONS))
+        raise GraphError(f"unknown reduction {op.kind!r}", *nearest(op.kind, ops.REDUCTIONS), code="E126")
     dtype, shape = _reduced_dtype(op.kind, args[0].dtype), args[0].shape
     if op.kind.startswith("arg") and op.axes is not None and len(op.axes) != 1:
-        raise GraphError(f"{op.kind} takes one axis or all of them, got {op.axes}", code="E105")
+        raise GraphError(f"{op.kind} takes one axis or all of them, got {op.axes}", code="E136")
     if shape is None:
         return (TensorType(TensorShape() if op.axes is None and not op.keepdims else None, dtype),)
     axes = reduced_axes(op, len(shape))
     if op.kind in ("max", "min", "argmax", "argmin") and any(shape[a] == 0 for a in axes):
-        raise ShapeError(
-            f"{op.kind} over no elements has no value: {scope.operand(0)} has shape {shape}",
-            code="E001",
-            suggestions=["give it at least one element, or concatenate the value it should have when empty"],
-        )
+        hint = "give it at least one element, or concatenate the value it should have when empty"
+        message = f"{op.kind} over no elements has no value: {scope.operand(0)} has shape {shape}"
+        raise ShapeError(message, hint, code="E017")
     kept = [1 if a in axes else d for a, d in enumerate(shape) if op.keepdims or a not in axes]
     return (TensorType(TensorShape(kept), dtype),)
 
@@ -274,13 +243,13 @@ def reduced_axes(op: ops.Reduce, rank: int) -> tuple[int, ...]:
         return tuple(range(rank))
     axes = tuple(normal_axis(a, rank, op.kind) for a in op.axes)
     if len(set(axes)) != len(axes):
-        raise ShapeError(f"{op.kind} names an axis twice: {op.axes}", code="E001")
+        raise ShapeError(f"{op.kind} names an axis twice: {op.axes}", code="E006")
     return axes
 
 
 def _cumulate(op: ops.Cumulate, args: Types, scope: Scope) -> Results:
     if op.kind not in ops.CUMULATIONS:
-        raise GraphError(f"unknown cumulation {op.kind!r}", code="E105", suggestions=nearest(op.kind, ops.CUMULATIONS))
+        raise GraphError(f"unknown cumulation {op.kind!r}", *nearest(op.kind, ops.CUMULATIONS), code="E126")
     if args[0].shape is not None:
         normal_axis(op.axis, len(args[0].shape), f"cumulate {op.kind}")
     return (TensorType(args[0].shape, _reduced_dtype(op.kind, args[0].dtype)),)
@@ -299,7 +268,7 @@ def _top_k(op: ops.TopK, args: Types, scope: Scope) -> Results:
     axis = normal_axis(op.axis, len(args[0].shape), "top_k")
     size = args[0].shape[axis]
     if op.k < 0 or (isinstance(size, int) and op.k > size):
-        raise ShapeError(f"top_k asks for {op.k} of {size} elements along axis {axis}", code="E001")
+        raise ShapeError(f"top_k asks for {op.k} of {size} elements along axis {axis}", code="E018")
     return (TensorType(_put(args[0].shape, axis, op.k), dtype),)
 
 
@@ -312,19 +281,17 @@ def _slice(op: ops.Slice, args: Types, scope: Scope) -> Results:
     if shape is None:
         return (TensorType(None, args[0].dtype),)
     if len(op.ranges) != len(shape):
-        raise ShapeError(f"slice has {len(op.ranges)} ranges for {len(shape)} axes", code="E001")
+        raise ShapeError(f"slice has {len(op.ranges)} ranges for {len(shape)} axes", code="E013")
     for axis, ((start, count, step), size) in enumerate(zip(op.ranges, shape, strict=True)):
         if step == 0:
-            raise ShapeError("a slice cannot have step 0", code="E001")
+            raise ShapeError("a slice cannot have step 0", code="E011")
         if isinstance(count, int) and count < 0:
-            raise ShapeError(f"slice: axis {axis} of {scope.operand(0)} would have {count} elements", code="E001")
+            raise ShapeError(f"slice: axis {axis} of {scope.operand(0)} would have {count} elements", code="E014")
         if isinstance(start, int) and isinstance(count, int) and isinstance(size, int) and count > 0:
             last = start + (count - 1) * step
             if not (0 <= start < size and 0 <= last < size):
-                raise ShapeError(
-                    f"slice reads elements {start} to {last} of axis {axis}, which has {size}, in {scope.operand(0)}",
-                    code="E001",
-                )
+                place = f"axis {axis}, which has {size}, in {scope.operand(0)}"
+                raise ShapeError(f"slice reads elements {start} to {last} of {place}", code="E010")
     return (TensorType(TensorShape(count for _, count, _ in op.ranges), args[0].dtype),)
 
 
@@ -332,19 +299,16 @@ def _reshape(op: ops.Reshape, args: Types, scope: Scope) -> Results:
     shape, dtype = args[0].shape, args[0].dtype
     free = [i for i, d in enumerate(op.shape) if d == -1]
     if len(free) > 1:
-        raise ShapeError(f"reshape may leave one size open, got {list(op.shape)}", code="E001")
+        raise ShapeError(f"reshape may leave one size open, got {list(op.shape)}", code="E019")
     if shape is None:
         return (TensorType(None if free else TensorShape(op.shape), dtype),)
-    total = prod(shape)
-
-    def message(a: Dim, b: Dim) -> str:
-        return f"cannot reshape {scope.operand(0)} of shape {shape} ({a} elements) to {list(op.shape)} ({b} elements)"
-
-    target = list(op.shape)
+    total, target = prod(shape), list(op.shape)
     if free:
         rest = prod(tuple(d for d in op.shape if d != -1))
         target[free[0]] = 0 if rest == 0 else floordiv(total, rest)
-    scope.same(total, prod(tuple(target)), message)
+    new = prod(tuple(target))
+    what = f"cannot reshape {scope.operand(0)} of shape {shape} ({total} elements) to {list(op.shape)} ({new} elements)"
+    scope.same(total, new, what)
     return (TensorType(TensorShape(target), dtype),)
 
 
@@ -352,21 +316,18 @@ def _transpose(op: ops.Transpose, args: Types, scope: Scope) -> Results:
     shape = args[0].shape
     if sorted(op.order) != list(range(len(op.order))) or (shape is not None and len(op.order) != len(shape)):
         shown = "" if shape is None else f" of shape {shape}"
-        raise ShapeError(f"transpose order {list(op.order)} does not fit {scope.operand(0)}{shown}", code="E001")
+        raise ShapeError(f"transpose order {list(op.order)} does not fit {scope.operand(0)}{shown}", code="E020")
     return (TensorType(None if shape is None else TensorShape(shape[a] for a in op.order), args[0].dtype),)
 
 
 def _broadcast(op: ops.Broadcast, args: Types, scope: Scope) -> Results:
     shape = args[0].shape
     if list(op.axes) != sorted(set(op.axes)) or any(not 0 <= a < len(op.shape) for a in op.axes):
-        raise ShapeError(f"broadcast axes {list(op.axes)} do not fit shape {list(op.shape)}", code="E001")
+        raise ShapeError(f"broadcast axes {list(op.axes)} do not fit shape {list(op.shape)}", code="E021")
     if shape is not None:
-
-        def message(a: Dim, b: Dim) -> str:
-            return f"cannot broadcast {scope.operand(0)} of shape {shape} to {list(op.shape)} at axes {list(op.axes)}"
-
+        message = f"cannot broadcast {scope.operand(0)} of shape {shape} to {list(op.shape)} at axes {list(op.axes)}"
         if len(shape) != len(op.axes):
-            raise ShapeError(message(0, 0), code="E001")
+            raise ShapeError(message, code="E021")
         for size, axis in zip(shape, op.axes, strict=True):
             if size != 1:
                 scope.same(size, op.shape[axis], message)
@@ -376,18 +337,15 @@ def _broadcast(op: ops.Broadcast, args: Types, scope: Scope) -> Results:
 def _window(op: ops.Window, args: Types, scope: Scope) -> Results:
     shape = args[0].shape
     if op.step < 1 or op.dilation < 1 or (isinstance(op.size, int) and op.size < 1):
-        raise ShapeError("a window needs a size, step and dilation of at least 1", code="E001")
+        raise ShapeError("a window needs a size, step and dilation of at least 1", code="E022")
     if shape is None:
         return (TensorType(None, args[0].dtype),)
     axis = normal_axis(op.axis, len(shape), "window")
     reach = add(mul(sub(op.size, 1), op.dilation), 1)
     spare = sub(shape[axis], reach)
     if isinstance(spare, int) and spare < 0:
-        raise ShapeError(
-            f"a window that reaches over {reach} elements does not fit axis {axis} of {scope.operand(0)}, "
-            f"which has {shape[axis]}",
-            code="E001",
-        )
+        place = f"axis {axis} of {scope.operand(0)}, which has {shape[axis]}"
+        raise ShapeError(f"a window that reaches over {reach} elements does not fit {place}", code="E022")
     count = add(floordiv(spare, op.step), 1)
     return (TensorType(TensorShape([*_put(shape, axis, count), op.size]), args[0].dtype),)
 
@@ -395,13 +353,13 @@ def _window(op: ops.Window, args: Types, scope: Scope) -> Results:
 def _pad(op: ops.Pad, args: Types, scope: Scope) -> Results:
     shape = args[0].shape
     if args[1].shape:
-        raise ShapeError(f"pad: the value must be a scalar, got shape {args[1].shape}", code="E001")
+        raise ShapeError(f"pad: the value must be a scalar, got shape {args[1].shape}", code="E023")
     if any(w < 0 for pair in op.widths for w in pair):
-        raise ShapeError(f"pad widths cannot be negative: {list(op.widths)}", code="E001")
+        raise ShapeError(f"pad widths cannot be negative: {list(op.widths)}", code="E016")
     if shape is None:
         return (TensorType(None, args[0].dtype),)
     if len(op.widths) != len(shape):
-        raise ShapeError(f"pad has {len(op.widths)} widths for {len(shape)} axes", code="E001")
+        raise ShapeError(f"pad has {len(op.widths)} widths for {len(shape)} axes", code="E013")
     padded = [add(d, low + high) for d, (low, high) in zip(shape, op.widths, strict=True)]
     return (TensorType(TensorShape(padded), args[0].dtype),)
 
@@ -421,12 +379,8 @@ def _concat(op: ops.Concat, args: Types, scope: Scope) -> Results:
         shape = a.shape or TensorShape()
         if len(shape) != len(first):
             raise ShapeError(f"concat: {scope.operand(n)} has shape {shape}, the first one {first}", code="E001")
-        equal_shapes(
-            _put(first, axis, 1),
-            _put(shape, axis, 1),
-            f"concat along axis {axis}: the other axes of all operands",
-            scope,
-        )
+        what = f"concat along axis {axis}: the other axes of all operands"
+        equal_shapes(_put(first, axis, 1), _put(shape, axis, 1), what, scope)
         total = add(total, shape[axis])
     return (TensorType(_put(first, axis, total), dtype),)
 
@@ -435,16 +389,13 @@ def _indexed(op: ops.Gather | ops.ScatterAdd, args: Types, scope: Scope) -> tupl
     """Check data and indices of a gather or scatter; return the gathered shape and the axis."""
     data, indices = args[0].shape, args[1].shape
     if args[1].dtype is not None and args[1].dtype not in INTEGERS:
-        raise DTypeError(
-            f"{op.name}: indices must be integers, got {args[1].dtype}",
-            code="E103",
-            suggestions=["cast them: b.cast(indices, 'int64')"],
-        )
+        hint = "cast them: b.cast(indices, 'int64')"
+        raise DTypeError(f"{op.name}: indices must be integers, got {args[1].dtype}", hint, code="E121")
     if data is None or indices is None:
         return None
     axis = normal_axis(op.axis, len(data), op.name)
     if not 0 <= op.batch <= min(axis, len(indices)):
-        raise ShapeError(f"{op.name}: batch {op.batch} does not fit axis {axis} and indices {indices}", code="E001")
+        raise ShapeError(f"{op.name}: batch {op.batch} does not fit axis {axis} and indices {indices}", code="E025")
     what = f"{op.name}: the batch axes of data and indices"
     equal_shapes(TensorShape(data[: op.batch]), TensorShape(indices[: op.batch]), what, scope)
     return _put(data, axis, *indices[op.batch :]), axis
@@ -475,21 +426,21 @@ def _channels(op: ops.Quantize | ops.Dequantize, args: Types, scope: Scope) -> N
         if shape is None or args[0].shape is None:
             continue
         if op.axis is None and shape:
-            raise ShapeError(f"{op.name}: {scope.operand(n)} must be a scalar unless axis= is given", code="E001")
+            raise ShapeError(f"{op.name}: {scope.operand(n)} must be a scalar unless axis= is given", code="E023")
         if op.axis is not None and shape:
             axis = normal_axis(op.axis, len(args[0].shape), op.name)
             what = f"{op.name}: {scope.operand(n)} and axis {axis}"
             equal_shapes(shape, TensorShape([args[0].shape[axis]]), what, scope)
     if args[2].dtype is not None and args[2].dtype not in INTEGERS:
-        raise DTypeError(f"{op.name}: the zero point must be an integer, got {args[2].dtype}", code="E103")
+        raise DTypeError(f"{op.name}: the zero point must be an integer, got {args[2].dtype}", code="E121")
     if args[1].dtype is not None and args[1].dtype not in FLOATS:
-        raise DTypeError(f"{op.name}: the scale must be a float, got {args[1].dtype}", code="E103")
+        raise DTypeError(f"{op.name}: the scale must be a float, got {args[1].dtype}", code="E121")
 
 
 def _quantize(op: ops.Quantize, args: Types, scope: Scope) -> Results:
     _channels(op, args, scope)
     if dtype_name(op.dtype) not in INTEGERS:
-        raise DTypeError(f"quantize makes integers, not {op.dtype}", code="E103", suggestions=["use 'int8'"])
+        raise DTypeError(f"quantize makes integers, not {op.dtype}", "use 'int8'", code="E121")
     return (TensorType(args[0].shape, op.dtype),)
 
 
@@ -501,8 +452,13 @@ def _dequantize(op: ops.Dequantize, args: Types, scope: Scope) -> Results:
 def _transfer(op: ops.Transfer, args: Types, scope: Scope) -> Results:
     kind, colon, number = op.device.partition(":")
     if not (kind.isidentifier() and colon and number.isdecimal()):
-        raise GraphError(f"transfer: {op.device!r} is no device", code="E105", suggestions=["write 'cpu:1'"])
-    return (args[0]._replace(weak=False),)  # what has a place is a tensor, no longer a Python scalar
+        raise GraphError(f"transfer: {op.device!r} is no device", "write 'cpu:1'", code="E135")
+    return same_type(op, args, scope)
+
+
+def same_type(op: Op, args: Types, scope: Scope) -> Results:
+    """Return the type of an operation whose result is its operand: a tensor, no longer a Python scalar."""
+    return (args[0]._replace(weak=False),)
 
 
 RULES: dict[type[Op], Callable[[Any, Types, Scope], Results]] = {

@@ -35,8 +35,8 @@ class TensorShape(tuple[Dim, ...]):
         try:
             each = iter(dims)
         except TypeError:
-            raise ShapeError(f"a shape must be a sequence of sizes, got {dims!r}", code="E102",
-                             suggestions=[f"write ({dims!r},)"]) from None  # fmt: skip
+            message = f"a shape must be a sequence of sizes, got {dims!r}"
+            raise ShapeError(message, f"write ({dims!r},)", code="E301") from None
         return super().__new__(cls, [d if type(d) is int and 0 <= d < 1 << 63 else dim(d) for d in each])
 
     @classmethod
@@ -100,7 +100,7 @@ def dtype_name(dtype: Any) -> str:
     except (TypeError, ValueError):
         name = str(dtype)
     if name not in ITEMSIZE:
-        raise DTypeError(f"unsupported dtype {name!r}", code="E103", suggestions=nearest(name, DTYPES))
+        raise DTypeError(f"unsupported dtype {name!r}", *nearest(name, DTYPES), code="E103")
     return name
 
 
@@ -137,7 +137,7 @@ def ufunc_dtype(ufunc: np.ufunc, types: tuple[tuple[str, bool], ...]) -> str:
         name = ufunc.resolve_dtypes((*operands, *[None] * ufunc.nout))[-1].name
     except TypeError:
         shown = " and ".join(d for d, _ in types)
-        raise DTypeError(f"{ufunc.__name__} is not defined for {shown}", code="E103") from None
+        raise DTypeError(f"{ufunc.__name__} is not defined for {shown}", code="E121") from None
     return "bfloat16" if brain and name == "float16" else name
 
 

@@ -20,19 +20,26 @@ _T = TypeVar("_T")
 def decode_text(text: str | bytes, limit: int) -> str:
     """Return text of bounded size from a string or UTF-8 bytes."""
     if not isinstance(text, str | bytes | bytearray):
-        raise FormatError(f"expected text, got {type(text).__name__}", code="E223")
+        raise FormatError(f"expected text, got {type(text).__name__}", code="E301")
     if len(text) > limit:
         raise too_large(len(text), limit)
     try:
-        return text if isinstance(text, str) else bytes(text).decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise FormatError(f"not UTF-8 text: {error.reason} at byte {error.start}", code="E223") from None
+        if isinstance(text, str):
+            if not text.isascii():
+                text.encode()
+            return text
+        return bytes(text).decode("utf-8")
+    except (UnicodeDecodeError, UnicodeEncodeError) as error:
+        raise FormatError(f"not UTF-8 text: {error.reason} at {error.start}", code="E231") from None
 
 
 def too_large(size: int, limit: int) -> FormatError:
     """Make the error that a text is larger than what is read."""
-    return FormatError(f"the graph has {bytes_text(size)} of text; at most {bytes_text(limit)} are read", code="E222",
-                       suggestions=["pass limit=bytes if you trust it; save() keeps constants out of the text"])  # fmt: skip
+    return FormatError(
+        f"the graph has {bytes_text(size)} of text; at most {bytes_text(limit)} are read",
+        "pass limit=bytes if you trust it; save() keeps constants out of the text",
+        code="E222",
+    )
 
 
 def spot(text: str, at: int, file: str | None = None) -> dict[str, Any]:
@@ -50,11 +57,15 @@ def spot(text: str, at: int, file: str | None = None) -> dict[str, Any]:
 
 
 class _RefusedError(Exception):
-    """A JSON value that is not let through: what to say, and the word; the parser does not tell hooks where they are."""
+    """A number that is not let through: what to say, and the word; the parser does not tell hooks where they are."""
 
-    def __init__(self, message: str, word: str | None, *hints: str) -> None:
+    def __init__(self, message: str, word: str, *hints: str) -> None:
         super().__init__(message)
         self.message, self.word, self.hints = message, word, hints
+
+
+class _RepeatedKeyError(Exception):
+    """An object has a key twice."""
 
 
 _TOKENS = re.compile(
@@ -67,9 +78,7 @@ _TOKENS = re.compile(
 )
 
 
-def _word_at(text: str, word: str) -> int:
-    """Return where a number first stands in JSON text, outside of strings."""
-    return next((m.start() for m in _TOKENS.finditer(text) if m[0] == word), 0)
+_HALF = re.compile(r"\\u[dD][89a-fA-F]")
 
 
 def _repeated(text: str) -> tuple[str, int]:
@@ -94,7 +103,7 @@ def strict_json(text: str, file: str | None) -> Any:
     def pairs(items: list[tuple[str, Any]]) -> dict[str, Any]:
         found = dict(items)
         if len(found) != len(items):
-            raise _RefusedError("the JSON object has a key twice", None)
+            raise _RepeatedKeyError
         return found
 
     def refuse(word: str) -> NoReturn:
@@ -111,21 +120,24 @@ def strict_json(text: str, file: str | None) -> Any:
         return value
 
     try:
-        return json.loads(text, object_pairs_hook=pairs, parse_constant=refuse, parse_int=integer, parse_float=real)
+        value = json.loads(text, object_pairs_hook=pairs, parse_constant=refuse, parse_int=integer, parse_float=real)
+        if half := _HALF.search(text):  # only then can a string hold half of a surrogate pair
+            json.dumps(value, ensure_ascii=False).encode()
+        return value
+    except UnicodeEncodeError:
+        place = spot(text, half.start() if half else 0, file)
+        raise FormatError("a string has half of a surrogate pair, which is no text", code="E231", **place) from None
     except _RefusedError as error:
-        message, at = error.message, 0
-        if error.word is not None:
-            at = _word_at(text, error.word)
-        else:
-            key, at = _repeated(text)
-            message = f"the JSON object has the key {key!r} twice"
-        raise FormatError(message, code="E223", suggestions=error.hints, **spot(text, at, file)) from None
+        at = next((m.start() for m in _TOKENS.finditer(text) if m[0] == error.word), 0)
+        raise FormatError(error.message, *error.hints, code="E232", **spot(text, at, file)) from None
+    except _RepeatedKeyError:
+        key, at = _repeated(text)
+        raise FormatError(f"the JSON object has the key {key!r} twice", code="E233", **spot(text, at, file)) from None
     except json.JSONDecodeError as error:
-        raise FormatError(
-            f"not JSON: {error.msg}", code="E223", **spot(text, min(error.pos, len(text)), file)
-        ) from None
+        message = f"not JSON: {error.msg}"
+        raise FormatError(message, code="E223", **spot(text, min(error.pos, len(text)), file)) from None
     except RecursionError:
-        raise FormatError("the JSON is nested too deeply", code="E223") from None
+        raise FormatError("the JSON is nested too deeply", code="E207") from None
 
 
 def convert(raw: Any, kind: type[_T] | Any, path: str) -> _T:
@@ -137,5 +149,5 @@ def convert(raw: Any, kind: type[_T] | Any, path: str) -> _T:
         place = path + inner.rstrip("`")
         word = re.fullmatch(r"Invalid value '(.*)'", message)
         hints = nearest(word[1], OPS) if word and place.endswith(".op.op") else []
-        raise FormatError(f"{message}, at {place}", code="E225", suggestions=hints) from None
+        raise FormatError(f"{message}, at {place}", *hints, code="E225") from None
     return found

@@ -81,10 +81,9 @@ def _about(graph: EinsumGraph, i: int, message: str, code: str) -> Diagnostic:
 def require_valid(graph: EinsumGraph) -> None:
     """Refuse what is no graph, and raise the first structural error of a graph that has one."""
     if not isinstance(graph, EinsumGraph):
-        raise InputError(f"an EinsumGraph is expected, got {type(graph).__name__}", code="E301",
-                         suggestions=["build one: b.build(y=y)"])  # fmt: skip
-    errors = check_structure(graph)
-    if errors:
+        message = f"an EinsumGraph is expected, got {type(graph).__name__}"
+        raise InputError(message, "build one: b.build(y=y)", code="E301")
+    if errors := check_structure(graph):
         raise GraphError.of(errors[0])
 
 
@@ -115,9 +114,7 @@ class ShapeInferenceContext:
         """Return the shape of every tensor: inputs and outputs by name, the rest as %number; None where unknown."""
         for name in self._shapes:
             if name not in graph.inputs:
-                raise GraphError(
-                    f"the graph has no input {name!r}", code="E302", suggestions=nearest(name, graph.inputs)
-                )
+                raise GraphError(f"the graph has no input {name!r}", *nearest(name, graph.inputs), code="E302")
         require_valid(graph)
         known = {n: TensorType(s, graph.type_of(graph.inputs[n]).dtype) for n, s in self._shapes.items()}
         env = _matched(graph, self._shapes)

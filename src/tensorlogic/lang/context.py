@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
+import operator
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from ..diagnostics import SourceLocation
-from ..errors import GraphError, TensorLogicError, nearest
-from ..ir.graph import EinsumGraph
+from ..errors import GraphError, InputError, nearest
+from ..ir.graph import EinsumGraph, plain_array
+
+
+class LogicWarning(UserWarning):
+    """Something in a formula, or in what it is given, is probably not what was meant.
+
+    >>> issubclass(LogicWarning, UserWarning)
+    True
+    """
 
 
 class CompilerContext:
@@ -29,60 +41,81 @@ class CompilerContext:
     ) -> None:
         self.domains: dict[str, int | tuple[str, ...]] = {}
         if not isinstance(domains, Mapping):
-            raise GraphError(f"domains are a mapping of names to sizes or names, got {domains!r}", code="E605")
+            raise GraphError(f"domains are a mapping of names to sizes or names, got {domains!r}", code="E301")
         for name, given in domains.items():
-            if hasattr(given, "__index__") and not isinstance(given, bool):
-                size = given.__index__()
+            if isinstance(given, set | frozenset):
+                hint = f"give a list, such as sorted({name.lower()}), so that each name has its place in every process"
+                raise GraphError(f"domain {name!r} is a set, whose elements have no order", hint, code="E605")
+            if isinstance(given, str | bytes | bool) or not (
+                isinstance(given, Iterable) or hasattr(given, "__index__")
+            ):
+                raise GraphError(f"domain {name!r} is a size or a list of names, got {given!r}", code="E301")
+            if not isinstance(given, Iterable) or getattr(given, "shape", None) == ():
+                size = operator.index(given)  # type: ignore[arg-type]
                 if size < 0:
-                    raise GraphError(f"domain {name!r} cannot have {size} elements", code="E605")
+                    raise GraphError(f"domain {name!r} cannot have {size} elements", code="E310")
                 self.domains[name] = size
-            elif isinstance(given, str | bytes | bool) or not isinstance(given, Iterable):
-                raise GraphError(f"domain {name!r} is a size or a list of names, got {given!r}", code="E605")
-            else:
-                members = tuple(str(m) for m in given)
-                twice = (
-                    next((m for m in members if members.count(m) > 1), None)
-                    if len(set(members)) < len(members)
-                    else None
-                )
-                if twice is not None:
-                    raise GraphError(f"domain {name!r} has {twice!r} twice", code="E605")
-                self.domains[name] = members
+                continue
+            members = [str(m) for m in given]
+            if len(set(members)) < len(members):
+                twice = next(m for m in members if members.count(m) > 1)
+                raise GraphError(f"domain {name!r} has {twice!r} twice", code="E621")
+            self.domains[name] = tuple(members)
         self._places = {n: {m: i for i, m in enumerate(d)} for n, d in self.domains.items() if not isinstance(d, int)}
         self.predicates = {n: tuple(s) for n, s in (predicates or {}).items()}
         for predicate, signature in self.predicates.items():
             for domain in signature:
                 self.check(domain, f"predicate {predicate!r}")
+        self._warned: set[str] = set()
         self.graphs = dict(graphs or {})
         for predicate, graph in self.graphs.items():
             if not isinstance(graph, EinsumGraph):
-                raise GraphError(f"predicate {predicate!r} is computed by a graph, got {graph!r}", code="E605")
+                raise GraphError(f"predicate {predicate!r} is computed by a graph, got {graph!r}", code="E301")
             if len(graph.outputs) != 1:
-                raise GraphError(
-                    f"predicate {predicate!r} is computed by a graph of {len(graph.outputs)} outputs; it needs one",
-                    code="E605",
-                )
+                count = len(graph.outputs)
+                raise GraphError(f"predicate {predicate!r} needs a graph of one output, got {count}", code="E614")
 
     def check(self, domain: str, where: str, location: SourceLocation | None = None) -> None:
         """Raise where there is no such domain."""
         if domain not in self.domains:
-            error = GraphError(f"{where} has domain {domain!r}, which is not given", code="E606",
-                               suggestions=[*nearest(domain, self.domains), f"CompilerContext(domains={{{domain!r}: 10}})"])  # fmt: skip
-            raise error.at(location)
+            hint = f"CompilerContext(domains={{{domain!r}: 10}})"
+            message = f"{where} has domain {domain!r}, which is not given"
+            raise GraphError(message, *nearest(domain, self.domains), hint, code="E606", location=location)
+
+    def check_scores(self, inputs: Mapping[str, Any], *, warn: bool = False) -> None:
+        """Refuse scores that no fuzzy logic or probability knows: below 0, above 1, or NaN.
+
+        Logics do not look at values while they run; call this on what a rule is given. With ``warn=True`` it only
+        warns, once for each predicate.
+
+        >>> CompilerContext(domains={}).check_scores({"likes": [0.0, 0.7, 1.0]})
+        """
+        for name, value in inputs.items():
+            array = plain_array(value)
+            outside = ~((array >= 0) & (array <= 1))
+            if array.dtype == bool or not outside.any() or (warn and name in self._warned):
+                continue
+            place = tuple(int(i) for i in np.argwhere(outside)[0])
+            message = f"score {array[place]} of {name!r} at {list(place)} is outside of 0 to 1 ({outside.sum():,} are)"
+            if not warn:
+                raise InputError(message, "scale or clip the scores, such as 1 / (1 + np.exp(-x))", code="E622")
+            self._warned.add(name)
+            warnings.warn(message, LogicWarning, stacklevel=2)
 
     def size(self, domain: str) -> int:
         """Return the number of elements of a domain."""
         found = self.domains[domain]
         return found if isinstance(found, int) else len(found)
 
+    def _place(self, domain: str, constant: str | int) -> int | None:
+        found = self.domains[domain]
+        if isinstance(found, int):
+            return constant if isinstance(constant, int) and 0 <= constant < found else None
+        return self._places[domain].get(str(constant))
+
     def has(self, domain: str, constant: str | int) -> bool:
         """Tell whether a constant is in a domain."""
-        found = self.domains[domain]
-        return (
-            isinstance(constant, int) and 0 <= constant < found
-            if isinstance(found, int)
-            else str(constant) in self._places[domain]
-        )
+        return self._place(domain, constant) is not None
 
     def names(self, domain: str) -> tuple[str, ...]:
         """Return the names of a domain's elements; numbers where it is given by its size."""
@@ -91,18 +124,12 @@ class CompilerContext:
 
     def index(self, domain: str, constant: str | int) -> int:
         """Return the place of a constant in its domain."""
-        found = self.domains[domain]
-        if isinstance(found, int):
-            if isinstance(constant, int) and 0 <= constant < found:
-                return constant
-            raise GraphError(
-                f"{constant!r} is not in domain {domain!r}, which has the numbers 0 to {found - 1}", code="E607"
-            )
-        place = self._places[domain].get(str(constant))
+        place, found = self._place(domain, constant), self.domains[domain]
         if place is None:
-            raise GraphError(
-                f"{constant!r} is not in domain {domain!r}", code="E607", suggestions=nearest(str(constant), found)
+            hints = (
+                [f"it has the numbers 0 to {found - 1}"] if isinstance(found, int) else nearest(str(constant), found)
             )
+            raise GraphError(f"{constant!r} is not in domain {domain!r}", *hints, code="E607")
         return place
 
 
@@ -157,19 +184,19 @@ class DomainTable:
         if first.domain != second.domain:
             raise GraphError(
                 f"{second.said} has domain {second.domain!r}, but {first.said} has domain {first.domain!r}",
+                "use another variable, or declare both places with one domain",
                 code="E608",
+                location=second.location,
                 context=[f"{use.said}: {use.domain} at {use.location}" for use in (first, second) if use.location],
-                suggestions=["use another variable, or declare both places with one domain"],
-            ).at(second.location)
+            )
 
     def use(self, predicate: str, arity: int, location: SourceLocation | None) -> None:
         """Note one use of a predicate; another arity is an error that shows both."""
         known, first = self._arity.setdefault(predicate, (arity, location))
         if known != arity:
             shown = "declared" if first is None else f"used at {first}"
-            raise GraphError(
-                f"predicate {predicate!r} has {arity} arguments here, but {known} where it is {shown}", code="E609"
-            ).at(location)
+            message = f"predicate {predicate!r} has {arity} arguments here, but {known} where it is {shown}"
+            raise GraphError(message, code="E609", location=location)
 
     def constant(self, place: object, value: str | int, location: SourceLocation | None) -> None:
         """Note a constant: where nothing else says a place's domain, the one domain that has its constants is it."""
@@ -182,9 +209,7 @@ class DomainTable:
                 homes = [n for n in self.context.domains if self.context.has(n, value)]
                 if isinstance(value, str) and not homes:
                     known = [m for d in self.context.domains.values() if not isinstance(d, int) for m in d]
-                    raise GraphError(f"{value!r} is in no domain", code="E607", suggestions=nearest(value, known)).at(
-                        location
-                    )
+                    raise GraphError(f"{value!r} is in no domain", *nearest(value, known), code="E607").at(location)
                 if isinstance(value, str) and len(homes) == 1:
                     self.say(place, homes[0], f"the place of {value!r}", location)
         self._constants.clear()
@@ -193,13 +218,11 @@ class DomainTable:
         """Return the domain of a variable or place, or raise where nothing says it."""
         use = self._uses.get(self._root(key))
         if use is None:
-            error: TensorLogicError = GraphError(
+            raise GraphError(
                 f"nothing says the domain of {what}",
+                f"declare it: tl.variables('x', domain={next(iter(self.context.domains), 'Person')!r})",
+                "or the predicate: CompilerContext(domains, predicates={'p': ('Person',)})",
                 code="E610",
-                suggestions=[
-                    f"declare it: tl.variables('x', domain={next(iter(self.context.domains), 'Person')!r})",
-                    "or the predicate: CompilerContext(domains, predicates={'p': ('Person',)})",
-                ],
+                location=location,
             )
-            raise error.at(location)
         return use.domain

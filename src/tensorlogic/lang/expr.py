@@ -38,11 +38,8 @@ class Term(NamedTuple):
     def var(cls, name: str, domain: str | None = None) -> Term:
         """Make a variable."""
         if not isinstance(name, str) or not NAME.fullmatch(name):
-            raise GraphError(
-                f"a variable needs a name, which is one word, got {name!r}",
-                code="E601",
-                suggestions=["use letters, digits and _, and no digit first"],
-            )
+            hint = "use letters, digits and _, and no digit first"
+            raise GraphError(f"a variable needs a name, which is one word, got {name!r}", hint, code="E601")
         if domain is not None and (not isinstance(domain, str) or not domain):
             raise GraphError(f"the domain of variable {name!r} needs a name, got {domain!r}", code="E601")
         return cls(name, True, domain)
@@ -57,11 +54,8 @@ class Term(NamedTuple):
                 return cls(operator.index(value), False)
         except TypeError:
             pass  # said below
-        raise GraphError(
-            f"an argument of a predicate is a variable, a name or a number, got {value!r}",
-            code="E601",
-            suggestions=["make variables with tl.variables('x y')"],
-        )
+        message = f"an argument of a predicate is a variable, a name or a number, got {value!r}"
+        raise GraphError(message, "make variables with tl.variables('x y')", code="E301")
 
     def __repr__(self) -> str:
         return str(self.name) if self.is_variable else repr(self.name)
@@ -80,7 +74,7 @@ class TLExpr:
     True
     """
 
-    __slots__ = ("_free", "_hash", "args", "kind", "location", "name", "terms", "value")
+    __slots__ = ("_free_names", "_hash", "args", "kind", "location", "name", "terms", "value")
     __array_ufunc__ = None  # NumPy leaves its operators to ours
 
     kind: str
@@ -89,7 +83,7 @@ class TLExpr:
     terms: tuple[Term, ...]
     value: float | bool | int
     location: SourceLocation | None
-    _free: tuple[str, ...]
+    _free_names: tuple[str, ...] | None
     _hash: int
 
     def __init__(
@@ -109,15 +103,14 @@ class TLExpr:
         put(self, "terms", terms)
         put(self, "value", value)
         put(self, "location", location or caller())
-        # children have these already, so they never go deep
-        put(self, "_free", _free(kind, args, terms))
+        put(self, "_free_names", None)
         put(self, "_hash", hash((kind, name, terms, repr(value), tuple([a._hash for a in args]))))
 
     def __setattr__(self, name: str, value: object) -> NoReturn:
         raise AttributeError(f"an expression cannot be changed: {name!r} is set where it is made")
 
     def __delattr__(self, name: str) -> NoReturn:
-        raise AttributeError(f"an expression cannot be changed: {name!r} is set where it is made")
+        self.__setattr__(name, None)
 
     def __reduce__(self) -> tuple[Any, ...]:
         place = {id(e): n for n, e in enumerate(self.walk())}
@@ -146,11 +139,8 @@ class TLExpr:
         return (self.kind, self.name, self.terms, repr(self.value))
 
     def __bool__(self) -> NoReturn:
-        raise GraphError(
-            "a logical expression has no truth value of its own",
-            code="E602",
-            suggestions=["use & | ~ in place of and, or, not; compile and execute it to get an answer"],
-        )
+        hint = "use & | ~ in place of and, or, not; compile and execute it to get an answer"
+        raise GraphError("a logical expression has no truth value of its own", hint, code="E602")
 
     # fmt: off
     def __and__(self, other: Any) -> TLExpr: return and_(self, other)
@@ -196,6 +186,18 @@ class TLExpr:
         ('x', 'z')
         """
         return self._free
+
+    @property
+    def _free(self) -> tuple[str, ...]:
+        """The free variables, found when they are first asked for: each part has a list of its own."""
+        pending = [self] if self._free_names is None else []
+        while pending:
+            part = pending[-1]
+            unknown = [a for a in part.args if a._free_names is None]
+            pending.extend(unknown)
+            if not unknown:
+                object.__setattr__(pending.pop(), "_free_names", _free(part.kind, part.args, part.terms))
+        return self._free_names or ()
 
     def substitute(self, values: Mapping[str, Term | str | int]) -> TLExpr:
         """Replace free variables by terms; bound variables are renamed where a new one would be captured.
@@ -282,9 +284,7 @@ def variables(names: str, domain: str | None = None) -> Any:
     y
     """
     if not isinstance(names, str):
-        raise GraphError(
-            f"variables are named by text, got {names!r}", code="E601", suggestions=["write tl.variables('x y')"]
-        )
+        raise GraphError(f"variables are named by text, got {names!r}", "write tl.variables('x y')", code="E301")
     made = tuple(Term.var(n, domain) for n in names.replace(",", " ").split())
     if not made:
         raise GraphError("variables needs at least one name", code="E601")
@@ -314,11 +314,8 @@ def constant(value: float | bool | int) -> TLExpr:
     """
     number = _scalar(value)
     if number is None:
-        raise GraphError(
-            f"a constant is a number or a truth value, got {value!r}",
-            code="E601",
-            suggestions=["names of a domain stand in predicates: tl.pred('likes', x, 'bob')"],
-        )
+        hint = "names of a domain stand in predicates: tl.pred('likes', x, 'bob')"
+        raise GraphError(f"a constant is a number or a truth value, got {value!r}", hint, code="E301")
     return TLExpr("constant", value=number)
 
 
@@ -338,14 +335,13 @@ def _expr(value: Any) -> TLExpr:
     if isinstance(number, bool):
         raise GraphError(
             f"a formula has the Python value {number} in it: a comparison of variables that Python has made already?",
-            code="E601",
-            suggestions=["write tl.same(x, y) or ~tl.same(x, y)", "write tl.constant(True) for truth itself"],
+            "write tl.same(x, y) or ~tl.same(x, y)",
+            "write tl.constant(True) for truth itself",
+            code="E617",
         )
     if number is not None:
         return TLExpr("constant", value=number)
-    raise GraphError(
-        f"an expression is expected, got {value!r}", code="E601", suggestions=["write tl.pred(name, ...) or a number"]
-    )
+    raise GraphError(f"an expression is expected, got {value!r}", "write tl.pred(name, ...) or a number", code="E301")
 
 
 def _binary(kind: str, a: Any, b: Any) -> TLExpr:
@@ -354,7 +350,7 @@ def _binary(kind: str, a: Any, b: Any) -> TLExpr:
 
 def _many(kind: str, parts: Sequence[Any]) -> TLExpr:
     if not parts:
-        raise GraphError(f"{kind} needs at least one part", code="E601")
+        raise GraphError(f"{kind} needs at least one part", code="E618")
     result = _expr(parts[0])
     for part in parts[1:]:
         result = TLExpr(kind, (result, _expr(part)))
@@ -433,7 +429,7 @@ def same(a: Any, b: Any) -> TLExpr:
     """
     terms = (_term(a), _term(b))
     if not any(t.is_variable for t in terms):
-        raise GraphError(f"same compares a variable with something, got {terms[0]!r} and {terms[1]!r}", code="E601")
+        raise GraphError(f"same compares a variable with something, got {terms[0]!r} and {terms[1]!r}", code="E619")
     return TLExpr("same", terms=terms if terms[0].is_variable else terms[::-1])
 
 
@@ -442,15 +438,12 @@ def _quantified(kind: str, over: Any, body: Any) -> TLExpr:
     terms = tuple(over) if several else (over,)
     for t in terms:
         if not isinstance(t, Term) or not t.is_variable:
-            raise GraphError(
-                f"{kind} ranges over variables, got {t!r}",
-                code="E601",
-                suggestions=["make variables with tl.variables('x y')"],
-            )
+            hint = "make variables with tl.variables('x y')"
+            raise GraphError(f"{kind} ranges over variables, got {t!r}", hint, code="E301")
     if not terms:
-        raise GraphError(f"{kind} needs a variable", code="E601")
+        raise GraphError(f"{kind} needs a variable", code="E618")
     if len({t.name for t in terms}) != len(terms):
-        raise GraphError(f"{kind} names a variable twice: {', '.join(map(repr, terms))}", code="E601")
+        raise GraphError(f"{kind} names a variable twice: {', '.join(map(repr, terms))}", code="E620")
     return TLExpr(kind, (_expr(body),), terms=terms)
 
 

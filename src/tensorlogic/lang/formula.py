@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
+from functools import partial
 from typing import Any
 
 from ..diagnostics import SourceLocation
@@ -107,10 +108,8 @@ class Formulas:
         if kind == "pred":
             return self._predicate(expr, bound, free)
         if kind == "same":
-            place = ("=", id(expr))
+            place = ("=", object())  # of this reading: elsewhere the same expression may be about other variables
             first, second = (self._place(t, place, expr, bound, free) for t in expr.terms)
-            if first is second:
-                return self.make("constant", value=True, location=expr.location)
             return self.make("equation", over=(first, second), location=expr.location)
         if kind == "constant":
             return self.make("constant", value=expr.value, location=expr.location)
@@ -138,13 +137,11 @@ class Formulas:
     def _predicate(self, expr: TLExpr, bound: dict[str, Variable], free: dict[str, Variable]) -> Formula:
         self.domains.use(expr.name, len(expr.terms), expr.location)
         self.predicates.setdefault(expr.name, expr.location)
-        over: list[Any] = []
-        for i, t in enumerate(expr.terms):
-            over.append(self._place(t, (expr.name, i), expr, bound, free))
-        return self.make("pred", name=expr.name, over=tuple(over), location=expr.location)
+        over = tuple(self._place(t, (expr.name, i), expr, bound, free) for i, t in enumerate(expr.terms))
+        return self.make("pred", name=expr.name, over=over, location=expr.location)
 
     def _place(
-        self, t: Term, place: tuple[str, int], expr: TLExpr, bound: dict[str, Variable], free: dict[str, Variable]
+        self, t: Term, place: tuple[str, object], expr: TLExpr, bound: dict[str, Variable], free: dict[str, Variable]
     ) -> Any:
         if not t.is_variable:
             self.domains.constant(place, t.name, expr.location)
@@ -170,30 +167,16 @@ class Formulas:
 
     def _normalized(self, f: Formula, negated: bool, s: Strategy) -> Steps:
         kind, at = f.kind, f.location
-        if kind == "not":
-            return (
-                (yield self._normal(f.args[0], not negated, s))
-                if s.de_morgan
-                else (yield self._plain_not(f, negated, s))
-            )
+        if kind == "not" and s.de_morgan:
+            return (yield self._normal(f.args[0], not negated, s))
         if kind in ("iff", "xor"):
-            a, b = f.args
+            (a, b), make = f.args, partial(self.make, location=at)
             if kind == "iff":
-                both = self.make(
-                    "and",
-                    (self.make("imply", (a, b), location=at), self.make("imply", (b, a), location=at)),
-                    location=at,
-                )
+                both = make("and", (make("imply", (a, b)), make("imply", (b, a))))
             else:
-                either = self.make("or", (a, b), location=at)
-                both = self.make(
-                    "and",
-                    (either, self.make("not", (self.make("and", (a, b), location=at),), location=at)),
-                    location=at,
-                )
+                both = make("and", (make("or", (a, b)), make("not", (make("and", (a, b)),))))
             return (yield self._normal(both, negated, s))
-        if kind in ("and", "or", "imply") and self._effective(f, negated, s) is not None:
-            joined = self._effective(f, negated, s) or ""
+        if (joined := self._effective(f, negated, s)) is not None:
             parts: list[Formula] = []
             for part, against in self._operands(f, negated, joined, s):
                 parts.append((yield self._normal(part, against, s)))
@@ -231,8 +214,3 @@ class Formulas:
             else:
                 pending += [(a, against) for a in reversed(part.args)]
         return found
-
-    def _plain_not(self, f: Formula, negated: bool, s: Strategy) -> Steps:
-        inner = yield self._normal(f.args[0], False, s)
-        once = self.make("not", (inner,), location=f.location)
-        return self.make("not", (once,), location=f.location) if negated else once

@@ -10,23 +10,15 @@ from typing import Any, NamedTuple
 from ..diagnostics import SourceLocation
 from ..errors import GraphError, OutOfMemoryError, ShapeError, TensorLogicError
 from ..ir.builder import GraphBuilder, Tensor
-from ..ir.graph import EinsumGraph
-from ..ir.spec import symbol
-from .context import CompilerContext, DomainTable
+from ..ir.graph import CycleError, EinsumGraph, dependency_order
+from ..ir.spec import write
+from .context import CompilerContext, DomainTable, LogicWarning
 from .expr import ARITHMETIC, COMPARISONS, FUNCTIONS, Term, TLExpr
 from .formula import Formula, Formulas, Steps, Variable, run_steps
-from .strategies import Along, Spread, Strategy, clipped, get_strategy
+from .strategies import Along, QuantifierContraction, Strategy, clipped, get_strategy
 
 MAX_DISTRIBUTED = 64  # conjunctions that one disjunction may be multiplied out into
 MAX_ELEMENTS = 2**40  # of an answer
-
-
-class LogicWarning(UserWarning):
-    """Something in a formula is probably not what was meant.
-
-    >>> issubclass(LogicWarning, UserWarning)
-    True
-    """
 
 
 class Rule(NamedTuple):
@@ -76,20 +68,26 @@ def compile(
       return result=%2
     }
     """
+    if isinstance(source, str):
+        hint = "read it first: tl.compile(tl.parse_expr(text), context)"
+        raise GraphError(f"an expression or rules are expected, got the text {source[:60]!r}", hint, code="E301")
     if not isinstance(context, CompilerContext):
-        raise GraphError(f"a CompilerContext is expected, got {type(context).__name__}", code="E605",
-                         suggestions=["CompilerContext(domains={'Person': 10})"])  # fmt: skip
+        hint = "CompilerContext(domains={'Person': 10})"
+        raise GraphError(f"a CompilerContext is expected, got {type(context).__name__}", hint, code="E301")
     row = get_strategy(strategy)
     lowering = _Lowering(context, clipped(row) if clip else row)
     if isinstance(source, TLExpr):
         return lowering.expression(source)
-    rules: list[Any] = (
-        [source] if isinstance(source, Rule) else list(source) if isinstance(source, Sequence) else [source]
-    )
+    several = isinstance(source, Sequence) and not isinstance(source, Rule)
+    rules: list[Any] = list(source) if several else [source]
     for rule in rules:
         if not (isinstance(rule, Rule) and isinstance(rule.head, TLExpr) and isinstance(rule.body, TLExpr)):
-            raise GraphError(f"an expression or rules are expected, got {rule!r}", code="E612",
-                             suggestions=["tl.parse_expr(text) reads an expression", "tl.Rule(head, body) makes a rule"])  # fmt: skip
+            raise GraphError(
+                f"an expression or rules are expected, got {rule!r}",
+                "tl.parse_expr(text) reads an expression",
+                "tl.Rule(head, body) makes a rule",
+                code="E301",
+            )
     return lowering.rules(rules)
 
 
@@ -138,9 +136,8 @@ class _Lowering:
         by_head: dict[str, list[Rule]] = {}
         for rule in rules:
             if rule.head.kind != "pred":
-                raise GraphError(f"the head of a rule is a predicate, got {rule.head}", code="E612").at(
-                    rule.head.location
-                )
+                message = f"the head of a rule is a predicate, got {rule.head}"
+                raise GraphError(message, code="E612", location=rule.head.location)
             by_head.setdefault(rule.head.name, []).append(rule)
         outputs: dict[str, Tensor] = {}
         read: dict[str, list[tuple[Formula, list[Variable], TLExpr]]] = {}
@@ -169,11 +166,9 @@ class _Lowering:
             variable = Variable(f"{head.name}.{i + 1}")
             if t.is_variable:
                 if t.name not in free:
-                    raise GraphError(
-                        f"variable {t.name!r} of the head {head} does not occur in the body",
-                        code="E613",
-                        suggestions=["use it in a predicate of the body"],
-                    ).at(head.location)
+                    message = f"variable {t.name!r} of the head {head} does not occur in the body"
+                    hint = "use it in a predicate of the body"
+                    raise GraphError(message, hint, code="E613", location=head.location)
                 known = free[str(t.name)]
                 if t.domain is not None:
                     self.domains.say(known, t.domain, f"variable {t.name}", head.location)
@@ -223,8 +218,8 @@ class _Lowering:
             over = " × ".join(f"{v.name}={self._size(v):,}" for v in order)
             raise OutOfMemoryError(
                 f"the answer would have {elements:,} elements, one for every {over}; at most {MAX_ELEMENTS:,} are possible",
+                "quantify the variables that the answer does not need",
                 code="E003",
-                suggestions=["quantify the variables that the answer does not need"],
             ).at(expr.location)
 
     # formulas
@@ -241,6 +236,12 @@ class _Lowering:
             self._values[id(f)] = known
         return known
 
+    def _emit_all(self, formulas: Sequence[Formula]) -> Steps:
+        values = []
+        for f in formulas:
+            values.append((yield self._emit(f)))
+        return values
+
     def _emitted(self, f: Formula) -> Steps:
         match f.kind:
             case "pred":
@@ -256,7 +257,7 @@ class _Lowering:
                 inner = yield self._emit(f.args[0])
                 return _Value(self.s.not_(self.b, inner.tensor), inner.axes)
             case "imply":
-                a, b = (yield self._emit(f.args[0])), (yield self._emit(f.args[1]))
+                a, b = yield self._emit_all(f.args)
                 assert self.s.imply is not None
                 return self._combined(self.s.imply, a, b)
             case "exists":
@@ -269,9 +270,7 @@ class _Lowering:
                 return (yield self._arithmetic(f))
 
     def _connective(self, f: Formula) -> Steps:
-        parts = []
-        for a in f.args:
-            parts.append((yield self._emit(a)))
+        parts = yield self._emit_all(f.args)
         parts.sort(key=lambda v: len(v.axes))  # narrow ones first, so that wide results are made once
         op = self.s.and_ if f.kind == "and" else self.s.or_
         total = parts[0]
@@ -329,10 +328,8 @@ class _Lowering:
             len(tensor.shape) != len(shape)
             or any(isinstance(d, int) and d != n for d, n in zip(tensor.shape, shape, strict=True))
         ):
-            raise ShapeError(
-                f"predicate {name!r} is computed by a graph whose output is {tensor.shape}, but its domains make it {shape}",
-                code="E614",
-            )
+            message = f"the graph of predicate {name!r} has output {tensor.shape}, but its domains make it {shape}"
+            raise ShapeError(message, code="E614")
         return tensor
 
     def _indexed(self, tensor: Tensor, f: Formula, signature: list[str]) -> tuple[Tensor, tuple[Variable, ...]]:
@@ -346,38 +343,33 @@ class _Lowering:
         places = [p for p in f.over if isinstance(p, Variable)]
         axes = tuple(dict.fromkeys(places))
         if len(axes) < len(places):
-            letters = {v: symbol(n) for n, v in enumerate(axes)}
-            tensor = self.b.einsum(
-                "".join(letters[p] for p in places) + "->" + "".join(letters[v] for v in axes), tensor
-            )
+            tensor = self.b.einsum(write([places], axes), tensor)
         return tensor, axes
 
     def _equation(self, f: Formula) -> _Value:
         """Return the truth of variable = constant, or of variable = variable."""
         variable, other = f.over
+        axes: tuple[Variable, ...] = (variable,)
+        positions = self.b.iota(self._size(variable))
         try:
-            return self._equated(variable, other)
+            if isinstance(other, Term):
+                truth = self.b.equal(positions, self.context.index(variable.domain, other.name))
+            elif other is variable:
+                truth = self.b.equal(positions, positions)
+            else:
+                column = self.b.reshape(positions, (self._size(variable), 1))
+                truth, axes = self.b.equal(column, self.b.iota(self._size(other))), (variable, other)
         except TensorLogicError as error:
             raise error.at(f.location) from None
-
-    def _equated(self, variable: Variable, other: Variable | Term) -> _Value:
-        axes: tuple[Variable, ...]
-        positions = self.b.iota(self._size(variable))
-        if isinstance(other, Term):
-            truth, axes = self.b.equal(positions, self.context.index(variable.domain, other.name)), (variable,)
-        else:
-            column = self.b.reshape(positions, (self._size(variable), 1))
-            truth, axes = self.b.equal(column, self.b.iota(self._size(other))), (variable, other)
         value = _Value(truth, axes)
         return value if self.s.boolean else self._numbers(value)
 
     # values
 
     def _arithmetic(self, f: Formula) -> Steps:
-        parts = []
-        for a in f.args:
-            value = yield self._emit(a)
-            parts.append(self._numbers(value) if f.kind not in COMPARISONS else value)
+        parts = yield self._emit_all(f.args)
+        if f.kind not in COMPARISONS:
+            parts = [self._numbers(value) for value in parts]
         if f.kind in FUNCTIONS:
             return _Value(getattr(self.b, f.kind)(parts[0].tensor), parts[0].axes)
         assert f.kind in ARITHMETIC + COMPARISONS, f.kind
@@ -385,11 +377,7 @@ class _Lowering:
         return result if self.s.boolean or f.kind in ARITHMETIC else self._numbers(result)
 
     def _choice(self, f: Formula) -> Steps:
-        condition, then, otherwise = (
-            (yield self._emit(f.args[0])),
-            (yield self._emit(f.args[1])),
-            (yield self._emit(f.args[2])),
-        )
+        condition, then, otherwise = yield self._emit_all(f.args)
         if self.s.boolean:
             axes = tuple(dict.fromkeys((*condition.axes, *then.axes, *otherwise.axes)))
             parts = [self._aligned(v, axes) for v in (condition, then, otherwise)]
@@ -417,9 +405,7 @@ class _Lowering:
         spread = self._distributed(factors, bound)
         if spread is not None:
             return (yield self._emit(spread))
-        values = []
-        for a in factors:
-            values.append((yield self._emit(a)))
+        values = yield self._emit_all(factors)
         return self._contracted(values, bound, self.s.join)
 
     def _factors(self, body: Formula, bound: list[Variable]) -> tuple[list[Formula], list[Variable]]:
@@ -482,12 +468,9 @@ class _Lowering:
         self, values: list[_Value], bound: Sequence[Variable], algebra: str, *, after: bool = True
     ) -> _Value:
         axes = tuple(dict.fromkeys(v for value in values for v in value.axes))
-        letters = {v: symbol(n) for n, v in enumerate(axes)}
         kept = tuple(v for v in axes if v not in bound)
-        spec = ",".join("".join(letters[v] for v in value.axes) for value in values)
-        result = self.b.einsum(
-            f"{spec}->{''.join(letters[v] for v in kept)}", *(v.tensor for v in values), algebra=algebra
-        )
+        spec = write([value.axes for value in values], kept)
+        result = self.b.einsum(spec, *(v.tensor for v in values), algebra=algebra)
         return _Value(self._after(result) if after else result, kept)
 
     def _after(self, tensor: Tensor) -> Tensor:
@@ -496,8 +479,7 @@ class _Lowering:
     def _forall(self, f: Formula) -> Steps:
         body, over = f.args[0], f.over
         if body.kind == "imply" and self.s.residuum is not None:
-            a, b = (yield self._emit(body.args[0])), (yield self._emit(body.args[1]))
-            return self._contracted([a, b], over, self.s.residuum)
+            return self._contracted((yield self._emit_all(body.args)), over, self.s.residuum)
         if body.kind == "and" and self.s.de_morgan:
             moved = self._split(f, "forall", body)
             if moved is not None:
@@ -505,10 +487,7 @@ class _Lowering:
         if body.kind == "and" and self.s.forall_and is not None:
             return (yield self._spread(self.s.forall_and, body, over))
         if body.kind == "or" and self.s.meet is not None:
-            values = []
-            for a in body.args:
-                values.append((yield self._emit(a)))
-            return self._contracted(values, over, self.s.meet)
+            return self._contracted((yield self._emit_all(body.args)), over, self.s.meet)
         if body.kind == "or" and self.s.de_morgan:
             make = self.formulas.make
             against = self.formulas.normal(make("not", (body,), location=f.location), self.s)
@@ -522,12 +501,11 @@ class _Lowering:
         gone = [n for n, v in enumerate(value.axes) if v in over]
         return _Value(self._after(along(self.b, value.tensor, gone)), kept)
 
-    def _spread(self, row: Spread, body: Formula, over: Sequence[Variable]) -> Steps:
+    def _spread(self, row: QuantifierContraction, body: Formula, over: Sequence[Variable]) -> Steps:
         """Contract the parts of ∃ over ∨, or ∀ over ∧, in the algebra that the logic has for it."""
-        values = []
-        for a in body.args:
-            value = yield self._emit(a)
-            values.append(value if row.prepare is None else _Value(row.prepare(self.b, value.tensor), value.axes))
+        values = yield self._emit_all(body.args)
+        if row.prepare is not None:
+            values = [_Value(row.prepare(self.b, value.tensor), value.axes) for value in values]
         found = self._contracted(values, over, row.algebra, after=False)
         count = math.prod(self._size(v) for v in over)
         return _Value(self._after(row.finish(self.b, found.tensor, count, len(values))), found.axes)
@@ -545,29 +523,10 @@ def _dependency_order(by_head: dict[str, list[Rule]]) -> list[str]:
         ))
         for name, group in by_head.items()
     }  # fmt: skip
-    order: list[str] = []
-    state: dict[str, int] = {}
-    for start in by_head:
-        path: list[tuple[str, int]] = [(start, 0)]
-        while path:
-            name, at = path.pop()
-            if state.get(name) == 2:
-                continue
-            state[name] = 1
-            if at == len(uses[name]):
-                state[name] = 2
-                order.append(name)
-                continue
-            path.append((name, at + 1))
-            used = uses[name][at]
-            if state.get(used) == 1:
-                names = [n for n, _ in path]
-                cycle = " ← ".join([*names[names.index(used) :], used])
-                raise GraphError(
-                    f"the rules are recursive: {cycle}",
-                    code="E615",
-                    suggestions=["recursion is a fixpoint: see GraphBuilder.fixpoint"],
-                ).at(by_head[used][0].head.location)
-            if state.get(used) != 2:
-                path.append((used, 0))
-    return order
+    try:
+        return dependency_order(by_head, uses.__getitem__)
+    except CycleError as error:
+        cycle, place = error.args[0], by_head[error.args[0][0]][0].head.location
+        hint = "recursion is a fixpoint: see GraphBuilder.fixpoint"
+        message = f"the rules are recursive: {' ← '.join([*cycle, cycle[0]])}"
+        raise GraphError(message, hint, code="E615", location=place) from None

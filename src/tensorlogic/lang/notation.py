@@ -218,16 +218,14 @@ def parse_expr(text: str, domains: Mapping[str, str] | None = None) -> TLExpr:
     ∀x. person(x) → mortal(x)
     """
     if not isinstance(text, str):
-        raise FormatError(f"an expression is read from text, got {text!r}", code="E603")
+        raise FormatError(f"an expression is read from text, got {text!r}", code="E301")
     if domains is not None and not isinstance(domains, Mapping):
-        raise GraphError(
-            f"domains are given by variable, got {domains!r}",
-            code="E601",
-            suggestions=["write domains={'x': 'Person'}"],
-        )
+        hint = "write domains={'x': 'Person'}"
+        raise GraphError(f"domains are given by variable, got {domains!r}", hint, code="E301")
     return _Reader(text, dict(domains or {})).read()
 
 
+MAX_DIGITS = 308  # of an integer; no float is larger
 MAX_TEXTS = 256  # whose lines errors can show
 _files: dict[str, str] = {}  # by text, the one used longest ago first
 _numbers = count(1)
@@ -276,9 +274,7 @@ class _Reader:
     def fail(self, at: int, reason: str, *hints: str) -> NoReturn:
         place = self.place(at).with_file("<expression>")
         source = self.text[self.starts[(place.line or 1) - 1] :].split("\n", 1)[0]
-        raise FormatError(
-            f"cannot read the expression: {reason}", code="E603", location=place, source=source, suggestions=hints
-        )
+        raise FormatError(f"cannot read the expression: {reason}", *hints, code="E603", location=place, source=source)
 
     def place(self, at: int) -> SourceLocation:
         line = bisect_right(self.starts, at)
@@ -310,10 +306,8 @@ class _Reader:
         self._reduce(-1)
         if self.waiting:
             opening = self.waiting[-1]
-            self.fail(
-                opening.at,
-                "this is not closed" if opening.kind in ("(", "call") else f"{opening.kind!r} is not finished",
-            )
+            closed = opening.kind in ("(", "call")
+            self.fail(opening.at, "this is not closed" if closed else f"{opening.kind!r} is not finished")
         return self.operands[0]
 
     def _operand(self) -> bool:
@@ -328,8 +322,7 @@ class _Reader:
             return False
         if meaning == "subtract":
             if self._signed():
-                self.operands.append(TLExpr("constant", value=-_value(self.take().text), location=self.place(token.at)))
-                return True
+                return self._constant(-self._number(self.take()), token)
             self.waiting.append(_Pending("negative", BINDS["negative"], 1, at=token.at))
             return False
         if token.text == "(":
@@ -339,14 +332,25 @@ class _Reader:
             self.waiting.append(_Pending("if", -2, 0, at=token.at))
             return False
         if token.kind == "number" or token.text in ("true", "false", "inf", "nan"):
-            self.operands.append(TLExpr("constant", value=_value(token.text), location=self.place(token.at)))
-            return True
+            return self._constant(self._number(token), token)
         if token.kind == "name":
             return self._named(token)
         if token.kind == "string" and self.token.text == "(":
             return self._predicate(self._unquoted(token, "a predicate"), token)
         shown = repr(token.text) if token.kind != "end" else "the end"
         self.fail(token.at, f"a predicate, a number or '(' is expected, got {shown}")
+
+    def _constant(self, value: Any, token: Token) -> bool:
+        self.operands.append(TLExpr("constant", value=value, location=self.place(token.at)))
+        return True
+
+    def _number(self, token: Token) -> Any:
+        """Return the number, or the truth value, that a word stands for."""
+        if not token.text.isdigit():
+            return token.text == "true" if token.text in ("true", "false") else float(token.text)
+        if len(token.text) > MAX_DIGITS:
+            self.fail(token.at, f"a number of {len(token.text):,} digits is too long", "write it as 1e300, or inf")
+        return int(token.text)
 
     def _signed(self) -> bool:
         """Tell whether a sign belongs to the number after it: -2 is a number, -2 ** 2 is -(2 ** 2)."""
@@ -361,9 +365,8 @@ class _Reader:
         if self._equates(token):
             return self._same(token)
         if token.text.startswith("?"):
-            self.fail(
-                token.at, f"{token.text} is a variable, which cannot stand alone", "write it in a predicate: p(?X)"
-            )
+            hint = "write it in a predicate: p(?X)"
+            self.fail(token.at, f"{token.text} is a variable, which cannot stand alone", hint)
         return self._predicate(token.text, token)
 
     def _equates(self, token: Token) -> bool:
@@ -413,15 +416,12 @@ class _Reader:
         if token.kind == "string":
             return Term.const(self._unquoted(token))
         if token.kind == "number" and token.text.isdigit():
-            return Term.const(int(token.text))
+            return Term.const(self._number(token))
         if token.text == "-" and self.token.kind == "number" and self.token.text.isdigit():
-            return Term.const(-int(self.take().text))
+            return Term.const(-self._number(self.take()))
         if token.kind != "name":
-            self.fail(
-                token.at,
-                f"an argument is a variable or a constant, got {token.text!r}",
-                "formulas cannot be nested in predicates",
-            )
+            hint = "formulas cannot be nested in predicates"
+            self.fail(token.at, f"an argument is a variable or a constant, got {token.text!r}", hint)
         name = token.text.removeprefix("?")
         known = self.scope.get(name)
         if token.text[0] == "?" or not name[0].isupper() or (known is not None and known.bare):
@@ -467,11 +467,8 @@ class _Reader:
         if token.text in ("<-", ":-", "←"):
             self.fail(token.at, "this is a rule, not an expression", "make it with tl.Rule(head, body)")
         if kind not in CONNECTIVES + ARITHMETIC + COMPARISONS:
-            self.fail(
-                token.at,
-                f"a connective is expected before {token.text!r}",
-                *nearest(token.text, ["and", "or", "xor"])[:1],
-            )
+            near = nearest(token.text, ["and", "or", "xor"])
+            self.fail(token.at, f"a connective is expected before {token.text!r}", near[0])
         level = BINDS[kind]
         self._reduce(level + (kind in RIGHT))
         if (
@@ -527,9 +524,3 @@ class _Reader:
         parts = tuple(self.operands[len(self.operands) - arity :])
         del self.operands[len(self.operands) - arity :]
         self.operands.append(TLExpr(kind, parts, terms=terms, location=self.place(at)))
-
-
-def _value(text: str) -> Any:
-    if text in ("true", "false"):
-        return text == "true"
-    return int(text) if text.isdigit() else float(text)

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import ShapeError
+from ..errors import ShapeError, expect_whole
 from ..tables import table
 
 Names = Sequence[str] | int
@@ -16,27 +16,32 @@ Names = Sequence[str] | int
 def show(value: Any, *domains: Names, heads: Sequence[str] = (), limit: int = 50, above: float = 0.0) -> str:
     """Return a table of the true tuples of an answer, by the names of its domains; scores are shown largest first.
 
-    ``domains`` gives, for each axis, its names or its size; one stands for all axes.
+    ``domains`` gives, for each axis, its names or its size; one stands for all axes. Of several outputs, as a run returns
+    them, or of a mapping, each is shown under its name.
 
     >>> print(show(np.array([[False, True], [False, False]]), ["alice", "bob"], heads=["x", "z"]))
     x      z
     alice  bob
     1 of 4
     """
-    if hasattr(value, "keys") and len(value) == 1:  # the outputs of a run that has one
-        (value,) = value
+    if hasattr(value, "keys"):  # the outputs of a run, or a mapping
+        answers = {
+            name: show(value[name], *domains, heads=heads, limit=limit, above=above) for name in tuple(value.keys())
+        }
+        return (
+            "\n\n".join(f"{name}\n{text}" for name, text in answers.items())
+            if len(answers) > 1
+            else "".join(answers.values())
+        )
     array = np.asarray(value)
-    if limit < 0:
-        raise ShapeError(f"limit= must be 0 or more, got {limit}", code="E616")
+    expect_whole("limit=", limit)
     given = list(domains) if len(domains) != 1 else list(domains) * array.ndim
     if len(given) != array.ndim:
         raise ShapeError(f"{len(given)} domains for an answer of {array.ndim} axes", code="E616")
     for axis, (d, size) in enumerate(zip(given, array.shape, strict=True)):
         if (d if isinstance(d, int) else len(d)) != size:
-            raise ShapeError(
-                f"axis {axis} has {size} elements, but its domain has {d if isinstance(d, int) else len(d)}",
-                code="E616",
-            )
+            message = f"axis {axis} has {size} elements, but its domain has {d if isinstance(d, int) else len(d)}"
+            raise ShapeError(message, code="E616")
     if heads and len(heads) != array.ndim:
         raise ShapeError(f"{len(heads)} heads for an answer of {array.ndim} axes", code="E616")
     if array.ndim == 0:
@@ -44,7 +49,7 @@ def show(value: Any, *domains: Names, heads: Sequence[str] = (), limit: int = 50
     places = np.argwhere(array > above) if array.dtype != bool else np.argwhere(array)
     scores = array[tuple(places.T)]
     if array.dtype != bool:
-        order = np.argsort(-scores, kind="stable")
+        order = len(scores) - 1 - np.argsort(scores[::-1], kind="stable")[::-1]  # unsigned scores have no negatives
         places, scores = places[order], scores[order]
     rows = [
         [*(str(i) if isinstance(d, int) else str(d[i]) for i, d in zip(place, given, strict=True)),

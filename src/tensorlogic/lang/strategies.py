@@ -7,17 +7,18 @@ from typing import NamedTuple
 
 from ..errors import GraphError, nearest
 from ..ir.builder import GraphBuilder, Tensor
-from ..ir.spec import symbol
+from ..ir.spec import write
 
 Unary = Callable[[GraphBuilder, Tensor], Tensor]
 Binary = Callable[[GraphBuilder, Tensor, Tensor], Tensor]
 Along = Callable[[GraphBuilder, Tensor, Sequence[int]], Tensor]
 
 
-class Spread(NamedTuple):
-    """∃ over ∨, or ∀ over ∧, as one contraction of prepared parts, finished by what depends on how many there were.
+class QuantifierContraction(NamedTuple):
+    """How a logic computes ∃ over ∨, or ∀ over ∧, by one contraction.
 
-    ``finish`` gets the contraction, the number of values the quantifier ranges over, and the number of parts.
+    Each part goes through ``prepare``, all are contracted in ``algebra``, and ``finish`` makes the answer of the result; it
+    also gets the number of values that the quantifier ranges over, and the number of parts.
 
     >>> STRATEGIES["fuzzy_lukasiewicz"].exists_or.algebra
     'max_plus'
@@ -46,8 +47,8 @@ class Strategy(NamedTuple):
     imply: Binary | None = None  # None: ¬a ∨ b
     meet: str | None = None  # the algebra in which ∀ over ∨ is one contraction, where there is one
     residuum: str | None = None  # the algebra in which ∀ over → is one contraction, where there is one
-    exists_or: Spread | None = None  # ∃ over ∨ as one contraction, where there is one
-    forall_and: Spread | None = None  # ∀ over ∧ as one contraction, where there is one
+    exists_or: QuantifierContraction | None = None  # ∃ over ∨ as one contraction, where there is one
+    forall_and: QuantifierContraction | None = None  # ∀ over ∧ as one contraction, where there is one
     exists: Along | None = None  # how ∃ removes axes, where no algebra says it; then join is not used
     boolean: bool = False  # truth values are bool
     after: Unary | None = None  # what is done to the result of a quantifier
@@ -68,9 +69,8 @@ def _either(b: GraphBuilder, x: Tensor, y: Tensor) -> Tensor:
 
 def _least(b: GraphBuilder, x: Tensor, axes: Sequence[int]) -> Tensor:
     """Return the minimum, which of nothing is true."""
-    letters = [symbol(n) for n in range(len(x.shape or ()))]
-    kept = [c for n, c in enumerate(letters) if n not in axes]
-    return b.einsum(f"{''.join(letters)}->{''.join(kept)}", x, algebra="min_max")
+    every = range(len(x.shape or ()))
+    return b.einsum(write([every], [n for n in every if n not in axes]), x, algebra="min_max")
 
 
 STRATEGIES: dict[str, Strategy] = {
@@ -105,8 +105,8 @@ STRATEGIES: dict[str, Strategy] = {
             forall=_least,
             imply=lambda b, x, y: b.goguen_implies(x, y),
             residuum="goguen_residuum",
-            exists_or=Spread("min_product", _not, lambda b, x, n, k: _not(b, x)),
-            forall_and=Spread("min_product", None, lambda b, x, n, k: x),
+            exists_or=QuantifierContraction("min_product", _not, lambda b, x, n, k: _not(b, x)),
+            forall_and=QuantifierContraction("min_product", None, lambda b, x, n, k: x),
             de_morgan=True, merges=True, frees=True,
         ),
         Strategy(
@@ -116,8 +116,8 @@ STRATEGIES: dict[str, Strategy] = {
             not_=_not,
             join="lukasiewicz",
             forall=_least,
-            exists_or=Spread("max_plus", None, lambda b, x, n, k: b.clip(x, 0.0, 1.0)),
-            forall_and=Spread("min_plus", None, lambda b, x, n, k: b.clip(b.subtract(x, float(k - 1)), 0.0, 1.0)),
+            exists_or=QuantifierContraction("max_plus", None, lambda b, x, n, k: b.clip(x, 0.0, 1.0)),
+            forall_and=QuantifierContraction("min_plus", None, lambda b, x, n, k: b.clip(b.subtract(x, float(k - 1)), 0.0, 1.0)),
             de_morgan=True, merges=True, frees=True,
         ),
         Strategy(
@@ -136,8 +136,8 @@ STRATEGIES: dict[str, Strategy] = {
             not_=_not,
             join="real",
             forall=lambda b, x, axes: b.subtract(1.0, b.sum(b.subtract(1.0, x), axes)),
-            exists_or=Spread("real", _not, lambda b, x, n, k: b.subtract(float(n), x)),
-            forall_and=Spread("real", None, lambda b, x, n, k: b.add(x, float(1 - n))),
+            exists_or=QuantifierContraction("real", _not, lambda b, x, n, k: b.subtract(float(n), x)),
+            forall_and=QuantifierContraction("real", None, lambda b, x, n, k: b.add(x, float(1 - n))),
             de_morgan=True, merges=True,
         ),
     )
@@ -157,8 +157,6 @@ def get_strategy(strategy: str | Strategy) -> Strategy:
     """
     if isinstance(strategy, Strategy):
         return strategy
-    if strategy not in STRATEGIES:
-        raise GraphError(
-            f"there is no strategy {strategy!r}", code="E604", suggestions=nearest(str(strategy), STRATEGIES)
-        )
+    if not isinstance(strategy, str) or strategy not in STRATEGIES:
+        raise GraphError(f"there is no strategy {strategy!r}", *nearest(str(strategy), STRATEGIES), code="E604")
     return STRATEGIES[strategy]

@@ -4,22 +4,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from typing import Any
+from typing import TypeVar
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import InputError
-from .recorded_entry import RecordedTraceEntry
-from .recorded_trace import RecordedExecutionTrace
+from ..errors import expect
+from .recorded import RecordedExecutionTrace, RecordedTraceEntry
 
 COMMUNICATION = ("allreduce", "all_gather", "reduce_scatter", "broadcast", "send", "recv", "comm")
-MANY = 200_000  # entries from which loading scipy pays
-CHUNK = 1 << 15
 _SPLITS = re.compile("[;\n\r\\\\\x0b\x0c\x1c\x1d\x1e\x85\u2028\u2029\ud800-\udfff]")
-_ESCAPED = re.compile(r"\\x(3b|0a|0d|5c|0b|0c|1c|1d|1e|85|2028|2029|d[89a-f][0-9a-f]{2})")  # and no others
-DENSE = 1 << 22  # pairs of device and operation that may each have a place
+_ESCAPED = re.compile(r"\\x(3b|0a|0d|5c|0b|0c|1c|1d|1e|5b|7b|85|2028|2029|d[89a-f][0-9a-f]{2})")  # and no others
 
 
 class OpSummary(msgspec.Struct):
@@ -86,15 +82,14 @@ class TraceAnalyzer:
     @staticmethod
     def operation_summary(trace: RecordedExecutionTrace) -> dict[str, OpSummary]:
         """Return count, time and memory of each operation, in order of first occurrence."""
-        trace = _recorded(trace)
-        rows = _grouped(trace, trace.column("operation"), len(trace.operation_names), OpSummary)
-        return dict(zip(trace.operation_names, rows, strict=True))
+        return _summaries(trace, "operation", OpSummary)
 
     @staticmethod
     def memory_hotspots(trace: RecordedExecutionTrace, threshold_bytes: int) -> list[RecordedTraceEntry]:
         """Return the entries whose result takes more than a threshold, in order."""
-        trace = _recorded(trace)
-        return [trace.entry(int(i)) for i in np.flatnonzero(trace.column("memory") > threshold_bytes)]
+        _expect_recorded(trace)
+        large = np.array([kind.memory > threshold_bytes for kind in trace.kinds], bool)
+        return trace.pick(np.flatnonzero(large[trace.column("kind")]))
 
     @staticmethod
     def avg_duration_by_op(trace: RecordedExecutionTrace) -> dict[str, float]:
@@ -104,9 +99,7 @@ class TraceAnalyzer:
     @staticmethod
     def per_device_summary(trace: RecordedExecutionTrace) -> dict[str, DeviceSummary]:
         """Return count, time and memory of each device; entries without one do not count."""
-        trace = _recorded(trace)
-        rows = _grouped(trace, trace.column("device"), len(trace.device_names), DeviceSummary)
-        return dict(zip(trace.device_names, rows, strict=True))
+        return _summaries(trace, "device", DeviceSummary)
 
     @staticmethod
     def load_balance_metrics(trace: RecordedExecutionTrace) -> LoadBalanceMetrics | None:
@@ -126,15 +119,15 @@ class TraceAnalyzer:
         trace: RecordedExecutionTrace, min_ratio_of_total: float
     ) -> list[CommunicationBottleneck]:
         """Return communicating operations that take at least a share of the total time, longest first."""
-        trace = _recorded(trace)
+        _expect_recorded(trace)
         total = max(1e-9, trace.total_duration_us)  # in this order a total that is no number counts as the least
-        found = [
+        rows = [
             CommunicationBottleneck(name, s.total_duration_us, s.total_duration_us / total, s.count)
             for name, s in TraceAnalyzer.operation_summary(trace).items()
             if any(word in _ascii_lower(name) for word in COMMUNICATION)
         ]
-        kept = [b for b in found if b.ratio_of_total >= min_ratio_of_total]
-        return sorted(kept, key=lambda b: -b.total_duration_us)
+        large = (b for b in rows if b.ratio_of_total >= min_ratio_of_total)
+        return sorted(large, key=lambda b: -b.total_duration_us)
 
     @staticmethod
     def flamegraph_collapsed(trace: RecordedExecutionTrace) -> str:
@@ -142,33 +135,36 @@ class TraceAnalyzer:
 
         ``;`` and line breaks in names are escaped, so that every line reads as one stack and one number.
         """
-        trace = _recorded(trace)
-        operations, devices = trace.operation_names, trace.device_names
-        if not operations:
-            return ""
-        weights = _weights(trace.column("duration"))
-        pair = (trace.column("device").astype(np.int64) + 1) * len(operations) + trace.column("operation")
-        pairs = (len(devices) + 1) * len(operations)
-        present: NDArray[Any] = np.arange(pairs)
-        if pairs > DENSE:
-            present, pair = np.unique(pair, return_inverse=True)
-        totals = _sums(pair, weights, present.size)
-        present, totals = present[totals > 0], totals[totals > 0]  # every weight is 1 or more
+        _expect_recorded(trace)
         lines: dict[str, int] = {}
-        for key, total in zip(present.tolist(), totals.tolist(), strict=True):
-            device, operation = divmod(key, len(operations))
-            name = devices[device - 1] if device else "unknown"
-            stack = f"trace;{frame_name(name)};{frame_name(operations[operation])}"
-            lines[stack] = lines.get(stack, 0) + total
+        weights = trace.by_kind().sums(_weights(trace.column("duration")))
+        for kind, weight in zip(trace.kinds, weights.tolist(), strict=True):
+            device = "unknown" if kind.device is None else kind.device
+            stack = f"trace;{frame_name(device)};{frame_name(kind.operation)}"
+            lines[stack] = lines.get(stack, 0) + weight
         return "\n".join(f"{stack} {weight}" for stack, weight in sorted(lines.items()))
 
 
-def _recorded(trace: RecordedExecutionTrace) -> RecordedExecutionTrace:
-    """Return a recorded trace, or say how to make one."""
-    if not isinstance(trace, RecordedExecutionTrace):
-        raise InputError(f"a RecordedExecutionTrace is expected, got {type(trace).__name__}", code="E701",
-                         suggestions=["of a trace that tl.trace() made, give trace.to_recorded()"])  # fmt: skip
-    return trace
+def _expect_recorded(trace: RecordedExecutionTrace) -> None:
+    hint = "of a trace that tl.trace() made, give trace.to_recorded()"
+    expect(trace, RecordedExecutionTrace, "a RecordedExecutionTrace is expected", hint)
+
+
+S = TypeVar("S", OpSummary, DeviceSummary)
+
+
+def _summaries(trace: RecordedExecutionTrace, field: str, summary: Callable[[int, float, int], S]) -> dict[str, S]:
+    """Sum count, time and memory up by a field of the entries' kinds, in order of first occurrence."""
+    _expect_recorded(trace)
+    groups = trace.by_kind()
+    totals: dict[str, tuple[int, float, int]] = {}
+    columns = (trace.kinds, groups.counts().tolist(), groups.sums(trace.column("duration")).tolist())
+    for kind, count, time in zip(*columns, strict=True):
+        name = getattr(kind, field)
+        if name is not None:
+            n, took, size = totals.get(name, (0, 0.0, 0))
+            totals[name] = n + count, took + time, size + count * kind.memory
+    return {name: summary(*total) for name, total in totals.items()}
 
 
 def _ascii_lower(text: str) -> str:
@@ -182,37 +178,6 @@ def _weights(duration: NDArray[np.float64]) -> NDArray[np.int64]:
     return np.floor(np.minimum(at_least, 2.0**62) + 0.5).astype(np.int64)
 
 
-def _grouped(
-    trace: RecordedExecutionTrace, key: NDArray[np.int32], groups: int, make: Callable[[int, float, int], object]
-) -> list:  # type: ignore[type-arg]
-    """Count entries and sum time and memory by a column of numbers; negative numbers are in no group."""
-    if not key.size:
-        return [make(0, 0.0, 0) for _ in range(groups)]
-    none = 1 if key.min() < 0 else 0  # -1 becomes group 0, which is dropped
-    if none:
-        key = key + np.int32(1)
-    counts = np.zeros(groups + none, np.int64)
-    for at in range(0, key.size, CHUNK):  # bincount wants int64: the copy stays in the cache
-        counts += np.bincount(key[at : at + CHUNK], minlength=groups + none)
-    times = _sums(key, trace.column("duration"), groups + none)
-    memory = _sums(key, trace.column("memory"), groups + none)
-    rows = zip(counts[none:].tolist(), times[none:].tolist(), memory[none:].tolist(), strict=True)
-    return [make(*row) for row in rows]
-
-
-def _sums(key: NDArray[Any], values: NDArray[Any], groups: int) -> NDArray[Any]:
-    """Add values by group, integers exactly."""
-    if key.size < MANY:
-        total = np.zeros(groups, values.dtype)
-        np.add.at(total, key, values)
-        return total
-    from scipy.sparse import csc_array
-
-    # one sparse column with an entry per value: its product with 1 adds by row, in one pass and without copies
-    column = csc_array((values, key, np.array([0, key.size], np.int32)), shape=(groups, 1))
-    return np.asarray(column @ np.ones(1, values.dtype))
-
-
 def frame_name(name: str) -> str:
     r"""Escape what would split a stack, ``;`` and line breaks, and what no file can hold.
 
@@ -220,6 +185,15 @@ def frame_name(name: str) -> str:
     a\x3bb
     """
     return _SPLITS.sub(lambda c: f"\\x{ord(c[0]):02x}", name)
+
+
+def first_frame(frame: str) -> str:
+    r"""Escape a bracket at the beginning of a line of stacks, which would be taken for JSON.
+
+    >>> print(first_frame("{0}"))
+    \x7b0}
+    """
+    return f"\\x{ord(frame[0]):02x}{frame[1:]}" if frame[:1] in ("{", "[") else frame
 
 
 def frame_text(frame: str) -> str:

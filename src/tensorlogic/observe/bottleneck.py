@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from ..errors import InputError
+from ..errors import InputError, expect
 from ..ir.types import INTEGERS
 from ..plan.machine import Machine, machine, roofline_seconds
-from ..tables import table
+from ..tables import html_text, table
 from .profile import OpProfile, ProfileData
 
 SMALL_CALLS = 32  # a step makes no more small NumPy calls than this; one that takes no longer may be nothing but calls
+HALF = 50.0  # percent that several operations must take together
 WORTH = 10.0  # percent of the time that an operation must take to be worth advice
 # algebras in which true and false alone combine as or-and does, so that the boolean algebra answers the same
 LIKE_BOOLEAN = frozenset({"max_min", "max_product", "lukasiewicz", "noisy_or"})
@@ -67,9 +68,7 @@ class BottleneckReport(NamedTuple):
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
-        from html import escape
-
-        return f"<pre>{escape(str(self))}</pre>"
+        return html_text(self)
 
 
 class BottleneckAnalyzer:
@@ -91,27 +90,24 @@ class BottleneckAnalyzer:
 
     def __init__(self, machine: Machine | None = None, *, least: float = 1.0) -> None:
         if not 0 <= least <= 100:
-            raise InputError(f"least= is a percentage between 0 and 100, got {least}", code="E301")
-        if machine is not None and not isinstance(machine, Machine):
-            raise InputError(f"machine= is a Machine, got {machine!r}", code="E301",
-                             suggestions=["leave it out to measure this one, or write Machine(flops32=, flops64=, bandwidth=, call=)"])  # fmt: skip
+            raise InputError(f"least= is a percentage between 0 and 100, got {least}", code="E726")
+        hint = "leave it out to measure this one, or write Machine(flops32=, flops64=, bandwidth=, call=)"
+        expect(machine, (Machine, type(None)), "machine= is a Machine", hint)
         self.machine = machine
         self.least = least
 
     def analyze(self, profile: ProfileData) -> BottleneckReport:
         """Return the operations that take the time, and what would help."""
-        if not isinstance(profile, ProfileData):
-            raise InputError(f"a ProfileData is expected, got {type(profile).__name__}", code="E301",
-                             suggestions=["write analyze(executor.get_profile_data())",
-                                          "of a trace, analyze(ProfileData.from_trace(trace))"])  # fmt: skip
+        hints = ("write analyze(executor.get_profile_data())", "of a trace, analyze(ProfileData.from_trace(trace))")
+        expect(profile, ProfileData, "a ProfileData is expected", *hints)
         here = machine() if self.machine is None else self.machine
         ops = profile.op_profiles
-        found = [_bottleneck(name, op, profile.share(name), here) for name, op in ops.items() if op.self_time_ms > 0]
-        found = sorted((b for b in found if b.percentage >= self.least), key=lambda b: -b.percentage)
-        worth = [b for b in found if b.percentage >= WORTH]
+        rows = [_bottleneck(name, op, profile.share(name), here) for name, op in ops.items() if op.self_time_ms > 0]
+        rows = sorted((b for b in rows if b.percentage >= self.least), key=lambda b: -b.percentage)
+        worth = [b for b in rows if b.percentage >= WORTH]
         advice = [text for b in worth for rule in RULES if (text := rule(b, ops[b.operation], here)) is not None]
-        advice += _batching(found, ops)
-        return BottleneckReport(tuple(found), tuple(dict.fromkeys(advice)), here)
+        advice += [*_compiling(rows, ops), *_batching(rows, ops)]
+        return BottleneckReport(tuple(rows), tuple(dict.fromkeys(advice)), here)
 
 
 def _bottleneck(name: str, op: OpProfile, percentage: float, here: Machine) -> Bottleneck:
@@ -169,14 +165,32 @@ def _truth(b: Bottleneck, op: OpProfile, here: Machine) -> str | None:
 RULES: tuple[Callable[[Bottleneck, OpProfile, Machine], str | None], ...] = (_narrower, _integers, _halves, _truth)
 
 
-def _batching(found: Sequence[Bottleneck], ops: dict[str, OpProfile]) -> list[str]:
-    """Advise more rows a call where calls cost more than their work; loops and views have no rows of their own."""
-    calls = [b for b in found if b.bound == "overhead" and ops[b.operation].kernel not in ("loop", "view")]
-    share = sum(b.percentage for b in calls)
-    if share < 50:
+def _compiling(rows: Sequence[Bottleneck], ops: dict[str, OpProfile]) -> list[str]:
+    """Advise to compile where several element-wise steps wait for memory or for calls, which one step does once."""
+    share, names = _together([b for b in rows if ops[b.operation].kernel == "map" and b.bound != "compute"])
+    if share < HALF or ", " not in names:
         return []
-    names = ", ".join(b.operation for b in calls[:3]) + (", ..." if len(calls) > 3 else "")
+    return [
+        f"{share:.0f}% of the time goes to element-wise steps ({names}), which compiling makes one: "
+        "executor.compile_graph(graph, CompilationConfig(optimization_level=OptimizationLevel.AGGRESSIVE))"
+    ]
+
+
+def _batching(rows: Sequence[Bottleneck], ops: dict[str, OpProfile]) -> list[str]:
+    """Advise more rows a call where calls cost more than their work; loops and views have no rows of their own."""
+    share, names = _together(
+        [b for b in rows if b.bound == "overhead" and ops[b.operation].kernel not in ("loop", "view")]
+    )
+    if share < HALF:
+        return []
     return [
         f"{share:.0f}% of the time is the cost of calls, not of work ({names}): give each execute() more rows, "
         "by a longer first axis of the inputs"
     ]
+
+
+def _together(rows: Sequence[Bottleneck]) -> tuple[float, str]:
+    """Return the share of some operations, and the names of the first few."""
+    return sum(b.percentage for b in rows), ", ".join(b.operation for b in rows[:3]) + (
+        ", ..." if len(rows) > 3 else ""
+    )

@@ -6,23 +6,29 @@ import logging
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import IO, Any
 
 import msgspec
+import numpy as np
 
 from ..diagnostics import Diagnostic
-from ..errors import ExecutionError, InputError
-from ..events import Hook, RunRecord, StepEvent
+from ..errors import ExecutionError, InputError, expect
+from ..events import RunRecord, StepEvent
 from ..plan.build import ExecutionPlan, Step, describe
-from .tensorstats import count_bad
+from .open_runs import DebugHook, OpenRun, OpenRuns, constant_value
+from .tensorstats import count_bad, is_bad
 
 logger = logging.getLogger("tensorlogic")
+NUMERICAL = "numerical issue"
 HITS = 10_000  # hits that are kept, the last ones
 
 
 class BreakpointHit(msgspec.Struct, frozen=True, eq=False):
     """A step that a breakpoint stopped at; ``values`` are its results, valid while the run is stopped.
+
+    ``has_nan`` and ``has_inf`` say what the results hold; a step that was handed such values did not make them, and
+    ``inherited`` is then true. ``operands`` are what it read, by name, where a prompt can show them.
 
     >>> print(BreakpointHit(3, "relu", elapsed_us=12.0))
     node %3: relu, 12.0 µs
@@ -41,6 +47,8 @@ class BreakpointHit(msgspec.Struct, frozen=True, eq=False):
     body: bool = False  # inside of a fixpoint, scan or cond
     round: int = 0  # of that body
     thread: int = 0
+    inherited: bool = False
+    operands: Mapping[str, Any] = {}
 
     @property
     def names(self) -> frozenset[str]:
@@ -91,7 +99,7 @@ class Breakpoint(msgspec.Struct, eq=False):
 _NEXT = Breakpoint(0, "step", lambda hit: True)
 
 
-class BreakpointManager(Hook):
+class BreakpointManager(DebugHook):
     """Stops runs at breakpoints. It is off until enabled.
 
     On a hit it calls ``on_break(hit)``. Without one it opens a prompt where there is a terminal, or on the streams given;
@@ -121,7 +129,6 @@ class BreakpointManager(Hook):
         stdin: IO[str] | None = None,
         stdout: IO[str] | None = None,
     ) -> None:
-        self.enabled = False
         self.hits: deque[BreakpointHit] = deque(maxlen=HITS)
         self._on_break = on_break
         self._streams = (stdin, stdout)
@@ -132,46 +139,37 @@ class BreakpointManager(Hook):
         self._lock = threading.Lock()
         self._terminal = threading.RLock()  # one prompt at a time
         self._local = threading.local()
-
-    def enable(self) -> None:
-        """Stop at breakpoints from now on."""
-        self.enabled = True
-
-    def disable(self) -> None:
-        """Stop nowhere; the breakpoints stay."""
-        self.enabled = False
+        self._runs = OpenRuns()  # what they keep of a slot is a copy of its value
 
     def add_node_breakpoint(self, node_id: int) -> Breakpoint:
         """Stop after a node, by its number as ``print(plan)`` shows it; one of that number in a body counts too."""
         if not isinstance(node_id, int) or isinstance(node_id, bool):
-            raise InputError(f"a node is given by its number, got {node_id!r}", code="E713",
-                             suggestions=["print(plan) shows the numbers, as %3", "add_operation_breakpoint takes a name"])  # fmt: skip
+            hints = ("print(plan) shows the numbers, as %3", "add_operation_breakpoint takes a name")
+            raise InputError(f"a node is given by its number, got {node_id!r}", *hints, code="E301")
         return self._add("node", lambda hit: hit.node_id == node_id, f"node %{node_id}")
 
     def add_operation_breakpoint(self, operation: str) -> Breakpoint:
         """Stop after an operation: ``"relu"``, ``"einsum"``, ``"einsum ij,jk->ik"``, or a way to compute, ``"matmul"``."""
-        if not isinstance(operation, str):
-            raise InputError(f"an operation is given by its name, got {operation!r}", code="E713",
-                             suggestions=["add_node_breakpoint takes a number"])  # fmt: skip
+        expect(operation, str, "an operation is given by its name", "add_node_breakpoint takes a number")
         return self._add("operation", lambda hit: operation in hit.names, f"operation {operation}")
 
     def add_numerical_issue_breakpoint(self, *, nan_only: bool = False) -> Breakpoint:
-        """Stop after a step whose result holds a NaN, or an infinity unless those are fine."""
-        if nan_only:
-            return self._add("numerical issue", lambda hit: hit.has_nan, "NaN")
-        return self._add("numerical issue", lambda hit: hit.has_nan or hit.has_inf, "NaN or infinity")
+        """Stop after a step that makes a NaN, or an infinity unless those are fine; not after those that it is handed on to."""
+        text = "NaN" if nan_only else "NaN or infinity"
+        return self._add(
+            NUMERICAL, lambda hit: (hit.has_nan or (hit.has_inf and not nan_only)) and not hit.inherited, text
+        )
 
     def add_time_threshold_breakpoint(self, microseconds: float) -> Breakpoint:
         """Stop after a step that took longer than this."""
         if not isinstance(microseconds, int | float) or not microseconds >= 0:
-            raise InputError(f"a time is a number of microseconds, 0 or more, got {microseconds!r}", code="E713")
+            raise InputError(f"a time is a number of microseconds, 0 or more, got {microseconds!r}", code="E727")
         return self._add("time threshold", lambda hit: hit.elapsed_us > microseconds, f"over {microseconds:,} µs")
 
     def add_breakpoint(self, predicate: Callable[[BreakpointHit], bool], text: str = "") -> Breakpoint:
         """Stop wherever a function of the hit says so; it sees the step's results as ``hit.values``."""
-        if not callable(predicate):
-            raise InputError(f"a breakpoint is a function of the hit, got {predicate!r}", code="E713",
-                             suggestions=["write add_breakpoint(lambda hit: hit.values[0].max() > 1e3)"])  # fmt: skip
+        hint = "write add_breakpoint(lambda hit: hit.values[0].max() > 1e3)"
+        expect(predicate, Callable, "a breakpoint is a function of the hit", hint)  # type: ignore[arg-type]
         return self._add("predicate", predicate, text or getattr(predicate, "__name__", "").replace("<lambda>", ""))
 
     def _add(self, kind: str, matches: Callable[[BreakpointHit], bool], text: str) -> Breakpoint:
@@ -186,7 +184,7 @@ class BreakpointManager(Hook):
         with self._lock:
             if self._points.pop(number, None) is None:
                 there = ", ".join(map(str, self._points)) or "none"
-                raise InputError(f"there is no breakpoint {number!r}", code="E713", suggestions=[f"known: {there}"])
+                raise InputError(f"there is no breakpoint {number!r}", f"known: {there}", code="E713")
 
     def breakpoints(self) -> list[Breakpoint]:
         """Return the breakpoints, in the order they were made."""
@@ -222,64 +220,68 @@ class BreakpointManager(Hook):
             self._paused.pop(threading.get_ident(), None)
 
     def _meet(self, at: BreakpointHit) -> BreakpointHit | None:
-        """Return the hit of the first breakpoint that matches, and note it."""
+        """Return the hit of the first breakpoint that stops here, and count it for all of them."""
         with self._lock:
             points = list(self._points.values())
             stepping = at.thread in self._stepping
             self._stepping.discard(at.thread)
         met = _NEXT if stepping else None
-        for point in points:
-            if not point.enabled or not point.matches(at):
-                continue
+        for point in [p for p in points if p.enabled and p.matches(at)]:
             with self._lock:
                 passed, point.ignore = point.ignore > 0, max(0, point.ignore - 1)
                 point.hits += not passed
-            if not passed:
+            if not passed and met in (None, _NEXT):
                 met = point
-                break
         if met is None:
             return None
         hit = msgspec.structs.replace(at, breakpoint=met)
         with self._lock:
             self._paused[at.thread] = hit
-            self.hits.append(msgspec.structs.replace(hit, values=(), plan=None))  # values are the run's
+            self.hits.append(msgspec.structs.replace(hit, values=(), plan=None, operands={}))  # values are the run's
         return hit
 
     def on_start(self, plan: ExecutionPlan, inputs: Sequence[Any], *, body: bool) -> None:
-        """Count the rounds of a body."""
-        if self._local.__dict__.get("busy"):
+        """Begin a run, or a round of a body."""
+        if self._busy():
             return
-        rounds: dict[int, int] = self._local.__dict__.setdefault("rounds", {})
-        if body:
-            rounds[id(plan)] = rounds.get(id(plan), 0) + 1
-        else:
-            rounds.clear()
+        run = self._runs.enter(plan, body=body)
+        values = {slot: value for (_, slot, _), value in zip(plan.inputs, inputs, strict=True)}
+        if body and self._checks():
+            run.bad = {slot for slot, value in values.items() if is_bad(value)}
+        if self._asks():
+            run.values = values
 
     def on_run(self, record: RunRecord) -> None:
-        """Forget that a run was stopped, and the rounds of the bodies in a plan whose run is over."""
-        if self._local.__dict__.get("busy"):
+        """End a run; where a body made something bad, the loop around it did not."""
+        if self._busy():
             return
-        rounds: dict[int, int] = self._local.__dict__.get("rounds", {})
-        for step in record.plan.steps:
-            for body in step.bodies:
-                rounds.pop(id(body), None)
+        run = self._runs.find(record.plan)
+        if run is not None and run.around is not None:
+            run.around.found |= run.found
+        self._runs.leave(record.plan)
         if not record.body:
             self.continue_execution()
 
     def on_step(self, plan: ExecutionPlan, event: StepEvent, values: tuple[Any, ...]) -> None:
         """Stop after a step that a breakpoint matches."""
         thread = threading.get_ident()
-        if not self.enabled or not (self._points or self._stepping) or self._local.__dict__.get("busy"):
+        if not self.enabled or not (self._points or self._stepping) or self._busy():
             return
-        step = plan.steps[event.step]
-        checked = any(p.kind == "numerical issue" and p.enabled for p in self.breakpoints())
-        bad = [count_bad(v) for v in values] if checked else []
+        step, run = plan.steps[event.step], self._runs.find(plan) or self._runs.enter(plan, body=False)
+        bad = [count_bad(v) for v in values] if self._checks() else []
         has_nan, has_inf = any(nans for nans, _ in bad), any(infs for _, infs in bad)
-        rounds: dict[int, int] = self._local.__dict__.get("rounds", {})
+        inherited = not run.bad.isdisjoint(step.reads) or (bool(step.bodies) and run.found)
         hit = self._meet(BreakpointHit(
             step.node, describe(step.op), event.duration_ns / 1e3, has_nan, has_inf, None, event.step, step, plan, values,
-            id(plan) in rounds, rounds.get(id(plan), 0), thread,
+            run.around is not None, run.round, thread, inherited, self._operands(run, step),
         ))  # fmt: skip
+        if has_nan or has_inf:
+            run.bad.update(step.writes)
+            run.found = True
+        if self._asks():
+            run.values.update((slot, np.array(v)) for slot, v in zip(step.writes, values, strict=True))
+            for slot in step.frees:
+                run.values.pop(slot, None)
         if hit is None:
             return
         self._local.busy = True  # what the callback runs is not stopped at
@@ -290,11 +292,31 @@ class BreakpointManager(Hook):
             with self._lock:
                 self._paused.pop(thread, None)
 
+    def _busy(self) -> bool:
+        return bool(self._local.__dict__.get("busy"))
+
+    def _checks(self) -> bool:
+        """Tell whether some breakpoint asks for values to be looked at."""
+        return any(p.kind == NUMERICAL and p.enabled for p in self.breakpoints())
+
+    def _asks(self) -> bool:
+        """Tell whether a hit opens a prompt."""
+        terminal = any(self._streams) or (_is_terminal(sys.stdin) and _is_terminal(sys.stdout))
+        return self.enabled and self._on_break is None and terminal
+
+    def _operands(self, run: OpenRun, step: Step) -> dict[str, Any]:
+        """Return what a step reads, where the values were kept for a prompt."""
+        if not self._asks():
+            return {}
+        names = run.plan.slot_names()
+        values = {slot: run.values.get(slot, constant_value(run.plan, slot)) for slot in step.reads}
+        return {names.get(slot, "?"): value for slot, value in values.items() if value is not None}
+
     def _stop(self, hit: BreakpointHit) -> None:
         stdin, stdout = self._streams
         if self._on_break is not None:
             self._on_break(hit)
-        elif stdin is not None or stdout is not None or (_is_terminal(sys.stdin) and _is_terminal(sys.stdout)):
+        elif self._asks():
             from .prompt import ask
 
             with self._terminal:
@@ -305,11 +327,9 @@ class BreakpointManager(Hook):
 
 def stopped(hit: BreakpointHit) -> ExecutionError:
     """Return the error of a run that was given up at a breakpoint."""
-    error = ExecutionError(
-        f"the run was stopped at node {hit.node_id} ({hit.operation}), by {hit.breakpoint}", code="E714",
-        suggestions=["go on with 'continue' instead, or take the breakpoint away"],
-    )  # fmt: skip
-    return error.at(None if hit.step is None else hit.step.location)
+    message = f"the run was stopped at node {hit.node_id} ({hit.operation}), by {hit.breakpoint}"
+    hint = "go on with 'continue' instead, or take the breakpoint away"
+    return ExecutionError(message, hint, code="E714").at(None if hit.step is None else hit.step.location)
 
 
 def _is_terminal(stream: IO[str] | None) -> bool:

@@ -2,33 +2,41 @@
 
 from __future__ import annotations
 
-import contextlib
 import gzip
+import io
+import json
 import re
 import zlib
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from ..diagnostics import bytes_text
 from ..errors import FormatError, nearest
-from ..ir.files import write_whole
+from ..ir.files import no_file, write_whole
 from .analyze import frame_text
+from .columns import FAR
 from .export import to_chrome, to_collapsed, to_speedscope
-from .recorded_entry import RecordedTraceEntry
-from .recorded_trace import RecordedExecutionTrace
-from .trace import Trace, TraceEvent
+from .recorded import RecordedExecutionTrace, RecordedTraceEntry
+from .trace import ChromeParts, Trace, TraceEvent
 
-STACK = re.compile(r"^(.*)\s+?(\d+(?:\.\d*)?)$")  # what flamegraph.pl accepts
+WEIGHT = re.compile(r"\d+(?:\.\d*)?")  # of a stack, as flamegraph.pl accepts it
+JSON_START = re.compile(rb'\s*(?:\{\s*["}]|\[\s*[{\[\]])')  # and not a stack whose first frame begins with a bracket
+EVENTS_START = re.compile(r'"traceEvents"\s*:\s*\[')
+EVENTS_BETWEEN = re.compile(r"\}\s*,\s*(?=\{)")
+SKIPPED = {"E249": "with a time out of range", "E258": "without a time", "E259": "without a duration"}
+BROKEN = 100  # places that are no JSON, after which the rest of a file is given up
+UNPACKED = 64 << 20  # bytes that any .gz file may unpack to; a larger one to so many times its own size
+RATIO = 200
 UNITS = {"nanoseconds": 1, "microseconds": 10**3, "milliseconds": 10**6, "seconds": 10**9, "none": 1}
 ENDINGS = {  # the first that fits says the form
     "speedscope.json": "speedscope", ".rust.json": "rust", ".json": "chrome", ".speedscope": "speedscope",
     ".collapsed": "collapsed", ".folded": "collapsed", ".txt": "collapsed", ".svg": "flame",
 }  # fmt: skip
-ABSENT = msgspec.Raw()
-FAR = 1 << 62  # times beyond it do not fit a column
 
 
 class _ChromeEvent(msgspec.Struct, gc=False):
@@ -42,10 +50,6 @@ class _ChromeEvent(msgspec.Struct, gc=False):
     ts: Decimal | None = None
     dur: Decimal | None = None
     args: dict[str, Any] | None = None
-
-
-class _ChromeFile(msgspec.Struct, rename={"events": "traceEvents"}):
-    events: list[_ChromeEvent]
 
 
 class _Frame(msgspec.Struct):
@@ -74,26 +78,18 @@ class _SpeedscopeFile(msgspec.Struct):
     profiles: list[_Profile]
 
 
-class _Kind(msgspec.Struct, rename={"chrome": "traceEvents", "speedscope": "profiles", "rust": "entries"}):
-    """Which of the JSON forms a file has, seen without reading it."""
-
-    chrome: msgspec.Raw = ABSENT
-    speedscope: msgspec.Raw = ABSENT
-    rust: msgspec.Raw = ABSENT
-
-
 def form_of(path: str | Path) -> str:
     """Return the form that a file's name asks for.
 
     >>> form_of("run.json"), form_of("run.speedscope.json.gz"), form_of("run.collapsed"), form_of("run.svg")
     ('chrome', 'speedscope', 'collapsed', 'flame')
     """
-    name = Path(path).name.removesuffix(".gz")
+    name = Path(path).name
     for ending, form in ENDINGS.items():
-        if name.endswith(ending):
+        if name.removesuffix(".gz").endswith(ending):
             return form
-    raise FormatError(f"the name {Path(path).name!r} does not say what form the trace should have", code="E221", suggestions=[
-        "end it in .json (Chrome, Perfetto), .speedscope.json, .rust.json, .collapsed or .svg; .gz behind compresses"])  # fmt: skip
+    hint = "end it in .json (Chrome, Perfetto), .speedscope.json, .rust.json, .collapsed or .svg; .gz behind compresses"
+    raise FormatError(f"the name {name!r} does not say what form the trace should have", hint, code="E243")
 
 
 def write(trace: Trace, form: str) -> str:
@@ -127,8 +123,8 @@ def write_file(path: str | Path, data: bytes) -> None:
         else:  # resolved, so that a link stays one
             write_whole(place.resolve(), lambda temporary: temporary.write_bytes(data))
     except (OSError, ValueError) as error:
-        raise FormatError(f"cannot write {str(path)!r}: {reason(error)}", code="E221",
-                          suggestions=["give a file in a folder that is there and can be written"]) from None  # fmt: skip
+        hint = "give a file in a folder that is there and can be written"
+        raise FormatError(f"cannot write {str(path)!r}: {reason(error)}", hint, code="E228") from None
 
 
 def reason(error: Exception) -> str:
@@ -142,63 +138,92 @@ def load(path: str | Path) -> Trace:
     try:
         data = path.read_bytes()
     except FileNotFoundError:
-        there: list[str] = []
-        with contextlib.suppress(OSError):
-            there = sorted(p.name for p in path.parent.iterdir() if not p.name.startswith("."))[:1000]
-        raise FormatError(
-            f"there is no file {str(path)!r}", code="E221", suggestions=nearest(path.name, there)
-        ) from None
+        raise no_file(path) from None
     except (OSError, ValueError) as error:
-        raise FormatError(f"cannot read {str(path)!r}: {reason(error)}", code="E221") from None
+        raise FormatError(f"cannot read {str(path)!r}: {reason(error)}", code="E229") from None
     try:
-        if data[:2] == b"\x1f\x8b":
-            data = gzip.decompress(data)
-        return read(data)
+        return read(_unpacked(data) if data[:2] == b"\x1f\x8b" else data)
     except (OSError, EOFError, zlib.error) as error:
-        raise FormatError(f"{str(path)!r} is not whole: {error}", code="E703") from None
+        raise FormatError(f"{str(path)!r} is not whole: {error}", code="E244") from None
     except FormatError as error:
         raise error.renamed(f"{str(path)!r}: {error.diagnostic.message}") from None
+
+
+def _unpacked(data: bytes) -> bytes:
+    """Decompress a gzip file, unless it grows far beyond what traces do."""
+    limit = max(UNPACKED, RATIO * len(data))
+    with gzip.open(io.BytesIO(data)) as file:
+        text = file.read(limit + 1)
+    if len(text) > limit:
+        message = f"{bytes_text(len(data))} of gzip unpack to more than {bytes_text(limit)}"
+        raise FormatError(message, "if that is right, unpack it first: gunzip", code="E253")
+    return text
 
 
 def read(data: bytes) -> Trace:
     """Read a trace from the bytes of a file."""
     data = data.removeprefix(b"\xef\xbb\xbf")
-    start = data.lstrip()[:1]
-    if start == b"[":
-        return _chrome(_decoded(data, list[_ChromeEvent]), "$")
-    if start != b"{":
+    if not JSON_START.match(data):
         return _collapsed(data)
-    kind: _Kind = _decoded(data, _Kind)
-    if kind.chrome is not ABSENT:
-        return _chrome(_decoded(data, _ChromeFile).events, "$.traceEvents")
-    if kind.speedscope is not ABSENT:
+    try:
+        file = _decoded(data, dict[str, msgspec.Raw] if data.lstrip()[:1] == b"{" else list[msgspec.Raw])
+    except FormatError as error:
+        if error.diagnostic.code not in ("E245", "E246", "E231") or b'"ph"' not in data:
+            raise
+        return _chrome(_loose_elements(data.decode("utf-8", "replace")), "$.traceEvents", {}, error)
+    if isinstance(file, list):
+        return _chrome(map(bytes, file), "$", {})
+    if "traceEvents" in file:
+        events: list[msgspec.Raw] = _decoded(file.pop("traceEvents"), list[msgspec.Raw])
+        return _chrome(map(bytes, events), "$.traceEvents", {name: bytes(value) for name, value in file.items()})
+    if "profiles" in file:
         return _speedscope(_decoded(data, _SpeedscopeFile))
-    if kind.rust is not ABSENT:
+    if "entries" in file:
         return from_recorded(RecordedExecutionTrace.from_json(data))
-    raise FormatError("this JSON is not a trace", code="E703", suggestions=[
-        'Chrome files have "traceEvents", speedscope files "profiles", those of the Rust crate "entries"'])  # fmt: skip
+    hint = 'Chrome files have "traceEvents", speedscope files "profiles", those of the Rust crate "entries"'
+    raise FormatError("this JSON is not a trace", hint, code="E703")
 
 
-def _decoded(data: bytes, type: Any) -> Any:
+def _decoded(data: bytes | msgspec.Raw, type: Any) -> Any:
     try:
         return msgspec.json.decode(data, type=type)
     except RecursionError:
-        raise FormatError("the JSON is nested too deeply", code="E703") from None
+        raise FormatError("the JSON is nested too deeply", code="E246") from None
     except UnicodeDecodeError as error:
-        raise FormatError(f"not UTF-8 text: {error.reason} at byte {error.start}", code="E703") from None
+        raise FormatError(f"not UTF-8 text: {error.reason} at byte {error.start}", code="E231") from None
     except msgspec.ValidationError as error:
-        raise FormatError(f"this is not a trace: {error}", code="E703") from None
+        raise FormatError(f"this is not a trace: {error}", code="E248") from None
     except msgspec.DecodeError as error:
-        said = str(error)
-        place = re.search(r"\(byte (\d+)\)", said)
+        text, place = bytes(data), re.search(r"\(byte (\d+)\)", str(error))
         if place is None:  # it ends too early
-            line, end = data.count(b"\n") + 1, data[-40:].decode("utf-8", "replace")
-            raise FormatError(f"the JSON stops short at byte {len(data)}, line {line}, after {end!r}",
-                              code="E703", suggestions=["the file was cut off while it was written or copied"]) from None  # fmt: skip
+            line, end = text.count(b"\n") + 1, text[-40:].decode("utf-8", "replace")
+            message = f"the JSON stops short at byte {len(text)}, line {line}, after {end!r}"
+            raise FormatError(message, "the file was cut off while it was written or copied", code="E245") from None
         at = int(place[1])
-        line, column = data.count(b"\n", 0, at) + 1, at - data.rfind(b"\n", 0, at)
-        near = data[max(0, at - 20) : at + 20].decode("utf-8", "replace")
-        raise FormatError(f"not JSON: {said}, line {line}, column {column}, at {near!r}", code="E703") from None
+        line, column = text.count(b"\n", 0, at) + 1, at - text.rfind(b"\n", 0, at)
+        near = text[max(0, at - 20) : at + 20].decode("utf-8", "replace")
+        raise FormatError(f"not JSON: {error}, line {line}, column {column}, at {near!r}", code="E245") from None
+
+
+def _loose_elements(text: str) -> Iterator[bytes]:
+    """Go through the events of a file that is not JSON as a whole: NaN is read as null, what is cut off or broken as nothing."""
+    decoder = json.JSONDecoder(parse_float=Decimal, parse_constant=lambda _: None)
+    encode = msgspec.json.Encoder(decimal_format="number").encode
+    start = EVENTS_START.search(text)
+    at, broken = start.end() if start is not None else text.find("[") + 1 or len(text), 0
+    while broken < BROKEN:
+        while at < len(text) and text[at] in ", \t\r\n":
+            at += 1
+        if at >= len(text) or text[at] == "]":
+            return
+        try:
+            element, at = decoder.raw_decode(text, at)
+            yield encode(element)
+        except (ValueError, RecursionError, UnicodeEncodeError):
+            broken += 1
+            yield b""
+            following = EVENTS_BETWEEN.search(text, at)
+            at = len(text) if following is None else following.end()
 
 
 def _ns(value: Decimal, scale: int, path: str) -> int:
@@ -207,58 +232,91 @@ def _ns(value: Decimal, scale: int, path: str) -> int:
         number = int((value * scale).to_integral_value())
         if -FAR < number < FAR:
             return number
-    raise FormatError(f"this is not a trace: the time {value:.6g} is out of range - at `{path}`", code="E703")
+    raise FormatError(f"this is not a trace: the time {value:.6g} is out of range - at `{path}`", code="E249")
 
 
-def _chrome(events: list[_ChromeEvent], path: str) -> Trace:
-    tracks: dict[tuple[int | str, int | str], int] = {}
+def _chrome(
+    elements: Iterable[bytes], path: str, fields: Mapping[str, bytes], broken: FormatError | None = None
+) -> Trace:
+    """Read events of the Chrome form; what cannot be read is skipped and counted, unless nothing else is there."""
+    decode = msgspec.json.Decoder(_ChromeEvent).decode
+    threads: dict[tuple[int | str, int | str], int] = {}
+    others: list[bytes] = []  # metadata, counters, flows, instants: kept as they stand
     processes: dict[int | str, str] = {}
     names: dict[int, str] = {}
-    made: list[TraceEvent] = []
-    marks: dict[int, list[tuple[int, int]]] = {}  # by track: when and which, of events that only begin or end
-    for n, e in enumerate(events):
-        if e.ph == "M":
-            said = (e.args or {}).get("name")
-            if e.name == "process_name" and isinstance(said, str):
-                processes[e.pid] = said
-            elif e.name == "thread_name" and isinstance(said, str):
-                names[tracks.setdefault((e.pid, e.tid), len(tracks))] = said
-        elif e.ph in ("X", "B", "E"):
+    events: list[TraceEvent] = []
+    marks: dict[int, list[Mark]] = {}  # by thread: events that only begin or end
+    skipped: Counter[str] = Counter()
+    for n, element in enumerate(elements):
+        try:
+            e = decode(element)
+            if e.ph not in ("X", "B", "E"):
+                others.append(element)
+                name = (e.args or {}).get("name")
+                if e.ph == "M" and e.name == "process_name" and isinstance(name, str):
+                    processes[e.pid] = name
+                elif e.ph == "M" and e.name == "thread_name" and isinstance(name, str):
+                    names[threads.setdefault((e.pid, e.tid), len(threads))] = name
+                continue
             if e.ts is None:
                 raise FormatError(
-                    f"this is not a trace: an event {e.ph!r} needs a time - at `{path}[{n}].ts`", code="E703"
+                    f"this is not a trace: an event {e.ph!r} needs a time - at `{path}[{n}].ts`", code="E258"
                 )
-            track, start = tracks.setdefault((e.pid, e.tid), len(tracks)), _ns(e.ts, 1000, f"{path}[{n}].ts")
-            if e.ph != "X":
-                marks.setdefault(track, []).append((start, n))
-                continue
-            if e.dur is None or not e.dur >= 0:
-                said = "no duration" if e.dur is None else f"the duration {e.dur}"
-                raise FormatError(f"this is not a trace: an event has {said} - at `{path}[{n}].dur`", code="E703")
-            end = _ns(e.ts + e.dur, 1000, f"{path}[{n}].dur")
-            made.append(TraceEvent(e.name, e.cat or "event", start, end, track, None, e.args))
-    for track, own in marks.items():
-        made += _paired(track, own, events, path)
-    return Trace(made, threads=_thread_names(tracks, names, processes, {e.thread for e in made}))
+            start = _ns(e.ts, 1000, f"{path}[{n}].ts")
+            if e.ph == "X":
+                if e.dur is None or not e.dur.is_finite() or e.dur < 0:
+                    stated = "no duration" if e.dur is None else f"the duration {e.dur}"
+                    raise FormatError(f"this is not a trace: an event has {stated} - at `{path}[{n}].dur`", code="E259")
+                _ns(e.dur, 1000, f"{path}[{n}].dur")  # in range by itself, so that it can be added
+                end = _ns(e.ts + e.dur, 1000, f"{path}[{n}].dur")
+            thread = threads.setdefault((e.pid, e.tid), len(threads))
+            if e.ph == "X":
+                events.append(TraceEvent(e.name, e.cat or "event", start, end, thread, None, e.args))
+            else:
+                marks.setdefault(thread, []).append((start, n, e))
+        except FormatError as error:
+            skipped[SKIPPED[error.diagnostic.code or ""]] += 1
+            broken = broken or error
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            skipped["that are no events"] += 1
+            text = f"not UTF-8 text, {error.reason}" if isinstance(error, UnicodeDecodeError) else str(error)
+            text = text.replace("`$", f"`{path}[{n}]") if "`$" in text else f"{text} - at `{path}[{n}]`"
+            broken = broken or FormatError(f"this is not a trace: {text}", code="E248")
+    for thread, own in marks.items():
+        pairs, alone = _paired(thread, own)
+        events += pairs
+        for _, n, e in alone:
+            begins = e.ph == "B"
+            skipped["that begin and never end" if begins else "that end and never begin"] += 1
+            text = f"{e.name!r} begins and never ends" if begins else "an end without a begin"
+            broken = broken or FormatError(f"this is not a trace: {text} - at `{path}[{n}]`", code="E251")
+    if broken is not None and not events:
+        raise broken
+    trace = Trace(events, threads=_thread_names(threads, names, processes, {e.thread for e in events}))
+    trace.chrome = ChromeParts(fields, others, {n: place for place, n in threads.items()})
+    trace.skipped = dict(skipped)
+    return trace
 
 
-def _paired(track: int, marks: list[tuple[int, int]], events: list[_ChromeEvent], path: str) -> list[TraceEvent]:
-    """Match each end with the latest begin of its thread that is still open."""
-    made: list[TraceEvent] = []
-    stack: list[tuple[int, int]] = []
-    for at, n in sorted(marks):  # of equal times the one that stands first in the file
-        if events[n].ph == "B":
-            stack.append((at, n))
-            continue
-        if not stack:
-            raise FormatError(f"this is not a trace: an end without a begin - at `{path}[{n}]`", code="E703")
-        start, first = stack.pop()
-        begin, args = events[first], {**(events[first].args or {}), **(events[n].args or {})}
-        made.append(TraceEvent(begin.name, begin.cat or "event", start, at, track, None, args))
-    if stack:
-        raise FormatError(f"this is not a trace: {events[stack[0][1]].name!r} begins and never ends - at `{path}[{stack[0][1]}]`",
-                          code="E703")  # fmt: skip
-    return made
+Mark = tuple[int, int, _ChromeEvent]
+
+
+def _paired(thread: int, marks: list[Mark]) -> tuple[list[TraceEvent], list[Mark]]:
+    """Match each end with the latest begin of its thread that is still open; return those without a partner too."""
+    events: list[TraceEvent] = []
+    stack: list[Mark] = []
+    alone: list[Mark] = []
+    for mark in sorted(marks, key=lambda m: m[:2]):  # of equal times the one that stands first in the file
+        at, _, e = mark
+        if e.ph == "B":
+            stack.append(mark)
+        elif not stack:
+            alone.append(mark)
+        else:
+            start, _, begin = stack.pop()
+            args = {**(begin.args or {}), **(e.args or {})}
+            events.append(TraceEvent(begin.name, begin.cat or "event", start, at, thread, None, args))
+    return events, alone + stack
 
 
 def _thread_names(
@@ -269,48 +327,47 @@ def _thread_names(
 ) -> dict[int, str]:
     """Name threads as the file does; with the process before, where there are several."""
     several = len({pid for (pid, _), n in tracks.items() if n in used}) > 1
-    found = {}
+    full = {}
     for (pid, tid), n in tracks.items():
         own = names.get(n, f"thread {tid}" if isinstance(tid, int) else tid).strip()
         around = f"{processes[pid]} {pid}" if pid in processes and processes[pid] != str(pid) else str(pid)
-        found[n] = f"{around}: {own}" if several else own
-    return found
+        full[n] = f"{around}: {own}" if several else own
+    return full
 
 
 def _speedscope(file: _SpeedscopeFile) -> Trace:
-    made: list[TraceEvent] = []
+    events: list[TraceEvent] = []
     for p, profile in enumerate(file.profiles):
         path = f"$.profiles[{p}]"
         if profile.type != "evented" or profile.events is None:
             raise FormatError(
-                f"only evented profiles are read, this one is {profile.type!r} - at `{path}.type`", code="E703"
+                f"only evented profiles are read, this one is {profile.type!r} - at `{path}.type`", code="E250"
             )
         if profile.unit not in UNITS:
-            raise FormatError(f"the unit {profile.unit!r} is no time - at `{path}.unit`", code="E703",
-                              suggestions=nearest(profile.unit, UNITS))  # fmt: skip
+            hints = nearest(profile.unit, UNITS)
+            raise FormatError(f"the unit {profile.unit!r} is no time - at `{path}.unit`", *hints, code="E250")
         stack: list[tuple[int, int]] = []
         last = None
         for n, mark in enumerate(profile.events):
             spot = f"{path}.events[{n}]"
             at = _ns(mark.at, UNITS[profile.unit], f"{spot}.at")
             if not 0 <= mark.frame < len(file.shared.frames):
-                raise FormatError(f"there is no frame {mark.frame} - at `{spot}.frame`", code="E703")
+                raise FormatError(f"there is no frame {mark.frame} - at `{spot}.frame`", code="E251")
             if last is not None and at < last:
-                raise FormatError(f"time goes back from {last} to {at} ns - at `{spot}.at`", code="E703")
+                raise FormatError(f"time goes back from {last} to {at} ns - at `{spot}.at`", code="E251")
             last = at
             if mark.type == "O":
                 stack.append((mark.frame, at))
             elif mark.type != "C" or not stack or stack[-1][0] != mark.frame:
-                raise FormatError(
-                    f"{mark.type!r} of frame {mark.frame} closes nothing that is open - at `{spot}`", code="E703"
-                )
+                message = f"{mark.type!r} of frame {mark.frame} closes nothing that is open - at `{spot}`"
+                raise FormatError(message, code="E251")
             else:
                 frame, start = stack.pop()
-                made.append(TraceEvent(file.shared.frames[frame].name, "frame", start, at, p))
+                events.append(TraceEvent(file.shared.frames[frame].name, "frame", start, at, p))
         if stack:
             name = file.shared.frames[stack[-1][0]].name
-            raise FormatError(f"{name!r} is opened and never closed - at `{path}.events`", code="E703")
-    return Trace(made, threads={p: profile.name or f"profile {p}" for p, profile in enumerate(file.profiles)})
+            raise FormatError(f"{name!r} is opened and never closed - at `{path}.events`", code="E251")
+    return Trace(events, threads={p: profile.name or f"profile {p}" for p, profile in enumerate(file.profiles)})
 
 
 def stacks(text: str) -> dict[tuple[str, ...], int]:
@@ -319,20 +376,21 @@ def stacks(text: str) -> dict[tuple[str, ...], int]:
     >>> stacks("a;b 3\na 2\na;b 1")
     {('a', 'b'): 4, ('a',): 2}
     """
-    found: dict[tuple[str, ...], int] = {}
+    weights: dict[tuple[str, ...], int] = {}
     for n, line in enumerate(text.split("\n")):
         line = line.removesuffix("\r")
         if not line.strip():
             continue
-        match = STACK.match(line)
-        if match is None:
-            raise FormatError(f"line {n + 1} is not a stack and its weight: {line[:60]!r}", code="E703",
-                              suggestions=["a line of collapsed stacks reads: main;load;parse 12"])  # fmt: skip
-        if len(match[2]) > 30:
-            raise FormatError(f"line {n + 1}: the weight {match[2][:30]}... is out of range", code="E703")
-        frames = tuple(frame_text(f) for f in match[1].split(";"))
-        found[frames] = found.get(frames, 0) + _ns(Decimal(match[2]), 1, f"line {n + 1}")
-    return found
+        head = line.rstrip("0123456789.")
+        weight = line[len(head) :]
+        if not WEIGHT.fullmatch(weight) or not head[-1:].isspace():
+            hint = "a line of collapsed stacks reads: main;load;parse 12"
+            raise FormatError(f"line {n + 1} is not a stack and its weight: {line[:60]!r}", hint, code="E252")
+        if len(weight) > 30:
+            raise FormatError(f"line {n + 1}: the weight {weight[:30]}... is out of range", code="E249")
+        frames = tuple(frame_text(f) for f in head[:-1].split(";"))
+        weights[frames] = weights.get(frames, 0) + _ns(Decimal(weight), 1, f"line {n + 1}")
+    return weights
 
 
 def _collapsed(data: bytes) -> Trace:
@@ -340,34 +398,35 @@ def _collapsed(data: bytes) -> Trace:
     try:
         text = data.decode()
     except UnicodeDecodeError as error:
-        raise FormatError(f"this is not a trace: it is not UTF-8 text, {error.reason} at byte {error.start}", code="E703",
-                          suggestions=["traces are JSON or collapsed stacks, with gzip around them or without"]) from None  # fmt: skip
-    made: list[TraceEvent] = []
+        hint = "traces are JSON or collapsed stacks, with gzip around them or without"
+        message = f"this is not a trace: it is not UTF-8 text, {error.reason} at byte {error.start}"
+        raise FormatError(message, hint, code="E231") from None
+    events: list[TraceEvent] = []
     path: list[tuple[str, int]] = []  # frames that are open, and since when
     at = 0
     for frames, weight in sorted(stacks(text).items()):
         same = 0
         while same < min(len(path), len(frames)) and path[same][0] == frames[same]:
             same += 1
-        made += [TraceEvent(name, "frame", start, at, 0) for name, start in path[same:]]
+        events += [TraceEvent(name, "frame", start, at, 0) for name, start in path[same:]]
         path = path[:same] + [(name, at) for name in frames[same:]]
         at += weight
-    made += [TraceEvent(name, "frame", start, at, 0) for name, start in path]
-    return Trace(made, threads={0: "stacks"})
+    events += [TraceEvent(name, "frame", start, at, 0) for name, start in path]
+    return Trace(events, threads={0: "stacks"})
 
 
 def from_recorded(recorded: RecordedExecutionTrace) -> Trace:
     """Return a recorded trace as one whose entries follow one another, because it does not say when they ran."""
-    made = []
+    events = []
     at = 0
     for n, e in enumerate(recorded.entries):
         if not e.duration_us >= 0:
-            raise FormatError(f"this is not a trace: an entry has the duration {e.duration_us} - at `$.entries[{n}].duration_us`",
-                              code="E703")  # fmt: skip
+            message = f"this is not a trace: an entry has the duration {e.duration_us}"
+            raise FormatError(f"{message} - at `$.entries[{n}].duration_us`", code="E249")
         end = at + _ns(Decimal(e.duration_us), 1000, f"$.entries[{n}].duration_us")
-        made.append(TraceEvent(e.operation, "step", at, end, 0, None, _args(e)))
+        events.append(TraceEvent(e.operation, "step", at, end, 0, None, _args(e)))
         at = end
-    return Trace(made, threads={0: "entries"})
+    return Trace(events, threads={0: "entries"})
 
 
 def _args(entry: RecordedTraceEntry) -> dict[str, Any]:

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import re
 from colorsys import hls_to_rgb
-from typing import TYPE_CHECKING, NamedTuple
+from pathlib import Path
+from typing import NamedTuple
 from xml.sax.saxutils import escape
 from zlib import crc32
 
-from .export import clean, tracks
-
-if TYPE_CHECKING:
-    from .trace import Trace
+from .export import clean
+from .trace import Trace
+from .tracks import tracks
 
 ROW = 17  # pixels a row of frames takes
 LETTER = 6.6  # pixels a letter takes, about
 TOP, BOTTOM, SIDE = 44, 26, 10
 FRAMES = 20_000  # frames in one picture, at most
 NARROW = 0.3  # pixels below which frames are drawn together
+SCRIPT = Path(__file__).with_name("flame.js")  # zooms and searches, in a browser
 _UNFIT = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ufffe\uffff]")  # what XML cannot hold, or shows as nothing
 
 
@@ -61,14 +62,14 @@ def flame_svg(
     '<?xml version="1.0" encoding="UTF-8"?>'
     """
     root = _Node("all")
-    heads, found = tracks(trace)
-    for track in found:
+    events = trace.columns()
+    for track in tracks(trace, events):
         base = root.call(track.name)
         path: list[_Node] = []
-        columns = track.which.tolist(), (track.cut - track.starts).tolist(), track.depths.tolist()
-        for w, took, depth in zip(*columns, strict=True):
+        columns = track.kind.tolist(), (track.inner_end - track.start).tolist(), track.depth.tolist()
+        for k, took, depth in zip(*columns, strict=True):
             del path[depth:]
-            node = (path[-1] if path else base).call(heads[w].name)
+            node = (path[-1] if path else base).call(events.kinds[k].name)
             node.weight += took
             node.count += 1
             if not path:
@@ -139,7 +140,7 @@ def _svg(root: _Node, title: str, width: int, script: bool, most: int) -> str:
     parts += (_frame(b, inner, rows) for b in (boxes if root.count else ()))
     parts.append("</g>")
     if script:
-        parts.append(f"<script><![CDATA[{SCRIPT}]]></script>")
+        parts.append(f"<script><![CDATA[{SCRIPT.read_text(encoding='utf-8')}]]></script>")
     parts.append("</svg>")
     return "\n".join(p for p in parts if p) + "\n"
 
@@ -172,60 +173,3 @@ def _plain(text: str) -> str:
 
 def _xml(text: str, *, quoted: bool = False) -> str:
     return escape(_plain(text), {'"': "&quot;"} if quoted else {})
-
-
-# small and plain on purpose: shares of the whole stand in the attributes, everything else follows from them
-SCRIPT = """
-"use strict";
-(function () {
-  var own = document.currentScript, svg = own ? own.parentNode : document.documentElement;
-  var find = function (id) { return svg.querySelector("#" + id); };
-  var frames = Array.prototype.slice.call(svg.querySelectorAll(".f")), box = find("frames");
-  var side = +box.getAttribute("data-side"), inner = +box.getAttribute("data-inner");
-  var get = function (f, key) { return f.getAttribute("data-" + key); };
-  var whole = {x: 0, w: 1, d: 0};
-  function show(to) {
-    frames.forEach(function (f) {
-      var x = (+get(f, "x") - to.x) / to.w, w = +get(f, "w") / to.w, e = 1e-7;
-      var below = +get(f, "d") < to.d, hidden = x + w <= e || x >= 1 - e;
-      if (below && !hidden) { x = 0; w = 1; }
-      f.setAttribute("display", hidden ? "none" : "inline");
-      if (hidden) { return; }
-      var rect = f.querySelector("rect"), text = f.querySelector("text"), name = get(f, "n");
-      var letters = Math.floor((w * inner - 4) / 6.6);
-      rect.setAttribute("x", side + x * inner);
-      rect.setAttribute("width", Math.max(w * inner, 0.1));
-      rect.setAttribute("opacity", below ? 0.5 : 1);
-      text.setAttribute("x", side + x * inner + 3);
-      text.textContent = letters < 2 ? "" : name.length <= letters ? name : name.slice(0, letters - 1) + "\\u2026";
-    });
-    find("reset").setAttribute("display", to === whole ? "none" : "inline");
-  }
-  function search(term) {
-    var hits = [], share = 0, end = -1, wanted;
-    try { wanted = new RegExp(term, "i"); } catch (e) { find("matched").textContent = "not a pattern: " + term; return; }
-    frames.forEach(function (f) {
-      var rect = f.querySelector("rect"), hit = term !== "" && wanted.test(get(f, "n"));
-      if (!rect.hasAttribute("data-fill")) { rect.setAttribute("data-fill", rect.getAttribute("fill")); }
-      rect.setAttribute("fill", hit ? "#e6f" : rect.getAttribute("data-fill"));
-      if (hit) { hits.push([+get(f, "x"), +get(f, "w")]); }
-    });
-    hits.sort(function (a, b) { return a[0] - b[0] || b[1] - a[1]; });
-    hits.forEach(function (h) {
-      if (h[0] >= end - 1e-9) { share += h[1]; end = h[0] + h[1]; }
-    });
-    find("matched").textContent = term === "" ? " " : "matched " + (100 * share).toFixed(2) + "%";
-  }
-  frames.forEach(function (f) {
-    f.addEventListener("click", function () { show({x: +get(f, "x"), w: +get(f, "w") || 1, d: +get(f, "d")}); });
-    f.addEventListener("mouseover", function () { find("details").textContent = f.querySelector("title").textContent; });
-    f.addEventListener("mouseout", function () { find("details").textContent = " "; });
-  });
-  find("reset").addEventListener("click", function () { show(whole); });
-  find("title").addEventListener("click", function () { show(whole); });
-  find("search").addEventListener("click", function () {
-    var term = window.prompt("Search (a regular expression):", "");
-    if (term !== null) { search(term); }
-  });
-})();
-"""

@@ -8,12 +8,12 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from ..diagnostics import SourceLocation
-from ..errors import InputError
-from ..events import Hook, RunRecord, StepEvent
-from ..ir import ops
+from ..errors import expect
+from ..events import RunRecord, StepEvent
 from ..ir.types import TensorShape, TensorType
 from ..plan.build import ExecutionPlan, Step, describe
-from ..tables import table
+from ..tables import html_text, table
+from .open_runs import DebugHook, OpenRun, OpenRuns, constant_value
 from .tensorstats import TensorStats, bad_text, is_bad, short
 
 NEAREST = 50  # operations of a path that are kept, those closest to the bad tensor
@@ -60,34 +60,10 @@ class Problem(NamedTuple):
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
-        from html import escape
-
-        return f"<pre>{escape(str(self))}</pre>"
+        return html_text(self)
 
 
-class _Frame:
-    """A run, or a round of a body, that is under way on one thread."""
-
-    def __init__(self, plan: ExecutionPlan, around: _Frame | None, step: int | None) -> None:
-        self.plan, self.around, self.step = plan, around, step  # step: whose body it is, in the plan around
-        self.names = plan.slot_names()
-        self.spread: dict[int, str] = {}  # slots that were looked at
-        self.rounds: dict[int, int] = {}  # bodies, and how often they ran
-        self.round = 0
-        self.found = False  # the first problem of the run; kept by the outermost frame
-
-    def outermost(self) -> _Frame:
-        return self if self.around is None else self.around.outermost()
-
-    def inside(self) -> str:
-        """Return the body and round this is, in a few words; nothing for a run itself."""
-        if self.around is None or self.step is None:
-            return ""
-        step = self.around.plan.steps[self.step]
-        return f"{self.around.inside()}body of %{step.node}, round {self.round}: "
-
-
-class TensorInspector(Hook):
+class TensorInspector(DebugHook):
     """Keeps statistics of the tensors it watches, and finds the first bad one of each run. It is off until enabled.
 
     Without a call of :meth:`watch` it looks at every tensor. Watching narrows what statistics are kept, not the search
@@ -108,28 +84,18 @@ class TensorInspector(Hook):
     """
 
     def __init__(self, *, nan_only: bool = False, keep: int = 10_000) -> None:
-        self.enabled = False
         self.nan_only = nan_only
         self._watched: frozenset[int | str] = frozenset()  # replaced, never changed in place
         self._seen: set[int | str] = set()
         self._stats: deque[TensorStats] = deque(maxlen=keep)
         self._problems: list[Problem] = []
         self._lock = threading.Lock()
-        self._local = threading.local()
-
-    def enable(self) -> None:
-        """Look from now on."""
-        self.enabled = True
-
-    def disable(self) -> None:
-        """Look no more; what is known stays."""
-        self.enabled = False
+        self._runs = OpenRuns()  # what they keep of a slot is the range of its values, as text
 
     def watch(self, tensor_id: int | str) -> None:
         """Keep statistics of a tensor: a node number as ``print(plan)`` shows it, or the name of an input or output."""
-        if not isinstance(tensor_id, int | str) or isinstance(tensor_id, bool):
-            raise InputError(f"a tensor is watched by its node number or its name, got {tensor_id!r}", code="E712",
-                             suggestions=['write watch(3) or watch("y")'])  # fmt: skip
+        expect(None if isinstance(tensor_id, bool) else tensor_id, (int, str), "a tensor is watched by its node number or its name",
+               'write watch(3) or watch("y")')  # fmt: skip
         with self._lock:
             self._watched |= {tensor_id}
 
@@ -180,65 +146,47 @@ class TensorInspector(Hook):
         """Look at the inputs of a run; in a body they are results that were looked at already."""
         if not self.enabled:
             return
-        stack: list[_Frame] = self._local.__dict__.setdefault("frames", [])
-        around = stack[-1] if body and stack else None
-        step = None
-        if around is not None:
-            places = (n for n, s in enumerate(around.plan.steps) if any(b is plan for b in s.bodies))
-            step = next(places, None)
-        frame = _Frame(plan, around, step)
-        if around is not None:
-            frame.round = around.rounds[id(plan)] = around.rounds.get(id(plan), 0) + 1
-        stack.append(frame)
+        run = self._runs.enter(plan, body=body)
         if not body:
             for (name, slot, _), value in zip(plan.inputs, inputs, strict=True):
-                self._look(frame, slot, plan.graph.inputs[name], value, None)
+                self._look(run, slot, plan.graph.inputs[name], value, None)
 
     def on_step(self, plan: ExecutionPlan, event: StepEvent, values: tuple[Any, ...]) -> None:
         """Look at the results of a step."""
-        frame = self._frame(plan)
-        if frame is None or not self.enabled:
+        run = self._runs.find(plan)
+        if run is None or not self.enabled:
             return
         step = plan.steps[event.step]
         for slot, value in zip(step.writes, values, strict=True):
-            self._look(frame, slot, step.node, value, step)
+            self._look(run, slot, step.node, value, step)
 
     def on_run(self, record: RunRecord) -> None:
         """Leave a run."""
-        if self._frame(record.plan) is not None:
-            self._local.frames.pop()
+        self._runs.leave(record.plan)
 
-    def _frame(self, plan: ExecutionPlan) -> _Frame | None:
-        """Return where this thread is in a plan; rounds that another hook's error left open are dropped."""
-        stack: list[_Frame] = self._local.__dict__.get("frames", [])
-        if not any(f.plan is plan for f in stack):
-            return None
-        while stack[-1].plan is not plan:
-            stack.pop()
-        return stack[-1]
-
-    def _look(self, frame: _Frame, slot: int, node: int, value: Any, step: Step | None) -> None:
-        keys: set[int | str] = {node, frame.names[slot], *(name for name, out, _ in frame.plan.outputs if out == slot)}
+    def _look(self, run: OpenRun, slot: int, node: int, value: Any, step: Step | None) -> None:
+        name = run.plan.slot_names()[slot]
+        keys: set[int | str] = {node, name, *(output for output, out, _ in run.plan.outputs if out == slot)}
         watched = not self._watched or not keys.isdisjoint(self._watched)
-        first = not frame.outermost().found
-        bad = first and is_bad(value, nan_only=self.nan_only)
+        whole = run.outermost()
+        bad = not whole.found and is_bad(value, nan_only=self.nan_only)
         if not watched and not bad:
             return
         stats = TensorStats.of(node, value)
-        stats.name = frame.inside() + frame.names[slot]
+        stats.name = run.inside() + name
         stats.operation = "input" if step is None else describe(step.op)
-        if stats.min is not None and stats.max is not None:
-            frame.spread[slot] = f"{short(stats.min)} .. {short(stats.max)}"
-        if stats.has_problem():
-            frame.spread[slot] = (frame.spread.get(slot, "") + f" and {bad_text(stats)}").removeprefix(" and ")
+        parts = [] if stats.min is None or stats.max is None else [f"{short(stats.min)} .. {short(stats.max)}"]
+        parts += [bad_text(stats)] if stats.has_problem() else []
+        if parts:
+            run.values[slot] = " and ".join(parts)
         with self._lock:
             if watched:
                 self._stats.append(stats)
                 self._seen |= keys & self._watched
             if bad:
-                frame.outermost().found = True
+                whole.found = True
                 if len(self._problems) < PROBLEMS:
-                    self._problems.append(_problem(frame, stats, step, self.nan_only))
+                    self._problems.append(_problem(run, stats, step, self.nan_only))
 
     def __str__(self) -> str:
         latest = list({s.name or s.tensor_id: s for s in self.stats()}.values())
@@ -261,24 +209,22 @@ def _cells(s: TensorStats) -> Iterable[str]:
     return short(s.min), short(s.max), f"{s.mean:.6g}", f"{s.std:.6g}", bad, str(s.histogram or "")
 
 
-def _problem(frame: _Frame, stats: TensorStats, step: Step | None, nan_only: bool) -> Problem:
+def _problem(run: OpenRun, stats: TensorStats, step: Step | None, nan_only: bool) -> Problem:
     """Tell how the first bad tensor of a run came to be; everything that was made before it is sound."""
     if step is None:
         return Problem(stats, f"it came in as the input {stats.name!r}")
-    constants = {slot: op for slot, op in frame.plan.constants if slot in step.reads}
-    held = frame.plan.graph.constants
-    already = [
-        frame.names[slot] for slot, op in constants.items()
-        if is_bad(op.value if isinstance(op, ops.Literal) else held[op.digest] if isinstance(op, ops.Constant) else 0, nan_only=nan_only)
-    ]  # fmt: skip
+    constants = [slot for slot, _ in run.plan.constants if slot in step.reads]
+    already = [slot for slot in constants if is_bad(constant_value(run.plan, slot), nan_only=nan_only)]
     origin = f"made by {describe(step.op)} from "
-    origin += f"the constant {already[0]}, which is bad already" if already else "finite operands"
-    where = frame.inside()
+    origin += (
+        f"the constant {run.plan.slot_names()[already[0]]}, which is bad already" if already else "finite operands"
+    )
+    where = run.inside()
     if where:
         origin += f", in the {where.removesuffix(': ')}"
     path: list[PathStep] = []
     omitted = 0
-    at: _Frame | None = frame
+    at: OpenRun | None = run
     last: Step | None = step
     while at is not None and last is not None:
         steps, left_out = _ancestors(at.plan, last)
@@ -304,8 +250,9 @@ def _ancestors(plan: ExecutionPlan, last: Step) -> tuple[list[Step], int]:
     return [plan.steps[n] for n in sorted(found[:NEAREST])], max(0, len(found) - NEAREST)
 
 
-def _path_step(frame: _Frame, step: Step) -> PathStep:
-    operands = " ".join(frame.names.get(s, "?") for s in step.reads)
+def _path_step(run: OpenRun, step: Step) -> PathStep:
+    names = run.plan.slot_names()
+    operands = " ".join(names.get(s, "?") for s in step.reads)
     result = ", ".join(str(TensorType(TensorShape(t.shape or ()), t.dtype)) for t in step.types)
-    spread = ", ".join(frame.spread[s] for s in step.writes if s in frame.spread)
-    return PathStep(step.node, describe(step.op), operands, result, spread, step.location, frame.inside())
+    spread = ", ".join(run.values[s] for s in step.writes if s in run.values)
+    return PathStep(step.node, describe(step.op), operands, result, spread, step.location, run.inside())

@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..diagnostics import bytes_text
-from ..errors import FormatError, InputError
+from ..errors import FormatError, InputError, expect
 from ..plan.machine import host
-from ..tables import table
+from ..tables import html_text, table
 from .files import reason, write_file
 from .profile import Count, ProfileData, Time
 
@@ -155,22 +155,17 @@ class PerformanceComparison:
     def __repr__(self) -> str:
         return f"<PerformanceComparison speedup {self.speedup:.2f}x: {self.verdict}>"
 
-    def _repr_html_(self) -> str:
-        from html import escape
-
-        return f"<pre>{escape(str(self))}</pre>"
+    _repr_html_ = html_text
 
 
 def _baseline(given: PerformanceBaseline | ProfileData, which: str) -> PerformanceBaseline:
-    if not isinstance(given, PerformanceBaseline | ProfileData):
-        raise InputError(f"the {which} is a ProfileData or a PerformanceBaseline, got {type(given).__name__}", code="E301",
-                         suggestions=["write PerformanceBaseline.from_profile(executor.get_profile_data())"])  # fmt: skip
+    hint = "write PerformanceBaseline.from_profile(executor.get_profile_data())"
+    expect(given, (PerformanceBaseline, ProfileData), f"the {which} is a ProfileData or a PerformanceBaseline", hint)
     if not given.run_times_ms:
-        raise InputError(f"the {which} holds no runs", code="E301",
-                         suggestions=["call executor.enable_profiling() before the runs"])  # fmt: skip
+        raise InputError(f"the {which} holds no runs", "call executor.enable_profiling() before the runs", code="E718")
     for n, took in enumerate(given.run_times_ms):
         if not 0 <= took < math.inf:
-            raise InputError(f"run {n} of the {which} took {took} ms, which is no time", code="E301")
+            raise InputError(f"run {n} of the {which} took {took} ms, which is no time", code="E719")
     return PerformanceBaseline.from_profile(given) if isinstance(given, ProfileData) else given
 
 
@@ -202,8 +197,9 @@ def verdict(interval: Interval | None, threshold: float) -> str:
 def check_threshold(threshold: float) -> None:
     """Refuse a threshold that would call every difference a regression, or none."""
     if not 1 <= threshold < math.inf:
-        raise InputError(f"a threshold is a ratio of at least 1, got {threshold}", code="E301",
-                         suggestions=["write 1.10 for 10% slower"])  # fmt: skip
+        raise InputError(
+            f"a threshold is a ratio of at least 1, got {threshold}", "write 1.10 for 10% slower", code="E728"
+        )
 
 
 def ratio_interval(
@@ -215,7 +211,7 @@ def ratio_interval(
     ((2.0, 2.0), None)
     """
     if not 0 < confidence < 1:
-        raise InputError(f"a confidence is between 0 and 1, got {confidence}", code="E301")
+        raise InputError(f"a confidence is between 0 and 1, got {confidence}", code="E726")
     if min(len(a), len(b)) < FEWEST:
         return None
     rng = np.random.default_rng(seed)
@@ -223,9 +219,7 @@ def ratio_interval(
     with np.errstate(divide="ignore", invalid="ignore"):
         ratios = np.where((above == 0) & (below == 0), 1.0, above / below)
     edge = (1 - confidence) / 2
-    low, high = np.quantile(
-        ratios, [edge, 1 - edge], method="nearest"
-    )  # between an infinity and a number there is nothing
+    low, high = np.quantile(ratios, [edge, 1 - edge], method="nearest")  # nothing lies between infinity and a number
     return float(low), float(high)
 
 
@@ -256,7 +250,7 @@ def load_json(path: str | Path, kind: type[T], what: str) -> T:
     try:
         return msgspec.json.decode(Path(path).read_bytes(), type=kind)
     except OSError as error:
-        raise FormatError(f"cannot read {str(path)!r}: {reason(error)}", code="E221") from None
+        raise FormatError(f"cannot read {str(path)!r}: {reason(error)}", code="E229") from None
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
-        raise FormatError(f"{str(path)!r} is not a {what}: {error}", code="E702",
-                          suggestions=["take the file from version control, or delete it and save anew"]) from None  # fmt: skip
+        hint = "take the file from version control, or delete it and save anew"
+        raise FormatError(f"{str(path)!r} is not a {what}: {error}", hint, code="E706") from None

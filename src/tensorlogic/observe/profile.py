@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, NamedTuple
+from typing import Annotated
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from ..diagnostics import bytes_text
-from ..errors import FormatError, InputError
+from ..errors import FormatError, InputError, expect
 from ..ir import ops
 from ..ir.types import ITEMSIZE
-from ..plan.build import ExecutionPlan, Step, describe
+from ..plan.build import ExecutionPlan, Step
 from ..plan.cost import nbytes
-from ..tables import table
-from .export import lanes
-from .trace import Trace, TracedRun
-from .trace_diff import own_times
+from ..tables import html_text, table
+from .columns import Groups, Names
+from .trace import Trace
+from .tracks import self_times
 
 SAMPLES = 1001  # times kept of an operation; of more calls, this many evenly spaced quantiles
 ROWS = 40  # of a printed table
@@ -68,7 +68,7 @@ class OpProfile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def percentile(self, q: float) -> float:
         """Return the time that ``q`` percent of the calls stayed within."""
         if not 0 <= q <= 100:
-            raise InputError(f"a percentile is between 0 and 100, got {q}", code="E301")
+            raise InputError(f"a percentile is between 0 and 100, got {q}", code="E726")
         return float(np.quantile(self.times_ms, q / 100))
 
     @property
@@ -123,21 +123,17 @@ class ProfileData(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     @classmethod
     def from_trace(cls, trace: Trace) -> ProfileData:
         """Sum a trace up; of a trace that was read from a file only times are known."""
-        if not isinstance(trace, Trace):
-            raise InputError(f"a Trace is expected, got {type(trace).__name__}", code="E301",
-                             suggestions=["give what stands behind as: with tl.trace() as t: ..."])  # fmt: skip
+        expect(trace, Trace, "a Trace is expected", "give what stands behind as: with tl.trace() as t: ...")
         runs = trace.runs()
         plans = trace.plans()  # after the runs, so that it holds theirs while other threads go on
-        if not runs:
-            return cls(_from_events(trace))
-        columns = _columns(plans, runs)
-        outer = columns.depth == 0
-        whole = columns.counts == np.array([len(plan.steps) for plan in plans])[columns.plan]
+        bodies = body_ids(plans)
+        outer = [(plans[p], times) for p, _, times in runs if id(plans[p]) not in bodies]
+        whole = [times for plan, times in outer if times.shape[1] == len(plan.steps)]
         return cls(
-            _op_profiles(plans, columns),
-            tuple((columns.run_ns()[outer & whole] / 1e6).tolist()),
-            max((plans[p].peak_bytes for p in np.unique(columns.plan[outer]).tolist()), default=0),
-            int((outer & ~whole).sum()),
+            _op_profiles(trace),
+            tuple(int((times[1] - times[0]).sum()) / 1e6 for times in whole),
+            max((plan.peak_bytes for plan in {id(plan): plan for plan, _ in outer}.values()), default=0),
+            len(outer) - len(whole),
         )
 
     @property
@@ -160,7 +156,7 @@ class ProfileData(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         try:
             return msgspec.json.decode(text, type=cls)
         except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
-            raise FormatError(f"this is not a profile: {error}", code="E702") from None
+            raise FormatError(f"this is not a profile: {error}", code="E705") from None
 
     def __str__(self) -> str:
         if not self.op_profiles:
@@ -185,130 +181,55 @@ class ProfileData(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def __repr__(self) -> str:
         return f"<ProfileData {len(self.op_profiles)} operations, {len(self.run_times_ms):,} runs, {self.total_time_ms:.3f} ms>"
 
-    def _repr_html_(self) -> str:
-        from html import escape
-
-        return f"<pre>{escape(str(self))}</pre>"
+    _repr_html_ = html_text
 
 
-class _Columns(NamedTuple):
-    """All runs of a trace, and end to end all of their steps."""
-
-    plan: NDArray[np.int64]  # of each run
-    thread: NDArray[np.int64]
-    depth: NDArray[np.int64]  # how many loops stand around it
-    counts: NDArray[np.int64]  # its steps
-    offset: NDArray[np.int64]  # where they begin; one number more than there are runs
-    site: NDArray[np.int64]  # of each step: its number among the steps of all plans
-    starts: NDArray[np.int64]
-    ends: NDArray[np.int64]
-
-    def run_ns(self) -> NDArray[np.int64]:
-        """Return the nanoseconds that the steps of each run took."""
-        passed: NDArray[np.int64] = np.concatenate([[0], np.cumsum(self.ends - self.starts)])
-        return np.diff(passed[self.offset])
-
-
-def _columns(plans: Sequence[ExecutionPlan], runs: Sequence[TracedRun]) -> _Columns:
-    plan = np.array([p for p, _, _ in runs], np.int64)
-    counts = np.array([times.shape[1] for _, _, times in runs], np.int64)
-    offset = np.concatenate([[0], np.cumsum(counts)])
-    first = np.cumsum([0, *(len(p.steps) for p in plans)])
-    starts, ends = np.concatenate([times for _, _, times in runs], axis=1)
-    return _Columns(
-        plan, np.array([thread for _, thread, _ in runs], np.int64), np.array(_depths(plans), np.int64)[plan], counts,
-        offset, np.arange(offset[-1]) + np.repeat(first[plan] - offset[:-1], counts), starts, ends,
-    )  # fmt: skip
-
-
-def _depths(plans: Sequence[ExecutionPlan]) -> list[int]:
-    """Tell how many loops stand around each plan; a plan that is the body of no other stands alone."""
-    around: dict[int, int] = {}
-
-    def enter(plan: ExecutionPlan, depth: int) -> None:
-        for step in plan.steps:
-            for body in step.bodies:
-                around[id(body)] = max(depth + 1, around.get(id(body), 0))
-                enter(body, depth + 1)
-
-    for plan in plans:
-        enter(plan, 0)
-    return [around.get(id(plan), 0) for plan in plans]
-
-
-def _op_profiles(plans: Sequence[ExecutionPlan], columns: _Columns) -> dict[str, OpProfile]:
-    site = columns.site
-    if not len(site):
-        return {}
-    steps = [step for plan in plans for step in plan.steps]
-    took_ns = columns.ends - columns.starts
-    took = took_ns / 1e6
-    own = np.maximum(0, took_ns - _inside_ns(steps, columns)) / 1e6
-    calls = np.bincount(site, minlength=len(steps)).tolist()
-    selves = np.bincount(site, weights=own, minlength=len(steps)).tolist()
-    groups: dict[str, list[int]] = {}
-    for n, step in enumerate(steps):
-        if calls[n]:
-            groups.setdefault(describe(step.op), []).append(n)
-    group = np.empty(len(steps), np.int64)
-    for number, sites in enumerate(groups.values()):
-        group[sites] = number
-    order = np.lexsort((took, group[site]))  # by operation, each from its shortest call to its longest
-    bounds = np.cumsum([sum(calls[n] for n in sites) for sites in groups.values()])[:-1]
-    found = {}
-    for (name, sites), times in zip(groups.items(), np.split(took[order], bounds), strict=True):
-        longest = steps[max(sites, key=lambda n: selves[n])]
-        found[name] = OpProfile(
+def _op_profiles(trace: Trace) -> dict[str, OpProfile]:
+    """Sum steps up by what they do; of those whose plan is not known, only their times."""
+    steps = trace.columns()
+    steps = steps.where(k.kind != "span" for k in steps.kinds)
+    took, own = steps.end - steps.start, self_times(trace, steps)
+    by_kind = Groups(steps.kind, len(steps.kinds))
+    calls, self_ns = by_kind.counts().tolist(), by_kind.sums(own).tolist()
+    names = Names()
+    number = np.array([names.number(k.name) if n else -1 for k, n in zip(steps.kinds, calls, strict=True)], np.intp)
+    members: list[list[int]] = [[] for _ in names]
+    for kind, name in enumerate(number.tolist()):
+        if name >= 0:
+            members[name].append(kind)
+    by_name = Groups(number[steps.kind], len(names))
+    profiles = {}
+    for name, kinds, times in zip(names, members, by_name.ordered((took / 1e6).astype(np.float64)), strict=True):
+        planned = [(step, calls[k], self_ns[k]) for k in kinds if (step := steps.kinds[k].step) is not None]
+        longest = max(planned, key=lambda row: row[2])[0] if planned else None
+        profiles[name] = OpProfile(
             len(times),
             float(times.sum()),
-            sum(selves[n] for n in sites),
+            sum(self_ns[k] for k in kinds) / 1e6,
             _samples(times),
-            sum(calls[n] * steps[n].nbytes for n in sites),
-            max(steps[n].nbytes + steps[n].scratch for n in sites),
-            sum(calls[n] * moved_bytes(steps[n]) for n in sites),
-            sum(calls[n] * steps[n].flops for n in sites),
-            work_dtype(longest),
-            longest.kernel,
+            sum(n * step.nbytes for step, n, _ in planned),
+            max((step.nbytes + step.scratch for step, _, _ in planned), default=0),
+            sum(n * moved_bytes(step) for step, n, _ in planned),
+            sum(n * step.flops for step, n, _ in planned),
+            *(() if longest is None else (work_dtype(longest), longest.kernel)),
         )
-    return found
+    return profiles
 
 
-def _from_events(trace: Trace) -> dict[str, OpProfile]:
-    """Sum up steps whose plan is not known: their times, and what of these nothing inside of them took."""
-    times: dict[str, list[float]] = {}
-    own: dict[str, int] = {}
-    for lane in lanes(trace):
-        for event, own_ns in own_times(lane):
-            if event.kind != "span":
-                times.setdefault(event.name, []).append(event.duration_ns / 1e6)
-                own[event.name] = own.get(event.name, 0) + own_ns
-    return {name: OpProfile(len(t), sum(t), own[name] / 1e6, _samples(np.sort(t))) for name, t in times.items()}
+def body_ids(plans: Sequence[ExecutionPlan]) -> set[int]:
+    """Return the ids of plans that are bodies of loops, at any depth."""
+    inside: set[int] = set()
+    waiting = list(plans)
+    for plan in waiting:  # grows while it is read
+        new = [body for step in plan.steps for body in step.bodies if id(body) not in inside]
+        inside.update(map(id, new))
+        waiting += new
+    return inside
 
 
 def _samples(ordered: NDArray[np.float64]) -> tuple[float, ...]:
-    kept = ordered if len(ordered) <= SAMPLES else np.quantile(ordered, np.linspace(0, 1, SAMPLES))
-    return tuple(kept.tolist())
-
-
-def _inside_ns(steps: Sequence[Step], columns: _Columns) -> NDArray[np.int64]:
-    """Return, for every step of all runs, the nanoseconds in which the bodies inside of it ran."""
-    spent = np.zeros(len(columns.site), np.int64)
-    bodies = np.flatnonzero((columns.depth > 0) & (columns.counts > 0))
-    if not len(bodies):
-        return spent
-    loops = np.flatnonzero(np.array([bool(step.bodies) for step in steps])[columns.site])
-    loops = loops[np.argsort(columns.starts[loops], kind="stable")]
-    run = np.searchsorted(columns.offset, loops, side="right") - 1  # the run that a loop is a step of
-    for thread, depth in {*zip(columns.thread[bodies].tolist(), columns.depth[bodies].tolist(), strict=True)}:
-        # on one thread, loops that stand at one depth follow each other, so the last that began before a body holds it
-        outside = loops[(columns.thread[run] == thread) & (columns.depth[run] == depth - 1)]
-        inside = bodies[(columns.thread[bodies] == thread) & (columns.depth[bodies] == depth)]
-        begin, end = columns.starts[columns.offset[inside]], columns.ends[columns.offset[inside + 1] - 1]
-        last = np.searchsorted(columns.starts[outside], begin, side="right") - 1
-        held = last >= 0
-        held[held] = columns.ends[outside[last[held]]] >= end[held]
-        np.add.at(spent, outside[last[held]], (end - begin)[held])
-    return spent
+    spaced = ordered if len(ordered) <= SAMPLES else np.quantile(ordered, np.linspace(0, 1, SAMPLES))
+    return tuple(spaced.tolist())
 
 
 def moved_bytes(step: Step) -> int:

@@ -90,17 +90,22 @@ class _Prompt(cmd.Cmd):
             self._say(f"  {'reads' if slot in step.reads else 'makes'} {names.get(slot, '?')}: {t}")
 
     def do_print(self, line: str) -> None:
-        """Show the step's results, all or at an index: print, p, print 0,1:3."""
+        """Show the step's results or an operand, all or at an index: print, p, print 0,1:3, print x, print %2 0,1."""
+        name, _, index = line.strip().partition(" ")
+        operand = name in self.hit.operands
         try:
-            index = parse_index(line)
-            for value in self.hit.values:
+            places = parse_index(index if operand else line)
+            for value in [self.hit.operands[name]] if operand else self.hit.values:
                 with np.printoptions(threshold=200, edgeitems=3, linewidth=100):
-                    self._say(np.asarray(value)[index])
+                    self._say(np.asarray(value)[places])
         except (ValueError, IndexError) as error:
-            self._say(f"cannot show that: {error}")
+            known = f"; operands: {', '.join(self.hit.operands)}" if self.hit.operands else ""
+            self._say(f"cannot show that: {error}{known}")
 
     def do_stats(self, _: str) -> None:
-        """Show range, mean, deviation and bad values of the step's results: stats."""
+        """Show range, mean, deviation and bad values of what the step read and made: stats."""
+        for name, value in self.hit.operands.items():
+            self._say(f"reads {TensorStats.of(name, value)}")
         for n, value in enumerate(self.hit.values):
             name = f"%{self.hit.node_id}" + (f".{n}" if len(self.hit.values) > 1 else "")
             self._say(TensorStats.of(name, value))

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import platform
-import secrets
-import shutil
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -17,13 +15,15 @@ import numpy as np
 
 from ..diagnostics import bytes_text
 from ..errors import FormatError, InputError
-from ..events import Hook, RunRecord, StepEvent, watching
+from ..events import RunRecord, StepEvent, watching
 from ..ir.constants import all_constants
+from ..ir.files import write_folder
 from ..plan.build import ExecutionPlan
 from ..plan.cost import nbytes
-from ..tables import table
+from ..tables import html_text, table
 from .breakpoints import BreakpointHit, BreakpointManager
 from .inspect import Problem, TensorInspector
+from .open_runs import DebugHook
 from .replay import FORMAT, GRAPH, MANIFEST, VALUES, VERSION, Manifest, input_name, recorded_runs, step_name
 from .tracer import ExecutionTrace, ExecutionTracer
 
@@ -64,12 +64,10 @@ class DebugReport(NamedTuple):
         return "\n".join(f"{name}\n  " + text.replace("\n", "\n  ") for name, text in parts.items())
 
     def _repr_html_(self) -> str:
-        from html import escape
-
-        return f"<pre>{escape(str(self))}</pre>"
+        return html_text(self)
 
 
-class ExecutionRecorder(Hook):
+class ExecutionRecorder(DebugHook):
     """Traces, inspects and stops runs, and captures them to a folder to be replayed. It is off until enabled.
 
     With ``folder`` every run it watches is written there; :meth:`capture` does so for a while, for every run in the
@@ -95,10 +93,10 @@ class ExecutionRecorder(Hook):
         inspector: TensorInspector | None = None,
         breakpoints: BreakpointManager | None = None,
     ) -> None:
-        self.enabled = False
         self._tracer = tracer or ExecutionTracer()
         self._inspector = inspector or TensorInspector()
         self._breakpoints = breakpoints or BreakpointManager()
+        self._parts: tuple[DebugHook, ...] = (self._tracer, self._inspector, self._breakpoints)
         self._folder = None if folder is None else Path(folder)
         self._max_bytes = max_bytes
         self._written: list[Path] = []
@@ -119,14 +117,14 @@ class ExecutionRecorder(Hook):
 
     def enable(self) -> None:
         """Record from now on, with all three parts."""
-        self.enabled = True
-        for part in (self._tracer, self._inspector, self._breakpoints):
+        super().enable()
+        for part in self._parts:
             part.enable()
 
     def disable(self) -> None:
         """Record no more; what is known stays."""
-        self.enabled = False
-        for part in (self._tracer, self._inspector, self._breakpoints):
+        super().disable()
+        for part in self._parts:
             part.disable()
 
     @contextmanager
@@ -134,7 +132,7 @@ class ExecutionRecorder(Hook):
         """Write every run in the process to a folder, inside a ``with``; the recorder is enabled for as long."""
         before = (self._folder, self._max_bytes, self.enabled)
         self._folder, self._max_bytes = Path(folder), self._max_bytes if max_bytes is None else max_bytes
-        parts = [(part, part.enabled) for part in (self._tracer, self._inspector, self._breakpoints)]
+        parts = [(part, part.enabled) for part in self._parts]
         self.enable()
         try:
             with watching(self):
@@ -164,20 +162,20 @@ class ExecutionRecorder(Hook):
             needed = sum(nbytes(t) for _, _, t in plan.inputs) + sum(nbytes(t) for s in plan.steps for t in s.types)
             needed += sum(a.nbytes for a in all_constants(plan.graph).values())
             if needed > self._max_bytes:
-                raise InputError(
-                    f"recording this run takes {bytes_text(needed)}, but max_bytes allows {bytes_text(self._max_bytes)}",
-                    code="E715", suggestions=[f"give max_bytes={needed}, or record a smaller input"],
-                )  # fmt: skip
+                message = (
+                    f"recording this run takes {bytes_text(needed)}, but max_bytes allows {bytes_text(self._max_bytes)}"
+                )
+                raise InputError(message, f"give max_bytes={needed}, or record a smaller input", code="E715")
             values = {input_name(n): _copy(value) for n, value in enumerate(inputs)}
-            self._captures().append(_Capture(plan, self._folder, values))
+            self._local.capture = _Capture(plan, self._folder, values, self._local.__dict__.get("capture"))
 
     def on_step(self, plan: ExecutionPlan, event: StepEvent, values: tuple[Any, ...]) -> None:
         """Keep the results of a step, look at them, and stop where a breakpoint says so."""
         if not self.enabled or self._again(event):
             return
-        captures = self._captures()
-        if captures and captures[-1].plan is plan:
-            captures[-1].values.update((step_name(event.step, n), _copy(v)) for n, v in enumerate(values))
+        capture = self._capture(plan)
+        if capture is not None:
+            capture.values.update((step_name(event.step, n), _copy(v)) for n, v in enumerate(values))
         self._inspector.on_step(plan, event, values)
         self._breakpoints.on_step(plan, event, values)
 
@@ -188,23 +186,24 @@ class ExecutionRecorder(Hook):
         self._tracer.on_run(record)
         self._inspector.on_run(record)
         self._breakpoints.on_run(record)
-        captures = self._captures()
-        while captures and captures[-1].plan is not record.plan and not record.body:
-            captures.pop()  # another hook's error left it open
-        if not captures or captures[-1].plan is not record.plan:
+        capture = self._capture(record.plan)
+        if capture is None:
             return
-        capture = captures.pop()
+        self._local.capture = capture.around
         durations = [event.duration_ns for event in record]
-        kept = [d for n, d in enumerate(durations) if step_name(n, 0) in capture.values]
-        if len(kept) < len(durations) and not self.enabled:
+        recorded = [d for n, d in enumerate(durations) if step_name(n, 0) in capture.values]
+        if len(recorded) < len(durations) and not self.enabled:
             return  # switched off while it ran, so the rest is missing
         with self._lock:  # numbers follow the order in which runs end
             number = len(recorded_runs(capture.folder))
-            self._written.append(save_run(capture.folder, number, record.plan, capture.values, kept))
+            self._written.append(save_run(capture.folder, number, record.plan, capture.values, recorded))
 
-    def _captures(self) -> list[_Capture]:
-        found: list[_Capture] = self._local.__dict__.setdefault("captures", [])
-        return found
+    def _capture(self, plan: ExecutionPlan) -> _Capture | None:
+        """Return what is kept of this thread's run of a plan; None for a body, or a run that is not captured."""
+        capture: _Capture | None = self._local.__dict__.get("capture")
+        while capture is not None and capture.plan is not plan:
+            capture = capture.around
+        return capture
 
     def _again(self, what: object) -> bool:
         """Tell whether this was heard just now: a recorder that is attached and captures too hears all twice."""
@@ -220,6 +219,7 @@ class _Capture(NamedTuple):
     plan: ExecutionPlan
     folder: Path
     values: dict[str, Any]
+    around: _Capture | None  # of the run that this one is called from
 
 
 def _copy(value: Any) -> Any:
@@ -237,28 +237,18 @@ def save_run(
 
     versions = {"tensorlogic": __version__, "numpy": np.__version__, "python": platform.python_version()}
     manifest = Manifest(FORMAT, VERSION, versions, plan.graph.digest, list(durations_ns))
-    temporary = folder / f".{secrets.token_hex(6)}.tmp"
-    try:
-        temporary.mkdir(parents=True)
+
+    def fill(temporary: Path) -> None:
         plan.graph.save(temporary / GRAPH)
         (temporary / VALUES).write_bytes(to_bytes(dict(values)))
         (temporary / MANIFEST).write_bytes(msgspec.json.format(msgspec.json.encode(manifest), indent=1))
+
+    try:
         while True:  # another process may record into the same folder
             path = folder / f"run-{number:06}"
             if not path.exists():
                 with contextlib.suppress(FileExistsError):
-                    return _renamed(temporary, path)
+                    return write_folder(path, fill, replace=False)
             number += 1
     except (OSError, SafetensorError) as error:
-        raise FormatError(f"cannot record the run in {str(folder)!r}: {error}", code="E715") from None
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
-
-
-def _renamed(old: Path, new: Path) -> Path:
-    try:
-        return old.rename(new)
-    except OSError as error:
-        if new.exists():  # systems call it by several names when the other process came first
-            raise FileExistsError(str(new)) from error
-        raise
+        raise FormatError(f"cannot record the run in {str(folder)!r}: {error}", code="E730") from None

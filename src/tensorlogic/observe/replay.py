@@ -17,16 +17,18 @@ import numpy as np
 from ..backends.base import Backend, check_dtypes, get_backend
 from ..diagnostics import SourceLocation
 from ..errors import BackendError, FormatError, InputError, TensorLogicError, nearest
-from ..ir import ops
 from ..ir.graph import EinsumGraph
 from ..ir.untrusted_text import convert, decode_text, strict_json
 from ..plan.build import ExecutionPlan, Step, build_plan, describe
-from ..runtime.call import run
-from ..runtime.limits import check_memory
+from ..plan.limits import check_memory
+from ..runtime.frame import Frame
 from ..runtime.program import bind
-from ..tables import table
+from ..tables import html_text, table
 from .array_difference import Difference, difference
+from .open_runs import constant_value
+from .tensorstats import TensorStats
 
+TOGETHER = "the files of one run belong together; record it again"
 FORMAT, VERSION = "tensorlogic-recording", 1
 MANIFEST, GRAPH, VALUES = "manifest.json", "graph.json", "values.safetensors"
 MANIFEST_LIMIT = 64 * 2**20  # bytes
@@ -129,9 +131,7 @@ class Comparison(NamedTuple):
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
-        from html import escape
-
-        return f"<pre>{escape(str(self))}</pre>"
+        return html_text(self)
 
 
 def _difference_cells(d: Difference | None) -> list[str]:
@@ -173,21 +173,20 @@ class Recording:
             runs = recorded_runs(path)
             if not runs:
                 there = "no such folder" if not path.is_dir() else f"it has no {MANIFEST} and no runs in it"
-                raise FormatError(f"{str(path)!r} is not a recording: {there}", code="E716",
-                                  suggestions=["record one: with ExecutionRecorder().capture(folder): ..."])  # fmt: skip
+                hint = "record one: with ExecutionRecorder().capture(folder): ..."
+                raise FormatError(f"{str(path)!r} is not a recording: {there}", hint, code="E716")
             if not -len(runs) <= run < len(runs):
                 many = "1 recorded run" if len(runs) == 1 else f"{len(runs)} recorded runs"
-                raise InputError(f"{str(path)!r} holds {many}, counted from 0, so none numbered {run}", code="E716")
+                raise InputError(f"{str(path)!r} holds {many}, counted from 0, so none numbered {run}", code="E732")
             path = runs[run]
         manifest = _manifest(path / MANIFEST)
         graph = EinsumGraph.load(path / GRAPH)
         if graph.digest != manifest.graph:
-            raise FormatError(f"{GRAPH} in {str(path)!r} is not the graph that was recorded", code="E716",
-                              suggestions=["the files of one run belong together; record it again"])  # fmt: skip
+            raise FormatError(f"{GRAPH} in {str(path)!r} is not the graph that was recorded", TOGETHER, code="E733")
         plan = _plan(graph, path)
         if len(manifest.steps) > len(plan.steps):
-            raise FormatError(f"{MANIFEST} in {str(path)!r} tells of {len(manifest.steps)} steps, but the graph has only "
-                              f"{len(plan.steps)}", code="E716")  # fmt: skip
+            counts = f"{len(manifest.steps)} steps, but the graph has only {len(plan.steps)}"
+            raise FormatError(f"{MANIFEST} in {str(path)!r} tells of {counts}", TOGETHER, code="E733")
         recording = cls(path, plan, manifest.steps, manifest.versions)
         recording._check()
         return recording
@@ -201,15 +200,13 @@ class Recording:
             wanted += [step_name(n, i) for n, step in steps for i in range(len(step.types))]
             lacking = [name for name in wanted if name not in there]
             if lacking:
-                raise FormatError(f"{VALUES} in {str(self.path)!r} lacks {lacking[0]!r}", code="E716",
-                                  suggestions=["the files of one run belong together; record it again"])  # fmt: skip
+                raise FormatError(f"{VALUES} in {str(self.path)!r} lacks {lacking[0]!r}", TOGETHER, code="E733")
             for n, (name, _, t) in enumerate(self.plan.inputs):
                 part = file.get_slice(input_name(n))
                 dtype, shape = _DTYPES.get(part.get_dtype(), part.get_dtype()), list(part.get_shape())
                 if shape != list(t.shape or ()) or dtype != t.dtype:
-                    raise FormatError(
-                        f"input {name!r} of {str(self.path)!r} is {dtype}{shape}, expected {t}", code="E716"
-                    )
+                    message = f"input {name!r} of {str(self.path)!r} is {dtype}{shape}, expected {t}"
+                    raise FormatError(message, TOGETHER, code="E733")
 
     @contextlib.contextmanager
     def _open(self) -> Iterator[Any]:
@@ -217,12 +214,12 @@ class Recording:
 
         path = self.path / VALUES
         if not path.is_file():
-            raise FormatError(f"the recording {str(self.path)!r} lacks {VALUES}", code="E716")
+            raise FormatError(f"the recording {str(self.path)!r} lacks {VALUES}", TOGETHER, code="E733")
         try:
             with safe_open(str(path), framework="numpy") as file:
                 yield file
         except (SafetensorError, OSError) as error:
-            raise FormatError(f"{str(path)!r} is not a readable safetensors file: {error}", code="E716") from None
+            raise FormatError(f"{str(path)!r} is not a readable safetensors file: {error}", code="E735") from None
 
     def inputs(self) -> dict[str, Any]:
         """Return the recorded inputs by name."""
@@ -232,7 +229,7 @@ class Recording:
     def recorded(self, step: int) -> tuple[Any, ...] | None:
         """Return the recorded results of a step; None where the run never got so far."""
         if not 0 <= step < len(self.plan.steps):
-            raise InputError(f"the run has {len(self.plan.steps)} steps, so no step {step}", code="E716")
+            raise InputError(f"the run has {len(self.plan.steps)} steps, so no step {step}", code="E732")
         with self._open() as file:
             return self._values(file, step)
 
@@ -247,31 +244,23 @@ class Recording:
         engine = get_backend(backend)
         able = engine.capabilities()
         if able.supports("shapes_only"):
-            raise BackendError(f"the {able.name} backend computes no values, so there is nothing to compare", code="E717",
-                               suggestions=['replay on "numpy" or "reference"'])  # fmt: skip
+            message = f"the {able.name} backend computes no values, so there is nothing to compare"
+            raise BackendError(message, 'replay on "numpy" or "reference"', code="E717")
         check_dtypes(self.plan, able)
         check_memory(self.plan, None)
         return self._steps(engine, rtol, isolate)
 
     def _steps(self, engine: Backend, rtol: float | None, isolate: bool) -> Iterator[ReplayStep]:
-        inputs = zip(self.plan.inputs, self.inputs().values(), strict=True)
-        known = {slot: engine.asarray(value, None) for (_, slot, _), value in inputs}
+        frame = Frame(bind(self.plan, engine), [engine.asarray(value, None) for value in self.inputs().values()])
         maker = {slot: (n, i) for n, s in enumerate(self.plan.steps) for i, slot in enumerate(s.writes)}
-        fixed = dict(self.plan.constants)
         with self._open() as file:
             for n, step in enumerate(self.plan.steps):
-                single, reads = _single(self.plan, step, fixed)
-                if isolate:
-                    for slot, (_, _, t) in zip(reads, single.inputs, strict=True):
-                        if slot in maker and maker[slot][0] < len(self.durations_ns):
-                            value = file.get_tensor(step_name(*maker[slot]))
-                            known[slot] = value.item() if t.weak else engine.asarray(value, None)
+                for slot, t in zip(step.reads, step.arg_types, strict=True):
+                    if isolate and slot in maker and maker[slot][0] < len(self.durations_ns):
+                        value = file.get_tensor(step_name(*maker[slot]))
+                        frame.slots[slot] = value.item() if t.weak else engine.asarray(value, None)
                 with engine.guard():
-                    made = run(bind(single, engine), [known[slot] for slot in reads])
-                known.update(zip(step.writes, made, strict=True))
-                for slot in step.frees:
-                    known.pop(slot, None)
-                values = tuple(np.array(v) for v in made)
+                    values = tuple(np.array(v) for v in frame.advance())
                 recorded = self._values(file, n)
                 yield ReplayStep(n, step, values, recorded, _first_difference(values, recorded, rtol))
 
@@ -300,26 +289,15 @@ class Recording:
 
     def _operands(self, step: Step) -> tuple[str, ...]:
         """Describe what a step reads, as it was recorded."""
-        from .tensorstats import TensorStats
-
         names = self.plan.slot_names()
-        made = {slot: (n, i) for n, s in enumerate(self.plan.steps) for i, slot in enumerate(s.writes)}
-        given = {slot: n for n, (_, slot, _) in enumerate(self.plan.inputs)}
-        fixed = dict(self.plan.constants)
-        found = []
+        stored = {slot: input_name(n) for n, (_, slot, _) in enumerate(self.plan.inputs)}
+        stored |= {slot: step_name(n, i) for n, s in enumerate(self.plan.steps) for i, slot in enumerate(s.writes)}
         with self._open() as file:
-            for slot in dict.fromkeys(step.reads):
-                op = fixed.get(slot)
-                if slot in given:
-                    value: Any = file.get_tensor(input_name(given[slot]))
-                elif slot in made:
-                    value = file.get_tensor(step_name(*made[slot]))
-                elif isinstance(op, ops.Constant):
-                    value = self.plan.graph.constants[op.digest]
-                else:
-                    value = op.value if isinstance(op, ops.Literal) else None
-                found.append(f"reads {TensorStats.of(names.get(slot, '?'), value)}")
-        return tuple(found)
+            values = {
+                slot: file.get_tensor(stored[slot]) if slot in stored else constant_value(self.plan, slot)
+                for slot in step.reads
+            }
+        return tuple(f"reads {TensorStats.of(names.get(slot, '?'), value)}" for slot, value in values.items())
 
     def __str__(self) -> str:
         count = len(self.durations_ns)
@@ -337,23 +315,6 @@ _DTYPES = {
     "BOOL": "bool", "I8": "int8", "I16": "int16", "I32": "int32", "I64": "int64", "U8": "uint8", "U16": "uint16",
     "U32": "uint32", "U64": "uint64", "F16": "float16", "F32": "float32", "F64": "float64", "BF16": "bfloat16",
 }  # fmt: skip
-
-
-def _single(plan: ExecutionPlan, step: Step, fixed: Mapping[int, ops.Op]) -> tuple[ExecutionPlan, list[int]]:
-    """Return the plan of one step alone, which puts out what the step makes, and the slots whose values it takes."""
-    types = dict(zip(step.reads, step.arg_types, strict=True)) | dict(zip(step.writes, step.types, strict=True))
-    new = {slot: i for i, slot in enumerate(types)}
-    reads = [slot for slot in dict.fromkeys(step.reads) if slot not in fixed]
-    alone = step._replace(
-        reads=tuple(new[slot] for slot in step.reads), writes=tuple(new[slot] for slot in step.writes), frees=()
-    )
-    single = plan._replace(
-        inputs=tuple((f"slot {slot}", new[slot], types[slot]) for slot in reads),
-        outputs=tuple((f"slot {slot}", new[slot], types[slot]) for slot in step.writes),
-        constants=tuple((new[slot], fixed[slot]) for slot in dict.fromkeys(step.reads) if slot in fixed),
-        steps=(alone,), slots=len(new), shared=frozenset(),
-    )  # fmt: skip
-    return single, reads
 
 
 def _first_difference(made: Sequence[Any], recorded: Sequence[Any] | None, rtol: float | None) -> Difference | None:
@@ -377,16 +338,16 @@ def _manifest(path: Path) -> Manifest:
         raw = strict_json(decode_text(text, MANIFEST_LIMIT), str(path))
         if not isinstance(raw, dict) or raw.get("format") != FORMAT:
             found = repr(raw.get("format")) if isinstance(raw, dict) else type(raw).__name__
-            raise FormatError(f'this is not a recording: "format" is {found}', code="E716", location=location,
-                              suggestions=nearest(found, [FORMAT]))  # fmt: skip
+            hints = nearest(found, [FORMAT])
+            raise FormatError(f'this is not a recording: "format" is {found}', *hints, code="E716", location=location)
         if raw.get("version") != VERSION or isinstance(raw["version"], bool):
-            raise FormatError(f"version {raw.get('version')!r} of the recording format is not known here", code="E716",
-                              location=location, suggestions=[f"this package reads version {VERSION}"])  # fmt: skip
+            message = f"version {raw.get('version')!r} of the recording format is not known here"
+            raise FormatError(message, f"this package reads version {VERSION}", code="E234", location=location)
         manifest: Manifest = convert(raw, Manifest, "$")
     except TensorLogicError as error:
         raise error.at(location) from None
     except OSError as error:
-        raise FormatError(f"cannot read {str(path)!r}: {error}", code="E716") from None
+        raise FormatError(f"cannot read {str(path)!r}: {error}", code="E735") from None
     return manifest
 
 
@@ -394,8 +355,8 @@ def _plan(graph: EinsumGraph, path: Path) -> ExecutionPlan:
     """Lay the recorded graph out as it was: it has its sizes, and the passes are behind it."""
     types = [t for results in graph.inference.types for t in results]
     if graph.size_names or any(t.shape is None or t.dtype is None for t in types):
-        raise FormatError(f"the graph in {str(path)!r} has sizes or dtypes that are not known, so it was not recorded",
-                          code="E716", suggestions=["record a run; a graph file alone has no values"])  # fmt: skip
+        message = f"the graph in {str(path)!r} has sizes or dtypes that are not known, so it was not recorded"
+        raise FormatError(message, "record a run; a graph file alone has no values", code="E736")
     plan = build_plan(graph, {name: graph.type_of(node) for name, node in graph.inputs.items()})
     assert len(plan.graph) == len(graph)
     return plan

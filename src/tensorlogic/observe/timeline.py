@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from ..errors import InputError
+from ..errors import expect
 from ..events import Hook, RunRecord
-from ..tables import table
-from .export import lanes
+from ..tables import html_text, table
 from .profile import ProfileData
 from .trace import Trace
+from .tracks import tracks
 
 BAR = 40  # characters that a timeline is wide
 
@@ -62,25 +62,26 @@ class TimelineProfiler:
 
     def text(self, limit: int = 60) -> str:
         """Return the timeline as bars, the first ``limit`` of each thread."""
-        tracks = list(lanes(self._trace))
-        if not tracks:
+        events = self._trace.columns()
+        threads = tracks(self._trace, events)
+        if not threads:
             return "no steps were profiled"
-        begin = min(track.events[0].event.start_ns for track in tracks)
-        length = max(e.end_ns for track in tracks for e in track.events) - begin or 1
-        threads = len({track.thread for track in tracks})
-        lines = [f"{threads} thread{'' if threads == 1 else 's'}, {length / 1e6:,.3f} ms"]
-        for track in tracks:
+        begin = min(int(track.start[0]) for track in threads)
+        length = max(int(track.inner_end.max()) for track in threads) - begin or 1
+        count = len({track.thread for track in threads})
+        lines = [f"{count} thread{'' if count == 1 else 's'}, {length / 1e6:,.3f} ms"]
+        for track in threads:
             rows = []
-            for event, end, depth in track.events[: max(0, limit)]:
-                start = event.start_ns - begin
-                left = min(BAR - 1, start * BAR // length)
+            columns = [c[: max(0, limit)].tolist() for c in (track.kind, track.start, track.inner_end, track.depth)]
+            for kind, start, end, depth in zip(*columns, strict=True):
+                left = min(BAR - 1, (start - begin) * BAR // length)
                 wide = max(1, (end - begin) * BAR // length - left)
                 bar = " " * left + "█" * wide + " " * (BAR - left - wide)
-                took = (end - event.start_ns) / 1e6
-                rows.append([f"{start / 1e6:,.3f}", f"{took:,.3f}", f"|{bar}|", "  " * depth + event.name])
+                name = "  " * depth + events.kinds[kind].name
+                rows.append([f"{(start - begin) / 1e6:,.3f}", f"{(end - start) / 1e6:,.3f}", f"|{bar}|", name])
             lines.append(table(["start ms", "ms", track.name, "name"], rows, right={0, 1}))
-            if len(track.events) > limit:
-                lines.append(f"... {len(track.events) - max(0, limit):,} more")
+            if len(track.kind) > limit:
+                lines.append(f"... {len(track.kind) - max(0, limit):,} more")
         return "\n".join(lines)
 
     def __len__(self) -> int:
@@ -92,10 +93,7 @@ class TimelineProfiler:
     def __repr__(self) -> str:
         return f"<TimelineProfiler {len(self):,} entries>"
 
-    def _repr_html_(self) -> str:
-        from html import escape
-
-        return f"<pre>{escape(str(self))}</pre>"
+    _repr_html_ = html_text
 
 
 class ProfilerHook(Hook):
@@ -106,9 +104,7 @@ class ProfilerHook(Hook):
     """
 
     def __init__(self, profiler: TimelineProfiler) -> None:
-        if not isinstance(profiler, TimelineProfiler):
-            raise InputError(f"a TimelineProfiler is expected, got {profiler!r}", code="E301",
-                             suggestions=["write ProfilerHook(TimelineProfiler())"])  # fmt: skip
+        expect(profiler, TimelineProfiler, "a TimelineProfiler is expected", "write ProfilerHook(TimelineProfiler())")
         self.profiler = profiler
 
     def on_run(self, record: RunRecord) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from threading import RLock, current_thread, get_ident
@@ -17,8 +17,9 @@ from ..events import Hook, RunRecord, watching
 from ..ir.types import ITEMSIZE
 from ..plan.build import ExecutionPlan, Step, describe
 from ..plan.cost import nbytes
-from .recorded_entry import RecordedTraceEntry, Shape
-from .recorded_trace import RecordedExecutionTrace
+from ..tables import table
+from .columns import FAR, EventColumns, Names
+from .recorded import LIMIT, RecordedExecutionTrace, RecordedTraceEntry, Shape
 
 if TYPE_CHECKING:
     from .trace_diff import TraceDiff
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
 PACKED = 300_000  # numbers that may wait in lists before they are packed into arrays
 DETAILS = ("step", "op")
 SHOWN = 40  # operations in print
-FAR = 1 << 62  # nanoseconds; sums of times below it fit an int64
 
 
 class TraceEvent(NamedTuple):
@@ -79,18 +79,12 @@ class TracedRun(NamedTuple):
     times: NDArray[np.int64]
 
 
-class EventColumns(NamedTuple):
-    """Events by start, what encloses before what it encloses: a number in each column, and the rest said once.
+class ChromeParts(NamedTuple):
+    """What a Chrome file holds beside events with a duration; writing the trace as Chrome gives it back."""
 
-    Times are int64, or Python's integers where those are too small.
-    """
-
-    heads: list[TraceEvent]  # what there is to say: of a step of a plan once for all of its runs, its times then 0
-    which: NDArray[np.intp]  # the head of each event
-    starts: NDArray[Any]
-    ends: NDArray[Any]
-    threads: NDArray[np.intp]  # by number
-    idents: list[int]  # of the threads
+    fields: Mapping[str, bytes]  # of the file, as JSON, without the events
+    others: Sequence[bytes]  # metadata, counters, flows and instants, each as JSON
+    threads: Mapping[int, tuple[int | str, int | str]]  # process and thread, as the file has them
 
 
 class Trace(Hook):
@@ -111,10 +105,12 @@ class Trace(Hook):
         self, events: Iterable[TraceEvent] = (), *, threads: Mapping[int, str] | None = None, detail: str = "step"
     ) -> None:
         if detail not in DETAILS:
-            raise InputError(f"the detail of a trace is 'step' or 'op', got {detail!r}", code="E704",
-                             suggestions=["write trace(detail='op') to see every operation of a step that holds many"])  # fmt: skip
+            hint = "write trace(detail='op') to see every operation of a step that holds many"
+            raise InputError(f"the detail of a trace is 'step' or 'op', got {detail!r}", hint, code="E704")
         self.detail = detail
         self.threads = dict(threads or {})  # names, where they are known
+        self.skipped: dict[str, int] = {}  # what a file holds that could not be read: why, and how often
+        self.chrome: ChromeParts | None = None  # of a trace that was read from such a file
         self._plans: list[ExecutionPlan] = []
         self._numbers: dict[int, int] = {}
         self._fresh: list[tuple[int, RunRecord]] = []  # plan and times, as the loop left them
@@ -180,61 +176,44 @@ class Trace(Hook):
 
     def events(self) -> list[TraceEvent]:
         """Return steps and spans by start, what encloses before what it encloses."""
-        runs, plans = self.runs(), self.plans()
-        names = [[describe(s.op) for s in plan.steps] for plan in plans]
-        steps = [
-            TraceEvent(names[p][n], "step", start, end, thread, plans[p].steps[n])
-            for p, thread, times in runs
-            for n, (start, end) in enumerate(times.T.tolist())
+        c = self.columns()
+        rows = zip(c.kind.tolist(), c.start.tolist(), c.end.tolist(), c.thread.tolist(), strict=True)
+        kinds, threads = c.kinds, c.threads
+        return [
+            k if k.step is None else TraceEvent(k.name, k.kind, start, end, threads[thread], k.step)
+            for which, start, end, thread in rows
+            for k in (kinds[which],)
         ]
-        return sorted([*steps, *self._given, *self.spans], key=lambda e: (e.start_ns, -e.end_ns))
 
     def columns(self) -> EventColumns:
         """Return what :meth:`events` does, as columns: some nanoseconds an event, where objects take microseconds."""
         runs, plans = self.runs(), self.plans()
         loose = [*self._given, *self.spans]
-        heads = [TraceEvent(describe(s.op), "step", 0, 0, 0, s) for plan in plans for s in plan.steps]
+        kinds = [TraceEvent(describe(s.op), "step", 0, 0, 0, s) for plan in plans for s in plan.steps]
         offsets = np.cumsum([0, *(len(plan.steps) for plan in plans)])
-        number: dict[int, int] = {}
-        which = [offsets[p] + np.arange(t.shape[1]) for p, _, t in runs]
-        threads = [np.full(t.shape[1], number.setdefault(thread, len(number)), np.intp) for _, thread, t in runs]
-        which.append(len(heads) + np.arange(len(loose)))
-        threads.append(np.array([number.setdefault(e.thread, len(number)) for e in loose], np.intp))
-        heads += loose
+        threads = Names()
+        kind = [offsets[p] + np.arange(t.shape[1]) for p, _, t in runs]
+        thread = [np.full(t.shape[1], threads.number(ident), np.intp) for _, ident, t in runs]
+        kind.append(len(kinds) + np.arange(len(loose)))
+        thread.append(np.array([threads.number(e.thread) for e in loose], np.intp))
         far = max((max(abs(e.start_ns), abs(e.end_ns)) for e in loose), default=0)
-        times = np.empty((2, len(loose)), np.int64 if far * (len(heads) + 1) < FAR else object)
+        times = np.empty((2, len(loose)), np.int64 if far < FAR else object)
         times[0], times[1] = [e.start_ns for e in loose], [e.end_ns for e in loose]
-        starts, ends = np.concatenate([*(t for _, _, t in runs), times], axis=1)
-        order: Any = (
-            np.lexsort((-ends, starts))
-            if starts.dtype != object
-            else sorted(range(len(starts)), key=lambda n: (starts[n], -ends[n]))
-        )
-        return EventColumns(
-            heads,
-            np.concatenate(which)[order],
-            starts[order],
-            ends[order],
-            np.concatenate(threads)[order],
-            list(number),
-        )
+        start, end = np.concatenate([*(t for _, _, t in runs), times], axis=1)
+        events = EventColumns(kinds + loose, np.concatenate(kind), start, end, np.concatenate(thread), list(threads))
+        later, same = start[1:] > start[:-1], start[1:] == start[:-1]
+        if np.all(later | (same & (end[1:] <= end[:-1]))):  # as runs that follow one another are
+            return events
+        order = np.argsort(-end, kind="stable")
+        order = order[np.argsort(start[order], kind="stable")]  # in turn, which Python's integers can be sorted by too
+        return events.take(order)
 
     def to_recorded(self) -> RecordedExecutionTrace:
         """Return the steps as a recorded trace, in order of their start."""
-        runs, plans = self.runs(), self.plans()
-        kinds = [_entry(step) for plan in plans for step in plan.steps]
-        offsets = np.cumsum([0, *(len(plan.steps) for plan in plans)])
-        known: dict[RecordedEntryKey, int] = {}
-        given = [known.setdefault(_key(e), len(kinds) + len(known)) for e in self._given]
-        kinds += [
-            RecordedTraceEntry(0, name, device, list(i), o, 0.0, n, size) for name, device, i, o, n, size in known
-        ]
-        which = np.concatenate([*(offsets[p] + np.arange(t.shape[1]) for p, _, t in runs), np.array(given, np.int64)])
-        times = [t for _, _, t in runs]
-        own = np.array([(e.start_ns, e.end_ns) for e in self._given], np.int64).reshape(-1, 2).T
-        starts, ends = np.concatenate([*times, own], axis=1)
-        order = np.argsort(starts, kind="stable")
-        return RecordedExecutionTrace.from_columns(kinds, which[order], ((ends - starts) / 1e3)[order])
+        steps = self.columns()
+        steps = steps.where(k.kind != "span" for k in steps.kinds)
+        kinds = [_recorded_kind(k) for k in steps.kinds]
+        return RecordedExecutionTrace.from_columns(kinds, steps.kind, (steps.end - steps.start) / 1e3)
 
     @classmethod
     def load(cls, path: str | Path) -> Trace:
@@ -260,11 +239,11 @@ class Trace(Hook):
         return diff(self, other)
 
     def __str__(self) -> str:
-        from .trace_diff import counts, totals, totals_table
+        from .trace_diff import counts, lengths, totals, totals_cells
 
         rows = totals(self)
-        own = sum(r.self_ns for r in rows)
-        return f"{totals_table(rows, limit=SHOWN)}\n{counts(self)}, {own / 1e6:.3f} ms"
+        length = lengths(self, sum(r.self_ns for r in rows))
+        return f"{table(*totals_cells(rows, limit=SHOWN))}\n{counts(self)}, {length}"
 
     def __repr__(self) -> str:
         return f"<Trace {self.step_count():,} steps, {len(self.spans):,} spans>"
@@ -279,38 +258,34 @@ class Trace(Hook):
         return f"<pre>{escape(str(self))}</pre>{picture}"
 
 
-RecordedEntryKey = tuple[str, str | None, tuple[Shape, ...], Shape, int, int]
-
-
 def _check_times(event: TraceEvent, n: int) -> None:
     start, end = event.start_ns, event.end_ns
     if not (isinstance(start, int) and isinstance(end, int)):
-        raise InputError(f"event {n} ({event.name!r}) runs from {start!r} to {end!r}: times are whole nanoseconds", code="E704",
-                         suggestions=["write int(1000 * microseconds)"])  # fmt: skip
+        message = f"event {n} ({event.name!r}) runs from {start!r} to {end!r}: times are whole nanoseconds"
+        raise InputError(message, "write int(1000 * microseconds)", code="E720")
     if end < start:
-        raise InputError(f"event {n} ({event.name!r}) ends at {end} ns, before it starts at {start} ns", code="E704")
+        raise InputError(f"event {n} ({event.name!r}) ends at {end} ns, before it starts at {start} ns", code="E721")
 
 
-def _entry(step: Step) -> RecordedTraceEntry:
-    shape = tuple(int(d) for d in step.types[0].shape or ())
-    return RecordedTraceEntry(
-        0, describe(step.op), step.device, [tuple(int(d) for d in t.shape or ()) for t in step.arg_types], shape, 0.0,
-        math.prod(shape), sum(nbytes(t) for t in step.types),
-    )  # fmt: skip
-
-
-def _key(event: TraceEvent) -> RecordedEntryKey:
-    """Return what a file says of an event, as far as recorded entries hold it."""
-    args = event.args or {}
-    made = [t for t in map(_typed, _texts(args.get("outputs"))) if t is not None]
-    shape = made[0][1] if made else ()
-    size = sum(math.prod(s) * ITEMSIZE.get(dtype, 8) for dtype, s in made)
-    for said in (args.get("memory_bytes"), None if made else args.get("bytes")):
-        if isinstance(said, int) and said >= 0:
-            size = said
-            break
-    shapes = tuple(t[1] for t in map(_typed, _texts(args.get("inputs"))) if t is not None)
-    return event.name, event.device, shapes, shape, math.prod(shape) if made else 0, min(size, (1 << 63) - 1)
+def _recorded_kind(event: TraceEvent) -> RecordedTraceEntry:
+    """Return what a plan or a file says of an event, as far as recorded entries hold it; without its duration."""
+    if event.step is not None:
+        types, results = event.step.arg_types, event.step.types
+        shape = tuple(int(d) for d in results[0].shape or ())
+        inputs = [tuple(int(d) for d in t.shape or ()) for t in types]
+        elements, size = math.prod(shape), sum(nbytes(t) for t in results)
+    else:
+        args = event.args or {}
+        outputs = [t for t in map(_typed, _texts(args.get("outputs"))) if t is not None]
+        shape = outputs[0][1] if outputs else ()
+        inputs = [t[1] for t in map(_typed, _texts(args.get("inputs"))) if t is not None]
+        elements = math.prod(shape) if outputs else 0
+        size = sum(math.prod(s) * ITEMSIZE.get(dtype, 8) for dtype, s in outputs)
+        for stated in (args.get("memory_bytes"), None if outputs else args.get("bytes")):
+            if isinstance(stated, int) and stated >= 0:
+                size = stated
+                break
+    return RecordedTraceEntry(0, event.name, event.device, inputs, shape, 0.0, elements, min(size, LIMIT - 1))
 
 
 def _texts(value: Any) -> list[str]:

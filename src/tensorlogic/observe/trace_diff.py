@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Sequence
 
 import msgspec
 import numpy as np
 
-from ..errors import InputError, nearest
-from ..tables import table
-from .columns import Words
-from .export import Lane, clean, tracks
-from .trace import Trace, TraceEvent
+from ..errors import InputError, expect, nearest
+from ..tables import html_text, table
+from .columns import Groups, Names
+from .export import clean
+from .trace import Trace
+from .tracks import tracks
 
 BY = ("operation", "device", "thread")
 NAME = 60  # characters of a name in print
@@ -20,8 +22,9 @@ NAME = 60  # characters of a name in print
 class Total(msgspec.Struct, frozen=True):
     """The entries of one operation, device or thread together.
 
-    ``total_ns`` adds durations as they stand; ``self_ns`` leaves out the time spent in entries inside of them, so that
-    the self times of all rows add up.
+    ``total_ns`` is the time in which some of them ran: one inside of another of the same row does not count again.
+    ``self_ns`` leaves out the time spent in any entries inside of them, so that the self times of all rows add up.
+    ``sum_ns`` adds all durations as they stand.
 
     >>> Total("relu", count=2, total_ns=10, self_ns=10, max_ns=7).mean_ns
     5.0
@@ -32,11 +35,13 @@ class Total(msgspec.Struct, frozen=True):
     total_ns: int = 0
     self_ns: int = 0
     max_ns: int = 0
+    sum_ns: int | None = None  # where it is another number than the total
+    kind: str = ""  # of an operation: step, span, or the category of a file
 
     @property
     def mean_ns(self) -> float:
         """The mean duration; 0 of none."""
-        return self.total_ns / self.count if self.count else 0.0
+        return (self.total_ns if self.sum_ns is None else self.sum_ns) / self.count if self.count else 0.0
 
 
 class Change(msgspec.Struct, frozen=True):
@@ -89,25 +94,15 @@ class TraceDiff(msgspec.Struct, frozen=True):
 
     def changed(self, limit: int | None = None) -> tuple[list[str], list[list[str]], set[int]]:
         """Return head, rows and the columns that are flush right, for a table."""
-        head = [
-            "operation",
-            "count before",
-            "after",
-            "ms before",
-            "after",
-            "mean µs before",
-            "after",
-            "change ms",
-            "ratio",
-        ]
+        head = ["operation", "count before", "after", "ms before", "after", "mean µs before", "after", "change ms", "ratio"]  # fmt: skip
         rows = [
             [
-                short(r.name), f"{r.before.count:,}", f"{r.after.count:,}", f"{r.before.total_ns / 1e6:.3f}",
+                name, f"{r.before.count:,}", f"{r.after.count:,}", f"{r.before.total_ns / 1e6:.3f}",
                 f"{r.after.total_ns / 1e6:.3f}", f"{r.before.mean_ns / 1e3:.1f}", f"{r.after.mean_ns / 1e3:.1f}",
                 f"{r.change_ns / 1e6:+.3f}",
                 r.state if r.state != "both" else "-" if r.ratio is None else f"{r.ratio:.3f}x",
             ]
-            for r in self.rows[:limit]
+            for name, r in zip(short_names([r.after for r in self.rows]), self.rows[:limit], strict=False)
         ]  # fmt: skip
         return head, rows, set(range(1, len(head)))
 
@@ -129,23 +124,19 @@ class TraceDiff(msgspec.Struct, frozen=True):
         return msgspec.json.encode({"rows": rows}).decode()
 
     def __str__(self) -> str:
-        head, rows, right = self.changed()
-        return table(head, rows, right=right) + "\n" + self.summary()
+        return table(*self.changed()) + "\n" + self.summary()
 
-    def _repr_html_(self) -> str:
-        from html import escape
-
-        return f"<pre>{escape(str(self))}</pre>"
+    _repr_html_ = html_text
 
 
 def diff(before: Trace, after: Trace, *, by: str = "operation", kind: str | None = None) -> TraceDiff:
     """Compare two traces, sorted by how much the total time changed."""
     for given in (before, after):
-        if not isinstance(given, Trace):
-            raise InputError(f"two traces are compared, got {type(given).__name__}", code="E704",
-                             suggestions=["read a file with Trace.load(path) before"])  # fmt: skip
-    old, new = ({t.name: t for t in totals(t, by=by, kind=kind)} for t in (before, after))
-    rows = [Change(old.get(name, Total(name)), new.get(name, Total(name))) for name in {**old, **new}]
+        expect(given, Trace, "two traces are compared", "read a file with Trace.load(path) before")
+    sides = [totals(t, by=by, kind=kind) for t in (before, after)]
+    several = {name for side in sides for name, n in Counter(t.name for t in side).items() if n > 1}
+    old, new = ({(t.name, t.kind if t.name in several else ""): t for t in side} for side in sides)
+    rows = [Change(*(side.get(key, Total(key[0], kind=key[1])) for side in (old, new))) for key in {**old, **new}]
     return TraceDiff(tuple(sorted(rows, key=lambda r: (-abs(r.change_ns), r.name))))
 
 
@@ -158,52 +149,40 @@ def totals(trace: Trace, *, by: str = "operation", kind: str | None = None) -> l
     [('loop', 9, 5), ('add', 4, 4)]
     """
     if by not in BY:
-        raise InputError(
-            f"totals are by operation, device or thread, not {by!r}", code="E704", suggestions=nearest(by, BY)
-        )
-    heads, found = tracks(trace)
-    named = Words()
-    group = np.array([named.of(h.name if by == "operation" else h.device or "unknown") for h in heads], np.intp)
-    shown = np.array([h.kind == kind if kind is not None else h.kind != "span" for h in heads], bool)
+        raise InputError(f"totals are by operation, device or thread, not {by!r}", *nearest(by, BY), code="E725")
+    events = trace.columns()
+    shown = np.array([(k.kind == kind) if kind is not None else (k.kind != "span") for k in events.kinds], bool)
+    names = Names()
     if by == "thread":
-        named = Words()
-    threads = [named.of(trace.thread_name(track.thread)) if by == "thread" else 0 for track in found]
-    exact = object if any(track.starts.dtype == object for track in found) else np.int64
-    count, whole, own, most = (np.zeros(len(named.values), exact) for _ in range(4))
-    for track, thread in zip(found, threads, strict=True):
-        kept = shown[track.which]
-        which = np.full(len(kept), thread) if by == "thread" else group[track.which]
-        took = track.ends - track.starts
-        for sums, add, values in (
-            (count, np.add, np.ones(len(kept), np.int64)), (whole, np.add, took), (own, np.add, track.own()), (most, np.maximum, took),
-        ):  # fmt: skip
-            add.at(sums, which[kept], values[kept])
-    columns = (named.values, count.tolist(), whole.tolist(), own.tolist(), most.tolist())
-    rows = [Total(*row) for row in zip(*columns, strict=True) if row[1]]
-    return sorted(rows, key=lambda r: (-r.self_ns, -r.total_ns, r.name))
-
-
-def own_times(lane: Lane) -> Iterator[tuple[TraceEvent, int]]:
-    """Go through the events of a lane as they end, each with the nanoseconds it spent outside of those inside of it."""
-    stack: list[tuple[TraceEvent, int, int]] = []  # what is open, its time, and how much of it is spent inside
-    for event, end_ns, depth in lane.events:
-        while len(stack) > depth:
-            done, took, inside = stack.pop()
-            yield done, took - inside
-        took = end_ns - event.start_ns
-        if stack:
-            around, time, inside = stack[-1]
-            stack[-1] = around, time, inside + took
-        stack.append((event, took, 0))
-    for done, took, inside in reversed(stack):
-        yield done, took - inside
+        keys = [(trace.thread_name(thread), "") for thread in events.threads]
+    else:
+        keys = [(k.name, k.kind) if by == "operation" else (k.device or "unknown", "") for k in events.kinds]
+    number = np.array([names.number(key) for key in keys], np.intp)
+    row = number[events.thread if by == "thread" else events.kind]
+    own, outermost = np.zeros_like(events.start), np.zeros(len(row), bool)
+    for track in tracks(trace, events):
+        own[track.row] = track.own()
+        outermost[track.row] = track.outermost(np.where(shown[track.kind], row[track.row], -1))
+    rows = shown[events.kind]
+    groups, took = Groups(row[rows], len(names)), (events.end - events.start)[rows]
+    columns = (
+        groups.counts(), groups.sums(np.where(outermost[rows], took, 0)), groups.sums(own[rows]), groups.largest(took),
+        groups.sums(took),
+    )  # fmt: skip
+    numbers = zip(*(c.tolist() for c in columns), strict=True)
+    totals = [
+        Total(name, count, total, own, most, None if whole == total else whole, kind)
+        for (name, kind), (count, total, own, most, whole) in zip(names, numbers, strict=True)
+        if count
+    ]
+    return sorted(totals, key=lambda t: (-t.self_ns, -t.total_ns, t.name, t.kind))
 
 
 def total_record(row: Total) -> dict[str, object]:
     """Return a row for JSON."""
     return {
-        "name": clean(row.name), "count": row.count, "total_ns": row.total_ns, "self_ns": row.self_ns,
-        "mean_ns": row.mean_ns, "max_ns": row.max_ns,
+        "name": clean(row.name), "kind": row.kind, "count": row.count, "total_ns": row.total_ns, "self_ns": row.self_ns,
+        "sum_ns": row.total_ns if row.sum_ns is None else row.sum_ns, "mean_ns": row.mean_ns, "max_ns": row.max_ns,
     }  # fmt: skip
 
 
@@ -214,10 +193,10 @@ def totals_cells(
     whole = sum(r.self_ns for r in rows) or 1
     cells = [
         [
-            short(r.name), f"{r.count:,}", f"{r.total_ns / 1e6:.3f}", f"{r.self_ns / 1e6:.3f}", f"{r.mean_ns / 1e3:.1f}",
+            name, f"{r.count:,}", f"{r.total_ns / 1e6:.3f}", f"{r.self_ns / 1e6:.3f}", f"{r.mean_ns / 1e3:.1f}",
             f"{r.max_ns / 1e3:.1f}", f"{100 * r.self_ns / whole:.1f}%",
         ]
-        for r in rows[:limit]
+        for name, r in zip(short_names(rows), rows[:limit], strict=False)
     ]  # fmt: skip
     if limit is not None and len(rows) > limit:
         rest = rows[limit:]
@@ -227,19 +206,43 @@ def totals_cells(
     return [by, "count", "total ms", "self ms", "mean µs", "max µs", "share"], cells, {1, 2, 3, 4, 5, 6}
 
 
-def totals_table(rows: Sequence[Total], by: str = "operation", limit: int | None = None) -> str:
-    """Lay totals out as plain text."""
-    head, cells, right = totals_cells(rows, by, limit)
-    return table(head, cells, right=right)
-
-
 def counts(trace: Trace) -> str:
-    """Return how much is in a trace, in words."""
-    steps, spans = trace.step_count(), len(trace.spans)
-    return f"{steps:,} step{'' if steps == 1 else 's'}, {spans:,} span{'' if spans == 1 else 's'}"
+    """Return how much is in a trace, in words; and what of a file is not."""
+    steps, spans, skipped = trace.step_count(), len(trace.spans), sum(trace.skipped.values())
+    text = f"{steps:,} step{'' if steps == 1 else 's'}, {spans:,} span{'' if spans == 1 else 's'}"
+    if skipped:
+        why = ", ".join(f"{n:,} {reason}" for reason, n in trace.skipped.items())
+        text += f", {skipped:,} event{'' if skipped == 1 else 's'} of the file skipped ({why})"
+    return text
 
 
-def short(name: str) -> str:
-    """Return a name that fits in a cell of one line."""
-    line = " ".join(name.split())
-    return clean(line if len(line) <= NAME else line[: NAME - 1] + "…")
+def lengths(trace: Trace, self_ns: int) -> str:
+    """Return how long a trace is, in words: the time of its entries, and from the first to the last where threads overlap."""
+    events = trace.columns()
+    if not len(events.kind):
+        others = 0 if trace.chrome is None else len(trace.chrome.others)
+        only = f"only {others:,} event{'' if others == 1 else 's'} without a duration, such as counters"
+        only = only if others else "there is nothing in this trace"
+        return f"0.000 ms: {only}"
+    whole, threads = int(events.end.max()) - int(events.start.min()), len(np.unique(events.thread))
+    together = f" on {threads:,} threads within {whole / 1e6:.3f} ms" if threads > 1 else ""
+    return f"{self_ns / 1e6:.3f} ms{together}"
+
+
+def short_names(rows: Sequence[Total]) -> list[str]:
+    """Return names that fit in a cell of one line and differ where the rows do: by their kind, both ends or a number.
+
+    >>> short_names([Total("k" * 80 + "1"), Total("k" * 80 + "2"), Total("a", kind="cpu"), Total("a", kind="gpu")])[1:]
+    ['kkkkkkkkkkkkkkkkkkkkkkkkkkkkk…kkkkkkkkkkkkkkkkkkkkkkkkkkkkk2', 'a (cpu)', 'a (gpu)']
+    """
+    several = {name for name, n in Counter(row.name for row in rows).items() if n > 1}
+    texts = []
+    for row in rows:
+        line = clean(" ".join((f"{row.name} ({row.kind})" if row.name in several else row.name).split()))
+        texts.append(line if len(line) <= NAME else f"{line[: NAME // 2 - 1]}…{line[-NAME // 2 :]}")
+    seen: Counter[str] = Counter()
+    repeated = {text for text, n in Counter(texts).items() if n > 1}
+    for n, text in enumerate(texts):
+        seen[text] += 1
+        texts[n] = f"{text} #{seen[text]}" if text in repeated else text
+    return texts

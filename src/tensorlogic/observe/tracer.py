@@ -7,12 +7,16 @@ from collections.abc import Callable, Iterable, Mapping
 from time import perf_counter_ns
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from ..errors import InputError
-from ..events import Hook, RunRecord
-from ..tables import table
+from ..events import RunRecord
+from ..tables import html_text, table
 from .analyze import OpSummary, TraceAnalyzer
-from .recorded_entry import RecordedTraceEntry
-from .recorded_trace import RecordedExecutionTrace
+from .columns import Names
+from .open_runs import DebugHook
+from .profile import body_ids
+from .recorded import RecordedExecutionTrace, RecordedTraceEntry
 from .trace import Trace
 
 
@@ -82,23 +86,19 @@ class ExecutionTrace(NamedTuple):
 
     def to_recorded(self) -> RecordedExecutionTrace:
         """Return the entries in columns, for the analyses and files of recorded traces; ``step`` is the place here."""
-        made = (
-            RecordedTraceEntry(n, e.operation, duration_us=(e.end_ns - e.start_ns) / 1e3)
-            for n, e in enumerate(self.entries)
+        names = Names()
+        kind = [names.number(e.operation) for e in self.entries]
+        durations = [(e.end_ns - e.start_ns) / 1e3 for e in self.entries]
+        return RecordedExecutionTrace.from_columns(
+            [RecordedTraceEntry(0, name) for name in names], np.array(kind, int), durations
         )
-        return RecordedExecutionTrace(made)
 
     def __str__(self) -> str:
         shown = self.entries[:40]
         rows = [
-            [
-                ("  " if e.body else "") + f"%{e.node_id}",
-                e.operation,
-                " ".join(f"%{i}" for i in e.input_ids),
-                f"{e.duration_ms():.3f}",
-            ]
+            [f"{'  ' if e.body else ''}%{e.node_id}", e.operation, " ".join(f"%{i}" for i in e.input_ids), f"{e.duration_ms():.3f}"]
             for e in shown
-        ]
+        ]  # fmt: skip
         lines = [table(["node", "operation", "reads", "ms"], rows, right={3})] if rows else []
         if len(self.entries) > len(shown):
             lines.append(f"... {len(self.entries) - len(shown):,} more operations")
@@ -106,12 +106,10 @@ class ExecutionTrace(NamedTuple):
         return "\n".join([*lines, f"trace{name}: {str(self.summary()).rsplit(chr(10), 1)[-1]}"])
 
     def _repr_html_(self) -> str:
-        from html import escape
-
-        return f"<pre>{escape(str(self))}</pre>"
+        return html_text(self)
 
 
-class ExecutionTracer(Hook):
+class ExecutionTracer(DebugHook):
     """Records operations: those of every run it watches, and those told by hand. It is off until enabled.
 
     >>> tracer = ExecutionTracer(clock=iter([1_000_000, 3_000_000]).__next__)
@@ -136,7 +134,6 @@ class ExecutionTracer(Hook):
     """
 
     def __init__(self, *, clock: Callable[[], int] = perf_counter_ns) -> None:
-        self.enabled = False
         self._clock = clock
         self._lock = threading.Lock()
         self._fresh(None)
@@ -144,18 +141,9 @@ class ExecutionTracer(Hook):
     def _fresh(self, graph_id: Any) -> None:
         self.graph_id = graph_id
         self._runs = Trace()
-        self._known: dict[int, tuple[tuple[int, ...], bool]] = {}  # a step's operands, and whether it is in a body
         self._by_hand: list[TraceEntry] = []
         self._open: dict[int, int] = {}  # handles and when they began
         self._handles = 0
-
-    def enable(self) -> None:
-        """Record from now on."""
-        self.enabled = True
-
-    def disable(self) -> None:
-        """Record no more; what is recorded stays."""
-        self.enabled = False
 
     def start_trace(self, graph_id: Any = None) -> None:
         """Begin a new trace, of a graph called so; what was recorded before is dropped."""
@@ -187,29 +175,27 @@ class ExecutionTracer(Hook):
             end = self._clock()
             start = self._open.pop(handle, None)
             if start is None:
-                raise InputError(f"no operation with the handle {handle!r} is running, of node {node_id}", code="E711",
-                                 suggestions=["end an operation once, with what record_operation_start returned"])  # fmt: skip
-            made = (tuple(input_ids), tuple(output_ids), dict(metadata or {}))
-            self._by_hand.append(TraceEntry(node_id, str(operation), *made, start, end, threading.get_ident()))
+                hint = "end an operation once, with what record_operation_start returned"
+                message = f"no operation with the handle {handle!r} is running, of node {node_id}"
+                raise InputError(message, hint, code="E711")
+            ids = tuple(input_ids), tuple(output_ids)
+            thread = threading.get_ident()
+            self._by_hand.append(TraceEntry(node_id, str(operation), *ids, dict(metadata or {}), start, end, thread))
 
     def on_run(self, record: RunRecord) -> None:
         """Keep the steps of one run."""
-        if not self.enabled:
-            return
-        with self._lock:
-            steps = record.plan.steps
-            if steps and id(steps[0]) not in self._known:  # the trace keeps the plan, so ids stay their own
-                nodes = record.plan.graph.nodes
-                self._known.update((id(s), (nodes[s.node].args, record.body)) for s in steps)
-            self._runs.on_run(record)
+        if self.enabled:
+            with self._lock:
+                self._runs.on_run(record)
 
     def get_trace(self) -> ExecutionTrace:
         """Return what is recorded so far."""
         with self._lock:
-            entries = list(self._by_hand)
-            for e in self._runs.events():
-                if e.step is not None:
-                    args, body = self._known[id(e.step)]
-                    made = (args, (e.step.node,), e.facts())
-                    entries.append(TraceEntry(e.step.node, e.name, *made, e.start_ns, e.end_ns, e.thread, body))
-            return ExecutionTrace(self.graph_id, tuple(sorted(entries, key=lambda e: (e.start_ns, -e.end_ns))))
+            entries, events, plans = list(self._by_hand), self._runs.events(), self._runs.plans()
+        bodies = body_ids(plans)
+        known = {id(s): (p.graph.nodes[s.node].args, id(p) in bodies) for p in plans for s in p.steps}
+        for e in events:
+            if e.step is not None:
+                node, (args, body) = e.step.node, known[id(e.step)]
+                entries.append(TraceEntry(node, e.name, args, (node,), e.facts(), e.start_ns, e.end_ns, e.thread, body))
+        return ExecutionTrace(self.graph_id, tuple(sorted(entries, key=lambda e: (e.start_ns, -e.end_ns))))

@@ -11,11 +11,13 @@ from ..ir import ops
 from ..ir.graph import Cond, EinsumGraph, Fixpoint, Node, Scan, constant_op, extract, frozen_copy
 from ..ir.types import ITEMSIZE, TensorShape, TensorType
 from .dead import drop_dead
+from .order import BLAS, einsum_cost
 
 Evaluate = Callable[[EinsumGraph], Sequence[Any]]
 LARGEST = 64 << 20  # bytes; a larger result is not worth keeping
 GROWTH = 4  # a result this many times larger than what it is made of is made anew in each run
 SMALL = 1 << 16  # bytes that are kept in any case
+DEAREST = BLAS << 31  # what one contraction may cost: about a second
 
 
 def fold_constants(graph: EinsumGraph, evaluate: Evaluate) -> EinsumGraph:
@@ -39,10 +41,15 @@ def fold_constants(graph: EinsumGraph, evaluate: Evaluate) -> EinsumGraph:
                 continue
             case _:
                 t = types[i][0]
-                if t.shape is None or t.dtype in (None, "bfloat16") or t.weak or not t.shape.is_static:
+                if (
+                    t.shape is None
+                    or t.dtype in (None, "bfloat16")
+                    or t.weak
+                    or not all(type(d) is int for d in t.shape)
+                ):
                     continue
                 if (node.args or isinstance(node.op, ops.Iota)) and all(fixed[a] for a in node.args):
-                    fixed[i] = _bytes(graph, i) <= LARGEST
+                    fixed[i] = _bytes(graph, i) <= LARGEST and _cost(graph, i) <= DEAREST
     wanted = set()
     kept = [i for _, i in graph.outputs]
     for i, node in enumerate(graph.nodes):
@@ -81,6 +88,15 @@ def fold_constants(graph: EinsumGraph, evaluate: Evaluate) -> EinsumGraph:
 def _bytes(graph: EinsumGraph, i: int) -> int:
     t = graph.type_of(i)
     return math.prod(int(d) for d in t.shape or ()) * ITEMSIZE[t.dtype or "float64"]
+
+
+def _cost(graph: EinsumGraph, i: int) -> int:
+    """Return what a contraction costs; all else takes about as long as its operands are large, and so is no concern."""
+    node = graph.nodes[i]
+    if not isinstance(node.op, ops.Einsum | ops.ContractVJP):
+        return 0
+    factors = node.args if isinstance(node.op, ops.Einsum) else node.args[:-2]
+    return einsum_cost(node.op.spec, node.op.algebra, [graph.type_of(a) for a in factors], graph.type_of(i))
 
 
 def _worth(graph: EinsumGraph, i: int) -> bool:

@@ -10,10 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-import msgspec
-
 from ..ir import ops
-from ..ir.graph import Cond, EinsumGraph, Fixpoint, Node, Scan, reachable
+from ..ir.graph import Cond, EinsumGraph, Fixpoint, Node, Scan, reachable, with_bodies
 from ..ir.ops import Op
 from ..ir.type_rules import Results
 from ..ir.types import TensorType
@@ -210,10 +208,7 @@ def resized(op: Op, pick: Index, results: Results, size: int) -> Op:
             return ops.Broadcast(tuple(shape), op.axes)
         case Fixpoint() | Scan() | Cond():
             axes = {n: a for n, a in enumerate(pick.args) if a is not None}
-            made = [_resized_body(body, inner or {}, size) for body, inner in _insides(op, axes)]
-            if isinstance(op, Cond):
-                return Cond(*made)
-            return msgspec.structs.replace(op, body=made[0])
+            return with_bodies(op, [_resized_body(body, inner or {}, size) for body, inner in _insides(op, axes)])
         case _:
             return op
 

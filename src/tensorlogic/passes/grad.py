@@ -8,26 +8,27 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
-from ..errors import DTypeError, GraphError, ShapeError, nearest
+from ..errors import DTypeError, GraphError, ShapeError, expect, expect_whole, nearest
 from ..ir import ops
 from ..ir.check import check_structure
 from ..ir.elementwise import FUNCTIONS
 from ..ir.graph import OPS, EinsumGraph, reachable
 from ..ir.ops import REDUCTIONS
-from ..ir.types import FLOATS, TensorType
 from . import grad_bodies, grad_contract, grad_einsum, grad_fixpoint, grad_rules, grad_scan, grad_views
 from .derivatives import TRUTHS
 from .grad_reverse import Custom, Options, activity, backward, forward
 from .grad_shortcuts import SHORTCUTS
-from .grad_tape import Tape, Value, fit, spread
+from .grad_tape import Tape, Value, fit, may_be_float, on_device, unused
 
 RULES = (
     grad_rules.RULES | grad_views.RULES | grad_einsum.RULES | grad_contract.RULES
     | grad_bodies.RULES | grad_scan.RULES | grad_fixpoint.RULES
 )  # fmt: skip
 PREPARE = grad_scan.PREPARE | grad_fixpoint.PREPARE
+NO_GRADIENT = "truth values and whole numbers have no gradient"
+SOFT = 'compile rules with strategy="soft_differentiable"'
 Wrt = str | Sequence[str] | None
 
 
@@ -73,9 +74,9 @@ def grad(
       return d_w=%5
     }
     """
-    options, at = _options(graph, custom, straight_through, keep, unroll)
-    t, found = _reverse(graph, wrt, _loss(graph, of, loss_scale), options, at)
-    return t.finish(found)
+    options = _options(graph, custom, straight_through, keep, unroll)
+    t, found = _reverse(graph, wrt, _loss(graph, of, loss_scale), options)
+    return t.finish(found.items())
 
 
 def value_and_grad(
@@ -98,10 +99,12 @@ def value_and_grad(
     >>> float(loss), d_x
     (10.0, array([2., 6.]))
     """
-    options, at = _options(graph, custom, straight_through, keep, unroll)
-    t, found = _reverse(graph, wrt, _loss(graph, of, loss_scale), options, at)
-    taken = set(graph.output_names)
-    return t.finish([*t.outputs.items(), *((unused(name, taken), v) for name, v in found)])
+    options = _options(graph, custom, straight_through, keep, unroll)
+    t, found = _reverse(graph, wrt, _loss(graph, of, loss_scale), options)
+    outputs = dict(t.outputs)
+    for name, v in found.items():
+        outputs[unused(name, outputs)] = v
+    return t.finish(outputs.items())
 
 
 def vjp(
@@ -121,48 +124,26 @@ def vjp(
     >>> back.input_names, back.output_names
     (['x', 'd_y'], ['d_x'])
     """
-    options, at = _options(graph, custom, straight_through, keep, unroll)
-    seeds: dict[str, float | None] = {
-        n: None for n, i in graph.outputs if straight_through or may_be_float(graph.type_of(i))
-    }
+    options = _options(graph, custom, straight_through, keep, unroll)
+    seeds = dict.fromkeys(n for n, i in graph.outputs if straight_through or may_be_float(graph.type_of(i)))
     if not seeds:
-        raise _whole_outputs(graph)
-    t, found = _reverse(graph, wrt, seeds, options, at)
-    return t.finish(found)
-
-
-def _whole_outputs(graph: EinsumGraph) -> DTypeError:
-    name, i = graph.outputs[0]
-    return DTypeError(
-        f"no output is of a float dtype: {name!r} is {graph.type_of(i)}; truth values and whole numbers have no gradient",
-        code="E110",
-        suggestions=['compile rules with strategy="soft_differentiable"', "or cast the output to a float dtype"],
-    ).at(graph.nodes[i].location)
-
-
-def unused(name: str, taken: set[str]) -> str:
-    """Return a name that is not taken, and take it."""
-    while name in taken:
-        name += "_"
-    taken.add(name)
-    return name
-
-
-def may_be_float(kind: TensorType) -> bool:
-    """Tell whether a value has gradients as far as its dtype is known."""
-    return kind.dtype is None or kind.dtype in FLOATS
+        name, i = graph.outputs[0]
+        message = f"no output is of a float dtype: {name!r} is {graph.type_of(i)}; {NO_GRADIENT}"
+        error = DTypeError(message, SOFT, "or cast the output to a float dtype", code="E110")
+        raise error.at(graph.nodes[i].location)
+    t, found = _reverse(graph, wrt, seeds, options)
+    return t.finish(found.items())
 
 
 def check(graph: EinsumGraph) -> None:
     """Refuse what is no graph, or does not hang together, or has nothing to differentiate."""
-    if not isinstance(graph, EinsumGraph):
-        raise GraphError(f"an EinsumGraph is expected, got {graph!r}", code="E106",
-                         suggestions=["build one: b.build(loss=loss)"])  # fmt: skip
+    expect(graph, EinsumGraph, "an EinsumGraph is expected", "build one: b.build(loss=loss)")
     if problems := check_structure(graph):
         raise GraphError.of(problems[0])
     if not graph.outputs:
-        raise GraphError("the graph has no outputs to differentiate", code="E106",
-                         suggestions=["build one that has: b.build(loss=loss)"])  # fmt: skip
+        raise GraphError(
+            "the graph has no outputs to differentiate", "build one that has: b.build(loss=loss)", code="E812"
+        )
 
 
 def parameters(graph: EinsumGraph, wrt: Wrt) -> dict[str, int]:
@@ -170,58 +151,46 @@ def parameters(graph: EinsumGraph, wrt: Wrt) -> dict[str, int]:
     if wrt is None:
         found = {name: i for name, i in graph.inputs.items() if may_be_float(graph.type_of(i))}
         if not found:
-            raise GraphError("the graph has no input of a float dtype to differentiate for", code="E302")
+            raise GraphError("the graph has no input of a float dtype to differentiate for", code="E812")
         return found
-    if not isinstance(wrt, str | Sequence | set | Mapping):
-        raise GraphError(f"wrt= names inputs, got {wrt!r}", code="E302", suggestions=nearest("", graph.inputs))
+    expect(wrt, (str, Sequence, set, Mapping), "wrt= names inputs", *nearest("", graph.inputs))
     names = [wrt] if isinstance(wrt, str) else list(wrt)
     if not names:
-        raise GraphError("wrt= names no input", code="E302", suggestions=nearest("", graph.inputs))
+        raise GraphError("wrt= names no input", *nearest("", graph.inputs), code="E812")
     for name in names:
         if name not in graph.inputs:
-            raise GraphError(f"the graph has no input {name!r} to differentiate for", code="E302",
-                             suggestions=nearest(name, graph.inputs))  # fmt: skip
+            hints = nearest(name, graph.inputs)
+            raise GraphError(f"the graph has no input {name!r} to differentiate for", *hints, code="E302")
         kind = graph.type_of(graph.inputs[name])
         if not may_be_float(kind):
-            raise DTypeError(
-                f"input {name!r} is {kind}: only numbers of a float dtype have gradients",
-                code="E110",
-                suggestions=["declare it as float32, or leave it out of wrt="],
-            ).at(graph.nodes[graph.inputs[name]].location)
+            message = f"input {name!r} is {kind}: only numbers of a float dtype have gradients"
+            error = DTypeError(message, "declare it as float32, or leave it out of wrt=", code="E110")
+            raise error.at(graph.nodes[graph.inputs[name]].location)
     return {name: graph.inputs[name] for name in names}
 
 
 def _loss(graph: EinsumGraph, of: str | None, scale: float) -> dict[str, float | None]:
     """Return the output to differentiate and what its cotangent is, or raise where it is no scalar."""
-    if isinstance(scale, bool) or not isinstance(scale, int | float):
-        raise GraphError(f"loss_scale= is a number, got {scale!r}", code="E110")
+    expect(None if isinstance(scale, bool) else scale, (int, float), "loss_scale= is a number")
     outputs = dict(graph.outputs)
     if of is None:
         if len(outputs) > 1:
-            raise GraphError(
-                f"the graph has {len(outputs)} outputs; which one is the loss?",
-                code="E110",
-                suggestions=[f"say of={next(iter(outputs))!r}", "or use tl.vjp for cotangents of all of them"],
-            )
+            message = f"the graph has {len(outputs)} outputs; which one is the loss?"
+            hints = f"say of={next(iter(outputs))!r}", "or use tl.vjp for cotangents of all of them"
+            raise GraphError(message, *hints, code="E810")
         of = next(iter(outputs), None)
     if of not in outputs:
-        raise GraphError(f"the graph has no output {of!r}", code="E302", suggestions=nearest(of, outputs))
+        raise GraphError(f"the graph has no output {of!r}", *nearest(of, outputs), code="E302")
     assert of is not None
     kind = graph.type_of(outputs[of])
     where = graph.nodes[outputs[of]].location
     if kind.shape != ():
         shown = "a tensor of unknown rank" if kind.shape is None else f"of shape {kind.shape}"
-        raise ShapeError(
-            f"the loss {of!r} is {shown}; a gradient is of a scalar",
-            code="E110",
-            suggestions=["reduce it: b.sum(loss) or b.mean(loss)", "or use tl.vjp, and give its cotangent"],
-        ).at(where)
+        hints = "reduce it: b.sum(loss) or b.mean(loss)", "or use tl.vjp, and give its cotangent"
+        raise ShapeError(f"the loss {of!r} is {shown}; a gradient is of a scalar", *hints, code="E811").at(where)
     if not may_be_float(kind):
-        raise DTypeError(
-            f"the loss {of!r} is {kind}: truth values and whole numbers have no gradient",
-            code="E110",
-            suggestions=['compile rules with strategy="soft_differentiable"', "or cast it: b.cast(loss, 'float32')"],
-        ).at(where)
+        hints = SOFT, "or cast it: b.cast(loss, 'float32')"
+        raise DTypeError(f"the loss {of!r} is {kind}: {NO_GRADIENT}", *hints, code="E110").at(where)
     return {of: float(scale)}
 
 
@@ -232,17 +201,15 @@ def default_options() -> Options:
 
 def _options(
     graph: EinsumGraph, custom: Mapping[str | int, Custom] | None, straight: bool, keep: int | None, unroll: int | None
-) -> tuple[Options, dict[int, Custom]]:
-    """Check what the caller asked for; rules of nodes come back by node."""
+) -> Options:
+    """Check what the caller asked for."""
     check(graph)
     by_name: dict[str, Custom] = {}
     by_node: dict[int, Custom] = {}
     words = {*OPS, *FUNCTIONS, *REDUCTIONS}
     outputs = dict(graph.outputs)
     for key, rule in (custom or {}).items():
-        if not callable(rule):
-            raise GraphError(f"the custom gradient of {key!r} must be a function, got {rule!r}", code="E112",
-                             suggestions=["write lambda t, g, y, x: g * 2"])  # fmt: skip
+        expect(rule, Callable, f"the custom gradient of {key!r} must be a function", "write lambda t, g, y, x: g * 2")  # type: ignore[arg-type]
         if isinstance(key, int) and 0 <= key < len(graph.nodes):
             by_node[key] = rule
         elif isinstance(key, str) and key in outputs:
@@ -250,21 +217,18 @@ def _options(
         elif isinstance(key, str) and key in words:
             by_name[key] = rule
         else:
-            raise GraphError(f"custom= names {key!r}, which is no operation, output or node", code="E112",
-                             suggestions=nearest(key, [*outputs, *words]))  # fmt: skip
+            hints = nearest(key, [*outputs, *words])
+            raise GraphError(f"custom= names {key!r}, which is no operation, output or node", *hints, code="E813")
     for word, number in (("keep", keep), ("unroll", unroll)):
-        if number is not None and (isinstance(number, bool) or not isinstance(number, int) or number < 1):
-            raise GraphError(f"{word}= is a whole number from 1, got {number!r}", code="E110")
-    return default_options()._replace(custom=by_name, straight=straight, keep=keep, unroll=unroll), by_node
+        if number is not None:
+            expect_whole(word, number, 1)
+    asked = default_options()._replace(straight=straight, keep=keep, unroll=unroll)
+    return asked._replace(custom=by_name, custom_nodes=by_node)
 
 
 def _reverse(
-    graph: EinsumGraph,
-    wrt: Wrt,
-    seeds: Mapping[str, float | None],
-    options: Options,
-    by_node: Mapping[int, Custom],
-) -> tuple[Tape, list[tuple[str, Value]]]:
+    graph: EinsumGraph, wrt: Wrt, seeds: Mapping[str, float | None], options: Options
+) -> tuple[Tape, dict[str, Value]]:
     """Differentiate outputs for inputs: by a number where one is given, else by an input of its own."""
     roots = parameters(graph, wrt)
     outputs = dict(graph.outputs)
@@ -277,21 +241,22 @@ def _reverse(
         if number is None:
             kind = graph.type_of(outputs[name])
             kind = kind if may_be_float(kind) else kind._replace(dtype="float32")  # straight through what is no float
-            seed = t.input(unused(f"d_{name}", taken), kind)
+            label = unused(f"d_{name}", taken)
+            taken.add(label)
+            seed = on_device(t, t.input(label, kind), Value(t, node))
         else:
             seed = Value(t, t.draft.add(ops.Literal.of(float(number)), ()))
         given[node] = given[node] + seed if node in given else seed
-    own = {_whole(t, t.place[i]): rule for i, rule in by_node.items()}
+    own = {_whole(t, t.place[i]): rule for i, rule in options.custom_nodes.items()}
     gradients = backward(t, given, [t.place[i] for i in roots.values()], options, own)
-    found: list[tuple[str, Value]] = []
-    names: set[str] = set()
+    found: dict[str, Value] = {}
     for name, i in roots.items():
         x = Value(t, t.place[i])
         t.draft.origin = graph.nodes[i]
         g = gradients.get(x.node)
-        if g is None and not by_node and not options.custom:
+        if g is None and not options.custom_nodes and not options.custom:
             _explain(graph, name, [outputs[n] for n in seeds], options)
-        found.append((unused(f"d_{name}", names), spread(t, 0.0, x) if g is None else fit(t, g, x)))
+        found[unused(f"d_{name}", found)] = fit(t, g, x)
     return t, found
 
 
@@ -313,14 +278,12 @@ def _explain(graph: EinsumGraph, name: str, ends: Sequence[int], options: Option
         node, kind = graph.nodes[i], types[i][0]
         if not may_be_float(kind) or getattr(node.op, "fn", None) in TRUTHS:
             what = "einsum in the boolean algebra" if isinstance(node.op, ops.Einsum) else node.op.name
+            result = kind if kind.dtype else "bool"
             raise GraphError(
-                f"{name!r} is only used through {what}, whose result is {kind if kind.dtype else 'bool'}: "
-                "truth values and whole numbers have no gradient",
+                f"{name!r} is only used through {what}, whose result is {result}: {NO_GRADIENT}",
+                f"{SOFT}, which keeps degrees of truth",
+                "or pass straight_through=True: the gradient then goes on as if there were no such step",
                 code="E110",
-                suggestions=[
-                    'compile rules with strategy="soft_differentiable", which keeps degrees of truth',
-                    "or pass straight_through=True: the gradient then goes on as if there were no such step",
-                ],
             ).at(node.location)
     why = f": {graph.nodes[ended[0]].op.name} is flat" if ended else ""
     _warn(f"the gradient for {name!r} is zero everywhere{why}")

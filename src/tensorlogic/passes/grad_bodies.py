@@ -9,14 +9,12 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from ..ir import ops
-from ..ir.graph import Cond, EinsumGraph, Fixpoint, Node, Scan
+from ..ir.graph import Cond, EinsumGraph, Fixpoint, Node, Scan, body_types
 from ..ir.infer import infer_graph
 from ..ir.ops import Op
-from ..ir.types import FLOATS, TensorType
-from .grad_reverse import Call, Flags, Options, Rule, backward, forward, loop_flags, slices
-from .grad_tape import Tape, Value, fit, spread
-
-Grads = Sequence[Value | None]
+from ..ir.types import TensorType
+from .grad_reverse import Call, Flags, Grads, Options, Rule, backward, forward, loop_flags
+from .grad_tape import Tape, Value, fit, may_be_float, unused
 
 
 class Reversed(NamedTuple):
@@ -49,9 +47,8 @@ def reverse_body(
     gradients = backward(t, seeds, wanted, options)
     t.draft.origin = Node(ops.Iota(0))
     grads = [gradients.get(x.node) for x in inputs]
-    return Reversed(
-        t, inputs, cotangents, [None if g is None else fit(t, g, x) for x, g in zip(inputs, grads, strict=True)]
-    )
+    fitted = [None if g is None else fit(t, g, x) for x, g in zip(inputs, grads, strict=True)]
+    return Reversed(t, inputs, cotangents, fitted)
 
 
 def inline_reverse(
@@ -69,10 +66,7 @@ def inline_reverse(
 
 def fresh(t: Tape, label: str) -> str:
     """Return a name that no input of a tape has."""
-    taken = {op.label for i in t.given if isinstance(op := t.draft.op(i), ops.Input)}
-    while label in taken:
-        label += "_"
-    return label
+    return unused(label, {label_of(t, Value(t, i)) for i in t.given})
 
 
 def label_of(t: Tape, v: Value) -> str:
@@ -84,7 +78,7 @@ def label_of(t: Tape, v: Value) -> str:
 
 def floats(types: Iterable[TensorType], flags: Iterable[bool]) -> Flags:
     """Keep the flags of what may be of a float dtype."""
-    return tuple(f and (t.dtype in FLOATS or t.dtype is None) for t, f in zip(types, flags, strict=True))
+    return tuple(f and may_be_float(t) for t, f in zip(types, flags, strict=True))
 
 
 def float_flags(
@@ -104,7 +98,7 @@ def placed(count: int, places: Iterable[int], values: Iterable[Value]) -> Grads:
 
 def _cond(t: Tape, call: Call) -> Grads:
     op: Cond = call.op
-    given = slices(op, [x.type for x in call.args])
+    given = body_types(op, [x.type for x in call.args])
     on = call.wants[1:]
     seeded = tuple(g is not None for g in call.grads)
     graphs = []
@@ -112,8 +106,7 @@ def _cond(t: Tape, call: Call) -> Grads:
     for body in (op.then, op.otherwise):
         back = reverse_body(body, given, on, seeded, call.options)
         back.tape.given = [v.node for v in (*back.inputs, *back.cotangents.values())]
-        each = [(n, back.grads[n]) for n in wanted]
-        values = [spread(back.tape, 0.0, back.inputs[n]) if g is None else g for n, g in each]
+        values = [fit(back.tape, back.grads[n], back.inputs[n]) for n in wanted]
         graphs.append(back.tape.finish((f"r{n}", v) for n, v in enumerate(values)))
     cotangents = [fit(t, g, y) for g, y in zip(call.grads, call.outs, strict=True) if g is not None]
     results = t.apply_many(Cond(*graphs), *call.args, *cotangents)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from ..errors import GraphError, nearest
+from ..errors import GraphError, InputError, nearest
 from ..ir.graph import EinsumGraph
 from .grad_tape import Tape, Value
 
@@ -79,7 +79,7 @@ def unscale(
 
 def _positive(number: float, word: str) -> None:
     if isinstance(number, bool) or not isinstance(number, int | float) or not 0 < number < float("inf"):
-        raise GraphError(f"{word} is a positive number, got {number!r}", code="E110")
+        raise InputError(f"{word} is a positive number, got {number!r}", code="E310")
 
 
 def _square(t: Tape, g: Value) -> Value:
@@ -99,11 +99,10 @@ def _changed(
     chosen = [n for n in graph.output_names if n.startswith("d_")] if names is None else list(names)
     for name in chosen:
         if name not in graph.output_names:
-            raise GraphError(f"the graph has no output {name!r}", code="E302",
-                             suggestions=nearest(name, graph.output_names))  # fmt: skip
+            raise GraphError(f"the graph has no output {name!r}", *nearest(name, graph.output_names), code="E302")
     if not chosen:
-        raise GraphError("the graph has no gradients: no output's name begins with d_", code="E302",
-                         suggestions=["say which outputs are gradients: names=['g']"])  # fmt: skip
+        hint = "say which outputs are gradients: names=['g']"
+        raise GraphError("the graph has no gradients: no output's name begins with d_", hint, code="E814")
     outputs = t.outputs
     changed = dict(zip(chosen, change(t, [outputs[n] for n in chosen]), strict=True))
     return t.finish((n, changed.get(n, v)) for n, v in outputs.items())

@@ -15,12 +15,12 @@ from ..ir.graph import EinsumGraph, Scan
 from ..ir.ops import Op
 from ..ir.spec import Labels
 from ..ir.types import TensorShape, TensorType
+from .derivatives import slopes
 from .grad_bodies import inline_reverse
 from .grad_einsum import Form, form_of, laid_out, real_gradient, squeezed
-from .grad_reverse import Call, Rule
-from .grad_tape import Tape, Value, fit, indicator, unknown_rank
+from .grad_reverse import Call, Grads, Rule
+from .grad_tape import Tape, Value, filled, fit, indicator, scalar, unknown_rank
 
-Grads = Sequence[Value | None]
 Part = tuple[Value, Labels]
 Points = Callable[[Tape, Sequence[Value]], Value]  # a function of the parts at every point of the index space
 
@@ -114,9 +114,7 @@ def _over(
     after = {"sum": body.add, "product": body.multiply, "max": body.maximum, "min": body.minimum}[how](carry, part)
     body.given = [carry.node, *(inner[n][0].node for n in rows), *(inner[n][0].node for n in fixed)]
     start = {"sum": 0.0, "product": 1.0, "max": -np.inf, "min": np.inf}[how]
-    like = parts[0][0]
-    zero = t.cast(start, part.dtype) if part.dtype is not None else t.sum(t.where(False, like, 0.0)) + start
-    first = t.broadcast_to(zero, part.shape or ())
+    first = filled(t, start, part.shape or (), part.dtype, parts[0][0])
     (made,) = t.apply_many(Scan(body.finish([("r0", after)]), 1, len(rows), size), first, *scanned, *captured)
     return made, labels
 
@@ -197,14 +195,9 @@ def _slope(t: Tape, row: Algebra, values: Sequence[Value], wrt: int) -> Value | 
             for e in each[1:]:
                 ties = ties + e
             return each[wrt] / ties
-        case "godel_implies":
-            return indicator(t, values[0] > values[1], own) * float(wrt)
-        case "goguen_implies":
-            x, y = values
-            slope = 1 / x if wrt else -(y / t.square(x))
-            return t.where(x > y, slope, 0)
         case _:
-            return indicator(t, _joined(t, row, values) > 0, own)
+            slope = slopes(row.combine)[min(wrt, 1)]
+            return 0.0 if slope is None else slope(t, values, _joined(t, row, values), scalar(t, 1.0, own))
 
 
 RULES: dict[type[Op], Rule] = {ops.ContractVJP: _contract_vjp}

@@ -9,10 +9,8 @@ from ..ir import ops, spec
 from ..ir.ops import Op
 from ..ir.sizes import Dim
 from ..ir.spec import Labels
-from .grad_reverse import Call, Rule
+from .grad_reverse import Call, Grads, Rule
 from .grad_tape import Tape, Value, full
-
-Grads = Sequence[Value | None]
 
 
 class Form(NamedTuple):
@@ -33,21 +31,13 @@ def form_of(equation: str, args: Sequence[Value]) -> Form | None:
     shapes = [x.shape for x in args]
     if any(s is None for s in shapes):
         return None
-    full_form = spec.expand(spec.parse(equation), tuple(len(s or ()) for s in shapes))
-    used = {c for labels in full_form.inputs for c in labels if len(c) == 1}
-    letters = iter(c for c in map(spec.symbol, range(2000)) if c not in used)
-    name: dict[str, str] = {}
-    for labels in full_form.inputs:
-        for c in labels:
-            if c not in name:
-                name[c] = c if len(c) == 1 else next(letters)
-    inputs = tuple(tuple(name[c] for c in labels) for labels in full_form.inputs)
+    form = spec.lettered(spec.expand(spec.parse(equation), tuple(len(s or ()) for s in shapes)))
     sizes: dict[str, Dim] = {}
-    for labels, shape in zip(inputs, shapes, strict=True):
+    for labels, shape in zip(form.inputs, shapes, strict=True):
         for c, d in zip(labels, shape or (), strict=True):
             if sizes.get(c, 1) == 1:
                 sizes[c] = d
-    return Form(inputs, tuple(name[c] for c in full_form.output), sizes)
+    return Form(*form, sizes)
 
 
 def squeezed(t: Tape, x: Value, labels: Labels, gone: Sequence[bool]) -> tuple[Value, Labels]:

@@ -8,14 +8,14 @@ import msgspec
 
 from ..errors import GraphError
 from ..ir import ops
-from ..ir.graph import EinsumGraph, Fixpoint, Node, Scan
+from ..ir.graph import EinsumGraph, Fixpoint, Node, Scan, body_types
 from ..ir.infer import infer_graph
 from ..ir.ops import Op
 from ..ir.types import TensorType
-from .grad_bodies import Grads, float_flags, fresh, inline_reverse, placed, reverse_body
-from .grad_reverse import Call, Flags, Options, Prepare, Rule, slices
+from .grad_bodies import float_flags, fresh, inline_reverse, placed, reverse_body
+from .grad_reverse import Call, Flags, Grads, Options, Prepare, Rule
 from .grad_scan import prepared
-from .grad_tape import Tape, Value, fit, spread
+from .grad_tape import Tape, Value, added, fit
 
 ADJOINT_ROUNDS = 20_000  # of a fixpoint's gradient
 
@@ -27,7 +27,7 @@ def prepare_fixpoint(t: Tape, node: Node, on: Flags, options: Options) -> tuple[
     args = [Value(t, t.place[a]) for a in node.args]
     if options.unroll is None:
         return t.apply_many(op, *args)
-    return prepared(t, unrolled(op, slices(op, [x.type for x in args]), options.unroll), args, on, options)
+    return prepared(t, unrolled(op, body_types(op, [x.type for x in args]), options.unroll), args, on, options)
 
 
 def unrolled(op: Fixpoint, given: Sequence[TensorType], rounds: int) -> Scan:
@@ -45,19 +45,14 @@ def unrolled(op: Fixpoint, given: Sequence[TensorType], rounds: int) -> Scan:
 
 def no_equation(op: Fixpoint) -> GraphError:
     """Return the error of a fixpoint whose rounds are combined, so that its result depends on the way to it."""
-    step = (
-        "the soft strategy, and a scan"
-        if op.combine == "or"
-        else f"a scan whose body is b.{op.combine}imum(c, step(c))"
-    )
+    by_scan = f"a scan whose body is b.{op.combine}imum(c, step(c))"
+    step = "the soft strategy, and a scan" if op.combine == "or" else by_scan
     return GraphError(
         f"a fixpoint that combines its rounds by {op.combine} has no equation to differentiate: its result depends on the "
         "rounds it took",
+        "give a number of rounds that is enough, to be differentiated one by one: tl.grad(graph, wrt, unroll=20)",
+        f"or write it as {step}, of that many rounds",
         code="E113",
-        suggestions=[
-            "give a number of rounds that is enough, to be differentiated one by one: tl.grad(graph, wrt, unroll=20)",
-            f"or write it as {step}, of that many rounds",
-        ],
     )
 
 
@@ -67,7 +62,7 @@ def _fixpoint(t: Tape, call: Call) -> Grads:
         raise no_equation(op).at(t.draft.nodes[call.node].location)
     op = equation(op)
     call = call._replace(op=op)
-    given = slices(op, [x.type for x in call.args])
+    given = body_types(op, [x.type for x in call.args])
     flags = float_flags(op, given, call.outs, call.wants, call.options)
     carries = [n for n, flag in enumerate(flags) if flag]
     captures = [n for n in range(op.carries, len(call.args)) if call.wants[n]]
@@ -100,13 +95,10 @@ def _adjoint(t: Tape, call: Call, given: Sequence[TensorType], flags: Flags, car
     op: Fixpoint = call.op
     back = reverse_body(op.body, given, (*flags, *(False,) * (len(given) - len(flags))), flags, call.options)
     inner = back.tape
-    start = [spread(t, 0.0, call.outs[n]) if (g := call.grads[n]) is None else fit(t, g, call.outs[n]) for n in carries]
+    start = [fit(t, call.grads[n], call.outs[n]) for n in carries]
     # one length for all of them, so that what counts as settled does not depend on the loss's scale
-    total = t.sum(t.square(start[0]))
-    for g in start[1:]:
-        total = total + t.sum(t.square(g))
-    length = t.sqrt(total)
-    length = t.where(t.equal(length, 0), 1, length)
+    total = added(t.sum(t.square(g)) for g in start)
+    length = t.stop_gradient(t.sqrt(t.where(t.equal(total, 0), 1, total)))  # whatever it is, the answer is the same
     start = [g / length for g in start]
     terms = {n: inner.input(fresh(inner, f"g{n}"), call.outs[n].type) for n in carries}
     outputs = []

@@ -6,22 +6,22 @@ only backwards (running products, other algebras) is differentiated backwards tw
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from ..ir import ops
-from ..ir.graph import Cond, EinsumGraph, Fixpoint, Node, Scan
+from ..ir.graph import Cond, EinsumGraph, Fixpoint, Node, Scan, body_types
 from ..ir.infer import infer_graph
 from ..ir.ops import Op
 from ..ir.type_rules import Results
-from ..ir.types import FLOATS, TensorType
+from ..ir.types import TensorType
 from .derivatives import slopes
-from .grad import Wrt, check, default_options, may_be_float, parameters, unused
-from .grad_bodies import fresh, label_of, reverse_body
+from .grad import Wrt, check, default_options, parameters
+from .grad_bodies import floats, fresh, label_of, reverse_body
 from .grad_fixpoint import ADJOINT_ROUNDS, equation, no_equation, settling
-from .grad_reverse import Flags, Options, activity, loop_flags, slices
+from .grad_reverse import Flags, Options, activity, loop_flags
 from .grad_rules import CHOOSING, extremes, last_axis, others, places
-from .grad_tape import Tape, Value, fit, full, of_dtype, scalar, spread
+from .grad_tape import Tape, Value, added, fit, full, may_be_float, of_dtype, on_device, scalar, spread, unused
 
 Tangents = Sequence[Value | None]
 
@@ -48,23 +48,22 @@ def jvp(graph: EinsumGraph, wrt: Wrt = None, *, straight_through: bool = False) 
     roots = parameters(graph, wrt)
     options = default_options()._replace(straight=straight_through)
     t = Tape(graph)
-    taken = set(graph.inputs)
-    labels = {i: unused(f"t_{name}", taken) for name, i in roots.items()}
+    labels: dict[int, str] = {}
+    for name, i in roots.items():
+        labels[i] = unused(f"t_{name}", {*graph.inputs, *labels.values()})
 
     def moves(i: int, x: Value) -> Value:
         return t.input(labels[i], x.type)
 
     made = _walk(t, graph, graph.inference.types, dict.fromkeys(labels, moves), options)
-    found: list[tuple[str, Value]] = []
-    names: set[str] = set()
+    found: dict[str, Value] = {}
     for name, i in graph.outputs:
         y = Value(t, t.place[i])
         if may_be_float(y.type):
-            g = made.get((i, 0))
-            found.append((unused(f"t_{name}", names), spread(t, 0.0, y) if g is None else fit(t, g, y)))
+            found[unused(f"t_{name}", found)] = fit(t, made.get((i, 0)), y)
     given = {op.label: i for i in t.given if isinstance(op := t.draft.op(i), ops.Input)}
     t.given = [given[name] for name in (*graph.inputs, *labels.values())]
-    return t.finish(found)
+    return t.finish(found.items())
 
 
 def _walk(
@@ -115,44 +114,37 @@ def _tangent(t: Tape, node: Node, y: Value, moved: Tangents, options: Options) -
         case ops.Elementwise():
             return _elementwise(t, op, args, moved, y, options)
         case ops.Reduce(kind="sum" | "mean"):
-            return t.apply(op, _full(t, d, x))
+            return t.apply(op, full(t, d, x))
         case ops.Reduce(kind="max" | "min"):
             chosen, ties = extremes(t, x, y, op)
-            share = t.where(chosen, _full(t, d, x) / ties, 0)
+            share = t.where(chosen, full(t, d, x) / ties, 0)
             return t.apply(ops.Reduce("sum", op.axes, op.keepdims), share)
         case ops.Reduce(kind="prod"):
-            return t.apply(ops.Reduce("sum", op.axes, op.keepdims), _full(t, d, x) * others(t, x, op))
+            return t.apply(ops.Reduce("sum", op.axes, op.keepdims), full(t, d, x) * others(t, x, op))
         case ops.Sort() | ops.TopK():
             axis, rank = op.axis % len(x.shape or ()), len(x.shape or ())
-            index, whole = (last_axis(t, v, axis) for v in (places(t, x, op), _full(t, d, x)))
+            index, whole = (last_axis(t, v, axis) for v in (places(t, x, op), full(t, d, x)))
             return last_axis(t, t.gather(whole, index, rank - 1, batch=rank - 1), axis, back=True)
-        case ops.Cast() | ops.Transfer():
+        case ops.Cast() | ops.Barrier():
             return d
+        case ops.Transfer():
+            return None if d is None else on_device(t, d, y)
         case ops.Gather():
-            return t.apply(op, _full(t, d, x), args[1])
+            return t.apply(op, full(t, d, x), args[1])
         case ops.ScatterAdd():
-            return t.apply(op, _full(t, d, x), args[1], _full(t, moved[2], args[2]))
+            return t.apply(op, full(t, d, x), args[1], full(t, moved[2], args[2]))
         case ops.Dequantize() if moved[0] is None:
-            return t.apply(op, x, _full(t, moved[1], args[1]), args[2])
+            return t.apply(op, x, full(t, moved[1], args[1]), args[2])
         case ops.Einsum(algebra="real") if y.dtype != "bool":
-            total: Value | None = None
-            for k, change in enumerate(moved):
-                if change is not None:
-                    swapped = [full(t, change, a) if n == k else a for n, a in enumerate(args)]
-                    part = t.apply(op, *swapped)
-                    total = part if total is None else total + part
-            return total
+            changes = [(k, full(t, change, args[k])) for k, change in enumerate(moved) if change is not None]
+            return added(t.apply(op, *args[:k], change, *args[k + 1 :]) for k, change in changes)
         case (
             ops.Slice() | ops.Reshape() | ops.Transpose() | ops.Broadcast() | ops.Window() | ops.Pad() | ops.Concat()
             | ops.Cumulate(kind="sum")
         ):  # fmt: skip
-            return t.apply(op, *(_full(t, m, a) for m, a in zip(moved, args, strict=True)))
+            return t.apply(op, *(full(t, m, a) for m, a in zip(moved, args, strict=True)))
         case _:
             return _turned_around(t, op, args, moved, options)
-
-
-def _full(t: Tape, d: Value | None, x: Value) -> Value:
-    return spread(t, 0.0, x) if d is None else full(t, d, x)
 
 
 def _elementwise(
@@ -160,16 +152,15 @@ def _elementwise(
 ) -> Value | None:
     if op.fn == "where" and moved[0] is None and moved[1] is not None and moved[2] is not None:
         return t.where(args[0], moved[1], moved[2])
-    total: Value | None = None
+    parts = []
     for slope, d in zip(slopes(op.fn, straight=options.straight), moved, strict=True):
         if slope is None or d is None:
             continue
         number = t.literal_of(d)
         if number is not None and op.fn in CHOOSING:
             d = scalar(t, number, y)
-        part = slope(t, args, y, d)
-        total = part if total is None else total + part
-    return total
+        parts.append(slope(t, args, y, d))
+    return added(parts)
 
 
 def _turned_around(t: Tape, op: Op, args: Sequence[Value], moved: Tangents, options: Options) -> Value | None:
@@ -193,13 +184,9 @@ def _turned_around(t: Tape, op: Op, args: Sequence[Value], moved: Tangents, opti
     fed = {label_of(back.tape, v): x for v, x in zip(back.inputs, args, strict=True)}
     y = t.apply(op, *args)
     fed[label_of(back.tape, cotangent)] = spread(t, 0.0, y)
-    fed |= {label_of(turned.tape, turned.cotangents[m]): _fitted(t, moved[n], args[n]) for m, n in enumerate(have)}
+    fed |= {label_of(turned.tape, turned.cotangents[m]): fit(t, moved[n], args[n]) for m, n in enumerate(have)}
     (made,) = t.inline(turned.tape.finish([("t", result)]), fed)
     return made
-
-
-def _fitted(t: Tape, d: Value | None, x: Value) -> Value:
-    return spread(t, 0.0, x) if d is None else fit(t, d, x)
 
 
 # bodies
@@ -232,17 +219,13 @@ def _ahead(body: EinsumGraph, given: Sequence[TensorType], on: Flags, options: O
     return Ahead(t, inputs, moves, values, [made.get((i, 0)) for _, i in body.outputs])
 
 
-def _floats(flags: Iterable[bool], types: Iterable[TensorType]) -> Flags:
-    return tuple(f and (k.dtype in FLOATS or k.dtype is None) for f, k in zip(flags, types, strict=True))
-
-
 def _scan(
     t: Tape, op: Scan, args: Sequence[Value], moved: Tangents, options: Options
 ) -> tuple[Sequence[Value], Tangents]:
-    given = slices(op, [x.type for x in args])
+    given = body_types(op, [x.type for x in args])
     on = tuple(d is not None for d in moved)
     count = op.carries
-    carries = _floats(loop_flags(op, given, on, options)[:count], given[:count])
+    carries = floats(given[:count], loop_flags(op, given, on, options)[:count])
     on = (*carries, *on[count:])
     body = _ahead(op.body, given, on, options)
     b = body.tape
@@ -253,11 +236,11 @@ def _scan(
     operands: list[Value] = []
     for group, some in zip(groups, moving, strict=True):
         order += [body.inputs[n] for n in group] + [body.moves[n] for n in some]
-        operands += [args[n] for n in group] + [_fitted(t, moved[n], args[n]) for n in some]
+        operands += [args[n] for n in group] + [fit(t, moved[n], args[n]) for n in some]
     b.given = [v.node for v in order]
-    after = [_fitted(b, body.tangents[n], body.values[n]) for n in moving[0]]
+    after = [fit(b, body.tangents[n], body.values[n]) for n in moving[0]]
     outs = [n for n in range(count, len(body.values)) if body.tangents[n] is not None]
-    changes = [_fitted(b, body.tangents[n], body.values[n]) for n in outs]
+    changes = [fit(b, body.tangents[n], body.values[n]) for n in outs]
     results = [*body.values[:count], *after, *body.values[count:], *changes]
     graph = b.finish([(f"r{n}", v) for n, v in enumerate(results)])
     scan = Scan(graph, count + len(after), op.scanned + len(moving[1]), op.length, op.reverse)
@@ -271,7 +254,7 @@ def _scan(
 def _cond(
     t: Tape, op: Cond, args: Sequence[Value], moved: Tangents, options: Options
 ) -> tuple[Sequence[Value], Tangents]:
-    given = slices(op, [x.type for x in args])
+    given = body_types(op, [x.type for x in args])
     on = tuple(d is not None for d in moved[1:])
     both = [_ahead(body, given, on, options) for body in (op.then, op.otherwise)]
     count = len(both[0].values)
@@ -279,9 +262,9 @@ def _cond(
     graphs = []
     for body in both:
         body.tape.given = [v.node for v in (*body.inputs, *(body.moves[n] for n in sorted(body.moves)))]
-        changes = [_fitted(body.tape, body.tangents[n], body.values[n]) for n in outs]
+        changes = [fit(body.tape, body.tangents[n], body.values[n]) for n in outs]
         graphs.append(body.tape.finish((f"r{n}", v) for n, v in enumerate([*body.values, *changes])))
-    extra = [_fitted(t, d, x) for d, x in zip(moved[1:], args[1:], strict=True) if d is not None]
+    extra = [fit(t, d, x) for d, x in zip(moved[1:], args[1:], strict=True) if d is not None]
     made = t.apply_many(Cond(*graphs), *args, *extra)
     found = dict(zip(outs, made[count:], strict=True))
     return made[:count], [found.get(n) for n in range(count)]
@@ -292,7 +275,7 @@ def _fixpoint(
 ) -> tuple[Sequence[Value], Tangents]:
     """Solve v = Jv + what the captures add, where J is the body's derivative for its carries at the fixpoint."""
     values = t.apply_many(op, *args)
-    given = slices(op, [x.type for x in args])
+    given = body_types(op, [x.type for x in args])
     count = op.carries
     on = tuple(d is not None for d in moved)
     if op.combine != "replace":
@@ -300,18 +283,18 @@ def _fixpoint(
     op = equation(op)
     if True not in on[count:]:
         return values, [None] * count
-    carries = _floats(loop_flags(op, given, (*(False,) * count, *on[count:]), options), given[:count])
+    carries = floats(given[:count], loop_flags(op, given, (*(False,) * count, *on[count:]), options))
     body = _ahead(op.body, given, (*carries, *on[count:]), options)
     b = body.tape
     some = [n for n in range(count) if carries[n]]
-    outputs = [settling(b, body.moves[n], _fitted(b, body.tangents[n], body.values[n])) for n in some]
+    outputs = [settling(b, body.moves[n], fit(b, body.tangents[n], body.values[n])) for n in some]
     others_moving = [n for n in range(count, len(args)) if on[n]]
     order = [*(body.moves[n] for n in some), *body.inputs, *(body.moves[n] for n in others_moving)]
     b.given = [v.node for v in order]
     graph = b.finish((f"r{n}", v) for n, v in enumerate(outputs))
     at = [*values, *args[count:]]
     zero = [spread(t, 0.0, values[n]) for n in some]
-    extra = [_fitted(t, moved[n], args[n]) for n in others_moving]
+    extra = [fit(t, moved[n], args[n]) for n in others_moving]
     made = t.apply_many(Fixpoint(graph, "replace", 0.0, ADJOINT_ROUNDS), *zero, *at, *extra)
     found = dict(zip(some, made, strict=True))
     return values, [found.get(n) for n in range(count)]

@@ -11,11 +11,11 @@ from typing import Any, NamedTuple
 
 from ..errors import GraphError
 from ..ir import ops
-from ..ir.graph import Cond, EinsumGraph, Fixpoint, Node, Scan, reachable
+from ..ir.graph import Cond, EinsumGraph, Fixpoint, Node, Scan, body_types, reachable
 from ..ir.infer import infer_graph
 from ..ir.ops import Op
 from ..ir.type_rules import Results
-from ..ir.types import FLOATS, TensorShape, TensorType
+from ..ir.types import FLOATS, TensorType
 from .derivatives import slopes
 from .grad_tape import Tape, Value, of_dtype
 
@@ -53,7 +53,8 @@ class Call(NamedTuple):
         return g
 
 
-Rule = Callable[[Tape, Call], Sequence[Value | None]]
+Grads = Sequence[Value | None]  # of the operands, None where there is none
+Rule = Callable[[Tape, Call], Grads]
 Prepare = Callable[[Tape, Node, Flags, "Options"], tuple[Value, ...]]
 
 
@@ -63,7 +64,8 @@ class Options(NamedTuple):
     rules: Mapping[type[Op], Rule]
     prepare: Mapping[type[Op], Prepare]  # what must run differently so that its gradient has what it needs
     shortcuts: Sequence[Callable[[Tape, Call], Mapping[int, Value] | None]] = ()  # gradients of several nodes at once
-    custom: Mapping[str, Custom] = {}  # by the name of an operation
+    custom: Mapping[str, Custom] = {}  # the caller's rules, by the name of an operation
+    custom_nodes: Mapping[int, Custom] = {}  # and by node of the graph; bodies have none
     straight: bool = False
     keep: int | None = None  # a scan keeps every so many carries, and runs again what is between them
     unroll: int | None = None  # fixpoints are differentiated as so many rounds
@@ -93,10 +95,8 @@ def passes(op: Op, operand: int, result: TensorType, straight: bool) -> bool:
             return operand == 1 or (straight and operand == 0)
         case ops.Einsum():
             return straight or op.algebra != "boolean"
-        case ops.ContractVJP():
-            return True
         case _:
-            return True
+            return not isinstance(op, ops.StopGradient)
 
 
 def loop_flags(op: Scan | Fixpoint | Cond, given: Sequence[TensorType], on: Flags, options: Options) -> Flags:
@@ -111,18 +111,6 @@ def loop_flags(op: Scan | Fixpoint | Cond, given: Sequence[TensorType], on: Flag
         if after == carries:
             return (*carries, *found[op.carries :])
         carries = after
-
-
-def slices(op: Op, types: Sequence[TensorType]) -> list[TensorType]:
-    """Return the types that a body's inputs get from a loop's operands."""
-    strong = [t._replace(weak=False) for t in types]
-    if isinstance(op, Cond):
-        return strong[1:]
-    if isinstance(op, Scan):
-        for n in range(op.carries, op.carries + op.scanned):
-            shape = strong[n].shape
-            strong[n] = strong[n]._replace(shape=None if shape is None else TensorShape(shape[1:]))
-    return strong
 
 
 def body_flags(body: EinsumGraph, given: Sequence[TensorType], on: Flags, options: Options) -> Flags:
@@ -153,7 +141,7 @@ def activity(
         elif i in own or op.name in options.custom:
             active.append(_YES)
         elif isinstance(op, Scan | Fixpoint | Cond):
-            given = slices(op, [types[a][0] for a in node.args])
+            given = body_types(op, [types[a][0] for a in node.args])
             if isinstance(op, Cond):
                 given = [TensorType(None, None), *given]
             flags = loop_flags(op, given, on, options)
@@ -293,16 +281,17 @@ def _gradients(
 
 def _rule(op: Op, node: Node, options: Options) -> Rule:
     rule = options.rules.get(type(op))
+    if rule is None and isinstance(op, ops.Same):
+        return lambda t, call: [call.g]
     if rule is None:
-        raise GraphError(
-            f"{op.name} has no gradient", code="E111", suggestions=[f"give it one: custom={{{op.name!r}: rule}}"]
-        ).at(node.location)
+        hint = f"give it one: custom={{{op.name!r}: rule}}"
+        raise GraphError(f"{op.name} has no gradient", hint, code="E111").at(node.location)
     return rule
 
 
 def _by_hand(
     t: Tape, rule: Custom, op: Op, grads: Sequence[Value | None], i: int, args: Sequence[Value]
-) -> dict[int, Value | None]:
+) -> Mapping[int, Value | None]:
     """Apply a rule that the caller gave, and check what it returns."""
     outs = t.results(i)
     given = grads[0] if len(grads) == 1 else grads
@@ -313,11 +302,11 @@ def _by_hand(
     if len(several) != len(args) or not all(g is None or isinstance(g, Value) for g in several):
         raise GraphError(
             f"the custom gradient of {op.name} must return {len(args)} gradient(s), got {result!r}",
+            "return one tensor of the tape for each operand, None where there is none",
             code="E112",
-            suggestions=["return one tensor of the tape for each operand, None where there is none"],
         )
-    total: dict[int, Value | None] = {}
+    total: dict[int, Value] = {}
     for a, g in zip(args, several, strict=True):
-        before = total.get(a.node)
-        total[a.node] = g if before is None or g is None else before + g
+        if g is not None:
+            total[a.node] = total[a.node] + g if a.node in total else g
     return total

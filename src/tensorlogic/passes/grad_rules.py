@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
 from ..ir import ops
 from ..ir.graph import EinsumGraph, Scan
@@ -12,11 +11,8 @@ from ..ir.sizes import Dim, prod
 from ..ir.type_rules import reduced_axes
 from ..ir.types import TensorShape, TensorType
 from .derivatives import slopes
-from .grad_reverse import Call, Rule
-from .grad_tape import Tape, Value, count, full, indicator, scalar, spread, unbroadcast, unknown_rank
-
-Grads = Sequence[Value | None]
-
+from .grad_reverse import Call, Grads, Rule
+from .grad_tape import Tape, Value, count, filled, full, indicator, known_shape, on_device, scalar, spread, unbroadcast
 
 CHOOSING = frozenset({"relu", "minimum", "maximum", "lukasiewicz", "godel_implies", "goguen_implies", "where"})
 
@@ -39,15 +35,14 @@ def expanded(t: Tape, v: Value, x: Value, op: ops.Reduce) -> Value:
     """Return a value of a reduction's result (or what broadcasts to it) so that it broadcasts to the operand."""
     if op.keepdims or v.shape == ():
         return v
-    if x.shape is None or v.shape is None:
-        if op.axes is None:
-            return v
-        raise unknown_rank(x, "gradients of reductions along axes")
-    axes = sorted(reduced_axes(op, len(x.shape)))
+    if op.axes is None and (x.shape is None or v.shape is None):
+        return v
+    whole, own = (known_shape(each, "gradients of reductions along axes") for each in (x, v))
+    axes = sorted(reduced_axes(op, len(whole)))
     if axes == list(range(len(axes))):
         return v
-    kept = iter((1,) * (len(x.shape) - len(axes) - len(v.shape)) + tuple(v.shape))
-    shape = [1 if a in axes else next(kept) for a in range(len(x.shape))]
+    kept = iter((1,) * (len(whole) - len(axes) - len(own)) + tuple(own))
+    shape = [1 if a in axes else next(kept) for a in range(len(whole))]
     while shape and shape[0] == 1:  # broadcasting puts them back
         shape.pop(0)
     return t.reshape(v, shape)
@@ -90,17 +85,16 @@ def extremes(t: Tape, x: Value, y: Value, op: ops.Reduce) -> tuple[Value, Value]
 
 def others(t: Tape, x: Value, op: ops.Reduce) -> Value:
     """Return for each element the product of all the others; zeros are no exception."""
-    if x.shape is None:
-        raise unknown_rank(x, "gradients of products")
-    axes = reduced_axes(op, len(x.shape))
+    shape = known_shape(x, "gradients of products")
+    axes = reduced_axes(op, len(shape))
     if len(axes) == 1:
         return _but_itself(t, x, axes[0])
     if not axes:
         return spread(t, 1.0, x)
-    kept = [a for a in range(len(x.shape)) if a not in axes]
+    kept = [a for a in range(len(shape)) if a not in axes]
     order = [*kept, *axes]
     moved = t.transpose(x, order)
-    flat = t.reshape(moved, [*(x.shape[a] for a in kept), prod(tuple(x.shape[a] for a in axes))])
+    flat = t.reshape(moved, [*(shape[a] for a in kept), prod(tuple(shape[a] for a in axes))])
     result = t.reshape(_but_itself(t, flat, len(kept)), moved.shape or ())
     return t.transpose(result, [order.index(a) for a in range(len(order))])
 
@@ -139,8 +133,7 @@ def recurrence(t: Tape, factor: Value, term: Value, axis: int, reverse: bool) ->
     carry, a, b = (body.input(name, row) for name in ("c0", "x0", "x1"))
     after = b + a * carry
     graph = body.finish([("r0", after), ("r1", after)])
-    zero = spread(t, 0.0, term)
-    start = t.sum(zero, 0) if row.dtype is None else t.broadcast_to(t.cast(0.0, row.dtype), row.shape or ())
+    start = filled(t, 0.0, row.shape or (), row.dtype, term)
     _, rows = t.apply_many(Scan(graph, 1, 2, shape[axis], reverse), start, factor, term)
     return rows if axis == 0 else t.transpose(rows, [front.index(a) for a in range(len(front))])
 
@@ -150,9 +143,7 @@ def _cumulate(t: Tape, call: Call) -> Grads:
     g = full(t, call.g, y)
     if op.kind == "sum":
         return [t.cumsum(g, op.axis, reverse=not op.reverse)]
-    if x.shape is None:
-        raise unknown_rank(x, "gradients of running products and extremes")
-    axis = op.axis % len(x.shape)
+    axis = op.axis % len(known_shape(x, "gradients of running products and extremes"))
     if op.kind == "prod":
         after = beside(t, x, axis, not op.reverse, 0.0)
         return [exclusive(t, x, axis, op.reverse) * recurrence(t, after, g, axis, not op.reverse)]
@@ -184,9 +175,8 @@ def places(t: Tape, x: Value, op: ops.Sort | ops.TopK) -> Value:
 
 def _sort(t: Tape, call: Call) -> Grads:
     op, x = call.op, call.x
-    if x.shape is None:
-        raise unknown_rank(x, "gradients of sorts")
-    axis, rank = op.axis % len(x.shape), len(x.shape)
+    rank = len(known_shape(x, "gradients of sorts"))
+    axis = op.axis % rank
     index, g = (last_axis(t, v, axis) for v in (places(t, x, op), full(t, call.g, call.y)))
     made = t.scatter_add(last_axis(t, spread(t, 0.0, x), axis), index, g, rank - 1, batch=rank - 1)
     return [last_axis(t, made, axis, back=True)]
@@ -194,6 +184,10 @@ def _sort(t: Tape, call: Call) -> Grads:
 
 def _cast(t: Tape, call: Call) -> Grads:
     return [call.g]  # whoever takes it has it in its own dtype
+
+
+def _transfer(t: Tape, call: Call) -> Grads:
+    return [on_device(t, call.g, call.x)]
 
 
 def channel(t: Tape, v: Value, x: Value, axis: int | None) -> Value:
@@ -219,17 +213,13 @@ def _dequantize(t: Tape, call: Call) -> Grads:
     if call.wants[1]:
         steps = t.cast(t.subtract(t.cast(q, "int32"), t.cast(z, "int32")), scale.dtype or "float32")
         share = full(t, call.g, call.y) * steps
-        shape = share.shape
-        if shape is None:
-            raise unknown_rank(q, "gradients of scales")
-        gone = [
-            a for a in range(len(shape)) if call.op.axis is None or not scale.shape or a != call.op.axis % len(shape)
-        ]
-        found[1] = t.sum(share, gone)
+        rank = len(known_shape(share, "gradients of scales"))
+        own = None if call.op.axis is None or not scale.shape else call.op.axis % rank
+        found[1] = t.sum(share, [a for a in range(rank) if a != own])
     return found
 
 
 RULES: dict[type[Op], Rule] = {
     ops.Elementwise: _elementwise, ops.Reduce: _reduce, ops.Cumulate: _cumulate, ops.Sort: _sort, ops.TopK: _sort,
-    ops.Cast: _cast, ops.Transfer: _cast, ops.Quantize: _quantize, ops.Dequantize: _dequantize,
+    ops.Cast: _cast, ops.Transfer: _transfer, ops.Quantize: _quantize, ops.Dequantize: _dequantize,
 }  # fmt: skip

@@ -12,14 +12,14 @@ from typing import NamedTuple
 import msgspec
 
 from ..ir import ops, spec
-from ..ir.graph import EinsumGraph, Node, Scan
+from ..ir.graph import EinsumGraph, Node, Scan, body_types
 from ..ir.infer import infer_graph
 from ..ir.ops import Op
 from ..ir.sizes import Dim, floordiv, mul, sub
 from ..ir.types import TensorShape, TensorType
-from .grad_bodies import Grads, Reversed, float_flags, floats, fresh, placed, reverse_body
-from .grad_reverse import Call, Flags, Options, Prepare, Rule, loop_flags, slices
-from .grad_tape import Tape, Value, fit, spread
+from .grad_bodies import Reversed, float_flags, floats, fresh, placed, reverse_body
+from .grad_reverse import Call, Flags, Grads, Options, Prepare, Rule, loop_flags
+from .grad_tape import Tape, Value, added, fit, unused
 
 
 def _steps(op: Scan, args: Sequence[Value]) -> Dim | None:
@@ -48,14 +48,14 @@ def prepared(t: Tape, op: Scan, args: Sequence[Value], on: Flags, options: Optio
 def _kept(t: Tape, op: Scan, args: Sequence[Value], on: Flags, options: Options) -> tuple[Value, ...]:
     """Run a scan that also puts out the carries that its gradient reads."""
     whole = len(op.body.outputs)
-    given = slices(op, [x.type for x in args])
+    given = body_types(op, [x.type for x in args])
     flags = loop_flags(op, given, on, options)
     made = _scan_body(op, given, (*flags[: op.carries], *on[op.carries :]), _scan_seeds(op, given, flags), options)
     read = made.tape.live([*made.outputs, *made.operands])
     needed = [n for n in range(op.carries) if made.back.inputs[n].node in read]
     if needed:
         places = list(op.body.inputs.values())
-        extra = [(_named(op.body, f"before_{n}"), places[n]) for n in needed]
+        extra = [(unused(f"before_{n}", op.body.output_names), places[n]) for n in needed]
         body = EinsumGraph(op.body.nodes, [*op.body.outputs, *extra], op.body.constants)
         op = msgspec.structs.replace(op, body=body)
     results = t.apply_many(op, *args)
@@ -64,21 +64,12 @@ def _kept(t: Tape, op: Scan, args: Sequence[Value], on: Flags, options: Options)
     return results[:whole]
 
 
-def _named(body: EinsumGraph, name: str) -> str:
-    while name in body.output_names:
-        name += "_"
-    return name
-
-
 def _chunked(
     t: Tape, op: Scan, args: Sequence[Value], on: Flags, options: Options, steps: Dim, k: int
 ) -> tuple[Value, ...]:
     """Run a scan as a scan over chunks of k steps, and what is left: only the chunks' first carries are kept."""
-    carries, rows, captures = (
-        args[: op.carries],
-        args[op.carries : op.carries + op.scanned],
-        args[op.carries + op.scanned :],
-    )
+    end = op.carries + op.scanned
+    carries, rows, captures = args[: op.carries], args[op.carries : end], args[end:]
     count = floordiv(steps, k)
     head = mul(count, k)
     rest = sub(steps, head)
@@ -87,7 +78,7 @@ def _chunked(
     inputs = [inner.input(label, kind) for label, kind in zip(op.body.inputs, types, strict=True)]
     made = inner.apply_many(msgspec.structs.replace(op, length=k), *inputs)
     body = inner.finish([(name, v) for name, v in zip(op.body.output_names, made, strict=True)])
-    flags = loop_flags(op, slices(op, [x.type for x in args]), on, options)
+    flags = loop_flags(op, body_types(op, [x.type for x in args]), on, options)
     on = (*flags[: op.carries], *on[op.carries :])
 
     def chunks(state: Sequence[Value]) -> tuple[Value, ...]:
@@ -98,22 +89,17 @@ def _chunked(
         cut = [_part(t, x, head, rest) for x in rows]
         return _kept(t, msgspec.structs.replace(op, length=rest), [*state, *cut, *captures], on, options)
 
-    if rest == 0:
-        first, last = chunks(carries), None
-        final = first[: op.carries]
-    elif op.reverse:
-        last = tail(carries)
-        first = chunks(last[: op.carries])
-        final = first[: op.carries]
-    else:
-        first = chunks(carries)
-        last = tail(first[: op.carries])
-        final = last[: op.carries]
+    state: Sequence[Value] = carries
+    results = {}
+    for run in (chunks,) if rest == 0 else (tail, chunks) if op.reverse else (chunks, tail):
+        results[run] = run(state)
+        state = results[run][: op.carries]
     outs = []
-    for n in range(op.carries, len(first)):
-        whole = t.reshape(first[n], (head, *(first[n].shape or ())[2:]))
-        outs.append(whole if last is None else t.concat([whole, last[n]], 0))
-    return (*final, *outs)
+    for n in range(op.carries, len(results[chunks])):
+        rows_of = results[chunks][n]
+        whole = t.reshape(rows_of, (head, *(rows_of.shape or ())[2:]))
+        outs.append(t.concat([whole, results[tail][n]], 0) if tail in results else whole)
+    return (*state, *outs)
 
 
 def _chunk_type(kind: TensorType, k: int) -> TensorType:
@@ -179,20 +165,16 @@ def _products(t: Tape, g: Value, fixed: set[int]) -> list[Product] | None:
 def _over_steps(t: Tape, product: Product, values: Sequence[tuple[Value, bool]]) -> Value:
     """Apply an einsum to values of all steps (those that have one for each), and sum over the steps."""
     form = spec.parse(product.equation)
-    used = {c for labels in form.inputs for c in labels}
-    step = next(c for c in map(spec.symbol, range(19, 2000)) if c not in used)  # t, where it is free
-    inputs = [(step if many else "") + "".join(x) for (_, many), x in zip(values, form.inputs, strict=True)]
-    return t.einsum(",".join(inputs) + "->" + "".join(form.output), *(v for v, _ in values))
+    step = next(spec.spare_letters(form.labels, 19))  # t, where it is free
+    inputs = tuple((step, *own) if many else own for (_, many), own in zip(values, form.inputs, strict=True))
+    return t.einsum(str(spec.Spec(inputs, form.output)), *(v for v, _ in values))
 
 
 def _new_scan_body(op: Scan, given: Sequence[TensorType], on: Flags, seeded: Flags, options: Options) -> _ScanBody:
     back = reverse_body(op.body, given, on, seeded, options)
     t = back.tape
     carries = [n for n in range(op.carries) if seeded[n]]
-    outputs = []
-    for n in carries:
-        g = back.grads[n]
-        outputs.append(spread(t, 0.0, back.inputs[n]) if g is None else g)
+    outputs = [fit(t, back.grads[n], back.inputs[n]) for n in carries]
     rows = [n for n in range(op.carries, op.carries + op.scanned) if back.grads[n] is not None]
     sums: dict[int, Value] = {}
     products: dict[int, list[Product]] = {}
@@ -218,15 +200,15 @@ def _new_scan_body(op: Scan, given: Sequence[TensorType], on: Flags, seeded: Fla
 def _scan(t: Tape, call: Call) -> Grads:
     op: Scan = call.op
     args, outs = call.args, call.outs
-    given = slices(op, [x.type for x in args])
+    given = body_types(op, [x.type for x in args])
     flags = float_flags(op, given, outs, call.wants, call.options)
     seeded = (*flags[: op.carries], *(g is not None for g in call.grads[op.carries :]))
     made = _scan_body(op, given, (*flags[: op.carries], *call.wants[op.carries :]), seeded, call.options)
     body, back = made.tape, made.back
     read = body.live(made.outputs)
     inner = [*(back.cotangents[n] for n in made.carries), *made.sums.values()]
-    start = [spread(t, 0.0, outs[n]) if (g := call.grads[n]) is None else fit(t, g, outs[n]) for n in made.carries]
-    start += [spread(t, 0.0, args[n]) for n in made.sums]
+    start = [fit(t, call.grads[n], outs[n]) for n in made.carries]
+    start += [fit(t, None, args[n]) for n in made.sums]
     stack = t.saved.get(call.node, {})
     steps = {back.inputs[n].node: v for n, v in stack.items()}  # values of all steps, by node of the body
     steps |= {back.inputs[n].node: args[n] for n in range(op.carries, op.carries + op.scanned)}
@@ -246,15 +228,13 @@ def _scan(t: Tape, call: Call) -> Grads:
         results = t.apply_many(scan, *start, *(steps[node] for node in scanned), *(args[n] for n in captures))
     cut = len(results) - len(made.extra)
     steps |= dict(zip((x.node for x in made.extra), results[cut:], strict=True))
-    fixed = {back.inputs[n].node: args[n] for n in range(op.carries + op.scanned, len(args))}
+    values = {
+        node: (v, True) for node, v in steps.items()
+    }  # by node of the body, and whether there is one for each step
+    values |= {back.inputs[n].node: (args[n], False) for n in range(op.carries + op.scanned, len(args))}
     found = list(placed(len(args), [*made.carries, *made.sums, *made.rows], results[:cut]))
     for n, products in made.products.items():
-        total: Value | None = None
-        for p in products:
-            each = [(fixed[x.node], False) if x.node in fixed else (steps[x.node], True) for x in p.operands]
-            part = _over_steps(t, p, each)
-            total = part if total is None else total + part
-        found[n] = total
+        found[n] = added(_over_steps(t, p, [values[x.node] for x in p.operands]) for p in products)
     return found
 
 

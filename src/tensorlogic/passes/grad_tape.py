@@ -7,14 +7,15 @@ only who needs every element spreads it (:func:`full`).
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from functools import reduce
 from typing import Any
 
 import numpy as np
 
 from ..errors import GraphError, ShapeError, nearest
 from ..ir import ops
-from ..ir.graph import EinsumGraph, Node, constant_op, frozen_copy, reachable
+from ..ir.graph import EinsumGraph, Node, constant_op, frozen_copy, reachable, renumbered
 from ..ir.infer import Inference
 from ..ir.methods import TensorMethods
 from ..ir.ops import Op
@@ -29,6 +30,8 @@ _FOLD: dict[str, Callable[[float, float], float]] = {
     "multiply": operator.mul,
     "divide": operator.truediv,
 }
+
+FIRST_DEVICE = "cpu:0"  # where inputs are
 
 
 class Value:
@@ -97,6 +100,7 @@ class Tape(TensorMethods[Value]):
         self.draft = Draft(source, {})
         self.place: list[int] = []  # the node here that stands for each of the source's
         self.given: list[int] = []  # inputs that stay, read or not
+        self.devices: list[str | None] = []  # of the first nodes; None: on every device, as constants are
         self.saved: dict[int, dict[int, Value]] = {}  # of a scan here: by carry, its values before each step
         self.noted: Sequence[Equality] | None = None  # equalities of the source, where they are not its own
 
@@ -109,8 +113,8 @@ class Tape(TensorMethods[Value]):
         """Return an input of the source by its name, or any of its nodes by number."""
         at = self.source.inputs.get(key) if isinstance(key, str) else key
         if at is None or isinstance(at, bool) or not isinstance(at, int) or not 0 <= at < len(self.place):
-            raise GraphError(f"{key!r} is no input and no node of the graph", code="E112",
-                             suggestions=nearest(key, self.source.inputs))  # fmt: skip
+            hints = nearest(key, self.source.inputs)
+            raise GraphError(f"{key!r} is no input and no node of the graph", *hints, code="E302")
         return Value(self, self.place[at])
 
     def copy(self, graph: EinsumGraph, types: Sequence[Results] | None = None) -> None:
@@ -203,10 +207,10 @@ class Tape(TensorMethods[Value]):
         match fn:
             case "multiply":
                 for x, other in (operands, operands[::-1]):
-                    if self.literal_of(x) == 1 and isinstance(other, Value) and _float(other):
+                    if self.literal_of(x) == 1 and isinstance(other, Value) and may_be_float(other.type):
                         return other
             case "divide" if self.literal_of(operands[1]) == 1 and isinstance(operands[0], Value):
-                return operands[0] if _float(operands[0]) else None
+                return operands[0] if may_be_float(operands[0].type) else None
             case "negative":
                 (x,) = operands
                 number = self.literal_of(x)
@@ -216,35 +220,47 @@ class Tape(TensorMethods[Value]):
                     return Value(self, self.draft.args(x.node)[0])
         return None
 
-    def finish(self, outputs: Iterable[tuple[str, Value]], names: Iterable[str] | None = None) -> EinsumGraph:
-        """Return the graph of some outputs; inputs stay, because callers give them (only ``names`` where given)."""
+    def finish(self, outputs: Iterable[tuple[str, Value]]) -> EinsumGraph:
+        """Return the graph of some outputs; inputs stay, because callers give them."""
         wanted = [(name, v.node) for name, v in outputs]
-        draft = self.draft
-        live = bytearray(len(draft.nodes))
-        kept = None if names is None else set(names)
-        for i in [*self.given, *(i for _, i in wanted)]:
-            op = draft.nodes[i].op
-            if kept is None or not isinstance(op, ops.Input) or op.label in kept:
-                live[i] = 1
-        for i in range(len(draft.nodes) - 1, -1, -1):
-            if live[i]:
-                for arg in draft.nodes[i].args:
-                    live[arg] = 1
-        given = [i for i in self.given if live[i]]  # first, and in order: a body's inputs match operands by position
-        order = [*given, *(i for i in range(len(live)) if live[i] and not isinstance(draft.nodes[i].op, ops.Input))]
-        new = {old: i for i, old in enumerate(order)}
-        nodes = [draft.nodes[i] for i in order]
-        nodes = [Node(n.op, tuple([new[a] for a in n.args]), n.locations) for n in nodes]
-        graph = EinsumGraph(nodes, [(name, new[i]) for name, i in wanted], draft.constants)
+        live = reachable(self.draft.nodes, [*self.given, *(i for _, i in wanted)])
+        # inputs first, and in order: a body's inputs match operands by position
+        order = [*self.given, *(i for i in live if not isinstance(self.draft.op(i), ops.Input))]
         noted = self.source.inference.equalities if self.noted is None else self.noted
         older = [e._replace(node=self.place[e.node]) for e in noted if e.node < len(self.place)]
-        relied = [e._replace(node=new[e.node]) for e in (*older, *draft.equalities) if e.node in new]
-        graph.inference = Inference(tuple([draft.types[i] for i in order]), tuple(dict.fromkeys(relied)))
-        return graph
+        known = Inference(tuple(self.draft.types), (*older, *self.draft.equalities))
+        return renumbered(self.draft.nodes, order, wanted, self.draft.constants, known)
 
 
-def _float(x: Value) -> bool:
-    return x.dtype in FLOATS or x.dtype is None  # a product of 1.0 and truth values, or whole numbers, is a float
+def may_be_float(kind: TensorType) -> bool:
+    """Tell whether a value has gradients as far as its dtype is known."""
+    return kind.dtype is None or kind.dtype in FLOATS
+
+
+def unused(name: str, taken: Container[str]) -> str:
+    """Return a name that is not taken."""
+    while name in taken:
+        name += "_"
+    return name
+
+
+def known_shape(x: Value, what: str) -> TensorShape:
+    """Return a shape that a rule cannot do without, or raise that it must be declared."""
+    if x.shape is None:
+        raise unknown_rank(x, what)
+    return x.shape
+
+
+def unknown_rank(x: Value, what: str) -> ShapeError:
+    """Return the error that a shape must be declared."""
+    hint = "declare the inputs' shapes: b.input('x', ('n', 3)); names stand for unknown sizes"
+    error = ShapeError(f"{what} need shapes, and one of unknown rank is met", hint, code="E815")
+    return error.at(x.tape.draft.nodes[x.node].location)
+
+
+def added(parts: Iterable[Value]) -> Value | None:
+    """Return the sum of some values, in order; None of none."""
+    return reduce(operator.add, some) if (some := list(parts)) else None
 
 
 def scalar(t: Tape, number: float, like: Value) -> Value:
@@ -261,8 +277,16 @@ def spread(t: Tape, number: float, like: Value) -> Value:
     return t.broadcast_to(scalar(t, number, like), like.shape)
 
 
-def full(t: Tape, g: Value, like: Value) -> Value:
-    """Return a cotangent with the whole shape of the value it belongs to."""
+def filled(t: Tape, number: float, shape: Sequence[Dim], dtype: str | None, like: Value) -> Value:
+    """Return a number as a tensor of a shape and a dtype: that of a value where it is not known yet."""
+    one = t.sum(t.where(False, like, 0)) + number if dtype is None else t.cast(number, dtype)
+    return t.broadcast_to(one, shape)
+
+
+def full(t: Tape, g: Value | None, like: Value) -> Value:
+    """Return a cotangent with the whole shape of the value it belongs to; None stands for zeros."""
+    if g is None:
+        return spread(t, 0.0, like)
     if g.type.weak:
         number = t.literal_of(g)
         assert number is not None
@@ -274,8 +298,8 @@ def full(t: Tape, g: Value, like: Value) -> Value:
     return t.broadcast_to(g, like.shape)
 
 
-def fit(t: Tape, g: Value, like: Value) -> Value:
-    """Return a cotangent with the whole shape, and the dtype, of the value it belongs to."""
+def fit(t: Tape, g: Value | None, like: Value) -> Value:
+    """Return a cotangent with the whole shape, and the dtype, of the value it belongs to; None stands for zeros."""
     return of_dtype(t, full(t, g, like), like)
 
 
@@ -284,6 +308,22 @@ def of_dtype(t: Tape, g: Value, like: Value) -> Value:
     if g.type.weak or g.dtype is None or like.dtype not in FLOATS or g.dtype == like.dtype:
         return g
     return t.cast(g, like.dtype)
+
+
+def on_device(t: Tape, g: Value, like: Value) -> Value:
+    """Return a cotangent or tangent on the device of a value; numbers are on every device."""
+    device = device_of(t, like)
+    return g if device is None or g.type.weak or device_of(t, g) in (device, None) else t.apply(ops.Transfer(device), g)
+
+
+def device_of(t: Tape, x: Value) -> str | None:
+    """Return the device that a value is on: that of the last transfer before it, else the first; None of constants."""
+    for node in t.draft.nodes[len(t.devices) : x.node + 1]:
+        if isinstance(node.op, ops.Transfer | ops.Input):
+            t.devices.append(node.op.device if isinstance(node.op, ops.Transfer) else FIRST_DEVICE)
+        else:
+            t.devices.append(next((d for a in node.args if (d := t.devices[a]) is not None), None))
+    return t.devices[x.node]
 
 
 def indicator(t: Tape, mask: Value, like: Value) -> Value:
@@ -346,12 +386,3 @@ def _short(t: Tape, g: Value, own: TensorShape) -> Value:
 def _strong(t: Tape, g: Value, like: Value) -> Value:
     number = t.literal_of(g)
     return g if number is None else scalar(t, number, like)
-
-
-def unknown_rank(like: Value, what: str) -> ShapeError:
-    """Return the error that a shape must be declared."""
-    return ShapeError(
-        f"{what} need shapes, and one of unknown rank is met",
-        code="E001",
-        suggestions=["declare the inputs' shapes: b.input('x', ('n', 3)); names stand for unknown sizes"],
-    ).at(like.tape.draft.nodes[like.node].location)

@@ -2,26 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from ..ir import ops
 from ..ir.ops import Op
 from ..ir.sizes import Dim, add, sub
-from ..ir.types import TensorShape
-from .grad_reverse import Call, Rule
-from .grad_tape import Tape, Value, full, spread, unknown_rank
-
-Grads = Sequence[Value | None]
-
-
-def _shape(x: Value, what: str) -> TensorShape:
-    if x.shape is None:
-        raise unknown_rank(x, f"gradients of {what}")
-    return x.shape
+from .grad_reverse import Call, Grads, Rule
+from .grad_tape import Tape, Value, filled, full, known_shape, spread
 
 
 def _slice(t: Tape, call: Call) -> Grads:
-    shape = _shape(call.x, "slices")
+    shape = known_shape(call.x, "gradients of slices")
     g = full(t, call.g, call.y)
     widths = [(0, 0)] * len(shape)
     left: list[int] = []
@@ -39,19 +28,12 @@ def _slice(t: Tape, call: Call) -> Grads:
         index = t.apply(ops.Slice((call.op.ranges[axis],)), t.iota(shape[axis]))
         room = [*(g.shape or ())]
         room[axis] = shape[axis]
-        g = t.scatter_add(_zeros(t, g, room), index, g, axis)
+        g = t.scatter_add(filled(t, 0.0, room, g.dtype, g), index, g, axis)
     return [g]
 
 
-def _zeros(t: Tape, like: Value, shape: Sequence[Dim]) -> Value:
-    """Return zeros of a shape in the dtype of a value."""
-    if like.dtype is not None:
-        return t.broadcast_to(t.cast(0.0, like.dtype), shape)
-    return t.broadcast_to(t.sum(t.where(False, like, 0)), shape)
-
-
 def _reshape(t: Tape, call: Call) -> Grads:
-    return [t.reshape(full(t, call.g, call.y), _shape(call.x, "reshapes"))]
+    return [t.reshape(full(t, call.g, call.y), known_shape(call.x, "gradients of reshapes"))]
 
 
 def _transpose(t: Tape, call: Call) -> Grads:
@@ -60,7 +42,7 @@ def _transpose(t: Tape, call: Call) -> Grads:
 
 
 def _broadcast(t: Tape, call: Call) -> Grads:
-    own = _shape(call.x, "broadcasts")
+    own = known_shape(call.x, "gradients of broadcasts")
     g = full(t, call.g, call.y)
     place = dict(zip(call.op.axes, own, strict=True))
     new = [a for a in range(len(call.op.shape)) if a not in place]
@@ -72,7 +54,7 @@ def _broadcast(t: Tape, call: Call) -> Grads:
 
 
 def _window(t: Tape, call: Call) -> Grads:
-    shape = _shape(call.x, "windows")
+    shape = known_shape(call.x, "gradients of windows")
     op, axis, rank = call.op, call.op.axis % len(shape), len(shape)
     index = t.apply(ops.Window(0, op.size, op.step, op.dilation), t.iota(shape[axis]))
     g = full(t, call.g, call.y)
@@ -82,7 +64,7 @@ def _window(t: Tape, call: Call) -> Grads:
 
 
 def _pad(t: Tape, call: Call) -> Grads:
-    shape = _shape(call.x, "pads")
+    shape = known_shape(call.x, "gradients of pads")
     g = full(t, call.g, call.y)
     inside = t.apply(ops.Slice(tuple((low, d, 1) for (low, _), d in zip(call.op.widths, shape, strict=True))), g)
     if not call.wants[1]:
@@ -92,7 +74,7 @@ def _pad(t: Tape, call: Call) -> Grads:
 
 
 def _concat(t: Tape, call: Call) -> Grads:
-    shapes = [_shape(x, "concatenations") for x in call.args]
+    shapes = [known_shape(x, "gradients of concatenations") for x in call.args]
     axis = call.op.axis % len(shapes[0])
     g = full(t, call.g, call.y)
     start: Dim = 0

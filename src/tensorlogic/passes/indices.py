@@ -52,12 +52,12 @@ def indices(op: Op, args: Sequence[TensorType], results: Sequence[TensorType]) -
     Index(outs=(None,), args=(1, 0), size=4, how='add')
     Index(outs=(1,), args=(None, 1), size=4, how='')
     """
-    find = _INDICES.get(type(op))
+    find = INDICES.get(type(op)) or (_pointwise if op.is_pointwise else None)
     shapes = [dims(t) for t in args]
     return [] if find is None else [i for i in find(op, shapes, dims(results[0]), results[0]) if i.size > 1]
 
 
-def _elementwise(op: Op, args: list[Shape], out: Shape, t: TensorType) -> Found:
+def _pointwise(op: Op, args: list[Shape], out: Shape, t: TensorType) -> Found:
     found = []
     for r, size in enumerate(out):
         at = [r - len(out) + len(s) for s in args]
@@ -160,19 +160,14 @@ def _scatter_add(op: ops.ScatterAdd, args: list[Shape], out: Shape, t: TensorTyp
     return [Index((i.args[0],), (*i.args, i.outs[0]), i.size) for i in gathered if i.args[0] is not None]
 
 
-def _same(op: Op, args: list[Shape], out: Shape, t: TensorType) -> Found:
-    return [Index((a,), (a,), size) for a, size in enumerate(out)]
-
-
 def _channels(op: Any, args: list[Shape], out: Shape, t: TensorType) -> Found:
     own = None if op.axis is None else normal_axis(op.axis, len(out), op.name)
     return [Index((a,), (a, *(0 if a == own and s else None for s in args[1:])), size) for a, size in enumerate(out)]
 
 
-_INDICES: dict[type[Op], Callable[..., Found]] = {
-    ops.Elementwise: _elementwise, ops.Einsum: _einsum, ops.ContractVJP: _contract_vjp, ops.Reduce: _reduce,
+INDICES: dict[type[Op], Callable[..., Found]] = {
+    ops.Einsum: _einsum, ops.ContractVJP: _contract_vjp, ops.Reduce: _reduce,
     ops.Cumulate: _along, ops.Sort: _along, ops.TopK: _along, ops.Window: _along, ops.Concat: _along,
     ops.Slice: _slice, ops.Reshape: _reshape, ops.Transpose: _transpose, ops.Broadcast: _broadcast, ops.Pad: _pad,
-    ops.Gather: _gather, ops.ScatterAdd: _scatter_add, ops.Cast: _same, ops.Transfer: _same,
-    ops.Quantize: _channels, ops.Dequantize: _channels,
+    ops.Gather: _gather, ops.ScatterAdd: _scatter_add, ops.Quantize: _channels, ops.Dequantize: _channels,
 }  # fmt: skip

@@ -7,7 +7,7 @@ from enum import Enum
 
 import msgspec
 
-from ..errors import InputError
+from ..errors import expect
 from ..ir.graph import EinsumGraph
 
 Pass = Callable[[EinsumGraph], EinsumGraph]
@@ -42,12 +42,10 @@ class CompilationConfig(msgspec.Struct, frozen=True):
     constant_folding: bool = True
 
     def __post_init__(self) -> None:
-        if not isinstance(self.optimization_level, OptimizationLevel):
-            raise InputError(f"{self.optimization_level!r} is no optimization level", code="E301",
-                             suggestions=[f"use OptimizationLevel.{each.name}" for each in OptimizationLevel])  # fmt: skip
+        levels = [f"use OptimizationLevel.{each.name}" for each in OptimizationLevel]
+        expect(self.optimization_level, OptimizationLevel, "an optimization level is expected", *levels)
         for name in ("fusion_enabled", "constant_folding"):
-            if not isinstance(getattr(self, name), bool):
-                raise InputError(f"{name} must be True or False, got {getattr(self, name)!r}", code="E301")
+            expect(getattr(self, name), bool, f"{name} must be True or False")
 
     def with_optimization_level(self, level: OptimizationLevel) -> CompilationConfig:
         """Return the config at another level."""

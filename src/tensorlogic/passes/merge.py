@@ -11,13 +11,14 @@ from collections.abc import Iterable
 
 from ..ir import ops, spec
 from ..ir.algebra import algebra
-from ..ir.graph import EinsumGraph, Node
+from ..ir.graph import EinsumGraph
 from ..ir.ops import Op
 from ..ir.sizes import Dim
 from ..ir.spec import Labels, Spec
 from ..ir.type_rules import reduced_axes
 from ..ir.types import TensorType
-from .rewrite import Draft, Rules, rewrite
+from .rewrite import Draft, Rules, finished, rewrite
+from .simplify import without_transposes
 
 OPERANDS = 6  # up to here (and a little further) every contraction order is tried, so that merging never makes it worse
 FULL = frozenset(
@@ -62,22 +63,10 @@ def _sums_alone(form: Spec) -> bool:
     return any(sum(x in labels for labels in form.inputs) == 1 for x in form.contracted)
 
 
-def _fresh(used: Iterable[str], count: int) -> list[str]:
-    taken, n = set(used), 0
-    found: list[str] = []
-    while len(found) < count:
-        letter = spec.symbol(n)
-        if letter not in taken:
-            found.append(letter)
-        n += 1
-    return found
-
-
-def _renamed(form: Spec) -> Spec:
-    """Name the labels a, b, c ... in order, so that equal einsums are equal text."""
-    every = dict.fromkeys(x for labels in (*form.inputs, form.output) for x in labels)
-    name = {x: spec.symbol(n) for n, x in enumerate(every)}
-    return Spec(tuple(tuple(name[x] for x in labels) for labels in form.inputs), tuple(name[x] for x in form.output))
+def _written(inputs: Iterable[Labels], output: Labels) -> str:
+    """Return a spec whose labels are a, b, c ... in order, so that equal einsums are equal text."""
+    form = Spec(tuple(inputs), output)
+    return str(form.renamed({x: spec.symbol(n) for n, x in enumerate(form.labels)}))
 
 
 def _einsum(draft: Draft, op: Op, args: tuple[int, ...]) -> int | None:
@@ -97,17 +86,15 @@ def _einsum(draft: Draft, op: Op, args: tuple[int, ...]) -> int | None:
         if result.dtype not in FULL or any(draft.type(x).dtype != result.dtype for x in (*parts, *args)):
             continue
         name = dict(zip(inner.output, form.inputs[n], strict=True))
-        gone = inner.contracted
-        name |= dict(zip(gone, _fresh((x for labels in form.inputs for x in labels), len(gone)), strict=True))
+        name |= dict(zip(inner.contracted, spec.spare_letters(form.labels), strict=False))
         inlined = [tuple(name[x] for x in labels) for labels in inner.inputs]
         inputs: tuple[Labels, ...] = (*form.inputs[:n], *inlined, *form.inputs[n + 1 :])
-        merged = ops.Einsum(str(_renamed(Spec(inputs, form.output))), op.algebra)
+        merged = ops.Einsum(_written(inputs, form.output), op.algebra)
         return draft.make(merged, (*args[:n], *parts, *args[n + 1 :]))
     return None
 
 
-def _reduce(draft: Draft, op: Op, args: tuple[int, ...]) -> int | None:
-    assert isinstance(op, ops.Reduce)
+def _reduce(draft: Draft, op: ops.Reduce, args: tuple[int, ...]) -> int | None:
     form, inner = _of(draft, args[0]), draft.op(args[0])
     if form is None or not isinstance(inner, ops.Einsum) or draft.uses[args[0]] > 1 or op.keepdims:
         return None
@@ -122,12 +109,11 @@ def _reduce(draft: Draft, op: Op, args: tuple[int, ...]) -> int | None:
         return None  # the maximum of nothing is an error, the einsum's is its zero
     axes = reduced_axes(op, len(t.shape))
     output = tuple(x for n, x in enumerate(form.output) if n not in axes)
-    return draft.make(ops.Einsum(str(_renamed(Spec(form.inputs, output))), inner.algebra), draft.args(args[0]))
+    return draft.make(ops.Einsum(_written(form.inputs, output), inner.algebra), draft.args(args[0]))
 
 
-def _transpose(draft: Draft, op: Op, args: tuple[int, ...]) -> int | None:
+def _transpose(draft: Draft, op: ops.Transpose, args: tuple[int, ...]) -> int | None:
     """Let an einsum put out its axes in the order wanted, where BLAS can; the product is computed the other way round then."""
-    assert isinstance(op, ops.Transpose)
     inner = draft.op(args[0])
     form = _of(draft, args[0])
     if form is None or not isinstance(inner, ops.Einsum) or draft.uses[args[0]] > 1:
@@ -135,7 +121,7 @@ def _transpose(draft: Draft, op: Op, args: tuple[int, ...]) -> int | None:
     wanted = Spec(form.inputs, tuple(form.output[a] for a in op.order))
     if inner.algebra in BLAS and len(form.inputs) == 2 and _moved(wanted) > _moved(form):
         return None  # a transpose is a view, what is moved is copied
-    return draft.make(ops.Einsum(str(_renamed(wanted)), inner.algebra), draft.args(args[0]))
+    return draft.make(ops.Einsum(_written(*wanted), inner.algebra), draft.args(args[0]))
 
 
 def _moved(form: Spec) -> int:
@@ -153,26 +139,19 @@ def _runs(labels: Labels, group: Labels) -> bool:
     return not group or labels[(at := labels.index(group[0])) : at + len(group)] == group
 
 
-def _operands(draft: Draft, op: Op, args: tuple[int, ...]) -> int | None:
+def _operands(draft: Draft, op: ops.Einsum, args: tuple[int, ...]) -> int | None:
     """Take transposes of operands into the spec, however many there are; ``simplify`` does so for up to two."""
-    assert isinstance(op, ops.Einsum)
     form = _plain(op, (draft.type(a) for a in args))
     if form is None or len(args) < 3:
         return None
-    inputs, operands = list(form.inputs), list(args)
-    for n, a in enumerate(args):
-        inner = draft.op(a)
-        if isinstance(inner, ops.Transpose) and len(inner.order) == len(inputs[n]):
-            inputs[n] = tuple(inputs[n][inner.order.index(axis)] for axis in range(len(inner.order)))
-            operands[n] = draft.args(a)[0]
-    if operands == list(args):
+    inputs, operands = without_transposes(draft, form, args)
+    if operands == args:
         return None
-    return draft.make(ops.Einsum(str(_renamed(Spec(tuple(inputs), form.output))), op.algebra), tuple(operands))
+    return draft.make(ops.Einsum(_written(inputs, form.output), op.algebra), operands)
 
 
-def _reshape(draft: Draft, op: Op, args: tuple[int, ...]) -> int | None:
+def _reshape(draft: Draft, op: ops.Reshape, args: tuple[int, ...]) -> int | None:
     """Drop reshapes that make one axis of several for a product and several of it again: kernels take many batch axes."""
-    assert isinstance(op, ops.Reshape)
     form, inner = _of(draft, args[0]), draft.op(args[0])
     if form is None or not isinstance(inner, ops.Einsum) or draft.uses[args[0]] > 1 or len(form.inputs) < 2:
         return None
@@ -183,7 +162,7 @@ def _reshape(draft: Draft, op: Op, args: tuple[int, ...]) -> int | None:
     alone = [x for x in split if sum(x in own for own in form.inputs) < len(form.inputs)]
     if not split or (alone and inner.algebra in BLAS):
         return None  # rows or columns of a matrix: what BLAS wants is one axis
-    fresh = iter(_fresh((x for labels in form.inputs for x in labels), sum(map(len, split.values()))))
+    fresh = spec.spare_letters(form.labels)
     letters = {x: tuple(next(fresh) for _ in run) for x, run in split.items()}
     inputs, operands = [], []
     for labels, a in zip(form.inputs, draft.args(args[0]), strict=True):
@@ -201,7 +180,7 @@ def _reshape(draft: Draft, op: Op, args: tuple[int, ...]) -> int | None:
         inputs.append(tuple(y for x in labels for y in letters.get(x, (x,))))
         operands.append(source)
     output = tuple(y for x in form.output for y in letters.get(x, (x,)))
-    return draft.make(ops.Einsum(str(_renamed(Spec(tuple(inputs), output))), inner.algebra), tuple(operands))
+    return draft.make(ops.Einsum(_written(inputs, output), inner.algebra), tuple(operands))
 
 
 def _joined(several: Iterable[Dim], fewer: Iterable[Dim]) -> list[tuple[int, ...]] | None:
@@ -248,39 +227,27 @@ def stack_products(graph: EinsumGraph) -> EinsumGraph:
             if form is not None and _projects(form) and isinstance(graph.nodes[node.args[1]].op, ops.Constant):
                 dtypes = {graph.type_of(a).dtype for a in node.args}
                 if len(dtypes) == 1 and dtypes <= {"float32", "float64"}:
-                    siblings.setdefault((node.args[0], str(_renamed(form))), []).append(i)
+                    siblings.setdefault((node.args[0], _written(*form)), []).append(i)
     leader = {i: group for group in siblings.values() if len(group) > 1 for i in group}
     if not leader:
         return graph
-    nodes: list[Node] = []
-    new: dict[int, int] = {}
+    draft = Draft(graph, {})
+    new: list[int] = []
     cut: dict[int, int] = {}
-
-    def put(op: Op, args: tuple[int, ...], origin: Node) -> int:
-        nodes.append(Node(op, args, origin.locations))
-        return len(nodes) - 1
-
     for i, node in enumerate(graph.nodes):
-        if i not in leader:
-            new.setdefault(i, put(node.op, tuple(new[a] for a in node.args), node) if i not in new else new[i])
-            continue
-        if i not in cut:
+        draft.origin = node
+        if i in leader and i not in cut:
             weights = [graph.nodes[s].args[1] for s in leader[i]]
-            for w in weights:
-                if w not in new:
-                    new[w] = put(graph.nodes[w].op, (), graph.nodes[w])
-            stacked = put(ops.Concat(1), tuple(new[w] for w in weights), node)
-            assert isinstance(node.op, ops.Einsum)
-            whole = put(node.op, (new[node.args[0]], stacked), node)
+            stacked = draft.add(ops.Concat(1), tuple(draft.add(graph.nodes[w].op, ()) for w in weights))
+            whole = draft.add(node.op, (new[node.args[0]], stacked))
             start = 0
             for s, w in zip(leader[i], weights, strict=True):
                 width = int((graph.type_of(w).shape or (0, 0))[1])
-                shape = graph.type_of(s).shape or ()
-                ranges = (*((0, d, 1) for d in shape[:-1]), (start, width, 1))
-                cut[s] = put(ops.Slice(ranges), (whole,), graph.nodes[s])
+                ranges = (*((0, d, 1) for d in (graph.type_of(s).shape or ())[:-1]), (start, width, 1))
+                cut[s] = draft.add(ops.Slice(ranges), (whole,))
                 start += width
-        new[i] = cut[i]
-    return EinsumGraph(nodes, [(name, new[i]) for name, i in graph.outputs], graph.constants)
+        new.append(cut[i] if i in cut else draft.add(node.op, tuple(new[a] for a in node.args)))
+    return finished(draft, new)
 
 
 def _projects(form: Spec) -> bool:

@@ -75,6 +75,26 @@ def best_path(
     return [tuple(sorted(pair)) for pair in min(found, key=lambda path: _whole(path, *given, cost, apart))]
 
 
+def einsum_cost(equation: str, algebra_name: str, types: Sequence[TensorType], result: TensorType) -> int:
+    """Return what an einsum of known sizes costs, in the cheapest order where its algebra may be reordered.
+
+    >>> from tensorlogic import TensorShape
+    >>> n = TensorType(TensorShape([1000]), "float32")
+    >>> einsum_cost("i,j->", "noisy_or", [n, n], n) // BLAS, einsum_cost("i,i->", "real", [n, n], n) // BLAS
+    (40000000, 2000)
+    """
+    shapes = [t.shape or () for t in types]
+    form = spec.expand(spec.parse(equation), tuple(len(s) for s in shapes))
+    sizes = {x: int(n) for x, n in label_sizes(form, shapes, Scope(0, str, (), [])).items()}
+    cost = partial(pair_cost, algebra_name, result.dtype or "float64")
+    if len(shapes) < 3 or not algebra(algebra_name).distributive:
+        return cost(math.prod(sizes.values()), bool(form.contracted), math.prod(sizes[x] for x in form.output))
+    path = best_path(form.inputs, form.output, sizes, algebra_name, result.dtype or "float64")
+    return _whole(
+        path, [frozenset(own) for own in form.inputs], frozenset(form.output), sizes, cost, algebra_name != "real"
+    )
+
+
 def pair_cost(algebra: str, dtype: str, points: int, reduces: bool, elements: int) -> int:
     """Return what one contraction costs, in fortieths of an arithmetic operation of BLAS.
 
@@ -198,13 +218,10 @@ def _split(
         return _add(nodes, node, op, *args)  # the reduction of nothing is one value, not a product of several
     working = "float32" if whole.dtype == "float16" else whole.dtype
     path = best_path(form.inputs, form.output, {x: int(n) for x, n in sizes.items()}, op.algebra, str(working))
-    pending = [
-        (
-            labels,
-            arg if op.algebra == "boolean" or t.dtype == working else _add(nodes, node, ops.Cast(str(working)), arg),
-        )
-        for labels, arg, t in zip(form.inputs, args, types, strict=True)
-    ]
+    exact = op.algebra == "boolean"
+    given = [a if exact or t.dtype == working else _add(nodes, node, ops.Cast(str(working)), a)
+             for a, t in zip(args, types, strict=True)]  # fmt: skip
+    pending = list(zip(form.inputs, given, strict=True))
     for pair in path:
         chosen = [pending.pop(n) for n in sorted(pair, reverse=True)][::-1]
         if pending:
@@ -212,28 +229,12 @@ def _split(
             output = tuple(dict.fromkeys(x for labels, _ in chosen for x in labels if x in needed))
         else:
             output = form.output
-        step = ops.Einsum(_letters([labels for labels, _ in chosen], output), op.algebra)
+        step = ops.Einsum(str(spec.lettered(spec.Spec(tuple(labels for labels, _ in chosen), output))), op.algebra)
         pending.append((output, _add(nodes, node, step, *(arg for _, arg in chosen))))
     result = pending[0][1]
-    return (
-        result
-        if working == whole.dtype or op.algebra == "boolean"
-        else _add(nodes, node, ops.Cast(str(whole.dtype)), result)
-    )
+    return result if exact or working == whole.dtype else _add(nodes, node, ops.Cast(str(whole.dtype)), result)
 
 
 def _add(nodes: list[Node], origin: Node, op: ops.Op, *args: int) -> int:
     nodes.append(Node(op, args, origin.locations))
     return len(nodes) - 1
-
-
-def _letters(inputs: list[spec.Labels], output: spec.Labels) -> str:
-    """Return a spec of single letters; labels that stood for ``...`` get letters of their own."""
-    used = {x for labels in inputs for x in labels if len(x) == 1}
-    spare = (c for c in map(spec.symbol, range(10**6)) if c not in used)
-    name: dict[str, str] = {}
-    for labels in inputs:
-        for x in labels:
-            if x not in name:
-                name[x] = x if len(x) == 1 else next(spare)
-    return ",".join("".join(name[x] for x in labels) for labels in inputs) + "->" + "".join(name[x] for x in output)

@@ -7,12 +7,10 @@ from functools import partial
 from time import perf_counter
 from typing import Any, NamedTuple
 
-import msgspec
-
 from ..errors import GraphError, TensorLogicError
 from ..events import Hook, span
 from ..ir.check import check_structure
-from ..ir.graph import Cond, EinsumGraph, Fixpoint, Node, Scan, bodies
+from ..ir.graph import EinsumGraph, Node, bodies, with_bodies
 from ..ir.ops import Op
 from ..tables import table
 from .dead import drop_dead, merge_equal
@@ -34,10 +32,13 @@ LEVELS: dict[OptimizationLevel, tuple[Callable[..., EinsumGraph], ...]] = {
 FUSING = (merge_einsums, stack_products)  # the passes that make several operations one
 
 
-def passes_of(config: CompilationConfig | OptimizationLevel, evaluate: Evaluate | None = None) -> tuple[Pass, ...]:
+def passes_of(
+    config: CompilationConfig | OptimizationLevel, evaluate: Evaluate | None = None, *, differentiable: bool = True
+) -> tuple[Pass, ...]:
     """Return the passes of a config or level; without something to evaluate constants with, they are not folded.
 
-    Nor stacked then: what is stacked would be concatenated anew in each run.
+    Nor stacked then: what is stacked would be concatenated anew in each run. A graph that is only run from here on, and so
+    need not be ``differentiable``, loses its stops of gradients with what is dead.
 
     >>> [p.__name__ for p in passes_of(OptimizationLevel.BASIC)]
     ['drop_dead']
@@ -51,6 +52,8 @@ def passes_of(config: CompilationConfig | OptimizationLevel, evaluate: Evaluate 
             continue
         if p is fold_constants and evaluate is not None:
             chosen.append(partial(fold_constants, evaluate=evaluate))
+        elif p is drop_dead and not differentiable:
+            chosen.append(partial(drop_dead, differentiable=False))
         elif config.fusion_enabled or p not in FUSING:
             chosen.append(p)
     return tuple(chosen)
@@ -106,7 +109,7 @@ def optimize(graph: EinsumGraph, passes: Sequence[Pass], hooks: Sequence[Hook] =
         start = perf_counter()
         with span(f"pass {name}", hooks):
             after = _checked(p, name, graph)
-        reports.append(PassReport(name, perf_counter() - start, len(graph), len(after)))
+        reports.append(PassReport(name, perf_counter() - start, len(graph.nodes), len(after.nodes)))
         graph = after
     return Optimized(graph, tuple(reports))
 
@@ -117,7 +120,7 @@ def _name(p: Any) -> str:
 
 def _checked(p: Pass, name: str, graph: EinsumGraph) -> EinsumGraph:
     """Run one pass on a graph and its bodies and make sure that inputs, outputs and types are as they were."""
-    if any(bodies(node.op) for node in graph.nodes):
+    if graph.has_bodies:
         changed = [Node(_with_bodies(node.op, p, name), node.args, node.locations) for node in graph.nodes]
         if any(a.op is not b.op for a, b in zip(changed, graph.nodes, strict=True)):
             inner = EinsumGraph(changed, graph.outputs, graph.constants)
@@ -153,12 +156,5 @@ def _compare(before: EinsumGraph, after: EinsumGraph) -> None:
 
 def _with_bodies(op: Op, p: Pass, name: str) -> Op:
     """Return an operation whose bodies went through a pass; the operation itself where they did not change."""
-    match op:
-        case Fixpoint() | Scan():
-            body = _checked(p, name, op.body)
-            return op if body is op.body else msgspec.structs.replace(op, body=body)
-        case Cond():
-            then, otherwise = _checked(p, name, op.then), _checked(p, name, op.otherwise)
-            return op if then is op.then and otherwise is op.otherwise else Cond(then, otherwise)
-        case _:
-            return op
+    after = [_checked(p, name, body) for body in bodies(op)]
+    return op if all(a is b for a, b in zip(after, bodies(op), strict=True)) else with_bodies(op, after)

@@ -9,16 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from typing import Any
 
 from ..errors import GraphError
 from ..ir import ops
-from ..ir.graph import EinsumGraph, Node, node_name
+from ..ir.graph import EinsumGraph, Node, node_name, reachable, renumbered
 from ..ir.infer import Inference, node_types
 from ..ir.ops import Op
 from ..ir.type_rules import Equality, Results, Scope
 from ..ir.types import TensorType
 
-Rule = Callable[["Draft", Op, tuple[int, ...]], int | None]
+Rule = Callable[["Draft", Any, tuple[int, ...]], int | None]  # for one kind of operation
 Rules = Mapping[type[Op], Sequence[Rule]]
 DEPTH = 50  # rules that answer rules
 MAX_LOCATIONS = 8  # that a merged node remembers
@@ -120,7 +121,9 @@ def rewrite(graph: EinsumGraph, rules: Rules) -> EinsumGraph:
             ).at(node.location)
         draft.uses[made] += uses[i]
         new.append(made)
-    if len(draft.nodes) == len(graph.nodes) and all(a == b for a, b in zip(draft.nodes, graph.nodes, strict=True)):
+    if len(draft.nodes) == len(graph.nodes) and all(
+        a.args == b.args and a.op == b.op for a, b in zip(draft.nodes, graph.nodes, strict=True)
+    ):
         return graph
     return finished(draft, new)
 
@@ -131,25 +134,12 @@ def finished(draft: Draft, new: Sequence[int]) -> EinsumGraph:
     ``new`` tells for each node of the source the node of the draft that stands for it.
     """
     outputs = [(name, new[i]) for name, i in draft.source.outputs]
-    live = bytearray(len(draft.nodes))
-    for _, i in outputs:
-        live[i] = 1
-    for i in range(len(draft.nodes) - 1, -1, -1):
-        node = draft.nodes[i]
-        if live[i]:
-            for arg in node.args:
-                live[arg] = 1
-        elif isinstance(node.op, ops.Input):
-            live[i] = 1
-    place: dict[int, int] = {}
-    nodes: list[Node] = []
-    for i, node in enumerate(draft.nodes):
-        if live[i]:
-            place[i] = len(nodes)
-            args = tuple([place[a] for a in node.args])
-            nodes.append(node if args == node.args else Node(node.op, args, node.locations))
-    result = EinsumGraph(nodes, [(name, place[i]) for name, i in outputs], draft.constants)
+    live = reachable(draft.nodes, [*inputs_of(draft.nodes), *(i for _, i in outputs)])
     older = [e._replace(node=new[e.node]) for e in draft.source.inference.equalities]
-    relied = [e._replace(node=place[e.node]) for e in (*older, *draft.equalities) if e.node in place]
-    result.inference = Inference(tuple([draft.types[i] for i in place]), tuple(dict.fromkeys(relied)))
-    return result
+    known = Inference(tuple(draft.types), (*older, *draft.equalities))
+    return renumbered(draft.nodes, live, outputs, draft.constants, known)
+
+
+def inputs_of(nodes: Sequence[Node]) -> list[int]:
+    """Return the inputs among some nodes; they stay, read or not, because callers give them."""
+    return [i for i, node in enumerate(nodes) if isinstance(node.op, ops.Input)]

@@ -6,6 +6,10 @@ where a rule needs them; a graph whose dtypes are still open loses less.
 
 from __future__ import annotations
 
+from functools import cache
+
+import numpy as np
+
 from ..ir import ops, spec
 from ..ir.algebra import algebra
 from ..ir.elementwise import FUNCTIONS
@@ -13,7 +17,7 @@ from ..ir.graph import EinsumGraph
 from ..ir.ops import Op
 from ..ir.spec import Labels, Spec
 from ..ir.type_rules import normal_axis
-from ..ir.types import FLOATS
+from ..ir.types import DTYPES, FLOATS
 from .rewrite import Draft, Rules, rewrite
 
 UNITS = {  # fn: the literal that leaves x alone as its left (or only as its right) operand
@@ -48,8 +52,7 @@ def _same(draft: Draft, x: int, op: Op, args: tuple[int, ...]) -> int | None:
     return x if draft.results(op, args)[0] == t else None
 
 
-def _elementwise(draft: Draft, op: Op, args: tuple[int, ...]) -> int | None:
-    assert isinstance(op, ops.Elementwise)
+def _elementwise(draft: Draft, op: ops.Elementwise, args: tuple[int, ...]) -> int | None:
     fn, x = op.fn, args[0]
     match len(args):
         case 1:
@@ -78,9 +81,8 @@ def _elementwise(draft: Draft, op: Op, args: tuple[int, ...]) -> int | None:
     return None
 
 
-def _commuted(draft: Draft, op: Op, args: tuple[int, ...]) -> int | None:
+def _commuted(draft: Draft, op: ops.Elementwise, args: tuple[int, ...]) -> int | None:
     """Let a + b be the b + a that there is; of two NaNs or zeros maximum keeps one, so there the order matters."""
-    assert isinstance(op, ops.Elementwise)
     if len(args) == 2 and FUNCTIONS[op.fn].commutative and op.fn not in ("maximum", "minimum"):
         found = draft.known(op, args[::-1])
         if found is not None and draft.types[found] == draft.results(op, args):  # a size may go by another name there
@@ -96,8 +98,7 @@ def _is_literal(draft: Draft, i: int, value: object) -> bool:
     return op.value == value and not op.text.startswith("-")
 
 
-def _cast(draft: Draft, op: Op, args: tuple[int, ...]) -> int | None:
-    assert isinstance(op, ops.Cast)
+def _cast(draft: Draft, op: ops.Cast, args: tuple[int, ...]) -> int | None:
     t = draft.type(args[0])
     if t.dtype == op.dtype and not t.weak:
         return args[0]
@@ -112,26 +113,15 @@ def _cast(draft: Draft, op: Op, args: tuple[int, ...]) -> int | None:
     return None
 
 
+@cache
 def _widening() -> frozenset[tuple[str, str]]:
     """The casts that keep every value."""
-    global _WIDENING  # noqa: PLW0603 - made on first need
-    if not _WIDENING:
-        import numpy as np
-
-        from ..ir.types import DTYPES
-
-        real = [d for d in DTYPES if d != "bfloat16"]
-        safe = {(a, b) for a in real for b in real if np.can_cast(a, b, "safe")}
-        safe -= {("int64", "float64"), ("uint64", "float64")}  # NumPy calls these safe; they round
-        _WIDENING = frozenset(safe)
-    return _WIDENING
+    real = [d for d in DTYPES if d != "bfloat16"]
+    safe = {(a, b) for a in real for b in real if np.can_cast(a, b, "safe")}
+    return frozenset(safe - {("int64", "float64"), ("uint64", "float64")})  # NumPy calls these safe; they round
 
 
-_WIDENING: frozenset[tuple[str, str]] = frozenset()
-
-
-def _transpose(draft: Draft, op: Op, args: tuple[int, ...]) -> int | None:
-    assert isinstance(op, ops.Transpose)
+def _transpose(draft: Draft, op: ops.Transpose, args: tuple[int, ...]) -> int | None:
     if op.order == tuple(range(len(op.order))) and not draft.type(args[0]).weak:
         return args[0]
     inner = draft.op(args[0])
@@ -141,8 +131,7 @@ def _transpose(draft: Draft, op: Op, args: tuple[int, ...]) -> int | None:
     return None
 
 
-def _reshape(draft: Draft, op: Op, args: tuple[int, ...]) -> int | None:
-    assert isinstance(op, ops.Reshape)
+def _reshape(draft: Draft, op: ops.Reshape, args: tuple[int, ...]) -> int | None:
     shape = draft.type(args[0]).shape
     if shape is not None and tuple(shape) == op.shape and not draft.type(args[0]).weak:
         return args[0]
@@ -152,8 +141,7 @@ def _reshape(draft: Draft, op: Op, args: tuple[int, ...]) -> int | None:
     return None
 
 
-def _slice(draft: Draft, op: Op, args: tuple[int, ...]) -> int | None:
-    assert isinstance(op, ops.Slice)
+def _slice(draft: Draft, op: ops.Slice, args: tuple[int, ...]) -> int | None:
     shape = draft.type(args[0]).shape
     if shape is not None and all(r == (0, d, 1) for r, d in zip(op.ranges, shape, strict=False)):
         return args[0] if len(op.ranges) <= len(shape) and not draft.type(args[0]).weak else None
@@ -168,15 +156,13 @@ def _slice(draft: Draft, op: Op, args: tuple[int, ...]) -> int | None:
     return None
 
 
-def _broadcast(draft: Draft, op: Op, args: tuple[int, ...]) -> int | None:
-    assert isinstance(op, ops.Broadcast)
+def _broadcast(draft: Draft, op: ops.Broadcast, args: tuple[int, ...]) -> int | None:
     shape = draft.type(args[0]).shape
     same = shape is not None and tuple(shape) == op.shape and op.axes == tuple(range(len(op.shape)))
     return args[0] if same and not draft.type(args[0]).weak else None
 
 
-def _pad(draft: Draft, op: Op, args: tuple[int, ...]) -> int | None:
-    assert isinstance(op, ops.Pad)
+def _pad(draft: Draft, op: ops.Pad, args: tuple[int, ...]) -> int | None:
     return args[0] if not any(low or high for low, high in op.widths) and not draft.type(args[0]).weak else None
 
 
@@ -184,35 +170,22 @@ def _concat(draft: Draft, op: Op, args: tuple[int, ...]) -> int | None:
     return args[0] if len(args) == 1 and not draft.type(args[0]).weak else None
 
 
-def _reduce(draft: Draft, op: Op, args: tuple[int, ...]) -> int | None:
-    assert isinstance(op, ops.Reduce)
+def _reduce(draft: Draft, op: ops.Reduce, args: tuple[int, ...]) -> int | None:
     if op.axes == () and op.kind in ("max", "min"):
         return _same(draft, args[0], op, args)
     return None
 
 
-def _einsum(draft: Draft, op: Op, args: tuple[int, ...]) -> int | None:
+def _einsum(draft: Draft, op: ops.Einsum, args: tuple[int, ...]) -> int | None:
     """Take transposes of operands into the spec; an einsum that only reorders axes is a view.
 
     The axes of more than two operands decide how the pairs between them lie in memory, and so how they round.
     """
-    assert isinstance(op, ops.Einsum)
     form = spec.parse(op.spec)
-    if (
-        len(args) <= 2
-        and spec.ELLIPSIS not in form.output
-        and not any(spec.ELLIPSIS in labels for labels in form.inputs)
-    ):
-        inputs, operands = list(form.inputs), list(args)
-        for n, a in enumerate(args):
-            inner = draft.op(a)
-            if isinstance(inner, ops.Transpose) and len(inner.order) == len(inputs[n]):
-                own = [""] * len(inner.order)
-                for axis, source in enumerate(inner.order):
-                    own[source] = inputs[n][axis]
-                inputs[n], operands[n] = tuple(own), draft.args(a)[0]
-        if operands != list(args):
-            return draft.make(ops.Einsum(str(Spec(tuple(inputs), form.output)), op.algebra), tuple(operands))
+    if len(args) <= 2 and spec.ELLIPSIS not in form.labels:
+        inputs, operands = without_transposes(draft, form, args)
+        if operands != args:
+            return draft.make(ops.Einsum(str(Spec(inputs, form.output)), op.algebra), operands)
     if len(args) == 1 and op.algebra in ("real", "boolean"):
         (labels,) = form.inputs
         t = draft.type(args[0])
@@ -220,20 +193,24 @@ def _einsum(draft: Draft, op: Op, args: tuple[int, ...]) -> int | None:
         if whole and t.dtype is not None and t.shape is not None and not t.weak:
             if op.algebra == "boolean" and t.dtype != "bool":
                 return None
-            rank = len(t.shape)
-            if spec.ELLIPSIS in labels:
-                full = spec.expand(form, (rank,))
-                labels, output = full.inputs[0], full.output
-            else:
-                output = form.output
-            if len(labels) == rank:
-                return draft.make(ops.Transpose(tuple(labels.index(x) for x in output)), args)
+            full = spec.expand(form, (len(t.shape),))
+            return draft.make(ops.Transpose(tuple(full.inputs[0].index(x) for x in full.output)), args)
     return None
 
 
-def _sorted_axis(draft: Draft, op: Op, args: tuple[int, ...]) -> int | None:
+def without_transposes(draft: Draft, form: Spec, args: tuple[int, ...]) -> tuple[tuple[Labels, ...], tuple[int, ...]]:
+    """Return an einsum's labels and operands with transposes of operands taken into the labels."""
+    inputs, operands = list(form.inputs), list(args)
+    for n, a in enumerate(args):
+        inner = draft.op(a)
+        if isinstance(inner, ops.Transpose) and len(inner.order) == len(inputs[n]):
+            inputs[n] = tuple(inputs[n][inner.order.index(axis)] for axis in range(len(inner.order)))
+            operands[n] = draft.args(a)[0]
+    return tuple(inputs), tuple(operands)
+
+
+def _sorted_axis(draft: Draft, op: ops.Sort, args: tuple[int, ...]) -> int | None:
     """Sorting what is sorted alike changes nothing; of floats, sorting again may let 0.0 and -0.0 change places."""
-    assert isinstance(op, ops.Sort)
     inner = draft.op(args[0])
     if (draft.type(args[0]).dtype or "float64") in FLOATS:
         return None
@@ -244,9 +221,8 @@ def _sorted_axis(draft: Draft, op: Op, args: tuple[int, ...]) -> int | None:
     return None
 
 
-def _factors(draft: Draft, op: Op, args: tuple[int, ...]) -> int | None:
+def _factors(draft: Draft, op: ops.Einsum, args: tuple[int, ...]) -> int | None:
     """Drop factors that change nothing: the algebra's one, and a factor that is there twice where that counts once."""
-    assert isinstance(op, ops.Einsum)
     if len(args) < 2:
         return None
     row, form = algebra(op.algebra), spec.parse(op.spec)

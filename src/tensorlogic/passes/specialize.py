@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
+from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from ..diagnostics import ShapeMismatchDiagnostic, TypeMismatchDiagnostic
 from ..errors import DTypeError, InputError, ShapeError, TensorLogicError, nearest
 from ..ir import ops
-from ..ir.graph import Cond, EinsumGraph, Fixpoint, Node, Scan, node_name
+from ..ir.graph import EinsumGraph, Node, bodies, body_types, node_name, with_bodies
 from ..ir.infer import Inference, infer_graph, node_types
 from ..ir.ops import Op
 from ..ir.sizes import Dim, dim, evaluate, names, solve
@@ -23,16 +25,16 @@ def specialize(
 ) -> EinsumGraph:
     """Return the graph for inputs of just these types; raise where they do not fit what is declared."""
     env = bind_sizes(graph, inputs, sizes or {})
-    unranked = {n: inputs[n] for n, i in graph.inputs.items() if graph.type_of(i).shape is None}
+    unranked = {n: inputs[n] for n, i in graph.inputs.items() if graph.nodes[i].op.shape is None}  # type: ignore[attr-defined]
     relied = infer_graph(graph, unranked) if unranked else graph.inference
     for equality in relied.equalities:
         left, right = evaluate(equality.left, env), evaluate(equality.right, env)
         if left != right and isinstance(left, int) and isinstance(right, int):
             raise ShapeError(
                 f"{equality.message}: here {left} and {right}",
+                "only a literal size 1 broadcasts; a named size that happens to be 1 does not",
                 code="E001",
                 context=[f"sizes: {', '.join(f'{k}={v}' for k, v in sorted(env.items()))}"],
-                suggestions=["only a literal size 1 broadcasts; a named size that happens to be 1 does not"],
             ).at(graph.nodes[equality.node].location)
     return _concrete(graph, inputs, env)
 
@@ -48,7 +50,7 @@ def bind_sizes(graph: EinsumGraph, inputs: Mapping[str, TensorType], sizes: Mapp
         env[name], owner[name] = found, "sizes="
     for name in inputs:
         if name not in graph.inputs:
-            raise InputError(f"the graph has no input {name!r}", code="E302", suggestions=nearest(name, graph.inputs))
+            raise InputError(f"the graph has no input {name!r}", *nearest(name, graph.inputs), code="E302")
     later: list[tuple[str, int, Dim, int]] = []
     for name, node in graph.inputs.items():
         op = graph.nodes[node].op
@@ -57,9 +59,10 @@ def bind_sizes(graph: EinsumGraph, inputs: Mapping[str, TensorType], sizes: Mapp
         if given is None:
             raise InputError(
                 f"input {name!r} is missing",
+                f"inputs: {', '.join(map(repr, graph.inputs))}",
+                *nearest(name, inputs)[:1],
                 code="E303",
                 context=[f"it is declared as {graph.type_of(node)}"],
-                suggestions=[f"inputs: {', '.join(map(repr, graph.inputs))}", *nearest(name, inputs)[:1]],
             ).at(graph.nodes[node].location)
         if op.dtype is not None and given.dtype != op.dtype:
             found_type = TypeMismatchDiagnostic.create(op.dtype, str(given.dtype), f"input {name!r}")
@@ -115,10 +118,10 @@ def _misfit(name: str, declared: tuple[Dim, ...], given: tuple[Dim, ...], why: s
 def _concrete(graph: EinsumGraph, inputs: Mapping[str, TensorType], env: Mapping[str, int]) -> EinsumGraph:
     nodes: list[Node] = []
     types: list[Results] = []
-
+    loops = graph.has_bodies
     for i, node in enumerate(graph.nodes):
         try:
-            op = _substitute(node.op, [types[a][0] for a in node.args], inputs, env)
+            op = _substitute(node.op, [types[a][0] for a in node.args], inputs, env, loops)
             found = node_types(op, [types[a] for a in node.args], Scope(i, partial(node_name, nodes), node.args, []))
             for t in found:
                 _check_bound(t, op)
@@ -132,53 +135,30 @@ def _concrete(graph: EinsumGraph, inputs: Mapping[str, TensorType], env: Mapping
 
 
 def _check_bound(t: TensorType, op: Op) -> None:
-    for size in t.shape or ():
+    starts = [start for start, _, _ in op.ranges] if isinstance(op, ops.Slice) else []
+    for size in (*starts, *(t.shape or ())):
         if isinstance(size, str):
             missing = sorted(names(size))
-            raise ShapeError(
-                f"no input fixes the size {', '.join(map(repr, missing))} of {op.name}",
-                code="E304",
-                suggestions=[f"give it: sizes={{{', '.join(f'{m!r}: 8' for m in missing)}}}"],
-            )
+            hint = f"give it: sizes={{{', '.join(f'{m!r}: 8' for m in missing)}}}"
+            raise ShapeError(f"no input fixes the size {', '.join(map(repr, missing))} of {op.name}", hint, code="E304")
 
 
-def _dim(size: Dim, env: Mapping[str, int]) -> Dim:
-    return size if isinstance(size, int) else evaluate(size, env)
+def _sized(value: Any, env: Mapping[str, int]) -> Any:
+    """Put sizes in place of their names: in one size, in a shape, or in ranges."""
+    if isinstance(value, tuple):
+        return tuple([_sized(part, env) for part in value])
+    return evaluate(value, env) if isinstance(value, str) else value
 
 
-def _substitute(op: Op, args: list[TensorType], inputs: Mapping[str, TensorType], env: Mapping[str, int]) -> Op:
+def _substitute(
+    op: Op, args: list[TensorType], inputs: Mapping[str, TensorType], env: Mapping[str, int], loops: bool
+) -> Op:
     """Return an operation with the known sizes put in, and its bodies made for the operands they get."""
-    match op:
-        case ops.Input():
-            given = inputs[op.label]
-            return ops.Input(op.label, tuple(given.shape or ()), given.dtype)
-        case ops.Iota(size=str()):
-            return ops.Iota(_dim(op.size, env), op.dtype)
-        case ops.Slice():
-            return ops.Slice(tuple((_dim(a, env), _dim(n, env), s) for a, n, s in op.ranges))
-        case ops.Reshape():
-            return ops.Reshape(tuple(_dim(d, env) for d in op.shape))
-        case ops.Broadcast():
-            return ops.Broadcast(tuple(_dim(d, env) for d in op.shape), op.axes)
-        case ops.Window(size=str()):
-            return ops.Window(op.axis, _dim(op.size, env), op.step, op.dilation)
-        case Fixpoint():
-            return msgspec.structs.replace(op, body=_body(op.body, args, env))
-        case Scan():
-            kept = args[: op.carries]
-            rows = [
-                TensorType(TensorShape((t.shape or ())[1:]), t.dtype)
-                for t in args[op.carries : op.carries + op.scanned]
-            ]
-            body = _body(op.body, [*kept, *rows, *args[op.carries + op.scanned :]], env)
-            length = None if op.length is None else _dim(op.length, env)
-            return msgspec.structs.replace(op, body=body, length=length)
-        case Cond():
-            return Cond(_body(op.then, args[1:], env), _body(op.otherwise, args[1:], env))
-        case _:
-            return op
-
-
-def _body(body: EinsumGraph, given: list[TensorType], env: Mapping[str, int]) -> EinsumGraph:
-    strong = [t._replace(weak=False) for t in given]
-    return specialize(body, dict(zip(body.inputs, strong, strict=True)), env)
+    if isinstance(op, ops.Input):
+        given = inputs[op.label]
+        return ops.Input(op.label, tuple(given.shape or ()), given.dtype)
+    if loops and bodies(op):
+        given_types = body_types(op, args)
+        op = with_bodies(op, [specialize(b, dict(zip(b.inputs, given_types, strict=True)), env) for b in bodies(op)])
+    sized = {name: _sized(getattr(op, name), env) for name in op.size_fields}
+    return op if all(getattr(op, name) == value for name, value in sized.items()) else replace(op, **sized)

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from itertools import pairwise
 from typing import NamedTuple
 
-from ..errors import GraphError, ShapeError, nearest
+from ..errors import GraphError, ShapeError, expect_whole, nearest
 from ..ir import ops
 from ..ir.graph import Cond, EinsumGraph, Fixpoint, Node, Scan, extract, node_name
 from ..ir.ops import Op
@@ -22,6 +22,7 @@ from ..tables import table
 from .follow_index import AFTER, BEFORE, PART, WHOLE, Carried, cut_input, follow, matching, producing, resized
 from .indices import Index, dims
 
+SOURCES = (ops.Input, ops.Constant, ops.Literal)  # which every stage has as they are
 _WIDER = frozenset({"add", "mean", "logaddexp", "noisy_or", "multiply"})  # partial results of half floats stay wider
 
 
@@ -92,8 +93,8 @@ class Split(NamedTuple):
         rows = [[names[f.node], "whole" if f.axis is None else f"cut along {f.axis}", ""] for f in self.feeds]
         rows += [[names[j.node], "", j.how + (f" along {j.axis}" if j.axis is not None else "")] for j in self.joins]
         counts = [sum(r.stage == stage for r in self.roles) for stage in (BEFORE, PART, AFTER)]
-        before = counts[0] - sum(isinstance(n.op, ops.Input | ops.Constant | ops.Literal) and r.stage == BEFORE
-                                 for n, r in zip(self.graph.nodes, self.roles, strict=True))  # fmt: skip
+        pairs = zip(self.graph.nodes, self.roles, strict=True)
+        before = counts[0] - sum(isinstance(n.op, SOURCES) and r.stage == BEFORE for n, r in pairs)
         count = f"{before} node{'s' * (before != 1)} before, {counts[1]} in a part, {counts[2]} after"
         head = ["value", "given to a part", "joined"]
         return "\n".join([f"index of size {self.size}, {self.place}", table(head, rows), count])
@@ -105,8 +106,7 @@ def parts(size: int, count: int) -> list[range]:
     >>> parts(10, 4)
     [range(0, 3), range(3, 6), range(6, 8), range(8, 10)]
     """
-    if count < 1:
-        raise ShapeError(f"there must be at least one part, got {count}", code="E001")
+    expect_whole("the number of parts", count, 1)
     count = max(1, min(size, count))
     short, longer = divmod(size, count)
     starts = [n * short + min(n, longer) for n in range(count + 1)]
@@ -127,10 +127,10 @@ def split(graph: EinsumGraph, node: int | str, axis: int, *, operand: int | None
 def _number(graph: EinsumGraph, node: int | str) -> int:
     if isinstance(node, str):
         if node not in graph.inputs:
-            raise GraphError(f"the graph has no input {node!r}", code="E302", suggestions=nearest(node, graph.inputs))
+            raise GraphError(f"the graph has no input {node!r}", *nearest(node, graph.inputs), code="E302")
         return graph.inputs[node]
     if not 0 <= node < len(graph.nodes):
-        raise GraphError(f"the graph has {len(graph.nodes)} nodes, and no node %{node}", code="E106")
+        raise GraphError(f"the graph has {len(graph.nodes)} nodes, and no node %{node}", code="E816")
     return node
 
 
@@ -138,11 +138,11 @@ def _followed(graph: EinsumGraph, i: int, axis: int, operand: int | None) -> tup
     node, types = graph.nodes[i], graph.inference.types
     args = [types[a][0] for a in node.args]
     if operand is not None and not 0 <= operand < len(args):
-        raise GraphError(f"%{i} has {len(args)} operands, and no operand {operand}", code="E106")
+        raise GraphError(f"%{i} has {len(args)} operands, and no operand {operand}", code="E816")
     own = types[i][0] if operand is None else args[operand]
     if own.shape is None or not own.shape.is_static:
-        raise ShapeError(f"a split needs sizes that are known; %{i} is {own}", code="E304",
-                         suggestions=["specialize the graph for its inputs first"])  # fmt: skip
+        hint = "specialize the graph for its inputs first"
+        raise ShapeError(f"a split needs sizes that are known; %{i} is {own}", hint, code="E304")
     axis = normal_axis(axis, len(own.shape), "split")
     size = dims(own)[axis]
     if size < 2:
@@ -204,8 +204,7 @@ def _built(graph: EinsumGraph, found: Carried, size: int, place: str) -> Split:
     late = [i for i, stage in enumerate(found.stages) if stage == AFTER]
     handed = {f.node for f in feeds} | {a for i in late for a in graph.nodes[i].args}
     stages = {i: "join" if i in found.picks else found.stages[i] for i in handed | {i for _, i in graph.outputs}}
-    source = ops.Input | ops.Constant | ops.Literal
-    kept = {i for i in handed if stages[i] == BEFORE and not isinstance(graph.nodes[i].op, source)}
+    kept = {i for i in handed if stages[i] == BEFORE and not isinstance(graph.nodes[i].op, SOURCES)}
     outputs = []
     for name, i in graph.outputs:
         stage = BEFORE if isinstance(graph.nodes[i].op, ops.Input) else stages[i]
@@ -231,27 +230,12 @@ def _counted(graph: EinsumGraph, i: int) -> int:
 
 
 def _after(graph: EinsumGraph, late: list[int], wanted: list[int]) -> EinsumGraph:
-    nodes: list[Node] = []
-    place: dict[int, int] = {}
-    inside = set(late)
-
-    def put(i: int) -> int:
-        if i not in place:
-            node = graph.nodes[i]
-            if i in inside:
-                made = Node(node.op, tuple(put(a) for a in node.args), node.locations)
-            elif isinstance(node.op, ops.Input | ops.Constant | ops.Literal):
-                made = node
-            else:
-                made = Node(cut_input(label(graph, i), graph.type_of(i), None, 0), (), node.locations)
-            nodes.append(made)
-            place[i] = len(nodes) - 1
-        return place[i]
-
-    for i in late:  # in order, so that put() never goes deep
-        put(i)
-    outputs = dict.fromkeys((label(graph, i), place[i]) for i in wanted)
-    return EinsumGraph(nodes, outputs, graph.constants)
+    """Return the graph of what comes after; what it reads of earlier stages are inputs, named by :func:`label`."""
+    nodes = list(graph.nodes)
+    for i in {a for n in late for a in graph.nodes[n].args} - set(late):
+        if not isinstance(nodes[i].op, SOURCES):
+            nodes[i] = Node(cut_input(label(graph, i), graph.type_of(i), None, 0), (), nodes[i].locations)
+    return extract(nodes, dict.fromkeys((label(graph, i), i) for i in wanted), graph.constants)
 
 
 def _part(whole: Split, size: int) -> EinsumGraph:

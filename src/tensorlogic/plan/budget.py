@@ -23,13 +23,15 @@ from ..passes.specialize import specialize
 from ..passes.split import Join, Split, parts, split
 from ..passes.split import label as _label
 from .build import ExecutionPlan, Groups, Step, describe, freed, lay_out
-from .cost import nbytes
+from .cost import nbytes, rounds
 from .fused import Cut, Fused
 from .memory import largest_step
 from .memory_order import lighter
 
 NODES = 12  # how many of the largest nodes are looked at for an index to cut
 DEPTH = 4  # cuts within cuts
+SLOWER = 3.0  # times as long as at once, that running in parts may take,
+AT_ONCE = 0.05  # unless it takes less than these seconds
 TRIED = 3  # of the indices that do not suffice alone, how many are cut further
 LOWERING: tuple[Pass, ...] = (order_contractions,)
 
@@ -106,21 +108,21 @@ def fitted(graph: EinsumGraph, budget: int, plans: Plans) -> Piece:
     if isinstance(budget, bool) or not isinstance(budget, int) or budget < 0:
         raise InputError(f"a budget is a number of bytes, got {budget!r}", code="E301",
                          suggestions=["write 64 << 20 for 64 MiB"])  # fmt: skip
-    piece = _nearest(graph, budget, plans, DEPTH)
+    piece = _nearest(graph, budget, plans, DEPTH, max(AT_ONCE, SLOWER * seconds(plans.plan(graph))))
     if piece.peak_bytes > budget:
         raise _misfit(piece, budget)
     return piece
 
 
-def _nearest(graph: EinsumGraph, room: int, plans: Plans, depth: int) -> Piece:
-    """Return how a graph runs in some room: the plan, the cut of fewest parts, or else what comes nearest."""
+def _nearest(graph: EinsumGraph, room: int, plans: Plans, depth: int, most: float) -> Piece:
+    """Return how a graph runs in some room and at most so many seconds: the plan, the cut of fewest parts, or what comes nearest."""
     whole = plans.plan(graph)
     if whole.peak_bytes <= room or depth == 0:
         return whole
     best: Slicing | None = None
     near: list[Slicing] = []
     for cut in candidates(graph):
-        made = _sliced(cut, room, plans, whole, best)
+        made = _sliced(cut, room, plans, whole, best, most)
         if made is None:
             continue
         if made.peak_bytes > room:
@@ -131,7 +133,7 @@ def _nearest(graph: EinsumGraph, room: int, plans: Plans, depth: int) -> Piece:
         return best
     near.sort(key=lambda s: s.peak_bytes)
     for made in near[:TRIED] if depth > 1 else ():
-        deeper = _deeper(made, room, plans, depth - 1)
+        deeper = _deeper(made, room, plans, depth - 1, most)
         if deeper.peak_bytes <= room:
             return deeper
         near.append(deeper)
@@ -191,8 +193,10 @@ def kept(cut: Split) -> set[str]:
     return set(cut.after.inputs) | {name for _, stage, name in cut.outputs if stage == "before"}
 
 
-def _sliced(cut: Split, room: int, plans: Plans, whole: ExecutionPlan, best: Slicing | None) -> Slicing | None:
-    """Return the cut in the fewest parts that fit; in parts of one where none do, None where another cut is better."""
+def _sliced(
+    cut: Split, room: int, plans: Plans, whole: ExecutionPlan, best: Slicing | None, most: float
+) -> Slicing | None:
+    """Return the cut in the fewest parts that fit; where none do, in as many as are quick enough; None where another is better."""
     before, after = plans.plan(cut.before), plans.plan(cut.after)
     held = _held(cut)
     known: dict[int, ExecutionPlan] = {}
@@ -215,14 +219,41 @@ def _sliced(cut: Split, room: int, plans: Plans, whole: ExecutionPlan, best: Sli
         largest = -(-cut.size // best.number)
         if not fits(largest):
             return None
-    least = slicing(1)
-    if least.peak_bytes > room:
-        return least
-    low, high = 1, largest  # the largest size that fits is from low on
+    smallest = 1
+    while smallest < largest and _seconds_of(slicing(smallest)) > most:
+        smallest = min(largest, 2 * smallest)
+    least = slicing(smallest)
+    if least.peak_bytes > room or _seconds_of(least) > most:
+        return least if _seconds_of(least) <= most else None
+    low, high = smallest, largest  # the largest size that fits is from low on
     while low < high:
         middle = (low + high + 1) // 2
         low, high = (middle, high) if fits(middle) else (low, middle - 1)
     return slicing(low)
+
+
+_RATE = {"bits": 2e12, "fixpoint": 2e12, "algebra": 2e11, "matmul": 5e10}  # operations in a second; elsewhere 2e9
+
+
+def seconds(plan: ExecutionPlan) -> float:
+    """Return about how long a plan takes: its arithmetic, the memory it moves, and a little for each step."""
+    total = 0.0
+    for step in plan.steps:
+        kind = step.op.kind if isinstance(step.op, Fused) else step.kernel
+        moved = sum(map(nbytes, (*step.arg_types, *step.types))) if step.nbytes else 0
+        inner = max((seconds(body) for body in step.bodies), default=0.0) * (rounds(step.op, step.arg_types) or 16)
+        total += 5e-6 + step.flops / _RATE.get(kind, 2e9) + moved / 1e10 + inner
+    return total
+
+
+def _seconds_of(piece: Piece) -> float:
+    if isinstance(piece, ExecutionPlan):
+        return seconds(piece)
+    return (
+        _seconds_of(piece.before)
+        + piece.number * _seconds_of(piece.pieces[max(piece.pieces)])
+        + _seconds_of(piece.after)
+    )
 
 
 def _lengths(size: int, number: int) -> set[int]:
@@ -240,12 +271,12 @@ def _slicing(
     )
 
 
-def _deeper(made: Slicing, room: int, plans: Plans, depth: int) -> Slicing:
+def _deeper(made: Slicing, room: int, plans: Plans, depth: int, most: float) -> Slicing:
     """Cut those stages of a cut again that do not fit."""
     during, later = made.held
 
-    def again(piece: Piece, graph: EinsumGraph, own: int) -> Piece:
-        return piece if piece.peak_bytes <= own else _nearest(graph, own, plans, depth)
+    def again(piece: Piece, graph: EinsumGraph, own: int, times: int = 1) -> Piece:
+        return piece if piece.peak_bytes <= own else _nearest(graph, own, plans, depth, most / times)
 
     number, cut = made.number, made.split
     if all(p.peak_bytes <= room - during for p in made.pieces.values()):  # then fewer parts may do
@@ -254,7 +285,7 @@ def _deeper(made: Slicing, room: int, plans: Plans, depth: int) -> Slicing:
             if any(p.peak_bytes > room - during for p in fewer.values()):
                 break
             number, made = -(-number // 2), made._replace(pieces=dict(fewer))
-    pieces = {size: again(piece, cut.part(size), room - during) for size, piece in made.pieces.items()}
+    pieces = {size: again(piece, cut.part(size), room - during, number) for size, piece in made.pieces.items()}
     before, after = again(made.before, cut.before, room), again(made.after, cut.after, room - later)
     return _slicing(cut, number, before, pieces, after, made.whole_bytes, made.held)
 
@@ -353,7 +384,10 @@ def _misfit(piece: Piece, budget: int) -> OutOfMemoryError:
         lines.append(f"the largest result left is {', '.join(map(str, step.types))}, of {describe(step.op)}")
     outputs = sum(nbytes(graph.type_of(i)) for i in {i for _, i in graph.outputs})
     lines.append(f"the outputs are {bytes_text(outputs)} and must be held")
-    hints = [f"allow {piece.peak_bytes:,} bytes, or give smaller inputs, or a narrower dtype such as float32"]
+    wide = any(t.dtype in ("float64", "int64") for own in graph.inference.types for t in own)
+    hints = [
+        f"allow {piece.peak_bytes:,} bytes, the least that is known to work" + (", or a narrower dtype" if wide else "")
+    ]
     if outputs > budget // 2:
         hints.append("reduce the outputs in the graph, such as to a sum, a top_k or one column")
     error = OutOfMemoryError(

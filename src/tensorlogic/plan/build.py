@@ -74,6 +74,7 @@ class Step(NamedTuple):
     def computed_by(self) -> str:
         """What computes the step: NumPy, or the kind of native kernel; with the threads that share it."""
         by = self.op.kind if isinstance(self.op, Fused) else "numpy"
+        by = "bits" if by == "algebra" and self.types[0].dtype == "bool" else by
         return f"{by} ×{self.threads}" if self.threads > 1 else by
 
 
@@ -313,6 +314,7 @@ def _nodes(graph: EinsumGraph, device: str, in_place: bool, groups: Groups | Non
     root: list[int] = []
     repeated: set[int] = set()
     steps: list[Step] = []
+    loops = graph.has_bodies
     for i, node in enumerate(graph.nodes):
         if isinstance(node.op, ops.Item):
             slot_of.append((slot_of[node.args[0]][node.op.index],))
@@ -338,7 +340,9 @@ def _nodes(graph: EinsumGraph, device: str, in_place: bool, groups: Groups | Non
         steps.append(Step(
             i, node.op, reads, writes, (), arg_types, types[i],
             flops(node.op, arg_types, types[i], form), sum(nbytes(t) for t in types[i]) if fresh else 0, devices[i],
-            node.location, form, tuple(lay_out(b, devices[i], in_place=in_place, groups=groups, threads=threads) for b in bodies(node.op)),
+            node.locations[0] if node.locations else None, form, tuple(
+                lay_out(b, devices[i], in_place=in_place, groups=groups, threads=threads) for b in bodies(node.op)
+            ) if loops else (),
             scratch_bytes(form, arg_types, types[i][0]) if form is not None else 0,
         ))  # fmt: skip
     inputs = tuple((name, slot_of[i][0], types[i][0]) for name, i in graph.inputs.items())

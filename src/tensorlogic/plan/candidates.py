@@ -65,7 +65,9 @@ def candidates(
         plans.append(laid_out("exact")(first.graph))
     if chains > 1:
         plans += _chains(lay_out(first.graph, groups=groups("exact")), chains)
-    most = max(plans[0].peak_bytes, math.inf if room is None else room)
+    if room is None or len(plans) == 1:
+        return plans
+    most = max(plans[0].peak_bytes, room)
     return [plan for plan in plans if plan.peak_bytes <= most]
 
 
@@ -103,7 +105,7 @@ def one_function(plan: ExecutionPlan, facts: Facts) -> list[ExecutionPlan]:
         op=Fused("one function", sum(len(s.parts) or 1 for s in inner.steps), "whole", (), *text),
         reads=tuple(reads), writes=tuple(writes), frees=(), arg_types=tuple(types), types=tuple(results),
         flops=inner.flops, nbytes=sum(map(nbytes, results)), contraction=None, bodies=(), parts=inner.steps,
-        scratch=sum(s.nbytes for s in inner.steps),
+        scratch=max(0, sum(s.nbytes for s in inner.steps) - sum(map(nbytes, results))),
     )  # fmt: skip
     return [inner._replace(steps=(step,), buffers=(), shared=frozenset(), name="one function", exact=False)]
 

@@ -1,6 +1,6 @@
-"""Choosing among fusions by what they would save.
+"""Choosing among fusions by what they save: each strategy is a plan, and the choice is what that plan does.
 
-Nothing here runs or changes how a graph runs. Seconds come from a cost model and are called estimates wherever they are printed.
+Seconds come from a cost model of the plan's steps and are called estimates wherever they are printed.
 """
 
 from __future__ import annotations
@@ -10,36 +10,32 @@ from enum import Enum
 from typing import Any, NamedTuple
 
 from ..diagnostics import bytes_text
-from ..errors import InputError, TensorLogicError
-from ..ir import ops
-from ..ir.elementwise import FUNCTIONS
-from ..ir.graph import EinsumGraph, Node
-from ..passes.merge import merge_einsums
-from ..passes.order import order_contractions
-from ..passes.specialize import specialize
+from ..errors import InputError, expect
+from ..ir.graph import EinsumGraph
 from ..tables import table
-from .fuse import Fusion, FusionType, find_groups, listed, record
+from . import fuse
+from .build import ExecutionPlan, Step
+from .cost import rounds
+from .fuse import Fusion, FusionType, Replacement, bytes_moved
+from .fused import Fusable
 from .machine import Machine, machine, roofline_seconds
-from .node_costs import GIVEN, Weights, assumption, counted, known_types, weigh
-from .row_groups import MOST, Reading, Shape, aligned, footing, frame_of, read
-
-CHEAP = 4  # the relative work per element up to which a value is rather computed twice than kept
+from .node_costs import assumption, concrete, counted
 
 
 class FusionCost(NamedTuple):
-    """Seconds that some nodes take one by one and as one kernel, by the cost model."""
+    """Seconds that some nodes take one by one and as one, by the cost model."""
 
     apart: float
     fused: float
 
     @property
     def saved(self) -> float:
-        """The seconds that fusing would save."""
+        """The seconds that fusing saves."""
         return self.apart - self.fused
 
 
 class FusionCostModel:
-    """Estimates seconds from the speeds of a machine: arithmetic, bytes to and from memory, and calls.
+    """Estimates the seconds of a plan's steps from the speeds of a machine: arithmetic, bytes to and from memory, and calls.
 
     Without a machine, this one is measured when first needed.
 
@@ -63,6 +59,17 @@ class FusionCostModel:
             self._machine = machine()
         return self._machine
 
+    def seconds(self, steps: Iterable[Step]) -> float:
+        """Return what steps take one after another; a loop whose rounds only running tells counts one."""
+        total = 0.0
+        for step in steps:
+            dtype = (step.types[0].dtype if step.types else None) or "float32"
+            total += roofline_seconds(step.flops, bytes_moved(step), self.machine, dtype) + self.machine.call
+            if step.bodies:
+                times = rounds(step.op, step.arg_types)
+                total += (1 if times is None else times) * max(self.seconds(body.steps) for body in step.bodies)
+        return total
+
     def estimate(
         self,
         graph: EinsumGraph,
@@ -71,60 +78,20 @@ class FusionCostModel:
         *,
         sizes: Mapping[str, int] | None = None,
     ) -> FusionCost:
-        """Return what a fusion takes now and would take; a size that is not given counts as 64."""
-        return self._cost(graph, weigh(graph, inputs, sizes), fusion, _concrete(graph, inputs, sizes))
+        """Return what the nodes of a fusion take one by one and together; a size that is not given counts as 64."""
+        known, _ = concrete(graph, inputs, sizes)
+        for r in [] if known is None else fuse.replacements(known):
+            if r.fusion.nodes == fusion.nodes:
+                return self.cost(r)
+        raise InputError(
+            f"no step and no pass makes {fuse.listed(fusion.nodes)} one, so there is nothing to estimate",
+            "FusionPlanner().validate(graph, fusion) says why",
+            code="E330",
+        )
 
-    def seconds(self, graph: EinsumGraph, w: Weights, nodes: Iterable[int]) -> float:
-        """Return what nodes take one by one."""
-        return sum(self._one(graph, w, i) for i in nodes)
-
-    def _one(self, graph: EinsumGraph, w: Weights, i: int) -> float:
-        node = graph.nodes[i]
-        if isinstance(node.op, GIVEN):
-            return 0.0
-        moved = sum(w.size[a] for a in set(node.args)) + w.fresh[i] if w.fresh[i] else 0
-        return self._roofline(graph, i, w.cost[i] - w.fresh[i], moved) + self.machine.call
-
-    def _roofline(self, graph: EinsumGraph, i: int, flops: float, moved: float) -> float:
-        types = graph.inference.types[i]
-        return roofline_seconds(flops, moved, self.machine, (types[0].dtype if types else None) or "float32")
-
-    def _cost(self, graph: EinsumGraph, w: Weights, fusion: Fusion, concrete: EinsumGraph | None) -> FusionCost:
-        again = set(fusion.repeated)
-        apart = self.seconds(graph, w, (n for n in fusion.nodes if n not in again))
-        if fusion.pattern == "einsum chain":
-            return FusionCost(apart, apart if concrete is None else min(apart, self._reordered(concrete, fusion)))
-        flops = sum(w.cost[n] - w.fresh[n] for n in fusion.nodes)
-        moved = sum(w.size[n] for n in (*fusion.operands, *fusion.results))
-        if fusion.pattern == "sibling products":  # matrices that are not constant are put side by side in each run
-            moved += 2 * sum(w.size[n] for n in fusion.operands[1:] if not isinstance(graph.nodes[n].op, ops.Constant))
-        return FusionCost(apart, self._roofline(graph, fusion.nodes[-1], flops, moved) + self.machine.call)
-
-    def _reordered(self, graph: EinsumGraph, fusion: Fusion) -> float:
-        """Return what a chain of einsums takes in the order that is best over all of its operands."""
-        place: dict[int, int] = {}
-        nodes: list[Node] = []
-        for n in (*fusion.operands, *fusion.nodes):
-            node, t = graph.nodes[n], graph.type_of(n)
-            place[n] = len(nodes)
-            if n in fusion.nodes:
-                nodes.append(Node(node.op, tuple(place[a] for a in node.args)))
-            else:
-                nodes.append(Node(ops.Input(f"x{n}", tuple(t.shape or ()), t.dtype)))
-        alone = EinsumGraph(nodes, [(f"y{n}", place[n]) for n in fusion.results])
-        best = order_contractions(merge_einsums(alone))
-        return self.seconds(best, weigh(best, None, None), range(len(best)))
-
-
-def _concrete(
-    graph: EinsumGraph, inputs: Mapping[str, Any] | None, sizes: Mapping[str, int] | None
-) -> EinsumGraph | None:
-    """Return the graph with every size known or stood in for; None where no stand-in fits."""
-    types, known, _ = known_types(graph, inputs or {}, sizes or {})
-    try:
-        return None if types is None else specialize(graph, types, known)
-    except TensorLogicError:
-        return None
+    def cost(self, replacement: Replacement) -> FusionCost:
+        """Return what the steps before and after a fusion take."""
+        return FusionCost(self.seconds(replacement.before), self.seconds(replacement.after))
 
 
 class FusionStrategy(Enum):
@@ -143,24 +110,21 @@ class FusionStrategy(Enum):
 class Limits(NamedTuple):
     """What a strategy lets through."""
 
-    most: int  # nodes of one group
-    least_bytes: int  # that a group must save
-    reductions: bool  # whether groups may hold them
-    einsums: bool  # whether products take part
-    repeat: bool  # whether a cheap value may be computed twice rather than kept
-    by_bytes: bool = False  # the most bytes first, not the most seconds
+    least_bytes: int  # that a fused step must save
+    types: frozenset[FusionType]
+    goal: str = "time"  # what every fusion must save: time by the cost model, or bytes read and written
 
 
 LIMITS = {
-    FusionStrategy.CONSERVATIVE: Limits(8, 1 << 16, reductions=False, einsums=False, repeat=False),
-    FusionStrategy.BALANCED: Limits(64, 1 << 12, reductions=True, einsums=True, repeat=False),
-    FusionStrategy.AGGRESSIVE: Limits(MOST, 0, reductions=True, einsums=True, repeat=True),
-    FusionStrategy.MEMORY_AWARE: Limits(MOST, 1, reductions=True, einsums=True, repeat=True, by_bytes=True),
+    FusionStrategy.CONSERVATIVE: Limits(1 << 16, frozenset({FusionType.ELEMENT_WISE})),
+    FusionStrategy.BALANCED: Limits(1 << 12, frozenset(FusionType)),
+    FusionStrategy.AGGRESSIVE: Limits(0, frozenset(FusionType)),
+    FusionStrategy.MEMORY_AWARE: Limits(1, frozenset(FusionType), "bytes"),
 }
 
 
 class FusionChoice(NamedTuple):
-    """A fusion, what it would save, whether it was taken, and why or why not."""
+    """A fusion, what it saves, whether it was taken, and why or why not."""
 
     fusion: Fusion
     cost: FusionCost
@@ -169,29 +133,35 @@ class FusionChoice(NamedTuple):
 
 
 class FusionPlan(NamedTuple):
-    """Which fusions were chosen: no node is in two, but for those that are repeated. It prints as a table.
+    """Which fusions were chosen, and the plan that runs them. It prints as a table.
+
+    No node is in two fused steps; a merged einsum may be part of one.
 
     >>> import tensorlogic as tl
     >>> b = tl.GraphBuilder()
     >>> graph = b.build(y=b.gelu(b.input("x", (1000, 1000), "float32")))
     >>> slow = tl.Machine(flops32=100e9, flops64=50e9, bandwidth=10e9, call=5e-7)
-    >>> print(tl.FusionOptimizer(model=tl.FusionCostModel(slow)).optimize(graph))
+    >>> chosen = tl.FusionOptimizer(model=tl.FusionCostModel(slow)).optimize(graph)
+    >>> print(chosen)
     pattern  nodes              saves  one by one     fused  taken
-    gelu     %2 %4 %5 %7 %8  34.3 MiB   4402.5 µs  800.5 µs  yes: saves the most time
-    1 group of 5 nodes; estimated 5.50 times as fast, by the cost model, where kernels run whole groups
+    gelu     %2 %4 %5 %7 %8  34.3 MiB   4402.5 µs  800.5 µs  yes: saves time
+    1 group of 5 nodes; estimated 5.50 times as fast, by the cost model
+    >>> [part.op.name for part in chosen.plan.steps[0].parts]
+    ['multiply', 'multiply', 'erf', 'add', 'multiply']
     """
 
     graph: EinsumGraph
     strategy: FusionStrategy
+    plan: ExecutionPlan | None  # with just these fusions; None where a rank is unknown
     fusions: tuple[Fusion, ...]  # that were taken, in the order of their first nodes
     choices: tuple[FusionChoice, ...]
     seconds: float  # of all nodes one by one, estimated
-    fused_seconds: float
+    fused_seconds: float  # of the plan
     assumed: tuple[str, ...] = ()
 
     @property
     def bytes_saved(self) -> int:
-        """Bytes that would be read and written less in a run."""
+        """Bytes that are read and written less in a run."""
         return sum(f.bytes_saved for f in self.fusions)
 
     @property
@@ -202,23 +172,17 @@ class FusionPlan(NamedTuple):
     def table(self, limit: int = 60) -> str:
         """Return the choices as a table."""
         rows = [
-            [c.fusion.pattern, listed(c.fusion.nodes),
-             bytes_text(c.fusion.bytes_saved), f"{c.cost.apart * 1e6:.1f} µs", f"{c.cost.fused * 1e6:.1f} µs",
-             f"{'yes' if c.taken else 'no'}: {c.why}"]
+            [c.fusion.pattern, fuse.listed(c.fusion.nodes), bytes_text(c.fusion.bytes_saved),
+             f"{c.cost.apart * 1e6:.1f} µs", f"{c.cost.fused * 1e6:.1f} µs", f"{'yes' if c.taken else 'no'}: {c.why}"]
             for c in self.choices[:limit]
         ]  # fmt: skip
-        lines = (
-            [table(["pattern", "nodes", "saves", "one by one", "fused", "taken"], rows, right={2, 3, 4})]
-            if rows
-            else []
-        )
+        head = ["pattern", "nodes", "saves", "one by one", "fused", "taken"]
+        lines = [table(head, rows, right={2, 3, 4})] if rows else []
         if len(self.choices) > limit:
             lines.append(f"... {len(self.choices) - limit:,} more")
         inside = counted(len({n for f in self.fusions for n in f.nodes}), "node")
-        lines.append(
-            f"{counted(len(self.fusions), 'group')} of {inside}; estimated {self.estimated_speedup:.2f} times as fast, "
-            "by the cost model, where kernels run whole groups"
-        )
+        groups = counted(len(self.fusions), "group")
+        lines.append(f"{groups} of {inside}; estimated {self.estimated_speedup:.2f} times as fast, by the cost model")
         return "\n".join(lines + assumption(self.assumed))
 
     def __str__(self) -> str:
@@ -226,7 +190,7 @@ class FusionPlan(NamedTuple):
 
 
 class FusionOptimizer:
-    """Chooses among the fusions of a graph. What it returns is a plan: nothing runs faster for having one.
+    """Chooses among the fusions of a graph by a strategy; the result holds the plan that runs what was chosen.
 
     >>> import tensorlogic as tl
     >>> b = tl.GraphBuilder()
@@ -239,92 +203,53 @@ class FusionOptimizer:
     def __init__(
         self, strategy: FusionStrategy = FusionStrategy.BALANCED, *, model: FusionCostModel | None = None
     ) -> None:
-        if not isinstance(strategy, FusionStrategy):
-            raise InputError(f"{strategy!r} is no fusion strategy", code="E301",
-                             suggestions=[f"use FusionStrategy.{s.name}" for s in FusionStrategy])  # fmt: skip
+        expect(strategy, FusionStrategy, "a FusionStrategy is expected", *(f"use {each}" for each in FusionStrategy))
         self.strategy, self.model = strategy, model or FusionCostModel()
 
     def optimize(
         self, graph: EinsumGraph, inputs: Mapping[str, Any] | None = None, *, sizes: Mapping[str, int] | None = None
     ) -> FusionPlan:
         """Choose fusions of a graph for inputs and sizes; a size that is not given counts as 64."""
-        limits, model = LIMITS[self.strategy], self.model
-        found = find_groups(
-            graph, inputs, sizes=sizes, most=limits.most, reductions=limits.reductions, einsums=limits.einsums
-        )
-        w = weigh(graph, inputs, sizes)
-        concrete = _concrete(graph, inputs, sizes) if any(f.pattern == "einsum chain" for f in found) else None
-        costs = {f: model._cost(graph, w, f, concrete) for f in found}
-        order = sorted(found, key=lambda f: (-f.bytes_saved if limits.by_bytes else 0, -costs[f].saved, f.nodes))
-        owner: dict[int, Fusion] = {}
-        refused: dict[Fusion, str] = {}
-        for f in order:
-            rival = next((owner[n] for n in f.nodes if n in owner), None)
-            if f.bytes_saved < limits.least_bytes and (limits.by_bytes or f.pattern != "einsum chain"):
-                refused[f] = f"{self.strategy.value} wants {bytes_text(limits.least_bytes)} at least"
-            elif costs[f].saved <= 0:
-                refused[f] = "no faster by the estimate"
-            elif rival is not None:
-                refused[f] = f"{rival.pattern} at %{rival.nodes[0]} saves more"
-            else:
-                owner.update(dict.fromkeys(f.nodes, f))
-        taken = {f: f for f in found if f not in refused}
-        if limits.repeat:
-            taken = _repeated(read(graph, inputs, sizes), list(taken))
-        best = "saves the most " + ("memory traffic" if limits.by_bytes else "time")
-        choices = []
-        for f in order:
-            now = taken.get(f)
-            again = f", computes {listed(now.repeated, 4)} for itself" if now is not None and now.repeated else ""
-            cost = costs[f] if now is None else model._cost(graph, w, now, concrete)
-            choices.append(FusionChoice(now or f, cost, now is not None, refused.get(f, best + again)))
-        whole = model.seconds(graph, w, range(len(graph)))
-        saved = sum(c.cost.saved for c in choices if c.taken)
-        fusions = tuple(sorted(taken.values(), key=lambda f: f.nodes))
-        return FusionPlan(graph, self.strategy, fusions, tuple(choices), whole, whole - saved, w.assumed)
+        known, assumed = concrete(graph, inputs, sizes)
+        if known is None:
+            return FusionPlan(graph, self.strategy, None, (), (), 0.0, 0.0, assumed)
+        passes, choices = fuse.EXACT, list[FusionChoice]()
+        apart = fuse.planned(known, fuse.EXACT)
+        merged = fuse.merged_einsums(known) if FusionType.EINSUM in LIMITS[self.strategy].types else []
+        if merged:  # the passes merge all or none
+            why = self._refused(apart.steps(), fuse.planned(known, fuse.MERGING).steps())
+            passes = fuse.EXACT if why else fuse.MERGING
+            choices += [self._choice(r, why) for r in merged]
+        choices += [
+            self._choice(r, self._too_little(r))
+            for r in fuse.fused_steps(fuse.planned(known, passes, fuse.native_groups))
+        ]
+        choices.sort(key=lambda c: (-c.cost.saved, c.fusion.nodes))
+        taken = tuple(sorted((c.fusion for c in choices if c.taken), key=lambda f: f.nodes))
+        final = fuse.planned(known, passes, self._groups)
+        before, after = self.model.seconds(apart.steps()), self.model.seconds(final.steps())
+        return FusionPlan(graph, self.strategy, final.plan, taken, tuple(choices), before, after, assumed)
 
+    def _groups(self, graph: EinsumGraph) -> Sequence[Fusable]:
+        """Return the groups of native kernels that the strategy takes; kernels of single nodes are no fusions."""
+        every = fuse.fused_steps(fuse.planned(graph, (), fuse.native_groups))
+        refused = {r.fusion.nodes for r in every if self._too_little(r)}
+        return [group for group in fuse.native_groups(graph) if tuple(sorted(group.nodes)) not in refused]
 
-def _repeated(r: Reading, taken: Sequence[Fusion]) -> dict[Fusion, Fusion]:
-    """Let groups compute cheap members of other groups for themselves where then nobody has to write them."""
-    now = {n: f for n, f in enumerate(taken) if f.fusion_type is not FusionType.EINSUM}
-    of = {i: n for n, f in now.items() for i in f.nodes}
-    for n in now:
-        for u in taken[n].results:
-            readers = {of.get(i, -1) for i in r.readers[u]} - {n}
-            node = r.nodes[u]
-            cheap = isinstance(node.op, ops.Cast) or (
-                isinstance(node.op, ops.Elementwise) and FUNCTIONS[node.op.fn].cost <= CHEAP
-            )
-            inside = any(of.get(a) == n for a in node.args)  # then its operands would have to be written
-            if not cheap or inside or u in r.outputs or not readers or -1 in readers:
-                continue
-            more = [sum(r.size[a] for a in set(node.args) - set(now[m].operands)) for m in readers]
-            gain = r.size[u] + sum(r.size[u] - extra for extra in more)
-            if gain > 0 and all(_takes(r, now[m], u) for m in readers):
-                kept = tuple(i for i in now[n].results if i != u)
-                now[n] = now[n]._replace(
-                    results=kept, bytes_saved=now[n].bytes_saved + r.size[u], repeated=(*now[n].repeated, u)
-                )
-                for m in readers:
-                    now[m] = _with(r, now[m], u)
-    return {f: now.get(n, f) for n, f in enumerate(taken)}
+    def _choice(self, r: Replacement, why: str) -> FusionChoice:
+        return FusionChoice(r.fusion, self.model.cost(r), not why, why or f"saves {LIMITS[self.strategy].goal}")
 
+    def _too_little(self, r: Replacement) -> str:
+        """Return why a fused step is not taken; nothing where it is."""
+        limits = LIMITS[self.strategy]
+        if r.fusion.fusion_type not in limits.types:
+            return f"{self.strategy.value} leaves {r.fusion.fusion_type.value} fusions"
+        if r.fusion.bytes_saved < limits.least_bytes:
+            return f"{self.strategy.value} wants {bytes_text(limits.least_bytes)} at least"
+        return self._refused(r.before, r.after)
 
-def _takes(r: Reading, fusion: Fusion, u: int) -> bool:
-    """Tell whether a node can be one more member of a group, with the frame and rows the group has."""
-    shapes, axis = set[Shape](), None
-    for i in (*fusion.nodes, u):
-        own = footing(r, i)
-        if isinstance(own, str):
-            return False
-        shapes |= own[0]
-        axis = own[1] if axis is None else axis
-    fits = len(fusion.nodes) < MOST and frame_of(shapes, axis) == (fusion.frame, fusion.row)
-    return fits and (fusion.frame == 0 or all(aligned(r, i, u) for i in fusion.nodes if u in r.nodes[i].args))
-
-
-def _with(r: Reading, fusion: Fusion, u: int) -> Fusion:
-    given_up = [i for i in fusion.nodes if i in fusion.repeated]
-    found = record(r, sorted((*fusion.nodes, u)), (*given_up, u))
-    saved = fusion.bytes_saved + sum(r.size[a] for a in fusion.operands) - sum(r.size[a] for a in found.operands)
-    return found._replace(bytes_saved=saved, pattern=fusion.pattern, results=fusion.results)
+    def _refused(self, before: Sequence[Step], after: Sequence[Step]) -> str:
+        """Return why steps do not give way to others; nothing where they do."""
+        goal = LIMITS[self.strategy].goal
+        old, new = (self.model.seconds(s) if goal == "time" else sum(map(bytes_moved, s)) for s in (before, after))
+        return "" if new < old else f"saves no {goal}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 from ..ir import spec
@@ -72,24 +73,28 @@ def _count(t: TensorType) -> int:
     return math.prod(int(d) for d in t.shape or ())
 
 
-def contraction(equation: str, algebra_name: str, shapes: list[TensorShape]) -> Contraction:
-    """Analyse an einsum whose sizes are integers.
+def contraction(equation: str, algebra_name: str, shapes: Sequence[TensorShape]) -> Contraction:
+    """Analyse an einsum whose sizes are integers; what is found is kept, and not to be changed.
 
     >>> contraction("bij,bjk->bik", "real", [TensorShape([2, 3, 4]), TensorShape([2, 4, 5])]).kernel
     'matmul'
     """
+    return _analysed(equation, algebra_name, tuple(shapes))
+
+
+@lru_cache(maxsize=4096)
+def _analysed(equation: str, algebra_name: str, shapes: tuple[TensorShape, ...]) -> Contraction:
     form = spec.expand(spec.parse(equation), tuple(len(s) for s in shapes))
+    contracted = form.contracted
     sizes = {k: int(v) for k, v in label_sizes(form, shapes, Scope(0, str, (), [])).items()}
     labels = tuple(
         tuple(dict.fromkeys(x for x, d in zip(own, shape, strict=True) if d == sizes[x]))
         for own, shape in zip(form.inputs, shapes, strict=True)
     )
     row = algebra(algebra_name)
-    if any(
-        sizes[x] == 0 for x in form.contracted
-    ):  # the reduction of nothing is the algebra's zero, whatever else there is
+    if any(sizes[x] == 0 for x in contracted):  # the reduction of nothing is the algebra's zero, whatever else there is
         return Contraction(form, sizes, labels, "blocks", terms=_TERMS.get(algebra_name))
-    summed = {x for x in form.contracted if sizes[x] != 1 or any(x in own for own in labels)}
+    summed = {x for x in contracted if sizes[x] != 1 or any(x in own for own in labels)}
     if len(labels) == 1:
         return Contraction(form, sizes, labels, "reduce" if summed else "view")
     alone = {x for x in summed if sum(x in own for own in labels) == 1}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from heapq import heappop, heappush
 from typing import NamedTuple
@@ -10,7 +11,7 @@ from ..diagnostics import MemoryDiagnostic, bytes_text
 from ..errors import GraphError, OutOfMemoryError
 from ..ir import ops
 from ..ir.graph import EinsumGraph
-from .node_costs import Weights
+from .node_costs import NodeCosts
 
 EVERYWHERE = (ops.Constant, ops.Literal)  # each device has its own: they are part of the graph, and never move
 
@@ -19,39 +20,36 @@ class Job(NamedTuple):
     """What there is to place: a node is placed with its leader, itself unless it is a view."""
 
     graph: EinsumGraph
-    w: Weights
+    costs: NodeCosts
     names: list[str]
     limits: list[int | None]
     leader: list[int]  # -1 where a node is on every device
     pinned: list[int]  # the device a leader must be on, or -1
 
 
-def make_job(graph: EinsumGraph, w: Weights, names: list[str], limits: list[int | None]) -> Job:
+def make_job(graph: EinsumGraph, costs: NodeCosts, names: list[str], limits: list[int | None]) -> Job:
     """Work out which nodes stay together, and which have no choice."""
     leader: list[int] = []
     pinned: list[int] = []
     for i, node in enumerate(graph.nodes):
-        follows = -1
-        pin = -1
+        follows, pin = i, -1
         if isinstance(node.op, EVERYWHERE):
-            leader.append(-1)
-            pinned.append(-1)
-            continue
-        if isinstance(node.op, ops.Transfer):
+            follows = -1
+        elif isinstance(node.op, ops.Transfer):
             if node.op.device not in names:
                 raise GraphError(
                     f"node %{i} transfers to {node.op.device}, which is not among the devices {', '.join(names)}",
-                    code="E105",
-                    suggestions=["name that device too, or place the graph that has no transfers"],
+                    "name that device too, or place the graph that has no transfers",
+                    code="E335",
                 ).at(node.location)
             pin = names.index(node.op.device)
         elif all(leader[a] < 0 for a in node.args):
             pin = 0  # an input, or what reads nothing that has a place
-        elif w.root[i] != i:
+        elif costs.root[i] != i and leader[node.args[0]] >= 0:
             follows = leader[node.args[0]]
-        leader.append(i if follows < 0 else follows)
+        leader.append(follows)
         pinned.append(pin)
-    return Job(graph, w, names, limits, leader, pinned)
+    return Job(graph, costs, names, limits, leader, pinned)
 
 
 def sweep(job: Job, choose: Callable[[int, list[int]], int]) -> tuple[list[int], list[int]]:
@@ -59,69 +57,59 @@ def sweep(job: Job, choose: Callable[[int, list[int]], int]) -> tuple[list[int],
 
     A result is held until its last reader has run, a copy likewise; inputs, outputs and constants to the end.
     """
-    graph, w, leader = job.graph, job.w, job.leader
-    count = len(job.names)
-    left = [0] * len(graph)  # nodes that have yet to read a leader or its views
-    for node in graph.nodes:
-        for a in dict.fromkeys(leader[a] for a in node.args):
-            if a >= 0:
-                left[a] += 1
-    kept = {leader[i] for _, i in graph.outputs} | set(graph.inputs.values())
-    held, peak = [0] * count, [0] * count
+    graph, costs, leader = job.graph, job.costs, job.leader
+    devices = range(len(job.names))
+    reads = [{leader[a] for a in node.args if leader[a] >= 0} for node in graph.nodes]
+    unread = Counter(a for leaders in reads for a in leaders)  # nodes that have yet to read a leader or its views
+    to_the_end = {leader[i] for _, i in graph.outputs} | set(graph.inputs.values())
+    holds, peaks = [0 for _ in devices], [0 for _ in devices]
     own = [0] * len(graph)  # bytes that a node's result takes where it runs
     place = [-1] * len(graph)
-    there: set[tuple[int, int]] = set()  # copies, of constants too, by node and device
-    copies: dict[int, list[tuple[int, int, int]]] = {}  # (node, device, bytes) by leader
+    copies: set[tuple[int, int]] = set()  # of nodes on other devices, constants too
+    copied: dict[int, list[tuple[int, int]]] = {}  # by leader: the device and bytes of each copy
     for n, node in enumerate(graph.nodes):
         if leader[n] < 0:
             continue
-        args = tuple(dict.fromkeys(node.args))
+        args = set(node.args)
+        own[n] = costs.size[n] if isinstance(node.op, ops.Input) else costs.fresh[n]
         if isinstance(node.op, ops.Transfer):
-            own[n] = w.size[n] if place[args[0]] != job.pinned[n] else 0
-            args = ()  # its result is the copy
-        else:
-            own[n] = w.size[n] if isinstance(node.op, ops.Input) else w.fresh[n]
+            own[n] = costs.size[n] if place[node.args[0]] != job.pinned[n] else 0
+            args = set()  # its result is the copy
         if leader[n] != n:
             d = place[leader[n]]
         else:
-            would = []
-            for d in range(count):
-                missing = (a for a in args if place[a] != d and (a, d) not in there)
-                would.append(held[d] + own[n] + sum(w.size[a] for a in missing))
+            would = [
+                holds[d] + own[n] + sum(costs.size[a] for a in args if place[a] != d and (a, d) not in copies)
+                for d in devices
+            ]
             d = job.pinned[n] if job.pinned[n] >= 0 else choose(n, would)
             limit = job.limits[d]
             if limit is not None and would[d] > limit:
                 raise _too_much(job, n, d, would[d], limit)
         place[n] = d
-        held[d] += own[n]
+        holds[d] += own[n]
         for a in args:
-            if place[a] != d and (a, d) not in there:
-                there.add((a, d))
-                held[d] += w.size[a]
+            if place[a] != d and (a, d) not in copies:
+                copies.add((a, d))
+                holds[d] += costs.size[a]
                 if leader[a] >= 0:
-                    copies.setdefault(leader[a], []).append((a, d, w.size[a]))
-        peak[d] = max(peak[d], held[d])
-        for a in dict.fromkeys(leader[a] for a in node.args):
-            if a < 0:
-                continue
-            left[a] -= 1
-            if not left[a]:
-                for b, at, size in copies.pop(a, ()):
-                    held[at] -= size
-                    there.discard((b, at))
-                if a not in kept:
-                    held[place[a]] -= own[a]
-        if leader[n] == n and not left[n] and n not in kept:
-            held[d] -= own[n]
-    return place, peak
+                    copied.setdefault(leader[a], []).append((d, costs.size[a]))
+        peaks[d] = max(peaks[d], holds[d])
+        unread.subtract(reads[n])
+        for a in reads[n] | ({n} if leader[n] == n else set()):
+            if not unread[a]:
+                for at, size in copied.pop(a, ()):
+                    holds[at] -= size
+                if a not in to_the_end:
+                    holds[place[a]] -= own[a]
+    return place, peaks
 
 
 def _too_much(job: Job, n: int, d: int, needed: int, limit: int) -> OutOfMemoryError:
-    found = MemoryDiagnostic.out_of_memory(needed, limit)
-    found = found.with_context(f"device {job.names[d]} would hold {bytes_text(needed)} at node %{n}")
-    location = job.graph.nodes[n].location
-    found = found.with_suggestion("give more devices, a higher memory_limit, or PlacementStrategy.MEMORY")
-    return OutOfMemoryError.of(found if location is None else found.with_location(location))
+    diagnostic = MemoryDiagnostic.out_of_memory(needed, limit)
+    diagnostic = diagnostic.with_context(f"device {job.names[d]} would hold {bytes_text(needed)} at node %{n}")
+    diagnostic = diagnostic.with_suggestion("give more devices, a higher memory_limit, or PlacementStrategy.MEMORY")
+    return OutOfMemoryError.of(diagnostic).at(job.graph.nodes[n].location)
 
 
 def by_memory(job: Job) -> list[int]:
@@ -140,7 +128,7 @@ def by_load(job: Job) -> list[int]:
     So the last node ends no later than total / devices + (1 - 1 / devices) * longest path, what moves not counted
     (Graham's bound); among free devices the one that holds most of the operands takes it.
     """
-    graph, w, leader = job.graph, job.w, job.leader
+    graph, costs, leader = job.graph, job.costs, job.leader
     ahead = [0] * len(graph)
     after: list[list[int]] = [[] for _ in graph.nodes]
     waits = [0] * len(graph)
@@ -153,7 +141,7 @@ def by_load(job: Job) -> list[int]:
                 after[m].append(n)
                 waits[n] += 1
     for n in reversed(tasks):
-        ahead[n] = w.cost[n] + max((ahead[m] for m in after[n]), default=0)
+        ahead[n] = costs.cost[n] + max((ahead[m] for m in after[n]), default=0)
     place = [0 if isinstance(node.op, ops.Input) else -1 for node in graph.nodes]
     holders = [1 if d == 0 else 0 for d in place]  # devices that have a value, a bit each
     now = 0
@@ -171,7 +159,7 @@ def by_load(job: Job) -> list[int]:
         holders[n] |= 1 << d
         for m in before[n]:
             holders[m] |= 1 << d
-        heappush(running, (now + w.cost[n], n))
+        heappush(running, (now + costs.cost[n], n))
 
     for n in tasks:
         if not waits[n]:
@@ -182,7 +170,7 @@ def by_load(job: Job) -> list[int]:
                 start(heappop(fixed[d])[1], d)
         while ready and idle:
             n = heappop(ready)[1]
-            near = {d: sum(w.size[m] for m in before[n] if holders[m] >> d & 1) for d in idle}
+            near = {d: sum(costs.size[m] for m in before[n] if holders[m] >> d & 1) for d in idle}
             start(n, min(idle, key=lambda d: (-near[d], d)))
         now = running[0][0]
         while running and running[0][0] == now:
@@ -201,12 +189,14 @@ def by_communication(job: Job) -> list[int]:
     No device gets more than total / devices + max(total / devices / 2, costliest node), what is pinned aside; small
     clusters always keep to that, the others are passed over where they do not.
     """
-    costs = [job.w.cost[n] for n in range(len(job.graph)) if _movable(job, n)]
-    share = sum(costs) / len(job.names)
-    extra = max([share / 2, *costs])
-    found = [_by_clusters(job, extra, share + extra), _by_clusters(job, share + extra, share + extra), by_load(job)]
-    fair = [place for place in found[1:] if _heaviest(job, place) <= share + extra]
-    return min([found[0], *fair], key=lambda place: _moved(job, place))
+    single = [job.costs.cost[n] for n in range(len(job.graph)) if _movable(job, n)]
+    share = sum(single) / len(job.names)
+    extra = max([share / 2, *single])
+    small, *others = (
+        _by_clusters(job, extra, share + extra), _by_clusters(job, share + extra, share + extra), by_load(job),
+    )  # fmt: skip
+    fair = [place for place in others if _heaviest(job, place) <= share + extra]
+    return min([small, *fair], key=lambda place: _moved(job, place))
 
 
 def _movable(job: Job, n: int) -> bool:
@@ -217,14 +207,14 @@ def _heaviest(job: Job, place: list[int]) -> int:
     load = [0] * len(job.names)
     for n, d in enumerate(place):
         if _movable(job, n):
-            load[d] += job.w.cost[n]
+            load[d] += job.costs.cost[n]
     return max(load)
 
 
 def _moved(job: Job, place: list[int]) -> int:
     """Return the bytes that go from one device to another."""
     moves = {(a, place[n]) for n, node in enumerate(job.graph.nodes) for a in node.args if place[a] >= 0}
-    return sum(job.w.size[a] for a, d in moves if place[a] != d)
+    return sum(job.costs.size[a] for a, d in moves if place[a] != d)
 
 
 def _by_clusters(job: Job, largest: float, most: float) -> list[int]:
@@ -232,18 +222,18 @@ def _by_clusters(job: Job, largest: float, most: float) -> list[int]:
 
     No cluster of several nodes costs more than ``largest``; a device takes up to ``most``, and then the emptiest does.
     """
-    graph, w, leader = job.graph, job.w, job.leader
+    graph, costs, leader = job.graph, job.costs, job.leader
     count = len(job.names)
     movable = [_movable(job, n) for n in range(len(graph))]
     edges = [
-        (-w.size[a], leader[a], leader[n])
+        (-costs.size[a], leader[a], leader[n])
         for n, node in enumerate(graph.nodes)
         for a in dict.fromkeys(node.args)
         if leader[a] >= 0 and leader[a] != leader[n]
     ]
     edges.sort()
     cluster = list(range(len(graph)))
-    weight = [w.cost[n] if movable[n] else 0 for n in range(len(graph))]
+    weight = [costs.cost[n] if movable[n] else 0 for n in range(len(graph))]
 
     def find(n: int) -> int:
         while cluster[n] != n:

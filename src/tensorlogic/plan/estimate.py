@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from ..diagnostics import bytes_text
-from ..errors import InputError
+from ..errors import InputError, expect
 from ..ir import ops
 from ..ir.graph import EinsumGraph
 from ..ir.types import dtype_name
@@ -120,7 +120,7 @@ class MemoryEstimator:
     """
 
     def __init__(self, passes: Sequence[Pass] | None = None, *, dtype: str = DTYPE, in_place: bool = True) -> None:
-        default = (*passes_of(OptimizationLevel.STANDARD), order_contractions)
+        default = (*passes_of(OptimizationLevel.STANDARD, differentiable=False), order_contractions)
         self.passes = default if passes is None else tuple(passes)
         self.dtype = dtype_name(dtype)
         self.in_place = in_place
@@ -138,12 +138,11 @@ class MemoryEstimator:
         """
         if isinstance(graph, ExecutionPlan):
             if inputs is not None or sizes is not None:
-                raise InputError("a plan has its inputs and sizes already", code="E301",
-                                 suggestions=["give the plan alone: estimate(plan)"])  # fmt: skip
+                raise InputError(
+                    "a plan has its inputs and sizes already", "give the plan alone: estimate(plan)", code="E337"
+                )
             return estimate_plan(graph)
-        if not isinstance(graph, EinsumGraph):
-            raise InputError(f"an EinsumGraph or a plan is expected, got {type(graph).__name__}", code="E301",
-                             suggestions=["build one: b.build(y=y)"])  # fmt: skip
+        expect(graph, EinsumGraph, "an EinsumGraph or a plan is expected", "build one: b.build(y=y)")
         require_valid(graph)
         types = input_types(graph, inputs, sizes, self.dtype)
         return estimate_plan(build_plan(graph, types, sizes, passes=self.passes, in_place=self.in_place))
@@ -151,7 +150,7 @@ class MemoryEstimator:
 
 def estimate_plan(plan: ExecutionPlan) -> MemoryEstimate:
     """Return what a plan will take."""
-    called = plan.slot_names()
+    names = plan.slot_names()
     size = {slot: nbytes(t) for step in plan.steps for slot, t in zip(step.writes, step.types, strict=True)}
     spans = sorted(lifetimes(plan).items(), key=lambda entry: (entry[1], entry[0]))
     return MemoryEstimate(
@@ -159,7 +158,7 @@ def estimate_plan(plan: ExecutionPlan) -> MemoryEstimate:
         sum(nbytes(t) for _, _, t in plan.inputs),
         sum(dict(_constants(plan)).values()),
         sum(nbytes(t) for _, _, t in plan.outputs),
-        tuple(Lifetime(called[slot], first, last, size[slot]) for slot, (first, last) in spans),
+        tuple(Lifetime(names[slot], first, last, size[slot]) for slot, (first, last) in spans),
         len(plan.steps),
     )
 

@@ -1,27 +1,38 @@
-"""Fusion: which nodes of a graph one kernel could run together, so that what lies between them never reaches memory.
+"""Fusion: which nodes of a graph a plan runs as one step, and which einsums the passes make one.
 
-A row-wise group holds element-wise operations, casts and reductions that share their leading axes, the frame: a kernel goes
-through the frame once, and for each place in it through a row. Products are not run by such a kernel; what is found about them is
-the group that could follow one, products that could be one, and chains whose order could be chosen anew.
+Nothing here decides anything. Plans are laid out, passes are run, and what became of the nodes is read off; savings are the
+difference between the steps before and after.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from enum import Enum
+from importlib import import_module
 from typing import Any, NamedTuple
 
-from ..diagnostics import bytes_text
-from ..ir import ops, spec
-from ..ir.algebra import algebra
-from ..ir.graph import EinsumGraph
+from ..diagnostics import SourceLocation, bytes_text
+from ..ir import ops
+from ..ir.graph import EinsumGraph, Node, reachable
+from ..passes.levels import Pass
+from ..passes.merge import merge_einsums, stack_products
+from ..passes.order import order_contractions
 from ..tables import table
-from . import patterns
-from .node_costs import GIVEN, counted
-from .row_groups import MOST, Reading, Shape, aligned, footing, frame_of, read, row_groups
+from .build import ExecutionPlan, Groups, Step, lay_out
+from .cost import nbytes
+from .fused import Fusable, Fused
+from .fusing import find_groups
+from .node_costs import GIVEN, concrete, constant_nodes, counted
 
-OPERANDS = 8  # of a chain of einsums, as many as are merged into one
-MERGED_DTYPES = frozenset({"float32", "float64", "bool", None})  # partial results in these round as the whole does
+EXACT: tuple[Pass, ...] = (order_contractions,)  # what every plan does
+MERGING: tuple[Pass, ...] = (merge_einsums, stack_products, order_contractions)  # and what plans do that may reorder
+
+Readers = Mapping[int, Sequence[int]]  # the nodes that read each node
+
+
+def native_groups(graph: EinsumGraph) -> Sequence[Fusable]:
+    """Return the nodes of a graph with known sizes that native kernels run as one step."""
+    return find_groups(graph, import_module("tensorlogic.backends.native.facts").NativeFacts())
 
 
 class FusionType(Enum):
@@ -37,18 +48,18 @@ class FusionType(Enum):
 
 
 class Fusion(NamedTuple):
-    """Nodes that could run as one; ``operands`` come from outside, ``results`` are read there or are outputs.
+    """Nodes that become one; ``operands`` come from outside, ``results`` are read there or are outputs.
 
-    Members that run row by row have shapes that begin with the same ``frame`` axes; what follows is ``row``, or nothing
-    but ones. ``frame`` is None where there are no such members.
+    ``kind`` says how: as one step of a native plan, by the kind of its kernel ("rows", "bits"), or as one einsum, "merged" by
+    the passes of OptimizationLevel.AGGRESSIVE.
 
     >>> import tensorlogic as tl
     >>> b = tl.GraphBuilder()
-    >>> [found] = tl.FusionPlanner().find_fusion_opportunities(b.build(y=b.softmax(b.input("x", ("n", 8)))))
-    >>> print(found)
+    >>> [fusion] = tl.FusionPlanner().find_fusion_opportunities(b.build(y=b.softmax(b.input("x", ("n", 8)))))
+    >>> print(fusion)
     softmax: 5 nodes %1 %2 %3 %4 %5 (reduction), 13.0 KiB less to read and write
-    >>> found.frame, found.row, found.operands, found.results
-    (1, (8,), (0,), (5,))
+    >>> fusion.kind, fusion.operands, fusion.results
+    ('rows', (0,), (5,))
     """
 
     fusion_type: FusionType
@@ -57,9 +68,7 @@ class Fusion(NamedTuple):
     operands: tuple[int, ...]
     results: tuple[int, ...]
     bytes_saved: int  # read and written less in a run; a size that nobody gave counts as 64
-    frame: int | None = None
-    row: Shape = ()
-    repeated: tuple[int, ...] = ()  # members that are computed elsewhere too, because that is cheaper than keeping them
+    kind: str = "rows"
 
     def __str__(self) -> str:
         return (
@@ -68,27 +77,79 @@ class Fusion(NamedTuple):
         )
 
 
+class Replacement(NamedTuple):
+    """A fusion, the steps that its nodes take one by one, and the steps that take their place."""
+
+    fusion: Fusion
+    before: tuple[Step, ...]
+    after: tuple[Step, ...]
+
+
 class FusionPlanner:
-    """Finds what could be fused, and says why a fusion would be wrong.
+    """Says which nodes run together, in plans or by the passes, and why others do not.
 
     >>> import tensorlogic as tl
     >>> b = tl.GraphBuilder()
     >>> x = b.input("x", (64, 10), "float32")
     >>> graph = b.build(y=b.exp(b.sin(b.square(x))))
     >>> planner = FusionPlanner()
-    >>> [(found.fusion_type.name, found.nodes) for found in planner.find_fusion_opportunities(graph)]
+    >>> [(fusion.fusion_type.name, fusion.nodes) for fusion in planner.find_fusion_opportunities(graph)]
     [('ELEMENT_WISE', (1, 2, 3))]
+    >>> plan = tl.Executor(native=True).plan(graph)
+    >>> [fusion.nodes for fusion in planner.find_fusion_opportunities(plan)]
+    [(1, 2, 3)]
     """
 
     def find_fusion_opportunities(
-        self, graph: EinsumGraph, inputs: Mapping[str, Any] | None = None, *, sizes: Mapping[str, int] | None = None
+        self,
+        graph: EinsumGraph | ExecutionPlan,
+        inputs: Mapping[str, Any] | None = None,
+        *,
+        sizes: Mapping[str, int] | None = None,
     ) -> list[Fusion]:
-        """Return every opportunity; some exclude each other (:class:`FusionOptimizer` chooses)."""
-        return find_groups(graph, inputs, sizes=sizes)
+        """Return the fused steps of a plan; of a graph, those of its native plan and the einsums that the passes merge.
+
+        A merged einsum may overlap with a fused step (:class:`FusionOptimizer` chooses). Bodies of loops are graphs of their own.
+        """
+        if isinstance(graph, ExecutionPlan):
+            return [each.fusion for each in fused_steps(Planned(graph.graph, graph, follow(graph.graph, ())[1]))]
+        known, _ = concrete(graph, inputs, sizes)
+        return [] if known is None else [r.fusion for r in replacements(known)]
 
     def validate(self, graph: EinsumGraph, fusion: Fusion) -> list[str]:
-        """Return why a fusion would be wrong; nothing where it would be right."""
-        return validate(graph, fusion)
+        """Return why nodes cannot run as one; nothing where they can.
+
+        >>> from tensorlogic import GraphBuilder
+        >>> b = GraphBuilder()
+        >>> x = b.input("x", (4, 4))
+        >>> y = b.exp(x)
+        >>> graph = b.build(y=y * (y @ x))
+        >>> FusionPlanner().validate(graph, Fusion(FusionType.ELEMENT_WISE, (1, 3), "by hand", (0, 2), (3,), 0))
+        ['it waits for itself: %2 is read by the group and depends on it']
+        """
+        nodes = fusion.nodes
+        strange = [n for n in nodes if not 0 <= n < len(graph)]
+        if strange or not nodes:
+            return [f"the graph has no node %{strange[0]}" if strange else "it has no nodes"]
+        if len(nodes) < 2 or tuple(sorted(set(nodes))) != nodes:
+            return ["its nodes must be several, each once, in the order of the graph"]
+        operands, results = boundary(graph, _readers(graph), nodes)
+        after: set[int] = set()
+        for i, node in enumerate(graph.nodes):
+            if i not in nodes and any(a in nodes or a in after for a in node.args):
+                after.add(i)
+        wrong = [f"it waits for itself: %{n} is read by the group and depends on it" for n in operands if n in after]
+        if wrong:
+            return wrong
+        together = self.find_fusion_opportunities(graph)
+        if not any(set(nodes) <= set(found.nodes) for found in together):
+            apart = [n for n in nodes if not any(n in found.nodes for found in together)]
+            why = f"nothing runs {listed(apart)} together with other nodes" if apart else "they run as several steps"
+            wrong.append(f"no step and no pass makes them one: {why}")
+        for what, said, true in (("operands", fusion.operands, operands), ("results", fusion.results, results)):
+            if set(said) != set(true):
+                wrong.append(f"its {what} are {listed(true)}, not {listed(said)}")
+        return wrong
 
 
 def listed(nodes: Sequence[int], most: int = 8) -> str:
@@ -102,229 +163,149 @@ def listed(nodes: Sequence[int], most: int = 8) -> str:
 
 def show_fusions(fusions: Sequence[Fusion], limit: int = 60) -> str:
     """Return fusions as a table."""
-    rows = [
-        [f.pattern, f.fusion_type.value, listed(f.nodes),
-         bytes_text(f.bytes_saved)]
-        for f in fusions[:limit]
-    ]  # fmt: skip
+    rows = [[f.pattern, f.fusion_type.value, listed(f.nodes), bytes_text(f.bytes_saved)] for f in fusions[:limit]]
     if len(fusions) > limit:
         rows.append([f"... {len(fusions) - limit:,} more", "", "", ""])
     return table(["pattern", "type", "nodes", "saves"], rows, right={3})
 
 
-def find_groups(
-    graph: EinsumGraph,
-    inputs: Mapping[str, Any] | None = None,
-    *,
-    sizes: Mapping[str, int] | None = None,
-    most: int = MOST,
-    reductions: bool = True,
-    einsums: bool = True,
-) -> list[Fusion]:
-    """Return what could be fused, in one sweep over the nodes. Bodies of loops are graphs of their own.
-
-    Row-wise groups do not overlap, and there is an order in which all of them can run. Those of type EINSUM may overlap with them
-    and with each other.
-
-    >>> import tensorlogic as tl
-    >>> b = tl.GraphBuilder()
-    >>> x, w, c = b.input("x", ("n", 8)), b.input("w", (8, 4)), b.input("c", (4,))
-    >>> for found in find_groups(b.build(y=b.relu(b.linear(x, w, c))), sizes={"n": 1000}):
-    ...     print(found)
-    matmul + bias + relu: 3 nodes %3 %4 %5 (einsum), 62.5 KiB less to read and write
-    element-wise chain: 2 nodes %4 %5 (element-wise), 31.2 KiB less to read and write
-    """
-    r = read(graph, inputs, sizes)
-    groups = row_groups(r, most, reductions)
-    found = [record(r, g) for g in groups if len(g) > 1]
-    if einsums:
-        found += [*_after_products(r, groups), *_chains(r), *_siblings(r)]
-    return sorted(found, key=lambda f: (f.nodes[0], -len(f.nodes), f.pattern))
-
-
-def record(r: Reading, members: Sequence[int], repeated: Sequence[int] = ()) -> Fusion:
-    """Return the record of a row-wise group; ``repeated`` members give nothing to the outside."""
-    shapes, axis = frozenset[Shape](), None
-    for i in members:
-        own = footing(r, i)
-        assert not isinstance(own, str)
-        shapes |= own[0]
-        axis = own[1] if axis is None else axis
-    frame, row = frame_of(shapes, axis) or (0, ())
-    operands, results, saved = traffic(r, members, repeated)
-    kind = FusionType.ELEMENT_WISE if axis is None else FusionType.REDUCTION
-    name = patterns.title(r.nodes, members)
-    return Fusion(kind, tuple(members), name, operands, results, saved, frame, row, tuple(repeated))
-
-
-def traffic(
-    r: Reading, members: Sequence[int], repeated: Sequence[int] = ()
-) -> tuple[tuple[int, ...], tuple[int, ...], int]:
-    """Return what members read from outside, what the outside reads of them, and the bytes that fusing them saves."""
-    inside, again = set(members), set(repeated)
-    operands = tuple(dict.fromkeys(a for i in members for a in r.nodes[i].args if a not in inside))
-    results = tuple(
-        i for i in members
-        if i not in again and (i in r.outputs or any(reader not in inside for reader in r.readers.get(i, ())))
-    )  # fmt: skip
-    apart = sum(sum(r.size[a] for a in set(r.nodes[i].args)) + r.size[i] for i in members if i not in again)
-    return operands, results, apart - sum(r.size[n] for n in (*operands, *results))
-
-
-def _after_products(r: Reading, groups: Sequence[tuple[int, ...]]) -> list[Fusion]:
-    """Return products with the groups that alone read them, and attentions."""
-    found = []
-    for members in groups:
-        inside = set(members)
-        before = [
-            a for a in traffic(r, members)[0]
-            if patterns.is_product(r.nodes[a].op) and a not in r.outputs and inside.issuperset(r.readers[a])
-        ]  # fmt: skip
-        if not before:
-            continue
-        whole, name = (before[0], *members), patterns.product(r.nodes, r.types, before[0], members)
-        last = traffic(r, members)[1]
-        if "softmax" in name and len(last) == 1 and last[0] not in r.outputs and len(r.readers[last[0]]) == 1:
-            after = r.readers[last[0]][0]
-            if patterns.is_product(r.nodes[after].op) and r.nodes[after].args[0] == last[0]:
-                whole, name = (*whole, after), "attention"
-        found.append(_einsum(r, whole, name, members))
-    return found
-
-
-def _einsum(r: Reading, nodes: Sequence[int], name: str, rows: Sequence[int] = ()) -> Fusion:
-    ordered = tuple(sorted(nodes))
-    operands, results, saved = traffic(r, ordered)
-    whole = Fusion(FusionType.EINSUM, ordered, name, operands, results, saved)
-    return whole._replace(frame=(part := record(r, rows)).frame, row=part.row) if rows else whole
-
-
-def _chains(r: Reading) -> list[Fusion]:
-    """Return einsums that flow into each other alone; merged, the best order is chosen over all of their operands."""
-    end: dict[int, int] = {}  # an einsum: the last of its chain
-    parts: dict[int, list[int]] = {}
-    width: dict[int, int] = {}
-    for i in reversed(r.live):
-        if not _mergeable(r, i):
-            continue
-        args = len(r.nodes[i].args)
-        reader = r.readers[i][0] if len(r.readers[i]) == 1 and i not in r.outputs else -1
-        last = end.get(reader, -1)
-        if last >= 0 and r.nodes[last].op.algebra == r.nodes[i].op.algebra and width[last] + args - 1 <= OPERANDS:  # type: ignore[attr-defined]
-            end[i] = last
-            parts[last].append(i)
-            width[last] += args - 1
-        else:
-            end[i], parts[i], width[i] = i, [i], args
-    return [_einsum(r, nodes, "einsum chain")._replace(bytes_saved=0) for nodes in parts.values() if len(nodes) > 1]
-
-
-def _mergeable(r: Reading, i: int) -> bool:
-    op = r.nodes[i].op
-    if not isinstance(op, ops.Einsum) or not algebra(op.algebra).distributive:
-        return False
-    dtypes = {r.types[n][0].dtype for n in (i, *r.nodes[i].args)}
-    return dtypes <= MERGED_DTYPES and len(dtypes) == 1
-
-
-def _siblings(r: Reading) -> list[Fusion]:
-    """Return products of one operand with several given matrices: stacked side by side they are one product."""
-    found: dict[tuple[int, str | None], list[int]] = {}
-    for i in r.live:
-        node = r.nodes[i]
-        if projects(node.op) and isinstance(r.nodes[node.args[1]].op, GIVEN):
-            found.setdefault((node.args[0], r.types[node.args[1]][0].dtype), []).append(i)
-    return [_einsum(r, nodes, "sibling products") for nodes in found.values() if len(nodes) > 1]
-
-
-def projects(op: ops.Op) -> bool:
-    """Tell whether an operation is x @ w over the last axis of x."""
-    if not isinstance(op, ops.Einsum) or op.algebra != "real":
-        return False
-    form = spec.parse(op.spec)
-    if len(form.inputs) != 2 or len(form.inputs[1]) != 2 or spec.ELLIPSIS in form.inputs[1]:
-        return False
-    left, right = form.inputs
-    return left[-1:] == right[:1] and form.output == (*left[:-1], right[1]) and len(set(left)) == len(left)
-
-
-def validate(graph: EinsumGraph, fusion: Fusion) -> list[str]:
-    """Return why a fusion of a graph would be wrong; nothing where it would be right.
+def follow(graph: EinsumGraph, passes: Sequence[Pass]) -> tuple[EinsumGraph, tuple[tuple[int, ...], ...]]:
+    """Run passes, and return for each node of the result the node that it was and then those that it took in.
 
     >>> from tensorlogic import GraphBuilder
     >>> b = GraphBuilder()
-    >>> x = b.input("x", (4, 4))
-    >>> y = b.exp(x)
-    >>> graph = b.build(y=y * (y @ x))
-    >>> validate(graph, Fusion(FusionType.ELEMENT_WISE, (1, 3), "by hand", (0, 2), (3,), 0, 2))
-    ['it waits for itself: %2 is read by the group and depends on it']
+    >>> x = b.input("x", (4, 4), "float32")
+    >>> follow(b.build(y=b.exp((x @ x) @ x)), [merge_einsums])[1]
+    ((0,), (2, 1), (3,))
     """
-    r = read(graph, None, None)
-    nodes = fusion.nodes
-    strange = [n for n in nodes if not 0 <= n < len(graph)]
-    if strange or not nodes:
-        return [f"the graph has no node %{strange[0]}" if strange else "it has no nodes"]
-    wrong = [f"%{n} is not needed by any output" for n in nodes if n not in r.readers]
-    if len(nodes) < 2 or len(set(nodes)) < len(nodes) or tuple(sorted(nodes)) != nodes:
-        wrong.append("its nodes must be several, each once, in the order of the graph")
-    if not set(fusion.repeated) <= set(nodes):
-        wrong.append("what it repeats is not among its nodes")
-    wrong += _waits(r, fusion) if not wrong else []
-    if wrong:
-        return wrong
-    wrong += _kinds(r, fusion) if fusion.fusion_type is FusionType.EINSUM else _rows(r, fusion)
-    operands, results, _ = traffic(r, nodes, fusion.repeated)
-    for what, told, true in (("operands", fusion.operands, operands), ("results", fusion.results, results)):
-        if set(told) != set(true):
-            wrong.append(f"its {what} are {listed(true)}, not {listed(told)}")
-    return wrong
+    if not passes:
+        return graph, tuple((i,) for i in range(len(graph)))
+    marked = EinsumGraph(
+        [Node(n.op, n.args, (SourceLocation(line=i),)) for i, n in enumerate(graph.nodes)],
+        graph.outputs, graph.constants,
+    )  # fmt: skip
+    marked.inference = graph.inference
+    for each in passes:
+        marked = each(marked)
+    first = [int(node.locations[0].line or 0) for node in marked.nodes]
+    there = {location.line for node in marked.nodes for location in node.locations}  # equal nodes become one
+    origins = []
+    for own in first:
+        taken, pending = dict.fromkeys([own]), [own]
+        while pending:
+            for a in graph.nodes[pending.pop()].args:
+                if a not in there and a not in taken and not isinstance(graph.nodes[a].op, GIVEN):
+                    taken[a] = None
+                    pending.append(a)
+        origins.append(tuple(taken))
+    restored = [Node(n.op, n.args, graph.nodes[own].locations) for n, own in zip(marked.nodes, first, strict=True)]
+    result = EinsumGraph(restored, marked.outputs, marked.constants)
+    result.inference = marked.inference
+    return result, tuple(origins)
 
 
-def _waits(r: Reading, fusion: Fusion) -> list[str]:
-    """Say what the group reads from outside that depends on the group."""
-    inside = set(fusion.nodes) - set(fusion.repeated)
-    outside = traffic(r, fusion.nodes)[0]
-    after: set[int] = set()
-    for i in r.live:
-        if i not in inside and any(a in inside or a in after for a in r.nodes[i].args):
-            after.add(i)
-    return [f"it waits for itself: %{n} is read by the group and depends on it" for n in outside if n in after]
+class Planned(NamedTuple):
+    """A graph, the plan that some passes and groups make of it, and the nodes that each node of the plan's graph came from."""
+
+    graph: EinsumGraph
+    plan: ExecutionPlan
+    origins: tuple[tuple[int, ...], ...]  # as :func:`follow` returns them
+
+    def steps(self) -> list[Step]:
+        """Return the steps of a run; what is made of constants alone is computed beforehand."""
+        fixed = constant_nodes(self.plan.graph)
+        return [step for step in self.plan.steps if step.node not in fixed]
+
+    def steps_by_node(self) -> dict[int, list[Step]]:
+        """Return for each node of the graph the steps that it has become."""
+        found: dict[int, list[Step]] = {}
+        for step in self.steps():
+            found.setdefault(self.origins[step.node][0], []).append(step)
+        return found
 
 
-def _rows(r: Reading, fusion: Fusion) -> list[str]:
-    wrong, shapes, axes = [], frozenset[Shape](), set[int]()
-    inside = set(fusion.nodes)
-    for i in fusion.nodes:
-        own = footing(r, i)
-        if isinstance(own, str):
-            wrong.append(f"%{i} cannot be a member: {own}")
-            continue
-        shapes |= own[0]
-        axes |= set() if own[1] is None else {own[1]}
-    if wrong:
-        return wrong
-    found = frame_of(shapes, next(iter(axes), None)) if len(axes) < 2 else None
-    if found is None:
-        return [f"its members share no frame: {', '.join(sorted(str(list(s)) for s in shapes))}"]
-    if found[0]:
-        for i in fusion.nodes:
-            if not all(aligned(r, i, a) for a in r.nodes[i].args if a in inside):
-                wrong.append(f"%{i} broadcasts a member along the frame")
-    if fusion.frame != found[0] or fusion.row != found[1]:
-        wrong.append(f"its frame is {found[0]} and its row {list(found[1])}, not {fusion.frame} and {list(fusion.row)}")
-    return wrong
+def planned(graph: EinsumGraph, passes: Sequence[Pass], groups: Groups | None = None) -> Planned:
+    """Lay out a graph with known sizes after some passes; ``groups`` tells which nodes become one step."""
+    after, origins = follow(graph, passes)
+    return Planned(graph, lay_out(after, groups=groups), origins)
 
 
-def _kinds(r: Reading, fusion: Fusion) -> list[str]:
-    """Say what is wrong with a fusion around products."""
-    einsums = [i for i in fusion.nodes if isinstance(r.nodes[i].op, ops.Einsum)]
-    rows = [i for i in fusion.nodes if i not in einsums]
-    if not einsums:
-        return ["it has no einsum"]
-    wrong = [f"%{i} cannot follow a product: {own}" for i in rows if isinstance(own := footing(r, i), str)]
-    if rows or wrong:
-        return wrong or (_rows(r, fusion._replace(nodes=tuple(rows))))
-    algebras = {r.nodes[i].op.algebra for i in einsums}  # type: ignore[attr-defined]
-    if len(algebras) > 1 or not algebra(next(iter(algebras))).distributive:
-        return [f"its algebras are {', '.join(sorted(algebras))}: only one that distributes can be merged"]
-    return []
+def replacements(graph: EinsumGraph) -> list[Replacement]:
+    """Return what the native plan and the passes do to a graph with known sizes, in the order of its nodes."""
+    every = [*fused_steps(planned(graph, EXACT, native_groups)), *merged_einsums(graph)]
+    return sorted(every, key=lambda r: (r.fusion.nodes[0], -len(r.fusion.nodes), r.fusion.pattern))
+
+
+def fused_steps(source: Planned) -> list[Replacement]:
+    """Return the steps of a plan that do the work of several nodes."""
+    readers = _readers(source.graph)
+    found = []
+    for step in source.plan.steps:
+        nodes = sorted({n for part in step.parts for node in _nodes_of(part) for n in source.origins[node]})
+        if len(nodes) > 1 and isinstance(step.op, Fused):
+            fusion = _fusion(source.graph, readers, nodes, step.op.pattern, step.op.kind)
+            found.append(_replacement(fusion, step.parts, [step]))
+    return found
+
+
+def _nodes_of(step: Step) -> list[int]:
+    return [node for part in step.parts for node in _nodes_of(part)] or [step.node]
+
+
+def merged_einsums(graph: EinsumGraph) -> list[Replacement]:
+    """Return the einsums of a graph with known sizes that passes make one, with the sums and transposes they take in."""
+    before, after = planned(graph, EXACT), planned(graph, MERGING)
+    groups: dict[tuple[int, ...], str] = {}
+    products: dict[int, list[int]] = {}  # of one operand: they have become slices of one product
+    for node, origin in zip(after.plan.graph.nodes, after.origins, strict=True):
+        if isinstance(node.op, ops.Einsum) and len(origin) > 1:
+            groups[tuple(sorted(origin))] = "einsum chain"
+        elif isinstance(node.op, ops.Slice) and isinstance(graph.nodes[origin[0]].op, ops.Einsum):
+            products.setdefault(node.args[0], []).append(origin[0])
+    groups |= {tuple(nodes): "sibling products" for nodes in products.values()}
+    readers, old, new = _readers(graph), before.steps_by_node(), after.steps_by_node()
+    found = []
+    for nodes, pattern in groups.items():
+        steps = ([step for n in nodes for step in by_node.get(n, ())] for by_node in (old, new))
+        found.append(_replacement(_fusion(graph, readers, nodes, pattern, "merged"), *steps))
+    return found
+
+
+def _replacement(fusion: Fusion, before: Sequence[Step], after: Sequence[Step]) -> Replacement:
+    saved = sum(map(bytes_moved, before)) - sum(map(bytes_moved, after))
+    return Replacement(fusion._replace(bytes_saved=saved), tuple(before), tuple(after))
+
+
+def _fusion(graph: EinsumGraph, readers: Readers, nodes: Sequence[int], pattern: str, kind: str) -> Fusion:
+    kinds = {type(graph.nodes[n].op) for n in nodes}
+    fusion_type = (
+        FusionType.EINSUM if ops.Einsum in kinds
+        else FusionType.REDUCTION if ops.Reduce in kinds else FusionType.ELEMENT_WISE
+    )  # fmt: skip
+    return Fusion(fusion_type, tuple(nodes), pattern, *boundary(graph, readers, nodes), 0, kind)
+
+
+def boundary(graph: EinsumGraph, readers: Readers, nodes: Sequence[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return what some nodes read from outside, and what the outside reads of them."""
+    inside = set(nodes)
+    operands = dict.fromkeys(a for i in nodes for a in graph.nodes[i].args if a not in inside)
+    return tuple(operands), tuple(i for i in nodes if not inside.issuperset(readers.get(i, ())))
+
+
+def _readers(graph: EinsumGraph) -> Readers:
+    """Return the nodes that read each node, of those that outputs need; the caller, who reads outputs, is -1."""
+    outputs = [i for _, i in graph.outputs]
+    readers: dict[int, list[int]] = {i: [-1] for i in outputs}
+    for i in reachable(graph.nodes, outputs):
+        for a in graph.nodes[i].args:
+            readers.setdefault(a, []).append(i)
+    return readers
+
+
+def bytes_moved(step: Step) -> int:
+    """Return the bytes that a step reads and writes; a view moves none."""
+    if not step.nbytes:
+        return 0
+    return step.nbytes + sum(
+        nbytes(t) for t in dict(zip(step.reads, step.arg_types, strict=True)).values() if not t.weak
+    )

@@ -112,7 +112,7 @@ def _ordered(
 
 def _packed(parts: Sequence[Step], kind: str) -> int:
     """Return the bytes that a step on packed bits takes while it runs: words of what it reads and makes, and of one round more."""
-    if kind not in ("bits", "fixpoint"):
+    if kind not in ("bits", "fixpoint") and not (kind == "algebra" and parts[0].types[0].dtype == "bool"):
         return 0
     every = [t for p in parts for t in (*p.arg_types, *p.types)] + [
         t for p in parts for b in p.bodies for s in b.steps for t in s.types

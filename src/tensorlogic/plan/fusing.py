@@ -115,10 +115,10 @@ def exact_group(graph: EinsumGraph, group: Fusable) -> bool:
 
 
 def _reading(graph: EinsumGraph) -> Reading:
-    types, outputs = graph.inference.types, frozenset(i for _, i in graph.outputs)
-    live = tuple(reachable(graph.nodes, outputs))
+    types = graph.inference.types
+    live = tuple(reachable(graph.nodes, (i for _, i in graph.outputs)))
     size = tuple(sum(map(nbytes, own)) for own in types)
-    return Reading(graph.nodes, types, live, {}, outputs, size)
+    return Reading(graph.nodes, types, live, size)
 
 
 def _exact_in_rows(op: ops.Op, result: TensorType) -> bool:

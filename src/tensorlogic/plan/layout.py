@@ -111,6 +111,8 @@ def _made(step: Step, known: dict[int, Layout | None]) -> Layout | None:
             return Layout(plain.shape, tuple(s * by for s, (_, _, by) in zip(own.strides, step.op.ranges, strict=True)))
         case ops.Transpose() | ops.Slice() | ops.Broadcast() | ops.Window():
             return None
+        case ops.Same():
+            return own
         case ops.Elementwise() | ops.Cast():  # NumPy keeps the order of the first operand that has all axes
             full = [x for x, t in zip(read, step.arg_types, strict=True) if dims(t) == plain.shape]
             return _packed(full[0]) if full and full[0] is not None else plain

@@ -7,12 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ..ir.graph import EinsumGraph, Node
-from ..ir.infer import Inference
+from ..ir.graph import EinsumGraph
 from ..passes.pipeline import optimize
 from .build import ExecutionPlan
 from .memory import peak_bytes
-from .node_costs import GIVEN, peak, settled_weights, working
+from .node_costs import known_costs, peak, reordered, working
 from .schedule import frugal
 
 MOST = 20_000  # nodes up to which an order is looked for; it takes about as long as laying out the plan
@@ -26,7 +25,7 @@ def lighter(plan: ExecutionPlan, lay_out: Callable[[EinsumGraph], ExecutionPlan]
     less of it runs together, the old one stays.
     """
     before = peak_bytes(plan)
-    if len(plan.graph) > MOST or before < LEAST:
+    if len(plan.graph.nodes) > MOST or before < LEAST:
         return plan
     graph = optimize(plan.graph, (frugal_order,)).graph  # the bodies of loops too
     if graph is plan.graph:
@@ -48,28 +47,10 @@ def frugal_order(graph: EinsumGraph) -> EinsumGraph:
     >>> [node.op.name for node in frugal_order(graph).nodes]
     ['input', 'exp', 'sum', 'sin', 'sum', 'cos', 'sum']
     """
-    given = working(graph)
-    weights = settled_weights(graph)
-    before = peak(graph, weights, given)
+    written = working(graph)
+    costs = known_costs(graph)
+    before = peak(graph, costs, written)
     if before < LEAST:
         return graph
-    order = frugal(graph, weights, given)
-    return _reordered(graph, order) if peak(graph, weights, order) < before else graph
-
-
-def _reordered(graph: EinsumGraph, order: list[int]) -> EinsumGraph:
-    """Put what is given first, inputs as they stood, because a body's are told apart by their order; then the rest."""
-    every = [i for i, node in enumerate(graph.nodes) if isinstance(node.op, GIVEN)] + order
-    place = [0] * len(every)
-    for n, i in enumerate(every):
-        place[i] = n
-    nodes = [
-        Node(node.op, tuple([place[a] for a in node.args]), node.locations)
-        for node in map(graph.nodes.__getitem__, every)
-    ]
-    result = EinsumGraph(nodes, [(name, place[i]) for name, i in graph.outputs], graph.constants)
-    known = graph.inference
-    result.inference = Inference(
-        tuple([known.types[i] for i in every]), tuple([e._replace(node=place[e.node]) for e in known.equalities])
-    )
-    return result
+    order = frugal(graph, costs, written)
+    return reordered(graph, order) if peak(graph, costs, order) < before else graph

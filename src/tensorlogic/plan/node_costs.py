@@ -1,4 +1,4 @@
-"""The weight of nodes before there is a plan: what each costs and holds, for sizes that are known or stood in for."""
+"""What the nodes of a graph cost and hold before there is a plan, for sizes that are known or counted as 64."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 from ..errors import TensorLogicError
 from ..ir import ops, spec
-from ..ir.graph import EinsumGraph, bodies
-from ..ir.types import TensorShape, TensorType
+from ..ir.graph import EinsumGraph, bodies, renumbered
+from ..ir.types import TensorShape
 from ..ir.validate import require_valid
 from ..passes.specialize import specialize
 from .contract import Contraction, contraction
@@ -20,49 +20,48 @@ STAND_IN = 64  # a size that nobody gave; a tensor of unknown rank counts as a f
 GIVEN = (ops.Input, ops.Constant, ops.Literal)  # nodes that are there before anything runs
 
 
-class Weights(NamedTuple):
+class NodeCosts(NamedTuple):
     """What every node of a graph costs and holds, by number."""
 
     cost: tuple[int, ...]  # flops plus bytes written
     fresh: tuple[int, ...]  # bytes of new memory
     size: tuple[int, ...]  # bytes of its value, a view's too
     root: tuple[int, ...]  # the node whose memory it shows: itself, or what it is a view of
-    assumed: tuple[str, ...]
+    assumed: tuple[str, ...] = ()  # sizes and inputs that nobody gave
+    known: EinsumGraph | None = None  # the graph with the sizes that were counted; None where a rank is unknown
 
 
-def weigh(graph: EinsumGraph, inputs: Mapping[str, Any] | None, sizes: Mapping[str, int] | None) -> Weights:
-    """Return the costs of a graph's nodes for given inputs and sizes, or for stand-ins where they are unknown."""
+def concrete(
+    graph: EinsumGraph, inputs: Mapping[str, Any] | None, sizes: Mapping[str, int] | None
+) -> tuple[EinsumGraph | None, tuple[str, ...]]:
+    """Return the graph for given inputs and sizes, 64 where they are unknown, and what was assumed.
+
+    It is None where that does not work out: a rank is unknown, or a size of 64 contradicts another.
+    """
     require_valid(graph)
-    if not inputs and not sizes and _settled(graph):
-        return settled_weights(graph)
-    types, known, assumed = known_types(graph, inputs, sizes)
-    if types is not None:
+    types = [t for results in graph.inference.types for t in results]
+    known = all(t.shape is not None and t.shape.is_static and t.dtype is not None for t in types)
+    if not inputs and not sizes and known and not any(bodies(node.op) for node in graph.nodes):
+        return graph, ()
+    declared = known_inputs(graph, inputs, sizes, stand_in=STAND_IN)
+    assumed = (*declared.assumed, *declared.unranked)
+    if not declared.unranked:
         try:
-            return settled_weights(specialize(graph, types, known), assumed)
+            return specialize(graph, declared.types, declared.sizes), assumed
         except TensorLogicError:
             if not assumed:
                 raise
-    # a stand-in that fits no equation of the graph, or no rank to put one in: every tensor counts alike
-    return _rough(graph, assumed)
+    return None, assumed
 
 
-def _settled(graph: EinsumGraph) -> bool:
-    """Tell whether every type is known already, so that there is nothing to bind."""
-    return all(
-        t.shape is not None and t.shape.is_static and t.dtype is not None for ts in graph.inference.types for t in ts
-    ) and not any(bodies(node.op) for node in graph.nodes)
+def node_costs(graph: EinsumGraph, inputs: Mapping[str, Any] | None, sizes: Mapping[str, int] | None) -> NodeCosts:
+    """Return the costs of a graph's nodes for given inputs and sizes; where a rank is unknown, every tensor counts alike."""
+    known, assumed = concrete(graph, inputs, sizes)
+    return (_rough(graph) if known is None else known_costs(known))._replace(assumed=assumed, known=known)
 
 
-def known_types(
-    graph: EinsumGraph, inputs: Mapping[str, Any] | None, sizes: Mapping[str, int] | None
-) -> tuple[dict[str, TensorType] | None, dict[str, int], tuple[str, ...]]:
-    """Return the inputs' types (None where a rank is unknown), the sizes, and what had to be assumed."""
-    found = known_inputs(graph, inputs, sizes, stand_in=STAND_IN)
-    return None if found.unranked else found.types, found.sizes, (*found.assumed, *found.unranked)
-
-
-def settled_weights(graph: EinsumGraph, assumed: tuple[str, ...] = ()) -> Weights:
-    """Return the weights of a graph whose types are all known."""
+def known_costs(graph: EinsumGraph) -> NodeCosts:
+    """Return the costs of a graph whose types are all known."""
     types = graph.inference.types
     forms: dict[Any, Contraction] = {}
     inside: dict[int, int] = {}  # cost of a body by its identity: a loop's rounds cost the same
@@ -84,31 +83,26 @@ def settled_weights(graph: EinsumGraph, assumed: tuple[str, ...] = ()) -> Weight
         work = flops(op, args, types[i], form) + fresh[i]
         for body in bodies(op):
             if id(body) not in inside:
-                inside[id(body)] = sum(settled_weights(body).cost)
+                inside[id(body)] = sum(known_costs(body).cost)
         runs = rounds(op, args)
         work += (1 if runs is None else runs) * max((inside[id(body)] for body in bodies(op)), default=0)
         cost.append(work)
-    return Weights(tuple(cost), tuple(fresh), tuple(size), tuple(root), assumed)
+    return NodeCosts(tuple(cost), tuple(fresh), tuple(size), tuple(root))
 
 
-def _rough(graph: EinsumGraph, assumed: tuple[str, ...]) -> Weights:
-    """Return weights by the kind of operation alone."""
+def _rough(graph: EinsumGraph) -> NodeCosts:
+    """Return costs by the kind of operation alone: every tensor is a square matrix of float32."""
     points = STAND_IN**2
-    cost, fresh = [], []
-    root: list[int] = []
+    cost, root = [], list[int]()
+    fresh = [0 if isinstance(n.op, GIVEN) or n.op.is_view else 4 * points for n in graph.nodes]
     for i, node in enumerate(graph.nodes):
-        op = node.op
-        own = not isinstance(op, GIVEN) and not op.is_view
-        fresh.append(4 * points if own else 0)
-        root.append(root[node.args[0]] if op.is_view and node.args else i)
-        work = points
-        if isinstance(op, ops.Einsum | ops.ContractVJP):
-            work = 2 * STAND_IN ** len({x for labels in spec.parse(op.spec).inputs for x in labels})
-        for body in bodies(op):
-            work += sum(_rough(body, ()).cost)
-        cost.append(work + fresh[i] if own else 0)
+        root.append(root[node.args[0]] if node.op.is_view and node.args else i)
+        work = points + sum(sum(_rough(body).cost) for body in bodies(node.op))
+        if isinstance(node.op, ops.Einsum | ops.ContractVJP):
+            work = 2 * STAND_IN ** len({x for labels in spec.parse(node.op.spec).inputs for x in labels})
+        cost.append(work + fresh[i] if fresh[i] else 0)
     size = tuple(0 if isinstance(node.op, ops.Literal) else 4 * points for node in graph.nodes)
-    return Weights(tuple(cost), tuple(fresh), size, tuple(root), assumed)
+    return NodeCosts(tuple(cost), tuple(fresh), size, tuple(root))
 
 
 def working(graph: EinsumGraph) -> list[int]:
@@ -116,49 +110,66 @@ def working(graph: EinsumGraph) -> list[int]:
     return [i for i, node in enumerate(graph.nodes) if not isinstance(node.op, GIVEN)]
 
 
+def constant_nodes(graph: EinsumGraph) -> set[int]:
+    """Return the nodes that compute something out of constants alone."""
+    fixed: set[int] = set()
+    for i, node in enumerate(graph.nodes):
+        match node.op:
+            case ops.Constant() | ops.Literal():
+                fixed.add(i)
+            case ops.Iota() if isinstance(node.op.size, int):
+                fixed.add(i)
+            case ops.Item() | ops.Input():
+                continue
+            case _ if node.args and not bodies(node.op) and fixed.issuperset(node.args):
+                fixed.add(i)
+    return fixed.difference(i for i in fixed if isinstance(graph.nodes[i].op, GIVEN))
+
+
+def reordered(graph: EinsumGraph, order: Sequence[int]) -> EinsumGraph:
+    """Return a graph whose nodes that compute stand in another order; inputs, constants and literals come first, as they stood.
+
+    Inputs keep their order because the inputs of a body are told apart by it.
+    """
+    every = [i for i, node in enumerate(graph.nodes) if isinstance(node.op, GIVEN)] + list(order)
+    return renumbered(graph.nodes, every, graph.outputs, graph.constants, graph.inference)
+
+
 def longest_path(graph: EinsumGraph, cost: Sequence[int]) -> tuple[int, ...]:
     """Return the most costly path of nodes that compute, first to last."""
-    total: list[int] = []
-    before: list[int] = []
-    end = -1
-    for i, node in enumerate(graph.nodes):
-        if isinstance(node.op, GIVEN):
-            total.append(-1)  # below a path that costs nothing
-            before.append(-1)
-            continue
-        last = max(node.args, key=total.__getitem__, default=-1)
-        last = last if last >= 0 and total[last] >= 0 else -1
-        before.append(last)
-        total.append(cost[i] + (total[last] if last >= 0 else 0))
-        if end < 0 or total[i] > total[end]:
-            end = i
+    total: dict[int, int] = {}  # of the most costly path that ends at a node
+    before: dict[int, int] = {}
+    for i in working(graph):
+        before[i] = max((a for a in graph.nodes[i].args if a in total), key=total.__getitem__, default=-1)
+        total[i] = cost[i] + total.get(before[i], 0)
     path = []
+    end = max(total, key=total.__getitem__, default=-1)
     while end >= 0:
         path.append(end)
         end = before[end]
     return tuple(reversed(path))
 
 
-def memory_reads(graph: EinsumGraph, w: Weights) -> list[tuple[int, ...]]:
+def memory_reads(graph: EinsumGraph, costs: NodeCosts) -> list[tuple[int, ...]]:
     """Return the memory that every node reads, by the node that made it; a view reads what it shows."""
-    return [tuple(dict.fromkeys(w.root[a] for a in node.args)) for node in graph.nodes]
+    return [tuple(dict.fromkeys(costs.root[a] for a in node.args)) for node in graph.nodes]
 
 
-def peak(graph: EinsumGraph, w: Weights, order: Sequence[int]) -> int:
+def peak(graph: EinsumGraph, costs: NodeCosts, order: Sequence[int]) -> int:
     """Return the most bytes of results that are alive at once in an order of the nodes that compute."""
-    reads = memory_reads(graph, w)
-    left = Counter(r for n in order for r in reads[n])
-    kept = {w.root[i] for _, i in graph.outputs}
+    reads = memory_reads(graph, costs)
+    unread = Counter(r for n in order for r in reads[n])
+    outputs = {costs.root[i] for _, i in graph.outputs}
     most = alive = 0
     for n in order:
-        alive += w.fresh[n]
+        alive += costs.fresh[n]
         most = max(most, alive)
         for r in reads[n]:
-            left[r] -= 1
-            if not left[r] and r not in kept:
-                alive -= w.fresh[r]
-        if w.root[n] == n and n not in kept and not left[n]:
-            alive -= w.fresh[n]  # nobody reads it
+            unread[r] -= 1
+            if not unread[r] and r not in outputs:
+                alive -= costs.fresh[r]
+        if costs.root[n] == n and n not in outputs and not unread[n]:
+            alive -= costs.fresh[n]  # nobody reads it
     return most
 
 

@@ -7,14 +7,15 @@ from typing import Any, NamedTuple
 
 from ..ir import ops
 from ..ir.elementwise import FUNCTIONS
-from ..ir.graph import Cond, EinsumGraph, Fixpoint, Scan, reachable
+from ..ir.graph import EinsumGraph, reachable
 from ..ir.validate import require_valid
 from ..passes.fold import Evaluate
 from ..passes.levels import CompilationConfig, OptimizationLevel
 from ..passes.pipeline import Optimized, optimize, passes_of
+from .build import lay_out
 from .choose import FusionCostModel, FusionOptimizer, FusionStrategy
-from .fuse import Fusion, find_groups, listed, show_fusions
-from .node_costs import GIVEN, assumption, counted, weigh
+from .fuse import Fusion, FusionPlanner, listed, show_fusions
+from .node_costs import GIVEN, assumption, concrete, constant_nodes, counted
 
 
 class OptimizationResult(NamedTuple):
@@ -28,7 +29,7 @@ class OptimizationResult(NamedTuple):
     dead_nodes: tuple[int, ...]  # that no output needs
     redundant_nodes: tuple[int, ...]  # that do what an earlier node does
     constant_nodes: tuple[int, ...]  # that depend on constants alone
-    estimated_speedup: float  # by the cost model: passes, and every group in one kernel
+    estimated_speedup: float  # by the cost model: the graph as it is written, against its native plan after all passes
     assumed: tuple[str, ...] = ()
 
     def __str__(self) -> str:
@@ -43,7 +44,7 @@ class OptimizationResult(NamedTuple):
         lines.append(
             f"{len(self.fusion_opportunities)} fusion "
             f"{'opportunity' if len(self.fusion_opportunities) == 1 else 'opportunities'}, estimated speedup "
-            f"{self.estimated_speedup:.2f} (by the cost model, with all passes, where kernels run whole groups)"
+            f"{self.estimated_speedup:.2f} (by the cost model, with all passes, on the native tier)"
         )
         return "\n".join(lines + assumption(self.assumed))
 
@@ -84,32 +85,25 @@ class GraphOptimizer:
         self, graph: EinsumGraph, inputs: Mapping[str, Any] | None = None, *, sizes: Mapping[str, int] | None = None
     ) -> OptimizationResult:
         """Return fusions and needless work, with an estimated speedup; a size that is not given counts as 64."""
-        found = find_groups(graph, inputs, sizes=sizes)
+        fusions = FusionPlanner().find_fusion_opportunities(graph, inputs, sizes=sizes)
         live = set(reachable(graph.nodes, (i for _, i in graph.outputs)))
         dead = tuple(i for i, n in enumerate(graph.nodes) if i not in live and not isinstance(n.op, GIVEN))
-        w = weigh(graph, inputs, sizes)
-        before = self.model.seconds(graph, w, range(len(graph)))
-        after = self._after(graph, inputs, sizes)
-        return OptimizationResult(
-            tuple(found), dead, _redundant(graph, live), _fixed(graph, live), before / after if before else 1.0, w.assumed
-        )  # fmt: skip
-
-    def _after(self, graph: EinsumGraph, inputs: Any, sizes: Any) -> float:
-        """Return what a run would take after the passes, with whole groups in kernels."""
-        better = optimize(graph, passes_of(self.level)).graph
-        known = {n: size for n, size in (sizes or {}).items() if n in better.size_names}
-        plan = FusionOptimizer(FusionStrategy.AGGRESSIVE, model=self.model).optimize(better, inputs, sizes=known)
-        members = {n for f in plan.fusions for n in f.nodes}
-        folded = [n for n in _fixed(better, range(len(better))) if n not in members]
-        w = weigh(better, inputs, known)
-        return max(plan.fused_seconds - self.model.seconds(better, w, folded), self.model.machine.call)
+        constant = tuple(sorted(constant_nodes(graph) & live))
+        known, assumed = concrete(graph, inputs, sizes)
+        speedup = 1.0
+        if known is not None:
+            before = self.model.seconds(lay_out(known).steps)
+            better = optimize(known, passes_of(self.level)).graph
+            plan = FusionOptimizer(FusionStrategy.AGGRESSIVE, model=self.model).optimize(better)
+            speedup = before / max(plan.fused_seconds, self.model.machine.call) if before else 1.0
+        return OptimizationResult(tuple(fusions), dead, _redundant(graph, live), constant, speedup, assumed)
 
 
 def _redundant(graph: EinsumGraph, live: Iterable[int]) -> tuple[int, ...]:
     """Return the nodes that do just what an earlier one does."""
     first: dict[Any, int] = {}
     same: dict[int, int] = {}
-    found = []
+    again = []
     for i in sorted(live):
         node = graph.nodes[i]
         args = tuple(same[a] for a in node.args)
@@ -117,22 +111,5 @@ def _redundant(graph: EinsumGraph, live: Iterable[int]) -> tuple[int, ...]:
             args = tuple(sorted(args)) if node.op.fn not in ("maximum", "minimum") else args
         same[i] = first.setdefault((node.op, args), i)
         if same[i] != i and not isinstance(node.op, GIVEN):
-            found.append(i)
-    return tuple(found)
-
-
-def _fixed(graph: EinsumGraph, live: Iterable[int]) -> tuple[int, ...]:
-    """Return the nodes whose values are known before there are inputs."""
-    fixed: set[int] = set()
-    for i in sorted(live):
-        node = graph.nodes[i]
-        given = isinstance(node.op, ops.Constant | ops.Literal)
-        if (
-            given
-            or (isinstance(node.op, ops.Iota) and isinstance(node.op.size, int))
-            or (
-                node.args and not isinstance(node.op, Fixpoint | Scan | Cond | ops.Item) and fixed.issuperset(node.args)
-            )
-        ):
-            fixed.add(i)
-    return tuple(i for i in sorted(fixed) if not isinstance(graph.nodes[i].op, GIVEN))
+            again.append(i)
+    return tuple(again)

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
+from functools import cached_property
 from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
+import msgspec
+
 from ..diagnostics import bytes_text
-from ..errors import GraphError, InputError
+from ..errors import GraphError, InputError, expect, expect_whole
 from ..ir import ops
 from ..ir.graph import EinsumGraph, Node
 from ..tables import table
 from .device_assignment import Job, by_communication, by_load, by_memory, make_job, sweep
-from .node_costs import assumption, counted, weigh
+from .node_costs import NodeCosts, assumption, counted, node_costs
 
 
 class Place(Protocol):
@@ -49,7 +53,7 @@ class Move(NamedTuple):
     nbytes: int
 
 
-class PlacementPlan(NamedTuple):
+class PlacementPlan(msgspec.Struct, frozen=True, dict=True):
     """Where every node runs and what moves; constants and literals are on every device. It prints as a table.
 
     Devices that this machine does not have as memory of their own are called virtual: a transfer there copies nothing.
@@ -73,46 +77,69 @@ class PlacementPlan(NamedTuple):
     strategy: PlacementStrategy
     devices: tuple[Place, ...]
     node_placements: Mapping[int, Place]
-    transfers: tuple[Move, ...]
-    load: Mapping[Place, int]  # what its nodes cost: flops plus bytes written
     memory: Mapping[Place, int]  # the most bytes it holds at once, run in the graph's order
     present: frozenset[str]  # the devices this machine has as memory of their own
-    assumed: tuple[str, ...]  # sizes and inputs that nobody gave
+    costs: NodeCosts  # what every node of the graph costs and holds
+
+    @property
+    def load(self) -> Mapping[Place, int]:
+        """What the nodes of each device cost: flops plus bytes written."""
+        load = dict.fromkeys(self.devices, 0)
+        for n, device in self.node_placements.items():
+            load[device] += self.costs.cost[n]
+        return load
+
+    @property
+    def transfers(self) -> tuple[Move, ...]:
+        """What goes from one device to another."""
+        return self._applied[1]
 
     @property
     def bytes_moved(self) -> int:
         """The bytes of all transfers."""
         return sum(move.nbytes for move in self.transfers)
 
+    @property
+    def assumed(self) -> tuple[str, ...]:
+        """The sizes and inputs that nobody gave."""
+        return self.costs.assumed
+
     def apply(self, graph: EinsumGraph | None = None) -> EinsumGraph:
-        """Return the graph with a transfer wherever a value goes to another device."""
+        """Return the graph with a transfer wherever a value goes to another device: its plans run so."""
         if graph is not None and graph != self.graph:
+            sizes = [counted(len(each), "node") for each in (self.graph, graph)]
             raise GraphError(
-                f"this placement is of another graph, of {counted(len(self.graph), 'node')}; "
-                f"the one given has {counted(len(graph), 'node')}",
-                code="E106",
-                suggestions=["place it: PlacementOptimizer(devices, strategy).optimize(graph)"],
+                f"this placement is of another graph, of {sizes[0]}; the one given has {sizes[1]}",
+                "place it: PlacementOptimizer(devices, strategy).optimize(graph)",
+                code="E333",
             )
+        return self._applied[0]
+
+    @cached_property
+    def _applied(self) -> tuple[EinsumGraph, tuple[Move, ...]]:
         place = self.node_placements
         nodes: list[Node] = []
         new: list[int] = []
         copies: dict[tuple[int, Place], int] = {}
+        moves: list[Move] = []
         for i, node in enumerate(self.graph.nodes):
-            args = []
-            for a in node.args:
-                if a not in place or place[a] == place[i] or isinstance(node.op, ops.Transfer):
-                    args.append(new[a])
+            args = list(node.args)
+            for n, a in enumerate(args):
+                args[n] = new[a]
+                if a not in place or place[a] == place[i]:
                     continue
                 key = (a, place[i])
                 if key not in copies:
+                    moves.append(Move(a, place[a], place[i], self.costs.size[a]))
                     copies[key] = len(nodes)
-                    nodes.append(Node(ops.Transfer(_name(place[i])), (new[a],), self.graph.nodes[a].locations))
-                args.append(copies[key])
+                    if not isinstance(node.op, ops.Transfer):  # which is the copy itself
+                        nodes.append(Node(ops.Transfer(_name(place[i])), (new[a],), self.graph.nodes[a].locations))
+                if not isinstance(node.op, ops.Transfer):
+                    args[n] = copies[key]
             new.append(len(nodes))
             nodes.append(Node(node.op, tuple(args), node.locations))
-            if isinstance(node.op, ops.Transfer):
-                copies[node.args[0], place[i]] = new[i]
-        return EinsumGraph(nodes, ((name, new[i]) for name, i in self.graph.outputs), self.graph.constants)
+        outputs = [(name, new[i]) for name, i in self.graph.outputs]
+        return EinsumGraph(nodes, outputs, self.graph.constants), tuple(moves)
 
     def label(self, device: Place) -> str:
         """Return how a device is called in print.
@@ -126,14 +153,11 @@ class PlacementPlan(NamedTuple):
 
     def table(self, limit: int | None = 20) -> str:
         """Return the devices, and the first ``limit`` transfers, as tables."""
-        nodes = dict.fromkeys(self.devices, 0)
-        for device in self.node_placements.values():
-            nodes[device] += 1
-        received = dict.fromkeys(self.devices, 0)
+        nodes, received, load = Counter(self.node_placements.values()), Counter[Place](), self.load
         for move in self.transfers:
             received[move.target] += move.nbytes
         rows = [
-            [self.label(d), f"{nodes[d]:,}", f"{self.load[d]:,}", bytes_text(self.memory[d]), bytes_text(received[d])]
+            [self.label(d), f"{nodes[d]:,}", f"{load[d]:,}", bytes_text(self.memory[d]), bytes_text(received[d])]
             for d in self.devices
         ]
         lines = [table(["device", "nodes", "load", "memory", "receives"], rows, right={1, 2, 3, 4})]
@@ -176,36 +200,22 @@ class PlacementOptimizer:
     ) -> None:
         given = list(devices) if isinstance(devices, Sequence) else []
         if not given or not all(hasattr(d, "kind") and hasattr(d, "index") for d in given):
-            raise InputError(
-                f"devices must be a list of at least one device, got {devices!r}",
-                code="E301",
-                suggestions=["write [Device.CPU(0), Device.CPU(1)]"],
-            )
-        if len(set(map(_name, given))) < len(given):
-            raise InputError(
-                f"a device is given twice: {', '.join(map(_name, given))}",
-                code="E301",
-                suggestions=["number them: [Device.CPU(0), Device.CPU(1)]"],
-            )
-        if strategy not in _STRATEGIES:
-            raise InputError(
-                f"{strategy!r} is no placement strategy",
-                code="E301",
-                suggestions=[f"use one of {', '.join(str(s) for s in PlacementStrategy)}"],
-            )
-        self.devices = tuple(given)
-        self.strategy = strategy
-        if isinstance(memory_limit, Mapping) and not set(memory_limit) <= set(given):
-            raise InputError(
-                f"memory_limit names {', '.join(str(d) for d in memory_limit if d not in given)}, not among the devices",
-                code="E301",
-                suggestions=[f"the devices: {', '.join(map(_name, given))}"],
-            )
-        for limit in memory_limit.values() if isinstance(memory_limit, Mapping) else (memory_limit,):
-            if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 0):
-                raise InputError(f"memory_limit is a number of bytes, got {limit!r}", code="E301",
-                                 suggestions=["write 64 << 20 for 64 MiB"])  # fmt: skip
+            wanted = f"devices must be a list of at least one device, got {devices!r}"
+            raise InputError(wanted, "write [Device.CPU(0), Device.CPU(1)]", code="E301")
+        names = list(map(_name, given))
+        if len(set(names)) < len(names):
+            twice = f"a device is given twice: {', '.join(names)}"
+            raise InputError(twice, "number them: [Device.CPU(0), Device.CPU(1)]", code="E334")
+        expect(strategy, PlacementStrategy, "a PlacementStrategy is expected", *(f"use {s}" for s in PlacementStrategy))
         limits = memory_limit if isinstance(memory_limit, Mapping) else dict.fromkeys(given, memory_limit)
+        for device, limit in limits.items():
+            if device not in given:
+                raise InputError(
+                    f"memory_limit names {device}, which is not among the devices {', '.join(names)}", code="E335"
+                )
+            if limit is not None:
+                expect_whole("memory_limit", limit, 0, "it is in bytes: write 64 << 20 for 64 MiB")
+        self.devices, self.strategy = tuple(given), strategy
         self._limits = [limits.get(d) for d in given]
         self._present = frozenset({"cpu:0"} if present is None else map(_name, present))
 
@@ -213,23 +223,13 @@ class PlacementOptimizer:
         self, graph: EinsumGraph, inputs: Mapping[str, Any] | None = None, *, sizes: Mapping[str, int] | None = None
     ) -> PlacementPlan:
         """Place a graph for inputs (arrays or types) and sizes; a size that is not given counts as 64."""
-        w = weigh(graph, inputs, sizes)
-        job = make_job(graph, w, [_name(d) for d in self.devices], self._limits)
-        found = _STRATEGIES[self.strategy](job)
-        found, memory = sweep(job, lambda n, held: found[n])
-        place = {n: self.devices[d] for n, d in enumerate(found) if d >= 0}
-        load = dict.fromkeys(self.devices, 0)
-        for n, device in place.items():
-            load[device] += w.cost[n]
-        moves: dict[tuple[int, Place], Move] = {}
-        for n, node in enumerate(graph.nodes):
-            for a in node.args:
-                if a in place and place[a] != place[n] and (a, place[n]) not in moves:
-                    moves[a, place[n]] = Move(a, place[a], place[n], w.size[a])
-        return PlacementPlan(
-            graph, self.strategy, self.devices, MappingProxyType(place), tuple(moves.values()), MappingProxyType(load),
-            MappingProxyType(dict(zip(self.devices, memory, strict=True))), self._present, w.assumed,
-        )  # fmt: skip
+        costs = node_costs(graph, inputs, sizes)
+        job = make_job(graph, costs, [_name(d) for d in self.devices], self._limits)
+        chosen = _STRATEGIES[self.strategy](job)
+        numbers, peaks = sweep(job, lambda n, held: chosen[n])
+        place = MappingProxyType({n: self.devices[d] for n, d in enumerate(numbers) if d >= 0})
+        memory = MappingProxyType(dict(zip(self.devices, peaks, strict=True)))
+        return PlacementPlan(graph, self.strategy, self.devices, place, memory, self._present, costs)
 
 
 def _name(device: Place) -> str:
@@ -261,10 +261,8 @@ def step_devices(graph: EinsumGraph, first: str = "cpu:0") -> list[str]:
             continue
         at = dict.fromkeys(d for d in (devices[a] for a in node.args) if d is not None)
         if len(at) > 1:
-            raise GraphError(
-                f"{node.op.name} (node %{i}) reads from {' and '.join(at)}",
-                code="E105",
-                suggestions=["put a transfer before it, as PlacementPlan.apply does"],
-            ).at(node.location)
+            clash = f"{node.op.name} (node %{i}) reads from {' and '.join(at)}"
+            hint = "put a transfer before it, as PlacementPlan.apply does"
+            raise GraphError(clash, hint, code="E336").at(node.location)
         devices.append(next(iter(at), None))
     return [first if d is None else d for d in devices]

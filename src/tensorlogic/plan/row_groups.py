@@ -6,79 +6,47 @@ do not overlap, nothing leaves one and comes back, and there is an order in whic
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
-
-import numpy as np
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
 
 from ..ir import ops
-from ..ir.graph import EinsumGraph, Node, reachable
-from ..ir.infer import infer_graph
+from ..ir.graph import Node
 from ..ir.sizes import Dim
 from ..ir.type_rules import Results, reduced_axes
-from ..ir.types import TensorType
-from .node_costs import weigh
 
 Shape = tuple[Dim, ...]
-MOST = 256  # nodes of one group: compiling a kernel takes time with its length
 KERNEL_DTYPES = frozenset(
     {"bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float32", "float64"}
 )
 KERNEL_REDUCTIONS = frozenset({"sum", "prod", "max", "min", "mean", "any", "all"})
 
 
+Footing = tuple[frozenset[Shape], int | None]  # the shapes that a node brings to a group, and the axis it reduces from
+
+
 class Reading(NamedTuple):
-    """What is known of a graph before groups are sought: types, what is alive, who reads what, and sizes in bytes."""
+    """What is known of a graph before groups are sought: types, what is alive, and sizes in bytes."""
 
     nodes: tuple[Node, ...]
     types: Sequence[Results]
     live: tuple[int, ...]
-    readers: Mapping[int, tuple[int, ...]]  # once for each operand that it is
-    outputs: frozenset[int]
     size: tuple[int, ...]
 
 
-def read(graph: EinsumGraph, inputs: Mapping[str, Any] | None, sizes: Mapping[str, int] | None) -> Reading:
-    """Read what the search for groups needs from a graph; ranks that are not declared come from the inputs."""
-    size = weigh(graph, inputs, sizes).size
-    unranked = {
-        name: value if isinstance(value, TensorType) else TensorType.of(np.asarray(value))
-        for name, value in (inputs or {}).items()
-        if graph.type_of(graph.inputs[name]).shape is None
-    }
-    types = infer_graph(graph, unranked).types if unranked else graph.inference.types
-    outputs = frozenset(i for _, i in graph.outputs)
-    live = tuple(reachable(graph.nodes, outputs))
-    readers: dict[int, list[int]] = {i: [] for i in live}
-    for i in live:
-        for a in graph.nodes[i].args:
-            readers[a].append(i)
-    return Reading(graph.nodes, types, live, {i: tuple(r) for i, r in readers.items()}, outputs, size)
-
-
-def footing(r: Reading, i: int, reductions: bool = True) -> tuple[frozenset[Shape], int | None] | str:
-    """Return the shapes that a node brings to a row-wise group and the axis its reduction starts at, or why it cannot join."""
+def footing(r: Reading, i: int) -> Footing | None:
+    """Return the shapes that a node brings to a row-wise group and the axis its reduction starts at, or None where it cannot join."""
     op, own = r.nodes[i].op, r.types[i][0]
-    if not isinstance(op, ops.Elementwise | ops.Cast | ops.Reduce):
-        return f"{op.name} does not run row by row"
-    if own.weak:
-        return "it is a number, not a tensor"
+    if not isinstance(op, ops.Elementwise | ops.Cast | ops.Reduce) or own.weak:
+        return None
     every = (own, *(r.types[a][0] for a in r.nodes[i].args))
-    for t in every:
-        if t.shape is None:
-            return "its rank is not known"
-        if 0 in t.shape:
-            return "it has no elements"
-        if t.dtype is not None and t.dtype not in KERNEL_DTYPES:
-            return f"there is no kernel for {t.dtype}"
+    if any(t.shape is None or 0 in t.shape or t.dtype not in KERNEL_DTYPES for t in every):
+        return None
     if not isinstance(op, ops.Reduce):
         return frozenset({tuple(own.shape or ())}), None
-    if not reductions or op.kind not in KERNEL_REDUCTIONS:
-        return f"{op.kind} is not reduced row by row"
     whole = tuple(every[1].shape or ())
     axes = sorted(reduced_axes(op, len(whole)))
-    if not axes or axes != list(range(axes[0], len(whole))):
-        return f"{op.kind} reduces other axes than the last ones"
+    if op.kind not in KERNEL_REDUCTIONS or not axes or axes != list(range(axes[0], len(whole))):
+        return None
     return frozenset({whole, tuple(own.shape or ())}), axes[0]
 
 
@@ -118,7 +86,6 @@ class Group:
         self.read_outside = False
 
 
-Footing = tuple[frozenset[Shape], int | None]  # the shapes that a node brings to a group, and the axis it reduces from
 Able = Callable[[Reading, int], bool]  # whether a kernel can be made for a node
 
 
@@ -180,14 +147,12 @@ def _joined(
     return []
 
 
-def row_groups(
-    r: Reading, most: int = MOST, reductions: bool = True, able: Able | None = None
-) -> list[tuple[int, ...]]:
+def row_groups(r: Reading, most: int, able: Able) -> list[tuple[int, ...]]:
     """Return the row-wise groups in the order of their first nodes, those of one node too."""
 
     def footing_of(i: int) -> Footing | None:
-        own = footing(r, i, reductions)
-        return None if isinstance(own, str) or (able is not None and not able(r, i)) else own
+        own = footing(r, i)
+        return own if own is not None and able(r, i) else None
 
     def fits(i: int, chosen: Sequence[Group], own: Footing) -> bool:
         if sum(len(g.members) for g in chosen) >= most:

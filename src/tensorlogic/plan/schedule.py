@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from heapq import heapify, heappop, heappush
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import msgspec
 import numpy as np
@@ -14,7 +15,19 @@ from ..diagnostics import bytes_text
 from ..errors import InputError
 from ..ir.graph import EinsumGraph
 from ..tables import table
-from .node_costs import GIVEN, Weights, assumption, counted, longest_path, memory_reads, peak, weigh, working
+from .build import lay_out
+from .node_costs import (
+    GIVEN,
+    NodeCosts,
+    assumption,
+    counted,
+    longest_path,
+    memory_reads,
+    node_costs,
+    peak,
+    reordered,
+    working,
+)
 
 Group = tuple[tuple[int, ...], ...]  # chains of nodes: each runs in order, none waits for another of its group
 
@@ -36,11 +49,8 @@ class SchedulingStrategy(msgspec.Struct, frozen=True):
     def CostBased(cls, cost_threshold: float = 1000) -> SchedulingStrategy:  # noqa: N802 - the seed's name
         """Nodes that cost less than the threshold, in flops plus bytes written, share a chain with a neighbour."""
         if not isinstance(cost_threshold, int | float | np.number) or not cost_threshold >= 0:
-            raise InputError(
-                f"cost_threshold must be a number of 0 or more, got {cost_threshold!r}",
-                code="E301",
-                suggestions=["write SchedulingStrategy.CostBased(cost_threshold=1000)"],
-            )
+            wanted = f"cost_threshold must be a number of 0 or more, got {cost_threshold!r}"
+            raise InputError(wanted, "write SchedulingStrategy.CostBased(cost_threshold=1000)", code="E331")
         return cls("cost_based", cost_threshold)
 
     def __repr__(self) -> str:
@@ -53,11 +63,10 @@ SchedulingStrategy.SEQUENTIAL = SchedulingStrategy("sequential")
 SchedulingStrategy.PARALLEL = SchedulingStrategy("parallel")
 
 
-class Schedule(NamedTuple):
+class Schedule(msgspec.Struct, frozen=True, dict=True):
     """An order of a graph's nodes, by number, in groups; inputs, constants and literals are in none. It prints as a table.
 
-    Everything a node reads stands before it in ``node_order``. ``parallel_groups`` cut that order into pieces, and
-    ``chains`` cut each group into chains: a chain runs in order, and no chain reads from another of its group. Under
+    ``chains`` has for each group its chains: a chain runs in order, and no chain reads from another of its group. Under
     the sequential and the parallel strategy every chain is one node.
 
     >>> import tensorlogic as tl
@@ -73,13 +82,47 @@ class Schedule(NamedTuple):
 
     graph: EinsumGraph
     strategy: SchedulingStrategy
-    node_order: tuple[int, ...]
-    parallel_groups: tuple[tuple[int, ...], ...]
     chains: tuple[Group, ...]
     critical_path: tuple[int, ...]  # the nodes of the most costly path, first to last
-    node_costs: tuple[int, ...]  # of every node of the graph: flops plus bytes written
-    peak_bytes: int  # of results alive at once, when run in node_order
-    assumed: tuple[str, ...]  # sizes and inputs that nobody gave
+    costs: NodeCosts  # what every node of the graph costs and holds
+
+    @cached_property
+    def parallel_groups(self) -> tuple[tuple[int, ...], ...]:
+        """The nodes of each group."""
+        return tuple(tuple(n for chain in group for n in chain) for group in self.chains)
+
+    @cached_property
+    def node_order(self) -> tuple[int, ...]:
+        """The nodes of all groups: everything a node reads stands before it."""
+        return tuple(n for group in self.parallel_groups for n in group)
+
+    @cached_property
+    def peak_bytes(self) -> int:
+        """The peak of a plan that runs in this order; where a rank is unknown, every tensor counts alike."""
+        return _peak(self.graph, self.costs, self.node_order)
+
+    @property
+    def node_costs(self) -> tuple[int, ...]:
+        """What every node of the graph costs: flops plus bytes written."""
+        return self.costs.cost
+
+    @property
+    def assumed(self) -> tuple[str, ...]:
+        """The sizes and inputs that nobody gave."""
+        return self.costs.assumed
+
+    def apply(self) -> EinsumGraph:
+        """Return the graph with its nodes in this order, so that plans of it run so.
+
+        >>> import tensorlogic as tl
+        >>> b = tl.GraphBuilder()
+        >>> x = b.input("x", (9,), "float32")
+        >>> large = [b.exp(x), b.sin(x)]
+        >>> graph = b.build({f"y{n}": b.sum(each) for n, each in enumerate(large)})
+        >>> [node.op.name for node in Scheduler().schedule(graph).apply().nodes]
+        ['input', 'exp', 'sum', 'sin', 'sum']
+        """
+        return reordered(self.graph, self.node_order)
 
     @property
     def cost(self) -> int:
@@ -142,57 +185,53 @@ class Scheduler:
 
     def __init__(self, strategy: SchedulingStrategy = SchedulingStrategy.SEQUENTIAL) -> None:
         if not isinstance(strategy, SchedulingStrategy) or strategy.kind not in _STRATEGIES:
-            raise InputError(
-                f"{strategy!r} is no scheduling strategy",
-                code="E301",
-                suggestions=["use SchedulingStrategy.SEQUENTIAL, .PARALLEL or .CostBased(cost_threshold=1000)"],
-            )
+            hint = "use SchedulingStrategy.SEQUENTIAL, .PARALLEL or .CostBased(cost_threshold=1000)"
+            raise InputError(f"{strategy!r} is no scheduling strategy", hint, code="E332")
         self.strategy = strategy
 
     def schedule(
         self, graph: EinsumGraph, inputs: Mapping[str, Any] | None = None, *, sizes: Mapping[str, int] | None = None
     ) -> Schedule:
         """Order a graph for inputs (arrays or types) and sizes; a size that is not given counts as 64."""
-        w = weigh(graph, inputs, sizes)
-        chains = _STRATEGIES[self.strategy.kind](graph, w, self.strategy.cost_threshold)
-        groups = tuple(tuple(n for chain in group for n in chain) for group in chains)
-        order = tuple(n for group in groups for n in group)
-        path = longest_path(graph, w.cost)
-        return Schedule(
-            graph, self.strategy, order, groups, chains, path, w.cost, peak(graph, w, order), w.assumed
-        )  # fmt: skip
+        costs = node_costs(graph, inputs, sizes)
+        chains = _STRATEGIES[self.strategy.kind](graph, costs, self.strategy.cost_threshold)
+        return Schedule(graph, self.strategy, chains, longest_path(graph, costs.cost), costs)
 
 
-def _sequential(graph: EinsumGraph, w: Weights, threshold: float) -> tuple[Group, ...]:
+def _sequential(graph: EinsumGraph, costs: NodeCosts, threshold: float) -> tuple[Group, ...]:
     """Take the frugal order, or the one the graph came in."""
-    given = working(graph)
-    order = frugal(graph, w, given)
+    written = working(graph)
+    order = frugal(graph, costs, written)
     # a greedy choice can be wrong: it is never worse than the order the graph came in
-    best = order if peak(graph, w, order) < peak(graph, w, given) else given
-    return tuple(((n,),) for n in best)
+    better = order != written and _peak(graph, costs, order) < _peak(graph, costs, written)
+    return tuple(((n,),) for n in (order if better else written))
 
 
-def frugal(graph: EinsumGraph, w: Weights, nodes: list[int]) -> list[int]:
+def _peak(graph: EinsumGraph, costs: NodeCosts, order: Sequence[int]) -> int:
+    return peak(graph, costs, order) if costs.known is None else lay_out(reordered(costs.known, order)).peak_bytes
+
+
+def frugal(graph: EinsumGraph, costs: NodeCosts, nodes: list[int]) -> list[int]:
     """Return an order that runs next what adds the least memory: what it makes, less what it is the last to read."""
-    reads = memory_reads(graph, w)
-    kept = {w.root[i] for _, i in graph.outputs}
-    left, readers = Counter[int](), Counter[int]()  # how many still read a memory, and the sum of their numbers
+    reads = memory_reads(graph, costs)
+    outputs = {costs.root[i] for _, i in graph.outputs}
+    unread, readers = Counter[int](), Counter[int]()  # how many still read a memory, and the sum of their numbers
     waits = [0] * len(graph)
     after: list[list[int]] = [[] for _ in range(len(graph))]
     for n in nodes:
         for r in reads[n]:
-            left[r] += 1
+            unread[r] += 1
             readers[r] += n
         for a in dict.fromkeys(graph.nodes[n].args):
             if not isinstance(graph.nodes[a].op, GIVEN):
                 waits[n] += 1
                 after[a].append(n)
     adds = [
-        0 if not left[n] and n not in kept else w.fresh[n] for n in range(len(graph))
+        0 if not unread[n] and n not in outputs else costs.fresh[n] for n in range(len(graph))
     ]  # an unread result goes at once
-    for r, count in left.items():
-        if count == 1 and r not in kept:
-            adds[readers[r]] -= w.fresh[r]
+    for r, count in unread.items():
+        if count == 1 and r not in outputs:
+            adds[readers[r]] -= costs.fresh[r]
     ready = [(adds[n], n) for n in nodes if not waits[n]]
     heapify(ready)
     done = bytearray(len(graph))
@@ -204,11 +243,11 @@ def frugal(graph: EinsumGraph, w: Weights, nodes: list[int]) -> list[int]:
         done[n] = 1
         order.append(n)
         for r in reads[n]:
-            left[r] -= 1
+            unread[r] -= 1
             readers[r] -= n
-            if left[r] == 1 and r not in kept:
+            if unread[r] == 1 and r not in outputs:
                 last = readers[r]  # the sum of one number
-                adds[last] -= w.fresh[r]
+                adds[last] -= costs.fresh[r]
                 if not waits[last]:
                     heappush(ready, (adds[last], last))
         for m in after[n]:
@@ -218,12 +257,7 @@ def frugal(graph: EinsumGraph, w: Weights, nodes: list[int]) -> list[int]:
     return order
 
 
-def _parallel(graph: EinsumGraph, w: Weights, threshold: float) -> tuple[Group, ...]:
-    """Put every node into the first group after all it reads."""
-    return _cost_based(graph, w, 0)
-
-
-def _cost_based(graph: EinsumGraph, w: Weights, threshold: float) -> tuple[Group, ...]:
+def _cost_based(graph: EinsumGraph, costs: NodeCosts, threshold: float) -> tuple[Group, ...]:
     """Start a chain for what costs the threshold or more; let the rest join the chain of what it reads.
 
     A node may join the one chain of the latest group it reads from. It does where nothing else waits for that chain, or
@@ -231,52 +265,48 @@ def _cost_based(graph: EinsumGraph, w: Weights, threshold: float) -> tuple[Group
     beyond that share chains of the next group. A costly node joins only a chain of cheap ones that feeds nothing else.
     """
     readers = Counter(a for n in working(graph) for a in dict.fromkeys(graph.nodes[n].args))
-    chain_of: dict[int, int] = {}
-    chains: list[list[int]] = []
-    level: list[int] = []
-    costly: list[bool] = []
-    guests: list[float] = []  # cost of what joined while others were waiting
-    waiting: list[int] = []  # reads of the chain by nodes outside
-    spill: dict[int, int] = {}  # the chain that takes what a chain no longer does
+    chain_of: dict[int, _Chain] = {}
+    chains: list[_Chain] = []
     for n in working(graph):
         reads = Counter(chain_of[a] for a in dict.fromkeys(graph.nodes[n].args) if a in chain_of)
-        top = max((level[c] for c in reads), default=-1)
-        latest = [c for c in reads if level[c] == top]
-        cheap = w.cost[n] < threshold
-        joined = -1
+        level = max((c.level for c in reads), default=-1)
+        latest = [c for c in reads if c.level == level]
+        cost, cheap, chain = costs.cost[n], costs.cost[n] < threshold, None
         if len(latest) == 1 and threshold > 0:
-            c = latest[0]
-            alone = waiting[c] == reads[c]
-            if alone and (cheap or not costly[c]):
-                joined = c
-            elif cheap and guests[c] + w.cost[n] <= threshold:
-                joined = c
-                guests[c] += w.cost[n]
-            elif cheap and c in spill and guests[spill[c]] + w.cost[n] <= threshold:
-                joined = spill[c]
-                guests[joined] += w.cost[n]
-        if joined < 0:
-            joined = len(chains)
-            chains.append([])
-            level.append(top + 1)
-            costly.append(False)
-            guests.append(0)
-            waiting.append(0)
+            near = latest[0]
+            if near.waiting == reads[near] and (cheap or not near.costly):
+                chain = near
+            elif cheap:
+                chain = next((c for c in (near, near.overflow) if c and c.guests + cost <= threshold), None)
+                if chain is not None:
+                    chain.guests += cost
+        if chain is None:
+            chain = _Chain(level + 1)
+            chains.append(chain)
             if cheap and len(latest) == 1:
-                spill[latest[0]] = joined
-                guests[joined] = w.cost[n]
-        chain_of[n] = joined
-        chains[joined].append(n)
-        costly[joined] |= not cheap
-        waiting[joined] += readers[n] - reads[joined]
-    groups: list[list[tuple[int, ...]]] = [[] for _ in range(max(level, default=-1) + 1)]
-    for c, chain in enumerate(chains):
-        groups[level[c]].append(tuple(chain))
+                latest[0].overflow, chain.guests = chain, cost
+        chain_of[n] = chain
+        chain.nodes.append(n)
+        chain.costly |= not cheap
+        chain.waiting += readers[n] - reads[chain]
+    groups: list[list[tuple[int, ...]]] = [[] for _ in range(max((c.level for c in chains), default=-1) + 1)]
+    for chain in chains:
+        groups[chain.level].append(tuple(chain.nodes))
     return tuple(map(tuple, groups))
 
 
-_STRATEGIES: dict[str, Callable[[EinsumGraph, Weights, float], tuple[Group, ...]]] = {
+class _Chain:
+    """A chain while it grows: its guests are cheap nodes that joined while others were waiting for it."""
+
+    def __init__(self, level: int) -> None:
+        self.level, self.nodes, self.costly = level, list[int](), False
+        self.guests = 0.0  # what they cost
+        self.waiting = 0  # reads by nodes outside
+        self.overflow: _Chain | None = None  # takes guests that are too many
+
+
+_STRATEGIES: dict[str, Callable[[EinsumGraph, NodeCosts, float], tuple[Group, ...]]] = {
     "sequential": _sequential,
-    "parallel": _parallel,
+    "parallel": lambda graph, costs, _: _cost_based(graph, costs, 0),
     "cost_based": _cost_based,
 }

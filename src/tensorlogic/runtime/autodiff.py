@@ -13,23 +13,24 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from ..errors import DTypeError, InputError, nearest
+from ..errors import DTypeError, InputError, expect, nearest
 from ..ir import ops
 from ..ir.graph import EinsumGraph
 from ..ir.types import TensorType
-from ..passes.grad import unused, value_and_grad, vjp
+from ..passes.grad import value_and_grad, vjp
+from ..passes.grad_tape import may_be_float, unused
 from ..plan.cost import nbytes
 from ..store import Store
+from .outputs import Outputs
 from .program import KEPT_BYTES
-from .recompute import cheap, fitting, keepable, matched, resumed
+from .recompute import can_keep, expensive_nodes, fitting, match_nodes, rest_of_gradient
 
 if TYPE_CHECKING:
     from .executor import Executor
-    from .outputs import Outputs
     from .strategy import GradientStrategy
 
 
-class Halves(NamedTuple):
+class SplitGradient(NamedTuple):
     """A gradient in two runs: the graph of the first, the rest, and what passes between them."""
 
     first: EinsumGraph  # the outputs of the graph, then the values that are kept, or the gradients
@@ -43,7 +44,7 @@ class Halves(NamedTuple):
 class Saved(NamedTuple):
     """What a forward run left for the backward run."""
 
-    halves: Halves
+    split: SplitGradient
     graph: EinsumGraph
     inputs: dict[str, Any]
     values: tuple[Any, ...]  # all outputs of the first run: the graph's own, then what is kept
@@ -54,7 +55,7 @@ class Gradients:
     """The gradients of one executor: what was differentiated before, and per thread the last run and its gradients."""
 
     def __init__(self) -> None:
-        self.known: Store[Any, Halves] = Store(64)
+        self.known: Store[Any, SplitGradient] = Store(64)
         self.here = threading.local()
 
     def forward(
@@ -73,56 +74,50 @@ class Gradients:
         names, values = executor.arrays(graph, inputs)
         wanted = _wanted(names, values, wrt)
         key = (graph, wanted, strategy, budget, tuple((v.shape, v.dtype) for v in values) if budget is not None else ())
-        halves = self.known.get(key)
-        if halves is None:
-            halves = halved(executor, graph, wanted, strategy, budget, dict(zip(names, values, strict=True)))
-            self.known.put(key, halves)
         given = dict(zip(names, values, strict=True))
-        made = executor.execute(halves.first, given)
-        from .outputs import Outputs
-
-        kept = {n for _, n in halves.kept}
-        shown = [_read_only(v) if n in kept else v for n, v in enumerate(made[: halves.outputs])]
+        split = self.known.get(key)
+        if split is None:
+            split = split_gradient(executor, graph, wanted, strategy, budget, given)
+            self.known.put(key, split)
+        results = executor.execute(split.first, given)
+        kept = {n for _, n in split.kept}
+        shown = [_read_only(v) if n in kept else v for n, v in enumerate(results[: split.outputs])]
         outputs = Outputs(graph.output_names, shown)
-        self.here.saved = Saved(halves, graph, given, tuple(made), outputs)
+        self.here.saved = Saved(split, graph, given, tuple(results), outputs)
         return outputs
 
     def backward(self, executor: Executor, outputs: Sequence[Any], output_grads: Any, accumulate: bool) -> None:
         """Run the rest of the last forward run on this thread, from the cotangents of its outputs."""
         saved: Saved | None = getattr(self.here, "saved", None)
         if saved is None:
-            raise InputError("there is no forward run on this thread to go back from", code="E301",
-                             suggestions=["outputs = executor.forward(graph, inputs) comes first",
-                                          "a forward run serves one backward run"])  # fmt: skip
+            raise InputError("there is no forward run on this thread to go back from",
+                             "outputs = executor.forward(graph, inputs) comes first",
+                             "a forward run serves one backward run", code="E923")  # fmt: skip
         if len(outputs) != len(saved.outputs) or any(a is not b for a, b in zip(outputs, saved.outputs, strict=True)):
-            raise InputError("these are not the outputs of the last forward run", code="E301",
-                             suggestions=["go back from what executor.forward returned last on this thread"])  # fmt: skip
+            raise InputError("these are not the outputs of the last forward run",
+                             "go back from what executor.forward returned last on this thread", code="E924")  # fmt: skip
         cotangents = _cotangents(saved, output_grads)
-        halves = saved.halves
-        if halves.rest is None:
+        split = saved.split
+        if split.rest is None:
             (scale,) = cotangents.values()
-            found = [g if scale == 1 else g * scale for g in saved.values[halves.outputs :]]
+            found = [g if scale == 1 else g * scale for g in saved.values[split.outputs :]]
         else:
-            given = {k: v for k, v in saved.inputs.items() if k in halves.rest.inputs}
-            given |= {label: saved.values[n] for label, n in halves.kept}
-            given |= {
-                halves.seeds[name]: g for name, g in cotangents.items() if halves.seeds[name] in halves.rest.inputs
-            }
-            found = list(executor.execute(halves.rest, given))
-        made = dict(zip(halves.wrt, found, strict=True))
-        before: dict[str, Any] = getattr(self.here, "gradients", None) or {}
+            given = saved.inputs | {label: saved.values[n] for label, n in split.kept}
+            given |= {split.seeds[name]: g for name, g in cotangents.items()}
+            found = list(executor.execute(split.rest, {k: v for k, v in given.items() if k in split.rest.inputs}))
+        gradients = dict(zip(split.wrt, found, strict=True))
         if accumulate:
-            for name, g in before.items():
-                made[name] = g + made[name] if name in made else g
-        self.here.gradients = made
+            for name, g in getattr(self.here, "gradients", {}).items():
+                gradients[name] = g + gradients[name] if name in gradients else g
+        self.here.gradients = gradients
         self.here.saved = None  # frees what was kept
 
     def latest(self) -> dict[str, Any]:
         """Return the gradients of the last backward run on this thread."""
         found: dict[str, Any] | None = getattr(self.here, "gradients", None)
         if found is None:
-            raise InputError("there are no gradients yet on this thread", code="E301",
-                             suggestions=["executor.forward(graph, inputs), then executor.backward(outputs, grads)"])  # fmt: skip
+            raise InputError("there are no gradients yet on this thread",
+                             "executor.forward(graph, inputs), then executor.backward(outputs, grads)", code="E925")  # fmt: skip
         return dict(found)
 
 
@@ -142,58 +137,56 @@ def _wanted(names: Sequence[str], values: Sequence[Any], wrt: Sequence[str] | st
         found = tuple(n for n in names if dtypes[n].kind == "f")
         if not found:
             raise DTypeError("no input holds numbers of a float dtype, so there is nothing to differentiate for",
-                             code="E110", suggestions=["give float arrays: x.astype('float32')"])  # fmt: skip
+                             "give float arrays: x.astype('float32')", code="E904")  # fmt: skip
         return found
     wanted = (wrt,) if isinstance(wrt, str) else tuple(wrt)
     for name in wanted:
         if name not in dtypes:
-            raise InputError(f"the graph has no input {name!r}", code="E302", suggestions=nearest(name, names))
+            raise InputError(f"the graph has no input {name!r}", *nearest(name, names), code="E302")
         if dtypes[name].kind != "f":
             raise DTypeError(f"input {name!r} is of {dtypes[name]}: only numbers of a float dtype have gradients",
-                             code="E110", suggestions=["give it as float32, or leave it out of wrt="])  # fmt: skip
+                             "give it as float32, or leave it out of wrt=", code="E904")  # fmt: skip
     return wanted
 
 
-def halved(
+def split_gradient(
     executor: Executor,
     graph: EinsumGraph,
     wrt: tuple[str, ...],
     strategy: GradientStrategy | None,
     budget: int | None,
     inputs: Mapping[str, Any],
-) -> Halves:
+) -> SplitGradient:
     """Cut the gradient of a graph in two as a strategy says.
 
     >>> from tensorlogic import Executor, GradientStrategy, GraphBuilder
     >>> b = GraphBuilder()
     >>> graph = b.build(y=b.exp(b.tanh(b.input("x", (2,), "float64"))))
     >>> for strategy in (GradientStrategy.KEEP, GradientStrategy.RECOMPUTE):
-    ...     print(halved(Executor(), graph, ("x",), strategy, None, {}).first.output_names)
+    ...     print(split_gradient(Executor(), graph, ("x",), strategy, None, {}).first.output_names)
     ['y', 'v1']
     ['y']
     """
     from .strategy import GradientStrategy
 
     way = (GradientStrategy.KEEP if budget is None else GradientStrategy.BUDGETED) if strategy is None else strategy
-    if not isinstance(way, GradientStrategy):
-        raise InputError(f"strategy= is of GradientStrategy, got {way!r}", code="E301",
-                         suggestions=[f"write GradientStrategy.{s.name}" for s in GradientStrategy])  # fmt: skip
+    expect(way, GradientStrategy, "strategy= is of GradientStrategy", "write GradientStrategy.KEEP")
     if (budget is not None) != (way is GradientStrategy.BUDGETED):
-        raise InputError("a budget of bytes belongs to GradientStrategy.BUDGETED, which needs one", code="E301",
-                         suggestions=["write forward(graph, inputs, budget=1 << 30)"])  # fmt: skip
+        raise InputError("a budget of bytes belongs to GradientStrategy.BUDGETED, which needs one",
+                         "write forward(graph, inputs, budget=1 << 30)", code="E922")  # fmt: skip
     names = graph.output_names
     if way is GradientStrategy.EAGER and len(names) == 1 and graph.type_of(graph.outputs[0][1]).shape == ():
-        return Halves(value_and_grad(graph, wrt), None, (), {names[0]: names[0]}, wrt, 1)
+        return SplitGradient(value_and_grad(graph, wrt), None, (), {names[0]: names[0]}, wrt, 1)
     whole = vjp(graph, wrt)
-    match = matched(whole, graph)
-    every = frozenset(i for i, m in enumerate(match) if m is not None and keepable(whole, i))
+    match = match_nodes(whole, graph)
+    every = frozenset(i for i, m in enumerate(match) if m is not None and can_keep(whole, i))
     if way is GradientStrategy.RECOMPUTE:
-        return _cut(graph, whole, match, cheap(whole, match), wrt)
+        return _cut(graph, whole, match, expensive_nodes(whole, match), wrt)
     if way is GradientStrategy.BUDGETED:
         assert budget is not None
 
         def peak(kept: Collection[int]) -> int:
-            return measured(executor, _cut(graph, whole, match, kept, wrt), inputs)
+            return peak_of_both(executor, _cut(graph, whole, match, kept, wrt), inputs)
 
         return _cut(graph, whole, match, fitting(whole, match, budget, peak), wrt)
     return _cut(graph, whole, match, every, wrt)
@@ -201,10 +194,10 @@ def halved(
 
 def _cut(
     graph: EinsumGraph, whole: EinsumGraph, match: Sequence[int | None], kept: Collection[int], wrt: tuple[str, ...]
-) -> Halves:
+) -> SplitGradient:
     solid = {_owner(whole, i) for i in kept}  # keeping a view would copy it
     solid |= {i for i, m in enumerate(match) if m in dict(graph.outputs).values()}  # the caller has these anyway
-    rest, labels = resumed(whole, match, {i for i in solid if keepable(whole, i)})
+    rest, labels = rest_of_gradient(whole, match, {i for i in solid if can_keep(whole, i)})
     outputs = list(graph.outputs)
     known = {i: n for n, (_, i) in enumerate(outputs)}  # what is an output anyway is kept already
     count = len(outputs)
@@ -215,20 +208,18 @@ def _cut(
         assert m is not None
         if m not in known:
             known[m] = len(outputs)
-            outputs.append((unused(label, taken), m))
+            outputs.append((name := unused(label, taken), m))
+            taken.add(name)
         passed.append((label, known[m]))
-    seeds = {}
-    names = set(graph.inputs)
-    for name, _ in graph.outputs:  # as tl.vjp names them
-        label = f"d_{name}"
-        while label in names:
-            label += "_"
-        if label in whole.inputs:
-            names.add(label)
-            seeds[name] = label
     first = EinsumGraph(graph.nodes, outputs, graph.constants)
     first.inference = graph.inference
-    return Halves(first, rest, tuple(passed), seeds, wrt, count)
+    return SplitGradient(first, rest, tuple(passed), cotangent_names(graph, whole), wrt, count)
+
+
+def cotangent_names(graph: EinsumGraph, back: EinsumGraph) -> dict[str, str]:
+    """Return, for each output of a graph that has a gradient, the input of its ``tl.vjp`` that takes the cotangent."""
+    outputs = [name for name, i in graph.outputs if may_be_float(graph.type_of(i))]
+    return dict(zip(outputs, [name for name in back.input_names if name not in graph.inputs], strict=True))
 
 
 def _owner(graph: EinsumGraph, node: int) -> int:
@@ -238,24 +229,24 @@ def _owner(graph: EinsumGraph, node: int) -> int:
     return node
 
 
-def measured(executor: Executor, halves: Halves, inputs: Mapping[str, Any]) -> int:
+def peak_of_both(executor: Executor, split: SplitGradient, inputs: Mapping[str, Any]) -> int:
     """Return the most bytes that both runs take at one time: kept values count in both, and idle buffers in the second."""
-    first = executor.plan(halves.first, inputs)
-    if halves.rest is None:
+    first = executor.plan(split.first, inputs)
+    if split.rest is None:
         return first.peak_bytes
     types = {name: t for name, _, t in first.inputs} | {name: t for name, _, t in first.outputs}
     by_place = [t for _, _, t in first.outputs]
-    given: dict[str, TensorType] = {n: types[n] for n in halves.rest.inputs if n in types}
-    given |= {label: by_place[n] for label, n in halves.kept}
-    given |= {seed: types[name] for name, seed in halves.seeds.items() if seed in halves.rest.inputs}
+    given: dict[str, TensorType] = {n: types[n] for n in split.rest.inputs if n in types}
+    given |= {label: by_place[n] for label, n in split.kept}
+    given |= {seed: types[name] for name, seed in split.seeds.items() if seed in split.rest.inputs}
     # memory is memory: an array is stood in for by one that takes none
     stand_in = {
         n: np.broadcast_to(np.zeros((), t.dtype), tuple(int(d) for d in t.shape or ())) for n, t in given.items()
     }
-    held = sum(nbytes(by_place[n]) for n in {n for _, n in halves.kept})
+    held = sum(nbytes(by_place[n]) for n in {n for _, n in split.kept})
     idle = sum(first.buffers)
     return max(
-        first.peak_bytes, (idle if idle <= KEPT_BYTES else 0) + held + executor.plan(halves.rest, stand_in).peak_bytes
+        first.peak_bytes, (idle if idle <= KEPT_BYTES else 0) + held + executor.plan(split.rest, stand_in).peak_bytes
     )
 
 
@@ -265,33 +256,32 @@ def _cotangents(saved: Saved, output_grads: Any) -> dict[str, Any]:
     if isinstance(output_grads, Mapping):
         for name in output_grads:
             if name not in names:
-                raise InputError(
-                    f"the graph has no output {name!r}", code="E305", suggestions=nearest(str(name), names)
-                )
+                raise InputError(f"the graph has no output {name!r}", *nearest(name, names), code="E305")
         given = [output_grads.get(name) for name in names]
     elif isinstance(output_grads, Sequence | np.ndarray) and not isinstance(output_grads, str | bytes):
         given = list(output_grads)
     else:
         raise InputError(f"gradients of the outputs come in a list or by name, got {type(output_grads).__name__}",
-                         code="E301", suggestions=["write [np.ones_like(outputs[0])]"])  # fmt: skip
+                         "write [np.ones_like(outputs[0])]", code="E301")  # fmt: skip
     if len(given) != len(names):
-        raise InputError(f"there are {len(names)} outputs ({', '.join(names)}), but {len(given)} gradients", code="E301",
-                         suggestions=["give one for each output, None where it does not count"])  # fmt: skip
+        raise InputError(f"there are {len(names)} outputs ({', '.join(names)}), but {len(given)} gradients",
+                         "give one for each output, None where it does not count", code="E926")  # fmt: skip
     found: dict[str, Any] = {}
     for name, value, g in zip(names, saved.outputs, given, strict=True):
-        seeded = name in saved.halves.seeds
+        seeded = name in saved.split.seeds
         if not seeded or value.dtype.kind != "f":
             if seeded:  # its dtype was not known before it ran
                 found[name] = np.zeros(value.shape)
             if g is not None:
-                raise DTypeError(f"output {name!r} is of {value.dtype}, which has no gradient", code="E110",
-                                 suggestions=[f"give None for {name!r}"])  # fmt: skip
+                hint = f"give None for {name!r}"
+                raise DTypeError(f"output {name!r} is of {value.dtype}, which has no gradient", hint, code="E904")
             continue
         array = np.zeros_like(value) if g is None else np.asarray(g)
         if array.shape != value.shape:
             raise InputError(
                 f"the gradient of output {name!r} is of shape {list(array.shape)}, the output of {list(value.shape)}",
-                code="E308", suggestions=[f"give an array like outputs[{name!r}]"],
-            )  # fmt: skip
+                f"give an array like outputs[{name!r}]",
+                code="E908",
+            )
         found[name] = array.astype(value.dtype, copy=False)
     return found

@@ -13,6 +13,8 @@ from pathlib import Path
 from time import time
 from typing import NamedTuple
 
+from ..ir.files import set_aside
+
 ENTRY = re.compile(r"[0-9a-f]{32}")
 LEFTOVER = re.compile(r"\.[0-9a-f]{32}\.[0-9a-f]+\.(tmp|old)")  # of a process that stopped while it wrote or deleted
 STALE = 3600.0  # seconds after which nobody is writing it any more
@@ -50,38 +52,25 @@ def trim(folder: Path, most_entries: int | None, most_bytes: int | None) -> list
 
     An entry that is too large by itself goes before it drives out all others.
     """
-    _sweep(folder)
-    kept = entries(folder)
-    gone = [e for e in kept if most_bytes is not None and e.nbytes > most_bytes]
-    kept = [e for e in kept if e not in gone]
-    total = sum(e.nbytes for e in kept)
-    for n, entry in enumerate(kept):
+    import shutil  # loaded by those who save
+
+    with contextlib.suppress(FileNotFoundError):
+        for each in folder.iterdir():
+            with contextlib.suppress(FileNotFoundError):
+                if LEFTOVER.fullmatch(each.name) and each.stat().st_mtime < time() - STALE:
+                    shutil.rmtree(each, ignore_errors=True)
+    every = entries(folder)
+    gone = [e for e in every if most_bytes is not None and e.nbytes > most_bytes]
+    left = [e for e in every if e not in gone]
+    total = sum(e.nbytes for e in left)
+    for n, entry in enumerate(left):
         fits = most_bytes is None or total <= most_bytes
-        if fits and (most_entries is None or len(kept) - n <= most_entries):
+        if fits and (most_entries is None or len(left) - n <= most_entries):
             break
         gone.append(entry)
         total -= entry.nbytes
     for entry in gone:
-        _remove(folder / entry.name)
+        old = set_aside(folder / entry.name)
+        if old is not None:
+            shutil.rmtree(old, ignore_errors=True)
     return [entry.name for entry in gone]
-
-
-def _remove(entry: Path) -> None:
-    away = entry.with_name(f".{entry.name}.{os.urandom(6).hex()}.old")
-    with contextlib.suppress(FileNotFoundError):  # another process took it
-        entry.rename(away)
-        import shutil
-
-        shutil.rmtree(away, ignore_errors=True)
-
-
-def _sweep(folder: Path) -> None:
-    """Delete what processes left behind that stopped in the middle."""
-    with contextlib.suppress(FileNotFoundError):
-        for each in folder.iterdir():
-            if LEFTOVER.fullmatch(each.name):
-                with contextlib.suppress(FileNotFoundError):
-                    if each.stat().st_mtime < time() - STALE:
-                        import shutil
-
-                        shutil.rmtree(each, ignore_errors=True)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
-import os
 import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -84,8 +82,11 @@ class CompiledGraph:
     (array([2.]), 3)
     """
 
-    def __init__(self, optimized: EinsumGraph, executor: Executor, stats: CompilationStats) -> None:
+    def __init__(
+        self, optimized: EinsumGraph, executor: Executor, stats: CompilationStats, source_digest: str = ""
+    ) -> None:
         self.optimized, self.config = optimized, executor.config
+        self.source_digest = source_digest  # of the graph that was compiled
         self.executor = executor  # its own: same backend, context and limits as the one that compiled it
         self._stats = stats
 
@@ -196,16 +197,21 @@ def compile_for(
         require_valid(graph)
         done = optimize(graph, own.programs.graph_passes(), executor.context.hooks)
     compiled = CompiledGraph(
-        done.graph, own, CompilationStats(len(graph), len(done.graph), perf_counter() - start, done.reports)
+        done.graph,
+        own,
+        CompilationStats(len(graph), len(done.graph), perf_counter() - start, done.reports),
+        graph.digest,
     )
     if example is not None:
         names, values = own.arrays(done.graph, example)
         types = {n: TensorType.of(v) for n, v in zip(names, values, strict=True)}
         own.programs.prepare(done.graph, types, checked_sizes(done.graph, sizes), values)
     elif sizes is not None or not (graph.size_names or any(_open(graph, i) for i in graph.inputs.values())):
-        plan = own.plan(done.graph, sizes=sizes)  # what is wrong with it is said now
+        types = own.input_types(done.graph, None, sizes)
         if sized_by_inputs(graph):
-            own.programs.prepare(done.graph, {name: t for name, _, t in plan.inputs})
+            own.programs.prepare(done.graph, types, sizes)
+        else:
+            own.programs.plan(done.graph, types, sizes)  # what is wrong with it is said now
     return compiled
 
 
@@ -325,6 +331,8 @@ class CompilationCache:
             return found
         try:
             loaded = CompiledGraph.load(place, self._executor or Executor(key.backend))
+            if loaded.source_digest != key.graph or loaded.config != key.config:
+                raise FormatError(f"{str(place)!r} holds another graph, or one compiled otherwise", code="E261")
         except (TensorLogicError, OSError) as error:
             if not place.exists():
                 return None  # another process needed the room
@@ -379,50 +387,34 @@ class _Manifest(msgspec.Struct, forbid_unknown_fields=True):
     config: CompilationConfig
     before: int
     plans: list[tuple[str, Choice | None]]  # of each, its name among those that competed, and why it was chosen
+    source: str  # digests of the graph that was compiled, of what the passes made of it,
+    optimized: str
+    graphs: list[str]  # and of each plan: a file that was changed or exchanged is not believed
 
 
 def _save(compiled: CompiledGraph, folder: Path) -> None:
-    import shutil  # loaded by those who save
-
     from .. import __version__
+    from ..ir.files import write_folder
 
     able = compiled.executor.capabilities()
-    temporary = folder.with_name(f".{folder.name}.{os.urandom(6).hex()}.tmp")
-    try:
-        temporary.mkdir(parents=True)
-        compiled.optimized.save(temporary / "optimized.json")
-        programs = compiled.executor.programs.kept.values() if sized_by_inputs(compiled.optimized) else []
+    programs = compiled.executor.programs.kept.values() if sized_by_inputs(compiled.optimized) else []
+    manifest = _Manifest(
+        FORMAT, VERSION, str(__version__), able.name, able.version, compiled.config,
+        compiled.compilation_stats().nodes_before_optimization,
+        [(program.plan.name, program.choice) for program in programs],
+        compiled.source_digest, compiled.optimized.digest, [program.plan.graph.digest for program in programs],
+    )  # fmt: skip
+
+    def fill(place: Path) -> None:
+        compiled.optimized.save(place / "optimized.json")
         for n, program in enumerate(programs):
-            program.plan.graph.save(temporary / f"plan{n}.json")
-        told = _Manifest(
-            FORMAT, VERSION, str(__version__), able.name, able.version, compiled.config,
-            compiled.compilation_stats().nodes_before_optimization,
-            [(program.plan.name, program.choice) for program in programs],
-        )  # fmt: skip
-        (temporary / "manifest.json").write_bytes(msgspec.json.encode(told))
-        _replace(temporary, folder)
+            program.plan.graph.save(place / f"plan{n}.json")
+        (place / "manifest.json").write_bytes(msgspec.json.encode(manifest))
+
+    try:
+        write_folder(folder, fill)
     except OSError as error:
         raise FormatError(f"cannot write {str(folder)!r}: {error}", code="E221") from None
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
-
-
-def _replace(temporary: Path, folder: Path) -> None:
-    """Put a folder in the place of another; of two processes that do so at once, either may win."""
-    old = folder.with_name(f".{folder.name}.{os.urandom(6).hex()}.old")
-    with contextlib.suppress(FileNotFoundError):
-        folder.rename(old)
-    try:
-        temporary.rename(folder)
-    except OSError:
-        if not (folder / "manifest.json").exists():  # else another process was first, with the same thing
-            raise
-    if old.is_dir():
-        import shutil
-
-        shutil.rmtree(old, ignore_errors=True)
-    else:
-        old.unlink(missing_ok=True)
 
 
 def _free_to_write(folder: Path) -> bool:
@@ -456,8 +448,17 @@ def _load(folder: Path, executor: Executor) -> CompiledGraph:
             raise FormatError(f"{str(folder)!r} was saved for {name} {theirs}, this is {ours}", code="E220",
                               suggestions=["compile the graph again"])  # fmt: skip
     own = _at_full_speed(executor, told.config)
-    optimized = EinsumGraph.load(folder / "optimized.json")
-    for n, (name, choice) in enumerate(told.plans):
-        own.programs.adopt(optimized, EinsumGraph.load(folder / f"plan{n}.json"), name, choice)
+
+    def graph(file: str, digest: str) -> EinsumGraph:
+        found = EinsumGraph.load(folder / file)
+        if found.digest != digest:
+            raise FormatError(
+                f"{file} in {str(folder)!r} is not the graph that was saved", "compile it again", code="E261"
+            )
+        return found
+
+    optimized = graph("optimized.json", told.optimized)
+    for n, ((name, choice), digest) in enumerate(zip(told.plans, told.graphs, strict=True)):
+        own.programs.adopt(optimized, graph(f"plan{n}.json", digest), name, choice)
     stats = CompilationStats(told.before, len(optimized), perf_counter() - start, ())
-    return CompiledGraph(optimized, own, stats)
+    return CompiledGraph(optimized, own, stats, told.source)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
-from ..errors import InputError
+from ..errors import InputError, expect
 from ..events import ExecutionPhase, Hook, RunRecord
 
 
@@ -20,9 +21,7 @@ class ExecutionContext:
     """
 
     def __init__(self, hooks: Sequence[Hook] = ()) -> None:
-        if not isinstance(hooks, Sequence):
-            raise InputError(f"hooks are given as a list, got {hooks!r}", code="E301",
-                             suggestions=["write ExecutionContext([hook])"])  # fmt: skip
+        expect(hooks, Sequence, "hooks are given as a list", "write ExecutionContext([hook])")
         self.hooks: list[Hook] = []
         for hook in hooks:
             self.add_hook(hook)
@@ -30,15 +29,13 @@ class ExecutionContext:
 
     def add_hook(self, hook: Hook) -> None:
         """Attach one more hook."""
-        if not isinstance(hook, Hook):
-            raise InputError(f"a hook derives from tensorlogic.Hook, got {hook!r}", code="E301",
-                             suggestions=["give an instance, such as LoggingHook()"])  # fmt: skip
+        expect(hook, Hook, "a hook derives from tensorlogic.Hook", "give an instance, such as LoggingHook()")
         self.hooks.append(hook)
 
     def remove_hook(self, hook: Hook) -> None:
         """Detach a hook."""
         if hook not in self.hooks:
-            raise InputError(f"{hook!r} is not attached", code="E301")
+            raise InputError(f"{hook!r} is not attached", code="E930")
         self.hooks.remove(hook)
 
     def notify(self, phase: ExecutionPhase) -> None:
@@ -46,6 +43,22 @@ class ExecutionContext:
         self.phase = phase
         for hook in self.hooks:
             hook.on_phase(phase)
+
+
+class Profiles:
+    """The trace of the latest profile and, while it grows, the same among the hooks; shared with executors made from one."""
+
+    def __init__(self) -> None:
+        self.trace: Any = None
+        self.hooks: tuple[Hook, ...] = ()
+
+    def start(self) -> None:
+        """Begin a new trace, unless one grows already."""
+        from .. import Trace
+
+        if not self.hooks:
+            self.trace = Trace()
+            self.hooks = (self.trace,)
 
 
 class LoggingHook(Hook):

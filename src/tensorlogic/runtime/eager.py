@@ -7,25 +7,26 @@ variable which goes out of scope takes with it whatever nothing else was compute
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
 from ..diagnostics import caller
-from ..errors import DTypeError, GraphError, InputError, ShapeError
+from ..errors import DTypeError, GraphError, ShapeError, expect
 from ..ir import ops
 from ..ir.elementwise import FUNCTIONS
 from ..ir.layers import Layers
-from ..ir.methods import Axes
+from ..ir.methods import Axes, TensorOperators, matmul_spec
 from ..ir.ops import Op
 from ..ir.types import TensorShape
 from ..plan.build import describe
-from .eager_kernels import SCALARS, Array, einsum_op, given, matmul_op, run
-from .eager_record import Leaf, Record, frozen, mode
+from .eager_kernels import SCALARS, Array, einsum_op, given, run
+from .eager_record import Leaf, Record, mode
+from .tensor_cache import frozen
 
 
-class Variable:
+class Variable(TensorOperators["Variable"]):
     """An array whose operations run at once and are recorded, so that ``backward`` can fill in gradients.
 
     Its value is a read-only copy of what it is given; :meth:`assign` gives it another. Numbers of a float dtype want gradients
@@ -44,16 +45,16 @@ class Variable:
     __slots__ = ("__weakref__", "_grad", "_name", "_record", "_spent")  # the others are there once they are set
 
     def __init__(self, value: Any, *, requires_grad: bool | None = None, name: str | None = None) -> None:
-        array = np.array(given(value.value if isinstance(value, Variable) else value), order="C")
+        array = _copied(value)
         if requires_grad and array.dtype.kind != "f":
             raise DTypeError(
                 f"a variable of {array.dtype} has no gradient: only numbers of a float dtype do",
-                code="E110",
-                suggestions=["write 1.0 in place of 1, or give np.asarray(x, 'float32')", "or leave out requires_grad"],
+                "write 1.0 in place of 1, or give np.asarray(x, 'float32')",
+                "or leave out requires_grad",
+                code="E904",
             )
-        if name is not None and (not isinstance(name, str) or not name):
-            raise InputError(f"the name of a variable is text, got {name!r}", code="E301")
         if name is not None:
+            expect(name or None, str, "the name of a variable is text")
             self._name = name
         needs = array.dtype.kind == "f" if requires_grad is None else requires_grad
         self._record: Record = Leaf(array, needs, self, name)
@@ -96,22 +97,24 @@ class Variable:
     def assign(self, value: Any) -> None:
         """Take another value of the same shape and dtype; what was recorded before keeps the old one."""
         if not self.is_leaf:
-            raise GraphError("a computed value is not assigned to: its record would no longer be true", code="E112",
-                             suggestions=["assign to what it was computed from, or make a new Variable"])  # fmt: skip
+            raise GraphError("a computed value is not assigned to: its record would no longer be true",
+                             "assign to what it was computed from, or make a new Variable", code="E900")  # fmt: skip
         old = self._record
-        array = np.array(given(value.value if isinstance(value, Variable) else value), order="C")
+        array = _copied(value)
         if array.shape != old.value.shape or not np.can_cast(array.dtype, old.value.dtype, "same_kind"):
             raise ShapeError(
                 f"a variable {old.value.dtype}{list(old.value.shape)} cannot take a value "
-                f"{array.dtype}{list(array.shape)}", code="E001", suggestions=["make a new Variable"],
-            )  # fmt: skip
+                f"{array.dtype}{list(array.shape)}",
+                "make a new Variable",
+                code="E912",
+            )
         self._record = Leaf(array.astype(old.value.dtype, copy=False), old.needs, self, self.name)
 
     def detach(self) -> Variable:
         """Return a variable of the same value that nothing was recorded for, and that wants no gradient."""
         made = _new(Variable)
-        if mode.get().tapes:  # in a graph it is the same value
-            made._record = Record(self._record.value, _SAME, (self._record,), False, caller(), None)
+        if mode.get().tapes:
+            made._record = Record(self._record.value, _STOP, (self._record,), False, caller(), None)
         else:
             made._record = Record(self._record.value, None, (), False, None, None)
         return made
@@ -144,7 +147,7 @@ class Variable:
 
     def __iter__(self) -> Iterator[Variable]:
         if not self.shape:
-            raise ShapeError("a scalar cannot be iterated over", code="E001")
+            raise ShapeError("a scalar cannot be iterated over", code="E913")
         return (self[n] for n in range(len(self)))
 
     def __contains__(self, x: object) -> bool:
@@ -173,8 +176,9 @@ class Variable:
         if mode.get().on:
             raise GraphError(
                 "a recorded variable is not changed in place: its gradient would no longer be of what was computed",
-                code="E112",
-                suggestions=["write `with tl.no_grad(): w -= step`", "or w.assign(array)"],
+                "write `with tl.no_grad(): w -= step`",
+                "or w.assign(array)",
+                code="E900",
             )
         old, new = self._record, eager._map(fn, self, other)._record.value
         if new.shape != old.value.shape or new.dtype != old.value.dtype:
@@ -199,61 +203,28 @@ class Variable:
     def __int__(self) -> int: return int(self._record.value)
     def __index__(self) -> int: return self._record.value.__index__()  # type: ignore[no-any-return]
     def __format__(self, form: str) -> str: return format(self._record.value[()], form) if not self.shape else str(self)
-    __hash__ = object.__hash__
 
+    # the commonest by a shorter way than through the builder
     def __add__(self, other: Any) -> Variable: return eager.apply(_ADD, self, other)
     def __radd__(self, other: Any) -> Variable: return eager.apply(_ADD, other, self)
     def __sub__(self, other: Any) -> Variable: return eager.apply(_SUBTRACT, self, other)
     def __rsub__(self, other: Any) -> Variable: return eager.apply(_SUBTRACT, other, self)
     def __mul__(self, other: Any) -> Variable: return eager.apply(_MULTIPLY, self, other)
     def __rmul__(self, other: Any) -> Variable: return eager.apply(_MULTIPLY, other, self)
-    def __truediv__(self, other: Any) -> Variable: return eager.divide(self, other)
-    def __rtruediv__(self, other: Any) -> Variable: return eager.divide(other, self)
-    def __floordiv__(self, other: Any) -> Variable: return eager.floor_divide(self, other)
-    def __rfloordiv__(self, other: Any) -> Variable: return eager.floor_divide(other, self)
-    def __mod__(self, other: Any) -> Variable: return eager.remainder(self, other)
-    def __rmod__(self, other: Any) -> Variable: return eager.remainder(other, self)
     def __pow__(self, other: Any) -> Variable: return eager.square(self) if type(other) is int and other == 2 else eager.power(self, other)  # as NumPy
-    def __rpow__(self, other: Any) -> Variable: return eager.power(other, self)
-    def __matmul__(self, other: Any) -> Variable: return eager.matmul(self, other)
-    def __rmatmul__(self, other: Any) -> Variable: return eager.matmul(other, self)
-    def __and__(self, other: Any) -> Variable: return eager.truth("logical_and", self, other)
-    def __rand__(self, other: Any) -> Variable: return eager.truth("logical_and", other, self)
-    def __or__(self, other: Any) -> Variable: return eager.truth("logical_or", self, other)
-    def __ror__(self, other: Any) -> Variable: return eager.truth("logical_or", other, self)
-    def __xor__(self, other: Any) -> Variable: return eager.truth("logical_xor", self, other)
-    def __rxor__(self, other: Any) -> Variable: return eager.truth("logical_xor", other, self)
-    def __invert__(self) -> Variable: return eager.truth("logical_not", self)
+    def __pos__(self) -> Variable: return self
     def __iadd__(self, other: Any) -> Variable: return self._changed("add", other)
     def __isub__(self, other: Any) -> Variable: return self._changed("subtract", other)
     def __imul__(self, other: Any) -> Variable: return self._changed("multiply", other)
     def __itruediv__(self, other: Any) -> Variable: return self._changed("divide", other)
-    def __neg__(self) -> Variable: return eager.negative(self)
-    def __pos__(self) -> Variable: return self
-    def __abs__(self) -> Variable: return eager.absolute(self)
-    def __eq__(self, other: object) -> Variable: return eager.equal(self, other)  # type: ignore[override]
-    def __ne__(self, other: object) -> Variable: return eager.not_equal(self, other)  # type: ignore[override]
-    def __lt__(self, other: Any) -> Variable: return eager.less(self, other)
-    def __le__(self, other: Any) -> Variable: return eager.less_equal(self, other)
-    def __gt__(self, other: Any) -> Variable: return eager.greater(self, other)
-    def __ge__(self, other: Any) -> Variable: return eager.greater_equal(self, other)
-    def __getitem__(self, key: Any) -> Variable: return eager.index(self, key)
 
     def __setitem__(self, key: Any, value: Any) -> None:
-        raise GraphError("a recorded value is not written to", code="E112",
-                         suggestions=["write np.where(mask, new, x), or tl.eager.scatter_add(x, indices, updates)"])
+        raise GraphError("a recorded value is not written to",
+                         "write np.where(mask, new, x), or tl.eager.scatter_add(x, indices, updates)", code="E900")
 
-    @property
-    def T(self) -> Variable: return eager.transpose(self)  # noqa: N802
-    def reshape(self, *shape: Any) -> Variable: return eager.reshape(self, shape[0] if len(shape) == 1 and isinstance(shape[0], Sequence) else shape)
-    def transpose(self, *order: Any) -> Variable: return eager.transpose(self, order[0] if len(order) == 1 and isinstance(order[0], Sequence) else order or None)
     def flatten(self) -> Variable: return eager.reshape(self, (-1,))
     ravel = flatten
-    def sum(self, axis: Any = None, *, keepdims: bool = False) -> Variable: return eager.sum(self, axis, keepdims=keepdims)
-    def mean(self, axis: Any = None, *, keepdims: bool = False) -> Variable: return eager.mean(self, axis, keepdims=keepdims)
     def prod(self, axis: Any = None, *, keepdims: bool = False) -> Variable: return eager.prod(self, axis, keepdims=keepdims)
-    def max(self, axis: Any = None, *, keepdims: bool = False) -> Variable: return eager.max(self, axis, keepdims=keepdims)
-    def min(self, axis: Any = None, *, keepdims: bool = False) -> Variable: return eager.min(self, axis, keepdims=keepdims)
     def any(self, axis: Any = None, *, keepdims: bool = False) -> Variable: return eager.any(self, axis, keepdims=keepdims)
     def all(self, axis: Any = None, *, keepdims: bool = False) -> Variable: return eager.all(self, axis, keepdims=keepdims)
     def var(self, axis: Any = None, *, keepdims: bool = False) -> Variable: return eager.var(self, axis, keepdims=keepdims)
@@ -267,15 +238,18 @@ class Variable:
     def tanh(self) -> Variable: return eager.tanh(self)
     def relu(self) -> Variable: return eager.relu(self)
     def sigmoid(self) -> Variable: return eager.sigmoid(self)
-    def astype(self, dtype: Any) -> Variable: return eager.cast(self, dtype)
     def squeeze(self, axis: int) -> Variable: return eager.squeeze(self, axis)
     # fmt: on
 
 
 _ADD, _SUBTRACT, _MULTIPLY = (ops.Elementwise(fn) for fn in ("add", "subtract", "multiply"))
-_SAME = ops.Transfer("cpu:0")
+_STOP = ops.StopGradient()
 _UFUNCS = {getattr(np, fn): ops.Elementwise(fn) for fn in FUNCTIONS if isinstance(getattr(np, fn, None), np.ufunc)}
 _new = object.__new__
+
+
+def _copied(value: Any) -> Array:
+    return np.array(given(value.value if isinstance(value, Variable) else value), order="C")
 
 
 def _restored(value: Array, requires_grad: bool, name: str | None) -> Variable:
@@ -330,7 +304,8 @@ class Eager(Layers[Variable]):
         value = run(op, values)
         made = _new(Variable)
         on, tapes = mode.get()
-        if needs and not on:
+        stopped = needs and not on  # in a graph, the gradient ends here
+        if stopped or type(op) is ops.StopGradient:
             needs = False
         elif needs and value.dtype.kind != "f":
             needs, lost = False, f"{describe(op)}, whose result is {value.dtype}"
@@ -338,7 +313,10 @@ class Eager(Layers[Variable]):
             for n, x in enumerate(kept):
                 if type(x) is np.ndarray:
                     kept[n] = frozen(x)
-            made._record = Record(value, op, tuple(kept), needs, caller(), lost)
+            place = caller()
+            made._record = Record(value, op, tuple(kept), needs, place, lost)
+            if stopped:
+                made._record = Record(value, _STOP, (made._record,), False, place, lost)
             for tape in tapes:
                 tape.note(made)
         else:
@@ -354,16 +332,7 @@ class Eager(Layers[Variable]):
     def matmul(self, a: Any, b: Any) -> Variable:
         """Multiply matrices as NumPy's ``@`` does, vectors and batches included."""
         left, right = (x._record.value.shape if type(x) is Variable else np.shape(x) for x in (a, b))
-        return self.apply(matmul_op(left, right), a, b)
-
-    def truth(self, fn: str, *operands: Any) -> Variable:
-        """Apply a logical function to truth values; bit operations on numbers are refused."""
-        for x in operands:
-            dtype = x.dtype if isinstance(x, Variable) else np.asarray(x).dtype
-            if dtype != np.bool_:
-                raise DTypeError(f"& | ^ ~ are for truth values, got {dtype}", code="E103",
-                                 suggestions=[f"write tl.eager.{fn}(...) if non-zero should count as true"])  # fmt: skip
-        return self._map(fn, *operands)
+        return self.apply(einsum_op(matmul_spec(left, right), "real"), a, b)
 
     def _map(self, fn: str, *operands: Any) -> Variable:
         op = _maps.get(fn)
@@ -401,3 +370,4 @@ class Eager(Layers[Variable]):
 
 _maps: dict[str, ops.Elementwise] = {}
 eager = Eager()
+Variable.builder = eager  # type: ignore[misc]  # of the class: all variables have the one

@@ -15,16 +15,17 @@ from ..ir.graph import EinsumGraph, Node
 from ..ir.types import dtype_name
 from ..passes.grad import grad as grad_pass
 from ..passes.grad import vjp
+from ..passes.grad_tape import unused
 from ..plan.build import describe
 from ..store import Store
 from .eager import Variable
 from .eager_kernels import SCALARS, Array, given
 from .eager_record import Leaf, Record
 from .executor import Executor
-from .recompute import keepable, matched, resumed
+from .recompute import can_keep, match_nodes, operands_first, rest_of_gradient
 
 
-class Sequel(NamedTuple):
+class BackwardGraph(NamedTuple):
     """The gradient of one structure: a graph, where its inputs come from, and whose gradients its outputs are."""
 
     graph: EinsumGraph
@@ -33,7 +34,7 @@ class Sequel(NamedTuple):
     seed: str | None  # the input that takes the cotangent
 
 
-class Recorded(NamedTuple):
+class Structure(NamedTuple):
     """What a value was computed from, operands first, each once."""
 
     key: tuple[Any, ...]
@@ -42,7 +43,7 @@ class Recorded(NamedTuple):
     wants: list[int]  # leaves whose variables want gradients, and are still there
 
 
-_sequels: Store[Any, Sequel] = Store(256)
+_graphs: Store[Any, BackwardGraph] = Store(256)
 _executor: list[Executor] = []
 
 
@@ -63,28 +64,28 @@ def backward(
 ) -> None:
     """Add the gradient of a variable to the ``grad`` of what it was computed from: see :meth:`Variable.backward`."""
     if not isinstance(variable, Variable):
-        raise GraphError(f"a Variable is expected, got {type(variable).__name__}", code="E110",
-                         suggestions=["backward starts from what was computed with tl.Variable"])  # fmt: skip
+        raise GraphError(f"a Variable is expected, got {type(variable).__name__}",
+                         "backward starts from what was computed with tl.Variable", code="E301")  # fmt: skip
     root = variable._record
     _check_start(variable, root, grad, again)
     seed = None if grad is None else _cotangent(root.value, grad)
-    found = recorded(root)
-    if not found.wants:
+    structure = structure_of(root)
+    if not structure.wants:
         return  # nobody is left to take a gradient
-    key = (found.key, seed is None)
-    sequel = _sequels.get(key)
-    if sequel is None:
-        sequel = differentiated(found, scalar=seed is None)
-        _sequels.put(key, sequel)
-    inputs = {label: found.values[n] for label, n in sequel.feeds}
-    if sequel.seed is not None:
-        inputs[sequel.seed] = seed
+    key = (structure.key, seed is None)
+    back = _graphs.get(key)
+    if back is None:
+        back = backward_graph(structure, scalar=seed is None)
+        _graphs.put(key, back)
+    inputs = {label: structure.values[n] for label, n in back.feeds}
+    if back.seed is not None:
+        inputs[back.seed] = seed
     runner = executor or default_executor()
-    made = list(runner.execute(sequel.graph, inputs))
-    if check_nan and any(np.isnan(x).any() for x in (root.value, *made)):
-        raise first_nan(found, sequel, inputs, runner)
-    for n, g in zip(sequel.wants, made, strict=True):
-        owner = found.sources[n].owner()
+    gradients = list(runner.execute(back.graph, inputs))
+    if check_nan and any(np.isnan(x).any() for x in (root.value, *gradients)):
+        raise first_nan(structure, back, inputs, runner)
+    for n, g in zip(back.wants, gradients, strict=True):
+        owner = structure.sources[n].owner()
         if owner is not None:
             owner.grad = g if owner.grad is None else owner.grad + g
     variable._spent = True
@@ -94,24 +95,26 @@ def _check_start(variable: Variable, root: Record, grad: Any, again: bool) -> No
     if root.value.dtype.kind != "f":
         raise DTypeError(
             f"a variable of {root.value.dtype} has no gradient: truth values and whole numbers do not change smoothly",
-            code="E110",
-            suggestions=["use soft versions: tl.eager.sigmoid(10 * x) for x > 0", "or cast it: x.astype('float32')"],
+            "use soft versions: tl.eager.sigmoid(10 * x) for x > 0",
+            "or cast it: x.astype('float32')",
+            code="E904",
         )
     if not root.needs:
         why = f"; the gradient ended at {root.lost}" if root.lost else ""
         raise GraphError(
             f"nothing was recorded for this variable: it depends on none that wants gradients{why}",
-            code="E110",
-            suggestions=["compute it from tl.Variable(array), outside of no_grad and without detach"],
+            "compute it from tl.Variable(array), outside of no_grad and without detach",
+            code="E905",
         )
     if getattr(variable, "_spent", False) and not again:
-        raise GraphError("backward ran from this variable before; gradients would add up", code="E110",
-                         suggestions=["compute it anew", "or say backward(again=True)"])  # fmt: skip
+        raise GraphError("backward ran from this variable before; gradients would add up", "compute it anew",
+                         "or say backward(again=True)", code="E906")  # fmt: skip
     if grad is None and root.value.shape != ():
         raise ShapeError(
             f"a gradient is of a scalar, and this is of shape {list(root.value.shape)}",
-            code="E110",
-            suggestions=["reduce it: loss.sum() or loss.mean()", "or give its cotangent: y.backward(array)"],
+            "reduce it: loss.sum() or loss.mean()",
+            "or give its cotangent: y.backward(array)",
+            code="E907",
         )
 
 
@@ -119,78 +122,65 @@ def _cotangent(value: Array, grad: Any) -> Array:
     array = grad.value if isinstance(grad, Variable) else given(grad)
     if array.shape != value.shape:
         raise ShapeError(f"the cotangent is of shape {list(array.shape)}, what it belongs to of {list(value.shape)}",
-                         code="E110", suggestions=["give an array of the same shape: np.ones_like(y)"])  # fmt: skip
+                         "give an array of the same shape: np.ones_like(y)", code="E908")  # fmt: skip
     return array.astype(value.dtype, copy=False)
 
 
-def recorded(root: Record) -> Recorded:
+def structure_of(root: Record) -> Structure:
     """Return the structure under a record and the values in it; nothing recurses, so a chain may be long."""
-    number: dict[int, int] = {}
+    number: dict[Record, int] = {}
     key: list[Any] = []
     values: list[Any] = []
     sources: list[Any] = []
     wants: list[int] = []
-    stack = [root]
-    while stack:
-        record = stack[-1]
-        if id(record) in number:
-            stack.pop()
-            continue
+    for record in operands_first([root], lambda r: r.operands() if r.needs else []):
         if record.op is None or not record.needs:
             wanted = record.needs and type(record) is Leaf and record.owner() is not None
             if wanted:
                 wants.append(len(key))
             key.append((record.value.shape, record.value.dtype, wanted))
         else:
-            waiting = [a for a in record.args if isinstance(a, Record) and id(a) not in number]
-            if waiting:
-                stack += waiting[::-1]
-                continue
             at = []
             for a in record.args:
                 if isinstance(a, Record):
-                    at.append(number[id(a)])
+                    at.append(number[a])
                     continue
                 at.append(len(key))
                 key.append(ops.Literal.of(a) if type(a) in SCALARS else (a.shape, a.dtype, False))
                 values.append(a)
                 sources.append(None)
             key.append((record.op, tuple(at)))
-        number[id(record)] = len(key) - 1
+        number[record] = len(key) - 1
         values.append(record.value)
         sources.append(record)
-        stack.pop()
-    return Recorded(tuple(key), values, sources, wants)
+    return Structure(tuple(key), values, sources, wants)
 
 
-def as_graph(found: Recorded) -> EinsumGraph:
+def as_graph(structure: Structure) -> EinsumGraph:
     """Return a structure as a graph: what was given, and arrays, are its inputs; the last value is its output ``y``."""
     nodes: list[Node] = []
-    taken: set[str] = set()
-    for n, (what, source) in enumerate(zip(found.key, found.sources, strict=True)):
+    taken = {"y"}
+    for n, (what, source) in enumerate(zip(structure.key, structure.sources, strict=True)):
         places = () if source is None or source.place is None else (source.place,)
         if isinstance(what, ops.Literal):
             nodes.append(Node(what))
         elif len(what) == 2:
             nodes.append(Node(what[0], what[1], places))
         else:
-            name = (source.name if type(source) is Leaf else None) or f"x{n}"
-            while name in taken or name == "y":
-                name += "_"
-            taken.add(name)
+            name = unused((source.name if type(source) is Leaf else None) or f"x{n}", taken)
             nodes.append(Node(ops.Input(name, what[0], dtype_name(what[1])), (), places))
     return EinsumGraph(nodes, [("y", len(nodes) - 1)])
 
 
-def differentiated(found: Recorded, *, scalar: bool) -> Sequel:
+def backward_graph(structure: Structure, *, scalar: bool) -> BackwardGraph:
     """Return the gradient of a structure, with what was computed already as inputs."""
-    graph = as_graph(found)
+    graph = as_graph(structure)
     names = {i: name for name, i in graph.inputs.items()}
-    wrt = [names[i] for i in found.wants]
+    wrt = [names[i] for i in structure.wants]
     whole = grad_pass(graph, wrt) if scalar else vjp(graph, wrt)
-    match = matched(whole, graph)
-    kept = {i for i, m in enumerate(match) if m is not None and keepable(whole, i)}
-    rest, labels = resumed(whole, match, kept)
+    match = match_nodes(whole, graph)
+    kept = {i for i, m in enumerate(match) if m is not None and can_keep(whole, i)}
+    rest, labels = rest_of_gradient(whole, match, kept)
     feeds: list[tuple[str, int]] = []
     seed = None
     for label in rest.inputs:
@@ -202,23 +192,24 @@ def differentiated(found: Recorded, *, scalar: bool) -> Sequel:
             feeds.append((label, graph.inputs[label]))
         else:
             seed = label
-    return Sequel(rest, tuple(feeds), tuple(found.wants), seed)
+    return BackwardGraph(rest, tuple(feeds), tuple(structure.wants), seed)
 
 
-def first_nan(found: Recorded, sequel: Sequel, inputs: dict[str, Any], runner: Executor) -> ExecutionError:
+def first_nan(structure: Structure, back: BackwardGraph, inputs: dict[str, Any], runner: Executor) -> ExecutionError:
     """Return the error that names the first tensor with a NaN: of the record, else of its gradient."""
-    for n, (what, value, source) in enumerate(zip(found.key, found.values, found.sources, strict=True)):
+    for n, (what, value, source) in enumerate(zip(structure.key, structure.values, structure.sources, strict=True)):
         if type(value) in SCALARS or value.dtype.kind != "f" or not np.isnan(value).any():
             continue
         count = int(np.isnan(value).sum())
-        made = f"the result of {describe(what[0])}" if len(what) == 2 else "what was given"
+        origin = f"the result of {describe(what[0])}" if len(what) == 2 else "what was given"
         name = f" {source.name!r}" if type(source) is Leaf and source.name else ""
         return ExecutionError(
-            f"value {n}{name} has {count} NaN of {value.size}: {made}", code="E110",
+            f"value {n}{name} has {count} NaN of {value.size}: {origin}",
+            "a gradient of it is NaN too; look at the operands there",
+            code="E909",
             location=None if source is None else source.place,
-            suggestions=["a gradient of it is NaN too; look at the operands there"],
-        )  # fmt: skip
-    graph = sequel.graph
+        )
+    graph = back.graph
     every = [i for i, t in enumerate(graph.inference.types) if len(t) == 1 and not t[0].weak and graph.nodes[i].args]
     shown = EinsumGraph(graph.nodes, [(f"n{i}", i) for i in every], graph.constants)
     for i, value in zip(every, runner.execute(shown, inputs), strict=True):
@@ -226,8 +217,8 @@ def first_nan(found: Recorded, sequel: Sequel, inputs: dict[str, Any], runner: E
             count = int(np.isnan(value).sum())
             return ExecutionError(
                 f"the values are fine, but in their gradient {describe(graph.nodes[i].op)} makes {count} NaN of {value.size}",
-                code="E110",
+                "an infinite slope times zero is NaN, such as of sqrt at 0: add a small number before it",
+                code="E909",
                 location=graph.nodes[i].location,
-                suggestions=["an infinite slope times zero is NaN, such as of sqrt at 0: add a small number before it"],
             )
-    return ExecutionError("a gradient has NaN", code="E110")
+    return ExecutionError("a gradient has NaN", code="E909")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextvars import Context
-from functools import cache, lru_cache, partial
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,7 @@ import numpy as np
 from ..backends.base import Kernel, get_backend
 from ..backends.numpy import NumpyBackend, as_numpy, no_bodies
 from ..diagnostics import NodeExecutionDiagnostic
-from ..errors import ExecutionError, GraphError, OutOfMemoryError, ShapeError, TensorLogicError
+from ..errors import ExecutionError, GraphError, OutOfMemoryError, TensorLogicError
 from ..ir import ops, spec
 from ..ir.algebra import algebra as lookup
 from ..ir.elementwise import FUNCTIONS
@@ -46,8 +46,8 @@ def given(x: Any) -> Array:
     (2,)
     """
     if isinstance(x, list | tuple) and _holds_variables(x):
-        raise GraphError("a list of variables is no array: as one, its gradient would be lost", code="E112",
-                         suggestions=["join them: np.stack([a, b])"])  # fmt: skip
+        hint = "join them: np.stack([a, b])"
+        raise GraphError("a list of variables is no array: as one, its gradient would be lost", hint, code="E902")
     return as_numpy(x, None)
 
 
@@ -64,27 +64,6 @@ def einsum_op(equation: str, algebra: str) -> ops.Einsum:
     'ij,jk->ik'
     """
     return ops.Einsum(str(spec.parse(equation)), lookup(algebra).name)
-
-
-def matmul_op(left: Sequence[int], right: Sequence[int]) -> ops.Einsum:
-    """Return the einsum that is NumPy's ``@`` of operands of these shapes.
-
-    >>> matmul_op((3, 4), (4,)).spec
-    'ij,j->i'
-    """
-    if not left or not right:
-        raise ShapeError("matmul does not take scalars", code="E001", suggestions=["use *"])
-    inner = (left[-1], right[-1 if len(right) == 1 else -2])
-    if inner[0] != inner[1] and 1 in inner:  # an einsum would broadcast it
-        raise ShapeError(f"matmul: the inner sizes are {inner[0]} and {inner[1]}", code="E001")
-    return _matmul_op(len(left), len(right))
-
-
-@cache
-def _matmul_op(left: int, right: int) -> ops.Einsum:
-    batch = "..." if max(left, right) > 2 else ""
-    first, second = ("j" if left == 1 else f"{batch}ij"), ("j" if right == 1 else f"{batch}jk")
-    return einsum_op(f"{first},{second}->{batch}{'' if left == 1 else 'i'}{'' if right == 1 else 'k'}", "real")
 
 
 def run(op: Op, values: Sequence[Any]) -> Array:

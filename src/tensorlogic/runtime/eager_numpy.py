@@ -14,6 +14,8 @@ from ..ir.elementwise import FUNCTIONS
 from ..ir.type_rules import normal_axis
 from .eager import Variable, eager
 
+VALUE = "or call it on the array: x.value, which ends the gradient there"
+
 
 def ufunc_called(ufunc: Any, method: str, inputs: Sequence[Any], options: dict[str, Any]) -> Any:
     """Run a NumPy ufunc on operands of which one is a variable.
@@ -22,12 +24,7 @@ def ufunc_called(ufunc: Any, method: str, inputs: Sequence[Any], options: dict[s
     Variable([0.])
     """
     name = ufunc.__name__
-    if options.pop("out", None) is not None:
-        raise GraphError(
-            f"np.{name} cannot write into an array here: recorded values do not change in place",
-            code="E112",
-            suggestions=[f"write y = np.{name}(...)", "or take the array itself: x.value"],
-        )
+    _refuse_out(name, options.pop("out", None))
     dtype = options.pop("dtype", None)
     if dtype is not None and not all(t.endswith("?") for t in ufunc.types if "O" not in t):
         # NumPy computes in it, and what narrower numbers give could be another; a reduction casts whatever it is given
@@ -55,57 +52,54 @@ def function_called(function: Any, args: Sequence[Any], options: dict[str, Any])
     Variable([0., 1.])
     """
     name = function.__name__
-    if options.get("out") is not None:
-        raise GraphError(f"np.{name} cannot write into an array here: recorded values do not change in place",
-                         code="E112", suggestions=[f"write y = np.{name}(...)"])  # fmt: skip
+    _refuse_out(name, options.pop("out", None))
     ours = _FUNCTIONS.get(name)
     if ours is None or function.__module__ not in ("numpy", "numpy.linalg"):
         raise _unknown(name)
     try:
-        return ours(*args, **{k: v for k, v in options.items() if k != "out"})
+        return ours(*args, **options)
     except TypeError as error:
         if isinstance(error, GraphError) or error.__traceback__ is None or error.__traceback__.tb_next is not None:
             raise
-        raise GraphError(f"np.{name} on a variable: {error}", code="E112",
-                         suggestions=["leave that argument out, or call NumPy on x.value"]) from None  # fmt: skip
+        hint = "leave that argument out, or call NumPy on x.value"
+        raise GraphError(f"np.{name} on a variable: {error}", hint, code="E901") from None
+
+
+def _refuse_out(name: str, out: Any) -> None:
+    if out is not None:
+        raise GraphError(
+            f"np.{name} cannot write into an array here: recorded values do not change in place",
+            f"write y = np.{name}(...)",
+            "or take the array itself: x.value",
+            code="E900",
+        )
 
 
 def _cast(name: str, x: Any, dtype: Any) -> Any:
     if not np.can_cast(x.dtype, dtype, "same_kind"):
-        raise DTypeError(f"np.{name} on a variable: {x.dtype} does not go into dtype={np.dtype(dtype)}", code="E110",
-                         suggestions=[f"cast what it makes: np.{name}(...).astype('{np.dtype(dtype)}')"])  # fmt: skip
+        raise DTypeError(f"np.{name} on a variable: {x.dtype} does not go into dtype={np.dtype(dtype)}",
+                         f"cast what it makes: np.{name}(...).astype('{np.dtype(dtype)}')", code="E901")  # fmt: skip
     return x if x.dtype == dtype else eager.cast(x, dtype)
 
 
 def _only(name: str, word: str, value: Any, *usual: Any) -> None:
     """Refuse an argument whose value would be ignored."""
     if not any(value is u or (type(value) is type(u) and value == u) for u in usual):
-        raise GraphError(f"np.{name} on a variable takes no {word}={value!r}, only {word}={usual[0]!r}", code="E112",
-                         suggestions=[f"leave {word}= out",
-                                      "or call NumPy on x.value, which ends the gradient there"])  # fmt: skip
+        raise GraphError(f"np.{name} on a variable takes no {word}={value!r}, only {word}={usual[0]!r}",
+                         f"leave {word}= out", VALUE, code="E901")  # fmt: skip
 
 
 def _refuse(name: str, options: dict[str, Any]) -> None:
     for word, value in options.items():
         usual = {"where": True, "casting": "same_kind", "order": "K", "subok": True, "initial": None}
         if word not in usual or value is not usual[word]:
-            raise GraphError(f"np.{name} on a variable takes no {word}=", code="E112",
-                             suggestions=["use np.where(mask, new, old)", "or call NumPy on x.value"])  # fmt: skip
+            raise GraphError(f"np.{name} on a variable takes no {word}=", "use np.where(mask, new, old)", VALUE,
+                             code="E901")  # fmt: skip
 
 
 def _unknown(name: str) -> GraphError:
-    known = [*_UFUNCS, *_FUNCTIONS]
-    close = [f"np.{n}" for n in nearest(name, known)[:1] if n in known]
-    return GraphError(
-        f"np.{name} is not recorded, so it cannot be used on a variable",
-        code="E112",
-        suggestions=[*nearest(name, known), "or call it on the array: x.value, which ends the gradient there"]
-        if not close
-        else [
-            f"{close[0]} is the nearest that works",
-            "or call it on the array: x.value, which ends the gradient there",
-        ],
-    )
+    message = f"np.{name} is not recorded, so it cannot be used on a variable"
+    return GraphError(message, *nearest(name, [*_UFUNCS, *_FUNCTIONS]), VALUE, code="E901")
 
 
 def _floating(ufunc: np.ufunc, x: Any) -> Any:
@@ -134,20 +128,18 @@ _UFUNCS: dict[str, Callable[..., Variable]] = {
 }
 
 
-def _axes(name: str) -> Callable[..., Variable]:
-    def reduced(a: Any, axis: Any = None, dtype: Any = None, out: Any = None, keepdims: bool = False) -> Variable:
-        _only(name, "out", out, None)
-        made: Variable = getattr(eager, name)(a if dtype is None else eager.cast(a, dtype), axis, keepdims=keepdims)
-        return made
+def _extreme(name: str) -> Callable[..., Variable]:
+    def reduced(a: Any, axis: Any = None, out: Any = None, keepdims: bool = False) -> Variable:
+        _refuse_out(name, out)
+        result: Variable = getattr(eager, name)(a, axis, keepdims=keepdims)
+        return result
 
     return reduced
 
 
-def _extreme(name: str) -> Callable[..., Variable]:
-    def reduced(a: Any, axis: Any = None, out: Any = None, keepdims: bool = False) -> Variable:
-        _only(name, "out", out, None)
-        made: Variable = getattr(eager, name)(a, axis, keepdims=keepdims)
-        return made
+def _total(name: str) -> Callable[..., Variable]:
+    def reduced(a: Any, axis: Any = None, dtype: Any = None, out: Any = None, keepdims: bool = False) -> Variable:
+        return _extreme(name)(a if dtype is None else eager.cast(a, dtype), axis, out, keepdims)
 
     return reduced
 
@@ -168,8 +160,8 @@ def _var(a: Any, axis: Any = None, *, ddof: int = 0, keepdims: bool = False) -> 
 
 def _where(condition: Any, x: Any = None, y: Any = None) -> Variable:
     if x is None or y is None:
-        raise GraphError("np.where of a condition alone has a shape that depends on values", code="E112",
-                         suggestions=["write np.where(condition, x, y)"])  # fmt: skip
+        hint = "write np.where(condition, x, y)"
+        raise GraphError("np.where of a condition alone has a shape that depends on values", hint, code="E903")
     return eager.where(condition, x, y)
 
 
@@ -192,7 +184,7 @@ def _dot(a: Any, b: Any) -> Variable:
         return eager.multiply(*(x if isinstance(x, Variable) else np.asarray(x) for x in (a, b)))  # 2 is an int64 to it
     if len(eager.shape_of(b)) <= 2:
         return eager.matmul(a, b)
-    raise ShapeError("np.dot of so many axes is not there", code="E001", suggestions=["write tl.eager.einsum"])
+    raise ShapeError("np.dot of so many axes is not there", "write tl.eager.einsum", code="E901")
 
 
 def _take(a: Any, indices: Any, axis: int | None = None) -> Variable:
@@ -204,8 +196,8 @@ def _norm(x: Any, ord: Any = None, axis: Any = None, keepdims: bool = False) -> 
     usual = {1: (None, 2, 2.0), 2: (None, "fro")}.get(rank, (None,))
     _only("linalg.norm", "ord", ord, *usual)
     if axis is not None and rank > 2:
-        raise ShapeError(f"np.linalg.norm goes over one axis or two, got axis={axis}", code="E001",
-                         suggestions=["write np.sqrt(np.sum(np.square(x), axis))"])  # fmt: skip
+        hint = "write np.sqrt(np.sum(np.square(x), axis))"
+        raise ShapeError(f"np.linalg.norm goes over one axis or two, got axis={axis}", hint, code="E901")
     held = x.dtype if isinstance(x, Variable) else np.asarray(x).dtype
     x = x if held.kind == "f" else eager.cast(x, "float64")  # whole numbers would run over
     return eager.sqrt(eager.sum(eager.square(x), axis, keepdims=keepdims))
@@ -233,11 +225,11 @@ def _padded(a: Any, pad_width: Any, mode: Any = "constant", *, constant_values: 
     except ValueError:
         widths = np.empty(0)
     if widths.size != 2 * rank or widths.dtype.kind not in "iu" or (widths < 0).any():
-        raise ShapeError(f"np.pad of {rank} axes cannot take pad_width={pad_width!r}", code="E001",
-                         suggestions=["give whole numbers from 0: n, (before, after), or one such pair for each axis"])  # fmt: skip
+        hint = "give whole numbers from 0: n, (before, after), or one such pair for each axis"
+        raise ShapeError(f"np.pad of {rank} axes cannot take pad_width={pad_width!r}", hint, code="E901")
     if eager.shape_of(constant_values):
-        raise GraphError("np.pad on a variable takes one number for constant_values=", code="E112",
-                         suggestions=["pad one side after another"])  # fmt: skip
+        hint = "pad one side after another"
+        raise GraphError("np.pad on a variable takes one number for constant_values=", hint, code="E901")
     return eager.pad(a, [(int(before), int(after)) for before, after in widths], constant_values)
 
 
@@ -281,7 +273,7 @@ def _as_array(name: str) -> Callable[..., Any]:
 
 
 _FUNCTIONS: dict[str, Callable[..., Any]] = {
-    **{name: _axes(name) for name in ("sum", "mean", "prod")},
+    **{name: _total(name) for name in ("sum", "mean", "prod")},
     **{name: _extreme(name) for name in ("max", "min", "any", "all", "argmax", "argmin")},
     "amax": _extreme("max"), "amin": _extreme("min"), "var": _var, "std": _std,
     **{name: _as_array(name) for name in ("shape", "ndim", "size", "array_equal", "allclose", "isclose", "array_repr", "array_str", "array2string", "result_type", "may_share_memory", "shares_memory")},
@@ -318,7 +310,7 @@ def indexed(x: Any, key: Any) -> Variable | None:
     shape = eager.shape_of(x)
     taken = sum(k is not None and k is not Ellipsis for k in keys)
     if taken > len(shape) or sum(k is Ellipsis for k in keys) > 1:
-        raise ShapeError(f"{taken} indices do not fit shape {shape}", code="E001")
+        raise ShapeError(f"{taken} indices do not fit shape {shape}", code="E913")
     whole: list[Any] = []
     for k in (*keys, Ellipsis) if not any(k is Ellipsis for k in keys) else keys:
         whole += [slice(None)] * (len(shape) - taken) if k is Ellipsis else [k]
@@ -346,16 +338,13 @@ def _whole_numbers(k: Any, size: Any, axis: int) -> Any:
     if array.size == 0 and not isinstance(k, Variable | np.ndarray):
         array = array.astype(np.int64)
     if array.dtype.kind not in "iu":
-        words = (
-            "a mask of truth values has a result whose shape depends on them"
-            if array.dtype == bool
-            else "no whole numbers"
-        )
-        raise DTypeError(f"index of {array.dtype} on axis {axis}: {words}", code="E103",
-                         suggestions=["write np.where(mask, x, 0)", "or give the positions: np.flatnonzero(mask)"])  # fmt: skip
+        masks = array.dtype == bool
+        words = "a mask of truth values has a result whose shape depends on them" if masks else "no whole numbers"
+        raise DTypeError(f"index of {array.dtype} on axis {axis}: {words}", "write np.where(mask, x, 0)",
+                         "or give the positions: np.flatnonzero(mask)", code="E903" if masks else "E914")  # fmt: skip
     if array.size and (int(array.min()) < -size or int(array.max()) >= size):
         wrong = array[(array < -size) | (array >= size)].flat[0]
-        raise ShapeError(f"index {wrong} is out of range for axis {axis} of size {size}", code="E001")
+        raise ShapeError(f"index {wrong} is out of range for axis {axis} of size {size}", code="E913")
     if isinstance(k, Variable):
         wide = k if k.dtype == np.int64 else k.astype("int64")  # places are multiplied by sizes
         return eager.where(wide < 0, wide + int(size), wide)

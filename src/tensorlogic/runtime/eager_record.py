@@ -7,8 +7,6 @@ from contextlib import ContextDecorator
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import numpy as np
-
 from ..diagnostics import SourceLocation
 from ..ir.ops import Op
 
@@ -36,6 +34,10 @@ class Record:
         self.needs = needs  # a gradient
         self.place = place
         self.lost = lost  # what ended the gradient, where something did
+
+    def operands(self) -> list[Record]:
+        """Return the recorded values that it was computed from."""
+        return [a for a in self.args if isinstance(a, Record)]
 
 
 class Leaf(Record):
@@ -99,15 +101,3 @@ class no_grad(ContextDecorator):  # noqa: N801 - reads as a word, as in `with no
 
     def __exit__(self, *_: object) -> None:
         leave()
-
-
-def frozen(array: Array) -> Array:
-    """Return an array that nobody can write to: itself, or a copy where it or what it is a view of can be."""
-    whole = array
-    while type(whole) is np.ndarray:
-        if whole.flags.writeable:
-            copy = np.array(array)
-            copy.setflags(write=False)
-            return copy
-        whole = whole.base
-    return array

@@ -13,11 +13,13 @@ from ..errors import GraphError, InputError
 from ..ir import ops
 from ..ir.graph import EinsumGraph, Node, constant_op, frozen_copy
 from ..ir.types import dtype_name
+from ..passes.grad_tape import unused
 from .compile import CompiledGraph
 from .eager import Variable
 from .eager_kernels import SCALARS
 from .eager_record import Leaf, Mode, Record, enter, leave, mode
 from .executor import Executor
+from .recompute import operands_first
 
 
 class EagerTape:
@@ -75,17 +77,12 @@ class EagerTape:
         """Return the graph of some variables by name; of none, of all that nothing else was computed from."""
         if not outputs:
             alive = self.variables()
-            read: set[int] = set()
-            stack = [v._record for v in alive]
-            while stack:
-                for a in stack.pop().args:
-                    if isinstance(a, Record) and id(a) not in read:
-                        read.add(id(a))
-                        stack.append(a)
-            ends = [v for v in alive if id(v._record) not in read]
+            records = operands_first([v._record for v in alive], Record.operands)
+            read = {a for record in records for a in record.operands()}
+            ends = [v for v in alive if v._record not in read]
             if not ends:
-                raise GraphError("nothing that was computed on this tape is still there", code="E106",
-                                 suggestions=["compute inside `with tape:`, and keep the result"])  # fmt: skip
+                hint = "compute inside `with tape:`, and keep the result"
+                raise GraphError("nothing that was computed on this tape is still there", hint, code="E910")
             taken = {v.name for v in ends if v.name}
             single = len(ends) == 1
             unnamed = (f"y{n}" for n in range(len(ends) + len(taken)) if f"y{n}" not in taken)
@@ -111,10 +108,10 @@ def record_graph(outputs: Mapping[str, Any], inputs: Sequence[Variable] = ()) ->
     <EinsumGraph (x) -> (y): 2 nodes>
     """
     nodes: list[Node] = []
-    number: dict[int, int] = {}
+    number: dict[Record, int] = {}
     known: dict[Any, int] = {}
     constants: dict[str, Any] = {}
-    labels = {id(v._record): v.name for v in inputs}
+    labels = {v._record: v.name for v in inputs}
     taken = {name for name in labels.values() if name}
 
     def add(op: Any, args: tuple[int, ...], places: tuple[Any, ...] = ()) -> int:
@@ -125,18 +122,15 @@ def record_graph(outputs: Mapping[str, Any], inputs: Sequence[Variable] = ()) ->
         return at
 
     def leaf(record: Leaf) -> int:
-        name = labels.get(id(record))
+        name = labels.get(record)
         if name is None:
-            name = record.name or f"x{len(taken)}"
-            while name in taken:
-                name += "_"
-            taken.add(name)
+            name = unused(record.name or f"x{len(taken)}", taken)
         t = record.value
         return add(ops.Input(name, t.shape, dtype_name(t.dtype)), ())
 
     def operand(a: Any) -> int:
         if isinstance(a, Record):
-            return number[id(a)]
+            return number[a]
         if type(a) in SCALARS:
             return add(ops.Literal.of(a), ())
         array = frozen_copy(a)
@@ -146,32 +140,24 @@ def record_graph(outputs: Mapping[str, Any], inputs: Sequence[Variable] = ()) ->
 
     for v in inputs:
         assert type(v._record) is Leaf  # they were just made
-        number[id(v._record)] = leaf(v._record)
+        number[v._record] = leaf(v._record)
     found: list[tuple[str, int]] = []
     for name, v in outputs.items():
         if isinstance(v, np.ndarray | np.generic | float | int):
             found.append((name, operand(np.asarray(v))))
             continue
         if not isinstance(v, Variable):
-            raise GraphError(f"output {name!r} must be a Variable, got {type(v).__name__}", code="E106",
-                             suggestions=["compute it from tl.Variable(array)"])  # fmt: skip
-        stack = [v._record]
-        while stack:
-            record = stack[-1]
-            if id(record) in number:
-                stack.pop()
-                continue
-            waiting = [a for a in record.args if isinstance(a, Record) and id(a) not in number]
-            if waiting:
-                stack += waiting[::-1]
+            hint = "compute it from tl.Variable(array)"
+            raise GraphError(f"output {name!r} must be a Variable, got {type(v).__name__}", hint, code="E910")
+        for record in operands_first([v._record], lambda r: [a for a in r.operands() if a not in number]):
+            if record in number:
                 continue
             if record.op is None:  # what was computed before the tape has no name to be given by
-                number[id(record)] = leaf(record) if type(record) is Leaf else operand(record.value)
+                number[record] = leaf(record) if type(record) is Leaf else operand(record.value)
             else:
                 args = tuple([operand(a) for a in record.args])
-                number[id(record)] = add(record.op, args, () if record.place is None else (record.place,))
-            stack.pop()
-        found.append((name, number[id(v._record)]))
+                number[record] = add(record.op, args, () if record.place is None else (record.place,))
+        found.append((name, number[v._record]))
     return EinsumGraph(nodes, found, constants)
 
 
@@ -187,7 +173,7 @@ def graph_of(fn: Callable[..., Any], *examples: Any) -> EinsumGraph:
     <EinsumGraph (x) -> (mean, top): 3 nodes>
     """
     if not callable(fn):
-        raise InputError(f"a function is expected, got {fn!r}", code="E301", suggestions=["write graph_of(fn, x)"])
+        raise InputError(f"a function is expected, got {fn!r}", "write graph_of(fn, x)", code="E301")
     inputs: list[Variable] = []
     arguments = [_variables(x, name, inputs) for x, name in zip(examples, _names(fn, len(examples)), strict=True)]
     with EagerTape():
@@ -199,7 +185,7 @@ def graph_of(fn: Callable[..., Any], *examples: Any) -> EinsumGraph:
     else:
         outputs = {"y": result}
     if not outputs:
-        raise GraphError("the function returned nothing", code="E106", suggestions=["return what it computes"])
+        raise GraphError("the function returned nothing", "return what it computes", code="E910")
     return record_graph(outputs, inputs)
 
 
@@ -218,7 +204,7 @@ def _names(fn: Callable[..., Any], count: int) -> list[str]:
     needed = sum(p.default is p.empty and p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) for p in parameters)
     if not needed <= count <= len(names):
         raise InputError(
-            f"the function takes {', '.join(names) or 'nothing'}, but {count} examples are given", code="E301"
+            f"the function takes {', '.join(names) or 'nothing'}, but {count} examples are given", code="E911"
         )
     return (names + [f"x{n}" for n in range(len(names), count)])[:count]
 
@@ -229,6 +215,5 @@ def _variables(x: Any, name: str, inputs: list[Variable]) -> Any:
         return {k: _variables(v, f"{name}.{k}", inputs) for k, v in x.items()}
     if isinstance(x, tuple | list) and any(isinstance(v, np.ndarray | Variable | tuple | list | Mapping) for v in x):
         return type(x)([_variables(v, f"{name}.{n}", inputs) for n, v in enumerate(x)])
-    made = Variable(x, name=name)
-    inputs.append(made)
-    return made
+    inputs.append(Variable(x, name=name))
+    return inputs[-1]

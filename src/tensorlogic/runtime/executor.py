@@ -3,31 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from ..backends.base import Backend, BackendCapabilities, get_backend
-from ..errors import BackendError, InputError, TensorLogicError, expect_whole, nearest
+from ..errors import TensorLogicError, expect_whole
 from ..events import ExecutionPhase, Hook, watchers
 from ..ir.graph import EinsumGraph
 from ..ir.types import TensorType
 from ..passes.levels import CompilationConfig, OptimizationLevel, Pass
 from ..plan.build import ExecutionPlan
-from ..plan.fusing import POLICIES
 from ..store import StoreStats
+from . import modes
 from .call import Wrapper, call
-from .context import ExecutionContext
-from .inputs import Inputs, check_call, check_names, checked_sizes
+from .context import ExecutionContext, Profiles
+from .inputs import Inputs, LastCall, check_call, check_names, checked_donations, checked_sizes, same_again
 from .outputs import Outputs, arrays_for
 from .program import Program
 from .programs import Programs
 
 if TYPE_CHECKING:
-    from .. import ProfileData
     from .autodiff import Gradients
-    from .compile import CompiledGraph
-    from .eager import Variable
     from .frame import Frame
-    from .jit import Jit, JitConfig, JitStats
+    from .jit import Jit
     from .strategy import GradientStrategy
 
 _EXECUTION, _COMPLETE = ExecutionPhase.EXECUTION, ExecutionPhase.COMPLETE
@@ -77,14 +74,14 @@ class Executor:
             optimization_level = OptimizationLevel.STANDARD if self.backend.passes else OptimizationLevel.NONE
         self.programs = Programs(
             self.backend, self.context, CompilationConfig(optimization_level),
-            policy=_checked_policy(self.backend.capabilities(), native, policy, bool(wrap)), threads=threads, wrap=wrap,
+            policy=policy, native=native, threads=threads, wrap=wrap,
             passes=passes, memory_limit=memory_limit, flops_limit=flops_limit, bound=plans,
         )  # fmt: skip
-        self._ready: dict[int, _Ready] = {}  # by the id of a graph, the call it was last run with
-        self._jit: Jit | None = None
-        self._gradients: Gradients | None = None
+        self._ready: dict[int, LastCall] = {}  # by the id of a graph, the call it was last run with
+        self.jit: Jit | None = None
+        self.gradients: Gradients | None = None
         self.gradient: GradientStrategy | None = None  # of forward, where it is not told another
-        self._profiles = Profiles()
+        self.profiles = Profiles()
 
     @property
     def config(self) -> CompilationConfig:
@@ -127,13 +124,13 @@ class Executor:
             hooks = self.hooks()
             plain = sizes is None and budget is None and not donate
             ready = self._ready.get(id(graph)) if plain else None
-            values = None if ready is None else _same_again(ready, graph, inputs)
+            values = None if ready is None else same_again(ready, graph, inputs)
             if values is not None and ready is not None:
                 self.programs.count_quick_call()
                 program = ready.program
             else:
                 names, values = self.arrays(graph, {} if inputs is None else inputs)
-                own = _checked_donations(graph, donate) if donate else ()
+                own = checked_donations(graph, donate) if donate else ()
                 program = self.programs.for_call(graph, names, values, checked_sizes(graph, sizes), budget, own)
                 if plain and program.trusted:
                     self._remember(graph, names, values, program)
@@ -173,111 +170,14 @@ class Executor:
         budget: int | None = None,
     ) -> ExecutionPlan:
         """Return the plan that runs for given inputs; without them, for the declared types, ``sizes`` and float32 by default."""
-        return self.programs.plan(graph, self._types(graph, inputs, sizes), sizes, budget)
+        return self.programs.plan(graph, self.input_types(graph, inputs, sizes), sizes, budget)
 
-    def compile_graph(
-        self,
-        graph: EinsumGraph,
-        config: CompilationConfig | None = None,
-        *,
-        sizes: Mapping[str, int] | None = None,
-        example: Inputs | None = None,
-    ) -> CompiledGraph:
-        """Optimize a graph once, to run it many times; with ``sizes`` (or none to give) or an ``example`` it is planned at once.
-
-        Where several plans compete, the fastest is measured: on the example, or on inputs that are made up.
-        """
-        from .compile import compile_for
-
-        return compile_for(self, graph, config or self.config, sizes, example)
-
-    def execute_compiled(
-        self,
-        compiled: CompiledGraph,
-        inputs: Inputs | None = None,
-        *,
-        sizes: Mapping[str, int] | None = None,
-        out: Inputs | None = None,
-    ) -> Outputs:
-        """Run a compiled graph; it may have been compiled by another executor of the same backend."""
-        from .compile import execute_compiled
-
-        return execute_compiled(self, compiled, inputs, sizes, out)
-
-    def execute_jit(
-        self,
-        graph: EinsumGraph,
-        inputs: Inputs | None = None,
-        config: JitConfig | None = None,
-        *,
-        out: Inputs | None = None,
-    ) -> Outputs:
-        """Run a graph at once; once it ran often it is compiled in the background, and the fastest plan takes over.
-
-        The answers keep their bits, unless the config says ``exact=False``: see docs/guides/native.md.
-        """
-        return self.jit(config).execute(graph, inputs, out)
-
-    def get_jit_stats(self) -> JitStats:
-        """Return what the JIT did so far."""
-        return self.jit().stats()
-
-    def clear_jit_cache(self) -> None:
-        """Forget what the JIT compiled and counted."""
-        self.jit().clear()
-
-    def jit(self, config: JitConfig | None = None) -> Jit:
-        """Return the state of the JIT; a config that differs from the last begins anew."""
-        from .jit import jit_for
-
-        self._jit = jit_for(self, self._jit, config)
-        return self._jit
-
-    def forward(
-        self,
-        graph: EinsumGraph,
-        inputs: Inputs | None = None,
-        *,
-        wrt: Sequence[str] | str | None = None,
-        strategy: GradientStrategy | None = None,
-        budget: int | None = None,
-    ) -> Outputs:
-        """Run a graph and keep what :meth:`backward` needs: every value, or what the strategy or a budget of bytes says.
-
-        The inputs are not copied: they must not change before the backward run. An output that the gradient reads is
-        read-only: copy it to change it.
-        """
-        strategy = self.gradient if strategy is None and budget is None else strategy
-        return self._autodiff().forward(self, graph, {} if inputs is None else inputs, wrt, strategy, budget)
-
-    def backward(
-        self, outputs: Sequence[Any] | Variable, output_grads: Any = None, *, accumulate: bool = False
-    ) -> None:
-        """Go back from the outputs of :meth:`forward` (or from a ``Variable``) by the gradients of a loss for them."""
-        from .eager import Variable
-
-        if isinstance(outputs, Variable):
-            from .eager_backward import backward
-
-            return backward(outputs, output_grads, executor=self)
-        return self._autodiff().backward(self, outputs, output_grads, accumulate)
-
-    def get_gradients(self) -> dict[str, Any]:
-        """Return what :meth:`backward` found last on this thread: by name, the gradients for the inputs."""
-        return self._autodiff().latest()
-
-    def variable(self, value: Any, *, requires_grad: bool | None = None) -> Variable:
-        """Return a value whose operations run at once and are recorded."""
-        from .eager import Variable
-
-        return Variable(value, requires_grad=requires_grad)
-
-    def _autodiff(self) -> Gradients:
-        from .autodiff import Gradients
-
-        if self._gradients is None:
-            self._gradients = Gradients()
-        return self._gradients
+    compile_graph, execute_compiled = modes.compile_graph, modes.execute_compiled
+    execute_jit, get_jit_stats, clear_jit_cache = modes.execute_jit, modes.get_jit_stats, modes.clear_jit_cache
+    forward, backward, get_gradients = modes.forward, modes.backward, modes.get_gradients
+    variable = modes.variable
+    enable_profiling, disable_profiling = modes.enable_profiling, modes.disable_profiling
+    get_profile_data = modes.get_profile_data
 
     def cache_stats(self) -> StoreStats:
         """Return how often a plan was found ready."""
@@ -287,24 +187,9 @@ class Executor:
         """Say of each plan that is ready how it runs, why, and which kernels were compiled for it."""
         return self.programs.explain()
 
-    def enable_profiling(self) -> None:
-        """Start a new profile of what this executor runs; one that is being made already goes on."""
-        self._profiles.start()
-
-    def disable_profiling(self) -> None:
-        """Stop profiling; what was measured stays to be read."""
-        self._profiles.hooks = ()
-
-    def get_profile_data(self) -> ProfileData:
-        """Return the ``ProfileData`` of the runs since profiling was enabled; of none, an empty one."""
-        from .. import ProfileData
-
-        trace = self._profiles.trace
-        return ProfileData() if trace is None else ProfileData.from_trace(trace)
-
     def hooks(self) -> tuple[Hook, ...]:
         """Return those who watch the runs of this executor now."""
-        return (*self.context.hooks, *self._profiles.hooks, *watchers())
+        return (*self.context.hooks, *self.profiles.hooks, *watchers())
 
     def with_config(
         self, config: CompilationConfig, *, policy: str | None = None, plans: int | None = None
@@ -318,7 +203,7 @@ class Executor:
             wrap=mine.wrap, passes=mine.passes, plans=mine.kept.bound if plans is None else plans, threads=mine.threads,
             policy=policy or mine.policy,
         )  # fmt: skip
-        own.programs.config, own._profiles = config, self._profiles  # one profile, whoever runs
+        own.programs.config, own.profiles = config, self.profiles  # one profile, whoever runs
         return own
 
     def arrays(self, graph: EinsumGraph, inputs: Inputs) -> tuple[list[str], list[Any]]:
@@ -335,7 +220,7 @@ class Executor:
         except TensorLogicError as error:
             raise error.renamed(f"input {name!r}: {error.diagnostic.message}") from None
 
-    def _types(
+    def input_types(
         self, graph: EinsumGraph, inputs: Inputs | None, sizes: Mapping[str, int] | None
     ) -> dict[str, TensorType]:
         """Return the types of all inputs: of those given, else as declared."""
@@ -356,66 +241,7 @@ class Executor:
         if len(self._ready) >= self.programs.kept.bound:
             self._ready.clear()
         signature = tuple((n, type(v), v.shape, v.dtype) for n, v in zip(names, values, strict=True))
-        self._ready[id(graph)] = _Ready(graph, signature, program)
-
-
-class Profiles:
-    """The trace of the latest profile and, while it grows, the same among the hooks; shared with executors made from one."""
-
-    def __init__(self) -> None:
-        self.trace: Any = None
-        self.hooks: tuple[Hook, ...] = ()
-
-    def start(self) -> None:
-        """Begin a new trace, unless one grows already."""
-        from .. import Trace
-
-        if not self.hooks:
-            self.trace = Trace()
-            self.hooks = (self.trace,)
-
-
-class _Ready(NamedTuple):
-    """A graph, what its inputs were, and the program that ran."""
-
-    graph: EinsumGraph
-    signature: tuple[tuple[str, type[Any], Any, Any], ...]
-    program: Program
-
-
-def _same_again(ready: _Ready, graph: EinsumGraph, inputs: Any) -> list[Any] | None:
-    """Return the values of inputs that are just like the last ones, so that nothing else needs checking; else None."""
-    if ready.graph is not graph or type(inputs) is not dict or len(inputs) != len(ready.signature):
-        return None
-    given: dict[str, Any] = inputs
-    values = []
-    for name, kind, shape, dtype in ready.signature:
-        value: Any = given.get(name)
-        if type(value) is not kind or value.dtype is not dtype or value.shape != shape:
-            return None
-        values.append(value)
-    return values
-
-
-def _checked_policy(able: BackendCapabilities, native: object, policy: str | None, wrapped: bool) -> str:
-    """Return the policy that ``native=`` and ``policy=`` ask for, or refuse what the backend cannot do."""
-    if policy is not None and policy not in POLICIES:
-        raise InputError(f"there is no policy {policy!r}", *nearest(policy, POLICIES), code="E315")
-    if not isinstance(native, bool) or ((native or policy in ("fast", "adaptive")) and not able.supports("native")):
-        asked = f"native={native!r}" if native else f"policy={policy!r}"
-        message = f"{asked} is not possible: the {able.name} backend makes no machine code"
-        raise BackendError(message, 'write native=True with backend="numpy"', code="E403")
-    return "exact" if wrapped else policy or ("fast" if native else "exact")
-
-
-def _checked_donations(graph: EinsumGraph, donate: Iterable[str]) -> tuple[str, ...]:
-    names = (donate,) if isinstance(donate, str) else tuple(donate)
-    for name in names:
-        if name not in graph.inputs:
-            raise InputError(
-                f"the graph has no input {name!r} to donate", *nearest(str(name), graph.inputs), code="E316"
-            )
-    return names
+        self._ready[id(graph)] = LastCall(graph, signature, program)
 
 
 class DummyExecutor(Executor):

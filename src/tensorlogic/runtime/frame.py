@@ -144,7 +144,7 @@ class Frame:
                 place = file.metadata() or {}
                 held = {int(name): file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - no mapping
         except (OSError, SafetensorError, ValueError) as error:
-            raise FormatError(f"{str(path)!r} holds no saved frame: {error}", code="E227") from None
+            raise FormatError(f"{str(path)!r} holds no saved frame: {error}", code="E260") from None
         plan = program.plan
         if place.get("graph") != plan.graph.digest or place.get("plan") != plan.name:
             raise InputError(
@@ -153,7 +153,7 @@ class Frame:
         frame = cls(program, [None] * len(plan.inputs))
         at = int(place.get("at", "-1"))
         if not 0 <= at <= len(program.entries) or not all(0 <= slot < plan.slots for slot in held):
-            raise FormatError(f"{str(path)!r} holds no saved frame: step {at} is not in the plan", code="E227")
+            raise FormatError(f"{str(path)!r} holds no saved frame: step {at} is not in the plan", code="E260")
         frame.at = at
         for slot, value in held.items():
             frame.slots[slot] = value

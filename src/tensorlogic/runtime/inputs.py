@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from ..errors import InputError, nearest
 from ..ir.graph import EinsumGraph
+
+if TYPE_CHECKING:
+    from .program import Program
 
 Inputs = Mapping[str, Any]
 
@@ -54,3 +57,36 @@ def check_names(graph: EinsumGraph, inputs: Inputs, *, required: bool) -> None:
                 context=[f"it is declared as {graph.type_of(node)}"],
                 suggestions=[f"give all of: {', '.join(map(repr, graph.inputs))}"],
             )
+
+
+class LastCall(NamedTuple):
+    """A graph, what its inputs were, and the program that ran."""
+
+    graph: EinsumGraph
+    signature: tuple[tuple[str, type[Any], Any, Any], ...]
+    program: Program
+
+
+def same_again(ready: LastCall, graph: EinsumGraph, inputs: Any) -> list[Any] | None:
+    """Return the values of inputs that are just like the last ones, so that nothing else needs checking; else None."""
+    if ready.graph is not graph or type(inputs) is not dict or len(inputs) != len(ready.signature):
+        return None
+    given: dict[str, Any] = inputs
+    values = []
+    for name, kind, shape, dtype in ready.signature:
+        value: Any = given.get(name)
+        if type(value) is not kind or value.dtype is not dtype or value.shape != shape:
+            return None
+        values.append(value)
+    return values
+
+
+def checked_donations(graph: EinsumGraph, donate: Iterable[str]) -> tuple[str, ...]:
+    """Return the names of inputs whose arrays may be written over, each of which the graph has."""
+    names = (donate,) if isinstance(donate, str) else tuple(donate)
+    for name in names:
+        if name not in graph.inputs:
+            raise InputError(
+                f"the graph has no input {name!r} to donate", *nearest(str(name), graph.inputs), code="E316"
+            )
+    return names

@@ -36,7 +36,7 @@ class Outputs(Sequence[Any]):
             if key not in self._names and f"d_{key}" in self._names:
                 key = f"d_{key}"  # the gradient for an input, which is named after it
             if key not in self._names:
-                raise InputError(f"there is no output {key!r}", code="E305", suggestions=nearest(key, self._names))
+                raise InputError(f"there is no output {key!r}", *nearest(key, self._names), code="E305")
             return self._values[self._names.index(key)]
         return self._values[key]
 
@@ -69,28 +69,30 @@ def writable(array: Any, name: str, t: TensorType) -> Any:
     """Check an array that an output is to be written into."""
     if array is None:
         return None
+    if hasattr(array, "writable_array"):  # a TensorView
+        array = array.writable_array()
     if not isinstance(array, np.ndarray) or array.shape != t.shape or array.dtype != NUMPY[t.dtype or ""]:
         found = f"{getattr(array, 'dtype', type(array).__name__)} {list(getattr(array, 'shape', ()))}"
         raise InputError(f"out[{name!r}] must be an array {t}, got {found}", code="E308")
     if not array.flags.writeable:
-        raise InputError(f"out[{name!r}] cannot be written to", code="E308")
+        raise InputError(f"out[{name!r}] cannot be written to", code="E931")
     return array
 
 
 def arrays_for(outputs: Sequence[tuple[str, TensorType]], out: Any) -> list[Any]:
     """Return the arrays that outputs are to be written into, None where there is none."""
     if not isinstance(out, Mapping):
-        raise InputError(f"out= must be a mapping of names to arrays, got {type(out).__name__}", code="E301",
-                         suggestions=['write out={"y": array}'])  # fmt: skip
+        raise InputError(f"out= must be a mapping of names to arrays, got {type(out).__name__}",
+                         'write out={"y": array}', code="E301")  # fmt: skip
     names = [name for name, _ in outputs]
     for name in out:
         if name not in names:
-            raise InputError(f"the graph has no output {name!r}", code="E305", suggestions=nearest(str(name), names))
+            raise InputError(f"the graph has no output {name!r}", *nearest(name, names), code="E305")
     arrays = [writable(out.get(name), name, t) for name, t in outputs]
     given = [(name, array) for name, array in zip(names, arrays, strict=True) if array is not None]
     for (one, a), (other, b) in itertools.combinations(given, 2):
         if np.shares_memory(a, b):
-            raise InputError(f"out[{one!r}] and out[{other!r}] stand in the same memory", code="E308")
+            raise InputError(f"out[{one!r}] and out[{other!r}] stand in the same memory", code="E932")
     return arrays
 
 
@@ -109,7 +111,7 @@ def as_planned(value: Any, name: str, t: TensorType) -> Any:
         found = f"{getattr(value, 'dtype', type(value).__name__)} {list(getattr(value, 'shape', ()))}"
         raise BackendError(
             f"output {name!r} should be {t}, but came as {found}",
+            "look at the wrappers, and check the backend with BackendTestAdapter(backend).run()",
             code="E404",
-            suggestions=["look at the wrappers, and check the backend with BackendTestAdapter(backend).run()"],
         )
     return value

@@ -28,10 +28,11 @@ class Parts:
 
     >>> import tensorlogic as tl
     >>> b = tl.GraphBuilder()
-    >>> x = b.input("x", (4, 2), "float32")
-    >>> plan = tl.Executor().plan(b.build(y=b.sum(b.exp(x.reshape(4, 1, 2) - x), axis=2)), budget=400)
+    >>> x = b.input("x", (64, 8), "float32")
+    >>> distances = b.sum(b.square(x.reshape(64, 1, 8) - x), axis=2)
+    >>> plan = tl.Executor().plan(b.build(nearest=b.min(distances, axis=1)), budget=50_000)
     >>> print(plan.name)
-    axis 0 of 'x' (4) in 2 parts of 2
+    axis 0 of 'x' (64) in 4 parts of 16
     """
 
     def __init__(self, cut: Cut) -> None:

@@ -19,6 +19,7 @@ from ..plan.build import ExecutionPlan, Step, lay_out
 from ..plan.cost import nbytes
 from ..plan.fused import NESTED, Fused
 from . import straight
+from .arena import ARENA
 
 if TYPE_CHECKING:
     from .call import Wrapper
@@ -52,6 +53,7 @@ class Workspace(NamedTuple):
     """What one run at a time has for itself."""
 
     context: Context | None
+    block: Any  # bytes of the arena that the arrays stand in, or None
     arrays: Sequence[Any]
     last: list[Any]  # the outputs of the last run, to be written again once nobody holds them
 
@@ -119,7 +121,8 @@ class Program:
         except IndexError:
             own = None if self.context is None else self.context.copy()  # one context serves one run at a time
             buffers = [w for w in self.work if w.buffer >= 0]
-            return Workspace(own, arrays(self.plan.buffers, buffers) if buffers else [], [None] * len(self.fresh))
+            block, views = arrays(self.plan.buffers, buffers) if buffers else (None, [])
+            return Workspace(own, block, views, [None] * len(self.fresh))
 
     def targets(
         self, workspace: Workspace, given: Sequence[Any] | None = None, inputs: Sequence[Any] = ()
@@ -146,9 +149,11 @@ class Program:
         """Keep the arrays of a run that is over for the next one, unless that would hold much memory for long."""
         if len(self.idle) < KEPT and self.small:
             self.idle.append(workspace)
+        elif workspace.block is not None and self.small:
+            ARENA.give(workspace.block)
 
     def release(self) -> None:
-        """Give back what is kept for the next run."""
+        """Give what is kept for the next run back to the system."""
         self.idle.clear()
         for program in self.inner:
             program.release()
@@ -185,17 +190,16 @@ def _donated(inputs: Sequence[Any], n: int, work: Work) -> bool:
     return plain and not any(may_share(array, x) for k, x in enumerate(inputs) if k != n)
 
 
-def arrays(sizes: Sequence[int], work: Sequence[Work]) -> list[Any]:
-    """Allocate buffers and return the arrays over them, aligned for vector units."""
+def arrays(sizes: Sequence[int], work: Sequence[Work]) -> tuple[Any, list[Any]]:
+    """Take buffers from the arena and return their block and the arrays over it, aligned for vector units."""
     import numpy as np
 
-    whole = np.empty(sum(sizes) + 64, np.uint8)
-    start = -whole.ctypes.data % 64
-    at = []
+    block = ARENA.take(sum(sizes))
+    at, start = [], 0
     for size in sizes:
-        at.append(whole[start : start + size])
+        at.append(block[start : start + size])
         start += size
-    return [
+    return block, [
         at[w.buffer][: math.prod(w.shape) * np.dtype(w.dtype).itemsize].view(w.dtype).reshape(w.shape) for w in work
     ]
 

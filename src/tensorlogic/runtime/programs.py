@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from ..backends.base import Backend, KernelUnavailable, NativeBackend, check_dtypes
-from ..errors import InputError
+from ..backends.base import Backend, BackendCapabilities, KernelUnavailable, NativeBackend, check_dtypes
+from ..errors import BackendError, InputError, nearest
 from ..events import ExecutionPhase, Hook, span
 from ..ir.graph import EinsumGraph
 from ..ir.types import TensorType
@@ -18,11 +18,11 @@ from ..ir.validate import require_valid
 from ..passes.levels import CompilationConfig, Pass
 from ..passes.specialize import specialize
 from ..plan.build import ExecutionPlan, build_plan, lay_out
-from ..plan.limit import check_flops
+from ..plan.fusing import POLICIES
+from ..plan.limits import available_memory, check_flops, check_memory
 from ..store import Store, StoreStats
 from .call import Wrapper, run
 from .context import ExecutionContext
-from .limits import available_memory, check_memory
 from .outputs import NUMPY
 from .program import Program, bind
 
@@ -38,7 +38,8 @@ class Programs:
         context: ExecutionContext,
         config: CompilationConfig,
         *,
-        policy: str = "exact",
+        policy: str | None = None,
+        native: bool = False,
         threads: int = 1,
         wrap: Sequence[Wrapper] = (),
         passes: Sequence[Pass] = (),
@@ -46,14 +47,16 @@ class Programs:
         flops_limit: int | None = None,
         bound: int = 256,
     ) -> None:
-        self.backend, self.context, self.config, self.policy = backend, context, config, policy
+        self.backend, self.context, self.config = backend, context, config
         self.threads, self.wrap, self.passes = threads, tuple(wrap), tuple(passes)
         self.memory_limit, self.flops_limit = memory_limit, flops_limit
         self.capabilities = backend.capabilities()
-        able = self.capabilities
-        self.in_place = able.supports("in_place") and not self.wrap
-        native = self.in_place and able.supports("native")
-        self.facts = backend.facts() if native and isinstance(backend, NativeBackend) else None
+        self.policy = checked_policy(self.capabilities, native, policy, bool(wrap))
+        features = self.capabilities.features
+        self.computes = "shapes_only" not in features
+        self.in_place = "in_place" in features and not self.wrap
+        compiles = self.in_place and "native" in features
+        self.facts = backend.facts() if compiles and isinstance(backend, NativeBackend) else None
         self.kept: Store[Key, Program] = Store(bound)
         self._quick, self._quick_calls = (
             itertools.count(1),
@@ -64,8 +67,8 @@ class Programs:
         """Return what is done to a graph whatever its sizes are."""
         from ..passes.pipeline import passes_of
 
-        folds = not self.wrap and not self.capabilities.supports("shapes_only")  # what is folded no wrapper sees
-        return (*passes_of(self.config, self._evaluate if folds else None), *self.passes)
+        folds = not self.wrap and self.computes  # what is folded no wrapper sees
+        return (*passes_of(self.config, self._evaluate if folds else None, differentiable=False), *self.passes)
 
     def key(self, graph: EinsumGraph, values: Sequence[Any], sizes: Mapping[str, int] | None, *more: Any) -> Key:
         """Return what a program is kept under: the graph, the shapes and dtypes of inputs, and sizes that are given."""
@@ -159,11 +162,16 @@ class Programs:
         self._check_limits(options[0])
         self.context.notify(ExecutionPhase.COMPILATION)
         concrete = options[0].graph
+        if (
+            len(options) > 1
+        ):  # loaded before anything is compiled: a fork that waited for a kernel must not meet an import
+            import concurrent.futures  # noqa: F401
+
+            from . import parts  # noqa: F401
+            from .tuning import choose, made_up_inputs
         programs = self._bound(options, lambda without: self._candidates(concrete, donate, without=without))
         if len(programs) == 1:
             return programs[0]
-        from .tuning import choose, made_up_inputs
-
         with span("choose", self.context.hooks):
             values = made_up_inputs(types) if example is None else example
             if donate:  # a run may write over them
@@ -291,8 +299,9 @@ class Programs:
         return plan.peak_bytes <= room and (self.flops_limit is None or plan.flops <= self.flops_limit)
 
     def _check_limits(self, plan: ExecutionPlan) -> None:
-        if not self.capabilities.supports("shapes_only"):
-            check_flops(plan, self.flops_limit)
+        if self.computes:
+            if self.flops_limit is not None:
+                check_flops(plan, self.flops_limit)
             check_memory(plan, self.memory_limit)
 
     def _evaluate(self, graph: EinsumGraph) -> Sequence[Any]:
@@ -300,6 +309,17 @@ class Programs:
         plan = build_plan(graph, {}, passes=self.backend.passes)
         self._check_limits(plan)
         return [np.asarray(value) for value in run(bind(plan, self.backend), ())]
+
+
+def checked_policy(able: BackendCapabilities, native: object, policy: str | None, wrapped: bool) -> str:
+    """Return the policy that ``native=`` and ``policy=`` ask for, or refuse what the backend cannot do."""
+    if policy is not None and policy not in POLICIES:
+        raise InputError(f"there is no policy {policy!r}", *nearest(policy, POLICIES), code="E315")
+    if not isinstance(native, bool) or ((native or policy in ("fast", "adaptive")) and not able.supports("native")):
+        asked = f"native={native!r}" if native else f"policy={policy!r}"
+        message = f"{asked} is not possible: the {able.name} backend makes no machine code"
+        raise BackendError(message, 'write native=True with backend="numpy"', code="E403")
+    return "exact" if wrapped else policy or ("fast" if native else "exact")
 
 
 def sized_by_inputs(graph: EinsumGraph) -> bool:

@@ -7,20 +7,35 @@ made again one segment at a time, so that less is held at once.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from typing import Any
+import math
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
 
 from ..diagnostics import bytes_text
-from ..errors import GraphError, OutOfMemoryError
+from ..errors import OutOfMemoryError, expect_whole
 from ..ir import ops
 from ..ir.graph import Cond, EinsumGraph, Fixpoint, Node, Scan
 from ..ir.types import ITEMSIZE, TensorType
+from ..passes.grad_tape import unused
+from ..plan.node_costs import STAND_IN
 from .executor import Executor
 
+N = TypeVar("N", bound=Hashable)
 _GIVEN = (ops.Input, ops.Constant, ops.Literal, ops.Iota)
-_DEAR = (ops.Einsum, ops.ContractVJP, ops.Sort, ops.TopK, ops.Cumulate, ops.ScatterAdd, Fixpoint, Scan, Cond, ops.Item)
+_EXPENSIVE = (
+    ops.Einsum,
+    ops.ContractVJP,
+    ops.Sort,
+    ops.TopK,
+    ops.Cumulate,
+    ops.ScatterAdd,
+    Fixpoint,
+    Scan,
+    Cond,
+    ops.Item,
+)
 CHAIN = 8  # cheap nodes in a row that are computed again; the one after them is kept
-_BARRIER = ops.Transfer("cpu:0")  # the same value, but another node: so that equal nodes behind it are not merged
+_BARRIER = ops.Barrier()
 
 
 def recompute(
@@ -49,17 +64,16 @@ def recompute(
     >>> [Executor().plan(g).peak_bytes // 8000 for g in (whole, recompute(whole, loss, segments=4))]
     [34, 12]
     """
-    match = matched(gradient, forward)
+    match = match_nodes(gradient, forward)
     if budget is None:
-        kept = cheap(gradient, match) if segments is None else divided(gradient, match, segments)
-        return again(gradient, match, kept)
-    if isinstance(budget, bool) or not isinstance(budget, int) or budget < 0:
-        raise GraphError(f"budget= is a number of bytes, got {budget!r}", code="E110")
+        kept = expensive_nodes(gradient, match) if segments is None else segment_ends(gradient, match, segments)
+        return recomputed_graph(gradient, match, kept)
+    expect_whole("budget", budget)
     runner = executor or Executor()
     made: dict[int, EinsumGraph] = {}
 
     def peak(kept: Collection[int]) -> int:
-        graph = made[id(kept)] = again(gradient, match, kept)
+        graph = made[id(kept)] = recomputed_graph(gradient, match, kept)
         return runner.plan(graph, inputs, sizes=sizes).peak_bytes
 
     return made[id(fitting(gradient, match, budget, peak))]
@@ -71,7 +85,7 @@ def fitting(
     """Return the first way to keep values whose peak is within a budget of bytes, or say by how much none is."""
     least = None
     tried = []  # kept, because they are told apart by identity
-    for kept in ways(gradient, match):
+    for kept in keep_options(gradient, match):
         tried.append(kept)
         found = peak(kept)
         if found <= budget:
@@ -81,38 +95,36 @@ def fitting(
     raise OutOfMemoryError(
         f"the gradient needs {bytes_text(least)} however much of it is computed again: {bytes_text(least - budget)} more "
         f"than the budget of {bytes_text(budget)}",
-        code="E501",
+        "give a larger budget",
+        "or split the batch: executor.backward(..., accumulate=True) adds gradients up",
+        code="E928",
         context=[f"{len(tried)} ways to keep fewer values were planned"],
-        suggestions=[
-            "give a larger budget",
-            "or split the batch: executor.backward(..., accumulate=True) adds gradients up",
-        ],
     )
 
 
-def ways(gradient: EinsumGraph, match: Sequence[int | None]) -> Iterator[Collection[int]]:
+def keep_options(gradient: EinsumGraph, match: Sequence[int | None]) -> Iterator[Collection[int]]:
     """Yield what to keep: everything, what is dear, then what passes between ever more segments."""
-    every = [i for i, m in enumerate(match) if m is not None and keepable(gradient, i)]
+    every = [i for i, m in enumerate(match) if m is not None and can_keep(gradient, i)]
     yield frozenset(every)
-    yield cheap(gradient, match)
+    yield expensive_nodes(gradient, match)
     segments = 2
     while segments <= max(2, len(every) // 2):
-        yield divided(gradient, match, segments)
+        yield segment_ends(gradient, match, segments)
         segments = max(segments + 1, segments * 4 // 3)
 
 
-def keepable(graph: EinsumGraph, node: int) -> bool:
+def can_keep(graph: EinsumGraph, node: int) -> bool:
     """Tell whether a node is a value of its own that could be kept: computed, and one tensor."""
     return not isinstance(graph.nodes[node].op, _GIVEN) and len(graph.inference.types[node]) == 1
 
 
-def matched(gradient: EinsumGraph, forward: EinsumGraph) -> list[int | None]:
+def match_nodes(gradient: EinsumGraph, forward: EinsumGraph) -> list[int | None]:
     """Return for each node of a gradient graph the node of the forward graph that it is, None of its own.
 
     >>> from tensorlogic import GraphBuilder, grad
     >>> b = GraphBuilder()
     >>> loss = b.build(loss=b.sum(b.exp(b.input("x", (2,), "float32"))))
-    >>> matched(grad(loss), loss)
+    >>> match_nodes(grad(loss), loss)
     [0, 1]
     """
     first: dict[tuple[Any, tuple[int, ...]], int] = {}
@@ -127,7 +139,7 @@ def matched(gradient: EinsumGraph, forward: EinsumGraph) -> list[int | None]:
     return match
 
 
-def cheap(gradient: EinsumGraph, match: Sequence[int | None]) -> frozenset[int]:
+def expensive_nodes(gradient: EinsumGraph, match: Sequence[int | None]) -> frozenset[int]:
     """Return what to keep where all that is cheap is computed again: what is dear, and the ends of long cheap chains."""
     kept = set()
     depth: dict[int, int] = {}
@@ -136,16 +148,15 @@ def cheap(gradient: EinsumGraph, match: Sequence[int | None]) -> frozenset[int]:
             continue
         node = gradient.nodes[i]
         depth[i] = max((depth.get(a, 0) for a in node.args), default=0) + (not node.op.is_view)
-        if keepable(gradient, i) and (isinstance(node.op, _DEAR) or depth[i] > CHAIN):
+        if can_keep(gradient, i) and (isinstance(node.op, _EXPENSIVE) or depth[i] > CHAIN):
             kept.add(i)
             depth[i] = 0
     return frozenset(kept)
 
 
-def divided(gradient: EinsumGraph, match: Sequence[int | None], segments: int) -> frozenset[int]:
+def segment_ends(gradient: EinsumGraph, match: Sequence[int | None], segments: int) -> frozenset[int]:
     """Return what to keep where the forward part is cut into segments of about equal size: what passes between them."""
-    if isinstance(segments, bool) or not isinstance(segments, int) or segments < 1:
-        raise GraphError(f"segments= is a whole number from 1, got {segments!r}", code="E110")
+    expect_whole("segments", segments, 1)
     nodes = [i for i, m in enumerate(match) if m is not None and not isinstance(gradient.nodes[i].op, _GIVEN)]
     weights = [sum(_bytes(t) for t in gradient.inference.types[i]) for i in nodes]
     total, so_far = sum(weights), 0
@@ -157,61 +168,39 @@ def divided(gradient: EinsumGraph, match: Sequence[int | None], segments: int) -
     for i in nodes:
         kept.update(a for a in gradient.nodes[i].args if a in segment and segment[a] != segment[i])
     kept.update(i for _, i in gradient.outputs if i in segment)
-    return frozenset(i for i in kept if keepable(gradient, i))
+    return frozenset(i for i in kept if can_keep(gradient, i))
 
 
 def _bytes(t: TensorType) -> int:
-    count = ITEMSIZE[t.dtype or "float32"]
-    for d in t.shape or ():
-        count *= d if isinstance(d, int) else 64  # a size that is not known stands for some
-    return count
+    sizes = [d if isinstance(d, int) else STAND_IN for d in t.shape or ()]
+    return math.prod(sizes) * ITEMSIZE[t.dtype or "float32"]
 
 
-def again(gradient: EinsumGraph, match: Sequence[int | None], kept: Collection[int]) -> EinsumGraph:
+def recomputed_graph(gradient: EinsumGraph, match: Sequence[int | None], kept: Collection[int]) -> EinsumGraph:
     """Return a gradient graph in which forward values that are not kept are computed again where they are read."""
-    keep = set(kept)
-    live = bytearray(len(gradient.nodes))
-    for i in [*keep, *(i for _, i in gradient.outputs if match[i] is not None), *gradient.inputs.values()]:
-        live[i] = 1
-    for i in range(len(live) - 1, -1, -1):
-        if live[i] and match[i] is not None:
-            for a in gradient.nodes[i].args:
-                live[a] = 1
-    write = _Writer(gradient)
-    for i, m in enumerate(match):
-        node = gradient.nodes[i]
-        if (m is not None or isinstance(node.op, ops.Input)) and live[i]:
-            write.place[i] = write.add(node, [write.place[a] for a in node.args])
-    outer = dict(write.place)
+    nodes, write = gradient.nodes, _Writer(gradient)
+    ends = [*kept, *(i for _, i in gradient.outputs if match[i] is not None), *gradient.inputs.values()]
+    first: dict[int, int] = {}  # what the forward part computes once
+    for i in sorted(operands_first(ends, lambda i: nodes[i].args)):
+        first[i] = write.add(nodes[i], [first[a] for a in nodes[i].args])
 
     def stays(i: int) -> bool:
-        return i in outer and (i in keep or isinstance(gradient.nodes[i].op, _GIVEN))
+        return i in first and (i in kept or isinstance(nodes[i].op, _GIVEN))
 
-    copies: dict[int, int] = {}
-
-    def ready(i: int) -> int | None:
-        if match[i] is None:
-            return write.place.get(i)
-        return outer[i] if stays(i) else copies.get(i)
-
-    def reads(i: int) -> list[int]:
-        """Return the operands of a node: what a copy reads of the first run stands behind a barrier."""
-        found = []
-        for a in gradient.nodes[i].args:
-            at = ready(a)
-            assert at is not None
-            behind = match[i] is not None and stays(a) and not isinstance(gradient.nodes[a].op, _GIVEN[1:])
-            found.append(write.add(Node(_BARRIER, (), gradient.nodes[a].locations), [at]) if behind else at)
-        return found
-
-    for i in [i for i, m in enumerate(match) if m is None]:
-        for n in _missing(gradient, i, ready):
-            target = write.place if match[n] is None else copies
-            target[n] = write.add(gradient.nodes[n], reads(n))
-    return write.graph([(name, outer[i] if match[i] is not None else write.place[i]) for name, i in gradient.outputs])
+    place: dict[int, int] = {}  # of what the gradient reads: kept, computed again, or its own
+    for i in operands_first([i for i, m in enumerate(match) if m is None], lambda i: () if stays(i) else nodes[i].args):
+        if stays(i):
+            place[i] = first[i]
+            continue
+        args = [place[a] for a in nodes[i].args]
+        for n, a in enumerate(nodes[i].args):  # what a copy reads of the first run stands behind a barrier
+            if match[i] is not None and stays(a) and not isinstance(nodes[a].op, _GIVEN[1:]):
+                args[n] = write.add(Node(_BARRIER, (), nodes[a].locations), [args[n]])
+        place[i] = write.add(nodes[i], args)
+    return write.graph([(name, first[i] if match[i] is not None else place[i]) for name, i in gradient.outputs])
 
 
-def resumed(
+def rest_of_gradient(
     gradient: EinsumGraph, match: Sequence[int | None], kept: Collection[int]
 ) -> tuple[EinsumGraph, dict[str, int]]:
     """Return the rest of a gradient graph once its forward part ran: kept values are inputs, by name and node.
@@ -219,55 +208,45 @@ def resumed(
     What is not kept is computed again just before it is read. Views of a kept value are made again from it.
     """
     write = _Writer(gradient)
+    place: dict[int, int] = {}
     labels: dict[str, int] = {}
     taken = set(gradient.inputs)
 
-    def needed(i: int) -> list[int]:
-        return list(gradient.nodes[i].args)
+    def given(i: int) -> bool:
+        return match[i] is not None and i in kept
 
-    for root in [*(i for i, m in enumerate(match) if m is None), *(i for _, i in gradient.outputs)]:
+    roots = [*(i for i, m in enumerate(match) if m is None), *(i for _, i in gradient.outputs)]
+    for i in operands_first(roots, lambda i: () if given(i) else gradient.nodes[i].args):
+        node = gradient.nodes[i]
+        if given(i):
+            label = unused(f"v{match[i]}", taken)
+            labels[label] = i
+            t = gradient.inference.types[i][0]
+            node = Node(ops.Input(label, None if t.shape is None else tuple(t.shape), t.dtype), (), node.locations)
+        place[i] = write.add(node, [place[a] for a in node.args])
+    return write.graph([(name, place[i]) for name, i in gradient.outputs]), labels
+
+
+def operands_first(roots: Iterable[N], operands: Callable[[N], Iterable[N]]) -> Iterator[N]:
+    """Yield what the roots are computed from, operands before what reads them, each once; nothing recurses.
+
+    >>> reads = {"y": ["b", "a"], "b": ["a"], "a": []}
+    >>> list(operands_first(["y"], reads.__getitem__))
+    ['a', 'b', 'y']
+    """
+    done: set[N] = set()
+    for root in roots:
         stack = [root]
         while stack:
-            i = stack[-1]
-            if i in write.place:
-                stack.pop()
+            node = stack[-1]
+            waiting = [] if node in done else [a for a in operands(node) if a not in done]
+            if waiting:
+                stack += waiting[::-1]
                 continue
-            if match[i] is not None and i in kept:
-                label = f"v{match[i]}"
-                while label in taken:
-                    label += "_"
-                taken.add(label)
-                labels[label] = i
-                t = gradient.inference.types[i][0]
-                op = ops.Input(label, None if t.shape is None else tuple(t.shape), t.dtype)
-                write.place[i] = write.add(Node(op, (), gradient.nodes[i].locations), [])
-                stack.pop()
-                continue
-            missing = [a for a in needed(i) if a not in write.place]
-            if missing:
-                stack += missing[::-1]
-                continue
-            write.place[i] = write.add(gradient.nodes[i], [write.place[a] for a in needed(i)])
             stack.pop()
-    return write.graph([(name, write.place[i]) for name, i in gradient.outputs]), labels
-
-
-def _missing(graph: EinsumGraph, node: int, ready: Callable[[int], int | None]) -> list[int]:
-    """Return a node and what it needs that is not there yet, in an order to make them in."""
-    order: dict[int, None] = {}
-    stack = [node]
-    while stack:
-        i = stack[-1]
-        if i in order or ready(i) is not None:
-            stack.pop()
-            continue
-        missing = [a for a in graph.nodes[i].args if a not in order and ready(a) is None]
-        if missing:
-            stack += missing[::-1]
-        else:
-            order[i] = None
-            stack.pop()
-    return list(order)
+            if node not in done:
+                done.add(node)
+                yield node
 
 
 class _Writer:
@@ -276,7 +255,6 @@ class _Writer:
     def __init__(self, source: EinsumGraph) -> None:
         self.source = source
         self.nodes: list[Node] = []
-        self.place: dict[int, int] = {}
         self._barriers: dict[int, int] = {}
 
     def add(self, node: Node, args: Sequence[int]) -> int:

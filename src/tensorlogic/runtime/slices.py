@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import operator
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
 import msgspec
 import numpy as np
 
 from ..errors import ViewError
-
-NEEDS_SIZE = "give the base's shape, TensorView(base, specs, base_shape=(...)), or count from one end only"
 
 
 class SliceSpec(msgspec.Struct, frozen=True, repr_omit_defaults=True):
@@ -37,7 +35,7 @@ class SliceSpec(msgspec.Struct, frozen=True, repr_omit_defaults=True):
             first, last, step = start.start, start.stop, start.step
             if step not in (None, 1):
                 raise ViewError(
-                    f"a Range has step 1, got {start}", suggestions=[f"SliceSpec.Strided({first}, {last}, {step})"]
+                    f"a Range has step 1, got {start}", f"SliceSpec.Strided({first}, {last}, {step})", code="E970"
                 )
             start, end = first, last
         return cls("range", _integer(start), _integer(end))
@@ -52,7 +50,7 @@ class SliceSpec(msgspec.Struct, frozen=True, repr_omit_defaults=True):
         """Take every ``stride``-th element from ``start`` to before ``end``; a negative stride goes backwards."""
         if stride == 0:
             raise ViewError(
-                f"Strided({start}, {end}, 0): a stride cannot be 0", suggestions=["use Index for one element"]
+                f"Strided({start}, {end}, 0): a stride cannot be 0", "use Index for one element", code="E970"
             )
         return cls("strided", _integer(start), _integer(end), operator.index(stride))
 
@@ -61,26 +59,17 @@ class SliceSpec(msgspec.Struct, frozen=True, repr_omit_defaults=True):
         if self.kind == "index":
             assert self.start is not None
             return self.start
-        return (
-            slice(None, None, -1)
-            if self.kind == "reverse"
-            else slice(self.start, self.end, None if self.stride == 1 else self.stride)
-        )
+        return slice(self.start, self.end, None if self.stride == 1 else self.stride)
 
     def __str__(self) -> str:
         if self.kind == "index":
             return str(self.start)
-        start, end, stride = ("" if n is None else str(n) for n in (self.start, self.end, self.stride))
-        return "::-1" if self.kind == "reverse" else f"{start}:{end}" + (f":{stride}" if self.stride != 1 else "")
+        start, end = ("" if n is None else str(n) for n in (self.start, self.end))
+        return f"{start}:{end}" + (f":{self.stride}" if self.stride != 1 else "")
 
     def __repr__(self) -> str:
-        given = {
-            "range": (self.start, self.end),
-            "index": (self.start,),
-            "strided": (self.start, self.end, self.stride),
-        }
-        shown = f"({', '.join(map(str, given[self.kind]))})" if self.kind in given else ""
-        return f"SliceSpec.{self.kind.capitalize()}{shown}"
+        numbers = (self.start, self.end, self.stride)[: {"index": 1, "range": 2, "strided": 3}.get(self.kind, 0)]
+        return f"SliceSpec.{self.kind.capitalize()}" + (f"({', '.join(map(str, numbers))})" if numbers else "")
 
 
 Spec = SliceSpec | int | slice | range
@@ -110,84 +99,68 @@ def as_spec(given: Spec) -> SliceSpec:
         case slice():
             return SliceSpec.Strided(given.start, given.stop, given.step)
         case range():  # unlike a slice's, its numbers never count from the end
-            return _spec(Run(given.start, len(given), given.step))
+            return _spec(given)
         case bool():
             pass
         case _ if hasattr(given, "__index__") and np.ndim(given) == 0:
             return SliceSpec.Index(given)
-    raise ViewError(
-        f"{given!r} cannot select along an axis without a copy",
-        suggestions=["use an integer, a slice or a SliceSpec; array.take(indices, axis) makes the copy"],
-    )
+    hint = "use an integer, a slice or a SliceSpec; array.take(indices, axis) makes the copy"
+    raise ViewError(f"{given!r} cannot select along an axis without a copy", hint, code="E960")
 
 
-class Run(NamedTuple):
-    """The elements start, start + step, ...; a negative start counts from the end of an axis of unknown size.
+def places(spec: SliceSpec, size: int, axis: int) -> range:
+    """Return the elements that a spec takes of an axis, or raise where the axis does not have them.
 
-    >>> Run(8, 3, -2)
-    Run(start=8, length=3, step=-2)
+    >>> places(SliceSpec.Strided(-2, None, -3), 10, 0)
+    range(8, -1, -3)
     """
-
-    start: int
-    length: int
-    step: int
-
-
-def run_of(spec: SliceSpec, size: int, axis: int) -> Run:
-    """Return the elements that a spec takes of an axis, or raise where the axis does not have them."""
-    match spec.kind:
-        case "full":
-            return Run(0, size, 1)
-        case "reverse":
-            return Run(size - 1, size, -1)
-        case "index":
-            place = spec.start or 0
-            if not -size <= place < size:
-                raise ViewError(f"index {place} is out of range for axis {axis} of size {size}")
-            return Run(place % size, 1, 1)
+    if spec.kind == "index":
+        place = spec.start or 0
+        if not -size <= place < size:
+            raise ViewError(f"index {place} is out of range for axis {axis} of size {size}", code="E961")
+        return range(place % size, place % size + 1)
     step = spec.stride
     low, high = (0, size) if step > 0 else (-1, size - 1)  # where a bound may stand
-    start = (low if step > 0 else high) if spec.start is None else spec.start + size * (spec.start < 0)
-    end = (high if step > 0 else low) if spec.end is None else spec.end + size * (spec.end < 0)
+    first, last = (low, high) if step > 0 else (high, low)
+    start = first if spec.start is None else spec.start + size * (spec.start < 0)
+    end = last if spec.end is None else spec.end + size * (spec.end < 0)
     if not (low <= start <= high and low <= end <= high):
-        raise ViewError(
-            f"{spec!r} is out of range for axis {axis} of size {size}",
-            suggestions=[
-                f"start and end may be {max(low, 0)} to {high}" if size else "the axis has no elements: use Full"
-            ],
-        )
+        hint = f"start and end may be {max(low, 0)} to {high}" if size else "the axis has no elements: use Full"
+        raise ViewError(f"{spec!r} is out of range for axis {axis} of size {size}", hint, code="E961")
     if (end - start) * step < 0:
-        raise ViewError(
-            f"{spec!r} of axis {axis} of size {size} runs from {start} away from {end}",
-            suggestions=[f"exchange them, or write Strided({spec.start}, {spec.end}, {-step})"],
-        )
-    return Run(start, len(range(start, end, step)), step)
+        hint = f"exchange them, or write Strided({spec.start}, {spec.end}, {-step})"
+        raise ViewError(f"{spec!r} of axis {axis} of size {size} runs from {start} away from {end}", hint, code="E961")
+    return range(start, end, step)
 
 
-def known_run(spec: SliceSpec) -> Run | None:
-    """Return the elements a spec takes of an axis of unknown size; None where their number depends on the size."""
+def known_places(spec: SliceSpec) -> range | None:
+    """Return the elements a spec takes of an axis of unknown size; None where their number depends on the size.
+
+    Negative ones count from the end.
+    """
     if spec.kind in ("full", "reverse"):
         return None
+    if spec.kind == "index":
+        return range(spec.start or 0, (spec.start or 0) + 1)
     ahead = spec.stride > 0
     start, end = ((0 if ahead else -1) if n is None else n for n in (spec.start, spec.end))
-    from_front = (start >= 0, not ahead if spec.end is None else end >= 0)
-    if from_front[0] != from_front[1]:
+    if (start >= 0) != (not ahead if spec.end is None else end >= 0):
         return None
     if (end - start) * spec.stride < 0:
-        raise ViewError(f"{spec!r} runs from {start} away from {end}", suggestions=["exchange start and end"])
-    return Run(start, len(range(start, end, spec.stride)), spec.stride)
+        raise ViewError(f"{spec!r} runs from {start} away from {end}", "exchange start and end", code="E961")
+    return range(start, end, spec.stride)
 
 
-def _spec(run: Run, size: int | None = None) -> SliceSpec:
+def _spec(taken: range, size: int | None = None) -> SliceSpec:
     """Return the spec that takes the given elements, in its simplest form."""
-    start, length, step = run
-    if length == size and (step in (1, -1) or size < 2):
-        return SliceSpec.Full if step == 1 or size < 2 else SliceSpec.Reverse
-    if length == 0:
+    if len(taken) == size and (abs(taken.step) == 1 or size < 2):
+        return SliceSpec.Full if taken.step == 1 or size < 2 else SliceSpec.Reverse
+    if not taken:
         return SliceSpec.Range(0, 0)
-    past = start + (length - 1) * step + (1 if step > 0 or length == 1 else -1)
-    end = None if past == (-1 if start >= 0 else 0) else past  # which would count from the other end
-    return SliceSpec.Range(start, end) if step == 1 or length == 1 else SliceSpec.Strided(start, end, step)
+    step = 1 if len(taken) == 1 else taken.step
+    past = taken[-1] + (1 if step > 0 else -1)
+    end = None if past == (-1 if taken.start >= 0 else 0) else past  # which would count from the other end
+    return SliceSpec.Range(taken.start, end) if step == 1 else SliceSpec.Strided(taken.start, end, step)
 
 
 def merge(outer: SliceSpec, inner: SliceSpec, size: int | None, axis: int) -> SliceSpec:
@@ -196,23 +169,19 @@ def merge(outer: SliceSpec, inner: SliceSpec, size: int | None, axis: int) -> Sl
         return outer
     if outer == SliceSpec.Full:
         return inner
-    run = known_run(outer) if size is None else run_of(outer, size, axis)
-    if run is not None:
-        found = run_of(inner, run.length, axis)
-        place = run.start + found.start * run.step
-        return (
-            SliceSpec.Index(place)
-            if inner.kind == "index"
-            else _spec(Run(place, found.length, found.step * run.step), size)
-        )
-    if outer == SliceSpec.Reverse:  # element i from one end is element ~i from the other
-        if inner == SliceSpec.Reverse:
-            return SliceSpec.Full
+    taken = known_places(outer) if size is None else places(outer, size, axis)
+    if taken is not None:
+        chosen = places(inner, len(taken), axis)
         if inner.kind == "index":
-            return SliceSpec.Index(~(inner.start or 0))
-        mirrored = known_run(inner)
-        if mirrored is not None:
-            return _spec(Run(~mirrored.start, mirrored.length, -mirrored.step))
-    raise ViewError(
-        f"{inner!r} of {outer!r} depends on the size of axis {axis}, which is unknown", suggestions=[NEEDS_SIZE]
-    )
+            return SliceSpec.Index(taken[chosen.start])
+        start = taken.start + chosen.start * taken.step
+        return _spec(range(start, start + len(chosen) * chosen.step * taken.step, chosen.step * taken.step), size)
+    mirrored = known_places(inner)
+    if outer == SliceSpec.Reverse and inner == SliceSpec.Reverse:
+        return SliceSpec.Full
+    if outer == SliceSpec.Reverse and mirrored is not None:  # element i from one end is element ~i from the other
+        if inner.kind == "index":
+            return SliceSpec.Index(~mirrored.start)
+        return _spec(range(~mirrored.start, ~mirrored.stop, -mirrored.step))
+    hint = "give the base's shape, TensorView(base, specs, base_shape=(...)), or count from one end only"
+    raise ViewError(f"{inner!r} of {outer!r} depends on the size of axis {axis}, which is unknown", hint, code="E963")

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import Enum
+from functools import partialmethod
 from statistics import median
 from time import perf_counter
 from types import SimpleNamespace
@@ -16,7 +17,7 @@ import numpy as np
 from ..backends.base import Backend, InPlaceBackend, Kernel, RunBody, get_backend
 from ..backends.threads import on_one_thread
 from ..diagnostics import bytes_text
-from ..errors import BackendError, InputError, TensorLogicError
+from ..errors import BackendError, InputError, TensorLogicError, expect
 from ..ir import ops
 from ..ir.graph import EinsumGraph, bodies
 from ..ir.sizes import names
@@ -25,7 +26,7 @@ from ..ir.validate import require_valid
 from ..passes.levels import OptimizationLevel
 from ..plan.build import ExecutionPlan, Step
 from ..plan.candidates import CHAIN as COST
-from ..plan.inputs import input_types
+from ..plan.inputs import input_types, known_inputs
 from ..plan.node_costs import STAND_IN
 from ..plan.schedule import Scheduler, SchedulingStrategy
 from ..tables import table
@@ -36,8 +37,6 @@ LEAST, MOST = 5, 1000  # runs of one trial
 MARGIN = 0.03  # a trial must be better by this share,
 WINS = 0.75  # and in this share of the rounds: less is noise
 UNDECIDED = "not decided yet"  # what an executor explains of a plan that it still times in several forms
-# what is tried, and how it is called in print
-_TRIED = {"parallelism": "threads", "optimization_level": "level", "memory": "memory", "mode": "mode"}
 
 
 class ExecutionMode(Enum):
@@ -50,6 +49,10 @@ class ExecutionMode(Enum):
     GRAPH = "graph"  # planned whole, then run step by step
     EAGER = "eager"  # every operation as it is written: no passes, no buffers in common
     JIT = "jit"  # native code, compiled when a graph first runs with some shapes
+
+
+# the policy of an executor that a mode stands for: exact gives the bits of NumPy, fast compiles at the first call
+POLICIES = {ExecutionMode.GRAPH: "exact", ExecutionMode.EAGER: "exact", ExecutionMode.JIT: "fast"}
 
 
 class PrecisionMode(Enum):
@@ -90,9 +93,7 @@ class ParallelismStrategy(Enum):
 
     AUTO = "auto"  # products: as many as BLAS is set to
     SINGLE = "single"  # nothing: a product takes one, so that runs on several threads do not get in each other's way
-    STEPS = (
-        "steps"  # steps that do not wait for each other: Executor(threads=cores), where that is measured to be faster
-    )
+    STEPS = "steps"  # steps that do not wait for each other: Executor(threads=cores), where that is faster
 
 
 class GradientStrategy(Enum):
@@ -106,12 +107,6 @@ class GradientStrategy(Enum):
     KEEP = "keep"  # every value that the gradient reads
     RECOMPUTE = "recompute"  # contractions, sorts and loops; the rest is computed again
     BUDGETED = "budgeted"  # as many as fit a budget of bytes, the rest again
-
-
-_KINDS: dict[str, type[Enum]] = {
-    "mode": ExecutionMode, "precision": PrecisionMode, "memory": MemoryStrategy, "parallelism": ParallelismStrategy,
-    "gradient": GradientStrategy, "optimization_level": OptimizationLevel,
-}  # fmt: skip
 
 
 class Trial(NamedTuple):
@@ -151,23 +146,26 @@ class ExecutionStrategy(msgspec.Struct, frozen=True):
     reasons: tuple[str, ...] = ("chosen by hand; nothing was measured",)
 
     def __post_init__(self) -> None:
-        for name, kind in _KINDS.items():
-            if not isinstance(getattr(self, name), kind):
-                raise InputError(f"{name} is of {kind.__name__}, got {getattr(self, name)!r}", code="E301",
-                                 suggestions=[f"write {kind.__name__}.{each.name}" for each in kind])  # fmt: skip
+        for name, default in zip(self.__struct_fields__, self.__struct_defaults__, strict=True):
+            kind = type(default)
+            if isinstance(default, Enum) and not isinstance(getattr(self, name), kind):
+                raise InputError(
+                    f"{name} is of {kind.__name__}, got {getattr(self, name)!r}",
+                    f"write {kind.__name__}.{default.name}; there are {', '.join(type(default).__members__)}",
+                    code="E301",
+                )
 
     def executor(self, backend: str | Backend = "numpy") -> Executor:
         """Return an executor that runs graphs this way."""
-        threads = (os.cpu_count() or 1) if self.parallelism is ParallelismStrategy.STEPS else 1
-        chosen, level = self, self.optimization_level
-        if self.mode is ExecutionMode.EAGER:
-            chosen, level = msgspec.structs.replace(self, memory=MemoryStrategy.SEPARATE), OptimizationLevel.NONE
-        made = Executor(
-            _tuned(get_backend(backend), chosen), optimization_level=level, threads=threads,
-            native=self.mode is ExecutionMode.JIT,
-        )  # fmt: skip
-        made.gradient = self.gradient
-        return made
+        as_written = self.mode is ExecutionMode.EAGER
+        executor = Executor(
+            _tuned(get_backend(backend), as_written or self.memory is MemoryStrategy.SEPARATE, self.parallelism),
+            optimization_level=OptimizationLevel.NONE if as_written else self.optimization_level,
+            threads=(os.cpu_count() or 1) if self.parallelism is ParallelismStrategy.STEPS else 1,
+            native=POLICIES[self.mode] == "fast",
+        )
+        executor.gradient = self.gradient
+        return executor
 
     def explain(self) -> str:
         """Return the strategy in words, with a table of what was measured and why this one was chosen."""
@@ -181,13 +179,40 @@ class ExecutionStrategy(msgspec.Struct, frozen=True):
              "chosen" if t.chosen else ""]
             for t in self.trials
         ]  # fmt: skip
-        shown = [
-            table(["compared", "mode", "level", "memory", "threads", "time", "runs", "peak", ""], rows, right={5, 6, 7})
-        ]
-        return "\n".join([words, *(shown if rows else []), *self.reasons])
+        head = ["compared", "mode", "level", "memory", "threads", "time", "runs", "peak", ""]
+        return "\n".join([words, *([table(head, rows, right={5, 6, 7})] if rows else []), *self.reasons])
 
     def __str__(self) -> str:
         return self.explain()
+
+
+# what is tried one after another, because all combinations would take too long, and how it is called in print
+_TRIED = {"parallelism": "threads", "optimization_level": "level", "memory": "memory", "mode": "mode"}
+
+
+class _Way(NamedTuple):
+    """One strategy that is tried: its executor, planned peak bytes, and the seconds of each round."""
+
+    strategy: ExecutionStrategy
+    executor: Executor
+    peak: int
+    seconds: list[float]
+
+
+class _Goal(NamedTuple):
+    """What the best strategy has least of."""
+
+    name: str
+    least: str
+    score: Callable[[_Way], float]
+    timed: bool = True
+
+
+_THROUGHPUT = _Goal(
+    "throughput", "the least mean time of runs one after another", lambda way: sum(way.seconds) / len(way.seconds)
+)
+_LATENCY = _Goal("latency", "the least median time of a run", lambda way: median(way.seconds))
+_MEMORY = _Goal("memory", "the least peak of memory by the plan", lambda way: way.peak, timed=False)
 
 
 class StrategyOptimizer:
@@ -196,6 +221,9 @@ class StrategyOptimizer:
     What is compared runs in turns, each for about ``seconds``, so that a busy moment strikes all alike. Another way than
     the one given is taken if it is 3% better, and better in three rounds of four. With ``exact`` what may round
     otherwise is left out: the aggressive level, and native code.
+
+    ``optimize_for_throughput`` looks for the least mean time of runs one after another, ``optimize_for_latency`` for the
+    least median time of one run, ``optimize_for_memory`` for the least peak of memory by the plan, without timing anything.
 
     >>> from tensorlogic import GraphBuilder
     >>> b = GraphBuilder()
@@ -214,56 +242,24 @@ class StrategyOptimizer:
         clock: Callable[[], float] = perf_counter,
     ) -> None:
         if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not seconds >= 0:
-            raise InputError(f"seconds is how long each way is run, got {seconds!r}", code="E301",
-                             suggestions=["write StrategyOptimizer(seconds=0.1)"])  # fmt: skip
+            raise InputError(f"seconds is how long each way is run, got {seconds!r}",
+                             "write StrategyOptimizer(seconds=0.1)", code="E920")  # fmt: skip
         self.backend, self.seconds, self.exact, self.clock = get_backend(backend), seconds, exact, clock
-
-    def optimize_for_throughput(
-        self,
-        graph: EinsumGraph,
-        strategy: ExecutionStrategy | None = None,
-        inputs: Inputs | None = None,
-        *,
-        sizes: Mapping[str, int] | None = None,
-    ) -> ExecutionStrategy:
-        """Return the strategy with the least mean time of runs one after another."""
-        return self._optimize("throughput", graph, strategy, inputs, sizes)
-
-    def optimize_for_latency(
-        self,
-        graph: EinsumGraph,
-        strategy: ExecutionStrategy | None = None,
-        inputs: Inputs | None = None,
-        *,
-        sizes: Mapping[str, int] | None = None,
-    ) -> ExecutionStrategy:
-        """Return the strategy with the least median time of one run."""
-        return self._optimize("latency", graph, strategy, inputs, sizes)
-
-    def optimize_for_memory(
-        self,
-        graph: EinsumGraph,
-        strategy: ExecutionStrategy | None = None,
-        inputs: Inputs | None = None,
-        *,
-        sizes: Mapping[str, int] | None = None,
-    ) -> ExecutionStrategy:
-        """Return the strategy with the least peak of memory, by its plan; nothing is timed."""
-        return self._optimize("memory", graph, strategy, inputs, sizes)
 
     def _optimize(
         self,
-        goal: str,
+        goal: _Goal,
         graph: EinsumGraph,
-        strategy: ExecutionStrategy | None,
-        inputs: Inputs | None,
-        sizes: Mapping[str, int] | None,
+        strategy: ExecutionStrategy | None = None,
+        inputs: Inputs | None = None,
+        *,
+        sizes: Mapping[str, int] | None = None,
     ) -> ExecutionStrategy:
+        """Return the strategy that is best for the goal, for the given inputs or made-up ones of the given sizes."""
         given = ExecutionStrategy() if strategy is None else strategy
-        if not isinstance(given, ExecutionStrategy):
-            raise InputError(f"an ExecutionStrategy is expected, got {given!r}", code="E301",
-                             suggestions=["write ExecutionStrategy(precision=PrecisionMode.FP32)"])  # fmt: skip
-        values, left, assumed = stand_ins(graph, {} if inputs is None else inputs, sizes, given.precision)
+        expect(given, ExecutionStrategy, "an ExecutionStrategy is expected", "write ExecutionStrategy()")
+        inputs = {} if inputs is None else inputs
+        values, left, assumed = stand_ins(graph, inputs, sizes, given.precision)
         current = msgspec.structs.replace(given, trials=(), reasons=())
         trials: list[Trial] = []
         try:
@@ -272,22 +268,27 @@ class StrategyOptimizer:
                 ways, same = self._different(tried, graph, values, left)
                 assumed += same
                 if len(ways) > 1:
-                    self._measure(goal, graph, ways, values, left)
+                    if goal.timed:
+                        self._measure(graph, ways, values, left)
                     best = _best(goal, ways)
                     current = best.strategy
                     trials += [_trial(_TRIED[field], goal, way, way is best) for way in ways]
         except TensorLogicError as error:
-            if inputs is not None and len(inputs) == len(graph.inputs):
+            if len(inputs) == len(graph.inputs):
                 raise
             text = f"a run on made-up inputs failed, give inputs= to measure with: {error.diagnostic.message}"
             raise error.renamed(text) from error
-        reasons = self._reasons(goal, given, current, assumed)
-        return msgspec.structs.replace(current, trials=tuple(trials), reasons=tuple(reasons))
+        reasons = (*_reasons(goal, given, current), *assumed)
+        return msgspec.structs.replace(current, trials=tuple(trials), reasons=reasons)
 
-    def _options(self, goal: str, graph: EinsumGraph) -> list[tuple[str, list[Any]]]:
-        """Return what is tried, one thing after another: all combinations would take too long."""
+    optimize_for_throughput = partialmethod(_optimize, _THROUGHPUT)
+    optimize_for_latency = partialmethod(_optimize, _LATENCY)
+    optimize_for_memory = partialmethod(_optimize, _MEMORY)
+
+    def _options(self, goal: _Goal, graph: EinsumGraph) -> list[tuple[str, list[Any]]]:
+        """Return what is tried, one thing after another."""
         found: list[tuple[str, list[Any]]] = []
-        if goal != "memory" and (os.cpu_count() or 1) > 1:
+        if goal.timed and (os.cpu_count() or 1) > 1:
             products = [ParallelismStrategy.AUTO, ParallelismStrategy.SINGLE] if _multiplies(graph) else []
             found.append(("parallelism", [*products, ParallelismStrategy.STEPS]))
         levels = [x for x in OptimizationLevel if not (self.exact and x is OptimizationLevel.AGGRESSIVE)]
@@ -295,7 +296,7 @@ class StrategyOptimizer:
         able = self.backend.capabilities()
         if able.supports("in_place"):
             found.append(("memory", list(MemoryStrategy)))
-        if able.supports("native") and goal != "memory" and not self.exact:
+        if able.supports("native") and goal.timed and not self.exact:
             found.append(("mode", [ExecutionMode.JIT]))
         return found
 
@@ -319,18 +320,13 @@ class StrategyOptimizer:
             lines.append(f"levels that were not run, because they give a plan that was: {', '.join(same)}")
         return list(kept.values()), lines
 
-    def _measure(self, goal: str, graph: EinsumGraph, ways: Sequence[_Way], values: Inputs, sizes: Any) -> None:
-        """Run a graph in several ways by turns; for memory the plans say all."""
-        if goal == "memory":
-            return
+    def _measure(self, graph: EinsumGraph, ways: Sequence[_Way], values: Inputs, sizes: Any) -> None:
+        """Run a graph in several ways by turns."""
         for way in ways:
-            way.executor.execute(graph, values, sizes=sizes)  # planning, and memory that is touched for the first time
-            for _ in range(MOST):
+            for _ in range(MOST):  # planning, memory touched for the first time, forms that the executor times itself
+                way.executor.execute(graph, values, sizes=sizes)
                 if UNDECIDED not in way.executor.explain():
                     break
-                way.executor.execute(
-                    graph, values, sizes=sizes
-                )  # it times how it runs by itself, which is no result yet
         spent, rounds = 0.0, 0
         while rounds < LEAST or (spent < self.seconds * len(ways) and rounds < MOST):
             for way in ways:
@@ -340,53 +336,31 @@ class StrategyOptimizer:
                 spent += way.seconds[-1]
             rounds += 1
 
-    def _reasons(
-        self, goal: str, given: ExecutionStrategy, found: ExecutionStrategy, assumed: Sequence[str]
-    ) -> list[str]:
-        what = {
-            "throughput": "the least mean time of runs one after another",
-            "latency": "the least median time of a run",
-            "memory": "the least peak of memory by the plan",
-        }[goal]
-        beyond = "" if goal == "memory" else f", by {MARGIN:.0%} at least where it differs from what was given"
-        kept = all(getattr(given, field) == getattr(found, field) for field in _TRIED)
-        lines = [f"for {goal}: nothing tried is better than what was given" if kept else f"for {goal}: {what}{beyond}"]
-        if found.optimization_level is OptimizationLevel.AGGRESSIVE or found.mode is ExecutionMode.JIT:
-            lines.append(
-                "the aggressive level and native code may round otherwise; StrategyOptimizer(exact=True) leaves them out"
-            )
-        return [*lines, *assumed]
 
-
-class _Way(NamedTuple):
-    strategy: ExecutionStrategy
-    executor: Executor
-    peak: int
-    seconds: list[float]  # of each round
-
-
-def _score(goal: str, way: _Way) -> float:
-    if goal == "memory":
-        return way.peak
-    return median(way.seconds) if goal == "latency" else sum(way.seconds) / len(way.seconds)
-
-
-def _best(goal: str, ways: Sequence[_Way]) -> _Way:
+def _best(goal: _Goal, ways: Sequence[_Way]) -> _Way:
     """Return the best; the first, which is there already, where none is clearly better."""
     now = ways[0]
-    best = min(ways, key=lambda way: _score(goal, way))
-    if goal == "memory":
+    best = min(ways, key=goal.score)
+    if not goal.timed:
         return best
     wins = sum(a < b for a, b in zip(best.seconds, now.seconds, strict=True))
-    clear = _score(goal, best) < _score(goal, now) * (1 - MARGIN) and wins >= WINS * len(now.seconds)
+    clear = goal.score(best) < goal.score(now) * (1 - MARGIN) and wins >= WINS * len(now.seconds)
     return best if clear else now
 
 
-def _trial(compared: str, goal: str, way: _Way, chosen: bool) -> Trial:
-    s, seconds = way.strategy, None if goal == "memory" else _score(goal, way)
-    return Trial(
-        compared, s.optimization_level, s.memory, s.parallelism, seconds, way.peak, len(way.seconds), chosen, s.mode
-    )
+def _trial(compared: str, goal: _Goal, way: _Way, chosen: bool) -> Trial:
+    s, seconds, runs = way.strategy, goal.score(way) if goal.timed else None, len(way.seconds)
+    return Trial(compared, s.optimization_level, s.memory, s.parallelism, seconds, way.peak, runs, chosen, s.mode)
+
+
+def _reasons(goal: _Goal, given: ExecutionStrategy, chosen: ExecutionStrategy) -> Iterator[str]:
+    if all(getattr(given, field) == getattr(chosen, field) for field in _TRIED):
+        yield f"for {goal.name}: nothing tried is better than what was given"
+    else:
+        beyond = f", by {MARGIN:.0%} at least where it differs from what was given" if goal.timed else ""
+        yield f"for {goal.name}: {goal.least}{beyond}"
+    if chosen.optimization_level is OptimizationLevel.AGGRESSIVE or chosen.mode is ExecutionMode.JIT:
+        yield "the aggressive level and native code may round otherwise; StrategyOptimizer(exact=True) leaves them out"
 
 
 def stand_ins(
@@ -397,27 +371,23 @@ def stand_ins(
     What is not given is random: numbers between 0 and 1, integers 0 and 1. A size that nothing fixes is 64.
     """
     require_valid(graph)
-    known = dict(sizes or {})
-    declared = {name: graph.type_of(i).shape or () for name, i in graph.inputs.items()}
-    bound = {n for name in given for d in declared.get(name, ()) for n in names(d)}
-    free = sorted(graph.size_names - bound - known.keys())
-    known |= dict.fromkeys(free, STAND_IN)
-    types = input_types(graph, given, known, precision.dtype)
+    known = known_inputs(graph, given, sizes, dtype=precision.dtype, stand_in=STAND_IN)
+    types = input_types(graph, given, known.sizes, precision.dtype)
     rng = np.random.default_rng(0)
     values = {name: given[name] if name in given else _random(rng, t) for name, t in types.items()}
-    fixed = {n for shape in declared.values() for d in shape for n in names(d)}
-    left = {n: size for n, size in known.items() if n not in fixed}  # only what is needed: else every call looks it up
-    made = [name for name in types if name not in given]
-    lines = [f"inputs that were not given are random numbers: {', '.join(made)}"] if made else []
-    lines += [f"sizes that were not given are {STAND_IN}: {', '.join(free)}"] if free else []
+    fixed = {n for i in graph.inputs.values() for d in graph.type_of(i).shape or () for n in names(d)}
+    left = {n: size for n, size in known.sizes.items() if n not in fixed}  # every call looks a size up that is given
+    random = [name for name in types if name not in given]
+    lines = [f"inputs that were not given are random numbers: {', '.join(random)}"] if random else []
+    lines += [f"sizes that were not given are {STAND_IN}: {', '.join(known.assumed)}"] if known.assumed else []
     return values, left or None, lines
 
 
 def _random(rng: np.random.Generator, t: TensorType) -> Any:
     shape, dtype = tuple(int(d) for d in t.shape or ()), t.dtype or "float32"
     if dtype == "bfloat16":
-        raise BackendError("random bfloat16 inputs cannot be made with NumPy", code="E402",
-                           suggestions=["give the inputs, or use PrecisionMode.FP32"])  # fmt: skip
+        raise BackendError("random bfloat16 inputs cannot be made with NumPy",
+                           "give the inputs, or use PrecisionMode.FP32", code="E921")  # fmt: skip
     if dtype.startswith("float"):
         return rng.random(shape).astype(dtype)
     return rng.integers(0, 2, shape).astype(dtype)
@@ -439,14 +409,14 @@ def _multiplies(graph: EinsumGraph) -> bool:
     )
 
 
-def _tuned(backend: Backend, strategy: ExecutionStrategy) -> Backend:
-    """Return a backend that places results and takes threads as a strategy says."""
+def _tuned(backend: Backend, separate: bool, parallelism: ParallelismStrategy) -> Backend:
+    """Return the same engine, told not to write results into shared buffers, or to run products on one thread."""
     changes: dict[str, Any] = {}
-    if strategy.memory is MemoryStrategy.SEPARATE:
+    if separate:
         able = backend.capabilities()
         plain = able._replace(features=tuple(f for f in able.features if f != "in_place"))
         changes["capabilities"] = lambda: plain
-    if strategy.parallelism is ParallelismStrategy.SINGLE:
+    if parallelism is ParallelismStrategy.SINGLE:
 
         def single(step: Step, kernel: Kernel) -> Kernel:
             return on_one_thread(kernel) if isinstance(step.op, ops.Einsum | ops.ContractVJP) else kernel
@@ -461,6 +431,6 @@ def _tuned(backend: Backend, strategy: ExecutionStrategy) -> Backend:
     if not changes:
         return backend
     public = {name: getattr(backend, name) for name in dir(backend) if not name.startswith("_")}
-    own: Any = SimpleNamespace(**public | changes)  # the same engine, told a few things otherwise
+    own: Any = SimpleNamespace(**public | changes)
     tuned: Backend = own
     return tuned

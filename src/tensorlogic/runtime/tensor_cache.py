@@ -1,4 +1,4 @@
-"""The tensor cache: results kept by key, within a bound of memory, that nobody can change."""
+"""The tensor cache: results kept by key, or by what they were computed from, within a bound of memory."""
 
 from __future__ import annotations
 
@@ -10,8 +10,11 @@ import numpy as np
 
 from ..backends.numpy import as_numpy
 from ..diagnostics import bytes_text
-from ..errors import InputError
+from ..errors import InputError, expect
+from ..ir.graph import constant_digest
+from ..plan.build import Step
 from ..store import EvictionPolicy, Store, StoreStats
+from .call import Call
 
 Array = np.ndarray[Any, Any]
 
@@ -22,6 +25,9 @@ class TensorCache:
     What is kept never changes: ``insert`` makes a copy, unless the array and all that owns its memory are read-only
     already, and ``get`` returns a read-only array. Safe to use from several threads.
 
+    As a wrapper of calls, ``Executor(wrap=[cache])``, it keeps the result of every step by its operation and the digests
+    of its operands, so that a step which saw the same values before is not computed again.
+
     >>> cache = TensorCache(EvictionPolicy.LRU, limit_mb=100)
     >>> cache.insert("weights", [1.0, 2.0])
     True
@@ -29,27 +35,49 @@ class TensorCache:
     (array([1., 2.]), None)
     >>> cache
     TensorCache(1 tensor, 16 B of 95.4 MiB, LRU, hit rate 50%)
+    >>> from tensorlogic import Executor, GraphBuilder
+    >>> b = GraphBuilder()
+    >>> graph, steps = b.build(y=b.exp(b.input("x", (2,)))), TensorCache()
+    >>> executor = Executor(wrap=[steps])
+    >>> for _ in range(3): y = executor.execute(graph, {"x": [0.0, 1.0]})["y"]
+    >>> steps.stats().hits, steps.stats().misses
+    (2, 1)
     """
 
     def __init__(self, policy: EvictionPolicy = EvictionPolicy.LRU, limit_mb: float = 1000) -> None:
-        if not isinstance(policy, EvictionPolicy):
-            raise InputError(f"policy is an EvictionPolicy, got {policy!r}", code="E301",
-                             suggestions=[f"write EvictionPolicy.{p.name}" for p in EvictionPolicy])  # fmt: skip
+        expect(policy, EvictionPolicy, "an EvictionPolicy is expected", "write EvictionPolicy.LRU, FIFO or LFU")
         if isinstance(limit_mb, bool) or not isinstance(limit_mb, int | float) or not 0 <= limit_mb < math.inf:
-            raise InputError(f"limit_mb is a number of megabytes, got {limit_mb!r}", code="E301")
+            raise InputError(f"limit_mb is a number of megabytes, got {limit_mb!r}", code="E959")
         self._store: Store[Hashable, Array] = Store(int(limit_mb * 1e6), policy, lambda a: a.nbytes)
 
     def insert(self, key: Hashable, tensor: Any) -> bool:
         """Keep a tensor under a key, in place of what was there; tell whether it is small enough to be kept."""
         array = as_numpy(tensor, None)
         fits = bool(array.nbytes <= self._store.bound)
-        self._store.put(key, _frozen(array) if fits else array)  # too large a one is not kept, so not copied
+        self._store.put(key, frozen(array, whole=True) if fits else array)  # too large a one is not kept, so not copied
         return fits
 
     def get(self, key: Hashable) -> Array | None:
         """Return the tensor kept under a key, read-only, or None; ``array.copy()`` is one to write into."""
         found = self._store.get(key)
         return None if found is None else found.view()  # a view of its own: shape and strides can be assigned
+
+    def wrap(self, call: Call) -> Call:
+        """Return a call that looks here first for what a step gives on these operands."""
+
+        def cached(step: Step, args: tuple[Any, ...]) -> Any:
+            key = None if step.op.is_view or len(step.writes) != 1 else _call_key(step, args)
+            kept = None if key is None else self.get(key)
+            if kept is not None:
+                return kept.copy()  # the caller may get it, and write into it
+            value = call(step, args)
+            if key is not None and isinstance(value, np.ndarray):
+                self.insert(key, value)
+            return value
+
+        return cached
+
+    __call__ = wrap
 
     def contains(self, key: Hashable) -> bool:
         """Tell whether a tensor is kept under a key; this does not count as use."""
@@ -77,15 +105,30 @@ class TensorCache:
         )
 
 
-def _frozen(array: Array) -> Array:
-    """Return an array that nobody writes into: the one given where that is so already, else a copy."""
+def _call_key(step: Step, args: tuple[Any, ...]) -> Hashable | None:
+    """Return what the result of a step depends on; None where an operand is no array of NumPy's and no Python scalar."""
+    digests = []
+    for x in args:
+        if isinstance(x, np.ndarray):
+            digests.append(constant_digest(x))
+        elif type(x) in (bool, int, float):
+            digests.append(repr(x))
+        else:
+            return None
+    return step.op, step.types, tuple(digests)
+
+
+def frozen(array: Array, *, whole: bool = False) -> Array:
+    """Return an array that nobody can write into: the one given where that is so already, else a copy.
+
+    With ``whole`` a view of something larger is copied too, because it would keep all of that alive.
+    """
     owner: Any = array
     while type(owner) is np.ndarray and not owner.flags.writeable and owner.base is not None:
         owner = owner.base
-    if (type(owner) is np.ndarray and not owner.flags.writeable) or type(owner) is bytes:
-        whole = owner.nbytes if type(owner) is np.ndarray else len(owner)
-        if whole == array.nbytes:  # a small view would keep all of its owner alive, and the bound would not see it
-            return array
+    fixed = type(owner) is bytes or (type(owner) is np.ndarray and not owner.flags.writeable)
+    if fixed and not (whole and memoryview(owner).nbytes != array.nbytes):
+        return array
     copy = np.array(array)
     copy.flags.writeable = False
     return copy

@@ -13,7 +13,7 @@ from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 
 from ..errors import ViewError
-from .slices import SliceSpec, Spec, as_spec, known_run, merge, run_of
+from .slices import SliceSpec, Spec, as_spec, known_places, merge, places
 
 Array = NDArray[Any]
 WORK: Any = 100_000  # to spend on telling whether two arrays overlap
@@ -37,7 +37,8 @@ class Window(NamedTuple):
         if reach > length:
             raise ViewError(
                 f"a window that reaches over {reach} elements (size {self.size}, dilation {self.dilation}) "
-                f"does not fit axis {self.axis} of size {length}"
+                f"does not fit axis {self.axis} of size {length}",
+                code="E964",
             )
         return (length - reach) // self.step + 1
 
@@ -78,25 +79,23 @@ class TensorView:
         if not isinstance(base, str | int):
             base = base if isinstance(base, TensorView) else _array(base)
             if shape not in (None, base.shape):
-                raise ViewError(f"base_shape is {shape}, but the base has shape {base.shape}")
+                raise ViewError(f"base_shape is {shape}, but the base has shape {base.shape}", code="E962")
             shape, axes = base.shape, base.rank() if isinstance(base, TensorView) else base.ndim
         if len(taken) > axes:
-            raise ViewError(f"{len(taken)} specs [{_join(taken)}] for a tensor of {axes} axes")
+            raise ViewError(f"{len(taken)} specs [{_join(taken)}] for a tensor of {axes} axes", code="E962")
         taken += (SliceSpec.Full,) * (axes - len(taken))
         for field, value in zip(self.__slots__, (base, taken, shape, operator.index(offset), window), strict=True):
             object.__setattr__(self, field, value)
         for axis, spec in enumerate(taken):  # both raise what is wrong
-            known_run(spec) if shape is None else run_of(spec, shape[axis], axis)
+            known_places(spec) if shape is None else places(spec, shape[axis], axis)
         if self.window is not None and shape is not None:
             self.window.places(self._sliced_shape(shape)[self.window.axis])
         if self.offset and isinstance(self._root(), np.ndarray):
             self.resolve()  # checks the bounds
 
     def _sliced_shape(self, shape: Sequence[int]) -> list[int]:
-        runs = (
-            run_of(s, n, axis) for axis, (s, n) in enumerate(zip(self.specs, shape, strict=True)) if s.kind != "index"
-        )
-        return [run.length for run in runs]
+        pairs = enumerate(zip(self.specs, shape, strict=True))
+        return [len(places(spec, n, axis)) for axis, (spec, n) in pairs if spec.kind != "index"]
 
     def _root(self) -> Any:
         return self.base._root() if isinstance(self.base, TensorView) else self.base
@@ -110,6 +109,11 @@ class TensorView:
         if w is not None:
             sizes = [*sizes[: w.axis], w.places(sizes[w.axis]), *sizes[w.axis + 1 :], w.size]
         return tuple(sizes)
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The dtype of the elements."""
+        return self.resolve().dtype
 
     def rank(self) -> int:
         """Return the number of axes that are left."""
@@ -139,8 +143,8 @@ class TensorView:
         flat = self._flat()
         if flat is None or flat.window is not None or flat.offset:
             what = "an offset" if flat is not None and flat.offset else "windows"
-            raise ViewError(f"a view with {what} is not an index: {self!r}",
-                            suggestions=["use view.resolve(array), or b.window(x, axis, size) in a graph"])  # fmt: skip
+            hint = "use view.resolve(array), or b.window(x, axis, size) in a graph"
+            raise ViewError(f"a view with {what} is not an index: {self!r}", hint, code="E966")
         index = tuple(s.to_index() for s in flat.specs)
         # NumPy would copy a single element out, were it not for the dots
         return index if any(isinstance(i, slice) for i in index) else (*index, ...)
@@ -149,16 +153,18 @@ class TensorView:
         """Return the view as a NumPy array over the same memory; ``array`` stands for a base that is only named."""
         root = self._root() if array is None else _array(array)
         if not isinstance(root, np.ndarray):
-            raise ViewError(f"tensor {root!r} is only named here", suggestions=["give the array: view.resolve(array)"])
+            raise ViewError(f"tensor {root!r} is only named here", "give the array: view.resolve(array)", code="E967")
         return self._over(root)
 
     def _over(self, root: Array) -> Array:
         array = self.base._over(root) if isinstance(self.base, TensorView) else root
         if array.ndim != len(self.specs) or self.base_shape not in (None, array.shape):
             wanted = f"{len(self.specs)} axes" if self.base_shape is None else f"shape {list(self.base_shape)}"
-            raise ViewError(f"the view is of a tensor of {wanted}, the array has shape {list(array.shape)}")
+            raise ViewError(
+                f"the view is of a tensor of {wanted}, the array has shape {list(array.shape)}", code="E962"
+            )
         for axis, spec in enumerate(self.specs):
-            run_of(spec, array.shape[axis], axis)  # NumPy would clip what is out of range
+            places(spec, array.shape[axis], axis)  # NumPy would clip what is out of range
         part = array[(*(s.to_index() for s in self.specs), ...)]
         part = _shifted(part, self.offset, root)
         return part if self.window is None else _windows(part, self.window)
@@ -190,7 +196,8 @@ class TensorView:
         [[0, 1, 2], [1, 2, 3], [2, 3, 4]]
         """
         if min(size, step, dilation) < 1:
-            raise ViewError(f"a window needs size, step and dilation of at least 1, got {size}, {step} and {dilation}")
+            found = f"{size}, {step} and {dilation}"
+            raise ViewError(f"a window needs size, step and dilation of at least 1, got {found}", code="E964")
         window = Window(_axis(axis, self.rank()), size, step, dilation)
         if self.window is None:
             return TensorView(self.base, self.specs, self.base_shape, self.offset, window)
@@ -208,9 +215,10 @@ class TensorView:
         """Replace every element by ``ufunc(element, *operands)``, in place or not at all."""
         if not isinstance(ufunc, np.ufunc) or ufunc.signature or ufunc.nout != 1 or ufunc.nin != 1 + len(operands):
             raise ViewError(
-                f"update needs an element-wise ufunc of {1 + len(operands)} operands and one result, got {ufunc!r}"
+                f"update needs an element-wise ufunc of {1 + len(operands)} operands and one result, got {ufunc!r}",
+                code="E969",
             )
-        target = self._target()
+        target = self.writable_array()
         given = [_operand(target, x, f"operand {n} of {ufunc.__name__}") for n, x in enumerate(operands, 1)]
         try:
             ufunc(target, *given, out=target, casting="same_kind")
@@ -220,7 +228,7 @@ class TensorView:
 
     def assign(self, values: Any) -> TensorView:
         """Replace the elements by values, in place or not at all."""
-        target = self._target()
+        target = self.writable_array()
         given = _operand(target, values, "the value")
         try:
             if not isinstance(given, np.ndarray):  # a Python number takes the target's dtype where that holds its kind
@@ -231,23 +239,24 @@ class TensorView:
             _refuse_cast(target, error)
         return self
 
-    def _target(self) -> Array:
-        """Return the array to write to, or raise why writing would not be safe."""
+    def writable_array(self) -> Array:
+        """Return the view as an array to write into, or raise why writing would not be safe."""
         below: Any = self
         while isinstance(below, TensorView):
             if below.window is not None:
                 raise ViewError(
-                    "windows share their elements, so they cannot be written to", suggestions=["write to the base"]
+                    "windows share their elements, so they cannot be written to", "write to the base", code="E968"
                 )
             below = below.base
         target = self.resolve()
         if not target.flags.writeable:
-            raise ViewError("the base is read-only", suggestions=["view(array.copy(), ...) can be written to"])
+            raise ViewError("the base is read-only", "view(array.copy(), ...) can be written to", code="E968")
         for array in (below, target):
             if _aliased(array):
                 raise ViewError(
                     f"elements of the base share memory (shape {list(array.shape)}, strides {list(array.strides)})",
-                    suggestions=["write to array.copy(), or to the array that was broadcast"],
+                    "write to array.copy(), or to the array that was broadcast",
+                    code="E968",
                 )
         return target
 
@@ -256,9 +265,15 @@ class TensorView:
         if dtype is None or np.dtype(dtype) == array.dtype:
             return array.copy() if copy else array
         if copy is False:
-            raise ViewError(f"{array.dtype} elements cannot be seen as {np.dtype(dtype)} without a copy",
-                            suggestions=["leave out copy=False"])  # fmt: skip
+            message = f"{array.dtype} elements cannot be seen as {np.dtype(dtype)} without a copy"
+            raise ViewError(message, "leave out copy=False", code="E960")
         return array.astype(dtype)
+
+    def __dlpack__(self, **options: Any) -> Any:
+        return self.resolve().__dlpack__(**options)
+
+    def __dlpack_device__(self) -> Any:
+        return self.resolve().__dlpack_device__()
 
     def _key(self) -> tuple[Any, ...]:
         base = self.base
@@ -274,14 +289,12 @@ class TensorView:
     def __repr__(self) -> str:
         base = self.base
         what = f"{base.dtype}{list(base.shape)}" if isinstance(base, np.ndarray) else repr(base)
-        shifted = f" offset {self.offset}" if self.offset else ""
-        windows = (
-            ""
-            if self.window is None
-            else f" windows({', '.join(f'{k}={v}' for k, v in self.window._asdict().items())})"
-        )
-        shape = "" if self.shape is None else f", shape {list(self.shape)}"
-        return f"<TensorView of {what} at [{_join(self.specs)}]{shifted}{windows}{shape}>"
+        text = f"<TensorView of {what} at [{_join(self.specs)}]"
+        if self.offset:
+            text += f" offset {self.offset}"
+        if self.window is not None:
+            text += f" windows({', '.join(f'{k}={v}' for k, v in self.window._asdict().items())})"
+        return text + ("" if self.shape is None else f", shape {list(self.shape)}") + ">"
 
 
 def _join(specs: Iterable[SliceSpec]) -> str:
@@ -290,7 +303,7 @@ def _join(specs: Iterable[SliceSpec]) -> str:
 
 def _axis(axis: int, rank: int) -> int:
     if not -rank <= axis < rank:
-        raise ViewError(f"there is no axis {axis} in a tensor of {rank} axes")
+        raise ViewError(f"there is no axis {axis} in a tensor of {rank} axes", code="E971")
     return axis % rank
 
 
@@ -300,8 +313,8 @@ def _array(value: Any) -> Array:
         return np.asarray(value, copy=False)
     except (ValueError, TypeError) as error:
         kind = type(value).__name__
-        raise ViewError(f"a {kind} has no memory to look at without a copy", context=[str(error).splitlines()[0]],
-                        suggestions=["make the array first: np.asarray(value)"]) from None  # fmt: skip
+        raise ViewError(f"a {kind} has no memory to look at without a copy", "make the array first: np.asarray(value)",
+                        code="E960", context=[str(error).splitlines()[0]]) from None  # fmt: skip
 
 
 def _stack(below: TensorView, layer: TensorView) -> TensorView:
@@ -309,7 +322,8 @@ def _stack(below: TensorView, layer: TensorView) -> TensorView:
     if below.window is not None:
         return TensorView(below, layer.specs, offset=layer.offset, window=layer.window)
     if len(layer.specs) > below.rank():
-        raise ViewError(f"{len(layer.specs)} specs [{_join(layer.specs)}] for a view of {below.rank()} axes: {below!r}")
+        specs = f"{len(layer.specs)} specs [{_join(layer.specs)}]"
+        raise ViewError(f"{specs} for a view of {below.rank()} axes: {below!r}", code="E962")
     inner = iter(layer.specs + (SliceSpec.Full,) * (below.rank() - len(layer.specs)))
     sizes = below.base_shape or (None,) * len(below.specs)
     merged = [
@@ -334,8 +348,8 @@ def _shifted(part: Array, offset: int, memory: Array) -> Array:
     move = offset * part.itemsize
     if first + move < low or last + move > high:
         lowest, highest = -((first - low) // part.itemsize), (high - last) // part.itemsize
-        raise ViewError(f"an offset of {offset} elements leaves the base's memory",
-                        suggestions=[f"{lowest} to {highest} would fit"])  # fmt: skip
+        hint = f"{lowest} to {highest} would fit"
+        raise ViewError(f"an offset of {offset} elements leaves the base's memory", hint, code="E965")
     interface = dict(part.__array_interface__)
     interface["data"] = (interface["data"][0] + move, not part.flags.writeable)
     interface["strides"] = part.strides
@@ -368,7 +382,7 @@ def _operand(target: Array, value: Any, what: str) -> Any:
         spread = np.broadcast_to(array, target.shape)
     except ValueError:
         raise ViewError(
-            f"{what} has shape {list(array.shape)}, which does not fit the view's {list(target.shape)}"
+            f"{what} has shape {list(array.shape)}, which does not fit the view's {list(target.shape)}", code="E969"
         ) from None
     if not np.may_share_memory(target, array):
         return array
@@ -380,7 +394,7 @@ def _operand(target: Array, value: Any, what: str) -> Any:
         shared = True
     if shared:
         raise ViewError(
-            f"{what} overlaps the view's memory in another layout", suggestions=["pass a copy: operand.copy()"]
+            f"{what} overlaps the view's memory in another layout", "pass a copy: operand.copy()", code="E968"
         )
     return array
 
@@ -393,7 +407,8 @@ def _mapping(array: Array) -> tuple[Any, ...]:
 def _refuse_cast(target: Array, error: Exception) -> NoReturn:
     raise ViewError(
         f"the result does not fit {target.dtype} elements: {error}",
-        suggestions=[f"convert the operand: np.asarray(operand, dtype={target.dtype.name!r})"],
+        f"convert the operand: np.asarray(operand, dtype={target.dtype.name!r})",
+        code="E969",
     ) from None
 
 
@@ -409,17 +424,14 @@ class ViewBuilder:
     def __init__(self, tensor: Any, rank: int | None = None) -> None:
         if not isinstance(tensor, str | int | TensorView):
             tensor = _array(tensor)
-            rank = tensor.ndim if rank is None else rank
-        if isinstance(tensor, TensorView) and rank is None:
-            rank = tensor.rank()
-        if rank is None:
+        known = tensor.rank() if isinstance(tensor, TensorView) else getattr(tensor, "ndim", rank)
+        if known is None:
             raise ViewError(
-                f"the rank of tensor {tensor!r} is not known", suggestions=[f"ViewBuilder({tensor!r}, rank)"]
+                f"the rank of tensor {tensor!r} is not known", f"ViewBuilder({tensor!r}, rank)", code="E962"
             )
-        axes = tensor.rank() if isinstance(tensor, TensorView) else getattr(tensor, "ndim", rank)
-        if rank != axes:
-            raise ViewError(f"the rank is given as {rank}, but the tensor has {axes} axes")
-        self._base, self._specs, self._offset = tensor, [SliceSpec.Full] * rank, 0
+        if rank not in (None, known):
+            raise ViewError(f"the rank is given as {rank}, but the tensor has {known} axes", code="E962")
+        self._base, self._specs, self._offset = tensor, [SliceSpec.Full] * known, 0
 
     def _put(self, axis: int, spec: SliceSpec) -> Self:
         self._specs[_axis(axis, len(self._specs))] = spec

@@ -1,5 +1,6 @@
 """Kits for people who build on the package: conformance of backends, regressions of performance."""
 
+from .adding_ops import MissingRow, missing_rows
 from .backend import BackendTestAdapter, CaseResult, ConformanceReport, difference
 from .cases import Case, cases
 from .gradients import GradientCheck, GradientChecker, GradientReport
@@ -13,9 +14,11 @@ __all__ = [
     "GradientCheck",
     "GradientChecker",
     "GradientReport",
+    "MissingRow",
     "PerfCase",
     "PerfRegression",
     "PerfReport",
     "cases",
     "difference",
+    "missing_rows",
 ]

@@ -12,6 +12,8 @@ from ..backends.base import Backend
 from ..backends.reference import evaluate
 from ..errors import InputError
 from ..ir.graph import EinsumGraph
+from ..ir.infer import infer_graph
+from ..ir.types import TensorType
 from ..observe.array_difference import difference as difference
 from ..runtime.executor import Executor
 from ..runtime.protocols import TlExecutor
@@ -20,7 +22,10 @@ from .cases import Case, cases
 
 
 class CaseResult(NamedTuple):
-    """How one case went: passed, failed, xfailed (failed as announced) or xpassed (announced, but passed)."""
+    """How one case went: passed, failed, xfailed (failed as announced), xpassed (announced, but passed) or skipped.
+
+    Skipped are the cases of dtypes that the backend says it does not have.
+    """
 
     name: str
     outcome: str
@@ -39,11 +44,16 @@ class ConformanceReport(NamedTuple):
     @property
     def passed(self) -> bool:
         """Whether nothing failed and nothing that was announced to fail passed."""
-        return all(r.outcome in ("passed", "xfailed") for r in self.results)
+        return all(r.outcome in ("passed", "xfailed", "skipped") for r in self.results)
 
     def __str__(self) -> str:
-        rows = [[r.name, r.outcome, r.reason.split("\n", 1)[0][:90]] for r in self.results if r.outcome != "passed"]
-        counts = {o: sum(r.outcome == o for r in self.results) for o in ("passed", "failed", "xfailed", "xpassed")}
+        rows = [
+            [r.name, r.outcome, r.reason.split("\n", 1)[0][:90]]
+            for r in self.results
+            if r.outcome not in ("passed", "skipped")
+        ]
+        outcomes = ("passed", "failed", "xfailed", "xpassed", "skipped")
+        counts = {o: sum(r.outcome == o for r in self.results) for o in outcomes}
         summary = ", ".join(f"{n} {o}" for o, n in counts.items() if n)
         return (table(["case", "outcome", "reason"], rows) + "\n" if rows else "") + summary
 
@@ -78,6 +88,9 @@ class BackendTestAdapter:
         for case in cases(full=full):
             if not _matches(case.name, include) or _matches(case.name, exclude):
                 continue
+            if lacking := self._lacking_dtypes(case):
+                results.append(CaseResult(case.name, "skipped", f"the backend has no {', '.join(lacking)}"))
+                continue
             problem = self.check(case)
             why = next((reason for pattern, reason in announced.items() if fnmatchcase(case.name, pattern)), None)
             if problem is None:
@@ -85,9 +98,19 @@ class BackendTestAdapter:
             else:
                 results.append(CaseResult(case.name, "failed" if why is None else "xfailed", why or problem))
         if not results:
-            raise InputError(f"no case matches include={list(include)} and exclude={list(exclude)}", code="E301",
-                             suggestions=["names look like 'einsum/ij,jk->ik/real/float64'"])  # fmt: skip
+            raise InputError(f"no case matches include={list(include)} and exclude={list(exclude)}",
+                             "names look like 'einsum/ij,jk->ik/real/float64'", code="E362")  # fmt: skip
         return ConformanceReport(tuple(results))
+
+    def _lacking_dtypes(self, case: Case) -> list[str]:
+        """Return the dtypes of a case that the backend says it does not have."""
+        capabilities = getattr(self.executor, "capabilities", None)
+        if capabilities is None:
+            return []
+        graph, inputs = case.make()
+        inferred = infer_graph(graph, {name: TensorType.of(np.asarray(x)) for name, x in inputs.items()})
+        needed = {t.dtype for results in inferred.types for t in results if t.dtype and not t.weak}
+        return sorted(needed - set(capabilities().dtypes))
 
     def check(self, case: Case) -> str | None:
         """Run one case; return None, or what is wrong."""

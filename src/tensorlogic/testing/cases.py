@@ -14,7 +14,7 @@ from ..ir.algebra import ALGEBRAS
 from ..ir.builder import GraphBuilder, Tensor
 from ..ir.elementwise import FUNCTIONS
 from ..ir.graph import EinsumGraph
-from ..ir.ops import Transfer
+from ..ir.ops import Barrier, Transfer
 from ..ir.spec import parse
 from ..ir.types import DTYPES, FLOATS
 
@@ -199,6 +199,7 @@ _UNARY: Mapping[str, Callable[[GraphBuilder, Tensor], Any]] = {
     "scatter_add/batch": lambda b, x: b.scatter_add(x, np.array([[0, 0, 1], [2, 2, 2]]), x, 1, batch=1),
     "cast": lambda b, x: (b.cast(x, "int32"), b.cast(x, "float16"), b.cast(x, "bool")),
     "iota": lambda b, x: x + b.iota(4),
+    "stop_gradient": lambda b, x: (b.stop_gradient(x), b.stop_gradient(x * 2) + x, b.apply(Barrier(), x) * x),
     "transfer": lambda b, x: (b.apply(Transfer("cpu:1"), x), b.apply(Transfer("cpu:1"), x * 2) + 1),
     "quantize": lambda b, x: b.quantize(x, np.float32(0.1), 3),
     "quantize/axis": lambda b, x: b.dequantize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -12,17 +13,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..backends.numpy import as_numpy
-from ..errors import InputError
+from ..errors import InputError, nearest
 from ..ir import ops
 from ..ir.graph import Cond, EinsumGraph, Fixpoint, Node, Scan, constant_op
 from ..ir.ops import Op
 from ..ir.types import FLOATS
 from ..passes.grad import check, parameters, vjp
+from ..runtime.autodiff import cotangent_names
 from ..runtime.executor import Executor
 from ..runtime.protocols import TlExecutor
 from ..tables import table
 
 Array = NDArray[Any]
+_OPTIONS = [name for name, p in inspect.signature(vjp).parameters.items() if p.kind is p.KEYWORD_ONLY]
 
 
 class GradientCheck(NamedTuple):
@@ -117,7 +120,7 @@ class GradientChecker:
     ) -> None:
         for word, number in (("rtol", rtol), ("atol", atol), ("step", 1.0 if step is None else step)):
             if not isinstance(number, int | float) or not 0 <= number < np.inf or (word == "step" and number == 0):
-                raise InputError(f"{word}= is a positive number, got {number!r}", code="E301")
+                raise InputError(f"{word}= is a positive number, got {number!r}", code="E360")
         self.rtol, self.atol = rtol, atol
         # the cube root of the rounding error balances it against the curvature
         self.step = float(np.finfo(np.float64).eps ** (1 / 3)) if step is None else step
@@ -125,12 +128,28 @@ class GradientChecker:
         self.executor = executor
 
     def check(
-        self, graph: EinsumGraph, inputs: Mapping[str, Any], wrt: str | Sequence[str] | None = None, **options: Any
+        self,
+        graph: EinsumGraph,
+        inputs: Mapping[str, Any],
+        wrt: str | Sequence[str] | None = None,
+        *,
+        of: str | None = None,
+        **options: Any,
     ) -> GradientReport:
-        """Compare the gradients for ``wrt`` at some inputs; options are those of :func:`~tensorlogic.vjp`."""
+        """Compare the gradients for ``wrt`` at some inputs, of all outputs or of the one that ``of`` names.
+
+        Other options are those of :func:`~tensorlogic.vjp`.
+        """
         check(graph)
+        for word in options:
+            if word not in _OPTIONS:
+                raise InputError(f"check takes no {word}=", *nearest(word, _OPTIONS), code="E361")
         run = self.executor or Executor()
         wide = widened(graph)
+        if of is not None:
+            if of not in wide.output_names:
+                raise InputError(f"the graph has no output {of!r}", *nearest(of, wide.output_names), code="E305")
+            wide = EinsumGraph(wide.nodes, [output for output in wide.outputs if output[0] == of], wide.constants)
         # lists take the dtype that is declared, as in a run
         kinds = {name: wide.type_of(i).dtype for name, i in wide.inputs.items()}
         given = {name: _wide(as_numpy(value, kinds.get(name))) for name, value in inputs.items()}
@@ -139,14 +158,13 @@ class GradientChecker:
         names = list(parameters(wide, wrt))
         for name in names:
             if name not in given:
-                raise InputError(f"input {name!r} is missing", code="E303", suggestions=[f"inputs: {list(given)}"])
+                raise InputError(f"input {name!r} is missing", f"inputs: {list(given)}", code="E303")
         rng = np.random.default_rng(self.seed)
         values = dict(zip(wide.output_names, run.execute(wide, given), strict=True))
-        smooth = [n for n, i in wide.outputs if wide.type_of(i).dtype in (*FLOATS, None)]
-        weights = {n: rng.normal(size=np.shape(values[n])) if np.ndim(values[n]) else np.float64(1) for n in smooth}
         back = vjp(wide, names, **options)
-        cotangents = dict(zip((n for n in back.input_names if n not in wide.inputs), smooth, strict=True))
-        found = run.execute(back, {**given, **{c: weights[n] for c, n in cotangents.items()}})
+        smooth = cotangent_names(wide, back)
+        weights = {n: rng.normal(size=np.shape(values[n])) if np.ndim(values[n]) else np.float64(1) for n in smooth}
+        found = run.execute(back, {**given, **{seed: weights[n] for n, seed in smooth.items()}})
 
         def outputs(name: str, value: Array) -> Array:
             outs = dict(zip(wide.output_names, run.execute(wide, {**given, name: value}), strict=True))

@@ -13,11 +13,11 @@ from typing import Any, Literal, NamedTuple
 import msgspec
 import numpy as np
 
-from ..errors import InputError
+from ..errors import InputError, expect, expect_whole
 from ..observe.performance import Interval, check_threshold, load_json, ratio, ratio_interval, save_json, verdict
 from ..observe.profile import Times
 from ..plan.machine import host
-from ..tables import table
+from ..tables import html_text, table
 
 SHORTEST = 1e-3  # seconds that a measurement should take; a shorter function is called more often for each
 LOOPS = 1000  # but no more often than this
@@ -108,7 +108,7 @@ class PerfReport(NamedTuple):
         return self.text()
 
     def _repr_html_(self) -> str:
-        return f"<pre>{escape(self.text())}</pre>"
+        return html_text(self)
 
 
 _HEAD = ["case", "baseline ms", "now ms", "ratio", "95% interval", "verdict"]
@@ -149,10 +149,8 @@ class PerfRegression:
         clock: Callable[[], float] = perf_counter,
     ) -> None:
         check_threshold(threshold)
-        if not (isinstance(warmup, int) and isinstance(repeats, int) and warmup >= 0 and repeats >= 1):
-            raise InputError(
-                f"warmup= is a whole number from 0 and repeats= one from 1, got {warmup!r} and {repeats!r}", code="E301"
-            )
+        expect_whole("warmup=", warmup, 0)
+        expect_whole("repeats=", repeats, 1)
         self.path = Path(path)
         self.warmup, self.repeats, self.threshold, self.clock = warmup, repeats, threshold, clock
         self._times: dict[str, list[float]] = {}
@@ -160,10 +158,9 @@ class PerfRegression:
     def measure(self, name: str, function: Callable[[], Any]) -> float:
         """Call a function to warm up, then time it; return the median in milliseconds. Measuring a name again adds to it."""
         if not isinstance(name, str) or not name:
-            raise InputError(f"a case has a name, got {name!r}", code="E301")
-        if not callable(function):
-            raise InputError(f"the case {name!r} needs a function without arguments, got {type(function).__name__}",
-                             code="E301", suggestions=["write lambda: executor.execute(graph, inputs)"])  # fmt: skip
+            raise InputError(f"a case has a name, got {name!r}", code="E729")
+        hint = "write lambda: executor.execute(graph, inputs)"
+        expect(function, Callable, f"the case {name!r} needs a function without arguments", hint)  # type: ignore[arg-type]
         warm = [self._timed(function, 1) for _ in range(self.warmup)]
         once = min(warm, default=SHORTEST)
         loops = 1 if once >= SHORTEST else LOOPS if once <= SHORTEST / LOOPS else math.ceil(SHORTEST / once)
@@ -193,8 +190,8 @@ class PerfRegression:
 
     def _require_cases(self) -> None:
         if not self._times:
-            raise InputError("nothing was measured", code="E301",
-                             suggestions=['write perf.measure("layer", lambda: executor.execute(graph, inputs)) before'])  # fmt: skip
+            hint = 'write perf.measure("layer", lambda: executor.execute(graph, inputs)) before'
+            raise InputError("nothing was measured", hint, code="E737")
 
     def _load(self) -> Mapping[str, _Saved]:
         return load_json(self.path, _File, "file of performance baselines").cases if self.path.exists() else {}

@@ -8,7 +8,7 @@ from typing import Any
 
 from ..ir.graph import EinsumGraph
 from ..ir.types import TensorType
-from ..plan.build import lay_out
+from ..plan.build import ExecutionPlan, lay_out
 from ..plan.fusing import find_groups
 from ..runtime.executor import Executor
 from ..runtime.program import Program, bind
@@ -23,12 +23,22 @@ def every_program(executor: Executor, graph: EinsumGraph, inputs: Mapping[str, A
     >>> [p.plan.name for p in every_program(tl.Executor(), graph, {"x": np.zeros(2, "f4")})]
     ['one step after another']
     """
-    programs = executor.programs
-    names, values = executor.arrays(graph, inputs)
-    plans = programs.options(graph, {n: TensorType.of(v) for n, v in zip(names, values, strict=True)}, None)
-    facts = programs.facts
-    if facts is not None and programs.policy != "exact":
-        groups = partial(find_groups, facts=facts, policy=programs.policy)
-        native = lay_out(plans[0].graph, in_place=True, groups=groups, threads=facts.threads)
+    plans = _options(executor, graph, inputs)
+    if executor.programs.facts is not None and executor.programs.policy != "exact":
+        native = native_plan(executor, graph, inputs)
         plans += [native] if native.name not in [plan.name for plan in plans] else []
     return [bind(plan, executor.backend) for plan in plans]
+
+
+def native_plan(executor: Executor, graph: EinsumGraph, inputs: Mapping[str, Any]) -> ExecutionPlan:
+    """Return the plan in which everything that has a kernel is a native step, whether or not it is the fastest."""
+    facts = executor.programs.facts
+    assert facts is not None
+    concrete = _options(executor, graph, inputs)[0].graph
+    return lay_out(concrete, in_place=True, groups=partial(find_groups, facts=facts), threads=facts.threads)
+
+
+def _options(executor: Executor, graph: EinsumGraph, inputs: Mapping[str, Any]) -> list[ExecutionPlan]:
+    names, values = executor.arrays(graph, inputs)
+    types = {n: TensorType.of(v) for n, v in zip(names, values, strict=True)}
+    return executor.programs.options(graph, types, None)

@@ -1,0 +1,155 @@
+"""Ways to run beside ``execute``: compiled, by the JIT, with gradients, profiled. Each is a method of the executor.
+
+A mode hands over to its own module, which is loaded by whoever uses it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from ..ir.graph import EinsumGraph
+from ..passes.levels import CompilationConfig
+from .inputs import Inputs
+from .outputs import Outputs
+
+if TYPE_CHECKING:
+    from .. import ProfileData
+    from .autodiff import Gradients
+    from .compile import CompiledGraph
+    from .eager import Variable
+    from .executor import Executor
+    from .jit import Jit, JitConfig, JitStats
+    from .strategy import GradientStrategy
+
+
+def compile_graph(
+    executor: Executor,
+    graph: EinsumGraph,
+    config: CompilationConfig | None = None,
+    *,
+    sizes: Mapping[str, int] | None = None,
+    example: Inputs | None = None,
+) -> CompiledGraph:
+    """Optimize a graph once, to run it many times; with ``sizes`` (or none to give) or an ``example`` it is planned at once.
+
+    Where several plans compete, the fastest is measured: on the example, or on inputs that are made up.
+    """
+    from .compile import compile_for
+
+    return compile_for(executor, graph, config or executor.config, sizes, example)
+
+
+def execute_compiled(
+    executor: Executor,
+    compiled: CompiledGraph,
+    inputs: Inputs | None = None,
+    *,
+    sizes: Mapping[str, int] | None = None,
+    out: Inputs | None = None,
+) -> Outputs:
+    """Run a compiled graph; it may have been compiled by another executor of the same backend."""
+    from .compile import execute_compiled
+
+    return execute_compiled(executor, compiled, inputs, sizes, out)
+
+
+def execute_jit(
+    executor: Executor,
+    graph: EinsumGraph,
+    inputs: Inputs | None = None,
+    config: JitConfig | None = None,
+    *,
+    out: Inputs | None = None,
+) -> Outputs:
+    """Run a graph at once; once it ran often it is compiled in the background, and the fastest plan takes over.
+
+    The answers keep their bits, unless the config says ``exact=False``: see docs/guides/native.md.
+    """
+    return _jit(executor, config).execute(graph, inputs, out)
+
+
+def get_jit_stats(executor: Executor) -> JitStats:
+    """Return what the JIT did so far."""
+    return _jit(executor).stats()
+
+
+def clear_jit_cache(executor: Executor) -> None:
+    """Forget what the JIT compiled and counted."""
+    _jit(executor).clear()
+
+
+def _jit(executor: Executor, config: JitConfig | None = None) -> Jit:
+    from .jit import jit_for
+
+    executor.jit = jit_for(executor, executor.jit, config)
+    return executor.jit
+
+
+def forward(
+    executor: Executor,
+    graph: EinsumGraph,
+    inputs: Inputs | None = None,
+    *,
+    wrt: Sequence[str] | str | None = None,
+    strategy: GradientStrategy | None = None,
+    budget: int | None = None,
+) -> Outputs:
+    """Run a graph and keep what :meth:`backward` needs: every value, or what the strategy or a budget of bytes says.
+
+    The inputs are not copied: they must not change before the backward run. An output that the gradient reads is
+    read-only: copy it to change it.
+    """
+    strategy = executor.gradient if strategy is None and budget is None else strategy
+    return _gradients(executor).forward(executor, graph, {} if inputs is None else inputs, wrt, strategy, budget)
+
+
+def backward(
+    executor: Executor, outputs: Sequence[Any] | Variable, output_grads: Any = None, *, accumulate: bool = False
+) -> None:
+    """Go back from the outputs of :meth:`forward` (or from a ``Variable``) by the gradients of a loss for them."""
+    from .eager import Variable
+
+    if isinstance(outputs, Variable):
+        from .eager_backward import backward
+
+        return backward(outputs, output_grads, executor=executor)
+    return _gradients(executor).backward(executor, outputs, output_grads, accumulate)
+
+
+def get_gradients(executor: Executor) -> dict[str, Any]:
+    """Return what :meth:`backward` found last on this thread: by name, the gradients for the inputs."""
+    return _gradients(executor).latest()
+
+
+def _gradients(executor: Executor) -> Gradients:
+    from .autodiff import Gradients
+
+    if executor.gradients is None:
+        executor.gradients = Gradients()
+    return executor.gradients
+
+
+def variable(executor: Executor, value: Any, *, requires_grad: bool | None = None) -> Variable:
+    """Return a value whose operations run at once and are recorded."""
+    from .eager import Variable
+
+    return Variable(value, requires_grad=requires_grad)
+
+
+def enable_profiling(executor: Executor) -> None:
+    """Start a new profile of what this executor runs; one that is being made already goes on."""
+    executor.profiles.start()
+
+
+def disable_profiling(executor: Executor) -> None:
+    """Stop profiling; what was measured stays to be read."""
+    executor.profiles.hooks = ()
+
+
+def get_profile_data(executor: Executor) -> ProfileData:
+    """Return the ``ProfileData`` of the runs since profiling was enabled; of none, an empty one."""
+    from .. import ProfileData
+
+    trace = executor.profiles.trace
+    return ProfileData() if trace is None else ProfileData.from_trace(trace)

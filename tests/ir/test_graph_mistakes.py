@@ -1,0 +1,202 @@
+"""What people get wrong with graphs, and what they are told."""
+
+import numpy as np
+import pytest
+
+import tensorlogic as tl
+from tensorlogic import DTypeError, EinsumGraph, FormatError, GraphBuilder, GraphError, ShapeError
+from tensorlogic.diagnostics import ShapeMismatchDiagnostic
+
+LOGITS = np.random.default_rng(0).normal(size=(10, 10))
+LABELS = np.arange(10) % 7
+LOGS = LOGITS - np.log(np.exp(LOGITS).sum(1, keepdims=True))
+EXPECTED = -LOGS[np.arange(10), LABELS].mean()
+
+
+def hint(error: pytest.ExceptionInfo[tl.TensorLogicError]) -> str:
+    return "; ".join(error.value.diagnostic.suggestions)
+
+
+@pytest.mark.parametrize("dtype", ["int64", "uint8", None])
+def test_cross_entropy_takes_integer_labels(dtype):
+    b = GraphBuilder()
+    logits, labels = b.input("logits", ("n", 10)), b.input("labels", ("n",), dtype)
+    graph = b.build(loss=b.cross_entropy(logits, labels))
+    given = LABELS.astype(dtype or "int64")
+    assert tl.Executor().execute(graph, {"logits": LOGITS, "labels": given})[0] == pytest.approx(EXPECTED)
+
+
+def test_cross_entropy_along_another_axis_and_its_gradient():
+    b = GraphBuilder()
+    logits = b.input("logits", (10, "n"))
+    graph = b.build(loss=b.cross_entropy(logits, LABELS.tolist(), axis=0))
+    ex = tl.Executor()
+    assert ex.execute(graph, {"logits": LOGITS.T})[0] == pytest.approx(EXPECTED)
+    slope = ex.execute(tl.grad(graph, wrt=["logits"]), {"logits": LOGITS.T})["logits"]
+    assert pytest.approx((np.exp(LOGS) - np.eye(10)[LABELS]) / 10) == slope.T
+
+
+def test_cross_entropy_of_probabilities_is_as_before():
+    b = GraphBuilder()
+    ex = tl.Executor()
+    for target in (np.eye(10)[LABELS], np.full(10, 0.1)):
+        loss = ex.execute(b.build(loss=b.cross_entropy(LOGITS, target)))[0]
+        assert loss == pytest.approx(-(target * LOGS).sum(1).mean())
+    assert tl.eager.cross_entropy(LOGITS, LABELS).numpy() == pytest.approx(EXPECTED)
+
+
+@pytest.mark.parametrize(("shape", "dtype"), [(("n",), "float32"), ((), "int64"), (("n",), "bool")])
+def test_cross_entropy_refuses_what_would_be_another_number(shape, dtype):
+    b = GraphBuilder()
+    with pytest.raises(ShapeError, match="does not fit logits") as caught:
+        b.cross_entropy(b.input("logits", ("n", 10)), b.input("labels", shape, dtype))
+    assert "integer labels" in hint(caught)
+
+
+def test_a_target_that_could_be_both_is_refused():
+    b = GraphBuilder()
+    with pytest.raises(ShapeError, match=r"a target any\[3\] does not fit logits \[3, 3\]"):
+        b.cross_entropy(b.input("logits", (3, 3)), b.input("labels", (3,)))
+
+
+def test_a_transposed_input_is_told_to_transpose():
+    found = ShapeMismatchDiagnostic.create(("n", 784), (784, 64), "x")
+    assert found.suggestions[1] == "The axes are in another order: use tensor.transpose([1, 0])"
+    for expected, actual in ((("n", 784), (64, 785)), ((2, 3), (6,)), (("n",), (5,))):
+        assert "reshape" in ShapeMismatchDiagnostic.create(expected, actual, "x").suggestions[1]
+    b = GraphBuilder()
+    graph = b.build(y=b.input("x", ("n", 3)) * 2)
+    with pytest.raises(ShapeError) as caught:
+        tl.Executor().execute(graph, {"x": np.ones((3, 5))})
+    assert "transpose" in hint(caught)
+    assert "reshape" not in hint(caught)
+
+
+@pytest.mark.parametrize(
+    ("shape", "written"), [("n,3", "('n', 3)"), ("n", "('n',)"), (3, "(3,)"), ("n, k+1", "('n', 'k+1')")]
+)
+def test_a_shape_that_is_text(shape, written):
+    with pytest.raises(GraphError) as caught:
+        GraphBuilder().input("x", shape)
+    assert hint(caught) == f"write {written}"
+
+
+def test_none_as_an_input():
+    b = GraphBuilder()
+    with pytest.raises(DTypeError, match="input 'x': None is given where an array is expected"):
+        tl.Executor().execute(b.build(y=b.input("x") * 2), {"x": None})
+
+
+class Recorded:
+    """An array that does not let its values go, as a torch tensor that requires grad."""
+
+    def __array__(self, *args, **options):
+        raise RuntimeError("Can't call numpy() on Tensor that requires grad.")
+
+    def detach(self):
+        return self
+
+
+def test_an_array_that_requires_grad():
+    b = GraphBuilder()
+    for use in (
+        lambda: b.constant(Recorded()),
+        lambda: tl.Executor().execute(b.build(y=b.input("x") * 2), {"x": Recorded()}),
+    ):
+        with pytest.raises(DTypeError, match="a Recorded cannot be read as an array") as caught:
+            use()
+        assert hint(caught) == "detach it first: x.detach().cpu().numpy()"
+
+
+def test_a_misspelt_method_names_the_nearest():
+    b = GraphBuilder()
+    with pytest.raises(AttributeError, match="a GraphBuilder has no 'rleu'; did you mean 'relu'"):
+        b.rleu
+    assert not hasattr(b, "__fspath__")
+
+
+def test_numpy_functions_add_nodes():
+    b = GraphBuilder()
+    x = b.input("x", (2, 2), "float64")
+    array = np.array([[1.0, 2.0], [3.0, 4.0]])
+    graph = b.build(
+        exp=np.exp(x), sum=array + x, product=array @ x, less=array < x, scaled=np.float64(2) * x,
+        both=np.array([True, False]) & (x > 2), root=np.sqrt(x), where=np.maximum(x, 2.5),
+    )  # fmt: skip
+    out = tl.Executor().execute(graph, {"x": array})
+    assert out["exp"] == pytest.approx(np.exp(array))
+    assert out["sum"].tolist() == (array + array).tolist()
+    assert out["product"].tolist() == (array @ array).tolist()
+    assert not out["less"].any()
+    assert out["both"].tolist() == [[False, False], [True, False]]
+    assert out["where"].tolist() == [[2.5, 2.5], [3.0, 4.0]]
+
+
+def test_an_array_that_a_tensor_is_added_to_becomes_a_tensor():
+    total = np.ones(3)
+    total += GraphBuilder().input("x", (3,), "float64")
+    assert str(total) == "<Tensor float64[3]>"
+
+
+@pytest.mark.parametrize(
+    ("use", "said"),
+    [
+        (lambda x: GraphBuilder().constant([x, x]), "has no values while it is being built"),
+        (np.cbrt, "np.cbrt on a tensor"),
+        (np.add.reduce, "np.add.reduce on a tensor"),
+        (lambda x: np.add(x, 1, dtype="float32"), "np.add with dtype="),
+        (np.asarray, "has no values while it is being built"),
+        (lambda x: np.stack([x, x]), "has no values while it is being built"),
+    ],
+)
+def test_numpy_functions_that_graphs_do_not_have(use, said):
+    with pytest.raises(GraphError, match=said) as caught:
+        use(GraphBuilder().input("x", (3,)))
+    assert hint(caught)
+
+
+def test_a_slice_that_starts_at_a_named_size():
+    b = GraphBuilder()
+    x = b.input("x", ("n",))
+    graph = b.build(y=x["k":"k+1"])
+    ex = tl.Executor()
+    assert graph.size_names == {"n", "k"}
+    assert ex.execute(graph, {"x": np.arange(5.0)}, sizes={"k": 2})[0].tolist() == [2.0]
+    with pytest.raises(ShapeError, match="no input fixes the size 'k' of slice"):
+        ex.execute(graph, {"x": np.arange(5.0)})
+    with pytest.raises(ShapeError, match="slice reads elements 5 to 5"):
+        ex.execute(graph, {"x": np.arange(5.0)}, sizes={"k": 5})
+    both = b.build(y=x["k":], k=b.input("z", ("k",)))
+    assert ex.execute(both, {"x": np.arange(5.0), "z": np.ones(2)})["y"].tolist() == [2.0, 3.0, 4.0]
+
+
+def test_half_a_surrogate_pair_in_a_name_is_refused():
+    nodes = '[{"op": {"op": "input", "label": "%s"}}]'
+    text = '{"format": "tensorlogic-graph", "version": 1, "nodes": ' + nodes + ', "outputs": [["y", 0]]}'
+    for name in ("\\ud800", "\\udfff!", "\ud800"):
+        with pytest.raises(FormatError) as caught:
+            EinsumGraph.from_json(text % name)
+        assert caught.value.diagnostic.code == "E231"
+    assert EinsumGraph.from_json(text % "\\ud83d\\ude00").input_names == ["\U0001f600"]
+
+
+def test_a_literal_that_is_no_number_is_refused():
+    text = '{"format": "tensorlogic-graph", "version": 1, "nodes": [{"op": %s}], "outputs": [["y", 0]]}'
+    for kind, word in (("int", "relu"), ("float", "relu"), ("int", "1.5"), ("int", "9" * 5000), ("bool", "yes")):
+        with pytest.raises(GraphError) as caught:
+            EinsumGraph.from_json(text % f'{{"op": "literal", "kind": "{kind}", "text": "{word}"}}')
+        assert caught.value.diagnostic.code == "E134"
+
+
+@pytest.mark.parametrize("shape", [(2**62, 4), (2**63 - 1, 2**63 - 1), (2**62,)])
+def test_sizes_near_the_largest(shape):
+    b = GraphBuilder()
+    x = b.input("x", shape, "float32")
+    ex = tl.Executor()
+    for use in (
+        lambda: b.reshape(x, (-1, 3)), lambda: b.concat([x, x, x]), lambda: b.pad(x, [(2**62, 2**62)] * len(shape)),
+        lambda: ex.execute(b.build(y=b.iota(2**62))), lambda: b.top_k(x, 2**64, 0), lambda: b.window(x, 0, 2**63 - 1, step=2**70, dilation=2**70),
+        lambda: ex.execute(b.build(y=b.broadcast_to(b.input("z", ()), shape)), {"z": 1.0}),
+    ):  # fmt: skip
+        with pytest.raises(tl.TensorLogicError):
+            use()

@@ -1,0 +1,111 @@
+"""What people get wrong in logic, and what they are told."""
+
+import time
+
+import numpy as np
+import pytest
+
+import tensorlogic as tl
+from tensorlogic import FormatError, GraphError, InputError
+
+
+@pytest.mark.parametrize("given", [{"a", "b"}, frozenset({"a", "b"})])
+def test_a_set_is_no_domain(given):
+    with pytest.raises(GraphError, match="whose elements have no order") as caught:
+        tl.CompilerContext({"P": given})
+    assert caught.value.diagnostic.code == "E605"
+    assert "sorted(p)" in caught.value.diagnostic.suggestions[0]
+    tl.CompilerContext({"P": dict.fromkeys("ab").keys()})  # a dictionary's keys have an order
+
+
+def test_a_domain_may_be_an_array_of_names():
+    context = tl.CompilerContext({"P": np.array(["ann", "bob"]), "N": np.array(4)})
+    assert context.names("P") == ("ann", "bob")
+    assert context.size("N") == 4
+
+
+@pytest.mark.parametrize("size", [0, 3])
+@pytest.mark.parametrize(
+    ("strategy", "one"), [("hard_boolean", True), ("soft_differentiable", 3.0), ("fuzzy_godel", 1.0)]
+)
+def test_exists_something_that_is_itself(size, strategy, one):
+    y = tl.variables("y", domain="D")
+    graph = tl.compile(tl.exists(y, tl.same(y, y)), tl.CompilerContext({"D": size}), strategy=strategy)
+    assert tl.Executor().execute(graph, {})[0] == (one if size else 0)
+
+
+def test_for_all_and_free_variables_that_are_themselves():
+    x, y = tl.variables("x y", domain="D")
+    ex, context = tl.Executor(), tl.CompilerContext({"D": 3})
+    assert ex.execute(tl.compile(tl.forall(y, tl.same(y, y)), context), {})[0]
+    assert ex.execute(tl.compile(tl.same(x, x), context), {})[0].tolist() == [True] * 3
+    assert not ex.execute(tl.compile(tl.exists(y, ~tl.same(y, y)), context), {})[0]
+
+
+def test_one_equation_under_quantifiers_of_two_domains():
+    x, y = tl.variables("x y")
+    equation = tl.same(x, y)
+    both = tl.exists(tl.variables("x y", domain="A"), equation) & tl.exists(tl.variables("x y", domain="B"), equation)
+    graph = tl.compile(both, tl.CompilerContext({"A": 2, "B": 3}))
+    assert tl.Executor().execute(graph, {})[0]
+
+
+def test_text_is_read_before_it_is_compiled():
+    with pytest.raises(GraphError, match="got the text 'p") as caught:
+        tl.compile("p(x)", tl.CompilerContext({"P": 3}))
+    assert "tl.parse_expr" in caught.value.diagnostic.suggestions[0]
+
+
+@pytest.mark.parametrize("strategy", [["a"], {}, None, 3])
+def test_a_strategy_of_the_wrong_kind(strategy):
+    with pytest.raises(GraphError, match="there is no strategy"):
+        tl.compile(tl.pred("p"), tl.CompilerContext({}), strategy=strategy)
+
+
+@pytest.mark.parametrize("text", ["p(x) > {}", "p({})", "p(-{})", "p(x) > -{}"])
+def test_numbers_of_thousands_of_digits(text):
+    with pytest.raises(FormatError, match="a number of 5,000 digits is too long"):
+        tl.parse_expr(text.format("9" * 5000))
+    assert tl.parse_expr("p(x) > " + "9" * 300).args[1].value == int("9" * 300)
+
+
+def test_many_variables_are_read_in_linear_time():
+    def seconds(count: int) -> float:
+        text = " & ".join(f"p(x{n})" for n in range(count))
+        start = time.perf_counter()
+        tl.parse_expr(text)
+        return time.perf_counter() - start
+
+    seconds(100)
+    assert min(seconds(8000) for _ in range(3)) < 20 * min(seconds(1000) for _ in range(3))
+
+
+def test_scores_are_checked_on_request():
+    context = tl.CompilerContext({"P": 2})
+    context.check_scores({"p": [0, 1], "q": np.array([True]), "r": np.array([0.5])})
+    with pytest.raises(InputError, match=r"score -3.5 of 'p' at \[0, 1\] is outside of 0 to 1 \(2 are\)") as caught:
+        context.check_scores({"p": [[0.0, -3.5], [2.0, 1.0]]})
+    assert caught.value.diagnostic.code == "E622"
+    with pytest.raises(InputError, match="score nan"):
+        context.check_scores({"p": [np.nan]})
+
+
+def test_scores_are_warned_of_once():
+    context = tl.CompilerContext({"P": 2})
+    with pytest.warns(tl.LogicWarning, match="score 2.0 of 'p'"):
+        context.check_scores({"p": [2.0]}, warn=True)
+    context.check_scores({"p": [2.0]}, warn=True)  # a second warning would be an error here
+
+
+def test_show_of_several_outputs_and_of_a_mapping():
+    x = tl.variables("x", domain="P")
+    rules = [tl.Rule(tl.pred("a", x), tl.pred("p", x)), tl.Rule(tl.pred("b", x), ~tl.pred("p", x))]
+    graph = tl.compile(rules, tl.CompilerContext({"P": ["ann", "bob"]}))
+    out = tl.Executor().execute(graph, {"p": np.array([True, False])})
+    assert tl.show(out, ["ann", "bob"], heads=["x"]) == "a\nx\nann\n1 of 2\n\nb\nx\nbob\n1 of 2"
+    assert tl.show({"a": np.array([True, False])}, ["ann", "bob"]) == "axis 0\nann\n1 of 2"
+
+
+def test_show_of_unsigned_scores():
+    shown = tl.show(np.array([3, 0, 7, 7], np.uint8), 4, above=-1)
+    assert shown == "axis 0  value\n2       7\n3       7\n0       3\n1       0\n4 of 4"
