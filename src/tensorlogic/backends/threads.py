@@ -18,7 +18,6 @@ from itertools import pairwise
 from queue import SimpleQueue
 from threading import Lock
 from typing import Any
-from weakref import WeakSet
 
 from ..plan.contract import Contraction
 from .base import Kernel
@@ -26,12 +25,8 @@ from .base import Kernel
 WIDE = 30_000_000  # arithmetic operations from which a product is worth handing half of it to another thread
 SMALL = 4_000_000  # arithmetic operations of one matrix product below which a batch of them runs on one thread
 _lock = Lock()
-_limits: WeakSet[_Limit] = WeakSet()  # of kernels that run now
+_limits: set[object] = set()  # one for each kernel that runs now with BLAS on one thread
 _before: list[tuple[Any, int]] = []  # libraries that are limited, and the number of threads that each goes back to
-
-
-class _Limit:
-    """A run during which BLAS keeps to one thread."""
 
 
 def _libraries() -> list[Any]:
@@ -53,14 +48,15 @@ def on_one_thread(kernel: Kernel) -> Kernel:
     """
 
     def run(*operands: Any, **options: Any) -> Any:
-        limit, limited, interrupt = _Limit(), True, None
+        limit, limited, interrupt = object(), True, None
         try:
             with _lock:
-                if not _limits and not _before:
+                if not _before:
                     _before[:] = [(library, library.get_num_threads()) for library in _libraries()]
+                if not _limits:
+                    for library, _ in _before:
+                        library.set_num_threads(1)
                 _limits.add(limit)
-                for library, _ in _before:
-                    library.set_num_threads(1)
             return kernel(*operands, **options)
         finally:
             while limited:
