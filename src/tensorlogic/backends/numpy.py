@@ -22,7 +22,7 @@ from .contract import COMBINE, bind_contract_vjp, bind_contraction
 from .control import bind_control
 from .erf import bind_erf
 from .native.facts import NativeFacts
-from .numpy_inplace import bind_into, scalar
+from .numpy_inplace import bind_into, scalar, sigmoid
 from .threads import on_one_thread
 
 Array = Any  # a NumPy array; the plan says more about it than a type could
@@ -147,15 +147,9 @@ def _declared(array: Array, dtype: str) -> Array:
     return cast
 
 
-def _sigmoid(x: Any) -> Any:
-    e = np.exp(-np.abs(x))
-    return np.maximum(e, np.asarray(x) >= 0) / (1 + e)  # 1 above where x is positive, for e is at most 1
-
-
 _SPECIAL: dict[str, Callable[..., Any]] = {
     "relu": lambda x: np.maximum(x, 0),
     "step": lambda x: (np.asarray(x) > 0).astype(np.asarray(x).dtype),
-    "sigmoid": _sigmoid,
     "lukasiewicz": COMBINE["lukasiewicz"],
     "godel_implies": COMBINE["godel_implies"],
     "goguen_implies": COMBINE["goguen_implies"],
@@ -165,6 +159,8 @@ _SPECIAL: dict[str, Callable[..., Any]] = {
 
 def elementwise(fn: str, args: tuple[TensorType, ...], result: TensorType) -> Kernel:
     """Return the NumPy function of an element-wise operation, with the dtype that inference promised."""
+    if fn == "sigmoid":
+        return lambda x: sigmoid(np.asarray(x, np.dtype(result.dtype or "float64")))
     if fn == "erf":
         return bind_erf(np.dtype(result.dtype or "float64"), args[0].dtype)
     special = _SPECIAL.get(fn)
@@ -174,8 +170,6 @@ def elementwise(fn: str, args: tuple[TensorType, ...], result: TensorType) -> Ke
     if fn == "relu" and args[0].dtype == "bool":
         return np.array  # a copy
     dtype = np.dtype(result.dtype or "float64")
-    if fn == "sigmoid":
-        return lambda x: special(np.asarray(x, dtype))
     if fn == "where":
         weak = [t.weak for t in args[1:]]  # a Python scalar must fit the dtype, or NumPy says so
         return lambda c, *xs: special(

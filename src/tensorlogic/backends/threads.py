@@ -208,6 +208,14 @@ def ranges(size: int, count: int) -> list[slice]:
     return [slice(a, b) for a, b in pairwise(edges)]
 
 
+def share(call: Callable[[int, int], Any], size: int, count: int) -> None:
+    """Call for a range of so many places, in as many parts at once."""
+    if count < 2:
+        call(0, size)
+    else:
+        together([partial(call, r.start, r.stop) for r in ranges(size, count)])
+
+
 def in_parts(kernel: Kernel, count: int) -> Kernel:
     """Return a kernel of one operand whose parts run on so many threads where the array is contiguous."""
 
@@ -215,7 +223,7 @@ def in_parts(kernel: Kernel, count: int) -> Kernel:
         if count < 2 or not (x.flags.c_contiguous and out.flags.c_contiguous):
             return kernel(x, out=out)
         source, target = x.reshape(-1), out.reshape(-1)
-        together([partial(kernel, source[p], out=target[p]) for p in ranges(source.size, count)])
+        share(lambda lo, hi: kernel(source[lo:hi], out=target[lo:hi]), source.size, count)
         return out
 
     return run

@@ -19,7 +19,7 @@ from ...plan.fused import Fused
 from .. import bitplan
 from ..base import Kernel, KernelUnavailable
 from ..closure import bind_fixpoint
-from ..threads import ranges, together
+from ..threads import share
 from . import vjp
 from .build import compiled
 from .rows import Source, emit
@@ -92,7 +92,6 @@ def _shared(step: Step, source: Source) -> Kernel:
     first = [np.array(source.literals, np.int64)] if source.literals else []
     numbers = (*first, *sizes)
     shapes = [(dims(t), t.dtype or "float64") for t in step.types]
-    parts = [(r.start, r.stop) for r in ranges(places, count)]
     single = len(shapes) == 1
 
     def run(*operands: Array, out: Any = None) -> Any:
@@ -105,7 +104,7 @@ def _shared(step: Step, source: Source) -> Kernel:
         if count == 1:
             native(*given, *made, *numbers, 0, places)
         else:
-            together([partial(native, *given, *made, *numbers, lo, hi) for lo, hi in parts])
+            share(partial(native, *given, *made, *numbers), places, count)
         return made[0] if single else tuple(made)
 
     return run

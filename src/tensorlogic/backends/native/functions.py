@@ -224,13 +224,6 @@ FUNCTIONS: dict[str, Any] = {
 # the sum of two, in whatever order it suits: for reductions, so that the rest of a kernel needs no fast-math flags
 # (nsz beside reassoc would let LLVM cancel x - x in what is added, infinities and NaN with it)
 accumulate = _binary("accumulate", lambda x, y: x.write("fadd add", y, flags=("reassoc",)))
-# by name and dtype: these call the C library, so their loops are not vectorised
-SCALAR = frozenset(
-    (name, dtype)
-    for name in (*_LIBRARY, "floor_divide", "remainder")
-    for dtype in ("float32", "float64")
-    if dtype == "float64" or name not in _SINGLE
-)
 # the same as Python writes them; where a kernel has fast-math flags, these are reordered and FUNCTIONS are not
 EXPRESSIONS: dict[str, str] = {
     "negative": "(-{0})", "add": "({0} + {1})", "subtract": "({0} - {1})", "multiply": "({0} * {1})",
