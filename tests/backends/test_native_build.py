@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import subprocess
 import sys
 import textwrap
 import threading
+import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +17,11 @@ import numpy as np
 import pytest
 
 import tensorlogic as tl
-from tensorlogic.backends.native import build, support
+from tensorlogic.backends.native import build, code_cache, support
+from tensorlogic.ir.types import TensorType
+from tensorlogic.runtime.call import call
+from tensorlogic.store import Store
+from tensorlogic.testing.programs import every_program
 
 SCRIPT = """
 import warnings, numpy as np, tensorlogic as tl
@@ -37,39 +44,249 @@ def run(home: Path, script: str = SCRIPT, **more: str) -> subprocess.CompletedPr
     )
 
 
-def kernels(home: Path) -> list[Path]:
-    return sorted(home.glob("tensorlogic/native-*/k_*.py"))
+def machine_code(home: Path) -> list[Path]:
+    return sorted(home.glob("tensorlogic/native/*.code"))
 
 
 def test_a_second_process_finds_the_machine_code(tmp_path: Path) -> None:
     first = run(tmp_path)
     assert first.stdout == "right 1\n" and first.stderr == ""
-    [file] = kernels(tmp_path)
-    assert "def kernel(" in file.read_text()
-    made = {p: p.stat().st_mtime_ns for p in (file.parent / "__pycache__").iterdir()}
-    assert any(p.suffix == ".nbc" for p in made)
+    files = {p: p.stat().st_ino for p in machine_code(tmp_path)}
+    assert files
     second = run(tmp_path)
     assert second.stdout == "right 1\n" and second.stderr == ""
-    assert {p: p.stat().st_mtime_ns for p in (file.parent / "__pycache__").iterdir()} == made
+    assert {p: p.stat().st_ino for p in machine_code(tmp_path)} == files  # none was written anew
 
 
-@pytest.mark.parametrize("damage", ["index", "code", "source"])
-def test_what_is_corrupt_on_disk_is_made_anew(tmp_path: Path, damage: str) -> None:
-    run(tmp_path)
-    [file] = kernels(tmp_path)
-    if damage == "source":
-        file.write_text("def kernel(:")
-    for path in (file.parent / "__pycache__").iterdir():
-        if path.suffix == {"index": ".nbi", "code": ".nbc"}.get(damage):
-            path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
-    found = run(tmp_path)
-    assert found.stdout == "right 1\n", found.stderr
-    assert run(tmp_path).stderr == ""
+DAMAGES: dict[str, Callable[[bytes], bytes]] = {
+    "cut": lambda content: content[: len(content) // 2],
+    "empty": lambda _: b"",
+    "text": lambda _: b"\xff\xfe no",
+    "first": lambda content: bytes([content[0] ^ 0x10]) + content[1:],
+    "middle": lambda content: content[:5000] + bytes([content[5000] ^ 0x10]) + content[5001:],
+    "last": lambda content: content[:-1] + bytes([content[-1] ^ 0x10]),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_what_is_corrupt_on_disk_is_made_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: str) -> None:
+    """A file that was cut off, replaced, or in which one bit has turned never reaches the loader, which could kill the process."""
+    monkeypatch.setattr(code_cache, "folder", lambda: tmp_path)
+    t = [TensorType((3,), "float64")]
+
+    def answer() -> list[float]:
+        monkeypatch.setattr(build, "_kernels", Store(9))
+        found = np.zeros(3)
+        build.compiled("def kernel(a, o):\n    for n in range(3): o[n] = a[n] + 1", t, t, 0)(np.ones(3), found)
+        return found.tolist()
+
+    assert answer() == [2, 2, 2]
+    [file] = tmp_path.iterdir()
+    content = file.read_bytes()
+    file.write_bytes(DAMAGES[damage](content))
+    with pytest.warns(support.NativeWarning, match="is made anew"):
+        assert answer() == [2, 2, 2]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert answer() == [2, 2, 2]  # from the disk again
+    if damage == "middle":  # what is right by its checksum and yet cannot be read
+        body = b"no pickle"
+        file.write_bytes(hashlib.blake2b(body, digest_size=32).digest() + body)
+        with pytest.warns(support.NativeWarning, match="is made anew"):
+            assert answer() == [2, 2, 2]
+
+
+def test_where_the_folder_is_unusable_no_process_leaves_one_behind(tmp_path: Path) -> None:
+    home, temporary = tmp_path / "home", tmp_path / "temporary"
+    temporary.mkdir()
+    home.write_text("not a folder")
+    for _ in range(2):
+        found = run(home, TMPDIR=str(temporary))
+        assert found.stdout == "right 1\n" and found.stderr == ""
+    [place] = temporary.iterdir()  # one for all processes of this user
+    assert list(place.glob("native/*.code")) and place.stat().st_mode & 0o077 == 0
+
+
+def test_a_user_without_a_home_is_no_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def homeless(self: Path) -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setattr(Path, "expanduser", homeless)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    place = code_cache.folder.__wrapped__()
+    assert place is not None and place.parent.parent == tmp_path
+
+
+@pytest.mark.skipif(not hasattr(os, "getuid"), reason="there are no owners here")
+@pytest.mark.parametrize("inner", ["", "native"])
+def test_a_folder_that_others_can_write_to_is_not_used(tmp_path: Path, inner: str) -> None:
+    """Not even the inner one: whoever can write there could have anything run."""
+    (tmp_path / "tensorlogic" / "native").mkdir(parents=True, mode=0o700)
+    (tmp_path / "tensorlogic" / inner).chmod(0o777)
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    assert run(tmp_path, TMPDIR=str(temporary)).stdout == "right 1\n"
+    assert machine_code(tmp_path) == [] and list(temporary.glob("*/native/*.code"))
+
+
+def test_the_folder_is_bounded_and_the_least_recently_used_go_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for n in range(10):
+        file = tmp_path / f"{n}.code"
+        file.write_bytes(b"x" * 100)
+        os.utime(file, (1_000 + n, 1_000 + n))
+    os.utime(tmp_path / "0.code")  # used now
+    (tmp_path / ".new.tmp").write_bytes(b"")
+    (tmp_path / ".old.tmp").write_bytes(b"")
+    os.utime(tmp_path / ".old.tmp", (1_000, 1_000))
+    monkeypatch.setattr(code_cache, "MOST_BYTES", 350)
+    code_cache._make_room(tmp_path)
+    assert sorted(p.name for p in tmp_path.iterdir()) == [".new.tmp", "0.code", "8.code", "9.code"]
+
+
+def test_files_may_go_while_others_read_and_write(tmp_path: Path) -> None:
+    script = SCRIPT.replace(
+        "b = tl.", "from tensorlogic.backends.native import code_cache; code_cache.MOST_BYTES = 1; b = tl."
+    )
+    env = os.environ | {"XDG_CACHE_HOME": str(tmp_path)}
+    several = [
+        subprocess.Popen(
+            [sys.executable, "-c", script], env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+        for _ in range(2)
+    ]
+    assert [p.communicate(timeout=120) for p in several] == [("right 1\n", "")] * 2
+    assert machine_code(tmp_path) == []
+
+
+def scaled(factor: float) -> tl.EinsumGraph:
+    b = tl.GraphBuilder()
+    x = b.input("x", (30_000, 8), "float32")
+    return b.build(y=b.where(x > factor, b.relu(x * factor) + (1 - factor), x / 3))
+
+
+def test_graphs_that_differ_in_literals_share_their_machine_code() -> None:
+    x = np.linspace(-1, 1, 240_000, dtype="float32").reshape(-1, 8)
+    executor = tl.Executor(native=True)
+    executor.execute(scaled(0.5), {"x": x})
+    before = build._count["bound"]
+    for factor in np.linspace(-2, 2, 40):
+        want = tl.Executor().execute(scaled(float(factor)), {"x": x})["y"]
+        np.testing.assert_array_equal(executor.execute(scaled(float(factor)), {"x": x})["y"], want)
+    assert build._count["bound"] == before
+
+
+@pytest.mark.parametrize(
+    ("dtype", "numbers"),
+    [
+        ("float64", (float("nan"), float("inf"), -float("inf"), -0.0, 5e-324, 1e308)), ("float32", (0.1, -0.0, float("nan"))),
+        ("int8", (-128, 127)), ("uint8", (255,)), ("int64", (-(2**63), 2**63 - 1)), ("uint64", (2**64 - 1, 2**63)),
+    ],
+)  # fmt: skip
+def test_literals_arrive_with_all_their_bits(dtype: str, numbers: tuple[float, ...]) -> None:
+    for number in numbers:
+        b = tl.GraphBuilder()
+        x = b.input("x", (30_000,), dtype)
+        graph = b.build(y=b.where(x == 1, x, number))
+        value = np.arange(30_000).astype(dtype)
+        want = tl.Executor().execute(graph, {"x": value})["y"]
+        assert tl.Executor(native=True).execute(graph, {"x": value})["y"].tobytes() == want.tobytes()
+
+
+def test_what_is_kept_in_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kernels go with their engines, and with them their machine code, when nothing uses them any more."""
+    import gc
+
+    from numba.core.codegen import JITCPUCodegen
+
+    def engines() -> int:
+        gc.collect()
+        return sum(type(x) is JITCPUCodegen for x in gc.get_objects())
+
+    monkeypatch.setattr(build, "_kernels", Store(2))
+    monkeypatch.setattr(build, "ENGINE", 1)
+    t = [TensorType((3,), "float64")]
+    texts = [f"def kernel(a, o):\n    o[{n}] = a[0]" for n in range(3)]
+    for text in texts:
+        build.compiled(text, t, t, 0)
+    before = engines()
+    for n in range(12):
+        found = np.zeros(3)
+        build.compiled(texts[n % 3], t, t, 0)(np.ones(3), found)
+        assert found[n % 3] == 1
+    assert engines() <= before + 1
+    assert not any(name.startswith("tensorlogic_kernel") for name in sys.modules)
+
+
+def test_a_process_that_has_compiled_very_much_stops(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(build, "MOST_COMPILED", 0)
+    b = tl.GraphBuilder()
+    x = b.input("x", (60_000, 8), "float32")
+    graph = b.build(y=b.relu(x) * 3.0 + b.sqrt(b.abs(x - 17.0)))
+    with pytest.warns(support.NativeWarning, match="has compiled 0 kernels"):
+        [found] = tl.Executor(native=True).execute(graph, {"x": np.ones((60_000, 8), "float32")})
+    assert (found == 7).all()
+
+
+HOSTILE = [
+    "x\n    import os; os._exit(3)",
+    '"""',
+    "a0",
+    "o0",
+    "np",
+    "kernel",
+    "é⁀𝒳",
+    "__import__('os')",
+    "'); exit(3)#",
+    "{0}",
+    "%s",
+    "c0[0]",
+]
+
+
+@pytest.mark.parametrize("shape", [(40_000, 8), (3, 8)])  # by rows, and as one function
+def test_names_never_reach_generated_source(shape: tuple[int, ...]) -> None:
+    """Names of inputs, outputs and sizes, and literals, are the user's; what is compiled is made of ours only."""
+    from tensorlogic.backends.native.bind import sources
+
+    def graph(names: list[str], number: float) -> tl.EinsumGraph:
+        b = tl.GraphBuilder()
+        inputs = [b.input(name, shape, "float32") for name in names]
+        total = inputs[0] * number
+        for x in inputs[1:]:
+            total = b.tanh(total + x)
+        return b.build({f"{names[0]} out": total, names[-1] + "'": b.sum(total, axis=1)})
+
+    values = [np.full(shape, n / 10, "float32") for n in range(len(HOSTILE))]
+    plain = [f"input{n}" for n in range(len(HOSTILE))]
+    texts, answers = [], []
+    for names, number in ((plain, 2.0), (HOSTILE, 2.0 + 2.0**-30)):
+        programs = every_program(tl.Executor(native=True), graph(names, number), dict(zip(names, values, strict=True)))
+        answers.append([call(program, values)[0] for program in programs])
+        texts.append([sources(program.plan) for program in programs])
+    assert texts[0] == texts[1] and any(texts[0])
+    for found, want in zip(*answers, strict=True):
+        np.testing.assert_allclose(found, want, rtol=1e-5)
+
+
+def test_names_of_sizes_never_reach_generated_source() -> None:
+    from tensorlogic.backends.native.bind import sources
+
+    texts = []
+    for name in ("n", "kernel", "größe", "lo"):
+        b = tl.GraphBuilder()
+        x = b.input("x", (name, 8), "float32")
+        inputs = {"x": np.ones((40_000, 8), "float32")}
+        programs = every_program(tl.Executor(native=True), b.build(y=b.exp(x) * 2.0), inputs)
+        texts.append([sources(program.plan) for program in programs])
+    assert any(texts[0]) and all(text == texts[0] for text in texts)
 
 
 def test_a_folder_that_cannot_be_written_costs_time_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(build, "folder", lambda: None)
-    monkeypatch.setattr(build, "_made", {})
+    monkeypatch.setattr(code_cache, "folder", lambda: None)
+    monkeypatch.setattr(build, "_kernels", Store(9))
     b = tl.GraphBuilder()
     x = b.input("x", (60_000, 8), "float32")
     graph = b.build(y=b.relu(x) * 3.0)
@@ -143,13 +360,13 @@ COMPILING = """
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
 def test_a_child_forked_while_something_is_compiled_can_compile(tmp_path: Path) -> None:
     script = textwrap.dedent(COMPILING) + textwrap.dedent("""
-        inside, jitted = threading.Event(), build._jitted
+        inside, jitted = threading.Event(), build._compile_for
 
         def slowly(*args, **options):
             inside.set()
             return jitted(*args, **options)
 
-        build._jitted = slowly
+        build._compile_for = slowly
         other = threading.Thread(target=answer, args=(1,))
         other.start()
         inside.wait()
@@ -179,43 +396,19 @@ def test_a_spawned_process_answers_too(tmp_path: Path) -> None:
     assert done.stdout == "[True, True, True]\n", done.stderr
 
 
-@pytest.mark.parametrize("place", ["source", "code", "index"])
-def test_a_process_that_dies_while_it_writes_does_no_harm(tmp_path: Path, place: str) -> None:
+def test_a_process_that_dies_while_it_writes_does_no_harm(tmp_path: Path) -> None:
     """At the worst moment: what it writes is half there when it ends."""
     script = textwrap.dedent("""
-        import os, sys, numba.core.caching as caching
+        import os
         from pathlib import Path
-        from tensorlogic.ir import files
-        place = sys.argv[1] if len(sys.argv) > 1 else "PLACE"
 
-        def killed(path, text):
-            Path(path).write_bytes(text[: len(text) // 2])
+        def killed(self, content):
+            with open(self, "wb") as file:
+                file.write(content[: len(content) // 2])
             os._exit(9)
 
-        if place == "source":
-            Path.write_text = lambda self, text, *args, **options: killed(self, text.encode())
-        else:
-            name = {"code": "_save_data", "index": "_save_index"}[place]
-            whole = getattr(caching.IndexDataCacheFile, name)
-            caching.IndexDataCacheFile._open_for_write_before = caching.IndexDataCacheFile._open_for_write
-
-            def dies(self, *args):
-                import contextlib
-
-                @contextlib.contextmanager
-                def half(path):
-                    with self._open_for_write_before(path) as file:
-                        write = file.write
-                        class Half:
-                            def write(_, data):
-                                write(data[: len(data) // 2]); file.flush(); os._exit(9)
-                        yield Half()
-
-                self._open_for_write = half
-                return whole(self, *args)
-
-            setattr(caching.IndexDataCacheFile, name, dies)
-    """).replace("PLACE", place)
+        Path.write_bytes = killed
+    """)
     died = run(tmp_path, script + SCRIPT)
     assert died.returncode == 9 and died.stdout == ""
     found = run(tmp_path)
@@ -260,7 +453,7 @@ def test_stopping_a_compilation_leaves_everything_usable(monkeypatch: pytest.Mon
         def stopped(*args: Any, **options: Any) -> Any:
             raise KeyboardInterrupt
 
-        patch.setattr(build, "_jitted", stopped)
+        patch.setattr(build, "_compile_for", stopped)
         with pytest.raises(KeyboardInterrupt):
             executor.execute(graph, value)
     np.testing.assert_allclose(executor.execute(graph, value)["y"], 0.75 * np.log(2), rtol=1e-6)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import platform
 import re
 import subprocess
 import sys
@@ -19,10 +20,9 @@ from tensorlogic.ir.elementwise import FUNCTIONS as ROWS
 if not support.usable():
     pytest.skip("numba cannot be used", allow_module_level=True)
 
-import llvmlite.binding
 from numba.core.errors import TypingError
 
-from tensorlogic.backends.native.functions import EXPRESSIONS, FUNCTIONS, SCALAR, UNSUPPORTED, accumulate, version
+from tensorlogic.backends.native.functions import EXPRESSIONS, FUNCTIONS, UNSUPPORTED, accumulate
 
 FLOATS = ["float32", "float64"]
 SMOOTH = ["exp", "expm1", "log", "log1p", "log2", "tanh", "sigmoid", "erf"]
@@ -110,10 +110,7 @@ def _grid(values: Any) -> tuple[Any, Any]:
 def test_every_function_is_there_and_says_where_it_is_not() -> None:
     assert FUNCTIONS.keys() == ROWS.keys() - (EXPRESSIONS.keys() - FUNCTIONS.keys())
     assert {"add", "subtract", "multiply", "divide", "less", "negative"} <= EXPRESSIONS.keys() <= ROWS.keys()
-    assert {name for name, _ in SCALAR} <= FUNCTIONS.keys()
-    assert ("sin", "float64") in SCALAR and ("sin", "float32") not in SCALAR
     assert {name for name, _ in UNSUPPORTED} == {"power"}
-    assert re.fullmatch("[0-9a-f]{8}", version())
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
@@ -228,8 +225,16 @@ def _dense(dtype: str, seed: int) -> Any:
     return np.concatenate([whole, *parts, *near])
 
 
+@cache
+def _multiplies_and_adds_at_once() -> bool:
+    _apply("exp", np.ones(3))
+    return any(re.search(r"\bv?fn?m(?:add|sub|la)", str(text)) for text in _loop("exp", True).inspect_asm().values())
+
+
 @pytest.mark.parametrize(("name", "dtype"), CASES)
 def test_errors_stay_below_one_and_a_quarter_units(name: str, dtype: str) -> None:
+    """Of the last place; below two where the processor cannot multiply and add with one rounding."""
+    most = 1.25 if _multiplies_and_adds_at_once() else 2
     wide = np.dtype(np.longdouble) if dtype == "float64" else np.dtype("float64")
     if np.finfo(wide).nmant <= np.finfo(dtype).nmant:
         pytest.skip("no wider floating-point type here")
@@ -245,7 +250,7 @@ def test_errors_stay_below_one_and_a_quarter_units(name: str, dtype: str) -> Non
         np.testing.assert_array_equal(np.isinf(got), np.isinf(rounded))
         fine = np.isfinite(rounded)
         off = np.abs(got[fine].astype(wide) - want[fine]) / np.spacing(np.abs(rounded[fine]))
-    assert off.max() < 1.25, (x[fine][off.argmax()], got[fine][off.argmax()])
+    assert off.max() < most, (x[fine][off.argmax()], got[fine][off.argmax()])
     assert off.mean() < 0.35
 
 
@@ -295,12 +300,17 @@ def _body(kernel: Any) -> str:
     return str(text).split(".Lfunc_end0")[0]
 
 
-needs_avx2 = pytest.mark.skipif(
-    not llvmlite.binding.get_host_cpu_features().get("avx2"), reason="the processor has no AVX2"
+def _packed(instruction: str, dtype_letter: str) -> str:
+    """Return a pattern of an instruction on packed numbers, in registers of any width: SSE, AVX or AVX-512."""
+    return rf"\bv?(?:{instruction})p{dtype_letter}\b.*%?[xyz]mm"
+
+
+on_x86 = pytest.mark.skipif(
+    platform.machine().lower() not in ("x86_64", "amd64"), reason="registers are named otherwise"
 )
 
 
-@needs_avx2
+@on_x86
 @pytest.mark.parametrize(("name", "dtype"), CASES)
 def test_loops_are_vectorised(name: str, dtype: str) -> None:
     _apply(name, np.ones(3, dtype))
@@ -308,11 +318,11 @@ def test_loops_are_vectorised(name: str, dtype: str) -> None:
     (text,) = (t for s, t in kernel.inspect_asm().items() if s[0].dtype.name == dtype)
     body = str(text).split(".Lfunc_end0")[0]
     kind = "d" if dtype == "float64" or name in ("sin", "cos") else "s"  # those two are computed in float64
-    assert len(re.findall(rf"v(?:mul|add|fm\w+)p{kind}\b.*ymm", body)) >= 8
+    assert len(re.findall(_packed(r"mul|add|fm\w+", kind), body)) >= 8
     assert not re.search(r"\bcall", body)
 
 
-@needs_avx2
+@on_x86
 def test_sums_are_vectorised_without_flags() -> None:
     run = _kernel(
         "def run(x):\n    r = np.float32(0)\n    for j in range(x.size): r = accumulate(r, exp(x[j]))\n    return r",
@@ -321,7 +331,7 @@ def test_sums_are_vectorised_without_flags() -> None:
     x = np.linspace(-2, 2, 1003, dtype="float32")
     assert run(x) == pytest.approx(np.exp(x.astype("float64")).sum(), rel=1e-6)
     assert math.isnan(run(np.array([1, math.nan, 2], "float32")))
-    assert re.search(r"vaddps\b.*ymm", _body(run))
+    assert re.search(_packed("add", "s"), _body(run))
 
 
 def test_mixed_operands_are_refused() -> None:

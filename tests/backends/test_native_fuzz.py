@@ -10,12 +10,13 @@ import pytest
 
 import tensorlogic as tl
 from tensorlogic.backends import bitplan
-from tensorlogic.backends.native import build, semiring
+from tensorlogic.backends.native import build, code_cache, semiring
 from tensorlogic.backends.native.facts import NativeFacts
 from tensorlogic.backends.numpy import NumpyBackend
 from tensorlogic.observe.array_difference import difference
 from tensorlogic.plan import candidates
 from tensorlogic.runtime.call import call
+from tensorlogic.store import Store
 from tensorlogic.testing.programs import every_program
 
 DTYPES = ["bool", "int8", "int32", "int64", "uint8", "uint64", "float32", "float64"]
@@ -161,7 +162,7 @@ def eager(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Every form takes whatever it can, and no machine code is kept, because nobody needs it again."""
     for module, name, value in (
         (bitplan, "SMALL", 0), (semiring, "WORTH", 0), (candidates, "LEAST", 0), (candidates, "CACHED", 256),
-        (NativeFacts, "threads", lambda _: 2), (build, "folder", lambda: None), (build, "_made", {}),
+        (NativeFacts, "threads", lambda _: 2), (code_cache, "folder", lambda: None), (build, "_kernels", Store(99)),
     ):  # fmt: skip
         monkeypatch.setattr(module, name, value)
     yield

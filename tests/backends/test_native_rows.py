@@ -172,7 +172,7 @@ def test_long_rows_of_float32_are_summed_precisely() -> None:
 def test_a_kernel_that_cannot_be_compiled_leaves_its_steps_to_numpy(monkeypatch: pytest.MonkeyPatch) -> None:
     from tensorlogic.backends.native import bind
 
-    def broken(*args: Any) -> Any:
+    def broken(*args: Any, **options: Any) -> Any:
         raise RuntimeError("no machine code today")
 
     monkeypatch.setattr(bind, "compiled", broken)

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import threading
+import time
 import warnings
 from functools import partial
 from typing import Any
@@ -125,3 +129,157 @@ def test_what_runs_together_runs_its_own_calls_one_after_another() -> None:
 
     threads.together([partial(outer, n) for n in range(4)], 2)
     assert sorted(seen) == sorted(10 * n + k for n in range(4) for k in range(3))
+
+
+INTERRUPTS = """
+import os, signal, sys, threading, time
+import numpy as np
+from tensorlogic.backends import threads
+
+def blas():
+    return [library.get_num_threads() for library in threads._libraries()]
+
+before = blas()
+x = np.ones((40, 40))
+kernel = threads.on_one_thread(lambda: x @ x)
+ended = [0]
+
+def part():
+    x @ x
+    ended[0] += 1
+
+def work():
+    kernel()
+    threads.together([part] * 6, 3)
+
+over, begun = threading.Event(), []
+
+def interrupt():
+    while not over.wait(0.0004):
+        if begun:
+            os.kill(os.getpid(), signal.SIGINT)
+
+sender = threading.Thread(target=interrupt)
+count = 0
+sender.start()
+end = time.monotonic() + 60
+while count < 600 and time.monotonic() < end:
+    try:
+        while True:
+            begun[:] = [True]
+            work()
+    except KeyboardInterrupt:
+        count += 1
+while True:
+    try:
+        over.set()
+        sender.join()
+        break
+    except KeyboardInterrupt:
+        pass
+work()
+assert count >= 100, count
+assert blas() == before, (blas(), before)
+print("fine")
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals are sent otherwise")
+def test_interrupts_leave_blas_and_the_pool_as_they_were() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", INTERRUPTS], check=False, capture_output=True, text=True, timeout=150,
+        env=os.environ | {"OPENBLAS_NUM_THREADS": "2"},
+    )  # fmt: skip
+    assert done.stdout == "fine\n", done.stderr[-2000:]
+
+
+class Library:
+    """A BLAS that is interrupted when a number of threads is set."""
+
+    def __init__(self) -> None:
+        self.count, self.interrupts = 4, 0
+
+    def get_num_threads(self) -> int:
+        return self.count
+
+    def set_num_threads(self, count: int) -> None:
+        if self.interrupts:
+            self.interrupts -= 1
+            raise KeyboardInterrupt
+        self.count = count
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_an_interrupt_while_limits_are_set_does_not_leave_them(monkeypatch: pytest.MonkeyPatch, when: str) -> None:
+    library = Library()
+    monkeypatch.setattr(threads, "_libraries", lambda: [library])
+    library.interrupts = 2 * (when == "before")
+
+    def kernel() -> None:
+        assert library.count == 1
+        library.interrupts = 2
+
+    run = threads.on_one_thread(kernel)
+    with pytest.raises(KeyboardInterrupt):
+        run()
+    assert library.count == 4 and not threads._before
+    library.interrupts = 0
+    threads.on_one_thread(lambda: None)()
+    assert library.count == 4
+
+
+def test_limits_end_with_the_last_of_nested_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    library = Library()
+    monkeypatch.setattr(threads, "_libraries", lambda: [library])
+    counts: list[int] = []
+    inner = threads.on_one_thread(lambda: counts.append(library.count))
+
+    def outer() -> None:
+        inner()
+        counts.append(library.count)
+
+    threads.on_one_thread(outer)()
+    assert counts == [1, 1] and library.count == 4
+
+
+def test_calls_end_though_every_thread_is_gone_or_busy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(threads, "_serve", lambda tickets: None)  # threads that end at once
+    monkeypatch.setattr(threads, "_threads", 0)
+    numbers: list[int] = []
+    threads.together([partial(numbers.append, n) for n in range(5)], 3)
+    assert sorted(numbers) == list(range(5))
+    monkeypatch.setattr(threads, "_threads", 0)
+
+    def refuse(*args: Any, **options: Any) -> Any:
+        raise RuntimeError("can't create new thread at interpreter shutdown")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    threads.together([partial(numbers.append, n) for n in range(5)], 3)
+    assert len(numbers) == 10
+
+
+def test_no_more_threads_take_part_than_asked_for() -> None:
+    lock, now, most = threading.Lock(), [0], [0]
+
+    def call() -> None:
+        with lock:
+            now[0] += 1
+            most[0] = max(most[0], now[0])
+        time.sleep(0.01)
+        with lock:
+            now[0] -= 1
+
+    threads.together([lambda: None] * 6, 6)  # the pool grows
+    threads.together([call] * 8, 2)
+    assert most[0] <= 2
+
+
+def test_a_worker_that_is_interrupted_still_gives_its_ticket_back() -> None:
+    def call() -> None:
+        raise SystemExit(3)
+
+    with pytest.raises(SystemExit):
+        threads.together([call, call, call], 3)
+    ended: list[int] = []
+    threads.together([partial(ended.append, n) for n in range(4)], 3)
+    assert sorted(ended) == [0, 1, 2, 3]

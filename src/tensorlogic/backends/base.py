@@ -149,13 +149,10 @@ def get_backend(backend: str | Backend) -> Backend:
     if not isinstance(backend, str):
         if isinstance(backend, Backend) and not isinstance(backend, type):
             return backend
-        raise BackendError(
-            f"{backend!r} is not a backend",
-            code="E401",
-            suggestions=["a backend has name, passes, capabilities, asarray, bind, guard and finish"],
-        )
+        hint = "a backend has name, passes, capabilities, asarray, bind, guard and finish"
+        raise BackendError(f"{backend!r} is not a backend", hint, code="E406")
     if backend not in BACKENDS:
-        raise BackendError(f"there is no backend {backend!r}", code="E401", suggestions=nearest(backend, BACKENDS))
+        raise BackendError(f"there is no backend {backend!r}", *nearest(backend, BACKENDS), code="E401")
     module, name = BACKENDS[backend]
     made: Backend = getattr(import_module(module), name)()
     return made
@@ -174,8 +171,6 @@ def check_dtypes(plan: ExecutionPlan, able: BackendCapabilities) -> None:
 
 def _check(dtype: str | None, able: BackendCapabilities, step: Step | None) -> None:
     if dtype is not None and dtype not in able.dtypes:
-        raise BackendError(
-            f"the {able.name} backend has no {dtype}" + (f", which {step.op.name} makes" if step else ""),
-            code="E402",
-            suggestions=["cast to float32"] if dtype == "bfloat16" else nearest(dtype, able.dtypes),
-        ).at(step.location if step else None)
+        message = f"the {able.name} backend has no {dtype}" + (f", which {step.op.name} makes" if step else "")
+        hints = ["cast to float32"] if dtype == "bfloat16" else nearest(dtype, able.dtypes)
+        raise BackendError(message, *hints, code="E402").at(step.location if step else None)

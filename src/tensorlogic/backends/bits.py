@@ -47,11 +47,8 @@ class BitTensor:
             return values
         array = np.asarray(values)
         if array.dtype.kind not in "biuf":
-            raise DTypeError(
-                f"bits cannot be made of {array.dtype}",
-                code="E103",
-                suggestions=["give truth values or numbers, such as np.asarray(x, dtype=bool)"],
-            )
+            hint = "give truth values or numbers, such as np.asarray(x, dtype=bool)"
+            raise DTypeError(f"bits cannot be made of {array.dtype}", hint, code="E412")
         return cls.of(packed.pack(array), array.shape)
 
     @classmethod
@@ -65,9 +62,8 @@ class BitTensor:
         shape = tuple(int(n) for n in shape)
         expected = (*shape[:-1], packed.width(shape[-1] if shape else 1))
         if words.shape != expected or words.dtype != np.uint64:
-            raise ShapeError(
-                f"bits of shape {shape} are words of shape {expected}, not {words.dtype} of {words.shape}", code="E001"
-            )
+            message = f"bits of shape {shape} are words of shape {expected}, not {words.dtype} of {words.shape}"
+            raise ShapeError(message, code="E420")
         self = super().__new__(cls)
         self._shape, self._words = shape, words.view()
         self._words.flags.writeable = False
@@ -113,8 +109,8 @@ class BitTensor:
         """The tensor with its last two axes exchanged."""
         rank = self.ndim
         if rank < 2:
-            raise ShapeError(f"a matrix is needed, but the shape is {self._shape}", code="E001",
-                             suggestions=["write .T for fewer axes"])  # fmt: skip
+            message = f"a matrix is needed, but the shape is {self._shape}"
+            raise ShapeError(message, "write .T for fewer axes", code="E421")
         return self.transpose(*range(rank - 2), rank - 1, rank - 2)
 
     def transpose(self, *order: int) -> BitTensor:
@@ -122,8 +118,8 @@ class BitTensor:
         rank = self.ndim
         axes = [a + rank if a < 0 else a for a in order] if order else list(range(rank))[::-1]
         if sorted(axes) != list(range(rank)):
-            raise ShapeError(f"{order} does not name each of {rank} axes once", code="E001",
-                             suggestions=[f"such as {tuple(range(rank))[::-1]}"])  # fmt: skip
+            hint = f"such as {tuple(range(rank))[::-1]}"
+            raise ShapeError(f"{order} does not name each of {rank} axes once", hint, code="E422")
         made = packed.permute(self._words, self._shape, axes)
         return BitTensor.of(made, [self._shape[a] for a in axes])
 
@@ -154,7 +150,7 @@ class BitTensor:
         given = tuple(range(rank)) if axis is None else axis if isinstance(axis, tuple) else (axis,)
         axes = tuple(a + rank if a < 0 else a for a in given)
         if any(not 0 <= a < rank for a in axes) or len(set(axes)) < len(axes):
-            raise ShapeError(f"axis {axis} is not one of the {rank} of shape {self._shape}", code="E001")
+            raise ShapeError(f"axis {axis} is not one of the {rank} of shape {self._shape}", code="E423")
         return axes
 
     def sum(self, axis: int | tuple[int, ...] | None = None) -> Any:
@@ -169,14 +165,14 @@ class BitTensor:
     def diagonal(self) -> BitTensor:
         """Return the diagonal of the last two axes."""
         if self.ndim < 2 or self._shape[-1] != self._shape[-2]:
-            raise ShapeError(f"a square matrix is needed, but the shape is {self._shape}", code="E001")
+            raise ShapeError(f"a square matrix is needed, but the shape is {self._shape}", code="E424")
         return BitTensor.of(packed.diagonal(self._words, self._shape[-1]), self._shape[:-1])
 
     def matmul(self, other: Any) -> BitTensor:
         """Join and project: true where some k has both ``self[..., i, k]`` and ``other[..., k, j]``."""
         a, b = self, BitTensor(other)
         if not a.ndim or not b.ndim:
-            raise ShapeError("a product of matrices needs axes on both sides", code="E001", suggestions=["write a & b"])
+            raise ShapeError("a product of matrices needs axes on both sides", "write a & b", code="E425")
         left = "k" if a.ndim == 1 else "...ik"
         right = "k" if b.ndim == 1 else "...kj"
         output = "..." + ("i" if a.ndim > 1 else "") + ("j" if b.ndim > 1 else "")
@@ -193,17 +189,15 @@ class BitTensor:
         tensors = [BitTensor(x) for x in operands]
         form = spec.expand(spec.parse(equation), tuple(t.ndim for t in tensors))
         if len(tensors) not in (1, 2):
-            raise SpecError(
-                f"{equation} has {len(tensors)} operands; bits are contracted one or two at a time",
-                code="E101",
-                suggestions=["contract two of them first, or run a graph: it finds a good order"],
-            )
+            message = f"{equation} has {len(tensors)} operands; bits are contracted one or two at a time"
+            hint = "contract two of them first, or run a graph: it finds a good order"
+            raise SpecError(message, hint, code="E426")
         sizes: Sizes = {}
         for own, t in zip(form.inputs, tensors, strict=True):
             for label, n in zip(own, t.shape, strict=True):
                 if sizes.setdefault(label, n) != n and n != 1:
                     if sizes[label] != 1:
-                        raise ShapeError(f"index {label!r} is {sizes[label]} and {n} in {equation}", code="E001")
+                        raise ShapeError(f"index {label!r} is {sizes[label]} and {n} in {equation}", code="E427")
                     sizes[label] = n
         kept = [own_labels(t.words, t.shape, own, sizes) for own, t in zip(form.inputs, tensors, strict=True)]
         return contract(kept, form.output, sizes)
@@ -289,7 +283,7 @@ def combine(function: Callable[[Words, Words], Words], a: BitTensor, b: BitTenso
     try:
         shape = np.broadcast_shapes(a.shape, b.shape)
     except ValueError:
-        raise ShapeError(f"shapes {a.shape} and {b.shape} do not fit each other", code="E001") from None
+        raise ShapeError(f"shapes {a.shape} and {b.shape} do not fit each other", code="E428") from None
     row = shape[-1:]
     parts = [x.words if x.shape[-1:] == row else packed.spread(x.words, x.shape, (*x.shape[:-1], *row)) for x in (a, b)]
     return wrap(function(parts[0], parts[1]), shape)

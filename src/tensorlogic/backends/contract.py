@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -78,12 +79,9 @@ def _reducer(row: Algebra, dtype: np.dtype[Any]) -> Callable[[Array, tuple[int, 
             if dtype == np.float16:
                 return lambda x, axes: np.sum(x, axis=axes, dtype=np.float32)
             return lambda x, axes: np.sum(x, axis=axes, dtype=dtype)
-        case "any":
-            return lambda x, axes: np.any(x, axis=axes)
-        case "max":
-            return lambda x, axes: np.max(x, axis=axes)
-        case "min":
-            return lambda x, axes: np.min(x, axis=axes)
+        case "any" | "max" | "min":
+            function: Any = {"any": np.any, "max": np.max, "min": np.min}[row.reduce]
+            return lambda x, axes: function(x, axis=axes)
         case "logsumexp":
             return _logsumexp
         case "noisy_or":
@@ -227,10 +225,7 @@ def _matmul(
 
 
 def _size(labels: Labels, sizes: dict[str, int]) -> int:
-    total = 1
-    for x in labels:
-        total *= sizes[x]
-    return total
+    return math.prod(sizes[x] for x in labels)
 
 
 def _residuum(x: Array, y: Array, otherwise: Array) -> Array:
@@ -426,14 +421,10 @@ def _slope(row: Algebra, cut: Sequence[Array], wrt: int) -> Array:
             return np.ones_like(cut[wrt])
         case "multiply":
             return _joined(row, others) if others else np.ones_like(cut[wrt])
-        case "minimum":
-            least = _joined(row, cut)
-            ties = sum((x == least).astype(cut[wrt].dtype) for x in cut)
-            return (cut[wrt] == least) / ties
-        case "maximum":
-            most = _joined(row, cut)
-            ties = sum((x == most).astype(cut[wrt].dtype) for x in cut)
-            return (cut[wrt] == most) / ties
+        case "minimum" | "maximum":
+            extreme = _joined(row, cut)
+            ties = sum((x == extreme).astype(cut[wrt].dtype) for x in cut)
+            return (cut[wrt] == extreme) / ties
         case "godel_implies":
             return (cut[0] > cut[1]) * np.asarray(wrt, cut[0].dtype)
         case "goguen_implies":

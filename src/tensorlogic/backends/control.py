@@ -78,10 +78,8 @@ def goes_round(op: Fixpoint, rounds: int) -> ConvergenceError:
     """Return the error of a fixpoint whose values come back, so that it will never settle."""
     return ConvergenceError(
         f"the fixpoint does not settle: every {rounds} rounds its values are the same again",
-        code="E501",
-        suggestions=[
-            "give a tolerance=, such as 1e-6: values that approach their limit may end up flipping in the last place"
-        ],
+        "give a tolerance=, such as 1e-6: values that approach their limit may end up flipping in the last place",
+        code="E502",
     )
 
 
@@ -90,8 +88,8 @@ def not_settled(op: Fixpoint, moved: Sequence[int], counts: Sequence[int]) -> Co
     which = ", ".join(f"carry {n} ({c} elements still change)" for n, c in zip(moved, counts, strict=True))
     return ConvergenceError(
         f"the fixpoint did not settle within {op.limit} rounds: {which}",
+        "raise limit=, or give a tolerance= for values that only approach their limit",
         code="E501",
-        suggestions=["raise limit=, or give a tolerance= for values that only approach their limit"],
     )
 
 

@@ -50,4 +50,4 @@ def _placeholder(t: TensorType) -> Any:
     try:
         return np.broadcast_to(np.zeros((), t.dtype), tuple(int(d) for d in t.shape or ()))
     except ValueError:
-        raise ShapeError(f"no array can have the shape {t.shape}", code="E001") from None
+        raise ShapeError(f"no array can have the shape {t.shape}", code="E430") from None

@@ -22,7 +22,7 @@ from .contract import COMBINE, bind_contract_vjp, bind_contraction
 from .control import bind_control
 from .erf import bind_erf
 from .native.facts import NativeFacts
-from .numpy_inplace import bind_into, scalar
+from .numpy_inplace import bind_into, scalar, sigmoid
 from .threads import on_one_thread
 
 Array = Any  # a NumPy array; the plan says more about it than a type could
@@ -119,7 +119,7 @@ def as_numpy(value: Any, dtype: str | None) -> Array:
     if type(value) is np.ndarray and value.dtype.isnative and value.dtype.kind in "biuf" and value.dtype.itemsize <= 8:
         return value  # what nearly everyone gives
     if isinstance(value, np.ndarray) and hasattr(value, "mask"):  # naming numpy.ma would import it
-        raise DTypeError("a masked array would lose its mask", code="E103", suggestions=["fill it: array.filled(0)"])
+        raise DTypeError("a masked array would lose its mask", "fill it: array.filled(0)", code="E410")
     if isinstance(value, np.ndarray):
         array: Array = np.asarray(value)  # a matrix is no plain array
     elif hasattr(value, "__array__") or isinstance(value, np.generic):
@@ -131,11 +131,8 @@ def as_numpy(value: Any, dtype: str | None) -> Array:
         if dtype is not None and array.dtype.kind in "biuf":
             array = _declared(array, dtype)
     if array.dtype.kind not in "biuf" or array.dtype.itemsize > 8:
-        raise DTypeError(
-            f"an array of {array.dtype} cannot be used",
-            code="E103",
-            suggestions=["give numbers or truth values, such as np.asarray(x, dtype='float32')"],
-        )
+        hint = "give numbers or truth values, such as np.asarray(x, dtype='float32')"
+        raise DTypeError(f"an array of {array.dtype} cannot be used", hint, code="E412")
     return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
 
 
@@ -145,20 +142,14 @@ def _declared(array: Array, dtype: str) -> Array:
     with np.errstate(all="ignore"):
         cast = array.astype(dtype)
     if cast.dtype.kind != "f" and not np.array_equal(cast, array):
-        raise DTypeError(f"the values given do not all fit {dtype}", code="E103",
-                         suggestions=["give an array of the dtype that is meant"])  # fmt: skip
+        hint = "give an array of the dtype that is meant"
+        raise DTypeError(f"the values given do not all fit {dtype}", hint, code="E413")
     return cast
-
-
-def _sigmoid(x: Any) -> Any:
-    e = np.exp(-np.abs(x))
-    return np.maximum(e, np.asarray(x) >= 0) / (1 + e)  # 1 above where x is positive, for e is at most 1
 
 
 _SPECIAL: dict[str, Callable[..., Any]] = {
     "relu": lambda x: np.maximum(x, 0),
     "step": lambda x: (np.asarray(x) > 0).astype(np.asarray(x).dtype),
-    "sigmoid": _sigmoid,
     "lukasiewicz": COMBINE["lukasiewicz"],
     "godel_implies": COMBINE["godel_implies"],
     "goguen_implies": COMBINE["goguen_implies"],
@@ -168,6 +159,8 @@ _SPECIAL: dict[str, Callable[..., Any]] = {
 
 def elementwise(fn: str, args: tuple[TensorType, ...], result: TensorType) -> Kernel:
     """Return the NumPy function of an element-wise operation, with the dtype that inference promised."""
+    if fn == "sigmoid":
+        return lambda x: sigmoid(np.asarray(x, np.dtype(result.dtype or "float64")))
     if fn == "erf":
         return bind_erf(np.dtype(result.dtype or "float64"), args[0].dtype)
     special = _SPECIAL.get(fn)
@@ -177,8 +170,6 @@ def elementwise(fn: str, args: tuple[TensorType, ...], result: TensorType) -> Ke
     if fn == "relu" and args[0].dtype == "bool":
         return np.array  # a copy
     dtype = np.dtype(result.dtype or "float64")
-    if fn == "sigmoid":
-        return lambda x: special(np.asarray(x, dtype))
     if fn == "where":
         weak = [t.weak for t in args[1:]]  # a Python scalar must fit the dtype, or NumPy says so
         return lambda c, *xs: special(

@@ -80,7 +80,7 @@ def _elementwise(fn: str, operand: TensorType, result: TensorType) -> Kernel:
         case "step":
             return lambda x, out: np.greater(x, zero, out)
         case "sigmoid":
-            return lambda x, out: _sigmoid(np.asarray(x, dtype), out)
+            return lambda x, out: sigmoid(np.asarray(x, dtype), out)
         case "erf":
             return bind_erf(dtype, operand.dtype)
         case "where":
@@ -101,7 +101,9 @@ def _named(fn: str) -> Kernel:
     return function
 
 
-def _sigmoid(x: Array, out: Array) -> Array:
+def sigmoid(x: Array, out: Array = None) -> Array:
+    """Return 1 / (1 + exp(-x)) without overflow, written where ``out`` says; it may be x itself."""
+    out = np.empty_like(x) if out is None else out
     if x.flags.c_contiguous and out.flags.c_contiguous and x.shape == out.shape:
         source, target = x.reshape(-1), out.reshape(-1)
         for start in range(0, x.size, BLOCK):  # so that its temporaries stay in cache

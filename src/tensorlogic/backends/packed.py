@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from .native import support
-from .threads import ranges, together, workers
+from .threads import share, workers
 
 Words = Any  # an array of uint64
 ENOUGH = 1 << 20  # bits worth loading numba for, where it is not loaded yet
@@ -44,11 +44,7 @@ def _native(bits: int) -> Any:
 
 def _shared(count: int, worth: bool, call: Callable[[int, int], Any]) -> None:
     """Call for a range, in parts on several threads where that is worth it."""
-    parts = min(workers(), count) if worth else 1
-    if parts < 2:
-        call(0, count)
-        return
-    together([partial(call, r.start, r.stop) for r in ranges(count, parts)])
+    share(call, count, min(workers(), count) if worth else 1)
 
 
 def width(n: int) -> int:

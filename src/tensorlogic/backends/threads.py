@@ -6,82 +6,87 @@ an element is not bound by memory, so that its halves run side by side; it takes
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import threading
+from collections import deque
 from collections.abc import Callable, Sequence
 from contextvars import copy_context
 from functools import cache, partial
 from itertools import pairwise
+from queue import SimpleQueue
 from threading import Lock
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..plan.contract import Contraction
 from .base import Kernel
 
-if TYPE_CHECKING:
-    from concurrent.futures import ThreadPoolExecutor
-
 WIDE = 30_000_000  # arithmetic operations from which a product is worth handing half of it to another thread
 SMALL = 4_000_000  # arithmetic operations of one matrix product below which a batch of them runs on one thread
 _lock = Lock()
-_inside = 0  # how many are in such a product now
-_before: list[tuple[Any, int]] = []  # libraries, and the number of threads that each goes back to
+_limits: set[object] = set()  # one for each kernel that runs now with BLAS on one thread
+_before: list[tuple[Any, int]] = []  # libraries that are limited, and the number of threads that each goes back to
 
 
 def _libraries() -> list[Any]:
     """Return the controllers of the BLAS libraries that are loaded; SciPy brings one of its own."""
-    return _found("scipy.linalg" in sys.modules)
+    return _controllers("scipy.linalg" in sys.modules)
 
 
 @cache
-def _found(several: bool) -> list[Any]:
+def _controllers(several: bool) -> list[Any]:
     from threadpoolctl import ThreadpoolController
 
     return [lib for lib in ThreadpoolController().lib_controllers if lib.user_api == "blas"]
 
 
 def on_one_thread(kernel: Kernel) -> Kernel:
-    """Return a kernel during which BLAS keeps to one thread; what it had before comes back when the last one ends."""
+    """Return a kernel during which BLAS keeps to one thread; what it had before comes back when the last one ends.
+
+    An interrupt may come at any moment, also while the old numbers are being set; then they are set again.
+    """
 
     def run(*operands: Any, **options: Any) -> Any:
-        global _inside, _before  # noqa: PLW0603 - the setting is the process's, so its owner is the module
-        libraries = _libraries()
-        with _lock:
-            if _inside == 0:
-                _before = [(library, library.get_num_threads()) for library in libraries]
-                _set([(library, 1) for library in libraries])
-            _inside += 1
+        limit, limited, interrupt = object(), True, None
         try:
+            with _lock:
+                if not _before:
+                    _before[:] = [(library, library.get_num_threads()) for library in _libraries()]
+                if not _limits:
+                    for library, _ in _before:
+                        library.set_num_threads(1)
+                _limits.add(limit)
             return kernel(*operands, **options)
         finally:
-            with _lock:
-                _inside -= 1
-                if _inside == 0:
-                    _set(_before)
+            while limited:
+                try:
+                    with _lock:
+                        _limits.discard(limit)
+                        _restore()
+                    limited = False
+                except BaseException as error:
+                    interrupt = error
+            if interrupt is not None:
+                raise interrupt
 
     return run
 
 
-def _set(counts: Sequence[tuple[Any, int]]) -> None:
-    for library, count in counts:
-        library.set_num_threads(count)
-
-
-@cache
-def _pool(workers: int) -> ThreadPoolExecutor:
-    from concurrent.futures import ThreadPoolExecutor  # loaded by those who use threads
-
-    return ThreadPoolExecutor(workers, thread_name_prefix="tensorlogic")
+def _restore() -> None:
+    """Give BLAS its threads back, unless a kernel still needs it on one."""
+    if not _limits:
+        for library, count in _before:
+            library.set_num_threads(count)
+        _before.clear()
 
 
 def _in_child() -> None:
     """Begin anew after a fork: threads stay behind, and whoever held the lock with them."""
-    global _lock, _inside
-    if _inside:
-        _set(_before)
-    _lock, _inside = Lock(), 0
-    _pool.cache_clear()
+    global _lock, _tickets, _threads
+    _lock, _tickets, _threads = Lock(), SimpleQueue(), 0
+    _limits.clear()
+    _restore()
 
 
 if hasattr(os, "register_at_fork"):
@@ -98,47 +103,99 @@ def workers() -> int:
     libraries = _libraries()
     if not libraries:
         return 1
-    with _lock:  # while others keep BLAS to one thread, what it may have is what it goes back to
-        given = [count for _, count in _before] if _inside else [lib.get_num_threads() for lib in libraries]
-    return min([_cores(), 8, *given])
+    with _lock:  # while BLAS is kept to one thread, what it may have is what it goes back to
+        counts = [count for _, count in _before] or [library.get_num_threads() for library in libraries]
+    return min([_cores(), 8, *counts])
 
 
-_inside_together = threading.local()
+class _Ticket:
+    """Leave for one more thread to take part in some work, until the caller takes it back."""
+
+    __slots__ = ("context", "done", "owner", "work")
+
+    def __init__(self, work: Callable[[], None]) -> None:
+        self.work, self.context, self.done = work, copy_context(), Lock()
+        self.owner: dict[str, str] = {}
+        self.done.acquire()
+
+    def use(self) -> None:
+        """Take part, on a thread of the pool, unless the caller no longer waits for it."""
+        if self.owner.setdefault("owner", "thread") == "thread":
+            try:
+                self.context.run(self.work)
+            finally:
+                self.done.release()
+
+    def finish(self) -> None:
+        """Return when nobody takes part with this ticket nor ever will; it may be asked again."""
+        if self.owner.setdefault("owner", "caller") == "thread":
+            with self.done:
+                pass
+
+
+_tickets: SimpleQueue[_Ticket] = SimpleQueue()
+_threads = 0  # that wait for tickets
+_taking_part = threading.local()
+
+
+def _serve(tickets: SimpleQueue[_Ticket]) -> None:
+    while True:
+        tickets.get().use()
+
+
+def _hand_out(tickets: Sequence[_Ticket]) -> None:
+    """Offer tickets to the pool, which grows to their number; a process that is ending has no new threads."""
+    global _threads  # noqa: PLW0603 - the pool is the process's, so its owner is the module
+    with contextlib.suppress(RuntimeError), _lock:
+        while _threads < len(tickets):
+            threading.Thread(target=_serve, args=(_tickets,), name=f"tensorlogic-{_threads}", daemon=True).start()
+            _threads += 1
+    for ticket in tickets:
+        _tickets.put(ticket)
 
 
 def together(calls: Sequence[Callable[[], Any]], threads: int | None = None) -> None:
-    """Run calls at the same time, the first on this thread; all have ended when this returns or raises.
+    """Run calls at the same time, some on this thread; all have ended when this returns or raises.
 
-    What runs so already runs its own calls one after another: the threads are taken, and waiting for them could last for ever.
+    This thread does whatever no other has begun, so it never waits for a thread that is busy or gone. What runs so already
+    runs its own calls one after another, because the threads are taken.
     """
-    if getattr(_inside_together, "busy", False) or len(calls) == 1:
+    if getattr(_taking_part, "now", False) or len(calls) == 1:
         for call in calls:
             call()
         return
-    from concurrent.futures import wait
+    rest, errors = enumerate(calls), list[tuple[int, BaseException]]()
 
-    workers = max(1, (threads or _cores()) - 1)
-    futures, here = [], [calls[0]]
-    for call in calls[1:]:
+    def work() -> None:
+        _taking_part.now = True
         try:
-            futures.append(_pool(workers).submit(copy_context().run, _taken, call))
-        except RuntimeError:  # the process is ending, and has no threads any more
-            here.append(call)
-    try:
-        for call in here:
-            _taken(call)
-    finally:
-        wait(futures)
-    for future in futures:
-        future.result()
+            for n, call in rest:  # whoever is free takes the next
+                try:
+                    call()
+                except BaseException as error:
+                    errors.append((n, error))
+                    if not isinstance(error, Exception):  # an interrupt: nobody begins another
+                        deque(rest, maxlen=0)
+        finally:
+            _taking_part.now = False
 
-
-def _taken(call: Callable[[], Any]) -> None:
-    _inside_together.busy = True
+    tickets = [_Ticket(work) for _ in range(min(len(calls), threads or _cores()) - 1)]
+    interrupt = None
     try:
-        call()
+        _hand_out(tickets)
+        work()
     finally:
-        _inside_together.busy = False
+        while tickets:
+            try:
+                while tickets:
+                    tickets[-1].finish()
+                    tickets.pop()
+            except BaseException as error:  # the threads still write to the caller's arrays
+                interrupt = error
+        if interrupt is not None:
+            raise interrupt
+    if errors:
+        raise min(errors, key=lambda entry: (isinstance(entry[1], Exception), entry[0]))[1]
 
 
 def ranges(size: int, count: int) -> list[slice]:
@@ -151,6 +208,14 @@ def ranges(size: int, count: int) -> list[slice]:
     return [slice(a, b) for a, b in pairwise(edges)]
 
 
+def share(call: Callable[[int, int], Any], size: int, count: int) -> None:
+    """Call for a range of so many places, in as many parts at once."""
+    if count < 2:
+        call(0, size)
+    else:
+        together([partial(call, r.start, r.stop) for r in ranges(size, count)])
+
+
 def in_parts(kernel: Kernel, count: int) -> Kernel:
     """Return a kernel of one operand whose parts run on so many threads where the array is contiguous."""
 
@@ -158,7 +223,7 @@ def in_parts(kernel: Kernel, count: int) -> Kernel:
         if count < 2 or not (x.flags.c_contiguous and out.flags.c_contiguous):
             return kernel(x, out=out)
         source, target = x.reshape(-1), out.reshape(-1)
-        together([partial(kernel, source[p], out=target[p]) for p in ranges(source.size, count)])
+        share(lambda lo, hi: kernel(source[lo:hi], out=target[lo:hi]), source.size, count)
         return out
 
     return run

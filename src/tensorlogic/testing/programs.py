@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
+from ..backends.base import KernelUnavailable
 from ..ir.graph import EinsumGraph
 from ..ir.types import TensorType
 from ..plan.build import ExecutionPlan, lay_out
@@ -27,7 +29,11 @@ def every_program(executor: Executor, graph: EinsumGraph, inputs: Mapping[str, A
     if executor.programs.facts is not None and executor.programs.policy != "exact":
         native = native_plan(executor, graph, inputs)
         plans += [native] if native.name not in [plan.name for plan in plans] else []
-    return [bind(plan, executor.backend) for plan in plans]
+    programs = []
+    for plan in plans:
+        with suppress(KernelUnavailable):  # as an executor leaves out a plan whose kernel cannot be written
+            programs.append(bind(plan, executor.backend))
+    return programs
 
 
 def native_plan(executor: Executor, graph: EinsumGraph, inputs: Mapping[str, Any]) -> ExecutionPlan:

@@ -19,7 +19,7 @@ from ...plan.fused import Fused
 from .. import bitplan
 from ..base import Kernel, KernelUnavailable
 from ..closure import bind_fixpoint
-from ..threads import ranges, together
+from ..threads import share
 from . import vjp
 from .build import compiled
 from .rows import Source, emit
@@ -88,9 +88,10 @@ def _of_algebra(step: Step) -> Kernel | None:
 def _shared(step: Step, source: Source) -> Kernel:
     sizes, places = source.sizes, source.places
     count = min(max(step.threads, 1), places)
-    native = compiled(source.text, step.arg_types, step.types, len(source.sizes) + 2)
+    native = compiled(source.text, step.arg_types, step.types, len(sizes) + 2, listed=bool(source.literals))
+    first = [np.array(source.literals, np.int64)] if source.literals else []
+    numbers = (*first, *sizes)
     shapes = [(dims(t), t.dtype or "float64") for t in step.types]
-    parts = [(r.start, r.stop) for r in ranges(places, count)]
     single = len(shapes) == 1
 
     def run(*operands: Array, out: Any = None) -> Any:
@@ -101,9 +102,9 @@ def _shared(step: Step, source: Source) -> Kernel:
             targets = out or [None] * len(shapes)
             made = [np.empty(*s) if t is None else t for s, t in zip(shapes, targets, strict=True)]
         if count == 1:
-            native(*given, *made, *sizes, 0, places)
+            native(*given, *made, *numbers, 0, places)
         else:
-            together([partial(native, *given, *made, *sizes, lo, hi) for lo, hi in parts])
+            share(partial(native, *given, *made, *numbers), places, count)
         return made[0] if single else tuple(made)
 
     return run

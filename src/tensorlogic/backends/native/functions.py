@@ -13,10 +13,7 @@ kernels it has cached: put :func:`version` into their key.
 from __future__ import annotations
 
 import math
-import zlib
 from collections.abc import Callable
-from functools import cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -227,13 +224,6 @@ FUNCTIONS: dict[str, Any] = {
 # the sum of two, in whatever order it suits: for reductions, so that the rest of a kernel needs no fast-math flags
 # (nsz beside reassoc would let LLVM cancel x - x in what is added, infinities and NaN with it)
 accumulate = _binary("accumulate", lambda x, y: x.write("fadd add", y, flags=("reassoc",)))
-# by name and dtype: these call the C library, so their loops are not vectorised
-SCALAR = frozenset(
-    (name, dtype)
-    for name in (*_LIBRARY, "floor_divide", "remainder")
-    for dtype in ("float32", "float64")
-    if dtype == "float64" or name not in _SINGLE
-)
 # the same as Python writes them; where a kernel has fast-math flags, these are reordered and FUNCTIONS are not
 EXPRESSIONS: dict[str, str] = {
     "negative": "(-{0})", "add": "({0} + {1})", "subtract": "({0} - {1})", "multiply": "({0} * {1})",
@@ -244,14 +234,3 @@ EXPRESSIONS: dict[str, str] = {
 UNSUPPORTED: dict[tuple[str, str], str] = {
     ("power", kind): "an integer to a negative power is an error, and kernels raise none" for kind in "iu"
 }
-
-
-# the files whose code kernels hold
-PARTS = ("llvm_values.py", "elementary.py", "sincos.py", "functions.py")
-
-
-@cache
-def version() -> str:
-    """Return a mark that changes with the code here, for the keys of kernels that hold some of it."""
-    source = b"".join(Path(__file__).with_name(name).read_bytes() for name in PARTS)
-    return f"{zlib.crc32(source):08x}"

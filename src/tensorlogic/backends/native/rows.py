@@ -1,12 +1,14 @@
 """Row-wise groups as source: one loop over the places of the frame, and for each as many loops over the row as reductions need.
 
-The text depends on dtypes and on which operands are broadcast along which axes, not on sizes, so one kernel serves every size.
+The text depends on dtypes and on which operands are broadcast along which axes, not on sizes nor on literals, so that one kernel
+serves every size and every literal.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,16 +20,20 @@ from ...passes.indices import dims
 from ...plan.build import Step
 from ...plan.fused import Fused
 from ...plan.row_groups import frame_of
-from .typed import Dtype, cast, expression, supported
+from .typed import Dtype, cast, expression, literal_bits, supported
 
 LONG = 4096  # elements of a row from which a sum of float32 is added up in float64
 Sizes = tuple[int, ...]
 
 
 class Source(NamedTuple):
-    """The text of a kernel and the numbers it is called with: ``kernel(*operands, *results, *sizes, lo, hi)``."""
+    """The text of a kernel and the numbers it is called with: ``kernel(*operands, *results, literals, *sizes, lo, hi)``.
+
+    Where there are no literals, it does not take them.
+    """
 
     text: str
+    literals: tuple[int, ...]  # their bits
     sizes: Sizes  # the length of a row, then the outer axes but for the first
     places: int  # lo and hi range over these
 
@@ -59,8 +65,10 @@ def emit(step: Step) -> Source | None:
     >>> graph = b.build(y=b.relu(x + b.input("c", (8,), "float32")) * 2)
     >>> print(emit(lay_out(graph, groups=lambda _: [Fusable((2, 3, 5), "chain")]).steps[0]).text)
     relu = FUNCTIONS["relu"]
-    def kernel(a0, a1, o0, m, lo, hi):
+    def kernel(a0, a1, o0, c, m, lo, hi):
         a0, a1, o0 = a0.reshape(-1), a1.reshape(-1), o0.reshape(-1)
+        f = c.view(np.float64)
+        c0 = np.float32(f[0])
         x1 = a1[:m]
         for i in range(lo, hi):
             x0 = a0[i * m:i * m + m]
@@ -68,7 +76,7 @@ def emit(step: Step) -> Source | None:
             for j in range(m):
                 v0 = (x0[j] + x1[j])
                 v1 = relu(v0)
-                v2 = (v1 * np.float32(2.0))
+                v2 = (v1 * c0)
                 y0[j] = v2
     """
     op = step.op
@@ -138,6 +146,7 @@ class _Writer:
         self.level: dict[int, int] = {}  # the loop over the row that makes a member, or after which a cell is there
         self.is_row: dict[int, bool] = {}
         self.names: dict[tuple[int, _Access], str] = {}
+        self.scalars: dict[tuple[int, int], tuple[int, Dtype]] = {}  # literals by member and place: bits, dtype
         self.fails = False
         self._rank()
         self.passes = 1 + max(self.level[p.writes[0]] - isinstance(p.op, ops.Reduce) for p in step.parts)
@@ -221,10 +230,13 @@ class _Writer:
         moving = [line for (_, a), line in self._views() if any(a.outer)]
         arrays = [f"a{n}" for n in range(len(self.step.reads))] + [f"o{n}" for n in range(len(self.step.writes))]
         sizes = [f"d{n}" for n in range(1, len(self.layout.outer))] if self._mixed() else []
+        scalars = [(n, dtype) for n, (_, dtype) in enumerate(self.scalars.values())]
         head = [
             *(f'{fn} = FUNCTIONS["{fn}"]' for fn in self._called()),
-            f"def kernel({', '.join([*arrays, 'm', *sizes, 'lo', 'hi'])}):",
+            f"def kernel({', '.join([*arrays, *'c' * bool(scalars), 'm', *sizes, 'lo', 'hi'])}):",
             f"    {', '.join(arrays)} = {', '.join(f'{a}.reshape(-1)' for a in arrays)}",
+            *["    f = c.view(np.float64)"] * any(dtype.kind == "f" for _, dtype in scalars),
+            *(f"    c{n} = np.{dtype.name}({'f' if dtype.kind == 'f' else 'c'}[{n}])" for n, dtype in scalars),
             *temporaries,
         ]
         flat = not self.layout.outer and self.passes == 1 and not self.layout.cells
@@ -237,8 +249,9 @@ class _Writer:
             ]  # fmt: skip
         outer = self.layout.outer
         return Source(
-            "\n".join(text), (self.row, *(outer[1:] if sizes else ())), self.row if flat else math.prod(outer)
-        )
+            "\n".join(text), tuple(bits for bits, _ in self.scalars.values()),
+            (self.row, *(outer[1:] if sizes else ())), self.row if flat else math.prod(outer),
+        )  # fmt: skip
 
     def _called(self) -> list[str]:
         """Return the functions that are called by name."""
@@ -302,20 +315,23 @@ class _Writer:
             if isinstance(p.op, ops.Reduce):
                 lines.append(f"v{self.id[own]} = {self._reduced(p)}")
             else:
-                lines.append(
-                    f"v{self.id[own]} = {expression(p, [self._cell(p, s, t) for s, t in _operands(p)], self.literals)}"
-                )
+                operands = [self.literals.get(s) or self._cell(p, s, t) for s, t in _operands(p)]
+                lines.append(f"v{self.id[own]} = {expression(p, operands, partial(self._scalar, p))}")
             if own in self.result:
                 lines.append(f"o{self.result[own]}[i] = v{self.id[own]}")
         return lines
 
     def _cell(self, p: Step, slot: int, t: Any) -> tuple[str, Dtype]:
         dtype = np.dtype(t.dtype or "float64")
-        if slot in self.literals:
-            return "", dtype
         if slot in self.of:
             return f"v{self.id[slot]}", dtype
         return self._named(slot, self._access(p, t), row=False), dtype
+
+    def _scalar(self, p: Step, place: int, literal: ops.Literal, dtype: Dtype) -> str:
+        """Return the name of the argument that a literal is; equal ones are apart, so that the text tells nothing of them."""
+        key = (self.id[p.writes[0]], place)
+        self.scalars.setdefault(key, (literal_bits(literal.value, dtype), dtype))
+        return f"c{list(self.scalars).index(key)}"
 
     def _access(self, p: Step, t: Any) -> _Access:
         whole, cut = self.layout.shape, len(self.layout.outer)
@@ -337,8 +353,6 @@ class _Writer:
     def _value(self, p: Step, slot: int, t: Any, level: int, lines: list[str], here: set[int]) -> tuple[str, Dtype]:
         """Return an operand inside a loop over the row: loaded, computed in this loop, or computed again."""
         dtype = np.dtype(t.dtype or "float64")
-        if slot in self.literals:
-            return "", dtype
         if slot not in self.of:
             return self._named(slot, self._access(p, t), row=True), dtype
         if not self.is_row[slot] or slot in here:
@@ -360,8 +374,8 @@ class _Writer:
 
     def _compute(self, p: Step, level: int, lines: list[str], here: set[int]) -> None:
         own = p.writes[0]
-        operands = [self._value(p, s, t, level, lines, here) for s, t in _operands(p)]
-        lines.append(f"v{self.id[own]} = {expression(p, operands, self.literals)}")
+        operands = [self.literals.get(s) or self._value(p, s, t, level, lines, here) for s, t in _operands(p)]
+        lines.append(f"v{self.id[own]} = {expression(p, operands, partial(self._scalar, p))}")
         here.add(own)
 
     def _loop(self, level: int) -> list[str]:

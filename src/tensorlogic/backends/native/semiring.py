@@ -21,7 +21,7 @@ from ...ir.types import TensorType
 from ...plan.contract import Contraction
 from ..base import Kernel
 from ..contract import MERGE, bind_contraction, caster, prepared, without
-from ..threads import SMALL, on_one_thread, ranges, together, workers
+from ..threads import SMALL, on_one_thread, share, workers
 
 Array = Any  # a NumPy array; the plan says more about it than a type could
 Contract = Callable[[Array, Array, Array], None]  # [n, i, k] and [n, k, j] in, [n, i, j] written
@@ -308,13 +308,9 @@ def _share(loop: Callable[..., None], a: Array, b: Array, *, exp: bool = False, 
     rows, wide = a.shape[0] * a.shape[1], b.shape[2]
     count = workers() if a.size * wide >= (PARALLEL_EXP if exp else PARALLEL) else 1
     if columns and a.shape[1] < FEW and rows < FEW * count and wide >= NARROW * count:
-        parts = [partial(loop, 0, rows, r.start, r.stop) for r in ranges(wide, count)]
+        share(partial(loop, 0, rows), wide, count)
     else:
-        parts = [partial(loop, r.start, r.stop, 0, wide) for r in ranges(rows, min(count, rows))]
-    if len(parts) > 1:
-        together(parts)
-    else:
-        parts[0]()
+        share(lambda lo, hi: loop(lo, hi, 0, wide), rows, min(count, rows))
 
 
 def _entry(name: str, combine: str, reduce: str, dtype: str) -> Callable[..., None]:

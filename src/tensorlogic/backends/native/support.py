@@ -5,6 +5,7 @@ Modules that hold kernels import numba when they are imported, so nobody imports
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import warnings
 from collections.abc import Callable
@@ -43,16 +44,19 @@ def kernel(function: F | None = None, *, inline: bool = False, fast: bool = True
     """
     import numba
 
+    from .code_cache import CodeCache
+
     def decorate(f: F) -> F:
         chosen: dict[str, Any] = {"nogil": True, "error_model": "numpy", **options}
         if fast:
             chosen["fastmath"] = set(FAST)
         if inline:
             chosen["inline"] = "always"
-        try:
-            made: F = numba.njit(cache=not inline, **chosen)(f)
-        except RuntimeError:  # no folder that it could write to
-            made = numba.njit(**chosen)(f)
-        return made
+        dispatcher = numba.njit(**chosen)(f)
+        if not inline:
+            with contextlib.suppress(OSError):  # it is not written in a file
+                dispatcher._cache = CodeCache.of(f)
+        result: F = dispatcher
+        return result
 
     return decorate if function is None else decorate(function)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -54,11 +54,26 @@ def literal(value: bool | int | float, dtype: Dtype) -> str:
     """
     if dtype == BOOL:
         return str(bool(value))
+    return f"np.{dtype.name}({float(value) if dtype.kind == 'f' else int(value)!r})"
+
+
+def literal_bits(value: bool | int | float, dtype: Dtype) -> int:
+    """Return a Python scalar as a signed integer of the same 64 bits: a float as it stands in memory.
+
+    >>> literal_bits(2**64 - 1, np.dtype("uint64")), hex(literal_bits(1.0, np.dtype("float32")))
+    (-1, '0x3ff0000000000000')
+    """
     if dtype.kind == "f":
-        number = float(value)
-        text = repr(number) if np.isfinite(number) else "np.nan" if number != number else f"{'-' * (number < 0)}np.inf"
-        return f"np.{dtype.name}({text})"
-    return f"np.{dtype.name}({int(value)})"
+        return int(np.float64(value).view(np.int64))
+    return (int(value) + 2**63) % 2**64 - 2**63
+
+
+def stays_in_source(fn: str, place: int, value: bool | int | float, dtype: Dtype) -> bool:
+    """Tell whether a literal operand is part of the source text: truth values, and exponents for which LLVM knows a better way.
+
+    All others are arguments, so that graphs which differ in a literal share their machine code.
+    """
+    return dtype == BOOL or (fn == "power" and place == 1 and value in (-1, 0.5, 2))
 
 
 def supported(op: ops.Op, args: Sequence[TensorType], literals: Sequence[ops.Literal | None]) -> bool:
@@ -95,23 +110,34 @@ def _fits(value: bool | int | float, dtype: Dtype) -> bool:
     return True
 
 
-def expression(part: Step, operands: Sequence[tuple[str, Dtype]], literals: Mapping[int, ops.Literal]) -> str:
-    """Return what an element-wise step or a cast computes; operands are expressions with their dtypes, literals aside."""
+def expression(
+    part: Step, operands: Sequence[tuple[str, Dtype] | ops.Literal], name: Callable[[int, ops.Literal, Dtype], str]
+) -> str:
+    """Return what an element-wise step or a cast computes.
+
+    Operands are expressions with their dtypes, or literals; ``name`` gives the literal at a place the name of an argument.
+    """
     from .functions import EXPRESSIONS
 
     op, want = part.op, np.dtype(part.types[0].dtype or "float64")
     if isinstance(op, ops.Cast):
-        return cast(*operands[0], np.dtype(op.dtype))
+        [operand] = operands
+        assert not isinstance(operand, ops.Literal)
+        return cast(*operand, np.dtype(op.dtype))
     assert isinstance(op, ops.Elementwise)
     loop = loop_dtypes(op.fn, part.arg_types)
     assert loop is not None
-    texts = [
-        literal(literals[slot].value, d) if slot in literals else cast(*given, d)
-        for slot, given, d in zip(part.reads, operands, loop[0], strict=True)
-    ]
+    texts = []
+    for n, (operand, dtype) in enumerate(zip(operands, loop[0], strict=True)):
+        if not isinstance(operand, ops.Literal):
+            texts.append(cast(*operand, dtype))
+        elif stays_in_source(op.fn, n, operand.value, dtype):
+            texts.append(literal(operand.value, dtype))
+        else:
+            texts.append(name(n, operand, dtype))
     template = _OF_BOOL.get(op.fn) if loop[0][-1] == BOOL else None
     template = template or EXPRESSIONS.get(op.fn)
-    made = template.format(*texts) if template else f"{op.fn}({', '.join(texts)})"
+    text = template.format(*texts) if template else f"{op.fn}({', '.join(texts)})"
     if loop[1].kind in "iu" and loop[1].itemsize < 8:
-        made = f"np.{loop[1].name}({made})"  # numba computes with 64 bits
-    return cast(made, loop[1], want)
+        text = f"np.{loop[1].name}({text})"  # numba computes with 64 bits
+    return cast(text, loop[1], want)

@@ -20,7 +20,7 @@ from ...ir.types import TensorType
 from ...plan.contract import Contraction, contraction
 from ..base import Kernel
 from ..contract import placed, prepared
-from ..threads import SMALL, on_one_thread, ranges, together, workers
+from ..threads import SMALL, on_one_thread, ranges, share, together, workers
 from .semiring import FEW, ROWS, WORTH, _layout, _placing
 
 Array = Any  # a NumPy array; the plan says more about it than a type could
@@ -185,10 +185,8 @@ def _share(loop: Callable[..., None], d: Array, results: int) -> None:
     """Run a loop on several threads: on parts of the rows, or of each row's results where rows are few."""
     rows = d.shape[0] * d.shape[1]
     count = workers() if d.size * results >= PARALLEL else 1
-    if count == 1:
-        loop(d, 0, rows, 0, results)
-    elif rows >= FEW or results < count:
-        together([partial(loop, d, r.start, r.stop, 0, results) for r in ranges(rows, min(count, rows))])
+    if count == 1 or rows >= FEW or results < count:
+        share(lambda lo, hi: loop(d, lo, hi, 0, results), rows, min(count, rows))
     else:
         parts = [d, *(np.zeros_like(d) for _ in range(count - 1))]
         cuts = ranges(results, count)

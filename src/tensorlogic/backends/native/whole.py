@@ -98,6 +98,7 @@ class _Writer:
         self.room: dict[str, int] = {}  # elements of scratch memory, by dtype
         self.functions: dict[str, str] = {}  # text of a row-wise group: its name
         self.numbers: list[int] = []
+        self.literals: list[int] = []  # their bits
         self.lines: list[str] = []
 
     def step(self, step: Step) -> bool:
@@ -138,6 +139,10 @@ class _Writer:
         name = self.functions.setdefault(source.text, f"group{len(self.functions)}")
         arrays = [self._at(self._flat(slot)) for slot in step.reads]
         arrays += [self._at(self._made(slot, t)) for slot, t in zip(step.writes, step.types, strict=True)]
+        if source.literals:
+            first = len(self.literals)
+            self.literals += source.literals
+            arrays.append(f"c[{first}:{len(self.literals)}]")
         numbers = [self._number(n) for n in (*source.sizes, 0, source.places)]
         self.lines.append(f"{name}({', '.join([*arrays, *numbers])})")
         return True
@@ -218,7 +223,7 @@ class _Writer:
         return f"{ref.array}[{start}:{start + (math.prod(ref.shape) if size is None else size)}]"
 
     def text(self, operands: int, results: int) -> Text:
-        """Return all functions; numbers are in the order in which z holds them."""
+        """Return all functions; z holds the numbers in this order, and then the literals."""
         arrays = [f"a{n}" for n in range(operands)] + [f"o{n}" for n in range(results)]
         parts: list[str] = []
         heads: dict[str, None] = {}
@@ -229,10 +234,13 @@ class _Writer:
         lines = [
             f"{', '.join(arrays)}, = {', '.join(f'{a}.reshape(-1)' for a in arrays)},",
             *(f"s_{dtype} = np.empty({size}, np.{'bool_' if dtype == 'bool' else dtype})" for dtype, size in self.room.items()),
-            *(f"z{n} = z[{n}]" for n in range(len(self.numbers))), *self.lines,
+            *(f"z{n} = z[{n}]" for n in range(len(self.numbers))),
+            *[f"c = z[{len(self.numbers)}:]"] * bool(self.literals), *self.lines,
         ]  # fmt: skip
         main = "\n".join([f"def kernel({', '.join([*arrays, 'z'])}):", *(f"    {line}" for line in lines)])
-        return Text("\n\n".join(["\n".join(heads), *parts, main] if heads else [*parts, main]), tuple(self.numbers))
+        return Text(
+            "\n\n".join(["\n".join(heads), *parts, main] if heads else [*parts, main]), (*self.numbers, *self.literals)
+        )
 
 
 def _whole(name: str, t: TensorType) -> _Ref:
