@@ -233,7 +233,7 @@ def test_compiling_is_visible() -> None:
     executor = tl.Executor(native=True)
     with tl.trace() as trace:
         executor.execute(graph, {"x": np.ones((400, 300), "f4")})
-    assert "compile softmax" in str(trace) or "compile one function" in str(trace)
+    assert any(event.name.startswith("compile ") for event in trace.events())
     assert "kernel ready after" in executor.explain()
 
 
