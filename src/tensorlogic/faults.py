@@ -183,6 +183,8 @@ FAULTS: dict[str, Fault] = {
     "E427": Fault("an index of bits with two sizes", "One letter stands for axes of different lengths.", "Check the equation against the shapes."),
     "E428": Fault("bit tensors whose shapes do not fit", "Element-wise operations need equal shapes, up to axes of length 1.", "Reshape one of them, or check which axis is which."),
     "E430": Fault("a shape that no array can have", "The null backend was asked for an array with more elements than memory can address.", "Check the sizes that the graph is run with."),
+    "E404": Fault("an output that is not what was planned", "A backend or a wrapper returned an array of another shape or dtype.", "Look at the wrappers, and check the backend with BackendTestAdapter(backend).run()."),
+    "E405": Fault("a compiled graph of another backend", "The graph was compiled for one backend and is run by an executor of another.", "Compile it with the executor that runs it."),
     # E5xx: running
     "E501": Fault("a fixpoint that does not settle within its limit", "Values still change after the last round allowed.", "Raise limit=, or give a tolerance= for values that only approach their limit."),
     "E502": Fault("a fixpoint that goes round in circles", "The same values come back every few rounds, so it would never settle.", "Give a tolerance=, such as 1e-6, or check rules that undo each other."),
@@ -295,7 +297,7 @@ FAULTS: dict[str, Fault] = {
     "E961": Fault("a slice that leaves its axis", "A start, end or index is out of range, or the range runs the wrong way; views never clip.", "Use numbers within the size that the message names."),
     "E962": Fault("a view that does not fit its tensor", "There are more specs than axes, or the array has another rank or shape than the view was made for.", "Give one spec for each axis, and an array of the declared shape."),
     "E963": Fault("a view that depends on an unknown size", "Composing slices from both ends needs the size of the axis.", "Give the base's shape: TensorView(base, specs, base_shape=(...))."),
-    "E964": Fault("a window that does not fit", "A window reaches over more elements than the axis has, or has a size, step or dilation below 1.", "Use a smaller window, with numbers from 1."),
+    "E964": Fault("a view window that does not fit", "A window reaches over more elements than the axis has, or has a size, step or dilation below 1.", "Use a smaller window, with numbers from 1."),
     "E965": Fault("an offset that leaves the base's memory", "The shifted view would look at memory that is not the base's.", "Use an offset in the range that the hint names."),
     "E966": Fault("a view that is no index", "Windows and offsets cannot be written as an index.", "Use view.resolve(array), or b.window(x, axis, size) in a graph."),
     "E967": Fault("a tensor that is only named", "The view was made of a name, so there is no array to look at.", "Give the array: view.resolve(array)."),
