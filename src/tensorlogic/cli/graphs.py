@@ -12,6 +12,7 @@ import click
 
 from ..errors import FormatError
 from . import common
+from .common import Texts
 
 MAX_SHOWN = 1000  # elements of an output printed in full
 
@@ -48,13 +49,7 @@ def check_names(names: Iterable[str]) -> None:
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="Write the outputs to an .npz file.")
 @common.reported
 def run_command(
-    graph: Path,
-    inputs: tuple[str, ...],
-    sizes: tuple[str, ...],
-    backend: str,
-    level: str | None,
-    output: Path | None,
-    as_json: bool,
+    graph: Path, inputs: Texts, sizes: Texts, backend: str, level: str | None, output: Path | None, as_json: bool
 ) -> None:
     """Run a graph file and print its outputs.
 
@@ -76,10 +71,8 @@ def run_command(
     if output is not None:
         save_arrays(output, dict(out.items()))
     if as_json:
-        rows = (
-            (n, {"dtype": str(v.dtype), "shape": list(v.shape), "data": finite(v.tolist())}) for n, v in out.items()
-        )
-        common.print_json({"outputs": dict(rows)})
+        rows = ((n, str(v.dtype), list(v.shape), finite(v.tolist())) for n, v in out.items())
+        common.print_json({"outputs": {n: {"dtype": d, "shape": s, "data": v} for n, d, s, v in rows}})
         return
     for name, value in out.items():
         click.echo(f"{name}: {value.dtype}{list(value.shape)}")
@@ -92,9 +85,7 @@ def run_command(
 @common.graph_argument
 @common.run_options
 @common.reported
-def explain(
-    graph: Path, inputs: tuple[str, ...], sizes: tuple[str, ...], backend: str, level: str | None, as_json: bool
-) -> None:
+def explain(graph: Path, inputs: Texts, sizes: Texts, backend: str, level: str | None, as_json: bool) -> None:
     """Print the plan of a graph file: its steps, what they cost and the memory they need.
 
     \b
@@ -190,12 +181,7 @@ def check(graph: Path, as_json: bool) -> None:
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="Write the graph to a file; else print its text.")
 @common.reported
 def compile_command(
-    formula: str,
-    domains: tuple[str, ...],
-    variables: tuple[str, ...],
-    strategy: str,
-    output: Path | None,
-    as_json: bool,
+    formula: str, domains: Texts, variables: Texts, strategy: str, output: Path | None, as_json: bool
 ) -> None:
     """Compile a formula to a graph.
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -21,7 +20,6 @@ from .elementwise import FUNCTIONS
 from .graph import MAX_BODY_DEPTH, Array, EinsumGraph, bodies, body_fields
 from .infer import known_types
 from .ops import Op
-from .type_rules import Results
 
 SMALL = 16  # elements of a constant that is written out
 _RESERVED = frozenset({"graph", "return", "input", "True", "False", "None", "inf", "nan"})
@@ -58,7 +56,7 @@ class _Printer:
 
     def block(self, graph: EinsumGraph, indent: str, depth: int) -> None:
         names = _names(graph)
-        for i, (node, types) in enumerate(zip(graph.nodes, _types(graph), strict=True)):
+        for i, (node, types) in enumerate(zip(graph.nodes, known_types(graph), strict=True)):
             op = node.op
             # a graph that is not well formed still prints
             operands = [names[a] if 0 <= a < len(names) else f"%{a}" for a in node.args]
@@ -140,21 +138,15 @@ def quoted(text: str) -> str:
     return json.dumps(text, ensure_ascii=not text.isprintable())
 
 
-def _types(graph: EinsumGraph) -> Sequence[Results]:
-    try:
-        return graph.inference.types
-    except Exception:  # it does not type-check, or is not even a graph: print what can be known
-        return known_types(graph)
-
-
 @lru_cache
-def _fields(kind: type[Op]) -> tuple[tuple[str, object], ...]:
+def plain_fields(kind: type[Op]) -> tuple[tuple[str, object], ...]:
+    """Return the fields of an operation that do not hold graphs, and their defaults."""
     return tuple((f.name, f.default) for f in msgspec.structs.fields(kind) if f.type is not EinsumGraph)
 
 
 def attributes(op: Op) -> list[tuple[str, Any]]:
     """Return the fields of an operation that are not at their defaults, graphs left out."""
-    pairs = ((name, getattr(op, name), default) for name, default in _fields(type(op)))
+    pairs = ((name, getattr(op, name), default) for name, default in plain_fields(type(op)))
     return [(name, value) for name, value, default in pairs if value != default]
 
 

@@ -166,12 +166,15 @@ def _elementwise(op: ops.Elementwise, args: Types, scope: Scope) -> Results:
     if row.arity != len(args):
         raise GraphError(f"{op.fn} takes {row.arity} operand(s), got {len(args)}", code="E105")
     counted = args[1:] if op.fn == "where" else args
-    dtype = None
-    if all(a.dtype is not None for a in counted):
-        dtype = ufunc_dtype(row.dtype_like, tuple((a.dtype or "", a.weak) for a in counted))
-    if all(a.shape is not None for a in args):
-        return (TensorType(_broadcast_all([a.shape or TensorShape() for a in args], op.fn, scope), dtype),)
-    return (TensorType(None, dtype),)
+    dtype = _ufunc_dtype(row.dtype_like, counted)
+    if any(a.shape is None for a in args):
+        return (TensorType(None, dtype),)
+    return (TensorType(_broadcast_all([a.shape or TensorShape() for a in args], op.fn, scope), dtype),)
+
+
+def _ufunc_dtype(ufunc: np.ufunc, args: Types) -> str | None:
+    known = tuple([(a.dtype, a.weak) for a in args if a.dtype is not None])
+    return ufunc_dtype(ufunc, known) if len(known) == len(args) else None
 
 
 def _broadcast_all(shapes: Sequence[TensorShape], what: str, scope: Scope) -> TensorShape:
@@ -207,17 +210,11 @@ _WIDE = {"bool": "int64", "int8": "int64", "int16": "int64", "int32": "int64", "
 
 
 def _reduced_dtype(kind: str, dtype: str | None) -> str | None:
-    match kind:
-        case "any" | "all":
-            return "bool"
-        case "argmax" | "argmin":
-            return "int64"
-        case "sum" | "prod":
-            return _WIDE.get(dtype or "", dtype)
-        case "mean":
-            return dtype if dtype is None or dtype in FLOATS else "float64"
-        case _:
-            return dtype
+    if kind in ("sum", "prod"):
+        return _WIDE.get(dtype or "", dtype)
+    if kind == "mean":
+        return dtype if dtype is None or dtype in FLOATS else "float64"
+    return {"any": "bool", "all": "bool", "argmax": "int64", "argmin": "int64"}.get(kind, dtype)
 
 
 def _reduce(op: ops.Reduce, args: Types, scope: Scope) -> Results:
@@ -385,8 +382,8 @@ def _concat(op: ops.Concat, args: Types, scope: Scope) -> Results:
     return (TensorType(_put(first, axis, total), dtype),)
 
 
-def _indexed(op: ops.Gather | ops.ScatterAdd, args: Types, scope: Scope) -> tuple[TensorShape, int] | None:
-    """Check data and indices of a gather or scatter; return the gathered shape and the axis."""
+def _indexed(op: ops.Gather | ops.ScatterAdd, args: Types, scope: Scope) -> TensorShape | None:
+    """Check data and indices of a gather or scatter; return the gathered shape."""
     data, indices = args[0].shape, args[1].shape
     if args[1].dtype is not None and args[1].dtype not in INTEGERS:
         hint = "cast them: b.cast(indices, 'int64')"
@@ -398,22 +395,17 @@ def _indexed(op: ops.Gather | ops.ScatterAdd, args: Types, scope: Scope) -> tupl
         raise ShapeError(f"{op.name}: batch {op.batch} does not fit axis {axis} and indices {indices}", code="E025")
     what = f"{op.name}: the batch axes of data and indices"
     equal_shapes(TensorShape(data[: op.batch]), TensorShape(indices[: op.batch]), what, scope)
-    return _put(data, axis, *indices[op.batch :]), axis
+    return _put(data, axis, *indices[op.batch :])
 
 
 def _gather(op: ops.Gather, args: Types, scope: Scope) -> Results:
-    found = _indexed(op, args, scope)
-    return (TensorType(None if found is None else found[0], args[0].dtype),)
+    return (TensorType(_indexed(op, args, scope), args[0].dtype),)
 
 
 def _scatter_add(op: ops.ScatterAdd, args: Types, scope: Scope) -> Results:
-    found = _indexed(op, args, scope)
-    if found is not None:
-        equal_shapes(found[0], args[2].shape, "scatter_add: the updates and the places they go to", scope)
-    dtype = None
-    if args[0].dtype is not None and args[2].dtype is not None:
-        dtype = ufunc_dtype(np.add, ((args[0].dtype, args[0].weak), (args[2].dtype, args[2].weak)))
-    return (TensorType(args[0].shape, dtype),)
+    places = _indexed(op, args, scope)
+    equal_shapes(places, args[2].shape, "scatter_add: the updates and the places they go to", scope)
+    return (TensorType(args[0].shape, _ufunc_dtype(np.add, (args[0], args[2]))),)
 
 
 def _cast(op: ops.Cast, args: Types, scope: Scope) -> Results:

@@ -82,9 +82,7 @@ class TensorType(NamedTuple):
         return cls(TensorShape(array.shape), dtype_name(array.dtype))
 
     def __str__(self) -> str:
-        if self.shape is None:
-            return self.dtype or "any"
-        return f"{self.dtype or 'any'}{self.shape}"
+        return f"{self.dtype or 'any'}{'' if self.shape is None else self.shape}"
 
 
 def dtype_name(dtype: Any) -> str:

@@ -155,8 +155,7 @@ class Formulas:
 
     def normal(self, formula: Formula, strategy: Strategy) -> Formula:
         """Write everything by and, or, not and quantifiers; push negation to the leaves where the logic allows it."""
-        result: Formula = run_steps(self._normal(formula, False, strategy))
-        return result
+        return run_steps(self._normal(formula, False, strategy))  # type: ignore[no-any-return]
 
     def _normal(self, f: Formula, negated: bool, s: Strategy) -> Steps:
         known = self._negated.get((id(f), negated))

@@ -116,10 +116,8 @@ def _parts(expr: TLExpr, style: Style) -> list[str | tuple[TLExpr, int]]:
         case "negative":
             return [symbol, (args[0], ATOM if args[0].kind != "constant" else ATOM + 1)]
         case _ if kind in CALLS:
-            inner: list[str | tuple[TLExpr, int]] = []
-            for n, a in enumerate(args):
-                inner += [", ", (a, 0)] if n else [(a, 0)]
-            return [_word(CALLS[kind], style, WORDS), "(", *inner, ")"]
+            inner: list[str | tuple[TLExpr, int]] = [part for a in args for part in (", ", (a, 0))]
+            return [_word(CALLS[kind], style, WORDS), "(", *inner[1:], ")"]
         case "power" if style.latex:
             return [(args[0], level + 1), "^{", (args[1], 0), "}"]
         case _:
@@ -325,11 +323,8 @@ class _Reader:
                 return self._constant(-self._number(self.take()), token)
             self.waiting.append(_Pending("negative", BINDS["negative"], 1, at=token.at))
             return False
-        if token.text == "(":
-            self.waiting.append(_Pending("(", -2, 0, at=token.at))
-            return False
-        if token.text == "if" and token.kind == "word":
-            self.waiting.append(_Pending("if", -2, 0, at=token.at))
+        if token.text == "(" or meaning == "if":
+            self.waiting.append(_Pending(token.text, -2, 0, at=token.at))
             return False
         if token.kind == "number" or token.text in ("true", "false", "inf", "nan"):
             return self._constant(self._number(token), token)
@@ -376,7 +371,7 @@ class _Reader:
         other, after = self.tokens[self.at + 1], self.tokens[min(self.at + 2, len(self.tokens) - 1)]
         if other.kind == "number":
             return token.text.startswith("?") or token.text in self.scope
-        return (other.kind == "name" and after.text != "(") or (other.kind == "string" and after.text != "(")
+        return other.kind in ("name", "string") and after.text != "("
 
     def _same(self, token: Token) -> bool:
         self.at -= 1
@@ -471,12 +466,8 @@ class _Reader:
             self.fail(token.at, f"a connective is expected before {token.text!r}", near[0])
         level = BINDS[kind]
         self._reduce(level + (kind in RIGHT))
-        if (
-            kind in COMPARISONS
-            and self.operands
-            and self.operands[-1].kind in COMPARISONS
-            and self.tokens[self.at - 2].text != ")"
-        ):
+        before = self.operands[-1].kind if self.tokens[self.at - 2].text != ")" else ""
+        if kind in COMPARISONS and before in COMPARISONS:
             self.fail(token.at, "comparisons do not chain", "write a < b & b < c")
         self.waiting.append(_Pending(kind, level, 2, at=token.at))
         return True
