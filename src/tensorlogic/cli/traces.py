@@ -18,12 +18,8 @@ BY = ("operation", "device", "thread")
 FORMS = ("chrome", "speedscope", "collapsed", "rust")
 
 file_argument = click.argument("file", type=click.Path(path_type=Path))
-by_option = click.option(
-    "--by", type=click.Choice(BY), default="operation", show_default=True, help="What a row stands for."
-)
-kind_option = click.option(
-    "--kind", metavar="KIND", help="Count this kind only: step, span, or a category of the file."
-)
+by_option = click.option("--by", type=click.Choice(BY), default="operation", show_default=True, help="What a row is.")
+kind_option = click.option("--kind", metavar="KIND", help="Count this kind only: step, span, or one of the file's own.")
 top_option = click.option("--top", type=click.IntRange(min=1), metavar="N", help="Show the first N rows only.")
 
 
@@ -54,9 +50,7 @@ def _read(path: Path) -> Trace:
 @common.size_option
 @common.backend_option
 @click.option("--repeat", type=click.IntRange(min=1), default=1, show_default=True, help="Run the graph so many times.")
-@click.option(
-    "--detail", type=click.Choice(["step", "op"]), default="step", show_default=True, help="How fine to record."
-)
+@click.option("--detail", type=click.Choice(["step", "op"]), default="step", show_default=True, help="How fine.")
 @click.option("-o", "--output", type=click.Path(path_type=Path), default=Path("trace.json"), show_default=True,
               help="The trace: .json (Chrome, Perfetto), .speedscope.json, .rust.json, .collapsed or .svg; .gz compresses.")  # fmt: skip
 @common.reported

@@ -53,10 +53,7 @@ ALGEBRAS = {
 
 
 def check_domain(row: Algebra, least: float, greatest: float) -> None:
-    """Refuse factors outside of an algebra's domain; what rounding may have added is let pass.
-
-    >>> check_domain(ALGEBRAS["max_product"], 0.0, 7.0)
-    """
+    """Refuse factors outside of an algebra's domain; what rounding may have added is let pass."""
     if row.domain is not None and (least < row.domain[0] - 1e-6 or greatest > row.domain[1] + 1e-6):
         wrong = least if least < row.domain[0] else greatest
         message = f"a factor is {wrong}; the {row.name} algebra is for factors in {row.domain[0]} to {row.domain[1]}"
@@ -64,11 +61,7 @@ def check_domain(row: Algebra, least: float, greatest: float) -> None:
 
 
 def algebra(name: str) -> Algebra:
-    """Look an algebra up by name.
-
-    >>> algebra("boolean").reduce
-    'any'
-    """
+    """Look an algebra up by name."""
     try:
         return ALGEBRAS[name]
     except (KeyError, TypeError):

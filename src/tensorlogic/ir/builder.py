@@ -15,6 +15,7 @@ import numpy as np
 from ..diagnostics import caller
 from ..errors import GraphError, expect, nearest
 from . import ops
+from .check import check_structure
 from .elementwise import FUNCTIONS
 from .graph import (
     MAX_BODY_DEPTH,
@@ -198,8 +199,6 @@ class GraphBuilder(Layers[Tensor]):
         >>> c.inline(double, {"x": c.input("z", (3,), "float32")})["y"]
         <Tensor float32[3]>
         """
-        from .check import check_structure  # which stands on this module
-
         given = {} if inputs is None else inputs
         expect(graph, EinsumGraph, "inline takes an EinsumGraph", "build one: b.build(y=y)")
         expect(given, Mapping, "inline takes a mapping of input names to tensors", 'write {"x": x}')

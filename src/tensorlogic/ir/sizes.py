@@ -8,7 +8,7 @@ from __future__ import annotations
 import operator
 import re
 from collections.abc import Mapping
-from functools import lru_cache
+from functools import lru_cache, reduce
 
 from ..errors import ShapeError
 
@@ -77,15 +77,8 @@ def floordiv(a: Dim, b: Dim) -> Dim:
 
 
 def prod(dims: tuple[Dim, ...]) -> Dim:
-    """Return the product of several sizes.
-
-    >>> prod((2, "n", 3))
-    '6*n'
-    """
-    total: Dim = 1
-    for d in dims:
-        total = mul(total, d)
-    return total
+    """Return the product of several sizes."""
+    return reduce(mul, dims) if dims else 1
 
 
 @lru_cache(65536)
@@ -95,9 +88,7 @@ def names(size: Dim) -> frozenset[str]:
     >>> sorted(names("n-k+1"))
     ['k', 'n']
     """
-    if isinstance(size, int):
-        return frozenset()
-    return frozenset(_atoms(_parse(size)))
+    return frozenset(_atoms(_poly(size)))
 
 
 def evaluate(size: Dim, env: Mapping[str, int]) -> Dim:
@@ -152,9 +143,10 @@ def _parse(text: str) -> Poly:
         tokens.append(match.group().strip())
         starts.append(match.start(match.lastindex or 0))
         position = match.end()
-    for token, start in zip(tokens, starts, strict=True):
-        if token[0].isnumeric() and not token.isdecimal():  # superscripts and the like, which \\w lets through
-            raise _bad(text, start)
+        if (
+            tokens[-1][0].isnumeric() and not tokens[-1].isdecimal()
+        ):  # superscripts and the like, which \\w lets through
+            raise _bad(text, starts[-1])
     result, end = _expression(tokens, 0, text, 0)
     if end != len(tokens):
         raise _bad(text, starts[end])

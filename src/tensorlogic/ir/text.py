@@ -155,21 +155,10 @@ def _attributes(op: Op) -> list[str]:
 
 
 def _value(value: object) -> str:
-    match value:
-        case None | bool():
-            return repr(value)
-        case str():
-            return quoted(value)
-        case float():
-            return repr(float(value))
-        case tuple() | list():
-            return f"[{', '.join(map(_value, value))}]"
-        case np.generic():
-            return _value(value.item())
-        case int():
-            return repr(int(value))
-        case _:
-            return quoted(str(value))
+    if isinstance(value, tuple | list):
+        return f"[{', '.join(map(_value, value))}]"
+    plain = value.item() if isinstance(value, np.generic) else value
+    return repr(plain) if plain is None or isinstance(plain, bool | int | float) else quoted(str(plain))
 
 
 def _written_out(array: Array) -> list[str] | None:

@@ -55,12 +55,8 @@ class Scope:
         return b if isinstance(b, int) else a
 
 
-def _input(op: ops.Input, args: Types, scope: Scope) -> Results:
+def _declared(op: ops.Input | ops.Constant, args: Types, scope: Scope) -> Results:
     return (TensorType(None if op.shape is None else TensorShape(op.shape), op.dtype and dtype_name(op.dtype)),)
-
-
-def _constant(op: ops.Constant, args: Types, scope: Scope) -> Results:
-    return (TensorType(TensorShape(op.shape), dtype_name(op.dtype)),)
 
 
 def _literal(op: ops.Literal, args: Types, scope: Scope) -> Results:
@@ -398,18 +394,10 @@ def _indexed(op: ops.Gather | ops.ScatterAdd, args: Types, scope: Scope) -> Tens
     return _put(data, axis, *indices[op.batch :])
 
 
-def _gather(op: ops.Gather, args: Types, scope: Scope) -> Results:
-    return (TensorType(_indexed(op, args, scope), args[0].dtype),)
-
-
 def _scatter_add(op: ops.ScatterAdd, args: Types, scope: Scope) -> Results:
     places = _indexed(op, args, scope)
     equal_shapes(places, args[2].shape, "scatter_add: the updates and the places they go to", scope)
     return (TensorType(args[0].shape, _ufunc_dtype(np.add, (args[0], args[2]))),)
-
-
-def _cast(op: ops.Cast, args: Types, scope: Scope) -> Results:
-    return (TensorType(args[0].shape, dtype_name(op.dtype)),)
 
 
 def _channels(op: ops.Quantize | ops.Dequantize, args: Types, scope: Scope) -> None:
@@ -454,10 +442,12 @@ def same_type(op: Op, args: Types, scope: Scope) -> Results:
 
 
 RULES: dict[type[Op], Callable[[Any, Types, Scope], Results]] = {
-    ops.Input: _input, ops.Constant: _constant, ops.Literal: _literal, ops.Iota: _iota, ops.Einsum: _einsum,
+    ops.Input: _declared, ops.Constant: _declared, ops.Literal: _literal, ops.Iota: _iota, ops.Einsum: _einsum,
     ops.ContractVJP: _contract_vjp, ops.Elementwise: _elementwise, ops.Reduce: _reduce, ops.Cumulate: _cumulate,
     ops.Sort: _sort, ops.TopK: _top_k, ops.Slice: _slice, ops.Reshape: _reshape, ops.Transpose: _transpose,
-    ops.Broadcast: _broadcast, ops.Window: _window, ops.Pad: _pad, ops.Concat: _concat, ops.Gather: _gather,
-    ops.ScatterAdd: _scatter_add, ops.Cast: _cast, ops.Quantize: _quantize, ops.Dequantize: _dequantize,
+    ops.Broadcast: _broadcast, ops.Window: _window, ops.Pad: _pad, ops.Concat: _concat,
+    ops.Gather: lambda op, args, scope: (TensorType(_indexed(op, args, scope), args[0].dtype),),
+    ops.Cast: lambda op, args, scope: (TensorType(args[0].shape, dtype_name(op.dtype)),),
+    ops.ScatterAdd: _scatter_add, ops.Quantize: _quantize, ops.Dequantize: _dequantize,
     ops.Transfer: _transfer,
 }  # fmt: skip

@@ -15,7 +15,7 @@ from ..ir.graph import CycleError, EinsumGraph, dependency_order
 from ..ir.spec import write
 from .context import CompilerContext, DomainTable, LogicWarning
 from .expr import ARITHMETIC, COMPARISONS, FUNCTIONS, Term, TLExpr
-from .formula import Formula, Formulas, Steps, Variable, run_steps
+from .formula import Formula, Formulas, Steps, Variable, once, run_steps
 from .strategies import Along, QuantifierContraction, Strategy, clipped, get_strategy
 
 MAX_DISTRIBUTED = 64  # conjunctions that one disjunction may be multiplied out into
@@ -211,11 +211,7 @@ class _Lowering:
     # formulas
 
     def _emit(self, f: Formula) -> Steps:
-        known = self._values.get(id(f))
-        if known is None:
-            known = yield self._emitted(f)
-            self._values[id(f)] = known
-        return known
+        return once(self._values, id(f), self._emitted(f))
 
     def _emit_all(self, formulas: Sequence[Formula]) -> Steps:
         values = []

@@ -102,7 +102,7 @@ def _parts(expr: TLExpr, style: Style) -> list[str | tuple[TLExpr, int]]:
         case "not" if args[0].kind == "same":
             return [_equation(args[0], style, "not_equal")]
         case "constant":
-            return [_number(expr.value)]
+            return [str(expr.value).lower() if isinstance(expr.value, bool) else repr(expr.value)]
         case "exists" | "forall":
             bound = style.space.join(
                 _term(t, style) + (style.member + _word(t.domain, style, WORDS) if t.domain else "") for t in expr.terms
@@ -157,16 +157,10 @@ def _quoted(text: str) -> str:
     return json.dumps(text, ensure_ascii=False)
 
 
-def _number(value: float | bool | int) -> str:
-    return str(value).lower() if isinstance(value, bool) else repr(value)
-
-
 _SYMBOLS = {
-    "∧": "and", "&": "and", "&&": "and", "/\\": "and", "∨": "or", "|": "or", "||": "or", "\\/": "or", "¬": "not", "~": "not",
-    "!": "not", "→": "imply", "->": "imply", "=>": "imply", "↔": "iff", "<->": "iff", "<=>": "iff", "⊕": "xor",
-    "∃": "exists", "∀": "forall", "=": "equal", "==": "equal", "≠": "not_equal", "!=": "not_equal", "<": "less",
-    "≤": "less_equal", "<=": "less_equal", ">": "greater", "≥": "greater_equal", ">=": "greater_equal",
-    "+": "add", "-": "subtract", "*": "multiply", "·": "multiply", "/": "divide", "**": "power", "^": "power",
+    **{sign: kind for style in (UNICODE, ASCII) for kind, sign in style.symbols.items() if kind != "negative"},
+    "&&": "and", "/\\": "and", "||": "or", "\\/": "or", "!": "not", "=>": "imply", "<=>": "iff", "==": "equal",
+    "·": "multiply", "^": "power",
 }  # fmt: skip
 _FUNCTIONS = {word: kind for kind, word in CALLS.items()}
 _TOKEN = re.compile(
