@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -36,13 +36,6 @@ def save_arrays(path: Path, arrays: Mapping[str, Any]) -> None:
                 np.lib.format.write_array(member, np.asarray(array), allow_pickle=False)
 
 
-def check_names(names: Iterable[str]) -> None:
-    """Refuse names of outputs that an archive cannot have, or that would be unpacked outside of its folder."""
-    for name in names:
-        if "\\" in name or "\0" in name or name.startswith("/") or ".." in name.split("/"):
-            raise FormatError(f"output {name!r} cannot be a member of an archive", "rename the output", code="E214")
-
-
 @click.command("run")
 @common.graph_argument
 @common.run_options
@@ -65,8 +58,9 @@ def run_command(
         hint = f"write -o {output.stem}.npz"
         raise FormatError(f"outputs are written as .npz, not {output.name!r}", hint, code="E230")
     loaded = common.load_graph(graph)
-    if output is not None:
-        check_names(loaded.output_names)
+    for name in [] if output is None else loaded.output_names:  # none that would be unpacked outside of its folder
+        if "\\" in name or "\0" in name or name.startswith("/") or ".." in name.split("/"):
+            raise FormatError(f"output {name!r} cannot be a member of an archive", "rename the output", code="E214")
     out = common.executor_of(backend, level).execute(loaded, common.read_values(inputs), sizes=common.read_sizes(sizes))
     if output is not None:
         save_arrays(output, dict(out.items()))

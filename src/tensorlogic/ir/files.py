@@ -75,14 +75,12 @@ def to_json(graph: EinsumGraph) -> str:
 
 
 def _document(graph: EinsumGraph, arrays: Mapping[str, Array], *, data: bool) -> str:
-    rows: dict[str, dict[str, Any]] = {d: {"dtype": a.dtype.name, "shape": list(a.shape)} for d, a in arrays.items()}
-    if data:
-        for digest, row in rows.items():
-            row["data"] = encode(arrays[digest])
+    rows = {d: {"dtype": a.dtype.name, "shape": list(a.shape)} for d, a in arrays.items()}
+    held = {d: {"data": encode(a)} for d, a in arrays.items() if data}
     head = f'{{"format": "{FORMAT}", "version": {VERSION},\n "nodes": [\n  '
     nodes = ",\n  ".join(json.dumps(_plain_node(n, 0, places=True), allow_nan=False) for n in graph.nodes)
     outputs = json.dumps(list(graph.outputs))
-    table = ",\n  ".join(f"{json.dumps(d)}: {json.dumps(c)}" for d, c in rows.items())
+    table = ",\n  ".join(f"{json.dumps(d)}: {json.dumps(c | held.get(d, {}))}" for d, c in rows.items())
     return f'{head}{nodes}\n ],\n "outputs": {outputs},\n "constants": {{\n  {table}\n }}}}\n'
 
 

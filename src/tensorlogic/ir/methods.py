@@ -211,11 +211,11 @@ class TensorMethods(ABC, Generic[T]):
             ranges.append(found)
             if isinstance(k, slice):
                 result.append(found[1])
-        full = all(r == (0, d, 1) for r, d in zip(ranges, shape, strict=True))
-        sliced = x if full else self.apply(ops.Slice(tuple(ranges)), x)
-        if tuple(result) == tuple(r[1] for r in ranges):
-            return sliced if not full else self.apply(ops.Slice(tuple(ranges)), x)
-        return self.reshape(sliced, result)
+        reshaped = result != [count for _, count, _ in ranges]
+        if reshaped and all(r == (0, d, 1) for r, d in zip(ranges, shape, strict=True)):
+            return self.reshape(x, result)
+        sliced = self.apply(ops.Slice(tuple(ranges)), x)
+        return self.reshape(sliced, result) if reshaped else sliced
 
     def reshape(self, x: Any, shape: Sequence[Dim]) -> T:
         """Give the elements another shape; one size may be -1."""

@@ -411,10 +411,9 @@ def _channels(op: ops.Quantize | ops.Dequantize, args: Types, scope: Scope) -> N
             axis = normal_axis(op.axis, len(args[0].shape), op.name)
             what = f"{op.name}: {scope.operand(n)} and axis {axis}"
             equal_shapes(shape, TensorShape([args[0].shape[axis]]), what, scope)
-    if args[2].dtype is not None and args[2].dtype not in INTEGERS:
-        raise DTypeError(f"{op.name}: the zero point must be an integer, got {args[2].dtype}", code="E121")
-    if args[1].dtype is not None and args[1].dtype not in FLOATS:
-        raise DTypeError(f"{op.name}: the scale must be a float, got {args[1].dtype}", code="E121")
+    for n, what, kinds in ((2, "zero point must be an integer", INTEGERS), (1, "scale must be a float", FLOATS)):
+        if args[n].dtype is not None and args[n].dtype not in kinds:
+            raise DTypeError(f"{op.name}: the {what}, got {args[n].dtype}", code="E121")
 
 
 def _quantize(op: ops.Quantize, args: Types, scope: Scope) -> Results:

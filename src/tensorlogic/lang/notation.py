@@ -280,42 +280,31 @@ class _Reader:
         self.at += 1
         return self.tokens[self.at - 1]
 
-    def expect(self, text: str, why: str) -> Token:
-        if self.token.text != text:
-            shown = repr(self.token.text) if self.token.kind != "end" else "the end"
-            self.fail(self.token.at, f"{text!r} is expected {why}, got {shown}")
-        return self.take()
-
     def read(self) -> TLExpr:
         while True:
             if not self._operand():
                 continue  # a prefix: its operand comes next
             while not self._operator():
-                if self.token.kind == "end":
-                    return self._finish()
-
-    def _finish(self) -> TLExpr:
-        self._reduce(-1)
-        if self.waiting:
-            opening = self.waiting[-1]
-            closed = opening.kind in ("(", "call")
-            self.fail(opening.at, "this is not closed" if closed else f"{opening.kind!r} is not finished")
-        return self.operands[0]
+                if self.token.kind != "end":
+                    continue
+                self._reduce(-1)
+                if self.waiting:
+                    kind, at = self.waiting[-1].kind, self.waiting[-1].at
+                    self.fail(at, "this is not closed" if kind in ("(", "call") else f"{kind!r} is not finished")
+                return self.operands[0]
 
     def _operand(self) -> bool:
         """Read a prefix (False) or a whole operand (True)."""
         token = self.take()
         meaning = _SYMBOLS.get(token.text, "") if token.kind == "symbol" else token.text if token.kind == "word" else ""
-        if meaning == "not":
-            self.waiting.append(_Pending("not", BINDS["not"], 1, at=token.at))
-            return False
         if meaning in QUANTIFIERS:
             self._quantifier(meaning, token)
             return False
-        if meaning == "subtract":
-            if self._signed():
-                return self._constant(-self._number(self.take()), token)
-            self.waiting.append(_Pending("negative", BINDS["negative"], 1, at=token.at))
+        if meaning == "subtract" and self._signed():
+            return self._constant(-self._number(self.take()), token)
+        if meaning in ("not", "subtract"):
+            kind = "not" if meaning == "not" else "negative"
+            self.waiting.append(_Pending(kind, BINDS[kind], 1, at=token.at))
             return False
         if token.text == "(" or meaning == "if":
             self.waiting.append(_Pending(token.text, -2, 0, at=token.at))
@@ -385,8 +374,11 @@ class _Reader:
             self.take()
             while self.token.text != ")":
                 terms.append(self._argument())
-                if self.token.text != ")":
-                    self.expect(",", f"between the arguments of {token.text}")
+                if self.token.text not in (")", ","):
+                    shown = repr(self.token.text) if self.token.kind != "end" else "the end"
+                    self.fail(self.token.at, f"',' is expected between the arguments of {token.text}, got {shown}")
+                if self.token.text == ",":
+                    self.take()
             self.take()
         self.operands.append(TLExpr("pred", name=name, terms=tuple(terms), location=self.place(token.at)))
         return True
