@@ -315,11 +315,11 @@ def bytes_text(count: int | float) -> str:
     ('512 B', '3.0 MiB')
     """
     size = float(count)
-    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
-        if size < 1024 or unit == "TiB":
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if size < 1024:
             return f"{size:.0f} B" if unit == "B" else f"{size:,.1f} {unit}"
         size /= 1024
-    raise AssertionError("unreachable")
+    return f"{size:,.1f} TiB"
 
 
 def _brackets(shape: Sequence[int | str]) -> str:

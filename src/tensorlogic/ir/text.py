@@ -28,19 +28,7 @@ _DIGEST = re.compile(r"[0-9a-f]{1,128}")
 
 
 def print_graph(graph: EinsumGraph, *, inline: bool) -> str:
-    """Return the text of a graph; with ``inline`` it also holds the data of large constants.
-
-    >>> from tensorlogic import GraphBuilder
-    >>> b = GraphBuilder()
-    >>> print(print_graph(b.build(y=b.sum(b.input("x", ("n", 3)), axis=1) * 2.0), inline=True))
-    graph {
-      x: any[n, 3] = input()
-      %1: any[n] = sum(x, axes=[1])
-      %2: float64[] = literal(2.0)
-      %3: any[n] = multiply(%1, %2)
-      return y=%3
-    }
-    """
+    """Return the text of a graph; with ``inline`` it also holds the data of large constants."""
     printer = _Printer(inline)
     printer.block(graph, "  ", 0)
     return "\n".join(["graph {", *printer.lines, "}"])
@@ -73,21 +61,18 @@ class _Printer:
             self.lines.append(f"{indent}{names[i]}: {kind} = {word}({', '.join(operands)}")
             between = ", " if operands else ""
             for key, body in zip(body_fields(type(op)), bodies(op), strict=True):
-                self._nested(between + key, body, indent, depth)
+                self.lines[-1] += f"{between}{key}={{"
                 between = ", "
+                if depth < MAX_BODY_DEPTH:
+                    self.block(body, indent + "  ", depth + 1)
+                    self.lines.append(f"{indent}}}")
+                elif self.inline:
+                    raise too_deep()
+                else:
+                    self.lines[-1] += "...}"  # for the eye only; there is no reading it back anyway
             self.lines[-1] += ")"
         outputs = [f"{name_text(name)}={names[i] if 0 <= i < len(names) else f'%{i}'}" for name, i in graph.outputs]
         self.lines.append(f"{indent}return {', '.join(outputs)}".rstrip())
-
-    def _nested(self, key: str, body: EinsumGraph, indent: str, depth: int) -> None:
-        if depth >= MAX_BODY_DEPTH:
-            if self.inline:
-                raise too_deep()
-            self.lines[-1] += f"{key}={{...}}"  # for the eye only; there is no reading it back anyway
-            return
-        self.lines[-1] += f"{key}={{"
-        self.block(body, indent + "  ", depth + 1)
-        self.lines.append(f"{indent}}}")
 
     def _call(self, op: Op, graph: EinsumGraph) -> tuple[str, list[str]]:
         """Return the word of an operation and its attributes, those that are at their defaults left out."""

@@ -444,11 +444,7 @@ def forall(over: Term | Sequence[Term], body: Any) -> TLExpr:
 
 
 def fresh(name: str, taken: set[str]) -> str:
-    """Return a name like the given one that is not taken.
-
-    >>> fresh("x", {"x", "x'"})
-    "x''"
-    """
+    """Return a name like the given one that is not taken: x' for x."""
     while name in taken:
         name += "'"
     return name
