@@ -5,7 +5,7 @@ from __future__ import annotations
 import linecache
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from enum import IntEnum
 from itertools import islice, permutations
 from pathlib import Path
@@ -151,8 +151,9 @@ class Diagnostic(msgspec.Struct, frozen=True):
     def source_lines(self) -> list[str]:
         """Return the offending line and, where the column is known, a caret under it."""
         where, line = self.location, self.source
-        if line is None and where is not None and where.file and where.line and _may_show(where.file):
-            line = linecache.getline(where.file, where.line) or None
+        file = "" if where is None else where.file or ""  # in angle brackets: text that is no file on disk
+        if line is None and where is not None and where.line and (file in _sources or file.startswith("<")):
+            line = linecache.getline(file, where.line) or None
         if line is None:
             return []
         text = line.rstrip("\n")
@@ -179,11 +180,11 @@ class Diagnostic(msgspec.Struct, frozen=True):
         return self.format()
 
 
-def _may_show(file: str) -> bool:
-    return file in _sources or file.startswith("<")  # text in angle brackets is no file on disk
+def _finding(severity: Severity, code: str, message: str, context: Sequence[str], *hints: str) -> Diagnostic:
+    return Diagnostic(severity, message, code, context=tuple(context), suggestions=hints)
 
 
-class DiagnosticCollector:
+class DiagnosticCollector(list[Diagnostic]):
     """Gathers diagnostics and counts them by severity.
 
     >>> found = DiagnosticCollector()
@@ -192,22 +193,17 @@ class DiagnosticCollector:
     (True, 1, 0)
     """
 
-    __slots__ = ("diagnostics",)
-
-    def __init__(self, diagnostics: Sequence[Diagnostic] = ()) -> None:
-        self.diagnostics = list(diagnostics)
-
     def add(self, diagnostic: Diagnostic) -> None:
         """Keep one more diagnostic."""
-        self.diagnostics.append(diagnostic)
+        self.append(diagnostic)
 
     def error_count(self) -> int:
         """Count the errors and critical findings."""
-        return sum(d.severity >= Severity.ERROR for d in self.diagnostics)
+        return sum(d.severity >= Severity.ERROR for d in self)
 
     def warning_count(self) -> int:
         """Count the warnings."""
-        return sum(d.severity == Severity.WARNING for d in self.diagnostics)
+        return sum(d.severity == Severity.WARNING for d in self)
 
     def has_errors(self) -> bool:
         """Tell whether anything collected is an error or worse."""
@@ -216,13 +212,7 @@ class DiagnosticCollector:
     def format_all(self) -> str:
         """Return every diagnostic, a blank line apart, and a summary line."""
         summary = f"Summary: {self.error_count()} error(s), {self.warning_count()} warning(s)"
-        return "\n\n".join([*(d.format() for d in self.diagnostics), summary])
-
-    def __iter__(self) -> Iterator[Diagnostic]:
-        return iter(self.diagnostics)
-
-    def __len__(self) -> int:
-        return len(self.diagnostics)
+        return "\n\n".join([*(d.format() for d in self), summary])
 
 
 class ShapeMismatchDiagnostic:
@@ -235,21 +225,17 @@ class ShapeMismatchDiagnostic:
     @staticmethod
     def create(expected: Sequence[int | str], actual: Sequence[int | str], operation: str) -> Diagnostic:
         """Compare two shapes and say which dimension differs."""
-        found = (
-            Diagnostic.error(f"Shape mismatch in {operation} operation")
-            .with_code("E001")
-            .with_context(f"Expected shape: {_brackets(expected)}, but got: {_brackets(actual)}")
-        )
+        context = [f"Expected shape: {_brackets(expected)}, but got: {_brackets(actual)}"]
         if len(expected) != len(actual):
-            found = found.with_context(f"Rank mismatch: expected {len(expected)}, got {len(actual)}")
+            context.append(f"Rank mismatch: expected {len(expected)}, got {len(actual)}")
         for axis, (want, got) in enumerate(zip(expected, actual, strict=False)):
             if want != got and not (isinstance(want, str) and isinstance(got, int)):  # a name takes any size
-                found = found.with_context(f"Dimension {axis} mismatch: expected {_kind(want)}, got {_kind(got)}")
-        found = found.with_suggestion("Check your input tensor shapes match the expected dimensions")
-        order = _fitting_order(expected, actual)
-        if order is not None:
-            return found.with_suggestion(f"The axes are in another order: use tensor.transpose({_brackets(order)})")
-        return found.with_suggestion(f"Use tensor.reshape({_brackets(expected)}) to match the expected shape")
+                context.append(f"Dimension {axis} mismatch: expected {_kind(want)}, got {_kind(got)}")
+        fix = f"Use tensor.reshape({_brackets(expected)}) to match the expected shape"
+        if order := _fitting_order(expected, actual):
+            fix = f"The axes are in another order: use tensor.transpose({_brackets(order)})"
+        hints = ("Check your input tensor shapes match the expected dimensions", fix)
+        return _finding(Severity.ERROR, "E001", f"Shape mismatch in {operation} operation", context, *hints)
 
 
 class TypeMismatchDiagnostic:
@@ -262,13 +248,12 @@ class TypeMismatchDiagnostic:
     @staticmethod
     def create(expected: str, actual: str, operation: str) -> Diagnostic:
         """Say which type was wanted, which came, and how to convert."""
-        return (
-            Diagnostic.error(f"Type mismatch in {operation} operation")
-            .with_code("E002")
-            .with_context(f"Expected type: {expected}, but got: {actual}")
-            .with_suggestion(f"Convert with array.astype('{expected}') before the call")
-            .with_suggestion("Declare the input without a dtype to take the array's own")
-        )
+        context = [f"Expected type: {expected}, but got: {actual}"]
+        return _finding(
+            Severity.ERROR, "E002", f"Type mismatch in {operation} operation", context,
+            f"Convert with array.astype('{expected}') before the call",
+            "Declare the input without a dtype to take the array's own",
+        )  # fmt: skip
 
 
 class MemoryDiagnostic:
@@ -281,15 +266,14 @@ class MemoryDiagnostic:
     @staticmethod
     def out_of_memory(requested: int, available: int) -> Diagnostic:
         """Say how much was wanted, how much there is, and what helps."""
-        return (
-            Diagnostic.critical(f"Out of memory: {bytes_text(requested)} requested, {bytes_text(available)} available")
-            .with_code("E003")
-            .with_context(f"Short by {bytes_text(max(0, requested - available))}")
-            .with_suggestion("Use a smaller batch or smaller inputs")
-            .with_suggestion("Use a narrower dtype, such as float32 in place of float64")
-            .with_suggestion("Run it in parts: execute(graph, inputs, budget=bytes)")
-            .with_suggestion("Raise the limit with Executor(memory_limit=bytes) if the machine has more")
-        )
+        message = f"Out of memory: {bytes_text(requested)} requested, {bytes_text(available)} available"
+        return _finding(
+            Severity.CRITICAL, "E003", message, [f"Short by {bytes_text(max(0, requested - available))}"],
+            "Use a smaller batch or smaller inputs",
+            "Use a narrower dtype, such as float32 in place of float64",
+            "Run it in parts: execute(graph, inputs, budget=bytes)",
+            "Raise the limit with Executor(memory_limit=bytes) if the machine has more",
+        )  # fmt: skip
 
 
 class PerformanceDiagnostic:
@@ -302,14 +286,12 @@ class PerformanceDiagnostic:
     @staticmethod
     def slow_operation(operation: str, actual_ms: float, expected_ms: float) -> Diagnostic:
         """Warn that an operation took longer than expected."""
-        found = Diagnostic.warning(
-            f"Slow operation: {operation} took {actual_ms:.2f} ms, expected {expected_ms:.2f} ms"
-        ).with_code("W001")
-        if expected_ms > 0:
-            found = found.with_context(f"{actual_ms / expected_ms:.1f} times the expected time")
-        return found.with_suggestion("Look at the plan: print(executor.plan(graph, inputs))").with_suggestion(
-            "Check that contractions name their indices in one einsum, so that they can be reordered"
-        )
+        message = f"Slow operation: {operation} took {actual_ms:.2f} ms, expected {expected_ms:.2f} ms"
+        context = [f"{actual_ms / expected_ms:.1f} times the expected time"] if expected_ms > 0 else []
+        return _finding(
+            Severity.WARNING, "W001", message, context, "Look at the plan: print(executor.plan(graph, inputs))",
+            "Check that contractions name their indices in one einsum, so that they can be reordered",
+        )  # fmt: skip
 
 
 class NodeExecutionDiagnostic:
@@ -322,10 +304,8 @@ class NodeExecutionDiagnostic:
     @staticmethod
     def create(node: int, operation: str, reason: str, inputs: Sequence[str] = ()) -> Diagnostic:
         """Name the node, what it was doing, and what it was given."""
-        found = Diagnostic.error(f"Node {node} ({operation}) failed: {reason}").with_code("E004")
-        for n, description in enumerate(inputs):
-            found = found.with_context(f"operand {n}: {description}")
-        return found
+        context = [f"operand {n}: {description}" for n, description in enumerate(inputs)]
+        return _finding(Severity.ERROR, "E004", f"Node {node} ({operation}) failed: {reason}", context)
 
 
 def bytes_text(count: int | float) -> str:
@@ -335,11 +315,11 @@ def bytes_text(count: int | float) -> str:
     ('512 B', '3.0 MiB')
     """
     size = float(count)
-    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
-        if size < 1024 or unit == "TiB":
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if size < 1024:
             return f"{size:.0f} B" if unit == "B" else f"{size:,.1f} {unit}"
         size /= 1024
-    raise AssertionError("unreachable")
+    return f"{size:,.1f} TiB"
 
 
 def _brackets(shape: Sequence[int | str]) -> str:

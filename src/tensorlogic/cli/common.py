@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import wraps
 from pathlib import Path
 from time import monotonic
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import click
 
@@ -19,6 +19,7 @@ from ..tables import table
 
 F = TypeVar("F", bound=Callable[..., None])
 T = TypeVar("T")
+Texts = tuple[str, ...]
 NAMES = 24  # characters that the first column of a table has on the narrowest screen, with what is around it
 PATIENCE = 1.0  # seconds before progress is shown
 
@@ -148,13 +149,6 @@ def read_value(name: str, text: str) -> Any:
         raise InputError(f"input {name!r}: cannot read {text[:60]!r}: {error}", hint, code="E306") from None
 
 
-def check_folder(path: Path) -> None:
-    """Refuse a file whose folder is not there, before the work that it is for."""
-    if not path.absolute().parent.is_dir():
-        hint = f"make it first: mkdir -p {path.parent}"
-        raise FormatError(f"there is no folder {str(path.parent)!r} to write {path.name!r} in", hint, code="E228")
-
-
 @contextlib.contextmanager
 def writing(path: Path) -> Iterator[None]:
     """Say clearly that a file cannot be written."""
@@ -191,14 +185,9 @@ def print_table(
     room = console.width - sum(widths[k] + 3 for k in kept[1:]) - 4  # numbers stay whole, names give way
     shown = Table(box=SIMPLE_HEAD, row_styles=["", "dim"])
     for n in kept:
-        name = head[n]
-        shown.add_column(
-            "\n".join(name.split()) if n else name,
-            justify="right" if n in right else "left",
-            no_wrap=True,
-            overflow="ellipsis",
-            max_width=None if n else max(NAMES - 4, room),
-        )
+        title, width = ("\n".join(head[n].split()), None) if n else (head[n], max(NAMES - 4, room))
+        side: Literal["left", "right"] = "right" if n in right else "left"
+        shown.add_column(title, justify=side, no_wrap=True, overflow="ellipsis", max_width=width)
     for row in rows:
         shown.add_row(*(Text(row[n]) for n in kept))  # Text: brackets in names are no markup
     console.print(shown)

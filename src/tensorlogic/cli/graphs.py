@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ import click
 
 from ..errors import FormatError
 from . import common
+from .common import Texts
 
 MAX_SHOWN = 1000  # elements of an output printed in full
 
@@ -35,26 +36,13 @@ def save_arrays(path: Path, arrays: Mapping[str, Any]) -> None:
                 np.lib.format.write_array(member, np.asarray(array), allow_pickle=False)
 
 
-def check_names(names: Iterable[str]) -> None:
-    """Refuse names of outputs that an archive cannot have, or that would be unpacked outside of its folder."""
-    for name in names:
-        if "\\" in name or "\0" in name or name.startswith("/") or ".." in name.split("/"):
-            raise FormatError(f"output {name!r} cannot be a member of an archive", "rename the output", code="E214")
-
-
 @click.command("run")
 @common.graph_argument
 @common.run_options
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="Write the outputs to an .npz file.")
 @common.reported
 def run_command(
-    graph: Path,
-    inputs: tuple[str, ...],
-    sizes: tuple[str, ...],
-    backend: str,
-    level: str | None,
-    output: Path | None,
-    as_json: bool,
+    graph: Path, inputs: Texts, sizes: Texts, backend: str, level: str | None, output: Path | None, as_json: bool
 ) -> None:
     """Run a graph file and print its outputs.
 
@@ -70,16 +58,15 @@ def run_command(
         hint = f"write -o {output.stem}.npz"
         raise FormatError(f"outputs are written as .npz, not {output.name!r}", hint, code="E230")
     loaded = common.load_graph(graph)
-    if output is not None:
-        check_names(loaded.output_names)
+    for name in [] if output is None else loaded.output_names:  # none that would be unpacked outside of its folder
+        if "\\" in name or "\0" in name or name.startswith("/") or ".." in name.split("/"):
+            raise FormatError(f"output {name!r} cannot be a member of an archive", "rename the output", code="E214")
     out = common.executor_of(backend, level).execute(loaded, common.read_values(inputs), sizes=common.read_sizes(sizes))
     if output is not None:
         save_arrays(output, dict(out.items()))
     if as_json:
-        rows = (
-            (n, {"dtype": str(v.dtype), "shape": list(v.shape), "data": finite(v.tolist())}) for n, v in out.items()
-        )
-        common.print_json({"outputs": dict(rows)})
+        rows = ((n, str(v.dtype), list(v.shape), finite(v.tolist())) for n, v in out.items())
+        common.print_json({"outputs": {n: {"dtype": d, "shape": s, "data": v} for n, d, s, v in rows}})
         return
     for name, value in out.items():
         click.echo(f"{name}: {value.dtype}{list(value.shape)}")
@@ -92,9 +79,7 @@ def run_command(
 @common.graph_argument
 @common.run_options
 @common.reported
-def explain(
-    graph: Path, inputs: tuple[str, ...], sizes: tuple[str, ...], backend: str, level: str | None, as_json: bool
-) -> None:
+def explain(graph: Path, inputs: Texts, sizes: Texts, backend: str, level: str | None, as_json: bool) -> None:
     """Print the plan of a graph file: its steps, what they cost and the memory they need.
 
     \b
@@ -180,22 +165,13 @@ def check(graph: Path, as_json: bool) -> None:
 
 @click.command("compile")
 @click.argument("formula")
-@click.option(
-    "-d", "--domain", "domains", multiple=True, metavar="NAME=SIZE|a,b,c", help="A domain: its size, or its names."
-)
-@click.option(
-    "-v", "--variable", "variables", multiple=True, metavar="NAME=DOMAIN", help="The domain of a free variable."
-)
+@click.option("-d", "--domain", "domains", multiple=True, metavar="NAME=SIZE|a,b,c", help="A domain: size, or names.")
+@click.option("-v", "--variable", "variables", multiple=True, metavar="NAME=DOMAIN", help="A free variable's domain.")
 @click.option("--strategy", default="hard_boolean", show_default=True, help="The logic.")
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="Write the graph to a file; else print its text.")
 @common.reported
 def compile_command(
-    formula: str,
-    domains: tuple[str, ...],
-    variables: tuple[str, ...],
-    strategy: str,
-    output: Path | None,
-    as_json: bool,
+    formula: str, domains: Texts, variables: Texts, strategy: str, output: Path | None, as_json: bool
 ) -> None:
     """Compile a formula to a graph.
 

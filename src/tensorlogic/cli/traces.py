@@ -18,12 +18,8 @@ BY = ("operation", "device", "thread")
 FORMS = ("chrome", "speedscope", "collapsed", "rust")
 
 file_argument = click.argument("file", type=click.Path(path_type=Path))
-by_option = click.option(
-    "--by", type=click.Choice(BY), default="operation", show_default=True, help="What a row stands for."
-)
-kind_option = click.option(
-    "--kind", metavar="KIND", help="Count this kind only: step, span, or a category of the file."
-)
+by_option = click.option("--by", type=click.Choice(BY), default="operation", show_default=True, help="What a row is.")
+kind_option = click.option("--kind", metavar="KIND", help="Count this kind only: step, span, or one of the file's own.")
 top_option = click.option("--top", type=click.IntRange(min=1), metavar="N", help="Show the first N rows only.")
 
 
@@ -54,9 +50,7 @@ def _read(path: Path) -> Trace:
 @common.size_option
 @common.backend_option
 @click.option("--repeat", type=click.IntRange(min=1), default=1, show_default=True, help="Run the graph so many times.")
-@click.option(
-    "--detail", type=click.Choice(["step", "op"]), default="step", show_default=True, help="How fine to record."
-)
+@click.option("--detail", type=click.Choice(["step", "op"]), default="step", show_default=True, help="How fine.")
 @click.option("-o", "--output", type=click.Path(path_type=Path), default=Path("trace.json"), show_default=True,
               help="The trace: .json (Chrome, Perfetto), .speedscope.json, .rust.json, .collapsed or .svg; .gz compresses.")  # fmt: skip
 @common.reported
@@ -84,7 +78,9 @@ def record(
     if script and (inputs or sizes or repeat != 1):
         raise click.UsageError("--input, --size and --repeat are for graphs; a script takes its arguments after --")
     form_of(output)  # a name that cannot be written is told before a long run, not after it
-    common.check_folder(output)
+    if not output.absolute().parent.is_dir():
+        hint = f"make it first: mkdir -p {output.parent}"
+        raise FormatError(f"there is no folder {str(output.parent)!r} to write {output.name!r} in", hint, code="E228")
     code = 0
     if script:
         if not target.is_file():
@@ -133,9 +129,8 @@ def _run_script(path: Path, args: tuple[str, ...]) -> int:
         own = error.__traceback__
         while own is not None and own.tb_frame.f_code.co_filename != str(path):
             own = own.tb_next  # the script's own frames only, as python shows them
-        click.echo(
-            "".join(traceback.format_exception(error.with_traceback(own or error.__traceback__))), err=True, nl=False
-        )
+        shown = traceback.format_exception(error.with_traceback(own or error.__traceback__))
+        click.echo("".join(shown), err=True, nl=False)
         return 1
     finally:
         sys.argv, sys.path[:] = argv, search
@@ -167,15 +162,8 @@ def summary(file: Path, by: str, kind: str | None, top: int | None, as_json: boo
     if kind is not None and not rows:
         _known_kind(kind, loaded)
     if as_json:
-        common.print_json(
-            {
-                "by": by,
-                "steps": loaded.step_count(),
-                "spans": len(loaded.spans),
-                "skipped": loaded.skipped,
-                "rows": [total_record(r) for r in rows[:top]],
-            }
-        )
+        counted = {"steps": loaded.step_count(), "spans": len(loaded.spans), "skipped": loaded.skipped}
+        common.print_json({"by": by, **counted, "rows": [total_record(r) for r in rows[:top]]})
         return
     common.print_table(*totals_cells(rows, by, top), spare=(5, 4))
     own = sum(r.self_ns for r in rows)
@@ -240,9 +228,8 @@ def flame(file: Path, output: Path | None, title: str | None, width: int, as_jso
     from ..observe.flame import flame_svg
 
     if output is not None and form_of(output) != "flame":
-        raise FormatError(
-            f"a flame graph is an SVG file, not {output.name!r}", f"write -o {output.stem}.svg", code="E230"
-        )
+        hint = f"write -o {output.stem}.svg"
+        raise FormatError(f"a flame graph is an SVG file, not {output.name!r}", hint, code="E230")
     text = flame_svg(_read(file), title=title or file.name, width=width)
     if output is None:
         click.echo(text, nl=False)

@@ -23,53 +23,37 @@ class Algebra(NamedTuple):
     zero: float  # the reduction of nothing
     one: float  # the join of nothing
     distributive: bool = True  # contractions may be reordered
-    idempotent: bool = False  # a term counted twice counts once
-    packable: bool = False  # runs on packed bits
     differentiable: bool = True
     numbers: bool = False  # bool operands must be cast first
     inexact: bool = False  # integers become floats
     domain: tuple[float, float] | None = None  # factors outside of it are refused: there it is no semiring
-    note: str = ""
 
 
 _INF = float("inf")
 ALGEBRAS = {
     row.name: row
     for row in (
-        Algebra("real", "multiply", "sum", 0, 1, note="sum of products; bool operands: or of ands, as NumPy"),
-        Algebra(
-            "boolean", "logical_and", "any", 0, 1,
-            idempotent=True, packable=True, differentiable=False, note="non-zero is true; the result is bool",
-        ),
-        Algebra("max_product", "multiply", "max", 0, 1, idempotent=True, domain=(0, _INF), note="most likely explanation"),
-        Algebra("min_product", "multiply", "min", 1, 1, idempotent=True, domain=(0, 1), note="its dual: for all, and"),
-        Algebra("max_min", "minimum", "max", 0, 1, idempotent=True, note="fuzzy truth"),
-        Algebra("min_max", "maximum", "min", 1, 0, idempotent=True, note="its dual: for all, or"),
-        Algebra("min_plus", "add", "min", _INF, 0, idempotent=True, numbers=True, note="shortest paths"),
-        Algebra("max_plus", "add", "max", -_INF, 0, idempotent=True, numbers=True, note="longest paths"),
-        Algebra("log_sum_exp", "add", "logsumexp", -_INF, 0, numbers=True, inexact=True, note="products of logs"),
-        Algebra("lukasiewicz", "lukasiewicz", "max", 0, 1, idempotent=True, numbers=True, domain=(0, 1), note="fuzzy truth"),
-        Algebra(
-            "noisy_or", "multiply", "noisy_or", 0, 1,
-            distributive=False, numbers=True, inexact=True, note="1-∏(1-ab): never reordered",
-        ),
-        Algebra(
-            "godel_residuum", "godel_implies", "min", 1, 1,
-            distributive=False, idempotent=True, numbers=True, inexact=True, note="for all, implies; two factors",
-        ),
-        Algebra(
-            "goguen_residuum", "goguen_implies", "min", 1, 1,
-            distributive=False, idempotent=True, numbers=True, inexact=True, note="for all, implies; two factors",
-        ),
+        Algebra("real", "multiply", "sum", 0, 1),  # bool operands: or of ands, as NumPy
+        Algebra("boolean", "logical_and", "any", 0, 1, differentiable=False),  # non-zero is true; the result is bool
+        Algebra("max_product", "multiply", "max", 0, 1, domain=(0, _INF)),  # most likely explanation
+        Algebra("min_product", "multiply", "min", 1, 1, domain=(0, 1)),  # its dual: for all, and
+        Algebra("max_min", "minimum", "max", 0, 1),  # fuzzy truth
+        Algebra("min_max", "maximum", "min", 1, 0),  # its dual: for all, or
+        Algebra("min_plus", "add", "min", _INF, 0, numbers=True),  # shortest paths
+        Algebra("max_plus", "add", "max", -_INF, 0, numbers=True),  # longest paths
+        Algebra("log_sum_exp", "add", "logsumexp", -_INF, 0, numbers=True, inexact=True),  # products of logs
+        Algebra("lukasiewicz", "lukasiewicz", "max", 0, 1, numbers=True, domain=(0, 1)),  # fuzzy truth
+        # 1-∏(1-ab): never reordered
+        Algebra("noisy_or", "multiply", "noisy_or", 0, 1, distributive=False, numbers=True, inexact=True),
+        # for all, implies; two factors
+        Algebra("godel_residuum", "godel_implies", "min", 1, 1, distributive=False, numbers=True, inexact=True),
+        Algebra("goguen_residuum", "goguen_implies", "min", 1, 1, distributive=False, numbers=True, inexact=True),
     )
-}  # fmt: skip
+}
 
 
 def check_domain(row: Algebra, least: float, greatest: float) -> None:
-    """Refuse factors outside of an algebra's domain; what rounding may have added is let pass.
-
-    >>> check_domain(ALGEBRAS["max_product"], 0.0, 7.0)
-    """
+    """Refuse factors outside of an algebra's domain; what rounding may have added is let pass."""
     if row.domain is not None and (least < row.domain[0] - 1e-6 or greatest > row.domain[1] + 1e-6):
         wrong = least if least < row.domain[0] else greatest
         message = f"a factor is {wrong}; the {row.name} algebra is for factors in {row.domain[0]} to {row.domain[1]}"
@@ -77,11 +61,7 @@ def check_domain(row: Algebra, least: float, greatest: float) -> None:
 
 
 def algebra(name: str) -> Algebra:
-    """Look an algebra up by name.
-
-    >>> algebra("boolean").packable
-    True
-    """
+    """Look an algebra up by name."""
     try:
         return ALGEBRAS[name]
     except (KeyError, TypeError):

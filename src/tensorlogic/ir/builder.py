@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from hashlib import blake2b
@@ -14,6 +15,7 @@ import numpy as np
 from ..diagnostics import caller
 from ..errors import GraphError, expect, nearest
 from . import ops
+from .check import check_structure
 from .elementwise import FUNCTIONS
 from .graph import (
     MAX_BODY_DEPTH,
@@ -153,8 +155,9 @@ class GraphBuilder(Layers[Tensor]):
             raise GraphError(f"the shape of input {name!r} must be a sequence, got {shape!r}", hint, code="E301")
         sizes = None
         if shape is not None:
-            word = _identifier(name)  # where that is not the name itself, a digest keeps two names apart
-            if word != name or len(word) > 100:
+            word = re.sub(r"\W", "_", name)
+            word = word if word[0].isalpha() or word[0] == "_" else f"_{word}"
+            if word != name or len(word) > 100:  # a digest keeps two names apart
                 word = f"{word[:100]}.{blake2b(name.encode(errors='replace'), digest_size=3).hexdigest()}"
             sizes = tuple(dim(f"{word}.{a}" if d is None else d) for a, d in enumerate(shape))
         if self._scope.parent is not None:
@@ -163,12 +166,9 @@ class GraphBuilder(Layers[Tensor]):
         known = self._scope.inputs.get(name)
         if known is not None:
             if self._scope.nodes[known].op != op:
-                raise GraphError(
-                    f"input {name!r} is declared twice, as {self._scope.types[known][0]} and as "
-                    f"{TensorType(None if sizes is None else TensorShape(sizes), op.dtype)}",
-                    "use another name, or the same shape and dtype",
-                    code="E107",
-                )
+                kinds = self._scope.types[known][0], TensorType(None if sizes is None else TensorShape(sizes), op.dtype)
+                message = f"input {name!r} is declared twice, as {kinds[0]} and as {kinds[1]}"
+                raise GraphError(message, "use another name, or the same shape and dtype", code="E107")
             return Tensor(self, self._scope, known)
         tensor = self._add(op, ())
         self._scope.inputs[name] = tensor.node
@@ -186,9 +186,8 @@ class GraphBuilder(Layers[Tensor]):
     def literal(self, value: bool | int | float) -> Tensor:
         """Add a Python scalar, which takes the dtype of what it meets."""
         scalar = value.item() if isinstance(value, np.generic) else value
-        expect(
-            scalar, (bool, int, float), "a literal is a bool, an int or a float", "use b.constant(array) for an array"
-        )
+        hint = "use b.constant(array) for an array"
+        expect(scalar, (bool, int, float), "a literal is a bool, an int or a float", hint)
         return self._add(ops.Literal.of(scalar), ())
 
     def inline(self, graph: EinsumGraph, inputs: Mapping[str, Any] | None = None) -> dict[str, Tensor]:
@@ -200,8 +199,6 @@ class GraphBuilder(Layers[Tensor]):
         >>> c.inline(double, {"x": c.input("z", (3,), "float32")})["y"]
         <Tensor float32[3]>
         """
-        from .check import check_structure  # which stands on this module
-
         given = {} if inputs is None else inputs
         expect(graph, EinsumGraph, "inline takes an EinsumGraph", "build one: b.build(y=y)")
         expect(given, Mapping, "inline takes a mapping of input names to tensors", 'write {"x": x}')
@@ -212,16 +209,15 @@ class GraphBuilder(Layers[Tensor]):
             raise GraphError.of(problems[0])
         here: list[int] = []
         for node in graph.nodes:
-            match node.op:
-                case ops.Input() as op if op.label in given:
-                    here.append(self._operand(given[op.label]))
-                case ops.Input() as op:
-                    here.append(self.input(op.label, op.shape, op.dtype).node)
-                case ops.Constant() as op:
-                    self._constants[op.digest] = graph.constants[op.digest]
-                    here.append(self._add(op, ()).node)
-                case op:
-                    here.append(self._add(op, tuple(here[a] for a in node.args)).node)
+            op = node.op
+            if isinstance(op, ops.Constant):
+                self._constants[op.digest] = graph.constants[op.digest]
+            if not isinstance(op, ops.Input):
+                here.append(self._add(op, tuple(here[a] for a in node.args)).node)
+            elif op.label in given:
+                here.append(self._operand(given[op.label]))
+            else:
+                here.append(self.input(op.label, op.shape, op.dtype).node)
         return {name: Tensor(self, self._scope, here[i]) for name, i in graph.outputs}
 
     def apply(self, op: Op, *operands: Any) -> Tensor:
@@ -284,9 +280,8 @@ class GraphBuilder(Layers[Tensor]):
                 return Tensor(self, scope, known)
         index = len(scope.nodes)
         noted: list[Equality] = []  # checked when the finished graph is bound
-        types = node_types(
-            op, [scope.types[a] for a in args], TypeScope(index, partial(node_name, scope.nodes), args, noted)
-        )
+        asked = TypeScope(index, partial(node_name, scope.nodes), args, noted)
+        types = node_types(op, [scope.types[a] for a in args], asked)
         scope.nodes.append(Node(op, args, () if place is None else (place,)))
         scope.types.append(types)
         if self.intern:
@@ -314,16 +309,14 @@ class GraphBuilder(Layers[Tensor]):
 
     # bodies
 
-    def _body(
-        self, fn: Callable[..., Any], given: Sequence[tuple[str, TensorType]]
-    ) -> tuple[EinsumGraph, list[Tensor]]:
+    def _body(self, fn: Callable[..., Any], given: Mapping[str, TensorType]) -> tuple[EinsumGraph, list[Tensor]]:
         """Trace a function into a graph of its own; return it and the outer tensors it reads."""
         scope = _Scope(self._scope)
         if scope.depth > MAX_BODY_DEPTH:
             raise GraphError(f"bodies may be nested {MAX_BODY_DEPTH} deep", code="E207")
         outer, self._scope = self._scope, scope
         try:
-            inputs = [self._add(_input_like(name, t), (), scope) for name, t in given]
+            inputs = [self._add(_input_like(name, t), (), scope) for name, t in given.items()]
             result = fn(*inputs)
             several = list(result) if isinstance(result, tuple | list) else [result]
             outputs = [(f"r{n}", self._operand(t)) for n, t in enumerate(several)]
@@ -360,7 +353,7 @@ class GraphBuilder(Layers[Tensor]):
         rounds = integer(limit, "a fixpoint's limit")
         carries = [self._typed(x) for x in init]
         _check_function(body, len(carries), "the body of a fixpoint")
-        graph, captures = self._body(body, [(f"c{n}", t.type) for n, t in enumerate(carries)])
+        graph, captures = self._body(body, {f"c{n}": t.type for n, t in enumerate(carries)})
         op = Fixpoint(graph, combine, float(tolerance), rounds)
         if op.carries != len(carries):
             raise GraphError(f"the body returns {op.carries} tensors for {len(carries)} carries", code="E131")
@@ -391,10 +384,10 @@ class GraphBuilder(Layers[Tensor]):
         single_out = False
         carries = [self._typed(x) for x in (init if many else [init])]
         scanned = [self._typed(x) for x in (xs if more else [xs])]
-        given = [(f"c{n}", t.type) for n, t in enumerate(carries)]
+        given = {f"c{n}": t.type for n, t in enumerate(carries)}
         for n, t in enumerate(scanned):
             row = None if t.shape is None else TensorShape(t.shape[1:])
-            given.append((f"x{n}", TensorType(row, t.dtype)))
+            given[f"x{n}"] = TensorType(row, t.dtype)
 
         def traced(*tensors: Tensor) -> list[Any]:
             nonlocal single_out
@@ -427,8 +420,8 @@ class GraphBuilder(Layers[Tensor]):
         """
         _check_function(then, 0, "then, of a cond,")
         _check_function(otherwise, 0, "otherwise, of a cond,")
-        a, reads_a = self._body(then, [])
-        c, reads_c = self._body(otherwise, [])
+        a, reads_a = self._body(then, {})
+        c, reads_c = self._body(otherwise, {})
         union = list({t.node: t for t in (*reads_a, *reads_c)}.values())
         op = Cond(_with_inputs(a, reads_a, union), _with_inputs(c, reads_c, union))
         results = self.apply_many(op, condition, *union)
@@ -464,8 +457,3 @@ def _with_inputs(body: EinsumGraph, reads: Sequence[Tensor], union: Sequence[Ten
 
 def _input_like(name: str, t: TensorType) -> ops.Input:
     return ops.Input(name, None if t.shape is None else tuple(t.shape), t.dtype)
-
-
-def _identifier(name: str) -> str:
-    word = "".join(c if c.isalnum() or c == "_" else "_" for c in name)
-    return word if word[0].isalpha() or word[0] == "_" else f"_{word}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from ..diagnostics import Diagnostic
+from ..diagnostics import Diagnostic, Severity
 from ..errors import FormatError, GraphError, ShapeError, TensorLogicError, nearest
 from . import ops
 from .graph import MAX_BODY_DEPTH, OPS, EinsumGraph, Node, bodies, body_fields
@@ -64,7 +64,8 @@ def _check(graph: EinsumGraph, path: str, depth: int, found: list[Diagnostic]) -
         if dtype is not None and dtype not in DTYPES:
             report("E103", f": unsupported dtype {dtype!r}", nearest(str(dtype), DTYPES)[0])
             continue
-        if _odd_tuples(op):
+        ranges = op.ranges if isinstance(op, ops.Slice) else op.widths if isinstance(op, ops.Pad) else ()
+        if any(len(r) != (3 if isinstance(op, ops.Slice) else 2) for r in ranges):
             hint = "a range is (start, count, step), a width (before, after)"
             report("E213", " has ranges or widths of the wrong length", hint)
             continue
@@ -112,19 +113,9 @@ def _check(graph: EinsumGraph, path: str, depth: int, found: list[Diagnostic]) -
         if not 0 <= i < count:
             hint = f"the nodes are %0 to %{count - 1}" if count else "the graph has no nodes"
             found.append(_problem(None, "E203", f"output {name!r} is %{i}, which does not exist", where, hint))
-        elif (results := _results(graph.nodes[i].op)) != 1:
-            message = f"output {name!r} is {_called(graph.nodes[i], i)}, which has {results} results"
+        elif (held := bodies(graph.nodes[i].op)) and len(held[0].outputs) != 1:
+            message = f"output {name!r} is {_called(graph.nodes[i], i)}, which has {len(held[0].outputs)} results"
             found.append(_problem(graph.nodes[i], "E128", message, where, "choose one of them with an item node"))
-
-
-def _odd_tuples(op: Op) -> bool:
-    match op:
-        case ops.Slice():
-            return any(len(r) != 3 for r in op.ranges)
-        case ops.Pad():
-            return any(len(w) != 2 for w in op.widths)
-        case _:
-            return False
 
 
 def _called(node: Node, i: int) -> str:
@@ -132,9 +123,8 @@ def _called(node: Node, i: int) -> str:
 
 
 def _problem(node: Node | None, code: str, message: str, path: str, hint: str) -> Diagnostic:
-    found = Diagnostic.error(message).with_code(code).with_suggestion(hint)
-    found = found.with_context(f"at {path}") if path else found
-    return found if node is None or node.location is None else found.with_location(node.location)
+    context = (f"at {path}",) if path else ()
+    return Diagnostic(Severity.ERROR, message, code, None if node is None else node.location, context, (hint,))
 
 
 def no_array(node: Node, i: int, path: str) -> Diagnostic:
@@ -145,12 +135,6 @@ def no_array(node: Node, i: int, path: str) -> Diagnostic:
 def too_deep() -> FormatError:
     """Make the error that bodies are nested too deeply to be written or read."""
     return FormatError(f"bodies may be nested {MAX_BODY_DEPTH} deep", code="E207")
-
-
-def _results(op: Op) -> int:
-    """Return how many results an operation has."""
-    held = bodies(op)
-    return len(held[0].outputs) if held else 1
 
 
 def plain_literal(op: ops.Literal) -> bool:

@@ -10,6 +10,7 @@ import html
 import re
 import subprocess
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from itertools import islice
 from typing import NamedTuple
 from xml.sax.saxutils import escape
@@ -78,9 +79,8 @@ def picture_nodes(graph: EinsumGraph, prefix: str = "") -> Iterator[PictureNode]
         shown = str(types[0]) if len(types) == 1 else f"({', '.join(map(str, types))})"
         args = tuple(_id(graph, prefix, a) for a in node.args)
         parts = tuple((n, g, f"{prefix}n{i}{n}_") for n, g in zip(body_fields(type(op)), bodies(op), strict=True))
-        yield PictureNode(
-            f"{prefix}n{i}", i, op, KINDS.get(type(op), "movement"), _detail(op, graph), shown, args, parts
-        )
+        kind = KINDS.get(type(op), "movement")
+        yield PictureNode(f"{prefix}n{i}", i, op, kind, _detail(op, graph), shown, args, parts)
 
 
 def _id(graph: EinsumGraph, prefix: str, node: int) -> str:
@@ -189,10 +189,6 @@ def to_dot(graph: EinsumGraph) -> str:
     return "\n".join([*head, *_flow_lines(DOT, graph, "", "  "), "}", ""])
 
 
-def _dot_node(ref: str, kind: str, *lines: str) -> str:
-    return f'{ref} [label={_dot_text(*lines)}, fillcolor="{STYLES[kind].fill}", shape={STYLES[kind].shape}];'
-
-
 def _dot_text(*lines: str) -> str:
     # an ampersand too: DOT reads HTML entities even in plain labels
     safe = (x.replace("\\", "\\\\").replace('"', '\\"').replace("&", "&amp;") for x in lines)
@@ -200,7 +196,7 @@ def _dot_text(*lines: str) -> str:
 
 
 DOT = Flowchart(
-    _dot_node,
+    lambda a, k, *lines: f'{a} [label={_dot_text(*lines)}, fillcolor="{STYLES[k].fill}", shape={STYLES[k].shape}];',
     lambda a, b, n: f"{a} -> {b}" + (f' [headlabel="{n}"];' if n else ";"),
     lambda inner, title: f'subgraph cluster_{inner} {{\n  label={_dot_text(title)}; style="rounded,dashed";',
     "}",
@@ -223,14 +219,8 @@ def to_mermaid(graph: EinsumGraph) -> str:
     return "\n".join(["flowchart TD", *_flow_lines(MERMAID, graph, "", "  "), *styles, ""])
 
 
-def _mermaid_node(ref: str, kind: str, *lines: str) -> str:
-    return f"{ref}{STYLES[kind].opens}{_mermaid_text(*lines)}{STYLES[kind].closes}:::{kind}"
-
-
 # what Mermaid reads inside quotes: entities, HTML, Markdown, math, directives, and \n
 _MERMAID = {ord(c): f"#{ord(c)};" for c in '"#&;<>\\`*_~${}:'}
-
-
 _LIST_ITEM = re.compile(r"^(\d*)([-+.)])(?=\s|$)")  # "1. x" and "- x", which Markdown would make lists of
 
 
@@ -240,7 +230,7 @@ def _mermaid_text(*lines: str) -> str:
 
 
 MERMAID = Flowchart(
-    _mermaid_node,
+    lambda a, k, *lines: f"{a}{STYLES[k].opens}{_mermaid_text(*lines)}{STYLES[k].closes}:::{k}",
     lambda a, b, n: f"{a} -->{f'|{n}|' if n else ''} {b}",
     lambda inner, title: f"subgraph {inner}[{_mermaid_text(title)}]",
     "end",
@@ -262,15 +252,11 @@ def to_graphml(graph: EinsumGraph) -> str:
     >>> b.build(y=b.relu(b.input("x", (3,), "float32"))).to_graphml().count("<node ")
     2
     """
-    names = ("op", "kind", "label", "type", "outputs", "parent")
-    keys = (f'<key id="{n}" for="node" attr.name="{n}" attr.type="string"/>' for n in names)
-    head = [
-        '<?xml version="1.0" encoding="UTF-8"?>',
-        '<graphml xmlns="http://graphml.graphdrawing.org/xmlns">',
-        *keys,
-        '<key id="operand" for="edge" attr.name="operand" attr.type="int"/>',
-        '<graph id="EinsumGraph" edgedefault="directed">',
-    ]
+    keys = [(name, "node", "string") for name in ("op", "kind", "label", "type", "outputs", "parent")]
+    keys.append(("operand", "edge", "int"))
+    head = ['<?xml version="1.0" encoding="UTF-8"?>', '<graphml xmlns="http://graphml.graphdrawing.org/xmlns">']
+    head += [f'<key id="{n}" for="{of}" attr.name="{n}" attr.type="{kind}"/>' for n, of, kind in keys]
+    head.append('<graph id="EinsumGraph" edgedefault="directed">')
     return "\n".join([*head, *_graphml_lines(graph, "", ""), "</graph>", "</graphml>", ""])
 
 
@@ -308,19 +294,13 @@ def to_svg(graph: EinsumGraph, *, timeout: float = 60.0) -> str:
         text = to_dot(graph).encode()
         done = subprocess.run(["dot", "-Tsvg"], input=text, capture_output=True, timeout=timeout, check=False)
     except OSError as error:
-        raise BackendError(
-            f"an SVG needs the program 'dot' of Graphviz, which could not be started ({error.strerror})",
-            "install it: apt install graphviz, brew install graphviz, or conda install graphviz",
-            others,
-            code="E238",
-        ) from None
+        message = f"an SVG needs the program 'dot' of Graphviz, which could not be started ({error.strerror})"
+        hint = "install it: apt install graphviz, brew install graphviz, or conda install graphviz"
+        raise BackendError(message, hint, others, code="E238") from None
     except subprocess.TimeoutExpired:
-        raise BackendError(
-            f"'dot' did not lay out the {count_nodes(graph)} nodes within {timeout:g} seconds",
-            "give it longer: tensorlogic.ir.draw.to_svg(graph, timeout=600)",
-            others,
-            code="E239",
-        ) from None
+        message = f"'dot' did not lay out the {count_nodes(graph)} nodes within {timeout:g} seconds"
+        hint = "give it longer: tensorlogic.ir.draw.to_svg(graph, timeout=600)"
+        raise BackendError(message, hint, others, code="E239") from None
     if done.returncode != 0:
         said = done.stderr.decode(errors="replace").strip()
         raise BackendError(f"'dot' failed with status {done.returncode}: {said}", others, code="E239")
@@ -338,11 +318,9 @@ def to_html(graph: EinsumGraph) -> str:
     total = count_nodes(graph)
     picture = ""
     if total <= HTML_SVG_NODES:
-        try:
+        with suppress(TensorLogicError, ValueError):  # the table says it all
             svg = to_svg(graph, timeout=10.0)
             picture = f'<div style="overflow:auto">{svg[svg.index("<svg") :]}</div>'
-        except (TensorLogicError, ValueError):
-            picture = ""  # the table says it all
     rows = [
         "<tr>" + "".join(f"<td>{html.escape(one_line(cell))}</td>" for cell in row) + "</tr>"
         for row in islice(_html_rows(graph, "", ""), HTML_ROWS)

@@ -19,7 +19,6 @@ class Function(NamedTuple):
     dtype_like: np.ufunc  # the NumPy function whose result dtype it shares
     cost: int = 1  # relative work per element
     commutative: bool = False
-    associative: bool = False
 
 
 def _rows() -> list[Function]:
@@ -35,17 +34,17 @@ def _rows() -> list[Function]:
         F("relu", 1, same), F("step", 1, same), F("floor", 1, np.floor), F("ceil", 1, np.ceil),
         F("trunc", 1, np.trunc), F("rint", 1, np.rint), F("isnan", 1, test), F("isinf", 1, test),
         F("isfinite", 1, test), F("logical_not", 1, np.logical_not),
-        F("add", 2, np.add, 1, True, True), F("subtract", 2, np.subtract),
-        F("multiply", 2, np.multiply, 1, True, True), F("divide", 2, np.divide, 4),
+        F("add", 2, np.add, 1, True), F("subtract", 2, np.subtract),
+        F("multiply", 2, np.multiply, 1, True), F("divide", 2, np.divide, 4),
         F("floor_divide", 2, np.floor_divide, 4), F("remainder", 2, np.remainder, 4), F("power", 2, np.power, 20),
-        F("minimum", 2, np.minimum, 1, True, True), F("maximum", 2, np.maximum, 1, True, True),
-        F("arctan2", 2, np.arctan2, 15), F("logaddexp", 2, np.logaddexp, 20, True, True),
-        F("lukasiewicz", 2, np.subtract, 3, True, True),
+        F("minimum", 2, np.minimum, 1, True), F("maximum", 2, np.maximum, 1, True),
+        F("arctan2", 2, np.arctan2, 15), F("logaddexp", 2, np.logaddexp, 20, True),
+        F("lukasiewicz", 2, np.subtract, 3, True),
         F("godel_implies", 2, np.divide, 2), F("goguen_implies", 2, np.divide, 6),
         F("equal", 2, np.equal, 1, True), F("not_equal", 2, np.not_equal, 1, True), F("less", 2, np.less),
         F("less_equal", 2, np.less_equal), F("greater", 2, np.greater), F("greater_equal", 2, np.greater_equal),
-        F("logical_and", 2, np.logical_and, 1, True, True), F("logical_or", 2, np.logical_or, 1, True, True),
-        F("logical_xor", 2, np.logical_xor, 1, True, True),
+        F("logical_and", 2, np.logical_and, 1, True), F("logical_or", 2, np.logical_or, 1, True),
+        F("logical_xor", 2, np.logical_xor, 1, True),
         F("where", 3, np.maximum),  # the dtype of its second and third operand
     ]  # fmt: skip
 

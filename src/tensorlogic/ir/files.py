@@ -25,6 +25,7 @@ from .check import check_graph, too_deep
 from .constants import all_constants, decode, encode, verified_constant
 from .graph import MAX_BODY_DEPTH, OPS, Array, EinsumGraph, Node
 from .ops import Op
+from .text import plain_fields
 from .untrusted_text import LIMIT, convert, decode_text, strict_json, too_large
 
 FORMAT, VERSION = "tensorlogic-graph", 1
@@ -74,14 +75,12 @@ def to_json(graph: EinsumGraph) -> str:
 
 
 def _document(graph: EinsumGraph, arrays: Mapping[str, Array], *, data: bool) -> str:
-    rows: dict[str, dict[str, Any]] = {d: {"dtype": a.dtype.name, "shape": list(a.shape)} for d, a in arrays.items()}
-    if data:
-        for digest, row in rows.items():
-            row["data"] = encode(arrays[digest])
+    rows = {d: {"dtype": a.dtype.name, "shape": list(a.shape)} for d, a in arrays.items()}
+    held = {d: {"data": encode(a)} for d, a in arrays.items() if data}
     head = f'{{"format": "{FORMAT}", "version": {VERSION},\n "nodes": [\n  '
     nodes = ",\n  ".join(json.dumps(_plain_node(n, 0, places=True), allow_nan=False) for n in graph.nodes)
     outputs = json.dumps(list(graph.outputs))
-    table = ",\n  ".join(f"{json.dumps(d)}: {json.dumps(c)}" for d, c in rows.items())
+    table = ",\n  ".join(f"{json.dumps(d)}: {json.dumps(c | held.get(d, {}))}" for d, c in rows.items())
     return f'{head}{nodes}\n ],\n "outputs": {outputs},\n "constants": {{\n  {table}\n }}}}\n'
 
 
@@ -96,11 +95,6 @@ def _plain_graph(graph: EinsumGraph, depth: int, *, places: bool) -> dict[str, A
     return {"nodes": [_plain_node(n, depth, places=places) for n in graph.nodes], "outputs": list(graph.outputs)}
 
 
-def _portable(place: SourceLocation) -> SourceLocation:
-    """Keep a file's own name only: where it stands on this machine is nobody's business."""
-    return place if place.file is None else place.with_file(PurePath(place.file).name)
-
-
 def _plain_node(node: Node, depth: int, *, places: bool) -> dict[str, Any]:
     def hook(x: Any) -> Any:
         if isinstance(x, EinsumGraph):
@@ -110,7 +104,7 @@ def _plain_node(node: Node, depth: int, *, places: bool) -> dict[str, Any]:
         raise FormatError(f"{node.op.name} has the value {x!r}, which a file cannot hold", code="E220")
 
     op = msgspec.to_builtins(node.op, enc_hook=hook)
-    for name, default in _defaults(type(node.op)):
+    for name, default in plain_fields(type(node.op)):
         if name not in op:
             continue
         value = getattr(node.op, name)
@@ -123,15 +117,10 @@ def _plain_node(node: Node, depth: int, *, places: bool) -> dict[str, Any]:
     plain: dict[str, Any] = {"op": op}
     if node.args:
         plain["args"] = list(node.args)
-    if places and node.locations:
-        plain["at"] = msgspec.to_builtins([_portable(place) for place in node.locations])
+    if places and node.locations:  # a file's own name only: where it stands on this machine is nobody's business
+        own = [at if at.file is None else at.with_file(PurePath(at.file).name) for at in node.locations]
+        plain["at"] = msgspec.to_builtins(own)
     return plain
-
-
-@lru_cache
-def _defaults(kind: type[Op]) -> tuple[tuple[str, object], ...]:
-    fields = msgspec.structs.fields(kind)
-    return tuple((f.name, f.default) for f in fields if f.default is not msgspec.NODEFAULT)
 
 
 def save(graph: EinsumGraph, path: str | Path) -> None:
@@ -225,11 +214,6 @@ def _to_disk(path: Path) -> None:
 # reading
 
 
-def from_json(text: str | bytes, *, limit: int = LIMIT) -> EinsumGraph:
-    """Read a graph from JSON, this package's or the Rust crate's; ``limit`` bounds its size in bytes."""
-    return _from_json(text, None, limit)
-
-
 def load(path: str | Path, *, limit: int = LIMIT) -> EinsumGraph:
     """Read a graph file: JSON (ours or the Rust crate's) or the text form."""
     path = Path(path)
@@ -237,7 +221,7 @@ def load(path: str | Path, *, limit: int = LIMIT) -> EinsumGraph:
         text = decode_text(_read(path, limit), limit).lstrip("\ufeff")
         start = text.lstrip()[:5]
         if start.startswith("{"):
-            return _from_json(text, path, limit)
+            return from_json(text, limit=limit, path=path)
         if start.startswith(("graph", "#")):
             from .parse import parse_graph
 
@@ -273,7 +257,8 @@ def no_file(path: Path) -> FormatError:
     return FormatError(f"there is no file {str(path)!r}", *nearest(path.name, there), code="E221")
 
 
-def _from_json(text: str | bytes, path: Path | None, limit: int) -> EinsumGraph:
+def from_json(text: str | bytes, *, limit: int = LIMIT, path: Path | None = None) -> EinsumGraph:
+    """Read a graph from JSON, ours or the Rust crate's, of at most ``limit`` bytes; ``path`` is the file it stands in."""
     raw = strict_json(decode_text(text, limit).lstrip("\ufeff"), None if path is None else str(path))
     if not isinstance(raw, dict):
         raise FormatError(f"a graph is a JSON object, not {type(raw).__name__}", code="E224")
@@ -319,10 +304,9 @@ def _constants(table: Mapping[str, _ConstantFile], path: Path | None) -> dict[st
     wanted = {digest: c for digest, c in table.items() if c.data is None}
     if wanted:
         if path is None:
+            hint = "read the file with load(path), which finds the safetensors file beside it"
             raise FormatError(
-                f"the JSON names {len(wanted)} constant(s) but does not hold their data",
-                "read the file with load(path), which finds the safetensors file beside it",
-                code="E226",
+                f"the JSON names {len(wanted)} constant(s) but does not hold their data", hint, code="E226"
             )
         found.update(_beside_arrays(wanted, _beside(path)))
     return found
@@ -332,12 +316,8 @@ def _beside_arrays(wanted: Mapping[str, _ConstantFile], path: Path) -> dict[str,
     from safetensors import safe_open
 
     if not path.is_file():
-        raise FormatError(
-            f"the graph's constants are in {path.name!r}, which is missing",
-            "keep the two files together, or save the graph again",
-            code="E226",
-            context=[f"looked for {str(path)!r}"],
-        )
+        message, hint = f"the graph's constants are in {path.name!r}, which is missing", "keep the two files together"
+        raise FormatError(message, hint, code="E226", context=[f"looked for {str(path)!r}"])
     found = {}
     try:
         with safe_open(str(path), framework="numpy") as file:

@@ -53,6 +53,18 @@ class Node(msgspec.Struct, frozen=True, eq=False):
         return hash((self.op, self.args))
 
 
+def _drawn(name: str, form: str) -> Callable[[EinsumGraph], str]:
+    """Return a method that draws a graph; the module that does it is loaded by the first call."""
+
+    def method(self: EinsumGraph) -> str:
+        from . import draw
+
+        return str(getattr(draw, name)(self))
+
+    method.__name__, method.__doc__ = name, f"Return the graph as {form}."
+    return method
+
+
 class EinsumGraph:
     """A graph of tensor operations: what logic and neural layers both become.
 
@@ -212,34 +224,11 @@ class EinsumGraph:
 
         return load(Path(path))
 
-    def to_dot(self) -> str:
-        """Return the graph as Graphviz DOT."""
-        from .draw import to_dot
-
-        return to_dot(self)
-
-    def to_mermaid(self) -> str:
-        """Return the graph as a Mermaid flowchart."""
-        from .draw import to_mermaid
-
-        return to_mermaid(self)
-
-    def to_graphml(self) -> str:
-        """Return the graph as GraphML."""
-        from .draw import to_graphml
-
-        return to_graphml(self)
-
-    def to_svg(self) -> str:
-        """Return the graph as an SVG picture; needs the ``dot`` program of Graphviz."""
-        from .draw import to_svg
-
-        return to_svg(self)
-
-    def _repr_html_(self) -> str:
-        from .draw import to_html
-
-        return to_html(self)
+    to_dot = _drawn("to_dot", "Graphviz DOT")
+    to_mermaid = _drawn("to_mermaid", "a Mermaid flowchart")
+    to_graphml = _drawn("to_graphml", "GraphML")
+    to_svg = _drawn("to_svg", "an SVG picture; needs the ``dot`` program of Graphviz")
+    _repr_html_ = _drawn("to_html", "HTML, for notebooks")
 
 
 def node_name(nodes: Sequence[Node], i: int) -> str:

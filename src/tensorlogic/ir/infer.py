@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import NamedTuple
 
@@ -41,8 +42,10 @@ def infer_graph(graph: EinsumGraph, inputs: Mapping[str, TensorType] | None = No
 UNTYPED: Results = (TensorType(None, None),)
 
 
-def known_types(graph: EinsumGraph) -> list[Results]:
+def known_types(graph: EinsumGraph) -> Sequence[Results]:
     """Return the types of a graph that may be wrong, for showing it: :data:`UNTYPED` where they cannot be worked out."""
+    with suppress(Exception):
+        return graph.inference.types
     types: list[Results] = []
     for i, node in enumerate(graph.nodes):
         try:

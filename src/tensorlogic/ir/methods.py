@@ -6,10 +6,10 @@ Whoever can apply one operation to operands gets all of it; the graph builder is
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from numbers import Integral
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, ParamSpec, TypeVar
 
 import numpy as np
 
@@ -23,7 +23,31 @@ from .types import TensorShape, dtype_name
 
 T = TypeVar("T")
 R = TypeVar("R")
+P = ParamSpec("P")
 Axes = int | Sequence[int] | None
+
+
+class _Elementwise(Generic[P]):
+    """Stands for an element-wise function in the class below, until the class is made and a method takes its place."""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        one: Callable[..., Any] = lambda self, x: self._map(name, x)  # noqa: E731
+        two: Callable[..., Any] = lambda self, x, y: self._map(name, x, y)  # noqa: E731
+        method, operands = (one, "x") if FUNCTIONS[name].arity == 1 else (two, "x and y")
+        method.__name__, method.__qualname__ = name, f"{owner.__name__}.{name}"
+        method.__doc__ = f"Apply {name} to {operands} element by element, with NumPy's broadcasting and dtypes."
+        setattr(owner, name, method)
+
+    def __get__(self, builder: TensorMethods[T], kind: type) -> Callable[P, T]:
+        raise NotImplementedError  # it is for type checkers
+
+
+def _unary(count: int) -> list[_Elementwise[[Any]]]:
+    return [_Elementwise() for _ in range(count)]
+
+
+def _binary(count: int) -> list[_Elementwise[[Any, Any]]]:
+    return [_Elementwise() for _ in range(count)]
 
 
 class TensorMethods(ABC, Generic[T]):
@@ -77,68 +101,24 @@ class TensorMethods(ABC, Generic[T]):
     def _map(self, fn: str, *operands: Any) -> T:
         return self.apply(ops.Elementwise(fn), *operands)
 
-    # fmt: off
-    def negative(self, x: Any) -> T: return self._map("negative", x)
-    def absolute(self, x: Any) -> T: return self._map("absolute", x)
-    abs = absolute
-    def sign(self, x: Any) -> T: return self._map("sign", x)
-    def square(self, x: Any) -> T: return self._map("square", x)
-    def sqrt(self, x: Any) -> T: return self._map("sqrt", x)
-    def reciprocal(self, x: Any) -> T: return self._map("reciprocal", x)
-    def exp(self, x: Any) -> T: return self._map("exp", x)
-    def expm1(self, x: Any) -> T: return self._map("expm1", x)
-    def log(self, x: Any) -> T: return self._map("log", x)
-    def log1p(self, x: Any) -> T: return self._map("log1p", x)
-    def log2(self, x: Any) -> T: return self._map("log2", x)
-    def sin(self, x: Any) -> T: return self._map("sin", x)
-    def cos(self, x: Any) -> T: return self._map("cos", x)
-    def tan(self, x: Any) -> T: return self._map("tan", x)
-    def arcsin(self, x: Any) -> T: return self._map("arcsin", x)
-    def arccos(self, x: Any) -> T: return self._map("arccos", x)
-    def arctan(self, x: Any) -> T: return self._map("arctan", x)
-    def sinh(self, x: Any) -> T: return self._map("sinh", x)
-    def cosh(self, x: Any) -> T: return self._map("cosh", x)
-    def tanh(self, x: Any) -> T: return self._map("tanh", x)
-    def erf(self, x: Any) -> T: return self._map("erf", x)
-    def sigmoid(self, x: Any) -> T: return self._map("sigmoid", x)
-    def relu(self, x: Any) -> T: return self._map("relu", x)
-    def step(self, x: Any) -> T: return self._map("step", x)
-    def floor(self, x: Any) -> T: return self._map("floor", x)
-    def ceil(self, x: Any) -> T: return self._map("ceil", x)
-    def trunc(self, x: Any) -> T: return self._map("trunc", x)
-    def rint(self, x: Any) -> T: return self._map("rint", x)
-    def isnan(self, x: Any) -> T: return self._map("isnan", x)
-    def isinf(self, x: Any) -> T: return self._map("isinf", x)
-    def isfinite(self, x: Any) -> T: return self._map("isfinite", x)
-    def logical_not(self, x: Any) -> T: return self._map("logical_not", x)
+    negative, absolute, sign, square, sqrt, reciprocal, exp, expm1, log, log1p, log2 = _unary(11)
+    sin, cos, tan, arcsin, arccos, arctan, sinh, cosh, tanh, erf, sigmoid, relu, step = _unary(13)
+    floor, ceil, trunc, rint, isnan, isinf, isfinite, logical_not = _unary(8)
 
     # two operands, and three
 
-    def add(self, x: Any, y: Any) -> T: return self._map("add", x, y)
-    def subtract(self, x: Any, y: Any) -> T: return self._map("subtract", x, y)
-    def multiply(self, x: Any, y: Any) -> T: return self._map("multiply", x, y)
-    def divide(self, x: Any, y: Any) -> T: return self._map("divide", x, y)
-    def floor_divide(self, x: Any, y: Any) -> T: return self._map("floor_divide", x, y)
-    def remainder(self, x: Any, y: Any) -> T: return self._map("remainder", x, y)
-    def power(self, x: Any, y: Any) -> T: return self._map("power", x, y)
-    def minimum(self, x: Any, y: Any) -> T: return self._map("minimum", x, y)
-    def maximum(self, x: Any, y: Any) -> T: return self._map("maximum", x, y)
-    def arctan2(self, x: Any, y: Any) -> T: return self._map("arctan2", x, y)
-    def logaddexp(self, x: Any, y: Any) -> T: return self._map("logaddexp", x, y)
-    def lukasiewicz(self, x: Any, y: Any) -> T: return self._map("lukasiewicz", x, y)
-    def godel_implies(self, x: Any, y: Any) -> T: return self._map("godel_implies", x, y)
-    def goguen_implies(self, x: Any, y: Any) -> T: return self._map("goguen_implies", x, y)
-    def equal(self, x: Any, y: Any) -> T: return self._map("equal", x, y)
-    def not_equal(self, x: Any, y: Any) -> T: return self._map("not_equal", x, y)
-    def less(self, x: Any, y: Any) -> T: return self._map("less", x, y)
-    def less_equal(self, x: Any, y: Any) -> T: return self._map("less_equal", x, y)
-    def greater(self, x: Any, y: Any) -> T: return self._map("greater", x, y)
-    def greater_equal(self, x: Any, y: Any) -> T: return self._map("greater_equal", x, y)
-    def logical_and(self, x: Any, y: Any) -> T: return self._map("logical_and", x, y)
-    def logical_or(self, x: Any, y: Any) -> T: return self._map("logical_or", x, y)
-    def logical_xor(self, x: Any, y: Any) -> T: return self._map("logical_xor", x, y)
-    def where(self, condition: Any, x: Any, y: Any) -> T: return self._map("where", condition, x, y)
-    # fmt: on
+    add, subtract, multiply, divide, floor_divide, remainder, power, minimum, maximum = _binary(9)
+    arctan2, logaddexp, lukasiewicz, godel_implies, goguen_implies = _binary(5)
+    equal, not_equal, less, less_equal, greater, greater_equal = _binary(6)
+    logical_and, logical_or, logical_xor = _binary(3)
+
+    def abs(self, x: Any) -> T:
+        """Apply absolute to x element by element."""
+        return self.absolute(x)
+
+    def where(self, condition: Any, x: Any, y: Any) -> T:
+        """Choose x or y by a condition element by element, with NumPy's broadcasting and dtypes."""
+        return self._map("where", condition, x, y)
 
     def truth(self, fn: str, *operands: Any) -> T:
         """Apply a logical function to truth values; bit operations on numbers are not what & | ^ ~ mean, so are refused."""
@@ -231,11 +211,11 @@ class TensorMethods(ABC, Generic[T]):
             ranges.append(found)
             if isinstance(k, slice):
                 result.append(found[1])
-        full = all(r == (0, d, 1) for r, d in zip(ranges, shape, strict=True))
-        sliced = x if full else self.apply(ops.Slice(tuple(ranges)), x)
-        if tuple(result) == tuple(r[1] for r in ranges):
-            return sliced if not full else self.apply(ops.Slice(tuple(ranges)), x)
-        return self.reshape(sliced, result)
+        reshaped = result != [count for _, count, _ in ranges]
+        if reshaped and all(r == (0, d, 1) for r, d in zip(ranges, shape, strict=True)):
+            return self.reshape(x, result)
+        sliced = self.apply(ops.Slice(tuple(ranges)), x)
+        return self.reshape(sliced, result) if reshaped else sliced
 
     def reshape(self, x: Any, shape: Sequence[Dim]) -> T:
         """Give the elements another shape; one size may be -1."""
@@ -473,17 +453,7 @@ def _bound(value: Dim | None, size: Dim, default: Dim) -> Dim:
     return value if value >= 0 else add(size, value)
 
 
-def _describe() -> None:
-    """Give the one-line methods their docstrings: they do what NumPy's function of that name does."""
-    operands = {1: "x", 2: "x and y", 3: "x and y by a condition"}
-    texts = {
-        name: f"Apply {name} to {operands[row.arity]} element by element, with NumPy's broadcasting and dtypes."
-        for name, row in FUNCTIONS.items()
-    }
-    texts |= {kind: f"Reduce by {kind} over an axis, several, or all of them (axis=None)." for kind in ops.REDUCTIONS}
-    texts |= {f"cum{k}": f"Return the running {k} along an axis; backwards with reverse=True." for k in ops.CUMULATIONS}
-    for name, text in texts.items():
-        getattr(TensorMethods, name).__doc__ = text
-
-
-_describe()
+for _kind in ops.REDUCTIONS:
+    getattr(TensorMethods, _kind).__doc__ = f"Reduce by {_kind} over an axis, several, or all of them (axis=None)."
+for _kind in ops.CUMULATIONS:
+    getattr(TensorMethods, f"cum{_kind}").__doc__ = f"Return the running {_kind} along an axis, or from its end."

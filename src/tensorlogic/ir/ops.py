@@ -19,9 +19,7 @@ class Op(msgspec.Struct, frozen=True, tag_field="op", forbid_unknown_fields=True
 
     arity: ClassVar[int | None] = 1
     is_view: ClassVar[bool] = False  # a backend may answer with a view of its operand
-    is_pointwise: ClassVar[bool] = (
-        False  # an element depends on the same place of the operands alone: it can be cut anywhere
-    )
+    is_pointwise: ClassVar[bool] = False  # an element depends on the same place of the operands alone
     size_fields: ClassVar[tuple[str, ...]] = ()  # the fields that hold sizes, which may have names
 
     @property
@@ -59,23 +57,18 @@ class Literal(Op, frozen=True, tag="literal"):
     @classmethod
     def of(cls, value: bool | int | float) -> Literal:
         """Make the literal of a Python scalar."""
-        kind = {"bool": "bool", "int64": "int", "float64": "float"}[scalar_dtype(value)]
-        exact = {"bool": bool, "int": int, "float": float}[kind](value)  # subclasses print otherwise
-        if kind == "int" and abs(exact) >> 1024:
+        exact = {"bool": bool, "int64": int, "float64": float}[scalar_dtype(value)](value)  # subclasses print otherwise
+        if isinstance(exact, int) and abs(exact) >> 1024:
             hint = "write inf, or a smaller number"
             raise DTypeError("an integer of more than 1024 bits is beyond every dtype", hint, code="E124")
-        return cls(kind, repr(exact))
+        return cls(type(exact).__name__, repr(exact))
 
     @property
     def value(self) -> bool | int | float:
         """The scalar itself."""
-        match self.kind:
-            case "bool":
-                return self.text == "True"
-            case "int":
-                return int(self.text)
-            case _:
-                return float(self.text)
+        if self.kind == "bool":
+            return self.text == "True"
+        return int(self.text) if self.kind == "int" else float(self.text)
 
 
 class Iota(Op, frozen=True, tag="iota"):

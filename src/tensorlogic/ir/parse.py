@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from bisect import bisect_right
 from collections import ChainMap
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
@@ -85,8 +86,7 @@ class _Reader:
     def __init__(self, text: str, constants: Mapping[str, Array], file: str | None) -> None:
         self.text, self.file, self.at = text, file, 0
         self.supplied, self.constants = constants, dict[str, Array]()
-        self.types: dict[str, tuple[Declared, ...]] = {}
-        self.line, self.line_start, self.counted = 1, 0, 0  # of the last statement, so that lines are counted once
+        self.lines = [0, *(m.end() for m in re.finditer("\n", text))]  # where they start
 
     def fail(self, message: str, hints: Sequence[str] = (), at: int | None = None, code: str = "E223") -> NoReturn:
         where = spot(self.text, self.at if at is None else at, self.file)
@@ -106,13 +106,8 @@ class _Reader:
         self.at = self.at if match is None else match.end()
 
     def place(self) -> SourceLocation:
-        """Return the current line and column; asked for in order, so that counting lines stays linear."""
-        passed = self.text.count("\n", self.counted, self.at)
-        if passed:
-            self.line += passed
-            self.line_start = self.text.rfind("\n", self.counted, self.at) + 1
-        self.counted = self.at
-        return SourceLocation(self.file, self.line, self.at - self.line_start + 1)
+        line = bisect_right(self.lines, self.at)
+        return SourceLocation(self.file, line, self.at - self.lines[line - 1] + 1)
 
     def block(self, depth: int) -> EinsumGraph:
         """Read statements, 'return' and the closing brace."""
@@ -128,9 +123,8 @@ class _Reader:
                 self.at = match.end()
                 break
             start, place = self.at, self.place()
-            name, kind, word = self.expect(
-                _STATEMENT, "expected a statement such as '%2: any[n] = relu(x)', or 'return y=%2'"
-            ).groups()
+            wanted = "expected a statement such as '%2: any[n] = relu(x)', or 'return y=%2'"
+            name, kind, word = self.expect(_STATEMENT, wanted).groups()
             name = self.key(name, start)
             op, args = self.call(name, kind, word, names, depth, start)
             if name in names:
@@ -282,17 +276,14 @@ class _Reader:
         return value
 
     def read_types(self, text: str | None, start: int) -> tuple[Declared, ...]:
-        """Read a type or several; the same text is read once."""
+        """Read a type or several."""
         if text is None:
             return ((None, None),)
-        found = self.types.get(text)
-        if found is None:
-            try:
-                found = self.types[text] = tuple(_read_type(t) for t in re.findall(_TYPE, text))
-            except TensorLogicError as error:
-                at = self.text.find(text, start)
-                self.fail(error.diagnostic.message, error.diagnostic.suggestions, at, "E225")
-        return found
+        try:
+            return tuple(_read_type(t) for t in re.findall(_TYPE, text))
+        except TensorLogicError as error:
+            at = self.text.find(text, start)
+            self.fail(error.diagnostic.message, error.diagnostic.suggestions, at, "E225")
 
     def input(self, name: str, types: tuple[Declared, ...], attributes: Mapping[str, Any]) -> Op:
         if len(types) != 1:
@@ -311,9 +302,8 @@ class _Reader:
         if isinstance(value, _Digest):
             op = msgspec.convert({"op": "constant", "digest": value.text, **attributes}, ops.Constant)
             if data is not None:
-                self.constants[op.digest] = verified_constant(
-                    op.digest, decode(str(data), dtype, op.shape), dtype, op.shape
-                )
+                array = decode(str(data), dtype, op.shape)
+                self.constants[op.digest] = verified_constant(op.digest, array, dtype, op.shape)
             return op
         if data is not None:
             raise FormatError("a constant has data only after its @digest", code="E225")
@@ -329,12 +319,8 @@ class _Reader:
             return  # proven when it was first met
         array = self.supplied.get(op.digest) if array is None else array
         if array is None:
-            raise FormatError(
-                f"the text names constant @{op.digest} but does not hold its data",
-                "print it with to_text(), which holds all data",
-                "or pass constants={digest: array}",
-                code="E226",
-            )
+            hint = "print it with to_text(), which holds all data, or pass constants={digest: array}"
+            raise FormatError(f"the text names constant @{op.digest} but does not hold its data", hint, code="E226")
         self.constants[op.digest] = verified_constant(op.digest, array, op.dtype, op.shape)
 
 
@@ -364,6 +350,7 @@ def _make(cls: type[Op], word: str, attributes: dict[str, Any]) -> Op:
     return msgspec.convert({**attributes, **own}, cls)
 
 
+@lru_cache(1024)
 def _read_type(text: str) -> Declared:
     word, bracket, rest = text.partition("[")
     if word != "any" and word not in ITEMSIZE:

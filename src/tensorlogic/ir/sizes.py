@@ -8,7 +8,7 @@ from __future__ import annotations
 import operator
 import re
 from collections.abc import Mapping
-from functools import lru_cache
+from functools import lru_cache, reduce
 
 from ..errors import ShapeError
 
@@ -55,59 +55,30 @@ def integer(value: object, what: str, otherwise: str = "") -> int:
 def add(a: Dim, b: Dim) -> Dim:
     """Return ``a + b``.
 
-    >>> add("n", 3), add(2, 3)
-    ('n+3', 5)
+    >>> add("n", 3), sub("n", "n"), mul("n+1", 2), floordiv("4*n", 2), floordiv("n", 2)
+    ('n+3', 0, '2*n+2', '2*n', 'n//2')
     """
-    if isinstance(a, int) and isinstance(b, int):
-        return a + b
-    return _show(_sum(_poly(a), _poly(b)))
+    return a + b if isinstance(a, int) and isinstance(b, int) else _show(_sum(_poly(a), _poly(b)))
 
 
 def sub(a: Dim, b: Dim) -> Dim:
-    """Return ``a - b``.
-
-    >>> sub("n", "k"), sub("n", "n")
-    ('n-k', 0)
-    """
-    if isinstance(a, int) and isinstance(b, int):
-        return a - b
-    return _show(_sum(_poly(a), _scale(_poly(b), -1)))
+    """Return ``a - b``."""
+    return a - b if isinstance(a, int) and isinstance(b, int) else _show(_difference(_poly(a), _poly(b)))
 
 
 def mul(a: Dim, b: Dim) -> Dim:
-    """Return ``a * b``.
-
-    >>> mul("n+1", 2)
-    '2*n+2'
-    """
-    if isinstance(a, int) and isinstance(b, int):
-        return a * b
-    return _show(_product(_poly(a), _poly(b)))
+    """Return ``a * b``."""
+    return a * b if isinstance(a, int) and isinstance(b, int) else _show(_product(_poly(a), _poly(b)))
 
 
 def floordiv(a: Dim, b: Dim) -> Dim:
-    """Return ``a // b``.
-
-    >>> floordiv("n", 2), floordiv("4*n", 2), floordiv(7, 2)
-    ('n//2', '2*n', 3)
-    """
-    if isinstance(a, int) and isinstance(b, int):
-        if b == 0:
-            raise ShapeError(f"division by zero in the size {a}//{b}", code="E120")
-        return a // b
-    return _show(_quotient(_poly(a), _poly(b)))
+    """Return ``a // b``."""
+    return a // b if b and isinstance(a, int) and isinstance(b, int) else _show(_quotient(_poly(a), _poly(b)))
 
 
 def prod(dims: tuple[Dim, ...]) -> Dim:
-    """Return the product of several sizes.
-
-    >>> prod((2, "n", 3))
-    '6*n'
-    """
-    total: Dim = 1
-    for d in dims:
-        total = mul(total, d)
-    return total
+    """Return the product of several sizes."""
+    return reduce(mul, dims) if dims else 1
 
 
 @lru_cache(65536)
@@ -117,9 +88,7 @@ def names(size: Dim) -> frozenset[str]:
     >>> sorted(names("n-k+1"))
     ['k', 'n']
     """
-    if isinstance(size, int):
-        return frozenset()
-    return frozenset(_atoms(_parse(size)))
+    return frozenset(_atoms(_poly(size)))
 
 
 def evaluate(size: Dim, env: Mapping[str, int]) -> Dim:
@@ -174,9 +143,10 @@ def _parse(text: str) -> Poly:
         tokens.append(match.group().strip())
         starts.append(match.start(match.lastindex or 0))
         position = match.end()
-    for token, start in zip(tokens, starts, strict=True):
-        if token[0].isnumeric() and not token.isdecimal():  # superscripts and the like, which \\w lets through
-            raise _bad(text, start)
+        if (
+            tokens[-1][0].isnumeric() and not tokens[-1].isdecimal()
+        ):  # superscripts and the like, which \\w lets through
+            raise _bad(text, starts[-1])
     result, end = _expression(tokens, 0, text, 0)
     if end != len(tokens):
         raise _bad(text, starts[end])
@@ -184,14 +154,8 @@ def _parse(text: str) -> Poly:
 
 
 def _bad(text: str, position: int) -> ShapeError:
-    return ShapeError(
-        f"cannot read the size {text!r} at character {position + 1}",
-        "write an integer, a name, or an expression of + - * // such as 'n-k+1'",
-        code="E102",
-    )
-
-
-_LEVELS = {"+": 1, "-": 1, "*": 2, "//": 2}
+    hint = "write an integer, a name, or an expression of + - * // such as 'n-k+1'"
+    return ShapeError(f"cannot read the size {text!r} at character {position + 1}", hint, code="E102")
 
 
 def _expression(tokens: list[str], at: int, text: str, depth: int, above: int = 0) -> tuple[Poly, int]:
@@ -208,23 +172,17 @@ def _expression(tokens: list[str], at: int, text: str, depth: int, above: int = 
         at += 1
     elif token == "-":
         inner, at = _expression(tokens, at, text, depth + 1, 2)
-        total = _scale(inner, -1)
+        total = _difference((), inner)
     elif token.isdecimal():
         total = _constant(int(token))
     elif token in ("+", "*", "//", ")"):
         raise _bad(text, text.find(token))
     else:
         total = (((token,), 1),)
-    while at < len(tokens) and (level := _LEVELS.get(tokens[at], 0)) > above:
-        sign = tokens[at]
+    while at < len(tokens) and (found := _OPERATORS.get(tokens[at])) is not None and found[0] > above:
+        level, operate = found
         right, at = _expression(tokens, at + 1, text, depth, level)
-        match sign:
-            case "+" | "-":
-                total = _sum(total, _scale(right, 1 if sign == "+" else -1))
-            case "*":
-                total = _product(total, right)
-            case _:
-                total = _quotient(total, right)
+        total = operate(total, right)
     return total, at
 
 
@@ -241,8 +199,8 @@ def _sum(a: Poly, b: Poly) -> Poly:
     return _normal(terms)
 
 
-def _scale(a: Poly, factor: int) -> Poly:
-    return _normal({m: c * factor for m, c in a})
+def _difference(a: Poly, b: Poly) -> Poly:
+    return _sum(a, tuple((m, -c) for m, c in b))
 
 
 def _product(a: Poly, b: Poly) -> Poly:
@@ -269,6 +227,9 @@ def _quotient(a: Poly, b: Poly) -> Poly:
         if not monomial and all(not m for m, _ in a):
             return _constant(a[0][1] // divisor)
     return ((((a, b),), 1),)
+
+
+_OPERATORS = {"+": (1, _sum), "-": (1, _difference), "*": (2, _product), "//": (2, _quotient)}
 
 
 def _divided(a: Poly, monomial: tuple[Atom, ...], divisor: int) -> Poly | None:

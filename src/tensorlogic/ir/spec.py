@@ -177,12 +177,8 @@ def _labels(part: str, text: str, at: int) -> Labels:
 
 
 def _bad(text: str, at: int, reason: str) -> SpecError:
-    return SpecError(
-        f"einsum spec {text!r}: {reason}",
-        "write one letter for each axis, such as 'ij,jk->ik'",
-        code="E101",
-        context=[text, " " * at + "^"],
-    )
+    hint, shown = "write one letter for each axis, such as 'ij,jk->ik'", [text, " " * at + "^"]
+    return SpecError(f"einsum spec {text!r}: {reason}", hint, code="E101", context=shown)
 
 
 @lru_cache(16384)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -21,7 +20,6 @@ from .elementwise import FUNCTIONS
 from .graph import MAX_BODY_DEPTH, Array, EinsumGraph, bodies, body_fields
 from .infer import known_types
 from .ops import Op
-from .type_rules import Results
 
 SMALL = 16  # elements of a constant that is written out
 _RESERVED = frozenset({"graph", "return", "input", "True", "False", "None", "inf", "nan"})
@@ -30,19 +28,7 @@ _DIGEST = re.compile(r"[0-9a-f]{1,128}")
 
 
 def print_graph(graph: EinsumGraph, *, inline: bool) -> str:
-    """Return the text of a graph; with ``inline`` it also holds the data of large constants.
-
-    >>> from tensorlogic import GraphBuilder
-    >>> b = GraphBuilder()
-    >>> print(print_graph(b.build(y=b.sum(b.input("x", ("n", 3)), axis=1) * 2.0), inline=True))
-    graph {
-      x: any[n, 3] = input()
-      %1: any[n] = sum(x, axes=[1])
-      %2: float64[] = literal(2.0)
-      %3: any[n] = multiply(%1, %2)
-      return y=%3
-    }
-    """
+    """Return the text of a graph; with ``inline`` it also holds the data of large constants."""
     printer = _Printer(inline)
     printer.block(graph, "  ", 0)
     return "\n".join(["graph {", *printer.lines, "}"])
@@ -58,7 +44,7 @@ class _Printer:
 
     def block(self, graph: EinsumGraph, indent: str, depth: int) -> None:
         names = _names(graph)
-        for i, (node, types) in enumerate(zip(graph.nodes, _types(graph), strict=True)):
+        for i, (node, types) in enumerate(zip(graph.nodes, known_types(graph), strict=True)):
             op = node.op
             # a graph that is not well formed still prints
             operands = [names[a] if 0 <= a < len(names) else f"%{a}" for a in node.args]
@@ -75,21 +61,18 @@ class _Printer:
             self.lines.append(f"{indent}{names[i]}: {kind} = {word}({', '.join(operands)}")
             between = ", " if operands else ""
             for key, body in zip(body_fields(type(op)), bodies(op), strict=True):
-                self._nested(between + key, body, indent, depth)
+                self.lines[-1] += f"{between}{key}={{"
                 between = ", "
+                if depth < MAX_BODY_DEPTH:
+                    self.block(body, indent + "  ", depth + 1)
+                    self.lines.append(f"{indent}}}")
+                elif self.inline:
+                    raise too_deep()
+                else:
+                    self.lines[-1] += "...}"  # for the eye only; there is no reading it back anyway
             self.lines[-1] += ")"
         outputs = [f"{name_text(name)}={names[i] if 0 <= i < len(names) else f'%{i}'}" for name, i in graph.outputs]
         self.lines.append(f"{indent}return {', '.join(outputs)}".rstrip())
-
-    def _nested(self, key: str, body: EinsumGraph, indent: str, depth: int) -> None:
-        if depth >= MAX_BODY_DEPTH:
-            if self.inline:
-                raise too_deep()
-            self.lines[-1] += f"{key}={{...}}"  # for the eye only; there is no reading it back anyway
-            return
-        self.lines[-1] += f"{key}={{"
-        self.block(body, indent + "  ", depth + 1)
-        self.lines.append(f"{indent}}}")
 
     def _call(self, op: Op, graph: EinsumGraph) -> tuple[str, list[str]]:
         """Return the word of an operation and its attributes, those that are at their defaults left out."""
@@ -140,21 +123,15 @@ def quoted(text: str) -> str:
     return json.dumps(text, ensure_ascii=not text.isprintable())
 
 
-def _types(graph: EinsumGraph) -> Sequence[Results]:
-    try:
-        return graph.inference.types
-    except Exception:  # it does not type-check, or is not even a graph: print what can be known
-        return known_types(graph)
-
-
 @lru_cache
-def _fields(kind: type[Op]) -> tuple[tuple[str, object], ...]:
+def plain_fields(kind: type[Op]) -> tuple[tuple[str, object], ...]:
+    """Return the fields of an operation that do not hold graphs, and their defaults."""
     return tuple((f.name, f.default) for f in msgspec.structs.fields(kind) if f.type is not EinsumGraph)
 
 
 def attributes(op: Op) -> list[tuple[str, Any]]:
     """Return the fields of an operation that are not at their defaults, graphs left out."""
-    pairs = ((name, getattr(op, name), default) for name, default in _fields(type(op)))
+    pairs = ((name, getattr(op, name), default) for name, default in plain_fields(type(op)))
     return [(name, value) for name, value, default in pairs if value != default]
 
 
@@ -163,21 +140,10 @@ def _attributes(op: Op) -> list[str]:
 
 
 def _value(value: object) -> str:
-    match value:
-        case None | bool():
-            return repr(value)
-        case str():
-            return quoted(value)
-        case float():
-            return repr(float(value))
-        case tuple() | list():
-            return f"[{', '.join(map(_value, value))}]"
-        case np.generic():
-            return _value(value.item())
-        case int():
-            return repr(int(value))
-        case _:
-            return quoted(str(value))
+    if isinstance(value, tuple | list):
+        return f"[{', '.join(map(_value, value))}]"
+    plain = value.item() if isinstance(value, np.generic) else value
+    return repr(plain) if plain is None or isinstance(plain, bool | int | float) else quoted(str(plain))
 
 
 def _written_out(array: Array) -> list[str] | None:

@@ -55,12 +55,8 @@ class Scope:
         return b if isinstance(b, int) else a
 
 
-def _input(op: ops.Input, args: Types, scope: Scope) -> Results:
+def _declared(op: ops.Input | ops.Constant, args: Types, scope: Scope) -> Results:
     return (TensorType(None if op.shape is None else TensorShape(op.shape), op.dtype and dtype_name(op.dtype)),)
-
-
-def _constant(op: ops.Constant, args: Types, scope: Scope) -> Results:
-    return (TensorType(TensorShape(op.shape), dtype_name(op.dtype)),)
 
 
 def _literal(op: ops.Literal, args: Types, scope: Scope) -> Results:
@@ -166,12 +162,15 @@ def _elementwise(op: ops.Elementwise, args: Types, scope: Scope) -> Results:
     if row.arity != len(args):
         raise GraphError(f"{op.fn} takes {row.arity} operand(s), got {len(args)}", code="E105")
     counted = args[1:] if op.fn == "where" else args
-    dtype = None
-    if all(a.dtype is not None for a in counted):
-        dtype = ufunc_dtype(row.dtype_like, tuple((a.dtype or "", a.weak) for a in counted))
-    if all(a.shape is not None for a in args):
-        return (TensorType(_broadcast_all([a.shape or TensorShape() for a in args], op.fn, scope), dtype),)
-    return (TensorType(None, dtype),)
+    dtype = _ufunc_dtype(row.dtype_like, counted)
+    if any(a.shape is None for a in args):
+        return (TensorType(None, dtype),)
+    return (TensorType(_broadcast_all([a.shape or TensorShape() for a in args], op.fn, scope), dtype),)
+
+
+def _ufunc_dtype(ufunc: np.ufunc, args: Types) -> str | None:
+    known = tuple([(a.dtype, a.weak) for a in args if a.dtype is not None])
+    return ufunc_dtype(ufunc, known) if len(known) == len(args) else None
 
 
 def _broadcast_all(shapes: Sequence[TensorShape], what: str, scope: Scope) -> TensorShape:
@@ -207,17 +206,11 @@ _WIDE = {"bool": "int64", "int8": "int64", "int16": "int64", "int32": "int64", "
 
 
 def _reduced_dtype(kind: str, dtype: str | None) -> str | None:
-    match kind:
-        case "any" | "all":
-            return "bool"
-        case "argmax" | "argmin":
-            return "int64"
-        case "sum" | "prod":
-            return _WIDE.get(dtype or "", dtype)
-        case "mean":
-            return dtype if dtype is None or dtype in FLOATS else "float64"
-        case _:
-            return dtype
+    if kind in ("sum", "prod"):
+        return _WIDE.get(dtype or "", dtype)
+    if kind == "mean":
+        return dtype if dtype is None or dtype in FLOATS else "float64"
+    return {"any": "bool", "all": "bool", "argmax": "int64", "argmin": "int64"}.get(kind, dtype)
 
 
 def _reduce(op: ops.Reduce, args: Types, scope: Scope) -> Results:
@@ -385,8 +378,8 @@ def _concat(op: ops.Concat, args: Types, scope: Scope) -> Results:
     return (TensorType(_put(first, axis, total), dtype),)
 
 
-def _indexed(op: ops.Gather | ops.ScatterAdd, args: Types, scope: Scope) -> tuple[TensorShape, int] | None:
-    """Check data and indices of a gather or scatter; return the gathered shape and the axis."""
+def _indexed(op: ops.Gather | ops.ScatterAdd, args: Types, scope: Scope) -> TensorShape | None:
+    """Check data and indices of a gather or scatter; return the gathered shape."""
     data, indices = args[0].shape, args[1].shape
     if args[1].dtype is not None and args[1].dtype not in INTEGERS:
         hint = "cast them: b.cast(indices, 'int64')"
@@ -398,26 +391,13 @@ def _indexed(op: ops.Gather | ops.ScatterAdd, args: Types, scope: Scope) -> tupl
         raise ShapeError(f"{op.name}: batch {op.batch} does not fit axis {axis} and indices {indices}", code="E025")
     what = f"{op.name}: the batch axes of data and indices"
     equal_shapes(TensorShape(data[: op.batch]), TensorShape(indices[: op.batch]), what, scope)
-    return _put(data, axis, *indices[op.batch :]), axis
-
-
-def _gather(op: ops.Gather, args: Types, scope: Scope) -> Results:
-    found = _indexed(op, args, scope)
-    return (TensorType(None if found is None else found[0], args[0].dtype),)
+    return _put(data, axis, *indices[op.batch :])
 
 
 def _scatter_add(op: ops.ScatterAdd, args: Types, scope: Scope) -> Results:
-    found = _indexed(op, args, scope)
-    if found is not None:
-        equal_shapes(found[0], args[2].shape, "scatter_add: the updates and the places they go to", scope)
-    dtype = None
-    if args[0].dtype is not None and args[2].dtype is not None:
-        dtype = ufunc_dtype(np.add, ((args[0].dtype, args[0].weak), (args[2].dtype, args[2].weak)))
-    return (TensorType(args[0].shape, dtype),)
-
-
-def _cast(op: ops.Cast, args: Types, scope: Scope) -> Results:
-    return (TensorType(args[0].shape, dtype_name(op.dtype)),)
+    places = _indexed(op, args, scope)
+    equal_shapes(places, args[2].shape, "scatter_add: the updates and the places they go to", scope)
+    return (TensorType(args[0].shape, _ufunc_dtype(np.add, (args[0], args[2]))),)
 
 
 def _channels(op: ops.Quantize | ops.Dequantize, args: Types, scope: Scope) -> None:
@@ -431,10 +411,9 @@ def _channels(op: ops.Quantize | ops.Dequantize, args: Types, scope: Scope) -> N
             axis = normal_axis(op.axis, len(args[0].shape), op.name)
             what = f"{op.name}: {scope.operand(n)} and axis {axis}"
             equal_shapes(shape, TensorShape([args[0].shape[axis]]), what, scope)
-    if args[2].dtype is not None and args[2].dtype not in INTEGERS:
-        raise DTypeError(f"{op.name}: the zero point must be an integer, got {args[2].dtype}", code="E121")
-    if args[1].dtype is not None and args[1].dtype not in FLOATS:
-        raise DTypeError(f"{op.name}: the scale must be a float, got {args[1].dtype}", code="E121")
+    for n, what, kinds in ((2, "zero point must be an integer", INTEGERS), (1, "scale must be a float", FLOATS)):
+        if args[n].dtype is not None and args[n].dtype not in kinds:
+            raise DTypeError(f"{op.name}: the {what}, got {args[n].dtype}", code="E121")
 
 
 def _quantize(op: ops.Quantize, args: Types, scope: Scope) -> Results:
@@ -462,10 +441,12 @@ def same_type(op: Op, args: Types, scope: Scope) -> Results:
 
 
 RULES: dict[type[Op], Callable[[Any, Types, Scope], Results]] = {
-    ops.Input: _input, ops.Constant: _constant, ops.Literal: _literal, ops.Iota: _iota, ops.Einsum: _einsum,
+    ops.Input: _declared, ops.Constant: _declared, ops.Literal: _literal, ops.Iota: _iota, ops.Einsum: _einsum,
     ops.ContractVJP: _contract_vjp, ops.Elementwise: _elementwise, ops.Reduce: _reduce, ops.Cumulate: _cumulate,
     ops.Sort: _sort, ops.TopK: _top_k, ops.Slice: _slice, ops.Reshape: _reshape, ops.Transpose: _transpose,
-    ops.Broadcast: _broadcast, ops.Window: _window, ops.Pad: _pad, ops.Concat: _concat, ops.Gather: _gather,
-    ops.ScatterAdd: _scatter_add, ops.Cast: _cast, ops.Quantize: _quantize, ops.Dequantize: _dequantize,
+    ops.Broadcast: _broadcast, ops.Window: _window, ops.Pad: _pad, ops.Concat: _concat,
+    ops.Gather: lambda op, args, scope: (TensorType(_indexed(op, args, scope), args[0].dtype),),
+    ops.Cast: lambda op, args, scope: (TensorType(args[0].shape, dtype_name(op.dtype)),),
+    ops.ScatterAdd: _scatter_add, ops.Quantize: _quantize, ops.Dequantize: _dequantize,
     ops.Transfer: _transfer,
 }  # fmt: skip

@@ -82,9 +82,7 @@ class TensorType(NamedTuple):
         return cls(TensorShape(array.shape), dtype_name(array.dtype))
 
     def __str__(self) -> str:
-        if self.shape is None:
-            return self.dtype or "any"
-        return f"{self.dtype or 'any'}{self.shape}"
+        return f"{self.dtype or 'any'}{'' if self.shape is None else self.shape}"
 
 
 def dtype_name(dtype: Any) -> str:
@@ -105,11 +103,7 @@ def dtype_name(dtype: Any) -> str:
 
 
 def scalar_dtype(value: bool | int | float) -> str:
-    """Return the dtype that a Python scalar has when it stands alone.
-
-    >>> scalar_dtype(True), scalar_dtype(1), scalar_dtype(1.0)
-    ('bool', 'int64', 'float64')
-    """
+    """Return the dtype that a Python scalar has when it stands alone."""
     return "bool" if isinstance(value, bool) else "int64" if isinstance(value, int) else "float64"
 
 

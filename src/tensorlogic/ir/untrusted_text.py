@@ -35,11 +35,8 @@ def decode_text(text: str | bytes, limit: int) -> str:
 
 def too_large(size: int, limit: int) -> FormatError:
     """Make the error that a text is larger than what is read."""
-    return FormatError(
-        f"the graph has {bytes_text(size)} of text; at most {bytes_text(limit)} are read",
-        "pass limit=bytes if you trust it; save() keeps constants out of the text",
-        code="E222",
-    )
+    message = f"the graph has {bytes_text(size)} of text; at most {bytes_text(limit)} are read"
+    return FormatError(message, "pass limit=bytes if you trust it; save() keeps constants out of the text", code="E222")
 
 
 def spot(text: str, at: int, file: str | None = None) -> dict[str, Any]:
@@ -50,18 +47,12 @@ def spot(text: str, at: int, file: str | None = None) -> dict[str, Any]:
     number, column = text.count("\n", 0, start) + 1, at - start + 1
     if len(line) <= 200:
         return {"location": SourceLocation(file, number, column), "source": line}
-    return {
-        "location": SourceLocation(file, number),
-        "source": "..." + line[max(0, column - 60) : column + 60] + f"...  (character {column})",
-    }
+    cut = "..." + line[max(0, column - 60) : column + 60] + f"...  (character {column})"
+    return {"location": SourceLocation(file, number), "source": cut}
 
 
 class _RefusedError(Exception):
-    """A number that is not let through: what to say, and the word; the parser does not tell hooks where they are."""
-
-    def __init__(self, message: str, word: str, *hints: str) -> None:
-        super().__init__(message)
-        self.message, self.word, self.hints = message, word, hints
+    """A number that is not let through: the word, what to say, and hints; the parser does not tell hooks where they are."""
 
 
 class _RepeatedKeyError(Exception):
@@ -107,16 +98,16 @@ def strict_json(text: str, file: str | None) -> Any:
         return found
 
     def refuse(word: str) -> NoReturn:
-        raise _RefusedError(f"{word} is not a JSON number", word, "a literal is written as text")
+        raise _RefusedError(word, f"{word} is not a JSON number", "a literal is written as text")
 
     def integer(word: str) -> int:
         if len(word) > 18 and not -(2**63) <= int(word[:40]) < 2**63:
-            raise _RefusedError(f"the number {word[:40]} does not fit 64 bits", word)
+            raise _RefusedError(word, f"the number {word[:40]} does not fit 64 bits")
         return int(word)
 
     def real(word: str) -> float:
         if math.isinf(value := float(word)):
-            raise _RefusedError(f"the number {word[:40]} is too large", word)
+            raise _RefusedError(word, f"the number {word[:40]} is too large")
         return value
 
     try:
@@ -128,8 +119,8 @@ def strict_json(text: str, file: str | None) -> Any:
         place = spot(text, half.start() if half else 0, file)
         raise FormatError("a string has half of a surrogate pair, which is no text", code="E231", **place) from None
     except _RefusedError as error:
-        at = next((m.start() for m in _TOKENS.finditer(text) if m[0] == error.word), 0)
-        raise FormatError(error.message, *error.hints, code="E232", **spot(text, at, file)) from None
+        at = next((m.start() for m in _TOKENS.finditer(text) if m[0] == error.args[0]), 0)
+        raise FormatError(*error.args[1:], code="E232", **spot(text, at, file)) from None
     except _RepeatedKeyError:
         key, at = _repeated(text)
         raise FormatError(f"the JSON object has the key {key!r} twice", code="E233", **spot(text, at, file)) from None

@@ -73,9 +73,7 @@ def _warnings(graph: EinsumGraph) -> list[Diagnostic]:
 
 
 def _about(graph: EinsumGraph, i: int, message: str, code: str) -> Diagnostic:
-    found = Diagnostic(Severity.WARNING, message, code)
-    location = graph.nodes[i].location
-    return found if location is None else found.with_location(location)
+    return Diagnostic(Severity.WARNING, message, code, graph.nodes[i].location)
 
 
 def require_valid(graph: EinsumGraph) -> None:

@@ -46,9 +46,8 @@ class CompilerContext:
             if isinstance(given, set | frozenset):
                 hint = f"give a list, such as sorted({name.lower()}), so that each name has its place in every process"
                 raise GraphError(f"domain {name!r} is a set, whose elements have no order", hint, code="E605")
-            if isinstance(given, str | bytes | bool) or not (
-                isinstance(given, Iterable) or hasattr(given, "__index__")
-            ):
+            several = isinstance(given, Iterable)
+            if isinstance(given, str | bytes | bool) or not (several or hasattr(given, "__index__")):
                 raise GraphError(f"domain {name!r} is a size or a list of names, got {given!r}", code="E301")
             if not isinstance(given, Iterable) or getattr(given, "shape", None) == ():
                 size = operator.index(given)  # type: ignore[arg-type]
@@ -126,9 +125,8 @@ class CompilerContext:
         """Return the place of a constant in its domain."""
         place, found = self._place(domain, constant), self.domains[domain]
         if place is None:
-            hints = (
-                [f"it has the numbers 0 to {found - 1}"] if isinstance(found, int) else nearest(str(constant), found)
-            )
+            numbers = [f"it has the numbers 0 to {found - 1}"] if isinstance(found, int) else []
+            hints = numbers or nearest(str(constant), found)  # type: ignore[arg-type]
             raise GraphError(f"{constant!r} is not in domain {domain!r}", *hints, code="E607")
         return place
 
@@ -182,13 +180,10 @@ class DomainTable:
 
     def _agree(self, first: _Use, second: _Use) -> None:
         if first.domain != second.domain:
-            raise GraphError(
-                f"{second.said} has domain {second.domain!r}, but {first.said} has domain {first.domain!r}",
-                "use another variable, or declare both places with one domain",
-                code="E608",
-                location=second.location,
-                context=[f"{use.said}: {use.domain} at {use.location}" for use in (first, second) if use.location],
-            )
+            message = f"{second.said} has domain {second.domain!r}, but {first.said} has domain {first.domain!r}"
+            hint = "use another variable, or declare both places with one domain"
+            places = [f"{use.said}: {use.domain} at {use.location}" for use in (first, second) if use.location]
+            raise GraphError(message, hint, code="E608", location=second.location, context=places)
 
     def use(self, predicate: str, arity: int, location: SourceLocation | None) -> None:
         """Note one use of a predicate; another arity is an error that shows both."""
@@ -218,11 +213,7 @@ class DomainTable:
         """Return the domain of a variable or place, or raise where nothing says it."""
         use = self._uses.get(self._root(key))
         if use is None:
-            raise GraphError(
-                f"nothing says the domain of {what}",
-                f"declare it: tl.variables('x', domain={next(iter(self.context.domains), 'Person')!r})",
-                "or the predicate: CompilerContext(domains, predicates={'p': ('Person',)})",
-                code="E610",
-                location=location,
-            )
+            hint = f"declare it: tl.variables('x', domain={next(iter(self.context.domains), 'Person')!r})"
+            other = "or the predicate: CompilerContext(domains, predicates={'p': ('Person',)})"
+            raise GraphError(f"nothing says the domain of {what}", hint, other, code="E610", location=location)
         return use.domain

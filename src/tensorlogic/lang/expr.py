@@ -8,9 +8,12 @@ from __future__ import annotations
 import operator
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial, reduce
 from typing import Any, NamedTuple, NoReturn
 
+import msgspec
 import numpy as np
+from msgspec.structs import force_setattr
 
 from ..diagnostics import SourceLocation, caller
 from ..errors import GraphError
@@ -61,7 +64,7 @@ class Term(NamedTuple):
         return str(self.name) if self.is_variable else repr(self.name)
 
 
-class TLExpr:
+class TLExpr(msgspec.Struct, eq=False):
     """A logical expression; ``& | ~ >>`` are and, or, not and implies, comparisons and arithmetic work as usual.
 
     ``==`` compares structure; use :meth:`equals` for a comparison inside the logic.
@@ -74,37 +77,22 @@ class TLExpr:
     True
     """
 
-    __slots__ = ("_free_names", "_hash", "args", "kind", "location", "name", "terms", "value")
+    kind: str
+    args: tuple[TLExpr, ...] = ()
+    name: str = ""
+    terms: tuple[Term, ...] = ()
+    value: float | bool | int = 0
+    location: SourceLocation | None = None
+    _free_names: tuple[str, ...] | None = None
+    _hash: int = 0
+
     __array_ufunc__ = None  # NumPy leaves its operators to ours
 
-    kind: str
-    args: tuple[TLExpr, ...]
-    name: str
-    terms: tuple[Term, ...]
-    value: float | bool | int
-    location: SourceLocation | None
-    _free_names: tuple[str, ...] | None
-    _hash: int
-
-    def __init__(
-        self,
-        kind: str,
-        args: tuple[TLExpr, ...] = (),
-        *,
-        name: str = "",
-        terms: tuple[Term, ...] = (),
-        value: float | bool | int = 0,
-        location: SourceLocation | None = None,
-    ) -> None:
-        put = object.__setattr__
-        put(self, "kind", kind)
-        put(self, "args", args)
-        put(self, "name", name)
-        put(self, "terms", terms)
-        put(self, "value", value)
-        put(self, "location", location or caller())
-        put(self, "_free_names", None)
-        put(self, "_hash", hash((kind, name, terms, repr(value), tuple([a._hash for a in args]))))
+    def __post_init__(self) -> None:
+        parts = tuple([a._hash for a in self.args])
+        force_setattr(self, "_hash", hash((self.kind, self.name, self.terms, repr(self.value), parts)))
+        if self.location is None:
+            force_setattr(self, "location", caller())
 
     def __setattr__(self, name: str, value: object) -> NoReturn:
         raise AttributeError(f"an expression cannot be changed: {name!r} is set where it is made")
@@ -129,14 +117,12 @@ class TLExpr:
             if a is b or (id(a), id(b)) in seen:
                 continue
             seen.add((id(a), id(b)))
-            if a._hash != b._hash or a.label() != b.label() or len(a.args) != len(b.args):
+            if a._hash != b._hash or len(a.args) != len(b.args):
+                return False
+            if (a.kind, a.name, a.terms, repr(a.value)) != (b.kind, b.name, b.terms, repr(b.value)):
                 return False
             pending.extend(zip(a.args, b.args, strict=True))
         return True
-
-    def label(self) -> tuple[Any, ...]:
-        """Return what the expression is apart from its parts."""
-        return (self.kind, self.name, self.terms, repr(self.value))
 
     def __bool__(self) -> NoReturn:
         hint = "use & | ~ in place of and, or, not; compile and execute it to get an answer"
@@ -185,18 +171,14 @@ class TLExpr:
         >>> exists(y, pred("p", x, y) & pred("q", y, z)).free_variables()
         ('x', 'z')
         """
-        return self._free
-
-    @property
-    def _free(self) -> tuple[str, ...]:
-        """The free variables, found when they are first asked for: each part has a list of its own."""
+        # found when they are first asked for: each part has a list of its own
         pending = [self] if self._free_names is None else []
         while pending:
             part = pending[-1]
             unknown = [a for a in part.args if a._free_names is None]
             pending.extend(unknown)
             if not unknown:
-                object.__setattr__(pending.pop(), "_free_names", _free(part.kind, part.args, part.terms))
+                force_setattr(pending.pop(), "_free_names", _free(part.kind, part.args, part.terms))
         return self._free_names or ()
 
     def substitute(self, values: Mapping[str, Term | str | int]) -> TLExpr:
@@ -227,52 +209,50 @@ class TLExpr:
                 pending.extend((a, False) for a in reversed(item.args))
 
     def __str__(self) -> str:
-        from .notation import UNICODE, write
-
-        return write(self, UNICODE)
+        return _written(self, "UNICODE")
 
     def __repr__(self) -> str:
-        from .notation import ASCII, write
-
-        return f"<TLExpr {write(self, ASCII)}>"
+        return f"<TLExpr {self.to_ascii()}>"
 
     def to_ascii(self) -> str:
         """Return the expression in plain ASCII notation, which :func:`parse_expr` reads too."""
-        from .notation import ASCII, write
-
-        return write(self, ASCII)
+        return _written(self, "ASCII")
 
     def to_latex(self) -> str:
         """Return the expression as LaTeX mathematics."""
-        from .notation import LATEX, write
-
-        return write(self, LATEX)
+        return _written(self, "LATEX")
 
     def _repr_latex_(self) -> str:
         return f"${self.to_latex()}$"
 
 
+def _written(expr: TLExpr, style: str) -> str:
+    from . import notation
+
+    return notation.write(expr, getattr(notation, style))
+
+
 def _free(kind: str, args: tuple[TLExpr, ...], terms: tuple[Term, ...]) -> tuple[str, ...]:
     """Return the free variables of an expression from those of its parts; a tuple that a part has is shared."""
     if kind in QUANTIFIERS:
-        inner, bound = args[0]._free, {t.name for t in terms}
+        inner, bound = args[0].free_variables(), {t.name for t in terms}
         return inner if bound.isdisjoint(inner) else tuple([n for n in inner if n not in bound])
     if not args:
         return tuple(dict.fromkeys([str(t.name) for t in terms if t.is_variable]))
-    found = args[0]._free
+    found = args[0].free_variables()
     for a in args[1:]:
-        if a._free is not found and a._free:
-            merged = tuple(dict.fromkeys(found + a._free))
-            found = found if len(merged) == len(found) else a._free if merged == a._free else merged
+        own = a.free_variables()
+        if own is not found and own:
+            merged = tuple(dict.fromkeys(found + own))
+            found = found if len(merged) == len(found) else own if merged == own else merged
     return found
 
 
 def _restore(rows: list[tuple[Any, ...]]) -> TLExpr:
     """Make an expression from its parts in order, as pickle keeps it."""
     made: list[TLExpr] = []
-    for kind, args, name, terms, value, location in rows:
-        parts = tuple(made[n] for n in args)
-        made.append(TLExpr(kind, parts, name=name, terms=terms, value=value, location=location))
+    for kind, args, *rest in rows:
+        made.append(TLExpr(kind, tuple(made[n] for n in args), *rest))
     return made[-1]
 
 
@@ -333,12 +313,11 @@ def _expr(value: Any) -> TLExpr:
         return value
     number = _scalar(value)
     if isinstance(number, bool):
-        raise GraphError(
-            f"a formula has the Python value {number} in it: a comparison of variables that Python has made already?",
-            "write tl.same(x, y) or ~tl.same(x, y)",
-            "write tl.constant(True) for truth itself",
-            code="E617",
+        message = (
+            f"a formula has the Python value {number} in it: a comparison of variables that Python has made already?"
         )
+        hints = ("write tl.same(x, y) or ~tl.same(x, y)", "write tl.constant(True) for truth itself")
+        raise GraphError(message, *hints, code="E617")
     if number is not None:
         return TLExpr("constant", value=number)
     raise GraphError(f"an expression is expected, got {value!r}", "write tl.pred(name, ...) or a number", code="E301")
@@ -351,10 +330,7 @@ def _binary(kind: str, a: Any, b: Any) -> TLExpr:
 def _many(kind: str, parts: Sequence[Any]) -> TLExpr:
     if not parts:
         raise GraphError(f"{kind} needs at least one part", code="E618")
-    result = _expr(parts[0])
-    for part in parts[1:]:
-        result = TLExpr(kind, (result, _expr(part)))
-    return result
+    return reduce(partial(_binary, kind), parts[1:], _expr(parts[0]))
 
 
 def and_(*parts: Any) -> TLExpr:
@@ -468,11 +444,7 @@ def forall(over: Term | Sequence[Term], body: Any) -> TLExpr:
 
 
 def fresh(name: str, taken: set[str]) -> str:
-    """Return a name like the given one that is not taken.
-
-    >>> fresh("x", {"x", "x'"})
-    "x''"
-    """
+    """Return a name like the given one that is not taken: x' for x."""
     while name in taken:
         name += "'"
     return name
@@ -492,11 +464,11 @@ def _substitute(root: TLExpr, values: Mapping[str, Term]) -> TLExpr:
             n = len(item.args)
             parts = tuple(done[len(done) - n :])
             del done[len(done) - n :]
-            new = TLExpr(item.kind, parts, name=item.name, terms=terms, value=item.value, location=item.location)
+            new = TLExpr(item.kind, parts, item.name, terms, item.value, item.location)
             made[ready] = new
             done.append(new)
             continue
-        env = {k: env[k] for k in item._free if k in env}
+        env = {k: env[k] for k in item.free_variables() if k in env}
         key = (id(item), tuple(env.items()))
         known = made.get(key) if env else item
         if known is not None:
@@ -514,7 +486,7 @@ def _substitute(root: TLExpr, values: Mapping[str, Term]) -> TLExpr:
 def _uncaptured(item: TLExpr, env: dict[str, Term]) -> tuple[tuple[Term, ...], dict[str, Term]]:
     """Return a quantifier's variables, renamed where they would capture one that arrives, and the environment of its body."""
     arriving = {str(v.name) for v in env.values() if v.is_variable}
-    taken = arriving.union(item.args[0]._free, [str(t.name) for t in item.terms])
+    taken = arriving.union(item.args[0].free_variables(), [str(t.name) for t in item.terms])
     terms: list[Term] = []
     for t in item.terms:
         if t.name in arriving:

@@ -28,6 +28,13 @@ def run_steps(first: Steps) -> Any:
     return value
 
 
+def once(results: dict[Any, Any], key: Any, steps: Steps) -> Steps:
+    """Run steps, unless their result is known."""
+    if key not in results:
+        results[key] = yield steps
+    return results[key]
+
+
 class Variable:
     """A variable of one quantifier, or a free one; two of the same name are different."""
 
@@ -98,10 +105,7 @@ class Formulas:
 
     def _read(self, expr: TLExpr, bound: dict[str, Variable], free: dict[str, Variable]) -> Steps:
         key = (id(expr), *(bound.get(n) for n in expr.free_variables()))
-        known = self._readings.get(key)
-        if known is None:
-            known = self._readings[key] = yield self._reading(expr, bound, free)
-        return known
+        return once(self._readings, key, self._reading(expr, bound, free))
 
     def _reading(self, expr: TLExpr, bound: dict[str, Variable], free: dict[str, Variable]) -> Steps:
         kind = expr.kind
@@ -155,15 +159,10 @@ class Formulas:
 
     def normal(self, formula: Formula, strategy: Strategy) -> Formula:
         """Write everything by and, or, not and quantifiers; push negation to the leaves where the logic allows it."""
-        result: Formula = run_steps(self._normal(formula, False, strategy))
-        return result
+        return run_steps(self._normal(formula, False, strategy))  # type: ignore[no-any-return]
 
     def _normal(self, f: Formula, negated: bool, s: Strategy) -> Steps:
-        known = self._negated.get((id(f), negated))
-        if known is None:
-            known = yield self._normalized(f, negated, s)
-            self._negated[id(f), negated] = known
-        return known
+        return once(self._negated, (id(f), negated), self._normalized(f, negated, s))
 
     def _normalized(self, f: Formula, negated: bool, s: Strategy) -> Steps:
         kind, at = f.kind, f.location

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Sequence
+from functools import partial, reduce
 from typing import Any, NamedTuple
 
 from ..diagnostics import SourceLocation
@@ -14,7 +15,7 @@ from ..ir.graph import CycleError, EinsumGraph, dependency_order
 from ..ir.spec import write
 from .context import CompilerContext, DomainTable, LogicWarning
 from .expr import ARITHMETIC, COMPARISONS, FUNCTIONS, Term, TLExpr
-from .formula import Formula, Formulas, Steps, Variable, run_steps
+from .formula import Formula, Formulas, Steps, Variable, once, run_steps
 from .strategies import Along, QuantifierContraction, Strategy, clipped, get_strategy
 
 MAX_DISTRIBUTED = 64  # conjunctions that one disjunction may be multiplied out into
@@ -82,12 +83,8 @@ def compile(
     rules: list[Any] = list(source) if several else [source]
     for rule in rules:
         if not (isinstance(rule, Rule) and isinstance(rule.head, TLExpr) and isinstance(rule.body, TLExpr)):
-            raise GraphError(
-                f"an expression or rules are expected, got {rule!r}",
-                "tl.parse_expr(text) reads an expression",
-                "tl.Rule(head, body) makes a rule",
-                code="E301",
-            )
+            hints = ("tl.parse_expr(text) reads an expression", "tl.Rule(head, body) makes a rule")
+            raise GraphError(f"an expression or rules are expected, got {rule!r}", *hints, code="E301")
     return lowering.rules(rules)
 
 
@@ -122,12 +119,13 @@ class _Lowering:
     def _answer(self, formula: Formula, order: list[Variable], expr: TLExpr) -> Tensor:
         self._fix_domains(formula, order)
         self._refuse_huge(order, expr)
-        value = self.emit(self.formulas.normal(formula, self.s))
+        value: _Value = run_steps(self._emit(self.formulas.normal(formula, self.s)))
         tensor = self._aligned(value, order)
         sizes = [self._size(v) for v in order]
         if list(tensor.shape or ()) != sizes:
             tensor = self.b.broadcast_to(tensor, sizes)
-        if self.s.boolean and not _numeric(formula.kind) and tensor.dtype != "bool":
+        numeric = formula.kind in (*ARITHMETIC, *FUNCTIONS, "constant", "if")
+        if self.s.boolean and not numeric and tensor.dtype != "bool":
             tensor = self.b.cast(tensor, "bool")
         return tensor
 
@@ -140,17 +138,11 @@ class _Lowering:
                 raise GraphError(message, code="E612", location=rule.head.location)
             by_head.setdefault(rule.head.name, []).append(rule)
         outputs: dict[str, Tensor] = {}
-        read: dict[str, list[tuple[Formula, list[Variable], TLExpr]]] = {}
-        for name, group in by_head.items():
-            read[name] = [self._read_rule(rule) for rule in group]
+        read = {name: [self._read_rule(rule) for rule in group] for name, group in by_head.items()}
         self.formulas.check_names()
         for name in _dependency_order(by_head):
-            total: Tensor | None = None
-            for formula, order, body in read[name]:
-                answer = self._answer(formula, order, body)
-                total = answer if total is None else self.s.or_(self.b, total, answer)
-            assert total is not None
-            outputs[name] = self.derived[name] = total
+            answers = [self._answer(*each) for each in read[name]]
+            outputs[name] = self.derived[name] = reduce(partial(self.s.or_, self.b), answers)
         return self.b.build(outputs)
 
     def _read_rule(self, rule: Rule) -> tuple[Formula, list[Variable], TLExpr]:
@@ -191,23 +183,17 @@ class _Lowering:
 
     def _fix_domains(self, formula: Formula, order: Sequence[Variable]) -> None:
         self.domains.settle()
-        seen: set[int] = set()
+        seen: set[Formula] = set()
         pending = [formula]
-        for v in order:
-            self._fix(v, formula.location)
+        places = [(v, formula.location) for v in order]
         while pending:
             f = pending.pop()
-            if id(f) in seen:
-                continue
-            seen.add(id(f))
-            for v in f.over:
-                if isinstance(v, Variable):
-                    self._fix(v, f.location)
-            pending.extend(f.args)
-
-    def _fix(self, v: Variable, location: SourceLocation | None) -> None:
-        if not v.domain:
-            v.domain = self.domains.find(v, f"variable {v.name!r}", location)
+            if f not in seen:
+                seen.add(f)
+                places += [(v, f.location) for v in f.over if isinstance(v, Variable)]
+                pending.extend(f.args)
+        for v, location in places:
+            v.domain = v.domain or self.domains.find(v, f"variable {v.name!r}", location)
 
     def _size(self, v: Variable) -> int:
         return self.context.size(v.domain)
@@ -216,25 +202,16 @@ class _Lowering:
         elements = math.prod(self._size(v) for v in order)
         if elements > MAX_ELEMENTS:
             over = " × ".join(f"{v.name}={self._size(v):,}" for v in order)
-            raise OutOfMemoryError(
-                f"the answer would have {elements:,} elements, one for every {over}; at most {MAX_ELEMENTS:,} are possible",
-                "quantify the variables that the answer does not need",
-                code="E003",
-            ).at(expr.location)
+            message = (
+                f"the answer would have {elements:,} elements, one for every {over}; {MAX_ELEMENTS:,} are possible"
+            )
+            hint = "quantify the variables that the answer does not need"
+            raise OutOfMemoryError(message, hint, code="E003").at(expr.location)
 
     # formulas
 
-    def emit(self, formula: Formula) -> _Value:
-        """Return the tensor of a formula."""
-        result: _Value = run_steps(self._emit(formula))
-        return result
-
     def _emit(self, f: Formula) -> Steps:
-        known = self._values.get(id(f))
-        if known is None:
-            known = yield self._emitted(f)
-            self._values[id(f)] = known
-        return known
+        return once(self._values, id(f), self._emitted(f))
 
     def _emit_all(self, formulas: Sequence[Formula]) -> Steps:
         values = []
@@ -247,12 +224,9 @@ class _Lowering:
             case "pred":
                 return self._predicate(f)
             case "constant":
-                value = bool(f.value) if self.s.boolean and isinstance(f.value, bool) else f.value
-                return _Value(self.b.literal(float(value) if not self.s.boolean else value), ())
+                return _Value(self.b.literal(f.value if self.s.boolean else float(f.value)), ())
             case "equation":
                 return self._equation(f)
-            case "and" | "or":
-                return (yield self._connective(f))
             case "not":
                 inner = yield self._emit(f.args[0])
                 return _Value(self.s.not_(self.b, inner.tensor), inner.axes)
@@ -260,23 +234,13 @@ class _Lowering:
                 a, b = yield self._emit_all(f.args)
                 assert self.s.imply is not None
                 return self._combined(self.s.imply, a, b)
-            case "exists":
-                return (yield self._exists(f))
-            case "forall":
-                return (yield self._forall(f))
-            case "if":
-                return (yield self._choice(f))
-            case _:
-                return (yield self._arithmetic(f))
+        how = {"and": self._connective, "or": self._connective, "exists": self._exists, "forall": self._forall}
+        return (yield self._choice(f) if f.kind == "if" else how.get(f.kind, self._arithmetic)(f))
 
     def _connective(self, f: Formula) -> Steps:
         parts = yield self._emit_all(f.args)
         parts.sort(key=lambda v: len(v.axes))  # narrow ones first, so that wide results are made once
-        op = self.s.and_ if f.kind == "and" else self.s.or_
-        total = parts[0]
-        for part in parts[1:]:
-            total = self._combined(op, total, part)
-        return total
+        return reduce(partial(self._combined, self.s.and_ if f.kind == "and" else self.s.or_), parts)
 
     def _combined(self, op: Any, a: _Value, b: _Value) -> _Value:
         axes = (*a.axes, *(v for v in b.axes if v not in a.axes))
@@ -290,15 +254,16 @@ class _Lowering:
         own = [v for v in axes if v in value.axes]
         if own != list(value.axes):
             tensor = self.b.transpose(tensor, [value.axes.index(v) for v in own])
-        if len(own) == len(axes):
-            return tensor
-        if not own:
+        if not own or len(own) == len(axes):
             return tensor  # a scalar fits everything
         return self.b.reshape(tensor, [self._size(v) if v in value.axes else 1 for v in axes])
 
     def _numbers(self, value: _Value) -> _Value:
         """Make truth values that may be bool into numbers; a pass drops this where they are floats already."""
         return _Value(self.b.multiply(value.tensor, 1.0), value.axes)
+
+    def _truth(self, value: _Value) -> _Value:
+        return value if self.s.boolean else self._numbers(value)
 
     # leaves
 
@@ -310,8 +275,7 @@ class _Lowering:
             tensor, axes = self._indexed(tensor, f, signature)
         except TensorLogicError as error:
             raise error.at(f.location) from None
-        value = _Value(tensor, axes)
-        return value if self.s.boolean else self._numbers(value)
+        return self._truth(_Value(tensor, axes))
 
     def _place_domain(self, f: Formula, i: int, place: Any) -> str:
         if isinstance(place, Variable):
@@ -361,8 +325,7 @@ class _Lowering:
                 truth, axes = self.b.equal(column, self.b.iota(self._size(other))), (variable, other)
         except TensorLogicError as error:
             raise error.at(f.location) from None
-        value = _Value(truth, axes)
-        return value if self.s.boolean else self._numbers(value)
+        return self._truth(_Value(truth, axes))
 
     # values
 
@@ -374,7 +337,7 @@ class _Lowering:
             return _Value(getattr(self.b, f.kind)(parts[0].tensor), parts[0].axes)
         assert f.kind in ARITHMETIC + COMPARISONS, f.kind
         result = self._combined(lambda b, x, y: getattr(b, f.kind)(x, y), parts[0], parts[1])
-        return result if self.s.boolean or f.kind in ARITHMETIC else self._numbers(result)
+        return result if f.kind in ARITHMETIC else self._truth(result)
 
     def _choice(self, f: Formula) -> Steps:
         condition, then, otherwise = yield self._emit_all(f.args)
@@ -509,10 +472,6 @@ class _Lowering:
         found = self._contracted(values, over, row.algebra, after=False)
         count = math.prod(self._size(v) for v in over)
         return _Value(self._after(row.finish(self.b, found.tensor, count, len(values))), found.axes)
-
-
-def _numeric(kind: str) -> bool:
-    return kind in ARITHMETIC + FUNCTIONS + ("constant", "if")
 
 
 def _dependency_order(by_head: dict[str, list[Rule]]) -> list[str]:

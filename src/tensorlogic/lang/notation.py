@@ -102,7 +102,7 @@ def _parts(expr: TLExpr, style: Style) -> list[str | tuple[TLExpr, int]]:
         case "not" if args[0].kind == "same":
             return [_equation(args[0], style, "not_equal")]
         case "constant":
-            return [_number(expr.value)]
+            return [str(expr.value).lower() if isinstance(expr.value, bool) else repr(expr.value)]
         case "exists" | "forall":
             bound = style.space.join(
                 _term(t, style) + (style.member + _word(t.domain, style, WORDS) if t.domain else "") for t in expr.terms
@@ -116,10 +116,8 @@ def _parts(expr: TLExpr, style: Style) -> list[str | tuple[TLExpr, int]]:
         case "negative":
             return [symbol, (args[0], ATOM if args[0].kind != "constant" else ATOM + 1)]
         case _ if kind in CALLS:
-            inner: list[str | tuple[TLExpr, int]] = []
-            for n, a in enumerate(args):
-                inner += [", ", (a, 0)] if n else [(a, 0)]
-            return [_word(CALLS[kind], style, WORDS), "(", *inner, ")"]
+            inner: list[str | tuple[TLExpr, int]] = [part for a in args for part in (", ", (a, 0))]
+            return [_word(CALLS[kind], style, WORDS), "(", *inner[1:], ")"]
         case "power" if style.latex:
             return [(args[0], level + 1), "^{", (args[1], 0), "}"]
         case _:
@@ -159,16 +157,10 @@ def _quoted(text: str) -> str:
     return json.dumps(text, ensure_ascii=False)
 
 
-def _number(value: float | bool | int) -> str:
-    return str(value).lower() if isinstance(value, bool) else repr(value)
-
-
 _SYMBOLS = {
-    "∧": "and", "&": "and", "&&": "and", "/\\": "and", "∨": "or", "|": "or", "||": "or", "\\/": "or", "¬": "not", "~": "not",
-    "!": "not", "→": "imply", "->": "imply", "=>": "imply", "↔": "iff", "<->": "iff", "<=>": "iff", "⊕": "xor",
-    "∃": "exists", "∀": "forall", "=": "equal", "==": "equal", "≠": "not_equal", "!=": "not_equal", "<": "less",
-    "≤": "less_equal", "<=": "less_equal", ">": "greater", "≥": "greater_equal", ">=": "greater_equal",
-    "+": "add", "-": "subtract", "*": "multiply", "·": "multiply", "/": "divide", "**": "power", "^": "power",
+    **{sign: kind for style in (UNICODE, ASCII) for kind, sign in style.symbols.items() if kind != "negative"},
+    "&&": "and", "/\\": "and", "||": "or", "\\/": "or", "!": "not", "=>": "imply", "<=>": "iff", "==": "equal",
+    "·": "multiply", "^": "power",
 }  # fmt: skip
 _FUNCTIONS = {word: kind for kind, word in CALLS.items()}
 _TOKEN = re.compile(
@@ -288,48 +280,34 @@ class _Reader:
         self.at += 1
         return self.tokens[self.at - 1]
 
-    def expect(self, text: str, why: str) -> Token:
-        if self.token.text != text:
-            shown = repr(self.token.text) if self.token.kind != "end" else "the end"
-            self.fail(self.token.at, f"{text!r} is expected {why}, got {shown}")
-        return self.take()
-
     def read(self) -> TLExpr:
         while True:
             if not self._operand():
                 continue  # a prefix: its operand comes next
             while not self._operator():
-                if self.token.kind == "end":
-                    return self._finish()
-
-    def _finish(self) -> TLExpr:
-        self._reduce(-1)
-        if self.waiting:
-            opening = self.waiting[-1]
-            closed = opening.kind in ("(", "call")
-            self.fail(opening.at, "this is not closed" if closed else f"{opening.kind!r} is not finished")
-        return self.operands[0]
+                if self.token.kind != "end":
+                    continue
+                self._reduce(-1)
+                if self.waiting:
+                    kind, at = self.waiting[-1].kind, self.waiting[-1].at
+                    self.fail(at, "this is not closed" if kind in ("(", "call") else f"{kind!r} is not finished")
+                return self.operands[0]
 
     def _operand(self) -> bool:
         """Read a prefix (False) or a whole operand (True)."""
         token = self.take()
         meaning = _SYMBOLS.get(token.text, "") if token.kind == "symbol" else token.text if token.kind == "word" else ""
-        if meaning == "not":
-            self.waiting.append(_Pending("not", BINDS["not"], 1, at=token.at))
-            return False
         if meaning in QUANTIFIERS:
             self._quantifier(meaning, token)
             return False
-        if meaning == "subtract":
-            if self._signed():
-                return self._constant(-self._number(self.take()), token)
-            self.waiting.append(_Pending("negative", BINDS["negative"], 1, at=token.at))
+        if meaning == "subtract" and self._signed():
+            return self._constant(-self._number(self.take()), token)
+        if meaning in ("not", "subtract"):
+            kind = "not" if meaning == "not" else "negative"
+            self.waiting.append(_Pending(kind, BINDS[kind], 1, at=token.at))
             return False
-        if token.text == "(":
-            self.waiting.append(_Pending("(", -2, 0, at=token.at))
-            return False
-        if token.text == "if" and token.kind == "word":
-            self.waiting.append(_Pending("if", -2, 0, at=token.at))
+        if token.text == "(" or meaning == "if":
+            self.waiting.append(_Pending(token.text, -2, 0, at=token.at))
             return False
         if token.kind == "number" or token.text in ("true", "false", "inf", "nan"):
             return self._constant(self._number(token), token)
@@ -376,7 +354,7 @@ class _Reader:
         other, after = self.tokens[self.at + 1], self.tokens[min(self.at + 2, len(self.tokens) - 1)]
         if other.kind == "number":
             return token.text.startswith("?") or token.text in self.scope
-        return (other.kind == "name" and after.text != "(") or (other.kind == "string" and after.text != "(")
+        return other.kind in ("name", "string") and after.text != "("
 
     def _same(self, token: Token) -> bool:
         self.at -= 1
@@ -396,8 +374,11 @@ class _Reader:
             self.take()
             while self.token.text != ")":
                 terms.append(self._argument())
-                if self.token.text != ")":
-                    self.expect(",", f"between the arguments of {token.text}")
+                if self.token.text not in (")", ","):
+                    shown = repr(self.token.text) if self.token.kind != "end" else "the end"
+                    self.fail(self.token.at, f"',' is expected between the arguments of {token.text}, got {shown}")
+                if self.token.text == ",":
+                    self.take()
             self.take()
         self.operands.append(TLExpr("pred", name=name, terms=tuple(terms), location=self.place(token.at)))
         return True
@@ -471,12 +452,8 @@ class _Reader:
             self.fail(token.at, f"a connective is expected before {token.text!r}", near[0])
         level = BINDS[kind]
         self._reduce(level + (kind in RIGHT))
-        if (
-            kind in COMPARISONS
-            and self.operands
-            and self.operands[-1].kind in COMPARISONS
-            and self.tokens[self.at - 2].text != ")"
-        ):
+        before = self.operands[-1].kind if self.tokens[self.at - 2].text != ")" else ""
+        if kind in COMPARISONS and before in COMPARISONS:
             self.fail(token.at, "comparisons do not chain", "write a < b & b < c")
         self.waiting.append(_Pending(kind, level, 2, at=token.at))
         return True

@@ -25,23 +25,18 @@ def show(value: Any, *domains: Names, heads: Sequence[str] = (), limit: int = 50
     1 of 4
     """
     if hasattr(value, "keys"):  # the outputs of a run, or a mapping
-        answers = {
-            name: show(value[name], *domains, heads=heads, limit=limit, above=above) for name in tuple(value.keys())
-        }
-        return (
-            "\n\n".join(f"{name}\n{text}" for name, text in answers.items())
-            if len(answers) > 1
-            else "".join(answers.values())
-        )
+        names = tuple(value.keys())
+        texts = [show(value[name], *domains, heads=heads, limit=limit, above=above) for name in names]
+        titled = (f"{name}\n{text}" for name, text in zip(names, texts, strict=True))
+        return "\n\n".join(titled if len(names) > 1 else texts)
     array = np.asarray(value)
     expect_whole("limit=", limit)
     given = list(domains) if len(domains) != 1 else list(domains) * array.ndim
     if len(given) != array.ndim:
         raise ShapeError(f"{len(given)} domains for an answer of {array.ndim} axes", code="E616")
     for axis, (d, size) in enumerate(zip(given, array.shape, strict=True)):
-        if (d if isinstance(d, int) else len(d)) != size:
-            message = f"axis {axis} has {size} elements, but its domain has {d if isinstance(d, int) else len(d)}"
-            raise ShapeError(message, code="E616")
+        if (count := d if isinstance(d, int) else len(d)) != size:
+            raise ShapeError(f"axis {axis} has {size} elements, but its domain has {count}", code="E616")
     if heads and len(heads) != array.ndim:
         raise ShapeError(f"{len(heads)} heads for an answer of {array.ndim} axes", code="E616")
     if array.ndim == 0:

@@ -150,11 +150,7 @@ def clipped(row: Strategy) -> Strategy:
 
 
 def get_strategy(strategy: str | Strategy) -> Strategy:
-    """Return a strategy by name, or the one given.
-
-    >>> get_strategy("probabilistic").join
-    'noisy_or'
-    """
+    """Return a strategy by name, or the one given."""
     if isinstance(strategy, Strategy):
         return strategy
     if not isinstance(strategy, str) or strategy not in STRATEGIES:
