@@ -90,12 +90,11 @@ class Gradients:
         """Run the rest of the last forward run on this thread, from the cotangents of its outputs."""
         saved: Saved | None = getattr(self.here, "saved", None)
         if saved is None:
-            raise InputError("there is no forward run on this thread to go back from",
-                             "outputs = executor.forward(graph, inputs) comes first",
-                             "a forward run serves one backward run", code="E923")  # fmt: skip
+            hint = "outputs = executor.forward(graph, inputs) comes first, and serves one backward run"
+            raise InputError("there is no forward run on this thread to go back from", hint, code="E923")
         if len(outputs) != len(saved.outputs) or any(a is not b for a, b in zip(outputs, saved.outputs, strict=True)):
-            raise InputError("these are not the outputs of the last forward run",
-                             "go back from what executor.forward returned last on this thread", code="E924")  # fmt: skip
+            hint = "go back from what executor.forward returned last on this thread"
+            raise InputError("these are not the outputs of the last forward run", hint, code="E924")
         cotangents = _cotangents(saved, output_grads)
         split = saved.split
         if split.rest is None:
@@ -116,8 +115,8 @@ class Gradients:
         """Return the gradients of the last backward run on this thread."""
         found: dict[str, Any] | None = getattr(self.here, "gradients", None)
         if found is None:
-            raise InputError("there are no gradients yet on this thread",
-                             "executor.forward(graph, inputs), then executor.backward(outputs, grads)", code="E925")  # fmt: skip
+            hint = "executor.forward(graph, inputs), then executor.backward(outputs, grads)"
+            raise InputError("there are no gradients yet on this thread", hint, code="E925")
         return dict(found)
 
 
@@ -261,8 +260,8 @@ def _cotangents(saved: Saved, output_grads: Any) -> dict[str, Any]:
     elif isinstance(output_grads, Sequence | np.ndarray) and not isinstance(output_grads, str | bytes):
         given = list(output_grads)
     else:
-        raise InputError(f"gradients of the outputs come in a list or by name, got {type(output_grads).__name__}",
-                         "write [np.ones_like(outputs[0])]", code="E301")  # fmt: skip
+        hint = "write [np.ones_like(outputs[0])]"
+        raise InputError(f"gradients come in a list or by name, got {type(output_grads).__name__}", hint, code="E301")
     if len(given) != len(names):
         raise InputError(f"there are {len(names)} outputs ({', '.join(names)}), but {len(given)} gradients",
                          "give one for each output, None where it does not count", code="E926")  # fmt: skip
@@ -278,10 +277,7 @@ def _cotangents(saved: Saved, output_grads: Any) -> dict[str, Any]:
             continue
         array = np.zeros_like(value) if g is None else np.asarray(g)
         if array.shape != value.shape:
-            raise InputError(
-                f"the gradient of output {name!r} is of shape {list(array.shape)}, the output of {list(value.shape)}",
-                f"give an array like outputs[{name!r}]",
-                code="E908",
-            )
+            what = f"the gradient of output {name!r} is of shape {list(array.shape)}, the output of {list(value.shape)}"
+            raise InputError(what, f"give an array like outputs[{name!r}]", code="E908")
         found[name] = array.astype(value.dtype, copy=False)
     return found

@@ -13,7 +13,7 @@ import msgspec
 
 from ..backends.base import Backend
 from ..backends.native.support import usable
-from ..errors import BackendError, FormatError, InputError, TensorLogicError, expect
+from ..errors import BackendError, FormatError, TensorLogicError, expect, expect_whole
 from ..events import span
 from ..ir import ops
 from ..ir.graph import EinsumGraph
@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from ..passes.pipeline import PassReport
 
 FORMAT, VERSION = "tensorlogic-compiled", 2
+_MAKE = "make one: compiled = executor.compile_graph(graph)"
+_KEY = ("a CompilationKey is expected", "write CompilationKey.from_graph(graph, config)")
 
 
 class CacheWarning(UserWarning):
@@ -145,8 +147,8 @@ class CompiledGraph:
         """
         where = Path(folder)
         if not _free_to_write(where):
-            raise FormatError(f"{str(folder)!r} is there already and is no compiled graph", code="E221",
-                              suggestions=["save to a folder that does not exist yet"])  # fmt: skip
+            hint = "save to a folder that does not exist yet"
+            raise FormatError(f"{str(folder)!r} is there already and is no compiled graph", hint, code="E221")
         _save(self, where)
 
     @classmethod
@@ -237,15 +239,11 @@ def execute_compiled(
     out: Inputs | None = None,
 ) -> Outputs:
     """Run a compiled graph for an executor, which must have the backend it was compiled for."""
-    if not isinstance(compiled, CompiledGraph):
-        raise InputError(f"a CompiledGraph is expected, got {type(compiled).__name__}", code="E301",
-                         suggestions=["make one: compiled = executor.compile_graph(graph)"])  # fmt: skip
-    if compiled.executor.backend.name != executor.backend.name:
-        raise BackendError(
-            f"the graph was compiled for {compiled.executor.backend.name}, this executor runs {executor.backend.name}",
-            code="E405",
-            suggestions=["compile it with this executor: executor.compile_graph(graph)"],
-        )
+    expect(compiled, CompiledGraph, "a CompiledGraph is expected", _MAKE)
+    theirs, ours = compiled.executor.backend.name, executor.backend.name
+    if theirs != ours:
+        hint = "compile it with this executor: executor.compile_graph(graph)"
+        raise BackendError(f"the graph was compiled for {theirs}, this executor runs {ours}", hint, code="E405")
     return compiled(inputs, sizes=sizes, out=out)
 
 
@@ -307,13 +305,10 @@ class CompilationCache:
         folder_bytes: int | None = 1 << 30,
         folder_entries: int | None = None,
     ) -> None:
-        if isinstance(max_entries, bool) or not isinstance(max_entries, int):
-            raise InputError(f"max_entries is a number of compiled graphs, got {max_entries!r}", code="E301",
-                             suggestions=['write CompilationCache(100, "folder")'])  # fmt: skip
-        for name, bound in (("folder_bytes", folder_bytes), ("folder_entries", folder_entries)):
-            if bound is not None and (isinstance(bound, bool) or not isinstance(bound, int) or bound < 0):
-                raise InputError(f"{name} must be a whole number of at least 0, or None for no bound, got {bound!r}", code="E301",
-                                 suggestions=['write CompilationCache(100, "folder", folder_bytes=1 << 30)'])  # fmt: skip
+        bounds = {"max_entries": max_entries, "folder_bytes": folder_bytes, "folder_entries": folder_entries}
+        for name, bound in bounds.items():
+            if bound is not None:
+                expect_whole(name, bound, 0, 'write CompilationCache(100, "folder", folder_bytes=1 << 30)')
         self.folder_bytes, self.folder_entries = folder_bytes, folder_entries
         self.folder = None if folder is None else Path(folder)
         self._entries: Store[CompilationKey, CompiledGraph] = Store(max_entries, policy)
@@ -321,7 +316,7 @@ class CompilationCache:
 
     def get(self, key: CompilationKey) -> CompiledGraph | None:
         """Return what was compiled under a key, from memory or disk, or None."""
-        _check_key(key)
+        expect(key, CompilationKey, *_KEY)
         found = self._entries.get(key)
         if self.folder is None:
             return found
@@ -344,10 +339,8 @@ class CompilationCache:
 
     def insert(self, key: CompilationKey, compiled: CompiledGraph) -> None:
         """Keep a compiled graph, on disk too where there is a folder."""
-        if not isinstance(compiled, CompiledGraph):
-            raise InputError(f"a CompiledGraph is expected, got {type(compiled).__name__}", code="E301",
-                             suggestions=["make one: compiled = executor.compile_graph(graph)"])  # fmt: skip
-        _check_key(key)
+        expect(compiled, CompiledGraph, "a CompiledGraph is expected", _MAKE)
+        expect(key, CompilationKey, *_KEY)
         self._entries.put(key, compiled)
         if self.folder is not None:
             try:
@@ -370,12 +363,6 @@ class CompilationCache:
     def stats(self) -> StoreStats:
         """Return the look-ups so far; what comes from disk counts as missed in memory."""
         return self._entries.stats()
-
-
-def _check_key(key: object) -> None:
-    if not isinstance(key, CompilationKey):
-        raise InputError(f"a CompilationKey is expected, got {key!r}", code="E301",
-                         suggestions=["write CompilationKey.from_graph(graph, config)"])  # fmt: skip
 
 
 class _Manifest(msgspec.Struct, forbid_unknown_fields=True):
@@ -445,16 +432,15 @@ def _load(folder: Path, executor: Executor) -> CompiledGraph:
         ("backend version", told.backend_version, able.version),
     ):
         if theirs != ours:
-            raise FormatError(f"{str(folder)!r} was saved for {name} {theirs}, this is {ours}", code="E220",
-                              suggestions=["compile the graph again"])  # fmt: skip
+            hint = "compile the graph again"
+            raise FormatError(f"{str(folder)!r} was saved for {name} {theirs}, this is {ours}", hint, code="E220")
     own = _at_full_speed(executor, told.config)
 
     def graph(file: str, digest: str) -> EinsumGraph:
         found = EinsumGraph.load(folder / file)
         if found.digest != digest:
-            raise FormatError(
-                f"{file} in {str(folder)!r} is not the graph that was saved", "compile it again", code="E261"
-            )
+            what = f"{file} in {str(folder)!r} is not the graph that was saved"
+            raise FormatError(what, "compile it again", code="E261")
         return found
 
     optimized = graph("optimized.json", told.optimized)
