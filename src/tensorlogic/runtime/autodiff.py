@@ -19,6 +19,7 @@ from ..ir.graph import EinsumGraph
 from ..ir.types import TensorType
 from ..passes.grad import value_and_grad, vjp
 from ..passes.grad_tape import may_be_float, unused
+from ..passes.indices import dims
 from ..plan.cost import nbytes
 from ..store import Store
 from .outputs import Outputs
@@ -135,8 +136,8 @@ def _wanted(names: Sequence[str], values: Sequence[Any], wrt: Sequence[str] | st
     if wrt is None:
         found = tuple(n for n in names if dtypes[n].kind == "f")
         if not found:
-            raise DTypeError("no input holds numbers of a float dtype, so there is nothing to differentiate for",
-                             "give float arrays: x.astype('float32')", code="E904")  # fmt: skip
+            hint = "give float arrays: x.astype('float32')"
+            raise DTypeError("no input holds floats, so there is nothing to differentiate for", hint, code="E904")
         return found
     wanted = (wrt,) if isinstance(wrt, str) else tuple(wrt)
     for name in wanted:
@@ -239,14 +240,10 @@ def peak_of_both(executor: Executor, split: SplitGradient, inputs: Mapping[str, 
     given |= {label: by_place[n] for label, n in split.kept}
     given |= {seed: types[name] for name, seed in split.seeds.items() if seed in split.rest.inputs}
     # memory is memory: an array is stood in for by one that takes none
-    stand_in = {
-        n: np.broadcast_to(np.zeros((), t.dtype), tuple(int(d) for d in t.shape or ())) for n, t in given.items()
-    }
+    stand_in = {n: np.broadcast_to(np.zeros((), t.dtype), dims(t)) for n, t in given.items()}
     held = sum(nbytes(by_place[n]) for n in {n for _, n in split.kept})
-    idle = sum(first.buffers)
-    return max(
-        first.peak_bytes, (idle if idle <= KEPT_BYTES else 0) + held + executor.plan(split.rest, stand_in).peak_bytes
-    )
+    idle = sum(first.buffers) if sum(first.buffers) <= KEPT_BYTES else 0
+    return max(first.peak_bytes, idle + held + executor.plan(split.rest, stand_in).peak_bytes)
 
 
 def _cotangents(saved: Saved, output_grads: Any) -> dict[str, Any]:

@@ -122,9 +122,8 @@ class CompiledGraph:
         programs = self.executor.programs
         if inputs is not None:
             names, values = self.executor.arrays(self.optimized, inputs)
-            programs.prepare(
-                self.optimized, {n: TensorType.of(v) for n, v in zip(names, values, strict=True)}, None, values
-            )
+            types = {n: TensorType.of(v) for n, v in zip(names, values, strict=True)}
+            programs.prepare(self.optimized, types, None, values)
         else:
             for plan in self.plans():
                 programs.prepare(self.optimized, {name: t for name, _, t in plan.inputs})
@@ -198,12 +197,8 @@ def compile_for(
     with span("compile", executor.context.hooks):
         require_valid(graph)
         done = optimize(graph, own.programs.graph_passes(), executor.context.hooks)
-    compiled = CompiledGraph(
-        done.graph,
-        own,
-        CompilationStats(len(graph), len(done.graph), perf_counter() - start, done.reports),
-        graph.digest,
-    )
+    stats = CompilationStats(len(graph), len(done.graph), perf_counter() - start, done.reports)
+    compiled = CompiledGraph(done.graph, own, stats, graph.digest)
     if example is not None:
         names, values = own.arrays(done.graph, example)
         types = {n: TensorType.of(v) for n, v in zip(names, values, strict=True)}
@@ -220,9 +215,8 @@ def compile_for(
 def _at_full_speed(executor: Executor, config: CompilationConfig) -> Executor:
     """Return an executor for a config, which compiles to machine code where rounding may differ and fusing is allowed."""
     fast = config.optimization_level is OptimizationLevel.AGGRESSIVE and config.fusion_enabled
-    return executor.with_config(
-        config, policy="fast" if fast else "exact" if executor.programs.policy == "adaptive" else None
-    )
+    policy = "fast" if fast else "exact" if executor.programs.policy == "adaptive" else None
+    return executor.with_config(config, policy=policy)
 
 
 def _open(graph: EinsumGraph, node: int) -> bool:

@@ -47,12 +47,8 @@ class Variable(TensorOperators["Variable"]):
     def __init__(self, value: Any, *, requires_grad: bool | None = None, name: str | None = None) -> None:
         array = _copied(value)
         if requires_grad and array.dtype.kind != "f":
-            raise DTypeError(
-                f"a variable of {array.dtype} has no gradient: only numbers of a float dtype do",
-                "write 1.0 in place of 1, or give np.asarray(x, 'float32')",
-                "or leave out requires_grad",
-                code="E904",
-            )
+            hint = "write 1.0 in place of 1, give np.asarray(x, 'float32'), or leave out requires_grad"
+            raise DTypeError(f"a variable of {array.dtype} has no gradient: only floats do", hint, code="E904")
         if name is not None:
             expect(name or None, str, "the name of a variable is text")
             self._name = name
@@ -97,17 +93,13 @@ class Variable(TensorOperators["Variable"]):
     def assign(self, value: Any) -> None:
         """Take another value of the same shape and dtype; what was recorded before keeps the old one."""
         if not self.is_leaf:
-            raise GraphError("a computed value is not assigned to: its record would no longer be true",
-                             "assign to what it was computed from, or make a new Variable", code="E900")  # fmt: skip
+            hint = "assign to what it was computed from, or make a new Variable"
+            raise GraphError("a computed value is not assigned to: its record would be false", hint, code="E900")
         old = self._record
         array = _copied(value)
         if array.shape != old.value.shape or not np.can_cast(array.dtype, old.value.dtype, "same_kind"):
-            raise ShapeError(
-                f"a variable {old.value.dtype}{list(old.value.shape)} cannot take a value "
-                f"{array.dtype}{list(array.shape)}",
-                "make a new Variable",
-                code="E912",
-            )
+            have, new = (f"{a.dtype}{list(a.shape)}" for a in (old.value, array))
+            raise ShapeError(f"a variable {have} cannot take a value {new}", "make a new Variable", code="E912")
         self._record = Leaf(array.astype(old.value.dtype, copy=False), old.needs, self, self.name)
 
     def detach(self) -> Variable:
@@ -174,12 +166,8 @@ class Variable(TensorOperators["Variable"]):
         if not (self.is_leaf and self.requires_grad):
             return eager._map(fn, self, other)
         if mode.get().on:
-            raise GraphError(
-                "a recorded variable is not changed in place: its gradient would no longer be of what was computed",
-                "write `with tl.no_grad(): w -= step`",
-                "or w.assign(array)",
-                code="E900",
-            )
+            message = "a recorded variable is not changed in place: its gradient would be of something else"
+            raise GraphError(message, "write `with tl.no_grad(): w -= step`", "or w.assign(array)", code="E900")
         old, new = self._record, eager._map(fn, self, other)._record.value
         if new.shape != old.value.shape or new.dtype != old.value.dtype:
             self.assign(new)

@@ -203,9 +203,8 @@ def _names(fn: Callable[..., Any], count: int) -> list[str]:
             names.append(p.name)
     needed = sum(p.default is p.empty and p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) for p in parameters)
     if not needed <= count <= len(names):
-        raise InputError(
-            f"the function takes {', '.join(names) or 'nothing'}, but {count} examples are given", code="E911"
-        )
+        takes = ", ".join(names) or "nothing"
+        raise InputError(f"the function takes {takes}, but {count} examples are given", code="E911")
     return (names + [f"x{n}" for n in range(len(names), count)])[:count]
 
 

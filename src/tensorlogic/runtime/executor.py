@@ -61,15 +61,10 @@ class Executor:
     ) -> None:
         self.backend = get_backend(backend)
         self.context = context or ExecutionContext()
-        limits = [
-            ("threads", threads, 1),
-            ("plans", plans, 0),
-            ("memory_limit", memory_limit, 0),
-            ("flops_limit", flops_limit, 0),
-        ]
-        for name, value, least in limits:
+        expect_whole("threads", threads, 1)
+        for name, value in (("plans", plans), ("memory_limit", memory_limit), ("flops_limit", flops_limit)):
             if value is not None:
-                expect_whole(name, value, least)
+                expect_whole(name, value)
         if optimization_level is None:  # a backend that wants no passes runs graphs as they are written
             optimization_level = OptimizationLevel.STANDARD if self.backend.passes else OptimizationLevel.NONE
         self.programs = Programs(

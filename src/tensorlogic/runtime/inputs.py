@@ -43,11 +43,8 @@ def check_names(graph: EinsumGraph, inputs: Inputs, *, required: bool) -> None:
             raise InputError(f"the graph has no input {name!r}", *nearest(name, graph.inputs), code="E302")
     for name, node in graph.inputs.items():
         if required and name not in inputs:
-            hint, declared = (
-                f"give all of: {', '.join(map(repr, graph.inputs))}",
-                f"it is declared as {graph.type_of(node)}",
-            )
-            raise InputError(f"input {name!r} is missing", hint, code="E303", context=[declared])
+            hint, declared = f"give all of: {', '.join(map(repr, graph.inputs))}", graph.type_of(node)
+            raise InputError(f"input {name!r} is missing", hint, code="E303", context=[f"it is declared as {declared}"])
 
 
 class LastCall(NamedTuple):

@@ -58,10 +58,7 @@ class Programs:
         compiles = self.in_place and "native" in features
         self.facts = backend.facts() if compiles and isinstance(backend, NativeBackend) else None
         self.kept: Store[Key, Program] = Store(bound)
-        self._quick, self._quick_calls = (
-            itertools.count(1),
-            0,
-        )  # calls that were just like the last one; next() is atomic
+        self._quick, self._quick_calls = itertools.count(1), 0  # calls just like the last one; next() is atomic
 
     def graph_passes(self) -> tuple[Pass, ...]:
         """Return what is done to a graph whatever its sizes are."""
@@ -72,12 +69,8 @@ class Programs:
 
     def key(self, graph: EinsumGraph, values: Sequence[Any], sizes: Mapping[str, int] | None, *more: Any) -> Key:
         """Return what a program is kept under: the graph, the shapes and dtypes of inputs, and sizes that are given."""
-        return (
-            graph,
-            tuple([(v.shape, v.dtype) for v in values]),
-            tuple(sorted(sizes.items())) if sizes else (),
-            *more,
-        )
+        given = tuple(sorted(sizes.items())) if sizes else ()
+        return (graph, tuple([(v.shape, v.dtype) for v in values]), given, *more)
 
     def for_call(
         self,
@@ -89,11 +82,7 @@ class Programs:
         donate: tuple[str, ...] = (),
     ) -> Program:
         """Return the program for a call, made on the first one of its kind."""
-        key = (
-            self.key(graph, values, sizes, budget, donate)
-            if budget is not None or donate
-            else self.key(graph, values, sizes)
-        )
+        key = self.key(graph, values, sizes, *((budget, donate) if budget is not None or donate else ()))
         program = self.kept.get(key)
         if program is None:
             types = {n: TensorType.of(v) for n, v in zip(names, values, strict=True)}
@@ -141,9 +130,8 @@ class Programs:
         plan = next((p for p in options if p.name == chosen), options[0])
         check_dtypes(plan, self.capabilities)
         self._check_limits(plan)
-        program = self._bound(
-            [plan], lambda without: self._candidates(concrete, (), reorder=False, without=without)[:1]
-        )[0]
+        again = partial(self._candidates, concrete, (), reorder=False)
+        program = self._bound([plan], lambda without: again(without=without)[:1])[0]
         program.choice = choice if plan.name == chosen else None
         self.kept.put(self._type_key(graph, {n: t for n, _, t in plan.inputs}, None), program)
 
@@ -162,9 +150,7 @@ class Programs:
         self._check_limits(options[0])
         self.context.notify(ExecutionPhase.COMPILATION)
         concrete = options[0].graph
-        if (
-            len(options) > 1
-        ):  # loaded before anything is compiled: a fork that waited for a kernel must not meet an import
+        if len(options) > 1:  # loaded before compiling: a fork that waited for a kernel must not meet an import
             import concurrent.futures  # noqa: F401
 
             from . import parts  # noqa: F401
@@ -195,8 +181,7 @@ class Programs:
                 options = self._candidates(concrete, donate)
             else:
                 options = [self._within(concrete, budget)]
-            for plan in options[:1]:
-                check_dtypes(plan, self.capabilities)
+            check_dtypes(options[0], self.capabilities)
         return options
 
     def _within(self, concrete: EinsumGraph, budget: int) -> ExecutionPlan:

@@ -22,18 +22,8 @@ from .executor import Executor
 
 N = TypeVar("N", bound=Hashable)
 _GIVEN = (ops.Input, ops.Constant, ops.Literal, ops.Iota)
-_EXPENSIVE = (
-    ops.Einsum,
-    ops.ContractVJP,
-    ops.Sort,
-    ops.TopK,
-    ops.Cumulate,
-    ops.ScatterAdd,
-    Fixpoint,
-    Scan,
-    Cond,
-    ops.Item,
-)
+_LOOPS = (Fixpoint, Scan, Cond, ops.Item)
+_EXPENSIVE = (ops.Einsum, ops.ContractVJP, ops.Sort, ops.TopK, ops.Cumulate, ops.ScatterAdd, *_LOOPS)
 CHAIN = 8  # cheap nodes in a row that are computed again; the one after them is kept
 _BARRIER = ops.Barrier()
 
@@ -92,14 +82,10 @@ def fitting(
             return kept
         least = found if least is None else min(least, found)
     assert least is not None
-    raise OutOfMemoryError(
-        f"the gradient needs {bytes_text(least)} however much of it is computed again: {bytes_text(least - budget)} more "
-        f"than the budget of {bytes_text(budget)}",
-        "give a larger budget",
-        "or split the batch: executor.backward(..., accumulate=True) adds gradients up",
-        code="E928",
-        context=[f"{len(tried)} ways to keep fewer values were planned"],
-    )
+    beyond = f"{bytes_text(least - budget)} more than the budget of {bytes_text(budget)}"
+    message = f"the gradient needs {bytes_text(least)} however much of it is computed again: {beyond}"
+    hint = "give a larger budget, or split the batch: executor.backward(..., accumulate=True) adds gradients up"
+    raise OutOfMemoryError(message, hint, code="E928", context=[f"{len(tried)} ways to keep fewer values were planned"])
 
 
 def keep_options(gradient: EinsumGraph, match: Sequence[int | None]) -> Iterator[Collection[int]]:

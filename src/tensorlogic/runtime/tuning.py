@@ -19,9 +19,7 @@ from .call import run
 from .program import Program
 
 TRIALS = 5  # timed runs of each plan
-SETTLE = (
-    0.1  # seconds that a plan runs for before the next: threads of BLAS spin that long, and slow down whoever follows
-)
+SETTLE = 0.1  # seconds that a plan runs for before the next: threads of BLAS spin that long and slow down others
 LONG = 2.0  # seconds after which one run is enough
 MANY = 200  # runs after which it is enough, however short they are
 DENSITY = 0.05  # of true values in inputs that are made up

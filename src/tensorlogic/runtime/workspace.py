@@ -107,11 +107,8 @@ class Workspace:
         sizes = (self.asked // kind.itemsize,) if shape is None else whole_shape(shape)
         needed = math.prod(sizes) * kind.itemsize
         if needed > self.asked:
-            raise ShapeError(
-                f"{kind}{list(sizes)} takes {needed:,} bytes, and workspace {self.id} has {self.asked:,}",
-                f"allocate({needed})",
-                code="E955",
-            )
+            message = f"{kind}{list(sizes)} takes {needed:,} bytes, and workspace {self.id} has {self.asked:,}"
+            raise ShapeError(message, f"allocate({needed})", code="E955")
         return np.ndarray(sizes, kind, self._memory)
 
     def __repr__(self) -> str:
@@ -302,13 +299,13 @@ class WorkspacePool:
             room += sum(s.size for s in self._arenas if s.is_empty)  # one at most, now; it may give way to a larger one
             if size > room:
                 waiting = sum(w.size for w in self._waiting)
-                raise OutOfMemoryError(
+                hint = "release workspaces, or raise the limit: WorkspacePool(limit=...)"
+                message = (
                     f"no block of {bytes_text(size)} is free: {bytes_text(self._taken)} of {bytes_text(self._capacity())} "
                     f"are taken, {bytes_text(waiting)} wait for arrays that still show them, the largest free block has "
-                    f"{bytes_text(self._largest())}, and the limit is {bytes_text(self.limit or 0)}",
-                    "release workspaces, or raise the limit: WorkspacePool(limit=...)",
-                    code="E958",
+                    f"{bytes_text(self._largest())}, and the limit is {bytes_text(self.limit or 0)}"
                 )
+                raise OutOfMemoryError(message, hint, code="E958")
             self._arenas = [s for s in self._arenas if not s.is_empty]
         wanted = -(-int(self._capacity() * (self.growth - 1)) // ALIGN) * ALIGN
         return self._add(max(size, wanted if wanted <= room else int(room) // ALIGN * ALIGN)), 0
