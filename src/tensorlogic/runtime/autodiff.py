@@ -24,7 +24,7 @@ from ..plan.cost import nbytes
 from ..store import Store
 from .outputs import Outputs
 from .program import KEPT_BYTES
-from .recompute import can_keep, expensive_nodes, fitting, match_nodes, rest_of_gradient
+from .recompute import all_nodes, can_keep, expensive_nodes, fitting, match_nodes, rest_of_gradient
 
 if TYPE_CHECKING:
     from .executor import Executor
@@ -179,17 +179,15 @@ def split_gradient(
         return SplitGradient(value_and_grad(graph, wrt), None, (), {names[0]: names[0]}, wrt, 1)
     whole = vjp(graph, wrt)
     match = match_nodes(whole, graph)
-    every = frozenset(i for i, m in enumerate(match) if m is not None and can_keep(whole, i))
-    if way is GradientStrategy.RECOMPUTE:
-        return _cut(graph, whole, match, expensive_nodes(whole, match), wrt)
-    if way is GradientStrategy.BUDGETED:
-        assert budget is not None
 
-        def peak(kept: Collection[int]) -> int:
-            return peak_of_both(executor, _cut(graph, whole, match, kept, wrt), inputs)
+    def attempt(kept: Collection[int]) -> tuple[SplitGradient, int]:
+        split = _cut(graph, whole, match, kept, wrt)
+        return split, peak_of_both(executor, split, inputs)
 
-        return _cut(graph, whole, match, fitting(whole, match, budget, peak), wrt)
-    return _cut(graph, whole, match, every, wrt)
+    if budget is not None:
+        return fitting(whole, match, budget, attempt)
+    recomputed = way is GradientStrategy.RECOMPUTE
+    return _cut(graph, whole, match, (expensive_nodes if recomputed else all_nodes)(whole, match), wrt)
 
 
 def _cut(

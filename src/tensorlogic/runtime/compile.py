@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, NamedTuple
@@ -24,7 +24,7 @@ from ..plan.build import ExecutionPlan
 from ..store import EvictionPolicy, Store, StoreStats
 from .cache_folder import trim, used
 from .executor import Executor
-from .inputs import Inputs, checked_sizes
+from .inputs import Inputs, Sizes, checked_sizes
 from .outputs import Outputs
 from .programs import sized_by_inputs
 from .tuning import Choice
@@ -96,13 +96,11 @@ class CompiledGraph:
         """Return what the passes did."""
         return self._stats
 
-    def __call__(
-        self, inputs: Inputs | None = None, *, sizes: Mapping[str, int] | None = None, out: Inputs | None = None
-    ) -> Outputs:
+    def __call__(self, inputs: Inputs | None = None, *, sizes: Sizes = None, out: Inputs | None = None) -> Outputs:
         """Run it."""
         return self.executor.execute(self.optimized, inputs, sizes=sizes, out=out)
 
-    def plan(self, inputs: Inputs | None = None, *, sizes: Mapping[str, int] | None = None) -> ExecutionPlan:
+    def plan(self, inputs: Inputs | None = None, *, sizes: Sizes = None) -> ExecutionPlan:
         """Return the plan for given inputs or sizes."""
         return self.executor.plan(self.optimized, inputs, sizes=sizes)
 
@@ -174,18 +172,14 @@ class GraphCompiler:
         self._executor = Executor(backend)
 
     def compile(
-        self, graph: EinsumGraph, config: CompilationConfig | None = None, *, sizes: Mapping[str, int] | None = None
+        self, graph: EinsumGraph, config: CompilationConfig | None = None, *, sizes: Sizes = None
     ) -> CompiledGraph:
         """Optimize a graph; where all sizes are known, plan it too."""
         return compile_for(self._executor, graph, config or CompilationConfig(), sizes)
 
 
 def compile_for(
-    executor: Executor,
-    graph: EinsumGraph,
-    config: CompilationConfig,
-    sizes: Mapping[str, int] | None,
-    example: Inputs | None = None,
+    executor: Executor, graph: EinsumGraph, config: CompilationConfig, sizes: Sizes, example: Inputs | None = None
 ) -> CompiledGraph:
     """Compile a graph as an executor would run it: on its backend, in its context, within its limits."""
     hint = "write CompilationConfig(optimization_level=OptimizationLevel.AGGRESSIVE)"
@@ -226,11 +220,7 @@ def _open(graph: EinsumGraph, node: int) -> bool:
 
 
 def execute_compiled(
-    executor: Executor,
-    compiled: CompiledGraph,
-    inputs: Inputs | None,
-    sizes: Mapping[str, int] | None,
-    out: Inputs | None = None,
+    executor: Executor, compiled: CompiledGraph, inputs: Inputs | None, sizes: Sizes, out: Inputs | None = None
 ) -> Outputs:
     """Run a compiled graph for an executor, which must have the backend it was compiled for."""
     expect(compiled, CompiledGraph, "a CompiledGraph is expected", _MAKE)

@@ -8,6 +8,7 @@ variable which goes out of scope takes with it whatever nothing else was compute
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -234,6 +235,7 @@ _ADD, _SUBTRACT, _MULTIPLY = (ops.Elementwise(fn) for fn in ("add", "subtract", 
 _STOP = ops.StopGradient()
 _UFUNCS = {getattr(np, fn): ops.Elementwise(fn) for fn in FUNCTIONS if isinstance(getattr(np, fn, None), np.ufunc)}
 _new = object.__new__
+_elementwise = cache(ops.Elementwise)
 
 
 def _copied(value: Any) -> Array:
@@ -323,10 +325,7 @@ class Eager(Layers[Variable]):
         return self.apply(einsum_op(matmul_spec(left, right), "real"), a, b)
 
     def _map(self, fn: str, *operands: Any) -> Variable:
-        op = _maps.get(fn)
-        if op is None:
-            op = _maps[fn] = ops.Elementwise(fn)
-        return self.apply(op, *operands)
+        return self.apply(_elementwise(fn), *operands)
 
     def _reduce(self, kind: str, x: Any, axis: Axes, keepdims: bool) -> Variable:
         if axis is None:
@@ -356,6 +355,5 @@ class Eager(Layers[Variable]):
         return "<tensorlogic.eager>"
 
 
-_maps: dict[str, ops.Elementwise] = {}
 eager = Eager()
 Variable.builder = eager  # type: ignore[misc]  # of the class: all variables have the one

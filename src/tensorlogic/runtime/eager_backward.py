@@ -5,6 +5,7 @@ Graphs are kept by their structure, so a loop that records the same operations e
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,7 +23,7 @@ from .eager import Variable
 from .eager_kernels import SCALARS, Array, given
 from .eager_record import Leaf, Record
 from .executor import Executor
-from .recompute import can_keep, match_nodes, operands_first, rest_of_gradient
+from .recompute import all_nodes, match_nodes, operands_first, rest_of_gradient
 
 
 class BackwardGraph(NamedTuple):
@@ -44,14 +45,12 @@ class Structure(NamedTuple):
 
 
 _graphs: Store[Any, BackwardGraph] = Store(256)
-_executor: list[Executor] = []
 
 
+@cache
 def default_executor() -> Executor:
     """Return the executor that runs gradients unless another is named; made when first needed."""
-    if not _executor:
-        _executor.append(Executor())
-    return _executor[0]
+    return Executor()
 
 
 def backward(
@@ -170,20 +169,11 @@ def backward_graph(structure: Structure, *, scalar: bool) -> BackwardGraph:
     wrt = [names[i] for i in structure.wants]
     whole = grad_pass(graph, wrt) if scalar else vjp(graph, wrt)
     match = match_nodes(whole, graph)
-    kept = {i for i, m in enumerate(match) if m is not None and can_keep(whole, i)}
-    rest, labels = rest_of_gradient(whole, match, kept)
-    feeds: list[tuple[str, int]] = []
-    seed = None
-    for label in rest.inputs:
-        if label in labels:
-            m = match[labels[label]]
-            assert m is not None
-            feeds.append((label, m))
-        elif label in graph.inputs:
-            feeds.append((label, graph.inputs[label]))
-        else:
-            seed = label
-    return BackwardGraph(rest, tuple(feeds), tuple(structure.wants), seed)
+    rest, labels = rest_of_gradient(whole, match, all_nodes(whole, match))
+    known: dict[str, Any] = {**graph.inputs, **{label: match[i] for label, i in labels.items()}}
+    feeds = tuple((label, known[label]) for label in rest.inputs if label in known)
+    seed = next((label for label in rest.inputs if label not in known), None)
+    return BackwardGraph(rest, feeds, tuple(structure.wants), seed)
 
 
 def first_nan(structure: Structure, back: BackwardGraph, inputs: dict[str, Any], runner: Executor) -> ExecutionError:

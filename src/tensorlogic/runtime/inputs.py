@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from .program import Program
 
 Inputs = Mapping[str, Any]
+Sizes = Mapping[str, int] | None  # by name
 
 
 def check_call(graph: object, inputs: object) -> None:
@@ -23,7 +24,7 @@ def check_call(graph: object, inputs: object) -> None:
         expect(inputs, Mapping, "inputs must be a mapping of names to arrays", 'write {"x": array}')
 
 
-def checked_sizes(graph: EinsumGraph, sizes: Mapping[str, int] | None) -> Mapping[str, int] | None:
+def checked_sizes(graph: EinsumGraph, sizes: Sizes) -> Sizes:
     """Return sizes by name, each of which the graph has."""
     if sizes is None:
         return None

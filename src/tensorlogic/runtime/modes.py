@@ -5,12 +5,12 @@ A mode hands over to its own module, which is loaded by whoever uses it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..ir.graph import EinsumGraph
 from ..passes.levels import CompilationConfig
-from .inputs import Inputs
+from .inputs import Inputs, Sizes
 from .outputs import Outputs
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ def compile_graph(
     graph: EinsumGraph,
     config: CompilationConfig | None = None,
     *,
-    sizes: Mapping[str, int] | None = None,
+    sizes: Sizes = None,
     example: Inputs | None = None,
 ) -> CompiledGraph:
     """Optimize a graph once, to run it many times; with ``sizes`` (or none to give) or an ``example`` it is planned at once.
@@ -45,7 +45,7 @@ def execute_compiled(
     compiled: CompiledGraph,
     inputs: Inputs | None = None,
     *,
-    sizes: Mapping[str, int] | None = None,
+    sizes: Sizes = None,
     out: Inputs | None = None,
 ) -> Outputs:
     """Run a compiled graph; it may have been compiled by another executor of the same backend."""

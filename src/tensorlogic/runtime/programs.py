@@ -23,10 +23,12 @@ from ..plan.limits import available_memory, check_flops, check_memory
 from ..store import Store, StoreStats
 from .call import Wrapper, run
 from .context import ExecutionContext
+from .inputs import Sizes
 from .outputs import NUMPY
 from .program import Program, bind
 
 Key = tuple[Any, ...]
+Types = Mapping[str, TensorType]  # of inputs, by name
 
 
 class Programs:
@@ -67,7 +69,7 @@ class Programs:
         folds = not self.wrap and self.computes  # what is folded no wrapper sees
         return (*passes_of(self.config, self._evaluate if folds else None, differentiable=False), *self.passes)
 
-    def key(self, graph: EinsumGraph, values: Sequence[Any], sizes: Mapping[str, int] | None, *more: Any) -> Key:
+    def key(self, graph: EinsumGraph, values: Sequence[Any], sizes: Sizes, *more: Any) -> Key:
         """Return what a program is kept under: the graph, the shapes and dtypes of inputs, and sizes that are given."""
         given = tuple(sorted(sizes.items())) if sizes else ()
         return (graph, tuple([(v.shape, v.dtype) for v in values]), given, *more)
@@ -77,7 +79,7 @@ class Programs:
         graph: EinsumGraph,
         names: Sequence[str],
         values: Sequence[Any],
-        sizes: Mapping[str, int] | None,
+        sizes: Sizes,
         budget: int | None = None,
         donate: tuple[str, ...] = (),
     ) -> Program:
@@ -90,13 +92,7 @@ class Programs:
             self.kept.put(key, program)
         return program
 
-    def plan(
-        self,
-        graph: EinsumGraph,
-        types: Mapping[str, TensorType],
-        sizes: Mapping[str, int] | None,
-        budget: int | None = None,
-    ) -> ExecutionPlan:
+    def plan(self, graph: EinsumGraph, types: Types, sizes: Sizes, budget: int | None = None) -> ExecutionPlan:
         """Return the plan that runs for inputs of these types; where several compete, that takes compiling and measuring them."""
         key = self._type_key(graph, types, sizes, *(() if budget is None else (budget, ())))
         program = self.kept.peek(key)
@@ -110,11 +106,7 @@ class Programs:
         return program.plan
 
     def prepare(
-        self,
-        graph: EinsumGraph,
-        types: Mapping[str, TensorType],
-        sizes: Mapping[str, int] | None = None,
-        example: Sequence[Any] | None = None,
+        self, graph: EinsumGraph, types: Types, sizes: Sizes = None, example: Sequence[Any] | None = None
     ) -> Program:
         """Plan, choose and bind a graph for the types of its inputs, so that the first run is like the others."""
         program = self.make(graph, types, sizes, example, "the example given" if example is not None else "")
@@ -138,8 +130,8 @@ class Programs:
     def make(
         self,
         graph: EinsumGraph,
-        types: Mapping[str, TensorType],
-        sizes: Mapping[str, int] | None,
+        types: Types,
+        sizes: Sizes,
         example: Sequence[Any] | None,
         inputs: str,
         budget: int | None = None,
@@ -165,12 +157,7 @@ class Programs:
             return choose(programs, values, inputs or "made-up inputs")
 
     def options(
-        self,
-        graph: EinsumGraph,
-        types: Mapping[str, TensorType],
-        sizes: Mapping[str, int] | None,
-        budget: int | None = None,
-        donate: tuple[str, ...] = (),
+        self, graph: EinsumGraph, types: Types, sizes: Sizes, budget: int | None = None, donate: tuple[str, ...] = ()
     ) -> list[ExecutionPlan]:
         """Return the plans that compete for inputs of these types; the first is taken where nothing is measured."""
         self.context.notify(ExecutionPhase.PLANNING)
@@ -196,9 +183,7 @@ class Programs:
             how = how._replace(groups=partial(find_groups, facts=self.facts, policy=policy), threads=self.facts.threads)
         return plan_of(fitted(concrete, budget, how))
 
-    def _concrete(
-        self, graph: EinsumGraph, types: Mapping[str, TensorType], sizes: Mapping[str, int] | None, lowered: bool
-    ) -> EinsumGraph:
+    def _concrete(self, graph: EinsumGraph, types: Types, sizes: Sizes, lowered: bool) -> EinsumGraph:
         """Bind sizes and run the passes: those of the level, the user's and, unless parts are planned apart, the backend's."""
         from ..passes.pipeline import optimize
 
@@ -272,9 +257,7 @@ class Programs:
         """Count a call that needed no look-up."""
         self._quick_calls = next(self._quick)
 
-    def _type_key(
-        self, graph: EinsumGraph, types: Mapping[str, TensorType], sizes: Mapping[str, int] | None, *more: Any
-    ) -> Key:
+    def _type_key(self, graph: EinsumGraph, types: Types, sizes: Sizes, *more: Any) -> Key:
         shapes = [(tuple(types[n].shape or ()), NUMPY.get(types[n].dtype or "float64")) for n in graph.inputs]
         given = () if sizes is None or sized_by_inputs(graph) else tuple(sorted(sizes.items()))
         return (graph, tuple(shapes), given, *more)

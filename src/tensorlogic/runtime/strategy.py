@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from enum import Enum
 from functools import partialmethod
 from statistics import median
@@ -29,7 +29,7 @@ from ..plan.node_costs import STAND_IN
 from ..plan.schedule import Scheduler, SchedulingStrategy
 from ..tables import table
 from .executor import Executor
-from .inputs import Inputs
+from .inputs import Inputs, Sizes
 from .tuning import made_up_inputs
 
 LEAST, MOST = 5, 1000  # runs of one trial
@@ -247,7 +247,7 @@ class StrategyOptimizer:
         strategy: ExecutionStrategy | None = None,
         inputs: Inputs | None = None,
         *,
-        sizes: Mapping[str, int] | None = None,
+        sizes: Sizes = None,
     ) -> ExecutionStrategy:
         """Return the strategy that is best for the goal, for the given inputs or made-up ones of the given sizes."""
         given = ExecutionStrategy() if strategy is None else strategy
@@ -350,7 +350,7 @@ def _reasons(goal: _Goal, given: ExecutionStrategy, chosen: ExecutionStrategy) -
 
 
 def stand_ins(
-    graph: EinsumGraph, given: Inputs, sizes: Mapping[str, int] | None, precision: PrecisionMode
+    graph: EinsumGraph, given: Inputs, sizes: Sizes, precision: PrecisionMode
 ) -> tuple[dict[str, Any], dict[str, int] | None, list[str]]:
     """Return inputs to measure with, the sizes that they do not fix, and lines that say what was made up.
 
