@@ -13,7 +13,7 @@ import msgspec
 
 from ..backends.base import Backend
 from ..backends.native.support import usable
-from ..errors import BackendError, FormatError, TensorLogicError, expect, expect_whole
+from ..errors import FormatError, TensorLogicError, expect, expect_whole
 from ..events import span
 from ..ir import ops
 from ..ir.graph import EinsumGraph
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from ..passes.pipeline import PassReport
 
 FORMAT, VERSION = "tensorlogic-compiled", 2
-_MAKE = "make one: compiled = executor.compile_graph(graph)"
+MAKE = "make one: compiled = executor.compile_graph(graph)"
 _KEY = ("a CompilationKey is expected", "write CompilationKey.from_graph(graph, config)")
 
 
@@ -219,18 +219,6 @@ def _open(graph: EinsumGraph, node: int) -> bool:
     return isinstance(op, ops.Input) and (op.shape is None or op.dtype is None)
 
 
-def execute_compiled(
-    executor: Executor, compiled: CompiledGraph, inputs: Inputs | None, sizes: Sizes, out: Inputs | None = None
-) -> Outputs:
-    """Run a compiled graph for an executor, which must have the backend it was compiled for."""
-    expect(compiled, CompiledGraph, "a CompiledGraph is expected", _MAKE)
-    theirs, ours = compiled.executor.backend.name, executor.backend.name
-    if theirs != ours:
-        hint = "compile it with this executor: executor.compile_graph(graph)"
-        raise BackendError(f"the graph was compiled for {theirs}, this executor runs {ours}", hint, code="E405")
-    return compiled(inputs, sizes=sizes, out=out)
-
-
 class CompilationKey(NamedTuple):
     """What makes two compilations the same: the graph, the config and the backend.
 
@@ -323,7 +311,7 @@ class CompilationCache:
 
     def insert(self, key: CompilationKey, compiled: CompiledGraph) -> None:
         """Keep a compiled graph, on disk too where there is a folder."""
-        expect(compiled, CompiledGraph, "a CompiledGraph is expected", _MAKE)
+        expect(compiled, CompiledGraph, "a CompiledGraph is expected", MAKE)
         expect(key, CompilationKey, *_KEY)
         self._entries.put(key, compiled)
         if self.folder is not None:

@@ -105,11 +105,9 @@ class Variable(TensorOperators["Variable"]):
 
     def detach(self) -> Variable:
         """Return a variable of the same value that nothing was recorded for, and that wants no gradient."""
-        made = _new(Variable)
-        if mode.get().tapes:
-            made._record = Record(self._record.value, _STOP, (self._record,), False, caller(), None)
-        else:
-            made._record = Record(self._record.value, None, (), False, None, None)
+        made, record = _new(Variable), self._record
+        taped = mode.get().tapes
+        made._record = Record(record.value, _STOP, (record,), False, caller()) if taped else Record(record.value)
         return made
 
     def __reduce__(self) -> Any:  # for copies and pickles: the value, and nothing of how it was computed
@@ -310,7 +308,7 @@ class Eager(Layers[Variable]):
             for tape in tapes:
                 tape.note(made)
         else:
-            made._record = Record(value, None, (), False, None, lost)
+            made._record = Record(value, lost=lost)
         return made
 
     def einsum(self, equation: Any, *operands: Any, algebra: str = "real") -> Variable:

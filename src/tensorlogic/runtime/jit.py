@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from ..errors import expect, expect_whole
+from ..errors import expect_whole
 from ..ir.graph import EinsumGraph
 from ..ir.types import TensorType
 from ..store import EvictionPolicy, Store, StoreStats, reset_in_child
@@ -259,12 +259,3 @@ class Jit:
         self._waiting.clear()
         self._seen.clear()
         self.compiler.done, self.compiler.failures = 0, ()
-
-
-def jit_for(executor: Executor, jit: Jit | None, config: JitConfig | None) -> Jit:
-    """Return the JIT that an executor has, or a new one where there is none with this config."""
-    if config is not None:
-        expect(config, JitConfig, "a JitConfig is expected", "write JitConfig().with_hot_path_threshold(10)")
-    if jit is None or (config is not None and config != jit.config):
-        return Jit(executor, config or JitConfig())
-    return jit

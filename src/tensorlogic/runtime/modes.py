@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from ..errors import BackendError, expect
 from ..ir.graph import EinsumGraph
 from ..passes.levels import CompilationConfig
 from .inputs import Inputs, Sizes
@@ -49,9 +50,14 @@ def execute_compiled(
     out: Inputs | None = None,
 ) -> Outputs:
     """Run a compiled graph; it may have been compiled by another executor of the same backend."""
-    from .compile import execute_compiled
+    from .compile import MAKE, CompiledGraph
 
-    return execute_compiled(executor, compiled, inputs, sizes, out)
+    expect(compiled, CompiledGraph, "a CompiledGraph is expected", MAKE)
+    theirs, ours = compiled.executor.backend.name, executor.backend.name
+    if theirs != ours:
+        hint = "compile it with this executor: executor.compile_graph(graph)"
+        raise BackendError(f"the graph was compiled for {theirs}, this executor runs {ours}", hint, code="E405")
+    return compiled(inputs, sizes=sizes, out=out)
 
 
 def execute_jit(
@@ -80,9 +86,12 @@ def clear_jit_cache(executor: Executor) -> None:
 
 
 def _jit(executor: Executor, config: JitConfig | None = None) -> Jit:
-    from .jit import jit_for
+    from .jit import Jit, JitConfig
 
-    executor.jit = jit_for(executor, executor.jit, config)
+    if config is not None:
+        expect(config, JitConfig, "a JitConfig is expected", "write JitConfig().with_hot_path_threshold(10)")
+    if executor.jit is None or (config is not None and config != executor.jit.config):
+        executor.jit = Jit(executor, config or JitConfig())
     return executor.jit
 
 
