@@ -1,8 +1,7 @@
 """The seed's forward and backward: a run that keeps what its gradient reads, and the gradient as the rest of one graph.
 
-``tl.vjp`` gives one graph that holds the forward nodes and the gradient's. Here it is cut in two: the forward run also
-returns the values that the other half reads, and the backward run takes them as inputs. Which values are kept is the
-:class:`~tensorlogic.GradientStrategy`.
+The graph of ``tl.vjp`` is cut in two: the forward run also returns the values that the other half reads as inputs.
+Which values these are is the :class:`~tensorlogic.GradientStrategy`.
 """
 
 from __future__ import annotations
@@ -68,10 +67,7 @@ class Gradients:
         strategy: GradientStrategy | None,
         budget: int | None,
     ) -> Outputs:
-        """Run a graph and keep what its gradient needs.
-
-        An output that the gradient reads is handed out as a read-only view: to change it, take a copy.
-        """
+        """Run a graph and keep what its gradient needs; an output that the gradient reads is a read-only view."""
         names, values = executor.arrays(graph, inputs)
         wanted = _wanted(names, values, wrt)
         key = (graph, wanted, strategy, budget, tuple((v.shape, v.dtype) for v in values) if budget is not None else ())

@@ -192,20 +192,20 @@ def graph_of(fn: Callable[..., Any], *examples: Any) -> EinsumGraph:
 def _names(fn: Callable[..., Any], count: int) -> list[str]:
     """Return names for the first parameters of a function."""
     try:
-        parameters = list(inspect.signature(fn).parameters.values())
+        signature = inspect.signature(fn)
     except (TypeError, ValueError):  # some built-in functions do not say
         return [f"x{n}" for n in range(count)]
-    names: list[str] = []
-    for p in parameters:
-        if p.kind is p.VAR_POSITIONAL:
-            names += [f"{p.name}{n}" for n in range(count - len(names))]
-        elif p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD):
-            names.append(p.name)
-    needed = sum(p.default is p.empty and p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) for p in parameters)
-    if not needed <= count <= len(names):
-        takes = ", ".join(names) or "nothing"
-        raise InputError(f"the function takes {takes}, but {count} examples are given", code="E911")
-    return (names + [f"x{n}" for n in range(len(names), count)])[:count]
+    try:
+        bound = signature.bind(*range(count)).arguments
+    except TypeError:
+        takes = ", ".join(signature.parameters) or "nothing"
+        raise InputError(f"the function takes {takes}, but {count} examples are given", code="E911") from None
+    several = {p.name for p in signature.parameters.values() if p.kind is p.VAR_POSITIONAL}
+    return [
+        f"{name}{n}" if name in several else name
+        for name, given in bound.items()
+        for n in range(len(given) if name in several else 1)
+    ]
 
 
 def _variables(x: Any, name: str, inputs: list[Variable]) -> Any:

@@ -1,7 +1,4 @@
-"""The JIT: graphs run at once; those that run often are compiled in the background, and the fastest plan takes over.
-
-It has no loop of its own: hot or not, a program is called as any other is.
-"""
+"""The JIT: graphs run at once; those that run often are compiled in the background, and the fastest plan takes over."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """Gradients that compute forward values again instead of keeping them.
 
-The gradient of a graph holds the graph's own nodes and reads their values long after they were made. Here those that
-are cheap to make are made again just before they are read, or the forward part is cut into segments whose values are
-made again one segment at a time, so that less is held at once.
+Values that are cheap to make are made again just before they are read, or the forward part is cut into segments whose
+values are made again one segment at a time, so that less is held at once.
 """
 
 from __future__ import annotations

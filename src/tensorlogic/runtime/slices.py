@@ -132,10 +132,7 @@ def places(spec: SliceSpec, size: int, axis: int) -> range:
 
 
 def known_places(spec: SliceSpec) -> range | None:
-    """Return the elements a spec takes of an axis of unknown size; None where their number depends on the size.
-
-    Negative ones count from the end.
-    """
+    """Return the elements (negative: from the end) taken of an axis of unknown size; None where that decides on them."""
     if spec.kind in ("full", "reverse"):
         return None
     if spec.kind == "index":

@@ -213,11 +213,8 @@ class StrategyOptimizer:
     """Chooses a strategy by measuring: threads first, then levels, then where results go, then native code.
 
     What is compared runs in turns, each for about ``seconds``, so that a busy moment strikes all alike. Another way than
-    the one given is taken if it is 3% better, and better in three rounds of four. With ``exact`` what may round
-    otherwise is left out: the aggressive level, and native code.
-
-    ``optimize_for_throughput`` looks for the least mean time of runs one after another, ``optimize_for_latency`` for the
-    least median time of one run, ``optimize_for_memory`` for the least peak of memory by the plan, without timing anything.
+    the one given is taken if it is 3% better, and better in three rounds of four. With ``exact`` the aggressive level and
+    native code are left out. Throughput is the mean time of runs, latency the median; memory is planned and not timed.
 
     >>> from tensorlogic import GraphBuilder
     >>> b = GraphBuilder()
@@ -352,10 +349,7 @@ def _reasons(goal: _Goal, given: ExecutionStrategy, chosen: ExecutionStrategy) -
 def stand_ins(
     graph: EinsumGraph, given: Inputs, sizes: Sizes, precision: PrecisionMode
 ) -> tuple[dict[str, Any], dict[str, int] | None, list[str]]:
-    """Return inputs to measure with, the sizes that they do not fix, and lines that say what was made up.
-
-    What is not given is made up as it is to choose between plans. A size that nothing fixes is 64.
-    """
+    """Return inputs to measure with, the sizes that they do not fix, and lines that say what was made up."""
     require_valid(graph)
     known = known_inputs(graph, given, sizes, dtype=precision.dtype, stand_in=STAND_IN)
     types = input_types(graph, given, known.sizes, precision.dtype)

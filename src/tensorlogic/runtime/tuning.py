@@ -98,10 +98,7 @@ class Choice(msgspec.Struct, frozen=True):
 def choose(
     programs: Sequence[Program], values: Sequence[Any], inputs: str, clock: Callable[[], float] = perf_counter
 ) -> Program:
-    """Return the fastest of several programs of one graph, as measured on some inputs; one that fails on them is not taken.
-
-    Where every one fails, the inputs are to blame, and the first is returned.
-    """
+    """Return the fastest of several programs of one graph on some inputs, or the first where it fails on them."""
     left = {program.plan.name: program for program in programs}
     while len(left) > 1:
         optimizer = AdaptiveOptimizer(list(left))

@@ -1,7 +1,4 @@
-"""Workspaces: scratch memory in arenas of bytes that are cut into blocks.
-
-As in the memory pool, a block is used again only when no array shows it any more.
-"""
+"""Workspaces: scratch memory in arenas of bytes that are cut into blocks."""
 
 from __future__ import annotations
 
@@ -72,13 +69,6 @@ def _find(strategy: AllocationStrategy, stretches: Sequence[_Stretch], size: int
         return smallest
     ends = [(s, n) for s, n in fitting if sum(s.free[n]) == s.size]  # where new blocks are cut
     return ends[-1] if ends else None
-
-
-def _rounded(nbytes: int, strategy: AllocationStrategy) -> int:
-    """Return the size of the block that a request gets."""
-    if strategy is AllocationStrategy.POWER_OF_TWO:
-        return max(ALIGN, 1 << (nbytes - 1).bit_length()) if nbytes else ALIGN
-    return max(ALIGN, -(-nbytes // ALIGN) * ALIGN)
 
 
 class Workspace:
@@ -203,7 +193,9 @@ class WorkspacePool:
     def allocate(self, nbytes: int) -> Workspace:
         """Cut a block of at least so many bytes, aligned to 64."""
         nbytes = whole_bytes(nbytes, "nbytes")
-        size = _rounded(nbytes, self.strategy)
+        size = max(ALIGN, -(-nbytes // ALIGN) * ALIGN)
+        if self.strategy is AllocationStrategy.POWER_OF_TWO:
+            size = 1 << (size - 1).bit_length()
         with self._lock:
             self._settle()
             place = _find(self.strategy, self._arenas, size)
