@@ -15,7 +15,6 @@ from ..backends.base import Backend
 from ..backends.native.support import usable
 from ..errors import FormatError, TensorLogicError, expect, expect_whole
 from ..events import span
-from ..ir import ops
 from ..ir.graph import EinsumGraph
 from ..ir.types import TensorType
 from ..ir.validate import require_valid
@@ -197,7 +196,7 @@ def compile_for(
         names, values = own.arrays(done.graph, example)
         types = {n: TensorType.of(v) for n, v in zip(names, values, strict=True)}
         own.programs.prepare(done.graph, types, checked_sizes(done.graph, sizes), values)
-    elif sizes is not None or not (graph.size_names or any(_open(graph, i) for i in graph.inputs.values())):
+    elif sizes is not None or not (graph.size_names or any(None in graph.type_of(i) for i in graph.inputs.values())):
         types = own.input_types(done.graph, None, sizes)
         if sized_by_inputs(graph):
             own.programs.prepare(done.graph, types, sizes)
@@ -211,12 +210,6 @@ def _at_full_speed(executor: Executor, config: CompilationConfig) -> Executor:
     fast = config.optimization_level is OptimizationLevel.AGGRESSIVE and config.fusion_enabled
     policy = "fast" if fast else "exact" if executor.programs.policy == "adaptive" else None
     return executor.with_config(config, policy=policy)
-
-
-def _open(graph: EinsumGraph, node: int) -> bool:
-    """Tell whether the type of an input is only known when it is given."""
-    op = graph.nodes[node].op
-    return isinstance(op, ops.Input) and (op.shape is None or op.dtype is None)
 
 
 class CompilationKey(NamedTuple):

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import inspect
-import weakref
 from collections.abc import Callable, Mapping, Sequence
+from itertools import count
 from typing import Any
+from weakref import WeakValueDictionary
 
 import numpy as np
 
@@ -43,7 +44,8 @@ class EagerTape:
     """
 
     def __init__(self) -> None:
-        self._made: list[weakref.ref[Variable]] = []
+        self._made: WeakValueDictionary[int, Variable] = WeakValueDictionary()
+        self._numbers = count()
 
     def __enter__(self) -> EagerTape:
         now = mode.get()
@@ -55,13 +57,11 @@ class EagerTape:
 
     def note(self, variable: Variable) -> None:
         """Take note of a variable that was computed."""
-        self._made.append(weakref.ref(variable))
-        if len(self._made) > 1000 and len(self._made) & (len(self._made) - 1) == 0:  # now and then, drop the dead
-            self._made = [r for r in self._made if r() is not None]
+        self._made[next(self._numbers)] = variable
 
     def variables(self) -> list[Variable]:
         """Return what was computed and is still held by someone, oldest first."""
-        return [v for v in (r() for r in self._made) if v is not None]
+        return list(self._made.values())
 
     def variable(self, value: Any, *, requires_grad: bool | None = None) -> Variable:
         """Return a value whose operations are recorded."""

@@ -148,7 +148,12 @@ def variable(executor: Executor, value: Any, *, requires_grad: bool | None = Non
 
 def enable_profiling(executor: Executor) -> None:
     """Start a new profile of what this executor runs; one that is being made already goes on."""
-    executor.profiles.start()
+    from .. import Trace
+
+    profiles = executor.profiles
+    if not profiles.hooks:
+        profiles.trace = Trace()
+        profiles.hooks = (profiles.trace,)
 
 
 def disable_profiling(executor: Executor) -> None:
