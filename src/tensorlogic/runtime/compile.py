@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from ..passes.pipeline import PassReport
 
 FORMAT, VERSION = "tensorlogic-compiled", 2
-MAKE = "make one: compiled = executor.compile_graph(graph)"
 _KEY = ("a CompilationKey is expected", "write CompilationKey.from_graph(graph, config)")
 
 
@@ -304,7 +303,7 @@ class CompilationCache:
 
     def insert(self, key: CompilationKey, compiled: CompiledGraph) -> None:
         """Keep a compiled graph, on disk too where there is a folder."""
-        expect(compiled, CompiledGraph, "a CompiledGraph is expected", MAKE)
+        expect(compiled, CompiledGraph, "a CompiledGraph is expected", "executor.compile_graph(graph) makes one")
         expect(key, CompilationKey, *_KEY)
         self._entries.put(key, compiled)
         if self.folder is not None:

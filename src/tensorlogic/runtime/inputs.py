@@ -19,7 +19,8 @@ Sizes = Mapping[str, int] | None  # by name
 
 def check_call(graph: object, inputs: object) -> None:
     """Refuse what is no graph, or no mapping of inputs."""
-    expect(graph, EinsumGraph, "an EinsumGraph is expected", "build one: b.build(y=y)")
+    if type(graph) is not EinsumGraph:
+        expect(graph, EinsumGraph, "an EinsumGraph is expected", "build one: b.build(y=y)")
     if type(inputs) is not dict:
         expect(inputs, Mapping, "inputs must be a mapping of names to arrays", 'write {"x": array}')
 
@@ -28,7 +29,8 @@ def checked_sizes(graph: EinsumGraph, sizes: Sizes) -> Sizes:
     """Return sizes by name, each of which the graph has."""
     if sizes is None:
         return None
-    expect(sizes, Mapping, "sizes= must be a mapping of names to integers")
+    if type(sizes) is not dict:
+        expect(sizes, Mapping, "sizes= must be a mapping of names to integers")
     for name, value in sizes.items():
         if not isinstance(name, str) or not isinstance(value, str | int | float | np.integer):
             raise InputError(f"sizes= must map names to integers, got {name!r}: {value!r}", code="E301")

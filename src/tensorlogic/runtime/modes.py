@@ -50,9 +50,10 @@ def execute_compiled(
     out: Inputs | None = None,
 ) -> Outputs:
     """Run a compiled graph; it may have been compiled by another executor of the same backend."""
-    from .compile import MAKE, CompiledGraph
+    from .compile import CompiledGraph
 
-    expect(compiled, CompiledGraph, "a CompiledGraph is expected", MAKE)
+    if type(compiled) is not CompiledGraph:
+        expect(compiled, CompiledGraph, "a CompiledGraph is expected", "executor.compile_graph(graph) makes one")
     theirs, ours = compiled.executor.backend.name, executor.backend.name
     if theirs != ours:
         hint = "compile it with this executor: executor.compile_graph(graph)"
@@ -86,12 +87,12 @@ def clear_jit_cache(executor: Executor) -> None:
 
 
 def _jit(executor: Executor, config: JitConfig | None = None) -> Jit:
-    from .jit import Jit, JitConfig
-
-    if config is not None:
-        expect(config, JitConfig, "a JitConfig is expected", "write JitConfig().with_hot_path_threshold(10)")
     if executor.jit is None or (config is not None and config != executor.jit.config):
-        executor.jit = Jit(executor, config or JitConfig())
+        from .jit import Jit, JitConfig
+
+        config = JitConfig() if config is None else config
+        expect(config, JitConfig, "a JitConfig is expected", "write JitConfig().with_hot_path_threshold(10)")
+        executor.jit = Jit(executor, config)
     return executor.jit
 
 

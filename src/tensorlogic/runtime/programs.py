@@ -84,7 +84,8 @@ class Programs:
         donate: tuple[str, ...] = (),
     ) -> Program:
         """Return the program for a call, made on the first one of its kind."""
-        key = self.key(graph, values, sizes, *((budget, donate) if budget is not None or donate else ()))
+        plain = budget is None and not donate
+        key = self.key(graph, values, sizes) if plain else self.key(graph, values, sizes, budget, donate)
         program = self.kept.get(key)
         if program is None:
             types = {n: TensorType.of(v) for n, v in zip(names, values, strict=True)}
