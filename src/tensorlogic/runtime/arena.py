@@ -140,18 +140,16 @@ class Arena:
         memory = array.base if isinstance(array, np.ndarray) else None
         block = self._known.get(id(memory))
         if block is None or block() is not memory:
-            raise InputError(f"{_described(array)} does not come from this pool",
-                             "give back what it gave, to the same pool", code="E952")  # fmt: skip
+            hint = "give back what it gave, to the same pool"
+            raise InputError(f"{_described(array)} does not come from this pool", hint, code="E952")
         if block.memory is not None:
             raise InputError(f"{_described(array)} was given back before", "give an array back once", code="E953")
         del memory
         others = getrefcount(array.base) - ALONE if unseen else 0
         if others:
-            raise ViewError(
-                f"{others} other array{'s' * (others > 1)} still show{'s' * (others == 1)} the memory of {_described(array)}",
-                "drop the views first (del view), or keep a copy of what they show (view.copy())",
-                code="E954",
-            )
+            hint = "drop the views first (del view), or keep a copy of what they show (view.copy())"
+            shown = f"{others} other array{'s still show' if others > 1 else ' still shows'}"
+            raise ViewError(f"{shown} the memory of {_described(array)}", hint, code="E954")
         block.memory = array.base
         self._returned.append(block)
         if self._lock.acquire(blocking=False):  # else whoever has it, or comes next, sorts it in
@@ -190,11 +188,7 @@ class Arena:
                 continue
             block.since = self._allocations
             self._kept += block.size
-            blocks = self._free.get(block.size)
-            if blocks is None:
-                self._free[block.size] = [block]
-            else:
-                blocks.append(block)
+            self._free.setdefault(block.size, []).append(block)
         if self._kept > self.most_free:
             self._trim(self.most_free)
 
@@ -211,8 +205,8 @@ def system_bytes(nbytes: int) -> Array:
     try:
         return np.empty(nbytes, np.uint8)
     except (MemoryError, ValueError, OverflowError):  # NumPy calls a size beyond the address space a bad value
-        raise OutOfMemoryError(f"the system has no {bytes_text(nbytes)} to give",
-                               "ask for less, or use a narrower dtype", code="E972") from None  # fmt: skip
+        hint = "ask for less, or use a narrower dtype"
+        raise OutOfMemoryError(f"the system has no {bytes_text(nbytes)} to give", hint, code="E972") from None
 
 
 ARENA = Arena()  # what runs take their buffers from

@@ -1,8 +1,7 @@
 """The seed's forward and backward: a run that keeps what its gradient reads, and the gradient as the rest of one graph.
 
-``tl.vjp`` gives one graph that holds the forward nodes and the gradient's. Here it is cut in two: the forward run also
-returns the values that the other half reads, and the backward run takes them as inputs. Which values are kept is the
-:class:`~tensorlogic.GradientStrategy`.
+The graph of ``tl.vjp`` is cut in two: the forward run also returns the values that the other half reads as inputs.
+Which values these are is the :class:`~tensorlogic.GradientStrategy`.
 """
 
 from __future__ import annotations
@@ -19,11 +18,12 @@ from ..ir.graph import EinsumGraph
 from ..ir.types import TensorType
 from ..passes.grad import value_and_grad, vjp
 from ..passes.grad_tape import may_be_float, unused
+from ..passes.indices import dims
 from ..plan.cost import nbytes
 from ..store import Store
 from .outputs import Outputs
 from .program import KEPT_BYTES
-from .recompute import can_keep, expensive_nodes, fitting, match_nodes, rest_of_gradient
+from .recompute import all_nodes, can_keep, expensive_nodes, fitting, match_nodes, rest_of_gradient
 
 if TYPE_CHECKING:
     from .executor import Executor
@@ -67,10 +67,7 @@ class Gradients:
         strategy: GradientStrategy | None,
         budget: int | None,
     ) -> Outputs:
-        """Run a graph and keep what its gradient needs.
-
-        An output that the gradient reads is handed out as a read-only view: to change it, take a copy.
-        """
+        """Run a graph and keep what its gradient needs; an output that the gradient reads is a read-only view."""
         names, values = executor.arrays(graph, inputs)
         wanted = _wanted(names, values, wrt)
         key = (graph, wanted, strategy, budget, tuple((v.shape, v.dtype) for v in values) if budget is not None else ())
@@ -90,12 +87,11 @@ class Gradients:
         """Run the rest of the last forward run on this thread, from the cotangents of its outputs."""
         saved: Saved | None = getattr(self.here, "saved", None)
         if saved is None:
-            raise InputError("there is no forward run on this thread to go back from",
-                             "outputs = executor.forward(graph, inputs) comes first",
-                             "a forward run serves one backward run", code="E923")  # fmt: skip
+            hint = "outputs = executor.forward(graph, inputs) comes first, and serves one backward run"
+            raise InputError("there is no forward run on this thread to go back from", hint, code="E923")
         if len(outputs) != len(saved.outputs) or any(a is not b for a, b in zip(outputs, saved.outputs, strict=True)):
-            raise InputError("these are not the outputs of the last forward run",
-                             "go back from what executor.forward returned last on this thread", code="E924")  # fmt: skip
+            hint = "go back from what executor.forward returned last on this thread"
+            raise InputError("these are not the outputs of the last forward run", hint, code="E924")
         cotangents = _cotangents(saved, output_grads)
         split = saved.split
         if split.rest is None:
@@ -116,8 +112,8 @@ class Gradients:
         """Return the gradients of the last backward run on this thread."""
         found: dict[str, Any] | None = getattr(self.here, "gradients", None)
         if found is None:
-            raise InputError("there are no gradients yet on this thread",
-                             "executor.forward(graph, inputs), then executor.backward(outputs, grads)", code="E925")  # fmt: skip
+            hint = "executor.forward(graph, inputs), then executor.backward(outputs, grads)"
+            raise InputError("there are no gradients yet on this thread", hint, code="E925")
         return dict(found)
 
 
@@ -136,8 +132,8 @@ def _wanted(names: Sequence[str], values: Sequence[Any], wrt: Sequence[str] | st
     if wrt is None:
         found = tuple(n for n in names if dtypes[n].kind == "f")
         if not found:
-            raise DTypeError("no input holds numbers of a float dtype, so there is nothing to differentiate for",
-                             "give float arrays: x.astype('float32')", code="E904")  # fmt: skip
+            hint = "give float arrays: x.astype('float32')"
+            raise DTypeError("no input holds floats, so there is nothing to differentiate for", hint, code="E904")
         return found
     wanted = (wrt,) if isinstance(wrt, str) else tuple(wrt)
     for name in wanted:
@@ -179,17 +175,15 @@ def split_gradient(
         return SplitGradient(value_and_grad(graph, wrt), None, (), {names[0]: names[0]}, wrt, 1)
     whole = vjp(graph, wrt)
     match = match_nodes(whole, graph)
-    every = frozenset(i for i, m in enumerate(match) if m is not None and can_keep(whole, i))
-    if way is GradientStrategy.RECOMPUTE:
-        return _cut(graph, whole, match, expensive_nodes(whole, match), wrt)
-    if way is GradientStrategy.BUDGETED:
-        assert budget is not None
 
-        def peak(kept: Collection[int]) -> int:
-            return peak_of_both(executor, _cut(graph, whole, match, kept, wrt), inputs)
+    def attempt(kept: Collection[int]) -> tuple[SplitGradient, int]:
+        split = _cut(graph, whole, match, kept, wrt)
+        return split, peak_of_both(executor, split, inputs)
 
-        return _cut(graph, whole, match, fitting(whole, match, budget, peak), wrt)
-    return _cut(graph, whole, match, every, wrt)
+    if budget is not None:
+        return fitting(whole, match, budget, attempt)
+    recomputed = way is GradientStrategy.RECOMPUTE
+    return _cut(graph, whole, match, (expensive_nodes if recomputed else all_nodes)(whole, match), wrt)
 
 
 def _cut(
@@ -240,14 +234,10 @@ def peak_of_both(executor: Executor, split: SplitGradient, inputs: Mapping[str, 
     given |= {label: by_place[n] for label, n in split.kept}
     given |= {seed: types[name] for name, seed in split.seeds.items() if seed in split.rest.inputs}
     # memory is memory: an array is stood in for by one that takes none
-    stand_in = {
-        n: np.broadcast_to(np.zeros((), t.dtype), tuple(int(d) for d in t.shape or ())) for n, t in given.items()
-    }
+    stand_in = {n: np.broadcast_to(np.zeros((), t.dtype), dims(t)) for n, t in given.items()}
     held = sum(nbytes(by_place[n]) for n in {n for _, n in split.kept})
-    idle = sum(first.buffers)
-    return max(
-        first.peak_bytes, (idle if idle <= KEPT_BYTES else 0) + held + executor.plan(split.rest, stand_in).peak_bytes
-    )
+    idle = sum(first.buffers) if sum(first.buffers) <= KEPT_BYTES else 0
+    return max(first.peak_bytes, idle + held + executor.plan(split.rest, stand_in).peak_bytes)
 
 
 def _cotangents(saved: Saved, output_grads: Any) -> dict[str, Any]:
@@ -261,8 +251,8 @@ def _cotangents(saved: Saved, output_grads: Any) -> dict[str, Any]:
     elif isinstance(output_grads, Sequence | np.ndarray) and not isinstance(output_grads, str | bytes):
         given = list(output_grads)
     else:
-        raise InputError(f"gradients of the outputs come in a list or by name, got {type(output_grads).__name__}",
-                         "write [np.ones_like(outputs[0])]", code="E301")  # fmt: skip
+        hint = "write [np.ones_like(outputs[0])]"
+        raise InputError(f"gradients come in a list or by name, got {type(output_grads).__name__}", hint, code="E301")
     if len(given) != len(names):
         raise InputError(f"there are {len(names)} outputs ({', '.join(names)}), but {len(given)} gradients",
                          "give one for each output, None where it does not count", code="E926")  # fmt: skip
@@ -278,10 +268,7 @@ def _cotangents(saved: Saved, output_grads: Any) -> dict[str, Any]:
             continue
         array = np.zeros_like(value) if g is None else np.asarray(g)
         if array.shape != value.shape:
-            raise InputError(
-                f"the gradient of output {name!r} is of shape {list(array.shape)}, the output of {list(value.shape)}",
-                f"give an array like outputs[{name!r}]",
-                code="E908",
-            )
+            what = f"the gradient of output {name!r} is of shape {list(array.shape)}, the output of {list(value.shape)}"
+            raise InputError(what, f"give an array like outputs[{name!r}]", code="E908")
         found[name] = array.astype(value.dtype, copy=False)
     return found

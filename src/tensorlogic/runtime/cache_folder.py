@@ -48,10 +48,7 @@ def used(entry: Path) -> None:
 
 
 def trim(folder: Path, most_entries: int | None, most_bytes: int | None) -> list[str]:
-    """Delete entries until a folder keeps within its bounds, and return their names.
-
-    An entry that is too large by itself goes before it drives out all others.
-    """
+    """Delete entries until a folder keeps within its bounds, those too large by themselves first; return their names."""
     import shutil  # loaded by those who save
 
     with contextlib.suppress(FileNotFoundError):

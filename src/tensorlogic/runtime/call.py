@@ -27,10 +27,7 @@ T = TypeVar("T")
 
 
 def call(
-    program: Program,
-    values: Sequence[Any],
-    hooks: Sequence[Hook] = (),
-    out: Sequence[Any] | None = None,
+    program: Program, values: Sequence[Any], hooks: Sequence[Hook] = (), out: Sequence[Any] | None = None
 ) -> Sequence[Any]:
     """Run a program on the values of its inputs; ``out`` holds arrays of the caller's to write outputs into, or None.
 

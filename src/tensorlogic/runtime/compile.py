@@ -13,9 +13,8 @@ import msgspec
 
 from ..backends.base import Backend
 from ..backends.native.support import usable
-from ..errors import BackendError, FormatError, InputError, TensorLogicError, expect
+from ..errors import FormatError, TensorLogicError, expect, expect_whole
 from ..events import span
-from ..ir import ops
 from ..ir.graph import EinsumGraph
 from ..ir.types import TensorType
 from ..ir.validate import require_valid
@@ -24,7 +23,7 @@ from ..plan.build import ExecutionPlan
 from ..store import EvictionPolicy, Store, StoreStats
 from .cache_folder import trim, used
 from .executor import Executor
-from .inputs import Inputs, checked_sizes
+from .inputs import Inputs, Sizes, checked_sizes
 from .outputs import Outputs
 from .programs import not_pickled, sized_by_inputs
 from .tuning import Choice
@@ -33,6 +32,7 @@ if TYPE_CHECKING:
     from ..passes.pipeline import PassReport
 
 FORMAT, VERSION = "tensorlogic-compiled", 2
+_KEY = ("a CompilationKey is expected", "write CompilationKey.from_graph(graph, config)")
 
 
 class CacheWarning(UserWarning):
@@ -100,9 +100,7 @@ class CompiledGraph:
         """Return what the passes did."""
         return self._stats
 
-    def __call__(
-        self, inputs: Inputs | None = None, *, sizes: Mapping[str, int] | None = None, out: Inputs | None = None
-    ) -> Outputs:
+    def __call__(self, inputs: Inputs | None = None, *, sizes: Sizes = None, out: Inputs | None = None) -> Outputs:
         """Run it."""
         return self.executor.execute(self.optimized, inputs, sizes=self._sizes(sizes), out=out)
 
@@ -116,7 +114,7 @@ class CompiledGraph:
     def __reduce__(self) -> NoReturn:
         raise not_pickled("A compiled graph", "keep it with compiled.save(folder) and CompiledGraph.load(folder)")
 
-    def plan(self, inputs: Inputs | None = None, *, sizes: Mapping[str, int] | None = None) -> ExecutionPlan:
+    def plan(self, inputs: Inputs | None = None, *, sizes: Sizes = None) -> ExecutionPlan:
         """Return the plan for given inputs or sizes."""
         return self.executor.plan(self.optimized, inputs, sizes=self._sizes(sizes))
 
@@ -136,9 +134,8 @@ class CompiledGraph:
         programs = self.executor.programs
         if inputs is not None:
             names, values = self.executor.arrays(self.optimized, inputs)
-            programs.prepare(
-                self.optimized, {n: TensorType.of(v) for n, v in zip(names, values, strict=True)}, None, values
-            )
+            types = {n: TensorType.of(v) for n, v in zip(names, values, strict=True)}
+            programs.prepare(self.optimized, types, None, values)
         else:
             for plan in self.plans():
                 programs.prepare(self.optimized, {name: t for name, _, t in plan.inputs})
@@ -161,8 +158,8 @@ class CompiledGraph:
         """
         where = Path(folder)
         if not _free_to_write(where):
-            raise FormatError(f"{str(folder)!r} is there already and is no compiled graph", code="E221",
-                              suggestions=["save to a folder that does not exist yet"])  # fmt: skip
+            hint = "save to a folder that does not exist yet"
+            raise FormatError(f"{str(folder)!r} is there already and is no compiled graph", hint, code="E221")
         _save(self, where)
 
     @classmethod
@@ -189,18 +186,14 @@ class GraphCompiler:
         self._executor = Executor(backend)
 
     def compile(
-        self, graph: EinsumGraph, config: CompilationConfig | None = None, *, sizes: Mapping[str, int] | None = None
+        self, graph: EinsumGraph, config: CompilationConfig | None = None, *, sizes: Sizes = None
     ) -> CompiledGraph:
         """Optimize a graph; where all sizes are known, plan it too."""
         return compile_for(self._executor, graph, config or CompilationConfig(), sizes)
 
 
 def compile_for(
-    executor: Executor,
-    graph: EinsumGraph,
-    config: CompilationConfig,
-    sizes: Mapping[str, int] | None,
-    example: Inputs | None = None,
+    executor: Executor, graph: EinsumGraph, config: CompilationConfig, sizes: Sizes, example: Inputs | None = None
 ) -> CompiledGraph:
     """Compile a graph as an executor would run it: on its backend, in its context, within its limits."""
     hint = "write CompilationConfig(optimization_level=OptimizationLevel.AGGRESSIVE)"
@@ -212,18 +205,13 @@ def compile_for(
     with span("compile", executor.context.hooks):
         require_valid(graph)
         done = optimize(graph, own.programs.graph_passes(), executor.context.hooks)
-    compiled = CompiledGraph(
-        done.graph,
-        own,
-        CompilationStats(len(graph), len(done.graph), perf_counter() - start, done.reports),
-        graph.digest,
-        graph.size_names,
-    )
+    stats = CompilationStats(len(graph), len(done.graph), perf_counter() - start, done.reports)
+    compiled = CompiledGraph(done.graph, own, stats, graph.digest, graph.size_names)
     if example is not None:
         names, values = own.arrays(done.graph, example)
         types = {n: TensorType.of(v) for n, v in zip(names, values, strict=True)}
         own.programs.prepare(done.graph, types, checked_sizes(done.graph, sizes), values)
-    elif sizes is not None or not (graph.size_names or any(_open(graph, i) for i in graph.inputs.values())):
+    elif sizes is not None or not (graph.size_names or any(None in graph.type_of(i) for i in graph.inputs.values())):
         types = own.input_types(done.graph, None, sizes)
         if sized_by_inputs(graph):
             own.programs.prepare(done.graph, types, sizes)
@@ -235,35 +223,8 @@ def compile_for(
 def _at_full_speed(executor: Executor, config: CompilationConfig) -> Executor:
     """Return an executor for a config, which compiles to machine code where rounding may differ and fusing is allowed."""
     fast = config.optimization_level is OptimizationLevel.AGGRESSIVE and config.fusion_enabled
-    return executor.with_config(
-        config, policy="fast" if fast else "exact" if executor.programs.policy == "adaptive" else None
-    )
-
-
-def _open(graph: EinsumGraph, node: int) -> bool:
-    """Tell whether the type of an input is only known when it is given."""
-    op = graph.nodes[node].op
-    return isinstance(op, ops.Input) and (op.shape is None or op.dtype is None)
-
-
-def execute_compiled(
-    executor: Executor,
-    compiled: CompiledGraph,
-    inputs: Inputs | None,
-    sizes: Mapping[str, int] | None,
-    out: Inputs | None = None,
-) -> Outputs:
-    """Run a compiled graph for an executor, which must have the backend it was compiled for."""
-    if not isinstance(compiled, CompiledGraph):
-        raise InputError(f"a CompiledGraph is expected, got {type(compiled).__name__}", code="E301",
-                         suggestions=["make one: compiled = executor.compile_graph(graph)"])  # fmt: skip
-    if compiled.executor.backend.name != executor.backend.name:
-        raise BackendError(
-            f"the graph was compiled for {compiled.executor.backend.name}, this executor runs {executor.backend.name}",
-            code="E405",
-            suggestions=["compile it with this executor: executor.compile_graph(graph)"],
-        )
-    return compiled(inputs, sizes=sizes, out=out)
+    policy = "fast" if fast else "exact" if executor.programs.policy == "adaptive" else None
+    return executor.with_config(config, policy=policy)
 
 
 class CompilationKey(NamedTuple):
@@ -324,13 +285,10 @@ class CompilationCache:
         folder_bytes: int | None = 1 << 30,
         folder_entries: int | None = None,
     ) -> None:
-        if isinstance(max_entries, bool) or not isinstance(max_entries, int):
-            raise InputError(f"max_entries is a number of compiled graphs, got {max_entries!r}", code="E301",
-                             suggestions=['write CompilationCache(100, "folder")'])  # fmt: skip
-        for name, bound in (("folder_bytes", folder_bytes), ("folder_entries", folder_entries)):
-            if bound is not None and (isinstance(bound, bool) or not isinstance(bound, int) or bound < 0):
-                raise InputError(f"{name} must be a whole number of at least 0, or None for no bound, got {bound!r}", code="E301",
-                                 suggestions=['write CompilationCache(100, "folder", folder_bytes=1 << 30)'])  # fmt: skip
+        bounds = {"max_entries": max_entries, "folder_bytes": folder_bytes, "folder_entries": folder_entries}
+        for name, bound in bounds.items():
+            if bound is not None:
+                expect_whole(name, bound, 0, 'write CompilationCache(100, "folder", folder_bytes=1 << 30)')
         self.folder_bytes, self.folder_entries = folder_bytes, folder_entries
         self.folder = None if folder is None else Path(folder)
         self._entries: Store[CompilationKey, CompiledGraph] = Store(max_entries, policy)
@@ -338,7 +296,7 @@ class CompilationCache:
 
     def get(self, key: CompilationKey) -> CompiledGraph | None:
         """Return what was compiled under a key, from memory or disk, or None."""
-        _check_key(key)
+        expect(key, CompilationKey, *_KEY)
         found = self._entries.get(key)
         if self.folder is None:
             return found
@@ -361,10 +319,8 @@ class CompilationCache:
 
     def insert(self, key: CompilationKey, compiled: CompiledGraph) -> None:
         """Keep a compiled graph, on disk too where there is a folder."""
-        if not isinstance(compiled, CompiledGraph):
-            raise InputError(f"a CompiledGraph is expected, got {type(compiled).__name__}", code="E301",
-                             suggestions=["make one: compiled = executor.compile_graph(graph)"])  # fmt: skip
-        _check_key(key)
+        expect(compiled, CompiledGraph, "a CompiledGraph is expected", "executor.compile_graph(graph) makes one")
+        expect(key, CompilationKey, *_KEY)
         self._entries.put(key, compiled)
         if self.folder is not None:
             try:
@@ -387,12 +343,6 @@ class CompilationCache:
     def stats(self) -> StoreStats:
         """Return the look-ups so far; what comes from disk counts as missed in memory."""
         return self._entries.stats()
-
-
-def _check_key(key: object) -> None:
-    if not isinstance(key, CompilationKey):
-        raise InputError(f"a CompilationKey is expected, got {key!r}", code="E301",
-                         suggestions=["write CompilationKey.from_graph(graph, config)"])  # fmt: skip
 
 
 class _Manifest(msgspec.Struct, forbid_unknown_fields=True):
@@ -463,16 +413,15 @@ def _load(folder: Path, executor: Executor) -> CompiledGraph:
         ("backend version", told.backend_version, able.version),
     ):
         if theirs != ours:
-            raise FormatError(f"{str(folder)!r} was saved for {name} {theirs}, this is {ours}", code="E220",
-                              suggestions=["compile the graph again"])  # fmt: skip
+            hint = "compile the graph again"
+            raise FormatError(f"{str(folder)!r} was saved for {name} {theirs}, this is {ours}", hint, code="E220")
     own = _at_full_speed(executor, told.config)
 
     def graph(file: str, digest: str) -> EinsumGraph:
         found = EinsumGraph.load(folder / file)
         if found.digest != digest:
-            raise FormatError(
-                f"{file} in {str(folder)!r} is not the graph that was saved", "compile it again", code="E261"
-            )
+            what = f"{file} in {str(folder)!r} is not the graph that was saved"
+            raise FormatError(what, "compile it again", code="E261")
         return found
 
     optimized = graph("optimized.json", told.optimized)

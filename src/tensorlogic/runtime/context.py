@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from ..errors import InputError, expect
@@ -45,20 +46,12 @@ class ExecutionContext:
             hook.on_phase(phase)
 
 
+@dataclass(slots=True)
 class Profiles:
     """The trace of the latest profile and, while it grows, the same among the hooks; shared with executors made from one."""
 
-    def __init__(self) -> None:
-        self.trace: Any = None
-        self.hooks: tuple[Hook, ...] = ()
-
-    def start(self) -> None:
-        """Begin a new trace, unless one grows already."""
-        from .. import Trace
-
-        if not self.hooks:
-            self.trace = Trace()
-            self.hooks = (self.trace,)
+    trace: Any = None
+    hooks: tuple[Hook, ...] = ()
 
 
 class LoggingHook(Hook):

@@ -8,6 +8,7 @@ variable which goes out of scope takes with it whatever nothing else was compute
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -47,12 +48,8 @@ class Variable(TensorOperators["Variable"]):
     def __init__(self, value: Any, *, requires_grad: bool | None = None, name: str | None = None) -> None:
         array = _copied(value)
         if requires_grad and array.dtype.kind != "f":
-            raise DTypeError(
-                f"a variable of {array.dtype} has no gradient: only numbers of a float dtype do",
-                "write 1.0 in place of 1, or give np.asarray(x, 'float32')",
-                "or leave out requires_grad",
-                code="E904",
-            )
+            hint = "write 1.0 in place of 1, give np.asarray(x, 'float32'), or leave out requires_grad"
+            raise DTypeError(f"a variable of {array.dtype} has no gradient: only floats do", hint, code="E904")
         if name is not None:
             expect(name or None, str, "the name of a variable is text")
             self._name = name
@@ -97,26 +94,20 @@ class Variable(TensorOperators["Variable"]):
     def assign(self, value: Any) -> None:
         """Take another value of the same shape and dtype; what was recorded before keeps the old one."""
         if not self.is_leaf:
-            raise GraphError("a computed value is not assigned to: its record would no longer be true",
-                             "assign to what it was computed from, or make a new Variable", code="E900")  # fmt: skip
+            hint = "assign to what it was computed from, or make a new Variable"
+            raise GraphError("a computed value is not assigned to: its record would be false", hint, code="E900")
         old = self._record
         array = _copied(value)
         if array.shape != old.value.shape or not np.can_cast(array.dtype, old.value.dtype, "same_kind"):
-            raise ShapeError(
-                f"a variable {old.value.dtype}{list(old.value.shape)} cannot take a value "
-                f"{array.dtype}{list(array.shape)}",
-                "make a new Variable",
-                code="E912",
-            )
+            have, new = (f"{a.dtype}{list(a.shape)}" for a in (old.value, array))
+            raise ShapeError(f"a variable {have} cannot take a value {new}", "make a new Variable", code="E912")
         self._record = Leaf(array.astype(old.value.dtype, copy=False), old.needs, self, self.name)
 
     def detach(self) -> Variable:
         """Return a variable of the same value that nothing was recorded for, and that wants no gradient."""
-        made = _new(Variable)
-        if mode.get().tapes:
-            made._record = Record(self._record.value, _STOP, (self._record,), False, caller(), None)
-        else:
-            made._record = Record(self._record.value, None, (), False, None, None)
+        made, record = _new(Variable), self._record
+        taped = mode.get().tapes
+        made._record = Record(record.value, _STOP, (record,), False, caller()) if taped else Record(record.value)
         return made
 
     def __reduce__(self) -> Any:  # for copies and pickles: the value, and nothing of how it was computed
@@ -174,12 +165,8 @@ class Variable(TensorOperators["Variable"]):
         if not (self.is_leaf and self.requires_grad):
             return eager._map(fn, self, other)
         if mode.get().on:
-            raise GraphError(
-                "a recorded variable is not changed in place: its gradient would no longer be of what was computed",
-                "write `with tl.no_grad(): w -= step`",
-                "or w.assign(array)",
-                code="E900",
-            )
+            message = "a recorded variable is not changed in place: its gradient would be of something else"
+            raise GraphError(message, "write `with tl.no_grad(): w -= step`", "or w.assign(array)", code="E900")
         old, new = self._record, eager._map(fn, self, other)._record.value
         if new.shape != old.value.shape or new.dtype != old.value.dtype:
             self.assign(new)
@@ -246,6 +233,7 @@ _ADD, _SUBTRACT, _MULTIPLY = (ops.Elementwise(fn) for fn in ("add", "subtract", 
 _STOP = ops.StopGradient()
 _UFUNCS = {getattr(np, fn): ops.Elementwise(fn) for fn in FUNCTIONS if isinstance(getattr(np, fn, None), np.ufunc)}
 _new = object.__new__
+_elementwise = cache(ops.Elementwise)
 
 
 def _copied(value: Any) -> Array:
@@ -320,7 +308,7 @@ class Eager(Layers[Variable]):
             for tape in tapes:
                 tape.note(made)
         else:
-            made._record = Record(value, None, (), False, None, lost)
+            made._record = Record(value, lost=lost)
         return made
 
     def einsum(self, equation: Any, *operands: Any, algebra: str = "real") -> Variable:
@@ -335,10 +323,7 @@ class Eager(Layers[Variable]):
         return self.apply(einsum_op(matmul_spec(left, right), "real"), a, b)
 
     def _map(self, fn: str, *operands: Any) -> Variable:
-        op = _maps.get(fn)
-        if op is None:
-            op = _maps[fn] = ops.Elementwise(fn)
-        return self.apply(op, *operands)
+        return self.apply(_elementwise(fn), *operands)
 
     def _reduce(self, kind: str, x: Any, axis: Axes, keepdims: bool) -> Variable:
         if axis is None:
@@ -368,6 +353,5 @@ class Eager(Layers[Variable]):
         return "<tensorlogic.eager>"
 
 
-_maps: dict[str, ops.Elementwise] = {}
 eager = Eager()
 Variable.builder = eager  # type: ignore[misc]  # of the class: all variables have the one

@@ -5,6 +5,7 @@ Graphs are kept by their structure, so a loop that records the same operations e
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,7 +23,7 @@ from .eager import Variable
 from .eager_kernels import SCALARS, Array, given
 from .eager_record import Leaf, Record
 from .executor import Executor
-from .recompute import can_keep, match_nodes, operands_first, rest_of_gradient
+from .recompute import all_nodes, match_nodes, operands_first, rest_of_gradient
 
 
 class BackwardGraph(NamedTuple):
@@ -44,14 +45,12 @@ class Structure(NamedTuple):
 
 
 _graphs: Store[Any, BackwardGraph] = Store(256)
-_executor: list[Executor] = []
 
 
+@cache
 def default_executor() -> Executor:
     """Return the executor that runs gradients unless another is named; made when first needed."""
-    if not _executor:
-        _executor.append(Executor())
-    return _executor[0]
+    return Executor()
 
 
 def backward(
@@ -64,8 +63,8 @@ def backward(
 ) -> None:
     """Add the gradient of a variable to the ``grad`` of what it was computed from: see :meth:`Variable.backward`."""
     if not isinstance(variable, Variable):
-        raise GraphError(f"a Variable is expected, got {type(variable).__name__}",
-                         "backward starts from what was computed with tl.Variable", code="E301")  # fmt: skip
+        hint = "backward starts from what was computed with tl.Variable"
+        raise GraphError(f"a Variable is expected, got {type(variable).__name__}", hint, code="E301")
     root = variable._record
     _check_start(variable, root, grad, again)
     seed = None if grad is None else _cotangent(root.value, grad)
@@ -93,29 +92,20 @@ def backward(
 
 def _check_start(variable: Variable, root: Record, grad: Any, again: bool) -> None:
     if root.value.dtype.kind != "f":
-        raise DTypeError(
-            f"a variable of {root.value.dtype} has no gradient: truth values and whole numbers do not change smoothly",
-            "use soft versions: tl.eager.sigmoid(10 * x) for x > 0",
-            "or cast it: x.astype('float32')",
-            code="E904",
-        )
+        hints = "use soft versions: tl.eager.sigmoid(10 * x) for x > 0", "or cast it: x.astype('float32')"
+        raise DTypeError(f"a variable of {root.value.dtype} has no gradient: only floats do", *hints, code="E904")
     if not root.needs:
         why = f"; the gradient ended at {root.lost}" if root.lost else ""
-        raise GraphError(
-            f"nothing was recorded for this variable: it depends on none that wants gradients{why}",
-            "compute it from tl.Variable(array), outside of no_grad and without detach",
-            code="E905",
-        )
+        message = f"nothing was recorded for this variable: it depends on none that wants gradients{why}"
+        hint = "compute it from tl.Variable(array), outside of no_grad and without detach"
+        raise GraphError(message, hint, code="E905")
     if getattr(variable, "_spent", False) and not again:
-        raise GraphError("backward ran from this variable before; gradients would add up", "compute it anew",
-                         "or say backward(again=True)", code="E906")  # fmt: skip
+        hint = "compute it anew, or say backward(again=True)"
+        raise GraphError("backward ran from this variable before; gradients would add up", hint, code="E906")
     if grad is None and root.value.shape != ():
-        raise ShapeError(
-            f"a gradient is of a scalar, and this is of shape {list(root.value.shape)}",
-            "reduce it: loss.sum() or loss.mean()",
-            "or give its cotangent: y.backward(array)",
-            code="E907",
-        )
+        hints = "reduce it: loss.sum() or loss.mean()", "or give its cotangent: y.backward(array)"
+        message = f"a gradient is of a scalar, and this is of shape {list(root.value.shape)}"
+        raise ShapeError(message, *hints, code="E907")
 
 
 def _cotangent(value: Array, grad: Any) -> Array:
@@ -179,20 +169,11 @@ def backward_graph(structure: Structure, *, scalar: bool) -> BackwardGraph:
     wrt = [names[i] for i in structure.wants]
     whole = grad_pass(graph, wrt) if scalar else vjp(graph, wrt)
     match = match_nodes(whole, graph)
-    kept = {i for i, m in enumerate(match) if m is not None and can_keep(whole, i)}
-    rest, labels = rest_of_gradient(whole, match, kept)
-    feeds: list[tuple[str, int]] = []
-    seed = None
-    for label in rest.inputs:
-        if label in labels:
-            m = match[labels[label]]
-            assert m is not None
-            feeds.append((label, m))
-        elif label in graph.inputs:
-            feeds.append((label, graph.inputs[label]))
-        else:
-            seed = label
-    return BackwardGraph(rest, tuple(feeds), tuple(structure.wants), seed)
+    rest, labels = rest_of_gradient(whole, match, all_nodes(whole, match))
+    known: dict[str, Any] = {**graph.inputs, **{label: match[i] for label, i in labels.items()}}
+    feeds = tuple((label, known[label]) for label in rest.inputs if label in known)
+    seed = next((label for label in rest.inputs if label not in known), None)
+    return BackwardGraph(rest, feeds, tuple(structure.wants), seed)
 
 
 def first_nan(structure: Structure, back: BackwardGraph, inputs: dict[str, Any], runner: Executor) -> ExecutionError:
@@ -203,22 +184,20 @@ def first_nan(structure: Structure, back: BackwardGraph, inputs: dict[str, Any],
         count = int(np.isnan(value).sum())
         origin = f"the result of {describe(what[0])}" if len(what) == 2 else "what was given"
         name = f" {source.name!r}" if type(source) is Leaf and source.name else ""
-        return ExecutionError(
-            f"value {n}{name} has {count} NaN of {value.size}: {origin}",
+        message = f"value {n}{name} has {count} NaN of {value.size}: {origin}"
+        hint, place = (
             "a gradient of it is NaN too; look at the operands there",
-            code="E909",
-            location=None if source is None else source.place,
+            None if source is None else source.place,
         )
+        return ExecutionError(message, hint, code="E909", location=place)
     graph = back.graph
     every = [i for i, t in enumerate(graph.inference.types) if len(t) == 1 and not t[0].weak and graph.nodes[i].args]
     shown = EinsumGraph(graph.nodes, [(f"n{i}", i) for i in every], graph.constants)
     for i, value in zip(every, runner.execute(shown, inputs), strict=True):
         if value.dtype.kind == "f" and np.isnan(value).any():
             count = int(np.isnan(value).sum())
-            return ExecutionError(
-                f"the values are fine, but in their gradient {describe(graph.nodes[i].op)} makes {count} NaN of {value.size}",
-                "an infinite slope times zero is NaN, such as of sqrt at 0: add a small number before it",
-                code="E909",
-                location=graph.nodes[i].location,
-            )
+            made = f"{describe(graph.nodes[i].op)} makes {count} NaN of {value.size}"
+            hint = "an infinite slope times zero is NaN, such as of sqrt at 0: add a small number before it"
+            message = f"the values are fine, but in their gradient {made}"
+            return ExecutionError(message, hint, code="E909", location=graph.nodes[i].location)
     return ExecutionError("a gradient has NaN", code="E909")

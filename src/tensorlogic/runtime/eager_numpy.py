@@ -67,34 +67,30 @@ def function_called(function: Any, args: Sequence[Any], options: dict[str, Any])
 
 def _refuse_out(name: str, out: Any) -> None:
     if out is not None:
-        raise GraphError(
-            f"np.{name} cannot write into an array here: recorded values do not change in place",
-            f"write y = np.{name}(...)",
-            "or take the array itself: x.value",
-            code="E900",
-        )
+        message = f"np.{name} cannot write into an array here: recorded values do not change in place"
+        raise GraphError(message, f"write y = np.{name}(...)", "or take the array itself: x.value", code="E900")
 
 
 def _cast(name: str, x: Any, dtype: Any) -> Any:
     if not np.can_cast(x.dtype, dtype, "same_kind"):
-        raise DTypeError(f"np.{name} on a variable: {x.dtype} does not go into dtype={np.dtype(dtype)}",
-                         f"cast what it makes: np.{name}(...).astype('{np.dtype(dtype)}')", code="E901")  # fmt: skip
+        hint = f"cast what it makes: np.{name}(...).astype('{np.dtype(dtype)}')"
+        raise DTypeError(f"np.{name} on a variable: {x.dtype} does not go into {np.dtype(dtype)}", hint, code="E901")
     return x if x.dtype == dtype else eager.cast(x, dtype)
 
 
 def _only(name: str, word: str, value: Any, *usual: Any) -> None:
     """Refuse an argument whose value would be ignored."""
     if not any(value is u or (type(value) is type(u) and value == u) for u in usual):
-        raise GraphError(f"np.{name} on a variable takes no {word}={value!r}, only {word}={usual[0]!r}",
-                         f"leave {word}= out", VALUE, code="E901")  # fmt: skip
+        message = f"np.{name} on a variable takes no {word}={value!r}, only {word}={usual[0]!r}"
+        raise GraphError(message, f"leave {word}= out", VALUE, code="E901")
 
 
 def _refuse(name: str, options: dict[str, Any]) -> None:
     for word, value in options.items():
         usual = {"where": True, "casting": "same_kind", "order": "K", "subok": True, "initial": None}
         if word not in usual or value is not usual[word]:
-            raise GraphError(f"np.{name} on a variable takes no {word}=", "use np.where(mask, new, old)", VALUE,
-                             code="E901")  # fmt: skip
+            hint = "use np.where(mask, new, old)"
+            raise GraphError(f"np.{name} on a variable takes no {word}=", hint, VALUE, code="E901")
 
 
 def _unknown(name: str) -> GraphError:

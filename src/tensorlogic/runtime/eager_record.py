@@ -5,6 +5,7 @@ from __future__ import annotations
 import weakref
 from contextlib import ContextDecorator
 from contextvars import ContextVar
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..diagnostics import SourceLocation
@@ -16,24 +17,16 @@ if TYPE_CHECKING:
 Array = Any  # a NumPy array
 
 
+@dataclass(slots=True, eq=False)
 class Record:
     """One value, and what an operation made it of: records, arrays and Python scalars; of none, it was given."""
 
-    __slots__ = ("args", "lost", "needs", "op", "place", "value")
-
-    def __init__(
-        self,
-        value: Array,
-        op: Op | None,
-        args: tuple[Any, ...],
-        needs: bool,
-        place: SourceLocation | None,
-        lost: str | None,
-    ) -> None:
-        self.value, self.op, self.args = value, op, args
-        self.needs = needs  # a gradient
-        self.place = place
-        self.lost = lost  # what ended the gradient, where something did
+    value: Array
+    op: Op | None = None
+    args: tuple[Any, ...] = ()
+    needs: bool = False  # a gradient
+    place: SourceLocation | None = None
+    lost: str | None = None  # what ended the gradient, where something did
 
     def operands(self) -> list[Record]:
         """Return the recorded values that it was computed from."""
@@ -46,7 +39,7 @@ class Leaf(Record):
     __slots__ = ("name", "owner")
 
     def __init__(self, value: Array, needs: bool, owner: Variable, name: str | None) -> None:
-        super().__init__(value, None, (), needs, None, None)
+        super().__init__(value, needs=needs)
         self.owner = weakref.ref(owner)  # who gets its gradient
         self.name = name
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import inspect
-import weakref
 from collections.abc import Callable, Mapping, Sequence
+from itertools import count
 from typing import Any
+from weakref import WeakValueDictionary
 
 import numpy as np
 
@@ -43,7 +44,8 @@ class EagerTape:
     """
 
     def __init__(self) -> None:
-        self._made: list[weakref.ref[Variable]] = []
+        self._made: WeakValueDictionary[int, Variable] = WeakValueDictionary()
+        self._numbers = count()
 
     def __enter__(self) -> EagerTape:
         now = mode.get()
@@ -55,13 +57,11 @@ class EagerTape:
 
     def note(self, variable: Variable) -> None:
         """Take note of a variable that was computed."""
-        self._made.append(weakref.ref(variable))
-        if len(self._made) > 1000 and len(self._made) & (len(self._made) - 1) == 0:  # now and then, drop the dead
-            self._made = [r for r in self._made if r() is not None]
+        self._made[next(self._numbers)] = variable
 
     def variables(self) -> list[Variable]:
         """Return what was computed and is still held by someone, oldest first."""
-        return [v for v in (r() for r in self._made) if v is not None]
+        return list(self._made.values())
 
     def variable(self, value: Any, *, requires_grad: bool | None = None) -> Variable:
         """Return a value whose operations are recorded."""
@@ -192,21 +192,20 @@ def graph_of(fn: Callable[..., Any], *examples: Any) -> EinsumGraph:
 def _names(fn: Callable[..., Any], count: int) -> list[str]:
     """Return names for the first parameters of a function."""
     try:
-        parameters = list(inspect.signature(fn).parameters.values())
+        signature = inspect.signature(fn)
     except (TypeError, ValueError):  # some built-in functions do not say
         return [f"x{n}" for n in range(count)]
-    names: list[str] = []
-    for p in parameters:
-        if p.kind is p.VAR_POSITIONAL:
-            names += [f"{p.name}{n}" for n in range(count - len(names))]
-        elif p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD):
-            names.append(p.name)
-    needed = sum(p.default is p.empty and p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) for p in parameters)
-    if not needed <= count <= len(names):
-        raise InputError(
-            f"the function takes {', '.join(names) or 'nothing'}, but {count} examples are given", code="E911"
-        )
-    return (names + [f"x{n}" for n in range(len(names), count)])[:count]
+    try:
+        bound = signature.bind(*range(count)).arguments
+    except TypeError:
+        takes = ", ".join(signature.parameters) or "nothing"
+        raise InputError(f"the function takes {takes}, but {count} examples are given", code="E911") from None
+    several = {p.name for p in signature.parameters.values() if p.kind is p.VAR_POSITIONAL}
+    return [
+        f"{name}{n}" if name in several else name
+        for name, given in bound.items()
+        for n in range(len(given) if name in several else 1)
+    ]
 
 
 def _variables(x: Any, name: str, inputs: list[Variable]) -> Any:

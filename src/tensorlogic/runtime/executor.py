@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from ..backends.base import Backend, BackendCapabilities, get_backend
@@ -16,7 +16,7 @@ from ..store import StoreStats
 from . import modes
 from .call import Wrapper, call
 from .context import ExecutionContext, Profiles
-from .inputs import Inputs, LastCall, check_call, check_names, checked_donations, checked_sizes, same_again
+from .inputs import Inputs, LastCall, Sizes, check_call, check_names, checked_donations, checked_sizes, same_again
 from .outputs import Outputs, arrays_for
 from .program import Program
 from .programs import Programs, not_pickled
@@ -61,15 +61,10 @@ class Executor:
     ) -> None:
         self.backend = get_backend(backend)
         self.context = context or ExecutionContext()
-        limits = [
-            ("threads", threads, 1),
-            ("plans", plans, 0),
-            ("memory_limit", memory_limit, 0),
-            ("flops_limit", flops_limit, 0),
-        ]
-        for name, value, least in limits:
+        expect_whole("threads", threads, 1)
+        for name, value in (("plans", plans), ("memory_limit", memory_limit), ("flops_limit", flops_limit)):
             if value is not None:
-                expect_whole(name, value, least)
+                expect_whole(name, value)
         if optimization_level is None:  # a backend that wants no passes runs graphs as they are written
             optimization_level = OptimizationLevel.STANDARD if self.backend.passes else OptimizationLevel.NONE
         self.programs = Programs(
@@ -107,7 +102,7 @@ class Executor:
         graph: EinsumGraph,
         inputs: Inputs | None = None,
         *,
-        sizes: Mapping[str, int] | None = None,
+        sizes: Sizes = None,
         out: Inputs | None = None,
         budget: int | None = None,
         donate: Iterable[str] = (),
@@ -162,12 +157,7 @@ class Executor:
         return Frame(self.programs.for_call(graph, names, values, None), values)
 
     def plan(
-        self,
-        graph: EinsumGraph,
-        inputs: Inputs | None = None,
-        *,
-        sizes: Mapping[str, int] | None = None,
-        budget: int | None = None,
+        self, graph: EinsumGraph, inputs: Inputs | None = None, *, sizes: Sizes = None, budget: int | None = None
     ) -> ExecutionPlan:
         """Return the plan that runs for given inputs; without them, for the declared types, ``sizes`` and float32 by default."""
         return self.programs.plan(graph, self.input_types(graph, inputs, sizes), sizes, budget)
@@ -220,9 +210,7 @@ class Executor:
         except TensorLogicError as error:
             raise error.renamed(f"input {name!r}: {error.diagnostic.message}") from None
 
-    def input_types(
-        self, graph: EinsumGraph, inputs: Inputs | None, sizes: Mapping[str, int] | None
-    ) -> dict[str, TensorType]:
+    def input_types(self, graph: EinsumGraph, inputs: Inputs | None, sizes: Sizes) -> dict[str, TensorType]:
         """Return the types of all inputs: of those given, else as declared."""
         from ..plan.inputs import input_types
 

@@ -147,9 +147,8 @@ class Frame:
             raise FormatError(f"{str(path)!r} holds no saved frame: {error}", code="E260") from None
         plan = program.plan
         if place.get("graph") != plan.graph.digest or place.get("plan") != plan.name:
-            raise InputError(
-                "the frame was saved for another plan", "plan the same graph for the same inputs", code="E312"
-            )
+            hint = "plan the same graph for the same inputs"
+            raise InputError("the frame was saved for another plan", hint, code="E312")
         frame = cls(program, [None] * len(plan.inputs))
         at = int(place.get("at", "-1"))
         if not 0 <= at <= len(program.entries) or not all(0 <= slot < plan.slots for slot in held):

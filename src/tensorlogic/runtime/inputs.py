@@ -7,38 +7,35 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from ..errors import InputError, nearest
+from ..errors import InputError, expect, nearest
 from ..ir.graph import EinsumGraph
 
 if TYPE_CHECKING:
     from .program import Program
 
 Inputs = Mapping[str, Any]
+Sizes = Mapping[str, int] | None  # by name
 
 
 def check_call(graph: object, inputs: object) -> None:
     """Refuse what is no graph, or no mapping of inputs."""
-    if not isinstance(graph, EinsumGraph):
-        raise InputError(f"an EinsumGraph is expected, got {type(graph).__name__}", code="E301",
-                         suggestions=["build one: b.build(y=y)"])  # fmt: skip
-    if type(inputs) is not dict and not isinstance(inputs, Mapping):
-        raise InputError(f"inputs must be a mapping of names to arrays, got {type(inputs).__name__}", code="E301",
-                         suggestions=['write {"x": array}'])  # fmt: skip
+    if type(graph) is not EinsumGraph:
+        expect(graph, EinsumGraph, "an EinsumGraph is expected", "build one: b.build(y=y)")
+    if type(inputs) is not dict:
+        expect(inputs, Mapping, "inputs must be a mapping of names to arrays", 'write {"x": array}')
 
 
-def checked_sizes(graph: EinsumGraph, sizes: Mapping[str, int] | None) -> Mapping[str, int] | None:
+def checked_sizes(graph: EinsumGraph, sizes: Sizes) -> Sizes:
     """Return sizes by name, each of which the graph has."""
     if sizes is None:
         return None
-    if not isinstance(sizes, Mapping):
-        raise InputError(f"sizes= must be a mapping of names to integers, got {type(sizes).__name__}", code="E301")
+    if type(sizes) is not dict:
+        expect(sizes, Mapping, "sizes= must be a mapping of names to integers")
     for name, value in sizes.items():
         if not isinstance(name, str) or not isinstance(value, str | int | float | np.integer):
             raise InputError(f"sizes= must map names to integers, got {name!r}: {value!r}", code="E301")
         if name not in graph.size_names:
-            raise InputError(
-                f"the graph has no size {name!r}", code="E304", suggestions=nearest(name, graph.size_names)
-            )
+            raise InputError(f"the graph has no size {name!r}", *nearest(name, graph.size_names), code="E304")
     return sizes
 
 
@@ -46,17 +43,11 @@ def check_names(graph: EinsumGraph, inputs: Inputs, *, required: bool) -> None:
     """Refuse inputs that the graph lacks and, where they are required, a call without one that it has."""
     for name in inputs:
         if name not in graph.inputs:
-            raise InputError(
-                f"the graph has no input {name!r}", code="E302", suggestions=nearest(str(name), graph.inputs)
-            )
+            raise InputError(f"the graph has no input {name!r}", *nearest(name, graph.inputs), code="E302")
     for name, node in graph.inputs.items():
         if required and name not in inputs:
-            raise InputError(
-                f"input {name!r} is missing",
-                code="E303",
-                context=[f"it is declared as {graph.type_of(node)}"],
-                suggestions=[f"give all of: {', '.join(map(repr, graph.inputs))}"],
-            )
+            hint, declared = f"give all of: {', '.join(map(repr, graph.inputs))}", graph.type_of(node)
+            raise InputError(f"input {name!r} is missing", hint, code="E303", context=[f"it is declared as {declared}"])
 
 
 class LastCall(NamedTuple):
@@ -86,7 +77,5 @@ def checked_donations(graph: EinsumGraph, donate: Iterable[str]) -> tuple[str, .
     names = (donate,) if isinstance(donate, str) else tuple(donate)
     for name in names:
         if name not in graph.inputs:
-            raise InputError(
-                f"the graph has no input {name!r} to donate", *nearest(str(name), graph.inputs), code="E316"
-            )
+            raise InputError(f"the graph has no input {name!r} to donate", *nearest(name, graph.inputs), code="E316")
     return names

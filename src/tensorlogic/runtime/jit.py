@@ -1,43 +1,25 @@
-"""The JIT: graphs run at once; those that run often are compiled in the background, and the fastest plan takes over.
-
-It has no loop of its own: hot or not, a program is called as any other is.
-"""
+"""The JIT: graphs run at once; those that run often are compiled in the background, and the fastest plan takes over."""
 
 from __future__ import annotations
 
-import os
 import threading
-from collections import Counter
 from collections.abc import Callable, Hashable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
-from weakref import WeakSet
 
 import msgspec
 
-from ..errors import expect, expect_whole
+from ..errors import expect_whole
 from ..ir.graph import EinsumGraph
 from ..ir.types import TensorType
-from ..store import Store, StoreStats
+from ..store import EvictionPolicy, Store, StoreStats, reset_in_child
 from .program import Program
 
 if TYPE_CHECKING:
     from .executor import Executor
     from .inputs import Inputs
     from .outputs import Outputs
-
-
-_of_this_process: WeakSet[JitCompiler | Jit] = WeakSet()  # whose threads a forked child does not have
-
-
-def _in_child() -> None:
-    for one in list(_of_this_process):
-        one.begin_anew()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_in_child)
 
 
 class JitConfig(msgspec.Struct, frozen=True):
@@ -105,9 +87,9 @@ class HotPathDetector:
     """
 
     def __init__(self, threshold: int = 10, *, remembered: int = 10_000) -> None:
-        self.threshold, self.remembered = threshold, remembered
-        self._counts: Counter[Hashable] = Counter()
-        self._hot: dict[Hashable, None] = {}
+        self.threshold = threshold
+        self._counts: Store[Hashable, int] = Store(remembered)
+        self._hot: Store[Hashable, None] = Store(remembered, EvictionPolicy.FIFO)
         self._lock = threading.Lock()
 
     def record(self, path: Hashable, *, at_once: bool = False, again: bool = False) -> bool:
@@ -118,16 +100,12 @@ class HotPathDetector:
         with self._lock:
             if path in self._hot and not again:
                 return False
-            if len(self._counts) >= self.remembered and path not in self._counts:
-                self._counts.clear()  # what is hot comes back soon
-            self._counts[path] += 1
-            if self._counts[path] < self.threshold and not at_once:
-                return False
-            del self._counts[path]
-            self._hot[path] = None
-            while len(self._hot) > self.remembered:
-                del self._hot[next(iter(self._hot))]
-            return True
+            count = (self._counts.get(path) or 0) + 1
+            hot = count >= self.threshold or at_once
+            self._counts.put(path, 0 if hot else count)
+            if hot:
+                self._hot.put(path, None)
+            return hot
 
     def is_hot(self, path: Hashable) -> bool:
         """Tell whether a path became hot."""
@@ -135,14 +113,12 @@ class HotPathDetector:
 
     def hot_paths(self) -> list[Any]:
         """Return what became hot, in order."""
-        with self._lock:
-            return list(self._hot)
+        return list(self._hot)
 
     def forget(self) -> None:
         """Begin anew."""
-        with self._lock:
-            self._counts.clear()
-            self._hot.clear()
+        self._counts.clear()
+        self._hot.clear()
 
 
 class JitCompiler:
@@ -156,12 +132,12 @@ class JitCompiler:
     """
 
     def __init__(self) -> None:
-        self.begin_anew()
-        _of_this_process.add(self)
+        self.reset_lock()
+        reset_in_child(self)
         self.done = 0
         self.failures: tuple[str, ...] = ()
 
-    def begin_anew(self) -> None:
+    def reset_lock(self) -> None:
         """Forget the thread and its jobs: after a fork they are not there."""
         self._worker: ThreadPoolExecutor | None = None
         self._jobs: set[Future[None]] = set()
@@ -193,7 +169,7 @@ class JitCompiler:
         wait(list(self._jobs))
 
 
-class JitCache:
+class JitCache(Store[Hashable, Any]):
     """Keeps what was compiled, by signature; the one that was not used longest goes first.
 
     >>> cache = JitCache(2)
@@ -203,27 +179,9 @@ class JitCache:
     """
 
     def __init__(self, max_entries: int = 100) -> None:
-        self._entries: Store[Hashable, Any] = Store(max_entries)
+        super().__init__(max_entries)
 
-    def get(self, signature: Hashable) -> Any:
-        """Return what is kept under a signature, or None."""
-        return self._entries.get(signature)
-
-    def insert(self, signature: Hashable, compiled: Any) -> None:
-        """Keep something."""
-        self._entries.put(signature, compiled)
-
-    def values(self) -> list[Any]:
-        """Return all that is kept."""
-        return self._entries.values()
-
-    def clear(self) -> None:
-        """Forget everything; the counts go on."""
-        self._entries.clear()
-
-    def stats(self) -> StoreStats:
-        """Return the look-ups so far."""
-        return self._entries.stats()
+    insert = Store.put
 
 
 class Jit:
@@ -239,10 +197,10 @@ class Jit:
         self.compiler = JitCompiler()
         self.cache = JitCache(config.max_cache_size)
         self._seen: set[int] = set()  # graphs, by hash, of which some signature was compiled
-        self.begin_anew()
-        _of_this_process.add(self)
+        self.reset_lock()
+        reset_in_child(self)
 
-    def begin_anew(self) -> None:
+    def reset_lock(self) -> None:
         """Wait for no compilation any more: after a fork there is none."""
         self._waiting: set[Hashable] = set()  # signatures that are being compiled, or cannot be
         self._lock = threading.Lock()
@@ -298,12 +256,3 @@ class Jit:
         self._waiting.clear()
         self._seen.clear()
         self.compiler.done, self.compiler.failures = 0, ()
-
-
-def jit_for(executor: Executor, jit: Jit | None, config: JitConfig | None) -> Jit:
-    """Return the JIT that an executor has, or a new one where there is none with this config."""
-    if config is not None:
-        expect(config, JitConfig, "a JitConfig is expected", "write JitConfig().with_hot_path_threshold(10)")
-    if jit is None or (config is not None and config != jit.config):
-        return Jit(executor, config or JitConfig())
-    return jit

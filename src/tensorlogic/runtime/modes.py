@@ -5,12 +5,13 @@ A mode hands over to its own module, which is loaded by whoever uses it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from ..errors import BackendError, expect
 from ..ir.graph import EinsumGraph
 from ..passes.levels import CompilationConfig
-from .inputs import Inputs
+from .inputs import Inputs, Sizes
 from .outputs import Outputs
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ def compile_graph(
     graph: EinsumGraph,
     config: CompilationConfig | None = None,
     *,
-    sizes: Mapping[str, int] | None = None,
+    sizes: Sizes = None,
     example: Inputs | None = None,
 ) -> CompiledGraph:
     """Optimize a graph once, to run it many times; with ``sizes`` (or none to give) or an ``example`` it is planned at once.
@@ -45,13 +46,19 @@ def execute_compiled(
     compiled: CompiledGraph,
     inputs: Inputs | None = None,
     *,
-    sizes: Mapping[str, int] | None = None,
+    sizes: Sizes = None,
     out: Inputs | None = None,
 ) -> Outputs:
     """Run a compiled graph; it may have been compiled by another executor of the same backend."""
-    from .compile import execute_compiled
+    from .compile import CompiledGraph
 
-    return execute_compiled(executor, compiled, inputs, sizes, out)
+    if type(compiled) is not CompiledGraph:
+        expect(compiled, CompiledGraph, "a CompiledGraph is expected", "executor.compile_graph(graph) makes one")
+    theirs, ours = compiled.executor.backend.name, executor.backend.name
+    if theirs != ours:
+        hint = "compile it with this executor: executor.compile_graph(graph)"
+        raise BackendError(f"the graph was compiled for {theirs}, this executor runs {ours}", hint, code="E405")
+    return compiled(inputs, sizes=sizes, out=out)
 
 
 def execute_jit(
@@ -80,9 +87,12 @@ def clear_jit_cache(executor: Executor) -> None:
 
 
 def _jit(executor: Executor, config: JitConfig | None = None) -> Jit:
-    from .jit import jit_for
+    if executor.jit is None or (config is not None and config != executor.jit.config):
+        from .jit import Jit, JitConfig
 
-    executor.jit = jit_for(executor, executor.jit, config)
+        config = JitConfig() if config is None else config
+        expect(config, JitConfig, "a JitConfig is expected", "write JitConfig().with_hot_path_threshold(10)")
+        executor.jit = Jit(executor, config)
     return executor.jit
 
 
@@ -139,7 +149,12 @@ def variable(executor: Executor, value: Any, *, requires_grad: bool | None = Non
 
 def enable_profiling(executor: Executor) -> None:
     """Start a new profile of what this executor runs; one that is being made already goes on."""
-    executor.profiles.start()
+    from .. import Trace
+
+    profiles = executor.profiles
+    if not profiles.hooks:
+        profiles.trace = Trace()
+        profiles.hooks = (profiles.trace,)
 
 
 def disable_profiling(executor: Executor) -> None:

@@ -8,7 +8,7 @@ from typing import Any, overload
 
 import numpy as np
 
-from ..errors import BackendError, InputError, nearest
+from ..errors import BackendError, InputError, expect, nearest
 from ..ir.types import DTYPES, TensorType
 
 NUMPY = {name: np.dtype(name) for name in DTYPES if name != "bfloat16"}  # comparing with a name would cost microseconds
@@ -72,8 +72,7 @@ def writable(array: Any, name: str, t: TensorType) -> Any:
     if hasattr(array, "writable_array"):  # a TensorView
         array = array.writable_array()
     if not isinstance(array, np.ndarray) or array.shape != t.shape or array.dtype != NUMPY[t.dtype or ""]:
-        found = f"{getattr(array, 'dtype', type(array).__name__)} {list(getattr(array, 'shape', ()))}"
-        raise InputError(f"out[{name!r}] must be an array {t}, got {found}", code="E308")
+        raise InputError(f"out[{name!r}] must be an array {t}, got {_described(array)}", code="E308")
     if not array.flags.writeable:
         raise InputError(f"out[{name!r}] cannot be written to", code="E931")
     return array
@@ -81,9 +80,7 @@ def writable(array: Any, name: str, t: TensorType) -> Any:
 
 def arrays_for(outputs: Sequence[tuple[str, TensorType]], out: Any) -> list[Any]:
     """Return the arrays that outputs are to be written into, None where there is none."""
-    if not isinstance(out, Mapping):
-        raise InputError(f"out= must be a mapping of names to arrays, got {type(out).__name__}",
-                         'write out={"y": array}', code="E301")  # fmt: skip
+    expect(out, Mapping, "out= must be a mapping of names to arrays", 'write out={"y": array}')
     names = [name for name, _ in outputs]
     for name in out:
         if name not in names:
@@ -108,10 +105,10 @@ def given_back(done: list[Any], targets: Sequence[Any]) -> list[Any]:
 def as_planned(value: Any, name: str, t: TensorType) -> Any:
     """Check an output against its plan: a backend or wrapper that made something else is named, not believed."""
     if getattr(value, "shape", None) != t.shape or value.dtype != NUMPY[t.dtype or ""]:
-        found = f"{getattr(value, 'dtype', type(value).__name__)} {list(getattr(value, 'shape', ()))}"
-        raise BackendError(
-            f"output {name!r} should be {t}, but came as {found}",
-            "look at the wrappers, and check the backend with BackendTestAdapter(backend).run()",
-            code="E404",
-        )
+        hint = "look at the wrappers, and check the backend with BackendTestAdapter(backend).run()"
+        raise BackendError(f"output {name!r} should be {t}, but came as {_described(value)}", hint, code="E404")
     return value
+
+
+def _described(value: Any) -> str:
+    return f"{getattr(value, 'dtype', type(value).__name__)} {list(getattr(value, 'shape', ()))}"

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from ..errors import DTypeError, InputError, ShapeError
-from ..ir.types import DTYPES
 from .arena import Arena, Array, PoolStats
+from .outputs import NUMPY
 
 
 class MemoryPool:
@@ -40,7 +40,7 @@ class MemoryPool:
 
     def allocate(self, shape: int | Sequence[int], dtype: Any = "float64") -> Array:
         """Return an array whose contents are whatever was there before."""
-        kind = _DTYPES.get(dtype) if type(dtype) is str else None
+        kind = NUMPY.get(dtype) if type(dtype) is str else None
         if kind is None:
             kind = number_dtype(dtype)
         sizes = whole_shape(shape)
@@ -64,9 +64,6 @@ class MemoryPool:
 
     def __repr__(self) -> str:
         return f"MemoryPool({self.stats()})"
-
-
-_DTYPES = {name: np.dtype(name) for name in DTYPES if name != "bfloat16"}  # making one takes as long as all the rest
 
 
 def number_dtype(dtype: Any) -> np.dtype[Any]:

@@ -11,6 +11,8 @@ from contextvars import Context
 from sys import getrefcount
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
+
 from ..backends.base import Backend, InPlaceBackend, Kernel
 from ..ir import ops
 from ..ir.types import TensorType
@@ -141,7 +143,7 @@ class Program:
             array = given[k] if given is not None else None
             if array is None and k in donors and _donated(inputs, donors[k], w):
                 array = inputs[donors[k]]
-            elif array is None or not array.flags.c_contiguous or any(may_share(array, x) for x in inputs):
+            elif array is None or not array.flags.c_contiguous or any(np.may_share_memory(array, x) for x in inputs):
                 array = recycled(workspace.last, n, w.shape, w.dtype)
             chosen.append(array)
         return [*workspace.arrays, *chosen]
@@ -171,30 +173,19 @@ UNHELD = _holders([object()], 0)  # what the interpreter counts for something th
 def recycled(last: list[Any], n: int, shape: tuple[int, ...], dtype: str) -> Any:
     """Return the n-th array of a list where nobody else holds it any more, else a new one, which takes its place."""
     if last[n] is None or _holders(last, n) > UNHELD:
-        import numpy as np
-
         last[n] = np.empty(shape, dtype)
     return last[n]
-
-
-def may_share(a: Any, b: Any) -> bool:
-    """Tell whether two arrays may stand in the same memory."""
-    import numpy as np
-
-    return np.may_share_memory(a, b)
 
 
 def _donated(inputs: Sequence[Any], n: int, work: Work) -> bool:
     """Tell whether a donated array can be written into: it is a plain one, and shows no other input."""
     array, flags = inputs[n], inputs[n].flags
     plain = flags.c_contiguous and flags.writeable and flags.aligned and array.dtype == work.dtype
-    return plain and not any(may_share(array, x) for k, x in enumerate(inputs) if k != n)
+    return plain and not any(np.may_share_memory(array, x) for k, x in enumerate(inputs) if k != n)
 
 
 def arrays(sizes: Sequence[int], work: Sequence[Work]) -> tuple[Any, list[Any]]:
     """Take buffers from the arena and return their block and the arrays over it, aligned for vector units."""
-    import numpy as np
-
     block = ARENA.take(sum(sizes))
     at, start = [], 0
     for size in sizes:

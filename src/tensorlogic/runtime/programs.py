@@ -24,10 +24,12 @@ from ..plan.limits import available_memory, check_flops, check_memory
 from ..store import Store, StoreStats, reset_in_child
 from .call import Wrapper, run
 from .context import ExecutionContext
+from .inputs import Sizes
 from .outputs import NUMPY
 from .program import Program, bind
 
 Key = tuple[Any, ...]
+Types = Mapping[str, TensorType]  # of inputs, by name
 
 
 class Programs:
@@ -81,7 +83,7 @@ class Programs:
         graph: EinsumGraph,
         names: Sequence[str],
         values: Sequence[Any],
-        sizes: Mapping[str, int] | None,
+        sizes: Sizes,
         budget: int | None = None,
         donate: tuple[str, ...] = (),
     ) -> Program:
@@ -100,13 +102,7 @@ class Programs:
                     self.kept.put(key, program)
         return program
 
-    def plan(
-        self,
-        graph: EinsumGraph,
-        types: Mapping[str, TensorType],
-        sizes: Mapping[str, int] | None,
-        budget: int | None = None,
-    ) -> ExecutionPlan:
+    def plan(self, graph: EinsumGraph, types: Types, sizes: Sizes, budget: int | None = None) -> ExecutionPlan:
         """Return the plan that runs for inputs of these types; where several compete, that takes compiling and measuring them."""
         key = self._type_key(graph, types, sizes, *(() if budget is None else (budget, ())))
         program = self.kept.peek(key)
@@ -121,11 +117,7 @@ class Programs:
         return program.plan
 
     def prepare(
-        self,
-        graph: EinsumGraph,
-        types: Mapping[str, TensorType],
-        sizes: Mapping[str, int] | None = None,
-        example: Sequence[Any] | None = None,
+        self, graph: EinsumGraph, types: Types, sizes: Sizes = None, example: Sequence[Any] | None = None
     ) -> Program:
         """Plan, choose and bind a graph for the types of its inputs, so that the first run is like the others."""
         program = self.make(graph, types, sizes, example, "the example given" if example is not None else "")
@@ -141,17 +133,16 @@ class Programs:
         plan = next((p for p in options if p.name == chosen), options[0])
         check_dtypes(plan, self.capabilities)
         self._check_limits(plan)
-        program = self._bound(
-            [plan], lambda without: self._candidates(concrete, (), reorder=False, without=without)[:1]
-        )[0]
+        again = partial(self._candidates, concrete, (), reorder=False)
+        program = self._bound([plan], lambda without: again(without=without)[:1])[0]
         program.choice = choice if plan.name == chosen else None
         self.kept.put(self._type_key(graph, {n: t for n, _, t in plan.inputs}, None), program)
 
     def make(
         self,
         graph: EinsumGraph,
-        types: Mapping[str, TensorType],
-        sizes: Mapping[str, int] | None,
+        types: Types,
+        sizes: Sizes,
         example: Sequence[Any] | None,
         inputs: str,
         budget: int | None = None,
@@ -168,8 +159,7 @@ class Programs:
         before = None if key is None else self._chosen.get(hash(key))
         options = [plan for plan in options if plan.name == before] or options
         concrete = options[0].graph
-        if len(options) > 1:
-            # loaded before anything is compiled: a fork that waited for a kernel must not meet an import
+        if len(options) > 1:  # loaded before compiling: a fork that waited for a kernel must not meet an import
             import concurrent.futures  # noqa: F401
 
             from . import parts  # noqa: F401
@@ -187,12 +177,7 @@ class Programs:
         return chosen
 
     def options(
-        self,
-        graph: EinsumGraph,
-        types: Mapping[str, TensorType],
-        sizes: Mapping[str, int] | None,
-        budget: int | None = None,
-        donate: tuple[str, ...] = (),
+        self, graph: EinsumGraph, types: Types, sizes: Sizes, budget: int | None = None, donate: tuple[str, ...] = ()
     ) -> list[ExecutionPlan]:
         """Return the plans that compete for inputs of these types; the first is taken where nothing is measured."""
         self.context.notify(ExecutionPhase.PLANNING)
@@ -203,8 +188,7 @@ class Programs:
                 options = self._candidates(concrete, donate)
             else:
                 options = [self._within(concrete, budget)]
-            for plan in options[:1]:
-                check_dtypes(plan, self.capabilities)
+            check_dtypes(options[0], self.capabilities)
         return options
 
     def _within(self, concrete: EinsumGraph, budget: int) -> ExecutionPlan:
@@ -219,9 +203,7 @@ class Programs:
             how = how._replace(groups=partial(find_groups, facts=self.facts, policy=policy), threads=self.facts.threads)
         return plan_of(fitted(concrete, budget, how))
 
-    def _concrete(
-        self, graph: EinsumGraph, types: Mapping[str, TensorType], sizes: Mapping[str, int] | None, lowered: bool
-    ) -> EinsumGraph:
+    def _concrete(self, graph: EinsumGraph, types: Types, sizes: Sizes, lowered: bool) -> EinsumGraph:
         """Bind sizes and run the passes: those of the level, the user's and, unless parts are planned apart, the backend's."""
         from ..passes.pipeline import optimize
 
@@ -295,9 +277,7 @@ class Programs:
         """Count a call that needed no look-up."""
         self._quick_calls = next(self._quick)
 
-    def _type_key(
-        self, graph: EinsumGraph, types: Mapping[str, TensorType], sizes: Mapping[str, int] | None, *more: Any
-    ) -> Key:
+    def _type_key(self, graph: EinsumGraph, types: Types, sizes: Sizes, *more: Any) -> Key:
         shapes = [(tuple(types[n].shape or ()), NUMPY.get(types[n].dtype or "float64")) for n in graph.inputs]
         given = () if sizes is None or sized_by_inputs(graph) else tuple(sorted(sizes.items()))
         return (graph, tuple(shapes), given, *more)

@@ -1,14 +1,13 @@
 """Gradients that compute forward values again instead of keeping them.
 
-The gradient of a graph holds the graph's own nodes and reads their values long after they were made. Here those that
-are cheap to make are made again just before they are read, or the forward part is cut into segments whose values are
-made again one segment at a time, so that less is held at once.
+Values that are cheap to make are made again just before they are read, or the forward part is cut into segments whose
+values are made again one segment at a time, so that less is held at once.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
 from ..diagnostics import bytes_text
@@ -19,21 +18,14 @@ from ..ir.types import ITEMSIZE, TensorType
 from ..passes.grad_tape import unused
 from ..plan.node_costs import STAND_IN
 from .executor import Executor
+from .inputs import Inputs, Sizes
 
 N = TypeVar("N", bound=Hashable)
+T = TypeVar("T")
+Match = Sequence[int | None]  # for each node of a gradient, the node of the forward graph that it is
 _GIVEN = (ops.Input, ops.Constant, ops.Literal, ops.Iota)
-_EXPENSIVE = (
-    ops.Einsum,
-    ops.ContractVJP,
-    ops.Sort,
-    ops.TopK,
-    ops.Cumulate,
-    ops.ScatterAdd,
-    Fixpoint,
-    Scan,
-    Cond,
-    ops.Item,
-)
+_LOOPS = (Fixpoint, Scan, Cond, ops.Item)
+_EXPENSIVE = (ops.Einsum, ops.ContractVJP, ops.Sort, ops.TopK, ops.Cumulate, ops.ScatterAdd, *_LOOPS)
 CHAIN = 8  # cheap nodes in a row that are computed again; the one after them is kept
 _BARRIER = ops.Barrier()
 
@@ -44,8 +36,8 @@ def recompute(
     *,
     segments: int | None = None,
     budget: int | None = None,
-    inputs: Mapping[str, Any] | None = None,
-    sizes: Mapping[str, int] | None = None,
+    inputs: Inputs | None = None,
+    sizes: Sizes = None,
     executor: Executor | None = None,
 ) -> EinsumGraph:
     """Return a gradient graph (of ``tl.grad``, ``value_and_grad`` or ``vjp``) that keeps fewer values of its forward part.
@@ -70,47 +62,43 @@ def recompute(
         return recomputed_graph(gradient, match, kept)
     expect_whole("budget", budget)
     runner = executor or Executor()
-    made: dict[int, EinsumGraph] = {}
 
-    def peak(kept: Collection[int]) -> int:
-        graph = made[id(kept)] = recomputed_graph(gradient, match, kept)
-        return runner.plan(graph, inputs, sizes=sizes).peak_bytes
+    def attempt(kept: Collection[int]) -> tuple[EinsumGraph, int]:
+        graph = recomputed_graph(gradient, match, kept)
+        return graph, runner.plan(graph, inputs, sizes=sizes).peak_bytes
 
-    return made[id(fitting(gradient, match, budget, peak))]
+    return fitting(gradient, match, budget, attempt)
 
 
-def fitting(
-    gradient: EinsumGraph, match: Sequence[int | None], budget: int, peak: Callable[[Collection[int]], int]
-) -> Collection[int]:
-    """Return the first way to keep values whose peak is within a budget of bytes, or say by how much none is."""
-    least = None
-    tried = []  # kept, because they are told apart by identity
+def fitting(gradient: EinsumGraph, match: Match, budget: int, attempt: Callable[[Collection[int]], tuple[T, int]]) -> T:
+    """Return what is made of the first way to keep values whose peak is within a budget, or say by how much none is."""
+    peaks = []
     for kept in keep_options(gradient, match):
-        tried.append(kept)
-        found = peak(kept)
-        if found <= budget:
-            return kept
-        least = found if least is None else min(least, found)
-    assert least is not None
-    raise OutOfMemoryError(
-        f"the gradient needs {bytes_text(least)} however much of it is computed again: {bytes_text(least - budget)} more "
-        f"than the budget of {bytes_text(budget)}",
-        "give a larger budget",
-        "or split the batch: executor.backward(..., accumulate=True) adds gradients up",
-        code="E928",
-        context=[f"{len(tried)} ways to keep fewer values were planned"],
-    )
+        found, peak = attempt(kept)
+        if peak <= budget:
+            return found
+        peaks.append(peak)
+    least = min(peaks)
+    beyond = f"{bytes_text(least - budget)} more than the budget of {bytes_text(budget)}"
+    message = f"the gradient needs {bytes_text(least)} however much of it is computed again: {beyond}"
+    hint = "give a larger budget, or split the batch: executor.backward(..., accumulate=True) adds gradients up"
+    raise OutOfMemoryError(message, hint, code="E928", context=[f"{len(peaks)} ways to keep fewer values were planned"])
 
 
-def keep_options(gradient: EinsumGraph, match: Sequence[int | None]) -> Iterator[Collection[int]]:
+def keep_options(gradient: EinsumGraph, match: Match) -> Iterator[Collection[int]]:
     """Yield what to keep: everything, what is dear, then what passes between ever more segments."""
-    every = [i for i, m in enumerate(match) if m is not None and can_keep(gradient, i)]
-    yield frozenset(every)
+    every = all_nodes(gradient, match)
+    yield every
     yield expensive_nodes(gradient, match)
     segments = 2
     while segments <= max(2, len(every) // 2):
         yield segment_ends(gradient, match, segments)
         segments = max(segments + 1, segments * 4 // 3)
+
+
+def all_nodes(gradient: EinsumGraph, match: Match) -> frozenset[int]:
+    """Return every value of the forward part that could be kept."""
+    return frozenset(i for i, m in enumerate(match) if m is not None and can_keep(gradient, i))
 
 
 def can_keep(graph: EinsumGraph, node: int) -> bool:
@@ -139,7 +127,7 @@ def match_nodes(gradient: EinsumGraph, forward: EinsumGraph) -> list[int | None]
     return match
 
 
-def expensive_nodes(gradient: EinsumGraph, match: Sequence[int | None]) -> frozenset[int]:
+def expensive_nodes(gradient: EinsumGraph, match: Match) -> frozenset[int]:
     """Return what to keep where all that is cheap is computed again: what is dear, and the ends of long cheap chains."""
     kept = set()
     depth: dict[int, int] = {}
@@ -154,7 +142,7 @@ def expensive_nodes(gradient: EinsumGraph, match: Sequence[int | None]) -> froze
     return frozenset(kept)
 
 
-def segment_ends(gradient: EinsumGraph, match: Sequence[int | None], segments: int) -> frozenset[int]:
+def segment_ends(gradient: EinsumGraph, match: Match, segments: int) -> frozenset[int]:
     """Return what to keep where the forward part is cut into segments of about equal size: what passes between them."""
     expect_whole("segments", segments, 1)
     nodes = [i for i, m in enumerate(match) if m is not None and not isinstance(gradient.nodes[i].op, _GIVEN)]
@@ -176,13 +164,15 @@ def _bytes(t: TensorType) -> int:
     return math.prod(sizes) * ITEMSIZE[t.dtype or "float32"]
 
 
-def recomputed_graph(gradient: EinsumGraph, match: Sequence[int | None], kept: Collection[int]) -> EinsumGraph:
+def recomputed_graph(gradient: EinsumGraph, match: Match, kept: Collection[int]) -> EinsumGraph:
     """Return a gradient graph in which forward values that are not kept are computed again where they are read."""
-    nodes, write = gradient.nodes, _Writer(gradient)
+    nodes = gradient.nodes
+    result: list[Node] = []
+    barriers: dict[int, int] = {}  # by the value that stands behind one
     ends = [*kept, *(i for _, i in gradient.outputs if match[i] is not None), *gradient.inputs.values()]
     first: dict[int, int] = {}  # what the forward part computes once
     for i in sorted(operands_first(ends, lambda i: nodes[i].args)):
-        first[i] = write.add(nodes[i], [first[a] for a in nodes[i].args])
+        first[i] = _add(result, nodes[i], [first[a] for a in nodes[i].args])
 
     def stays(i: int) -> bool:
         return i in first and (i in kept or isinstance(nodes[i].op, _GIVEN))
@@ -195,19 +185,20 @@ def recomputed_graph(gradient: EinsumGraph, match: Sequence[int | None], kept: C
         args = [place[a] for a in nodes[i].args]
         for n, a in enumerate(nodes[i].args):  # what a copy reads of the first run stands behind a barrier
             if match[i] is not None and stays(a) and not isinstance(nodes[a].op, _GIVEN[1:]):
-                args[n] = write.add(Node(_BARRIER, (), nodes[a].locations), [args[n]])
-        place[i] = write.add(nodes[i], args)
-    return write.graph([(name, first[i] if match[i] is not None else place[i]) for name, i in gradient.outputs])
+                if args[n] not in barriers:
+                    barriers[args[n]] = _add(result, Node(_BARRIER, (), nodes[a].locations), [args[n]])
+                args[n] = barriers[args[n]]
+        place[i] = _add(result, nodes[i], args)
+    outputs = [(name, first[i] if match[i] is not None else place[i]) for name, i in gradient.outputs]
+    return EinsumGraph(result, outputs, gradient.constants)
 
 
-def rest_of_gradient(
-    gradient: EinsumGraph, match: Sequence[int | None], kept: Collection[int]
-) -> tuple[EinsumGraph, dict[str, int]]:
+def rest_of_gradient(gradient: EinsumGraph, match: Match, kept: Collection[int]) -> tuple[EinsumGraph, dict[str, int]]:
     """Return the rest of a gradient graph once its forward part ran: kept values are inputs, by name and node.
 
     What is not kept is computed again just before it is read. Views of a kept value are made again from it.
     """
-    write = _Writer(gradient)
+    result: list[Node] = []
     place: dict[int, int] = {}
     labels: dict[str, int] = {}
     taken = set(gradient.inputs)
@@ -223,8 +214,14 @@ def rest_of_gradient(
             labels[label] = i
             t = gradient.inference.types[i][0]
             node = Node(ops.Input(label, None if t.shape is None else tuple(t.shape), t.dtype), (), node.locations)
-        place[i] = write.add(node, [place[a] for a in node.args])
-    return write.graph([(name, place[i]) for name, i in gradient.outputs]), labels
+        place[i] = _add(result, node, [place[a] for a in node.args])
+    return EinsumGraph(result, [(name, place[i]) for name, i in gradient.outputs], gradient.constants), labels
+
+
+def _add(nodes: list[Node], node: Node, args: Sequence[int]) -> int:
+    """Append a node with other arguments, and return its number."""
+    nodes.append(Node(node.op, tuple(args), node.locations))
+    return len(nodes) - 1
 
 
 def operands_first(roots: Iterable[N], operands: Callable[[N], Iterable[N]]) -> Iterator[N]:
@@ -247,23 +244,3 @@ def operands_first(roots: Iterable[N], operands: Callable[[N], Iterable[N]]) -> 
             if node not in done:
                 done.add(node)
                 yield node
-
-
-class _Writer:
-    """A graph being written from the nodes of another; barriers of one value are one node."""
-
-    def __init__(self, source: EinsumGraph) -> None:
-        self.source = source
-        self.nodes: list[Node] = []
-        self._barriers: dict[int, int] = {}
-
-    def add(self, node: Node, args: Sequence[int]) -> int:
-        if node.op is _BARRIER and args[0] in self._barriers:
-            return self._barriers[args[0]]
-        self.nodes.append(Node(node.op, tuple(args), node.locations))
-        if node.op is _BARRIER:
-            self._barriers[args[0]] = len(self.nodes) - 1
-        return len(self.nodes) - 1
-
-    def graph(self, outputs: Sequence[tuple[str, int]]) -> EinsumGraph:
-        return EinsumGraph(self.nodes, outputs, self.source.constants)

@@ -34,9 +34,8 @@ class SliceSpec(msgspec.Struct, frozen=True, repr_omit_defaults=True):
         if isinstance(start, range | slice):
             first, last, step = start.start, start.stop, start.step
             if step not in (None, 1):
-                raise ViewError(
-                    f"a Range has step 1, got {start}", f"SliceSpec.Strided({first}, {last}, {step})", code="E970"
-                )
+                hint = f"SliceSpec.Strided({first}, {last}, {step})"
+                raise ViewError(f"a Range has step 1, got {start}", hint, code="E970")
             start, end = first, last
         return cls("range", _integer(start), _integer(end))
 
@@ -49,9 +48,8 @@ class SliceSpec(msgspec.Struct, frozen=True, repr_omit_defaults=True):
     def Strided(cls, start: int | None, end: int | None, stride: int) -> SliceSpec:  # noqa: N802
         """Take every ``stride``-th element from ``start`` to before ``end``; a negative stride goes backwards."""
         if stride == 0:
-            raise ViewError(
-                f"Strided({start}, {end}, 0): a stride cannot be 0", "use Index for one element", code="E970"
-            )
+            hint = "use Index for one element"
+            raise ViewError(f"Strided({start}, {end}, 0): a stride cannot be 0", hint, code="E970")
         return cls("strided", _integer(start), _integer(end), operator.index(stride))
 
     def to_index(self) -> int | slice:
@@ -134,10 +132,7 @@ def places(spec: SliceSpec, size: int, axis: int) -> range:
 
 
 def known_places(spec: SliceSpec) -> range | None:
-    """Return the elements a spec takes of an axis of unknown size; None where their number depends on the size.
-
-    Negative ones count from the end.
-    """
+    """Return the elements (negative: from the end) taken of an axis of unknown size; None where that decides on them."""
     if spec.kind in ("full", "reverse"):
         return None
     if spec.kind == "index":

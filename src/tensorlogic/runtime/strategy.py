@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from enum import Enum
 from functools import partialmethod
 from statistics import median
@@ -12,7 +12,6 @@ from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import msgspec
-import numpy as np
 
 from ..backends.base import Backend, InPlaceBackend, Kernel, RunBody, get_backend
 from ..backends.threads import on_one_thread
@@ -21,7 +20,6 @@ from ..errors import BackendError, InputError, TensorLogicError, expect
 from ..ir import ops
 from ..ir.graph import EinsumGraph, bodies
 from ..ir.sizes import names
-from ..ir.types import TensorType
 from ..ir.validate import require_valid
 from ..passes.levels import OptimizationLevel
 from ..plan.build import ExecutionPlan, Step
@@ -31,12 +29,12 @@ from ..plan.node_costs import STAND_IN
 from ..plan.schedule import Scheduler, SchedulingStrategy
 from ..tables import table
 from .executor import Executor
-from .inputs import Inputs
+from .inputs import Inputs, Sizes
+from .tuning import made_up_inputs
 
 LEAST, MOST = 5, 1000  # runs of one trial
 MARGIN = 0.03  # a trial must be better by this share,
 WINS = 0.75  # and in this share of the rounds: less is noise
-UNDECIDED = "not decided yet"  # what an executor explains of a plan that it still times in several forms
 
 
 class ExecutionMode(Enum):
@@ -49,10 +47,6 @@ class ExecutionMode(Enum):
     GRAPH = "graph"  # planned whole, then run step by step
     EAGER = "eager"  # every operation as it is written: no passes, no buffers in common
     JIT = "jit"  # native code, compiled when a graph first runs with some shapes
-
-
-# the policy of an executor that a mode stands for: exact gives the bits of NumPy, fast compiles at the first call
-POLICIES = {ExecutionMode.GRAPH: "exact", ExecutionMode.EAGER: "exact", ExecutionMode.JIT: "fast"}
 
 
 class PrecisionMode(Enum):
@@ -147,13 +141,10 @@ class ExecutionStrategy(msgspec.Struct, frozen=True):
 
     def __post_init__(self) -> None:
         for name, default in zip(self.__struct_fields__, self.__struct_defaults__, strict=True):
-            kind = type(default)
-            if isinstance(default, Enum) and not isinstance(getattr(self, name), kind):
-                raise InputError(
-                    f"{name} is of {kind.__name__}, got {getattr(self, name)!r}",
-                    f"write {kind.__name__}.{default.name}; there are {', '.join(type(default).__members__)}",
-                    code="E301",
-                )
+            if isinstance(default, Enum):
+                kind = type(default)
+                hint = f"write {kind.__name__}.{default.name}; there are {', '.join(kind.__members__)}"
+                expect(getattr(self, name), kind, f"{name} is of {kind.__name__}", hint)
 
     def executor(self, backend: str | Backend = "numpy") -> Executor:
         """Return an executor that runs graphs this way."""
@@ -162,7 +153,7 @@ class ExecutionStrategy(msgspec.Struct, frozen=True):
             _tuned(get_backend(backend), as_written or self.memory is MemoryStrategy.SEPARATE, self.parallelism),
             optimization_level=OptimizationLevel.NONE if as_written else self.optimization_level,
             threads=(os.cpu_count() or 1) if self.parallelism is ParallelismStrategy.STEPS else 1,
-            native=POLICIES[self.mode] == "fast",
+            native=self.mode is ExecutionMode.JIT,
         )
         executor.gradient = self.gradient
         return executor
@@ -182,8 +173,7 @@ class ExecutionStrategy(msgspec.Struct, frozen=True):
         head = ["compared", "mode", "level", "memory", "threads", "time", "runs", "peak", ""]
         return "\n".join([words, *([table(head, rows, right={5, 6, 7})] if rows else []), *self.reasons])
 
-    def __str__(self) -> str:
-        return self.explain()
+    __str__ = explain
 
 
 # what is tried one after another, because all combinations would take too long, and how it is called in print
@@ -197,6 +187,10 @@ class _Way(NamedTuple):
     executor: Executor
     peak: int
     seconds: list[float]
+
+    def trial(self, compared: str, goal: _Goal, chosen: bool) -> Trial:
+        s, seconds, runs = self.strategy, goal.score(self) if goal.timed else None, len(self.seconds)
+        return Trial(compared, s.optimization_level, s.memory, s.parallelism, seconds, self.peak, runs, chosen, s.mode)
 
 
 class _Goal(NamedTuple):
@@ -219,11 +213,8 @@ class StrategyOptimizer:
     """Chooses a strategy by measuring: threads first, then levels, then where results go, then native code.
 
     What is compared runs in turns, each for about ``seconds``, so that a busy moment strikes all alike. Another way than
-    the one given is taken if it is 3% better, and better in three rounds of four. With ``exact`` what may round
-    otherwise is left out: the aggressive level, and native code.
-
-    ``optimize_for_throughput`` looks for the least mean time of runs one after another, ``optimize_for_latency`` for the
-    least median time of one run, ``optimize_for_memory`` for the least peak of memory by the plan, without timing anything.
+    the one given is taken if it is 3% better, and better in three rounds of four. With ``exact`` the aggressive level and
+    native code are left out. Throughput is the mean time of runs, latency the median; memory is planned and not timed.
 
     >>> from tensorlogic import GraphBuilder
     >>> b = GraphBuilder()
@@ -242,8 +233,8 @@ class StrategyOptimizer:
         clock: Callable[[], float] = perf_counter,
     ) -> None:
         if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not seconds >= 0:
-            raise InputError(f"seconds is how long each way is run, got {seconds!r}",
-                             "write StrategyOptimizer(seconds=0.1)", code="E920")  # fmt: skip
+            hint = "write StrategyOptimizer(seconds=0.1)"
+            raise InputError(f"seconds is how long each way is run, got {seconds!r}", hint, code="E920")
         self.backend, self.seconds, self.exact, self.clock = get_backend(backend), seconds, exact, clock
 
     def _optimize(
@@ -253,7 +244,7 @@ class StrategyOptimizer:
         strategy: ExecutionStrategy | None = None,
         inputs: Inputs | None = None,
         *,
-        sizes: Mapping[str, int] | None = None,
+        sizes: Sizes = None,
     ) -> ExecutionStrategy:
         """Return the strategy that is best for the goal, for the given inputs or made-up ones of the given sizes."""
         given = ExecutionStrategy() if strategy is None else strategy
@@ -272,7 +263,7 @@ class StrategyOptimizer:
                         self._measure(graph, ways, values, left)
                     best = _best(goal, ways)
                     current = best.strategy
-                    trials += [_trial(_TRIED[field], goal, way, way is best) for way in ways]
+                    trials += [way.trial(_TRIED[field], goal, way is best) for way in ways]
         except TensorLogicError as error:
             if len(inputs) == len(graph.inputs):
                 raise
@@ -322,11 +313,8 @@ class StrategyOptimizer:
 
     def _measure(self, graph: EinsumGraph, ways: Sequence[_Way], values: Inputs, sizes: Any) -> None:
         """Run a graph in several ways by turns."""
-        for way in ways:
-            for _ in range(MOST):  # planning, memory touched for the first time, forms that the executor times itself
-                way.executor.execute(graph, values, sizes=sizes)
-                if UNDECIDED not in way.executor.explain():
-                    break
+        for way in ways:  # planning, choosing, memory touched for the first time
+            way.executor.execute(graph, values, sizes=sizes)
         spent, rounds = 0.0, 0
         while rounds < LEAST or (spent < self.seconds * len(ways) and rounds < MOST):
             for way in ways:
@@ -348,11 +336,6 @@ def _best(goal: _Goal, ways: Sequence[_Way]) -> _Way:
     return best if clear else now
 
 
-def _trial(compared: str, goal: _Goal, way: _Way, chosen: bool) -> Trial:
-    s, seconds, runs = way.strategy, goal.score(way) if goal.timed else None, len(way.seconds)
-    return Trial(compared, s.optimization_level, s.memory, s.parallelism, seconds, way.peak, runs, chosen, s.mode)
-
-
 def _reasons(goal: _Goal, given: ExecutionStrategy, chosen: ExecutionStrategy) -> Iterator[str]:
     if all(getattr(given, field) == getattr(chosen, field) for field in _TRIED):
         yield f"for {goal.name}: nothing tried is better than what was given"
@@ -364,33 +347,22 @@ def _reasons(goal: _Goal, given: ExecutionStrategy, chosen: ExecutionStrategy) -
 
 
 def stand_ins(
-    graph: EinsumGraph, given: Inputs, sizes: Mapping[str, int] | None, precision: PrecisionMode
+    graph: EinsumGraph, given: Inputs, sizes: Sizes, precision: PrecisionMode
 ) -> tuple[dict[str, Any], dict[str, int] | None, list[str]]:
-    """Return inputs to measure with, the sizes that they do not fix, and lines that say what was made up.
-
-    What is not given is random: numbers between 0 and 1, integers 0 and 1. A size that nothing fixes is 64.
-    """
+    """Return inputs to measure with, the sizes that they do not fix, and lines that say what was made up."""
     require_valid(graph)
     known = known_inputs(graph, given, sizes, dtype=precision.dtype, stand_in=STAND_IN)
     types = input_types(graph, given, known.sizes, precision.dtype)
-    rng = np.random.default_rng(0)
-    values = {name: given[name] if name in given else _random(rng, t) for name, t in types.items()}
+    missing = {name: t for name, t in types.items() if name not in given}
+    if any(t.dtype == "bfloat16" for t in missing.values()):
+        hint = "give the inputs, or use PrecisionMode.FP32"
+        raise BackendError("random bfloat16 inputs cannot be made with NumPy", hint, code="E921")
+    values = {**given, **dict(zip(missing, made_up_inputs(missing), strict=True))}
     fixed = {n for i in graph.inputs.values() for d in graph.type_of(i).shape or () for n in names(d)}
     left = {n: size for n, size in known.sizes.items() if n not in fixed}  # every call looks a size up that is given
-    random = [name for name in types if name not in given]
-    lines = [f"inputs that were not given are random numbers: {', '.join(random)}"] if random else []
+    lines = [f"inputs that were not given are random numbers: {', '.join(missing)}"] if missing else []
     lines += [f"sizes that were not given are {STAND_IN}: {', '.join(known.assumed)}"] if known.assumed else []
     return values, left or None, lines
-
-
-def _random(rng: np.random.Generator, t: TensorType) -> Any:
-    shape, dtype = tuple(int(d) for d in t.shape or ()), t.dtype or "float32"
-    if dtype == "bfloat16":
-        raise BackendError("random bfloat16 inputs cannot be made with NumPy",
-                           "give the inputs, or use PrecisionMode.FP32", code="E921")  # fmt: skip
-    if dtype.startswith("float"):
-        return rng.random(shape).astype(dtype)
-    return rng.integers(0, 2, shape).astype(dtype)
 
 
 def _side_by_side(executor: Executor, plan: ExecutionPlan) -> bool:

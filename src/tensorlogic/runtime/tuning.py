@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import platform
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from time import perf_counter
 from typing import Any
 
 import msgspec
+import numpy as np
 
 from ..errors import InputError, TensorLogicError
 from ..ir.types import TensorType
@@ -19,9 +19,7 @@ from .call import run
 from .program import Program
 
 TRIALS = 5  # timed runs of each plan
-SETTLE = (
-    0.1  # seconds that a plan runs for before the next: threads of BLAS spin that long, and slow down whoever follows
-)
+SETTLE = 0.1  # seconds that a plan runs for before the next: threads of BLAS spin that long and slow down others
 LONG = 2.0  # seconds after which one run is enough
 MANY = 200  # runs after which it is enough, however short they are
 DENSITY = 0.05  # of true values in inputs that are made up
@@ -47,20 +45,16 @@ class AdaptiveOptimizer:
         self.times: dict[str, list[float]] = {name: [] for name in names}
         self.trials, self.settle = trials, settle
         self.winner: str | None = next(iter(self.times)) if len(self.times) == 1 else None
-        self._lock = threading.Lock()
 
     def next(self) -> str:
         """Return the way to take now: the best, or while that is not known one that was not tried enough."""
         if self.winner is not None:
             return self.winner
-        with self._lock:
-            return next((n for n, times in self.times.items() if not self._enough(times)), next(iter(self.times)))
+        return next((n for n, times in self.times.items() if not self._enough(times)), next(iter(self.times)))
 
     def record(self, name: str, seconds: float) -> None:
         """Tell how long a way took."""
-        with self._lock:
-            if self.winner is not None:
-                return
+        if self.winner is None:
             self.times[name].append(seconds)
             if all(self._enough(times) for times in self.times.values()):
                 self.winner = min(self.times, key=self.best)
@@ -104,33 +98,27 @@ class Choice(msgspec.Struct, frozen=True):
 def choose(
     programs: Sequence[Program], values: Sequence[Any], inputs: str, clock: Callable[[], float] = perf_counter
 ) -> Program:
-    """Return the fastest of several programs of one graph, as measured on some inputs; one that fails on them is not taken.
-
-    Where every one fails, the inputs are to blame, and the first is returned.
-    """
+    """Return the fastest of several programs of one graph on some inputs, or the first where it fails on them."""
     left = {program.plan.name: program for program in programs}
     while len(left) > 1:
         optimizer = AdaptiveOptimizer(list(left))
-        failed = None
-        while optimizer.winner is None and failed is None:
-            name = optimizer.next()
-            start = clock()
+        while optimizer.winner is None:
+            name, start = optimizer.next(), clock()
             try:
                 run(left[name], values)
             except (TensorLogicError, ArithmeticError, ValueError):
-                failed = name
-            else:
-                optimizer.record(name, clock() - start)
-        if failed is None and optimizer.winner is not None:
-            for name, program in left.items():
-                if name != optimizer.winner:
-                    program.release()
+                break
+            optimizer.record(name, clock() - start)
+        else:
             best = {name: optimizer.best(name) for name in left}
-            left[optimizer.winner].choice = Choice(optimizer.winner, best, inputs, fingerprint())
-            return left[optimizer.winner]
-        if failed == next(iter(left)):
+            winner = left.pop(optimizer.winner)
+            for program in left.values():
+                program.release()
+            winner.choice = Choice(winner.plan.name, best, inputs, fingerprint())
+            return winner
+        if name == next(iter(left)):
             break  # the plainest of them cannot do better on these inputs
-        del left[failed or ""]
+        del left[name]
     first = next(iter(left.values()))
     first.choice = Choice(first.plan.name)
     return first
@@ -138,8 +126,6 @@ def choose(
 
 def made_up_inputs(types: Mapping[str, TensorType]) -> list[Any]:
     """Return arrays of given types to time plans on: chances between 0 and 1, few true values, and integers that are 0."""
-    import numpy as np
-
     rng = np.random.default_rng(0)
     arrays: list[Any] = []
     for t in types.values():
@@ -156,8 +142,6 @@ def made_up_inputs(types: Mapping[str, TensorType]) -> list[Any]:
 @cache
 def fingerprint() -> str:
     """Return what tells machines apart that may choose differently: the processor, its cores, and the libraries that compute."""
-    import numpy as np
-
     return f"{platform.machine()} {_processor()}, {os.cpu_count()} cores, NumPy {np.__version__}"
 
 

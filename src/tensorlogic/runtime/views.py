@@ -35,11 +35,8 @@ class Window(NamedTuple):
         """Return the number of windows on an axis of a length."""
         reach = (self.size - 1) * self.dilation + 1
         if reach > length:
-            raise ViewError(
-                f"a window that reaches over {reach} elements (size {self.size}, dilation {self.dilation}) "
-                f"does not fit axis {self.axis} of size {length}",
-                code="E964",
-            )
+            window = f"a window that reaches over {reach} elements (size {self.size}, dilation {self.dilation})"
+            raise ViewError(f"{window} does not fit axis {self.axis} of size {length}", code="E964")
         return (length - reach) // self.step + 1
 
 
@@ -160,9 +157,8 @@ class TensorView:
         array = self.base._over(root) if isinstance(self.base, TensorView) else root
         if array.ndim != len(self.specs) or self.base_shape not in (None, array.shape):
             wanted = f"{len(self.specs)} axes" if self.base_shape is None else f"shape {list(self.base_shape)}"
-            raise ViewError(
-                f"the view is of a tensor of {wanted}, the array has shape {list(array.shape)}", code="E962"
-            )
+            found = list(array.shape)
+            raise ViewError(f"the view is of a tensor of {wanted}, the array has shape {found}", code="E962")
         for axis, spec in enumerate(self.specs):
             places(spec, array.shape[axis], axis)  # NumPy would clip what is out of range
         part = array[(*(s.to_index() for s in self.specs), ...)]
@@ -214,10 +210,8 @@ class TensorView:
     def update(self, ufunc: np.ufunc, *operands: Any) -> TensorView:
         """Replace every element by ``ufunc(element, *operands)``, in place or not at all."""
         if not isinstance(ufunc, np.ufunc) or ufunc.signature or ufunc.nout != 1 or ufunc.nin != 1 + len(operands):
-            raise ViewError(
-                f"update needs an element-wise ufunc of {1 + len(operands)} operands and one result, got {ufunc!r}",
-                code="E969",
-            )
+            needed = f"an element-wise ufunc of {1 + len(operands)} operands and one result"
+            raise ViewError(f"update needs {needed}, got {ufunc!r}", code="E969")
         target = self.writable_array()
         given = [_operand(target, x, f"operand {n} of {ufunc.__name__}") for n, x in enumerate(operands, 1)]
         try:
@@ -244,20 +238,17 @@ class TensorView:
         below: Any = self
         while isinstance(below, TensorView):
             if below.window is not None:
-                raise ViewError(
-                    "windows share their elements, so they cannot be written to", "write to the base", code="E968"
-                )
+                message = "windows share their elements, so they cannot be written to"
+                raise ViewError(message, "write to the base", code="E968")
             below = below.base
         target = self.resolve()
         if not target.flags.writeable:
             raise ViewError("the base is read-only", "view(array.copy(), ...) can be written to", code="E968")
         for array in (below, target):
             if _aliased(array):
-                raise ViewError(
-                    f"elements of the base share memory (shape {list(array.shape)}, strides {list(array.strides)})",
-                    "write to array.copy(), or to the array that was broadcast",
-                    code="E968",
-                )
+                how = f"(shape {list(array.shape)}, strides {list(array.strides)})"
+                hint = "write to array.copy(), or to the array that was broadcast"
+                raise ViewError(f"elements of the base share memory {how}", hint, code="E968")
         return target
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
@@ -393,9 +384,8 @@ def _operand(target: Array, value: Any, what: str) -> Any:
     except np.exceptions.TooHardError:
         shared = True
     if shared:
-        raise ViewError(
-            f"{what} overlaps the view's memory in another layout", "pass a copy: operand.copy()", code="E968"
-        )
+        hint = "pass a copy: operand.copy()"
+        raise ViewError(f"{what} overlaps the view's memory in another layout", hint, code="E968")
     return array
 
 
@@ -405,11 +395,8 @@ def _mapping(array: Array) -> tuple[Any, ...]:
 
 
 def _refuse_cast(target: Array, error: Exception) -> NoReturn:
-    raise ViewError(
-        f"the result does not fit {target.dtype} elements: {error}",
-        f"convert the operand: np.asarray(operand, dtype={target.dtype.name!r})",
-        code="E969",
-    ) from None
+    hint = f"convert the operand: np.asarray(operand, dtype={target.dtype.name!r})"
+    raise ViewError(f"the result does not fit {target.dtype} elements: {error}", hint, code="E969") from None
 
 
 class ViewBuilder:
@@ -426,9 +413,8 @@ class ViewBuilder:
             tensor = _array(tensor)
         known = tensor.rank() if isinstance(tensor, TensorView) else getattr(tensor, "ndim", rank)
         if known is None:
-            raise ViewError(
-                f"the rank of tensor {tensor!r} is not known", f"ViewBuilder({tensor!r}, rank)", code="E962"
-            )
+            hint = f"ViewBuilder({tensor!r}, rank)"
+            raise ViewError(f"the rank of tensor {tensor!r} is not known", hint, code="E962")
         if rank not in (None, known):
             raise ViewError(f"the rank is given as {rank}, but the tensor has {known} axes", code="E962")
         self._base, self._specs, self._offset = tensor, [SliceSpec.Full] * known, 0

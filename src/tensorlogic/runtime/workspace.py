@@ -1,7 +1,4 @@
-"""Workspaces: scratch memory in arenas of bytes that are cut into blocks.
-
-As in the memory pool, a block is used again only when no array shows it any more.
-"""
+"""Workspaces: scratch memory in arenas of bytes that are cut into blocks."""
 
 from __future__ import annotations
 
@@ -74,13 +71,6 @@ def _find(strategy: AllocationStrategy, stretches: Sequence[_Stretch], size: int
     return ends[-1] if ends else None
 
 
-def _rounded(nbytes: int, strategy: AllocationStrategy) -> int:
-    """Return the size of the block that a request gets."""
-    if strategy is AllocationStrategy.POWER_OF_TWO:
-        return max(ALIGN, 1 << (nbytes - 1).bit_length()) if nbytes else ALIGN
-    return max(ALIGN, -(-nbytes // ALIGN) * ALIGN)
-
-
 class Workspace:
     """A block of a :class:`WorkspacePool`: bytes from ``offset`` on in one of its arenas.
 
@@ -107,11 +97,8 @@ class Workspace:
         sizes = (self.asked // kind.itemsize,) if shape is None else whole_shape(shape)
         needed = math.prod(sizes) * kind.itemsize
         if needed > self.asked:
-            raise ShapeError(
-                f"{kind}{list(sizes)} takes {needed:,} bytes, and workspace {self.id} has {self.asked:,}",
-                f"allocate({needed})",
-                code="E955",
-            )
+            message = f"{kind}{list(sizes)} takes {needed:,} bytes, and workspace {self.id} has {self.asked:,}"
+            raise ShapeError(message, f"allocate({needed})", code="E955")
         return np.ndarray(sizes, kind, self._memory)
 
     def __repr__(self) -> str:
@@ -206,7 +193,9 @@ class WorkspacePool:
     def allocate(self, nbytes: int) -> Workspace:
         """Cut a block of at least so many bytes, aligned to 64."""
         nbytes = whole_bytes(nbytes, "nbytes")
-        size = _rounded(nbytes, self.strategy)
+        size = max(ALIGN, -(-nbytes // ALIGN) * ALIGN)
+        if self.strategy is AllocationStrategy.POWER_OF_TWO:
+            size = 1 << (size - 1).bit_length()
         with self._lock:
             self._settle()
             place = _find(self.strategy, self._arenas, size)
@@ -302,13 +291,13 @@ class WorkspacePool:
             room += sum(s.size for s in self._arenas if s.is_empty)  # one at most, now; it may give way to a larger one
             if size > room:
                 waiting = sum(w.size for w in self._waiting)
-                raise OutOfMemoryError(
+                hint = "release workspaces, or raise the limit: WorkspacePool(limit=...)"
+                message = (
                     f"no block of {bytes_text(size)} is free: {bytes_text(self._taken)} of {bytes_text(self._capacity())} "
                     f"are taken, {bytes_text(waiting)} wait for arrays that still show them, the largest free block has "
-                    f"{bytes_text(self._largest())}, and the limit is {bytes_text(self.limit or 0)}",
-                    "release workspaces, or raise the limit: WorkspacePool(limit=...)",
-                    code="E958",
+                    f"{bytes_text(self._largest())}, and the limit is {bytes_text(self.limit or 0)}"
                 )
+                raise OutOfMemoryError(message, hint, code="E958")
             self._arenas = [s for s in self._arenas if not s.is_empty]
         wanted = -(-int(self._capacity() * (self.growth - 1)) // ALIGN) * ALIGN
         return self._add(max(size, wanted if wanted <= room else int(room) // ALIGN * ALIGN)), 0
