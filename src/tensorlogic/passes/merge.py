@@ -244,6 +244,7 @@ def stack_products(graph: EinsumGraph) -> EinsumGraph:
             for s, w in zip(leader[i], weights, strict=True):
                 width = int((graph.type_of(w).shape or (0, 0))[1])
                 ranges = (*((0, d, 1) for d in (graph.type_of(s).shape or ())[:-1]), (start, width, 1))
+                draft.origin = graph.nodes[s]
                 cut[s] = draft.add(ops.Slice(ranges), (whole,))
                 start += width
         new.append(cut[i] if i in cut else draft.add(node.op, tuple(new[a] for a in node.args)))

@@ -55,8 +55,7 @@ class FusionCostModel:
     @property
     def machine(self) -> Machine:
         """The speeds that estimates rest on."""
-        if self._machine is None:
-            self._machine = machine()
+        self._machine = self._machine or machine()
         return self._machine
 
     def seconds(self, steps: Iterable[Step]) -> float:
@@ -65,9 +64,8 @@ class FusionCostModel:
         for step in steps:
             dtype = (step.types[0].dtype if step.types else None) or "float32"
             total += roofline_seconds(step.flops, bytes_moved(step), self.machine, dtype) + self.machine.call
-            if step.bodies:
-                times = rounds(step.op, step.arg_types)
-                total += (1 if times is None else times) * max(self.seconds(body.steps) for body in step.bodies)
+            times = rounds(step.op, step.arg_types)
+            total += (1 if times is None else times) * max((self.seconds(b.steps) for b in step.bodies), default=0)
         return total
 
     def estimate(

@@ -17,7 +17,7 @@ from ..ir.elementwise import FUNCTIONS
 from ..ir.graph import EinsumGraph, Fixpoint, Scan, reachable
 from ..ir.types import TensorType
 from . import patterns
-from .contract import Contraction, contraction
+from .contract import Contraction, contraction_of
 from .cost import nbytes
 from .fused import Fusable
 from .row_groups import Footing, Group, Reading, grow_groups, row_groups
@@ -178,11 +178,9 @@ def _likeness(r: Reading, members: Sequence[int]) -> Hashable:
 
 
 def _form(r: Reading, i: int) -> Contraction:
-    op = r.nodes[i].op
-    assert isinstance(op, ops.Einsum | ops.ContractVJP)
-    args = [r.types[a][0] for a in r.nodes[i].args]
-    factors = args if isinstance(op, ops.Einsum) else args[:-2]
-    return contraction(op.spec, op.algebra, [t.shape or () for t in factors])  # type: ignore[misc]
+    form = contraction_of(r.nodes[i].op, [r.types[a][0] for a in r.nodes[i].args])
+    assert form is not None
+    return form
 
 
 def _seconds(form: Contraction) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 from ..diagnostics import MemoryDiagnostic
@@ -72,17 +73,15 @@ def check_flops(plan: ExecutionPlan, limit: int | None) -> None:
     """
     if limit is None or (needed := plan.flops) <= limit:
         return
-    heaviest, times = _heaviest(plan)
-    context = [f"Over by {needed - limit:,} flops, {needed / max(limit, 1):,.1f} times the limit"]
-    location = None
-    if heaviest is not None:
-        made, repeated = ", ".join(map(str, heaviest.types)), f", {times:,} times" if times != 1 else ""
-        context.append(
-            f"The heaviest step is {describe(heaviest.op)}, which makes {made}: {heaviest.flops:,} flops{repeated}, "
-            f"{100 * heaviest.flops * times / needed:.0f}% of all"
-        )
-        location = heaviest.location
-    if _unknown_rounds(plan):
+    every = list(_steps(plan))
+    heaviest, times = max(every, key=lambda each: each[0].flops * each[1])
+    made, repeated = ", ".join(map(str, heaviest.types)), f", {times:,} times" if times != 1 else ""
+    context = [
+        f"Over by {needed - limit:,} flops, {needed / max(limit, 1):,.1f} times the limit",
+        f"The heaviest step is {describe(heaviest.op)}, which makes {made}: {heaviest.flops:,} flops{repeated}, "
+        f"{100 * heaviest.flops * times / needed:.0f}% of all",
+    ]
+    if any(isinstance(step.op, Fixpoint) for step, _ in every):
         context.append("A fixpoint counts one round, because only running tells how many there are")
     raise InputError(
         f"The plan takes {needed:,} flops, the limit is {limit:,}",
@@ -93,24 +92,12 @@ def check_flops(plan: ExecutionPlan, limit: int | None) -> None:
             "Use Executor(optimization_level=OptimizationLevel.AGGRESSIVE), which orders contractions over whole chains",
             "Raise the limit with Executor(flops_limit=flops)",
         ],
-    ).at(location)
+    ).at(heaviest.location)
 
 
-def _heaviest(plan: ExecutionPlan) -> tuple[Step | None, int]:
-    """Return the step with the most arithmetic over all of its runs, in bodies too, and how often it runs."""
-    found: Step | None = None
-    most, often = -1, 1
+def _steps(plan: ExecutionPlan, times: int = 1) -> Iterator[tuple[Step, int]]:
+    """Yield all steps, those of bodies too, and how often each runs."""
     for step in plan.steps:
-        candidates = [(step, 1)]
+        yield step, times
         for body in step.bodies:
-            inner, times = _heaviest(body)
-            if inner is not None:
-                candidates.append((inner, times * (rounds(step.op, step.arg_types) or 1)))
-        for each, times in candidates:
-            if each.flops * times > most:
-                found, most, often = each, each.flops * times, times
-    return found, often
-
-
-def _unknown_rounds(plan: ExecutionPlan) -> bool:
-    return any(isinstance(s.op, Fixpoint) or any(map(_unknown_rounds, s.bodies)) for s in plan.steps)
+            yield from _steps(body, times * (rounds(step.op, step.arg_types) or 1))

@@ -241,28 +241,3 @@ _STRATEGIES: dict[PlacementStrategy, Callable[[Job], list[int]]] = {
     PlacementStrategy.MEMORY: by_memory,
     PlacementStrategy.COMMUNICATION: by_communication,
 }
-
-
-def step_devices(graph: EinsumGraph, first: str = "cpu:0") -> list[str]:
-    """Return the device of every node: a transfer's own, otherwise where the operands are; inputs are on the ``first``.
-
-    What depends on constants alone is wherever it is read, as they are; it counts to the first.
-
-    >>> from tensorlogic import GraphBuilder
-    >>> b = GraphBuilder()
-    >>> moved = b.apply(ops.Transfer("cpu:1"), b.input("x", (3,)))
-    >>> step_devices(b.build(y=moved + 1))
-    ['cpu:0', 'cpu:1', 'cpu:0', 'cpu:1']
-    """
-    devices: list[str | None] = []  # None: anywhere
-    for i, node in enumerate(graph.nodes):
-        if isinstance(node.op, ops.Transfer | ops.Input):
-            devices.append(node.op.device if isinstance(node.op, ops.Transfer) else first)
-            continue
-        at = dict.fromkeys(d for d in (devices[a] for a in node.args) if d is not None)
-        if len(at) > 1:
-            clash = f"{node.op.name} (node %{i}) reads from {' and '.join(at)}"
-            hint = "put a transfer before it, as PlacementPlan.apply does"
-            raise GraphError(clash, hint, code="E336").at(node.location)
-        devices.append(next(iter(at), None))
-    return [first if d is None else d for d in devices]
