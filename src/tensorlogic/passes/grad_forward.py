@@ -20,8 +20,8 @@ from .grad import Wrt, check, default_options, parameters
 from .grad_bodies import floats, fresh, label_of, reverse_body
 from .grad_fixpoint import ADJOINT_ROUNDS, equation, no_equation, settling
 from .grad_reverse import Flags, Options, activity, loop_flags
-from .grad_rules import CHOOSING, extremes, last_axis, others, places
-from .grad_tape import Tape, Value, added, fit, full, may_be_float, of_dtype, on_device, scalar, spread, unused
+from .grad_rules import extremes, last_axis, of_choice, others, places
+from .grad_tape import Tape, Value, added, fit, full, may_be_float, of_dtype, on_device, spread, unused
 
 Tangents = Sequence[Value | None]
 
@@ -152,15 +152,10 @@ def _elementwise(
 ) -> Value | None:
     if op.fn == "where" and moved[0] is None and moved[1] is not None and moved[2] is not None:
         return t.where(args[0], moved[1], moved[2])
-    parts = []
-    for slope, d in zip(slopes(op.fn, straight=options.straight), moved, strict=True):
-        if slope is None or d is None:
-            continue
-        number = t.literal_of(d)
-        if number is not None and op.fn in CHOOSING:
-            d = scalar(t, number, y)
-        parts.append(slope(t, args, y, d))
-    return added(parts)
+    each = zip(slopes(op.fn, straight=options.straight), moved, strict=True)
+    return added(
+        slope(t, args, y, of_choice(t, op.fn, d, y)) for slope, d in each if slope is not None and d is not None
+    )
 
 
 def _turned_around(t: Tape, op: Op, args: Sequence[Value], moved: Tangents, options: Options) -> Value | None:
@@ -230,8 +225,8 @@ def _scan(
     body = _ahead(op.body, given, on, options)
     b = body.tape
     rows = count + op.scanned
-    moving = [[n for n in r if on[n]] for r in (range(count), range(count, rows), range(rows, len(args)))]
     groups = [range(count), range(count, rows), range(rows, len(args))]
+    moving = [[n for n in group if on[n]] for group in groups]
     order: list[Value] = []
     operands: list[Value] = []
     for group, some in zip(groups, moving, strict=True):
