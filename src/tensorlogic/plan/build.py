@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ..diagnostics import SourceLocation, bytes_text
 from ..errors import GraphError
@@ -123,14 +123,14 @@ class ExecutionPlan(NamedTuple):
         """Return the steps as a table; a long one shows its beginning and end."""
         names = self.slot_names()
         outputs = [name for name, _, _ in self.outputs]
-        rows = [_row(n, step, names, outputs) for n, step in _chosen(self.steps, limit)]
+        rows = [_row(n, step, names, outputs) for n, step in begin_and_end(self.steps, limit)]
         head = ["step", "operation", "reads", "frees", "result", "flops", "bytes", "device", "buffer", "by"]
         if all(step.computed_by == "numpy" for step in self.steps):
             head, rows = head[:-1], [row[:-1] for row in rows]
         how = "as exact as NumPy" if self.exact else "sums reordered"
         lines = [] if self.name == STEPWISE else [f"{self.name}, {how}:"]
         lines.append(table(head, rows, right={0, 5, 6, 8}))
-        for n, step in _chosen(self.steps, limit):
+        for n, step in begin_and_end(self.steps, limit):
             for body in step.bodies if step is not None else ():
                 lines += [f"body of step {n}:", "  " + body.table(limit).replace("\n", "\n  ")]
         count = "1 step" if len(self.steps) == 1 else f"{len(self.steps):,} steps"
@@ -158,8 +158,9 @@ def _body_flops(step: Step) -> int:
     return (rounds(step.op, step.arg_types) or 1) * max((b.flops for b in step.bodies), default=0)
 
 
-def _chosen(steps: Sequence[Step], limit: int | None) -> list[tuple[int, Step | None]]:
-    every: list[tuple[int, Step | None]] = list(enumerate(steps))
+def begin_and_end(rows: Sequence[Any], limit: int | None) -> list[tuple[int, Any]]:
+    """Return numbered rows; of more than ``limit`` the first and last, and None with the number of those between."""
+    every: list[tuple[int, Any]] = list(enumerate(rows))
     if limit is None or len(every) <= limit:
         return every
     half = max(0, limit) // 2

@@ -81,11 +81,8 @@ class FusionCostModel:
         for r in [] if known is None else fuse.replacements(known):
             if r.fusion.nodes == fusion.nodes:
                 return self.cost(r)
-        raise InputError(
-            f"no step and no pass makes {fuse.listed(fusion.nodes)} one, so there is nothing to estimate",
-            "FusionPlanner().validate(graph, fusion) says why",
-            code="E330",
-        )
+        nothing = f"no step and no pass makes {fuse.listed(fusion.nodes)} one, so there is nothing to estimate"
+        raise InputError(nothing, "FusionPlanner().validate(graph, fusion) says why", code="E330")
 
     def cost(self, replacement: Replacement) -> FusionCost:
         """Return what the steps before and after a fusion take."""
@@ -218,10 +215,8 @@ class FusionOptimizer:
             why = self._refused(apart.steps(), fuse.planned(known, fuse.MERGING).steps())
             passes = fuse.EXACT if why else fuse.MERGING
             choices += [self._choice(r, why) for r in merged]
-        choices += [
-            self._choice(r, self._too_little(r))
-            for r in fuse.fused_steps(fuse.planned(known, passes, fuse.native_groups))
-        ]
+        every = fuse.fused_steps(fuse.planned(known, passes, fuse.native_groups))
+        choices += [self._choice(r, self._too_little(r)) for r in every]
         choices.sort(key=lambda c: (-c.cost.saved, c.fusion.nodes))
         taken = tuple(sorted((c.fusion for c in choices if c.taken), key=lambda f: f.nodes))
         final = fuse.planned(known, passes, self._groups)

@@ -109,9 +109,7 @@ def exact_group(graph: EinsumGraph, group: Fusable) -> bool:
     if group.kind == "algebra":
         op = graph.nodes[group.nodes[0]].op
         return isinstance(op, ops.Einsum) and _exact_contraction(op, graph.type_of(group.nodes[0]))
-    return group.kind == "rows" and all(
-        _exact_in_rows(graph.nodes[i].op, graph.type_of(i)) for i in group.nodes
-    )  # fmt: skip
+    return group.kind == "rows" and all(_exact_in_rows(graph.nodes[i].op, graph.type_of(i)) for i in group.nodes)
 
 
 def _reading(graph: EinsumGraph) -> Reading:
@@ -262,9 +260,8 @@ def _without_edge_views(graph: EinsumGraph, members: Iterable[int]) -> tuple[int
     inside = set(members)
     while True:
         read = {a for i in inside for a in graph.nodes[i].args}
-        edge = {
-            i for i in inside if graph.nodes[i].op.is_view and (i not in read or inside.isdisjoint(graph.nodes[i].args))
-        }
+        views = [i for i in inside if graph.nodes[i].op.is_view]
+        edge = {i for i in views if i not in read or inside.isdisjoint(graph.nodes[i].args)}
         if not edge:
             return tuple(sorted(inside))
         inside -= edge

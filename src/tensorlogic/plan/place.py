@@ -128,27 +128,20 @@ class PlacementPlan(msgspec.Struct, frozen=True, dict=True):
                 args[n] = new[a]
                 if a not in place or place[a] == place[i]:
                     continue
-                key = (a, place[i])
+                key, itself = (a, place[i]), isinstance(node.op, ops.Transfer)  # which is the copy itself
                 if key not in copies:
                     moves.append(Move(a, place[a], place[i], self.costs.size[a]))
                     copies[key] = len(nodes)
-                    if not isinstance(node.op, ops.Transfer):  # which is the copy itself
+                    if not itself:
                         nodes.append(Node(ops.Transfer(_name(place[i])), (new[a],), self.graph.nodes[a].locations))
-                if not isinstance(node.op, ops.Transfer):
-                    args[n] = copies[key]
+                args[n] = args[n] if itself else copies[key]
             new.append(len(nodes))
             nodes.append(Node(node.op, tuple(args), node.locations))
         outputs = [(name, new[i]) for name, i in self.graph.outputs]
         return EinsumGraph(nodes, outputs, self.graph.constants), tuple(moves)
 
     def label(self, device: Place) -> str:
-        """Return how a device is called in print.
-
-        >>> import tensorlogic as tl
-        >>> plan = PlacementOptimizer([tl.Device.CPU(0), tl.Device.CPU(1)]).optimize(tl.EinsumGraph((), ()))
-        >>> [plan.label(d) for d in plan.devices]
-        ['cpu:0', 'virtual cpu:1']
-        """
+        """Return how a device is called in print."""
         return _name(device) if _name(device) in self.present else f"virtual {_name(device)}"
 
     def table(self, limit: int | None = 20) -> str:
@@ -210,9 +203,8 @@ class PlacementOptimizer:
         limits = memory_limit if isinstance(memory_limit, Mapping) else dict.fromkeys(given, memory_limit)
         for device, limit in limits.items():
             if device not in given:
-                raise InputError(
-                    f"memory_limit names {device}, which is not among the devices {', '.join(names)}", code="E335"
-                )
+                strange = f"memory_limit names {device}, which is not among the devices {', '.join(names)}"
+                raise InputError(strange, code="E335")
             if limit is not None:
                 expect_whole("memory_limit", limit, 0, "it is in bytes: write 64 << 20 for 64 MiB")
         self.devices, self.strategy = tuple(given), strategy
