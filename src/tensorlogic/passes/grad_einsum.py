@@ -84,9 +84,8 @@ def real_gradient(t: Tape, form: Form, args: Sequence[Value], k: int, y: Value, 
     """
     own, shape = form.inputs[k], args[k].shape or ()
     target = tuple(dict.fromkeys(c for c, d in zip(own, shape, strict=True) if d != 1))
-    wide = {
-        c for j, x in enumerate(args) if j != k for c, d in zip(form.inputs[j], x.shape or (), strict=True) if d != 1
-    }
+    rest = [zip(form.inputs[j], x.shape or (), strict=True) for j, x in enumerate(args) if j != k]
+    wide = {c for other in rest for c, d in other if d != 1}
     short = len(form.output) - len(g.shape or ())
     small = [n < short or (g.shape or ())[n - short] == 1 for n in range(len(form.output))]
     if any(s and form.sizes[c] != 1 and c not in wide and c not in target

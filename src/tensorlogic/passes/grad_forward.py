@@ -17,7 +17,7 @@ from ..ir.type_rules import Results
 from ..ir.types import TensorType
 from .derivatives import slopes
 from .grad import Wrt, check, default_options, parameters
-from .grad_bodies import floats, fresh, label_of, reverse_body
+from .grad_bodies import floats, fresh, inline_reverse, label_of, reverse_body
 from .grad_fixpoint import ADJOINT_ROUNDS, equation, no_equation, settling
 from .grad_reverse import Flags, Options, activity, loop_flags
 from .grad_rules import extremes, last_axis, of_choice, others, places
@@ -170,18 +170,11 @@ def _turned_around(t: Tape, op: Op, args: Sequence[Value], moved: Tangents, opti
     if not have:
         return None
     linear = back.tape.finish([(f"r{n}", g) for n in have if (g := back.grads[n]) is not None])
-    kinds = [linear.type_of(i) for i in linear.inputs.values()]
-    flags = tuple(name == label_of(back.tape, cotangent) for name in linear.inputs)
-    turned = reverse_body(linear, kinds, flags, (True,) * len(have), options)
-    result = next(g for g, flag in zip(turned.grads, flags, strict=True) if flag)
-    if result is None:
-        return None
     fed = {label_of(back.tape, v): x for v, x in zip(back.inputs, args, strict=True)}
-    y = t.apply(op, *args)
-    fed[label_of(back.tape, cotangent)] = spread(t, 0.0, y)
-    fed |= {label_of(turned.tape, turned.cotangents[m]): fit(t, moved[n], args[n]) for m, n in enumerate(have)}
-    (made,) = t.inline(turned.tape.finish([("t", result)]), fed)
-    return made
+    fed[label_of(back.tape, cotangent)] = spread(t, 0.0, t.apply(op, *args))
+    flags = tuple(name == label_of(back.tape, cotangent) for name in linear.inputs)
+    tangents = [fit(t, moved[n], args[n]) for n in have]
+    return inline_reverse(t, linear, [fed[name] for name in linear.inputs], flags, tangents, options)[flags.index(True)]
 
 
 # bodies

@@ -126,8 +126,7 @@ def _transpose(draft: Draft, op: ops.Transpose, args: tuple[int, ...]) -> int | 
         return args[0]
     inner = draft.op(args[0])
     if isinstance(inner, ops.Transpose):
-        order = tuple(inner.order[a] for a in op.order)
-        return draft.make(ops.Transpose(order), draft.args(args[0]))
+        return draft.make(ops.Transpose(tuple(inner.order[a] for a in op.order)), draft.args(args[0]))
     return None
 
 

@@ -142,9 +142,8 @@ def _cut_of_all(graph: EinsumGraph) -> Split | None:
 
 def _ranges(plan: ExecutionPlan, cut: Split, threads: int, count: int, groups: Groups) -> ExecutionPlan:
     """Return the plan whose one step runs ranges of an index on threads, each by a plan of its own."""
-    bodies = [
-        lay_out(cut.part(n), in_place=True, groups=groups) for n in dict.fromkeys(map(len, parts(cut.size, count)))
-    ]
+    lengths = dict.fromkeys(map(len, parts(cut.size, count)))
+    bodies = [lay_out(cut.part(n), in_place=True, groups=groups) for n in lengths]
     alone = [body._replace(steps=tuple(step._replace(threads=0) for step in body.steps)) for body in bodies]
     return nested_plan(cut, count, alone, threads=threads, flops=plan.flops)
 

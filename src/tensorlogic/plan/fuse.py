@@ -95,7 +95,7 @@ class FusionPlanner:
     >>> planner = FusionPlanner()
     >>> [(fusion.fusion_type.name, fusion.nodes) for fusion in planner.find_fusion_opportunities(graph)]
     [('ELEMENT_WISE', (1, 2, 3))]
-    >>> plan = tl.Executor(native=True).plan(graph)
+    >>> plan = tl.FusionOptimizer().optimize(graph).plan
     >>> [fusion.nodes for fusion in planner.find_fusion_opportunities(plan)]
     [(1, 2, 3)]
     """

@@ -32,11 +32,9 @@ def check_memory(plan: ExecutionPlan, limit: int | None) -> None:
 
 def available_memory() -> int:
     """Return the bytes of memory that are free for use now, swap not counted."""
-    info = Path("/proc/meminfo")
-    if info.exists():
-        for line in info.read_text().splitlines():
-            if line.startswith("MemAvailable:"):
-                return min(int(line.split()[1]) * 1024, _container_memory())
+    free = _number("/proc/meminfo", "MemAvailable:")
+    if free is not None:
+        return min(free * 1024, _container_memory())
     try:
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (AttributeError, ValueError, OSError):
@@ -47,15 +45,15 @@ def _container_memory() -> int:
     """Return what a container's limit leaves, where there is one."""
     limit, used = Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory.current")
     if limit.exists() and used.exists() and (text := limit.read_text().strip()).isdigit():
-        return max(0, int(text) - int(used.read_text()) + _given_back())
+        files = _number("/sys/fs/cgroup/memory.stat", "inactive_file ") or 0  # which the system lets go of when asked
+        return max(0, int(text) - int(used.read_text()) + files)
     return 1 << 62
 
 
-def _given_back() -> int:
-    """Return the bytes of files in memory that the system lets go of when somebody asks for more."""
-    told = Path("/sys/fs/cgroup/memory.stat")
-    lines = told.read_text().splitlines() if told.exists() else []
-    return next((int(line.split()[1]) for line in lines if line.startswith("inactive_file ")), 0)
+def _number(path: str, word: str) -> int | None:
+    """Return the number that a file of the system has in the line of a word."""
+    lines = Path(path).read_text().splitlines() if Path(path).exists() else []
+    return next((int(line.split()[1]) for line in lines if line.startswith(word)), None)
 
 
 def check_flops(plan: ExecutionPlan, limit: int | None) -> None:

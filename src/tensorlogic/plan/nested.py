@@ -79,7 +79,6 @@ def nested_plan(
     joins = tuple(by_label[own] for own, _, _ in bodies[0].outputs)
     writes = [places.setdefault(("join", join.label), slot(join.label, join.type)) for join in joins]
     extra = sum(joined_bytes(j, t) - nbytes(j.type) for j, (_, _, t) in zip(joins, bodies[0].outputs, strict=True))
-    stage_of = {name: (kind, own) for name, kind, own in cut.outputs}
     side = f"{len(ranges)} ranges of {cut.place} on {threads} threads"
     many = threads > 1
     into = [own for _, kind, own in cut.outputs if kind == "join"]
@@ -90,7 +89,8 @@ def nested_plan(
         into=tuple(-1 - into.index(join.label) for join in joins) if many else (),
     )  # fmt: skip
     stage(after, "after")
-    outputs = tuple((name, places[stage_of[name]], graph.type_of(i)) for name, i in graph.outputs)
+    ends = zip(graph.outputs, cut.outputs, strict=True)
+    outputs = tuple((name, places[kind, own], graph.type_of(i)) for (name, i), (_, kind, own) in ends)
     slots = [s for _, s, _ in outputs]
     shared.update(s for n, s in enumerate(slots) if s in slots[:n])
     held = {s for _, s, _ in (*inputs, *outputs)} | {s for s, _ in constants}

@@ -115,10 +115,7 @@ def constant_nodes(graph: EinsumGraph) -> set[int]:
 
 
 def reordered(graph: EinsumGraph, order: Sequence[int]) -> EinsumGraph:
-    """Return a graph whose nodes that compute stand in another order; inputs, constants and literals come first, as they stood.
-
-    Inputs keep their order because the inputs of a body are told apart by it.
-    """
+    """Return a graph whose nodes that compute stand in another order; inputs, constants and literals come first, as they stood."""
     every = [i for i, node in enumerate(graph.nodes) if isinstance(node.op, GIVEN)] + list(order)
     return renumbered(graph.nodes, every, graph.outputs, graph.constants, graph.inference)
 

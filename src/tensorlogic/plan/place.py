@@ -108,11 +108,8 @@ class PlacementPlan(msgspec.Struct, frozen=True, dict=True):
         """Return the graph with a transfer wherever a value goes to another device: its plans run so."""
         if graph is not None and graph != self.graph:
             sizes = [counted(len(each), "node") for each in (self.graph, graph)]
-            raise GraphError(
-                f"this placement is of another graph, of {sizes[0]}; the one given has {sizes[1]}",
-                "place it: PlacementOptimizer(devices, strategy).optimize(graph)",
-                code="E333",
-            )
+            other = f"this placement is of another graph, of {sizes[0]}; the one given has {sizes[1]}"
+            raise GraphError(other, "place it: PlacementOptimizer(devices, strategy).optimize(graph)", code="E333")
         return self._applied[0]
 
     @cached_property
