@@ -325,7 +325,7 @@ def _lost_constant(g: EinsumGraph) -> EinsumGraph:
         (_renamed_output, r"its outputs were \['y'\] and are now \['z'\]"),
         (_other_dtype, "output 'y' was float32"),
         (_other_shape, "output 'y' was float32"),
-        (_other_input, "input 'x' changed its type"),
+        (_other_input, "input 'x' was float32"),
         (_nothing, "it returned NoneType"),
         (_forward, "%2"),
         (_dangling, "17"),

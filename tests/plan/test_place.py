@@ -13,10 +13,9 @@ from hypothesis import strategies as st
 import tensorlogic as tl
 from tensorlogic.ir import ops
 from tensorlogic.ir.graph import Node
-from tensorlogic.plan.build import lay_out
+from tensorlogic.plan.build import lay_out, step_devices
 from tensorlogic.plan.cost import nbytes
 from tensorlogic.plan.node_costs import GIVEN, longest_path, node_costs
-from tensorlogic.plan.place import step_devices
 
 P = tl.PlacementStrategy
 

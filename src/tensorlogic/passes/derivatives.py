@@ -36,10 +36,6 @@ def _power_base(t: Tape, x: Sequence[Value], y: Value, g: Value) -> Value:
     return g * t.where(t.equal(exponent, 0), 0, slope)  # 0 * 0**-1 is not a number
 
 
-def _power_exponent(t: Tape, x: Sequence[Value], y: Value, g: Value) -> Value:
-    return g * (y * t.log(t.where(t.equal(x[0], 0), 1, x[0])))  # 0**y stays 0 for every y > 0
-
-
 def _chosen(n: int) -> Slope:
     """The derivative of an extreme: all of it where operand n is the only one that equals the result, else half."""
 
@@ -97,7 +93,8 @@ DERIVATIVES: dict[str, tuple[Slope | None, ...]] = {
     "divide": (lambda t, x, y, g: g / x[1], lambda t, x, y, g: -(g * y / x[1])),
     "floor_divide": (None, None),
     "remainder": (_same, lambda t, x, y, g: -(g * t.floor_divide(x[0], x[1]))),
-    "power": (_power_base, _power_exponent),
+    # 0**y stays 0 for every y > 0
+    "power": (_power_base, lambda t, x, y, g: g * (y * t.log(t.where(t.equal(x[0], 0), 1, x[0])))),
     "minimum": (_chosen(0), _chosen(1)),
     "maximum": (_chosen(0), _chosen(1)),
     "arctan2": (_angle(0), _angle(1)),

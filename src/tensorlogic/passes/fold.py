@@ -41,14 +41,8 @@ def fold_constants(graph: EinsumGraph, evaluate: Evaluate) -> EinsumGraph:
                 continue
             case _:
                 t = types[i][0]
-                if (
-                    t.shape is None
-                    or t.dtype in (None, "bfloat16")
-                    or t.weak
-                    or not all(type(d) is int for d in t.shape)
-                ):
-                    continue
-                if (node.args or isinstance(node.op, ops.Iota)) and all(fixed[a] for a in node.args):
+                known = t.shape is not None and t.shape.is_static and t.dtype not in (None, "bfloat16") and not t.weak
+                if known and (node.args or isinstance(node.op, ops.Iota)) and all(fixed[a] for a in node.args):
                     fixed[i] = _bytes(graph, i) <= LARGEST and _cost(graph, i) <= DEAREST
     wanted = set()
     kept = [i for _, i in graph.outputs]

@@ -7,7 +7,7 @@ unless somebody needs the whole of it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from ..ir import ops
@@ -223,14 +223,9 @@ def _resized_body(body: EinsumGraph, axes: Axes, size: int) -> EinsumGraph:
             op = cut_input(op.label, types[i][0], found.outs[i][0], size)
         elif i in found.picks:
             op = resized(op, found.picks[i], types[i], size)
-        nodes.append(Node(op, node.args, node.locations))
-    return EinsumGraph(_without_dead(nodes, found.stages, body), body.outputs, body.constants)
-
-
-def _without_dead(nodes: Sequence[Node], stages: Sequence[str], body: EinsumGraph) -> Iterable[Node]:
-    """Put something of no size in place of what nobody reads: it may not fit the new sizes."""
-    gone = Node(ops.Iota(0))
-    return (gone if stages[i] == DEAD and not isinstance(n.op, ops.Input) else n for i, n in enumerate(nodes))
+        dead = found.stages[i] == DEAD and not isinstance(op, ops.Input)  # it may not fit the new sizes
+        nodes.append(Node(ops.Iota(0)) if dead else Node(op, node.args, node.locations))
+    return EinsumGraph(nodes, body.outputs, body.constants)
 
 
 def cut_input(label: str, t: TensorType, axis: int | None, size: int) -> ops.Input:

@@ -141,9 +141,8 @@ def check(graph: EinsumGraph) -> None:
     if problems := check_structure(graph):
         raise GraphError.of(problems[0])
     if not graph.outputs:
-        raise GraphError(
-            "the graph has no outputs to differentiate", "build one that has: b.build(loss=loss)", code="E812"
-        )
+        hint = "build one that has: b.build(loss=loss)"
+        raise GraphError("the graph has no outputs to differentiate", hint, code="E812")
 
 
 def parameters(graph: EinsumGraph, wrt: Wrt) -> dict[str, int]:
@@ -247,7 +246,10 @@ def _reverse(
         else:
             seed = Value(t, t.draft.add(ops.Literal.of(float(number)), ()))
         given[node] = given[node] + seed if node in given else seed
-    own = {_whole(t, t.place[i]): rule for i, rule in options.custom_nodes.items()}
+    own = {}
+    for i, rule in options.custom_nodes.items():
+        at = t.place[i]
+        own[t.draft.args(at)[0] if isinstance(t.draft.op(at), ops.Item) else at] = rule
     gradients = backward(t, given, [t.place[i] for i in roots.values()], options, own)
     found: dict[str, Value] = {}
     for name, i in roots.items():
@@ -258,10 +260,6 @@ def _reverse(
             _explain(graph, name, [outputs[n] for n in seeds], options)
         found[unused(f"d_{name}", found)] = fit(t, g, x)
     return t, found
-
-
-def _whole(t: Tape, node: int) -> int:
-    return t.draft.args(node)[0] if isinstance(t.draft.op(node), ops.Item) else node
 
 
 def _explain(graph: EinsumGraph, name: str, ends: Sequence[int], options: Options) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterable
+from functools import reduce
 
 from ..errors import GraphError, InputError, nearest
 from ..ir.graph import EinsumGraph
@@ -50,9 +52,7 @@ def clip_by_global_norm(graph: EinsumGraph, limit: float, *, names: Iterable[str
     _positive(limit, "limit")
 
     def clipped(t: Tape, gs: list[Value]) -> list[Value]:
-        total = _square(t, gs[0])
-        for g in gs[1:]:
-            total = total + _square(t, g)
+        total = reduce(operator.add, (_square(t, g) for g in gs))
         return [_shortened(t, g, total, float(limit)) for g in gs]
 
     return _changed(graph, names, clipped)

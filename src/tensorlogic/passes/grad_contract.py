@@ -5,7 +5,9 @@ The contracted indices are scanned, one inside the other, so that no array over 
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Sequence
+from functools import partial, reduce
 
 import numpy as np
 
@@ -55,11 +57,8 @@ def written_out(op: ops.ContractVJP, given: Sequence[TensorType]) -> EinsumGraph
                      lambda s, v: indicator(s, s.equal(_joined(s, row, v[:-1]), v[-1]), v[-1]), wide, "sum")  # fmt: skip
         sums = [(best, labels), ties]
     elif row.reduce == "noisy_or":
-        sums = [
-            _over(t, form, form.contracted, parts, _of_terms(row, _certain), wide, "sum"),
-            _over(t, form, form.contracted, parts, _of_terms(row, _left_by_certain), wide, "sum"),
-            _over(t, form, form.contracted, parts, _of_terms(row, _left_by_others), wide, "product"),
-        ]
+        terms = ((_certain, "sum"), (_left_by_certain, "sum"), (_left_by_others, "product"))
+        sums = [_over(t, form, form.contracted, parts, _of_terms(row, f), wide, how) for f, how in terms]
 
     def share(s: Tape, v: Sequence[Value]) -> Value:
         each, (value, cotangent), more = v[:count], v[count : count + 2], v[count + 2 :]
@@ -136,10 +135,7 @@ def _at_once(
 
 
 def _joined(t: Tape, row: Algebra, values: Sequence[Value]) -> Value:
-    term = values[0]
-    for v in values[1:]:
-        term = t.apply(ops.Elementwise(row.combine), term, v)
-    return term
+    return reduce(partial(t.apply, ops.Elementwise(row.combine)), values)
 
 
 def _weight(t: Tape, row: Algebra, term: Value, value: Value, more: Sequence[Value]) -> Value:
@@ -191,10 +187,7 @@ def _slope(t: Tape, row: Algebra, values: Sequence[Value], wrt: int) -> Value | 
         case "minimum" | "maximum":
             best = _joined(t, row, values)
             each = [indicator(t, t.equal(v, best), own) for v in values]
-            ties = each[0]
-            for e in each[1:]:
-                ties = ties + e
-            return each[wrt] / ties
+            return each[wrt] / reduce(operator.add, each)
         case _:
             slope = slopes(row.combine)[min(wrt, 1)]
             return 0.0 if slope is None else slope(t, values, _joined(t, row, values), scalar(t, 1.0, own))

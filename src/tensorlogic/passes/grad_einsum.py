@@ -53,17 +53,10 @@ def _einsum(t: Tape, call: Call) -> Grads:
     if op.algebra == "boolean" or y.dtype == "bool":
         return _truths(t, call)
     form = form_of(op.spec, call.args) if op.algebra == "real" else None
-    found: list[Value | None] = []
-    g: Value | None = None
-    for k, want in enumerate(call.wants):
-        if not want:
-            found.append(None)
-        elif form is not None:
-            found.append(real_gradient(t, form, call.args, k, y, call.g))
-        else:
-            g = full(t, call.g, y) if g is None else g
-            found.append(_masked(t, op, call.args, k, y, g))
-    return found
+    if form is not None:
+        return [real_gradient(t, form, call.args, k, y, call.g) if want else None for k, want in enumerate(call.wants)]
+    g = full(t, call.g, y)
+    return [_masked(t, op, call.args, k, y, g) if want else None for k, want in enumerate(call.wants)]
 
 
 def _masked(t: Tape, op: ops.Einsum, args: Sequence[Value], k: int, y: Value, g: Value) -> Value:
@@ -91,9 +84,8 @@ def real_gradient(t: Tape, form: Form, args: Sequence[Value], k: int, y: Value, 
     """
     own, shape = form.inputs[k], args[k].shape or ()
     target = tuple(dict.fromkeys(c for c, d in zip(own, shape, strict=True) if d != 1))
-    wide = {
-        c for j, x in enumerate(args) if j != k for c, d in zip(form.inputs[j], x.shape or (), strict=True) if d != 1
-    }
+    rest = [zip(form.inputs[j], x.shape or (), strict=True) for j, x in enumerate(args) if j != k]
+    wide = {c for other in rest for c, d in other if d != 1}
     short = len(form.output) - len(g.shape or ())
     small = [n < short or (g.shape or ())[n - short] == 1 for n in range(len(form.output))]
     if any(s and form.sizes[c] != 1 and c not in wide and c not in target
@@ -120,12 +112,9 @@ def real_gradient(t: Tape, form: Form, args: Sequence[Value], k: int, y: Value, 
 def _contract(t: Tape, parts: Sequence[tuple[Value, Labels]], output: Labels) -> Value | None:
     if not parts:
         return None
-    if len(parts) == 1:
-        value, labels = parts[0]
-        if labels == output:
-            return value
-        if sorted(labels) == sorted(output):
-            return t.transpose(value, [labels.index(c) for c in output])
+    value, labels = parts[0]
+    if len(parts) == 1 and sorted(labels) == sorted(output):
+        return value if labels == output else t.transpose(value, [labels.index(c) for c in output])
     equation = ",".join("".join(labels) for _, labels in parts) + "->" + "".join(output)
     return t.einsum(equation, *(value for value, _ in parts))
 

@@ -17,11 +17,11 @@ from ..ir.type_rules import Results
 from ..ir.types import TensorType
 from .derivatives import slopes
 from .grad import Wrt, check, default_options, parameters
-from .grad_bodies import floats, fresh, label_of, reverse_body
+from .grad_bodies import floats, fresh, inline_reverse, label_of, reverse_body
 from .grad_fixpoint import ADJOINT_ROUNDS, equation, no_equation, settling
 from .grad_reverse import Flags, Options, activity, loop_flags
-from .grad_rules import CHOOSING, extremes, last_axis, others, places
-from .grad_tape import Tape, Value, added, fit, full, may_be_float, of_dtype, on_device, scalar, spread, unused
+from .grad_rules import extremes, last_axis, of_choice, others, places
+from .grad_tape import Tape, Value, added, fit, full, may_be_float, of_dtype, on_device, spread, unused
 
 Tangents = Sequence[Value | None]
 
@@ -152,15 +152,10 @@ def _elementwise(
 ) -> Value | None:
     if op.fn == "where" and moved[0] is None and moved[1] is not None and moved[2] is not None:
         return t.where(args[0], moved[1], moved[2])
-    parts = []
-    for slope, d in zip(slopes(op.fn, straight=options.straight), moved, strict=True):
-        if slope is None or d is None:
-            continue
-        number = t.literal_of(d)
-        if number is not None and op.fn in CHOOSING:
-            d = scalar(t, number, y)
-        parts.append(slope(t, args, y, d))
-    return added(parts)
+    each = zip(slopes(op.fn, straight=options.straight), moved, strict=True)
+    return added(
+        slope(t, args, y, of_choice(t, op.fn, d, y)) for slope, d in each if slope is not None and d is not None
+    )
 
 
 def _turned_around(t: Tape, op: Op, args: Sequence[Value], moved: Tangents, options: Options) -> Value | None:
@@ -175,18 +170,11 @@ def _turned_around(t: Tape, op: Op, args: Sequence[Value], moved: Tangents, opti
     if not have:
         return None
     linear = back.tape.finish([(f"r{n}", g) for n in have if (g := back.grads[n]) is not None])
-    kinds = [linear.type_of(i) for i in linear.inputs.values()]
-    flags = tuple(name == label_of(back.tape, cotangent) for name in linear.inputs)
-    turned = reverse_body(linear, kinds, flags, (True,) * len(have), options)
-    result = next(g for g, flag in zip(turned.grads, flags, strict=True) if flag)
-    if result is None:
-        return None
     fed = {label_of(back.tape, v): x for v, x in zip(back.inputs, args, strict=True)}
-    y = t.apply(op, *args)
-    fed[label_of(back.tape, cotangent)] = spread(t, 0.0, y)
-    fed |= {label_of(turned.tape, turned.cotangents[m]): fit(t, moved[n], args[n]) for m, n in enumerate(have)}
-    (made,) = t.inline(turned.tape.finish([("t", result)]), fed)
-    return made
+    fed[label_of(back.tape, cotangent)] = spread(t, 0.0, t.apply(op, *args))
+    flags = tuple(name == label_of(back.tape, cotangent) for name in linear.inputs)
+    tangents = [fit(t, moved[n], args[n]) for n in have]
+    return inline_reverse(t, linear, [fed[name] for name in linear.inputs], flags, tangents, options)[flags.index(True)]
 
 
 # bodies
@@ -230,8 +218,8 @@ def _scan(
     body = _ahead(op.body, given, on, options)
     b = body.tape
     rows = count + op.scanned
-    moving = [[n for n in r if on[n]] for r in (range(count), range(count, rows), range(rows, len(args)))]
     groups = [range(count), range(count, rows), range(rows, len(args))]
+    moving = [[n for n in group if on[n]] for group in groups]
     order: list[Value] = []
     operands: list[Value] = []
     for group, some in zip(groups, moving, strict=True):

@@ -17,7 +17,7 @@ from ..ir.ops import Op
 from ..ir.type_rules import Results
 from ..ir.types import FLOATS, TensorType
 from .derivatives import slopes
-from .grad_tape import Tape, Value, of_dtype
+from .grad_tape import Tape, Value, added, of_dtype
 
 Flags = tuple[bool, ...]
 _YES, _NO = (True,), (False,)
@@ -193,12 +193,10 @@ def backward(
     def send(node: int, g: Value | None) -> None:
         if g is None or not active[node] or not active[node][0]:
             return
-        item = 0
-        of = Value(t, node)
-        op = draft.nodes[node].op
+        item, op, g = 0, draft.nodes[node].op, of_dtype(t, g, Value(t, node))
         if isinstance(op, ops.Item) and node not in ends:
             node, item = draft.nodes[node].args[0], op.index
-        pending.setdefault((node, item), []).append(of_dtype(t, g, of))
+        pending.setdefault((node, item), []).append(g)
 
     for node, seed in seeds.items():
         draft.origin = draft.nodes[node]
@@ -208,14 +206,11 @@ def backward(
         parts = [pending.pop((i, n), None) for n in range(len(draft.types[i]))]
         if not any(parts):
             continue
-        draft.origin = draft.nodes[i]
-        grads = tuple([None if p is None else _total(t, p) for p in parts])
+        draft.origin = at = draft.nodes[i]
         if i in ends:
-            (whole,) = grads
-            assert whole is not None
-            found[i] = whole
+            found[i] = _total(t, parts[0] or [])
             continue
-        at = draft.nodes[i]
+        grads = tuple([None if p is None else _total(t, p) for p in parts])
         for a, g in _gradients(t, i, at, grads, active, own.get(i) or options.custom.get(at.op.name), options):
             send(a, g)
     return found
@@ -223,11 +218,8 @@ def backward(
 
 def _total(t: Tape, parts: list[Value]) -> Value:
     """Add what several readers of a value sent; slices that make up the whole are put side by side."""
-    if len(parts) > 1:
-        parts = _side_by_side(t, parts)
-    total = parts[0]
-    for g in parts[1:]:
-        total = total + g
+    total = added(_side_by_side(t, parts) if len(parts) > 1 else parts)
+    assert total is not None
     return total
 
 
@@ -275,18 +267,12 @@ def _gradients(
         straight_to = shortcut(t, call)
         if straight_to is not None:
             return straight_to.items()
-    made = _rule(op, node, options)(t, call)
-    return [(a.node, g) for a, g, want in zip(args, made, wants, strict=True) if want]
-
-
-def _rule(op: Op, node: Node, options: Options) -> Rule:
     rule = options.rules.get(type(op))
-    if rule is None and isinstance(op, ops.Same):
-        return lambda t, call: [call.g]
-    if rule is None:
+    if rule is None and not isinstance(op, ops.Same):
         hint = f"give it one: custom={{{op.name!r}: rule}}"
         raise GraphError(f"{op.name} has no gradient", hint, code="E111").at(node.location)
-    return rule
+    made = [call.g] if rule is None else rule(t, call)
+    return [(a.node, g) for a, g, want in zip(args, made, wants, strict=True) if want]
 
 
 def _by_hand(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 
+from msgspec.structs import replace
+
 from ..ir import ops
 from ..ir.graph import EinsumGraph, Scan
 from ..ir.ops import Op
@@ -18,24 +20,24 @@ CHOOSING = frozenset({"relu", "minimum", "maximum", "lukasiewicz", "godel_implie
 
 
 def _elementwise(t: Tape, call: Call) -> Grads:
-    found: list[Value | None] = []
-    g, number = call.g, t.literal_of(call.g)
-    if number is not None and call.op.fn in CHOOSING:
-        g = scalar(t, number, call.y)  # a choice of two literals would have no dtype of its own
-    for n, (slope, want) in enumerate(zip(slopes(call.op.fn, straight=call.options.straight), call.wants, strict=True)):
-        if slope is None or not want:
-            found.append(None)
-            continue
-        others = [x for k, x in enumerate(call.args) if k != n]
-        found.append(unbroadcast(t, slope(t, call.args, call.y, g), call.args[n], others, call.y.shape))
+    g = of_choice(t, call.op.fn, call.g, call.y)
+    found: list[Value | None] = [None] * len(call.args)
+    for n, slope in enumerate(slopes(call.op.fn, straight=call.options.straight)):
+        if slope is not None and call.wants[n]:
+            others = [x for k, x in enumerate(call.args) if k != n]
+            found[n] = unbroadcast(t, slope(t, call.args, call.y, g), call.args[n], others, call.y.shape)
     return found
+
+
+def of_choice(t: Tape, fn: str, g: Value, y: Value) -> Value:
+    """Return a change that a function may choose: a choice of two literals would have no dtype of its own."""
+    number = t.literal_of(g) if fn in CHOOSING else None
+    return g if number is None else scalar(t, number, y)
 
 
 def expanded(t: Tape, v: Value, x: Value, op: ops.Reduce) -> Value:
     """Return a value of a reduction's result (or what broadcasts to it) so that it broadcasts to the operand."""
-    if op.keepdims or v.shape == ():
-        return v
-    if op.axes is None and (x.shape is None or v.shape is None):
+    if op.keepdims or v.shape == () or (op.axes is None and (x.shape is None or v.shape is None)):
         return v
     whole, own = (known_shape(each, "gradients of reductions along axes") for each in (x, v))
     axes = sorted(reduced_axes(op, len(whole)))
@@ -56,13 +58,11 @@ def _reduce(t: Tape, call: Call) -> Grads:
             return [g]
         case "mean":
             return [g / sizes_of(t, x, op)]
-        case "max" | "min":
+        case "max" | "min" | "any" | "all":
+            if op.kind in ("any", "all"):  # straight through: the greatest or the least truth
+                x = t.cast(t.not_equal(x, 0), "float32")
+                y = t.apply(ops.Reduce("max" if op.kind == "any" else "min", op.axes, op.keepdims), x)
             chosen, ties = extremes(t, x, y, op)
-            return [t.where(chosen, g / ties, 0)]
-        case "any" | "all":  # straight through: the greatest or the least truth
-            truth = t.cast(t.not_equal(x, 0), "float32")
-            plain = ops.Reduce("max" if op.kind == "any" else "min", op.axes, op.keepdims)
-            chosen, ties = extremes(t, truth, t.apply(plain, truth), op)
             return [t.where(chosen, g / ties, 0)]
         case _:
             return [g * others(t, x, op)]
@@ -114,8 +114,8 @@ def beside(t: Tape, x: Value, axis: int, after: bool, value: float) -> Value:
 
 
 def _padded(t: Tape, x: Value, axis: int, before: bool, value: float) -> Value:
-    shape = x.shape or ()
-    return t.pad(x, [((1, 0) if before else (0, 1)) if a == axis else (0, 0) for a in range(len(shape))], value)
+    width = (1, 0) if before else (0, 1)
+    return t.pad(x, [width if a == axis else (0, 0) for a in range(len(x.shape or ()))], value)
 
 
 def _window(t: Tape, padded: Value, x: Value, axis: int, late: bool) -> Value:
@@ -168,9 +168,7 @@ def last_axis(t: Tape, v: Value, axis: int, *, back: bool = False) -> Value:
 
 def places(t: Tape, x: Value, op: ops.Sort | ops.TopK) -> Value:
     """Return the indices that a sort, or a choice of the greatest, reads."""
-    if isinstance(op, ops.TopK):
-        return t.apply(ops.TopK(op.k, op.axis, indices=True), x)
-    return t.apply(ops.Sort(op.axis, op.descending, indices=True), x)
+    return t.apply(replace(op, indices=True), x)
 
 
 def _sort(t: Tape, call: Call) -> Grads:
@@ -180,14 +178,6 @@ def _sort(t: Tape, call: Call) -> Grads:
     index, g = (last_axis(t, v, axis) for v in (places(t, x, op), full(t, call.g, call.y)))
     made = t.scatter_add(last_axis(t, spread(t, 0.0, x), axis), index, g, rank - 1, batch=rank - 1)
     return [last_axis(t, made, axis, back=True)]
-
-
-def _cast(t: Tape, call: Call) -> Grads:
-    return [call.g]  # whoever takes it has it in its own dtype
-
-
-def _transfer(t: Tape, call: Call) -> Grads:
-    return [on_device(t, call.g, call.x)]
 
 
 def channel(t: Tape, v: Value, x: Value, axis: int | None) -> Value:
@@ -221,5 +211,7 @@ def _dequantize(t: Tape, call: Call) -> Grads:
 
 RULES: dict[type[Op], Rule] = {
     ops.Elementwise: _elementwise, ops.Reduce: _reduce, ops.Cumulate: _cumulate, ops.Sort: _sort, ops.TopK: _sort,
-    ops.Cast: _cast, ops.Transfer: _transfer, ops.Quantize: _quantize, ops.Dequantize: _dequantize,
+    ops.Cast: lambda t, call: [call.g],  # whoever takes it has it in its own dtype
+    ops.Transfer: lambda t, call: [on_device(t, call.g, call.x)],
+    ops.Quantize: _quantize, ops.Dequantize: _dequantize,
 }  # fmt: skip

@@ -74,7 +74,8 @@ def _chunked(
     head = mul(count, k)
     rest = sub(steps, head)
     inner = Tape(EinsumGraph([], []))
-    types = [*(x.type for x in carries), *(_chunk_type(x.type, k) for x in rows), *(x.type for x in captures)]
+    chunk = [x.type._replace(shape=TensorShape((k, *(x.shape or ())[1:]))) for x in rows]
+    types = [*(x.type for x in carries), *chunk, *(x.type for x in captures)]
     inputs = [inner.input(label, kind) for label, kind in zip(op.body.inputs, types, strict=True)]
     made = inner.apply_many(msgspec.structs.replace(op, length=k), *inputs)
     body = inner.finish([(name, v) for name, v in zip(op.body.output_names, made, strict=True)])
@@ -100,10 +101,6 @@ def _chunked(
         whole = t.reshape(rows_of, (head, *(rows_of.shape or ())[2:]))
         outs.append(t.concat([whole, results[tail][n]], 0) if tail in results else whole)
     return (*state, *outs)
-
-
-def _chunk_type(kind: TensorType, k: int) -> TensorType:
-    return kind._replace(shape=TensorShape((k, *(kind.shape or ())[1:])))
 
 
 def _part(t: Tape, x: Value, start: Dim, size: Dim, split: tuple[Dim, ...] | None = None) -> Value:
@@ -228,9 +225,7 @@ def _scan(t: Tape, call: Call) -> Grads:
         results = t.apply_many(scan, *start, *(steps[node] for node in scanned), *(args[n] for n in captures))
     cut = len(results) - len(made.extra)
     steps |= dict(zip((x.node for x in made.extra), results[cut:], strict=True))
-    values = {
-        node: (v, True) for node, v in steps.items()
-    }  # by node of the body, and whether there is one for each step
+    values = {node: (v, True) for node, v in steps.items()}  # by node of the body; whether each step has its own
     values |= {back.inputs[n].node: (args[n], False) for n in range(op.carries + op.scanned, len(args))}
     found = list(placed(len(args), [*made.carries, *made.sums, *made.rows], results[:cut]))
     for n, products in made.products.items():

@@ -165,8 +165,7 @@ class Tape(TensorMethods[Value]):
 
     def apply_many(self, op: Op, *operands: Any) -> tuple[Value, ...]:
         """Add one operation and return all of its results."""
-        whole = self.draft.add(op, tuple([self._operand(x) for x in operands]))
-        return self.results(whole)
+        return self.results(self.draft.add(op, tuple([self._operand(x) for x in operands])))
 
     def results(self, node: int) -> tuple[Value, ...]:
         """Return the results of a node, one value each."""
@@ -340,10 +339,7 @@ def count(t: Tape, sizes: Sequence[Dim], dtype: str) -> Value | float:
     if not names:
         return known
     one = t.cast(1.0, dtype if dtype in ("float32", "float64") else "float32")  # float16 ends at 65504
-    total = t.sum(t.broadcast_to(one, (names[0],)))
-    for d in names[1:]:
-        total = total * t.sum(t.broadcast_to(one, (d,)))
-    return total * known
+    return reduce(operator.mul, [t.sum(t.broadcast_to(one, (d,))) for d in names]) * known
 
 
 def unbroadcast(t: Tape, g: Value, like: Value, others: Sequence[Value], shape: TensorShape | None) -> Value:
@@ -370,19 +366,10 @@ def unbroadcast(t: Tape, g: Value, like: Value, others: Sequence[Value], shape: 
         if g.type.weak:
             return g
     else:
-        g = t.broadcast_to(_strong(t, g, like), shape)
-        gone = 0
+        number = t.literal_of(g)
+        g, gone = t.broadcast_to(g if number is None else scalar(t, number, like), shape), 0
     here = [a - gone for a in axes]
     inner = any(a >= lead for a in axes)
-    return _short(t, t.sum(g, here, keepdims=inner) if here else g, own)
-
-
-def _short(t: Tape, g: Value, own: TensorShape) -> Value:
-    """Drop leading axes of size 1 that an operand does not have."""
-    shape = g.shape or TensorShape()
-    return g if len(shape) <= len(own) else t.reshape(g, shape[len(shape) - len(own) :])
-
-
-def _strong(t: Tape, g: Value, like: Value) -> Value:
-    number = t.literal_of(g)
-    return g if number is None else scalar(t, number, like)
+    g = t.sum(g, here, keepdims=inner) if here else g
+    left = g.shape or TensorShape()  # leading axes of size 1 that an operand does not have go
+    return g if len(left) <= len(own) else t.reshape(g, left[len(left) - len(own) :])

@@ -58,13 +58,11 @@ def indices(op: Op, args: Sequence[TensorType], results: Sequence[TensorType]) -
 
 
 def _pointwise(op: Op, args: list[Shape], out: Shape, t: TensorType) -> Found:
-    found = []
-    for r, size in enumerate(out):
-        at = [r - len(out) + len(s) for s in args]
-        found.append(
-            Index((r,), tuple(a if a >= 0 and s[a] == size else None for a, s in zip(at, args, strict=True)), size)
-        )
-    return found
+    def at(s: Shape, r: int) -> int | None:
+        a = r - len(out) + len(s)
+        return a if a >= 0 and s[a] == out[r] else None
+
+    return [Index((r,), tuple(at(s, r) for s in args), size) for r, size in enumerate(out)]
 
 
 def _labels(op: ops.Einsum | ops.ContractVJP, args: list[Shape], count: int) -> list[tuple[str, int, list[int | None]]]:
@@ -147,11 +145,8 @@ def _pad(op: ops.Pad, args: list[Shape], out: Shape, t: TensorType) -> Found:
 def _gather(op: ops.Gather, args: list[Shape], out: Shape, t: TensorType) -> Found:
     axis, taken = normal_axis(op.axis, len(args[0]), op.name), len(args[1]) - op.batch
     found = [Index((b,), (b, b), args[0][b]) for b in range(op.batch)]
-    found += [
-        Index((a if a < axis else a - 1 + taken,), (a, None), args[0][a])
-        for a in range(op.batch, len(args[0]))
-        if a != axis
-    ]
+    rest = [a for a in range(op.batch, len(args[0])) if a != axis]
+    found += [Index((a if a < axis else a - 1 + taken,), (a, None), args[0][a]) for a in rest]
     return found + [Index((axis + n,), (None, op.batch + n), args[1][op.batch + n]) for n in range(taken)]
 
 

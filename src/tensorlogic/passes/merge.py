@@ -21,11 +21,8 @@ from .rewrite import Draft, Rules, finished, rewrite
 from .simplify import without_transposes
 
 OPERANDS = 6  # up to here (and a little further) every contraction order is tried, so that merging never makes it worse
-FULL = frozenset(
-    {"float32", "float64", "bool"}
-)  # partial results in these dtypes round, or saturate, as the whole does
+FULL = frozenset({"float32", "float64", "bool"})  # partial results in these round, or saturate, as the whole does
 BLAS = frozenset({"real", "boolean"})  # algebras whose contractions are matrix products
-REDUCTION = {"sum": "sum", "any": "any", "max": "max", "min": "min"}  # Reduce.kind: Algebra.reduce
 
 
 def merge_einsums(graph: EinsumGraph) -> EinsumGraph:
@@ -99,13 +96,11 @@ def _reduce(draft: Draft, op: ops.Reduce, args: tuple[int, ...]) -> int | None:
     if form is None or not isinstance(inner, ops.Einsum) or draft.uses[args[0]] > 1 or op.keepdims:
         return None
     t = draft.type(args[0])
-    if REDUCTION.get(op.kind) != algebra(inner.algebra).reduce or t.shape is None or t.dtype not in FULL:
+    if op.kind != algebra(inner.algebra).reduce or t.shape is None or t.dtype not in FULL:
         return None
     if any(draft.type(x).dtype != t.dtype for x in draft.args(args[0])) or draft.results(op, args)[0].dtype != t.dtype:
         return None
-    if len(form.inputs) > 1 and _sums_alone(form):
-        return None
-    if any(d == 0 or not isinstance(d, int) for d in t.shape):
+    if (len(form.inputs) > 1 and _sums_alone(form)) or any(d == 0 or not isinstance(d, int) for d in t.shape):
         return None  # the maximum of nothing is an error, the einsum's is its zero
     axes = reduced_axes(op, len(t.shape))
     output = tuple(x for n, x in enumerate(form.output) if n not in axes)
@@ -244,6 +239,7 @@ def stack_products(graph: EinsumGraph) -> EinsumGraph:
             for s, w in zip(leader[i], weights, strict=True):
                 width = int((graph.type_of(w).shape or (0, 0))[1])
                 ranges = (*((0, d, 1) for d in (graph.type_of(s).shape or ())[:-1]), (start, width, 1))
+                draft.origin = graph.nodes[s]
                 cut[s] = draft.add(ops.Slice(ranges), (whole,))
                 start += width
         new.append(cut[i] if i in cut else draft.add(node.op, tuple(new[a] for a in node.args)))
@@ -253,9 +249,5 @@ def stack_products(graph: EinsumGraph) -> EinsumGraph:
 def _projects(form: Spec) -> bool:
     """Tell whether a spec is x @ w over the last axis of x."""
     left, right = form.inputs
-    return (
-        len(right) == 2
-        and left[-1:] == right[:1]
-        and form.output == (*left[:-1], right[1])
-        and len(set(left)) == len(left)
-    )
+    last = len(right) == 2 and left[-1:] == right[:1] and form.output == (*left[:-1], right[1])
+    return last and len(set(left)) == len(left)

@@ -90,9 +90,8 @@ def einsum_cost(equation: str, algebra_name: str, types: Sequence[TensorType], r
     if len(shapes) < 3 or not algebra(algebra_name).distributive:
         return cost(math.prod(sizes.values()), bool(form.contracted), math.prod(sizes[x] for x in form.output))
     path = best_path(form.inputs, form.output, sizes, algebra_name, result.dtype or "float64")
-    return _whole(
-        path, [frozenset(own) for own in form.inputs], frozenset(form.output), sizes, cost, algebra_name != "real"
-    )
+    own = [frozenset(labels) for labels in form.inputs]
+    return _whole(path, own, frozenset(form.output), sizes, cost, algebra_name != "real")
 
 
 def pair_cost(algebra: str, dtype: str, points: int, reduces: bool, elements: int) -> int:

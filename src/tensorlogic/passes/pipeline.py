@@ -142,16 +142,16 @@ def _checked(p: Pass, name: str, graph: EinsumGraph) -> EinsumGraph:
 
 
 def _compare(before: EinsumGraph, after: EinsumGraph) -> None:
-    if list(before.inputs) != list(after.inputs):
-        raise GraphError(f"its inputs were {list(before.inputs)} and are now {list(after.inputs)}", code="E108")
-    if before.output_names != after.output_names:
-        raise GraphError(f"its outputs were {before.output_names} and are now {after.output_names}", code="E108")
-    for (name, i), (_, j) in zip(before.outputs, after.outputs, strict=True):
-        if before.type_of(i) != after.type_of(j):
-            raise GraphError(f"output {name!r} was {before.type_of(i)} and is now {after.type_of(j)}", code="E108")
-    for name, i in before.inputs.items():
-        if before.type_of(i) != after.type_of(after.inputs[name]):
-            raise GraphError(f"input {name!r} changed its type", code="E108")
+    for what, old, new in (
+        ("input", list(before.inputs.items()), list(after.inputs.items())),
+        ("output", before.outputs, after.outputs),
+    ):
+        names, now = ([name for name, _ in each] for each in (old, new))
+        if names != now:
+            raise GraphError(f"its {what}s were {names} and are now {now}", code="E108")
+        for (name, i), (_, j) in zip(old, new, strict=True):
+            if before.type_of(i) != after.type_of(j):
+                raise GraphError(f"{what} {name!r} was {before.type_of(i)} and is now {after.type_of(j)}", code="E108")
 
 
 def _with_bodies(op: Op, p: Pass, name: str) -> Op:

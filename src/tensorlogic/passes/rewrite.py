@@ -115,10 +115,8 @@ def rewrite(graph: EinsumGraph, rules: Rules) -> EinsumGraph:
         same = all(draft.types[n] == inference.types[a] for n, a in zip(args, node.args, strict=True))
         made = draft.make(node.op, args, inference.types[i] if same else None)
         if draft.types[made] != inference.types[i]:
-            raise GraphError(
-                f"a rewrite changed {node.op.name} at node %{i} from {inference.types[i][0]} to {draft.type(made)}",
-                code="E108",
-            ).at(node.location)
+            changed = f"{node.op.name} at node %{i} from {inference.types[i][0]} to {draft.type(made)}"
+            raise GraphError(f"a rewrite changed {changed}", code="E108").at(node.location)
         draft.uses[made] += uses[i]
         new.append(made)
     if len(draft.nodes) == len(graph.nodes) and all(

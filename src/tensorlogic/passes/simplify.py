@@ -22,7 +22,8 @@ from .rewrite import Draft, Rules, rewrite
 
 UNITS = {  # fn: the literal that leaves x alone as its left (or only as its right) operand
     "multiply": (1, "both"), "divide": (1, "right"), "power": (1, "right"), "logical_and": (True, "both"),
-    "logical_or": (False, "both"), "logical_xor": (False, "both"),
+    "logical_or": (False, "both"), "logical_xor": (False, "both"), "subtract": (0, "right"),
+    "add": (0, "both"),  # of whole numbers
 }  # fmt: skip
 IDEMPOTENT = frozenset({"maximum", "minimum", "logical_and", "logical_or"})  # f(x, x) = x
 ONCE = frozenset({"absolute", "relu", "floor", "ceil", "trunc", "rint", "sign", "step"})  # f(f(x)) = f(x)
@@ -42,6 +43,11 @@ def simplify(graph: EinsumGraph) -> EinsumGraph:
     }
     """
     return rewrite(graph, RULES)
+
+
+def _operand(draft: Draft, args: tuple[int, ...], same: bool) -> int | None:
+    """Return the first operand where it is the result; a number is no tensor, so there the operation stays."""
+    return args[0] if same and not draft.type(args[0]).weak else None
 
 
 def _same(draft: Draft, x: int, op: Op, args: tuple[int, ...]) -> int | None:
@@ -64,16 +70,10 @@ def _elementwise(draft: Draft, op: ops.Elementwise, args: tuple[int, ...]) -> in
                     return _same(draft, draft.args(x)[0], op, args)
         case 2:
             unit, where = UNITS.get(fn, (None, ""))
-            if unit is not None and _is_literal(draft, args[1], unit):
-                return _same(draft, args[0], op, args)
-            if where == "both" and _is_literal(draft, args[0], unit):
-                return _same(draft, args[1], op, args)
-            if fn == "subtract" and _is_literal(draft, args[1], 0):
-                return _same(draft, args[0], op, args)
-            if fn == "add":
-                for a, b in (args, args[::-1]):
-                    if _is_literal(draft, b, 0) and (draft.type(a).dtype or "float").startswith(("int", "uint")):
-                        return _same(draft, a, op, args)
+            for a, b in () if unit is None else (args, args[::-1]) if where == "both" else (args,):
+                whole = fn != "add" or (draft.type(a).dtype or "float").startswith(("int", "uint"))
+                if whole and _is_literal(draft, b, unit):
+                    return _same(draft, a, op, args)
             if fn in IDEMPOTENT and args[0] == args[1]:
                 return _same(draft, x, op, args)
         case 3 if args[1] == args[2]:
@@ -126,8 +126,7 @@ def _transpose(draft: Draft, op: ops.Transpose, args: tuple[int, ...]) -> int | 
         return args[0]
     inner = draft.op(args[0])
     if isinstance(inner, ops.Transpose):
-        order = tuple(inner.order[a] for a in op.order)
-        return draft.make(ops.Transpose(order), draft.args(args[0]))
+        return draft.make(ops.Transpose(tuple(inner.order[a] for a in op.order)), draft.args(args[0]))
     return None
 
 
@@ -159,21 +158,19 @@ def _slice(draft: Draft, op: ops.Slice, args: tuple[int, ...]) -> int | None:
 def _broadcast(draft: Draft, op: ops.Broadcast, args: tuple[int, ...]) -> int | None:
     shape = draft.type(args[0]).shape
     same = shape is not None and tuple(shape) == op.shape and op.axes == tuple(range(len(op.shape)))
-    return args[0] if same and not draft.type(args[0]).weak else None
+    return _operand(draft, args, same)
 
 
 def _pad(draft: Draft, op: ops.Pad, args: tuple[int, ...]) -> int | None:
-    return args[0] if not any(low or high for low, high in op.widths) and not draft.type(args[0]).weak else None
+    return _operand(draft, args, not any(low or high for low, high in op.widths))
 
 
 def _concat(draft: Draft, op: Op, args: tuple[int, ...]) -> int | None:
-    return args[0] if len(args) == 1 and not draft.type(args[0]).weak else None
+    return _operand(draft, args, len(args) == 1)
 
 
 def _reduce(draft: Draft, op: ops.Reduce, args: tuple[int, ...]) -> int | None:
-    if op.axes == () and op.kind in ("max", "min"):
-        return _same(draft, args[0], op, args)
-    return None
+    return _same(draft, args[0], op, args) if op.axes == () and op.kind in ("max", "min") else None
 
 
 def _einsum(draft: Draft, op: ops.Einsum, args: tuple[int, ...]) -> int | None:

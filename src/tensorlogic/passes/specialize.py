@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-import msgspec
 from msgspec.structs import replace
 
 from ..diagnostics import ShapeMismatchDiagnostic, TypeMismatchDiagnostic
@@ -66,8 +65,7 @@ def bind_sizes(graph: EinsumGraph, inputs: Mapping[str, TensorType], sizes: Mapp
             ).at(graph.nodes[node].location)
         if op.dtype is not None and given.dtype != op.dtype:
             found_type = TypeMismatchDiagnostic.create(op.dtype, str(given.dtype), f"input {name!r}")
-            raise DTypeError.of(msgspec.structs.replace(
-                found_type, message=f"input {name!r} must be {op.dtype}, got {given.dtype}"))  # fmt: skip
+            raise DTypeError.of(replace(found_type, message=f"input {name!r} must be {op.dtype}, got {given.dtype}"))
         if op.shape is None:
             continue
         shape = given.shape or TensorShape()
@@ -96,15 +94,10 @@ def bind_sizes(graph: EinsumGraph, inputs: Mapping[str, TensorType], sizes: Mapp
                 stuck += 1
                 continue
             if solved is None:
-                op = graph.nodes[graph.inputs[name]].op
-                assert isinstance(op, ops.Input)
                 expected = evaluate(declared, env)
-                why = (
-                    f"axis {axis} must be {declared}"
-                    + (f" = {expected}" if expected != declared else "")
-                    + f", got {actual}"
-                )
-                raise _misfit(name, op.shape or (), inputs[name].shape or (), why)
+                equals = f" = {expected}" if expected != declared else ""
+                why = f"axis {axis} must be {declared}{equals}, got {actual}"
+                raise _misfit(name, graph.type_of(graph.inputs[name]).shape or (), inputs[name].shape or (), why)
             env.update(solved)
         stuck = 0
     return env
@@ -112,7 +105,7 @@ def bind_sizes(graph: EinsumGraph, inputs: Mapping[str, TensorType], sizes: Mapp
 
 def _misfit(name: str, declared: tuple[Dim, ...], given: tuple[Dim, ...], why: str) -> ShapeError:
     found = ShapeMismatchDiagnostic.create(declared, given, f"input {name!r}")
-    return ShapeError.of(msgspec.structs.replace(found, message=f"input {name!r} does not fit: {why}"))
+    return ShapeError.of(replace(found, message=f"input {name!r} does not fit: {why}"))
 
 
 def _concrete(graph: EinsumGraph, inputs: Mapping[str, TensorType], env: Mapping[str, int]) -> EinsumGraph:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from ..errors import GraphError, ShapeError, expect_whole, nearest
 from ..ir import ops
-from ..ir.graph import Cond, EinsumGraph, Fixpoint, Node, Scan, extract, node_name
+from ..ir.graph import EinsumGraph, Fixpoint, Node, Scan, extract, node_name
 from ..ir.ops import Op
 from ..ir.type_rules import normal_axis, reduced_axes
 from ..ir.types import TensorType
@@ -150,25 +150,16 @@ def _followed(graph: EinsumGraph, i: int, axis: int, operand: int | None) -> tup
     if isinstance(node.op, ops.Input):
         found = follow(graph, {i: axis}, {})
     else:
+        if operand is None and isinstance(node.op, Fixpoint | Scan) and node.op.carries:
+            operand = 0  # its first result is its first carry
         if operand is not None:
             pick = matching(node.op, args, types[i], {operand: axis})
-        elif isinstance(node.op, Fixpoint | Scan) and node.op.carries:
-            pick = matching(node.op, args, types[i], {0: axis})  # its first result is its first carry
-        elif isinstance(node.op, Cond):
-            pick = None
         else:
             pick = producing(node.op, args, types[i], axis)
         if pick is None:
             return None
         found = follow(graph, {}, {i: pick})
     return (found, size) if any(found.stages[n] == PART for n in found.picks) else None
-
-
-def _roles(found: Carried) -> tuple[Role, ...]:
-    each = enumerate(zip(found.stages, found.outs, strict=True))
-    return tuple(
-        Role(stage, (outs or (None,))[0], found.picks[i].how if i in found.picks else "") for i, (stage, outs) in each
-    )
 
 
 def label(graph: EinsumGraph, node: int) -> str:
@@ -188,7 +179,8 @@ def _built(graph: EinsumGraph, found: Carried, size: int, place: str) -> Split:
     joins = []
     for i, pick in sorted(found.picks.items()):
         for a, need in zip(graph.nodes[i].args, pick.args, strict=True):
-            if a not in found.picks and not _copied(graph.nodes[a].op, need):
+            own = isinstance(op := graph.nodes[a].op, ops.Literal) or (isinstance(op, ops.Constant) and need is None)
+            if a not in found.picks and not own:  # a part has scalars, and constants of which it needs the whole
                 fed[a, need] = None
         if WHOLE in found.wants[i]:
             joins.append(Join(label(graph, i), i, pick.how or "concat", pick.outs[0], types[i][0],
@@ -213,14 +205,10 @@ def _built(graph: EinsumGraph, found: Carried, size: int, place: str) -> Split:
             kept.add(i)
     before = extract(graph.nodes, [(label(graph, i), i) for i in sorted(kept)], graph.constants)
     after = _after(graph, late, [i for _, i in graph.outputs if found.stages[i] == AFTER])
-    return Split(
-        graph, place, size, _roles(found), before, after, tuple(feeds), tuple(joins), tuple(outputs), found.picks
-    )
-
-
-def _copied(op: Op, axis: int | None) -> bool:
-    """Tell whether a part has a value of its own: scalars, and constants of which it needs the whole."""
-    return isinstance(op, ops.Literal) or (isinstance(op, ops.Constant) and axis is None)
+    how = {i: pick.how for i, pick in found.picks.items()}
+    each = enumerate(zip(found.stages, found.outs, strict=True))
+    roles = tuple(Role(stage, (outs or (None,))[0], how.get(i, "")) for i, (stage, outs) in each)
+    return Split(graph, place, size, roles, before, after, tuple(feeds), tuple(joins), tuple(outputs), found.picks)
 
 
 def _counted(graph: EinsumGraph, i: int) -> int:

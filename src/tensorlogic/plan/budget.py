@@ -7,7 +7,7 @@ are the caller's.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
+from functools import cache, partial
 from typing import NamedTuple
 
 from ..diagnostics import bytes_text
@@ -20,20 +20,19 @@ from ..passes.levels import Pass
 from ..passes.order import order_contractions
 from ..passes.pipeline import optimize
 from ..passes.specialize import specialize
-from ..passes.split import Join, Split, parts, split
-from ..passes.split import label as _label
-from .build import ExecutionPlan, Groups, Step, describe, freed, lay_out
+from ..passes.split import Split, split
+from .build import ExecutionPlan, Groups, describe, lay_out
 from .cost import nbytes, rounds
-from .fused import Cut, Fused
+from .fused import Fused
 from .memory import largest_step
 from .memory_order import lighter
+from .nested import joined_bytes, nested_plan
 
 NODES = 12  # how many of the largest nodes are looked at for an index to cut
 DEPTH = 4  # cuts within cuts
 SLOWER = 3.0  # times as long as at once, that running in parts may take,
 AT_ONCE = 0.05  # unless it takes less than these seconds
 TRIED = 3  # of the indices that do not suffice alone, how many are cut further
-LOWERING: tuple[Pass, ...] = (order_contractions,)
 
 
 class Slicing(NamedTuple):
@@ -73,7 +72,7 @@ Piece = ExecutionPlan | Slicing
 class Plans(NamedTuple):
     """How plans are made here."""
 
-    lowering: Sequence[Pass]
+    lowering: Sequence[Pass]  # what the backend wants done to each part
     in_place: bool
     groups: Groups | None = None
     threads: Callable[[], int] = lambda: 1
@@ -84,22 +83,9 @@ class Plans(NamedTuple):
         return lighter(again(optimize(graph, self.lowering).graph), again)
 
 
-def fit(
-    graph: EinsumGraph,
-    types: Mapping[str, TensorType],
-    budget: int,
-    sizes: Mapping[str, int] | None = None,
-    *,
-    passes: Sequence[Pass] = (),
-    lowering: Sequence[Pass] = LOWERING,
-    in_place: bool = True,
-) -> Slicing | None:
-    """Find the fewest parts in which a graph fits a budget of bytes; None where it fits as it is.
-
-    The passes run once, over the whole graph; ``lowering`` is what the backend wants done to each part. Raises
-    OutOfMemoryError, with what is lacking, where no index is found that suffices.
-    """
-    piece = fitted(optimize(specialize(graph, types, sizes), passes).graph, budget, Plans(lowering, in_place))
+def fit(graph: EinsumGraph, types: Mapping[str, TensorType], budget: int) -> Slicing | None:
+    """Find the fewest parts in which a graph fits a budget of bytes; None where it fits as it is."""
+    piece = fitted(specialize(graph, types), budget, Plans((order_contractions,), in_place=True))
     return piece if isinstance(piece, Slicing) else None
 
 
@@ -133,10 +119,9 @@ def _nearest(graph: EinsumGraph, room: int, plans: Plans, depth: int, most: floa
         return best
     near.sort(key=lambda s: s.peak_bytes)
     for made in near[:TRIED] if depth > 1 else ():
-        deeper = _deeper(made, room, plans, depth - 1, most)
-        if deeper.peak_bytes <= room:
-            return deeper
-        near.append(deeper)
+        near.append(_deeper(made, room, plans, depth - 1, most))
+        if near[-1].peak_bytes <= room:
+            return near[-1]
     every: list[Piece] = [whole, *near]
     return min(every, key=lambda p: p.peak_bytes)
 
@@ -172,25 +157,14 @@ def candidates(graph: EinsumGraph) -> Iterator[Split]:
             yield cut
 
 
-def _joined_bytes(join: Join, made: TensorType) -> int:
-    """Return what a result takes while parts are joined into it: itself, wider where parts are, and a scratch array."""
-    wide = nbytes(join.type._replace(dtype=made.dtype))
-    return wide + (nbytes(join.type) if made.dtype != join.type.dtype else wide if join.how == "noisy_or" else 0)
-
-
 def _held(cut: Split) -> tuple[int, int]:
     """Return the bytes held while parts run, and while what comes after does."""
     part = cut.part(1)
     made = {name: part.type_of(i) for name, i in part.outputs}
-    joins = sum(_joined_bytes(join, made[join.label]) for join in cut.joins)
+    joins = sum(joined_bytes(join, made[join.label]) for join in cut.joins)
     size = {name: nbytes(cut.before.type_of(i)) for name, i in cut.before.outputs}
-    needed = kept(cut)
+    needed = set(cut.after.inputs) | {name for _, stage, name in cut.outputs if stage == "before"}
     return joins + sum(size.values()), joins + sum(n for name, n in size.items() if name in needed)
-
-
-def kept(cut: Split) -> set[str]:
-    """Return the names of what is made before and still needed after the parts."""
-    return set(cut.after.inputs) | {name for _, stage, name in cut.outputs if stage == "before"}
 
 
 def _sliced(
@@ -199,12 +173,7 @@ def _sliced(
     """Return the cut in the fewest parts that fit; where none do, in as many as are quick enough; None where another is better."""
     before, after = plans.plan(cut.before), plans.plan(cut.after)
     held = _held(cut)
-    known: dict[int, ExecutionPlan] = {}
-
-    def part(size: int) -> ExecutionPlan:
-        if size not in known:
-            known[size] = plans.plan(cut.part(size))
-        return known[size]
+    part = cache(lambda size: plans.plan(cut.part(size)))
 
     def slicing(size: int) -> Slicing:
         number = -(-cut.size // size)
@@ -249,11 +218,8 @@ def seconds(plan: ExecutionPlan) -> float:
 def _seconds_of(piece: Piece) -> float:
     if isinstance(piece, ExecutionPlan):
         return seconds(piece)
-    return (
-        _seconds_of(piece.before)
-        + piece.number * _seconds_of(piece.pieces[max(piece.pieces)])
-        + _seconds_of(piece.after)
-    )
+    before, part, after = map(_seconds_of, (piece.before, piece.pieces[max(piece.pieces)], piece.after))
+    return before + piece.number * part + after
 
 
 def _lengths(size: int, number: int) -> set[int]:
@@ -264,11 +230,9 @@ def _lengths(size: int, number: int) -> set[int]:
 def _slicing(
     cut: Split, number: int, before: Piece, pieces: dict[int, Piece], after: Piece, whole: int, held: tuple[int, int]
 ) -> Slicing:
-    during, later = held
-    each = during + max(p.peak_bytes for p in pieces.values())
-    return Slicing(
-        cut, number, before, pieces, after, max(before.peak_bytes, each, later + after.peak_bytes), whole, held
-    )
+    each = held[0] + max(p.peak_bytes for p in pieces.values())
+    peak = max(before.peak_bytes, each, held[1] + after.peak_bytes)
+    return Slicing(cut, number, before, pieces, after, peak, whole, held)
 
 
 def _deeper(made: Slicing, room: int, plans: Plans, depth: int, most: float) -> Slicing:
@@ -294,100 +258,26 @@ def plan_of(piece: Piece) -> ExecutionPlan:
     """Return how a graph runs within a budget as one plan: a stage before, the parts, and a stage after, each with its own plan."""
     if isinstance(piece, ExecutionPlan):
         return piece
-    cut, graph = piece.split, piece.split.graph
-    slot_of: dict[str, int] = {}
-    constants: list[tuple[int, ops.Op]] = []
-    types: dict[int, TensorType] = {}
-
-    def slot(name: str, t: TensorType) -> int:
-        if name not in slot_of:
-            slot_of[name] = len(slot_of)
-            types[slot_of[name]] = t
-        return slot_of[name]
-
-    inputs = tuple((name, slot(name, graph.type_of(i)), graph.type_of(i)) for name, i in graph.inputs.items())
-    before, after = plan_of(piece.before), plan_of(piece.after)
-    bodies = tuple(plan_of(piece.pieces[size]) for size in sorted(piece.pieces, reverse=True))
-    places: dict[tuple[str, str], int] = {}  # by stage and label
-    shared: set[int] = set()
-    steps: list[Step] = []
-
-    def stage(plan: ExecutionPlan, name: str) -> None:
-        reads = tuple(slot_of[label] for label, _, _ in plan.inputs)
-        writes = []
-        for label, own, t in plan.outputs:
-            places[name, label] = slot(label if label not in slot_of else f"{name} {label}", t)
-            writes.append(places[name, label])
-            if own in plan.shared:
-                shared.add(writes[-1])
-        kept = [t for _, _, t in plan.outputs]
-        if writes:
-            steps.append(Step(
-                len(graph) - 1, Fused(f"{name} the parts", len(plan.steps), "stage"), reads, tuple(writes), (),
-                tuple(types[s] for s in reads), tuple(kept), plan.flops, sum(map(nbytes, kept)), "cpu:0", None,
-                bodies=(plan,), scratch=max(0, plan.peak_bytes - sum(map(nbytes, kept))),
-            ))  # fmt: skip
-
-    stage(before, "before")
-    reads: dict[int, None] = {}
-    feeds = []
-    by_label = {f.label: f for f in cut.feeds}
-    for label, _, _ in bodies[0].inputs:
-        op, axis = graph.nodes[by_label[label].node].op, by_label[label].axis
-        name = _label(graph, by_label[label].node)
-        if isinstance(op, ops.Constant) and name not in slot_of:
-            constants.append((slot(name, graph.type_of(by_label[label].node)), op))
-        reads.setdefault(slot_of[name])
-        feeds.append((list(reads).index(slot_of[name]), axis))
-    joins = {join.label: join for join in cut.joins}
-    joined = tuple(joins[label] for label, _, _ in bodies[0].outputs)
-    for join in joined:
-        places["join", join.label] = slot(join.label, join.type)
-    made = {label: t for label, _, t in bodies[0].outputs}
-    extra = sum(_joined_bytes(join, made[join.label]) - nbytes(join.type) for join in joined)
-    ranges = tuple(parts(cut.size, piece.number))
-    steps.append(Step(
-        len(graph) - 1, Fused(f"{len(ranges)} parts of {cut.place}", len(ranges), "ranges"), tuple(reads),
-        tuple(places["join", join.label] for join in joined), (), tuple(types[s] for s in reads), tuple(j.type for j in joined),
-        sum(b.flops for b in bodies[:1]) * len(ranges), sum(nbytes(j.type) for j in joined), "cpu:0", None, bodies=bodies,
-        scratch=extra + max(b.peak_bytes for b in bodies), cut=Cut(ranges, 1, tuple(feeds), joined),
-    ))  # fmt: skip
-    stage(after, "after")
-    outputs = tuple((name, places[kind, label], graph.type_of(i)) for (name, i), (_, kind, label) in zip(
-        graph.outputs, cut.outputs, strict=True))  # fmt: skip
-    slots = [s for _, s, _ in outputs]
-    shared.update(s for n, s in enumerate(slots) if s in slots[:n])
-    held = {s for _, s, _ in (*inputs, *outputs)} | {s for s, _ in constants}
-    name = f"{cut.place} ({cut.size}) in {piece.number} parts of {max(piece.pieces)}"
-    exact = all(b.exact for s in steps for b in s.bodies) and all(join.how == "concat" for join in joined)
-    return ExecutionPlan(
-        graph,
-        inputs,
-        outputs,
-        tuple(constants),
-        tuple(freed(steps, held)),
-        len(slot_of),
-        frozenset(shared),
-        (),
-        name,
-        exact,
-    )
+    cut, sizes = piece.split, sorted(piece.pieces, reverse=True)
+    name = f"{cut.place} ({cut.size}) in {piece.number} parts of {sizes[0]}"
+    bodies = [plan_of(piece.pieces[size]) for size in sizes]
+    return nested_plan(cut, piece.number, bodies, plan_of(piece.before), plan_of(piece.after), name=name)
 
 
 def _misfit(piece: Piece, budget: int) -> OutOfMemoryError:
-    whole = piece if isinstance(piece, ExecutionPlan) else None
-    lines = [] if whole is not None else [f"the best cut found: {line}" for line in str(piece).split("\n")[:1]]
+    lines = [f"the best cut found: {str(piece).splitlines()[0]}"] if isinstance(piece, Slicing) else []
     graph = piece.graph if isinstance(piece, ExecutionPlan) else piece.split.graph
-    worst = _worst(piece)
+    worst = piece
+    while isinstance(worst, Slicing):
+        worst = max((worst.before, *worst.pieces.values(), worst.after), key=lambda p: p.peak_bytes)
     step = largest_step(worst)
     if step is not None:
         lines.append(f"the largest result left is {', '.join(map(str, step.types))}, of {describe(step.op)}")
     outputs = sum(nbytes(graph.type_of(i)) for i in {i for _, i in graph.outputs})
     lines.append(f"the outputs are {bytes_text(outputs)} and must be held")
     wide = any(t.dtype in ("float64", "int64") for own in graph.inference.types for t in own)
-    hints = [
-        f"allow {piece.peak_bytes:,} bytes, the least that is known to work" + (", or a narrower dtype" if wide else "")
-    ]
+    narrower = ", or a narrower dtype" if wide else ""
+    hints = [f"allow {piece.peak_bytes:,} bytes, the least that is known to work{narrower}"]
     if outputs > budget // 2:
         hints.append("reduce the outputs in the graph, such as to a sum, a top_k or one column")
     error = OutOfMemoryError(
@@ -396,10 +286,3 @@ def _misfit(piece: Piece, budget: int) -> OutOfMemoryError:
         code="E003", context=lines, suggestions=hints,
     )  # fmt: skip
     return error.at(None if step is None else step.location)
-
-
-def _worst(piece: Piece) -> ExecutionPlan:
-    while isinstance(piece, Slicing):
-        stages = (piece.before, *piece.pieces.values(), piece.after)
-        piece = max(stages, key=lambda p: p.peak_bytes)
-    return piece

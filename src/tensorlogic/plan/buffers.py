@@ -37,14 +37,9 @@ def writes_into(step: Step) -> bool:
             return step.op.kind in ("rows", "algebra", "ranges")
         case ops.Reduce():
             return step.op.kind in REDUCED_INTO
-        case ops.Einsum():
-            same = all(t.dtype == step.types[0].dtype and not t.weak for t in step.arg_types)
-            return (
-                step.contraction is not None
-                and step.contraction.in_order
-                and same
-                and step.types[0].dtype not in ("bool", "float16")
-            )
+        case ops.Einsum() if step.contraction is not None and step.contraction.in_order:
+            dtype = step.types[0].dtype
+            return dtype not in ("bool", "float16") and all(t.dtype == dtype and not t.weak for t in step.arg_types)
         case _:
             return False
 
@@ -109,9 +104,7 @@ def _towards(
         if n is None or not writes_into(steps[n]) or (steps[n].nbytes < LARGE and k not in early):
             continue
         found[slot] = k
-        while (
-            k not in early and n is not None and isinstance(op := steps[n].op, ops.Elementwise) and op.fn not in APART
-        ):
+        while k not in early and n is not None and _element_by_element(steps[n]):
             step, n = steps[n], None
             for r, t in zip(step.reads, step.arg_types, strict=True):
                 before = maker.get(r)
@@ -125,12 +118,14 @@ def _towards(
 
 def _over_operand(step: Step, n: int, root: Sequence[int], last: dict[int, int], held: dict[int, int]) -> int | None:
     """Return the buffer of an operand that dies here and has just the type of the result."""
-    if not isinstance(step.op, ops.Elementwise) or step.op.fn in APART:
-        return None
-    for slot, t in zip(step.reads, step.arg_types, strict=True):
+    for slot, t in zip(step.reads, step.arg_types, strict=True) if _element_by_element(step) else ():
         if root[slot] == slot and slot in held and last[slot] == n and t == step.types[0]:
             return held.pop(slot)
     return None
+
+
+def _element_by_element(step: Step) -> bool:
+    return isinstance(step.op, ops.Elementwise) and step.op.fn not in APART
 
 
 def _best(free: list[tuple[int, int]], sizes: list[int], need: int) -> int:
@@ -161,7 +156,8 @@ def on_threads(steps: Sequence[Step], threads: Callable[[], int]) -> list[Step]:
     if not any(_costly(step) for step in steps):
         return list(steps)
     count = threads()
-    return [step._replace(threads=count) if _costly(step) or _product(step) else step for step in steps]
+    product = [isinstance(step.op, ops.Einsum) and step.kernel == "matmul" for step in steps]
+    return [s._replace(threads=count) if p or _costly(s) else s for s, p in zip(steps, product, strict=True)]
 
 
 def donated(
@@ -202,13 +198,11 @@ def _over_itself(step: Step, slot: int, root: Sequence[int]) -> bool:
     """Tell whether a step may write its result over an operand: it reads element i of it only to compute element i."""
     if any(root[s] == slot and s != slot for s in step.reads) or len(step.writes) != 1:
         return False
-    own = step.types[0]
     if isinstance(step.op, Fused):
-        inside = [p for p in step.parts if slot in p.reads]
-        return step.op.kind == "rows" and all(
-            isinstance(p.op, ops.Elementwise) and p.types[0].shape == own.shape for p in inside
-        ) and all(not isinstance(p.op, ops.Reduce) for p in step.parts)  # fmt: skip
-    return isinstance(step.op, ops.Elementwise) and step.op.fn not in APART
+        inside, shape = [p for p in step.parts if slot in p.reads], step.types[0].shape
+        plain = all(isinstance(p.op, ops.Elementwise) and p.types[0].shape == shape for p in inside)
+        return plain and step.op.kind == "rows" and not any(isinstance(p.op, ops.Reduce) for p in step.parts)
+    return _element_by_element(step)
 
 
 def work(step: Step) -> int:
@@ -226,7 +220,3 @@ def _costly(step: Step) -> bool:
         return False
     same = step.arg_types[0].shape == step.types[0].shape
     return same and FUNCTIONS[step.op.fn].cost >= COSTLY and elements(step.types[0]) >= MANY
-
-
-def _product(step: Step) -> bool:
-    return isinstance(step.op, ops.Einsum) and step.contraction is not None and step.contraction.kernel == "matmul"

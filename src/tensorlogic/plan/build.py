@@ -6,19 +6,19 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ..diagnostics import SourceLocation, bytes_text
-from ..events import Hook
+from ..errors import GraphError
 from ..ir import ops
 from ..ir.graph import EinsumGraph, Scan, bodies
 from ..ir.ops import Op
 from ..ir.types import TensorType
 from ..passes.levels import Pass
 from ..passes.specialize import specialize
-from ..tables import table
+from ..tables import html_text, table
 from .buffers import assign, donated, on_threads
-from .contract import Contraction, contraction, scratch_bytes
+from .contract import Contraction, contraction_of, scratch_bytes
 from .cost import allocates, flops, nbytes, rounds
 from .fused import Cut, Fusable, Fused, fuse
 
@@ -60,15 +60,9 @@ class Step(NamedTuple):
         """The word for how the step is computed."""
         if isinstance(self.op, Fused):
             return "fused"
-        return (
-            self.contraction.kernel
-            if self.contraction
-            else "view"
-            if self.op.is_view
-            else "loop"
-            if self.bodies
-            else "map"
-        )
+        if self.contraction:
+            return self.contraction.kernel
+        return "view" if self.op.is_view else "loop" if self.bodies else "map"
 
     @property
     def computed_by(self) -> str:
@@ -101,9 +95,7 @@ class ExecutionPlan(NamedTuple):
     buffers: tuple[int, ...] = ()  # bytes of each buffer that steps write into
     name: str = STEPWISE  # how it runs, told apart from other plans of the same graph
     exact: bool = True  # whether every kernel gives NumPy's bits
-    donors: tuple[
-        tuple[int, int], ...
-    ] = ()  # outputs that are written into the array of a donated input: (output, input)
+    donors: tuple[tuple[int, int], ...] = ()  # (output, input): outputs in the array of an input that was donated
 
     @property
     def flops(self) -> int:
@@ -131,17 +123,14 @@ class ExecutionPlan(NamedTuple):
         """Return the steps as a table; a long one shows its beginning and end."""
         names = self.slot_names()
         outputs = [name for name, _, _ in self.outputs]
-        rows = [_row(n, step, names, outputs) for n, step in _chosen(self.steps, limit)]
+        rows = [_row(n, step, names, outputs) for n, step in begin_and_end(self.steps, limit)]
         head = ["step", "operation", "reads", "frees", "result", "flops", "bytes", "device", "buffer", "by"]
         if all(step.computed_by == "numpy" for step in self.steps):
             head, rows = head[:-1], [row[:-1] for row in rows]
-        lines = (
-            []
-            if self.name == STEPWISE
-            else [f"{self.name}, {'as exact as NumPy' if self.exact else 'sums reordered'}:"]
-        )
+        how = "as exact as NumPy" if self.exact else "sums reordered"
+        lines = [] if self.name == STEPWISE else [f"{self.name}, {how}:"]
         lines.append(table(head, rows, right={0, 5, 6, 8}))
-        for n, step in _chosen(self.steps, limit):
+        for n, step in begin_and_end(self.steps, limit):
             for body in step.bodies if step is not None else ():
                 lines += [f"body of step {n}:", "  " + body.table(limit).replace("\n", "\n  ")]
         count = "1 step" if len(self.steps) == 1 else f"{len(self.steps):,} steps"
@@ -152,9 +141,7 @@ class ExecutionPlan(NamedTuple):
         return self.table()
 
     def _repr_html_(self) -> str:
-        from html import escape
-
-        return f"<pre>{escape(self.table())}</pre>"
+        return html_text(self)
 
 
 def _named_by(step: Step) -> Sequence[Step]:
@@ -171,30 +158,27 @@ def _body_flops(step: Step) -> int:
     return (rounds(step.op, step.arg_types) or 1) * max((b.flops for b in step.bodies), default=0)
 
 
-def _chosen(steps: Sequence[Step], limit: int | None) -> list[tuple[int, Step | None]]:
-    every: list[tuple[int, Step | None]] = list(enumerate(steps))
+def begin_and_end(rows: Sequence[Any], limit: int | None) -> list[tuple[int, Any]]:
+    """Return numbered rows; of more than ``limit`` the first and last, and None with the number of those between."""
+    every: list[tuple[int, Any]] = list(enumerate(rows))
     if limit is None or len(every) <= limit:
         return every
     half = max(0, limit) // 2
     return [*every[:half], (len(every) - 2 * half, None), *every[len(every) - half :]]
 
 
-def _place(step: Step, outputs: Sequence[str]) -> str:
-    """Return where a step writes: a buffer by number, the array of an output by name, or nothing of its own."""
-    return " ".join("" if b is None else str(b) if b >= 0 else outputs[-1 - b] for b in step.into)
-
-
 def _row(n: int, step: Step | None, names: Mapping[int, str], outputs: Sequence[str]) -> list[str]:
     if step is None:
-        return ["", f"... {n:,} more steps", "", "", "", "", "", "", "", ""]
+        return ["", f"... {n:,} more steps", *[""] * 8]
     shown = " ".join(
         f"{names.get(slot, '?')} {t.dtype} {'×'.join(map(str, t.shape or ())) or 'scalar'}"
         for slot, t in zip(step.writes, step.types, strict=True)
     )
+    into = " ".join("" if b is None else str(b) if b >= 0 else outputs[-1 - b] for b in step.into)
     return [
         str(n), describe(step.op), " ".join(names.get(s, "?") for s in step.reads),
         " ".join(names.get(s, "?") for s in step.frees), shown, f"{step.flops:,}",
-        bytes_text(step.nbytes) if step.nbytes else "view", step.device, _place(step, outputs), step.computed_by,
+        bytes_text(step.nbytes) if step.nbytes else "view", step.device, into, step.computed_by,
     ]  # fmt: skip
 
 
@@ -225,18 +209,14 @@ def build_plan(
     sizes: Mapping[str, int] | None = None,
     *,
     passes: Sequence[Pass] = (),
-    device: str = "cpu:0",
     in_place: bool = False,
-    groups: Groups | None = None,
-    threads: Callable[[], int] = lambda: 1,
-    hooks: Sequence[Hook] = (),
 ) -> ExecutionPlan:
     """Bind sizes, run the passes and lay the graph out as steps; ``in_place`` steps write into buffers of the plan."""
     from ..passes.pipeline import optimize
     from .memory_order import lighter
 
-    concrete = optimize(specialize(graph, inputs, sizes), passes, hooks).graph
-    again = partial(lay_out, device=device, in_place=in_place, groups=groups, threads=threads)
+    concrete = optimize(specialize(graph, inputs, sizes), passes).graph
+    again = partial(lay_out, in_place=in_place)
     return lighter(again(concrete), again) if passes else again(concrete)  # without passes it runs as it is written
 
 
@@ -256,9 +236,8 @@ def lay_out(
     laid = _nodes(graph, device, in_place, groups, threads)
     found = groups(graph) if groups is not None else ()
     steps = fuse(laid.steps, found, graph, {slot for _, slot, _ in laid.outputs}) if found else laid.steps
-    kept = {slot for _, slot, _ in (*laid.inputs, *laid.outputs)} | {slot for slot, _ in laid.constants}
-    steps = freed(steps, kept)
     foreign = {slot for _, slot, _ in laid.inputs} | {slot for slot, _ in laid.constants}
+    steps = freed(steps, foreign | {slot for _, slot, _ in laid.outputs})
     for s in steps:
         if s.bodies:  # a body may hand its operands through, or one result twice; a scan's rows are always new
             foreign.update(s.writes[: s.op.carries] if isinstance(s.op, Scan) else s.writes)
@@ -270,14 +249,12 @@ def lay_out(
     buffers: tuple[int, ...] = ()
     donors: tuple[tuple[int, int], ...] = ()
     if in_place:
-        pinned = {root[slot] for _, slot, _ in laid.outputs}
-        pinned.update(root[slot] for s in steps if s.bodies for slot in s.reads)  # a loop may hand an operand on
         times = Counter(root[slot] for _, slot, _ in laid.outputs)
-        alone = {
-            slot: k
-            for k, (_, slot, _) in enumerate(laid.outputs)
-            if root[slot] == slot and slot not in shared and times[slot] == 1
-        }
+        pinned = times.keys() | {
+            root[slot] for s in steps if s.bodies for slot in s.reads
+        }  # a loop may hand an operand on
+        own = {slot: k for k, (_, slot, _) in enumerate(laid.outputs) if root[slot] == slot and slot not in shared}
+        alone = {slot: k for slot, k in own.items() if times[slot] == 1}
         if donate:
             donors = donated(steps, root, laid.inputs, laid.outputs, alone, donate)
         chosen, buffers = assign(steps, root, pinned, alone, {k for k, _ in donors})
@@ -308,7 +285,7 @@ class _Laid(NamedTuple):
 def _nodes(graph: EinsumGraph, device: str, in_place: bool, groups: Groups | None, threads: Callable[[], int]) -> _Laid:
     """Give every node its slots, and those that compute something a step."""
     types = graph.inference.types
-    devices = _devices(graph, device)
+    devices = step_devices(graph, device)
     slot_of: list[tuple[int, ...]] = []
     constants: list[tuple[int, Op]] = []
     root: list[int] = []
@@ -328,10 +305,7 @@ def _nodes(graph: EinsumGraph, device: str, in_place: bool, groups: Groups | Non
             continue
         reads = tuple(slot_of[a][0] for a in node.args)
         arg_types = tuple(types[a][0] for a in node.args)
-        form = None
-        if isinstance(node.op, ops.Einsum | ops.ContractVJP):
-            factors = arg_types if isinstance(node.op, ops.Einsum) else arg_types[:-2]
-            form = contraction(node.op.spec, node.op.algebra, [t.shape or () for t in factors])  # type: ignore[misc]
+        form = contraction_of(node.op, arg_types)
         fresh = allocates(node.op, form)
         if (not fresh or isinstance(node.op, ops.Reshape)) and reads:
             root[writes[0]] = root[reads[0]]
@@ -363,10 +337,28 @@ def freed(steps: Sequence[Step], keep: AbstractSet[int]) -> list[Step]:
     return [s._replace(frees=tuple(sorted(d))) if d else s for s, d in zip(steps, dying, strict=True)]
 
 
-def _devices(graph: EinsumGraph, first: str) -> list[str]:
-    """Return where each node runs: on the first device, unless values move."""
+def step_devices(graph: EinsumGraph, first: str = "cpu:0") -> list[str]:
+    """Return the device of every node: a transfer's own, otherwise where the operands are; inputs are on the ``first``.
+
+    What depends on constants alone is wherever it is read, as they are; it counts to the first.
+
+    >>> from tensorlogic import GraphBuilder
+    >>> b = GraphBuilder()
+    >>> moved = b.apply(ops.Transfer("cpu:1"), b.input("x", (3,)))
+    >>> step_devices(b.build(y=moved + 1))
+    ['cpu:0', 'cpu:1', 'cpu:0', 'cpu:1']
+    """
     if not any(isinstance(node.op, ops.Transfer) for node in graph.nodes):
         return [first] * len(graph.nodes)
-    from .place import step_devices
-
-    return step_devices(graph, first)
+    devices: list[str | None] = []  # None: anywhere
+    for i, node in enumerate(graph.nodes):
+        if isinstance(node.op, ops.Transfer | ops.Input):
+            devices.append(node.op.device if isinstance(node.op, ops.Transfer) else first)
+            continue
+        at = dict.fromkeys(d for d in (devices[a] for a in node.args) if d is not None)
+        if len(at) > 1:
+            clash = f"{node.op.name} (node %{i}) reads from {' and '.join(at)}"
+            hint = "put a transfer before it, as PlacementPlan.apply does"
+            raise GraphError(clash, hint, code="E336").at(node.location)
+        devices.append(next(iter(at), None))
+    return [first if d is None else d for d in devices]

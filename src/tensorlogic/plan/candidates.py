@@ -16,9 +16,10 @@ from ..ir.types import TensorShape, TensorType
 from ..passes.split import Split, parts, split
 from .build import STEPWISE, ExecutionPlan, Groups, Step, freed, lay_out
 from .cost import nbytes
-from .fused import Cut, Fusable, Fused
+from .fused import Fusable, Fused
 from .fusing import Facts, find_groups, single_rows
 from .memory_order import lighter
+from .nested import nested_plan
 
 LEAST = 2_000_000  # arithmetic operations and bytes below which threads are not worth waking
 CACHED = 1 << 20  # bytes of results in one range that stay near a core
@@ -48,12 +49,12 @@ def candidates(
     >>> [plan.name for plan in candidates(b.build(y=b.relu(b.input("x", (2, 3), "float32"))), None)]
     ['one step after another']
     """
-    threads = _one if facts is None else facts.threads
 
     def groups(policy: str) -> Groups | None:
         return None if facts is None else partial(_groups, facts=facts, policy=policy, without=without)
 
     def laid_out(policy: str) -> Callable[[EinsumGraph], ExecutionPlan]:
+        threads = (lambda: 1) if facts is None else facts.threads
         return partial(lay_out, in_place=in_place, groups=groups(policy), threads=threads, donate=frozenset(donate))
 
     first = laid_out(policy)(graph)
@@ -71,15 +72,9 @@ def candidates(
     return [plan for plan in plans if plan.peak_bytes <= most]
 
 
-def _one() -> int:
-    return 1
-
-
 def _groups(graph: EinsumGraph, facts: Facts, policy: str, without: frozenset[object]) -> Sequence[Fusable]:
     found = find_groups(graph, facts, policy)
-    return (
-        [g for g in found if group_key([(i, graph.nodes[i].op) for i in g.nodes]) not in without] if without else found
-    )
+    return [g for g in found if not without or group_key((i, graph.nodes[i].op) for i in g.nodes) not in without]
 
 
 def group_key(nodes: Iterable[tuple[int, ops.Op]]) -> object:
@@ -147,50 +142,10 @@ def _cut_of_all(graph: EinsumGraph) -> Split | None:
 
 def _ranges(plan: ExecutionPlan, cut: Split, threads: int, count: int, groups: Groups) -> ExecutionPlan:
     """Return the plan whose one step runs ranges of an index on threads, each by a plan of its own."""
-    ranges = tuple(parts(cut.size, count))
-    lengths = dict.fromkeys(len(r) for r in ranges)
-    bodies = tuple(_on_this_thread(lay_out(cut.part(n), in_place=True, groups=groups)) for n in lengths)
-    slot_of = {name: slot for name, slot, _ in plan.inputs}
-    constants: list[tuple[int, ops.Constant]] = []
-    slots = len(plan.inputs) and 1 + max(slot_of.values())
-    reads: list[int] = []
-    feeds = {f.label: f for f in cut.feeds}
-    fed = []
-    for name, _, _ in bodies[0].inputs:
-        op, axis = cut.graph.nodes[feeds[name].node].op, feeds[name].axis
-        if isinstance(op, ops.Input):
-            slot = slot_of[op.label]
-        else:
-            assert isinstance(op, ops.Constant)
-            slot = slots + len(constants)
-            constants.append((slot, op))
-        if slot not in reads:
-            reads.append(slot)
-        fed.append((reads.index(slot), axis))
-    slots += len(constants)
-    written = {label: slots + n for n, (label, _, _) in enumerate(bodies[0].outputs)}
-    joins = {join.label: join for join in cut.joins}
-    outputs = tuple((name, written[label], joins[label].type) for name, _, label in cut.outputs)
-    types = tuple(joins[label].type for label in written)
-    known = {slot: t for _, slot, t in plan.inputs}
-    known |= {slot: TensorType(TensorShape(op.shape), op.dtype) for slot, op in constants}
-    per = f"{count} ranges of {cut.place} on {threads} threads"
-    places = [slot for _, slot, _ in outputs]
-    step = Step(
-        plan.steps[-1].node, Fused(per, count, "ranges"), tuple(reads), tuple(written.values()), (),
-        tuple(known[s] for s in reads), types, plan.flops, sum(map(nbytes, types)), plan.steps[-1].device, None,
-        bodies=bodies, scratch=threads * max(b.peak_bytes for b in bodies), threads=threads,
-        into=tuple(-1 - places.index(slot) for slot in written.values()),
-        cut=Cut(ranges, threads, tuple(fed), tuple(joins[label] for label in written)),
-    )  # fmt: skip
-    repeated = frozenset(s for n, s in enumerate(places) if s in places[:n])
-    return ExecutionPlan(
-        plan.graph, plan.inputs, outputs, tuple(constants), (step,), slots + len(written), repeated, (), per, False
-    )
-
-
-def _on_this_thread(plan: ExecutionPlan) -> ExecutionPlan:
-    return plan._replace(steps=tuple(step._replace(threads=0) for step in plan.steps))
+    lengths = dict.fromkeys(map(len, parts(cut.size, count)))
+    bodies = [lay_out(cut.part(n), in_place=True, groups=groups) for n in lengths]
+    alone = [body._replace(steps=tuple(step._replace(threads=0) for step in body.steps)) for body in bodies]
+    return nested_plan(cut, count, alone, threads=threads, flops=plan.flops)
 
 
 def _chains(plan: ExecutionPlan, threads: int) -> list[ExecutionPlan]:

@@ -55,8 +55,7 @@ class FusionCostModel:
     @property
     def machine(self) -> Machine:
         """The speeds that estimates rest on."""
-        if self._machine is None:
-            self._machine = machine()
+        self._machine = self._machine or machine()
         return self._machine
 
     def seconds(self, steps: Iterable[Step]) -> float:
@@ -65,9 +64,8 @@ class FusionCostModel:
         for step in steps:
             dtype = (step.types[0].dtype if step.types else None) or "float32"
             total += roofline_seconds(step.flops, bytes_moved(step), self.machine, dtype) + self.machine.call
-            if step.bodies:
-                times = rounds(step.op, step.arg_types)
-                total += (1 if times is None else times) * max(self.seconds(body.steps) for body in step.bodies)
+            times = rounds(step.op, step.arg_types)
+            total += (1 if times is None else times) * max((self.seconds(b.steps) for b in step.bodies), default=0)
         return total
 
     def estimate(
@@ -83,11 +81,8 @@ class FusionCostModel:
         for r in [] if known is None else fuse.replacements(known):
             if r.fusion.nodes == fusion.nodes:
                 return self.cost(r)
-        raise InputError(
-            f"no step and no pass makes {fuse.listed(fusion.nodes)} one, so there is nothing to estimate",
-            "FusionPlanner().validate(graph, fusion) says why",
-            code="E330",
-        )
+        nothing = f"no step and no pass makes {fuse.listed(fusion.nodes)} one, so there is nothing to estimate"
+        raise InputError(nothing, "FusionPlanner().validate(graph, fusion) says why", code="E330")
 
     def cost(self, replacement: Replacement) -> FusionCost:
         """Return what the steps before and after a fusion take."""
@@ -220,10 +215,8 @@ class FusionOptimizer:
             why = self._refused(apart.steps(), fuse.planned(known, fuse.MERGING).steps())
             passes = fuse.EXACT if why else fuse.MERGING
             choices += [self._choice(r, why) for r in merged]
-        choices += [
-            self._choice(r, self._too_little(r))
-            for r in fuse.fused_steps(fuse.planned(known, passes, fuse.native_groups))
-        ]
+        every = fuse.fused_steps(fuse.planned(known, passes, fuse.native_groups))
+        choices += [self._choice(r, self._too_little(r)) for r in every]
         choices.sort(key=lambda c: (-c.cost.saved, c.fusion.nodes))
         taken = tuple(sorted((c.fusion for c in choices if c.taken), key=lambda f: f.nodes))
         final = fuse.planned(known, passes, self._groups)

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
-from ..ir import spec
+from ..ir import ops, spec
 from ..ir.algebra import algebra
+from ..ir.ops import Op
 from ..ir.spec import Labels
 from ..ir.type_rules import Scope, label_sizes
 from ..ir.types import ITEMSIZE, TensorShape, TensorType
@@ -71,6 +72,14 @@ def _block_points(form: Contraction) -> int:
 
 def _count(t: TensorType) -> int:
     return math.prod(int(d) for d in t.shape or ())
+
+
+def contraction_of(op: Op, args: Sequence[TensorType]) -> Contraction | None:
+    """Return the form of an einsum, or of the einsum that an operation is the gradient of; None of other operations."""
+    if not isinstance(op, ops.Einsum | ops.ContractVJP):
+        return None
+    factors = args if isinstance(op, ops.Einsum) else args[:-2]
+    return _analysed(op.spec, op.algebra, tuple(t.shape or TensorShape() for t in factors))
 
 
 def contraction(equation: str, algebra_name: str, shapes: Sequence[TensorShape]) -> Contraction:

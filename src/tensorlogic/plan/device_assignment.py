@@ -37,11 +37,9 @@ def make_job(graph: EinsumGraph, costs: NodeCosts, names: list[str], limits: lis
             follows = -1
         elif isinstance(node.op, ops.Transfer):
             if node.op.device not in names:
-                raise GraphError(
-                    f"node %{i} transfers to {node.op.device}, which is not among the devices {', '.join(names)}",
-                    "name that device too, or place the graph that has no transfers",
-                    code="E335",
-                ).at(node.location)
+                strange = f"node %{i} transfers to {node.op.device}, which is not among the devices {', '.join(names)}"
+                hint = "name that device too, or place the graph that has no transfers"
+                raise GraphError(strange, hint, code="E335").at(node.location)
             pin = names.index(node.op.device)
         elif all(leader[a] < 0 for a in node.args):
             pin = 0  # an input, or what reads nothing that has a place
@@ -192,10 +190,8 @@ def by_communication(job: Job) -> list[int]:
     single = [job.costs.cost[n] for n in range(len(job.graph)) if _movable(job, n)]
     share = sum(single) / len(job.names)
     extra = max([share / 2, *single])
-    small, *others = (
-        _by_clusters(job, extra, share + extra), _by_clusters(job, share + extra, share + extra), by_load(job),
-    )  # fmt: skip
-    fair = [place for place in others if _heaviest(job, place) <= share + extra]
+    small, large = (_by_clusters(job, most, share + extra) for most in (extra, share + extra))
+    fair = [place for place in (large, by_load(job)) if _heaviest(job, place) <= share + extra]
     return min([small, *fair], key=lambda place: _moved(job, place))
 
 
@@ -204,11 +200,8 @@ def _movable(job: Job, n: int) -> bool:
 
 
 def _heaviest(job: Job, place: list[int]) -> int:
-    load = [0] * len(job.names)
-    for n, d in enumerate(place):
-        if _movable(job, n):
-            load[d] += job.costs.cost[n]
-    return max(load)
+    own = [(d, job.costs.cost[n]) for n, d in enumerate(place) if _movable(job, n)]
+    return max(sum(cost for at, cost in own if at == d) for d in range(len(job.names)))
 
 
 def _moved(job: Job, place: list[int]) -> int:
@@ -225,13 +218,8 @@ def _by_clusters(job: Job, largest: float, most: float) -> list[int]:
     graph, costs, leader = job.graph, job.costs, job.leader
     count = len(job.names)
     movable = [_movable(job, n) for n in range(len(graph))]
-    edges = [
-        (-costs.size[a], leader[a], leader[n])
-        for n, node in enumerate(graph.nodes)
-        for a in dict.fromkeys(node.args)
-        if leader[a] >= 0 and leader[a] != leader[n]
-    ]
-    edges.sort()
+    pairs = ((a, leader[a], leader[n]) for n, node in enumerate(graph.nodes) for a in dict.fromkeys(node.args))
+    edges = sorted((-costs.size[a], m, n) for a, m, n in pairs if m >= 0 and m != n)
     cluster = list(range(len(graph)))
     weight = [costs.cost[n] if movable[n] else 0 for n in range(len(graph))]
 

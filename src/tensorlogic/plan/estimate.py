@@ -19,6 +19,7 @@ from .build import ExecutionPlan, build_plan
 from .cost import nbytes
 from .inputs import DTYPE, input_types
 from .memory import lifetimes, peak_bytes
+from .node_costs import counted
 
 _BAR = 32  # columns, at most
 
@@ -79,17 +80,11 @@ class MemoryEstimate(NamedTuple):
         if left:
             rows.append([f"... {left:,} smaller", "", "", ""])
         lines = [table(["tensor", "bytes", "steps", "alive"], rows, right={1})] if rows else []
-        beside = [
-            f"{bytes_text(n)} of {what}"
-            for n, what in ((self.input_bytes, "inputs"), (self.constant_bytes, "constants"))
-            if n
-        ]
-        lines.append(
-            f"peak {bytes_text(self.peak_bytes)} in {self.steps:,} step{'s' * (self.steps != 1)}"
-            + (f", beside {' and '.join(beside)}" if beside else "")
-            + f"; outputs {bytes_text(self.output_bytes)}"
-        )
-        return "\n".join(lines)
+        given = {"inputs": self.input_bytes, "constants": self.constant_bytes}
+        beside = " and ".join(f"{bytes_text(n)} of {what}" for what, n in given.items() if n)
+        peak = f"peak {bytes_text(self.peak_bytes)} in {counted(self.steps, 'step')}"
+        around = f", beside {beside}" if beside else ""
+        return "\n".join([*lines, f"{peak}{around}; outputs {bytes_text(self.output_bytes)}"])
 
     def _bar(self, t: Lifetime) -> str:
         """Draw the steps as a line, filled where the tensor is alive; one more column stands for the end."""
@@ -138,9 +133,8 @@ class MemoryEstimator:
         """
         if isinstance(graph, ExecutionPlan):
             if inputs is not None or sizes is not None:
-                raise InputError(
-                    "a plan has its inputs and sizes already", "give the plan alone: estimate(plan)", code="E337"
-                )
+                hint = "give the plan alone: estimate(plan)"
+                raise InputError("a plan has its inputs and sizes already", hint, code="E337")
             return estimate_plan(graph)
         expect(graph, EinsumGraph, "an EinsumGraph or a plan is expected", "build one: b.build(y=y)")
         require_valid(graph)

@@ -95,7 +95,7 @@ class FusionPlanner:
     >>> planner = FusionPlanner()
     >>> [(fusion.fusion_type.name, fusion.nodes) for fusion in planner.find_fusion_opportunities(graph)]
     [('ELEMENT_WISE', (1, 2, 3))]
-    >>> plan = tl.Executor(native=True).plan(graph)
+    >>> plan = tl.FusionOptimizer().optimize(graph).plan
     >>> [fusion.nodes for fusion in planner.find_fusion_opportunities(plan)]
     [(1, 2, 3)]
     """
@@ -278,10 +278,8 @@ def _replacement(fusion: Fusion, before: Sequence[Step], after: Sequence[Step]) 
 
 def _fusion(graph: EinsumGraph, readers: Readers, nodes: Sequence[int], pattern: str, kind: str) -> Fusion:
     kinds = {type(graph.nodes[n].op) for n in nodes}
-    fusion_type = (
-        FusionType.EINSUM if ops.Einsum in kinds
-        else FusionType.REDUCTION if ops.Reduce in kinds else FusionType.ELEMENT_WISE
-    )  # fmt: skip
+    without = FusionType.REDUCTION if ops.Reduce in kinds else FusionType.ELEMENT_WISE
+    fusion_type = FusionType.EINSUM if ops.Einsum in kinds else without
     return Fusion(fusion_type, tuple(nodes), pattern, *boundary(graph, readers, nodes), 0, kind)
 
 
@@ -304,8 +302,5 @@ def _readers(graph: EinsumGraph) -> Readers:
 
 def bytes_moved(step: Step) -> int:
     """Return the bytes that a step reads and writes; a view moves none."""
-    if not step.nbytes:
-        return 0
-    return step.nbytes + sum(
-        nbytes(t) for t in dict(zip(step.reads, step.arg_types, strict=True)).values() if not t.weak
-    )
+    read = dict(zip(step.reads, step.arg_types, strict=True)).values()
+    return step.nbytes + sum(nbytes(t) for t in read if not t.weak) if step.nbytes else 0

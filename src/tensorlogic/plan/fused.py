@@ -53,10 +53,7 @@ class Fused(Op, frozen=True, tag="fused"):
 
 
 def fuse(steps: Sequence[Step], groups: Sequence[Fusable], graph: EinsumGraph, outputs: AbstractSet[int]) -> list[Step]:
-    """Return the steps with each group as one, in an order in which everything is there when it is read.
-
-    Groups that would wait for each other are left apart.
-    """
+    """Return the steps in order with each group as one; groups that would wait for each other are left apart."""
     chosen = list(groups)
     while True:
         done, stuck = _ordered(steps, chosen, graph, outputs)

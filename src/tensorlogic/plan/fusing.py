@@ -17,7 +17,7 @@ from ..ir.elementwise import FUNCTIONS
 from ..ir.graph import EinsumGraph, Fixpoint, Scan, reachable
 from ..ir.types import TensorType
 from . import patterns
-from .contract import Contraction, contraction
+from .contract import Contraction, contraction_of
 from .cost import nbytes
 from .fused import Fusable
 from .row_groups import Footing, Group, Reading, grow_groups, row_groups
@@ -109,9 +109,7 @@ def exact_group(graph: EinsumGraph, group: Fusable) -> bool:
     if group.kind == "algebra":
         op = graph.nodes[group.nodes[0]].op
         return isinstance(op, ops.Einsum) and _exact_contraction(op, graph.type_of(group.nodes[0]))
-    return group.kind == "rows" and all(
-        _exact_in_rows(graph.nodes[i].op, graph.type_of(i)) for i in group.nodes
-    )  # fmt: skip
+    return group.kind == "rows" and all(_exact_in_rows(graph.nodes[i].op, graph.type_of(i)) for i in group.nodes)
 
 
 def _reading(graph: EinsumGraph) -> Reading:
@@ -178,11 +176,9 @@ def _likeness(r: Reading, members: Sequence[int]) -> Hashable:
 
 
 def _form(r: Reading, i: int) -> Contraction:
-    op = r.nodes[i].op
-    assert isinstance(op, ops.Einsum | ops.ContractVJP)
-    args = [r.types[a][0] for a in r.nodes[i].args]
-    factors = args if isinstance(op, ops.Einsum) else args[:-2]
-    return contraction(op.spec, op.algebra, [t.shape or () for t in factors])  # type: ignore[misc]
+    form = contraction_of(r.nodes[i].op, [r.types[a][0] for a in r.nodes[i].args])
+    assert form is not None
+    return form
 
 
 def _seconds(form: Contraction) -> float:
@@ -264,9 +260,8 @@ def _without_edge_views(graph: EinsumGraph, members: Iterable[int]) -> tuple[int
     inside = set(members)
     while True:
         read = {a for i in inside for a in graph.nodes[i].args}
-        edge = {
-            i for i in inside if graph.nodes[i].op.is_view and (i not in read or inside.isdisjoint(graph.nodes[i].args))
-        }
+        views = [i for i in inside if graph.nodes[i].op.is_view]
+        edge = {i for i in views if i not in read or inside.isdisjoint(graph.nodes[i].args)}
         if not edge:
             return tuple(sorted(inside))
         inside -= edge

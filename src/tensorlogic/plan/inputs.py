@@ -48,16 +48,12 @@ def known_inputs(
                          code="E301", suggestions=['write {"x": array}'])  # fmt: skip
     for name in known:
         if name not in graph.size_names:
-            raise InputError(
-                f"the graph has no size {name!r}", code="E304", suggestions=nearest(str(name), graph.size_names)
-            )
+            raise InputError(f"the graph has no size {name!r}", *nearest(str(name), graph.size_names), code="E304")
     types: dict[str, TensorType] = {}
     bound = set(known)
     for name, value in given.items():
         if name not in graph.inputs:
-            raise InputError(
-                f"the graph has no input {name!r}", code="E302", suggestions=nearest(str(name), graph.inputs)
-            )
+            raise InputError(f"the graph has no input {name!r}", *nearest(str(name), graph.inputs), code="E302")
         declared, own = graph.type_of(graph.inputs[name])[:2]
         found = value if isinstance(value, TensorType) else _type_of(value, own)
         if found.shape is None:

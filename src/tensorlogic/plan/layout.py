@@ -73,10 +73,7 @@ def reshaped(layout: Layout, shape: Sequence[int]) -> Layout | None:
 
 
 def copying_reshapes(plan: ExecutionPlan) -> frozenset[int]:
-    """Return the steps, by number, that reshape what does not lie so that it can be seen that way.
-
-    Inputs are taken to lie in order.
-    """
+    """Return the steps, by number, whose reshape has to copy; inputs are taken to lie in order."""
     if not any(isinstance(step.op, ops.Reshape) for step in plan.steps):
         return frozenset()
     found = set()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 from ..diagnostics import MemoryDiagnostic
@@ -31,11 +32,9 @@ def check_memory(plan: ExecutionPlan, limit: int | None) -> None:
 
 def available_memory() -> int:
     """Return the bytes of memory that are free for use now, swap not counted."""
-    info = Path("/proc/meminfo")
-    if info.exists():
-        for line in info.read_text().splitlines():
-            if line.startswith("MemAvailable:"):
-                return min(int(line.split()[1]) * 1024, _container_memory())
+    free = _number("/proc/meminfo", "MemAvailable:")
+    if free is not None:
+        return min(free * 1024, _container_memory())
     try:
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (AttributeError, ValueError, OSError):
@@ -46,15 +45,15 @@ def _container_memory() -> int:
     """Return what a container's limit leaves, where there is one."""
     limit, used = Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory.current")
     if limit.exists() and used.exists() and (text := limit.read_text().strip()).isdigit():
-        return max(0, int(text) - int(used.read_text()) + _given_back())
+        files = _number("/sys/fs/cgroup/memory.stat", "inactive_file ") or 0  # which the system lets go of when asked
+        return max(0, int(text) - int(used.read_text()) + files)
     return 1 << 62
 
 
-def _given_back() -> int:
-    """Return the bytes of files in memory that the system lets go of when somebody asks for more."""
-    told = Path("/sys/fs/cgroup/memory.stat")
-    lines = told.read_text().splitlines() if told.exists() else []
-    return next((int(line.split()[1]) for line in lines if line.startswith("inactive_file ")), 0)
+def _number(path: str, word: str) -> int | None:
+    """Return the number that a file of the system has in the line of a word."""
+    lines = Path(path).read_text().splitlines() if Path(path).exists() else []
+    return next((int(line.split()[1]) for line in lines if line.startswith(word)), None)
 
 
 def check_flops(plan: ExecutionPlan, limit: int | None) -> None:
@@ -72,17 +71,15 @@ def check_flops(plan: ExecutionPlan, limit: int | None) -> None:
     """
     if limit is None or (needed := plan.flops) <= limit:
         return
-    heaviest, times = _heaviest(plan)
-    context = [f"Over by {needed - limit:,} flops, {needed / max(limit, 1):,.1f} times the limit"]
-    location = None
-    if heaviest is not None:
-        made, repeated = ", ".join(map(str, heaviest.types)), f", {times:,} times" if times != 1 else ""
-        context.append(
-            f"The heaviest step is {describe(heaviest.op)}, which makes {made}: {heaviest.flops:,} flops{repeated}, "
-            f"{100 * heaviest.flops * times / needed:.0f}% of all"
-        )
-        location = heaviest.location
-    if _unknown_rounds(plan):
+    every = list(_steps(plan))
+    heaviest, times = max(every, key=lambda each: each[0].flops * each[1])
+    made, repeated = ", ".join(map(str, heaviest.types)), f", {times:,} times" if times != 1 else ""
+    context = [
+        f"Over by {needed - limit:,} flops, {needed / max(limit, 1):,.1f} times the limit",
+        f"The heaviest step is {describe(heaviest.op)}, which makes {made}: {heaviest.flops:,} flops{repeated}, "
+        f"{100 * heaviest.flops * times / needed:.0f}% of all",
+    ]
+    if any(isinstance(step.op, Fixpoint) for step, _ in every):
         context.append("A fixpoint counts one round, because only running tells how many there are")
     raise InputError(
         f"The plan takes {needed:,} flops, the limit is {limit:,}",
@@ -93,24 +90,12 @@ def check_flops(plan: ExecutionPlan, limit: int | None) -> None:
             "Use Executor(optimization_level=OptimizationLevel.AGGRESSIVE), which orders contractions over whole chains",
             "Raise the limit with Executor(flops_limit=flops)",
         ],
-    ).at(location)
+    ).at(heaviest.location)
 
 
-def _heaviest(plan: ExecutionPlan) -> tuple[Step | None, int]:
-    """Return the step with the most arithmetic over all of its runs, in bodies too, and how often it runs."""
-    found: Step | None = None
-    most, often = -1, 1
+def _steps(plan: ExecutionPlan, times: int = 1) -> Iterator[tuple[Step, int]]:
+    """Yield all steps, those of bodies too, and how often each runs."""
     for step in plan.steps:
-        candidates = [(step, 1)]
+        yield step, times
         for body in step.bodies:
-            inner, times = _heaviest(body)
-            if inner is not None:
-                candidates.append((inner, times * (rounds(step.op, step.arg_types) or 1)))
-        for each, times in candidates:
-            if each.flops * times > most:
-                found, most, often = each, each.flops * times, times
-    return found, often
-
-
-def _unknown_rounds(plan: ExecutionPlan) -> bool:
-    return any(isinstance(s.op, Fixpoint) or any(map(_unknown_rounds, s.bodies)) for s in plan.steps)
+            yield from _steps(body, times * (rounds(step.op, step.arg_types) or 1))

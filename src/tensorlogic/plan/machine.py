@@ -117,10 +117,8 @@ def host() -> str:
     >>> host() == host()
     True
     """
-    name = platform.processor() or platform.machine()
     info = Path("/proc/cpuinfo")
-    if info.exists():
-        models = (line.partition(":")[2].strip() for line in info.read_text(errors="replace").splitlines()
-                  if line.startswith("model name"))  # fmt: skip
-        name = next(models, name)
+    lines = info.read_text(errors="replace").splitlines() if info.exists() else []
+    models = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    name = next(models, platform.processor() or platform.machine())
     return f"{name}, {os.cpu_count()} cpus, {platform.system()} {platform.machine()}"

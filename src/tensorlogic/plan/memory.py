@@ -58,13 +58,8 @@ def peak_bytes(plan: ExecutionPlan) -> int:
 
 def _ordering(step: Step) -> int:
     """Return what a step takes that sorts places: those of every element, counted from either end, before it has a result."""
-    match step.op:
-        case ops.TopK():
-            descending = True
-        case ops.Sort():
-            descending = step.op.indices and step.op.descending
-        case _:
-            return 0
+    op = step.op
+    descending = isinstance(op, ops.TopK) or (isinstance(op, ops.Sort) and op.indices and op.descending)
     return max(0, 16 * elements(step.arg_types[0]) - step.nbytes) if descending else 0
 
 
@@ -74,9 +69,9 @@ def _inside(step: Step) -> int:
         return 0  # what its plans take is part of its scratch memory
     most = max((peak_bytes(body) for body in step.bodies), default=0)
     if isinstance(step.op, Fixpoint):
-        state = sum(nbytes(t) for t in step.types)
-        bits = max((elements(t) for t in step.types), default=0)  # where a carry stayed as it was, and where it is NaN
-        gap = max((nbytes(t) for t in step.types), default=0) if step.op.tolerance else 0
+        state = sum(map(nbytes, step.types))
+        bits = max(map(elements, step.types), default=0)  # where a carry stayed as it was, and where it is NaN
+        gap = max(map(nbytes, step.types), default=0) if step.op.tolerance else 0
         joined = 0 if step.op.combine == "replace" else state
         most = max(most, sum(step.bodies[0].buffers) + state + max(joined, gap + 2 * bits))
     return most

@@ -9,10 +9,9 @@ from typing import Any, NamedTuple
 from ..errors import TensorLogicError
 from ..ir import ops, spec
 from ..ir.graph import EinsumGraph, bodies, renumbered
-from ..ir.types import TensorShape
 from ..ir.validate import require_valid
 from ..passes.specialize import specialize
-from .contract import Contraction, contraction
+from .contract import contraction_of
 from .cost import allocates, flops, nbytes, rounds
 from .inputs import known_inputs
 
@@ -63,30 +62,19 @@ def node_costs(graph: EinsumGraph, inputs: Mapping[str, Any] | None, sizes: Mapp
 def known_costs(graph: EinsumGraph) -> NodeCosts:
     """Return the costs of a graph whose types are all known."""
     types = graph.inference.types
-    forms: dict[Any, Contraction] = {}
-    inside: dict[int, int] = {}  # cost of a body by its identity: a loop's rounds cost the same
     cost, fresh, size = [], [], []
     root: list[int] = []
     for i, node in enumerate(graph.nodes):
         op, args = node.op, [types[a][0] for a in node.args]
         size.append(0 if isinstance(op, ops.Literal) else sum(map(nbytes, types[i])))
-        form = None
-        if isinstance(op, ops.Einsum | ops.ContractVJP):
-            factors = args if isinstance(op, ops.Einsum) else args[:-2]
-            key = (op.spec, op.algebra, tuple(t.shape for t in factors))
-            if key not in forms:
-                forms[key] = contraction(op.spec, op.algebra, [t.shape or TensorShape() for t in factors])
-            form = forms[key]
+        form = contraction_of(op, args)
         own = not isinstance(op, GIVEN) and not op.is_view and allocates(op, form)  # a reshape hardly ever copies
         fresh.append(size[i] if own else 0)
         root.append(i if own or not node.args else root[node.args[0]])
         work = flops(op, args, types[i], form) + fresh[i]
-        for body in bodies(op):
-            if id(body) not in inside:
-                inside[id(body)] = sum(known_costs(body).cost)
         runs = rounds(op, args)
-        work += (1 if runs is None else runs) * max((inside[id(body)] for body in bodies(op)), default=0)
-        cost.append(work)
+        inside = max((sum(known_costs(body).cost) for body in bodies(op)), default=0)
+        cost.append(work + (1 if runs is None else runs) * inside)
     return NodeCosts(tuple(cost), tuple(fresh), tuple(size), tuple(root))
 
 
@@ -127,10 +115,7 @@ def constant_nodes(graph: EinsumGraph) -> set[int]:
 
 
 def reordered(graph: EinsumGraph, order: Sequence[int]) -> EinsumGraph:
-    """Return a graph whose nodes that compute stand in another order; inputs, constants and literals come first, as they stood.
-
-    Inputs keep their order because the inputs of a body are told apart by it.
-    """
+    """Return a graph whose nodes that compute stand in another order; inputs, constants and literals come first, as they stood."""
     every = [i for i, node in enumerate(graph.nodes) if isinstance(node.op, GIVEN)] + list(order)
     return renumbered(graph.nodes, every, graph.outputs, graph.constants, graph.inference)
 

@@ -41,10 +41,10 @@ class OptimizationResult(NamedTuple):
         ):
             if nodes:
                 lines.append(f"{counted(len(nodes), 'node')} {what}: {listed(nodes)}")
+        count = len(self.fusion_opportunities)
         lines.append(
-            f"{len(self.fusion_opportunities)} fusion "
-            f"{'opportunity' if len(self.fusion_opportunities) == 1 else 'opportunities'}, estimated speedup "
-            f"{self.estimated_speedup:.2f} (by the cost model, with all passes, on the native tier)"
+            f"{count} fusion opportunit{'y' if count == 1 else 'ies'}, estimated speedup {self.estimated_speedup:.2f} "
+            "(by the cost model, with all passes, on the native tier)"
         )
         return "\n".join(lines + assumption(self.assumed))
 
@@ -103,13 +103,9 @@ def _redundant(graph: EinsumGraph, live: Iterable[int]) -> tuple[int, ...]:
     """Return the nodes that do just what an earlier one does."""
     first: dict[Any, int] = {}
     same: dict[int, int] = {}
-    again = []
     for i in sorted(live):
-        node = graph.nodes[i]
-        args = tuple(same[a] for a in node.args)
-        if isinstance(node.op, ops.Elementwise) and FUNCTIONS[node.op.fn].commutative:
-            args = tuple(sorted(args)) if node.op.fn not in ("maximum", "minimum") else args
-        same[i] = first.setdefault((node.op, args), i)
-        if same[i] != i and not isinstance(node.op, GIVEN):
-            again.append(i)
-    return tuple(again)
+        op, args = graph.nodes[i].op, [same[a] for a in graph.nodes[i].args]
+        if isinstance(op, ops.Elementwise) and FUNCTIONS[op.fn].commutative and op.fn not in ("maximum", "minimum"):
+            args.sort()
+        same[i] = first.setdefault((op, *args), i)
+    return tuple(i for i, n in same.items() if n != i and not isinstance(graph.nodes[i].op, GIVEN))

@@ -16,6 +16,7 @@ from ..errors import GraphError, InputError, expect, expect_whole
 from ..ir import ops
 from ..ir.graph import EinsumGraph, Node
 from ..tables import table
+from .build import step_devices as step_devices
 from .device_assignment import Job, by_communication, by_load, by_memory, make_job, sweep
 from .node_costs import NodeCosts, assumption, counted, node_costs
 
@@ -108,11 +109,8 @@ class PlacementPlan(msgspec.Struct, frozen=True, dict=True):
         """Return the graph with a transfer wherever a value goes to another device: its plans run so."""
         if graph is not None and graph != self.graph:
             sizes = [counted(len(each), "node") for each in (self.graph, graph)]
-            raise GraphError(
-                f"this placement is of another graph, of {sizes[0]}; the one given has {sizes[1]}",
-                "place it: PlacementOptimizer(devices, strategy).optimize(graph)",
-                code="E333",
-            )
+            other = f"this placement is of another graph, of {sizes[0]}; the one given has {sizes[1]}"
+            raise GraphError(other, "place it: PlacementOptimizer(devices, strategy).optimize(graph)", code="E333")
         return self._applied[0]
 
     @cached_property
@@ -128,27 +126,20 @@ class PlacementPlan(msgspec.Struct, frozen=True, dict=True):
                 args[n] = new[a]
                 if a not in place or place[a] == place[i]:
                     continue
-                key = (a, place[i])
+                key, itself = (a, place[i]), isinstance(node.op, ops.Transfer)  # which is the copy itself
                 if key not in copies:
                     moves.append(Move(a, place[a], place[i], self.costs.size[a]))
                     copies[key] = len(nodes)
-                    if not isinstance(node.op, ops.Transfer):  # which is the copy itself
+                    if not itself:
                         nodes.append(Node(ops.Transfer(_name(place[i])), (new[a],), self.graph.nodes[a].locations))
-                if not isinstance(node.op, ops.Transfer):
-                    args[n] = copies[key]
+                args[n] = args[n] if itself else copies[key]
             new.append(len(nodes))
             nodes.append(Node(node.op, tuple(args), node.locations))
         outputs = [(name, new[i]) for name, i in self.graph.outputs]
         return EinsumGraph(nodes, outputs, self.graph.constants), tuple(moves)
 
     def label(self, device: Place) -> str:
-        """Return how a device is called in print.
-
-        >>> import tensorlogic as tl
-        >>> plan = PlacementOptimizer([tl.Device.CPU(0), tl.Device.CPU(1)]).optimize(tl.EinsumGraph((), ()))
-        >>> [plan.label(d) for d in plan.devices]
-        ['cpu:0', 'virtual cpu:1']
-        """
+        """Return how a device is called in print."""
         return _name(device) if _name(device) in self.present else f"virtual {_name(device)}"
 
     def table(self, limit: int | None = 20) -> str:
@@ -210,9 +201,8 @@ class PlacementOptimizer:
         limits = memory_limit if isinstance(memory_limit, Mapping) else dict.fromkeys(given, memory_limit)
         for device, limit in limits.items():
             if device not in given:
-                raise InputError(
-                    f"memory_limit names {device}, which is not among the devices {', '.join(names)}", code="E335"
-                )
+                strange = f"memory_limit names {device}, which is not among the devices {', '.join(names)}"
+                raise InputError(strange, code="E335")
             if limit is not None:
                 expect_whole("memory_limit", limit, 0, "it is in bytes: write 64 << 20 for 64 MiB")
         self.devices, self.strategy = tuple(given), strategy
@@ -241,28 +231,3 @@ _STRATEGIES: dict[PlacementStrategy, Callable[[Job], list[int]]] = {
     PlacementStrategy.MEMORY: by_memory,
     PlacementStrategy.COMMUNICATION: by_communication,
 }
-
-
-def step_devices(graph: EinsumGraph, first: str = "cpu:0") -> list[str]:
-    """Return the device of every node: a transfer's own, otherwise where the operands are; inputs are on the ``first``.
-
-    What depends on constants alone is wherever it is read, as they are; it counts to the first.
-
-    >>> from tensorlogic import GraphBuilder
-    >>> b = GraphBuilder()
-    >>> moved = b.apply(ops.Transfer("cpu:1"), b.input("x", (3,)))
-    >>> step_devices(b.build(y=moved + 1))
-    ['cpu:0', 'cpu:1', 'cpu:0', 'cpu:1']
-    """
-    devices: list[str | None] = []  # None: anywhere
-    for i, node in enumerate(graph.nodes):
-        if isinstance(node.op, ops.Transfer | ops.Input):
-            devices.append(node.op.device if isinstance(node.op, ops.Transfer) else first)
-            continue
-        at = dict.fromkeys(d for d in (devices[a] for a in node.args) if d is not None)
-        if len(at) > 1:
-            clash = f"{node.op.name} (node %{i}) reads from {' and '.join(at)}"
-            hint = "put a transfer before it, as PlacementPlan.apply does"
-            raise GraphError(clash, hint, code="E336").at(node.location)
-        devices.append(next(iter(at), None))
-    return [first if d is None else d for d in devices]

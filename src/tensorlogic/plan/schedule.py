@@ -15,7 +15,7 @@ from ..diagnostics import bytes_text
 from ..errors import InputError
 from ..ir.graph import EinsumGraph
 from ..tables import table
-from .build import lay_out
+from .build import begin_and_end, lay_out
 from .node_costs import (
     GIVEN,
     NodeCosts,
@@ -142,11 +142,8 @@ class Schedule(msgspec.Struct, frozen=True, dict=True):
     def table(self, limit: int | None = 60) -> str:
         """Return the groups as a table; a long one shows its beginning and end."""
         count = len(self.chains)
-        half = count if limit is None or count <= limit else max(0, limit) // 2
-        rows = [self._row(g) for g in range(half)]
-        if half < count:
-            rows.append(["", f"... {count - 2 * half:,} more groups", "", ""])
-            rows += [self._row(g) for g in range(count - half, count)]
+        ends = begin_and_end(range(count), limit)
+        rows = [["", f"... {n:,} more groups", "", ""] if g is None else self._row(g) for n, g in ends]
         lines = [table(["group", "nodes", "operations", "cost"], rows, right={0, 3})]
         lines.append(
             f"{counted(len(self.node_order), 'node')} in {counted(count, 'group')}, cost {self.cost:,} (flops and "
@@ -226,9 +223,8 @@ def frugal(graph: EinsumGraph, costs: NodeCosts, nodes: list[int]) -> list[int]:
             if not isinstance(graph.nodes[a].op, GIVEN):
                 waits[n] += 1
                 after[a].append(n)
-    adds = [
-        0 if not unread[n] and n not in outputs else costs.fresh[n] for n in range(len(graph))
-    ]  # an unread result goes at once
+    # an unread result goes at once
+    adds = [0 if not unread[n] and n not in outputs else costs.fresh[n] for n in range(len(graph))]
     for r, count in unread.items():
         if count == 1 and r not in outputs:
             adds[readers[r]] -= costs.fresh[r]
