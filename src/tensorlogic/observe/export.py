@@ -42,7 +42,7 @@ def to_chrome(trace: Trace) -> str:
     encode = msgspec.json.Encoder(decimal_format="number", enc_hook=_json_value).encode
     chrome = trace.chrome or ChromeParts({"displayTimeUnit": b'"ns"'}, (), {})
     fields = b"".join(encode(name) + b":" + value + b"," for name, value in chrome.fields.items())
-    written: list[bytes] = [*chrome.others]
+    written = [b",\n" + other for other in chrome.others]
     facts: dict[int, bytes] = {}  # what is said of a step, written once for all of its runs
     events = trace.columns()
     try:
@@ -50,7 +50,8 @@ def to_chrome(trace: Trace) -> str:
             pid, tid = chrome.threads.get(track.thread, (1, number))
             if track.thread not in chrome.threads:
                 name = {"name": clean(track.name)}
-                written.append(encode({"ph": "M", "name": "thread_name", "pid": pid, "tid": tid, "args": name}))
+                meta = {"ph": "M", "name": "thread_name", "pid": pid, "tid": tid, "args": name}
+                written.append(b",\n" + encode(meta))
             kinds = track.kind.tolist()
             before: dict[int, bytes] = {}
             for k in dict.fromkeys(kinds):
@@ -64,11 +65,12 @@ def to_chrome(trace: Trace) -> str:
             pieces[1::5] = _micros(track.start, encode)
             pieces[3::5] = _micros(track.end - track.start, encode)
             pieces[4::5] = [facts[k] for k in kinds]
-            pieces[0] = pieces[0][2:]  # the first needs no comma before it
-            written.append(b"".join(pieces))
+            written += pieces
     except UnicodeEncodeError as error:
         raise half_a_character(error) from None
-    return b"".join((b"{", fields, b'"traceEvents":[', b",\n".join(written), b"]}")).decode()
+    written[:1] = [b"{", fields, b'"traceEvents":[', *(first[2:] for first in written[:1])]  # no comma before the first
+    written.append(b"]}")
+    return b"".join(written).decode()
 
 
 def _json_value(value: Any) -> Any:

@@ -19,7 +19,7 @@ from ..diagnostics import bytes_text
 from ..errors import FormatError, nearest
 from ..ir.files import no_file, write_whole
 from .analyze import frame_text
-from .columns import FAR
+from .columns import FAR, Names
 from .export import to_chrome, to_collapsed, to_speedscope
 from .recorded import RecordedExecutionTrace, RecordedTraceEntry
 from .trace import ChromeParts, Trace, TraceEvent
@@ -232,7 +232,11 @@ def _ns(value: Decimal, scale: int, path: str) -> int:
         number = int((value * scale).to_integral_value())
         if -FAR < number < FAR:
             return number
-    raise FormatError(f"this is not a trace: the time {value:.6g} is out of range - at `{path}`", code="E249")
+    raise _no_trace(f"the time {value:.6g} is out of range", path, "E249")
+
+
+def _no_trace(what: str, path: str, code: str) -> FormatError:
+    return FormatError(f"this is not a trace: {what} - at `{path}`", code=code)
 
 
 def _chrome(
@@ -240,7 +244,7 @@ def _chrome(
 ) -> Trace:
     """Read events of the Chrome form; what cannot be read is skipped and counted, unless nothing else is there."""
     decode = msgspec.json.Decoder(_ChromeEvent).decode
-    threads: dict[tuple[int | str, int | str], int] = {}
+    threads = Names()  # processes and threads
     others: list[bytes] = []  # metadata, counters, flows, instants: kept as they stand
     processes: dict[int | str, str] = {}
     names: dict[int, str] = {}
@@ -256,24 +260,22 @@ def _chrome(
                 if e.ph == "M" and e.name == "process_name" and isinstance(name, str):
                     processes[e.pid] = name
                 elif e.ph == "M" and e.name == "thread_name" and isinstance(name, str):
-                    names[threads.setdefault((e.pid, e.tid), len(threads))] = name
+                    names[threads.number((e.pid, e.tid))] = name
                 continue
             if e.ts is None:
-                raise FormatError(
-                    f"this is not a trace: an event {e.ph!r} needs a time - at `{path}[{n}].ts`", code="E258"
-                )
+                raise _no_trace(f"an event {e.ph!r} needs a time", f"{path}[{n}].ts", "E258")
             start = _ns(e.ts, 1000, f"{path}[{n}].ts")
-            if e.ph == "X":
-                if e.dur is None or not e.dur.is_finite() or e.dur < 0:
-                    stated = "no duration" if e.dur is None else f"the duration {e.dur}"
-                    raise FormatError(f"this is not a trace: an event has {stated} - at `{path}[{n}].dur`", code="E259")
-                _ns(e.dur, 1000, f"{path}[{n}].dur")  # in range by itself, so that it can be added
-                end = _ns(e.ts + e.dur, 1000, f"{path}[{n}].dur")
-            thread = threads.setdefault((e.pid, e.tid), len(threads))
-            if e.ph == "X":
-                events.append(TraceEvent(e.name, e.cat or "event", start, end, thread, None, e.args))
-            else:
-                marks.setdefault(thread, []).append((start, n, e))
+            if e.ph != "X":
+                marks.setdefault(threads.number((e.pid, e.tid)), []).append((start, n, e))
+                continue
+            spot = f"{path}[{n}].dur"
+            if e.dur is None or not e.dur.is_finite() or e.dur < 0:
+                raise _no_trace(
+                    f"an event has {'no duration' if e.dur is None else f'the duration {e.dur}'}", spot, "E259"
+                )
+            _ns(e.dur, 1000, spot)  # in range by itself, so that it can be added
+            end, thread = _ns(e.ts + e.dur, 1000, spot), threads.number((e.pid, e.tid))
+            events.append(TraceEvent(e.name, e.cat or "event", start, end, thread, None, e.args))
         except FormatError as error:
             skipped[SKIPPED[error.diagnostic.code or ""]] += 1
             broken = broken or error
@@ -289,7 +291,7 @@ def _chrome(
             begins = e.ph == "B"
             skipped["that begin and never end" if begins else "that end and never begin"] += 1
             text = f"{e.name!r} begins and never ends" if begins else "an end without a begin"
-            broken = broken or FormatError(f"this is not a trace: {text} - at `{path}[{n}]`", code="E251")
+            broken = broken or _no_trace(text, f"{path}[{n}]", "E251")
     if broken is not None and not events:
         raise broken
     trace = Trace(events, threads=_thread_names(threads, names, processes, {e.thread for e in events}))
@@ -340,9 +342,8 @@ def _speedscope(file: _SpeedscopeFile) -> Trace:
     for p, profile in enumerate(file.profiles):
         path = f"$.profiles[{p}]"
         if profile.type != "evented" or profile.events is None:
-            raise FormatError(
-                f"only evented profiles are read, this one is {profile.type!r} - at `{path}.type`", code="E250"
-            )
+            said = f"only evented profiles are read, this one is {profile.type!r} - at `{path}.type`"
+            raise FormatError(said, code="E250")
         if profile.unit not in UNITS:
             hints = nearest(profile.unit, UNITS)
             raise FormatError(f"the unit {profile.unit!r} is no time - at `{path}.unit`", *hints, code="E250")
@@ -420,10 +421,10 @@ def from_recorded(recorded: RecordedExecutionTrace) -> Trace:
     events = []
     at = 0
     for n, e in enumerate(recorded.entries):
+        spot = f"$.entries[{n}].duration_us"
         if not e.duration_us >= 0:
-            message = f"this is not a trace: an entry has the duration {e.duration_us}"
-            raise FormatError(f"{message} - at `$.entries[{n}].duration_us`", code="E249")
-        end = at + _ns(Decimal(e.duration_us), 1000, f"$.entries[{n}].duration_us")
+            raise _no_trace(f"an entry has the duration {e.duration_us}", spot, "E249")
+        end = at + _ns(Decimal(e.duration_us), 1000, spot)
         events.append(TraceEvent(e.operation, "step", at, end, 0, None, _args(e)))
         at = end
     return Trace(events, threads={0: "entries"})

@@ -8,9 +8,8 @@ from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..errors import TensorLogicError
+from ..errors import ExecutionError, TensorLogicError
 from ..plan.build import describe
-from .breakpoints import stopped
 from .tensorstats import TensorStats
 
 if TYPE_CHECKING:
@@ -21,24 +20,22 @@ SHORT = {"c": "continue", "n": "next", "s": "next", "w": "where", "p": "print", 
          "q": "quit", "h": "help", "exit": "quit", "EOF": "quit"}  # fmt: skip
 
 
-def ask(
-    manager: BreakpointManager, hit: BreakpointHit, stdin: IO[str] | None = None, stdout: IO[str] | None = None
-) -> None:
+def ask(manager: BreakpointManager, hit: BreakpointHit, *streams: IO[str] | None) -> None:
     """Ask what to do at a breakpoint until the run goes on; ``quit`` raises an :class:`ExecutionError`."""
-    prompt = _Prompt(manager, hit, stdin, stdout)
+    prompt = _Prompt(manager, hit, *streams)
     prompt.cmdloop()
     if prompt.quits:
-        raise stopped(hit)
+        message = f"the run was stopped at node {hit.node_id} ({hit.operation}), by {hit.breakpoint}"
+        hint = "go on with 'continue' instead, or take the breakpoint away"
+        raise ExecutionError(message, hint, code="E714").at(None if hit.step is None else hit.step.location)
 
 
 class _Prompt(cmd.Cmd):
     prompt = "(tl) "
 
-    def __init__(
-        self, manager: BreakpointManager, hit: BreakpointHit, stdin: IO[str] | None, stdout: IO[str] | None
-    ) -> None:
-        super().__init__(stdin=stdin, stdout=stdout)
-        self.use_rawinput = stdin is None and (stdout is None or stdout is sys.stdout)
+    def __init__(self, manager: BreakpointManager, hit: BreakpointHit, *streams: IO[str] | None) -> None:
+        super().__init__("tab", *streams)
+        self.use_rawinput = self.stdin is sys.stdin and self.stdout is sys.stdout
         self.manager, self.hit, self.quits = manager, hit, False
         self.intro = str(hit)
 
@@ -127,19 +124,18 @@ class _Prompt(cmd.Cmd):
         if not word:
             self._say(self.manager)
             return
-        if word.removeprefix("%").isdecimal():
-            point = self.manager.add_node_breakpoint(int(word.removeprefix("%")))
-        elif word == "nan":
-            point = self.manager.add_numerical_issue_breakpoint()
-        elif word.startswith("time "):
-            try:
-                point = self.manager.add_time_threshold_breakpoint(float(word.removeprefix("time ")))
-            except (ValueError, TensorLogicError):
-                self._say("a time is a number of microseconds: break time 5000")
-                return
-        else:
-            point = self.manager.add_operation_breakpoint(word)
-        self._say(point)
+        number = word.removeprefix("%")
+        try:
+            if number.isdecimal():
+                self._say(self.manager.add_node_breakpoint(int(number)))
+            elif word == "nan":
+                self._say(self.manager.add_numerical_issue_breakpoint())
+            elif word.startswith("time "):
+                self._say(self.manager.add_time_threshold_breakpoint(float(word.removeprefix("time "))))
+            else:
+                self._say(self.manager.add_operation_breakpoint(word))
+        except (ValueError, TensorLogicError):
+            self._say("a time is a number of microseconds: break time 5000")
 
     def do_delete(self, line: str) -> None:
         """Take a breakpoint away: delete 1, d 1."""

@@ -135,10 +135,8 @@ def is_bad(value: Any, *, nan_only: bool = False) -> bool:
     >>> is_bad([1.0, np.inf]), is_bad([1.0, np.inf], nan_only=True), is_bad([1, 2])
     (True, False, False)
     """
-    values = _numbers(value)
-    if values.dtype.kind not in "fc":
-        return False
-    return any(bool(np.isnan(b).any() if nan_only else not np.isfinite(b).all()) for b in _blocks(values))
+    nans, infs = count_bad(value)
+    return bool(nans or (infs and not nan_only))
 
 
 def _describe(stats: TensorStats, values: Any) -> None:
