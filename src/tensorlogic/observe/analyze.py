@@ -130,10 +130,7 @@ class TraceAnalyzer:
 
     @staticmethod
     def flamegraph_collapsed(trace: RecordedExecutionTrace) -> str:
-        """Return collapsed stacks ``trace;device;operation weight``, one a line, sorted; weights are whole microseconds.
-
-        ``;`` and line breaks in names are escaped, so that every line reads as one stack and one number.
-        """
+        """Return collapsed stacks ``trace;device;operation weight``, one a line, sorted; weights are whole microseconds."""
         _expect_recorded(trace)
         lines: Counter[str] = Counter()
         whole = np.floor(np.clip(np.fmax(trace.column("duration"), 1.0), 1.0, 2.0**62) + 0.5)  # NaN counts as 1
@@ -155,38 +152,28 @@ def _summaries(trace: RecordedExecutionTrace, field: str, summary: Callable[[int
     """Sum count, time and memory up by a field of the entries' kinds, in order of first occurrence."""
     _expect_recorded(trace)
     groups = trace.by_kind()
-    totals: dict[str, tuple[int, float, int]] = {}
+    totals: dict[str | None, tuple[int, float, int]] = {}
     columns = (trace.kinds, groups.counts().tolist(), groups.sums(trace.column("duration")).tolist())
     for kind, count, time in zip(*columns, strict=True):
-        name = getattr(kind, field)
-        if name is not None:
-            n, took, size = totals.get(name, (0, 0.0, 0))
-            totals[name] = n + count, took + time, size + count * kind.memory
-    return {name: summary(*total) for name, total in totals.items()}
+        n, took, size = totals.get(getattr(kind, field), (0, 0.0, 0))
+        totals[getattr(kind, field)] = n + count, took + time, size + count * kind.memory
+    return {name: summary(*total) for name, total in totals.items() if name is not None}
 
 
 def frame_name(name: str) -> str:
     r"""Escape what would split a stack, ``;`` and line breaks, and what no file can hold.
 
-    >>> print(frame_name("a;b"))
-    a\x3bb
+    >>> print(frame_name("a;b"), frame_text(frame_name("a;b")))
+    a\x3bb a;b
     """
     return _SPLITS.sub(lambda c: f"\\x{ord(c[0]):02x}", name)
 
 
 def first_frame(frame: str) -> str:
-    r"""Escape a bracket at the beginning of a line of stacks, which would be taken for JSON.
-
-    >>> print(first_frame("{0}"))
-    \x7b0}
-    """
+    """Escape a bracket at the beginning of a line of stacks, which would be taken for JSON."""
     return f"\\x{ord(frame[0]):02x}{frame[1:]}" if frame[:1] in ("{", "[") else frame
 
 
 def frame_text(frame: str) -> str:
-    r"""Return the name that :func:`frame_name` escaped.
-
-    >>> frame_text(r"a\x3bb")
-    'a;b'
-    """
+    """Return the name that :func:`frame_name` escaped."""
     return _ESCAPED.sub(lambda code: chr(int(code[1], 16)), frame)

@@ -16,14 +16,11 @@ CHUNK = 4096  # rows looked at together when the longest are sought
 
 
 class EventColumns(NamedTuple):
-    """Events by start, what encloses before what it encloses; what many events have in common is kept once, as a kind.
-
-    Times are int64, or Python's integers where those are too small.
-    """
+    """Events by start, what encloses before what it encloses; what many events have in common is kept once, as a kind."""
 
     kinds: list[TraceEvent]  # a step of a plan is one kind for all of its runs, with times of 0
     kind: NDArray[np.intp]  # the place of each event's kind
-    start: NDArray[Any]
+    start: NDArray[Any]  # nanoseconds as int64, or Python's integers where those are too small
     end: NDArray[Any]
     thread: NDArray[np.intp]  # the place of each event's thread
     threads: list[int]
@@ -94,18 +91,15 @@ class Groups:
 
 
 def longest(duration: NDArray[np.float64], n: int) -> NDArray[np.intp]:
-    """Return the places of the n largest, largest first; equal ones in order, NaN last.
-
-    >>> longest(np.array([1.0, np.nan, 3.0, 3.0]), 3).tolist()
-    [2, 3, 0]
-    """
+    """Return the places of the n largest, largest first; equal ones in order, NaN last."""
     # the n-th largest of the chunks' maxima: at least n rows reach it, and most chunks have none that does
-    near, least = _reaching(np.fmax.reduceat(duration, np.arange(0, duration.size, CHUNK)), n)
-    rows: NDArray[np.intp] = (near[:, None] * CHUNK + np.arange(CHUNK)).ravel()
-    rows = rows[: np.searchsorted(rows, duration.size)]
-    rows = rows[~(duration[rows] < least)]
-    rows = rows[_reaching(duration[rows], n)[0]]
-    return rows[np.argsort(-duration[rows], kind="stable")[:n]]  # which puts NaN last
+    starts = np.arange(0, duration.size, CHUNK)
+    near, least = _reaching(np.fmax.reduceat(duration, starts) if n < starts.size else duration, n)
+    if n < starts.size:
+        chunks = ((at, duration[at : at + CHUNK]) for at in starts[near].tolist())
+        near = np.concatenate([np.flatnonzero(~(chunk < least)) + at for at, chunk in chunks])
+        near = near[_reaching(duration[near], n)[0]]
+    return near[np.argsort(-duration[near], kind="stable")[:n]]  # which puts NaN last
 
 
 def _reaching(values: NDArray[np.float64], n: int) -> tuple[NDArray[np.intp], float]:

@@ -79,16 +79,13 @@ def _json_value(value: Any) -> Any:
 
 
 def to_speedscope(trace: Trace) -> str:
-    """Return the trace in speedscope's own format: opening and closing events that balance and never go back in time.
-
-    Times that are too large for its numbers count from the first event.
-    """
+    """Return the trace in speedscope's own format: opening and closing events that balance and never go back in time."""
     frames: dict[str, int] = {}
     profiles = []
     events = trace.columns()
     threads = tracks(trace, events)
     latest = max((track.inner_end.max() for track in threads), default=0)
-    origin = min(int(track.start[0]) for track in threads) if latest >= EXACT else 0
+    origin = min(int(track.start[0]) for track in threads) if latest >= EXACT else 0  # its numbers are floats
     for track in threads:
         kinds = track.kind.tolist()
         frame_of = {k: frames.setdefault(clean(events.kinds[k].name), len(frames)) for k in dict.fromkeys(kinds)}
@@ -118,12 +115,13 @@ def to_collapsed(trace: Trace) -> str:
     weights: dict[str, int] = {}
     events = trace.columns()
     names = [frame_name(kind.name) for kind in events.kinds]
+    outer = [first_frame(name) for name in names]
     for track in tracks(trace, events):
         path: list[str] = []  # the stack of each frame that is open
         columns = track.kind.tolist(), track.own().tolist(), track.depth.tolist()
         for k, own, depth in zip(*columns, strict=True):
             del path[depth:]
-            here = f"{path[-1]};{names[k]}" if path else first_frame(names[k])
+            here = f"{path[-1]};{names[k]}" if path else outer[k]
             weights[here] = weights.get(here, 0) + own
             path.append(here)
     return "\n".join(f"{stack} {weight}" for stack, weight in sorted(weights.items()) if weight > 0)

@@ -282,8 +282,8 @@ def _chrome(
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             skipped["that are no events"] += 1
             text = f"not UTF-8 text, {error.reason}" if isinstance(error, UnicodeDecodeError) else str(error)
-            text = text.replace("`$", f"`{path}[{n}]") if "`$" in text else f"{text} - at `{path}[{n}]`"
-            broken = broken or FormatError(f"this is not a trace: {text}", code="E248")
+            what, _, where = text.partition(" - at `$")
+            broken = broken or _no_trace(what, f"{path}[{n}]{where.removesuffix('`')}", "E248")
     for thread, own in marks.items():
         pairs, alone = _paired(thread, own)
         events += pairs
@@ -338,12 +338,12 @@ def _thread_names(
 
 
 def _speedscope(file: _SpeedscopeFile) -> Trace:
+    frames = file.shared.frames
     events: list[TraceEvent] = []
     for p, profile in enumerate(file.profiles):
         path = f"$.profiles[{p}]"
         if profile.type != "evented" or profile.events is None:
-            said = f"only evented profiles are read, this one is {profile.type!r} - at `{path}.type`"
-            raise FormatError(said, code="E250")
+            raise _no_trace(f"only evented profiles are read, not {profile.type!r}", f"{path}.type", "E250")
         if profile.unit not in UNITS:
             hints = nearest(profile.unit, UNITS)
             raise FormatError(f"the unit {profile.unit!r} is no time - at `{path}.unit`", *hints, code="E250")
@@ -352,32 +352,25 @@ def _speedscope(file: _SpeedscopeFile) -> Trace:
         for n, mark in enumerate(profile.events):
             spot = f"{path}.events[{n}]"
             at = _ns(mark.at, UNITS[profile.unit], f"{spot}.at")
-            if not 0 <= mark.frame < len(file.shared.frames):
-                raise FormatError(f"there is no frame {mark.frame} - at `{spot}.frame`", code="E251")
+            if not 0 <= mark.frame < len(frames):
+                raise _no_trace(f"there is no frame {mark.frame}", f"{spot}.frame", "E251")
             if last is not None and at < last:
-                raise FormatError(f"time goes back from {last} to {at} ns - at `{spot}.at`", code="E251")
+                raise _no_trace(f"time goes back from {last} to {at} ns", f"{spot}.at", "E251")
             last = at
             if mark.type == "O":
                 stack.append((mark.frame, at))
             elif mark.type != "C" or not stack or stack[-1][0] != mark.frame:
-                message = f"{mark.type!r} of frame {mark.frame} closes nothing that is open - at `{spot}`"
-                raise FormatError(message, code="E251")
+                raise _no_trace(f"{mark.type!r} of frame {mark.frame} closes nothing that is open", spot, "E251")
             else:
-                frame, start = stack.pop()
-                events.append(TraceEvent(file.shared.frames[frame].name, "frame", start, at, p))
+                events.append(TraceEvent(frames[mark.frame].name, "frame", stack.pop()[1], at, p))
         if stack:
-            name = file.shared.frames[stack[-1][0]].name
-            raise FormatError(f"{name!r} is opened and never closed - at `{path}.events`", code="E251")
+            raise _no_trace(f"{frames[stack[-1][0]].name!r} is opened and never closed", f"{path}.events", "E251")
     return Trace(events, threads={p: profile.name or f"profile {p}" for p, profile in enumerate(file.profiles)})
 
 
 def stacks(text: str) -> dict[tuple[str, ...], int]:
-    r"""Read collapsed stacks: the weight of each, in order of first occurrence.
-
-    >>> stacks("a;b 3\na 2\na;b 1")
-    {('a', 'b'): 4, ('a',): 2}
-    """
-    weights: dict[tuple[str, ...], int] = {}
+    """Read collapsed stacks: the weight of each, in order of first occurrence."""
+    weights: Counter[tuple[str, ...]] = Counter()
     for n, line in enumerate(text.split("\n")):
         line = line.removesuffix("\r")
         if not line.strip():
@@ -390,7 +383,7 @@ def stacks(text: str) -> dict[tuple[str, ...], int]:
         if len(weight) > 30:
             raise FormatError(f"line {n + 1}: the weight {weight[:30]}... is out of range", code="E249")
         frames = tuple(frame_text(f) for f in head[:-1].split(";"))
-        weights[frames] = weights.get(frames, 0) + _ns(Decimal(weight), 1, f"line {n + 1}")
+        weights[frames] += _ns(Decimal(weight), 1, f"line {n + 1}")
     return weights
 
 
@@ -399,20 +392,17 @@ def _collapsed(data: bytes) -> Trace:
     try:
         text = data.decode()
     except UnicodeDecodeError as error:
-        hint = "traces are JSON or collapsed stacks, with gzip around them or without"
-        message = f"this is not a trace: it is not UTF-8 text, {error.reason} at byte {error.start}"
-        raise FormatError(message, hint, code="E231") from None
+        text = f"this is not a trace: it is not UTF-8 text, {error.reason} at byte {error.start}"
+        raise FormatError(text, "traces are JSON or collapsed stacks, or gzip of those", code="E231") from None
     events: list[TraceEvent] = []
     path: list[tuple[str, int]] = []  # frames that are open, and since when
     at = 0
-    for frames, weight in sorted(stacks(text).items()):
-        same = 0
-        while same < min(len(path), len(frames)) and path[same][0] == frames[same]:
-            same += 1
+    for frames, weight in [*sorted(stacks(text).items()), ((), 0)]:  # none at the end, which closes all
+        differs = (n for n, (around, frame) in enumerate(zip(path, frames, strict=False)) if around[0] != frame)
+        same = next(differs, min(len(path), len(frames)))
         events += [TraceEvent(name, "frame", start, at, 0) for name, start in path[same:]]
         path = path[:same] + [(name, at) for name in frames[same:]]
         at += weight
-    events += [TraceEvent(name, "frame", start, at, 0) for name, start in path]
     return Trace(events, threads={0: "stacks"})
 
 

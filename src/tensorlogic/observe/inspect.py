@@ -45,8 +45,7 @@ class Problem(NamedTuple):
     omitted: int = 0  # earlier operations that the path leaves out
 
     def __str__(self) -> str:
-        name = self.stats.name or (f"%{self.stats.tensor_id}" if isinstance(self.stats.tensor_id, int) else self.stats.tensor_id)  # fmt: skip
-        lines = [f"{name} has {bad_text(self.stats)}: {self.origin}"]
+        lines = [f"{self.stats.label} has {bad_text(self.stats)}: {self.origin}"]
         if self.path:
             left_out = f" ({self.omitted:,} earlier operations left out)" if self.omitted else ""
             lines.append(f"the path to it{left_out}:")

@@ -127,11 +127,11 @@ class PerformanceComparison:
         ]  # fmt: skip
         medians = [f"{side.median_ms:,.3f}" for side in (self.baseline, self.now)]
         rows.append(["median run", *medians, f"{self.speedup:.2f}x"])
-        lines = [table(["operation", "baseline ms", "now ms", "speedup"], rows, right={1, 2, 3}), self._summary()]
+        head, less = ["operation", "baseline ms", "now ms", "speedup"], self.memory_reduction_pct
         peaks = [bytes_text(b.peak_memory_bytes) for b in (self.baseline, self.now)]
-        less = self.memory_reduction_pct
         change = f": {abs(less):.1f}% {'more' if less < 0 else 'less'}" if less and math.isfinite(less) else ""
-        lines.append(f"memory {peaks[0]} before, {peaks[1]} now{change}")
+        memory = f"memory {peaks[0]} before, {peaks[1]} now{change}"
+        lines = [table(head, rows, right={1, 2, 3}), self._summary(), memory]
         if self.baseline.machine != self.now.machine:
             lines.append(f"measured on different machines: {self.baseline.machine!r}, {self.now.machine!r}")
         return "\n".join(lines)

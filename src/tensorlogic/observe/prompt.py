@@ -80,8 +80,7 @@ class _Prompt(cmd.Cmd):
         """Show the step, the line it came from, and what it read and made: where, w."""
         self._say(self.hit)
         step, plan = self.hit.step, self.hit.plan
-        if step is None or plan is None:
-            return
+        assert step is not None and plan is not None  # as in every hit of a run
         names = plan.slot_names()
         for slot, t in (*zip(step.reads, step.arg_types, strict=True), *zip(step.writes, step.types, strict=True)):
             self._say(f"  {'reads' if slot in step.reads else 'makes'} {names.get(slot, '?')}: {t}")
@@ -109,14 +108,11 @@ class _Prompt(cmd.Cmd):
 
     def do_list(self, _: str) -> None:
         """Show the steps of the plan around this one: list, l."""
-        if self.hit.plan is None:
-            self._say("there is no plan here")
-            return
+        assert self.hit.plan is not None
         steps, at = self.hit.plan.steps, self.hit.number
-        for n in range(max(0, at - AROUND), min(len(steps), at + AROUND + 1)):
-            mark = "->" if n == at else "  "
-            types = ", ".join(map(str, steps[n].types))
-            self._say(f"{mark} {n:3}  %{steps[n].node} = {describe(steps[n].op)}  {types}")
+        for n, step in [*enumerate(steps)][max(0, at - AROUND) : at + AROUND + 1]:
+            types = ", ".join(map(str, step.types))
+            self._say(f"{'->' if n == at else '  '} {n:3}  %{step.node} = {describe(step.op)}  {types}")
 
     def do_break(self, line: str) -> None:
         """Show the breakpoints, or add one: break, b, break 3, break relu, break nan, break time 5000 (µs)."""

@@ -56,9 +56,8 @@ class DebugReport(NamedTuple):
             rows = [[f"%{e.node_id}", e.operation, f"{e.duration_ms():.3f}"] for e in slowest]
             parts["slowest"] = table(["node", "operation", "ms"], rows, right={2})
         parts["problems"] = "\n".join(map(str, self.problems)) or "none"
-        left_out = len(self.hits) - HITS
-        parts["breakpoints"] = "\n".join(map(str, self.hits[:HITS])) or "no hits"
-        parts["breakpoints"] += f"\n... {left_out:,} more hits" if left_out > 0 else ""
+        more = [f"... {len(self.hits) - HITS:,} more hits"] if len(self.hits) > HITS else []
+        parts["breakpoints"] = "\n".join([*map(str, self.hits[:HITS]), *more]) or "no hits"
         if self.recorded:
             parts["recorded"] = "\n".join(map(str, self.recorded))
         return "\n".join(f"{name}\n  " + text.replace("\n", "\n  ") for name, text in parts.items())
@@ -130,16 +129,16 @@ class ExecutionRecorder(DebugHook):
     @contextmanager
     def capture(self, folder: str | Path, *, max_bytes: int | None = None) -> Iterator[ExecutionRecorder]:
         """Write every run in the process to a folder, inside a ``with``; the recorder is enabled for as long."""
-        before = (self._folder, self._max_bytes, self.enabled)
+        before, parts = (self._folder, self._max_bytes), (self, *self._parts)
+        enabled = [part.enabled for part in parts]
         self._folder, self._max_bytes = Path(folder), self._max_bytes if max_bytes is None else max_bytes
-        parts = [(part, part.enabled) for part in self._parts]
         self.enable()
         try:
             with watching(self):
                 yield self
         finally:
-            self._folder, self._max_bytes, self.enabled = before
-            for part, was in parts:
+            self._folder, self._max_bytes = before
+            for part, was in zip(parts, enabled, strict=True):
                 part.enabled = was
 
     def recorded(self) -> list[Path]:

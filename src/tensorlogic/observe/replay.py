@@ -86,9 +86,7 @@ class ReplayStep(NamedTuple):
 
 
 class Comparison(NamedTuple):
-    """A recorded run beside another one: how many steps agree, and the first that does not.
-
-    It prints as a table; see :meth:`Recording.compare`.
+    """A recorded run beside another one, as a table: how many steps agree, and the first that does not.
 
     >>> print(Comparison("reference", compared=3, planned=3, differing=()))
     3 steps on reference: all equal within the tolerance of their dtype

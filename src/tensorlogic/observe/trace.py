@@ -56,7 +56,7 @@ class TraceEvent(NamedTuple):
         if self.step is not None:
             return self.step.device
         said = (self.args or {}).get("device")
-        if isinstance(said, int) and not isinstance(said, bool):
+        if type(said) is int:
             return f"gpu:{said}" if said >= 0 else "cpu"
         return said if isinstance(said, str) else None
 
@@ -162,7 +162,7 @@ class Trace(Hook):
         """Keep a span."""
         with self._lock:
             self._name(thread)
-        self.spans.append(TraceEvent(name, "span", start_ns, end_ns, thread))
+            self.spans.append(TraceEvent(name, "span", start_ns, end_ns, thread))
 
     def __len__(self) -> int:
         return self.step_count() + len(self.spans)

@@ -221,7 +221,7 @@ def lengths(trace: Trace, self_ns: int) -> str:
         others = 0 if trace.chrome is None else len(trace.chrome.others)
         only = f"only {others:,} event{'' if others == 1 else 's'} without a duration, such as counters"
         return f"0.000 ms: {only if others else 'there is nothing in this trace'}"
-    whole, threads = int(events.end.max()) - int(events.start.min()), len(np.unique(events.thread))
+    whole, threads = int(events.end.max()) - int(events.start[0]), np.count_nonzero(np.bincount(events.thread))
     together = f" on {threads:,} threads within {whole / 1e6:.3f} ms" if threads > 1 else ""
     return f"{self_ns / 1e6:.3f} ms{together}"
 

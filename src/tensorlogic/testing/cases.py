@@ -38,6 +38,7 @@ class Case(NamedTuple):
 
 # operands' sizes by letter; upper case is 1, so that AB,bc and the like broadcast; 0 is an empty axis
 SIZES = {"a": 2, "b": 3, "c": 4, "d": 2, "e": 3, "f": 2, "g": 2, "h": 2, "i": 3, "j": 4, "k": 2, "l": 3, "z": 0}
+LOWER = str.maketrans("IJ", "ij")  # the index of the wide axis that an axis of 1 broadcasts with
 DEGREES = ("max_product", "min_product", "max_min", "lukasiewicz", "noisy_or")  # algebras of numbers from 0 to 1
 EQUATIONS = """
 i-> ij-> ij->i ij->j ij->ji ii ii->i ii-> iii->i iij->ij iij->j iji->ij ijji->ij i,i i,i-> i,j i,j->ji i,i->i ij,j
@@ -78,11 +79,6 @@ def _operand_shape(labels: tuple[str, ...], name: str) -> tuple[int, ...]:
     return tuple(shape)
 
 
-def _lower(equation: str) -> str:
-    """Give size-1 axes, written in upper case, the index of the wide axis they broadcast with."""
-    return equation.translate(str.maketrans("IJ", "ij"))
-
-
 def _einsum(equation: str, algebra: str, dtype: str) -> Callable[[], Made]:
     def make() -> Made:
         spec = parse(equation.split("->")[0])
@@ -94,7 +90,7 @@ def _einsum(equation: str, algebra: str, dtype: str) -> Callable[[], Made]:
             shape = _operand_shape(labels, f"x{n}")
             inputs[f"x{n}"] = _numbers(f"{equation}{n}", shape, dtype, low, high)
             tensors.append(b.input(f"x{n}", shape))
-        return b.build(y=b.einsum(_lower(equation), *tensors, algebra=algebra)), inputs
+        return b.build(y=b.einsum(equation.translate(LOWER), *tensors, algebra=algebra)), inputs
 
     return make
 
@@ -246,7 +242,7 @@ def _closure() -> Made:
 def _vjp(equation: str, algebra: str) -> Callable[[], Made]:
     def make() -> Made:
         _, inputs = _einsum(equation, algebra, "float64")()
-        spec = parse(_lower(equation))
+        spec = parse(equation.translate(LOWER))
         b = GraphBuilder()
         tensors = [b.input(n, x.shape) for n, x in inputs.items()]
         y = b.einsum(str(spec), *tensors, algebra=algebra)
