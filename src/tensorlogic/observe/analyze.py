@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable
 from typing import TypeVar
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
 from ..errors import expect
 from .recorded import RecordedExecutionTrace, RecordedTraceEntry
 
-COMMUNICATION = ("allreduce", "all_gather", "reduce_scatter", "broadcast", "send", "recv", "comm")
+COMMUNICATION = re.compile("allreduce|all_gather|reduce_scatter|broadcast|send|recv|comm", re.IGNORECASE | re.ASCII)
 _SPLITS = re.compile("[;\n\r\\\\\x0b\x0c\x1c\x1d\x1e\x85\u2028\u2029\ud800-\udfff]")
 _ESCAPED = re.compile(r"\\x(3b|0a|0d|5c|0b|0c|1c|1d|1e|5b|7b|85|2028|2029|d[89a-f][0-9a-f]{2})")  # and no others
 
@@ -119,29 +119,24 @@ class TraceAnalyzer:
         trace: RecordedExecutionTrace, min_ratio_of_total: float
     ) -> list[CommunicationBottleneck]:
         """Return communicating operations that take at least a share of the total time, longest first."""
-        _expect_recorded(trace)
+        summary = TraceAnalyzer.operation_summary(trace)
         total = max(1e-9, trace.total_duration_us)  # in this order a total that is no number counts as the least
         rows = [
             CommunicationBottleneck(name, s.total_duration_us, s.total_duration_us / total, s.count)
-            for name, s in TraceAnalyzer.operation_summary(trace).items()
-            if any(word in _ascii_lower(name) for word in COMMUNICATION)
+            for name, s in summary.items()
+            if COMMUNICATION.search(name) and s.total_duration_us / total >= min_ratio_of_total
         ]
-        large = (b for b in rows if b.ratio_of_total >= min_ratio_of_total)
-        return sorted(large, key=lambda b: -b.total_duration_us)
+        return sorted(rows, key=lambda b: -b.total_duration_us)
 
     @staticmethod
     def flamegraph_collapsed(trace: RecordedExecutionTrace) -> str:
-        """Return collapsed stacks ``trace;device;operation weight``, one a line, sorted; weights are whole microseconds.
-
-        ``;`` and line breaks in names are escaped, so that every line reads as one stack and one number.
-        """
+        """Return collapsed stacks ``trace;device;operation weight``, one a line, sorted; weights are whole microseconds."""
         _expect_recorded(trace)
-        lines: dict[str, int] = {}
-        weights = trace.by_kind().sums(_weights(trace.column("duration")))
-        for kind, weight in zip(trace.kinds, weights.tolist(), strict=True):
+        lines: Counter[str] = Counter()
+        whole = np.floor(np.clip(np.fmax(trace.column("duration"), 1.0), 1.0, 2.0**62) + 0.5)  # NaN counts as 1
+        for kind, weight in zip(trace.kinds, trace.by_kind().sums(whole.astype(np.int64)).tolist(), strict=True):
             device = "unknown" if kind.device is None else kind.device
-            stack = f"trace;{frame_name(device)};{frame_name(kind.operation)}"
-            lines[stack] = lines.get(stack, 0) + weight
+            lines[f"trace;{frame_name(device)};{frame_name(kind.operation)}"] += weight
         return "\n".join(f"{stack} {weight}" for stack, weight in sorted(lines.items()))
 
 
@@ -157,49 +152,28 @@ def _summaries(trace: RecordedExecutionTrace, field: str, summary: Callable[[int
     """Sum count, time and memory up by a field of the entries' kinds, in order of first occurrence."""
     _expect_recorded(trace)
     groups = trace.by_kind()
-    totals: dict[str, tuple[int, float, int]] = {}
+    totals: dict[str | None, tuple[int, float, int]] = {}
     columns = (trace.kinds, groups.counts().tolist(), groups.sums(trace.column("duration")).tolist())
     for kind, count, time in zip(*columns, strict=True):
-        name = getattr(kind, field)
-        if name is not None:
-            n, took, size = totals.get(name, (0, 0.0, 0))
-            totals[name] = n + count, took + time, size + count * kind.memory
-    return {name: summary(*total) for name, total in totals.items()}
-
-
-def _ascii_lower(text: str) -> str:
-    """Lower ASCII letters only: what else there is stays as it is."""
-    return "".join(chr(ord(c) + 32) if "A" <= c <= "Z" else c for c in text)
-
-
-def _weights(duration: NDArray[np.float64]) -> NDArray[np.int64]:
-    """Return durations as whole numbers of at least 1, halves rounded away from zero; NaN counts as 1."""
-    at_least = np.fmax(duration, 1.0)
-    return np.floor(np.minimum(at_least, 2.0**62) + 0.5).astype(np.int64)
+        n, took, size = totals.get(getattr(kind, field), (0, 0.0, 0))
+        totals[getattr(kind, field)] = n + count, took + time, size + count * kind.memory
+    return {name: summary(*total) for name, total in totals.items() if name is not None}
 
 
 def frame_name(name: str) -> str:
     r"""Escape what would split a stack, ``;`` and line breaks, and what no file can hold.
 
-    >>> print(frame_name("a;b"))
-    a\x3bb
+    >>> print(frame_name("a;b"), frame_text(frame_name("a;b")))
+    a\x3bb a;b
     """
     return _SPLITS.sub(lambda c: f"\\x{ord(c[0]):02x}", name)
 
 
 def first_frame(frame: str) -> str:
-    r"""Escape a bracket at the beginning of a line of stacks, which would be taken for JSON.
-
-    >>> print(first_frame("{0}"))
-    \x7b0}
-    """
+    """Escape a bracket at the beginning of a line of stacks, which would be taken for JSON."""
     return f"\\x{ord(frame[0]):02x}{frame[1:]}" if frame[:1] in ("{", "[") else frame
 
 
 def frame_text(frame: str) -> str:
-    r"""Return the name that :func:`frame_name` escaped.
-
-    >>> frame_text(r"a\x3bb")
-    'a;b'
-    """
+    """Return the name that :func:`frame_name` escaped."""
     return _ESCAPED.sub(lambda code: chr(int(code[1], 16)), frame)

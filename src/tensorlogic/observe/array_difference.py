@@ -59,16 +59,11 @@ def difference(got: Any, want: Any, rtol: float | None = None) -> Difference | N
     if np.all(near):
         return None
     places = np.flatnonzero(~np.asarray(near))
-    off = _errors(np.asarray(got).reshape(-1)[places], np.asarray(want).reshape(-1)[places])
+    wide = np.complex128 if want.dtype.kind == "c" else np.float64
+    with np.errstate(all="ignore"):
+        a, b = (np.asarray(side).reshape(-1)[places].astype(wide) for side in (got, want))
+        off = np.abs(a - b) / np.maximum(1, np.abs(b))
+    off[~np.isfinite(off)] = np.inf
     worst = int(np.argmax(off))
     place = tuple(int(i) for i in np.unravel_index(int(places[worst]), want.shape))
     return Difference("value", got[place], want[place], place, float(off[worst]), len(places), want.size, tolerance)
-
-
-def _errors(got: Any, want: Any) -> Any:
-    """Return how far elements are apart, relative to the larger of them and 1; infinite where one is not finite."""
-    wide = np.complex128 if want.dtype.kind == "c" else np.float64
-    with np.errstate(all="ignore"):
-        a, b = got.astype(wide), want.astype(wide)
-        off = np.abs(a - b) / np.maximum(1, np.abs(b))
-    return np.where(np.isfinite(off), off, np.inf)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from ..errors import InputError, expect
@@ -104,10 +104,8 @@ class BottleneckAnalyzer:
         ops = profile.op_profiles
         rows = [_bottleneck(name, op, profile.share(name), here) for name, op in ops.items() if op.self_time_ms > 0]
         rows = sorted((b for b in rows if b.percentage >= self.least), key=lambda b: -b.percentage)
-        worth = [b for b in rows if b.percentage >= WORTH]
-        advice = [text for b in worth for rule in RULES if (text := rule(b, ops[b.operation], here)) is not None]
-        advice += [*_compiling(rows, ops), *_batching(rows, ops)]
-        return BottleneckReport(tuple(rows), tuple(dict.fromkeys(advice)), here)
+        advice = [text for b in rows if b.percentage >= WORTH for text in _advice(b, ops[b.operation], here)]
+        return BottleneckReport(tuple(rows), tuple(dict.fromkeys([*advice, *_joint_advice(rows, ops)])), here)
 
 
 def _bottleneck(name: str, op: OpProfile, percentage: float, here: Machine) -> Bottleneck:
@@ -123,74 +121,40 @@ def _bottleneck(name: str, op: OpProfile, percentage: float, here: Machine) -> B
     return Bottleneck(name, percentage, op.self_time_ms, op.count, bound, least / took, reached)
 
 
-def _narrower(b: Bottleneck, op: OpProfile, here: Machine) -> str | None:
-    """Advise float32 where float64 is what takes the time."""
-    if op.dtype != "float64" or b.bound == "overhead":
-        return None
-    said = f'{b.operation} computes in float64: inputs of float32, array.astype("float32"), '
-    if b.bound == "memory":
-        return said + "move half the bytes"
-    gain = here.flops32 / here.flops64
-    return said + f"are multiplied {gain:.1f} times as fast here" if op.kernel == "matmul" and gain >= 1.2 else None
+def _advice(b: Bottleneck, op: OpProfile, here: Machine) -> Iterator[str]:
+    """Say what would help one operation: another dtype, or another algebra."""
+    multiplies, gain = op.kernel == "matmul" and b.bound != "overhead", here.flops32 / here.flops64
+    narrower = f'{b.operation} computes in float64: inputs of float32, array.astype("float32"), '
+    if op.dtype == "float64" and b.bound == "memory":
+        yield narrower + "move half the bytes"
+    elif op.dtype == "float64" and multiplies and gain >= 1.2:
+        yield narrower + f"are multiplied {gain:.1f} times as fast here"
+    elif op.dtype in INTEGERS and multiplies and b.fraction <= 0.5:
+        said = f"{b.operation} multiplies {op.dtype} without BLAS, at {b.fraction:.0%} of what this machine can do: "
+        yield said + 'inputs of float64, array.astype("float64"), are exact up to 2**53'
+    elif op.dtype == "float16" and multiplies:
+        yield f'{b.operation} converts float16 to float32 and back at every call: give array.astype("float32")'
+    if op.kernel == "blocks" and b.operation.rpartition("(")[2].removesuffix(")") in LIKE_BOOLEAN:
+        said = f"{b.operation} has no matrix form: where its inputs are only true or false, "
+        yield said + 'strategy="hard_boolean", or algebra="boolean" in an einsum, makes it a matrix product'
 
 
-def _integers(b: Bottleneck, op: OpProfile, here: Machine) -> str | None:
-    """Advise floats for matrix products of integers, which BLAS does not do."""
-    if op.kernel != "matmul" or op.dtype not in INTEGERS or b.bound == "overhead" or b.fraction > 0.5:
-        return None
-    return (
-        f"{b.operation} multiplies {op.dtype} without BLAS, at {b.fraction:.0%} of what this machine can do: "
-        'inputs of float64, array.astype("float64"), are exact up to 2**53'
-    )
-
-
-def _halves(b: Bottleneck, op: OpProfile, here: Machine) -> str | None:
-    """Advise against matrix products of float16, which BLAS does in float32."""
-    if op.kernel != "matmul" or op.dtype != "float16" or b.bound == "overhead":
-        return None
-    return f'{b.operation} converts float16 to float32 and back at every call: give array.astype("float32")'
-
-
-def _truth(b: Bottleneck, op: OpProfile, here: Machine) -> str | None:
-    """Advise the boolean algebra where an algebra has no matrix form and the inputs may be plain truth values."""
-    name = b.operation.rpartition("(")[2].removesuffix(")")
-    if op.kernel != "blocks" or name not in LIKE_BOOLEAN:
-        return None
-    return (
-        f"{b.operation} has no matrix form: where its inputs are only true or false, "
-        f'strategy="hard_boolean", or algebra="boolean" in an einsum, makes it a matrix product'
-    )
-
-
-RULES: tuple[Callable[[Bottleneck, OpProfile, Machine], str | None], ...] = (_narrower, _integers, _halves, _truth)
-
-
-def _compiling(rows: Sequence[Bottleneck], ops: dict[str, OpProfile]) -> list[str]:
-    """Advise to compile where several element-wise steps wait for memory or for calls, which one step does once."""
+def _joint_advice(rows: Sequence[Bottleneck], ops: dict[str, OpProfile]) -> Iterator[str]:
+    """Say what would help several operations: one step for many element-wise ones, and more rows for a call."""
     share, names = _together([b for b in rows if ops[b.operation].kernel == "map" and b.bound != "compute"])
-    if share < HALF or ", " not in names:
-        return []
-    return [
-        f"{share:.0f}% of the time goes to element-wise steps ({names}), which compiling makes one: "
-        "executor.compile_graph(graph, CompilationConfig(optimization_level=OptimizationLevel.AGGRESSIVE))"
-    ]
-
-
-def _batching(rows: Sequence[Bottleneck], ops: dict[str, OpProfile]) -> list[str]:
-    """Advise more rows a call where calls cost more than their work; loops and views have no rows of their own."""
-    share, names = _together(
-        [b for b in rows if b.bound == "overhead" and ops[b.operation].kernel not in ("loop", "view")]
-    )
-    if share < HALF:
-        return []
-    return [
-        f"{share:.0f}% of the time is the cost of calls, not of work ({names}): give each execute() more rows, "
-        "by a longer first axis of the inputs"
-    ]
+    if share >= HALF and ", " in names:
+        yield (
+            f"{share:.0f}% of the time goes to element-wise steps ({names}), which compiling makes one: "
+            "executor.compile_graph(graph, CompilationConfig(optimization_level=OptimizationLevel.AGGRESSIVE))"
+        )
+    with_rows = [b for b in rows if ops[b.operation].kernel not in ("loop", "view")]
+    share, names = _together([b for b in with_rows if b.bound == "overhead"])
+    if share >= HALF:
+        said = f"{share:.0f}% of the time is the cost of calls, not of work ({names}): give each execute() more rows, "
+        yield said + "by a longer first axis of the inputs"
 
 
 def _together(rows: Sequence[Bottleneck]) -> tuple[float, str]:
     """Return the share of some operations, and the names of the first few."""
-    return sum(b.percentage for b in rows), ", ".join(b.operation for b in rows[:3]) + (
-        ", ..." if len(rows) > 3 else ""
-    )
+    names = [b.operation for b in rows[:3]] + ["..."] * (len(rows) > 3)
+    return sum(b.percentage for b in rows), ", ".join(names)

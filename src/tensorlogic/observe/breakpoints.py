@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 
 from ..diagnostics import Diagnostic
-from ..errors import ExecutionError, InputError, expect
+from ..errors import InputError, expect
 from ..events import RunRecord, StepEvent
 from ..plan.build import ExecutionPlan, Step, describe
 from .open_runs import DebugHook, OpenRun, OpenRuns, constant_value
@@ -138,7 +138,6 @@ class BreakpointManager(DebugHook):
         self._stepping: set[int] = set()  # threads that stop at their next step
         self._lock = threading.Lock()
         self._terminal = threading.RLock()  # one prompt at a time
-        self._local = threading.local()
         self._runs = OpenRuns()  # what they keep of a slot is a copy of its value
 
     def add_node_breakpoint(self, node_id: int) -> Breakpoint:
@@ -155,10 +154,11 @@ class BreakpointManager(DebugHook):
 
     def add_numerical_issue_breakpoint(self, *, nan_only: bool = False) -> Breakpoint:
         """Stop after a step that makes a NaN, or an infinity unless those are fine; not after those that it is handed on to."""
-        text = "NaN" if nan_only else "NaN or infinity"
-        return self._add(
-            NUMERICAL, lambda hit: (hit.has_nan or (hit.has_inf and not nan_only)) and not hit.inherited, text
-        )
+
+        def made_here(hit: BreakpointHit) -> bool:
+            return (hit.has_nan or (hit.has_inf and not nan_only)) and not hit.inherited
+
+        return self._add(NUMERICAL, made_here, "NaN" if nan_only else "NaN or infinity")
 
     def add_time_threshold_breakpoint(self, microseconds: float) -> Breakpoint:
         """Stop after a step that took longer than this."""
@@ -242,7 +242,7 @@ class BreakpointManager(DebugHook):
 
     def on_start(self, plan: ExecutionPlan, inputs: Sequence[Any], *, body: bool) -> None:
         """Begin a run, or a round of a body."""
-        if self._busy():
+        if self._runs.busy:
             return
         run = self._runs.enter(plan, body=body)
         values = {slot: value for (_, slot, _), value in zip(plan.inputs, inputs, strict=True)}
@@ -253,7 +253,7 @@ class BreakpointManager(DebugHook):
 
     def on_run(self, record: RunRecord) -> None:
         """End a run; where a body made something bad, the loop around it did not."""
-        if self._busy():
+        if self._runs.busy:
             return
         run = self._runs.find(record.plan)
         if run is not None and run.around is not None:
@@ -265,7 +265,7 @@ class BreakpointManager(DebugHook):
     def on_step(self, plan: ExecutionPlan, event: StepEvent, values: tuple[Any, ...]) -> None:
         """Stop after a step that a breakpoint matches."""
         thread = threading.get_ident()
-        if not self.enabled or not (self._points or self._stepping) or self._busy():
+        if not self.enabled or not (self._points or self._stepping) or self._runs.busy:
             return
         step, run = plan.steps[event.step], self._runs.find(plan) or self._runs.enter(plan, body=False)
         bad = [count_bad(v) for v in values] if self._checks() else []
@@ -282,18 +282,13 @@ class BreakpointManager(DebugHook):
             run.values.update((slot, np.array(v)) for slot, v in zip(step.writes, values, strict=True))
             for slot in step.frees:
                 run.values.pop(slot, None)
-        if hit is None:
-            return
-        self._local.busy = True  # what the callback runs is not stopped at
-        try:
-            self._stop(hit)
-        finally:
-            self._local.busy = False
-            with self._lock:
+        if hit is not None:
+            self._runs.busy = True  # what the callback runs is not stopped at
+            try:
+                self._stop(hit)
+            finally:
+                self._runs.busy = False
                 self._paused.pop(thread, None)
-
-    def _busy(self) -> bool:
-        return bool(self._local.__dict__.get("busy"))
 
     def _checks(self) -> bool:
         """Tell whether some breakpoint asks for values to be looked at."""
@@ -313,23 +308,15 @@ class BreakpointManager(DebugHook):
         return {names.get(slot, "?"): value for slot, value in values.items() if value is not None}
 
     def _stop(self, hit: BreakpointHit) -> None:
-        stdin, stdout = self._streams
         if self._on_break is not None:
             self._on_break(hit)
         elif self._asks():
             from .prompt import ask
 
             with self._terminal:
-                ask(self, hit, stdin, stdout)
+                ask(self, hit, *self._streams)
         else:
             logger.warning("%s", hit)
-
-
-def stopped(hit: BreakpointHit) -> ExecutionError:
-    """Return the error of a run that was given up at a breakpoint."""
-    message = f"the run was stopped at node {hit.node_id} ({hit.operation}), by {hit.breakpoint}"
-    hint = "go on with 'continue' instead, or take the breakpoint away"
-    return ExecutionError(message, hint, code="E714").at(None if hit.step is None else hit.step.location)
 
 
 def _is_terminal(stream: IO[str] | None) -> bool:

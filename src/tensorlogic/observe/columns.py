@@ -16,25 +16,17 @@ CHUNK = 4096  # rows looked at together when the longest are sought
 
 
 class EventColumns(NamedTuple):
-    """Events by start, what encloses before what it encloses; what many events have in common is kept once, as a kind.
-
-    Times are int64, or Python's integers where those are too small.
-    """
+    """Events by start, what encloses before what it encloses; what many events have in common is kept once, as a kind."""
 
     kinds: list[TraceEvent]  # a step of a plan is one kind for all of its runs, with times of 0
     kind: NDArray[np.intp]  # the place of each event's kind
-    start: NDArray[Any]
+    start: NDArray[Any]  # nanoseconds as int64, or Python's integers where those are too small
     end: NDArray[Any]
     thread: NDArray[np.intp]  # the place of each event's thread
     threads: list[int]
 
     def where(self, wanted: Iterable[bool]) -> EventColumns:
-        """Return the events of some kinds: one truth value for each kind.
-
-        >>> none = np.zeros(0, np.intp)
-        >>> EventColumns([], none, none, none, none, []).where([]).kind.size
-        0
-        """
+        """Return the events of some kinds: one truth value for each kind."""
         chosen = np.fromiter(wanted, bool, len(self.kinds))
         return self if chosen.all() else self.take(chosen[self.kind])
 
@@ -91,33 +83,27 @@ class Groups:
 
     def ordered(self, values: NDArray[Any]) -> list[NDArray[Any]]:
         """Return the values of each group from least to greatest, of which any percentile can be read."""
-        order = np.lexsort((values, self.key))
-        return np.split(values[order], np.cumsum(self.counts()))[: self.size]
+        order = np.argsort(self.key.astype(np.min_scalar_type(self.size)), kind="stable")  # of small numbers by radix
+        groups = np.split(values[order], np.cumsum(self.counts()))[: self.size]
+        for group in groups:
+            group.sort()
+        return groups
 
 
 def longest(duration: NDArray[np.float64], n: int) -> NDArray[np.intp]:
-    """Return the places of the n largest, largest first; equal ones in order, NaN last.
-
-    >>> longest(np.array([1.0, np.nan, 3.0, 3.0]), 3).tolist()
-    [2, 3, 0]
-    """
+    """Return the places of the n largest, largest first; equal ones in order, NaN last."""
+    # the n-th largest of the chunks' maxima: at least n rows reach it, and most chunks have none that does
     starts = np.arange(0, duration.size, CHUNK)
-    places = None
-    if n <= starts.size:
-        # the n-th largest of the chunks' maxima: at least n rows reach it, and most chunks have none that does
-        most = np.fmax.reduceat(duration, starts)
-        most = np.where(np.isnan(most), -np.inf, most)
-        least = np.partition(most, most.size - n)[most.size - n]
-        if least > -np.inf:
-            near = np.flatnonzero(most >= least) * CHUNK
-            places = np.concatenate([np.flatnonzero(duration[at : at + CHUNK] >= least) + at for at in near.tolist()])
-    values = duration if places is None else duration[places]
+    near, least = _reaching(np.fmax.reduceat(duration, starts) if n < starts.size else duration, n)
+    if n < starts.size:
+        chunks = ((at, duration[at : at + CHUNK]) for at in starts[near].tolist())
+        near = np.concatenate([np.flatnonzero(~(chunk < least)) + at for at, chunk in chunks])
+        near = near[_reaching(duration[near], n)[0]]
+    return near[np.argsort(-duration[near], kind="stable")[:n]]  # which puts NaN last
+
+
+def _reaching(values: NDArray[np.float64], n: int) -> tuple[NDArray[np.intp], float]:
+    """Return the places of those that are as large as the n-th largest, and that; NaN is least."""
     key = np.where(np.isnan(values), -np.inf, values)
-    if n < key.size:
-        least = np.partition(key, key.size - n)[key.size - n]
-        above = np.flatnonzero(key > least)
-        chosen = np.concatenate([above, np.flatnonzero(key == least)[: n - above.size]])
-    else:
-        chosen = np.arange(key.size)
-    order = chosen[np.argsort(-key[chosen], kind="stable")]
-    return order if places is None else places[order]
+    least = np.partition(key, -n)[-n] if n < key.size else -np.inf
+    return np.flatnonzero(key >= least), least

@@ -42,7 +42,7 @@ def to_chrome(trace: Trace) -> str:
     encode = msgspec.json.Encoder(decimal_format="number", enc_hook=_json_value).encode
     chrome = trace.chrome or ChromeParts({"displayTimeUnit": b'"ns"'}, (), {})
     fields = b"".join(encode(name) + b":" + value + b"," for name, value in chrome.fields.items())
-    written: list[bytes] = [*chrome.others]
+    written = [b",\n" + other for other in chrome.others]
     facts: dict[int, bytes] = {}  # what is said of a step, written once for all of its runs
     events = trace.columns()
     try:
@@ -50,7 +50,8 @@ def to_chrome(trace: Trace) -> str:
             pid, tid = chrome.threads.get(track.thread, (1, number))
             if track.thread not in chrome.threads:
                 name = {"name": clean(track.name)}
-                written.append(encode({"ph": "M", "name": "thread_name", "pid": pid, "tid": tid, "args": name}))
+                meta = {"ph": "M", "name": "thread_name", "pid": pid, "tid": tid, "args": name}
+                written.append(b",\n" + encode(meta))
             kinds = track.kind.tolist()
             before: dict[int, bytes] = {}
             for k in dict.fromkeys(kinds):
@@ -64,11 +65,12 @@ def to_chrome(trace: Trace) -> str:
             pieces[1::5] = _micros(track.start, encode)
             pieces[3::5] = _micros(track.end - track.start, encode)
             pieces[4::5] = [facts[k] for k in kinds]
-            pieces[0] = pieces[0][2:]  # the first needs no comma before it
-            written.append(b"".join(pieces))
+            written += pieces
     except UnicodeEncodeError as error:
         raise half_a_character(error) from None
-    return b"".join((b"{", fields, b'"traceEvents":[', b",\n".join(written), b"]}")).decode()
+    written[:1] = [b"{", fields, b'"traceEvents":[', *(first[2:] for first in written[:1])]  # no comma before the first
+    written.append(b"]}")
+    return b"".join(written).decode()
 
 
 def _json_value(value: Any) -> Any:
@@ -77,16 +79,13 @@ def _json_value(value: Any) -> Any:
 
 
 def to_speedscope(trace: Trace) -> str:
-    """Return the trace in speedscope's own format: opening and closing events that balance and never go back in time.
-
-    Times that are too large for its numbers count from the first event.
-    """
+    """Return the trace in speedscope's own format: opening and closing events that balance and never go back in time."""
     frames: dict[str, int] = {}
     profiles = []
     events = trace.columns()
     threads = tracks(trace, events)
     latest = max((track.inner_end.max() for track in threads), default=0)
-    origin = min(int(track.start[0]) for track in threads) if latest >= EXACT else 0
+    origin = min(int(track.start[0]) for track in threads) if latest >= EXACT else 0  # its numbers are floats
     for track in threads:
         kinds = track.kind.tolist()
         frame_of = {k: frames.setdefault(clean(events.kinds[k].name), len(frames)) for k in dict.fromkeys(kinds)}
@@ -116,12 +115,13 @@ def to_collapsed(trace: Trace) -> str:
     weights: dict[str, int] = {}
     events = trace.columns()
     names = [frame_name(kind.name) for kind in events.kinds]
+    outer = [first_frame(name) for name in names]
     for track in tracks(trace, events):
         path: list[str] = []  # the stack of each frame that is open
         columns = track.kind.tolist(), track.own().tolist(), track.depth.tolist()
         for k, own, depth in zip(*columns, strict=True):
             del path[depth:]
-            here = f"{path[-1]};{names[k]}" if path else first_frame(names[k])
+            here = f"{path[-1]};{names[k]}" if path else outer[k]
             weights[here] = weights.get(here, 0) + own
             path.append(here)
     return "\n".join(f"{stack} {weight}" for stack, weight in sorted(weights.items()) if weight > 0)

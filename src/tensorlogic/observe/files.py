@@ -19,7 +19,7 @@ from ..diagnostics import bytes_text
 from ..errors import FormatError, nearest
 from ..ir.files import no_file, write_whole
 from .analyze import frame_text
-from .columns import FAR
+from .columns import FAR, Names
 from .export import to_chrome, to_collapsed, to_speedscope
 from .recorded import RecordedExecutionTrace, RecordedTraceEntry
 from .trace import ChromeParts, Trace, TraceEvent
@@ -232,7 +232,11 @@ def _ns(value: Decimal, scale: int, path: str) -> int:
         number = int((value * scale).to_integral_value())
         if -FAR < number < FAR:
             return number
-    raise FormatError(f"this is not a trace: the time {value:.6g} is out of range - at `{path}`", code="E249")
+    raise _no_trace(f"the time {value:.6g} is out of range", path, "E249")
+
+
+def _no_trace(what: str, path: str, code: str) -> FormatError:
+    return FormatError(f"this is not a trace: {what} - at `{path}`", code=code)
 
 
 def _chrome(
@@ -240,7 +244,7 @@ def _chrome(
 ) -> Trace:
     """Read events of the Chrome form; what cannot be read is skipped and counted, unless nothing else is there."""
     decode = msgspec.json.Decoder(_ChromeEvent).decode
-    threads: dict[tuple[int | str, int | str], int] = {}
+    threads = Names()  # processes and threads
     others: list[bytes] = []  # metadata, counters, flows, instants: kept as they stand
     processes: dict[int | str, str] = {}
     names: dict[int, str] = {}
@@ -256,32 +260,30 @@ def _chrome(
                 if e.ph == "M" and e.name == "process_name" and isinstance(name, str):
                     processes[e.pid] = name
                 elif e.ph == "M" and e.name == "thread_name" and isinstance(name, str):
-                    names[threads.setdefault((e.pid, e.tid), len(threads))] = name
+                    names[threads.number((e.pid, e.tid))] = name
                 continue
             if e.ts is None:
-                raise FormatError(
-                    f"this is not a trace: an event {e.ph!r} needs a time - at `{path}[{n}].ts`", code="E258"
-                )
+                raise _no_trace(f"an event {e.ph!r} needs a time", f"{path}[{n}].ts", "E258")
             start = _ns(e.ts, 1000, f"{path}[{n}].ts")
-            if e.ph == "X":
-                if e.dur is None or not e.dur.is_finite() or e.dur < 0:
-                    stated = "no duration" if e.dur is None else f"the duration {e.dur}"
-                    raise FormatError(f"this is not a trace: an event has {stated} - at `{path}[{n}].dur`", code="E259")
-                _ns(e.dur, 1000, f"{path}[{n}].dur")  # in range by itself, so that it can be added
-                end = _ns(e.ts + e.dur, 1000, f"{path}[{n}].dur")
-            thread = threads.setdefault((e.pid, e.tid), len(threads))
-            if e.ph == "X":
-                events.append(TraceEvent(e.name, e.cat or "event", start, end, thread, None, e.args))
-            else:
-                marks.setdefault(thread, []).append((start, n, e))
+            if e.ph != "X":
+                marks.setdefault(threads.number((e.pid, e.tid)), []).append((start, n, e))
+                continue
+            spot = f"{path}[{n}].dur"
+            if e.dur is None or not e.dur.is_finite() or e.dur < 0:
+                raise _no_trace(
+                    f"an event has {'no duration' if e.dur is None else f'the duration {e.dur}'}", spot, "E259"
+                )
+            _ns(e.dur, 1000, spot)  # in range by itself, so that it can be added
+            end, thread = _ns(e.ts + e.dur, 1000, spot), threads.number((e.pid, e.tid))
+            events.append(TraceEvent(e.name, e.cat or "event", start, end, thread, None, e.args))
         except FormatError as error:
             skipped[SKIPPED[error.diagnostic.code or ""]] += 1
             broken = broken or error
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             skipped["that are no events"] += 1
             text = f"not UTF-8 text, {error.reason}" if isinstance(error, UnicodeDecodeError) else str(error)
-            text = text.replace("`$", f"`{path}[{n}]") if "`$" in text else f"{text} - at `{path}[{n}]`"
-            broken = broken or FormatError(f"this is not a trace: {text}", code="E248")
+            what, _, where = text.partition(" - at `$")
+            broken = broken or _no_trace(what, f"{path}[{n}]{where.removesuffix('`')}", "E248")
     for thread, own in marks.items():
         pairs, alone = _paired(thread, own)
         events += pairs
@@ -289,7 +291,7 @@ def _chrome(
             begins = e.ph == "B"
             skipped["that begin and never end" if begins else "that end and never begin"] += 1
             text = f"{e.name!r} begins and never ends" if begins else "an end without a begin"
-            broken = broken or FormatError(f"this is not a trace: {text} - at `{path}[{n}]`", code="E251")
+            broken = broken or _no_trace(text, f"{path}[{n}]", "E251")
     if broken is not None and not events:
         raise broken
     trace = Trace(events, threads=_thread_names(threads, names, processes, {e.thread for e in events}))
@@ -336,13 +338,12 @@ def _thread_names(
 
 
 def _speedscope(file: _SpeedscopeFile) -> Trace:
+    frames = file.shared.frames
     events: list[TraceEvent] = []
     for p, profile in enumerate(file.profiles):
         path = f"$.profiles[{p}]"
         if profile.type != "evented" or profile.events is None:
-            raise FormatError(
-                f"only evented profiles are read, this one is {profile.type!r} - at `{path}.type`", code="E250"
-            )
+            raise _no_trace(f"only evented profiles are read, not {profile.type!r}", f"{path}.type", "E250")
         if profile.unit not in UNITS:
             hints = nearest(profile.unit, UNITS)
             raise FormatError(f"the unit {profile.unit!r} is no time - at `{path}.unit`", *hints, code="E250")
@@ -351,32 +352,25 @@ def _speedscope(file: _SpeedscopeFile) -> Trace:
         for n, mark in enumerate(profile.events):
             spot = f"{path}.events[{n}]"
             at = _ns(mark.at, UNITS[profile.unit], f"{spot}.at")
-            if not 0 <= mark.frame < len(file.shared.frames):
-                raise FormatError(f"there is no frame {mark.frame} - at `{spot}.frame`", code="E251")
+            if not 0 <= mark.frame < len(frames):
+                raise _no_trace(f"there is no frame {mark.frame}", f"{spot}.frame", "E251")
             if last is not None and at < last:
-                raise FormatError(f"time goes back from {last} to {at} ns - at `{spot}.at`", code="E251")
+                raise _no_trace(f"time goes back from {last} to {at} ns", f"{spot}.at", "E251")
             last = at
             if mark.type == "O":
                 stack.append((mark.frame, at))
             elif mark.type != "C" or not stack or stack[-1][0] != mark.frame:
-                message = f"{mark.type!r} of frame {mark.frame} closes nothing that is open - at `{spot}`"
-                raise FormatError(message, code="E251")
+                raise _no_trace(f"{mark.type!r} of frame {mark.frame} closes nothing that is open", spot, "E251")
             else:
-                frame, start = stack.pop()
-                events.append(TraceEvent(file.shared.frames[frame].name, "frame", start, at, p))
+                events.append(TraceEvent(frames[mark.frame].name, "frame", stack.pop()[1], at, p))
         if stack:
-            name = file.shared.frames[stack[-1][0]].name
-            raise FormatError(f"{name!r} is opened and never closed - at `{path}.events`", code="E251")
+            raise _no_trace(f"{frames[stack[-1][0]].name!r} is opened and never closed", f"{path}.events", "E251")
     return Trace(events, threads={p: profile.name or f"profile {p}" for p, profile in enumerate(file.profiles)})
 
 
 def stacks(text: str) -> dict[tuple[str, ...], int]:
-    r"""Read collapsed stacks: the weight of each, in order of first occurrence.
-
-    >>> stacks("a;b 3\na 2\na;b 1")
-    {('a', 'b'): 4, ('a',): 2}
-    """
-    weights: dict[tuple[str, ...], int] = {}
+    """Read collapsed stacks: the weight of each, in order of first occurrence."""
+    weights: Counter[tuple[str, ...]] = Counter()
     for n, line in enumerate(text.split("\n")):
         line = line.removesuffix("\r")
         if not line.strip():
@@ -389,7 +383,7 @@ def stacks(text: str) -> dict[tuple[str, ...], int]:
         if len(weight) > 30:
             raise FormatError(f"line {n + 1}: the weight {weight[:30]}... is out of range", code="E249")
         frames = tuple(frame_text(f) for f in head[:-1].split(";"))
-        weights[frames] = weights.get(frames, 0) + _ns(Decimal(weight), 1, f"line {n + 1}")
+        weights[frames] += _ns(Decimal(weight), 1, f"line {n + 1}")
     return weights
 
 
@@ -398,20 +392,17 @@ def _collapsed(data: bytes) -> Trace:
     try:
         text = data.decode()
     except UnicodeDecodeError as error:
-        hint = "traces are JSON or collapsed stacks, with gzip around them or without"
-        message = f"this is not a trace: it is not UTF-8 text, {error.reason} at byte {error.start}"
-        raise FormatError(message, hint, code="E231") from None
+        text = f"this is not a trace: it is not UTF-8 text, {error.reason} at byte {error.start}"
+        raise FormatError(text, "traces are JSON or collapsed stacks, or gzip of those", code="E231") from None
     events: list[TraceEvent] = []
     path: list[tuple[str, int]] = []  # frames that are open, and since when
     at = 0
-    for frames, weight in sorted(stacks(text).items()):
-        same = 0
-        while same < min(len(path), len(frames)) and path[same][0] == frames[same]:
-            same += 1
+    for frames, weight in [*sorted(stacks(text).items()), ((), 0)]:  # none at the end, which closes all
+        differs = (n for n, (around, frame) in enumerate(zip(path, frames, strict=False)) if around[0] != frame)
+        same = next(differs, min(len(path), len(frames)))
         events += [TraceEvent(name, "frame", start, at, 0) for name, start in path[same:]]
         path = path[:same] + [(name, at) for name in frames[same:]]
         at += weight
-    events += [TraceEvent(name, "frame", start, at, 0) for name, start in path]
     return Trace(events, threads={0: "stacks"})
 
 
@@ -420,10 +411,10 @@ def from_recorded(recorded: RecordedExecutionTrace) -> Trace:
     events = []
     at = 0
     for n, e in enumerate(recorded.entries):
+        spot = f"$.entries[{n}].duration_us"
         if not e.duration_us >= 0:
-            message = f"this is not a trace: an entry has the duration {e.duration_us}"
-            raise FormatError(f"{message} - at `$.entries[{n}].duration_us`", code="E249")
-        end = at + _ns(Decimal(e.duration_us), 1000, f"$.entries[{n}].duration_us")
+            raise _no_trace(f"an entry has the duration {e.duration_us}", spot, "E249")
+        end = at + _ns(Decimal(e.duration_us), 1000, spot)
         events.append(TraceEvent(e.operation, "step", at, end, 0, None, _args(e)))
         at = end
     return Trace(events, threads={0: "entries"})

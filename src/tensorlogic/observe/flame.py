@@ -32,10 +32,9 @@ class _Node:
         self.calls: dict[str, _Node] = {}
 
     def call(self, name: str) -> _Node:
-        node = self.calls.get(name)
-        if node is None:
-            node = self.calls[name] = _Node(name)
-        return node
+        if name not in self.calls:
+            self.calls[name] = _Node(name)
+        return self.calls[name]
 
 
 class _Box(NamedTuple):
@@ -69,15 +68,10 @@ def flame_svg(
         columns = track.kind.tolist(), (track.inner_end - track.start).tolist(), track.depth.tolist()
         for k, took, depth in zip(*columns, strict=True):
             del path[depth:]
-            node = (path[-1] if path else base).call(events.kinds[k].name)
-            node.weight += took
-            node.count += 1
-            if not path:
-                base.weight += took
-                base.count += 1
-            path.append(node)
-    root.weight = sum(n.weight for n in root.calls.values())
-    root.count = sum(n.count for n in root.calls.values())
+            path.append((path[-1] if path else base).call(events.kinds[k].name))
+            for node in (path[-1],) if depth else (path[-1], base, root):
+                node.weight += took
+                node.count += 1
     return _svg(root, title, width, script, most)
 
 
@@ -112,10 +106,8 @@ def _says(name: str, weight: int, count: int, whole: int) -> str:
 def _svg(root: _Node, title: str, width: int, script: bool, most: int) -> str:
     inner = max(1, width - 2 * SIDE)
     narrow = NARROW / inner
-    boxes = _boxes(root, narrow)
-    while len(boxes) > most:
+    while len(boxes := _boxes(root, narrow)) > most:
         narrow *= 2
-        boxes = _boxes(root, narrow)
     rows = max(b.depth for b in boxes) + 1
     height = TOP + rows * ROW + BOTTOM
     parts = [
@@ -132,17 +124,17 @@ def _svg(root: _Node, title: str, width: int, script: bool, most: int) -> str:
             f'<text id="matched" x="{width - SIDE}" y="{height - 9}" text-anchor="end"> </text>',
         ]
     if not root.count:
-        parts.append(
-            f'<text x="{width / 2:g}" y="{TOP + 8}" text-anchor="middle">there is nothing in this trace</text>'
-        )
-    parts.append(f'<text id="details" x="{SIDE}" y="{height - 9}"> </text>')
-    parts.append(f'<g id="frames" data-side="{SIDE}" data-inner="{inner}">')
-    parts += (_frame(b, inner, rows) for b in (boxes if root.count else ()))
-    parts.append("</g>")
-    if script:
-        parts.append(f"<script><![CDATA[{SCRIPT.read_text(encoding='utf-8')}]]></script>")
-    parts.append("</svg>")
-    return "\n".join(p for p in parts if p) + "\n"
+        at = f'x="{width / 2:g}" y="{TOP + 8}"'
+        parts.append(f'<text {at} text-anchor="middle">there is nothing in this trace</text>')
+    parts += [
+        f'<text id="details" x="{SIDE}" y="{height - 9}"> </text>',
+        f'<g id="frames" data-side="{SIDE}" data-inner="{inner}">',
+        *(_frame(b, inner, rows) for b in (boxes if root.count else ())),
+        "</g>",
+        f"<script><![CDATA[{SCRIPT.read_text(encoding='utf-8')}]]></script>" if script else "",
+        "</svg>\n",
+    ]
+    return "\n".join(p for p in parts if p)
 
 
 def _frame(box: _Box, inner: int, rows: int) -> str:

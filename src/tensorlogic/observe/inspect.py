@@ -45,12 +45,10 @@ class Problem(NamedTuple):
     omitted: int = 0  # earlier operations that the path leaves out
 
     def __str__(self) -> str:
-        name = self.stats.name or (f"%{self.stats.tensor_id}" if isinstance(self.stats.tensor_id, int) else self.stats.tensor_id)  # fmt: skip
-        lines = [f"{name} has {bad_text(self.stats)}: {self.origin}"]
+        lines = [f"{self.stats.label} has {bad_text(self.stats)}: {self.origin}"]
         if self.path:
-            lines.append(
-                "the path to it" + (f" ({self.omitted:,} earlier operations left out):" if self.omitted else ":")
-            )
+            left_out = f" ({self.omitted:,} earlier operations left out)" if self.omitted else ""
+            lines.append(f"the path to it{left_out}:")
             rows = [
                 [f"{s.inside}%{s.node}", s.operation, s.operands, s.result, s.spread, "" if s.location is None else str(s.location)]
                 for s in self.path
@@ -127,8 +125,7 @@ class TensorInspector(DebugHook):
 
     def first_problem(self) -> Problem | None:
         """Return the first bad tensor, with the path that made it; None where all is well."""
-        with self._lock:
-            return self._problems[0] if self._problems else None
+        return next(iter(self.problems()), None)
 
     def problems(self) -> list[Problem]:
         """Return the first bad tensor of each run that had one."""
@@ -192,9 +189,8 @@ class TensorInspector(DebugHook):
         latest = list({s.name or s.tensor_id: s for s in self.stats()}.values())
         rows = [[s.name or str(s.tensor_id), s.operation, f"{s.dtype}[{', '.join(map(str, s.shape))}]", *_cells(s)] for s in latest[-60:]]  # fmt: skip
         head = ["tensor", "operation", "type", "min", "max", "mean", "std", "bad", "histogram"]
-        lines = [table(head, rows, right={3, 4, 5, 6})] if rows else ["no tensor was looked at"]
-        if len(latest) > 60:
-            lines.insert(0, f"the last 60 of {len(latest):,} tensors:")
+        lines = [f"the last 60 of {len(latest):,} tensors:"] if len(latest) > 60 else []
+        lines.append(table(head, rows, right={3, 4, 5, 6}) if rows else "no tensor was looked at")
         with self._lock:
             unseen = sorted(map(str, self._watched - self._seen))
         if unseen:
@@ -215,13 +211,9 @@ def _problem(run: OpenRun, stats: TensorStats, step: Step | None, nan_only: bool
         return Problem(stats, f"it came in as the input {stats.name!r}")
     constants = [slot for slot, _ in run.plan.constants if slot in step.reads]
     already = [slot for slot in constants if is_bad(constant_value(run.plan, slot), nan_only=nan_only)]
-    origin = f"made by {describe(step.op)} from "
-    origin += (
-        f"the constant {run.plan.slot_names()[already[0]]}, which is bad already" if already else "finite operands"
-    )
-    where = run.inside()
-    if where:
-        origin += f", in the {where.removesuffix(': ')}"
+    source = f"the constant {run.plan.slot_names()[already[0]]}, which is bad already" if already else "finite operands"
+    where = f", in the {run.inside().removesuffix(': ')}" if run.inside() else ""
+    origin = f"made by {describe(step.op)} from {source}{where}"
     path: list[PathStep] = []
     omitted = 0
     at: OpenRun | None = run

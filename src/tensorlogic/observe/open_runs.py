@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from pathlib import Path
 from typing import Any
 
 from ..events import Hook
@@ -31,7 +32,8 @@ class OpenRun:
         self.plan, self.around = plan, around
         self.step: int | None = None  # whose body it is, in the plan around
         self.round = 0  # of a body, from 1
-        self.values: dict[int, Any] = {}  # what the hook keeps of slots
+        self.values: dict[Any, Any] = {}  # what the hook keeps of slots
+        self.folder: Path | None = None  # where a recorder writes it
         self.bad: set[int] = set()  # slots that hold a NaN or an infinity
         self.found = False  # something bad was met in it, or in a body of it
         self._rounds: dict[int, int] = {}  # bodies, and how often they ran
@@ -57,6 +59,8 @@ class OpenRuns(threading.local):
 
     def __init__(self) -> None:
         self.stack: list[OpenRun] = []
+        self.busy = False  # the hook runs something itself, which it does not watch
+        self.last: object = None  # what the hook heard just now
 
     def enter(self, plan: ExecutionPlan, *, body: bool) -> OpenRun:
         """Begin a run, or a round of a body inside the last one; a hook may run other graphs in between."""

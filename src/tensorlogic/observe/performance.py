@@ -90,12 +90,10 @@ class PerformanceComparison:
     ) -> None:
         check_threshold(threshold)
         self.baseline, self.now = (_baseline(p, which) for p, which in ((baseline, "baseline"), (profile, "profile")))
-        self.threshold = threshold
-        self.confidence = confidence
+        self.threshold, self.confidence = threshold, confidence
         self.speedup = ratio(self.baseline.median_ms, self.now.median_ms)
-        self.interval = ratio_interval(
-            self.baseline.run_times_ms, self.now.run_times_ms, confidence=confidence, seed=seed
-        )
+        before, after = self.baseline.run_times_ms, self.now.run_times_ms
+        self.interval = ratio_interval(before, after, confidence=confidence, seed=seed)
 
     @property
     def memory_reduction_pct(self) -> float:
@@ -106,10 +104,8 @@ class PerformanceComparison:
     @property
     def verdict(self) -> str:
         """One of ``improvement``, ``regression``, ``ok`` (no slower by more than the threshold) and ``unsure``."""
-        if self.interval is None:
-            return "unsure"
-        low, high = self.interval
-        return verdict((ratio(1, high), ratio(1, low)), self.threshold)
+        slower = None if self.interval is None else (ratio(1, self.interval[1]), ratio(1, self.interval[0]))
+        return verdict(slower, self.threshold)
 
     @property
     def is_regression(self) -> bool:
@@ -129,14 +125,13 @@ class PerformanceComparison:
              f"{ratio(before[name], after[name]):.2f}x" if name in before and name in after else "-"]
             for name in names
         ]  # fmt: skip
-        rows.append(
-            ["median run", f"{self.baseline.median_ms:,.3f}", f"{self.now.median_ms:,.3f}", f"{self.speedup:.2f}x"]
-        )
-        lines = [table(["operation", "baseline ms", "now ms", "speedup"], rows, right={1, 2, 3}), self._summary()]
+        medians = [f"{side.median_ms:,.3f}" for side in (self.baseline, self.now)]
+        rows.append(["median run", *medians, f"{self.speedup:.2f}x"])
+        head, less = ["operation", "baseline ms", "now ms", "speedup"], self.memory_reduction_pct
         peaks = [bytes_text(b.peak_memory_bytes) for b in (self.baseline, self.now)]
-        less = self.memory_reduction_pct
         change = f": {abs(less):.1f}% {'more' if less < 0 else 'less'}" if less and math.isfinite(less) else ""
-        lines.append(f"memory {peaks[0]} before, {peaks[1]} now{change}")
+        memory = f"memory {peaks[0]} before, {peaks[1]} now{change}"
+        lines = [table(head, rows, right={1, 2, 3}), self._summary(), memory]
         if self.baseline.machine != self.now.machine:
             lines.append(f"measured on different machines: {self.baseline.machine!r}, {self.now.machine!r}")
         return "\n".join(lines)
@@ -197,9 +192,8 @@ def verdict(interval: Interval | None, threshold: float) -> str:
 def check_threshold(threshold: float) -> None:
     """Refuse a threshold that would call every difference a regression, or none."""
     if not 1 <= threshold < math.inf:
-        raise InputError(
-            f"a threshold is a ratio of at least 1, got {threshold}", "write 1.10 for 10% slower", code="E728"
-        )
+        hint = "write 1.10 for 10% slower"
+        raise InputError(f"a threshold is a ratio of at least 1, got {threshold}", hint, code="E728")
 
 
 def ratio_interval(

@@ -7,7 +7,6 @@ from typing import Annotated
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
 from ..diagnostics import bytes_text
 from ..errors import FormatError, InputError, expect
@@ -21,6 +20,7 @@ from .trace import Trace
 from .tracks import self_times
 
 SAMPLES = 1001  # times kept of an operation; of more calls, this many evenly spaced quantiles
+QUANTILES = np.linspace(0, 1, SAMPLES)
 ROWS = 40  # of a printed table
 
 Count = Annotated[int, msgspec.Meta(ge=0)]
@@ -169,14 +169,12 @@ class ProfileData(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             for name, op in longest[:ROWS]
         ]  # fmt: skip
         head = ["operation", "count", "self ms", "share", "mean µs", "p50 µs", "p99 µs", "memory", "GFLOP/s", "GB/s"]
-        lines = [table(head, rows, right=set(range(1, len(head))))]
+        lines = [table(head, rows, right=range(1, len(head)))]
         if len(longest) > ROWS:
             lines.append(f"... {len(longest) - ROWS:,} more operations")
-        runs = len(self.run_times_ms)
-        failed = f", {self.failed_runs:,} failed" if self.failed_runs else ""
-        peak = bytes_text(self.peak_memory_bytes)
-        lines.append(f"{runs:,} run{'' if runs == 1 else 's'}{failed}, {self.total_time_ms:,.3f} ms, peak {peak}")
-        return "\n".join(lines)
+        runs, failed = len(self.run_times_ms), f", {self.failed_runs:,} failed" if self.failed_runs else ""
+        cost = f"{self.total_time_ms:,.3f} ms, peak {bytes_text(self.peak_memory_bytes)}"
+        return "\n".join([*lines, f"{runs:,} run{'' if runs == 1 else 's'}{failed}, {cost}"])
 
     def __repr__(self) -> str:
         return f"<ProfileData {len(self.op_profiles)} operations, {len(self.run_times_ms):,} runs, {self.total_time_ms:.3f} ms>"
@@ -206,7 +204,7 @@ def _op_profiles(trace: Trace) -> dict[str, OpProfile]:
             len(times),
             float(times.sum()),
             sum(self_ns[k] for k in kinds) / 1e6,
-            _samples(times),
+            tuple((times if len(times) <= SAMPLES else np.quantile(times, QUANTILES)).tolist()),
             sum(n * step.nbytes for step, n, _ in planned),
             max((step.nbytes + step.scratch for step, _, _ in planned), default=0),
             sum(n * moved_bytes(step) for step, n, _ in planned),
@@ -225,11 +223,6 @@ def body_ids(plans: Sequence[ExecutionPlan]) -> set[int]:
         inside.update(map(id, new))
         waiting += new
     return inside
-
-
-def _samples(ordered: NDArray[np.float64]) -> tuple[float, ...]:
-    spaced = ordered if len(ordered) <= SAMPLES else np.quantile(ordered, np.linspace(0, 1, SAMPLES))
-    return tuple(spaced.tolist())
 
 
 def moved_bytes(step: Step) -> int:

@@ -8,9 +8,8 @@ from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..errors import TensorLogicError
+from ..errors import ExecutionError, TensorLogicError
 from ..plan.build import describe
-from .breakpoints import stopped
 from .tensorstats import TensorStats
 
 if TYPE_CHECKING:
@@ -21,24 +20,22 @@ SHORT = {"c": "continue", "n": "next", "s": "next", "w": "where", "p": "print", 
          "q": "quit", "h": "help", "exit": "quit", "EOF": "quit"}  # fmt: skip
 
 
-def ask(
-    manager: BreakpointManager, hit: BreakpointHit, stdin: IO[str] | None = None, stdout: IO[str] | None = None
-) -> None:
+def ask(manager: BreakpointManager, hit: BreakpointHit, *streams: IO[str] | None) -> None:
     """Ask what to do at a breakpoint until the run goes on; ``quit`` raises an :class:`ExecutionError`."""
-    prompt = _Prompt(manager, hit, stdin, stdout)
+    prompt = _Prompt(manager, hit, *streams)
     prompt.cmdloop()
     if prompt.quits:
-        raise stopped(hit)
+        message = f"the run was stopped at node {hit.node_id} ({hit.operation}), by {hit.breakpoint}"
+        hint = "go on with 'continue' instead, or take the breakpoint away"
+        raise ExecutionError(message, hint, code="E714").at(None if hit.step is None else hit.step.location)
 
 
 class _Prompt(cmd.Cmd):
     prompt = "(tl) "
 
-    def __init__(
-        self, manager: BreakpointManager, hit: BreakpointHit, stdin: IO[str] | None, stdout: IO[str] | None
-    ) -> None:
-        super().__init__(stdin=stdin, stdout=stdout)
-        self.use_rawinput = stdin is None and (stdout is None or stdout is sys.stdout)
+    def __init__(self, manager: BreakpointManager, hit: BreakpointHit, *streams: IO[str] | None) -> None:
+        super().__init__("tab", *streams)
+        self.use_rawinput = self.stdin is sys.stdin and self.stdout is sys.stdout
         self.manager, self.hit, self.quits = manager, hit, False
         self.intro = str(hit)
 
@@ -83,8 +80,7 @@ class _Prompt(cmd.Cmd):
         """Show the step, the line it came from, and what it read and made: where, w."""
         self._say(self.hit)
         step, plan = self.hit.step, self.hit.plan
-        if step is None or plan is None:
-            return
+        assert step is not None and plan is not None  # as in every hit of a run
         names = plan.slot_names()
         for slot, t in (*zip(step.reads, step.arg_types, strict=True), *zip(step.writes, step.types, strict=True)):
             self._say(f"  {'reads' if slot in step.reads else 'makes'} {names.get(slot, '?')}: {t}")
@@ -112,14 +108,11 @@ class _Prompt(cmd.Cmd):
 
     def do_list(self, _: str) -> None:
         """Show the steps of the plan around this one: list, l."""
-        if self.hit.plan is None:
-            self._say("there is no plan here")
-            return
+        assert self.hit.plan is not None
         steps, at = self.hit.plan.steps, self.hit.number
-        for n in range(max(0, at - AROUND), min(len(steps), at + AROUND + 1)):
-            mark = "->" if n == at else "  "
-            types = ", ".join(map(str, steps[n].types))
-            self._say(f"{mark} {n:3}  %{steps[n].node} = {describe(steps[n].op)}  {types}")
+        for n, step in [*enumerate(steps)][max(0, at - AROUND) : at + AROUND + 1]:
+            types = ", ".join(map(str, step.types))
+            self._say(f"{'->' if n == at else '  '} {n:3}  %{step.node} = {describe(step.op)}  {types}")
 
     def do_break(self, line: str) -> None:
         """Show the breakpoints, or add one: break, b, break 3, break relu, break nan, break time 5000 (µs)."""
@@ -127,19 +120,18 @@ class _Prompt(cmd.Cmd):
         if not word:
             self._say(self.manager)
             return
-        if word.removeprefix("%").isdecimal():
-            point = self.manager.add_node_breakpoint(int(word.removeprefix("%")))
-        elif word == "nan":
-            point = self.manager.add_numerical_issue_breakpoint()
-        elif word.startswith("time "):
-            try:
-                point = self.manager.add_time_threshold_breakpoint(float(word.removeprefix("time ")))
-            except (ValueError, TensorLogicError):
-                self._say("a time is a number of microseconds: break time 5000")
-                return
-        else:
-            point = self.manager.add_operation_breakpoint(word)
-        self._say(point)
+        number = word.removeprefix("%")
+        try:
+            if number.isdecimal():
+                self._say(self.manager.add_node_breakpoint(int(number)))
+            elif word == "nan":
+                self._say(self.manager.add_numerical_issue_breakpoint())
+            elif word.startswith("time "):
+                self._say(self.manager.add_time_threshold_breakpoint(float(word.removeprefix("time "))))
+            else:
+                self._say(self.manager.add_operation_breakpoint(word))
+        except (ValueError, TensorLogicError):
+            self._say("a time is a number of microseconds: break time 5000")
 
     def do_delete(self, line: str) -> None:
         """Take a breakpoint away: delete 1, d 1."""

@@ -224,10 +224,9 @@ class RecordedExecutionTrace:
         except BufferError:  # someone looks at a column: it stays as it is, and the trace goes on with a copy
             n = min(len(self._step), len(self._kind), len(self._duration))
             self._step, self._kind, self._duration = self._step[:n], self._kind[:n], self._duration[:n]
-            self._step.append(step)
-            self._kind.append(known)
-            self._duration.append(duration)
-        self.total_duration_us += duration
+            self.add_entry(entry)
+        else:
+            self.total_duration_us += duration
 
     def pick(self, places: Iterable[int] | NDArray[np.intp]) -> list[RecordedTraceEntry]:
         """Build the entries at some places from the columns."""
@@ -265,9 +264,7 @@ class RecordedExecutionTrace:
 
     def slowest_ops(self, n: int) -> list[RecordedTraceEntry]:
         """Return the n longest entries, longest first; equal ones in the order they came, NaN last."""
-        if n <= 0 or not self._duration:
-            return []
-        return self.pick(longest(self.column("duration"), n))
+        return self.pick(longest(self.column("duration"), n)) if n > 0 and self._duration else []
 
     def by_kind(self) -> Groups:
         """Return the entries grouped by their kinds, of which every other grouping follows."""
@@ -277,25 +274,22 @@ class RecordedExecutionTrace:
         """Return a column: step, kind and duration as they lie, without a copy; operation, device, elements and memory by kind."""
         if name in ("step", "kind", "duration"):
             return np.frombuffer(getattr(self, f"_{name}"), np.float64 if name == "duration" else np.int64)
-        of_kind = self.numbers(name)[1] if name in ("operation", "device") else [getattr(k, name) for k in self.kinds]
+        of_kind = [getattr(k, name) for k in self.kinds]
+        if name in ("operation", "device"):
+            names = getattr(self, f"{name}_names")
+            of_kind = [-1 if value is None else names.index(value) for value in of_kind]
         column: NDArray[np.int64] = np.array(of_kind, np.int64)[self.column("kind")]
         return column
-
-    def numbers(self, field: str) -> tuple[list[str], list[int]]:
-        """Return the distinct operations or devices, and the number of each kind's among them; -1 stands for none."""
-        names = Names()
-        numbers = [-1 if (v := getattr(k, field)) is None else names.number(v) for k in self.kinds]
-        return list(names), numbers
 
     @property
     def operation_names(self) -> list[str]:
         """The distinct operations, by the numbers that the operation column holds."""
-        return self.numbers("operation")[0]
+        return list(dict.fromkeys(kind.operation for kind in self.kinds))
 
     @property
     def device_names(self) -> list[str]:
         """The distinct devices, by the numbers that the device column holds; -1 stands for none."""
-        return self.numbers("device")[0]
+        return list(dict.fromkeys(kind.device for kind in self.kinds if kind.device is not None))
 
     def nbytes(self) -> int:
         """Return the bytes that the columns take."""

@@ -23,7 +23,7 @@ from ..plan.cost import nbytes
 from ..tables import html_text, table
 from .breakpoints import BreakpointHit, BreakpointManager
 from .inspect import Problem, TensorInspector
-from .open_runs import DebugHook
+from .open_runs import DebugHook, OpenRuns
 from .replay import FORMAT, GRAPH, MANIFEST, VALUES, VERSION, Manifest, input_name, recorded_runs, step_name
 from .tracer import ExecutionTrace, ExecutionTracer
 
@@ -56,9 +56,8 @@ class DebugReport(NamedTuple):
             rows = [[f"%{e.node_id}", e.operation, f"{e.duration_ms():.3f}"] for e in slowest]
             parts["slowest"] = table(["node", "operation", "ms"], rows, right={2})
         parts["problems"] = "\n".join(map(str, self.problems)) or "none"
-        left_out = len(self.hits) - HITS
-        parts["breakpoints"] = "\n".join(map(str, self.hits[:HITS])) or "no hits"
-        parts["breakpoints"] += f"\n... {left_out:,} more hits" if left_out > 0 else ""
+        more = [f"... {len(self.hits) - HITS:,} more hits"] if len(self.hits) > HITS else []
+        parts["breakpoints"] = "\n".join([*map(str, self.hits[:HITS]), *more]) or "no hits"
         if self.recorded:
             parts["recorded"] = "\n".join(map(str, self.recorded))
         return "\n".join(f"{name}\n  " + text.replace("\n", "\n  ") for name, text in parts.items())
@@ -101,7 +100,7 @@ class ExecutionRecorder(DebugHook):
         self._max_bytes = max_bytes
         self._written: list[Path] = []
         self._lock = threading.Lock()
-        self._local = threading.local()
+        self._runs = OpenRuns()  # what they keep are copies of the values, by their names in the file
 
     def tracer(self) -> ExecutionTracer:
         """Return the tracer."""
@@ -130,16 +129,16 @@ class ExecutionRecorder(DebugHook):
     @contextmanager
     def capture(self, folder: str | Path, *, max_bytes: int | None = None) -> Iterator[ExecutionRecorder]:
         """Write every run in the process to a folder, inside a ``with``; the recorder is enabled for as long."""
-        before = (self._folder, self._max_bytes, self.enabled)
+        before, parts = (self._folder, self._max_bytes), (self, *self._parts)
+        enabled = [part.enabled for part in parts]
         self._folder, self._max_bytes = Path(folder), self._max_bytes if max_bytes is None else max_bytes
-        parts = [(part, part.enabled) for part in self._parts]
         self.enable()
         try:
             with watching(self):
                 yield self
         finally:
-            self._folder, self._max_bytes, self.enabled = before
-            for part, was in parts:
+            self._folder, self._max_bytes = before
+            for part, was in zip(parts, enabled, strict=True):
                 part.enabled = was
 
     def recorded(self) -> list[Path]:
@@ -158,24 +157,24 @@ class ExecutionRecorder(DebugHook):
             return
         self._inspector.on_start(plan, inputs, body=body)
         self._breakpoints.on_start(plan, inputs, body=body)
+        run = self._runs.enter(plan, body=body)
         if not body and self._folder is not None:
             needed = sum(nbytes(t) for _, _, t in plan.inputs) + sum(nbytes(t) for s in plan.steps for t in s.types)
             needed += sum(a.nbytes for a in all_constants(plan.graph).values())
             if needed > self._max_bytes:
-                message = (
-                    f"recording this run takes {bytes_text(needed)}, but max_bytes allows {bytes_text(self._max_bytes)}"
-                )
-                raise InputError(message, f"give max_bytes={needed}, or record a smaller input", code="E715")
-            values = {input_name(n): _copy(value) for n, value in enumerate(inputs)}
-            self._local.capture = _Capture(plan, self._folder, values, self._local.__dict__.get("capture"))
+                sizes = f"{bytes_text(needed)}, but max_bytes allows {bytes_text(self._max_bytes)}"
+                hint = f"give max_bytes={needed}, or record a smaller input"
+                raise InputError(f"recording this run takes {sizes}", hint, code="E715")
+            run.folder = self._folder
+            run.values = {input_name(n): _copy(value) for n, value in enumerate(inputs)}
 
     def on_step(self, plan: ExecutionPlan, event: StepEvent, values: tuple[Any, ...]) -> None:
         """Keep the results of a step, look at them, and stop where a breakpoint says so."""
         if not self.enabled or self._again(event):
             return
-        capture = self._capture(plan)
-        if capture is not None:
-            capture.values.update((step_name(event.step, n), _copy(v)) for n, v in enumerate(values))
+        run = self._runs.find(plan)
+        if run is not None and run.folder is not None:
+            run.values.update((step_name(event.step, n), _copy(v)) for n, v in enumerate(values))
         self._inspector.on_step(plan, event, values)
         self._breakpoints.on_step(plan, event, values)
 
@@ -183,43 +182,27 @@ class ExecutionRecorder(DebugHook):
         """Write the run, if it is captured; one that failed is written as far as it came."""
         if self._again(record):
             return
-        self._tracer.on_run(record)
-        self._inspector.on_run(record)
-        self._breakpoints.on_run(record)
-        capture = self._capture(record.plan)
-        if capture is None:
+        for part in self._parts:
+            part.on_run(record)
+        run = self._runs.find(record.plan)
+        self._runs.leave(record.plan)
+        if run is None or run.folder is None:
             return
-        self._local.capture = capture.around
         durations = [event.duration_ns for event in record]
-        recorded = [d for n, d in enumerate(durations) if step_name(n, 0) in capture.values]
+        recorded = [d for n, d in enumerate(durations) if step_name(n, 0) in run.values]
         if len(recorded) < len(durations) and not self.enabled:
             return  # switched off while it ran, so the rest is missing
         with self._lock:  # numbers follow the order in which runs end
-            number = len(recorded_runs(capture.folder))
-            self._written.append(save_run(capture.folder, number, record.plan, capture.values, recorded))
-
-    def _capture(self, plan: ExecutionPlan) -> _Capture | None:
-        """Return what is kept of this thread's run of a plan; None for a body, or a run that is not captured."""
-        capture: _Capture | None = self._local.__dict__.get("capture")
-        while capture is not None and capture.plan is not plan:
-            capture = capture.around
-        return capture
+            number = len(recorded_runs(run.folder))
+            self._written.append(save_run(run.folder, number, record.plan, run.values, recorded))
 
     def _again(self, what: object) -> bool:
         """Tell whether this was heard just now: a recorder that is attached and captures too hears all twice."""
-        known = self._local.__dict__.get("last")
-        self._local.last = what
+        known, self._runs.last = self._runs.last, what
         return known is what
 
     def __str__(self) -> str:
         return str(self.generate_report())
-
-
-class _Capture(NamedTuple):
-    plan: ExecutionPlan
-    folder: Path
-    values: dict[str, Any]
-    around: _Capture | None  # of the run that this one is called from
 
 
 def _copy(value: Any) -> Any:

@@ -32,6 +32,10 @@ TOGETHER = "the files of one run belong together; record it again"
 FORMAT, VERSION = "tensorlogic-recording", 1
 MANIFEST, GRAPH, VALUES = "manifest.json", "graph.json", "values.safetensors"
 MANIFEST_LIMIT = 64 * 2**20  # bytes
+DTYPES = {  # as safetensors calls them
+    "BOOL": "bool", "I8": "int8", "I16": "int16", "I32": "int32", "I64": "int64", "U8": "uint8", "U16": "uint16",
+    "U32": "uint32", "U64": "uint64", "F16": "float16", "F32": "float32", "F64": "float64", "BF16": "bfloat16",
+}  # fmt: skip
 
 
 class Manifest(msgspec.Struct, forbid_unknown_fields=True):
@@ -77,15 +81,12 @@ class ReplayStep(NamedTuple):
         return describe(self.step.op)
 
     def __str__(self) -> str:
-        if self.recorded is None:
-            return f"step {self.number}, %{self.step.node} = {self.operation}: not recorded"
-        return f"step {self.number}, %{self.step.node} = {self.operation}: {self.difference or 'same'}"
+        how = "not recorded" if self.recorded is None else self.difference or "same"
+        return f"step {self.number}, %{self.step.node} = {self.operation}: {how}"
 
 
 class Comparison(NamedTuple):
-    """A recorded run beside another one: how many steps agree, and the first that does not.
-
-    It prints as a table; see :meth:`Recording.compare`.
+    """A recorded run beside another one, as a table: how many steps agree, and the first that does not.
 
     >>> print(Comparison("reference", compared=3, planned=3, differing=()))
     3 steps on reference: all equal within the tolerance of their dtype
@@ -110,36 +111,37 @@ class Comparison(NamedTuple):
 
     def __str__(self) -> str:
         allowed = "the tolerance of their dtype" if self.rtol is None else f"a tolerance of {self.rtol:g}"
-        steps = "1 step" if self.compared == 1 else f"{self.compared:,} steps"
+        steps = _steps_text(self.compared)
         rest = f" ({self.planned - self.compared:,} were not recorded)" if self.planned > self.compared else ""
         if self.first is None:
             return f"{steps} on {self.backend}: all equal within {allowed}{rest}"
-        rows = [
-            [str(s.number), f"%{s.step.node}", s.operation, *_difference_cells(s.difference)]
-            for s in self.differing[:20]
-        ]
+        count, shown = len(self.differing), self.differing[:20]
+        rows = [[str(s.number), f"%{s.step.node}", s.operation, *_difference_cells(s.difference)] for s in shown]
         head = ["step", "node", "operation", "worst at", "replayed", "recorded", "error", "wrong"]
         lines = [table(head, rows, right={0, 6, 7})]
-        if len(self.differing) > len(rows):
-            lines.append(f"... {len(self.differing) - len(rows):,} more")
-        differ = "differs" if len(self.differing) == 1 else "differ"
-        lines.append(f"{steps} on {self.backend}: {len(self.differing):,} {differ} by more than {allowed}{rest}")
+        if count > len(rows):
+            lines.append(f"... {count - len(rows):,} more")
+        differ = "differs" if count == 1 else "differ"
+        lines.append(f"{steps} on {self.backend}: {count:,} {differ} by more than {allowed}{rest}")
         lines.append(f"first: {self.first}")
-        lines += [f"  {text}" for text in self.operands]
-        if self.first.step.location is not None:
-            lines.append(f"  at {self.first.step.location}")
-        return "\n".join(lines)
+        where = self.first.step.location
+        return "\n".join(
+            [*lines, *(f"  {text}" for text in self.operands), *([] if where is None else [f"  at {where}"])]
+        )
 
     def _repr_html_(self) -> str:
         return html_text(self)
 
 
+def _steps_text(count: int) -> str:
+    return f"{count:,} step{'' if count == 1 else 's'}"
+
+
 def _difference_cells(d: Difference | None) -> list[str]:
     if d is None:
-        return ["", "", "", "", ""]
-    if d.kind != "value":
-        return [d.kind, str(d.got), str(d.want), "", ""]
-    return [str(d.place), str(d.got), str(d.want), f"{d.error:.3g}", f"{d.wrong:,} of {d.size:,}"]
+        return [""] * 5
+    numbers = [f"{d.error:.3g}", f"{d.wrong:,} of {d.size:,}"] if d.kind == "value" else ["", ""]
+    return [str(d.place) if d.kind == "value" else d.kind, str(d.got), str(d.want), *numbers]
 
 
 class Recording:
@@ -203,7 +205,7 @@ class Recording:
                 raise FormatError(f"{VALUES} in {str(self.path)!r} lacks {lacking[0]!r}", TOGETHER, code="E733")
             for n, (name, _, t) in enumerate(self.plan.inputs):
                 part = file.get_slice(input_name(n))
-                dtype, shape = _DTYPES.get(part.get_dtype(), part.get_dtype()), list(part.get_shape())
+                dtype, shape = DTYPES.get(part.get_dtype(), part.get_dtype()), list(part.get_shape())
                 if shape != list(t.shape or ()) or dtype != t.dtype:
                     message = f"input {name!r} of {str(self.path)!r} is {dtype}{shape}, expected {t}"
                     raise FormatError(message, TOGETHER, code="E733")
@@ -300,21 +302,13 @@ class Recording:
         return tuple(f"reads {TensorStats.of(names.get(slot, '?'), value)}" for slot, value in values.items())
 
     def __str__(self) -> str:
-        count = len(self.durations_ns)
-        steps = "1 step" if count == 1 else f"{count:,} steps"
-        cut = f" of {len(self.plan.steps):,}, then it failed," if count < len(self.plan.steps) else ","
-        inputs = ", ".join(self.plan.graph.input_names) or "none"
-        return f"recording of {steps}{cut} with inputs {inputs} and outputs {', '.join(self.plan.graph.output_names)}"
+        count, planned, graph = len(self.durations_ns), len(self.plan.steps), self.plan.graph
+        cut = f" of {planned:,}, then it failed," if count < planned else ","
+        names = f"inputs {', '.join(graph.input_names) or 'none'} and outputs {', '.join(graph.output_names)}"
+        return f"recording of {_steps_text(count)}{cut} with {names}"
 
     def __repr__(self) -> str:
-        count = len(self.durations_ns)
-        return f"<Recording {str(self.path)!r}: {count:,} step{'' if count == 1 else 's'}>"
-
-
-_DTYPES = {
-    "BOOL": "bool", "I8": "int8", "I16": "int16", "I32": "int32", "I64": "int64", "U8": "uint8", "U16": "uint16",
-    "U32": "uint32", "U64": "uint64", "F16": "float16", "F32": "float32", "F64": "float64", "BF16": "bfloat16",
-}  # fmt: skip
+        return f"<Recording {str(self.path)!r}: {_steps_text(len(self.durations_ns))}>"
 
 
 def _first_difference(made: Sequence[Any], recorded: Sequence[Any] | None, rtol: float | None) -> Difference | None:

@@ -80,14 +80,16 @@ class TensorStats(msgspec.Struct):
         return bool(self.num_nans or (self.num_infs and not nan_only))
 
     def __str__(self) -> str:
-        name = self.name or (f"%{self.tensor_id}" if isinstance(self.tensor_id, int) else self.tensor_id)
-        parts = [f"{name}: {self.dtype}[{', '.join(map(str, self.shape))}]"]
-        if self.min is not None:
-            assert self.max is not None and self.mean is not None and self.std is not None
-            parts.append(f" in {short(self.min)} .. {short(self.max)}, mean {self.mean:.6g}, std {self.std:.6g}")
-        if self.num_nans or self.num_infs:
-            parts.append(f", {bad_text(self)}")
-        return "".join(parts) + (f"  {self.histogram}" if self.histogram else "")
+        text = f"{self.label}: {self.dtype}[{', '.join(map(str, self.shape))}]"
+        if self.min is not None and self.max is not None:
+            text += f" in {short(self.min)} .. {short(self.max)}, mean {self.mean:.6g}, std {self.std:.6g}"
+        text += f", {bad_text(self)}" if self.has_problem() else ""
+        return text + (f"  {self.histogram}" if self.histogram else "")
+
+    @property
+    def label(self) -> str:
+        """What to call the tensor in print."""
+        return self.name or (f"%{self.tensor_id}" if isinstance(self.tensor_id, int) else self.tensor_id)
 
 
 def bad_text(stats: TensorStats) -> str:
@@ -130,15 +132,9 @@ def count_bad(value: Any) -> tuple[int, int]:
 
 
 def is_bad(value: Any, *, nan_only: bool = False) -> bool:
-    """Tell whether a value holds a NaN, or an infinity unless those are fine.
-
-    >>> is_bad([1.0, np.inf]), is_bad([1.0, np.inf], nan_only=True), is_bad([1, 2])
-    (True, False, False)
-    """
-    values = _numbers(value)
-    if values.dtype.kind not in "fc":
-        return False
-    return any(bool(np.isnan(b).any() if nan_only else not np.isfinite(b).all()) for b in _blocks(values))
+    """Tell whether a value holds a NaN, or an infinity unless those are fine."""
+    nans, infs = count_bad(value)
+    return bool(nans or (infs and not nan_only))
 
 
 def _describe(stats: TensorStats, values: Any) -> None:

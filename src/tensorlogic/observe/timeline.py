@@ -52,9 +52,8 @@ class TimelineProfiler:
         """Return the steps and spans by their start, what encloses before what it encloses."""
         events = self._trace.events()
         begin = events[0].start_ns if events else 0
-        return [
-            TimelineEntry(e.name, (e.start_ns - begin) / 1e6, e.duration_ns / 1e6, e.kind, e.thread) for e in events
-        ]
+        rows = ((e, (e.start_ns - begin) / 1e6, e.duration_ns / 1e6) for e in events)
+        return [TimelineEntry(e.name, start, took, e.kind, e.thread) for e, start, took in rows]
 
     def profile(self) -> ProfileData:
         """Return what the operations of the timeline cost."""

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from threading import RLock, current_thread, get_ident
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -25,8 +26,8 @@ if TYPE_CHECKING:
     from .trace_diff import TraceDiff
 
 PACKED = 300_000  # numbers that may wait in lists before they are packed into arrays
-DETAILS = ("step", "op")
 SHOWN = 40  # operations in print
+TYPE = re.compile(r"([^\[]*)\[((?:\d{1,18}(?:, *\d{1,18})*)?)\]")  # as it prints, such as float32[4, 2]
 
 
 class TraceEvent(NamedTuple):
@@ -55,7 +56,7 @@ class TraceEvent(NamedTuple):
         if self.step is not None:
             return self.step.device
         said = (self.args or {}).get("device")
-        if isinstance(said, int) and not isinstance(said, bool):
+        if type(said) is int:
             return f"gpu:{said}" if said >= 0 else "cpu"
         return said if isinstance(said, str) else None
 
@@ -104,7 +105,7 @@ class Trace(Hook):
     def __init__(
         self, events: Iterable[TraceEvent] = (), *, threads: Mapping[int, str] | None = None, detail: str = "step"
     ) -> None:
-        if detail not in DETAILS:
+        if detail not in ("step", "op"):
             hint = "write trace(detail='op') to see every operation of a step that holds many"
             raise InputError(f"the detail of a trace is 'step' or 'op', got {detail!r}", hint, code="E704")
         self.detail = detail
@@ -161,7 +162,7 @@ class Trace(Hook):
         """Keep a span."""
         with self._lock:
             self._name(thread)
-        self.spans.append(TraceEvent(name, "span", start_ns, end_ns, thread))
+            self.spans.append(TraceEvent(name, "span", start_ns, end_ns, thread))
 
     def __len__(self) -> int:
         return self.step_count() + len(self.spans)
@@ -171,18 +172,16 @@ class Trace(Hook):
         return sum(int(run.times.shape[1]) for run in self.runs()) + len(self._given)
 
     def thread_name(self, thread: int) -> str:
-        """Return how to call a thread in print."""
+        """Return what to call a thread in print."""
         return self.threads.get(thread, f"thread {thread}")
 
     def events(self) -> list[TraceEvent]:
         """Return steps and spans by start, what encloses before what it encloses."""
         c = self.columns()
         rows = zip(c.kind.tolist(), c.start.tolist(), c.end.tolist(), c.thread.tolist(), strict=True)
-        kinds, threads = c.kinds, c.threads
         return [
-            k if k.step is None else TraceEvent(k.name, k.kind, start, end, threads[thread], k.step)
-            for which, start, end, thread in rows
-            for k in (kinds[which],)
+            k if (k := c.kinds[n]).step is None else TraceEvent(k.name, k.kind, start, end, c.threads[thread], k.step)
+            for n, start, end, thread in rows
         ]
 
     def columns(self) -> EventColumns:
@@ -276,29 +275,19 @@ def _recorded_kind(event: TraceEvent) -> RecordedTraceEntry:
         elements, size = math.prod(shape), sum(nbytes(t) for t in results)
     else:
         args = event.args or {}
-        outputs = [t for t in map(_typed, _texts(args.get("outputs"))) if t is not None]
+        outputs, inputs = _types(args.get("outputs")), [shape for _, shape in _types(args.get("inputs"))]
         shape = outputs[0][1] if outputs else ()
-        inputs = [t[1] for t in map(_typed, _texts(args.get("inputs"))) if t is not None]
         elements = math.prod(shape) if outputs else 0
-        size = sum(math.prod(s) * ITEMSIZE.get(dtype, 8) for dtype, s in outputs)
-        for stated in (args.get("memory_bytes"), None if outputs else args.get("bytes")):
-            if isinstance(stated, int) and stated >= 0:
-                size = stated
-                break
+        known = sum(math.prod(s) * ITEMSIZE.get(dtype, 8) for dtype, s in outputs)
+        stated = (args.get("memory_bytes"), None if outputs else args.get("bytes"))
+        size = next((s for s in stated if isinstance(s, int) and s >= 0), known)
     return RecordedTraceEntry(0, event.name, event.device, inputs, shape, 0.0, elements, min(size, LIMIT - 1))
 
 
-def _texts(value: Any) -> list[str]:
-    return [v for v in value if isinstance(v, str)] if isinstance(value, list) else []
-
-
-def _typed(text: str) -> tuple[str, Shape] | None:
-    """Read a type as it prints, such as ``float32[4, 2]``."""
-    dtype, bracket, rest = text.partition("[")
-    dims = rest.removesuffix("]").replace(" ", "").split(",") if rest != "]" else []
-    if not bracket or not rest.endswith("]") or not all(d.isdecimal() and len(d) < 19 for d in dims):
-        return None
-    return dtype, tuple(map(int, dims))
+def _types(said: Any) -> list[tuple[str, Shape]]:
+    """Read types as they print; what else there is does not count."""
+    texts = [text for text in said if isinstance(text, str)] if isinstance(said, list) else []
+    return [(t[1], tuple(map(int, t[2].split(",") if t[2] else ()))) for t in map(TYPE.fullmatch, texts) if t]
 
 
 def trace(*, detail: str = "step") -> AbstractContextManager[Trace]:
@@ -314,10 +303,4 @@ def trace(*, detail: str = "step") -> AbstractContextManager[Trace]:
     >>> [e.name for e in t.events() if e.kind == "step"]
     ['relu']
     """
-    return _recording(Trace(detail=detail))  # a wrong detail is told here, and not where the with begins
-
-
-@contextmanager
-def _recording(trace: Trace) -> Iterator[Trace]:
-    with watching(trace):
-        yield trace
+    return watching(Trace(detail=detail))  # type: ignore[return-value]

@@ -17,6 +17,7 @@ from .tracks import tracks
 
 BY = ("operation", "device", "thread")
 NAME = 60  # characters of a name in print
+Cells = tuple[list[str], list[list[str]], set[int]]  # head, rows and the columns that are flush right
 
 
 class Total(msgspec.Struct, frozen=True):
@@ -92,7 +93,7 @@ class TraceDiff(msgspec.Struct, frozen=True):
 
     rows: tuple[Change, ...]
 
-    def changed(self, limit: int | None = None) -> tuple[list[str], list[list[str]], set[int]]:
+    def changed(self, limit: int | None = None) -> Cells:
         """Return head, rows and the columns that are flush right, for a table."""
         head = ["operation", "count before", "after", "ms before", "after", "mean µs before", "after", "change ms", "ratio"]  # fmt: skip
         rows = [
@@ -152,13 +153,12 @@ def totals(trace: Trace, *, by: str = "operation", kind: str | None = None) -> l
         raise InputError(f"totals are by operation, device or thread, not {by!r}", *nearest(by, BY), code="E725")
     events = trace.columns()
     shown = np.array([(k.kind == kind) if kind is not None else (k.kind != "span") for k in events.kinds], bool)
-    names = Names()
+    names, of = Names(), events.thread if by == "thread" else events.kind
     if by == "thread":
         keys = [(trace.thread_name(thread), "") for thread in events.threads]
     else:
         keys = [(k.name, k.kind) if by == "operation" else (k.device or "unknown", "") for k in events.kinds]
-    number = np.array([names.number(key) for key in keys], np.intp)
-    row = number[events.thread if by == "thread" else events.kind]
+    row = np.array([names.number(key) for key in keys], np.intp)[of]
     own, outermost = np.zeros_like(events.start), np.zeros(len(row), bool)
     for track in tracks(trace, events):
         own[track.row] = track.own()
@@ -186,9 +186,7 @@ def total_record(row: Total) -> dict[str, object]:
     }  # fmt: skip
 
 
-def totals_cells(
-    rows: Sequence[Total], by: str = "operation", limit: int | None = None
-) -> tuple[list[str], list[list[str]], set[int]]:
+def totals_cells(rows: Sequence[Total], by: str = "operation", limit: int | None = None) -> Cells:
     """Return head, rows and the columns that are flush right, for a table."""
     whole = sum(r.self_ns for r in rows) or 1
     cells = [
@@ -198,8 +196,8 @@ def totals_cells(
         ]
         for name, r in zip(short_names(rows), rows[:limit], strict=False)
     ]  # fmt: skip
-    if limit is not None and len(rows) > limit:
-        rest = rows[limit:]
+    rest = rows[len(cells) :]
+    if rest:
         own = sum(r.self_ns for r in rest)
         cells.append([f"... {len(rest):,} more", f"{sum(r.count for r in rest):,}", "", f"{own / 1e6:.3f}", "", "",
                       f"{100 * own / whole:.1f}%"])  # fmt: skip
@@ -222,9 +220,8 @@ def lengths(trace: Trace, self_ns: int) -> str:
     if not len(events.kind):
         others = 0 if trace.chrome is None else len(trace.chrome.others)
         only = f"only {others:,} event{'' if others == 1 else 's'} without a duration, such as counters"
-        only = only if others else "there is nothing in this trace"
-        return f"0.000 ms: {only}"
-    whole, threads = int(events.end.max()) - int(events.start.min()), len(np.unique(events.thread))
+        return f"0.000 ms: {only if others else 'there is nothing in this trace'}"
+    whole, threads = int(events.end.max()) - int(events.start[0]), np.count_nonzero(np.bincount(events.thread))
     together = f" on {threads:,} threads within {whole / 1e6:.3f} ms" if threads > 1 else ""
     return f"{self_ns / 1e6:.3f} ms{together}"
 
@@ -235,14 +232,12 @@ def short_names(rows: Sequence[Total]) -> list[str]:
     >>> short_names([Total("k" * 80 + "1"), Total("k" * 80 + "2"), Total("a", kind="cpu"), Total("a", kind="gpu")])[1:]
     ['kkkkkkkkkkkkkkkkkkkkkkkkkkkkk…kkkkkkkkkkkkkkkkkkkkkkkkkkkkk2', 'a (cpu)', 'a (gpu)']
     """
-    several = {name for name, n in Counter(row.name for row in rows).items() if n > 1}
-    texts = []
+    count, texts = Counter(row.name for row in rows), []
     for row in rows:
-        line = clean(" ".join((f"{row.name} ({row.kind})" if row.name in several else row.name).split()))
+        line = clean(" ".join((f"{row.name} ({row.kind})" if count[row.name] > 1 else row.name).split()))
         texts.append(line if len(line) <= NAME else f"{line[: NAME // 2 - 1]}…{line[-NAME // 2 :]}")
-    seen: Counter[str] = Counter()
-    repeated = {text for text, n in Counter(texts).items() if n > 1}
+    all_of, seen = Counter(texts), Counter[str]()
     for n, text in enumerate(texts):
         seen[text] += 1
-        texts[n] = f"{text} #{seen[text]}" if text in repeated else text
+        texts[n] = f"{text} #{seen[text]}" if all_of[text] > 1 else text
     return texts

@@ -87,21 +87,18 @@ class ExecutionTrace(NamedTuple):
     def to_recorded(self) -> RecordedExecutionTrace:
         """Return the entries in columns, for the analyses and files of recorded traces; ``step`` is the place here."""
         names = Names()
-        kind = [names.number(e.operation) for e in self.entries]
-        durations = [(e.end_ns - e.start_ns) / 1e3 for e in self.entries]
-        return RecordedExecutionTrace.from_columns(
-            [RecordedTraceEntry(0, name) for name in names], np.array(kind, int), durations
-        )
+        kind = np.array([names.number(e.operation) for e in self.entries], int)
+        kinds = [RecordedTraceEntry(0, name) for name in names]
+        return RecordedExecutionTrace.from_columns(kinds, kind, [(e.end_ns - e.start_ns) / 1e3 for e in self.entries])
 
     def __str__(self) -> str:
-        shown = self.entries[:40]
         rows = [
             [f"{'  ' if e.body else ''}%{e.node_id}", e.operation, " ".join(f"%{i}" for i in e.input_ids), f"{e.duration_ms():.3f}"]
-            for e in shown
+            for e in self.entries[:40]
         ]  # fmt: skip
         lines = [table(["node", "operation", "reads", "ms"], rows, right={3})] if rows else []
-        if len(self.entries) > len(shown):
-            lines.append(f"... {len(self.entries) - len(shown):,} more operations")
+        if len(self.entries) > 40:
+            lines.append(f"... {len(self.entries) - 40:,} more operations")
         name = "" if self.graph_id is None else f" of graph {self.graph_id}"
         return "\n".join([*lines, f"trace{name}: {str(self.summary()).rsplit(chr(10), 1)[-1]}"])
 
@@ -178,9 +175,8 @@ class ExecutionTracer(DebugHook):
                 hint = "end an operation once, with what record_operation_start returned"
                 message = f"no operation with the handle {handle!r} is running, of node {node_id}"
                 raise InputError(message, hint, code="E711")
-            ids = tuple(input_ids), tuple(output_ids)
-            thread = threading.get_ident()
-            self._by_hand.append(TraceEntry(node_id, str(operation), *ids, dict(metadata or {}), start, end, thread))
+            ids = tuple(input_ids), tuple(output_ids), dict(metadata or {})
+            self._by_hand.append(TraceEntry(node_id, str(operation), *ids, start, end, threading.get_ident()))
 
     def on_run(self, record: RunRecord) -> None:
         """Keep the steps of one run."""

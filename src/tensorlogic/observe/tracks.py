@@ -50,11 +50,10 @@ def tracks(trace: Trace, events: EventColumns | None = None) -> list[Track]:
     """Return the threads of a trace, or of some of its events; those that overlap without nesting get a track of their own."""
     events = trace.columns() if events is None else events
     rows: list[Track] = []
-    _, first = np.unique(events.thread, return_index=True)
-    for number in events.thread[np.sort(first)].tolist():
-        thread = events.threads[number]
-        name = trace.thread_name(thread)
-        rest, count = np.flatnonzero(events.thread == number), 0
+    places = [np.flatnonzero(events.thread == number) for number in range(len(events.threads))]
+    for rest in sorted((own for own in places if len(own)), key=lambda own: int(own[0])):
+        thread = events.threads[events.thread[rest[0]]]
+        name, count = trace.thread_name(thread), 0
         while len(rest):
             count += 1
             track, rest = _nest(events, rest, name if count == 1 else f"{name} ({count})", thread)

@@ -7,18 +7,6 @@ from .gradients import GradientCheck, GradientChecker, GradientReport
 from .perf import PerfCase, PerfRegression, PerfReport
 
 __all__ = [
-    "BackendTestAdapter",
-    "Case",
-    "CaseResult",
-    "ConformanceReport",
-    "GradientCheck",
-    "GradientChecker",
-    "GradientReport",
-    "MissingRow",
-    "PerfCase",
-    "PerfRegression",
-    "PerfReport",
-    "cases",
-    "difference",
-    "missing_rows",
-]
+    "BackendTestAdapter", "Case", "CaseResult", "ConformanceReport", "GradientCheck", "GradientChecker",
+    "GradientReport", "MissingRow", "PerfCase", "PerfRegression", "PerfReport", "cases", "difference", "missing_rows",
+]  # fmt: skip

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Iterator, Mapping
+from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,6 +21,7 @@ from ..ir.types import DTYPES, FLOATS
 
 Array = NDArray[Any]
 Made = tuple[EinsumGraph, dict[str, Array]]
+Make = Callable[[GraphBuilder, Tensor], Any]
 
 
 class Case(NamedTuple):
@@ -36,6 +38,8 @@ class Case(NamedTuple):
 
 # operands' sizes by letter; upper case is 1, so that AB,bc and the like broadcast; 0 is an empty axis
 SIZES = {"a": 2, "b": 3, "c": 4, "d": 2, "e": 3, "f": 2, "g": 2, "h": 2, "i": 3, "j": 4, "k": 2, "l": 3, "z": 0}
+LOWER = str.maketrans("IJ", "ij")  # the index of the wide axis that an axis of 1 broadcasts with
+DEGREES = ("max_product", "min_product", "max_min", "lukasiewicz", "noisy_or")  # algebras of numbers from 0 to 1
 EQUATIONS = """
 i-> ij-> ij->i ij->j ij->ji ii ii->i ii-> iii->i iij->ij iij->j iji->ij ijji->ij i,i i,i-> i,j i,j->ji i,i->i ij,j
 ij,j->i ij,i->j ji,j ij,jk ij,jk->ik ij,jk->ki ij,kj->ik ji,jk->ik ji,kj->ki ij,ij ij,ij->ij ij,ji->ij ij,ij->i ij,ij->
@@ -50,16 +54,8 @@ i,j,k->kij i,i,i-> abcd,cdef->feba abcd,efdc
 
 
 def cases(*, full: bool = False) -> Iterator[Case]:
-    """Yield the table; with ``full`` the whole product of cases and dtypes."""
-    for case in _all():
-        if full or case.sampled:
-            yield case
-
-
-def _all() -> Iterator[Case]:
-    yield from _einsums()
-    yield from _elementwise()
-    yield from _others()
+    """Return the table, case by case; with ``full`` the whole product of cases and dtypes."""
+    return (case for case in chain(_einsums(), _elementwise(), _others()) if full or case.sampled)
 
 
 def _numbers(name: str, shape: tuple[int, ...], dtype: str, low: float = -2.0, high: float = 2.0) -> Array:
@@ -69,9 +65,8 @@ def _numbers(name: str, shape: tuple[int, ...], dtype: str, low: float = -2.0, h
         return rng.random(shape) < 0.4
     if dtype in FLOATS:
         return (np.round(rng.uniform(low, high, shape) * 8) / 8).astype(dtype)
-    return rng.integers(int(max(-3, low)) if dtype.startswith("i") and low else 0, 2 if high == 1 else 4, shape).astype(
-        dtype
-    )
+    least = int(max(-3, low)) if dtype.startswith("i") and low else 0
+    return rng.integers(least, 2 if high == 1 else 4, shape).astype(dtype)
 
 
 def _operand_shape(labels: tuple[str, ...], name: str) -> tuple[int, ...]:
@@ -84,19 +79,10 @@ def _operand_shape(labels: tuple[str, ...], name: str) -> tuple[int, ...]:
     return tuple(shape)
 
 
-def _lower(equation: str) -> str:
-    """Give size-1 axes, written in upper case, the index of the wide axis they broadcast with."""
-    return equation.translate(str.maketrans("IJ", "ij"))
-
-
 def _einsum(equation: str, algebra: str, dtype: str) -> Callable[[], Made]:
     def make() -> Made:
         spec = parse(equation.split("->")[0])
-        low, high = (
-            (0.0, 1.0)
-            if algebra in ("max_product", "min_product", "max_min", "lukasiewicz", "noisy_or")
-            else (-2.0, 2.0)
-        )
+        low, high = (0.0, 1.0) if algebra in DEGREES else (-2.0, 2.0)
         b = GraphBuilder()
         inputs = {}
         tensors = []
@@ -104,7 +90,7 @@ def _einsum(equation: str, algebra: str, dtype: str) -> Callable[[], Made]:
             shape = _operand_shape(labels, f"x{n}")
             inputs[f"x{n}"] = _numbers(f"{equation}{n}", shape, dtype, low, high)
             tensors.append(b.input(f"x{n}", shape))
-        return b.build(y=b.einsum(_lower(equation), *tensors, algebra=algebra)), inputs
+        return b.build(y=b.einsum(equation.translate(LOWER), *tensors, algebra=algebra)), inputs
 
     return make
 
@@ -119,10 +105,8 @@ def _einsums() -> Iterator[Case]:
                     continue
                 if dtype not in FLOATS and "z" in equation and not np.isfinite(row.zero):
                     continue  # infinity, the sum of nothing, is not an integer
-                wanted = (
-                    dtype == "float64" if name not in ("real", "boolean") else dtype in ("float64", "bool", "float32")
-                )
-                wanted = wanted or equation in ("ij,jk->ik", "ij->i", "ab,bc,cd->ad")
+                usual = ("float64", "bool", "float32") if name in ("real", "boolean") else ("float64",)
+                wanted = dtype in usual or equation in ("ij,jk->ik", "ij->i", "ab,bc,cd->ad")
                 yield Case(f"einsum/{equation}/{name}/{dtype}", _einsum(equation, name, dtype), wanted)
 
 
@@ -165,9 +149,7 @@ def _elementwise() -> Iterator[Case]:
             yield Case(f"elementwise/{fn}/{'-'.join(pair)}", _elementwise_case(fn, pair, False))
 
 
-def _one(
-    fn: Callable[[GraphBuilder, Tensor], Any], shape: tuple[int, ...], dtype: str, name: str
-) -> Callable[[], Made]:
+def _one(fn: Make, shape: tuple[int, ...], dtype: str, name: str) -> Callable[[], Made]:
     def make() -> Made:
         b = GraphBuilder()
         x = b.input("x", shape)
@@ -178,7 +160,7 @@ def _one(
     return make
 
 
-_UNARY: Mapping[str, Callable[[GraphBuilder, Tensor], Any]] = {
+_UNARY: Mapping[str, Make] = {
     "literal": lambda b, x: x * 2 + 1.5,
     "reduce/all axes": lambda b, x: (b.sum(x), b.max(x), b.mean(x), b.argmax(x), b.any(x)),
     "reduce/keepdims": lambda b, x: (b.sum(x, 1, keepdims=True), b.min(x, (0, 2), keepdims=True)),
@@ -220,7 +202,7 @@ _UNARY: Mapping[str, Callable[[GraphBuilder, Tensor], Any]] = {
 _FLOAT_ONLY = ("layers", "quantize", "cond", "scan", "fixpoint")
 
 
-def _along(method: str, *axes: int) -> Callable[[GraphBuilder, Tensor], Any]:
+def _along(method: str, *axes: int) -> Make:
     return lambda b, x: tuple(getattr(b, method)(x, axis) for axis in axes)
 
 
@@ -239,9 +221,8 @@ def _others() -> Iterator[Case]:
             yield Case(f"cumulate/{kind}/{dtype}", _one(_along(kind, 1), (2, 3), dtype, kind))
     for kind in ("sum", "prod", "mean", "any", "all"):
         yield Case(f"empty/{kind}", _one(_along(kind, 0, 1), (0, 3), "float64", kind))
-    yield Case(
-        "empty/views", _one(lambda b, x: (x.T, x[:, 1:], b.concat([x, x], 0), b.softmax(x)), (0, 3), "float64", "e")
-    )
+    views: Make = lambda b, x: (x.T, x[:, 1:], b.concat([x, x], 0), b.softmax(x))  # noqa: E731
+    yield Case("empty/views", _one(views, (0, 3), "float64", "e"))
     yield Case("fixpoint/closure", _closure)
     for name, row in ALGEBRAS.items():
         if row.differentiable:
@@ -261,7 +242,7 @@ def _closure() -> Made:
 def _vjp(equation: str, algebra: str) -> Callable[[], Made]:
     def make() -> Made:
         _, inputs = _einsum(equation, algebra, "float64")()
-        spec = parse(_lower(equation))
+        spec = parse(equation.translate(LOWER))
         b = GraphBuilder()
         tensors = [b.input(n, x.shape) for n, x in inputs.items()]
         y = b.einsum(str(spec), *tensors, algebra=algebra)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import inspect
-import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -83,13 +82,11 @@ class GradientReport(NamedTuple):
              f"{c.error:.1e}", c.verdict]
             for c in self.checks
         ]  # fmt: skip
-        wrong = sum(c.verdict == "wrong" for c in self.checks)
-        count = len(self.checks)
-        summary = (
-            f"{wrong} of {count} gradients {'is' if wrong == 1 else 'are'} wrong"
-            if wrong
-            else f"{'all ' * (count > 1)}{count} gradient{'s agree' if count > 1 else ' agrees'} with central differences"
-        )
+        wrong, count = sum(c.verdict == "wrong" for c in self.checks), len(self.checks)
+        summary = f"{wrong} of {count} gradients {'is' if wrong == 1 else 'are'} wrong"
+        if not wrong:
+            agree = f"all {count} gradients agree" if count > 1 else f"{count} gradient agrees"
+            summary = f"{agree} with central differences"
         return "\n".join([table(head, rows, right={4, 5, 6}), summary])
 
 
@@ -201,42 +198,37 @@ class GradientChecker:
         if not x.size:
             return GradientCheck(name, x.shape, "nothing", "-", 0.0, 0.0, 0.0, "ok")
         here = outputs(name, x)
-        everything = x.size <= self.elements
-        flat = range(x.size) if everything else rng.choice(x.size, self.elements, replace=False)
-        best: GradientCheck | None = None
-        what = f"{x.size if everything else self.elements} elements"
-        what += "" if everything else f", {self.directions} directions"
-        what = what.replace("1 elements", "1 element") if x.size == 1 else what
-        tries = [(str([int(i) for i in np.unravel_index(at, x.shape)]), at) for at in flat]
-        directions = [] if everything else [f"direction {n}" for n in range(self.directions)]
-        for place, at in itertools.chain(tries, ((d, None) for d in directions)):
-            if at is None:
+        what, tries = f"{x.size} element{'' if x.size == 1 else 's'}", [*range(x.size)]
+        if x.size > self.elements:
+            what = f"{self.elements} elements, {self.directions} directions"
+            tries = [*rng.choice(x.size, self.elements, replace=False).tolist(), *range(-1, -self.directions - 1, -1)]
+        rows = []
+        for at in tries:  # a place, or a direction's number below 0
+            if at < 0:
                 along = rng.normal(size=x.shape)
                 along /= np.linalg.norm(along)
             else:
                 along = np.zeros(x.shape)
                 along.flat[at] = 1.0
-            h = self.step * max(1.0, float(np.max(np.abs(x), initial=0.0) if at is None else abs(x.flat[at])))
+            place = f"direction {-1 - at}" if at < 0 else str([int(i) for i in np.unravel_index(at, x.shape)])
+            h = self.step * max(1.0, float(np.max(np.abs(x), initial=0.0) if at < 0 else abs(x.flat[at])))
             slopes = functools.partial(around, name, here, along)
             verdict = self._verdict(float(np.sum(gradient * along)), slopes, h)
-            row = GradientCheck(name, x.shape, what, place, *verdict)
-            if best is None or (row.verdict == "wrong", row.error) > (best.verdict == "wrong", best.error):
-                best = row
-        assert best is not None
-        return best
+            rows.append(GradientCheck(name, x.shape, what, place, *verdict))
+        return GradientReport(tuple(rows)).worst
 
     def _verdict(
         self, derivative: float, slopes: Callable[[float], _Slopes], h: float
     ) -> tuple[float, float, float, str]:
         """Compare a derivative with the slopes at a step, and at shorter ones where that says it is wrong."""
-        first = slopes(h)
-        if self._agrees(derivative, first.quotient):
-            return derivative, first.quotient, abs(derivative - first.quotient), "ok"
+        tried: list[_Slopes] = []
+        for n in (1, 4, 16, 64):  # a kink or strong curve nearby may be out of reach of a shorter step
+            tried.append(slopes(h / n))
+            error = abs(derivative - tried[-1].quotient)
+            if error <= self._room(derivative, tried[-1].quotient):
+                return derivative, tried[-1].quotient, error, "ok"
+        first, wide, short, _ = tried
         # A curve has different slopes to the left and right as well, but their gap shrinks with the step: at a kink it stays.
-        wide, short, shortest = (slopes(h / n) for n in (4, 16, 64))
-        for finer in (wide, short, shortest):  # a kink or strong curve nearby, which a shorter step does not reach
-            if self._agrees(derivative, finer.quotient):
-                return derivative, finer.quotient, abs(derivative - finer.quotient), "ok"
         gap, before = abs(short.right - short.left), abs(wide.right - wide.left)
         room = self._room(derivative, short.quotient)
         kink = np.isfinite(gap) and gap > max(room, short.noise) and gap > 0.6 * before
@@ -249,9 +241,6 @@ class GradientChecker:
 
     def _room(self, derivative: float, quotient: float) -> float:
         return self.atol + self.rtol * max(abs(derivative), abs(quotient))
-
-    def _agrees(self, derivative: float, quotient: float) -> bool:
-        return abs(derivative - quotient) <= self._room(derivative, quotient)
 
     def __repr__(self) -> str:
         return f"<GradientChecker rtol={self.rtol:g}, atol={self.atol:g}, step={self.step:.2g}>"

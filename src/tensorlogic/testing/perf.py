@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import platform
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from html import escape
 from pathlib import Path
@@ -78,8 +79,8 @@ class PerfReport(NamedTuple):
 
     def text(self) -> str:
         """Return the report as a table."""
-        lines = [table(_HEAD, [_cells(c) for c in self.cases], right={1, 2, 3})]
-        return "\n".join([*lines, *(f"warning: {w}" for w in self.warnings), self._summary()])
+        cases = table(_HEAD, [_cells(c) for c in self.cases], right={1, 2, 3})
+        return "\n".join([cases, *(f"warning: {w}" for w in self.warnings), self._summary()])
 
     def html(self) -> str:
         """Return the report as one page that needs nothing else."""
@@ -100,8 +101,8 @@ class PerfReport(NamedTuple):
         )  # fmt: skip
 
     def _summary(self) -> str:
-        counts = {v: sum(c.verdict == v for c in self.cases) for v in COLORS}
-        said = ", ".join(f"{n} {v}" for v, n in counts.items() if n)
+        counts = Counter(c.verdict for c in self.cases)
+        said = ", ".join(f"{counts[v]} {v}" for v in COLORS if counts[v])
         return f"{len(self.cases)} case{'' if len(self.cases) == 1 else 's'}: {said}"
 
     def __str__(self) -> str:
@@ -219,17 +220,13 @@ def _warnings(measured: Mapping[str, object], saved: Mapping[str, _Saved]) -> li
     """Say what makes a comparison less than fair, once for all the cases that it is true of."""
     here, versions = host(), _versions()
     found: dict[str, list[str]] = {}
-    for name in measured:
-        if name not in saved:
-            continue
-        then = saved[name]
+    for name, then in ((name, saved[name]) for name in measured if name in saved):
         if then.machine != here:
             said = f"measured on another machine ({then.machine}; this one is {here}): ratios compare the machines too"
             found.setdefault(said, []).append(name)
-        for part, version in versions.items():
-            if part != "tensorlogic" and then.versions.get(part, version) != version:
-                found.setdefault(f"measured with {part} {then.versions[part]}, now {version}", []).append(name)
-    absent = [name for name in saved if name not in measured]
-    if absent:
-        found["not measured now"] = absent
-    return [f"baseline of {', '.join(names)}: {said}" for said, names in found.items()]
+        for part in ("python", "numpy"):
+            if then.versions.get(part, versions[part]) != versions[part]:
+                said = f"measured with {part} {then.versions[part]}, now {versions[part]}"
+                found.setdefault(said, []).append(name)
+    found["not measured now"] = [name for name in saved if name not in measured]
+    return [f"baseline of {', '.join(names)}: {said}" for said, names in found.items() if names]
