@@ -65,7 +65,7 @@ class Program:
 
     __slots__ = (
         "_fine", "_timed", "backend", "choice", "context", "entries", "fresh", "function", "idle", "inner", "kernels", "names", "outputs",
-        "owned", "plan", "small", "template", "trusted", "types", "work",
+        "owned", "plan", "small", "template", "trusted", "types", "verified", "work",
     )  # fmt: skip
 
     def __init__(
@@ -85,6 +85,7 @@ class Program:
         self.types = [(name, t) for name, _, t in plan.outputs]
         self.owned = [slot not in plan.shared for _, slot, _ in plan.outputs]  # outputs that are nobody else's memory
         self.trusted = context is not None  # kernels of ours, none wrapped: what they make is what the plan says
+        self.verified = False  # whether its outputs were seen to be what the plan says
         self.function = self._straight() if len(entries) <= straight.MOST else None
         self._timed: straight.Function | None = None
         self._fine: Program | None = None
