@@ -249,7 +249,7 @@ def test_a_compiled_graph_says_how_its_plan_was_chosen_and_tunes_on_request(tmp_
         np.testing.assert_array_equal(a, c)
     assert "measured on made-up inputs" in compiled.tune()
     assert "measured on the example given" in compiled.tune(inputs)
-    np.testing.assert_allclose(compiled(inputs)["y"], before["y"], rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(compiled(inputs)["y"], before["y"], rtol=1e-4, atol=1e-4)
 
 
 def test_there_are_three_policies() -> None:
