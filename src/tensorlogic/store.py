@@ -143,6 +143,15 @@ class Store(Generic[K, V]):
             self._entries[key] = _Entry(value, size)
             self._size += size
 
+    def put_first(self, key: K, value: V) -> V:
+        """Keep a value unless one is kept under the key already; return the one that is to be used."""
+        with self._lock:
+            entry = self._entries.get(key)
+            if entry is not None:
+                return entry.value
+            self.put(key, value)
+            return value
+
     def _victim(self) -> K:
         if self.policy is EvictionPolicy.LFU:
             return min(self._entries, key=lambda key: self._entries[key].uses)

@@ -13,7 +13,9 @@ import time
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -195,13 +197,8 @@ def levels(expected: Expected) -> None:
     reference = tl.Executor("reference")
     run("reference", expected, lambda x: reference.execute(case.graph, x), exact=False)
     for level in tl.OptimizationLevel:
-        executor = tl.Executor(optimization_level=level)
-        run(
-            level.name,
-            expected,
-            lambda x: executor.execute(case.graph, x),
-            exact=level is not tl.OptimizationLevel.AGGRESSIVE,
-        )  # noqa: B023
+        optimizing = partial(tl.Executor(optimization_level=level).execute, case.graph)
+        run(level.name, expected, optimizing, exact=level is not tl.OptimizationLevel.AGGRESSIVE)
     strided = tl.Executor()
     run(
         "inputs with strides",
@@ -311,6 +308,36 @@ def budgets(expected: Expected) -> None:
             exact=part == 1.0, may_refuse=part < 1.0)  # fmt: skip
 
 
+def callers(expected: Expected) -> None:
+    """Four callers of one executor at once; and the plan that is printed is the one that ran."""
+    case = expected.case
+    if expected.error is not None:
+        return
+    for options in ({}, {"threads": 2}):
+        plans = _Plans()
+        executor = tl.Executor(**options, context=tl.ExecutionContext([plans]) if case.exact else None)
+        execute = partial(executor.execute, case.graph)
+        with quiet(), ThreadPoolExecutor(4) as pool:
+            answers = list(pool.map(execute, [copies(case.inputs) for _ in range(12)]))
+            shown = str(executor.plan(case.graph, copies(case.inputs)))
+        for outputs in answers:
+            expected.check(f"one of four callers, {options}", dict(outputs), exact=True)
+        arrays = [v for outputs in answers for v in outputs if v.size]
+        if len({v.__array_interface__["data"][0] for v in arrays}) < len(arrays):
+            raise Wrong(f"four callers, {options}: two of them share an output")
+        if plans.seen - {shown}:
+            raise Wrong(f"{options}: the plan is printed as\n{shown}\nand ran as\n{plans.seen.pop()}")
+
+
+class _Plans(Hook):
+    def __init__(self) -> None:
+        self.seen: set[str] = set()
+
+    def on_run(self, record: Any) -> None:
+        if not record.body:
+            self.seen.add(str(record.plan))
+
+
 def threads(expected: Expected) -> None:
     """Chains of steps on two threads: with the bits of one, whichever plan is chosen."""
     case = expected.case
@@ -375,29 +402,17 @@ def compiled(expected: Expected) -> None:
 
 def jit(expected: Expected) -> None:
     """The JIT, cold and hot."""
-    case = expected.case
     for exact in (True, False):
         executor = tl.Executor()
         config = tl.JitConfig(hot_path_threshold=2, exact=exact)
-        run(
-            f"JIT exact={exact}, cold",
-            expected,
-            lambda x: executor.execute_jit(case.graph, x, config),
-            exact=exact,
-            times=1,
-        )  # noqa: B023
-        run(
-            f"JIT exact={exact}, getting hot",
-            expected,
-            lambda x: executor.execute_jit(case.graph, x, config),
-            exact=exact,
-            times=1,
-        )  # noqa: B023
+        execute = partial(executor.execute_jit, expected.case.graph, config=config)
+        for state in ("cold", "getting hot"):
+            run(f"JIT exact={exact}, {state}", expected, execute, exact=exact, times=1)
         assert executor.jit is not None
         executor.jit.compiler.wait()
         if executor.get_jit_stats().failures and expected.error is None:
             raise Wrong(f"JIT exact={exact}: {executor.get_jit_stats().failures}")
-        run(f"JIT exact={exact}, hot", expected, lambda x: executor.execute_jit(case.graph, x, config), exact=exact)  # noqa: B023
+        run(f"JIT exact={exact}, hot", expected, execute, exact=exact)
 
 
 def logic(case: FormulaCase) -> None:
@@ -490,13 +505,14 @@ AREAS: dict[str, tuple[Any, Callable[[Any], None]]] = {
     "frames": (graphs(), frames),
     "budgets": (graphs(), budgets),
     "threads": (graphs(), threads),
+    "callers": (graphs(), callers),
     "native": (graphs(most=8), native),
     "compiled": (graphs(most=8), compiled),
     "jit": (graphs(most=8), jit),
 }
 
 
-ON_ROADS = (levels, watched, frames, budgets, threads, native, compiled, jit)
+ON_ROADS = (levels, watched, frames, budgets, threads, callers, native, compiled, jit)
 
 
 def rounds(area: str, number: int, cases: int, counts: Counter[str]) -> None:

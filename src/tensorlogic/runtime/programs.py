@@ -98,7 +98,7 @@ class Programs:
         if program is None:
             types = {n: TensorType.of(v) for n, v in zip(names, values, strict=True)}
             program = self.make(graph, types, sizes, values, "the inputs given", budget, donate)
-            self.kept.put(key, program)
+            program = self.kept.put_first(key, program)  # of callers that came at once, all run what the first chose
         return program
 
     def plan(
@@ -116,9 +116,7 @@ class Programs:
         options = self.options(graph, types, sizes, budget, ())
         if len(options) == 1 or not self._within_limits(options[0]):
             return options[0]
-        program = self.make(graph, types, sizes, None, "")
-        self.kept.put(key, program)
-        return program.plan
+        return self.kept.put_first(key, self.make(graph, types, sizes, None, "")).plan
 
     def prepare(
         self,
