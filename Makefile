@@ -3,9 +3,12 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN = $(VENV)/bin
 TORCH ?=
+SECONDS ?= 600
+SEED ?= 0
+AREAS ?=
 PIP = $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: run test bench conformance docs clean
+.PHONY: run test bench conformance fuzz docs clean
 
 run: $(VENV)/.installed
 	@$(BIN)/python examples/kinship.py
@@ -20,6 +23,9 @@ test: $(VENV)/.dev $(if $(TORCH),$(VENV)/.torch)
 
 conformance: $(VENV)/.dev
 	$(BIN)/pytest -q -m full
+
+fuzz: $(VENV)/.dev
+	$(BIN)/python tests/fuzz/fuzz.py --seconds $(SECONDS) --seed $(SEED) $(if $(AREAS),--areas $(AREAS))
 
 bench: $(VENV)/.bench $(if $(TORCH),$(VENV)/.torch)
 	$(BIN)/python benchmarks/run.py

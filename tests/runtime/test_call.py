@@ -295,3 +295,34 @@ def test_a_budget_holds_and_wrappers_see_its_steps_while_values_are_watched() ->
     out = executor.execute(graph, inputs, budget=50_000)
     np.testing.assert_array_equal(out["near"], tl.Executor().execute(graph, inputs)["near"])
     assert seen.count("square") > 1
+
+
+def test_a_frame_saves_scalars_as_scalars(tmp_path: Path) -> None:
+    b = tl.GraphBuilder()
+    x = b.input("x", (), "float32")
+    executor = tl.Executor()
+    frame = executor.frame(b.build(y=b.negative(x)), {"x": np.float32(2)})
+    frame.save(tmp_path / "frame")
+    assert Frame.load(tmp_path / "frame", frame.program).run()["y"].shape == ()
+
+
+def test_a_donated_input_that_a_loop_hands_on_is_not_written() -> None:
+    b = tl.GraphBuilder()
+    x = b.input("x", (3,), "float32")
+    (last, _), (rows,) = b.scan(lambda c, r: ((c[1], c[0]), (r[0],)), (x, x), (x,))
+    given = np.arange(3, dtype="f4") + 1
+    y, same = tl.Executor().execute(b.build(y=-rows, same=last), {"x": given}, donate=["x"])
+    np.testing.assert_array_equal(y, [-1, -2, -3])
+    np.testing.assert_array_equal(same, [1, 2, 3])
+    z = tl.Executor().execute(b.build(z=x * 2 + last[::-1]), {"x": np.arange(3, dtype="f4")}, donate=["x"])["z"]
+    np.testing.assert_array_equal(z, [2, 3, 4])
+
+
+def test_a_donated_input_that_a_loop_reads_is_written_where_nothing_hands_it_on() -> None:
+    b = tl.GraphBuilder()
+    w, x = b.input("w", (3,), "float32"), b.input("x", (5, 3), "float32")
+    last, _ = b.scan(lambda c, r: (c + r * w, None), b.constant(np.zeros(3, "f4")), x)
+    given = np.ones(3, "f4")
+    new = tl.Executor().execute(b.build(w=w - 0.5 * last), {"w": given, "x": np.ones((5, 3), "f4")}, donate=["w"])["w"]
+    assert new is given
+    np.testing.assert_array_equal(new, [-1.5] * 3)

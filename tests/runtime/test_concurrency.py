@@ -148,3 +148,28 @@ def test_building_on_many_threads() -> None:
     for graph in _together(work):
         got = tl.Executor().execute(graph, {"x": x})["y"]
         np.testing.assert_allclose(got, np.tanh(np.einsum("abc->ca", x)))
+
+
+def test_callers_that_come_at_once_all_run_what_the_first_chose(monkeypatch):
+    b = tl.GraphBuilder()
+    graph = b.build(y=b.tanh(b.input("x", (4,), "float32")))
+    executor, gate, made = tl.Executor(), threading.Barrier(2, timeout=30), []
+    make = executor.programs.make
+
+    def together(*args):
+        gate.wait()  # neither found a program ready
+        made.append(make(*args))
+        return made[-1]
+
+    monkeypatch.setattr(executor.programs, "make", together)
+    x = {"x": np.zeros(4, "f4")}
+    got = []
+    callers = [
+        threading.Thread(target=lambda: got.append(executor.programs.for_call(graph, *executor.arrays(graph, x), None)))
+        for _ in range(2)
+    ]
+    for caller in callers:
+        caller.start()
+    for caller in callers:
+        caller.join()
+    assert len(made) == 2 and got[0] is got[1]

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from ..ir import ops
 from ..ir.elementwise import FUNCTIONS
+from ..ir.graph import Scan
 from ..ir.types import TensorType
 from .cost import elements, nbytes
 from .fused import Fused
@@ -171,13 +172,17 @@ def donated(
     """Return which outputs are written into the array of which donated input, by number.
 
     An output takes an input of its own type that nothing reads after the step that writes the output; where that step reads it
-    too, the step must go through both element by element.
+    too, the step must go through both element by element. Results of a loop may show its operands.
     """
     writer = {slot: n for n, step in enumerate(steps) for slot in step.writes}
-    shown = {root[slot] for _, slot, _ in outputs}
+    shows: dict[int, set[int]] = {slot: {slot} for _, slot, _ in inputs}  # the inputs that a slot may show
     last: dict[int, int] = {}
     for n, step in enumerate(steps):
-        last.update(dict.fromkeys((root[s] for s in step.reads), n))
+        read = set().union(*(shows.get(root[s], ()) for s in step.reads))
+        last.update(dict.fromkeys(read, n))
+        if step.bodies and read:
+            shows.update((slot, read) for slot in _handed_on(step))
+    shown = set().union(*(shows.get(root[slot], ()) for _, slot, _ in outputs))
     pairs, taken = [], set[int]()
     for number, (name, slot, t) in enumerate(inputs):
         if name not in donate or slot in shown:
@@ -187,16 +192,27 @@ def donated(
                 continue
             n = writer[out]
             after = last.get(slot, -1)
-            if writes_into(steps[n]) and (after < n or (after == n and _over_itself(steps[n], slot, root))):
+            if writes_into(steps[n]) and (after < n or (after == n and _over_itself(steps[n], slot, root, shows))):
                 pairs.append((k, number))
                 taken.add(k)
                 break
     return tuple(pairs)
 
 
-def _over_itself(step: Step, slot: int, root: Sequence[int]) -> bool:
+def _handed_on(step: Step) -> Sequence[int]:
+    """Return the results of a loop that may be its operands: of a scan, carries that its body hands on, or all if it has no rounds."""
+    if not isinstance(step.op, Scan):
+        return step.writes
+    carries, body = step.op.carries, step.bodies[0]
+    rows = step.arg_types[carries].shape if step.op.scanned else (step.op.length,)
+    if not rows or not isinstance(rows[0], int) or rows[0] < 1:
+        return step.writes[:carries]
+    return [w for w, (_, out, _) in zip(step.writes[:carries], body.outputs, strict=False) if out in body.shared]
+
+
+def _over_itself(step: Step, slot: int, root: Sequence[int], shows: Mapping[int, AbstractSet[int]]) -> bool:
     """Tell whether a step may write its result over an operand: it reads element i of it only to compute element i."""
-    if any(root[s] == slot and s != slot for s in step.reads) or len(step.writes) != 1:
+    if any(slot in shows.get(root[s], ()) and s != slot for s in step.reads) or len(step.writes) != 1:
         return False
     if isinstance(step.op, Fused):
         inside, shape = [p for p in step.parts if slot in p.reads], step.types[0].shape

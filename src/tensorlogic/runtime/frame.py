@@ -127,7 +127,7 @@ class Frame:
 
         fixed = dict(self.program.plan.constants)
         held = {
-            str(slot): np.ascontiguousarray(v)
+            str(slot): np.array(v, order="C")  # np.ascontiguousarray would give a scalar an axis
             for slot, v in enumerate(self.slots[: self.program.plan.slots])
             if v is not None and slot not in fixed
         }

@@ -1,0 +1,498 @@
+"""Random graphs, formulas and rule sets as hypothesis strategies, for tests of backends and of whatever takes a graph.
+
+They need hypothesis, which ``pip install tensorlogic[dev]`` brings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from math import prod
+from typing import Any, NamedTuple
+
+import numpy as np
+from hypothesis import strategies as st
+
+from ..errors import TensorLogicError
+from ..ir.algebra import ALGEBRAS
+from ..ir.builder import GraphBuilder, Tensor
+from ..ir.elementwise import FUNCTIONS
+from ..ir.graph import EinsumGraph
+from ..ir.ops import Barrier, Transfer
+from ..ir.sizes import evaluate
+from ..lang import expr as logic
+
+DTYPES = ("float32", "float64", "bool", "int64", "int8", "uint8", "int32", "uint64", "float16")
+SIZES = (3, 1, 2, 5, 8, 17, 65, 0)
+NAMES = ("n", "m", "k")
+MOST = 5000  # elements of any value
+EQUATIONS = (
+    "ij,jk->ik", "ij,j->i", "ij->ji", "ij->j", "ij->", "ii->i", "ii->", "ij,ij->i", "ij,kj->ki", "i,j->ij", "i,i->",
+    "bij,bjk->bik", "bij,jk->bik", "ij,ij->ji", "ij,jk,kl->il", "ij,ji->ij", "iij->j",
+)  # fmt: skip
+
+# functions that jump somewhere, or whose slope grows without bound: only of operands that are the same to the last bit on every road
+JUMPS = frozenset(
+    "sign step floor ceil trunc rint isnan isinf isfinite logical_not equal not_equal less less_equal greater greater_equal logical_and "
+    "logical_or logical_xor where floor_divide remainder godel_implies goguen_implies reciprocal log log1p log2 divide power sqrt tan "
+    "arctan2 arcsin arccos sinh cosh exp expm1 square multiply".split()
+)
+ROUNDED = frozenset(
+    "exp expm1 log log1p log2 sin cos tan arcsin arccos arctan sinh cosh tanh erf sigmoid power arctan2 logaddexp".split()
+)  # functions that kernels round differently
+SUMS = ("real", "log_sum_exp", "noisy_or", "max_product", "min_product", "lukasiewicz", "goguen_residuum")
+
+
+class GraphCase(NamedTuple):
+    """A graph, arrays for its inputs, and the outputs that have the same bits however sums are ordered."""
+
+    graph: EinsumGraph
+    inputs: dict[str, Any]
+    exact: frozenset[str]
+
+    def __repr__(self) -> str:
+        arrays = "\n".join(f"{name} = {value!r}" for name, value in self.inputs.items())
+        return f"{self.graph}\n{arrays}\nexact outputs: {', '.join(sorted(self.exact)) or 'none'}"
+
+
+class _Value(NamedTuple):
+    tensor: Tensor
+    exact: bool = True
+
+
+def arrays(rng: np.random.Generator, shape: tuple[int, ...], dtype: str, *, odd: float = 0.03) -> Any:
+    """Return an array with few distinct values, so that ties occur, and some odd ones: NaN, infinity, -0, extremes of integers.
+
+    >>> arrays(np.random.default_rng(0), (3,), "int8").dtype
+    dtype('int8')
+    """
+    if dtype == "bool":
+        return np.asarray(rng.random(shape) < 0.4)
+    if dtype.startswith("f"):
+        values = np.asarray(np.round(rng.uniform(-3, 3, shape) * 8) / 8)
+        return np.where(rng.random(shape) < odd, rng.choice([np.nan, np.inf, -np.inf, -0.0], shape), values).astype(
+            dtype
+        )
+    info = np.iinfo(dtype)
+    low, high = (info.min, info.max) if rng.random() < odd * 5 else (max(info.min, -5), 5)
+    return np.asarray(rng.integers(low, high, shape, dtype=dtype, endpoint=True))
+
+
+class _Graphs:
+    """A graph that grows by what is drawn."""
+
+    def __init__(self, draw: Callable[[Any], Any], dtypes: Sequence[str], bodies: bool, smooth: bool) -> None:
+        self.draw, self.bodies, self.smooth, self.dtypes = draw, bodies, smooth, dtypes
+        self.rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+        self.b = GraphBuilder(intern=self.chance(70))
+        self.env = {name: self.pick(SIZES[:5] if smooth else SIZES) for name in NAMES}
+        self.named = self.chance(30)
+        self.values: list[_Value] = []
+        self.inputs: dict[str, Any] = {}
+        for n in range(draw(st.integers(1, 3))):
+            names = self.pick([(), ("n",), ("n", "m"), ("n", "m"), ("n", "n"), ("m", "k"), ("k", "n", "m"), ("n", 1)])
+            dtype = self.pick(dtypes)
+            shape = tuple(self.env.get(d, d) if isinstance(d, str) else d for d in names)
+            declared = names if self.named else shape
+            self.inputs[f"x{n}"] = arrays(self.rng, shape, dtype, odd=0.0 if smooth else 0.03)
+            self.values.append(_Value(self.b.input(f"x{n}", declared, dtype if self.chance(85) or smooth else None)))
+
+    def pick(self, values: Sequence[Any]) -> Any:
+        return self.draw(st.sampled_from(values))
+
+    def chance(self, percent: int) -> bool:
+        return bool(self.draw(st.integers(0, 99)) >= 100 - percent)
+
+    def any(self) -> _Value:
+        value: _Value = self.pick(self.values[::-1][:8])
+        return value
+
+    def shape(self, v: _Value) -> tuple[int, ...]:
+        return tuple(int(evaluate(d, self.env)) for d in v.tensor.shape or ())
+
+    def dtype(self, v: _Value) -> str:
+        found = v.tensor.dtype
+        return found if found is not None else "unknown"
+
+    def floating(self, v: _Value) -> bool:
+        return self.dtype(v).startswith("f")
+
+    def grow(self) -> None:
+        """Add one operation, unless the operands that were drawn do not go together."""
+        kinds = [
+            "unary",
+            "binary",
+            "literal",
+            "reduce",
+            "view",
+            "einsum",
+            "choose",
+            "cumulate",
+            "cast",
+            "index",
+            "join",
+            "layer",
+        ]
+        kind = self.pick(kinds + (["body"] if self.bodies else []))
+        try:
+            made = getattr(self, kind)(self.any())
+        except TensorLogicError:
+            return
+        for v in made if isinstance(made, list) else [made]:
+            if v is not None and v.tensor.shape is not None and len(v.tensor.shape) < 5 and prod(self.shape(v)) <= MOST:
+                self.values.append(v)
+
+    def function(self, arity: int, exact: bool) -> str:
+        names = [n for n, row in FUNCTIONS.items() if row.arity == arity and n != "where" and (exact or n not in JUMPS)]
+        if self.smooth:
+            smooth = {
+                1: "tanh sin cos sigmoid square exp negative arctan erf",
+                2: "add subtract multiply logaddexp maximum",
+            }
+            names = smooth[arity].split()
+        return str(self.pick(names))
+
+    def unary(self, x: _Value) -> _Value:
+        fn = self.function(1, x.exact)
+        return _Value(getattr(self.b, fn)(x.tensor), x.exact and fn not in ROUNDED)
+
+    def binary(self, x: _Value) -> _Value:
+        y = self.any()
+        fn = self.function(2, x.exact and y.exact)
+        return _Value(getattr(self.b, fn)(x.tensor, y.tensor), x.exact and y.exact and fn not in ROUNDED)
+
+    def literal(self, x: _Value) -> _Value:
+        number = self.pick([0.5, -1.0, 2.0, 0.1]) if self.floating(x) else self.pick([0, 1, 2, 3])
+        fn = self.pick(["add", "multiply", "maximum", "subtract"])
+        pair = (number, x.tensor) if self.chance(50) else (x.tensor, number)
+        return _Value(getattr(self.b, fn)(*pair), x.exact)
+
+    def reduce(self, x: _Value) -> _Value:
+        kinds = ["sum", "max", "min", "mean", "any", "all", "prod", "argmax", "argmin"]
+        kind = self.pick(["sum", "mean"] if self.smooth else kinds if x.exact else ["sum", "max", "min", "mean"])
+        rank = len(x.tensor.shape or ())
+        axis = self.pick([None, *range(rank), *([tuple(range(rank))[1:], (0, rank - 1)] if rank > 1 else [])])
+        if kind.startswith("arg") and isinstance(axis, tuple):
+            axis = None
+        y = getattr(self.b, kind)(x.tensor, axis, keepdims=self.chance(40))
+        rounds = kind in ("sum", "mean", "prod") and str(y.dtype)[0] not in "biu"
+        return _Value(y, x.exact and not rounds)
+
+    def view(self, x: _Value) -> _Value:
+        b, t, rank = self.b, x.tensor, len(x.tensor.shape or ())
+        ways: list[Callable[[], Tensor]] = [
+            lambda: b.expand_dims(t, 0),
+            lambda: b.apply(Barrier(), t),
+            lambda: b.stop_gradient(t),
+        ]
+        if self.smooth:
+            ways = ways[:2]
+        ways += [lambda: b.broadcast_to(t, (2, *(t.shape or ()))), lambda: b.apply(Transfer("cpu:1"), t)]
+        if rank:
+            ways += [
+                lambda: b.transpose(t), lambda: t[::-1], lambda: t[..., ::2], lambda: t[1:], lambda: t[..., 0], lambda: t[-1:],
+                lambda: b.reshape(t, (-1,)), lambda: b.window(t, rank - 1, 2), lambda: b.pad(t, [(1, 0)] * rank, 1),
+                lambda: b.transpose(t, (*range(1, rank), 0)),
+            ]  # fmt: skip
+        return _Value(self.pick(ways)(), x.exact)
+
+    def einsum(self, x: _Value) -> _Value:
+        equation = self.pick(EQUATIONS)
+        operands = [x, *(self.any() for _ in range(equation.count(",")))]
+        exact = all(v.exact for v in operands)
+        algebra = "real" if self.smooth else self.pick(["real", "boolean", *ALGEBRAS])
+        tensors = [v.tensor for v in operands]
+        if ALGEBRAS[algebra].numbers and algebra in SUMS and algebra != "real":
+            if not all(self.floating(v) for v in operands):
+                return _Value(self.b.einsum(equation, *tensors, algebra="max_min"), exact)
+            tensors = [self.b.sigmoid(t) for t in tensors]
+            exact = False
+        elif not exact:
+            if algebra in ("boolean", "godel_residuum", "goguen_residuum"):
+                algebra = "max_min"
+            tensors = [self.b.tanh(t) if self.floating(v) else t for t, v in zip(tensors, operands, strict=True)]
+        y = self.b.einsum(equation, *tensors, algebra=algebra)
+        return _Value(y, exact and (algebra not in SUMS or str(y.dtype)[0] in "biu"))
+
+    def choose(self, x: _Value) -> _Value:
+        y, z = self.any(), self.any()
+        if self.smooth or not z.exact:
+            return _Value(self.b.maximum(x.tensor, y.tensor), x.exact and y.exact)
+        condition = z.tensor if self.dtype(z) == "bool" else self.b.greater(z.tensor, 0)
+        return _Value(self.b.where(condition, x.tensor, y.tensor), x.exact and y.exact)
+
+    def cumulate(self, x: _Value) -> _Value:
+        rank = len(x.tensor.shape or ())
+        kind = self.pick(["sum"] if self.smooth else ["sum", "max", "min", *(["prod"] if x.exact else [])])
+        if not rank:
+            return x
+        y = getattr(self.b, f"cum{kind}")(x.tensor, self.pick(range(rank)), reverse=self.chance(40))
+        return _Value(y, x.exact and (kind in ("max", "min") or str(y.dtype)[0] in "biu"))
+
+    def cast(self, x: _Value) -> _Value | None:
+        if self.smooth:
+            return None
+        to = self.pick(self.dtypes)
+        if not self.floating(x):
+            return _Value(self.b.cast(x.tensor, to), x.exact) if self.dtype(x) != "unknown" else None
+        if to.startswith("f"):
+            return _Value(self.b.cast(x.tensor, to), x.exact)
+        if not x.exact:
+            return None
+        tame = self.b.where(self.b.isfinite(x.tensor), self.b.clip(x.tensor, 0, 9), 0)  # other casts are not defined
+        return _Value(self.b.cast(tame, to))
+
+    def index(self, x: _Value) -> _Value | list[_Value] | None:
+        b, t, rank = self.b, x.tensor, len(x.tensor.shape or ())
+        size = self.shape(x)[-1] if rank else 0
+        if not size:
+            return None
+        places = self.rng.integers(-size if self.chance(30) else 0, size, self.pick([(2,), (3, 2), (0,), ()]))
+        way = self.pick(["gather", "scatter", "sort", "argsort", "top_k", "quantize"])
+        if self.smooth and way not in ("gather", "scatter"):
+            return None
+        if way == "gather":
+            return _Value(b.gather(t, places, rank - 1), x.exact)
+        if way == "scatter":
+            row = b.gather(t, places, rank - 1)
+            return _Value(b.scatter_add(t, places, row, rank - 1), x.exact and not self.floating(x))
+        if way == "sort":
+            return _Value(b.sort(t, descending=self.chance(50)), x.exact)
+        if not x.exact:
+            return None
+        if way == "argsort":
+            return _Value(b.argsort(t, descending=self.chance(50)))
+        if way == "top_k":
+            return [_Value(v) for v in b.top_k(t, self.pick([1, size]))]
+        if self.dtype(x) not in ("float32", "float64"):
+            return None
+        q = b.quantize(b.where(b.isfinite(t), t, 0), np.float32(0.25), 3)
+        return [_Value(q), _Value(b.dequantize(q, np.float32(0.25), 3))]
+
+    def join(self, x: _Value) -> _Value:
+        y, rank = self.any(), len(x.tensor.shape or ())
+        axis = self.pick(range(max(rank, 1)))
+        pair = [x.tensor, y.tensor] if self.chance(60) else [x.tensor, x.tensor]
+        made = self.b.concat(pair, axis) if rank and self.chance(60) else self.b.stack(pair, 0)
+        return _Value(made, x.exact and y.exact)
+
+    def layer(self, x: _Value) -> _Value:
+        b = self.b
+        t = x.tensor if self.floating(x) else b.cast(x.tensor, "float32")
+        fns = [b.softmax, b.log_softmax, b.logsumexp, b.gelu, b.silu, b.softplus, b.elu]
+        return _Value(self.pick(fns[:-1] if x.exact else fns[:3])(b.tanh(t)), False)
+
+    def body(self, x: _Value) -> _Value | list[_Value] | None:
+        b, t, y = self.b, x.tensor, self.any()
+        floats = self.floating(x)
+        exact = x.exact and y.exact and not floats
+        shape = t.shape or ()
+        cap = b.sum(b.tanh(y.tensor) if self.floating(y) else b.greater(y.tensor, 1) if y.exact else y.tensor)
+        small = b.cast(b.tanh(cap), t.dtype) if floats and t.dtype else None
+        way = self.pick(
+            ["scan", "scan through", "scan reverse", "fixpoint", "fixpoint or", "fixpoint max", "cond", "cond same"]
+        )
+        match way:
+            case "scan" if shape and floats and small is not None:
+                last, outs = b.scan(lambda c, r: (b.tanh(c + r * small), b.tanh(c) - r), b.sum(b.tanh(t), 0), t)
+                return [_Value(last, False), _Value(outs, False)]
+            case "scan through" if shape and not self.smooth:  # carries that are handed on as they came, or swapped
+                (c, d), (o,) = b.scan(
+                    lambda c, r: ((c[1], c[0]), (r[0],)), (t, b.logical_not(t)) if t.dtype == "bool" else (t, t), (t,)
+                )
+                return [_Value(c, x.exact), _Value(d, x.exact), _Value(o, x.exact)]
+            case "scan reverse" if shape and t.dtype is not None:
+                last, outs = b.scan(lambda c, r: (b.maximum(c, r), c), b.cast(b.max(t, 0), t.dtype), t, reverse=True)
+                return [_Value(last, x.exact), _Value(outs, x.exact)]
+            case "fixpoint" if floats and not self.smooth:
+                return (
+                    _Value(b.fixpoint(lambda c: b.minimum(c + 1, 4), b.where(b.isfinite(t), t, 0)), x.exact)
+                    if x.exact
+                    else None
+                )
+            case "fixpoint or" if t.dtype == "bool" and len(shape) == 2 and shape[0] == shape[1]:
+                return _Value(
+                    b.fixpoint(lambda r: b.einsum("xy,yz->xz", r, t, algebra="boolean"), t, combine="or"), x.exact
+                )
+            case "fixpoint max" if shape and not self.smooth:
+                return (
+                    _Value(
+                        b.fixpoint(lambda c: c[::-1], b.where(b.isfinite(t), t, 0) if floats else t, combine="max"),
+                        x.exact,
+                    )
+                    if x.exact
+                    else None
+                )
+            case "cond" if y.exact and t.dtype is not None:
+                test = b.any(b.greater(y.tensor, 1))
+                return _Value(b.cond(test, lambda: t, lambda: b.maximum(t, t[::-1]) if shape else t), x.exact)
+            case "cond same" if y.exact and not self.smooth:
+                made = b.cond(b.all(b.less(y.tensor, 1)), lambda: (t, y.tensor), lambda: (t, y.tensor))
+                return [_Value(v, w.exact) for v, w in zip(made, (x, y), strict=True)]
+        return None if not exact else x
+
+    def finished(self) -> GraphCase:
+        several = self.draw(st.integers(0, 3))
+        chosen = [self.values[-1], *(self.any() if self.chance(70) else self.pick(self.values) for _ in range(several))]
+        named = {f"y{n}": v for n, v in enumerate(chosen)}
+        graph = self.b.build({name: v.tensor for name, v in named.items()})
+        inputs = {name: self.inputs[name] for name in graph.inputs}
+        return GraphCase(graph, inputs, frozenset(name for name, v in named.items() if v.exact))
+
+
+def graphs(
+    *, dtypes: Sequence[str] = DTYPES, most: int = 14, bodies: bool = True, smooth: bool = False
+) -> st.SearchStrategy[GraphCase]:
+    """Return a strategy of graphs with inputs: every operation and dtype, sizes 0, 1 and named ones, several outputs that may coincide.
+
+    ``smooth`` graphs have derivatives almost everywhere and no odd values, so that gradients can be compared.
+
+    >>> from hypothesis import given, settings
+    >>> import tensorlogic as tl
+    >>> @settings(max_examples=3, database=None, derandomize=True)
+    ... @given(graphs(most=4))
+    ... def every_output_is_there(case):
+    ...     assert len(tl.Executor("null").execute(case.graph, case.inputs)) == len(case.graph.outputs)
+    >>> every_output_is_there()
+    """
+
+    @st.composite
+    def strategy(draw: Callable[[Any], Any]) -> GraphCase:
+        grown = _Graphs(draw, dtypes, bodies, smooth)
+        for _ in range(draw(st.integers(1, most))):
+            grown.grow()
+        return grown.finished()
+
+    return strategy()
+
+
+class FormulaCase(NamedTuple):
+    """A formula over one domain ``D``, the names of its elements, and an array for each predicate."""
+
+    expr: logic.TLExpr
+    names: tuple[str, ...]
+    arrays: dict[str, Any]
+
+
+VARIABLES = tuple(logic.variables("x y z", domain="D"))
+PREDICATES: Mapping[str, int] = {"n0": 0, "p1": 1, "q1": 1, "r2": 2, "s2": 2, "t3": 3}
+ELEMENTS = ("ann", "bob", "cat", "dan")
+
+
+@st.composite
+def formulas(draw: Callable[[Any], Any], *, truth: bool = False, leaves: int = 8) -> FormulaCase:
+    """Draw a formula with arrays for its predicates: constants, repeated variables, shadowing and vacuous quantifiers among them.
+
+    The arrays hold numbers in eighths from 0 to 1, or with ``truth`` true and false.
+
+    >>> from hypothesis import given, settings
+    >>> import tensorlogic as tl
+    >>> @settings(max_examples=3, database=None, derandomize=True)
+    ... @given(formulas())
+    ... def its_text_reads_back(case):
+    ...     assert tl.parse_expr(str(case.expr)) == tl.parse_expr(str(tl.parse_expr(str(case.expr))))
+    >>> its_text_reads_back()
+    """
+    size = draw(st.integers(1, len(ELEMENTS)))
+    terms = st.sampled_from([*VARIABLES, *ELEMENTS[:size]])
+    leaf = st.sampled_from(sorted(PREDICATES)).flatmap(
+        lambda n: st.tuples(*[terms] * PREDICATES[n]).map(lambda ts: logic.pred(n, *ts))
+    )
+    leaf = st.one_of(leaf, leaf, leaf, st.booleans().map(logic.constant))
+    over = st.lists(st.sampled_from(VARIABLES), min_size=1, max_size=2, unique=True)
+    functions = [logic.and_, logic.or_, logic.imply, logic.iff, logic.xor, lambda a, b: a < b, lambda a, b: a >= b]
+    expr = draw(
+        st.recursive(
+            leaf,
+            lambda inner: st.one_of(
+                st.tuples(st.sampled_from(functions), inner, inner).map(lambda f: f[0](f[1], f[2])),
+                inner.map(logic.not_),
+                st.tuples(over, inner).map(lambda vb: logic.exists(*vb)),
+                st.tuples(over, inner).map(lambda vb: logic.forall(*vb)),
+                st.tuples(inner, inner, inner).map(lambda abc: logic.if_then_else(*abc)),
+            ),
+            max_leaves=leaves,
+        )
+    )
+    rng = np.random.default_rng(draw(st.integers(0, 2**16)))
+    tables = {n: np.asarray(np.round(rng.random((size,) * a) * 8) / 8) for n, a in PREDICATES.items()}
+    return FormulaCase(expr, ELEMENTS[:size], {n: t > 0.5 if truth else t for n, t in tables.items()})
+
+
+class RuleSet(NamedTuple):
+    """Rules over binary predicates: ``(head, body)``, where an atom is a predicate and two variables; facts of those that are given."""
+
+    rules: tuple[tuple[tuple[str, str, str], tuple[tuple[str, str, str], ...]], ...]
+    facts: dict[str, Any]
+    size: int
+
+    def graph(self) -> EinsumGraph:
+        """Return the graph that applies all rules until nothing new follows: inputs ``e0``, ``e1``; outputs ``p0``, ``p1``."""
+        b = GraphBuilder()
+        given = {name: b.input(name, ("n", "n"), "bool") for name in self.facts}
+        heads = sorted({head[0] for head, _ in self.rules})
+        start = [b.logical_and(given["e0"], b.logical_not(given["e0"])) for _ in heads]
+
+        def body(*carries: Tensor) -> list[Tensor]:
+            known = {**given, **dict(zip(heads, carries, strict=True))}
+            new = dict(zip(heads, carries, strict=True))
+            for (head, x, y), atoms in self.rules:
+                spec = ",".join(a + c for _, a, c in atoms) + (f"->{x}" if x == y else f"->{x}{y}")
+                joined = b.einsum(spec, *(known[name] for name, _, _ in atoms), algebra="boolean")
+                if x == y:  # a result has no index twice
+                    joined = b.logical_and(
+                        b.expand_dims(joined, 1), b.equal(b.expand_dims(b.iota("n"), 1), b.iota("n"))
+                    )
+                new[head] = b.logical_or(new[head], joined)
+            return [new[h] for h in heads]
+
+        closed = b.fixpoint(body, *start, combine="or")
+        return b.build(dict(zip(heads, closed if isinstance(closed, tuple) else (closed,), strict=True)))
+
+    def consequences(self) -> dict[str, set[tuple[int, int]]]:
+        """Return what follows, worked out tuple by tuple."""
+        known = {
+            name: {(int(i), int(j)) for i, j in zip(*np.nonzero(array), strict=True)}
+            for name, array in self.facts.items()
+        }
+        known |= {head[0]: set() for head, _ in self.rules}
+        while True:
+            before = sum(map(len, known.values()))
+            for (head, x, y), atoms in self.rules:
+                rows: list[dict[str, int]] = [{}]
+                for name, a, c in atoms:
+                    rows = [
+                        {**row, a: i, c: j} for row in rows for i, j in known[name]
+                        if row.get(a, i) == i and row.get(c, j) == j and (a != c or i == j)
+                    ]  # fmt: skip
+                known[head] |= {(row[x], row[y]) for row in rows}
+            if sum(map(len, known.values())) == before:
+                return {name: pairs for name, pairs in known.items() if name not in self.facts}
+
+
+@st.composite
+def rule_sets(draw: Callable[[Any], Any]) -> RuleSet:
+    """Draw one to four rules, recursive ones among them, and random facts.
+
+    >>> from hypothesis import given, settings
+    >>> @settings(max_examples=3, database=None, derandomize=True)
+    ... @given(rule_sets())
+    ... def the_rules_only_speak_of_what_is_there(case):
+    ...     assert {head[0] for head, _ in case.rules} <= {"p0", "p1"}
+    >>> the_rules_only_speak_of_what_is_there()
+    """
+    heads = draw(st.sampled_from([("p0",), ("p0", "p1")]))
+    rules = []
+    for n in range(draw(st.integers(len(heads), 4))):
+        letters = st.sampled_from("xyzw"[: draw(st.integers(1, 4))])
+        names = st.sampled_from(["e0", "e1", *heads])
+        atoms = draw(st.lists(st.tuples(names, letters, letters), min_size=1, max_size=3))
+        used = sorted({v for _, a, c in atoms for v in (a, c)})
+        head = (
+            heads[n] if n < len(heads) else draw(st.sampled_from(heads)),
+            draw(st.sampled_from(used)),
+            draw(st.sampled_from(used)),
+        )
+        rules.append((head, tuple(atoms)))
+    size = draw(st.sampled_from([3, 1, 2, 6]))
+    rng = np.random.default_rng(draw(st.integers(0, 2**16)))
+    return RuleSet(tuple(rules), {f"e{n}": rng.random((size, size)) < 1.2 / size for n in range(2)}, size)
