@@ -1,6 +1,6 @@
 """Random graphs, formulas and rule sets as hypothesis strategies, for tests of backends and of whatever takes a graph.
 
-They need hypothesis, which ``pip install tensorlogic[dev]`` brings.
+They need hypothesis, which ``pip install tensorlogic-infer[dev]`` brings.
 """
 
 from __future__ import annotations
