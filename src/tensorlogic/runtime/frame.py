@@ -150,9 +150,15 @@ class Frame:
             hint = "plan the same graph for the same inputs"
             raise InputError("the frame was saved for another plan", hint, code="E312")
         frame = cls(program, [None] * len(plan.inputs))
-        at = int(place.get("at", "-1"))
-        if not 0 <= at <= len(program.entries) or not all(0 <= slot < plan.slots for slot in held):
-            raise FormatError(f"{str(path)!r} holds no saved frame: step {at} is not in the plan", code="E260")
+        at = int(place["at"]) if place.get("at", "").isdecimal() else -1
+        types = {slot: t for _, slot, t in plan.inputs}
+        types.update((slot, t) for step in plan.steps for slot, t in zip(step.writes, step.types, strict=True))
+        foreign = [
+            k for k, v in held.items() if k not in types or (v.shape, v.dtype) != (types[k].shape, types[k].dtype)
+        ]
+        if not 0 <= at <= len(program.entries) or foreign:
+            what = f"value {foreign[0]}" if foreign else f"step {place.get('at')}"
+            raise FormatError(f"{str(path)!r} holds no saved frame: {what} is not in the plan", code="E260")
         frame.at = at
         for slot, value in held.items():
             frame.slots[slot] = value
