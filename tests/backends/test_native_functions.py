@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import platform
 import re
 import subprocess
@@ -352,8 +353,10 @@ def test_kernels_in_files_are_kept(tmp_path: Any) -> None:
         "run(np.zeros(3), out)\n"
         "print(out.sum(), sum(run.stats.cache_hits.values()))\n"
     )
+    env = os.environ | {"XDG_CACHE_HOME": str(tmp_path)}
+    command = [sys.executable, "kept.py"]
     said = [
-        subprocess.run([sys.executable, "kept.py"], cwd=tmp_path, capture_output=True, text=True, check=True).stdout
+        subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True, env=env).stdout
         for _ in range(2)
     ]
     assert said == ["3.0 0\n", "3.0 1\n"]

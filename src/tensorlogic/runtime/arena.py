@@ -104,8 +104,8 @@ class Arena:
 
     def memory(self, nbytes: int) -> tuple[Array, int]:
         """Return memory of at least so many bytes from an aligned start on, for an array of any shape and dtype."""
-        # near sizes share a class: steps of 64 bytes, for large ones an eighth of their power of two
-        step = 1 << max(6, nbytes.bit_length() - 4)
+        # near sizes share a class: steps of 64 bytes, for large ones a thirty-second of their power of two
+        step = 1 << max(6, nbytes.bit_length() - 6)
         size = (nbytes + step - 1) & -step or ALIGN
         memory = None
         with self._lock:

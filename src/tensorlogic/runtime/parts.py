@@ -28,8 +28,8 @@ class Parts:
 
     >>> import tensorlogic as tl
     >>> b = tl.GraphBuilder()
-    >>> x = b.input("x", (64, 8), "float32")
-    >>> distances = b.sum(b.square(x.reshape(64, 1, 8) - x), axis=2)
+    >>> x, y = b.input("x", (64, 8), "float32"), b.input("y", (64, 8), "float32")
+    >>> distances = b.sum(b.square(x.reshape(64, 1, 8) - y), axis=2)
     >>> plan = tl.Executor().plan(b.build(nearest=b.min(distances, axis=1)), budget=50_000)
     >>> print(plan.name)
     axis 0 of 'x' (64) in 4 parts of 16
