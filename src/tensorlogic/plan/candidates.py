@@ -9,17 +9,18 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from typing import TYPE_CHECKING
 
 from ..ir import ops
 from ..ir.graph import EinsumGraph
 from ..ir.types import TensorShape, TensorType
-from ..passes.split import Split, parts, split
 from .build import STEPWISE, ExecutionPlan, Groups, Step, freed, lay_out
 from .cost import nbytes
 from .fused import Fusable, Fused
 from .fusing import Facts, find_groups, single_rows
-from .memory_order import lighter
-from .nested import nested_plan
+
+if TYPE_CHECKING:
+    from ..passes.split import Split
 
 LEAST = 2_000_000  # arithmetic operations and bytes below which threads are not worth waking
 CACHED = 1 << 20  # bytes of results in one range that stay near a core
@@ -58,7 +59,10 @@ def candidates(
         return partial(lay_out, in_place=in_place, groups=groups(policy), threads=threads, donate=frozenset(donate))
 
     first = laid_out(policy)(graph)
-    first = lighter(first, laid_out(policy)) if reorder else first
+    if reorder:  # a saved plan has its order, and needs none of the passes
+        from .memory_order import lighter
+
+        first = lighter(first, laid_out(policy))
     plans = [first]
     if policy != "exact" and facts is not None and any(step.parts for step in first.steps):
         if policy == "fast" and not donate:
@@ -126,6 +130,8 @@ def side_by_side(plan: ExecutionPlan, facts: Facts, without: frozenset[object] =
 
 def _cut_of_all(graph: EinsumGraph) -> Split | None:
     """Return a graph cut along the first axis of an input, where every output has that index first and nothing else is needed."""
+    from ..passes.split import split
+
     tried = 0
     for name, node in graph.inputs.items():
         if not graph.type_of(node).shape or tried == 4:
@@ -142,6 +148,9 @@ def _cut_of_all(graph: EinsumGraph) -> Split | None:
 
 def _ranges(plan: ExecutionPlan, cut: Split, threads: int, count: int, groups: Groups) -> ExecutionPlan:
     """Return the plan whose one step runs ranges of an index on threads, each by a plan of its own."""
+    from ..passes.split import parts
+    from .nested import nested_plan
+
     lengths = dict.fromkeys(map(len, parts(cut.size, count)))
     bodies = [lay_out(cut.part(n), in_place=True, groups=groups) for n in lengths]
     alone = [body._replace(steps=tuple(step._replace(threads=0) for step in body.steps)) for body in bodies]

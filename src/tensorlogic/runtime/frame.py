@@ -64,8 +64,8 @@ class Frame:
         slots, entries, n = self.slots, self.program.entries, self.at
         value: Any = None
         try:
-            while n < stop:
-                _, kernel, reads, writes, frees, work = entries[n]
+            for n in range(self.at, stop):
+                _, kernel, reads, writes, frees, work, out = entries[n]
                 operands = [slots[i] for i in reads]
                 if work == -1:
                     value = kernel(*operands)
@@ -73,14 +73,14 @@ class Frame:
                     value = kernel(*operands, out=slots[work])
                 else:
                     value = kernel(*operands, out=[slots[w] for w in work])
-                if len(writes) == 1:
-                    slots[writes[0]] = value
+                if out >= 0:
+                    slots[out] = value
                 else:
                     for slot, result in zip(writes, value, strict=True):
                         slots[slot] = result
                 for slot in frees:
                     slots[slot] = None
-                n += 1
+            n = stop
         except TensorLogicError as error:
             raise error.at(entries[n].step.location) from error.__cause__
         except Exception as error:

@@ -39,7 +39,8 @@ class Entry(NamedTuple):
     reads: tuple[int, ...]
     writes: tuple[int, ...]
     frees: tuple[int, ...]
-    work: Any = -1  # the slot of the array to write into, or -1; a tuple of them where there are several results
+    work: Any  # the slot of the array to write into, or -1; a tuple of them where there are several results
+    out: int  # the slot of a single result, or -1
 
 
 class Work(NamedTuple):
@@ -241,7 +242,8 @@ def bind(plan: ExecutionPlan, backend: Backend, wrap: Sequence[Wrapper] = ()) ->
                 from .call import wrapped
 
                 kernel = wrapped(step, kernel, wrap)
-        entries.append(Entry(step, kernel, reads, step.writes, step.frees, into))
+        out = step.writes[0] if len(step.writes) == 1 else -1
+        entries.append(Entry(step, kernel, reads, step.writes, step.frees, into, out))
     context = None if able is None else able.context()
     return Program(plan, backend, template, entries, [*work, *fresh.values()], context, inner)
 
