@@ -65,8 +65,8 @@ class Frame:
         value: Any = None
         try:
             for n in range(self.at, stop):
-                _, kernel, reads, writes, frees, work, out = entries[n]
-                operands = [slots[i] for i in reads]
+                _, kernel, _, writes, frees, work, out, take = entries[n]
+                operands = take(slots)
                 if work == -1:
                     value = kernel(*operands)
                 elif type(work) is int:

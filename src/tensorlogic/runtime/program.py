@@ -6,8 +6,9 @@ Everything that can be known beforehand is: kernels, slots, constants, and where
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextvars import Context
+from operator import itemgetter
 from sys import getrefcount
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -41,6 +42,7 @@ class Entry(NamedTuple):
     frees: tuple[int, ...]
     work: Any  # the slot of the array to write into, or -1; a tuple of them where there are several results
     out: int  # the slot of a single result, or -1
+    take: Callable[[list[Any]], Sequence[Any]]  # the operands among all slots
 
 
 class Work(NamedTuple):
@@ -243,9 +245,16 @@ def bind(plan: ExecutionPlan, backend: Backend, wrap: Sequence[Wrapper] = ()) ->
 
                 kernel = wrapped(step, kernel, wrap)
         out = step.writes[0] if len(step.writes) == 1 else -1
-        entries.append(Entry(step, kernel, reads, step.writes, step.frees, into, out))
+        entries.append(Entry(step, kernel, reads, step.writes, step.frees, into, out, _taker(reads)))
     context = None if able is None else able.context()
     return Program(plan, backend, template, entries, [*work, *fresh.values()], context, inner)
+
+
+def _taker(reads: tuple[int, ...]) -> Callable[[list[Any]], Sequence[Any]]:
+    """Return what takes some slots out of all of them, always as a sequence."""
+    if len(reads) > 1:
+        return itemgetter(*reads)
+    return itemgetter(slice(reads[0], reads[0] + 1) if reads else slice(0))
 
 
 def _room(buffer: int | None, t: TensorType, template: list[Any], work: list[Work], fresh: dict[int, Work]) -> int:
