@@ -5,6 +5,7 @@ Run ``make docs``; the site is then in ``docs/_build``, and begins at ``index.ht
 
 from __future__ import annotations
 
+import pkgutil
 import re
 import sys
 from collections.abc import Iterable
@@ -40,6 +41,9 @@ def public_names() -> dict[str, str]:
 
 def resolve_annotations(modules: Iterable[ModuleType]) -> None:
     """Let the constructors of named tuples say their types: they hold them as text that means nothing where pdoc reads it."""
+    for found in pkgutil.walk_packages(tl.__path__, "tensorlogic."):
+        if not found.name.endswith("__main__"):
+            import_module(found.name)  # a type may be named by a module that nobody has loaded yet
     own = [vars(module) for name, module in sys.modules.items() if name.startswith("tensorlogic.")]
     known = {name: thing for names in own for name, thing in names.items() if isinstance(thing, type)}
     for module in modules:
