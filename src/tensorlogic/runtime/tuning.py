@@ -78,7 +78,7 @@ class AdaptiveOptimizer:
 class Choice(msgspec.Struct, frozen=True):
     """Why a plan was chosen: the least time of each that was measured, on what inputs, and on which machine.
 
-    >>> print(Choice("native steps", {"native steps": 1e-5, "one step after another": 3e-5}, "made-up inputs", "x"))
+    >>> print(Choice("native steps", {"native steps": 1e-5, "one step after another": 3e-5}, "made-up inputs"))
     native steps, measured on made-up inputs: native steps 10.0 µs, one step after another 30.0 µs
     """
 
@@ -91,7 +91,7 @@ class Choice(msgspec.Struct, frozen=True):
         if not self.seconds:
             return self.plan
         times = ", ".join(f"{name} {best * 1e6:.1f} µs" for name, best in self.seconds.items())
-        where = "" if self.machine in ("", "x", fingerprint()) else f" on another machine ({self.machine})"
+        where = "" if self.machine in ("", fingerprint()) else f" on another machine ({self.machine})"
         return f"{self.plan}, measured on {self.inputs}{where}: {times}"
 
 
