@@ -1,0 +1,114 @@
+"""Sets and joins of tuple codes by NumPy alone: what runs where numba is absent, and for the smallest tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+Codes = Any
+Column = Any
+Atoms = Sequence[tuple[Sequence[Column], Sequence[int]]]
+
+
+def unique(codes: Codes) -> Codes:
+    """Sort codes and drop duplicates."""
+    codes = np.sort(codes)
+    return codes[_first(codes)]
+
+
+def _first(sorted_codes: Codes) -> Any:
+    """Tell of each of sorted codes whether it differs from the one before."""
+    first = np.ones(len(sorted_codes), np.bool_)
+    np.not_equal(sorted_codes[1:], sorted_codes[:-1], out=first[1:])
+    return first
+
+
+def merge(a: Codes, b: Codes) -> Codes:
+    """Return the union of two sets."""
+    return unique(np.concatenate((a, b)))
+
+
+def member(keys: Codes, table: Codes) -> Any:
+    """Tell of each key whether it is in a set."""
+    if not len(table):
+        return np.zeros(len(keys), np.bool_)
+    place = np.searchsorted(table, keys)
+    place[place == len(table)] = 0
+    return table[place] == keys
+
+
+def match(left: Codes, right: Codes, limit: int) -> Iterator[tuple[Column, Column]]:
+    """Yield pairs of places of equal keys, a bounded number at a time; one left row's matches stay together."""
+    start, stop = np.searchsorted(right, left, "left"), np.searchsorted(right, left, "right")
+    total = np.cumsum(stop - start)
+    row = 0
+    while row < len(left):
+        done = total[row - 1] if row else 0
+        end = max(row + 1, int(np.searchsorted(total, done + limit, "right")))
+        many = (stop - start)[row:end]
+        first = np.repeat(start[row:end] - (np.cumsum(many) - many), many)
+        pairs = np.repeat(np.arange(row, end), many), first + np.arange(int(many.sum()))
+        if len(pairs[0]):
+            yield pairs
+        row = end
+
+
+def join_codes(left: Codes, left_keys: Codes, right: Codes, right_keys: Codes, limit: int) -> Codes:
+    """Join and project: the sums of what matching rows add to a code, without duplicates, chunk by chunk."""
+    result = np.empty(0, np.int64)
+    for i, j in match(left_keys, right_keys, limit):
+        result = merge(result, left[i] + right[j])
+    return result
+
+
+def _join(atoms: Atoms) -> dict[int, Column]:
+    """Return the columns of the join of all atoms, by variable."""
+    known: dict[int, Column] = {}
+    for columns, variables in atoms:
+        own = dict(zip(variables, (np.asarray(c, np.int64) for c in columns), strict=True))
+        if not known:
+            known = own
+            continue
+        shared = sorted(own.keys() & known.keys())
+        a, b = np.zeros(len(next(iter(known.values()))), np.int64), np.zeros(len(next(iter(own.values()))), np.int64)
+        for v in shared:  # the pair of what was shared so far and this variable, numbered anew
+            both = np.concatenate((known[v], own[v]))
+            _, number = np.unique(np.stack((np.concatenate((a, b)), both)), axis=1, return_inverse=True)
+            a, b = number.reshape(-1)[: len(a)], number.reshape(-1)[len(a) :]
+        order = np.argsort(b, kind="stable")
+        parts = list(match(a, b[order], 1 << 62))
+        i, j = parts[0] if parts else (np.empty(0, np.int64), np.empty(0, np.int64))
+        known = {v: c[i] for v, c in known.items()} | {v: c[order[j]] for v, c in own.items() if v not in known}
+    return known
+
+
+def multiway(atoms: Atoms, outputs: int, strides: Sequence[int]) -> Codes:
+    """Return the codes of the output variables of a join of all atoms."""
+    known = _join(atoms)
+    size = min((len(c) for c in known.values()), default=1)
+    codes = np.zeros(size, np.int64)
+    for v in range(outputs):
+        codes += known[v] * strides[v]
+    return unique(codes)
+
+
+def multiway_count(atoms: Atoms, outputs: int) -> int:
+    """Return how many distinct values the output variables of a join of all atoms take."""
+    known = _join(atoms)
+    if not outputs:
+        return int(min((len(c) for c in known.values()), default=1) > 0)
+    return np.unique(np.stack([known[v] for v in range(outputs)]), axis=1).shape[1]
+
+
+def extreme_by(ufunc: Any, keys: Column, values: Any, size: int, initial: Any) -> Any:
+    """Fold the values of each key by minimum or maximum."""
+    values = np.asarray(values)
+    out = np.full(size, initial, values.dtype)
+    if len(keys):
+        order = np.argsort(keys, kind="stable")
+        own = keys[order]
+        start = np.flatnonzero(_first(own))
+        out[own[start]] = ufunc.reduceat(values[order], start)
+    return out
