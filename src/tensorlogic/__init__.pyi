@@ -4,6 +4,7 @@ from .backends.base import Backend as Backend
 from .backends.base import BackendCapabilities as BackendCapabilities
 from .backends.base import Device as Device
 from .backends.bits import BitTensor as BitTensor
+from .backends.sparse import SparseTensor as SparseTensor
 from .diagnostics import Diagnostic as Diagnostic
 from .diagnostics import DiagnosticCollector as DiagnosticCollector
 from .diagnostics import MemoryDiagnostic as MemoryDiagnostic

@@ -8,14 +8,12 @@ indices are sorted within a row; see :mod:`.sparse_rows` for what is done with t
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from functools import cache, partial
 from typing import Any
 
 import numpy as np
 
 from . import tuples_numpy as plain
-from .native import support
-from .threads import share, workers
+from .packed import Words, width
 
 Codes = Any  # an array of int64
 Column = Any  # an array of int32 or int64
@@ -140,6 +138,32 @@ def decode(codes: Codes, shape: Sequence[int]) -> tuple[Column, ...]:
             column = rest
         columns.append(column.astype(np.int32 if size < 1 << 31 else np.int64))
     return tuple(reversed(columns))
+
+
+def to_words(codes: Codes, shape: Sequence[int]) -> Words:
+    """Return a set as packed bits along the last axis of a shape.
+
+    >>> to_words(np.array([1, 65]), (2, 64)).tolist()
+    [[2], [2]]
+    """
+    last = shape[-1] if len(shape) else 1
+    out = np.zeros((*shape[:-1], width(last)), np.uint64)
+    if len(codes):
+        row, column = np.divmod(codes, last)
+        plain.set_bits(out.reshape(-1), row * width(last) * 64 + column)
+    return out
+
+
+def from_words(words: Words, shape: Sequence[int]) -> Codes:
+    """Return packed bits as a set of codes.
+
+    >>> from_words(np.array([[2], [2]], np.uint64), (2, 64))
+    array([ 1, 65])
+    """
+    last = shape[-1] if len(shape) else 1
+    places = plain.places(words.reshape(-1))
+    row, column = np.divmod(places, max(1, width(last) * 64))
+    return row * last + column
 
 
 def count_by(keys: Column, size: int) -> Codes:

@@ -9,6 +9,7 @@ import numpy as np
 
 Codes = Any
 Column = Any
+STEP = 1 << 16  # words whose bits are looked at together
 Atoms = Sequence[tuple[Sequence[Column], Sequence[int]]]
 
 
@@ -112,3 +113,19 @@ def extreme_by(ufunc: Any, keys: Column, values: Any, size: int, initial: Any) -
         start = np.flatnonzero(_first(own))
         out[own[start]] = ufunc.reduceat(values[order], start)
     return out
+
+
+def set_bits(flat: Any, places: Codes) -> None:
+    """Set bits of words, given their places."""
+    word, bit = places >> 6, np.uint64(1) << (places & 63).astype(np.uint64)
+    start = np.flatnonzero(_first(word))
+    flat[word[start]] |= np.bitwise_or.reduceat(bit, start)
+
+
+def places(flat: Any) -> Codes:
+    """Return the places of the set bits of words."""
+    parts = [np.empty(0, np.int64)]
+    for lo in range(0, len(flat), STEP):
+        octets = np.ascontiguousarray(flat[lo : lo + STEP]).astype("<u8", copy=False).view(np.uint8)
+        parts.append(np.flatnonzero(np.unpackbits(octets, bitorder="little")) + lo * 64)
+    return np.concatenate(parts)

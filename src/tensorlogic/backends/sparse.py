@@ -1,0 +1,366 @@
+"""SparseTensor: a tensor of truth values that holds only its true places, sorted; for large domains with few facts."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from ..diagnostics import bytes_text
+from ..errors import DTypeError, OutOfMemoryError, ShapeError
+from ..plan.limits import available_memory
+from . import packed, sparse_rows, tuples
+from .bits import BitTensor
+from .sparse_rows import Rows
+from .tuples import Codes, Column
+
+MOST_CODES = 1 << 63  # places that an int64 can number
+
+
+class SparseTensor:
+    """A tensor of truth values, held as the sorted list of its true places; it does not change.
+
+    It is made of anything NumPy can read (what is not zero is true), of a scipy.sparse array or of bits, and turns back into a
+    NumPy array wherever one is expected. Use it where the tensor is large and few of its places are true.
+
+    >>> import numpy as np
+    >>> parent = SparseTensor([[0, 1, 0], [0, 0, 1], [0, 0, 0]])
+    >>> parent
+    SparseTensor(shape=(3, 3), 2 set, 16 B)
+    >>> [c.tolist() for c in parent.columns], (0, 1) in parent
+    ([[0, 1], [1, 2]], True)
+    >>> (parent | parent.transpose()).count
+    4
+    """
+
+    __slots__ = ("__weakref__", "_codes", "_columns", "_count", "_rows", "_shape", "_turned")
+    __array_priority__ = 1000  # so that NumPy leaves & | - to us
+    _shape: tuple[int, ...]
+    _count: int
+    _codes: Codes | None
+    _columns: tuple[Column, ...] | None
+    _rows: Rows | None
+    _turned: dict[tuple[int, ...], SparseTensor]
+
+    def __new__(cls, values: Any) -> SparseTensor:
+        """Find the true places of values; a SparseTensor is taken as it is."""
+        if isinstance(values, SparseTensor):
+            return values
+        if isinstance(values, BitTensor):
+            codes = tuples.from_words(values.words, values.shape)
+            return cls.of_codes(codes, values.shape)
+        if hasattr(values, "tocoo"):
+            return _from_scipy(values)
+        array = np.asarray(values)
+        if array.dtype.kind not in "biuf":
+            hint = "give truth values or numbers, such as np.asarray(x, dtype=bool)"
+            raise DTypeError(f"a sparse tensor cannot be made of {array.dtype}", hint, code="E412")
+        return cls.of_codes(np.flatnonzero(array), array.shape)
+
+    @classmethod
+    def of_codes(cls, codes: Codes, shape: Sequence[int], ordered: bool = True) -> SparseTensor:
+        """Make a tensor of the numbers of its true places, counted in C order; sorted and unique where they are ``ordered``.
+
+        >>> SparseTensor.of_codes(np.array([5, 1, 5]), (2, 3), ordered=False).columns
+        (array([0, 1], dtype=int32), array([1, 2], dtype=int32))
+        """
+        shape = _shape(shape)
+        codes = np.ascontiguousarray(codes, np.int64)
+        _refuse_huge(shape)
+        if not ordered:
+            codes = tuples.unique(codes, math.prod(shape))
+        if len(codes) and not (codes[0] >= 0 and int(codes[-1]) < math.prod(shape)):
+            message = f"codes from {codes[0]} to {codes[-1]} are beyond the {math.prod(shape)} places of shape {shape}"
+            raise ShapeError(message, "give the shape that the codes were made with", code="E441")
+        return _make(shape, len(codes), codes=_fixed(codes))
+
+    @classmethod
+    def of_columns(cls, columns: Sequence[Any], shape: Sequence[int], *, ordered: bool = False) -> SparseTensor:
+        """Make a tensor of tuples, given column by column; sorted and unique where they are ``ordered``.
+
+        >>> SparseTensor.of_columns([[2, 0, 2], [1, 1, 1]], (3, 2)).count
+        2
+        """
+        shape = _shape(shape)
+        arrays = [_column(c, n, size) for n, (c, size) in enumerate(zip(columns, shape, strict=False))]
+        if len(columns) != len(shape) or len({len(c) for c in arrays}) > 1:
+            found = f"{len(columns)} columns of {sorted({len(c) for c in columns})} elements"
+            hint = "give one column for each axis, all of one length"
+            raise ShapeError(f"a tensor of shape {shape} cannot be made of {found}", hint, code="E440")
+        if not arrays:
+            raise ShapeError("a tensor without axes has no columns", "write SparseTensor(True) or False", code="E440")
+        if not ordered:
+            if math.prod(shape) < MOST_CODES:
+                return cls.of_codes(tuples.encode(arrays, shape), shape, ordered=False)
+            order = np.lexsort(arrays[::-1])
+            arrays = [c[order] for c in arrays]
+            first = np.ones(len(order), np.bool_)
+            first[1:] = np.logical_or.reduce([c[1:] != c[:-1] for c in arrays])
+            arrays = [c[first] for c in arrays]
+        return _make(shape, len(arrays[0]), columns=tuple(map(_fixed, arrays)))
+
+    @classmethod
+    def of_rows(cls, indptr: Any, indices: Any, shape: Sequence[int]) -> SparseTensor:
+        """Make a matrix of rows as scipy's CSR has them: offsets, and columns that are sorted and unique within a row.
+
+        >>> SparseTensor.of_rows([0, 1, 1], [2], (2, 3)).columns
+        (array([0], dtype=int32), array([2], dtype=int32))
+        """
+        shape = _shape(shape)
+        indptr = np.ascontiguousarray(indptr, np.int64)
+        if len(shape) != 2 or len(indptr) != shape[0] + 1 or indptr[0] != 0 or indptr[-1] != len(indices):
+            message = f"{len(indptr)} offsets of {len(indices)} columns do not make a matrix of shape {shape}"
+            hint = "offsets start at 0, end at the number of columns listed, and are one more than the rows"
+            raise ShapeError(message, hint, code="E445")
+        listed = _column(indices, 1, shape[1])
+        return _make(shape, len(listed), rows=(_fixed(indptr), _fixed(listed)))
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The size of each axis."""
+        return self._shape
+
+    @property
+    def ndim(self) -> int:
+        """The number of axes."""
+        return len(self._shape)
+
+    @property
+    def size(self) -> int:
+        """The number of places, true or not."""
+        return math.prod(self._shape)
+
+    @property
+    def count(self) -> int:
+        """The number of true places."""
+        return self._count
+
+    @property
+    def dtype(self) -> np.dtype[np.bool_]:
+        """The dtype of the NumPy array it turns into: bool."""
+        return np.dtype(np.bool_)
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of all that it holds now: the forms that were asked for stay until it goes."""
+        arrays = [self._codes, *(self._columns or ()), *(self._rows or ())]
+        own = {id(x): int(x.nbytes) for x in arrays if x is not None}
+        return sum(own.values()) + sum(t.nbytes for t in self._turned.values())
+
+    @property
+    def codes(self) -> Codes:
+        """The number of each true place in C order, sorted: int64, not to be written to."""
+        if self._codes is None:
+            _refuse_huge(self._shape)
+            self._codes = _fixed(tuples.encode(self.columns, self._shape))
+        return self._codes
+
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        """One array for each axis: the tuples, sorted lexicographically; int32 where the size allows it."""
+        if self._columns is None:
+            if self._rows is not None:
+                first, second = sparse_rows.columns_of(self._rows)
+                self._columns = _fixed(first), second
+            else:
+                self._columns = tuple(map(_fixed, tuples.decode(self._codes, self._shape)))
+        return self._columns
+
+    @property
+    def rows(self) -> Rows:
+        """The offsets and the columns of a matrix's rows, as scipy's CSR has them."""
+        if self._rows is None:
+            if self.ndim != 2:
+                message = f"rows are those of a matrix, but the shape is {self._shape}"
+                raise ShapeError(message, "use .columns for other ranks", code="E446")
+            first, second = self.columns
+            indptr, indices = sparse_rows.rows_of(first, second, self._shape[0])
+            self._rows = _fixed(indptr), _fixed(indices)
+        return self._rows
+
+    @property
+    def T(self) -> SparseTensor:  # noqa: N802 - as NumPy calls it
+        """The tensor with its axes in reverse."""
+        return self.transpose()
+
+    def transpose(self, *order: int) -> SparseTensor:
+        """Return the axes in another order, in reverse where none is given; the result is kept."""
+        rank = self.ndim
+        axes = tuple(a + rank if a < 0 else a for a in order) if order else tuple(range(rank))[::-1]
+        if sorted(axes) != list(range(rank)):
+            hint = f"such as {tuple(range(rank))[::-1]}"
+            raise ShapeError(f"{order} does not name each of {rank} axes once", hint, code="E422")
+        if axes == tuple(range(rank)):
+            return self
+        found = self._turned.get(axes)
+        if found is None:
+            shape = [self._shape[a] for a in axes]
+            if rank == 2 and max(shape) < 1 << 31:
+                found = SparseTensor.of_rows(*sparse_rows.transposed(self.rows, self._shape[1]), shape)
+            else:
+                found = SparseTensor.of_columns([self.columns[a] for a in axes], shape)
+            self._turned[axes] = found
+        return found
+
+    def bits(self) -> BitTensor:
+        """Return the same truth values as packed bits.
+
+        >>> SparseTensor([[0, 1]]).bits()
+        BitTensor(shape=(1, 2), 1 set, 8 B)
+        """
+        last = self._shape[-1] if self._shape else 1
+        self._refuse_memory(math.prod(self._shape[:-1]) * packed.width(last) * 8, "as packed bits")
+        return BitTensor.of(tuples.to_words(self.codes, self._shape), self._shape)
+
+    def same(self, other: Any) -> bool:
+        """Tell whether another tensor has the same shape and the same true places.
+
+        >>> SparseTensor([1, 0]).same([True, False])
+        True
+        """
+        b = SparseTensor(other)
+        if self._shape != b.shape or self._count != b.count:
+            return False
+        if self.size < MOST_CODES:
+            return bool(np.array_equal(self.codes, b.codes))
+        return all(map(np.array_equal, self.columns, b.columns))
+
+    def __contains__(self, place: Any) -> bool:
+        given = place if isinstance(place, tuple | list) else (place,)
+        if len(given) != self.ndim:
+            message = f"{place!r} has {len(given)} indices, but the tensor has {self.ndim} axes"
+            raise ShapeError(message, code="E447")
+        if any(not 0 <= i < n for i, n in zip(given, self._shape, strict=True)):
+            return False
+        if self.size < MOST_CODES:
+            code = 0
+            for i, n in zip(given, self._shape, strict=True):
+                code = code * n + int(i)
+            at = int(np.searchsorted(self.codes, code))
+            return at < self._count and bool(self.codes[at] == code)
+        lo, hi = 0, self._count
+        for i, column in zip(given, self.columns, strict=True):
+            span = column[lo:hi]
+            lo, hi = lo + int(np.searchsorted(span, i)), lo + int(np.searchsorted(span, i, "right"))
+        return lo < hi
+
+    def _with(self, other: Any, function: Callable[[Codes, Codes], Codes]) -> SparseTensor:
+        b = SparseTensor(other)
+        if b.shape != self._shape:
+            message = f"shapes {self._shape} and {b.shape} differ"
+            raise ShapeError(message, "sets of tuples are combined over the same domains", code="E443")
+        codes = function(self.codes, b.codes)
+        return _make(self._shape, len(codes), codes=_fixed(codes))
+
+    def __or__(self, other: Any) -> SparseTensor:
+        return self._with(other, tuples.merge)
+
+    def __and__(self, other: Any) -> SparseTensor:
+        return self._with(other, tuples.common)
+
+    def __sub__(self, other: Any) -> SparseTensor:
+        return self._with(other, tuples.minus)
+
+    __ror__, __rand__ = __or__, __and__
+
+    def __rsub__(self, other: Any) -> SparseTensor:
+        return SparseTensor(other) - self
+
+    def __len__(self) -> int:
+        if not self._shape:
+            raise TypeError("a tensor without axes has no length")
+        return self._shape[0]
+
+    def __bool__(self) -> bool:
+        if self.size != 1:
+            raise ValueError(f"a tensor of shape {self._shape} is neither true nor false; compare .count with 0")
+        return self._count > 0
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
+        if copy is False:
+            raise ValueError("a sparse tensor cannot become a NumPy array without a copy")
+        self._refuse_memory(self.size, "as a dense array")
+        array = np.zeros(self._shape, np.bool_)
+        array.reshape(-1)[self.codes] = True
+        return array if dtype is None else array.astype(dtype, copy=False)
+
+    def _refuse_memory(self, nbytes: int, form: str) -> None:
+        if nbytes > available_memory():
+            message = f"a tensor of shape {self._shape} takes {bytes_text(nbytes)} {form}"
+            message += f", and {bytes_text(available_memory())} are free"
+            raise OutOfMemoryError(message, "keep it sparse: .columns and .codes list its true places", code="E444")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        if self._columns is not None and self._codes is None and self._columns:
+            return _unpickled, (self._columns, self._shape)
+        return SparseTensor.of_codes, (self.codes, self._shape)
+
+    def __repr__(self) -> str:
+        return f"SparseTensor(shape={self._shape}, {self._count:,} set, {bytes_text(self.nbytes)})"
+
+
+def _unpickled(columns: tuple[Column, ...], shape: tuple[int, ...]) -> SparseTensor:
+    return SparseTensor.of_columns(columns, shape, ordered=True)
+
+
+def _make(
+    shape: tuple[int, ...],
+    count: int,
+    *,
+    codes: Codes | None = None,
+    columns: tuple[Column, ...] | None = None,
+    rows: Rows | None = None,
+) -> SparseTensor:
+    self = object.__new__(SparseTensor)
+    self._shape, self._count = shape, count
+    self._codes, self._columns, self._rows, self._turned = codes, columns, rows, {}
+    return self
+
+
+def _shape(shape: Sequence[int]) -> tuple[int, ...]:
+    return tuple(int(n) for n in shape)
+
+
+def _fixed(x: Any) -> Any:
+    """Return an array that cannot be written to."""
+    x = x.view()
+    x.flags.writeable = False
+    return x
+
+
+def _column(values: Any, place: int, size: int) -> Column:
+    """Return a column of indices, checked, as int32 where its size allows it."""
+    column = np.asarray(values)
+    if column.ndim != 1 or (column.dtype.kind not in "iu" and column.size):
+        message = f"column {place} holds {column.dtype} of shape {column.shape}"
+        raise ShapeError(message, "a column is a flat array of whole numbers", code="E442")
+    if column.size and not (int(column.min()) >= 0 and int(column.max()) < size):
+        wrong = int(column.min()) if int(column.min()) < 0 else int(column.max())
+        message = f"column {place} holds {wrong}, but its axis has {size} places"
+        raise ShapeError(message, f"use indices from 0 to {size - 1}", code="E441")
+    return np.ascontiguousarray(column, np.int32 if size < 1 << 31 else np.int64)
+
+
+def _refuse_huge(shape: tuple[int, ...]) -> None:
+    if math.prod(shape) >= MOST_CODES:
+        message = f"a tensor of shape {shape} has {math.prod(shape):,} places, more than can be numbered in 63 bits"
+        raise ShapeError(message, "use smaller domains, or relations of fewer columns", code="E448")
+
+
+def _from_scipy(values: Any) -> SparseTensor:
+    """Take a scipy.sparse array; entries of one place are added up, as scipy has it."""
+    if values.ndim == 2:
+        matrix = values.tocsr()
+        if not matrix.has_canonical_format:
+            matrix = matrix.copy()
+            matrix.sum_duplicates()
+        if matrix.dtype != np.bool_ or not matrix.data.all():
+            matrix = matrix.astype(np.bool_)
+            matrix.eliminate_zeros()
+        return SparseTensor.of_rows(matrix.indptr, matrix.indices, matrix.shape)
+    entries = values.tocoo(copy=True)
+    entries.sum_duplicates()
+    kept = entries.data != 0
+    return SparseTensor.of_columns([c[kept] for c in entries.coords], entries.shape)
