@@ -1,0 +1,361 @@
+"""Files of facts and tensors: CSV, TSV, Parquet, npy, npz, safetensors and plain text."""
+
+from __future__ import annotations
+
+import csv
+import itertools
+import os
+from collections.abc import Mapping, Sequence
+from operator import methodcaller
+from pathlib import Path
+from typing import Any, NoReturn
+
+import numpy as np
+
+from ..diagnostics import SourceLocation
+from ..errors import FormatError, InputError, nearest
+from .data import Table, arrow_table, empty, of_columns, table_of, whole_numbers
+from .domains import Column, column_of
+
+SEPARATED = {".csv": ",", ".tsv": "\t", ".facts": "\t"}
+ARRAYS = (".npy", ".npz", ".safetensors")
+READ = (*SEPARATED, ".parquet", *ARRAYS, ".txt")
+WRITTEN = (".csv", ".tsv", ".parquet", *ARRAYS)
+SAMPLE = 100  # rows that are looked at to see whether the first one is a header
+
+
+def read_table(
+    path: str | os.PathLike[str],
+    arity: int | None = None,
+    *,
+    header: bool | None = None,
+    heads: Sequence[str] = (),
+    name: str = "the table",
+) -> Table:
+    """Read the facts of a file.
+
+    CSV and TSV: a cell that is written as a whole number is one, all others are text; a ``.csv`` file whose first line has tabs and no
+    commas is separated by tabs. The first row is a header where ``header=True`` says so, where its cells are the ``heads`` (the
+    variables of the place that reads the file), or where it has text above a column of whole numbers; else it is a fact.
+    Text files become position and word, separated by white space, or just the words where there is one place.
+    """
+    file = found_file(path, READ)
+    kind = file.suffix.lower()
+    if kind in SEPARATED:
+        return _read_separated(file, SEPARATED[kind], header, heads, name)
+    if kind == ".parquet":
+        return arrow_table(_parquet(file, name), name)
+    if kind in ARRAYS:
+        return table_of(read_array(file, name), arity, name=name)
+    words = _text(file).split()
+    column = column_of(words)
+    places = Column(np.arange(len(words), dtype=np.int64), None)
+    return of_columns([column] if arity == 1 else [places, column])
+
+
+def found_file(path: str | os.PathLike[str], kinds: Sequence[str]) -> Path:
+    """Return a path that is a file of a known kind; say what is wrong where it is not."""
+    file = Path(path)
+    if file.suffix.lower() not in kinds:
+        hint = f"known are {', '.join(kinds)}"
+        raise FormatError(f"cannot tell from its name what kind of file {str(path)!r} is", hint, code="E771")
+    if not file.is_file():
+        what = "is a folder" if file.is_dir() else "does not exist"
+        near = nearest(file.name, [p.name for p in file.parent.iterdir()]) if file.parent.is_dir() else []
+        hints = [h for h in near if h.startswith("did you")]
+        raise FormatError(f"the file {str(path)!r} {what}", *hints, code="E770")
+    return file
+
+
+# CSV and TSV
+
+
+def _read_separated(file: Path, separator: str, header: bool | None, heads: Sequence[str], name: str) -> Table:
+    sample, separator = _sample(file, separator)
+    if not sample:
+        return Table((), 0) if not heads else empty(len(heads))
+    skip = _has_header(sample, heads) if header is None else header
+    try:
+        import pyarrow
+        import pyarrow.csv
+    except ImportError:
+        return _slow_separated(file, separator, skip, name)
+    names = [str(n) for n in range(1, len(sample[0]) + 1)]
+    try:
+        table = pyarrow.csv.read_csv(
+            file,
+            read_options=pyarrow.csv.ReadOptions(column_names=names, skip_rows=int(skip), encoding="utf8"),
+            parse_options=pyarrow.csv.ParseOptions(delimiter=separator, newlines_in_values=_has_quotes(file)),
+            convert_options=pyarrow.csv.ConvertOptions(
+                column_types={n: pyarrow.dictionary(pyarrow.int32(), pyarrow.string()) for n in names},
+                strings_can_be_null=False, quoted_strings_can_be_null=False,
+            ),
+        )  # fmt: skip
+    except (pyarrow.ArrowInvalid, UnicodeDecodeError):
+        return _slow_separated(file, separator, skip, name)  # finds the line that is wrong
+    return arrow_table(table, name, digits=True)
+
+
+def _sample(file: Path, separator: str) -> tuple[list[list[str]], str]:
+    """Return the first rows of a file, and what separates their cells."""
+    try:
+        with file.open(encoding="utf-8-sig", newline="") as lines:
+            first = list(itertools.islice(lines, SAMPLE))
+    except UnicodeDecodeError:
+        _bad_encoding(file)
+    if separator == "," and first and "\t" in first[0] and "," not in first[0]:
+        separator = "\t"
+    return [row for row in csv.reader(first, delimiter=separator) if row], separator
+
+
+def _has_header(sample: list[list[str]], heads: Sequence[str]) -> bool:
+    first, rest = sample[0], sample[1:]
+    if heads and [c.strip().casefold() for c in first] == [h.casefold() for h in heads]:
+        return True
+    if not rest:
+        return False
+    columns = [[row[n] for row in rest if n < len(row)] for n in range(len(first))]
+    return any(
+        isinstance(whole_numbers([first[n]])[0], str)
+        and cells
+        and all(isinstance(v, int) for v in whole_numbers(cells))
+        for n, cells in enumerate(columns)
+    )
+
+
+def _has_quotes(file: Path) -> bool:
+    with file.open("rb") as data:
+        while block := data.read(1 << 24):
+            if b'"' in block:
+                return True
+    return False
+
+
+def _slow_separated(file: Path, separator: str, skip: bool, name: str) -> Table:
+    """Read without Arrow, and say which line is wrong."""
+    if not _has_quotes(file) and (table := _split(_text(file), separator, skip)) is not None:
+        return table
+    with file.open(encoding="utf-8-sig", newline="") as text:
+        reader = csv.reader(text, delimiter=separator, strict=True)
+        try:
+            rows = list(reader)
+        except UnicodeDecodeError:
+            _bad_encoding(file)
+        except csv.Error as error:
+            at = SourceLocation(str(file), reader.line_num)
+            raise FormatError(f"{name}: this row cannot be read: {error}", code="E772", location=at) from None
+    kept = [row for row in rows if row]
+    if not kept:
+        return Table((), 0)
+    width = len(kept[0])
+    if set(map(len, kept)) != {width}:
+        _ragged(file, separator, width, name)
+    columns = [_column(list(c)) for c in zip(*kept[int(skip) :], strict=True)] or list(empty(width).columns)
+    return Table(tuple(columns), len(kept) - int(skip))
+
+
+def _split(text: str, separator: str, skip: bool) -> Table | None:
+    """Read rows without quotes by splitting the text once; None where their lengths differ."""
+    lines = [line for line in text.splitlines() if line]
+    widths = set(map(methodcaller("count", separator), lines))
+    if len(widths) != 1:
+        return None
+    width = widths.pop() + 1
+    cells = separator.join(lines[int(skip) :]).split(separator) if len(lines) > int(skip) else []
+    columns = [_column(cells[n::width]) for n in range(width)]
+    return Table(tuple(columns), len(lines) - int(skip))
+
+
+def _ragged(file: Path, separator: str, width: int, name: str) -> NoReturn:
+    with file.open(encoding="utf-8-sig", newline="") as text:
+        reader = csv.reader(text, delimiter=separator)
+        start = 1
+        for row in reader:
+            if row and len(row) != width:
+                line = separator.join(row)
+                at = SourceLocation(str(file), start)
+                message = f"{name}: a row of {len(row)} cell(s), where the first one has {width}"
+                raise FormatError(message, code="E772", location=at, source=line[:200])
+            start = reader.line_num + 1
+    raise FormatError(f"{name}: rows of different lengths in {str(file)!r}", code="E772")
+
+
+def _column(cells: list[str]) -> Column:
+    column = column_of(cells)
+    names = whole_numbers([str(n) for n in column.names or ()])
+    if names and all(isinstance(n, int) for n in names):
+        return Column(np.array(names, np.int64)[column.codes], None)
+    return Column(column.codes, names)
+
+
+def _bad_encoding(file: Path) -> NoReturn:
+    with file.open("rb") as data:
+        for number, line in enumerate(data, 1):
+            try:
+                line.decode("utf-8")
+            except UnicodeDecodeError as error:
+                at = SourceLocation(str(file), number, error.start + 1)
+                hint = "save the file as UTF-8"
+                raise FormatError(f"{file.name!r} is not UTF-8 text", hint, code="E773", location=at) from None
+    raise FormatError(f"{file.name!r} is not UTF-8 text", code="E773")
+
+
+def _text(file: Path) -> str:
+    try:
+        return file.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError:
+        _bad_encoding(file)
+
+
+def _parquet(file: Path, name: str) -> Any:
+    parquet = arrow_module("pyarrow.parquet", f"{name}: to read Parquet")
+    try:
+        return parquet.read_table(file)
+    except (OSError, ValueError) as error:
+        said = str(error).split("\n")[0]
+        raise FormatError(f"{file.name!r} is not a readable Parquet file: {said}", code="E781") from None
+
+
+def arrow_module(module: str, why: str) -> Any:
+    """Import a part of Arrow, or say how to install it."""
+    import importlib
+
+    try:
+        return importlib.import_module(module)
+    except ImportError:
+        hint = 'pip install "tensorlogic-infer[data]"'
+        raise FormatError(f"{why}, pyarrow must be installed", hint, code="E780") from None
+
+
+# arrays
+
+
+def read_array(path: str | os.PathLike[str], name: str = "the tensor") -> np.ndarray[Any, Any]:
+    """Read the array of a file; of several in one file, the one of that name."""
+    file = found_file(path, ARRAYS)
+    try:
+        if file.suffix == ".npy":
+            return np.asarray(np.load(file, allow_pickle=False))
+        if file.suffix == ".npz":
+            with np.load(file, allow_pickle=False) as archive:
+                return np.asarray(archive[_pick(list(archive), name, file)])
+        from safetensors import safe_open
+
+        with safe_open(str(file), framework="numpy") as tensors:
+            return np.asarray(tensors.get_tensor(_pick(list(tensors.keys()), name, file)))
+    except (InputError, FormatError):
+        raise
+    except Exception as error:  # each library has its own kinds
+        said = str(error).split("\n")[0]
+        raise FormatError(f"{file.name!r} cannot be read: {said}", code="E781") from None
+
+
+def _pick(there: list[str], name: str, file: Path) -> str:
+    if name in there:
+        return name
+    if len(there) == 1:
+        return there[0]
+    raise FormatError(f"{file.name!r} has no array {name!r}", *nearest(name, there), code="E782")
+
+
+def read_tensor(path: str | os.PathLike[str], arity: int, name: str = "the tensor") -> np.ndarray[Any, Any]:
+    """Read the numbers of a tensor: an array file, or CSV, TSV or Parquet with the indices and a value in each row.
+
+    A table of two places whose columns are not two indices and a value is read as a matrix, one of one column as a vector.
+    """
+    if Path(path).suffix.lower() in ARRAYS:
+        array = read_array(path, name)
+        if array.ndim != arity:
+            message = f"{name} has {arity} place(s), but the array in {str(path)!r} has {array.ndim} axes"
+            raise InputError(message, code="E778")
+        return array
+    table = read_table(path, header=None, name=name)
+    numbers = [_as_floats(c, name, path) for c in table.columns]
+    whole = all(n.dtype.kind == "i" and (not n.size or n.min() >= 0) for n in numbers[:arity])
+    if len(numbers) == arity + 1 and (whole or arity != 2):
+        if not whole:
+            raise InputError(f"{name}: the indices in {str(path)!r} must be whole numbers from 0", code="E778")
+        shape = tuple(int(n.max()) + 1 if n.size else 0 for n in numbers[:arity])
+        result = np.zeros(shape)
+        np.add.at(result, tuple(numbers[:arity]), numbers[arity])
+        return result
+    if arity == 2:
+        return np.stack(numbers, axis=1).astype(float)
+    if arity == 1 and len(numbers) == 1:
+        return numbers[0].astype(float)
+    message = f"{name} has {arity} place(s), but {str(path)!r} has {len(numbers)} column(s)"
+    raise InputError(message, "give a column for each index and one for the value", code="E778")
+
+
+def _as_floats(column: Column, name: str, path: str | os.PathLike[str]) -> np.ndarray[Any, Any]:
+    if column.names is None:
+        return column.codes
+    try:
+        return np.array([float(v) for v in column.names])[column.codes]
+    except ValueError as error:
+        raise InputError(f"{name}: {str(path)!r} has a cell that is no number: {error}", code="E772") from None
+
+
+# writing
+
+
+def write_table(path: str | os.PathLike[str], columns: Mapping[str, Sequence[Any]]) -> None:
+    """Write columns of names, and of values, as CSV or TSV without a header, or as Parquet with one."""
+    file = Path(path)
+    kind = file.suffix.lower()
+    values = [c.tolist() if isinstance(c, np.ndarray) else list(c) for c in columns.values()]
+    with _writing(file):
+        if kind == ".parquet":
+            pyarrow, parquet = (
+                arrow_module("pyarrow", "to write Parquet"),
+                arrow_module("pyarrow.parquet", "to write Parquet"),
+            )
+            parquet.write_table(pyarrow.table([pyarrow.array(_one_kind(v)) for v in values], names=list(columns)), file)
+            return
+        with file.open("w", encoding="utf-8", newline="") as out:
+            csv.writer(out, delimiter=SEPARATED[kind], lineterminator="\n").writerows(zip(*values, strict=True))
+
+
+def _one_kind(values: list[Any]) -> list[Any]:
+    return [str(v) for v in values] if len(set(map(type, values)) & {str, int}) == 2 else values
+
+
+def write_array(path: str | os.PathLike[str], name: str, array: np.ndarray[Any, Any]) -> None:
+    """Write an array as npy, npz or safetensors, under its name."""
+    file = Path(path)
+    array = np.ascontiguousarray(array) if array.ndim else np.asarray(array)
+    with _writing(file):
+        if file.suffix == ".npy":
+            np.save(file, array, allow_pickle=False)
+        elif file.suffix == ".npz":
+            np.savez(file, allow_pickle=False, **{name: array})
+        else:
+            from safetensors.numpy import save_file
+
+            save_file({name: array}, str(file))
+
+
+def written_kind(path: str | os.PathLike[str]) -> str:
+    """Return the kind of file that a path names, of those that can be written."""
+    kind = Path(path).suffix.lower()
+    if kind not in WRITTEN:
+        hint = f"known are {', '.join(WRITTEN)}"
+        raise FormatError(f"cannot tell from its name what kind of file {str(path)!r} is to be", hint, code="E771")
+    return kind
+
+
+class _writing:  # noqa: N801 - reads as a word: with _writing(file)
+    """Say clearly that a file cannot be written."""
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, OSError):
+            hint = "give a file in a folder that can be written"
+            raise FormatError(
+                f"cannot write {str(self.file)!r}: {error.strerror or error}", hint, code="E783"
+            ) from None

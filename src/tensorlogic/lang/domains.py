@@ -1,0 +1,221 @@
+"""Domains: the names of an index's elements and their codes, which are the places on a tensor's axis."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from itertools import count
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from ..errors import InputError, nearest
+
+Name = str | int
+Codes = np.ndarray[Any, np.dtype[np.int64]]
+MAX_NUMBER = 2**31 - 2  # the largest number that is its own code; a domain with larger ones codes them as names
+
+
+class Column(msgspec.Struct, frozen=True, eq=False):
+    """One place of many tuples: a code for each tuple, and the names that the codes stand for.
+
+    Where ``names`` is None, the codes are the whole numbers themselves.
+
+    >>> column_of(["b", "a", "b"])
+    Column(codes=array([0, 1, 0]), names=['b', 'a'])
+    >>> column_of([3, 5])
+    Column(codes=array([3, 5]), names=None)
+    """
+
+    codes: Codes
+    names: Sequence[Name] | None
+
+    def __len__(self) -> int:
+        return len(self.codes)
+
+    def values(self) -> list[Name]:
+        """Return the name in each tuple."""
+        if self.names is None:
+            return list(self.codes.tolist())
+        return list(map(self.names.__getitem__, self.codes.tolist()))
+
+
+def column_of(values: Any, where: str = "") -> Column:
+    """Code the values of a column: a list, or a NumPy array of text, whole numbers or objects."""
+    if isinstance(values, np.ndarray):
+        if values.dtype.kind in "iu":
+            return _numbers(values)
+        if values.dtype.kind not in "USOT":
+            found = values.tolist()
+            raise _no_name(next((v for v in found if v != v), found[0] if found else values.dtype), where, found)
+        values = values.tolist()
+    elif not isinstance(values, list | tuple):
+        values = list(values)
+    kinds = set(map(type, values))
+    if kinds == {int}:
+        try:
+            return Column(np.array(values, np.int64), None)
+        except OverflowError:
+            pass  # numbers beyond 64 bits are coded as names
+    if not kinds <= {str, int}:
+        values = _plain(values, kinds, where)
+        if set(map(type, values)) == {int}:
+            return column_of(values, where)
+    names: defaultdict[Name, int] = defaultdict(count().__next__)  # a new name takes the next code
+    codes = np.fromiter(map(names.__getitem__, values), np.int64, len(values))
+    return Column(codes, list(names))
+
+
+def _numbers(values: np.ndarray[Any, Any]) -> Column:
+    if values.dtype.kind == "u" and values.size and values.max() > np.iinfo(np.int64).max:
+        return column_of(values.tolist())
+    return Column(values.astype(np.int64), None)
+
+
+def _plain(values: Iterable[Any], kinds: set[type], where: str) -> list[Name]:
+    """Turn the texts and numbers of NumPy into Python's; refuse what is no name."""
+    values = list(values)
+    ways: dict[type, Any] = {}
+    for kind in kinds:
+        if issubclass(kind, str):
+            ways[kind] = str
+        elif issubclass(kind, int | np.integer) and not issubclass(kind, bool):
+            ways[kind] = int
+    if len(ways) < len(kinds):
+        raise _no_name(next(v for v in values if type(v) not in ways), where, values)
+    return [ways[type(v)](v) for v in values]
+
+
+def _no_name(value: Any, where: str, values: Sequence[Any]) -> InputError:
+    """Return the error for a value that cannot be a name."""
+    row = next((n for n, v in enumerate(values, 1) if v is value or v == value), None)
+    at = "" if row is None else f" in row {row:,}"
+    place = f" of {where}" if where else ""
+    missing = value is None or (value != value) is True or type(value).__name__ in ("NAType", "NaTType")
+    if missing:
+        return InputError(f"a value is missing{at}{place}", "drop the rows that have no name", code="E774")
+    shown = repr(value) if len(repr(value)) < 60 else type(value).__name__
+    hint = "a name is text or a whole number; write str(value) for others"
+    return InputError(f"{shown}{at}{place} cannot be a name: it is of type {type(value).__name__}", hint, code="E775")
+
+
+class Domain:
+    """The elements of an index: a name for each code, growing as names are added.
+
+    Whole numbers from 0 are their own codes, so that they can be compared and counted with; as soon as a domain has text in
+    it, or a number below 0 or beyond 2,147,483,646, its elements have codes in the order in which they came.
+
+    >>> people = Domain(["Alice", "Bob"])
+    >>> people.add(["Bob", "Carol"]).tolist(), len(people), people.names([2, 0])
+    ([1, 2], 3, ['Carol', 'Alice'])
+    >>> Domain([3, 5]).code(5), len(Domain([3, 5]))
+    (5, 6)
+    """
+
+    def __init__(self, names: Iterable[Name] = (), size: int = 0) -> None:
+        self._codes: dict[Name, int] | None = None  # None while all elements are whole numbers
+        self._names: list[Name] = []
+        self._array: np.ndarray[Any, Any] | None = None
+        self._size = size
+        if names:
+            self.add(list(names))
+
+    def __len__(self) -> int:
+        return self._size if self._codes is None else max(self._size, len(self._names))
+
+    @property
+    def numbers(self) -> bool:
+        """Whether the elements are whole numbers, each its own code."""
+        return self._codes is None
+
+    def fits(self, column: Column) -> bool:
+        """Tell whether a column can be added and leave all earlier codes as they are."""
+        if self._codes is not None:
+            return True
+        if column.names is None:
+            return not len(column) or bool(column.codes.min() >= 0 and column.codes.max() <= MAX_NUMBER)
+        return self._size == 0 or not len(column.names)
+
+    def grow(self, size: int) -> None:
+        """Make the domain at least as large as an axis."""
+        self._size = max(self._size, size)
+
+    def add(self, values: Any) -> Codes:
+        """Add what a column names and return the code of each of its values."""
+        column = values if isinstance(values, Column) else column_of(values)
+        if self._codes is None:
+            if self.fits(column) and column.names is None:
+                self._size = max(self._size, int(column.codes.max()) + 1 if len(column) else 0)
+                return column.codes
+            if not self.fits(column):
+                hint = "numbers and text in one domain are coded as names; build the domain from all columns at once"
+                raise InputError("a domain of whole numbers cannot take names any more", hint, code="E776")
+            self._codes = {}
+        return self._coded(column)
+
+    def _coded(self, column: Column) -> Codes:
+        if column.names is None:
+            unique, inverse = np.unique(column.codes, return_inverse=True)
+            return self._indices(unique.tolist())[inverse]
+        return self._indices(column.names)[column.codes]
+
+    def _indices(self, names: Sequence[Name]) -> Codes:
+        known = self._codes
+        if known is None:
+            raise InputError("the elements of this domain are numbers", code="E776")
+        fresh = [n for n in dict.fromkeys(names) if n not in known]
+        if fresh:
+            known.update(zip(fresh, count(len(self._names)), strict=False))
+            self._names += fresh
+            self._array = None
+        return np.fromiter(map(known.__getitem__, names), np.int64, len(names))
+
+    @classmethod
+    def of_columns(cls, columns: Sequence[Column], size: int = 0) -> tuple[Domain, list[Codes]]:
+        """Make the domain of several columns, and code them; it is one of numbers where all of them are."""
+        domain = cls(size=size)
+        if any(c.names for c in columns) or not all(domain.fits(c) for c in columns):
+            domain._codes = {}
+        return domain, [domain.add(c) for c in columns]
+
+    def code(self, name: Name) -> int | None:
+        """Return the code of a name, None where it is not in the domain."""
+        if self._codes is not None:
+            return self._codes.get(name)
+        return name if isinstance(name, int) and 0 <= name < self._size else None
+
+    def find(self, name: Name, where: str = "the domain") -> int:
+        """Return the code of a name; refuse one that is not in the domain, naming the closest one."""
+        if (code := self.code(name)) is None:
+            known = [str(n) for n in self._names[:10_000]] if self._codes is not None else []
+            raise InputError(f"{name!r} is not in {where}", *(nearest(name, known) if known else ()), code="E777")
+        return code
+
+    def names(self, codes: Any = None) -> list[Name]:
+        """Return the names of codes, or of all elements; an element without a name is its number."""
+        if self._codes is None:
+            return list(range(self._size)) if codes is None else np.asarray(codes, np.int64).tolist()
+        array = self.array()
+        return list((array if codes is None else array[np.asarray(codes, np.int64)]).tolist())
+
+    def array(self) -> np.ndarray[Any, Any]:
+        """Return all names as a NumPy array of objects."""
+        if self._codes is None:
+            return np.arange(self._size)
+        if self._array is None or len(self._array) < len(self):
+            self._array = np.empty(len(self), object)
+            self._array[:] = [*self._names, *range(len(self._names), len(self))]
+        return self._array
+
+    def __iter__(self) -> Any:
+        return iter(self.names())
+
+    def __contains__(self, name: object) -> bool:
+        return isinstance(name, str | int) and self.code(name) is not None
+
+    def __repr__(self) -> str:
+        if self._codes is None:
+            return f"Domain(numbers 0 to {self._size - 1:,})" if self._size else "Domain()"
+        shown = ", ".join(map(str, self._names[:4])) + (", ..." if len(self._names) > 4 else "")
+        return f"Domain({len(self):,}: {shown})"
