@@ -56,9 +56,9 @@ from .lang.expr import pred as pred
 from .lang.expr import same as same
 from .lang.expr import variables as variables
 from .lang.expr import xor as xor
-from .lang.lower import Rule as Rule
 from .lang.lower import compile as compile
 from .lang.notation import parse_expr as parse_expr
+from .lang.rules import Rule as Rule
 from .lang.show import show as show
 from .lang.strategies import STRATEGIES as STRATEGIES
 from .lang.strategies import QuantifierContraction as QuantifierContraction

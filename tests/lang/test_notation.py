@@ -233,8 +233,9 @@ def test_expressions_are_values():
         bool(tl.pred("p", x))
     with pytest.raises(tl.GraphError, match="an argument of a predicate"):
         tl.pred("p", 1.5)
+    assert tl.pred("p", x) & "q(x)" == tl.pred("p", x) & tl.pred("q", x)
     with pytest.raises(tl.GraphError, match="an expression is expected"):
-        tl.pred("p", x) & "q"
+        tl.pred("p", x) & None
     with pytest.raises(tl.GraphError, match="ranges over variables"):
         tl.exists("x", tl.pred("p", x))
     with pytest.raises(tl.GraphError, match="twice"):

@@ -210,8 +210,10 @@ class DomainTable:
         self._constants.clear()
 
     def find(self, key: object, what: str, location: SourceLocation | None) -> str:
-        """Return the domain of a variable or place, or raise where nothing says it."""
+        """Return the domain of a variable or place: what is said of it, or the only one there is."""
         use = self._uses.get(self._root(key))
+        if use is None and len(self.context.domains) == 1:
+            return next(iter(self.context.domains))
         if use is None:
             hint = f"declare it: tl.variables('x', domain={next(iter(self.context.domains), 'Person')!r})"
             other = "or the predicate: CompilerContext(domains, predicates={'p': ('Person',)})"

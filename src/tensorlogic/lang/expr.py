@@ -311,6 +311,10 @@ def _scalar(value: Any) -> float | bool | int | None:
 def _expr(value: Any) -> TLExpr:
     if isinstance(value, TLExpr):
         return value
+    if isinstance(value, str):
+        from .notation import parse_expr
+
+        return parse_expr(value)
     number = _scalar(value)
     if isinstance(number, bool):
         message = (

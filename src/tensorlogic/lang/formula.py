@@ -61,6 +61,20 @@ class Formula:
         self.location: SourceLocation | None = None
 
 
+def parts(formula: Formula) -> list[Formula]:
+    """Return a formula and all of its parts, each once and before what it stands in."""
+    found: dict[Formula, None] = {}
+    pending = [(formula, False)]
+    while pending:
+        f, ready = pending.pop()
+        if ready:
+            found[f] = None
+        elif f not in found:
+            pending.append((f, True))
+            pending.extend((a, False) for a in reversed(f.args))
+    return list(found)
+
+
 class Formulas:
     """Makes formulas from expressions; the same parts make the same formula."""
 

@@ -4,38 +4,26 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial, reduce
 from typing import Any, NamedTuple
 
 from ..diagnostics import SourceLocation
 from ..errors import GraphError, OutOfMemoryError, ShapeError, TensorLogicError
 from ..ir.builder import GraphBuilder, Tensor
-from ..ir.graph import CycleError, EinsumGraph, dependency_order
+from ..ir.graph import EinsumGraph
 from ..ir.spec import write
 from .context import CompilerContext, DomainTable, LogicWarning
 from .expr import ARITHMETIC, COMPARISONS, FUNCTIONS, Term, TLExpr
-from .formula import Formula, Formulas, Steps, Variable, once, run_steps
+from .formula import Formula, Formulas, Steps, Variable, once, parts, run_steps
+from .notation import parse_expr
+from .rule_text import holds_rules, read_rules
+from .rules import Component, Rule, components
 from .strategies import Along, QuantifierContraction, Strategy, clipped, get_strategy
 
 MAX_DISTRIBUTED = 64  # conjunctions that one disjunction may be multiplied out into
 MAX_ELEMENTS = 2**40  # of an answer
-
-
-class Rule(NamedTuple):
-    """A head that holds where its body does; variables of the body alone are existential.
-
-    >>> from tensorlogic import pred, variables
-    >>> x, y, z = variables("x y z")
-    >>> print(Rule(pred("aunt", x, z), pred("sister", x, y) & pred("parent", y, z)))
-    aunt(x, z) ← sister(x, y) ∧ parent(y, z)
-    """
-
-    head: TLExpr
-    body: TLExpr
-
-    def __str__(self) -> str:
-        return f"{self.head} ← {self.body}"
+ROUNDS = 1_000_000  # of a fixpoint, where its elements are fewer: values may approach their limit slowly
 
 
 class _Value(NamedTuple):
@@ -45,46 +33,57 @@ class _Value(NamedTuple):
     axes: tuple[Variable, ...]
 
 
+_RuleBody = tuple[Formula, list[Variable], TLExpr]  # over the places of the head
+
+
 def compile(
-    source: TLExpr | Rule | Sequence[Rule],
+    source: TLExpr | Rule | str | Sequence[Rule | str],
     context: CompilerContext,
     *,
     strategy: str | Strategy = "hard_boolean",
     clip: bool = False,
 ) -> EinsumGraph:
-    """Compile an expression, or a set of rules, to a graph.
+    """Compile an expression, or a set of rules, to a graph; both may be text.
 
     The inputs are the predicates by name. An expression has one output, ``result``, with an axis for each free variable in order of
-    first occurrence; rules have one output per head. ``clip`` keeps the quantifiers of a counting strategy within 0..1.
+    first occurrence; rules have one output per head, and recursive ones run until nothing changes. ``clip`` keeps the quantifiers
+    of a counting strategy within 0..1.
 
     >>> import numpy as np, tensorlogic as tl
-    >>> x, y, z = tl.variables("x y z", domain="Person")
-    >>> aunt = tl.exists(y, tl.pred("sister", x, y) & tl.pred("parent", y, z))
-    >>> graph = tl.compile(aunt, tl.CompilerContext(domains={"Person": 3}))
-    >>> print(graph)
+    >>> context = tl.CompilerContext(domains={"Person": 3})
+    >>> print(tl.compile("exists y. sister(x, y) & parent(y, z)", context))
     graph {
       sister: any[3, 3] = input()
       parent: any[3, 3] = input()
       %2: bool[3, 3] = einsum(sister, parent, spec="ab,bc->ac", algebra="boolean")
       return result=%2
     }
+    >>> rules = "Ancestor(x,y) <- Parent(x,y);  Ancestor(x,z) <- Ancestor(x,y), Parent(y,z)"
+    >>> out = tl.Executor().execute(tl.compile(rules, context), {"Parent": np.eye(3, k=1, dtype=bool)})
+    >>> out["Ancestor"].astype(int)
+    array([[0, 1, 1],
+           [0, 0, 1],
+           [0, 0, 0]])
     """
-    if isinstance(source, str):
-        hint = "read it first: tl.compile(tl.parse_expr(text), context)"
-        raise GraphError(f"an expression or rules are expected, got the text {source[:60]!r}", hint, code="E301")
     if not isinstance(context, CompilerContext):
         hint = "CompilerContext(domains={'Person': 10})"
         raise GraphError(f"a CompilerContext is expected, got {type(context).__name__}", hint, code="E301")
     row = get_strategy(strategy)
     lowering = _Lowering(context, clipped(row) if clip else row)
+    if isinstance(source, str) and not holds_rules(source):
+        source = parse_expr(source)
     if isinstance(source, TLExpr):
         return lowering.expression(source)
-    several = isinstance(source, Sequence) and not isinstance(source, Rule)
-    rules: list[Any] = list(source) if several else [source]
+    several = isinstance(source, Sequence) and not isinstance(source, str)
+    rules: list[Any] = []
+    for given in list(source) if several else [source]:  # type: ignore[arg-type]
+        rules += read_rules(given) if isinstance(given, str) else [given]
     for rule in rules:
-        if not (isinstance(rule, Rule) and isinstance(rule.head, TLExpr) and isinstance(rule.body, TLExpr)):
+        if not isinstance(rule, Rule):
             hints = ("tl.parse_expr(text) reads an expression", "tl.Rule(head, body) makes a rule")
             raise GraphError(f"an expression or rules are expected, got {rule!r}", *hints, code="E301")
+    if not rules:
+        raise GraphError("a set of rules needs at least one", "write 'p(x) <- q(x)'", code="E752")
     return lowering.rules(rules)
 
 
@@ -104,7 +103,8 @@ class _Lowering:
         self.domains = DomainTable(context)
         self.formulas = Formulas(self.domains, _warn)
         self._values: dict[int, _Value] = {}
-        self.derived: dict[str, Tensor] = {}
+        self._sources: dict[str, Tensor] = {}  # the predicates by name: inputs, graphs and heads
+        self._order: dict[Variable, int] = {}  # of the answer's axes
 
     # whole programs
 
@@ -119,6 +119,7 @@ class _Lowering:
     def _answer(self, formula: Formula, order: list[Variable], expr: TLExpr) -> Tensor:
         self._fix_domains(formula, order)
         self._refuse_huge(order, expr)
+        self._order = {v: n for n, v in enumerate(order)}
         value: _Value = run_steps(self._emit(self.formulas.normal(formula, self.s)))
         tensor = self._aligned(value, order)
         sizes = [self._size(v) for v in order]
@@ -137,15 +138,79 @@ class _Lowering:
                 message = f"the head of a rule is a predicate, got {rule.head}"
                 raise GraphError(message, code="E612", location=rule.head.location)
             by_head.setdefault(rule.head.name, []).append(rule)
-        outputs: dict[str, Tensor] = {}
         read = {name: [self._read_rule(rule) for rule in group] for name, group in by_head.items()}
         self.formulas.check_names()
-        for name in _dependency_order(by_head):
-            answers = [self._answer(*each) for each in read[name]]
-            outputs[name] = self.derived[name] = reduce(partial(self.s.or_, self.b), answers)
-        return self.b.build(outputs)
+        for component in components(by_head, self.s):
+            if component.recursive:
+                self._fixpoint(component, read)
+            else:
+                (name,) = component.heads
+                self._sources[name] = self._either([self._answer(*each) for each in read[name]])
+        return self.b.build({name: self._sources[name] for name in by_head})
 
-    def _read_rule(self, rule: Rule) -> tuple[Formula, list[Variable], TLExpr]:
+    def _either(self, answers: Sequence[Tensor]) -> Tensor:
+        return reduce(partial(self.s.or_, self.b), answers)
+
+    def _fixpoint(self, component: Component, read: Mapping[str, list[_RuleBody]]) -> None:
+        """Make heads that depend on each other the carries of one fixpoint, which starts where nothing holds."""
+        heads, predicates = component.heads, list[Tensor]()
+        fixed: dict[int, Tensor] = {}  # the answers of rules that do not depend on the heads
+        for rule in (rule for name in heads for rule in read[name]):
+            if not self._hoist(rule, heads, predicates):
+                fixed[id(rule)] = self._answer(*rule)
+        shapes = [[self._size(v) for v in read[name][0][1]] for name in heads]
+        false = self.b.literal(False) if self.s.boolean else self._zero(predicates)
+        start = [self.b.broadcast_to(false, shape) for shape in shapes]
+        outside = self._values
+
+        def body(*carries: Tensor) -> list[Tensor]:
+            self._values = dict(outside)  # what is made in here cannot be used out there
+            self._sources.update(zip(heads, carries, strict=True))
+            answers = [
+                [fixed[id(rule)] if id(rule) in fixed else self._answer(*rule) for rule in read[name]] for name in heads
+            ]
+            return [self._carried(each, false) for each in answers]
+
+        elements = sum(math.prod(shape) for shape in shapes)
+        assert self.s.rounds is not None
+        made = self.b.fixpoint(body, *start, combine=self.s.rounds, limit=max(ROUNDS, elements + 1))
+        self._values = outside
+        self._sources.update(zip(heads, made if isinstance(made, tuple) else (made,), strict=True))
+
+    def _carried(self, answers: list[Tensor], false: Tensor) -> Tensor:
+        """Return the or of a head's rules in the dtype of its carry."""
+        either = self._either(answers)
+        if self.s.boolean:
+            return either if either.dtype == "bool" else self.b.cast(either, "bool")
+        return self.b.maximum(either, false)
+
+    def _hoist(self, rule: _RuleBody, heads: Sequence[str], predicates: list[Tensor]) -> bool:
+        """Make the parts of a rule that do not depend on some heads before the loop over them; tell whether the rule does."""
+        formula, order, body = rule
+        self._fix_domains(formula, order)
+        self._refuse_huge(order, body)
+        whole = self.formulas.normal(formula, self.s)
+        moves: set[Formula] = set()
+        every = parts(whole)
+        for f in every:
+            if (f.kind == "pred" and f.name in heads) or any(a in moves for a in f.args):
+                moves.add(f)
+        for a in (a for f in every if f in moves for a in f.args if a not in moves):
+            run_steps(self._emit(a))
+
+        for f in (a for f in every if f in moves for a in f.args if a not in moves):
+            run_steps(self._emit(f))
+        return whole in moves
+
+    def _zero(self, predicates: Sequence[Tensor]) -> Tensor:
+        """Return a 0 of the dtype that all these come to together, which only their arrays say."""
+        zero = self.b.literal(0.0)
+        for t in {t.node: t for t in predicates}.values():
+            row = t if t.shape else self.b.reshape(t, (1,))
+            zero = self.b.add(zero, self.b.sum(row[:0]))
+        return zero
+
+    def _read_rule(self, rule: Rule) -> _RuleBody:
         """Return a rule's body over the places of its head: constants and repeated variables become equations."""
         head, f = rule.head, self.formulas
         free: dict[str, Variable] = {}
@@ -283,10 +348,11 @@ class _Lowering:
         return self.domains.find((f.name, i), f"place {i + 1} of {f.name}, where {place!r} stands", f.location)
 
     def _source(self, name: str, shape: list[int]) -> Tensor:
-        if name in self.derived:
-            return self.derived[name]
+        if name in self._sources:
+            return self._sources[name]
         if name not in self.context.graphs:
-            return self.b.input(name, shape)
+            tensor = self._sources[name] = self.b.input(name, shape)
+            return tensor
         (tensor,) = self.b.inline(self.context.graphs[name]).values()
         if tensor.shape is not None and (
             len(tensor.shape) != len(shape)
@@ -294,6 +360,7 @@ class _Lowering:
         ):
             message = f"the graph of predicate {name!r} has output {tensor.shape}, but its domains make it {shape}"
             raise ShapeError(message, code="E614")
+        self._sources[name] = tensor
         return tensor
 
     def _indexed(self, tensor: Tensor, f: Formula, signature: list[str]) -> tuple[Tensor, tuple[Variable, ...]]:
@@ -432,6 +499,8 @@ class _Lowering:
     ) -> _Value:
         axes = tuple(dict.fromkeys(v for value in values for v in value.axes))
         kept = tuple(v for v in axes if v not in bound)
+        if all(v in self._order for v in kept):
+            kept = tuple(sorted(kept, key=self._order.__getitem__))
         spec = write([value.axes for value in values], kept)
         result = self.b.einsum(spec, *(v.tensor for v in values), algebra=algebra)
         return _Value(self._after(result) if after else result, kept)
@@ -472,20 +541,3 @@ class _Lowering:
         found = self._contracted(values, over, row.algebra, after=False)
         count = math.prod(self._size(v) for v in over)
         return _Value(self._after(row.finish(self.b, found.tensor, count, len(values))), found.axes)
-
-
-def _dependency_order(by_head: dict[str, list[Rule]]) -> list[str]:
-    """Return heads so that each comes after those its bodies use; a cycle is an error that shows it."""
-    uses = {
-        name: list(dict.fromkeys(
-            e.name for rule in group for e in rule.body.walk() if e.kind == "pred" and e.name in by_head
-        ))
-        for name, group in by_head.items()
-    }  # fmt: skip
-    try:
-        return dependency_order(by_head, uses.__getitem__)
-    except CycleError as error:
-        cycle, place = error.args[0], by_head[error.args[0][0]][0].head.location
-        hint = "recursion is a fixpoint: see GraphBuilder.fixpoint"
-        message = f"the rules are recursive: {' ← '.join([*cycle, cycle[0]])}"
-        raise GraphError(message, hint, code="E615", location=place) from None

@@ -223,7 +223,7 @@ _files: dict[str, str] = {}  # by text, the one used longest ago first
 _numbers = count(1)
 
 
-def _file(text: str) -> str:
+def text_file(text: str) -> str:
     """Return a file name for a text under which errors find its lines."""
     name = _files.pop(text, None) or f"<expression {next(_numbers)}>"
     linecache.cache[name] = (len(text), None, [f"{line}\n" for line in text.split("\n")], name)
@@ -238,7 +238,7 @@ class _Reader:
 
     def __init__(self, text: str, domains: dict[str, str]) -> None:
         self.text = text
-        self.file = _file(text)
+        self.file = text_file(text)
         self.starts = [0, *(m.end() for m in re.finditer("\n", text))]
         self.tokens = self._tokens()
         self.at = 0
@@ -446,7 +446,9 @@ class _Reader:
             return self._close(token)
         kind = _SYMBOLS.get(token.text) if token.kind == "symbol" else token.text if token.kind == "word" else None
         if token.text in ("<-", ":-", "←"):
-            self.fail(token.at, "this is a rule, not an expression", "make it with tl.Rule(head, body)")
+            self.fail(
+                token.at, "this is a rule, not an expression", "tl.Rule(text) makes it; tl.compile takes it as it is"
+            )
         if kind not in CONNECTIVES + ARITHMETIC + COMPARISONS:
             near = nearest(token.text, ["and", "or", "xor"])
             self.fail(token.at, f"a connective is expected before {token.text!r}", near[0])

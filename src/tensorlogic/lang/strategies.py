@@ -57,6 +57,9 @@ class Strategy(NamedTuple):
     splits: bool = False  # ∃x. (a ∨ b) is ∃x. a ∨ ∃x. b where x occurs in both
     frees: bool = False  # ∃x. (p ∨ q) is p ∨ ∃x. q where x does not occur in p and its domain is not empty
     lattice: bool = False  # ∧ distributes over ∨
+    rounds: str | None = (
+        None  # how the rounds of recursive rules are combined ("or", "max"); None: recursion is refused
+    )
 
 
 def _not(b: GraphBuilder, x: Tensor) -> Tensor:
@@ -83,7 +86,7 @@ STRATEGIES: dict[str, Strategy] = {
             not_=lambda b, x: b.logical_not(x),
             join="boolean",
             forall=lambda b, x, axes: b.all(x, axes),
-            boolean=True, de_morgan=True, merges=True, splits=True, frees=True, lattice=True,
+            boolean=True, de_morgan=True, merges=True, splits=True, frees=True, lattice=True, rounds="or",
         ),
         Strategy(
             "fuzzy_godel",
@@ -94,7 +97,7 @@ STRATEGIES: dict[str, Strategy] = {
             forall=_least,
             imply=lambda b, x, y: b.godel_implies(x, y),
             meet="min_max", residuum="godel_residuum",
-            de_morgan=True, merges=True, splits=True, frees=True, lattice=True,
+            de_morgan=True, merges=True, splits=True, frees=True, lattice=True, rounds="max",
         ),
         Strategy(
             "fuzzy_product",
@@ -107,7 +110,7 @@ STRATEGIES: dict[str, Strategy] = {
             residuum="goguen_residuum",
             exists_or=QuantifierContraction("min_product", _not, lambda b, x, n, k: _not(b, x)),
             forall_and=QuantifierContraction("min_product", None, lambda b, x, n, k: x),
-            de_morgan=True, merges=True, frees=True,
+            de_morgan=True, merges=True, frees=True, rounds="max",
         ),
         Strategy(
             "fuzzy_lukasiewicz",
@@ -118,7 +121,7 @@ STRATEGIES: dict[str, Strategy] = {
             forall=_least,
             exists_or=QuantifierContraction("max_plus", None, lambda b, x, n, k: b.clip(x, 0.0, 1.0)),
             forall_and=QuantifierContraction("min_plus", None, lambda b, x, n, k: b.clip(b.subtract(x, float(k - 1)), 0.0, 1.0)),
-            de_morgan=True, merges=True, frees=True,
+            de_morgan=True, merges=True, frees=True, rounds="max",
         ),
         Strategy(
             "probabilistic",

@@ -1,0 +1,144 @@
+"""Rules in text, as ``.tl`` programs write them, read for :func:`tensorlogic.compile`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from itertools import count
+from typing import NoReturn
+
+from ..errors import GraphError
+from . import syntax
+from .expr import Term, TLExpr
+from .notation import text_file
+from .rules import Rule
+
+_ASIDE = re.compile(r"\"(?:[^\"\\\n]|\\.)*\"|'[^'\\\n]*'|#[^\n]*|//[^\n]*")  # quoted text and comments
+_ARROW = re.compile(r"<-|:-|←")
+_COMPARISONS = {"=": "equal", "!=": "not_equal", "<": "less", "<=": "less_equal", ">": "greater", ">=": "greater_equal"}
+_OPERATIONS = {"+": "add", "-": "subtract", "/": "divide", "^": "power"}
+
+
+def holds_rules(text: str) -> bool:
+    """Tell whether a text holds rules, not one expression: an arrow stands in it.
+
+    >>> holds_rules("p(x) <- q(x)"), holds_rules("exists x. p(x, '<-')")
+    (True, False)
+    """
+    return _ARROW.search(_ASIDE.sub(" ", text)) is not None
+
+
+def read_rules(text: str) -> list[Rule]:
+    """Read rules from text in the notation of ``.tl`` programs.
+
+    >>> for rule in read_rules("Path(x,y) <- Edge(x,y); Path(x,z) <- Path(x,y), Edge(y,z), not Closed(z, _)"):
+    ...     print(rule)
+    Path(x, y) ← Edge(x, y)
+    Path(x, z) ← Path(x, y) ∧ Edge(y, z) ∧ ¬(∃_1. Closed(z, _1))
+    """
+    from .grammar import parse
+
+    return [_rule(statement) for statement in parse(text, text_file(text)).statements]
+
+
+def _rule(statement: syntax.Statement) -> Rule:
+    unnamed = (f"_{n}" for n in count(1))
+    match statement:
+        case syntax.Rule(head=head, body=body):
+            literals = [_literal(part, unnamed) for part in body]
+        case syntax.Equation(head=head, operator="=", value=value) if head.boolean:
+            literals = [_literal(value, unnamed)]
+        case syntax.Facts(name=name):
+            hint = "give facts as the inputs of a run, or use tl.Program"
+            raise GraphError(f"facts of {name} stand among the rules", hint, code="E752", location=statement.at)
+        case _:
+            hint = "tl.Program takes equations, queries and files too"
+            raise GraphError("a set of rules holds rules alone", hint, code="E752", location=statement.at)
+    whole = literals[0]
+    for part in literals[1:]:
+        whole = TLExpr("and", (whole, part), location=part.location)
+    return Rule(_atom(head, unnamed), whole)
+
+
+def _literal(part: syntax.Part, unnamed: Iterator[str]) -> TLExpr:
+    """Return the expression of one literal of a body."""
+    match part:
+        case syntax.Not(atom=atom):
+            inner = _atom(atom, unnamed)
+            hidden = tuple(t for t in inner.terms if t.is_variable and str(t.name).startswith("_"))
+            if hidden:
+                inner = TLExpr("exists", (inner,), terms=hidden, location=part.at)
+            return TLExpr("not", (inner,), location=part.at)
+        case syntax.Product(factors=factors):
+            whole = _literal(factors[0], unnamed)
+            for factor in factors[1:]:
+                whole = TLExpr("and", (whole, _literal(factor, unnamed)), location=part.at)
+            return whole
+        case syntax.Comparison(operator=operator, left=left, right=right):
+            terms = _term(left), _term(right)
+            if operator in ("=", "!=") and terms[0] is not None and terms[1] is not None:
+                if not any(t.is_variable for t in terms if t is not None):
+                    _refuse(part, "a comparison of two constants")
+                first, second = terms if terms[0].is_variable else terms[::-1]
+                assert first is not None and second is not None
+                same = TLExpr("same", terms=(first, second), location=part.at)
+                return same if operator == "=" else TLExpr("not", (same,), location=part.at)
+            sides = _value(left, unnamed), _value(right, unnamed)
+            return TLExpr(_COMPARISONS[operator], sides, location=part.at)
+        case syntax.Tensor():
+            return _atom(part, unnamed)
+    _refuse(part, "this literal")
+
+
+def _term(part: syntax.Part) -> Term | None:
+    """Return one side of an equation between indices; None where it is a value."""
+    match part:
+        case syntax.Variable(name=name):
+            return Term.var(name)
+        case syntax.Constant(value=value) | syntax.Text(value=value):
+            return Term.const(value)
+        case syntax.Number(value=int(value)):
+            return Term.const(value)
+        case syntax.Tensor(name=name, places=()) if not part.boolean:
+            return Term.const(name)
+    return None
+
+
+def _value(part: syntax.Part, unnamed: Iterator[str]) -> TLExpr:
+    """Return the expression of a number, a score, or arithmetic between them."""
+    match part:
+        case syntax.Number(value=value):
+            return TLExpr("constant", value=value, location=part.at)
+        case syntax.Tensor():
+            return _atom(part, unnamed)
+        case syntax.Negative(value=inner):
+            return TLExpr("negative", (_value(inner, unnamed),), location=part.at)
+        case syntax.Product(factors=factors):
+            whole = _value(factors[0], unnamed)
+            for factor in factors[1:]:
+                whole = TLExpr("multiply", (whole, _value(factor, unnamed)), location=part.at)
+            return whole
+        case syntax.Operation(operator=operator, left=left, right=right):
+            return TLExpr(_OPERATIONS[operator], (_value(left, unnamed), _value(right, unnamed)), location=part.at)
+    _refuse(part, "an index as a number" if isinstance(part, syntax.Variable) else "this value")
+
+
+def _atom(tensor: syntax.Tensor, unnamed: Iterator[str]) -> TLExpr:
+    """Return a predicate over variables and constants."""
+    terms = []
+    for place in tensor.places:
+        match place.index:
+            case syntax.Variable(name="_"):
+                terms.append(Term.var(next(unnamed)))
+            case syntax.Variable(name=name):
+                terms.append(Term.var(name))
+            case syntax.Constant(value=value):
+                terms.append(Term.const(value))
+            case other:
+                _refuse(other, "arithmetic or a range in an index")
+    return TLExpr("pred", name=tensor.name, terms=tuple(terms), location=tensor.at)
+
+
+def _refuse(part: syntax.Part, what: str) -> NoReturn:
+    hint = "tl.Program knows the numbers of its indices"
+    raise GraphError(f"{what} cannot be compiled against a context", hint, code="E753", location=part.at)
