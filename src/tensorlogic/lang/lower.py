@@ -195,11 +195,10 @@ class _Lowering:
         for f in every:
             if (f.kind == "pred" and f.name in heads) or any(a in moves for a in f.args):
                 moves.add(f)
+            elif f.kind == "pred":
+                predicates.append(run_steps(self._emit(f)).tensor)
         for a in (a for f in every if f in moves for a in f.args if a not in moves):
             run_steps(self._emit(a))
-
-        for f in (a for f in every if f in moves for a in f.args if a not in moves):
-            run_steps(self._emit(f))
         return whole in moves
 
     def _zero(self, predicates: Sequence[Tensor]) -> Tensor:
