@@ -48,10 +48,10 @@ class Body(NamedTuple):
     monotone: bool
 
 
-def bind_fixpoint(step: Step) -> Kernel | None:
-    """Return the kernel of a fixpoint whose body is made of Boolean operations, or None where words do not pay.
+def bind_fixpoint(step: Step, *, unpack: bool = True) -> Kernel | None:
+    """Return the kernel of a fixpoint whose body is made of Boolean operations, or None where there is another in it.
 
-    Binding loads numba.
+    Binding loads numba. Without ``unpack`` results stay packed, and are always a tuple.
     """
     op = step.op
     assert isinstance(op, Fixpoint)
@@ -71,6 +71,8 @@ def bind_fixpoint(step: Step) -> Kernel | None:
             state = [_closed(shape, values)]
         else:
             state = (_by_what_is_new if semi else _plainly)(body, op, values, step)
+        if not unpack:
+            return tuple(state)
         results = tuple(np.asarray(x) for x in state)
         return results[0] if len(results) == 1 else results
 

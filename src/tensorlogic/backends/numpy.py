@@ -59,7 +59,9 @@ class NumpyBackend:
         return quiet
 
     def finish(self, value: Any, shared: bool) -> Array:
-        """Return an output as an array of its own."""
+        """Return an output as an array of its own; relations, which do not change, as they are."""
+        if hasattr(value, "layout"):
+            return value
         array = np.asarray(value)
         return array.copy() if shared or not array.flags.writeable else array
 

@@ -37,6 +37,7 @@ class SparseTensor:
 
     __slots__ = ("__weakref__", "_codes", "_columns", "_count", "_rows", "_shape", "_turned")
     __array_priority__ = 1000  # so that NumPy leaves & | - to us
+    layout = "sparse"  # which plans ask for
     _shape: tuple[int, ...]
     _count: int
     _codes: Codes | None

@@ -71,6 +71,8 @@ class TensorType(NamedTuple):
     shape: TensorShape | None
     dtype: str | None
     weak: bool = False  # a Python scalar, which does not widen the other operand
+    layout: str = "dense"  # in a plan, how the value is held: "sparse" for a relation given by its tuples
+    count: int | None = None  # in a plan, about how many tuples a relation has
 
     @classmethod
     def of(cls, array: Any) -> TensorType:
@@ -79,10 +81,17 @@ class TensorType(NamedTuple):
         >>> print(TensorType.of(np.ones((2, 3), "float32")))
         float32[2, 3]
         """
-        return cls(TensorShape(array.shape), dtype_name(array.dtype))
+        found = cls(TensorShape(array.shape), dtype_name(array.dtype))
+        layout = getattr(array, "layout", "dense")
+        return found if layout != "sparse" else found._replace(layout=layout, count=array.count)
 
     def __str__(self) -> str:
-        return f"{self.dtype or 'any'}{'' if self.shape is None else self.shape}"
+        held = "" if self.layout == "dense" else f" {self.layout}"
+        return f"{self.dtype or 'any'}{'' if self.shape is None else self.shape}{held}"
+
+    def __repr__(self) -> str:
+        held = "" if self.layout == "dense" else f", layout={self.layout!r}, count={self.count}"
+        return f"TensorType(shape={self.shape!r}, dtype={self.dtype!r}, weak={self.weak}{held})"
 
 
 def dtype_name(dtype: Any) -> str:

@@ -7,7 +7,7 @@ side on threads, chains of steps side by side. Each prints as what it is, and ru
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -39,11 +39,13 @@ def candidates(
     donate: Iterable[str] = (),
     reorder: bool = True,
     without: frozenset[object] = frozenset(),
+    sparse: Mapping[str, TensorType] | None = None,
 ) -> list[ExecutionPlan]:
     """Return the plans of a graph, the one that is thought best first; the first takes the least memory that is known.
 
     ``chains`` is the number of threads that independent chains of steps may run on. Plans that take more than ``room`` bytes, and more
-    than the first, are left out. ``without`` names groups (as :func:`group_key` does) of which no kernel could be made.
+    than the first, are left out. ``without`` names groups (as :func:`group_key` does) of which no kernel could be made. ``sparse``
+    has the types of inputs that are relations; such a graph has one plan.
 
     >>> from tensorlogic import GraphBuilder
     >>> b = GraphBuilder()
@@ -58,6 +60,11 @@ def candidates(
         threads = (lambda: 1) if facts is None else facts.threads
         return partial(lay_out, in_place=in_place, groups=groups(policy), threads=threads, donate=frozenset(donate))
 
+    if sparse and facts is not None:
+        from .relational import relational_plan
+
+        others = partial(_groups, facts=facts, policy=policy, without=without)
+        return [relational_plan(graph, sparse, facts.queries, others, in_place=in_place, threads=facts.threads)]
     first = laid_out(policy)(graph)
     if reorder:  # a saved plan has its order, and needs none of the passes
         from .memory_order import lighter

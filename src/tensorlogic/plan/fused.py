@@ -28,7 +28,7 @@ class Fusable(NamedTuple):
 
     nodes: tuple[int, ...]
     pattern: str
-    kind: str = "rows"  # "rows", "scan", "bits", "algebra", "fixpoint" or "whole"
+    kind: str = "rows"  # "rows", "scan", "bits", "algebra", "fixpoint", "relations" or "whole"
 
 
 class Cut(NamedTuple):

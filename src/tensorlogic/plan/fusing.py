@@ -78,6 +78,9 @@ class Facts(Protocol):
     def closes(self, op: Fixpoint, args: Sequence[TensorType]) -> bool:
         """Tell whether a fixpoint over truth values can run on packed bits."""
 
+    def queries(self, op: ops.Op, args: Sequence[TensorType], result: TensorType) -> bool:
+        """Tell whether an operation can be part of queries over relations."""
+
 
 def find_groups(graph: EinsumGraph, facts: Facts, policy: str = "fast") -> list[Fusable]:
     """Return the nodes of a graph with known sizes that run as one native step each."""
@@ -104,7 +107,7 @@ def single_rows(graph: EinsumGraph, facts: Facts) -> list[Fusable]:
 
 def exact_group(graph: EinsumGraph, group: Fusable) -> bool:
     """Tell whether the kernel of a group gives NumPy's bits."""
-    if group.kind in ("bits", "fixpoint"):
+    if group.kind in ("bits", "fixpoint", "relations"):
         return True
     if group.kind == "algebra":
         op = graph.nodes[group.nodes[0]].op

@@ -202,7 +202,14 @@ class Executor:
         if inputs.keys() != graph.inputs.keys():
             check_names(graph, inputs, required=True)
         names = list(graph.inputs)
+        if any(getattr(x, "layout", "") == "sparse" for x in inputs.values()):
+            return names, [self._relation(inputs[n], graph.nodes[i].op.dtype, n) for n, i in graph.inputs.items()]  # type: ignore[attr-defined]
         return names, [self._given(n, inputs[n], graph.nodes[i].op.dtype) for n, i in graph.inputs.items()]  # type: ignore[attr-defined]
+
+    def _relation(self, value: Any, dtype: str | None, name: str) -> Any:
+        """Leave a relation as it is where plans can run on relations; anything else becomes an array."""
+        sparse = getattr(value, "layout", "") == "sparse"
+        return value if sparse and self.programs.facts is not None and dtype in (None, "bool") else self._given(name, value, dtype)
 
     def _given(self, name: str, value: Any, dtype: str | None) -> Any:
         try:
@@ -217,7 +224,7 @@ class Executor:
         given = {} if inputs is None else inputs
         check_call(graph, given)
         check_names(graph, given, required=False)
-        found = {n: TensorType.of(self._given(n, v, graph.type_of(graph.inputs[n]).dtype)) for n, v in given.items()}
+        found = {n: TensorType.of(self._relation(v, graph.type_of(graph.inputs[n]).dtype, n)) for n, v in given.items()}
         return input_types(graph, found, checked_sizes(graph, sizes), what="plan")
 
     def __reduce__(self) -> NoReturn:

@@ -28,6 +28,7 @@ from .inputs import Sizes
 from .outputs import NUMPY
 from .program import Program, bind
 
+_ARRAY = np.ndarray
 Key = tuple[Any, ...]
 Types = Mapping[str, TensorType]  # of inputs, by name
 
@@ -88,7 +89,7 @@ class Programs:
         donate: tuple[str, ...] = (),
     ) -> Program:
         """Return the program for a call, made on the first one of its kind."""
-        shapes = tuple([(v.shape, v.dtype) for v in values])
+        shapes = tuple([(v.shape, v.dtype) if type(v) is _ARRAY else (v.shape, type(v)) for v in values])
         key: Key = (graph, shapes, tuple(sorted(sizes.items())) if sizes else ())
         if budget is not None or donate:
             key += (budget, donate)
@@ -164,7 +165,8 @@ class Programs:
 
             from . import parts  # noqa: F401
             from .tuning import choose, made_up_inputs
-        programs = self._bound(options, lambda without: self._candidates(concrete, donate, without=without))
+        again = partial(self._candidates, concrete, donate, sparse=_relations(types))
+        programs = self._bound(options, lambda without: again(without=without))
         if len(programs) == 1:
             return programs[0]
         with span("choose", self.context.hooks):
@@ -185,7 +187,7 @@ class Programs:
             require_valid(graph)
             concrete = self._concrete(graph, types, sizes, budget is None)
             if budget is None:
-                options = self._candidates(concrete, donate)
+                options = self._candidates(concrete, donate, sparse=_relations(types))
             else:
                 options = [self._within(concrete, budget)]
             check_dtypes(options[0], self.capabilities)
@@ -217,6 +219,7 @@ class Programs:
         *,
         reorder: bool = True,
         without: frozenset[object] = frozenset(),
+        sparse: Types | None = None,
     ) -> list[ExecutionPlan]:
         if self.facts is None and self.threads == 1:
             from ..plan.memory_order import lighter
@@ -231,7 +234,7 @@ class Programs:
             room = available_memory() // 2 if self.memory_limit is None else self.memory_limit
         return candidates(
             concrete, self.facts, policy=self.policy, in_place=self.in_place, chains=self.threads if self.in_place else 1,
-            room=room, donate=donate, reorder=reorder, without=without,
+            room=room, donate=donate, reorder=reorder, without=without, sparse=sparse,
         )  # fmt: skip
 
     def _bound(self, options: Sequence[ExecutionPlan], again: Any) -> list[Program]:
@@ -278,7 +281,7 @@ class Programs:
         self._quick_calls = next(self._quick)
 
     def _type_key(self, graph: EinsumGraph, types: Types, sizes: Sizes, *more: Any) -> Key:
-        shapes = [(tuple(types[n].shape or ()), NUMPY.get(types[n].dtype or "float64")) for n in graph.inputs]
+        shapes = [_shape_key(types[n]) for n in graph.inputs]
         given = () if sizes is None or sized_by_inputs(graph) else tuple(sorted(sizes.items()))
         return (graph, tuple(shapes), given, *more)
 
@@ -308,6 +311,20 @@ def checked_policy(able: BackendCapabilities, native: object, policy: str | None
         message = f"{asked} is not possible: the {able.name} backend makes no machine code"
         raise BackendError(message, 'write native=True with backend="numpy"', code="E403")
     return "exact" if wrapped else policy or ("fast" if native else "exact")
+
+
+def _relations(types: Types) -> dict[str, TensorType]:
+    """Return the types of the inputs that are relations."""
+    return {name: t for name, t in types.items() if t.layout == "sparse"}
+
+
+def _shape_key(t: TensorType) -> tuple[Any, ...]:
+    """Return what :meth:`Programs.for_call` tells inputs of one type apart by."""
+    if t.layout == "sparse":
+        from ..backends.sparse import SparseTensor
+
+        return tuple(t.shape or ()), SparseTensor
+    return tuple(t.shape or ()), NUMPY.get(t.dtype or "float64")
 
 
 def not_pickled(what: str, hint: str) -> InputError:

@@ -85,6 +85,12 @@ def _of_algebra(step: Step) -> Kernel | None:
     return bind_semiring(part.op, part.contraction, part.arg_types, part.types[0])
 
 
+def _relations(step: Step) -> Kernel:
+    from ..relations.bind import bind_relations
+
+    return bind_relations(step)
+
+
 def _shared(step: Step, source: Source) -> Kernel:
     sizes, places = source.sizes, source.places
     count = min(max(step.threads, 1), places)
@@ -156,5 +162,6 @@ _KINDS: dict[str, Callable[[Step], Kernel | None]] = {
     "bits": _on_bits,
     "algebra": _algebra,
     "fixpoint": lambda step: bind_fixpoint(step.parts[0]),
+    "relations": _relations,
     "whole": _whole,
 }

@@ -1,0 +1,266 @@
+"""Fixpoints of rules over relations: each round joins what the last one added, until nothing is new.
+
+A transitive closure is found by the components of its graph; relations that fill up go on as packed bits.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ...ir.graph import Fixpoint
+from ...plan.limits import available_memory
+from .. import packed, sparse_rows, tuples
+from ..bits import BitTensor
+from ..control import not_settled
+from ..sparse import SparseTensor
+from .joins import Joins, union
+from .queries import Query
+from .reading import Loop, Queries, Slot
+
+SMALL_BITS = 1 << 21  # bytes of packed carries below which they are packed from the beginning
+FILLED = 64  # one place in so many filled: the rest goes on as bits
+RATIO = 4  # a relation is held in pieces, each so many times as large as the next
+FEW = 64  # sources, of which each is followed by itself
+
+Relation = SparseTensor | BitTensor
+OnBits = Callable[..., Any]  # the kernel of the same fixpoint on packed bits
+
+
+class Growing:
+    """A relation that grows: what it was before the last round, in a few sorted pieces, and what the last round added."""
+
+    def __init__(self, shape: tuple[int, ...]) -> None:
+        self.shape = shape
+        self.old: list[SparseTensor] = []
+        self.new = SparseTensor.of_codes(np.zeros(0, np.int64), shape)
+
+    def known(self) -> list[SparseTensor]:
+        """Return the pieces, the newest too."""
+        return [*self.old, self.new] if self.new.count else self.old
+
+    @property
+    def count(self) -> int:
+        """The number of tuples."""
+        return sum(p.count for p in self.old) + self.new.count
+
+    def settle(self) -> list[SparseTensor]:
+        """Count the newest to the old ones; return the pieces that were merged and are no more."""
+        gone = []
+        if self.new.count:
+            self.old.append(self.new)
+        while len(self.old) > 1 and self.old[-2].count < RATIO * self.old[-1].count:
+            b, a = self.old.pop(), self.old.pop()
+            gone += [a, b]
+            self.old.append(SparseTensor.of_codes(tuples.merge(a.codes, b.codes), self.shape))
+        self.new = SparseTensor.of_codes(np.zeros(0, np.int64), self.shape)
+        return gone
+
+    def fresh(self, parts: Sequence[SparseTensor]) -> SparseTensor:
+        """Return what is in some relations and not known yet."""
+        codes = union(parts, self.shape).codes
+        for piece in self.known():
+            codes = tuples.minus(codes, piece.codes)
+        return SparseTensor.of_codes(codes, self.shape)
+
+    def whole(self) -> SparseTensor:
+        """Return all of it as one relation."""
+        return union(self.known(), self.shape)
+
+
+class Rules(NamedTuple):
+    """A loop ready to run: for each relation that grows, what it is derived by; those between come before the carries."""
+
+    between: dict[Slot, Queries]
+    carried: dict[Slot, Queries]
+    once: dict[Slot, list[Query]]  # what holds from the beginning
+
+
+def read_rules(loop: Loop) -> Rules:
+    """Return the rules of a loop, which negates nothing that grows."""
+    rules = dict(loop.rules)
+    growing = {*loop.carries, *rules}
+    used = [a.slot for qs in rules.values() for q in qs for a in q.atoms]
+    carried: dict[Slot, Queries] = {c: () for c in loop.carries}
+    for carry, result, copy in zip(loop.carries, loop.results, loop.copies, strict=True):
+        if result == carry:
+            continue
+        if result in rules and result not in used and loop.results.count(result) == 1:
+            carried[carry] = rules.pop(result)
+        else:
+            carried[carry] = (copy,)
+    once: dict[Slot, list[Query]] = {}
+    for heads in (rules, carried):
+        for slot, queries in heads.items():
+            varying = tuple(q for q in queries if any(a.slot in growing for a in q.atoms))
+            once[slot] = [q for q in queries if q not in varying]
+            heads[slot] = varying
+    return Rules(rules, carried, once)
+
+
+def run_loop(
+    loop: Loop, rules: Rules, joins: Joins, values: dict[Slot, Relation], shapes: dict[Slot, tuple[int, ...]], bits: OnBits | None
+) -> list[Relation]:
+    """Return the carries of a loop once nothing changes any more; ``bits`` computes the same on packed bits."""
+    op = loop.step.op
+    assert isinstance(op, Fixpoint)
+    starts = [values[s] for s in loop.starts]
+    room = available_memory() // 4
+    words = sum(_packed_bytes(shapes[c]) for c in loop.carries)
+    if bits is not None and words <= SMALL_BITS:
+        return bits(starts)
+    for slot, queries in loop.fixed.items():
+        values[slot] = union([joins.answer(q, shapes[slot]) for q in queries], shapes[slot])
+    closed = _closure(loop, rules, joins, values, shapes, op, room)
+    if closed is not None:
+        return [closed]
+    state = {slot: Growing(shapes[slot]) for slot in (*loop.carries, *rules.between)}
+    for slot, start in zip(loop.carries, starts, strict=True):
+        first = [SparseTensor(start), *(joins.answer(q, shapes[slot]) for q in rules.once[slot])]
+        state[slot].new = union(first, shapes[slot])
+    cells = sum(math.prod(shapes[c]) for c in loop.carries)
+    moved: list[Slot] = []
+    for n in range(op.limit):
+        for slot, queries in rules.between.items():  # in order: they read what this round has added to others
+            own = [joins.answer(q, shapes[slot]) for q in rules.once[slot]] if n == 0 else []
+            state[slot].new = state[slot].fresh(own + _derived(queries, state, joins, shapes[slot]))
+        found = {slot: _derived(queries, state, joins, shapes[slot]) for slot, queries in rules.carried.items()}
+        fresh = {slot: state[slot].fresh(parts) for slot, parts in found.items()}
+        for grown in state.values():
+            joins.forget(grown.settle())
+        moved = [slot for slot, new in fresh.items() if new.count]
+        for slot in moved:
+            state[slot].new = fresh[slot]
+        if not moved:
+            return [state[slot].whole() for slot in loop.carries]
+        if bits is not None and words <= room and sum(state[c].count for c in loop.carries) * FILLED > cells:
+            return bits([state[c].whole() for c in loop.carries])
+    places = [loop.carries.index(slot) for slot in moved]
+    raise not_settled(op, places, [state[slot].new.count for slot in moved]).at(loop.step.location)
+
+
+def _packed_bytes(shape: Sequence[int]) -> int:
+    return 8 * math.prod(shape[:-1]) * packed.width(shape[-1] if shape else 1)
+
+
+def _derived(queries: Queries, state: dict[Slot, Growing], joins: Joins, shape: tuple[int, ...]) -> list[SparseTensor]:
+    """Return what queries give for what is new: of each atom that grows the new part, with all of those before it and the old of those after."""
+    found = []
+    for query in queries:
+        growing = [n for n, a in enumerate(query.atoms) if a.slot in state]
+        for n in growing:
+            new = state[query.atoms[n].slot].new
+            if not new.count:
+                continue
+            others = [m for m in growing if m != n]
+            choices = [
+                state[query.atoms[m].slot].known() if m < n else state[query.atoms[m].slot].old for m in others
+            ]
+            for pieces in itertools.product(*choices):
+                given = {n: new, **dict(zip(others, pieces, strict=True))}
+                found.append(joins.answer(query, shape, given=given, first=n))
+    return found
+
+
+# transitive closures
+
+
+def _closure(
+    loop: Loop,
+    rules: Rules,
+    joins: Joins,
+    values: dict[Slot, Relation],
+    shapes: dict[Slot, tuple[int, ...]],
+    op: Fixpoint,
+    room: int,
+) -> Relation | None:
+    """Return the carry of a loop that is a transitive closure, from where it starts; None where it is something else."""
+    if len(loop.carries) != 1 or rules.between:
+        return None
+    [carry] = loop.carries
+    shape = shapes[carry]
+    if len(shape) != 2 or shape[0] != shape[1] or op.limit <= shape[0]:
+        return None
+    sides = [_side(q, carry) for q in rules.carried[carry]]
+    kinds = {side[0] for side in sides if side is not None}
+    if None in sides or len(kinds) != 1 or (kind := kinds.pop()) not in ("square", "left", "right"):
+        return None
+    parts = [joins.answer(q, shape) for q in rules.once[carry]]
+    start = union([SparseTensor(values[loop.starts[0]]), *parts], shape)
+    if kind == "square":
+        return _closed(start, room)
+    edges = union([_oriented(joins.find(slot), flip) for _, slot, flip in (s for s in sides if s is not None)], shape)
+    if kind == "left":
+        edges, start = edges.transpose(), start.transpose()
+    if start.same(edges):
+        made = _closed(edges, room)
+    else:
+        made = _followed(start, edges, room)
+    return made if made is None or kind == "right" else made.transpose()
+
+
+def _oriented(tensor: SparseTensor, flip: bool) -> SparseTensor:
+    return tensor.transpose() if flip else tensor
+
+
+def _side(query: Query, carry: Slot) -> tuple[str, Slot, bool] | None:
+    """Return what is joined to the carry, on which side, and whether it is turned round: T(x,z) <- T(x,y), E(y,z) has E on the right."""
+    if len(query.atoms) != 2 or query.tests or any(a.negated or len(a.terms) != 2 for a in query.atoms):
+        return None
+    variables = {t for a in query.atoms for t in a.terms}
+    if not all(isinstance(t, int) for t in (*variables, *query.terms)) or len(variables) != 3:
+        return None
+    x, z = query.terms
+    [y] = variables - {x, z}
+    own = [a for a in query.atoms if a.slot == carry]
+    if len(own) == 2:
+        return ("square", carry, False) if {a.terms for a in own} == {(x, y), (y, z)} else None
+    if len(own) != 1:
+        return None
+    [other] = [a for a in query.atoms if a.slot != carry]
+    if own[0].terms == (x, y) and set(other.terms) == {y, z}:
+        return "right", other.slot, other.terms == (z, y)
+    if own[0].terms == (y, z) and set(other.terms) == {x, y}:
+        return "left", other.slot, other.terms == (y, x)
+    return None
+
+
+def _closed(edges: SparseTensor, room: int) -> Relation | None:
+    """Return the closure of a graph: as rows where it stays sparse, as bits where it fills up; None where neither fits."""
+    cells = _packed_bytes(edges.shape)
+    found = sparse_rows.closure_rows(edges.rows, max(cells // 8, 4 * edges.count))
+    if found is not None:
+        return SparseTensor.of_rows(*found, edges.shape)
+    if cells > room:
+        return None
+    return BitTensor.of(sparse_rows.closure_bits(edges.rows), edges.shape)
+
+
+def _followed(start: SparseTensor, edges: SparseTensor, room: int) -> Relation | None:
+    """Return where a start leads to, over any number of edges."""
+    first = start.columns[0]
+    sources = np.unique(first)
+    if len(sources) <= FEW:
+        rows, columns = [], []
+        for source in sources:
+            seen = sparse_rows.reach(edges.rows, start.columns[1][first == source], start=True)
+            found = np.flatnonzero(seen)
+            rows.append(np.full(len(found), source))
+            columns.append(found)
+        if not rows:
+            return start
+        return SparseTensor.of_columns([np.concatenate(rows), np.concatenate(columns)], start.shape, ordered=True)
+    paths = _closed(edges, room)
+    if paths is None:
+        return None
+    if isinstance(paths, BitTensor):
+        if 3 * _packed_bytes(edges.shape) > room:
+            return None
+        begun = start.bits()
+        return begun | (begun @ paths)
+    made = sparse_rows.join_rows(start.rows, paths.rows, start.shape[1])
+    return start | SparseTensor.of_rows(*made, start.shape)

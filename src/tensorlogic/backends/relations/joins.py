@@ -1,0 +1,410 @@
+"""Answering conjunctive queries: atoms are joined one after another, smallest first, and what is not needed any more is projected away.
+
+Queries whose atoms form a circle, such as triangles, are joined variable by variable instead, so that no intermediate result is
+larger than need be.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from .. import sparse_rows, tuples
+from ..sparse import SparseTensor
+from .queries import Atom, Fixed, Query, Test, Variable
+
+CODES = 1 << 62  # a table whose codes are below this is deduplicated by code
+DENSE_JOIN = 8  # a join goes row by row where the left table has at least one tuple in so many rows
+CIRCULAR = 4096  # tuples from which a circular join is done variable by variable
+EMPTY = np.zeros(0, np.int64)
+
+
+class Rows(NamedTuple):
+    """A table over variables: a column for each, all of one length."""
+
+    variables: tuple[Variable, ...]
+    columns: tuple[Any, ...]
+    count: int
+
+    def column(self, v: Variable) -> Any:
+        """Return the column of a variable."""
+        return self.columns[self.variables.index(v)]
+
+    def where(self, mask: Any) -> Rows:
+        """Return the rows for which a mask is set."""
+        return Rows(self.variables, tuple(c[mask] for c in self.columns), int(np.count_nonzero(mask)))
+
+
+class Source(NamedTuple):
+    """A relation with a different variable for each of its axes."""
+
+    tensor: SparseTensor
+    variables: tuple[Variable, ...]
+
+
+class Joins:
+    """Answers queries over relations; what is worked out about a relation, such as the keys it is looked up by, is kept."""
+
+    def __init__(self, sizes: Sequence[int], find: Callable[[Any], SparseTensor]) -> None:
+        self.sizes, self.find = sizes, find
+        self._kept: dict[tuple[Any, ...], tuple[SparseTensor, Any]] = {}
+
+    def forget(self, tensors: Iterable[SparseTensor]) -> None:
+        """Let go of what is kept about relations that are there no more."""
+        gone = {id(t) for t in tensors}
+        self._kept = {k: v for k, v in self._kept.items() if k[0] not in gone}
+
+    def _once(self, tensor: SparseTensor, key: tuple[Any, ...], make: Callable[[], Any]) -> Any:
+        found = self._kept.get((id(tensor), *key))
+        if found is None:
+            found = self._kept[(id(tensor), *key)] = (tensor, make())
+        return found[1]
+
+    def answer(
+        self, query: Query, shape: Sequence[int], *, given: dict[int, SparseTensor] | None = None, first: int | None = None
+    ) -> SparseTensor:
+        """Return the answers of a query as a relation of some shape.
+
+        ``given`` has other relations for some of the atoms, by number; ``first`` is the atom to begin with.
+        """
+        given = given or {}
+        sources: list[Source] = []
+        begin: Source | None = None
+        negated: list[Atom] = []
+        for n, atom in enumerate(query.atoms):
+            if atom.negated:
+                negated.append(atom)
+                continue
+            source = self._selected(given[n] if n in given else self.find(atom.slot), atom.terms)
+            if source.tensor.count == 0:
+                return nothing(shape)
+            if not source.variables:
+                continue
+            if n == first:
+                begin = source
+            else:
+                sources.append(source)
+        shown = tuple(dict.fromkeys(t for t in query.terms if not isinstance(t, Fixed)))
+        codes = self._circular(query, sources, shown, negated, shape) if begin is None else None
+        if codes is not None:
+            return SparseTensor.of_codes(codes, shape)
+        return self._result(self._joined(query, sources, begin, shown, negated), query, shape)
+
+    def _selected(self, tensor: SparseTensor, terms: Sequence[Any]) -> Source:
+        """Return a relation where its constants hold and repeated variables agree, over its different variables."""
+        different = tuple(dict.fromkeys(t for t in terms if not isinstance(t, Fixed)))
+        if len(different) == len(terms):
+            return Source(tensor, different)
+        pattern = tuple(t if isinstance(t, Fixed) else -1 - different.index(t) for t in terms)
+
+        def select() -> SparseTensor:
+            columns = tensor.columns
+            mask = np.ones(tensor.count, np.bool_)
+            places: dict[Any, int] = {}
+            for axis, t in enumerate(terms):
+                if isinstance(t, Fixed):
+                    mask &= columns[axis] == t.code
+                elif t in places:
+                    mask &= columns[axis] == columns[places[t]]
+                else:
+                    places[t] = axis
+            chosen = [columns[places[t]][mask] for t in different]
+            if not chosen:
+                return SparseTensor.of_codes(np.zeros(int(mask.any()), np.int64), ())
+            return SparseTensor.of_columns(chosen, [tensor.shape[places[t]] for t in different])
+
+        return Source(self._once(tensor, ("select", pattern), select), different)
+
+    # one atom after another
+
+    def _joined(
+        self, query: Query, sources: list[Source], begin: Source | None, shown: Sequence[Variable], negated: list[Atom]
+    ) -> Rows:
+        tests, negated = list(query.tests), list(negated)
+        sources = list(sources)
+        if begin is None and sources:
+            begin = min(sources, key=lambda s: s.tensor.count)
+            sources.remove(begin)
+        if begin is None:
+            rows = Rows((), (), 1)
+        else:
+            rows = Rows(begin.variables, begin.tensor.columns, begin.tensor.count)
+        while True:
+            rows = self._filtered(rows, tests, negated)
+            if rows.count == 0:
+                return Rows(tuple(shown), tuple(EMPTY for _ in shown), 0)
+            if not sources:
+                break
+            n = self._next(rows, sources)
+            source = sources.pop(n)
+            needed = {*shown, *_variables(sources, tests, negated)}
+            rows = self._extended(rows, source, needed)
+        bound = set(rows.variables)
+        for v in dict.fromkeys((*shown, *_variables([], tests, negated))):
+            if v not in bound:  # nothing says what it is: every element of its domain
+                rows = _crossed(rows, v, self.sizes[v])
+                rows = self._filtered(rows, tests, negated)
+        return rows
+
+    def _next(self, rows: Rows, sources: Sequence[Source]) -> int:
+        """Return the atom to join next: one that only filters, else the one that is thought to give the fewest rows."""
+        bound = set(rows.variables)
+
+        def cost(n: int) -> tuple[int, float]:
+            s = sources[n]
+            shared = [v for v in s.variables if v in bound]
+            if len(shared) == len(s.variables):
+                return 0, s.tensor.count
+            if not shared:
+                return 2, s.tensor.count
+            distinct = min(math.prod(self.sizes[v] for v in shared), max(rows.count, s.tensor.count))
+            return 1, rows.count * s.tensor.count / max(distinct, 1)
+
+        return min(range(len(sources)), key=cost)
+
+    def _extended(self, rows: Rows, source: Source, needed: set[Variable]) -> Rows:
+        """Return the join of rows with an atom, without the variables that nobody needs any more."""
+        bound = set(rows.variables)
+        shared = tuple(v for v in source.variables if v in bound)
+        new = tuple(v for v in source.variables if v not in bound)
+        if not new:
+            return self._member(rows, source.tensor, source.variables)
+        kept = tuple(v for v in (*rows.variables, *new) if v in needed)
+        if not any(v in needed for v in new):  # only whether there is one
+            narrowed = self._projected(source, shared)
+            return _distinct(self._member(rows, narrowed, shared), kept, self.sizes)
+        tensor = self._ordered(source, (*shared, *new))
+        if (
+            len(rows.variables) == 2 and len(shared) == len(new) == 1 and set(kept) == {*rows.variables, *new} - {*shared}
+            and rows.count * DENSE_JOIN >= self.sizes[rows.variables[0]] and len(kept) == 2
+        ):  # fmt: skip
+            return self._by_rows(rows, shared[0], new[0], tensor)
+        sizes = [self.sizes[v] for v in kept]
+        right_keys = self._once(tensor, ("keys", len(shared)), lambda: _keys(tensor, len(shared)))
+        left_keys = tuples.encode([rows.column(v) for v in shared], [self.sizes[v] for v in shared])
+        if math.prod(sizes) < CODES:
+            strides = dict(zip(kept, _strides(sizes), strict=True))
+            mine = tuple(strides.get(v, 0) for v in new)
+            right = self._once(tensor, ("part", len(shared), mine), lambda: _weighted(tensor.columns[len(shared) :], mine))
+            own = [v for v in rows.variables if v in strides]
+            left = _weighted([rows.column(v) for v in own], [strides[v] for v in own], rows.count)
+            codes = tuples.join_codes(left, left_keys, right, right_keys)
+            return Rows(kept, tuples.decode(codes, sizes), len(codes))
+        pairs = list(tuples.match(left_keys, right_keys))
+        i = np.concatenate([a for a, _ in pairs]) if pairs else EMPTY
+        j = np.concatenate([b for _, b in pairs]) if pairs else EMPTY
+        right_columns = dict(zip((*shared, *new), tensor.columns, strict=True))
+        columns = tuple(rows.column(v)[i] if v in bound else right_columns[v][j] for v in kept)
+        return _distinct(Rows(kept, columns, len(i)), kept, self.sizes)
+
+    def _by_rows(self, rows: Rows, shared: Variable, new: Variable, tensor: SparseTensor) -> Rows:
+        """Return the join of two tables of two columns, row by row of the first."""
+        other = next(v for v in rows.variables if v != shared)
+        left = SparseTensor.of_columns([rows.column(other), rows.column(shared)], [self.sizes[other], self.sizes[shared]])
+        made = sparse_rows.join_rows(left.rows, tensor.rows, self.sizes[new])
+        return Rows((other, new), sparse_rows.columns_of(made), len(made[1]))
+
+    def _ordered(self, source: Source, order: Sequence[Variable]) -> SparseTensor:
+        if tuple(order) == source.variables:
+            return source.tensor
+        axes = [source.variables.index(v) for v in order]
+        return self._once(source.tensor, ("order", *axes), lambda: source.tensor.transpose(*axes))
+
+    def _projected(self, source: Source, variables: Sequence[Variable]) -> SparseTensor:
+        """Return a relation without the variables that are not listed."""
+        tensor, axes = source.tensor, [source.variables.index(v) for v in variables]
+
+        def project() -> SparseTensor:
+            if not axes:
+                return SparseTensor.of_codes(np.zeros(min(1, tensor.count), np.int64), ())
+            return SparseTensor.of_columns([tensor.columns[a] for a in axes], [tensor.shape[a] for a in axes])
+
+        return self._once(tensor, ("project", *axes), project)
+
+    def _member(self, rows: Rows, tensor: SparseTensor, variables: Sequence[Variable], *, absent: bool = False) -> Rows:
+        """Return the rows whose values of some variables are, or are not, in a relation."""
+        if not variables:
+            held = tensor.count > 0
+            return rows if held != absent else Rows(rows.variables, tuple(c[:0] for c in rows.columns), 0)
+        keys = tuples.encode([rows.column(v) for v in variables], tensor.shape)
+        mask = tuples.member(keys, tensor.codes)
+        return rows.where(~mask if absent else mask)
+
+    def _filtered(self, rows: Rows, tests: list[Test], negated: list[Atom]) -> Rows:
+        """Apply the tests and negated atoms whose variables are bound, and take them off their lists; a test may bind one more."""
+        moved = True
+        while moved:
+            moved = False
+            bound = set(rows.variables)
+            for test in list(tests):
+                unbound = test.variables() - bound
+                if not unbound:
+                    tests.remove(test)
+                    held = test.holds(dict(zip(rows.variables, rows.columns, strict=True)))
+                    rows = rows.where(np.broadcast_to(held, (rows.count,)))
+                elif len(unbound) == 1 and (wider := self._bound_by(test, unbound.pop(), rows)) is not None:
+                    tests.remove(test)
+                    rows, moved = wider, True
+                    break
+            bound = set(rows.variables)
+            for atom in list(negated):
+                if all(isinstance(t, Fixed) or t in bound for t in atom.terms):
+                    negated.remove(atom)
+                    source = self._selected(self.find(atom.slot), atom.terms)
+                    rows = self._member(rows, source.tensor, source.variables, absent=True)
+        return rows
+
+    def _bound_by(self, test: Test, v: Variable, rows: Rows) -> Rows | None:
+        """Return rows with a variable that a test says the value of; None where it does not."""
+        if test.fn != "equal":
+            return None
+        for own, other in ((test.left, test.right), (test.right, test.left)):
+            if v in set(other.variables()):
+                continue
+            columns = dict(zip(rows.variables, rows.columns, strict=True))
+            if own.op == "index":
+                value = np.broadcast_to(np.asarray(other.compute(columns)), (rows.count,))
+                inside = (value >= 0) & (value < self.sizes[v])
+                narrowed = rows.where(inside)
+                return Rows((*rows.variables, v), (*narrowed.columns, value[inside].astype(np.int64)), narrowed.count)
+            if own.op == "table" and own.args[1].op == "index":
+                value = np.broadcast_to(np.asarray(other.compute(columns)), (rows.count,)).astype(np.int64)
+                order = np.argsort(own.args[0], kind="stable")
+                pairs = list(tuples.match(np.ascontiguousarray(value), own.args[0][order].astype(np.int64)))
+                i = np.concatenate([a for a, _ in pairs]) if pairs else EMPTY
+                j = np.concatenate([b for _, b in pairs]) if pairs else EMPTY
+                return Rows((*rows.variables, v), (*(c[i] for c in rows.columns), order[j]), len(i))
+        return None
+
+    # all atoms at once
+
+    def _circular(
+        self, query: Query, sources: Sequence[Source], shown: Sequence[Variable], negated: Sequence[Atom], shape: Sequence[int]
+    ) -> Any:
+        """Return the answers of a query whose atoms form a circle, or None where they do not, or where that would not pay."""
+        if len(sources) < 3 or negated or query.tests or not shown or math.prod(shape) >= CODES:
+            return None
+        if max(s.tensor.count for s in sources) < CIRCULAR or not _in_a_circle(sources):
+            return None
+        hidden = dict.fromkeys(v for s in sources for v in s.variables if v not in shown)
+        if not {*shown}.issubset({v for s in sources for v in s.variables}):
+            return None
+        number = {v: n for n, v in enumerate((*shown, *hidden))}
+        atoms = []
+        for s in sources:
+            order = sorted(s.variables, key=number.__getitem__)
+            atoms.append((self._ordered(s, order).columns, tuple(number[v] for v in order)))
+        weight = dict.fromkeys(shown, 0)
+        start = 0
+        for t, stride in zip(query.terms, _strides(shape), strict=True):
+            if isinstance(t, Fixed):
+                start += t.code * stride
+            else:
+                weight[t] += stride
+        codes = tuples.multiway(atoms, len(shown), [weight[v] for v in shown])
+        return codes if start == 0 else codes + start
+
+    def _result(self, rows: Rows, query: Query, shape: Sequence[int]) -> SparseTensor:
+        """Return rows as a relation."""
+        if not query.terms:
+            return SparseTensor.of_codes(np.zeros(min(1, rows.count), np.int64), shape)
+        columns = [
+            np.full(rows.count, t.code, np.int64) if isinstance(t, Fixed) else rows.column(t) for t in query.terms
+        ]
+        if math.prod(shape) >= CODES:
+            return SparseTensor.of_columns(columns, shape)
+        codes = tuples.encode(columns, shape)
+        return SparseTensor.of_codes(codes, shape, _increasing(codes))
+
+
+def nothing(shape: Sequence[int]) -> SparseTensor:
+    """Return the empty relation of a shape."""
+    if math.prod(shape) < CODES:
+        return SparseTensor.of_codes(EMPTY, shape)
+    return SparseTensor.of_columns([EMPTY] * len(shape), shape)
+
+
+def union(parts: Sequence[SparseTensor], shape: Sequence[int]) -> SparseTensor:
+    """Return the union of relations of one shape."""
+    parts = [p for p in parts if p.count]
+    if len(parts) < 2:
+        return parts[0] if parts else nothing(shape)
+    if math.prod(shape) < CODES:
+        codes = parts[0].codes
+        for p in sorted(parts[1:], key=lambda p: p.count):
+            codes = tuples.merge(codes, p.codes)
+        return SparseTensor.of_codes(codes, shape)
+    columns = [np.concatenate([p.columns[a] for p in parts]) for a in range(len(shape))]
+    return SparseTensor.of_columns(columns, shape)
+
+
+def _increasing(codes: Any) -> bool:
+    return len(codes) < 2 or bool((codes[1:] > codes[:-1]).all())
+
+
+def _variables(sources: Iterable[Source], tests: Iterable[Test], negated: Iterable[Atom]) -> set[Variable]:
+    found = {v for s in sources for v in s.variables}
+    found |= {v for t in tests for v in t.variables()}
+    return found | {t for a in negated for t in a.terms if not isinstance(t, Fixed)}
+
+
+def _strides(sizes: Sequence[int]) -> list[int]:
+    strides, total = [], 1
+    for n in reversed(sizes):
+        strides.append(total)
+        total *= n
+    return strides[::-1]
+
+
+def _keys(tensor: SparseTensor, count: int) -> Any:
+    return tuples.encode(tensor.columns[:count], tensor.shape[:count]) if count else np.zeros(tensor.count, np.int64)
+
+
+def _weighted(columns: Sequence[Any], weights: Sequence[int], count: int | None = None) -> Any:
+    total = np.zeros(len(columns[0]) if count is None else count, np.int64)
+    for column, weight in zip(columns, weights, strict=True):
+        if weight:
+            total += column.astype(np.int64) * weight
+    return total
+
+
+def _distinct(rows: Rows, kept: Sequence[Variable], sizes: Sequence[int]) -> Rows:
+    """Return rows of some variables only, each once."""
+    columns = [rows.column(v) for v in kept]
+    own = [sizes[v] for v in kept]
+    if not kept:
+        return Rows((), (), min(1, rows.count))
+    if math.prod(own) < CODES:
+        codes = tuples.unique(tuples.encode(columns, own), math.prod(own))
+        return Rows(tuple(kept), tuples.decode(codes, own), len(codes))
+    order = np.lexsort(columns[::-1])
+    columns = [c[order] for c in columns]
+    fresh = np.ones(rows.count, np.bool_)
+    if rows.count:
+        fresh[1:] = np.logical_or.reduce([c[1:] != c[:-1] for c in columns])
+    return Rows(tuple(kept), tuple(c[fresh] for c in columns), int(np.count_nonzero(fresh)))
+
+
+def _crossed(rows: Rows, v: Variable, size: int) -> Rows:
+    """Return rows with every value of one more variable."""
+    columns = (*(np.repeat(c, size) for c in rows.columns), np.tile(np.arange(size, dtype=np.int64), rows.count))
+    return Rows((*rows.variables, v), columns, rows.count * size)
+
+
+def _in_a_circle(sources: Sequence[Source]) -> bool:
+    """Tell whether atoms cannot be taken off one by one, each with all that it shares within one other (Graham's reduction)."""
+    edges = [set(s.variables) for s in sources]
+    moved = True
+    while moved and len(edges) > 1:
+        moved = False
+        for n, edge in enumerate(edges):
+            others = edges[:n] + edges[n + 1 :]
+            shared = {v for v in edge if any(v in o for o in others)}
+            if any(shared <= o for o in others):
+                edges = others
+                moved = True
+                break
+    return len(edges) > 1
