@@ -1,0 +1,236 @@
+"""The forms of statements: what was written becomes a fact, a rule, an equation, a question, or a file read or written."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .format import text_of
+from .syntax import (
+    Call,
+    Comparison,
+    Constant,
+    Equation,
+    Expression,
+    Negative,
+    Not,
+    Number,
+    Operation,
+    Product,
+    Query,
+    Range,
+    Read,
+    Rule,
+    Statement,
+    Tensor,
+    Text,
+    Variable,
+    Write,
+    variables,
+)
+from .tokens import Token
+from .tree import refuse
+
+
+def form(parts: list[Any]) -> Statement | Tensor:
+    """Return the statement that the parts say; a fact is its tensor.
+
+    The parts are literals alone, literals and ``?``, a head with ``<-`` and a body, or a head with a projection and a value.
+    """
+    literals: list[Expression] = parts[0]
+    at = literals[0].at
+    if len(parts) == 1:
+        return _plain(literals)
+    sign: Token = parts[1]
+    if sign.type == "QUESTION":
+        return Query(tuple(_asked(literal) for literal in literals), at=at)
+    if len(literals) > 1:
+        hint = "write a rule for each head" if sign.type == "ARROW" else "write an equation for each left side"
+        refuse(literals[1], "E647", f"one tensor stands before {sign.text}, not {len(literals)}", hint)
+    if sign.type == "ARROW":
+        return Rule(_rule_head(literals[0], sign), tuple(_literal(literal) for literal in parts[2]), at=at)
+    return Equation(_equation_head(literals[0]), sign.text, parts[2], at=at)
+
+
+def _plain(literals: list[Expression]) -> Statement | Tensor:
+    first = literals[0]
+    if len(literals) > 1:
+        _refuse_list(literals)
+    match first:
+        case Comparison(operator="=", left=Text(value=path), right=right):
+            if not isinstance(right, Tensor):
+                refuse(right, "E647", "only a tensor or a relation is written to a file", 'write "out.csv" = Anc(x,y)')
+            return Write(path, right, at=first.at)
+        case Comparison(operator="=", left=left, right=Text(value=path)):
+            return Read(_equation_head(left), path, at=first.at)
+        case Comparison(operator="=", left=left, right=right):
+            return Equation(_equation_head(left), "=", right, at=first.at)
+        case Comparison(operator="=="):
+            refuse(first, "E659", "'==' compares, and a comparison is no statement", "an equation has one =")
+        case Comparison():
+            hint = "comparisons stand in the body of a rule: Old(x) <- Age(x, n), n > 60"
+            refuse(first, "E645", "a comparison is no statement", hint)
+        case Tensor(boolean=True):
+            return _fact(first)
+        case Product():
+            _refuse_product(first)
+    _refuse_nothing(first)
+
+
+def _fact(atom: Tensor) -> Tensor:
+    names = variables(atom)
+    if names:
+        name = names[0]
+        first = next(p for p in atom.places if name in variables(p))
+        capital = name.rstrip("'").capitalize()
+        hints = [f'a constant is written "{name}" or {capital}', f"a question ends in ?: {text_of(atom)}?"]
+        listed = ", ".join(names)
+        are = "is an index variable" if len(names) == 1 else "are index variables"
+        refuse(first, "E644", f"a fact has no variables, but {listed} {are} here", *hints)
+    for place in atom.places:
+        if not isinstance(place.index, Constant) or place.normalised or place.virtual:
+            hint = "a place of a fact holds a name, a whole number or a quoted string"
+            refuse(place, "E644", f"a fact cannot hold {text_of(place)}", hint)
+    return atom
+
+
+def _refuse_nothing(value: Expression) -> Any:
+    shown = text_of(value)
+    match value:
+        case Tensor() | Product() | Operation() | Call() | Negative():
+            hint = f"write {shown}? to ask for it" if len(shown) < 60 else "write ? after it to ask for it"
+            more = [f"write {shown} = ... to define it"] if isinstance(value, Tensor) else []
+            refuse(value, "E645", "this says nothing: it is neither asked for nor defined", hint, *more)
+        case Not():
+            refuse(
+                value,
+                "E645",
+                "a negated atom is no statement",
+                "'not' stands in the body of a rule: P(x) <- Q(x), not R(x)",
+            )
+    refuse(value, "E645", "this says nothing: a statement is a fact, a rule, an equation or a question")
+
+
+def _refuse_list(literals: list[Expression]) -> Any:
+    first, second = literals[0], literals[1]
+    if isinstance(first, Comparison) and first.operator == "=" and isinstance(first.left, Tensor):
+        hint = f"a rule is written with <-: {text_of(first.left)} <- ..."
+        if not first.left.boolean:
+            hint = "the factors of a product are written side by side: W[i,j] X[j]"
+        refuse(second, "E646", "an equation has one value, but a ',' follows it", hint)
+    if all(isinstance(x, Tensor) and x.boolean and not variables(x) for x in literals):
+        refuse(
+            second,
+            "E657",
+            "two facts are separated by a ','",
+            "write each fact on a line of its own, or ';' between them",
+        )
+    refuse(
+        second, "E645", "this list of literals says nothing", "a question ends in ?", "a rule is written head <- body"
+    )
+
+
+def _refuse_product(product: Product) -> Any:
+    words = [f.name for f in product.factors if isinstance(f, Variable)]
+    atoms = [f for f in product.factors if isinstance(f, Tensor) and f.boolean]
+    if len(atoms) > 1 and not words:
+        hint = "write each statement on a line of its own, or ';' between them"
+        refuse(product.factors[1], "E657", "two statements stand on one line", hint)
+    _refuse_nothing(product)
+
+
+def _rule_head(head: Expression, sign: Token) -> Tensor:
+    match head:
+        case Tensor(places=(), boolean=False):
+            return Tensor(head.name, (), True, at=head.at)
+        case Tensor(boolean=False):
+            hint = f"write parentheses for a relation, or = for a tensor: {text_of(head)} = ..."
+            refuse(head, "E647", f"the head of a rule is a relation, but {text_of(head)} is a tensor", hint)
+        case Tensor():
+            return _plain_head(head)
+        case Not():
+            refuse(head, "E647", "the head of a rule cannot be negated", "write what holds, not what does not")
+        case Comparison(operator="=", left=Tensor()):
+            refuse(head, "E647", f"both = and {sign.text} stand in one statement", "a rule has <-, an equation has =")
+        case Call(function=name):
+            refuse(
+                head,
+                "E655",
+                f"{name} is the name of a function",
+                "give the relation another name, such as a capitalised one",
+            )
+        case Product(factors=(Tensor(boolean=True), *_)):
+            hint = "write each statement on a line of its own, or ';' between them"
+            refuse(head.factors[1], "E657", "two statements stand on one line", hint)
+    refuse(head, "E647", "the head of a rule is a relation, such as Ancestor(x,z)")
+
+
+def _equation_head(head: Expression) -> Tensor:
+    match head:
+        case Tensor():
+            return _plain_head(head)
+        case Variable(name=name):
+            hint = f"a tensor's name begins with a capital letter: {name.capitalize()} = ..."
+            refuse(head, "E647", f"{name} is an index variable and cannot be defined", hint)
+        case Call(function=name):
+            refuse(
+                head,
+                "E655",
+                f"{name} is the name of a function",
+                "give the tensor another name, such as a capitalised one",
+            )
+        case Product(factors=(Tensor(boolean=True), *_)):
+            hint = "write each statement on a line of its own, or ';' between them"
+            refuse(head.factors[1], "E657", "two statements stand on one line", hint)
+        case Number() | Text():
+            refuse(head, "E647", f"{text_of(head)} cannot be defined", "the tensor stands on the left: Y = 3")
+    refuse(
+        head, "E647", "one tensor stands on the left of an equation, such as Y[i]", "write the expression on the right"
+    )
+
+
+def _plain_head(head: Tensor) -> Tensor:
+    for place in head.places:
+        if isinstance(place.index, Range):
+            hint = "write an index variable, and the range on the right"
+            refuse(place, "E647", f"a left side cannot be a range: {text_of(place)}", hint)
+    return head
+
+
+def _asked(literal: Expression) -> Expression:
+    match literal:
+        case Tensor() | Not() | Comparison():
+            return _literal(literal, query=True)
+    return literal
+
+
+def _literal(literal: Expression, *, query: bool = False) -> Expression:
+    """Return a literal of a body: an atom, a negated atom or a comparison."""
+    match literal:
+        case Comparison(operator="==", left=left, right=right):
+            return Comparison("=", left, right, at=literal.at)
+        case Not() | Comparison():
+            return literal
+        case Tensor(places=(), boolean=False) if not query:
+            return Tensor(literal.name, (), True, at=literal.at)
+        case Tensor():
+            return literal
+        case Product(factors=factors):
+            words = [f.name for f in factors if isinstance(f, Variable)]
+            if "or" in words:
+                refuse(
+                    factors[words.index("or")],
+                    "E656",
+                    "'or' is no connective of the language",
+                    "write two rules with the same head",
+                )
+            where = next((f for f in factors if isinstance(f, Variable) and f.name == "and"), factors[1])
+            refuse(where, "E646", "the literals of a body are separated by ','", "write P(x), Q(x)")
+        case Call(function=name):
+            hint = "compare its value, such as sig(X[i]) > 0.5, or write an equation with ="
+            refuse(literal, "E646", f"a call of {name} is no literal of a rule", hint)
+    hint = "a literal is R(x,y), not R(x,y) or a comparison; values are computed by equations with ="
+    refuse(literal, "E646", f"{_shortened(text_of(literal))} is no literal of a rule", hint)
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= 60 else text[:57] + "..."

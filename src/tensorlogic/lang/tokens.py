@@ -1,0 +1,264 @@
+"""The words of a program: text cut into tokens, tokens gathered into statements, each with its place in the text."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Iterator
+from typing import NamedTuple, NoReturn
+
+import msgspec
+
+from ..diagnostics import SourceLocation
+from ..errors import FormatError
+
+MAX_NESTING = 200
+MAX_DIGITS = 1024
+MAX_PLACES = 64
+MAX_TEXT = 2**30
+
+FUNCTIONS = frozenset(
+    "abs avg ceil clip concat cos count erf exp floor gelu lnorm log log1p max mean min mod relu rmsnorm round rsqrt"
+    " sig sigmoid sign silu sin softmax softplus sqrt square step sum tan tanh where".split()
+)
+
+
+class Token(NamedTuple):
+    """One word of a program: its kind, its text and where it stands."""
+
+    type: str
+    text: str
+    start: int
+    line: int
+    column: int
+    file: str | None = None
+
+    @property
+    def at(self) -> SourceLocation:
+        """The place of the word in the text."""
+        return SourceLocation(self.file, self.line, self.column)
+
+
+class Dialect(NamedTuple):
+    """How a text is cut into words."""
+
+    word: re.Pattern[str]  # named groups are the types of tokens
+    comment: str  # the expression of a comment
+    newline_ends: bool  # whether a statement ends at the end of a line
+    convert: Callable[[str, str], tuple[str, str]] | None = None  # another type and text for a word
+
+
+_SYMBOLS = {
+    "(": "LPAR", ")": "RPAR", "[": "LSQB", "]": "RSQB", ",": "COMMA", ":": "COLON", ".": "DOT", ";": "END", "+": "PLUS",
+    "-": "MINUS", "*": "STAR", "/": "SLASH", "^": "CARET", "=": "EQUAL", "?": "QUESTION",
+}  # fmt: skip
+_CLOSES = {")": "(", "]": "["}
+
+TL = Dialect(
+    re.compile(
+        r"""(?P<SPACE>[^\S\n]+|(?:\#|//).*)
+        |(?P<NEWLINE>\n)
+        |(?P<PROJECT>(?:max|min|avg|count)=(?!=)|\+=)
+        |(?P<NAME>[^\W\d]\w*'*)
+        |(?P<NUMBER>[0-9]+\.?[0-9]*[eE][+-]?[0-9]+|[0-9]*\.[0-9]+|[0-9]+\.(?![^\S\n]*(?:\n|\#|//|;|\Z))|[0-9]+)
+        |(?P<STRING>"(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*')
+        |(?P<ARROW><-|:-)
+        |(?P<COMPARE>==|!=|<=|>=|<|>)
+        |(?P<SYMBOL>[][(),:.;+*/^=?-])""",
+        re.VERBOSE,
+    ),
+    r"(?:\#|//).*",
+    True,
+)
+GOES_ON = r"(?:\s|(?:#|//).*)*+(?:<-|:-|[-<>=!+*/^,?]|(?:max|min|avg|count)=(?!=))"  # after the end of a line
+_LEADS = re.compile(GOES_ON)
+_TRAILS = frozenset("ARROW PROJECT COMPARE EQUAL COMMA COLON PLUS MINUS STAR SLASH CARET NOT".split())
+
+
+class Source(msgspec.Struct, frozen=True):
+    """A text that is read, and the name of its file."""
+
+    text: str
+    file: str | None = None
+
+    def fail(self, at: Token | SourceLocation, code: str, message: str, *hints: str) -> NoReturn:
+        """Refuse the text, with a caret under a place."""
+        place = at.at if isinstance(at, Token) else at
+        raise FormatError(message, *hints, code=code, location=place, source=self.shown(place))
+
+    def shown(self, place: SourceLocation) -> str:
+        """Return the line of a place, cut where it is long; what is cut off is blank, so that a caret fits."""
+        line, column = place.line or 1, place.column or 1
+        start = 0
+        for _ in range(line - 1):
+            start = self.text.index("\n", start) + 1
+        end = self.text.find("\n", start)
+        text = self.text[start : end if end >= 0 else len(self.text)].expandtabs(1)
+        if len(text) <= 160:
+            return text
+        first, last = max(0, column - 80), column + 60
+        kept = text[first:last].rstrip() + ("..." if last < len(text) else "")
+        return " " * max(0, first - 3) + ("..." if first > 3 else "") + kept
+
+
+def statements(
+    source: Source, dialect: Dialect, functions: Collection[str], bulk: Bulk | None
+) -> Iterator[list[Token]]:
+    """Go through the statements of a text, each a list of tokens.
+
+    Where a statement could begin, ``bulk(position, line)`` may read ahead: it returns the position and line after what it has taken.
+    """
+    text, file = source.text, source.file
+    match_word, convert = dialect.word.match, dialect.convert
+    found: list[Token] = []
+    opened: list[Token] = []
+    position, line, line_start, end = 0, 1, 0, len(text)
+    starting = True  # whether a statement could begin here
+    while position < end:
+        if starting and bulk is not None:
+            position, line = bulk(position, line)
+            line_start = text.rfind("\n", 0, position) + 1
+            if position >= end:
+                break
+            starting = False
+        match = match_word(text, position)
+        if match is None:
+            raise_stray(source, SourceLocation(file, line, position - line_start + 1), position)
+        kind, word = match.lastgroup or "", match[0]
+        token = Token(kind, word, position, line, position - line_start + 1, file)
+        position = match.end()
+        if kind == "SPACE":
+            continue
+        if kind == "NEWLINE":
+            line += 1
+            line_start = position
+            if not found:
+                starting = True
+            elif dialect.newline_ends and not opened and not _goes_on(found[-1], text, position):
+                yield found
+                found, starting = [], True
+            continue
+        if convert is not None:
+            kind, word = convert(kind, word)
+            token = token._replace(type=kind, text=word)
+        if kind == "NAME":
+            token = token._replace(type=_kind_of_name(word, text, position, functions))
+        elif kind == "NUMBER":
+            if opened and text[position : position + 1] == "." and word.isdigit():  # no statement ends in brackets
+                token, position = token._replace(text=word + "."), position + 1
+            _check_number(source, token, text[position : position + 1])
+        elif kind == "SYMBOL":
+            kind = _SYMBOLS[word]
+            if kind == "DOT" and not opened:
+                kind = "END"
+            token = token._replace(type=kind)
+            if word in "([":
+                opened.append(token)
+                if len(opened) > MAX_NESTING:
+                    hint = "give a part of it a name of its own"
+                    source.fail(token, "E649", f"brackets are nested more than {MAX_NESTING} deep", hint)
+            elif word in ")]":
+                _close(source, token, opened)
+            if kind == "END" and not opened:
+                if found:
+                    yield found
+                    found = []
+                elif word == "." and text[token.start - 1 : token.start] != "?":
+                    source.fail(token, "E640", f"a statement is expected before {word!r}")
+                starting = True
+                continue
+        found.append(token)
+        if kind == "QUESTION" and not opened:
+            yield found
+            found, starting = [], True
+    if opened:
+        hint = f"write {')' if opened[-1].text == '(' else ']'!r} where it ends"
+        source.fail(opened[-1], "E641", f"{opened[-1].text!r} is not closed", hint)
+    if found:
+        if not dialect.newline_ends:
+            source.fail(found[-1], "E640", "'.' is expected at the end of a clause")
+        yield found
+
+
+Bulk = Callable[[int, int], tuple[int, int]]
+
+
+def _goes_on(last: Token, text: str, position: int) -> bool:
+    """Tell whether a statement goes on after the end of a line: the line ends in an operator, or the next begins with one."""
+    return last.type in _TRAILS or _LEADS.match(text, position) is not None
+
+
+def _kind_of_name(name: str, text: str, position: int, functions: Collection[str]) -> str:
+    if name == "not":
+        return "NOT"
+    while position < len(text) and text[position] in " \t":
+        position += 1
+    following = text[position : position + 1]
+    if following == "[":
+        return "TENSOR"
+    if following != "(":
+        return "NAME"
+    return "FUNCTION" if name in functions else "RELATION"
+
+
+def _check_number(source: Source, token: Token, following: str) -> None:
+    if len(token.text) > MAX_DIGITS:
+        hint = "write a large number as 1e300"
+        digits = f"{len(token.text):,} digits"
+        source.fail(token, "E650", f"a number of {digits} is too long: up to {MAX_DIGITS:,} are read", hint)
+    if following.isidentifier():
+        hint = "write 2 * x for a product, and a name in quotes"
+        source.fail(token, "E643", f"a name does not begin with a digit: {token.text + following!r}", hint)
+
+
+def _close(source: Source, token: Token, opened: list[Token]) -> None:
+    wanted = _CLOSES[token.text]
+    if not opened:
+        source.fail(token, "E641", f"{token.text!r} closes nothing", f"remove it, or write {wanted!r} before it")
+    opening = opened.pop()
+    if opening.text != wanted:
+        where = f"line {opening.line}, column {opening.column}"
+        right = ")" if opening.text == "(" else "]"
+        hint = f"write {right!r} before it"
+        source.fail(
+            token, "E641", f"{token.text!r} is expected to close {opening.text!r} of {where}, but does not", hint
+        )
+
+
+_STRAY = {
+    "“": 'write straight quotes: "', "”": 'write straight quotes: "', "„": 'write straight quotes: "', "‘": "write straight quotes: '",
+    "’": "write straight quotes: '", "«": 'write straight quotes: "', "»": 'write straight quotes: "', "&": "write ',' between the literals of a body",
+    "|": "write two rules with the same head for 'or'", "~": "write 'not' before an atom", "!": "write 'not' before an atom",
+    "¬": "write 'not' before an atom", "\\": "write 'not' before an atom", "∧": "write ',' between the literals of a body",
+    "∨": "write two rules with the same head for 'or'", "←": "write <-", "→": "write the head first: head <- body", "≤": "write <=", "≥": "write >=",
+    "≠": "write !=", "·": "write * or a space", "×": "write * or a space", "−": "write -", "–": "write -", "…": "a range is written 4:8",
+    "{": "lists are written in [ ]", "}": "lists are written in [ ]", "%": "comments begin with # or //", "@": "matrices are multiplied by their indices: A[i,j] B[j,k]",
+    "²": "write ^2", "³": "write ^3", "（": "write (", "）": "write )", "，": "write ,", "$": "names are letters, digits, _ and '",
+}  # fmt: skip
+
+
+def raise_stray(source: Source, place: SourceLocation, position: int) -> NoReturn:
+    """Refuse a character that begins no word."""
+    sign = source.text[position]
+    if sign in "\"'":
+        hint = f"write {sign} where it ends; a line break inside is written \\n"
+        source.fail(place, "E642", "a quoted string is not closed on its line", hint)
+    hints = [_STRAY[sign]] if sign in _STRAY else []
+    name = repr(sign) if sign.isprintable() else f"the character U+{ord(sign):04X}"
+    if sign in "&|~!¬\\∧∨":
+        source.fail(place, "E656", f"{name} is no connective of the language", *hints)
+    source.fail(place, "E643", f"{name} is not part of the language", *hints)
+
+
+_ESCAPE = re.compile(r"\\(u[0-9a-fA-F]{4}|.)", re.DOTALL)
+_ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f", "/": "/", "\\": "\\", '"': '"', "'": "'"}
+
+
+def unquoted(raw: str) -> str:
+    r"""Return the text that a quoted string stands for; KeyError where an escape is unknown.
+
+    >>> unquoted('"a\\tb"')
+    'a\tb'
+    """
+    if "\\" not in raw:
+        return raw[1:-1]
+    return _ESCAPE.sub(lambda m: chr(int(m[1][1:], 16)) if len(m[1]) == 5 else _ESCAPES[m[1]], raw[1:-1])
