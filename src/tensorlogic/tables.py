@@ -37,6 +37,23 @@ def html_text(value: object) -> str:
     return f"<pre>{escape(str(value))}</pre>"
 
 
+def html_table(head: Sequence[str], rows: Sequence[Sequence[str]], note: str = "", title: str = "") -> str:
+    """Lay rows out as an HTML table, for a notebook, with a title above it and a note below.
+
+    >>> html_table(["x"], [["a < b"]])
+    '<table><thead><tr><th>x</th></tr></thead><tbody><tr><td>a &lt; b</td></tr></tbody></table>'
+    """
+    from html import escape
+
+    def line(cells: Sequence[str], tag: str) -> str:
+        return "<tr>" + "".join(f"<{tag}>{escape(str(c))}</{tag}>" for c in cells) + "</tr>"
+
+    body = "".join(line(row, "td") for row in rows)
+    above = f"<caption>{escape(title)}</caption>" if title else ""
+    below = f"<p>{escape(note)}</p>" if note else ""
+    return f"<table>{above}<thead>{line(head, 'th')}</thead><tbody>{body}</tbody></table>{below}"
+
+
 def _width(text: str) -> int:
     if text.isascii():
         return len(text)

@@ -120,8 +120,8 @@ def _of_rows(rows: Iterable[Any], arity: int | None, name: str) -> Table:
         return of_columns([column_of(rows, name)])
     if not all(issubclass(kind, list | tuple | np.ndarray) for kind in kinds):
         odd = next((n, r) for n, r in enumerate(rows, 1) if not isinstance(r, list | tuple | np.ndarray))
-        if odd[1] is None or (odd[1] != odd[1]) is True:
-            column_of(rows, name)  # says what is missing
+        if not any(issubclass(kind, list | tuple | np.ndarray) for kind in kinds):
+            column_of(rows, name)  # says what is wrong with the names
         raise InputError(f"{name}: row {odd[0]:,} is no tuple: {odd[1]!r}", "give a list of tuples", code="E779")
     lengths = set(map(len, rows))
     if len(lengths) > 1 or (arity is not None and lengths != {arity}):

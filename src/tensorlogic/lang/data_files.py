@@ -36,7 +36,7 @@ def read_table(
 
     CSV and TSV: a cell that is written as a whole number is one, all others are text; a ``.csv`` file whose first line has tabs and no
     commas is separated by tabs. The first row is a header where ``header=True`` says so, where its cells are the ``heads`` (the
-    variables of the place that reads the file), or where it has text above a column of whole numbers; else it is a fact.
+    variables of the place that reads the file), or where it has a word above a column of whole numbers; else it is a fact.
     Text files become position and word, separated by white space, or just the words where there is one place.
     """
     file = found_file(path, READ)
@@ -116,7 +116,7 @@ def _has_header(sample: list[list[str]], heads: Sequence[str]) -> bool:
         return False
     columns = [[row[n] for row in rest if n < len(row)] for n in range(len(first))]
     return any(
-        isinstance(whole_numbers([first[n]])[0], str)
+        (first[n].strip()[:1].isalpha() or first[n].strip()[:1] == "_")
         and cells
         and all(isinstance(v, int) for v in whole_numbers(cells))
         for n, cells in enumerate(columns)

@@ -8,49 +8,118 @@ from typing import Any
 import numpy as np
 
 from ..errors import ShapeError, expect_whole
-from ..tables import table
+from ..tables import html_table, table
 
-Names = Sequence[str] | int
+Names = Sequence[Any] | int
 
 
-def show(value: Any, *domains: Names, heads: Sequence[str] = (), limit: int = 50, above: float = 0.0) -> str:
+class Shown(str):
+    """A table as text, which a notebook shows as a table; it is the text wherever text is expected.
+
+    ``rows`` holds the tuples that are shown, by name, ``heads`` the titles of their columns; of several outputs, ``parts`` has a
+    table of each by its name.
+
+    >>> answer = show(np.array([True, False]), ["alice", "bob"], heads=["who"])
+    >>> answer.rows, answer.heads, answer.splitlines()
+    ([['alice']], ['who'], ['who', 'alice', '1 of 2'])
+    """
+
+    heads: list[str]
+    rows: list[list[str]]
+    note: str
+    parts: dict[str, Shown]
+
+    def _repr_html_(self) -> str:
+        if self.parts:
+            return "\n".join(html_table(p.heads, p.rows, p.note, title=name) for name, p in self.parts.items())
+        return html_table(self.heads, self.rows, self.note)
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        printer.text(str(self))
+
+
+def shown(heads: list[str], rows: list[list[str]], note: str, text: str | None = None) -> Shown:
+    """Make the table of rows under their heads, with a line below it."""
+    made = Shown(f"{table(heads, rows)}\n{note}" if text is None else text)
+    made.heads, made.rows, made.note, made.parts = heads, rows, note, {}
+    return made
+
+
+def shown_parts(parts: dict[str, Shown]) -> Shown:
+    """Join the tables of several outputs, each under its name; one alone stands for itself."""
+    if len(parts) == 1:
+        return next(iter(parts.values()))
+    made = shown([], [], "", "\n\n".join(f"{name}\n{part}" for name, part in parts.items()))
+    made.parts = parts
+    return made
+
+
+def show(value: Any, *domains: Names, heads: Sequence[str] = (), limit: int = 50, above: float = 0.0) -> Shown:
     """Return a table of the true tuples of an answer, by the names of its domains; scores are shown largest first.
 
     ``domains`` gives, for each axis, its names or its size; one stands for all axes. Of several outputs, as a run returns
-    them, or of a mapping, each is shown under its name.
+    them, or of a mapping, each is shown under its name. The answers of a program's query know their names.
 
     >>> print(show(np.array([[False, True], [False, False]]), ["alice", "bob"], heads=["x", "z"]))
     x      z
     alice  bob
     1 of 4
     """
+    if hasattr(value, "shown") and not domains:  # answers, and relations of a program
+        found: Shown = value.shown(limit=limit)
+        return found
     if hasattr(value, "keys"):  # the outputs of a run, or a mapping
-        names = tuple(value.keys())
-        texts = [show(value[name], *domains, heads=heads, limit=limit, above=above) for name in names]
-        titled = (f"{name}\n{text}" for name, text in zip(names, texts, strict=True))
-        return "\n\n".join(titled if len(names) > 1 else texts)
-    array = np.asarray(value)
+        return shown_parts({n: show(value[n], *domains, heads=heads, limit=limit, above=above) for n in value.keys()})  # noqa: SIM118
     expect_whole("limit=", limit)
-    given = list(domains) if len(domains) != 1 else list(domains) * array.ndim
-    if len(given) != array.ndim:
-        raise ShapeError(f"{len(given)} domains for an answer of {array.ndim} axes", code="E616")
-    for axis, (d, size) in enumerate(zip(given, array.shape, strict=True)):
+    shape, columns, scores = _entries(value, above)
+    rank = len(shape)
+    given = list(domains) if len(domains) != 1 else list(domains) * rank
+    if len(given) != rank:
+        raise ShapeError(f"{len(given)} domains for an answer of {rank} axes", code="E616")
+    for axis, (d, size) in enumerate(zip(given, shape, strict=True)):
         if (count := d if isinstance(d, int) else len(d)) != size:
             raise ShapeError(f"axis {axis} has {size} elements, but its domain has {count}", code="E616")
-    if heads and len(heads) != array.ndim:
-        raise ShapeError(f"{len(heads)} heads for an answer of {array.ndim} axes", code="E616")
-    if array.ndim == 0:
-        return str(array.item()).lower() if array.dtype == bool else str(array.item())
+    if heads and len(heads) != rank:
+        raise ShapeError(f"{len(heads)} heads for an answer of {rank} axes", code="E616")
+    if rank == 0:
+        return scalar_shown(np.asarray(value).item())
+    named = [
+        [str(i) if isinstance(d, int) else str(d[i]) for i in c[:limit].tolist()]
+        for c, d in zip(columns, given, strict=True)
+    ]
+    titles = list(heads) or [f"axis {n}" for n in range(rank)]
+    if scores is not None:
+        named.append([f"{score:.4g}" for score in scores[:limit].tolist()])
+        titles.append("value")
+    count = len(columns[0])
+    more = f", the first {limit} shown" if count > limit else ""
+    size = 1
+    for n in shape:
+        size *= n
+    return shown(titles, [list(row) for row in zip(*named, strict=True)], f"{count:,} of {size:,}{more}")
+
+
+def scalar_shown(value: Any) -> Shown:
+    """Show one value that has no index."""
+    text = str(value).lower() if isinstance(value, bool) else str(value)
+    return shown(["value"], [[text]], "", text)
+
+
+def _entries(
+    value: Any, above: float
+) -> tuple[tuple[int, ...], list[np.ndarray[Any, Any]], np.ndarray[Any, Any] | None]:
+    """Return the shape of an answer, the places that are shown, column by column, and their scores, largest first."""
+    if isinstance(getattr(value, "columns", None), tuple) and value.columns:  # a sparse relation
+        return tuple(value.shape), [np.asarray(c) for c in value.columns], None
+    array = np.asarray(value)
     places = np.argwhere(array > above) if array.dtype != bool else np.argwhere(array)
+    if array.dtype == bool:
+        return array.shape, list(places.T), None
     scores = array[tuple(places.T)]
-    if array.dtype != bool:
-        order = len(scores) - 1 - np.argsort(scores[::-1], kind="stable")[::-1]  # unsigned scores have no negatives
-        places, scores = places[order], scores[order]
-    rows = [
-        [*(str(i) if isinstance(d, int) else str(d[i]) for i, d in zip(place, given, strict=True)),
-         *([] if array.dtype == bool else [f"{score:.4g}"])]
-        for place, score in zip(places[:limit].tolist(), scores[:limit].tolist(), strict=True)
-    ]  # fmt: skip
-    titles = [*(heads or [f"axis {n}" for n in range(array.ndim)]), *([] if array.dtype == bool else ["value"])]
-    more = f", the first {limit} shown" if len(places) > limit else ""
-    return table(titles, rows) + f"\n{len(places):,} of {array.size:,}{more}"
+    order = by_value(scores)
+    return array.shape, list(places[order].T), scores[order]
+
+
+def by_value(scores: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Return the order from the largest score to the smallest; equal ones stay in their order."""
+    return len(scores) - 1 - np.argsort(scores[::-1], kind="stable")[::-1]  # unsigned scores have no negatives
