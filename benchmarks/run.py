@@ -21,6 +21,7 @@ NAMES = (
     "memory",
     "scaling",
     "tracing",
+    "relations",
 )
 INTRODUCTION = """# Benchmarks
 

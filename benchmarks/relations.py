@@ -1,0 +1,574 @@
+"""Relations: joins, closures, points-to, families and queries beside clingo, DuckDB, SciPy and Nemo; the same answers from all."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from time import perf_counter
+
+import numpy as np
+from harness import HERE, Contender, Table, Timing, contest, peer
+
+import tensorlogic as tl
+
+OURS = "tl.Program, facts in, relation out"
+CLOSURE = "Path(x,y) <- Edge(x,y)\nPath(x,z) <- Path(x,y), Edge(y,z)"
+SAME_GENERATION = "Same(x,y) <- Up(x,p), Up(y,p)\nSame(x,y) <- Up(x,u), Same(u,v), Up(y,v)"
+POINTS_TO = """ValueFlow(y,x) <- Assign(y,x)
+ValueFlow(x,y) <- Assign(x,z), MemoryAlias(z,y)
+ValueFlow(x,y) <- ValueFlow(x,z), ValueFlow(z,y)
+ValueFlow(x,x) <- Assign(x,y)
+ValueFlow(x,x) <- Assign(y,x)
+MemoryAlias(x,w) <- Dereference(y,x), ValueAlias(y,z), Dereference(z,w)
+MemoryAlias(x,x) <- Assign(y,x)
+MemoryAlias(x,x) <- Assign(x,y)
+ValueAlias(x,y) <- ValueFlow(z,x), ValueFlow(z,y)
+ValueAlias(x,y) <- ValueFlow(z,x), MemoryAlias(z,w), ValueFlow(w,y)"""
+FAMILY = """Sibling(x,y) <- Parent(p,x), Parent(p,y), x != y
+Uncle(x,z) <- Male(x), Sibling(x,y), Parent(y,z)
+Uncle(x,z) <- Married(x,w), Sibling(w,y), Parent(y,z)
+Aunt(x,z) <- Female(x), Sibling(x,y), Parent(y,z)
+Cousin(x,y) <- Parent(p,x), Sibling(p,q), Parent(q,y)
+Grandchild(z,x) <- Parent(x,y), Parent(y,z)"""
+TRIANGLES = "Triangle(x,y,z) <- Edge(x,y), Edge(y,z), Edge(x,z)"
+LONGEST = 8.0  # seconds after which one run of a peer has to do
+
+Facts = Mapping[str, np.ndarray]
+Counts = dict[str, int]
+
+
+def relations_of(rules: str, facts: Facts) -> tuple[str, ...]:
+    """Return the derived relations of a program, in order."""
+    heads = dict.fromkeys(re.findall(r"^(\w+)\(.*<-", rules, re.MULTILINE))
+    return tuple(name for name in heads if name not in facts)
+
+
+# contenders: each takes rules and facts and returns a call that counts the tuples of every derived relation
+
+
+def ours(rules: str, facts: Facts) -> Callable[[], Counts]:
+    names = relations_of(rules, facts)
+
+    def call() -> Counts:
+        program = tl.Program(rules)
+        for name, rows in facts.items():
+            program.add(name, rows)
+        return {name: len(program.relation(name)) for name in names}
+
+    return call
+
+
+def _terms(text: str, one: Callable[[str], str]) -> str:
+    return re.sub(r"\b[a-z]\b", lambda m: one(m[0]), text)
+
+
+def clingo_rules(rules: str) -> str:
+    lower = re.sub(r"[A-Z]\w+", lambda m: m[0].lower(), rules)
+    return "".join(_terms(line.replace("<-", ":-"), str.upper) + ".\n" for line in lower.splitlines())
+
+
+def clingo_facts(facts: Facts) -> str:
+    return "".join(
+        f"{name.lower()}({','.join(map(str, row))}).\n" for name, rows in facts.items() for row in rows.tolist()
+    )
+
+
+def with_clingo(rules: str, facts: Facts) -> Callable[[], Counts]:
+    import clingo
+
+    names, text, given = relations_of(rules, facts), clingo_rules(rules), clingo_facts(facts)
+
+    def call() -> Counts:
+        control = clingo.Control(["--warn=none"])
+        control.add("base", [], given + text)
+        control.ground([("base", [])])  # grounding a program without choice derives everything
+        atoms = control.symbolic_atoms
+        return {n: sum(1 for _ in atoms.by_signature(n.lower(), _arity(rules, n))) for n in names}
+
+    return call
+
+
+def _arity(rules: str, name: str) -> int:
+    found = re.search(rf"\b{name}\(([^)]*)\)", rules)
+    return found[1].count(",") + 1 if found else 0
+
+
+def with_nemo(rules: str, facts: Facts) -> Callable[[], Counts]:
+    import nmo_python
+
+    names = relations_of(rules, facts)
+    folder = Path(tempfile.mkdtemp(prefix="nemo"))
+    lines = []
+    for name, rows in facts.items():
+        np.savetxt(folder / f"{name}.csv", rows, "%d", delimiter=",")
+        kinds = ",".join(["int"] * rows.shape[1])
+        lines.append(f'@import {name} :- csv{{resource="{folder / name}.csv", format=({kinds})}} .')
+    lines += [_terms(line.replace("<-", ":-"), lambda v: "?" + v) + " ." for line in rules.splitlines()]
+    lines += [f"@output {name} ." for name in names]
+    text = "\n".join(lines)
+
+    def call() -> Counts:
+        engine = nmo_python.NemoEngine(nmo_python.load_string(text))
+        engine.reason()
+        return {name: sum(1 for _ in engine.result(name)) for name in names}
+
+    return call
+
+
+class Duck:
+    """DuckDB with the facts in tables; a rule is a select, a recursion either a recursive query or rounds of inserts."""
+
+    def __init__(self, facts: Facts) -> None:
+        import duckdb
+
+        self.connection = duckdb.connect()
+        for name, rows in facts.items():
+            self.connection.register("given", {f"c{k}": np.ascontiguousarray(rows[:, k]) for k in range(rows.shape[1])})
+            self.connection.execute(f"create table {name} as select * from given")
+            self.connection.unregister("given")
+
+    def one(self, query: str) -> int:
+        return int(self.connection.execute(query).fetchall()[0][0])
+
+
+def rule_query(rule: str, tables: Mapping[str, str] | None = None) -> str:
+    """Return the select of a rule; ``tables`` names others to read from, by the atom's place in the body."""
+    head, body = rule.split("<-")
+    columns: dict[str, str] = {}
+    froms, where = [], []
+    for k, (name, inside) in enumerate(re.findall(r"(\w+)\(([^)]*)\)", body)):
+        froms.append(f"{(tables or {}).get(str(k), name)} t{k}")
+        for c, variable in enumerate(inside.split(",")):
+            if columns.setdefault(variable, f"t{k}.c{c}") != f"t{k}.c{c}":
+                where.append(f"{columns[variable]} = t{k}.c{c}")
+    where += [f"{columns[a]} != {columns[b]}" for a, b in re.findall(r"(\w) != (\w)", body)]
+    chosen = re.findall(r"\w+", head)[1:]
+    kept = ", ".join(f"{columns[v]} as c{c}" for c, v in enumerate(chosen))
+    return f"select {kept} from {', '.join(froms)}" + (f" where {' and '.join(where)}" if where else "")
+
+
+def with_duckdb(rules: str, facts: Facts) -> Callable[[], Counts]:
+    """Return a call for rules that use one another without recursion."""
+    duck, names = Duck(facts), relations_of(rules, facts)
+
+    def call() -> Counts:
+        for name in names:
+            parts = [rule_query(r) for r in rules.splitlines() if r.startswith(name + "(")]
+            duck.connection.execute(
+                f"create or replace table {name} as {' union '.join(parts)}".replace("select", "select distinct")
+            )
+        return {name: duck.one(f"select count(*) from {name}") for name in names}
+
+    return call
+
+
+def with_recursive_query(rules: str, facts: Facts) -> Callable[[], Counts]:
+    """Return a call for one relation with linear recursion."""
+    duck, (name,) = Duck(facts), relations_of(rules, facts)
+    first, again = (rule_query(r) for r in rules.splitlines())
+    query = f"with recursive {name}(c0, c1) as ({first} union {again}) select count(*) from {name}"
+    return lambda: {name: duck.one(query)}
+
+
+def with_rounds(rules: str, facts: Facts) -> Callable[[], Counts]:
+    """Return a call for mutual recursion that is not linear, which no recursive query does: inserts until nothing is new."""
+    duck, names = Duck(facts), relations_of(rules, facts)
+
+    def call() -> Counts:
+        for name in names:
+            duck.connection.execute(f"create or replace table {name} (c0 bigint, c1 bigint)")
+        before = -1
+        while before != (before := sum(duck.one(f"select count(*) from {name}") for name in names)):
+            for rule in rules.splitlines():
+                name = rule.split("(")[0]
+                duck.connection.execute(f"insert into {name} ({rule_query(rule)}) except select * from {name}")
+        return {name: duck.one(f"select count(*) from {name}") for name in names}
+
+    return call
+
+
+# measuring
+
+
+def compared(
+    title: str, note: str, rules: str, facts: Facts, others: Mapping[str, Contender], *, rounds: int = 3
+) -> Table:
+    """Time contenders that all count the same tuples; a peer that takes long runs once."""
+    contenders: dict[str, Contender] = {OURS: ours(rules, facts), **others}
+    counts: dict[str, object] = {}
+    once: list[Timing] = []
+    for name, call in list(contenders.items()):
+        if not isinstance(call, str):
+            start = perf_counter()
+            counts[name] = call()
+            taken = perf_counter() - start
+            if taken > LONGEST and name != OURS:
+                once.append(Timing(name, taken, taken, (taken,)))
+                del contenders[name]
+    expected = counts[OURS]
+    for name, found in counts.items():
+        if found != expected:
+            raise ValueError(f"{title}: {name} counts {found}, {OURS} counts {expected}")
+    total = ", ".join(f"{name} {count:,}" for name, count in dict(expected).items())  # type: ignore[call-overload]
+    found = contest(title, f"{note} Tuples: {total}.", contenders, rounds=rounds, calls=1, ours=(OURS,))
+    return found._replace(timings=(*found.timings, *once))
+
+
+def random_edges(nodes: int, edges: int, seed: int) -> np.ndarray:
+    """Return distinct edges between random nodes."""
+    rng = np.random.default_rng(seed)
+    codes = np.unique(rng.integers(0, nodes * nodes, edges + edges // 50))
+    codes = rng.permutation(codes)[:edges]
+    return np.stack(np.divmod(codes, nodes), axis=1)
+
+
+def gustavson() -> Callable[..., tuple[np.ndarray, np.ndarray]]:
+    """Return the Boolean product of sparse rows as a plain numba loop."""
+    import numba
+
+    @numba.njit
+    def product(ap, ai, bp, bi, columns):  # type: ignore[no-untyped-def]
+        rows = len(ap) - 1
+        seen = np.full(columns, -1, np.int64)
+        indptr = np.zeros(rows + 1, np.int64)
+        for row in range(rows):
+            count = 0
+            for a in range(ap[row], ap[row + 1]):
+                for b in range(bp[ai[a]], bp[ai[a] + 1]):
+                    if seen[bi[b]] != row:
+                        seen[bi[b]] = row
+                        count += 1
+            indptr[row + 1] = indptr[row] + count
+        indices = np.empty(indptr[rows], np.int32)
+        seen[:] = -1
+        at = 0
+        for row in range(rows):
+            for a in range(ap[row], ap[row + 1]):
+                for b in range(bp[ai[a]], bp[ai[a] + 1]):
+                    if seen[bi[b]] != row:
+                        seen[bi[b]] = row
+                        indices[at] = bi[b]
+                        at += 1
+        return indptr, indices
+
+    return product
+
+
+def joins(nodes: int = 100_000, edges: int = 1_000_000) -> list[Table]:
+    """Time a sparse join-project: relations in, a relation out."""
+    from scipy.sparse import csr_array
+
+    a, b = random_edges(nodes, edges, 1), random_edges(nodes, edges, 2)
+    shape = (nodes, nodes)
+    left, right = (csr_array((np.ones(len(e), bool), (e[:, 0], e[:, 1])), shape) for e in (a, b))
+    builder = tl.GraphBuilder()
+    p, q = builder.input("p", shape, "bool"), builder.input("q", shape, "bool")
+    graph = builder.build(r=builder.einsum("xy,yz->xz", p, q, algebra="boolean"))
+    inputs = {"p": tl.SparseTensor(left), "q": tl.SparseTensor(right)}
+    executor = tl.Executor(native=True, threads=2)
+    product = gustavson()
+    duck = peer("duckdb", lambda: with_duckdb("Joined(x,z) <- A(x,y), B(y,z)", {"A": a, "B": b}))
+    name = "Executor, sparse relations in and out"
+    contenders: dict[str, Contender] = {
+        name: lambda: executor.execute(graph, inputs)["r"].count,
+        "SciPy: sparse product": lambda: (left @ right).nnz,
+        "numba: Gustavson, not sorted": lambda: len(
+            product(left.indptr, left.indices, right.indptr, right.indices, nodes)[1]
+        ),
+        "DuckDB: join, distinct": duck if isinstance(duck, str) else lambda: duck()["Joined"],  # type: ignore[index]
+    }
+    counts = {n: call() for n, call in contenders.items() if not isinstance(call, str)}
+    if len(set(counts.values())) != 1:
+        raise ValueError(f"the joins differ: {counts}")
+    note = f"R(x,z) <- P(x,y), Q(y,z): {nodes:,} nodes, {edges:,} edges each, {counts[name]:,} tuples out. The goal: at most twice the best of SciPy and numba, 5 times ahead of DuckDB."
+    return [contest(f"Sparse join-project, {nodes:,} nodes", note, contenders, rounds=5, calls=1, ours=(name,))]
+
+
+def engines(rules: str, facts: Facts, duck: Callable[[str, Facts], Callable[[], Counts]]) -> dict[str, Contender]:
+    return {
+        "clingo": peer("clingo", lambda: with_clingo(rules, facts)),
+        "DuckDB": peer("duckdb", lambda: duck(rules, facts)),
+        "Nemo": peer("nmo_python", lambda: with_nemo(rules, facts)),
+    }
+
+
+def tree(nodes: int, seed: int) -> np.ndarray:
+    """Return the edges of a tree from every node to an earlier one."""
+    rng = np.random.default_rng(seed)
+    child = np.arange(1, nodes)
+    return np.stack([child, (rng.random(nodes - 1) * child).astype(np.int64)], axis=1)
+
+
+def closures() -> list[Table]:
+    """Time transitive closures."""
+    chain = np.stack([np.arange(999), np.arange(1, 1000)], axis=1)
+    graphs = {
+        "2,000 nodes of degree 2": random_edges(2000, 4000, 3),
+        "2,000 nodes of degree 8": random_edges(2000, 16_000, 4),
+        "a chain of 1,000": chain,
+        "a tree of 100,000": tree(100_000, 5),
+    }
+    goal = "The goal: ahead of every engine by at least 3, usually 10."
+    return [
+        compared(
+            f"Transitive closure as a program, {name}",
+            f"{len(edge):,} edges. {goal}",
+            CLOSURE,
+            {"Edge": edge},
+            engines(CLOSURE, {"Edge": edge}, with_recursive_query),
+        )
+        for name, edge in graphs.items()
+    ]
+
+
+def generations() -> list[Table]:
+    """Time the same-generation program on a tree."""
+    facts = {"Up": tree(2000, 6)}
+    others = engines(SAME_GENERATION, facts, with_recursive_query)
+    return [
+        compared(
+            "Same generation, a tree of 2,000", "A join from both sides in every round.", SAME_GENERATION, facts, others
+        )
+    ]
+
+
+def points_to() -> list[Table]:
+    """Time the points-to analysis on real facts; nothing where they are absent."""
+    folder = next(
+        (p / "shared" / "data" / "logic" / "cspa1k" for p in HERE.parents if (p / "shared" / "data").is_dir()), None
+    )
+    if folder is None or not folder.is_dir():
+        return []
+    facts = {n: np.loadtxt(folder / "facts" / f"{n}.csv", np.int64, skiprows=1) for n in ("Assign", "Dereference")}
+    note = "Three mutually recursive relations, ten rules, two of them not linear; facts of a real program."
+    return [compared("Points-to, cspa1k", note, POINTS_TO, facts, engines(POINTS_TO, facts, with_rounds))]
+
+
+def one_source(components: int = 10_000, nodes: int = 50, edges: int = 100) -> list[Table]:
+    """Time what one node reaches, on demand, beside the closure of everything."""
+    from scipy.sparse import csr_array
+    from scipy.sparse.csgraph import breadth_first_order
+
+    rng = np.random.default_rng(7)
+    part = np.repeat(np.arange(components) * nodes, edges)
+    edge = np.unique(rng.integers(0, nodes, (components * edges, 2)) + part[:, None], axis=0)
+    size = components * nodes
+    matrix = csr_array((np.ones(len(edge), np.int8), (edge[:, 0], edge[:, 1])), (size, size))
+    start = int(edge[0, 0])
+
+    def fresh() -> tl.Program:
+        program = tl.Program(CLOSURE)
+        program.add("Edge", edge)
+        return program
+
+    loaded = fresh()
+    question, everything = f"Path({start}, x)?", "Path"
+    query = f"with recursive p(c) as (select c1 from Edge where c0 = {start} union select c1 from p join Edge on c = c0) select count(*) from p"
+    duck: Contender = peer("duckdb", lambda: lambda d=Duck({"Edge": edge}): d.one(query))
+    reached = len(loaded.query(question))
+    looped = start in {x for (x,) in loaded.query(question)}
+    contenders: dict[str, Contender] = {
+        "the closure, then its rows of the node": lambda: len(_closed(fresh(), everything, start)),
+        "the question on demand, facts loaded anew": lambda: len(fresh().query(question)),
+        "the question on demand, facts loaded": lambda: len(_other(loaded, question)),
+        "DuckDB, recursive query from the node": duck,
+        "SciPy: breadth-first search": lambda: (
+            len(breadth_first_order(matrix, start, return_predecessors=False)) - (not looped)
+        ),
+    }
+    counts = {n: call() for n, call in contenders.items() if not isinstance(call, str)}
+    if set(counts.values()) != {reached}:
+        raise ValueError(f"one source: {counts}")
+    note = f"{len(edge):,} edges in {components:,} parts; the node reaches {reached}. The goal: 20 times faster than the closure."
+    mine = tuple(name for name in contenders if "the " in name[:4])
+    return [contest("One source of a million edges", note, contenders, rounds=3, calls=1, ours=mine)]
+
+
+def _closed(program: tl.Program, name: str, start: int) -> list[object]:
+    program.relation(name)
+    return list(program.query(f"{name}({start}, x)?"))
+
+
+def _other(program: tl.Program, question: str) -> list[object]:
+    """Ask again of a program that kept nothing: a fact that was there comes once more."""
+    return list(program.query(question))
+
+
+def triangles(nodes: int = 100_000, edges: int = 1_000_000) -> list[Table]:
+    """Time a cyclic join on a graph with hubs."""
+    from scipy.sparse import csr_array
+
+    rng = np.random.default_rng(8)
+    ends = (nodes * rng.random((2 * edges, 2)) ** 1.5).astype(np.int64)
+    edge = np.unique(ends[ends[:, 0] < ends[:, 1]], axis=0)
+    edge = rng.permutation(edge)[:edges]
+    facts = {"Edge": edge}
+    m = csr_array((np.ones(len(edge), np.int32), (edge[:, 0], edge[:, 1])), (nodes, nodes))
+    others: dict[str, Contender] = {
+        "DuckDB": peer("duckdb", lambda: with_duckdb(TRIANGLES, facts)),
+        "SciPy: masked product": lambda: {"Triangle": int((m @ m).multiply(m).sum())},
+        "clingo": peer("clingo", lambda: with_clingo(TRIANGLES, facts)),
+        "Nemo": peer("nmo_python", lambda: with_nemo(TRIANGLES, facts)),
+    }
+    return [compared("Triangles", f"{len(edge):,} edges, some nodes with many.", TRIANGLES, facts, others)]
+
+
+# families: time and memory in processes of their own
+
+
+def family(people: int = 100_000, seed: int = 9) -> dict[str, np.ndarray]:
+    """Return a plausible family forest: couples of one generation have up to five children, a tenth are founders, some marry in."""
+    rng = np.random.default_rng(seed)
+    male = rng.random(people) < 0.5
+    generation = [np.arange(max(2, people // 10))]
+    parents, married = [], []
+    at = len(generation[0])
+    while at < people:
+        last = rng.permutation(generation[-1])
+        men, women = last[male[last]], last[~male[last]]
+        couples = min(len(men), len(women))
+        married.append(np.stack([men[:couples], women[:couples]], 1))
+        children = rng.choice(6, couples, p=[0.12, 0.18, 0.34, 0.22, 0.1, 0.04])
+        total = min(int(children.sum()), people - at)
+        couple = np.repeat(np.arange(couples), children)[:total]
+        born = np.arange(at, at + total)
+        parents += [np.stack([men[couple], born], 1), np.stack([women[couple], born], 1)]
+        at += total
+        newcomers = np.arange(at, min(people, at + total // 10 + 1))  # some marry in
+        at += len(newcomers)
+        generation.append(np.concatenate([born, newcomers]))
+    every = np.arange(people)
+    return {
+        "Parent": np.concatenate(parents),
+        "Married": np.concatenate(married),
+        "Male": every[male][:, None],
+        "Female": every[~male][:, None],
+    }
+
+
+def in_process(what: str) -> tuple[float, float, Counts]:
+    """Run one measurement of this file in a fresh interpreter; return its seconds, its peak in bytes and what it counted."""
+    code = f"import sys; sys.path.insert(0, {str(HERE)!r}); import relations; relations.{what}"
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    found = json.loads(done.stdout.splitlines()[-1])
+    return found["seconds"], found["bytes"], found["counts"]
+
+
+def _report(call: Callable[[], Counts], warm: Callable[[], object]) -> None:
+    """Print the time of a call and the memory of the process above what it was before, at its peak."""
+    warm()
+    before, _ = _resident()
+    Path("/proc/self/clear_refs").write_text("5")  # the peak begins again
+    start = perf_counter()
+    counts = call()
+    taken = perf_counter() - start
+    print(json.dumps({"seconds": taken, "bytes": _resident()[1] - before, "counts": counts}))
+
+
+def _resident() -> tuple[int, int]:
+    text = Path("/proc/self/status").read_text()
+    now, peak = (int(re.search(rf"{key}:\s+(\d+) kB", text)[1]) * 1024 for key in ("VmRSS", "VmHWM"))  # type: ignore[index]
+    return now, peak
+
+
+def family_of(engine: str, people: int) -> None:
+    """Count relatives with one engine: run in a process of its own."""
+    make = {"ours": ours, "duckdb": with_duckdb, "nemo": with_nemo}[engine]
+    small, facts = family(1000), family(people)
+    _report(make(FAMILY, facts), make(FAMILY, small))
+
+
+def closure_of(nodes: int, degree: int) -> None:
+    """Measure the memory of a closure: run in a process of its own."""
+    edge = random_edges(nodes, nodes * degree, 10)
+    _report(ours(CLOSURE, {"Edge": edge}), ours(CLOSURE, {"Edge": random_edges(500, 1000, 1)}))
+
+
+def families(people: int = 100_000) -> list[Table]:
+    """Time uncles, aunts, cousins and grandchildren, with peak memory."""
+    facts = sum(len(rows) for rows in family(people).values())
+    engines = {"ours": OURS, "duckdb": "DuckDB", "nemo": "Nemo"}
+    timings, notes, skipped, counts = [], [], [], []
+    for engine, name in engines.items():
+        package = {"ours": "tensorlogic", "nemo": "nmo_python"}.get(engine, engine)
+        if isinstance(missing := peer(package, lambda: int), str):
+            skipped.append((name, missing))
+            continue
+        runs = [in_process(f"family_of({engine!r}, {people})") for _ in range(3)]
+        times = sorted(r[0] for r in runs)
+        timings.append(Timing(name, times[0], times[1], tuple(times)))
+        notes.append(f"{name} {min(r[1] for r in runs) / 1e6:,.0f} MB")
+        counts.append(runs[0][2])
+    if any(c != counts[0] for c in counts):
+        raise ValueError(f"families differ: {counts}")
+    total = ", ".join(f"{name} {count:,}" for name, count in counts[0].items())
+    note = f"{people:,} people, {facts:,} facts. Tuples: {total}. Peak memory above the start: {', '.join(notes)}. The goal: under 1 s and 1 GB."
+    return [Table(f"Relatives among {people:,} people", note, tuple(timings), (OURS,), None, tuple(skipped))]
+
+
+def texts(count: int = 100_000) -> list[Table]:
+    """Time parsing and loading facts written as text."""
+    rng = np.random.default_rng(11)
+    pairs = rng.integers(0, 30_000, (count, 2))
+    text = "".join(f"Parent(P{a}, P{b})\n" for a, b in pairs)
+    clingo_text = "".join(f"parent(p{a},p{b}).\n" for a, b in pairs)
+    expected = len({(a, b) for a, b in pairs.tolist()})
+
+    def clingo_loads() -> Callable[[], object]:
+        import clingo
+
+        def call() -> int:
+            control = clingo.Control(["--warn=none"])
+            control.add("base", [], clingo_text)
+            control.ground([("base", [])])
+            return sum(1 for _ in control.symbolic_atoms.by_signature("parent", 2))
+
+        return call
+
+    contenders: dict[str, Contender] = {
+        "tl.Program(text)": lambda: len(tl.Program(text).relation("Parent")),
+        "clingo: add, ground": peer("clingo", clingo_loads),
+    }
+    counts = {name: call() for name, call in contenders.items() if not isinstance(call, str)}
+    if set(counts.values()) != {expected}:
+        raise ValueError(f"facts differ: {counts}, not {expected}")
+    note = f"{count:,} facts between 30,000 names as text, until the relation can be read. The goal: under 2 s."
+    return [
+        contest(f"Loading {count:,} facts from text", note, contenders, rounds=3, calls=1, ours=("tl.Program(text)",))
+    ]
+
+
+def closure_memory() -> list[Table]:
+    """Measure the peak memory of a closure beside its packed size."""
+    found = []
+    for nodes, degree in ((20_000, 2), (30_000, 1)):
+        taken, peak, counts = in_process(f"closure_of({nodes}, {degree})")
+        packed = nodes * nodes / 8
+        note = f"{nodes * degree:,} edges, {counts['Path']:,} paths. Peak memory above the start: {peak / 1e6:,.0f} MB, {peak / packed:.2f} times the packed size of {packed / 1e6:,.0f} MB (the goal: at most 2)."
+        found.append(
+            Table(
+                f"Memory of a closure, {nodes:,} nodes of degree {degree}",
+                note,
+                (Timing(OURS, taken, taken, (taken,)),),
+            )
+        )
+    return found
+
+
+ALL = (joins, closures, generations, points_to, one_source, triangles, families, texts, closure_memory)
+
+
+def tables() -> list[Table]:
+    return [table for part in ALL for table in part()]
+
+
+if __name__ == "__main__":
+    for part in ALL:
+        if not sys.argv[1:] or part.__name__ in sys.argv[1:]:
+            for table in part():
+                print(table.markdown())

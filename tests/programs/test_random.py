@@ -1,0 +1,182 @@
+"""Random Datalog programs: every relation, question and aggregate as clingo, DuckDB and a plain evaluator have it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from datalog import Program, atom_text, program_of_seed, programs, shrink, text
+from engines import program as program_on
+from hypothesis import HealthCheck, given, settings
+from oracles import Relations, aggregated, answers, by_clingo, by_duckdb, by_hand, fits_duckdb
+
+import tensorlogic as tl
+
+
+def wrong(program: Program, engine: str = "numpy") -> str | None:
+    """Return what the package gets wrong of a program; None where everything agrees."""
+    known = by_hand(program)
+    try:
+        return _wrong(program, known, engine)
+    except (tl.TensorLogicError, RecursionError, MemoryError) as error:
+        return f"{type(error).__name__}: {error}"
+    except Exception as error:
+        return f"{type(error).__name__}, no error of ours: {error}"
+
+
+def _wrong(program: Program, known: Relations, engine: str) -> str | None:
+    for query in program.queries:  # on demand: each of a program of its own
+        found = list(program_on(text(program), engine).query(f"{atom_text(query)}?"))
+        if problem := different(atom_text(query), found, answers(query, known)):
+            return f"on demand, {problem}"
+    ours = program_on(text(program), engine)
+    for name in program.derived:
+        if problem := different(name, list(ours.relation(name)), known[name]):
+            return problem
+    for query in program.queries:
+        if problem := different(atom_text(query), list(ours.query(f"{atom_text(query)}?")), answers(query, known)):
+            return problem
+    outputs = ours.run() if program.aggregates else {}
+    for aggregate in program.aggregates:
+        expected = aggregated(aggregate, known)
+        if problem := different_numbers(ours, aggregate.name, outputs[aggregate.name], expected):
+            return f"{problem}\nnot {expected}"
+    return _later(program, known, ours)
+
+
+def _later(program: Program, known: Relations, ours: Any) -> str | None:
+    """Add facts, then take them back: everything follows."""
+    if not any(program.later.values()):
+        return None
+    more = {name: tuple(dict.fromkeys((*rows, *program.later.get(name, ())))) for name, rows in program.facts.items()}
+    new = {name: [r for r in rows if r not in program.facts[name]] for name, rows in program.later.items()}
+    after = by_hand(replace(program, facts=more))
+    for name, rows in new.items():
+        ours.add(name, rows)
+    for name in program.derived:
+        if problem := different(name, list(ours.relation(name)), after[name]):
+            return f"after adding {new}: {problem}"
+    for name, rows in new.items():
+        ours.retract(name, rows)
+    for name in program.derived:
+        if problem := different(name, list(ours.relation(name)), known[name]):
+            return f"after adding {new} and taking it back: {problem}"
+    return None
+
+
+def different(what: str, found: list[Any], expected: set[Any]) -> str | None:
+    kinds = {(*row, *map(type, row)) for row in found}
+    if len(found) != len(kinds):
+        return f"{what} has a tuple twice: {found}"
+    if kinds == {(*row, *map(type, row)) for row in expected}:
+        return None
+    return f"{what} is {sorted(found, key=repr)}, not {sorted(expected, key=repr)}"
+
+
+def different_numbers(ours: Any, name: str, array: Any, expected: dict[Any, float]) -> str | None:
+    """Compare an aggregate: groups with tuples by their names, and zero elsewhere."""
+    array = np.asarray(array)
+    found = {}
+    for index in zip(*np.nonzero(array), strict=True):
+        found[tuple(ours.names(name, k)[int(i)] for k, i in enumerate(index))] = float(array[index])
+    if array.ndim == 0:
+        found = {(): float(array)} if array else {}
+    wanted = {k: float(v) for k, v in expected.items() if v}
+    return None if found == wanted else f"{name} is {found}"
+
+
+def check(program: Program, engine: str = "numpy") -> None:
+    """Fail with the smallest program that is still wrong."""
+    if wrong(program, engine) is None:
+        return
+    small = shrink(program, lambda p: wrong(p, engine) is not None)
+    pytest.fail(f"this program is wrong on {engine}:\n{small!r}\n{wrong(small, engine)}")
+
+
+BATCH = 25
+
+
+@pytest.mark.parametrize("batch", range(12))
+def test_programs(batch: int) -> None:
+    for seed in range(batch * BATCH, (batch + 1) * BATCH):
+        check(program_of_seed(seed))
+
+
+@pytest.mark.parametrize("engine", ["reference", "fast"])
+def test_programs_on_other_engines(engine: str) -> None:
+    for seed in range(10_000, 10_040):
+        check(program_of_seed(seed), engine)
+
+
+@settings(max_examples=60, suppress_health_check=list(HealthCheck))
+@given(programs())
+def test_programs_that_shrink(program: Program) -> None:
+    assert wrong(program) is None, wrong(program)
+
+
+# the oracles agree with each other
+
+
+@pytest.mark.parametrize("batch", range(4))
+def test_clingo_agrees_with_the_plain_evaluator(batch: int) -> None:
+    pytest.importorskip("clingo")
+    for seed in range(batch * 100, (batch + 1) * 100):
+        program = program_of_seed(seed)
+        by_rounds, by_grounding = by_hand(program), by_clingo(program)
+        for name in program.derived:
+            assert by_rounds[name] == by_grounding[name], (name, program)
+
+
+def test_duckdb_agrees_with_the_plain_evaluator() -> None:
+    pytest.importorskip("duckdb")
+    compared = 0
+    for seed in range(120):
+        program = program_of_seed(seed, recursive=seed % 3 > 0)
+        if not fits_duckdb(program):
+            continue
+        compared += 1
+        known, (tables, aggregates) = by_hand(program), by_duckdb(program)
+        for name in program.derived:
+            assert known[name] == tables[name], (name, program)
+        for aggregate in program.aggregates:
+            assert aggregated(aggregate, known) == aggregates[aggregate.name], (aggregate, program)
+    assert compared > 40
+
+
+def test_programs_are_of_every_kind() -> None:
+    """Recursion, mutual and not linear, negation, comparisons, constants, repeated variables, arities 0 to 4."""
+    words = "\n".join(repr(program_of_seed(seed)) for seed in range(300))
+    for word in ("not ", " < ", " != ", "()", '"not a name"', "count=", "+=", "max=", " + 1", "(x, x)", "R1(", " = E"):
+        assert word in words, word
+    arities = {len(s) for seed in range(100) for s in program_of_seed(seed).sorts.values()}
+    assert arities == {0, 1, 2, 3, 4}
+    nonlinear = mutual = filled = derived = 0
+    for seed in range(300):
+        program = program_of_seed(seed)
+        known = by_hand(program)
+        derived += len(program.derived)
+        filled += sum(bool(known[name]) for name in program.derived)
+        for stratum in program.rules:
+            heads = {r.head.relation for r in stratum}
+            used = [
+                (r.head.relation, [b.relation for b in r.body if hasattr(b, "relation") and b.relation in heads])
+                for r in stratum
+            ]
+            nonlinear += any(len(names) > 1 for _, names in used)
+            mutual += any(n != head for head, names in used for n in names)
+    assert nonlinear > 30 and mutual > 30 and filled > derived // 2
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("batch", range(40))
+def test_thousands_of_programs(request: pytest.FixtureRequest, batch: int) -> None:
+    if "full" not in request.config.option.markexpr:
+        pytest.skip("thousands of programs run with -m full (make conformance)")
+    pytest.importorskip("clingo")
+    for seed in range(100_000 + batch * 100, 100_000 + (batch + 1) * 100):
+        program = program_of_seed(seed)
+        by_rounds, by_grounding = by_hand(program), by_clingo(program)
+        assert all(by_rounds[name] == by_grounding[name] for name in program.derived), program
+        check(program, ("numpy", "numpy", "numpy", "reference", "fast")[seed % 5])
