@@ -1,0 +1,331 @@
+"""What a program says, before anything runs: its tensors, domains, sizes and order of evaluation.
+
+Text becomes statements (:mod:`.grammar`), :func:`analyse` finds out what they mean together, and lowering turns one component
+after the other into a graph. Mistakes that need no values are found here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from ..diagnostics import SourceLocation
+from ..errors import GraphError, nearest
+from ..ir.types import FLOATS, promote
+from . import syntax as s
+from .declarations import Declaration, GivenTensor, Statement, declare, find_scalars, literal_array, mentions
+from .extents import ReadPlace, forms, slice_lengths, solve_extents, variable_ranges
+from .places import DomainInfo, DomainKey, Places, infer_places, unknown_constant
+from .strata import Component, check_safety, components, is_rule
+
+__all__ = ["Analysis", "Component", "DomainInfo", "DomainKey", "GivenTensor", "TensorInfo", "analyse"]
+
+COMBINED = ("max=", "min=", "avg=", "count=")
+OPERATORS = ("=", "+=", *COMBINED)
+Function = Callable[..., Any]
+
+
+class TensorInfo(NamedTuple):
+    """One tensor: its places' domains, whether it holds truth values, and how it comes about."""
+
+    name: str
+    arity: int
+    boolean: bool
+    places: tuple[DomainKey, ...]
+    derived: bool  # it has rules or equations
+    facts: bool  # it has facts
+    given: bool  # data are given for it
+    operator: str  # what combines the elements that several equations, or one, give: = max= min= avg= count=
+    virtual: int | None  # the place of which only the last position is kept
+    at: SourceLocation | None
+
+
+class Analysis:
+    """The meaning of a program: see the attributes, and :meth:`shape`, :meth:`code` and :meth:`domain` for questions about it.
+
+    >>> from tensorlogic.lang.syntax import Facts, Place, Rule, Tensor, Variable
+    >>> x, y = Place(Variable("x")), Place(Variable("y"))
+    >>> rule = Rule(Tensor("Old", (x,), True), (Tensor("Parent", (x, y), True),))
+    >>> found = analyse([Facts("Parent", (("Ann", "Bob"), ("Bob", "Cid"))), rule])
+    >>> found.shape("Old"), found.code("Old", 0, "Bob"), found.components[0].names
+    ((2,), 1, ('Old',))
+    """
+
+    def __init__(
+        self,
+        statements: tuple[s.Statement, ...],
+        tensors: dict[str, TensorInfo],
+        domains: dict[DomainKey, DomainInfo],
+        parts: tuple[Component, ...],
+        scalars: dict[str, int | float],
+        functions: Mapping[str, Function],
+        places: Places,
+        dtype: str,
+    ) -> None:
+        self.statements = statements
+        self.tensors = tensors
+        self.domains = domains
+        self.components = parts
+        self.scalars = scalars  # scalars of known value, which may stand in indices
+        self.functions = functions  # attached Python functions, by name
+        self.dtype = dtype  # of numbers that come from truth values, indices and literals
+        self.facts = tuple(x for x in statements if isinstance(x, s.Facts))
+        self.queries = tuple(x for x in statements if isinstance(x, s.Query))
+        self.reads = tuple(x for x in statements if isinstance(x, s.Read))
+        self.writes = tuple(x for x in statements if isinstance(x, s.Write))
+        from_files = {r.head.name for r in self.reads}
+        self.inputs = tuple(  # read, but neither defined, nor given, nor in a file
+            n for n, t in tensors.items() if not (t.derived or t.facts or t.given or n in from_files)
+        )
+        self._places = places
+        self._numbers = {id(statement): n for n, statement in enumerate(statements)}
+        self._sizes: dict[object, int | None] = {}
+        self._extents: dict[tuple[str, int], int] = {}
+        self.given: Mapping[str, GivenTensor] = {}
+
+    def domain(self, statement: s.Statement, variable: str) -> DomainInfo:
+        """Return the domain of a variable of a statement."""
+        root = self._places.find((self._numbers[id(statement)], variable))
+        return self._by_root[root]
+
+    def domain_key(self, statement: s.Statement, variable: str) -> DomainKey | None:
+        """Return the key of a variable's domain; None where no place has it."""
+        root = self._places.find((self._numbers[id(statement)], variable))
+        return self._keys.get(root)
+
+    def place(self, name: str, place: int) -> DomainInfo:
+        """Return the domain of a place of a tensor."""
+        return self.domains[self.tensors[name].places[place]]
+
+    def size(self, statement: s.Statement, variable: str) -> int | None:
+        """Return the number of elements that a variable of a statement runs over; None where nothing fixes it."""
+        return self._sizes.get(self._places.find((self._numbers[id(statement)], variable)))
+
+    def extent(self, name: str, place: int) -> int | None:
+        """Return how far an axis of a tensor goes; None where nothing fixes it."""
+        known = self._extents.get((name, place))
+        return known if known is not None else self._sizes.get(self._places.find((name, place)))
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """Return a tensor's shape; an axis that nothing fixes is an error that names its index.
+
+        The axis that a virtual index steps along counts, though only its last position is kept.
+        """
+        found = []
+        for p in range(self.tensors[name].arity):
+            extent = self.extent(name, p)
+            if extent is None:
+                raise self.unknown_size(self._places.known((name, p)).label, name, p)
+            found.append(extent)
+        return tuple(found)
+
+    def unknown_size(self, label: str, name: str, place: int) -> GraphError:
+        """Return the error of an index whose size nothing fixes."""
+        known = self._places.known((name, place))
+        what = f"index {label!r}" if label else "the index"
+        message = f"nothing fixes the size of {what} (place {place + 1} of {name!r})"
+        hints = [f"give {n}, whose shape would fix it" for n in self._sized_by(name, place)[:1]]
+        hints = hints or ["give data for a tensor that has the index, or write a literal"]
+        return GraphError(message, *hints, code="E679", location=known.at or self.tensors[name].at)
+
+    def _sized_by(self, name: str, place: int) -> list[str]:
+        root = self._places.find((name, place))
+        return [n for n in self.inputs if any(self._places.find((n, p)) == root for p in range(self.tensors[n].arity))]
+
+    def check_sizes(self) -> None:
+        """Raise where the size of some index is not fixed by anything."""
+        for name in self.tensors:
+            self.shape(name)
+
+    def code(self, name: str, place: int, constant: str | int | s.Constant) -> int:
+        """Return the position of a constant in a place of a tensor; the name of a scalar stands for its value."""
+        at = constant.at if isinstance(constant, s.Constant) else None
+        value: str | int = constant.value if isinstance(constant, s.Constant) else constant
+        if isinstance(constant, s.Constant) and not constant.quoted and constant.value in self.scalars:
+            value = int(self.scalars[str(constant.value)])
+        info = self.place(name, place)
+        extent = self.extent(name, place)
+        inside = isinstance(value, int) and value >= 0 and (extent is None or value < extent)
+        code = (int(value) if inside else None) if info.kind == "range" else info.code(value)
+        if code is None:
+            shown = DomainInfo("range", (), extent) if info.kind == "range" else info
+            raise unknown_constant(name, place, value, shown).at(at)
+        return code
+
+    def ranges(self, equation: s.Equation) -> tuple[dict[str, tuple[int, int]], list[ReadPlace]]:
+        """Return where each variable of an equation starts and stops, and the reads that this does not keep in range."""
+        found, beyond = variable_ranges(
+            equation, self.scalars, lambda v: None if v[0] == ":" else self.size(equation, v), self.extent
+        )
+        result = {}
+        for name, (start, stop) in found.items():
+            if stop is None:
+                raise self._unsized_variable(equation, name)
+            result[name] = (start, max(start, stop))
+        return result, beyond
+
+    def _unsized_variable(self, equation: s.Equation, name: str) -> GraphError:
+        at = next((p.at for p in s.walk(equation) if isinstance(p, s.Variable) and p.name == name), equation.at)
+        root = self._places.find((self._numbers[id(equation)], name)) if name[0] != ":" else None
+        needed = [
+            n for n in self.inputs if any(self._places.find((n, p)) == root for p in range(self.tensors[n].arity))
+        ]
+        hint = f"give {needed[0]}, whose shape would fix it" if needed else "give data for a tensor that has the index"
+        what = f"index {name!r}" if name[0] != ":" else "a slice"
+        return GraphError(f"nothing fixes the size of {what}", hint, code="E679", location=at)
+
+    def solve(self, given: Mapping[str, GivenTensor]) -> None:
+        """Work out all sizes from the domains as they are now; call it again after adding names to a domain."""
+        self.given = given
+        roots = self._places.roots()
+        self._by_root: dict[object, DomainInfo] = {}
+        self._keys: dict[object, DomainKey] = {}
+        for key in self.domains:
+            root = self._places.find(key)
+            self._keys[root] = key
+            self._by_root[root] = self.domains[key]
+        for other in roots:
+            if other not in self._by_root:
+                self._by_root[other] = self._places.domain(other)
+        self._sizes = {root: self._by_root[root].size for root in roots}
+        equations = [(n, e) for n, e in enumerate(self.statements) if isinstance(e, s.Equation)]
+        fixed = {
+            (name, p): size
+            for name, data in given.items()
+            if self.tensors[name].derived and not self.tensors[name].boolean
+            for p, size in enumerate(data.shape)
+            if size is not None
+        }
+        derived = {t.name: t.arity for t in self.tensors.values() if t.derived and not t.boolean}
+        extents = solve_extents(
+            equations, self.scalars, self._sizes, self._places.find, fixed, derived,
+            lambda root: self._by_root[root].kind != "range",
+        )  # fmt: skip
+        self._extents = extents
+        for key, info in self.domains.items():
+            size = self._sizes.get(self._places.find(key))
+            if info.kind == "range" and size is not None:
+                self.domains[key] = self._by_root[self._places.find(key)] = DomainInfo("range", (), size)
+
+
+def analyse(
+    statements: Iterable[s.Statement],
+    *,
+    given: Mapping[str, GivenTensor] | None = None,
+    functions: Mapping[str, Function] | None = None,
+) -> Analysis:
+    """Find out what statements mean together; ``given`` describes tensors that are bound from Python."""
+    program = tuple(statements)
+    data = {} if given is None else dict(given)
+    attached = {} if functions is None else dict(functions)
+    defined = [x for x in program if isinstance(x, s.Rule | s.Equation)]
+    for x in defined:
+        if isinstance(x, s.Equation) and x.operator not in OPERATORS:
+            raise GraphError(
+                f"unknown operator {x.operator!r}", *nearest(x.operator, OPERATORS), code="E680", location=x.at
+            )
+    scalars = find_scalars(program, data)
+    tensors = declare(program, data, attached)
+    _check_queries(program, tensors)
+    derived = {x.head.name for x in defined}
+    literals = {
+        x.head.name: literal_array(x.value).shape
+        for x in defined
+        if isinstance(x, s.Equation) and isinstance(x.value, s.ListLiteral) and _whole(x, scalars)
+    }
+    places = infer_places(program, tensors, scalars, data, derived, literals)
+    facts = {x.name for x in program if isinstance(x, s.Facts)}
+    first: dict[object, DomainKey] = {}
+    infos: dict[str, TensorInfo] = {}
+    for t in tensors.values():
+        keys = tuple(first.setdefault(places.find((t.name, p)), (t.name, p)) for p in range(t.arity))
+        own = [x for x in defined if x.head.name == t.name] if t.name in derived else []
+        infos[t.name] = TensorInfo(
+            t.name, t.arity, t.boolean, keys, t.name in derived, t.name in facts, t.name in data,
+            _operator(own), _virtual(own), t.at,
+        )  # fmt: skip
+    domains = {key: places.domain(key) for key in dict.fromkeys(first.values())}
+    for x in defined:
+        if is_rule(x, tensors):
+            check_safety(x)
+    parts = components(defined, tensors, scalars)
+    dtypes = [g.dtype for g in data.values() if g.dtype in FLOATS]
+    dtype = promote([(str(d), False) for d in dtypes]) if dtypes else "float64"
+    result = Analysis(program, infos, domains, parts, scalars, attached, places, dtype)
+    result.solve(data)
+    _check_constants(result)
+    return result
+
+
+def _whole(equation: s.Equation, scalars: Mapping[str, int | float]) -> bool:
+    """Tell whether a literal says all of a tensor: ``W = [...]`` or ``W[i,j] = [...]``."""
+    found = forms(equation.head, scalars)
+    return all(f is not None and f.is_plain and f.variables[0][0] != ":" for f in found)
+
+
+def _operator(own: Sequence[Statement]) -> str:
+    """Return what combines a tensor's equations; two that do not go together are refused."""
+    chosen: s.Equation | None = None
+    for x in own:
+        if isinstance(x, s.Equation) and x.operator in COMBINED:
+            if chosen is not None and (chosen.operator != x.operator or x.operator == "avg="):
+                message = f"{x.head.name!r} is combined by {chosen.operator} at {chosen.at} and by {x.operator} here"
+                hint = "give one of the two another name, and combine them in a third equation"
+                raise GraphError(message, hint, code="E684", location=x.at)
+            chosen = x
+    return "=" if chosen is None else chosen.operator
+
+
+def _virtual(own: Sequence[Statement]) -> int | None:
+    for x in own:
+        for p, place in enumerate(x.head.places):
+            if place.virtual and isinstance(place.index, s.Arithmetic):
+                return p
+    return None
+
+
+def _check_queries(program: Sequence[s.Statement], tensors: Mapping[str, Declaration]) -> None:
+    for statement in program:
+        if not isinstance(statement, s.Query | s.Write):
+            continue
+        for mention in mentions(statement):
+            if mention.tensor.name not in tensors:
+                message = f"there is no tensor {mention.tensor.name!r}"
+                hints = nearest(mention.tensor.name, tensors)
+                raise GraphError(message, *hints, code="E685", location=mention.tensor.at or statement.at)
+
+
+def _check_constants(analysis: Analysis) -> None:
+    """Refuse constants and slices beyond the end of an axis of known size."""
+    for statement in analysis.statements:
+        if isinstance(statement, s.Facts):
+            _check_facts(analysis, statement)
+            continue
+        for mention in mentions(statement):
+            tensor = mention.tensor
+            if tensor.name not in analysis.tensors:
+                continue
+            for p, place in enumerate(tensor.places):
+                if isinstance(place.index, s.Constant) and not isinstance(statement, s.Query):
+                    analysis.code(tensor.name, p, place.index)
+            for name, length, part in slice_lengths(tensor, analysis.scalars):
+                if length < 0:
+                    raise GraphError("a slice ends before it starts", code="E678", location=part.at)
+                p = next(
+                    n for n, f in enumerate(forms(tensor, analysis.scalars)) if f is not None and f.variables == (name,)
+                )
+                form, extent = forms(tensor, analysis.scalars)[p], analysis.extent(tensor.name, p)
+                if form is not None and extent is not None and form.constant + length > extent:
+                    message = f"a slice ends at {form.constant + length}, but place {p + 1} of {tensor.name!r} ends at {extent}"
+                    raise GraphError(message, code="E678", location=part.at)
+
+
+def _check_facts(analysis: Analysis, facts: s.Facts) -> None:
+    for p, column in enumerate(facts.columns):
+        info = analysis.place(facts.name, p)
+        if info.kind == "range" and info.size is not None and len(column):
+            worst = max(column)
+            if isinstance(worst, int) and worst >= info.size:
+                line = facts.lines[column.index(worst)] if facts.lines else None
+                at = facts.at if line is None or facts.at is None else facts.at.with_line(line)
+                raise unknown_constant(facts.name, p, worst, info).at(at)

@@ -1,0 +1,248 @@
+"""How far every index runs: the ranges of the variables of an equation, and the shape of every tensor."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import NamedTuple
+
+from . import syntax as s
+from .affine import Affine, affine, whole
+from .declarations import Scalars, mentions
+
+Range = tuple[int, int | None]  # start and stop; None where it is not known yet
+
+
+class ReadPlace(NamedTuple):
+    """One place of a tensor that an equation reads: what stands there, and how far the axis goes."""
+
+    form: Affine
+    extent: int
+
+
+def slice_variable(number: int) -> str:
+    """Return the name of the index that stands for the slices of a tensor, counted from 0: no variable is written so.
+
+    >>> slice_variable(0)
+    ':0'
+    """
+    return f":{number}"
+
+
+def forms(tensor: s.Tensor, scalars: Scalars) -> list[Affine | None]:
+    """Return the index of each place in one form; None where a constant stands, which may be a name."""
+    result: list[Affine | None] = []
+    slices = 0
+    for place in tensor.places:
+        match place.index:
+            case s.Constant():
+                result.append(None)
+            case s.Range(start=start):
+                first = 0 if start is None else affine(start, scalars).constant
+                result.append(Affine(((slice_variable(slices), 1),), first))
+                slices += 1
+            case index:
+                result.append(affine(index, scalars))
+    return result
+
+
+def slice_lengths(tensor: s.Tensor, scalars: Scalars) -> Iterator[tuple[str, int, s.Part]]:
+    """Go through the slices of a tensor that say where they end: the index that stands for each, and its length."""
+    ranges = [place.index for place in tensor.places if isinstance(place.index, s.Range)]
+    for n, part in enumerate(ranges):
+        if part.stop is not None:
+            first = 0 if part.start is None else affine(part.start, scalars).constant
+            yield slice_variable(n), affine(part.stop, scalars).constant - first, part
+
+
+def variable_ranges(
+    equation: s.Equation,
+    scalars: Scalars,
+    size: Callable[[str], int | None],
+    extent: Callable[[str, int], int | None],
+) -> tuple[dict[str, Range], list[ReadPlace]]:
+    """Find where the variables of an equation run so that everything it reads is in range.
+
+    A sum of indices, such as ``x+dx``, limits the one that stands on the left side, so that a convolution is computed only where
+    the whole filter fits. What no box of ranges can say (two indices of the left side in one sum) is returned beside: there the
+    elements that read beyond an axis have to be left out one by one.
+    """
+    head = {v for form in forms(equation.head, scalars) if form is not None for v in form.variables}
+    names = dict.fromkeys([*s.variables(equation.head), *s.variables(equation.value), *sorted(head)])
+    ranges: dict[str, Range] = {name: (0, size(name)) for name in names}
+    reads: list[ReadPlace] = []
+    for mention in mentions(equation):
+        for name, length, _ in slice_lengths(mention.tensor, scalars):
+            _limit(ranges, name, 0, length)
+        if mention.role == "head":
+            continue
+        for p, form in enumerate(forms(mention.tensor, scalars)):
+            if form is None:
+                continue
+            for name in form.variables:
+                ranges.setdefault(name, (0, size(name)))
+            limit = extent(mention.tensor.name, p)
+            if limit is not None and form.terms:
+                reads.append(ReadPlace(form, limit))
+    plain = {read.form.variables[0] for read in reads if len(read.form.terms) == 1}
+    for read in reads:
+        if len(read.form.terms) == 1:
+            _fit(ranges, read, read.form.variables[0])
+    left: list[ReadPlace] = []
+    for read in reads:
+        if len(read.form.terms) == 1:
+            continue
+        inside = [v for v in read.form.variables if v in head]
+        open_ones = [v for v in read.form.variables if ranges[v][1] is None]
+        free = [v for v in inside or read.form.variables if v not in plain]
+        target = (
+            open_ones[0]
+            if len(open_ones) == 1
+            else inside[0]
+            if len(inside) == 1
+            else free[0]
+            if len(free) == 1
+            else None
+        )
+        if not inside and target is None and not open_ones:
+            target = read.form.variables[0]
+        if target is not None:
+            _fit(ranges, read, target)
+        left.append(read)
+    return ranges, [read for read in left if not _fits(ranges, read)]
+
+
+def _limit(ranges: dict[str, Range], name: str, start: int, stop: int | None) -> None:
+    first, last = ranges.get(name, (0, None))
+    known = [x for x in (last, stop) if x is not None]
+    ranges[name] = max(first, start), min(known) if known else None
+
+
+def _fit(ranges: dict[str, Range], read: ReadPlace, target: str) -> None:
+    """Limit one variable so that an index stays within its axis whatever the others are."""
+    low = high = read.form.constant
+    factor = 0
+    for name, by in read.form.terms:
+        if name == target:
+            factor = by
+            continue
+        first, last = ranges[name]
+        if last is None:
+            return
+        ends = by * first, by * (last - 1)
+        low, high = low + min(ends), high + max(ends)
+    top = (
+        read.extent * read.form.divisor - 1 - high
+    )  # low and high are what the rest adds: factor * target is in -low .. top
+    start, stop = (-(low // factor), top // factor + 1) if factor > 0 else (-(top // -factor), (-low) // factor + 1)
+    _limit(ranges, target, start, max(stop, 0))
+
+
+def _fits(ranges: Mapping[str, Range], read: ReadPlace) -> bool:
+    known = {name: (first, last) for name, (first, last) in ranges.items() if last is not None}
+    if any(name not in known for name in read.form.variables):
+        return True  # not known yet
+    if any(first >= last for first, last in (known[name] for name in read.form.variables)):
+        return True
+    low, high = read.form.bounds(known)
+    return low >= 0 and high < read.extent
+
+
+def concat_index(equation: s.Equation) -> str | None:
+    """Return the index of the left side that ``concat`` makes: the one that stands nowhere on the right."""
+    inside = set(s.variables(equation.value))
+    new = [v for v in s.variables(equation.head) if v not in inside]
+    return new[0] if len(new) == 1 else None
+
+
+def concat_size(equation: s.Equation, call: s.Call, ranges: Mapping[str, Range]) -> int | None:
+    """Return how many elements ``concat`` joins."""
+    head = set(s.variables(equation.head))
+    total = 0
+    for argument in call.arguments:
+        count = 1
+        for name in s.variables(argument):
+            if name not in head:
+                first, last = ranges[name]
+                if last is None:
+                    return None
+                count *= max(last - first, 0)
+        total += count
+    return total
+
+
+def solve_extents(
+    equations: Sequence[tuple[int, s.Equation]],
+    scalars: Scalars,
+    sizes: dict[object, int | None],
+    class_of: Callable[[tuple[str, int] | tuple[int, str]], object],
+    fixed: dict[tuple[str, int], int],
+    derived: Mapping[str, int],
+    coded: Callable[[object], bool],
+) -> dict[tuple[str, int], int]:
+    """Work out sizes that follow from others (a convolution, a pooling, a recurrence) until nothing more follows.
+
+    ``sizes`` holds the size of every domain and is filled in; ``derived`` are the derived tensors of numbers with their
+    arity, and the result says how far each of their axes goes; ``coded`` tells the domains of names, which nothing extends.
+    """
+    extents = dict(fixed)
+
+    def extent(name: str, p: int) -> int | None:
+        known = extents.get((name, p))
+        return known if known is not None or name in derived else sizes.get(class_of((name, p)))
+
+    def size(number: int, variable: str) -> int | None:
+        return None if variable[0] == ":" else sizes.get(class_of((number, variable)))
+
+    heads: dict[str, list[tuple[int, s.Equation]]] = {}
+    for number, equation in equations:
+        heads.setdefault(equation.head.name, []).append((number, equation))
+    for _ in range(2 * len(equations) + 4):
+        before = (dict(extents), dict(sizes))
+        found: dict[int, dict[str, Range]] = {}
+        for number, equation in equations:
+            ranges, _masked = variable_ranges(equation, scalars, partial(size, number), extent)
+            found[number] = ranges
+            for call in s.walk(equation.value):
+                if (
+                    isinstance(call, s.Call)
+                    and call.function == "concat"
+                    and (new := concat_index(equation)) is not None
+                ):
+                    ranges[new] = (0, concat_size(equation, call, ranges)) if ranges[new][1] is None else ranges[new]
+            for name, (_first, last) in ranges.items():
+                if name[0] != ":" and last is not None and sizes.get(class_of((number, name))) is None:
+                    sizes[class_of((number, name))] = last
+        for name, arity in derived.items():
+            for p in range(arity):
+                whole = sizes.get(class_of((name, p)))
+                if whole is not None and coded(class_of((name, p))):
+                    extents[name, p] = whole
+                    continue
+                counts = [_positions(e, p, scalars, found[n]) for n, e in heads.get(name, ())]
+                known = [c for c in counts if c is not None]
+                if whole is None and (len(known) < len(counts) or not counts):
+                    continue
+                total = max([*known, whole or 0, fixed.get((name, p), 0)])
+                extents[name, p] = total
+                if whole is None:
+                    sizes[class_of((name, p))] = total
+        if before == (extents, sizes):
+            break
+    return extents
+
+
+def _positions(equation: s.Equation, p: int, scalars: Scalars, ranges: Mapping[str, Range]) -> int | None:
+    """Return how far an axis must go for what one equation puts there; None where that is not known."""
+    if p >= len(equation.head.places):
+        return 0
+    form = forms(equation.head, scalars)[p]
+    if form is None:
+        constant = equation.head.places[p].index
+        return whole(constant, scalars) + 1 if isinstance(constant, s.Constant) else 0
+    known = {name: (first, last) for name, (first, last) in ranges.items() if last is not None}
+    if any(name not in known for name in form.variables):
+        return None
+    if any(known[name][0] >= known[name][1] for name in form.variables):
+        return 0
+    return form.bounds(known)[1] + 1

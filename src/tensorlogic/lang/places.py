@@ -1,0 +1,335 @@
+"""Domains: places that an index joins share one, constants are added to it, and it is a range of numbers or a list of names."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
+from typing import NamedTuple
+
+from ..diagnostics import SourceLocation
+from ..errors import GraphError, nearest
+from . import syntax as s
+from .affine import affine
+from .declarations import Declaration, GivenTensor, Mention, Scalars, mentions
+
+DomainKey = tuple[str, int]  # the first place of a tensor that has the domain
+
+
+class DomainInfo:
+    """One domain: a range of numbers, or the constants that were seen, in order of first appearance.
+
+    ``kind`` is "range" (the element is its own code: 0, 1, ... below the size), "names" (the code is the place of first
+    appearance; a whole number among names is a name like the others) or "integers" (coded alike, but all are whole numbers, with
+    ``values`` to compare and calculate with).
+
+    >>> info = DomainInfo("names", ["Alice", "Bob"])
+    >>> info.size, info.code("Bob"), info.code("Carol")
+    (2, 1, None)
+    """
+
+    def __init__(self, kind: str, names: Iterable[str | int] = (), size: int | None = None) -> None:
+        self.kind = kind
+        self.names: list[str | int] = list(names)
+        self._size = size
+        self._codes: dict[str | int, int] = {}
+
+    def __repr__(self) -> str:
+        return f"<DomainInfo {self.kind}: {'?' if self.size is None else self.size}>"
+
+    @property
+    def size(self) -> int | None:
+        """The number of elements; None where nothing fixes it."""
+        return self._size if self.kind == "range" else max(len(self.names), self._size or 0)
+
+    def code(self, constant: str | int) -> int | None:
+        """Return the place of a constant; None where it is not an element."""
+        if self.kind == "range":
+            whole = isinstance(constant, int) and constant >= 0 and (self._size is None or constant < self._size)
+            return int(constant) if whole else None
+        if len(self._codes) != len(self.names):  # names may be appended
+            self._codes = {name: code for code, name in enumerate(self.names)}
+        return self._codes.get(constant)
+
+    def element(self, code: int) -> str | int:
+        """Return the element of a code: its name, or the number itself."""
+        return code if self.kind == "range" or code >= len(self.names) else self.names[code]
+
+    def values(self) -> list[int] | None:
+        """Return the whole number of each code; None where the elements are names."""
+        if self.kind == "range":
+            return None if self._size is None else list(range(self._size))
+        return [int(n) for n in self.names] if self.kind == "integers" else None
+
+
+class Data(NamedTuple):
+    """A size that data give to a place."""
+
+    size: int
+    what: str
+    at: SourceLocation | None
+
+
+class _Class:
+    """What is known of places and variables that share a domain."""
+
+    def __init__(self) -> None:
+        self.constants: dict[str | int, SourceLocation | None] = {}
+        self.read: int = -1  # the greatest number read in a place, which says how far a recurrence must go
+        self.arithmetic: s.Part | None = None
+        self.numeric = False  # a place of a tensor of numbers, or an index used as a number
+        self.data: list[Data] = []
+        self.label = ""  # the first variable that stands there, and where
+        self.at: SourceLocation | None = None
+
+    def merge(self, other: _Class) -> None:
+        self.constants.update({c: at for c, at in other.constants.items() if c not in self.constants})
+        self.read = max(self.read, other.read)
+        self.arithmetic = self.arithmetic or other.arithmetic
+        self.numeric = self.numeric or other.numeric
+        self.data += other.data
+        self.label, self.at = (self.label, self.at) if self.label else (other.label, other.at)
+
+
+Key = tuple[str, int] | tuple[int, str]  # a place of a tensor, or a variable of a statement (by its number)
+
+
+class Places:
+    """Finds the domain of every place and variable, by joining those that share an index."""
+
+    def __init__(self, tensors: Mapping[str, Declaration], scalars: Scalars) -> None:
+        self.tensors, self.scalars = tensors, scalars
+        self._parent: dict[Key, Key] = {}
+        self._classes: dict[Key, _Class] = {}
+        self._later: list[tuple[Key, s.Constant, bool] | s.Facts] = []  # constants, added once all is joined
+
+    def find(self, key: Key) -> Key:
+        """Return the representative of a place or variable."""
+        if key not in self._parent:
+            self._parent[key] = key
+            self._classes[key] = _Class()
+            return key
+        root = key
+        while self._parent[root] != root:
+            root = self._parent[root]
+        while self._parent[key] != root:
+            self._parent[key], key = root, self._parent[key]
+        return root
+
+    def known(self, key: Key) -> _Class:
+        """Return what is known of the domain of a place or variable."""
+        return self._classes[self.find(key)]
+
+    def join(self, a: Key, b: Key) -> None:
+        """Let two places or variables share a domain."""
+        first, second = self.find(a), self.find(b)
+        if first != second:
+            self._parent[second] = first
+            self._classes[first].merge(self._classes.pop(second))
+
+    def roots(self) -> list[Key]:
+        """Return one key for every domain, in order of first appearance."""
+        return list(dict.fromkeys(self.find(k) for k in self._parent))
+
+    # reading statements
+
+    def add(self, number: int, statement: s.Statement) -> None:
+        """Note what one statement says of domains."""
+        if isinstance(statement, s.Facts):
+            for p in range(len(statement.columns)):
+                self.find((statement.name, p))
+            self._later.append(statement)
+            return
+        for mention in mentions(statement):
+            if mention.tensor.name in self.tensors:
+                self._mention(number, mention)
+        for part in s.walk(statement):
+            if isinstance(part, s.Comparison):
+                self._comparison(number, part)
+        if isinstance(statement, s.Equation):
+            self._values(number, statement.value)
+
+    def _mention(self, number: int, mention: Mention) -> None:
+        tensor = mention.tensor
+        boolean = self.tensors[tensor.name].boolean
+        for p, place in enumerate(tensor.places):
+            key = (tensor.name, p)
+            self.find(key)
+            match place.index:
+                case s.Variable(name=name):
+                    variable = (number, name)
+                    self.join(key, variable)
+                    found = self.known(key)
+                    found.label, found.at = (found.label, found.at) if found.label else (name, place.index.at)
+                case s.Constant() as constant:
+                    self._later.append((key, constant, mention.role != "head"))
+                case s.Range() as part:
+                    self._arithmetic(key, part)
+                case s.Arithmetic() as part:
+                    self._arithmetic(key, part)
+                    form = affine(part, self.scalars)
+                    for name in form.variables:
+                        self._arithmetic((number, name), part)
+                        if boolean and len(form.terms) == 1:
+                            self.join(key, (number, name))
+            if not boolean:
+                self.known(key).numeric = True
+
+    def _arithmetic(self, key: Key, part: s.Part) -> None:
+        found = self.known(key)
+        found.arithmetic = found.arithmetic or part
+
+    def add_constants(self) -> None:
+        """Add the constants, in the order they stand in the program."""
+        for entry in self._later:
+            if isinstance(entry, s.Facts):
+                self._facts(entry)
+            else:
+                self._constant(*entry)
+        self._later.clear()
+
+    def _constant(self, key: Key, constant: s.Constant, read: bool) -> None:
+        """Add a constant to a domain; the name of a scalar stands for its value."""
+        value: str | int = constant.value
+        if isinstance(value, str) and not constant.quoted and value in self.scalars:
+            number = self.scalars[value]
+            if int(number) != number:
+                message = f"{value} is {number}, which is no whole number, so it cannot be an index"
+                raise GraphError(message, "use a whole number", code="E671", location=constant.at)
+            value = int(number)
+        found = self.known(key)
+        found.constants.setdefault(value, constant.at)
+        if read and isinstance(value, int):
+            found.read = max(found.read, value)
+
+    def _comparison(self, number: int, part: s.Comparison) -> None:
+        """Let the variables that a comparison of indices compares share a domain, and add its constants."""
+        keys: list[Key] = []
+        constants: list[s.Constant] = []
+        for piece in s.walk(part):
+            match piece:
+                case s.Variable(name=name):
+                    keys.append((number, name))
+                case s.Number(value=int() as value):
+                    constants.append(s.Constant(value, at=piece.at))
+                case s.Text(value=text):
+                    constants.append(s.Constant(text, quoted=True, at=piece.at))
+                case s.Constant():
+                    constants.append(piece)
+                case s.Tensor(name=name, places=()) if name not in self.tensors:
+                    constants.append(s.Constant(name, at=piece.at))
+                case s.Tensor(name=name, places=()) if name in self.scalars:
+                    pass
+                case s.Comparison() | s.Operation() | s.Product() | s.Negative():
+                    pass
+                case _:
+                    return  # a comparison of values
+        for key in keys[1:]:
+            self.join(keys[0], key)
+        simple = isinstance(part.left, s.Variable) or isinstance(part.right, s.Variable)
+        for constant in constants if keys and simple else []:
+            if not (isinstance(constant.value, int) and constant.value < 0):
+                self._later.append((keys[0], constant, False))
+
+    def _values(self, number: int, value: s.Part) -> None:
+        """Note the indices that are used as numbers."""
+        pending = [value]
+        while pending:
+            match pending.pop():
+                case s.Variable(name=name):
+                    self.known((number, name)).numeric = True
+                case s.Tensor() | s.Comparison():
+                    pass
+                case other:
+                    pending.extend(s.children(other))
+
+    def _facts(self, statement: s.Facts) -> None:
+        """Add the constants of facts, row by row, each to the domain of its place."""
+        by_class: dict[int, list[int]] = {}
+        for p in range(len(statement.columns)):
+            by_class.setdefault(id(self.known((statement.name, p))), []).append(p)
+        for places in by_class.values():
+            found = self.known((statement.name, places[0]))
+            columns = [statement.columns[p] for p in places]
+            rows = columns[0] if len(columns) == 1 else chain.from_iterable(zip(*columns, strict=True))
+            for constant in dict.fromkeys(rows):
+                found.constants.setdefault(constant, statement.at)
+
+    def add_given(self, name: str, data: GivenTensor) -> None:
+        """Add the elements that given data name."""
+        for p, elements in enumerate(data.elements):
+            if elements is not None:
+                found = self.known((name, p))
+                for constant in elements:
+                    found.constants.setdefault(constant, None)
+
+    # the result
+
+    def domain(self, key: Key) -> DomainInfo:
+        """Decide what a domain is, and its size as far as data and constants fix it."""
+        found = self.known(key)
+        sizes = found.data
+        for other in sizes[1:]:
+            if other.size != sizes[0].size:
+                label = f"index {found.label!r}" if found.label else "an index"
+                message = f"{label} is {sizes[0].size} in {sizes[0].what} but {other.size} in {other.what}"
+                raise GraphError(
+                    message, "give arrays whose sizes agree", code="E676", location=other.at or sizes[0].at
+                )
+        size = sizes[0].size if sizes else None
+        words = [c for c in found.constants if isinstance(c, str)]
+        if words and found.arithmetic is not None:
+            message = f"an index with the element {words[0]!r} is calculated with"
+            hint = "index arithmetic is for whole numbers"
+            raise GraphError(message, hint, code="E677", location=found.arithmetic.at)
+        if words or (found.constants and not found.numeric and found.arithmetic is None):
+            if size is not None and size < len(found.constants):
+                message = f"an index has {len(found.constants)} elements but is {size} in {sizes[0].what}"
+                hint = "give an array with a row for each of: " + ", ".join(map(str, list(found.constants)[:12]))
+                raise GraphError(message, hint, code="E676", location=sizes[0].at)
+            return DomainInfo("names" if words else "integers", found.constants, size)
+        whole = [c for c in found.constants if isinstance(c, int)]
+        if whole and min(whole) < 0:
+            message = f"an index cannot be {min(whole)}: it counts from 0"
+            raise GraphError(message, code="E678", location=found.constants[min(whole)])
+        if size is None and whole and found.arithmetic is None:
+            size = max(whole) + 1
+        elif size is None and found.read >= 0:
+            size = found.read + 1
+        return DomainInfo("range", (), size)
+
+
+def infer_places(
+    statements: Sequence[s.Statement],
+    tensors: Mapping[str, Declaration],
+    scalars: Scalars,
+    given: Mapping[str, GivenTensor],
+    derived: set[str],
+    literals: Mapping[str, tuple[int, ...]],
+) -> Places:
+    """Join what shares an index, and gather the constants and the sizes that data give."""
+    found = Places(tensors, scalars)
+    for number, statement in enumerate(statements):
+        found.add(number, statement)
+    found.add_constants()
+    for name, data in given.items():
+        for p, size in enumerate(data.shape):
+            entry = found.known((name, p))
+            entry.numeric = entry.numeric or not tensors[name].boolean
+            if size is not None and name not in derived:
+                entry.data.append(Data(size, name, tensors[name].at))
+        found.add_given(name, data)
+    for name, shape in literals.items():
+        for p, size in enumerate(shape):
+            entry = found.known((name, p))
+            entry.numeric = True
+            entry.data.append(Data(size, name, tensors[name].at))
+    return found
+
+
+def unknown_constant(name: str, place: int, constant: str | int, info: DomainInfo) -> GraphError:
+    """Return the error of a constant that is not in the domain of its place."""
+    if info.kind == "range":
+        where = f"place {place + 1} of {name!r} has the numbers 0 to {(info.size or 0) - 1}"
+        return GraphError(f"index {constant!r} is out of range: {where}", code="E678")
+    hints = nearest(str(constant), [str(n) for n in info.names])
+    return GraphError(f"{constant!r} is not an element of place {place + 1} of {name!r}", *hints, code="E678")

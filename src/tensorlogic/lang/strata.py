@@ -1,0 +1,209 @@
+"""The order of evaluation: which tensors depend on which, in strongly connected components, and what must not be in a circle."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from ..errors import GraphError
+from . import syntax as s
+from .declarations import Declaration, Statement, mentions
+from .steps import find_step
+
+SETTLED_FIRST = ("count=", "avg=")  # projections that need all of what they run over
+
+
+class Component(NamedTuple):
+    """Tensors that depend on each other (or one by itself), with the statements that define them.
+
+    ``boolean`` is true where all of it is logic: rules, and equations between relations.
+    """
+
+    names: tuple[str, ...]
+    statements: tuple[Statement, ...]
+    recursive: bool
+    boolean: bool
+
+
+class Edge(NamedTuple):
+    """One tensor reads another, in a statement; ``after`` where the other must be complete before."""
+
+    head: str
+    read: str
+    statement: Statement
+    after: str  # "", "not", or the operator of an aggregate
+    part: s.Tensor
+
+
+def is_logical(value: s.Expression, tensors: Mapping[str, Declaration]) -> bool:
+    """Tell whether an expression is made of relations, negations and comparisons alone."""
+    match value:
+        case s.Tensor(name=name):
+            return name in tensors and tensors[name].boolean
+        case s.Not() | s.Comparison():
+            return True
+        case s.Product(factors=factors):
+            return all(is_logical(f, tensors) for f in factors)
+    return False
+
+
+def is_rule(statement: Statement, tensors: Mapping[str, Declaration]) -> bool:
+    """Tell whether a statement is logic: a rule, or an equation of a relation with relations.
+
+    >>> is_rule(s.Rule(s.Tensor("R"), ()), {})
+    True
+    """
+    if isinstance(statement, s.Rule):
+        return True
+    boolean = tensors[statement.head.name].boolean
+    return boolean and statement.operator == "=" and is_logical(statement.value, tensors)
+
+
+def body_of(statement: Statement) -> tuple[s.Expression, ...]:
+    """Return the literals of a rule, or of an equation that is one.
+
+    >>> body_of(s.Equation(s.Tensor("R"), "=", s.Tensor("P")))
+    (Tensor(name='P', places=(), boolean=False, at=None),)
+    """
+    if isinstance(statement, s.Rule):
+        return statement.body
+    return statement.value.factors if isinstance(statement.value, s.Product) else (statement.value,)
+
+
+def edges(statements: Iterable[Statement], tensors: Mapping[str, Declaration]) -> list[Edge]:
+    """Return what reads what, once for each occurrence."""
+    found = []
+    for statement in statements:
+        operator = statement.operator if isinstance(statement, s.Equation) else ""
+        aggregate = operator if operator in SETTLED_FIRST else ""
+        for mention in mentions(statement):
+            if mention.role != "head" and mention.tensor.name in tensors:
+                after = "not" if mention.role == "not" else aggregate
+                found.append(Edge(statement.head.name, mention.tensor.name, statement, after, mention.tensor))
+    return found
+
+
+def connected(names: Sequence[str], reads: Mapping[str, Sequence[str]]) -> list[tuple[str, ...]]:
+    """Return the strongly connected components, each after those it depends on.
+
+    >>> connected(["a", "b", "c"], {"a": ["b"], "b": ["a", "c"], "c": []})
+    [('c',), ('a', 'b')]
+    """
+    number: dict[str, int] = {}
+    low: dict[str, int] = {}
+    stack: list[str] = []
+    on_stack: set[str] = set()
+    result: list[tuple[str, ...]] = []
+    place = {name: n for n, name in enumerate(names)}
+    for root in names:
+        trail = [] if root in number else [(root, iter(reads[root]))]
+        while trail:
+            name, rest = trail[-1]
+            if name not in number:
+                number[name] = low[name] = len(number)
+                stack.append(name)
+                on_stack.add(name)
+            for other in rest:
+                if other not in number:
+                    trail.append((other, iter(reads[other])))
+                    break
+                if other in on_stack:
+                    low[name] = min(low[name], number[other])
+            else:
+                trail.pop()
+                if trail:
+                    low[trail[-1][0]] = min(low[trail[-1][0]], low[name])
+                if low[name] == number[name]:
+                    at = stack.index(name)
+                    members = stack[at:]
+                    del stack[at:]
+                    on_stack.difference_update(members)
+                    result.append(tuple(sorted(members, key=place.__getitem__)))
+    return result
+
+
+def components(
+    statements: Sequence[Statement], tensors: Mapping[str, Declaration], scalars: Mapping[str, int | float]
+) -> tuple[Component, ...]:
+    """Return the components in order; what would have to be settled before itself is refused, with the circle shown."""
+    own: dict[str, list[Statement]] = {}
+    for statement in statements:
+        own.setdefault(statement.head.name, []).append(statement)
+    found = edges(statements, tensors)
+    reads: dict[str, list[str]] = {name: [] for name in own}
+    for edge in found:
+        if edge.read in own:
+            reads[edge.head].append(edge.read)
+    by_head: dict[str, list[Edge]] = {}
+    for edge in found:
+        by_head.setdefault(edge.head, []).append(edge)
+    result = []
+    for names in connected(list(own), {name: list(dict.fromkeys(r)) for name, r in reads.items()}):
+        members = set(names)
+        inside = [e for name in names for e in by_head.get(name, ()) if e.read in members]
+        order = {id(statement): n for n, statement in enumerate(statements)} if len(names) > 1 else {}
+        mine = [statement for name in names for statement in own[name]]
+        mine.sort(key=lambda statement: order.get(id(statement), 0))
+        component = Component(names, tuple(mine), bool(inside), all(is_rule(m, tensors) for m in mine))
+        if inside:
+            _check_circle(component, inside, tensors, scalars)
+        result.append(component)
+    return tuple(result)
+
+
+def _check_circle(
+    component: Component,
+    inside: Sequence[Edge],
+    tensors: Mapping[str, Declaration],
+    scalars: Mapping[str, int | float],
+) -> None:
+    """Refuse negation in a circle, and aggregates unless an index step orders the rounds."""
+    stepped = not component.boolean and find_step(component.names, component.statements, scalars) is not None
+    for edge in inside:
+        if edge.after == "not" or (edge.after and not stepped):
+            circle = _circle(edge, inside)
+            shown = " <- ".join([edge.head, *(f"{e.after} {e.read}".strip() for e in circle)])
+            what = "negation" if edge.after == "not" else f"an aggregate ({edge.after})"
+            context = [f"{e.head} reads {f'{e.after} {e.read}'.strip()} at {e.part.at}" for e in circle]
+            message = f"{what} stands in a circle, so there is no order to evaluate it in: {shown}"
+            hint = "let what is negated or aggregated not depend on the head"
+            raise GraphError(message, hint, code="E681", location=edge.part.at or edge.statement.at, context=context)
+    kinds = {tensors[name].boolean for name in component.names}
+    if len(kinds) > 1 and not stepped:
+        first = next(e for e in inside if tensors[e.head].boolean != tensors[e.read].boolean)
+        circle = _circle(first, inside)
+        shown = " <- ".join([first.head, *(e.read for e in circle)])
+        message = f"truth values and numbers depend on each other in a circle: {shown}"
+        hint = "write the circle with relations alone, or with numbers alone"
+        raise GraphError(message, hint, code="E682", location=first.part.at or first.statement.at)
+
+
+def _circle(edge: Edge, inside: Sequence[Edge]) -> list[Edge]:
+    """Return a shortest way from an edge back to where it starts."""
+    way: dict[str, list[Edge]] = {edge.read: [edge]}
+    pending = [edge.read]
+    while edge.head not in way or edge.head == edge.read:
+        if edge.head == edge.read:
+            return [edge]
+        name = pending.pop(0)
+        for other in inside:
+            if other.head == name and other.read not in way:
+                way[other.read] = [*way[name], other]
+                pending.append(other.read)
+    return way[edge.head]
+
+
+def check_safety(statement: Statement) -> None:
+    """Refuse a rule with a variable that no positive atom of its body binds."""
+    body = body_of(statement)
+    bound: set[str] = set()
+    for literal in body:
+        if isinstance(literal, s.Tensor):
+            bound.update(p.index.name for p in literal.places if isinstance(p.index, s.Variable))
+    for part, where in [(statement.head, "the head"), *((b, "") for b in body if not isinstance(b, s.Tensor))]:
+        for piece in s.walk(part):
+            if isinstance(piece, s.Variable) and piece.name not in bound:
+                words = where or ("a negated atom" if isinstance(part, s.Not) else "a comparison")
+                message = f"variable {piece.name!r} of {words} stands in no positive atom of the body"
+                hint = f"add an atom that says what {piece.name} may be"
+                raise GraphError(message, hint, code="E683", location=piece.at or part.at or statement.at)
