@@ -37,6 +37,7 @@ class BitTensor:
 
     __slots__ = ("_shape", "_words")
     __array_priority__ = 1000  # so that NumPy leaves & | ^ @ == to us
+    layout = "bits"
     __hash__ = None  # type: ignore[assignment]  # == compares element by element
     _shape: tuple[int, ...]
     _words: Words

@@ -133,9 +133,20 @@ class ExecutionPlan(NamedTuple):
         for n, step in begin_and_end(self.steps, limit):
             for body in step.bodies if step is not None else ():
                 lines += [f"body of step {n}:", "  " + body.table(limit).replace("\n", "\n  ")]
+            if step is not None and isinstance(step.op, Fused) and step.op.kind == "relations":
+                lines += [f"rules of step {n}:", *(f"  {rule}" for rule in self._rules(step))]
         count = "1 step" if len(self.steps) == 1 else f"{len(self.steps):,} steps"
         lines.append(f"{count}, {self.flops:,} flops, peak {bytes_text(self.peak_bytes)}")
         return "\n".join(lines)
+
+    def _rules(self, step: Step) -> list[str]:
+        """Return what a step on relations computes."""
+        from .query_steps import read_step, written
+
+        held = {s: self.graph.constants[op.digest] for s, op in self.constants if isinstance(op, ops.Constant)}
+        names = self.slot_names()
+        numbers = {s: x for s, x in held.items() if s in step.reads and x.dtype != bool}
+        return written(read_step(step, numbers), lambda slot: names.get(slot, str(slot)))
 
     def __str__(self) -> str:
         return self.table()
@@ -171,7 +182,7 @@ def _row(n: int, step: Step | None, names: Mapping[int, str], outputs: Sequence[
     if step is None:
         return ["", f"... {n:,} more steps", *[""] * 8]
     shown = " ".join(
-        f"{names.get(slot, '?')} {t.dtype} {'×'.join(map(str, t.shape or ())) or 'scalar'}"
+        f"{names.get(slot, '?')} {t.dtype} {'×'.join(map(str, t.shape or ())) or 'scalar'}{'' if t.layout == 'dense' else ' ' + t.layout}"
         for slot, t in zip(step.writes, step.types, strict=True)
     )
     into = " ".join("" if b is None else str(b) if b >= 0 else outputs[-1 - b] for b in step.into)

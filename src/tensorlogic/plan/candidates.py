@@ -64,7 +64,7 @@ def candidates(
         from .relational import relational_plan
 
         others = partial(_groups, facts=facts, policy=policy, without=without)
-        return [relational_plan(graph, sparse, facts.queries, others, in_place=in_place, threads=facts.threads)]
+        return [relational_plan(graph, sparse, others, in_place=in_place, threads=facts.threads)]
     first = laid_out(policy)(graph)
     if reorder:  # a saved plan has its order, and needs none of the passes
         from .memory_order import lighter

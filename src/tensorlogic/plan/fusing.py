@@ -78,9 +78,6 @@ class Facts(Protocol):
     def closes(self, op: Fixpoint, args: Sequence[TensorType]) -> bool:
         """Tell whether a fixpoint over truth values can run on packed bits."""
 
-    def queries(self, op: ops.Op, args: Sequence[TensorType], result: TensorType) -> bool:
-        """Tell whether an operation can be part of queries over relations."""
-
 
 def find_groups(graph: EinsumGraph, facts: Facts, policy: str = "fast") -> list[Fusable]:
     """Return the nodes of a graph with known sizes that run as one native step each."""

@@ -16,22 +16,21 @@ from ..ir.types import TensorType
 from .build import ExecutionPlan, Groups, Step, lay_out
 from .cost import nbytes
 from .fused import Fusable, Fused
+from .query_reader import reads_as_query
 
-Reads = Callable[[ops.Op, Sequence[TensorType], TensorType], bool]  # whether an operation can be part of queries
 GROWTH = 8  # times its facts, that a recursive relation is thought to have tuples
 
 
 def relational_plan(
     graph: EinsumGraph,
     sparse: Mapping[str, TensorType],
-    reads: Reads,
     others: Groups,
     *,
     in_place: bool,
     threads: Callable[[], int],
 ) -> ExecutionPlan:
     """Return the plan of a graph some inputs of which are relations; ``others`` groups the nodes that run on arrays."""
-    own = relation_groups(graph, sparse, reads)
+    own = relation_groups(graph, sparse)
     taken = {i for g in own for i in g.nodes}
 
     def groups(part: EinsumGraph) -> Sequence[Fusable]:
@@ -49,9 +48,9 @@ class _Marks(NamedTuple):
     level: list[int]
 
 
-def relation_groups(graph: EinsumGraph, sparse: Mapping[str, TensorType], reads: Reads) -> list[Fusable]:
+def relation_groups(graph: EinsumGraph, sparse: Mapping[str, TensorType]) -> list[Fusable]:
     """Return the nodes that run on relations, those that do not wait for an array in between in one group."""
-    marks = _marks(graph, sparse, reads)
+    marks = _marks(graph, sparse)
     users = _users(graph)
     chosen = {i for i, node in enumerate(graph.nodes) if marks.able[i] and marks.relation[i] and _is_step(node.op)}
     chosen |= _counts(graph, marks, users, chosen)
@@ -77,7 +76,7 @@ def _users(graph: EinsumGraph) -> list[list[int]]:
     return users
 
 
-def _marks(graph: EinsumGraph, sparse: Mapping[str, TensorType], reads: Reads) -> _Marks:
+def _marks(graph: EinsumGraph, sparse: Mapping[str, TensorType]) -> _Marks:
     types = graph.inference.types
     able, relation, level = [], [], []
     for i, node in enumerate(graph.nodes):
@@ -96,10 +95,16 @@ def _marks(graph: EinsumGraph, sparse: Mapping[str, TensorType], reads: Reads) -
             types[a][0].dtype == "bool" or able[a] or isinstance(graph.nodes[a].op, ops.Constant | ops.Literal)
             for a in args
         )
-        able.append(symbolic and all(t.shape is not None for t in types[i]) and reads(node.op, [types[a][0] for a in args], types[i][0]))
+        able.append(
+            symbolic
+            and all(t.shape is not None for t in types[i])
+            and reads_as_query(node.op, [types[a][0] for a in args], types[i][0])
+        )
         relation.append(able[i] and any(relation[a] for a in args))
         # what runs on arrays after a relation was computed comes later, and so does what reads that
-        level.append(max((level[a] + (relation[a] and _is_step(graph.nodes[a].op) and not able[i]) for a in args), default=0))
+        level.append(
+            max((level[a] + (relation[a] and _is_step(graph.nodes[a].op) and not able[i]) for a in args), default=0)
+        )
     return _Marks(able, relation, level)
 
 
@@ -174,7 +179,8 @@ def _estimates(step: Step, known: Mapping[int, int]) -> dict[int, int]:
     for part in step.parts:
         cells = [math.prod(int(n) for n in t.shape or ()) for t in part.types]
         given = [
-            counts.get(s, math.prod(int(n) for n in t.shape or ())) for s, t in zip(part.reads, part.arg_types, strict=True)
+            counts.get(s, math.prod(int(n) for n in t.shape or ()))
+            for s, t in zip(part.reads, part.arg_types, strict=True)
         ]
         if isinstance(part.op, ops.Einsum):
             made = _join_estimate(part.op, part.arg_types, given)

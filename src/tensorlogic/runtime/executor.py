@@ -209,7 +209,11 @@ class Executor:
     def _relation(self, value: Any, dtype: str | None, name: str) -> Any:
         """Leave a relation as it is where plans can run on relations; anything else becomes an array."""
         sparse = getattr(value, "layout", "") == "sparse"
-        return value if sparse and self.programs.facts is not None and dtype in (None, "bool") else self._given(name, value, dtype)
+        return (
+            value
+            if sparse and self.programs.facts is not None and dtype in (None, "bool")
+            else self._given(name, value, dtype)
+        )
 
     def _given(self, name: str, value: Any, dtype: str | None) -> Any:
         try:

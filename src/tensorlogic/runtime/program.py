@@ -115,7 +115,11 @@ class Program:
     def fine(self) -> Program:
         """The program with one step for each operation: itself where no step holds several, or where parts keep to a budget."""
         kinds = {step.op.kind for step in self.plan.steps if isinstance(step.op, Fused)}
-        if not kinds or "relations" in kinds or any(step.cut is not None and step.cut.threads == 1 for step in self.plan.steps):
+        if (
+            not kinds
+            or "relations" in kinds
+            or any(step.cut is not None and step.cut.threads == 1 for step in self.plan.steps)
+        ):
             return self
         if self._fine is None:
             self._fine = bind(lay_out(self.plan.graph, in_place=self.trusted), self.backend)
@@ -246,7 +250,11 @@ def bind(plan: ExecutionPlan, backend: Backend, wrap: Sequence[Wrapper] = ()) ->
 
                 kernel = wrapped(step, kernel, wrap)
         sparse.update(slot for slot, t in zip(step.writes, step.types, strict=True) if t.layout == "sparse")
-        if sparse and not sparse.isdisjoint(step.reads) and not (isinstance(step.op, Fused) and step.op.kind == "relations"):
+        if (
+            sparse
+            and not sparse.isdisjoint(step.reads)
+            and not (isinstance(step.op, Fused) and step.op.kind == "relations")
+        ):
             kernel = _on_arrays(kernel)
         out = step.writes[0] if len(step.writes) == 1 else -1
         entries.append(Entry(step, kernel, reads, step.writes, step.frees, into, out, _taker(reads)))
@@ -256,7 +264,9 @@ def bind(plan: ExecutionPlan, backend: Backend, wrap: Sequence[Wrapper] = ()) ->
 
 def _on_arrays(kernel: Kernel) -> Kernel:
     """Return a kernel that is given relations as arrays."""
-    return lambda *operands, **options: kernel(*[np.asarray(x) if hasattr(x, "layout") else x for x in operands], **options)
+    return lambda *operands, **options: kernel(
+        *[np.asarray(x) if hasattr(x, "layout") else x for x in operands], **options
+    )
 
 
 def _taker(reads: tuple[int, ...]) -> Callable[[list[Any]], Sequence[Any]]:

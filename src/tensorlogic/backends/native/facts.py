@@ -75,12 +75,6 @@ class NativeFacts:
 
         return runs_on_bits(op, args)
 
-    def queries(self, op: ops.Op, args: Sequence[TensorType], result: TensorType) -> bool:
-        """Tell whether an operation can be part of queries over relations."""
-        from ..relations.reading import reads_as_query
-
-        return reads_as_query(op, args, result)
-
     def function(self, plan: ExecutionPlan, reads: Sequence[int]) -> tuple[str, tuple[int, ...]] | None:
         """Return a small plan as the source of one function and the numbers it takes, or None where it cannot be one."""
         from .whole import small, write

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from ...ir import ops
-from ...passes.indices import dims
 from ...plan.build import Step
-from ...plan.fused import Fused
+from ...plan.queries import Query
+from ...plan.query_reader import Loop, Queries, Reader, Slot, Union
+from ...plan.query_steps import Count, Reading, read_step
 from .. import tuples
 from ..base import Kernel
 from ..bits import BitTensor
@@ -19,86 +19,54 @@ from ..closure import bind_fixpoint
 from ..sparse import SparseTensor
 from .fixpoints import OnBits, Relation, Rules, read_rules, run_loop
 from .joins import Joins, union
-from .queries import Query
-from .reading import Loop, Queries, Reader, Slot, Union, counted_axes
 
-MOST_CELLS = 1 << 26  # of a relation that is only described, such as x < y, up to which it is written out for packed bits
-
-
-class Count(NamedTuple):
-    """A result that counts the tuples of a relation along some axes."""
-
-    slot: Slot
-    axes: tuple[int, ...]
-    dtype: str
-    shape: tuple[int, ...]
+MOST_CELLS = (
+    1 << 26
+)  # of a relation that is only described, such as x < y, up to which it is written out for packed bits
 
 
-class Reading(NamedTuple):
-    """Steps read as queries: what is computed in order, what counts, and the rules of each loop."""
+class Bound(NamedTuple):
+    """Steps read as queries, and for each loop its rules and what runs it on packed bits."""
 
-    reader: Reader
-    counts: dict[Slot, Count]
+    reading: Reading
     loops: dict[int, tuple[Rules, Kernel | None]]
 
 
 def bind_relations(step: Step) -> Kernel:
     """Return the kernel of steps that run on relations: operands are arrays or relations, results relations or, for counts, arrays."""
     types = {s: t for part in step.parts for s, t in zip(part.reads, part.arg_types, strict=True)}
-    boolean = [types[s].dtype == "bool" for s in step.reads]
-    ready: list[tuple[list[Any], Reading]] = []  # numbers among the operands are constants of the plan
+    numeric = [slot for slot in step.reads if types[slot].dtype != "bool"]
+    ready: list[tuple[dict[int, Any], Bound]] = []  # numbers among the operands are constants of the plan
 
     def kernel(*operands: Any) -> Any:
-        numbers = [x for x, truth in zip(operands, boolean, strict=True) if not truth]
-        if not ready or any(a is not b for a, b in zip(ready[0][0], numbers, strict=True)):
-            ready[:] = [(numbers, _read(step, operands, boolean))]
-        return _run(step, ready[0][1], operands, boolean)
+        given = dict(zip(step.reads, operands, strict=True))
+        if not ready or any(ready[0][0][slot] is not given[slot] for slot in numeric):
+            numbers = {slot: given[slot] for slot in numeric}
+            ready[:] = [(numbers, _bound(step, numbers))]
+        return _run(step, ready[0][1], given)
 
-    if all(boolean):
-        ready.append(([], _read(step, [None] * len(boolean), boolean)))
+    if not numeric:
+        ready.append(({}, _bound(step, {})))
     return kernel
 
 
-def _read(step: Step, operands: Sequence[Any], boolean: Sequence[bool]) -> Reading:
-    assert isinstance(step.op, Fused)
-    reader = Reader()
-    shapes = {s: dims(t) for part in step.parts for s, t in zip(part.reads, part.arg_types, strict=True)}
-    for slot, x, truth in zip(step.reads, operands, boolean, strict=True):
-        if truth:
-            reader.given(slot, shapes[slot])
-        else:
-            reader.constant(slot, x)
-    for slot, op in step.op.literals:
-        reader.constant(slot, op.value)
-    readers: dict[int, int] = {}
-    for part in step.parts:
-        for slot in set(part.reads):
-            readers[slot] = readers.get(slot, 0) + 1
-    counts: dict[Slot, Count] = {}
-    casts: dict[int, int] = {}
-    for part in step.parts:
-        target = part.writes[0]
-        if isinstance(part.op, ops.Cast) and part.types[0].dtype != "bool":
-            reader.store(part.reads[0], dims(part.arg_types[0]))
-            casts[target] = part.reads[0]
-        elif part.reads and part.reads[0] in casts:
-            t = part.types[0]
-            counts[target] = Count(casts[part.reads[0]], counted_axes(part), t.dtype or "int64", dims(t))
-        else:
-            reader.step(part, keep=target in step.writes or readers.get(target, 0) > 1)
+def _bound(step: Step, numbers: Mapping[int, Any]) -> Bound:
+    reading = read_step(step, numbers)
     loops: dict[int, tuple[Rules, Kernel | None]] = {}
-    for stage in reader.stages:
+    for stage in reading.reader.stages:
         if isinstance(stage, Loop):
             loops[id(stage)] = (read_rules(stage), bind_fixpoint(stage.step, unpack=False))
-    return Reading(reader, counts, loops)
+    return Bound(reading, loops)
 
 
-def _run(step: Step, reading: Reading, operands: Sequence[Any], boolean: Sequence[bool]) -> Any:
-    reader, counts = reading.reader, reading.counts
+def _run(step: Step, bound: Bound, given: Mapping[int, Any]) -> Any:
+    reader, counts = bound.reading
     values: dict[Slot, Relation] = {}
-    for slot, x, truth in zip(step.reads, operands, boolean, strict=True):
-        if truth:
-            values[slot] = x if isinstance(x, SparseTensor | BitTensor) else SparseTensor(np.asarray(x))
+    for slot, x in given.items():
+        if isinstance(x, SparseTensor | BitTensor):
+            values[slot] = x
+        elif np.asarray(x).dtype == bool:
+            values[slot] = SparseTensor(np.asarray(x))
     for slot, array in reader.constants.items():
         values[slot] = SparseTensor(array)
 
@@ -113,7 +81,7 @@ def _run(step: Step, reading: Reading, operands: Sequence[Any], boolean: Sequenc
         if isinstance(stage, Union):
             values[stage.slot] = union([joins.answer(q, stage.shape) for q in stage.queries], stage.shape)
         else:
-            rules, kernel = reading.loops[id(stage)]
+            rules, kernel = bound.loops[id(stage)]
             bits = None if kernel is None else _on_bits(stage, kernel, reader, joins, values)
             results = run_loop(stage, rules, joins, values, reader.shapes, bits)
             values.update(zip(stage.step.writes, results, strict=True))
@@ -155,4 +123,3 @@ def _counted(relation: SparseTensor, count: Count) -> Any:
     sizes = [relation.shape[a] for a in left]
     codes = tuples.encode([relation.columns[a] for a in left], sizes)
     return tuples.count_by(codes, math.prod(sizes)).astype(count.dtype, copy=False).reshape(count.shape)
-

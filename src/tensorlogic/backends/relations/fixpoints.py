@@ -8,19 +8,19 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from ...ir.graph import Fixpoint
 from ...plan.limits import available_memory
+from ...plan.queries import Query
+from ...plan.query_reader import Loop, Queries, Slot
 from .. import packed, sparse_rows, tuples
 from ..bits import BitTensor
 from ..control import not_settled
 from ..sparse import SparseTensor
 from .joins import Joins, union
-from .queries import Query
-from .reading import Loop, Queries, Slot
 
 SMALL_BITS = 1 << 21  # bytes of packed carries below which they are packed from the beginning
 FILLED = 64  # one place in so many filled: the rest goes on as bits
@@ -28,7 +28,7 @@ RATIO = 4  # a relation is held in pieces, each so many times as large as the ne
 FEW = 64  # sources, of which each is followed by itself
 
 Relation = SparseTensor | BitTensor
-OnBits = Callable[..., Any]  # the kernel of the same fixpoint on packed bits
+OnBits = Callable[[Sequence[Relation]], list[Relation]]  # the kernel of the same fixpoint on packed bits
 
 
 class Growing:
@@ -85,7 +85,7 @@ def read_rules(loop: Loop) -> Rules:
     rules = dict(loop.rules)
     growing = {*loop.carries, *rules}
     used = [a.slot for qs in rules.values() for q in qs for a in q.atoms]
-    carried: dict[Slot, Queries] = {c: () for c in loop.carries}
+    carried: dict[Slot, Queries] = dict.fromkeys(loop.carries, ())
     for carry, result, copy in zip(loop.carries, loop.results, loop.copies, strict=True):
         if result == carry:
             continue
@@ -103,7 +103,12 @@ def read_rules(loop: Loop) -> Rules:
 
 
 def run_loop(
-    loop: Loop, rules: Rules, joins: Joins, values: dict[Slot, Relation], shapes: dict[Slot, tuple[int, ...]], bits: OnBits | None
+    loop: Loop,
+    rules: Rules,
+    joins: Joins,
+    values: dict[Slot, Relation],
+    shapes: dict[Slot, tuple[int, ...]],
+    bits: OnBits | None,
 ) -> list[Relation]:
     """Return the carries of a loop once nothing changes any more; ``bits`` computes the same on packed bits."""
     op = loop.step.op
@@ -157,9 +162,7 @@ def _derived(queries: Queries, state: dict[Slot, Growing], joins: Joins, shape: 
             if not new.count:
                 continue
             others = [m for m in growing if m != n]
-            choices = [
-                state[query.atoms[m].slot].known() if m < n else state[query.atoms[m].slot].old for m in others
-            ]
+            choices = [state[query.atoms[m].slot].known() if m < n else state[query.atoms[m].slot].old for m in others]
             for pieces in itertools.product(*choices):
                 given = {n: new, **dict(zip(others, pieces, strict=True))}
                 found.append(joins.answer(query, shape, given=given, first=n))

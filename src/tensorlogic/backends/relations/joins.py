@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ...plan.queries import Atom, Fixed, Query, Test, Variable
 from .. import sparse_rows, tuples
 from ..sparse import SparseTensor
-from .queries import Atom, Fixed, Query, Test, Variable
 
 CODES = 1 << 62  # a table whose codes are below this is deduplicated by code
 DENSE_JOIN = 8  # a join goes row by row where the left table has at least one tuple in so many rows
@@ -27,7 +27,7 @@ class Rows(NamedTuple):
 
     variables: tuple[Variable, ...]
     columns: tuple[Any, ...]
-    count: int
+    length: int
 
     def column(self, v: Variable) -> Any:
         """Return the column of a variable."""
@@ -64,7 +64,12 @@ class Joins:
         return found[1]
 
     def answer(
-        self, query: Query, shape: Sequence[int], *, given: dict[int, SparseTensor] | None = None, first: int | None = None
+        self,
+        query: Query,
+        shape: Sequence[int],
+        *,
+        given: dict[int, SparseTensor] | None = None,
+        first: int | None = None,
     ) -> SparseTensor:
         """Return the answers of a query as a relation of some shape.
 
@@ -134,7 +139,7 @@ class Joins:
             rows = Rows(begin.variables, begin.tensor.columns, begin.tensor.count)
         while True:
             rows = self._filtered(rows, tests, negated)
-            if rows.count == 0:
+            if rows.length == 0:
                 return Rows(tuple(shown), tuple(EMPTY for _ in shown), 0)
             if not sources:
                 break
@@ -160,8 +165,8 @@ class Joins:
                 return 0, s.tensor.count
             if not shared:
                 return 2, s.tensor.count
-            distinct = min(math.prod(self.sizes[v] for v in shared), max(rows.count, s.tensor.count))
-            return 1, rows.count * s.tensor.count / max(distinct, 1)
+            distinct = min(math.prod(self.sizes[v] for v in shared), max(rows.length, s.tensor.count))
+            return 1, rows.length * s.tensor.count / max(distinct, 1)
 
         return min(range(len(sources)), key=cost)
 
@@ -179,7 +184,7 @@ class Joins:
         tensor = self._ordered(source, (*shared, *new))
         if (
             len(rows.variables) == 2 and len(shared) == len(new) == 1 and set(kept) == {*rows.variables, *new} - {*shared}
-            and rows.count * DENSE_JOIN >= self.sizes[rows.variables[0]] and len(kept) == 2
+            and rows.length * DENSE_JOIN >= self.sizes[rows.variables[0]] and len(kept) == 2
         ):  # fmt: skip
             return self._by_rows(rows, shared[0], new[0], tensor)
         sizes = [self.sizes[v] for v in kept]
@@ -188,9 +193,11 @@ class Joins:
         if math.prod(sizes) < CODES:
             strides = dict(zip(kept, _strides(sizes), strict=True))
             mine = tuple(strides.get(v, 0) for v in new)
-            right = self._once(tensor, ("part", len(shared), mine), lambda: _weighted(tensor.columns[len(shared) :], mine))
+            right = self._once(
+                tensor, ("part", len(shared), mine), lambda: _weighted(tensor.columns[len(shared) :], mine)
+            )
             own = [v for v in rows.variables if v in strides]
-            left = _weighted([rows.column(v) for v in own], [strides[v] for v in own], rows.count)
+            left = _weighted([rows.column(v) for v in own], [strides[v] for v in own], rows.length)
             codes = tuples.join_codes(left, left_keys, right, right_keys)
             return Rows(kept, tuples.decode(codes, sizes), len(codes))
         pairs = list(tuples.match(left_keys, right_keys))
@@ -203,7 +210,9 @@ class Joins:
     def _by_rows(self, rows: Rows, shared: Variable, new: Variable, tensor: SparseTensor) -> Rows:
         """Return the join of two tables of two columns, row by row of the first."""
         other = next(v for v in rows.variables if v != shared)
-        left = SparseTensor.of_columns([rows.column(other), rows.column(shared)], [self.sizes[other], self.sizes[shared]])
+        left = SparseTensor.of_columns(
+            [rows.column(other), rows.column(shared)], [self.sizes[other], self.sizes[shared]]
+        )
         made = sparse_rows.join_rows(left.rows, tensor.rows, self.sizes[new])
         return Rows((other, new), sparse_rows.columns_of(made), len(made[1]))
 
@@ -211,7 +220,8 @@ class Joins:
         if tuple(order) == source.variables:
             return source.tensor
         axes = [source.variables.index(v) for v in order]
-        return self._once(source.tensor, ("order", *axes), lambda: source.tensor.transpose(*axes))
+        found: SparseTensor = self._once(source.tensor, ("order", *axes), lambda: source.tensor.transpose(*axes))
+        return found
 
     def _projected(self, source: Source, variables: Sequence[Variable]) -> SparseTensor:
         """Return a relation without the variables that are not listed."""
@@ -222,7 +232,8 @@ class Joins:
                 return SparseTensor.of_codes(np.zeros(min(1, tensor.count), np.int64), ())
             return SparseTensor.of_columns([tensor.columns[a] for a in axes], [tensor.shape[a] for a in axes])
 
-        return self._once(tensor, ("project", *axes), project)
+        found: SparseTensor = self._once(tensor, ("project", *axes), project)
+        return found
 
     def _member(self, rows: Rows, tensor: SparseTensor, variables: Sequence[Variable], *, absent: bool = False) -> Rows:
         """Return the rows whose values of some variables are, or are not, in a relation."""
@@ -244,7 +255,7 @@ class Joins:
                 if not unbound:
                     tests.remove(test)
                     held = test.holds(dict(zip(rows.variables, rows.columns, strict=True)))
-                    rows = rows.where(np.broadcast_to(held, (rows.count,)))
+                    rows = rows.where(np.broadcast_to(held, (rows.length,)))
                 elif len(unbound) == 1 and (wider := self._bound_by(test, unbound.pop(), rows)) is not None:
                     tests.remove(test)
                     rows, moved = wider, True
@@ -266,12 +277,12 @@ class Joins:
                 continue
             columns = dict(zip(rows.variables, rows.columns, strict=True))
             if own.op == "index":
-                value = np.broadcast_to(np.asarray(other.compute(columns)), (rows.count,))
+                value = np.broadcast_to(np.asarray(other.compute(columns)), (rows.length,))
                 inside = (value >= 0) & (value < self.sizes[v])
                 narrowed = rows.where(inside)
-                return Rows((*rows.variables, v), (*narrowed.columns, value[inside].astype(np.int64)), narrowed.count)
+                return Rows((*rows.variables, v), (*narrowed.columns, value[inside].astype(np.int64)), narrowed.length)
             if own.op == "table" and own.args[1].op == "index":
-                value = np.broadcast_to(np.asarray(other.compute(columns)), (rows.count,)).astype(np.int64)
+                value = np.broadcast_to(np.asarray(other.compute(columns)), (rows.length,)).astype(np.int64)
                 order = np.argsort(own.args[0], kind="stable")
                 pairs = list(tuples.match(np.ascontiguousarray(value), own.args[0][order].astype(np.int64)))
                 i = np.concatenate([a for a, _ in pairs]) if pairs else EMPTY
@@ -282,7 +293,12 @@ class Joins:
     # all atoms at once
 
     def _circular(
-        self, query: Query, sources: Sequence[Source], shown: Sequence[Variable], negated: Sequence[Atom], shape: Sequence[int]
+        self,
+        query: Query,
+        sources: Sequence[Source],
+        shown: Sequence[Variable],
+        negated: Sequence[Atom],
+        shape: Sequence[int],
     ) -> Any:
         """Return the answers of a query whose atoms form a circle, or None where they do not, or where that would not pay."""
         if len(sources) < 3 or negated or query.tests or not shown or math.prod(shape) >= CODES:
@@ -310,9 +326,9 @@ class Joins:
     def _result(self, rows: Rows, query: Query, shape: Sequence[int]) -> SparseTensor:
         """Return rows as a relation."""
         if not query.terms:
-            return SparseTensor.of_codes(np.zeros(min(1, rows.count), np.int64), shape)
+            return SparseTensor.of_codes(np.zeros(min(1, rows.length), np.int64), shape)
         columns = [
-            np.full(rows.count, t.code, np.int64) if isinstance(t, Fixed) else rows.column(t) for t in query.terms
+            np.full(rows.length, t.code, np.int64) if isinstance(t, Fixed) else rows.column(t) for t in query.terms
         ]
         if math.prod(shape) >= CODES:
             return SparseTensor.of_columns(columns, shape)
@@ -376,22 +392,22 @@ def _distinct(rows: Rows, kept: Sequence[Variable], sizes: Sequence[int]) -> Row
     columns = [rows.column(v) for v in kept]
     own = [sizes[v] for v in kept]
     if not kept:
-        return Rows((), (), min(1, rows.count))
+        return Rows((), (), min(1, rows.length))
     if math.prod(own) < CODES:
         codes = tuples.unique(tuples.encode(columns, own), math.prod(own))
         return Rows(tuple(kept), tuples.decode(codes, own), len(codes))
     order = np.lexsort(columns[::-1])
     columns = [c[order] for c in columns]
-    fresh = np.ones(rows.count, np.bool_)
-    if rows.count:
+    fresh = np.ones(rows.length, np.bool_)
+    if rows.length:
         fresh[1:] = np.logical_or.reduce([c[1:] != c[:-1] for c in columns])
     return Rows(tuple(kept), tuple(c[fresh] for c in columns), int(np.count_nonzero(fresh)))
 
 
 def _crossed(rows: Rows, v: Variable, size: int) -> Rows:
     """Return rows with every value of one more variable."""
-    columns = (*(np.repeat(c, size) for c in rows.columns), np.tile(np.arange(size, dtype=np.int64), rows.count))
-    return Rows((*rows.variables, v), columns, rows.count * size)
+    columns = (*(np.repeat(c, size) for c in rows.columns), np.tile(np.arange(size, dtype=np.int64), rows.length))
+    return Rows((*rows.variables, v), columns, rows.length * size)
 
 
 def _in_a_circle(sources: Sequence[Source]) -> bool:

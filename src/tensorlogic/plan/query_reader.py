@@ -7,14 +7,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ...ir import ops
-from ...ir.graph import Fixpoint
-from ...ir.ops import Op
-from ...ir import spec as specs
-from ...ir.type_rules import reduced_axes
-from ...ir.types import TensorType
-from ...passes.indices import dims
-from ...plan.build import ExecutionPlan, Step, lay_out
+from ..ir import ops
+from ..ir import spec as specs
+from ..ir.graph import Fixpoint
+from ..ir.ops import Op
+from ..ir.type_rules import reduced_axes
+from ..ir.types import TensorType
+from ..passes.indices import dims
+from .build import ExecutionPlan, Step, lay_out
 from .queries import COMPARISONS, FUNCTIONS, OPPOSITE, Atom, Fixed, Number, Query, Term, Test, Value, conjoined
 
 AND = frozenset({"logical_and", "minimum", "multiply"})  # of truth values
@@ -56,9 +56,7 @@ def reads_as_query(op: Op, args: Sequence[TensorType], result: TensorType) -> bo
             return boolean
         case Fixpoint():
             return (
-                op.combine in ("or", "max")
-                and all(t.dtype == "bool" for t in args[: op.carries])
-                and _body_reads(op)
+                op.combine in ("or", "max") and all(t.dtype == "bool" for t in args[: op.carries]) and _body_reads(op)
             )
         case _:
             return False
@@ -85,15 +83,6 @@ def _body_reads(op: Fixpoint) -> bool:
             if isinstance(step.op, ops.Elementwise) and step.op.fn in ("logical_not", "greater", "less"):
                 return False
     return True
-
-
-def counted_axes(step: Step) -> tuple[int, ...]:
-    """Return the axes along which a step adds up."""
-    if isinstance(step.op, ops.Reduce):
-        return tuple(reduced_axes(step.op, len(dims(step.arg_types[0]))))
-    assert isinstance(step.op, ops.Einsum)
-    parsed = specs.parse(step.op.spec)
-    return tuple(a for a, x in enumerate(parsed.inputs[0]) if x not in parsed.output)
 
 
 def _only_ones(before: Sequence[int], after: Sequence[int]) -> bool:
@@ -178,7 +167,8 @@ class Reader:
         """Return what a slot holds as one query, over variables of its own."""
         found = self._read.get(slot)
         if slot not in self.shapes and not isinstance(found, Number | None) and len(found) == 1:
-            return self._renamed(found[0])
+            query: Query = self._renamed(found[0])
+            return query
         self.store(slot, shape)
         terms = self._terms(self.shapes[slot])
         return Query(terms, (Atom(slot, terms),))
@@ -252,8 +242,7 @@ class Reader:
             case ops.Elementwise(fn=fn) if fn in COMPARISONS and step.arg_types[0].dtype != "bool":
                 return [self._comparison(fn, slots, shapes, shape)]
             case ops.Elementwise(fn=fn) if fn in OR:
-                every = [q for s, n in zip(slots, shapes, strict=True) for q in self._fitted(s, n, shape)]
-                return every
+                return [q for s, n in zip(slots, shapes, strict=True) for q in self._fitted(s, n, shape)]
             case ops.Elementwise(fn="logical_not"):
                 return self._complement(slots[0], shapes[0])
             case ops.Elementwise(fn=fn) if fn in ("greater", "less"):
@@ -277,7 +266,10 @@ class Reader:
                 axes = reduced_axes(op, len(shapes[0]))
                 queries = self._several(slots[0], shapes[0])
                 if op.keepdims:
-                    return [q._replace(terms=tuple(ZERO if a in axes else t for a, t in enumerate(q.terms))) for q in queries]
+                    return [
+                        q._replace(terms=tuple(ZERO if a in axes else t for a, t in enumerate(q.terms)))
+                        for q in queries
+                    ]
                 return [q._replace(terms=tuple(t for a, t in enumerate(q.terms) if a not in axes)) for q in queries]
             case _:
                 return [self._view(op, q, shapes[0], shape) for q in self._several(slots[0], shapes[0])]
@@ -304,7 +296,11 @@ class Reader:
         return self._aligned([a, b], [a_shape, b_shape], shape)
 
     def _aligned(
-        self, parts: Sequence[Query | Number], shapes: Sequence[Sequence[int]], shape: Sequence[int], test: Test | None = None
+        self,
+        parts: Sequence[Query | Number],
+        shapes: Sequence[Sequence[int]],
+        shape: Sequence[int],
+        test: Test | None = None,
     ) -> Query | None:
         """Return the conjunction of what operands say, with NumPy's rules of broadcasting."""
         terms, equal = self._broadcast(parts, shapes, shape)
@@ -345,8 +341,10 @@ class Reader:
             if len(found) == 1:
                 query: Query = self._renamed(found[0])
                 shown = [t for t in query.terms if not isinstance(t, Fixed)]
-                if len(query.atoms) + len(query.tests) == 1 and len(set(shown)) == len(query.terms) and (
-                    query.variables() == set(shown)
+                if (
+                    len(query.atoms) + len(query.tests) == 1
+                    and len(set(shown)) == len(query.terms)
+                    and (query.variables() == set(shown))
                 ):
                     flipped = tuple(a._replace(negated=not a.negated) for a in query.atoms)
                     tests = tuple(t._replace(fn=OPPOSITE[t.fn]) for t in query.tests)
@@ -358,11 +356,17 @@ class Reader:
         return [Query(terms, (Atom(slot, terms, True),))]
 
     def _shifted(
-        self, query: Query, offsets: Sequence[int], before: Sequence[int], shape: Sequence[int], step: Sequence[int] = ()
+        self,
+        query: Query,
+        offsets: Sequence[int],
+        before: Sequence[int],
+        shape: Sequence[int],
+        step: Sequence[int] = (),
     ) -> Query | None:
         """Return a query whose axes stand for index - offset of those it had, within another shape."""
         terms: list[Term] = []
         tests: list[Test] = []
+        equal: list[tuple[Term, Term]] = []
         for axis, (t, offset, old, n) in enumerate(zip(query.terms, offsets, before, shape, strict=True)):
             every = step[axis] if step else 1
             if offset == 0 and every == 1 and old <= n:
@@ -371,13 +375,19 @@ class Reader:
                 if not 0 <= t.code + offset < n:
                     return None
                 terms.append(Fixed(t.code + offset))
+            elif n == 1:
+                equal.append((t, Fixed(-offset)))
+                terms.append(ZERO)
             else:
-                new = ZERO if n == 1 else self.variable(n)
-                moved = Value("multiply", (Value("index", (new,)), Value("number", (every,))))
-                there = Value("subtract", (moved if every != 1 else Value("index", (new,)), Value("number", (offset,))))
+                new = self.variable(n)
+                moved = Value("index", (new,))
+                if every != 1:
+                    moved = Value("multiply", (moved, Value("number", (every,))))
+                sign = "subtract" if offset > 0 else "add"
+                there = Value(sign, (moved, Value("number", (abs(offset),)))) if offset else moved
                 tests.append(Test("equal", Value("index", (t,)), there))
                 terms.append(new)
-        return conjoined(terms, [query], self.sizes, (), tests)
+        return conjoined(terms, [query], self.sizes, equal, tests)
 
     def _concatenated(
         self, axis: int, slots: Sequence[Slot], shapes: Sequence[tuple[int, ...]], shape: tuple[int, ...]
