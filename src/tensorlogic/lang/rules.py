@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, NoReturn, TypeVar
 
@@ -11,6 +12,7 @@ from .expr import TLExpr
 from .strategies import STRATEGIES, Strategy
 
 K = TypeVar("K", bound=Hashable)
+ROUNDS = 1_000_000  # of a fixpoint, where its elements are fewer: fuzzy values may approach their limit slowly
 
 
 class Rule:
@@ -175,6 +177,11 @@ class Component(NamedTuple):
 
     heads: tuple[str, ...]
     recursive: bool
+
+
+def round_limit(shapes: Iterable[Sequence[int]]) -> int:
+    """Return a number of rounds that a fixpoint over relations of these shapes never needs: each but the last adds an element."""
+    return min(max(ROUNDS, sum(math.prod(shape) for shape in shapes) + 1), 2**62)
 
 
 def components(by_head: Mapping[str, Sequence[Rule]], strategy: Strategy) -> list[Component]:

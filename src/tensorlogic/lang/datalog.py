@@ -1,0 +1,381 @@
+"""Datalog rules of a program to graphs: a rule is one Boolean einsum, heads that need each other are one fixpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from functools import reduce
+from itertools import count
+from typing import NamedTuple, NoReturn
+
+import numpy as np
+
+from ..diagnostics import SourceLocation
+from ..errors import GraphError, TensorLogicError
+from ..ir.builder import GraphBuilder, Tensor
+from ..ir.spec import write
+from . import syntax as s
+from .analysis import Analysis, Component
+from .places import DomainInfo
+from .rules import round_limit
+
+Values = dict[str, Tensor]
+COMPARISONS = {"=": "equal", "!=": "not_equal", "<": "less", "<=": "less_equal", ">": "greater", ">=": "greater_equal"}
+ARITHMETIC = {"+": "add", "-": "subtract", "*": "multiply", "/": "floor_divide", "^": "power"}
+
+
+class Factor(NamedTuple):
+    """An operand of a rule's einsum: a Boolean tensor, and the variable of each of its axes."""
+
+    tensor: Tensor
+    axes: tuple[str, ...]
+
+
+class Rule(NamedTuple):
+    """A rule in plain form: an output variable for each place of the head, and literals with nothing but variables to bind."""
+
+    name: str
+    output: tuple[str, ...]
+    literals: tuple[s.Expression, ...]
+    domains: Mapping[str, DomainInfo]
+    at: SourceLocation | None
+
+
+def lower_component(component: Component, analysis: Analysis, b: GraphBuilder, values: Values) -> None:
+    """Add the rules of one component to a graph; each head becomes a tensor in ``values``.
+
+    What stands in ``values`` under a head's name before is its facts. Relations that are not there yet become inputs.
+    """
+    lowering = _Lowering(analysis, b, values)
+    rules = {name: list[Rule]() for name in component.names}
+    for statement in component.statements:
+        for rule in plain_rules(statement, analysis):
+            rules[rule.name].append(rule)
+    if component.recursive:
+        lowering.fixpoint(rules)
+        return
+    for name, group in rules.items():
+        facts = [values[name]] if name in values else []
+        values[name] = lowering.union([*facts, *(lowering.rule(rule) for rule in group)])
+
+
+# rules in plain form
+
+
+def plain_rules(statement: s.Rule | s.Equation, analysis: Analysis) -> list[Rule]:
+    """Bring a statement into plain form.
+
+    Constants, repeated variables and arithmetic in the head, and arithmetic in atoms, become variables of their own with an equation;
+    every ``_`` becomes a variable of its own. A Boolean equation that adds terms is a rule for each.
+    """
+    bodies = [statement.body] if isinstance(statement, s.Rule) else _bodies(statement.value)
+    return [_plain(statement, body, analysis) for body in bodies]
+
+
+def _bodies(value: s.Expression) -> list[tuple[s.Expression, ...]]:
+    """Return the bodies of a Boolean equation: terms of a sum are alternatives, factors of a product stand together."""
+    bodies: list[tuple[s.Expression, ...]] = []
+    pending = [value]
+    while pending:
+        part = pending.pop()
+        if isinstance(part, s.Operation) and part.operator == "+":
+            pending += [part.right, part.left]
+        else:
+            bodies.append(part.factors if isinstance(part, s.Product) else (part,))
+    return bodies
+
+
+def _plain(statement: s.Rule | s.Equation, body: Sequence[s.Expression], analysis: Analysis) -> Rule:
+    head = statement.head
+    domains: dict[str, DomainInfo] = {}
+    fresh = (f"${n}" for n in count())  # which no variable of a program is called
+    literals: list[s.Expression] = []
+    for literal in body:
+        atom = literal.atom if isinstance(literal, s.Not) else literal
+        if not isinstance(atom, s.Tensor):
+            literals.append(literal)
+            continue
+        places: list[s.Place] = []
+        for p, place in enumerate(atom.places):
+            index = place.index
+            if isinstance(index, s.Arithmetic) or index == s.Variable("_"):
+                variable = s.Variable(next(fresh), at=index.at)
+                if isinstance(index, s.Arithmetic):
+                    literals.append(s.Comparison("=", variable, _as_value(index), at=index.at))
+                index = variable
+            if isinstance(index, s.Variable):
+                domains.setdefault(index.name, _domain(analysis, atom.name, p))
+            elif isinstance(index, s.Range):
+                _refuse("a range in a rule", index, "compare the index instead: x >= 4, x < 8")
+            places.append(s.Place(index, at=place.at))
+        atom = s.Tensor(atom.name, tuple(places), atom.boolean, at=atom.at)
+        literals.append(s.Not(atom, at=literal.at) if isinstance(literal, s.Not) else atom)
+    output: list[str] = []
+    for p, place in enumerate(head.places):
+        index = place.index
+        if isinstance(index, s.Variable) and index.name not in output:
+            domains.setdefault(index.name, _domain(analysis, head.name, p))
+        else:
+            if isinstance(index, s.Range):
+                _refuse("a range in the head of a rule", index, "compare the index in the body: x >= 4, x < 8")
+            variable = s.Variable(next(fresh), at=index.at)
+            domains[variable.name] = _domain(analysis, head.name, p)
+            literals.append(s.Comparison("=", variable, _as_value(index), at=index.at))
+            index = variable
+        output.append(index.name)
+    return Rule(head.name, tuple(output), tuple(literals), domains, head.at)
+
+
+def _as_value(index: s.Index) -> s.Expression:
+    """Return an index as a value, as it stands in a comparison."""
+    match index:
+        case s.Arithmetic(operator="*", left=left, right=right):
+            return s.Product((_as_value(left), _as_value(right)), at=index.at)
+        case s.Arithmetic(operator=operator, left=left, right=right):
+            return s.Operation(operator, _as_value(left), _as_value(right), at=index.at)
+        case s.Variable() | s.Constant():
+            return index
+    raise AssertionError(index)
+
+
+def _domain(analysis: Analysis, name: str, place: int) -> DomainInfo:
+    return analysis.domains[analysis.tensors[name].places[place]]
+
+
+def _refuse(what: str, part: s.Part, *hints: str) -> NoReturn:
+    raise GraphError(f"{what} is not there", *hints, code="E755", location=part.at)
+
+
+# plain rules to tensors
+
+
+class _Lowering:
+    """Adds rules to a graph."""
+
+    def __init__(self, analysis: Analysis, b: GraphBuilder, values: Values) -> None:
+        self.analysis, self.b, self.values = analysis, b, values
+
+    def shape(self, name: str) -> list[int]:
+        """Return the sizes of a tensor's places."""
+        return [_size(_domain(self.analysis, name, p)) for p in range(self.analysis.tensors[name].arity)]
+
+    def relation(self, name: str) -> Tensor:
+        """Return a tensor by name; one that is not there yet becomes an input."""
+        if name not in self.values:
+            dtype = "bool" if self.analysis.tensors[name].boolean else None
+            self.values[name] = self.b.input(name, self.shape(name), dtype)
+        return self.values[name]
+
+    def union(self, tensors: Sequence[Tensor]) -> Tensor:
+        """Return the or of tensors."""
+        return reduce(self.b.logical_or, tensors)
+
+    def fixpoint(self, rules: Mapping[str, Sequence[Rule]]) -> None:
+        """Make all heads the carries of one fixpoint, which starts with their facts."""
+        heads, shapes = list(rules), [self.shape(name) for name in rules]
+        start = [
+            self.values[name] if name in self.values else self.b.broadcast_to(self.b.literal(False), shape)
+            for name, shape in zip(heads, shapes, strict=True)
+        ]
+        fixed: dict[int, Factor] = {}  # what stays the same in every round is made before
+        done: dict[int, Tensor] = {}
+        for rule in (rule for group in rules.values() for rule in group):
+            still = [part for part in rule.literals if not _reads(part, rules)]
+            if len(still) == len(rule.literals):
+                done[id(rule)] = self.rule(rule)
+            else:
+                fixed.update((id(part), self.factor(part, rule)) for part in still)
+        outside = dict(self.values)
+
+        def body(*carries: Tensor) -> list[Tensor]:
+            self.values.update(zip(heads, carries, strict=True))
+            return [
+                self.union([done[id(r)] if id(r) in done else self.rule(r, fixed) for r in group])
+                for group in rules.values()
+            ]
+
+        made = self.b.fixpoint(body, *start, combine="or", limit=round_limit(shapes))
+        self.values.update(outside)
+        self.values.update(zip(heads, made if isinstance(made, tuple) else (made,), strict=True))
+
+    def rule(self, rule: Rule, fixed: Mapping[int, Factor] | None = None) -> Tensor:
+        """Return the tuples that a rule derives: the join of its literals, projected onto its head."""
+        known = fixed or {}
+        factors = [known[id(p)] if id(p) in known else self.factor(p, rule) for p in rule.literals]
+        covered = {axis for f in factors for axis in f.axes}
+        for axis in rule.output:
+            if axis not in covered:
+                message = f"variable {axis!r} of the head {rule.name} does not occur in the body"
+                raise GraphError(message, "use it in an atom of the body", code="E613", location=rule.at)
+        if len(factors) == 1 and factors[0].axes == rule.output:
+            return factors[0].tensor
+        spec = write([f.axes for f in factors], rule.output)
+        return self.b.einsum(spec, *(f.tensor for f in factors), algebra="boolean")
+
+    def factor(self, part: s.Expression, rule: Rule) -> Factor:
+        """Return what one literal says of its variables."""
+        try:
+            match part:
+                case s.Tensor():
+                    return self.atom(part)
+                case s.Not(atom=atom):
+                    return self.negated(atom, rule)
+                case s.Comparison():
+                    return self.comparison(part, rule)
+            _refuse("this literal", part, "a literal of a rule is an atom, a negated atom or a comparison")
+        except TensorLogicError as error:
+            raise error.at(part.at) from None
+
+    def atom(self, atom: s.Tensor) -> Factor:
+        """Return an atom: a slice where constants stand; numbers hold where they are not 0."""
+        tensor = self.relation(atom.name)
+        key: list[slice | int] = []
+        axes: list[str] = []
+        for p, place in enumerate(atom.places):
+            if isinstance(place.index, s.Variable):
+                axes.append(place.index.name)
+                key.append(slice(None))
+            else:
+                assert isinstance(place.index, s.Constant)
+                code = self.code(place.index, _domain(self.analysis, atom.name, p))
+                key.append(-1 if code is None else code)
+        if -1 in key:  # a constant that no tuple can have
+            shape = [n for n, k in zip(self.shape(atom.name), key, strict=True) if isinstance(k, slice)]
+            return Factor(self.b.broadcast_to(self.b.literal(False), shape), tuple(axes))
+        if any(isinstance(k, int) for k in key):
+            tensor = tensor[tuple(key)]
+        if tensor.dtype != "bool":
+            tensor = self.b.cast(tensor, "bool")
+        return Factor(tensor, tuple(axes))
+
+    def negated(self, atom: s.Tensor, rule: Rule) -> Factor:
+        """Return where an atom does not hold; variables that stand nowhere else in the rule are projected away before."""
+        tensor, axes = self.atom(atom)
+        elsewhere = set(rule.output)
+        for part in rule.literals:
+            if not (isinstance(part, s.Not) and part.atom is atom):
+                elsewhere.update(s.variables(part))
+        kept = tuple(dict.fromkeys(a for a in axes if a in elsewhere))
+        if kept != axes:
+            tensor = self.b.einsum(write([axes], kept), tensor, algebra="boolean")
+        return Factor(self.b.logical_not(tensor), kept)
+
+    # comparisons
+
+    def comparison(self, part: s.Comparison, rule: Rule) -> Factor:
+        """Return where a comparison of indices holds, as a tensor over its variables."""
+        axes = s.variables(part)
+        left, right = part.left, part.right
+        if part.operator in ("=", "!="):
+            codes = self._codes(left, right, rule, axes) or self._codes(right, left, rule, axes)
+            if codes is not None:
+                return Factor(getattr(self.b, COMPARISONS[part.operator])(*codes), axes)
+        sides = [self.value(side, rule, axes) for side in (left, right)]
+        return Factor(getattr(self.b, COMPARISONS[part.operator])(*sides), axes)
+
+    def _codes(
+        self, left: s.Expression, right: s.Expression, rule: Rule, axes: Sequence[str]
+    ) -> tuple[Tensor, Tensor | int] | None:
+        """Return the codes of a variable and of a constant or another variable of its domain; None for other comparisons."""
+        if not isinstance(left, s.Variable):
+            return None
+        domain = self._domain_of(left, rule)
+        column = self._column(self.b.iota(_size(domain)), left.name, axes)
+        if isinstance(right, s.Variable):
+            if self._domain_of(right, rule) is not domain:
+                return None
+            return column, self._column(self.b.iota(_size(domain)), right.name, axes)
+        constant = self._constant(right)
+        if constant is None:
+            return None
+        code = self.code(constant, domain)
+        return column, -1 if code is None else code
+
+    def _constant(self, part: s.Expression) -> s.Constant | None:
+        match part:
+            case s.Constant():
+                return part
+            case s.Text(value=text):
+                return s.Constant(text, quoted=True, at=part.at)
+            case s.Number(value=int() as number):
+                return s.Constant(number, at=part.at)
+            case s.Tensor(name=name, places=()) if not part.boolean and (
+                name in self.analysis.scalars or name not in self.analysis.tensors
+            ):
+                return s.Constant(name, at=part.at)
+        return None
+
+    def code(self, constant: s.Constant, domain: DomainInfo) -> int | None:
+        """Return the place of a constant in a domain; the name of a scalar stands for its value."""
+        value: str | int | float = constant.value
+        if isinstance(value, str) and not constant.quoted:
+            value = self.analysis.scalars.get(value, value)
+        if isinstance(value, float):
+            if not value.is_integer():
+                return None
+            value = int(value)
+        return domain.code(value)
+
+    def value(self, part: s.Expression, rule: Rule, axes: Sequence[str]) -> Tensor | int | float:
+        """Return a value of a comparison as whole numbers over some axes: indices stand for their numbers."""
+        match part:
+            case s.Number(value=number):
+                return number
+            case s.Variable(name=name):
+                return self._column(self._numbers(part, rule), name, axes)
+            case s.Negative(value=inner):
+                found = self.value(inner, rule, axes)
+                return self.b.negative(found) if isinstance(found, Tensor) else -found
+            case s.Product(factors=factors):
+                return reduce(self.b.multiply, [self._tensor(f, rule, axes) for f in factors])
+            case s.Operation(operator=operator, left=left, right=right) if operator in ARITHMETIC:
+                sides = self._tensor(left, rule, axes), self._tensor(right, rule, axes)
+                found = getattr(self.b, ARITHMETIC[operator])(*sides)
+                assert isinstance(found, Tensor)
+                return found
+        constant = self._constant(part)
+        value = None if constant is None else constant.value
+        if isinstance(value, str) and constant is not None and not constant.quoted:
+            value = self.analysis.scalars.get(value, value)
+        if isinstance(value, int | float):
+            return value
+        message = f"{value!r} is a name, which has no number to compare" if value is not None else "a value is expected"
+        raise GraphError(message, "compare names with = and != only", code="E754", location=part.at)
+
+    def _tensor(self, part: s.Expression, rule: Rule, axes: Sequence[str]) -> Tensor:
+        found = self.value(part, rule, axes)
+        return found if isinstance(found, Tensor) else self.b.literal(found)
+
+    def _numbers(self, variable: s.Variable, rule: Rule) -> Tensor:
+        """Return the number that each element of a variable's domain is."""
+        domain = self._domain_of(variable, rule)
+        if domain.kind == "range":
+            return self.b.iota(_size(domain))
+        if domain.kind != "integers":
+            names = ", ".join(str(n) for n in domain.names[:3])
+            message = f"index {variable.name!r} stands for names ({names}, ...), which have no order and no numbers"
+            raise GraphError(message, "compare names with = and != only", code="E754", location=variable.at)
+        numbers = [int(n) for n in domain.names]
+        numbers += range(len(numbers), _size(domain))
+        return self.b.constant(np.array(numbers, np.int64))
+
+    def _domain_of(self, variable: s.Variable, rule: Rule) -> DomainInfo:
+        if variable.name not in rule.domains:
+            message = f"variable {variable.name!r} occurs in comparisons only"
+            raise GraphError(message, "use it in an atom of the body", code="E613", location=variable.at)
+        return rule.domains[variable.name]
+
+    def _column(self, tensor: Tensor, name: str, axes: Sequence[str]) -> Tensor:
+        """Lay a tensor of one axis out along one of several."""
+        if len(axes) == 1:
+            return tensor
+        size = (tensor.shape or (1,))[0]
+        return self.b.reshape(tensor, [size if axis == name else 1 for axis in axes])
+
+
+def _size(domain: DomainInfo) -> int:
+    assert domain.size is not None, "the analysis refuses indices of unknown size"
+    return domain.size
+
+
+def _reads(part: s.Expression, names: Collection[str]) -> bool:
+    return any(isinstance(p, s.Tensor) and p.name in names for p in s.walk(part))
