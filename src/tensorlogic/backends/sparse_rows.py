@@ -6,14 +6,34 @@ sorted within a row and without duplicates.
 
 from __future__ import annotations
 
+from functools import cache, partial
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
-from . import packed
+from . import packed, tuples
+from .native import support
 from .packed import Words
+from .threads import together, workers
 
 Rows = tuple[Any, Any]
+ENOUGH = 1 << 14  # elements worth loading numba for, where it is not loaded yet
+SPLIT_PAIRS = 1 << 16  # pairs of matching elements that are worth two threads
+SPREAD = 256  # columns for each element of b from which a join numbers its columns anew
+ROOM = 1 << 24  # columns of a result that are allocated at a time; what is not written to takes no memory
+
+
+@cache
+def _kernels() -> Any:
+    from .native import sparse_rows
+
+    return sparse_rows
+
+
+def _native(work: int) -> Any:
+    """Return the module of kernels, or None where SciPy serves: little work and numba not loaded, or no numba."""
+    return _kernels() if support.loaded() or (work >= ENOUGH and support.usable()) else None
 
 
 def rows_of(first: Any, second: Any, size: int) -> Rows:
@@ -43,16 +63,14 @@ def transposed(rows: Rows, size: int) -> Rows:
     >>> [x.tolist() for x in transposed((np.array([0, 2, 2, 3]), np.array([1, 2, 0], np.int32)), 3)]
     [[0, 1, 2, 3], [2, 0, 0]]
     """
-    first, second = columns_of(rows)
-    order = np.argsort(second, kind="stable")
-    return rows_of(second[order], first[order], size)
-
-
-def _matrix(rows: Rows, size: int) -> Any:
-    from scipy import sparse
-
-    indptr, indices = rows
-    return sparse.csr_array((np.ones(len(indices), np.bool_), indices, indptr), shape=(len(indptr) - 1, size))
+    kernels = _native(len(rows[1]))
+    if kernels is None:
+        first, second = columns_of(rows)
+        order = np.argsort(second, kind="stable")
+        return rows_of(second[order], first[order], size)
+    ends, out = np.zeros(size + 1, np.int64), np.empty(len(rows[1]), np.int32)
+    kernels.transpose(*rows, ends, out)
+    return ends, out
 
 
 def join_rows(a: Rows, b: Rows, size: int) -> Rows:
@@ -64,14 +82,98 @@ def join_rows(a: Rows, b: Rows, size: int) -> Rows:
     >>> [x.tolist() for x in join_rows(edges, edges, 3)]
     [[0, 1, 1, 1], [2]]
     """
-    made = _matrix(a, len(b[0]) - 1) @ _matrix(b, size)
-    made.sort_indices()
-    return made.indptr.astype(np.int64), made.indices.astype(np.int32)
+    if size > SPREAD * (len(b[1]) + 1):  # bitmaps of all columns would be mostly zero: number those that there are
+        names, fewer = _renumbered(b)
+        indptr, indices = join_rows(a, fewer, len(names))
+        return indptr, names[indices]
+    n = len(a[0]) - 1
+    kernels = _native(len(a[1]) + len(b[1]))
+    if kernels is None:
+        made = _matrix(a, len(b[0]) - 1) @ _matrix(b, size)
+        made.sort_indices()
+        return made.indptr.astype(np.int64), made.indices.astype(np.int32)
+    edges, bounds = _parts(a, b)
+    ends = np.zeros(n + 1, np.int64)
+    parts: list[list[Any]] = [[] for _ in bounds]
+
+    def run(k: int) -> None:
+        lo, hi = edges[k], edges[k + 1]
+        maps = _bitmaps(size)
+        room = bounds[k]
+        while lo < hi:
+            out = np.empty(min(room, max(ROOM, size)), np.int32)
+            done = kernels.join(*a, *b, lo, hi, size, ends[1:], out, *maps)
+            used = int(ends[done]) if done > lo else 0
+            ends[lo + 1 : done + 1] += sum(map(len, parts[k]))
+            parts[k].append(out[:used])
+            lo = done
+
+    together([partial(run, k) for k in range(len(bounds))])
+    sizes = [sum(map(len, chunks)) for chunks in parts]
+    for k in range(1, len(bounds)):
+        ends[edges[k] + 1 : edges[k + 1] + 1] += sum(sizes[:k])
+    return ends, _joined([chunk for chunks in parts for chunk in chunks])
 
 
 def join_rows_count(a: Rows, b: Rows, size: int) -> Any:
-    """Return how many elements each row of :func:`join_rows` has, without making them."""
-    return np.diff(join_rows(a, b, size)[0])
+    """Return how many elements each row of :func:`join_rows` has, without making them.
+
+    >>> edges = rows_of(np.array([0, 1]), np.array([1, 2]), 3)
+    >>> join_rows_count(edges, edges, 3)
+    array([1, 0, 0])
+    """
+    if size > SPREAD * (len(b[1]) + 1):
+        names, fewer = _renumbered(b)
+        return join_rows_count(a, fewer, len(names))
+    kernels = _native(len(a[1]) + len(b[1]))
+    if kernels is None:
+        return np.diff(join_rows(a, b, size)[0])
+    edges, bounds = _parts(a, b)
+    counts = np.zeros(len(a[0]) - 1, np.int64)
+
+    def run(k: int) -> None:
+        kernels.join_count(*a, *b, edges[k], edges[k + 1], counts, np.full(size, -1, np.int32))
+
+    together([partial(run, k) for k in range(len(bounds))])
+    return counts
+
+
+def _renumbered(rows: Rows) -> tuple[Any, Rows]:
+    """Return the columns that occur, sorted, and the same rows with the place of each there."""
+    names = tuples.unique(rows[1]).astype(np.int32)
+    return names, (rows[0], np.searchsorted(names, rows[1]).astype(np.int32))
+
+
+def _parts(a: Rows, b: Rows) -> tuple[list[int], list[int]]:
+    """Cut the rows of a where the work of a join is halved, or whatever the number of threads is; also return each part's pairs."""
+    n = len(a[0]) - 1
+    pairs = np.zeros(len(a[1]) + 1, np.int64)  # of all elements of a before each
+    np.cumsum(np.diff(b[0])[a[1]], out=pairs[1:])
+    total = int(pairs[-1])
+    count = min(workers(), n) if total >= SPLIT_PAIRS else 1
+    before = pairs[a[0]]
+    edges = [0, *(int(np.searchsorted(before, total * k // count)) for k in range(1, count)), n]
+    return edges, [int(before[hi] - before[lo]) for lo, hi in pairwise(edges)]
+
+
+def _bitmaps(size: int) -> tuple[Words, Words, Words]:
+    """Return the bitmap of so many columns, that of its words, and that of that one's words, all zero."""
+    low = packed.width(max(size, 1))
+    middle = packed.width(low)
+    return np.zeros(low, np.uint64), np.zeros(middle, np.uint64), np.zeros(packed.width(middle), np.uint64)
+
+
+def _joined(chunks: list[Any]) -> Any:
+    """Put chunks one after another, and let each go as soon as it is copied."""
+    if len(chunks) == 1:
+        return chunks[0]
+    out = np.empty(sum(map(len, chunks)), np.int32)
+    place = len(out)
+    while chunks:
+        chunk = chunks.pop()
+        place -= len(chunk)
+        out[place : place + len(chunk)] = chunk
+    return out
 
 
 def reach(rows: Rows, sources: Any, *, start: bool = False) -> Any:
@@ -80,12 +182,22 @@ def reach(rows: Rows, sources: Any, *, start: bool = False) -> Any:
     >>> reach(rows_of(np.array([0, 1, 3]), np.array([1, 2, 0]), 4), [0])
     array([False,  True,  True, False])
     """
-    indptr, indices = rows
-    seen = np.zeros(len(indptr) - 1, np.bool_)
-    done = seen.copy()
-    front = np.unique(np.asarray(sources, np.int64))
+    sources = np.ascontiguousarray(sources, np.int64)
+    seen = np.zeros(len(rows[0]) - 1, np.bool_)
+    kernels = _native(len(rows[1]))
+    if kernels is None:
+        _reach_by_rounds(rows, sources, seen)
+    else:
+        kernels.reach(*rows, sources, seen)
     if start:
-        seen[front] = True
+        seen[sources] = True
+    return seen
+
+
+def _reach_by_rounds(rows: Rows, sources: Any, seen: Any) -> None:
+    indptr, indices = rows
+    done = np.zeros(len(seen), np.bool_)
+    front = np.unique(sources)
     while len(front):
         done[front] = True
         counts = indptr[front + 1] - indptr[front]
@@ -93,7 +205,6 @@ def reach(rows: Rows, sources: Any, *, start: bool = False) -> Any:
         found = indices[first + np.arange(int(counts.sum()))]
         seen[found] = True
         front = np.unique(found[~done[found]]).astype(np.int64)
-    return seen
 
 
 def components(rows: Rows) -> tuple[int, Any]:
@@ -103,7 +214,33 @@ def components(rows: Rows) -> tuple[int, Any]:
     >>> count, labels.tolist()
     (2, [0, 0, 1])
     """
-    raise NotImplementedError
+    n = len(rows[0]) - 1
+    kernels = _native(n + len(rows[1]))
+    labels = np.empty(n, np.int32)
+    if kernels is None:
+        return _components_by_scipy(rows, labels)
+    return int(kernels.components(*rows, labels)), labels
+
+
+def _components_by_scipy(rows: Rows, labels: Any) -> tuple[int, Any]:
+    from scipy.sparse import csgraph
+
+    n = len(labels)
+    if not n:
+        return 0, labels
+    count, found = csgraph.connected_components(_matrix(rows, n), connection="strong")
+    first, second = columns_of(rows)
+    a, b = found[first], found[second]
+    waiting = np.unique(np.stack((a, b))[:, a != b], axis=1)  # which component waits for which to be numbered
+    number = np.full(count, -1, np.int32)
+    given = 0
+    while given < count:  # the sinks of what is left
+        ready = np.setdiff1d(np.flatnonzero(number < 0), waiting[0])
+        number[ready] = np.arange(given, given + len(ready))
+        given += len(ready)
+        waiting = waiting[:, number[waiting[1]] < 0]
+    labels[:] = number[found]
+    return int(count), labels
 
 
 def closure_bits(rows: Rows) -> Words:
@@ -113,7 +250,12 @@ def closure_bits(rows: Rows) -> Words:
     [[6], [4], [0]]
     """
     n = len(rows[0]) - 1
-    return packed.closure(packed.pack(_matrix(rows, n).toarray()))
+    kernels = _native(n * n)
+    if kernels is None:
+        return packed.closure(packed.pack(_matrix(rows, n).toarray()))
+    out = np.zeros((n, packed.width(n)), np.uint64)
+    kernels.closure_bits(*rows, *_grouped(kernels, rows), out)
+    return out
 
 
 def closure_rows(rows: Rows, limit: int = 1 << 62) -> Rows | None:
@@ -122,4 +264,51 @@ def closure_rows(rows: Rows, limit: int = 1 << 62) -> Rows | None:
     >>> [x.tolist() for x in closure_rows(rows_of(np.array([0, 1]), np.array([1, 2]), 3))]
     [[0, 2, 3, 3], [1, 2, 2]]
     """
-    raise NotImplementedError
+    n = len(rows[0]) - 1
+    kernels = _native(n + len(rows[1]))
+    if kernels is None:
+        total, new = rows, rows
+        while len(new[1]) and len(total[1]) <= limit:
+            more = _matrix(join_rows(new, rows, n), n)
+            fresh = (more > _matrix(total, n)).tocsr()
+            both = (more + _matrix(total, n)).tocsr()
+            fresh.sort_indices()
+            both.sort_indices()
+            total, new = ((x.indptr.astype(np.int64), x.indices.astype(np.int32)) for x in (both, fresh))
+        return total if len(total[1]) <= limit else None
+    labels, count, ends, listed = _grouped(kernels, rows)
+    sizes = np.diff(ends)
+    tops, maps = np.zeros(count + 1, np.int64), _bitmaps(n)
+    out = np.empty(max(len(rows[1]) * 2, n, 1), np.int32)
+    done = 0
+    while True:
+        done = int(kernels.closure_rows(*rows, labels, count, ends, listed, done, tops, out, *maps))
+        pairs = int((np.diff(tops[: done + 1]) * sizes[:done]).sum())
+        if pairs > limit:
+            return None
+        if done == count:
+            break
+        out, old = np.empty(len(out) * 2 + n, np.int32), out
+        out[: tops[done]] = old[: tops[done]]
+    lengths = np.diff(tops)
+    indptr = np.zeros(n + 1, np.int64)
+    np.cumsum(lengths[labels], out=indptr[1:])
+    indices = np.empty(pairs, np.int32)
+    kernels.copy_rows(tops, out, labels, indptr, indices)
+    return indptr, indices
+
+
+def _grouped(kernels: Any, rows: Rows) -> tuple[Any, int, Any, Any]:
+    """Return the component of each node, how many there are, and the nodes of each."""
+    labels = np.empty(len(rows[0]) - 1, np.int32)
+    count = int(kernels.components(*rows, labels))
+    ends, listed = np.zeros(count + 1, np.int64), np.empty(len(labels), np.int32)
+    kernels.members(labels, count, ends, listed)
+    return labels, count, ends, listed
+
+
+def _matrix(rows: Rows, size: int) -> Any:
+    from scipy import sparse
+
+    indptr, indices = rows
+    return sparse.csr_array((np.ones(len(indices), np.bool_), indices, indptr), shape=(len(indptr) - 1, size))

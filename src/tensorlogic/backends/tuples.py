@@ -8,11 +8,13 @@ indices are sorted within a row; see :mod:`.sparse_rows` for what is done with t
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import cache
 from typing import Any
 
 import numpy as np
 
 from . import tuples_numpy as plain
+from .native import support
 from .packed import Words, width
 
 Codes = Any  # an array of int64
@@ -20,6 +22,18 @@ Column = Any  # an array of int32 or int64
 ENOUGH = 1 << 14  # elements worth loading numba for, where it is not loaded yet
 SPLIT = 1 << 17  # elements worth two threads
 CHUNK = 1 << 22  # pairs of rows that are held at once
+
+
+@cache
+def _kernels() -> Any:
+    from .native import tuples
+
+    return tuples
+
+
+def _native(work: int) -> Any:
+    """Return the module of kernels, or None where NumPy serves: little work and numba not loaded, or no numba."""
+    return _kernels() if support.loaded() or (work >= ENOUGH and support.usable()) else None
 
 
 def unique(codes: Codes, space: int | None = None) -> Codes:

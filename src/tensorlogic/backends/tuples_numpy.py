@@ -35,14 +35,15 @@ def member(keys: Codes, table: Codes) -> Any:
     """Tell of each key whether it is in a set."""
     if not len(table):
         return np.zeros(len(keys), np.bool_)
-    place = np.searchsorted(table, keys)
+    place: Any = np.searchsorted(table, keys)
     place[place == len(table)] = 0
     return table[place] == keys
 
 
 def match(left: Codes, right: Codes, limit: int) -> Iterator[tuple[Column, Column]]:
     """Yield pairs of places of equal keys, a bounded number at a time; one left row's matches stay together."""
-    start, stop = np.searchsorted(right, left, "left"), np.searchsorted(right, left, "right")
+    start: Any = np.searchsorted(right, left, "left")
+    stop: Any = np.searchsorted(right, left, "right")
     total = np.cumsum(stop - start)
     row = 0
     while row < len(left):
@@ -100,7 +101,7 @@ def multiway_count(atoms: Atoms, outputs: int) -> int:
     known = _join(atoms)
     if not outputs:
         return int(min((len(c) for c in known.values()), default=1) > 0)
-    return np.unique(np.stack([known[v] for v in range(outputs)]), axis=1).shape[1]
+    return int(np.unique(np.stack([known[v] for v in range(outputs)]), axis=1).shape[1])
 
 
 def extreme_by(ufunc: Any, keys: Column, values: Any, size: int, initial: Any) -> Any:

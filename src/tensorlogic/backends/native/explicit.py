@@ -1,0 +1,70 @@
+"""Kernels for one list of argument types each: compiled, or loaded from disk, when they are first called."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from llvmlite import ir
+from numba import types
+from numba.extending import intrinsic
+
+from .support import kernel
+
+_lock = threading.Lock()
+CODES, CODES_OUT = types.Array(types.int64, 1, "C", readonly=True), types.Array(types.int64, 1, "C")
+PLACES, PLACES_OUT = types.Array(types.int32, 1, "C", readonly=True), types.Array(types.int32, 1, "C")
+WORDS, WORDS_OUT = types.Array(types.uint64, 1, "C", readonly=True), types.Array(types.uint64, 1, "C")
+GRID_OUT = types.Array(types.uint64, 2, "C")
+FLAGS_OUT = types.Array(types.boolean, 1, "C")
+NUMBER = types.int64
+
+
+class Explicit:
+    """A kernel that takes arguments of the given types, and whatever turns into them; it is never compiled for others.
+
+    Arrays that are only read are declared read-only, so that both kinds can be given.
+    """
+
+    def __init__(self, function: Callable[..., Any], signature: tuple[Any, ...]) -> None:
+        self.__doc__, self.__name__ = function.__doc__, function.__name__
+        self._dispatcher = kernel(function)
+        self._signature = signature
+        self._ready = False
+
+    def __call__(self, *args: Any) -> Any:
+        if not self._ready:
+            self.load()
+        return self._dispatcher(*args)
+
+    def load(self) -> None:
+        """Compile the kernel, or load it from disk, now."""
+        with _lock:
+            if not self._ready:
+                self._dispatcher.compile(self._signature)
+                self._dispatcher.disable_compile()
+                self._ready = True
+
+
+def explicit(*signature: Any) -> Callable[[Callable[..., Any]], Explicit]:
+    """Decorate a function that numba compiles for one list of argument types."""
+    return lambda function: Explicit(function, signature)
+
+
+@intrinsic
+def prefetch(typing: Any, array: Any, offset: Any) -> Any:
+    """Have an element of an array brought near, for it will be read soon."""
+
+    def make(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        data = context.make_array(sig.args[0])(context, builder, args[0]).data
+        byte, number = ir.IntType(8).as_pointer(), ir.IntType(32)
+        kind = ir.FunctionType(ir.VoidType(), [byte, number, number, number])
+        function = builder.module.globals.get("llvm.prefetch.p0i8") or ir.Function(
+            builder.module, kind, "llvm.prefetch.p0i8"
+        )
+        address = builder.bitcast(builder.gep(data, [args[1]]), byte)
+        builder.call(function, [address, number(0), number(3), number(1)])
+        return context.get_dummy_value()
+
+    return types.void(array, types.int64), make

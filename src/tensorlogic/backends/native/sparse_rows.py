@@ -1,0 +1,385 @@
+"""Kernels over sparse rows: joins by Gustavson's method, reachability, components and closures.
+
+A row of a result is gathered in a bitmap of all columns, with a second and a third bitmap that tell which words of the one
+below are not zero: so duplicates vanish, and the columns come out sorted, without looking at words that are zero.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from .explicit import (
+    CODES,
+    CODES_OUT,
+    FLAGS_OUT,
+    GRID_OUT,
+    NUMBER,
+    PLACES,
+    PLACES_OUT,
+    WORDS,
+    WORDS_OUT,
+    explicit,
+    prefetch,
+)
+from .support import kernel
+from .words import lowest
+
+ONE = np.uint64(1)
+AHEAD = 16  # elements of a whose rows of b are brought near before they are needed
+FEW = 12  # columns of a row that are sorted by insertion
+
+
+@kernel
+def _emit(word: Any, base: Any, out: Any, place: Any) -> Any:
+    """Write the places of a word's bits; return where the next ones go."""
+    while word:
+        out[place] = base + lowest(word)
+        place += 1
+        word &= word - ONE
+    return place
+
+
+@kernel
+def _emit_words(word: Any, base: Any, low: Any, out: Any, place: Any) -> Any:
+    """Write the places of the bits of the words that the bits of a word name, and clear them."""
+    while word:
+        w = base + lowest(word)
+        bits = low[w]
+        low[w] = 0
+        place = _emit(bits, w << 6, out, place)
+        word &= word - ONE
+    return place
+
+
+@kernel
+def _gather(j: Any, low: Any, middle: Any, top: Any) -> None:
+    """Set the bit of a column in all three bitmaps."""
+    j = np.uint64(j)
+    w = j >> np.uint64(6)
+    m = j >> np.uint64(12)
+    low[w] |= ONE << (j & np.uint64(63))
+    middle[m] |= ONE << (w & np.uint64(63))
+    top[j >> np.uint64(18)] |= ONE << (m & np.uint64(63))
+
+
+@kernel
+def _drain(low: Any, middle: Any, top: Any, out: Any, place: Any) -> Any:
+    """Write the columns that were gathered, sorted, and clear the bitmaps."""
+    for t in range(top.size):
+        word = top[t]
+        top[t] = 0
+        while word:
+            m = (t << 6) + lowest(word)
+            named = middle[m]
+            middle[m] = 0
+            place = _emit_words(named, m << 6, low, out, place)
+            word &= word - ONE
+    return place
+
+
+@explicit(CODES, PLACES, CODES, PLACES, NUMBER, NUMBER, NUMBER, CODES_OUT, PLACES_OUT, WORDS_OUT, WORDS_OUT, WORDS_OUT)
+def join(
+    aptr: Any, aidx: Any, bptr: Any, bidx: Any, lo: int, hi: int, n: int,
+    ends: Any, out: Any, low: Any, middle: Any, top: Any,
+) -> Any:  # fmt: skip
+    """Write rows of a join while there is room for them; return the first row that was not made.
+
+    ``ends[i]`` becomes where row i ends in ``out``. The bitmaps are all zero, before and after.
+    """
+    place: Any = 0
+    for i in range(lo, hi):
+        first, last = aptr[i], aptr[i + 1]
+        bound = np.int64(0)
+        for p in range(first, last):
+            if p + AHEAD < aidx.size:
+                prefetch(bidx, bptr[aidx[p + AHEAD]])
+            bound += bptr[aidx[p] + 1] - bptr[aidx[p]]
+        if place + min(bound, n) > out.size:
+            return i
+        start = place
+        if last - first == 1:
+            for q in range(bptr[aidx[first]], bptr[aidx[first] + 1]):
+                out[place] = bidx[q]
+                place += 1
+        elif bound <= FEW:
+            for p in range(first, last):
+                for q in range(bptr[aidx[p]], bptr[aidx[p] + 1]):
+                    j = bidx[q]
+                    at = place
+                    while at > start and out[at - 1] > j:
+                        at -= 1
+                    if at > start and out[at - 1] == j:
+                        continue
+                    for m in range(place, at, -1):
+                        out[m] = out[m - 1]
+                    out[at] = j
+                    place += 1
+        elif bound << 5 >= n:  # most words are not zero
+            for p in range(first, last):
+                for q in range(bptr[aidx[p]], bptr[aidx[p] + 1]):
+                    c = np.uint64(bidx[q])
+                    low[c >> np.uint64(6)] |= ONE << (c & np.uint64(63))
+            for w in range(low.size):
+                bits = low[w]
+                low[w] = 0
+                place = _emit(bits, w << 6, out, place)
+        elif top.size == 1:  # the second bitmap is short enough to be looked through
+            for p in range(first, last):
+                for q in range(bptr[aidx[p]], bptr[aidx[p] + 1]):
+                    c = np.uint64(bidx[q])
+                    word = c >> np.uint64(6)
+                    low[word] |= ONE << (c & np.uint64(63))
+                    middle[c >> np.uint64(12)] |= ONE << (word & np.uint64(63))
+            for m in range(middle.size):
+                bits = middle[m]
+                middle[m] = 0
+                place = _emit_words(bits, m << 6, low, out, place)
+        else:
+            for p in range(first, last):
+                for q in range(bptr[aidx[p]], bptr[aidx[p] + 1]):
+                    _gather(bidx[q], low, middle, top)
+            place = _drain(low, middle, top, out, place)
+        ends[i] = place
+    return hi
+
+
+@explicit(CODES, PLACES, CODES, PLACES, NUMBER, NUMBER, CODES_OUT, PLACES_OUT)
+def join_count(aptr: Any, aidx: Any, bptr: Any, bidx: Any, lo: int, hi: int, counts: Any, stamps: Any) -> None:
+    """Count the distinct columns of rows of a join; stamps are less than every row to begin with."""
+    for i in range(lo, hi):
+        found = 0
+        for p in range(aptr[i], aptr[i + 1]):
+            if p + AHEAD < aidx.size:
+                prefetch(bidx, bptr[aidx[p + AHEAD]])
+            for q in range(bptr[aidx[p]], bptr[aidx[p] + 1]):
+                j = bidx[q]
+                found += stamps[j] != i
+                stamps[j] = i
+        counts[i] = found
+
+
+@explicit(CODES, PLACES, CODES_OUT, PLACES_OUT)
+def transpose(indptr: Any, indices: Any, ends: Any, out: Any) -> None:
+    """Exchange rows and columns; ``ends`` is zero, one longer than there are columns, and becomes the offsets."""
+    for p in range(indices.size):
+        ends[indices[p]] += 1
+    for j in range(1, ends.size):
+        ends[j] += ends[j - 1]
+    for i in range(indptr.size - 2, -1, -1):  # from behind, so that each column's elements come out sorted
+        for p in range(indptr[i], indptr[i + 1]):
+            ends[indices[p]] -= 1
+            out[ends[indices[p]]] = i
+
+
+@explicit(CODES, PLACES, CODES, FLAGS_OUT)
+def reach(indptr: Any, indices: Any, sources: Any, seen: Any) -> None:
+    """Mark the nodes that sources lead to in one step or more."""
+    n = seen.size
+    done = np.zeros(n, np.bool_)
+    queue = np.empty(n, np.int32)
+    tail = 0
+    for s in sources:
+        if not done[s]:
+            done[s] = True
+            queue[tail] = s
+            tail += 1
+    head = 0
+    while head < tail:
+        v = queue[head]
+        head += 1
+        for p in range(indptr[v], indptr[v + 1]):
+            t = indices[p]
+            seen[t] = True
+            if not done[t]:
+                done[t] = True
+                queue[tail] = t
+                tail += 1
+
+
+@explicit(CODES, PLACES, PLACES_OUT)
+def components(indptr: Any, indices: Any, labels: Any) -> Any:
+    """Number strongly connected components from the sinks up, by Tarjan's search; return how many there are."""
+    n = labels.size
+    order = np.zeros(n, np.int32)  # when a node was met, from 1; 0: not yet
+    low = np.zeros(n, np.int32)
+    place = np.empty(n, np.int64)  # the edge that a node is at
+    path = np.empty(n, np.int32)
+    stack = np.empty(n, np.int32)
+    met = top = count = 0
+    for root in range(n):
+        if order[root]:
+            continue
+        depth = 0
+        path[0] = root
+        while depth >= 0:
+            v = path[depth]
+            if not order[v]:
+                met += 1
+                order[v] = low[v] = met
+                place[v] = indptr[v]
+                labels[v] = -1
+                stack[top] = v
+                top += 1
+            p, end, least = place[v], indptr[v + 1], low[v]
+            while p < end:
+                t = indices[p]
+                if not order[t]:
+                    break
+                if labels[t] < 0:
+                    least = min(least, order[t])
+                p += 1
+            place[v] = p
+            low[v] = least
+            if p < end:
+                depth += 1
+                path[depth] = indices[p]
+                continue
+            depth -= 1
+            if depth >= 0:
+                low[path[depth]] = min(low[path[depth]], least)
+            if least == order[v]:
+                while True:
+                    top -= 1
+                    labels[stack[top]] = count
+                    if stack[top] == v:
+                        break
+                count += 1
+    return count
+
+
+@explicit(PLACES, NUMBER, CODES_OUT, PLACES_OUT)
+def members(labels: Any, count: int, ends: Any, listed: Any) -> None:
+    """List the nodes of each component, in order; ``ends`` is zero, one longer than there are components."""
+    for v in range(labels.size):
+        ends[labels[v]] += 1
+    for c in range(1, count + 1):
+        ends[c] += ends[c - 1]
+    for v in range(labels.size - 1, -1, -1):
+        ends[labels[v]] -= 1
+        listed[ends[labels[v]]] = v
+
+
+@kernel
+def _successors(c: Any, indptr: Any, indices: Any, labels: Any, ends: Any, listed: Any, stamps: Any, out: Any) -> Any:
+    """List the components that a component leads to, itself among them where it has a cycle; the highest first where few."""
+    found = 0
+    for m in range(ends[c], ends[c + 1]):
+        v = listed[m]
+        for p in range(indptr[v], indptr[v + 1]):
+            t = labels[indices[p]]
+            if stamps[t] != c:
+                stamps[t] = c
+                at = found
+                while at > 0 and found - at < FEW and out[at - 1] < t:
+                    out[at] = out[at - 1]
+                    at -= 1
+                out[at] = t
+                found += 1
+    return found
+
+
+@explicit(CODES, PLACES, PLACES, NUMBER, CODES, PLACES, GRID_OUT)
+def closure_bits(indptr: Any, indices: Any, labels: Any, count: int, ends: Any, listed: Any, out: Any) -> None:
+    """Set each row of the result, which is zero, to what its node leads to in one step or more.
+
+    Whatever a component leads to is known when its own row is made, in the place of its first node's.
+    """
+    width = out.shape[1]
+    stamps = np.full(count, -1, np.int32)
+    heads = np.empty(count, np.int32)
+    for c in range(count):
+        first = listed[ends[c]]
+        total = out[first]
+        around = False
+        for k in range(_successors(c, indptr, indices, labels, ends, listed, stamps, heads)):
+            t = heads[k]
+            if t == c:
+                around = True
+                continue
+            v = listed[ends[t]]
+            if total[v >> 6] >> np.uint64(v & 63) & ONE:
+                continue
+            row = out[v]
+            for j in range(width):
+                total[j] |= row[j]
+            for m in range(ends[t], ends[t + 1]):
+                total[listed[m] >> 6] |= ONE << np.uint64(listed[m] & 63)
+        if around:
+            for m in range(ends[c], ends[c + 1]):
+                total[listed[m] >> 6] |= ONE << np.uint64(listed[m] & 63)
+        for m in range(ends[c] + 1, ends[c + 1]):
+            out[listed[m]] = total
+
+
+@explicit(
+    CODES, PLACES, PLACES, NUMBER, CODES, PLACES, NUMBER, CODES_OUT, PLACES_OUT, WORDS_OUT, WORDS_OUT, WORDS_OUT
+)  # fmt: skip
+def closure_rows(
+    indptr: Any, indices: Any, labels: Any, count: int, ends: Any, listed: Any, done: int,
+    tops: Any, out: Any, low: Any, middle: Any, top: Any,
+) -> Any:  # fmt: skip
+    """Write what the nodes of each component lead to, from a component on while there is room; return the next one.
+
+    Row c of ``out`` ends at ``tops[c + 1]``. The bitmaps are zero, before and after.
+    """
+    n = labels.size
+    stamps = np.full(count, -1, np.int32)
+    heads = np.empty(count, np.int32)
+    for c in range(done, count):
+        found = _successors(c, indptr, indices, labels, ends, listed, stamps, heads)
+        bound = np.int64(0)
+        for k in range(found):
+            t = heads[k]
+            bound += ends[t + 1] - ends[t]
+            if t != c:
+                bound += tops[t + 1] - tops[t]
+        if tops[c] + min(bound, n) > out.size:
+            return c
+        for k in range(found):
+            t = heads[k]
+            first = listed[ends[t]]
+            if low[first >> 6] >> np.uint64(first & 63) & ONE:
+                continue
+            for m in range(ends[t], ends[t + 1]):
+                _gather(listed[m], low, middle, top)
+            if t != c:
+                for q in range(tops[t], tops[t + 1]):
+                    _gather(out[q], low, middle, top)
+        tops[c + 1] = _drain(low, middle, top, out, tops[c])
+    return count
+
+
+@explicit(CODES, PLACES, PLACES, CODES, PLACES_OUT)
+def copy_rows(tops: Any, rows: Any, labels: Any, indptr: Any, out: Any) -> None:
+    """Write the row of its component for every node."""
+    for v in range(labels.size):
+        start = tops[labels[v]]
+        for k in range(indptr[v + 1] - indptr[v]):
+            out[indptr[v] + k] = rows[start + k]
+
+
+@explicit(CODES, NUMBER, NUMBER, WORDS_OUT, NUMBER, NUMBER)
+def set_bits(codes: Any, size: int, width: int, flat: Any, lo: int, hi: int) -> None:
+    """Set the bits of a range of codes, of rows of so many places and words."""
+    row, start = np.int64(-1), np.int64(0)
+    for k in range(lo, hi):
+        if row < 0 or codes[k] - start >= size:
+            row = codes[k] // size
+            start = row * size
+        j = codes[k] - start
+        flat[row * width + (j >> 6)] |= ONE << np.uint64(j & 63)
+
+
+@explicit(WORDS, NUMBER, NUMBER, CODES_OUT, NUMBER, NUMBER, NUMBER)
+def list_bits(flat: Any, size: int, width: int, codes: Any, place: int, lo: int, hi: int) -> None:
+    """Write the codes of the set bits of a range of words, from a place on."""
+    row = lo // width
+    w = lo - row * width
+    for k in range(lo, hi):
+        place = _emit(flat[k], row * size + (w << 6), codes, place)
+        w += 1
+        if w == width:
+            w = 0
+            row += 1
