@@ -19,6 +19,7 @@ from .fused import Fusable, Fused
 from .query_reader import reads_as_query
 
 GROWTH = 8  # times its facts, that a recursive relation is thought to have tuples
+MOST = 64  # times the facts, that any relation is thought to have: an estimate must not refuse what might fit, the run will
 
 
 def relational_plan(
@@ -176,6 +177,7 @@ def _with_layouts(plan: ExecutionPlan, sparse: Mapping[str, TensorType]) -> Exec
 def _estimates(step: Step, known: Mapping[int, int]) -> dict[int, int]:
     """Return about how many tuples each relation of a step has."""
     counts = dict(known)
+    bound = MOST * max([1024, *known.values()])
     for part in step.parts:
         cells = [math.prod(int(n) for n in t.shape or ()) for t in part.types]
         given = [
@@ -191,7 +193,7 @@ def _estimates(step: Step, known: Mapping[int, int]) -> dict[int, int]:
         else:
             made = sum(given)
         for slot, most in zip(part.writes, cells, strict=True):
-            counts[slot] = min(made, most)
+            counts[slot] = min(made, most, bound)
     return counts
 
 

@@ -13,12 +13,15 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ...plan.queries import Atom, Fixed, Query, Test, Variable
+from ...errors import OutOfMemoryError
+from ...plan.limits import available_memory
 from .. import sparse_rows, tuples
 from ..sparse import SparseTensor
 
 CODES = 1 << 62  # a table whose codes are below this is deduplicated by code
 DENSE_JOIN = 8  # a join goes row by row where the left table has at least one tuple in so many rows
 CIRCULAR = 4096  # tuples from which a circular join is done variable by variable
+ROW = 48  # bytes that a row takes while it is joined and sorted
 EMPTY = np.zeros(0, np.int64)
 
 
@@ -50,6 +53,7 @@ class Joins:
 
     def __init__(self, sizes: Sequence[int], find: Callable[[Any], SparseTensor]) -> None:
         self.sizes, self.find = sizes, find
+        self.most = max(available_memory() // ROW, 1)  # rows that an intermediate result may have
         self._kept: dict[tuple[Any, ...], tuple[SparseTensor, Any]] = {}
 
     def forget(self, tensors: Iterable[SparseTensor]) -> None:
@@ -146,13 +150,37 @@ class Joins:
             n = self._next(rows, sources)
             source = sources.pop(n)
             needed = {*shown, *_variables(sources, tests, negated)}
+            self._refuse_more(self._pairs(rows, source, needed), query)
             rows = self._extended(rows, source, needed)
         bound = set(rows.variables)
         for v in dict.fromkeys((*shown, *_variables([], tests, negated))):
             if v not in bound:  # nothing says what it is: every element of its domain
+                self._refuse_more(rows.length * self.sizes[v], query)
                 rows = _crossed(rows, v, self.sizes[v])
                 rows = self._filtered(rows, tests, negated)
         return rows
+
+    def _pairs(self, rows: Rows, source: Source, needed: set[Variable]) -> int:
+        """Return the most rows that a join can give; they are counted only where there might be too many."""
+        bound = set(rows.variables)
+        most = rows.length * source.tensor.count
+        kept = math.prod(self.sizes[v] for v in {*rows.variables, *source.variables} if v in needed)
+        if min(most, kept) <= self.most or not any(v in needed and v not in bound for v in source.variables):
+            return 0
+        shared = tuple(v for v in source.variables if v in bound)
+        tensor = self._ordered(source, (*shared, *(v for v in source.variables if v not in bound)))
+        right = self._once(tensor, ("keys", len(shared)), lambda: _keys(tensor, len(shared)))
+        if not shared:
+            return min(most, kept)
+        left = self._left_keys(rows, shared)
+        found = np.searchsorted(right, left, "right") - np.searchsorted(right, left)
+        return min(int(found.sum()), kept)
+
+    def _refuse_more(self, rows: int, query: Query) -> None:
+        if rows > self.most:
+            message = f"a rule would join up to {rows:,} tuples at once, and there is memory for {self.most:,}"
+            hints = ("add an atom that the rule's variables share, or ask for fewer variables in its head",)
+            raise OutOfMemoryError(message, *hints, code="E449")
 
     def _next(self, rows: Rows, sources: Sequence[Source]) -> int:
         """Return the atom to join next: one that only filters, else the one that is thought to give the fewest rows."""
@@ -189,7 +217,7 @@ class Joins:
             return self._by_rows(rows, shared[0], new[0], tensor)
         sizes = [self.sizes[v] for v in kept]
         right_keys = self._once(tensor, ("keys", len(shared)), lambda: _keys(tensor, len(shared)))
-        left_keys = tuples.encode([rows.column(v) for v in shared], [self.sizes[v] for v in shared])
+        left_keys = self._left_keys(rows, shared)
         if math.prod(sizes) < CODES:
             strides = dict(zip(kept, _strides(sizes), strict=True))
             mine = tuple(strides.get(v, 0) for v in new)
@@ -206,6 +234,11 @@ class Joins:
         right_columns = dict(zip((*shared, *new), tensor.columns, strict=True))
         columns = tuple(rows.column(v)[i] if v in bound else right_columns[v][j] for v in kept)
         return _distinct(Rows(kept, columns, len(i)), kept, self.sizes)
+
+    def _left_keys(self, rows: Rows, shared: Sequence[Variable]) -> Any:
+        if not shared:
+            return np.zeros(rows.length, np.int64)
+        return tuples.encode([rows.column(v) for v in shared], [self.sizes[v] for v in shared])
 
     def _by_rows(self, rows: Rows, shared: Variable, new: Variable, tensor: SparseTensor) -> Rows:
         """Return the join of two tables of two columns, row by row of the first."""
