@@ -9,7 +9,6 @@ from typing import NamedTuple, NoReturn
 
 import numpy as np
 
-from ..diagnostics import SourceLocation
 from ..errors import GraphError, TensorLogicError
 from ..ir.builder import GraphBuilder, Tensor
 from ..ir.spec import write
@@ -17,6 +16,7 @@ from . import syntax as s
 from .analysis import Analysis, Component
 from .places import DomainInfo
 from .rules import round_limit
+from .strata import body_of
 
 Values = dict[str, Tensor]
 COMPARISONS = {"=": "equal", "!=": "not_equal", "<": "less", "<=": "less_equal", ">": "greater", ">=": "greater_equal"}
@@ -37,7 +37,6 @@ class Rule(NamedTuple):
     output: tuple[str, ...]
     literals: tuple[s.Expression, ...]
     domains: Mapping[str, DomainInfo]
-    at: SourceLocation | None
 
 
 def lower_component(component: Component, analysis: Analysis, b: GraphBuilder, values: Values) -> None:
@@ -48,8 +47,7 @@ def lower_component(component: Component, analysis: Analysis, b: GraphBuilder, v
     lowering = _Lowering(analysis, b, values)
     rules = {name: list[Rule]() for name in component.names}
     for statement in component.statements:
-        for rule in plain_rules(statement, analysis):
-            rules[rule.name].append(rule)
+        rules[statement.head.name].append(plain(statement, analysis))
     if component.recursive:
         lowering.fixpoint(rules)
         return
@@ -61,35 +59,16 @@ def lower_component(component: Component, analysis: Analysis, b: GraphBuilder, v
 # rules in plain form
 
 
-def plain_rules(statement: s.Rule | s.Equation, analysis: Analysis) -> list[Rule]:
+def plain(statement: s.Rule | s.Equation, analysis: Analysis) -> Rule:
     """Bring a statement into plain form.
 
-    Constants, repeated variables and arithmetic in the head, and arithmetic in atoms, become variables of their own with an equation;
-    every ``_`` becomes a variable of its own. A Boolean equation that adds terms is a rule for each.
+    Constants, repeated variables and arithmetic in the head, and arithmetic in atoms, become variables of their own with an equation.
     """
-    bodies = [statement.body] if isinstance(statement, s.Rule) else _bodies(statement.value)
-    return [_plain(statement, body, analysis) for body in bodies]
-
-
-def _bodies(value: s.Expression) -> list[tuple[s.Expression, ...]]:
-    """Return the bodies of a Boolean equation: terms of a sum are alternatives, factors of a product stand together."""
-    bodies: list[tuple[s.Expression, ...]] = []
-    pending = [value]
-    while pending:
-        part = pending.pop()
-        if isinstance(part, s.Operation) and part.operator == "+":
-            pending += [part.right, part.left]
-        else:
-            bodies.append(part.factors if isinstance(part, s.Product) else (part,))
-    return bodies
-
-
-def _plain(statement: s.Rule | s.Equation, body: Sequence[s.Expression], analysis: Analysis) -> Rule:
     head = statement.head
-    domains: dict[str, DomainInfo] = {}
+    domains = {name: analysis.domain(statement, name) for name in s.variables(statement)}
     fresh = (f"${n}" for n in count())  # which no variable of a program is called
     literals: list[s.Expression] = []
-    for literal in body:
+    for literal in body_of(statement):
         atom = literal.atom if isinstance(literal, s.Not) else literal
         if not isinstance(atom, s.Tensor):
             literals.append(literal)
@@ -97,13 +76,11 @@ def _plain(statement: s.Rule | s.Equation, body: Sequence[s.Expression], analysi
         places: list[s.Place] = []
         for p, place in enumerate(atom.places):
             index = place.index
-            if isinstance(index, s.Arithmetic) or index == s.Variable("_"):
+            if isinstance(index, s.Arithmetic):
                 variable = s.Variable(next(fresh), at=index.at)
-                if isinstance(index, s.Arithmetic):
-                    literals.append(s.Comparison("=", variable, _as_value(index), at=index.at))
+                domains[variable.name] = analysis.place(atom.name, p)
+                literals.append(s.Comparison("=", variable, _as_value(index), at=index.at))
                 index = variable
-            if isinstance(index, s.Variable):
-                domains.setdefault(index.name, _domain(analysis, atom.name, p))
             elif isinstance(index, s.Range):
                 _refuse("a range in a rule", index, "compare the index instead: x >= 4, x < 8")
             places.append(s.Place(index, at=place.at))
@@ -112,17 +89,15 @@ def _plain(statement: s.Rule | s.Equation, body: Sequence[s.Expression], analysi
     output: list[str] = []
     for p, place in enumerate(head.places):
         index = place.index
-        if isinstance(index, s.Variable) and index.name not in output:
-            domains.setdefault(index.name, _domain(analysis, head.name, p))
-        else:
+        if not isinstance(index, s.Variable) or index.name in output:
             if isinstance(index, s.Range):
                 _refuse("a range in the head of a rule", index, "compare the index in the body: x >= 4, x < 8")
             variable = s.Variable(next(fresh), at=index.at)
-            domains[variable.name] = _domain(analysis, head.name, p)
+            domains[variable.name] = analysis.place(head.name, p)
             literals.append(s.Comparison("=", variable, _as_value(index), at=index.at))
             index = variable
         output.append(index.name)
-    return Rule(head.name, tuple(output), tuple(literals), domains, head.at)
+    return Rule(head.name, tuple(output), tuple(literals), domains)
 
 
 def _as_value(index: s.Index) -> s.Expression:
@@ -135,10 +110,6 @@ def _as_value(index: s.Index) -> s.Expression:
         case s.Variable() | s.Constant():
             return index
     raise AssertionError(index)
-
-
-def _domain(analysis: Analysis, name: str, place: int) -> DomainInfo:
-    return analysis.domains[analysis.tensors[name].places[place]]
 
 
 def _refuse(what: str, part: s.Part, *hints: str) -> NoReturn:
@@ -154,15 +125,11 @@ class _Lowering:
     def __init__(self, analysis: Analysis, b: GraphBuilder, values: Values) -> None:
         self.analysis, self.b, self.values = analysis, b, values
 
-    def shape(self, name: str) -> list[int]:
-        """Return the sizes of a tensor's places."""
-        return [_size(_domain(self.analysis, name, p)) for p in range(self.analysis.tensors[name].arity)]
-
     def relation(self, name: str) -> Tensor:
         """Return a tensor by name; one that is not there yet becomes an input."""
         if name not in self.values:
             dtype = "bool" if self.analysis.tensors[name].boolean else None
-            self.values[name] = self.b.input(name, self.shape(name), dtype)
+            self.values[name] = self.b.input(name, self.analysis.shape(name), dtype)
         return self.values[name]
 
     def union(self, tensors: Sequence[Tensor]) -> Tensor:
@@ -171,7 +138,7 @@ class _Lowering:
 
     def fixpoint(self, rules: Mapping[str, Sequence[Rule]]) -> None:
         """Make all heads the carries of one fixpoint, which starts with their facts."""
-        heads, shapes = list(rules), [self.shape(name) for name in rules]
+        heads, shapes = list(rules), [self.analysis.shape(name) for name in rules]
         start = [
             self.values[name] if name in self.values else self.b.broadcast_to(self.b.literal(False), shape)
             for name, shape in zip(heads, shapes, strict=True)
@@ -201,11 +168,6 @@ class _Lowering:
         """Return the tuples that a rule derives: the join of its literals, projected onto its head."""
         known = fixed or {}
         factors = [known[id(p)] if id(p) in known else self.factor(p, rule) for p in rule.literals]
-        covered = {axis for f in factors for axis in f.axes}
-        for axis in rule.output:
-            if axis not in covered:
-                message = f"variable {axis!r} of the head {rule.name} does not occur in the body"
-                raise GraphError(message, "use it in an atom of the body", code="E613", location=rule.at)
         if len(factors) == 1 and factors[0].axes == rule.output:
             return factors[0].tensor
         spec = write([f.axes for f in factors], rule.output)
@@ -236,10 +198,10 @@ class _Lowering:
                 key.append(slice(None))
             else:
                 assert isinstance(place.index, s.Constant)
-                code = self.code(place.index, _domain(self.analysis, atom.name, p))
+                code = self.code(place.index, self.analysis.place(atom.name, p))
                 key.append(-1 if code is None else code)
         if -1 in key:  # a constant that no tuple can have
-            shape = [n for n, k in zip(self.shape(atom.name), key, strict=True) if isinstance(k, slice)]
+            shape = [n for n, k in zip(self.analysis.shape(atom.name), key, strict=True) if isinstance(k, slice)]
             return Factor(self.b.broadcast_to(self.b.literal(False), shape), tuple(axes))
         if any(isinstance(k, int) for k in key):
             tensor = tensor[tuple(key)]
@@ -278,10 +240,10 @@ class _Lowering:
         """Return the codes of a variable and of a constant or another variable of its domain; None for other comparisons."""
         if not isinstance(left, s.Variable):
             return None
-        domain = self._domain_of(left, rule)
+        domain = rule.domains[left.name]
         column = self._column(self.b.iota(_size(domain)), left.name, axes)
         if isinstance(right, s.Variable):
-            if self._domain_of(right, rule) is not domain:
+            if rule.domains[right.name] is not domain:
                 return None
             return column, self._column(self.b.iota(_size(domain)), right.name, axes)
         constant = self._constant(right)
@@ -333,7 +295,7 @@ class _Lowering:
                 assert isinstance(found, Tensor)
                 return found
         constant = self._constant(part)
-        value = None if constant is None else constant.value
+        value: str | int | float | None = None if constant is None else constant.value
         if isinstance(value, str) and constant is not None and not constant.quoted:
             value = self.analysis.scalars.get(value, value)
         if isinstance(value, int | float):
@@ -347,7 +309,7 @@ class _Lowering:
 
     def _numbers(self, variable: s.Variable, rule: Rule) -> Tensor:
         """Return the number that each element of a variable's domain is."""
-        domain = self._domain_of(variable, rule)
+        domain = rule.domains[variable.name]
         if domain.kind == "range":
             return self.b.iota(_size(domain))
         if domain.kind != "integers":
@@ -357,12 +319,6 @@ class _Lowering:
         numbers = [int(n) for n in domain.names]
         numbers += range(len(numbers), _size(domain))
         return self.b.constant(np.array(numbers, np.int64))
-
-    def _domain_of(self, variable: s.Variable, rule: Rule) -> DomainInfo:
-        if variable.name not in rule.domains:
-            message = f"variable {variable.name!r} occurs in comparisons only"
-            raise GraphError(message, "use it in an atom of the body", code="E613", location=variable.at)
-        return rule.domains[variable.name]
 
     def _column(self, tensor: Tensor, name: str, axes: Sequence[str]) -> Tensor:
         """Lay a tensor of one axis out along one of several."""

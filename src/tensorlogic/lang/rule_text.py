@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from itertools import count
+from collections import Counter
+from collections.abc import Collection
 from typing import NoReturn
 
 from ..errors import GraphError
@@ -12,6 +12,7 @@ from . import syntax
 from .expr import Term, TLExpr
 from .notation import text_file
 from .rules import Rule
+from .strata import body_of, check_safety
 
 _ASIDE = re.compile(r"\"(?:[^\"\\\n]|\\.)*\"|'[^'\\\n]*'|#[^\n]*|//[^\n]*")  # quoted text and comments
 _ARROW = re.compile(r"<-|:-|←")
@@ -42,38 +43,33 @@ def read_rules(text: str) -> list[Rule]:
 
 
 def _rule(statement: syntax.Statement) -> Rule:
-    unnamed = (f"_{n}" for n in count(1))
     match statement:
-        case syntax.Rule(head=head, body=body):
-            literals = [_literal(part, unnamed) for part in body]
-        case syntax.Equation(head=head, operator="=", value=value) if head.boolean:
-            literals = [_literal(value, unnamed)]
+        case syntax.Rule(head=head) | syntax.Equation(head=head, operator="=") if head.boolean:
+            check_safety(statement)
         case syntax.Facts(name=name):
             hint = "give facts as the inputs of a run, or use tl.Program"
             raise GraphError(f"facts of {name} stand among the rules", hint, code="E752", location=statement.at)
         case _:
             hint = "tl.Program takes equations, queries and files too"
             raise GraphError("a set of rules holds rules alone", hint, code="E752", location=statement.at)
+    names = Counter(part.name for part in syntax.walk(statement) if isinstance(part, syntax.Variable))
+    blanks = frozenset(name for name, times in names.items() if times == 1)
+    literals = [_literal(part, blanks) for part in body_of(statement)]
     whole = literals[0]
     for part in literals[1:]:
         whole = TLExpr("and", (whole, part), location=part.location)
-    return Rule(_atom(head, unnamed), whole)
+    return Rule(_atom(head), whole)
 
 
-def _literal(part: syntax.Part, unnamed: Iterator[str]) -> TLExpr:
-    """Return the expression of one literal of a body."""
+def _literal(part: syntax.Part, blanks: Collection[str]) -> TLExpr:
+    """Return the expression of one literal of a body; no value of a blank may make a negated atom hold."""
     match part:
         case syntax.Not(atom=atom):
-            inner = _atom(atom, unnamed)
-            hidden = tuple(t for t in inner.terms if t.is_variable and str(t.name).startswith("_"))
+            inner = _atom(atom)
+            hidden = tuple(t for t in inner.terms if t.is_variable and t.name in blanks)
             if hidden:
                 inner = TLExpr("exists", (inner,), terms=hidden, location=part.at)
             return TLExpr("not", (inner,), location=part.at)
-        case syntax.Product(factors=factors):
-            whole = _literal(factors[0], unnamed)
-            for factor in factors[1:]:
-                whole = TLExpr("and", (whole, _literal(factor, unnamed)), location=part.at)
-            return whole
         case syntax.Comparison(operator=operator, left=left, right=right):
             terms = _term(left), _term(right)
             if operator in ("=", "!=") and terms[0] is not None and terms[1] is not None:
@@ -83,10 +79,10 @@ def _literal(part: syntax.Part, unnamed: Iterator[str]) -> TLExpr:
                 assert first is not None and second is not None
                 same = TLExpr("same", terms=(first, second), location=part.at)
                 return same if operator == "=" else TLExpr("not", (same,), location=part.at)
-            sides = _value(left, unnamed), _value(right, unnamed)
+            sides = _value(left), _value(right)
             return TLExpr(_COMPARISONS[operator], sides, location=part.at)
         case syntax.Tensor():
-            return _atom(part, unnamed)
+            return _atom(part)
     _refuse(part, "this literal")
 
 
@@ -104,32 +100,30 @@ def _term(part: syntax.Part) -> Term | None:
     return None
 
 
-def _value(part: syntax.Part, unnamed: Iterator[str]) -> TLExpr:
+def _value(part: syntax.Part) -> TLExpr:
     """Return the expression of a number, a score, or arithmetic between them."""
     match part:
         case syntax.Number(value=value):
             return TLExpr("constant", value=value, location=part.at)
         case syntax.Tensor():
-            return _atom(part, unnamed)
+            return _atom(part)
         case syntax.Negative(value=inner):
-            return TLExpr("negative", (_value(inner, unnamed),), location=part.at)
+            return TLExpr("negative", (_value(inner),), location=part.at)
         case syntax.Product(factors=factors):
-            whole = _value(factors[0], unnamed)
+            whole = _value(factors[0])
             for factor in factors[1:]:
-                whole = TLExpr("multiply", (whole, _value(factor, unnamed)), location=part.at)
+                whole = TLExpr("multiply", (whole, _value(factor)), location=part.at)
             return whole
         case syntax.Operation(operator=operator, left=left, right=right):
-            return TLExpr(_OPERATIONS[operator], (_value(left, unnamed), _value(right, unnamed)), location=part.at)
+            return TLExpr(_OPERATIONS[operator], (_value(left), _value(right)), location=part.at)
     _refuse(part, "an index as a number" if isinstance(part, syntax.Variable) else "this value")
 
 
-def _atom(tensor: syntax.Tensor, unnamed: Iterator[str]) -> TLExpr:
+def _atom(tensor: syntax.Tensor) -> TLExpr:
     """Return a predicate over variables and constants."""
     terms = []
     for place in tensor.places:
         match place.index:
-            case syntax.Variable(name="_"):
-                terms.append(Term.var(next(unnamed)))
             case syntax.Variable(name=name):
                 terms.append(Term.var(name))
             case syntax.Constant(value=value):

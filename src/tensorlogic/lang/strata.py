@@ -44,6 +44,8 @@ def is_logical(value: s.Expression, tensors: Mapping[str, Declaration]) -> bool:
             return True
         case s.Product(factors=factors):
             return all(is_logical(f, tensors) for f in factors)
+        case s.Operation(operator="+", left=left, right=right):
+            return is_logical(left, tensors) and is_logical(right, tensors)
     return False
 
 
@@ -194,16 +196,50 @@ def _circle(edge: Edge, inside: Sequence[Edge]) -> list[Edge]:
 
 
 def check_safety(statement: Statement) -> None:
-    """Refuse a rule with a variable that no positive atom of its body binds."""
+    """Refuse a rule with a variable that nothing of its body binds.
+
+    A positive atom binds its variables, a tensor of numbers that is compared binds its own, and ``y = x + 1`` binds ``y`` where ``x`` is
+    bound. A blank (``_``) in a negated atom needs nothing: no value fits.
+    """
     body = body_of(statement)
-    bound: set[str] = set()
-    for literal in body:
-        if isinstance(literal, s.Tensor):
-            bound.update(p.index.name for p in literal.places if isinstance(p.index, s.Variable))
+    bound = bound_variables(body)
     for part, where in [(statement.head, "the head"), *((b, "") for b in body if not isinstance(b, s.Tensor))]:
         for piece in s.walk(part):
-            if isinstance(piece, s.Variable) and piece.name not in bound:
-                words = where or ("a negated atom" if isinstance(part, s.Not) else "a comparison")
-                message = f"variable {piece.name!r} of {words} stands in no positive atom of the body"
-                hint = f"add an atom that says what {piece.name} may be"
-                raise GraphError(message, hint, code="E683", location=piece.at or part.at or statement.at)
+            if not isinstance(piece, s.Variable) or piece.name in bound:
+                continue
+            if isinstance(part, s.Not) and piece.name[0] == "_" and _is_blank(piece.name, statement):
+                continue
+            words = where or ("a negated atom" if isinstance(part, s.Not) else "a comparison")
+            message = f"variable {piece.name!r} of {words} stands in no positive atom of the body"
+            hint = f"add an atom that says what {piece.name} may be"
+            raise GraphError(message, hint, code="E683", location=piece.at or part.at or statement.at)
+
+
+def bound_variables(body: Sequence[s.Expression]) -> set[str]:
+    """Return the variables that the literals of a body bind.
+
+    >>> x, y = s.Variable("x"), s.Variable("y")
+    >>> step = s.Comparison("=", y, s.Operation("+", x, s.Number(1)))
+    >>> sorted(bound_variables([step, s.Tensor("P", (s.Place(x),), True)]))
+    ['x', 'y']
+    """
+    bound: set[str] = set()
+    for literal in body:
+        if not isinstance(literal, s.Not):
+            for tensor in s.walk(literal):
+                if isinstance(tensor, s.Tensor):
+                    bound.update(p.index.name for p in tensor.places if isinstance(p.index, s.Variable))
+    equations = [c for c in body if isinstance(c, s.Comparison) and c.operator == "="]
+    sides = [pair for c in equations for pair in ((c.left, c.right), (c.right, c.left))]
+    grown = True
+    while grown:
+        grown = False
+        for one, other in sides:
+            if isinstance(one, s.Variable) and one.name not in bound and bound.issuperset(s.variables(other)):
+                bound.add(one.name)
+                grown = True
+    return bound
+
+
+def _is_blank(name: str, statement: Statement) -> bool:
+    return sum(isinstance(p, s.Variable) and p.name == name for p in s.walk(statement)) == 1
