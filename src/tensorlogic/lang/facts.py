@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping
-from itertools import chain
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from itertools import accumulate, takewhile
+from operator import itemgetter, methodcaller
 from typing import NamedTuple
 
 from ..diagnostics import SourceLocation
@@ -19,25 +20,32 @@ INTEGER = r"-?[0-9]{1,18}+"
 class FactSyntax(NamedTuple):
     """How facts are written."""
 
-    run: re.Pattern[str]  # facts, blank lines and comments, as far as they reach
-    fact: re.Pattern[str]  # one of them: its name and what stands in the parentheses; or a comment
+    fact: re.Pattern[str]  # what stands before it (blank lines, comments), its name and its places; or nothing
     constant: re.Pattern[str]
-    goes_on: re.Pattern[str] | None  # what may follow a run and makes its last fact the beginning of something longer
+    goes_on: re.Pattern[str] | None  # what may follow a fact and makes it the beginning of something longer
     value: Callable[[str], str | int | None]  # the constant that a word stands for; None where it is no constant
+    letters: tuple[str, str]  # words in this range stand for themselves
 
 
 def fact_syntax(
-    *, name: str, constant: str, comment: str, end: str, goes_on: str | None, value: Callable[[str], str | int | None]
+    *,
+    name: str,
+    constant: str,
+    comment: str,
+    end: str,
+    goes_on: str | None,
+    value: Callable[[str], str | int | None],
+    letters: tuple[str, str],
 ) -> FactSyntax:
-    """Make the expressions of whole runs from those of a relation's name, a constant, a comment and the end of a fact."""
+    """Make the expressions from those of a relation's name, a constant, a comment and the end of a fact."""
     blank = r"[^\S\n]*+"
     places = rf"(?:{constant}){blank}(?:,{blank}(?:{constant}){blank})*+"
     return FactSyntax(
-        re.compile(rf"(?>{blank}{name}{blank}\({blank}{places}\){blank}{end}|{blank}(?:{comment})?+\n)*+"),
-        re.compile(rf"({name}){blank}\({blank}({places})\)|{comment}"),
+        re.compile(rf"((?>{blank}(?:{comment})?+\n)*+{blank})({name}){blank}\({blank}({places})\){blank}{end}|"),
         re.compile(constant),
         re.compile(goes_on) if goes_on is not None else None,
         value,
+        letters,
     )
 
 
@@ -64,124 +72,146 @@ TL_FACTS = fact_syntax(
     end=r"(?:[.;](?![0-9])|(?=\n|\#|//|\Z))",
     goes_on=GOES_ON,
     value=constant_of,
+    letters=("A", "["),
 )
 
 
 class Block:
     """Facts of one relation that stand together, as they are written: they become ``Facts`` when all of a program is read."""
 
-    __slots__ = ("arity", "at", "lines", "name", "words")
+    __slots__ = ("at", "columns", "lines", "name")
 
     def __init__(self, name: str, arity: int, at: SourceLocation) -> None:
-        self.name, self.arity, self.at = name, arity, at
-        self.words: list[str] = []  # row by row
+        self.name, self.at = name, at
+        self.columns: list[list[str]] = [[] for _ in range(arity)]
         self.lines: list[int] = []
+
+    def add(self, columns: Sequence[Iterable[str]], lines: Iterable[int]) -> None:
+        """Add facts: the words of each place, and the line of each fact."""
+        for column, words in zip(self.columns, columns, strict=True):
+            column.extend(words)
+        self.lines.extend(lines)
 
     def facts(self, values: Mapping[str, str | int]) -> Facts:
         """Return the facts, with the constants that the words stand for."""
-        found = list(map(values.__getitem__, self.words))
-        columns = tuple(tuple(found[place :: self.arity]) for place in range(self.arity))
+        columns = tuple(tuple(map(values.__getitem__, column)) for column in self.columns)
         return Facts(self.name, columns, tuple(self.lines), at=self.at)
 
 
 class _Values(dict[str, "str | int"]):
     """What the words of facts stand for, each worked out once."""
 
-    def __init__(self, value: Callable[[str], str | int | None]) -> None:
-        self.value = value
+    def __init__(self, syntax: FactSyntax) -> None:
+        self.syntax = syntax
 
     def __missing__(self, raw: str) -> str | int:
-        found = self.value(raw)
+        found = self.syntax.value(raw)
         if found is None:
             raise KeyError(raw)
         self[raw] = found
         return found
+
+    def learn(self, words: Iterable[str]) -> None:
+        """Work out many words; KeyError where one is no constant."""
+        words = set(words).difference(self)
+        first, last = self.syntax.letters
+        names = [word for word in words if first <= word < last]
+        numbers = [word for word in words if "0" <= word < ":"]
+        self.update(zip(names, names, strict=True))
+        self.update(zip(numbers, map(int, numbers), strict=True))
+        if len(names) + len(numbers) < len(words):
+            for word in words:
+                self[word]
+
+
+_Group = tuple[str, Sequence[int], list[list[str]]]  # a relation, which facts, and their columns
+_newlines, _commas = methodcaller("count", "\n"), methodcaller("count", ",")
 
 
 class FactReader:
     """Gathers the facts of a program: runs of lines at once, and single facts as the grammar reads them."""
 
     def __init__(self, source: Source, syntax: FactSyntax, reserved: Collection[str]) -> None:
-        self.source, self.syntax, self.reserved = source, syntax, reserved
-        self.values = _Values(syntax.value)
+        self.source, self.syntax, self.reserved = source, syntax, {*reserved, "not"}
+        self.values = _Values(syntax)
         self.gathered: dict[tuple[str, int], Block] = {}
         self.refused = -1  # where a fact stands that the grammar must look at
 
     def take_run(self, position: int, line: int) -> tuple[int, int]:
         """Take the facts that begin here, as far as they reach; return the position and line after them."""
         text, syntax = self.source.text, self.syntax
-        match = syntax.run.match(text, position) if position != self.refused else None
-        if match is None or match.end() == position:
+        if position == self.refused:
             return position, line
-        end = match.end()
-        facts = [m for m in syntax.fact.finditer(text, position, end) if m[1]]
-        if (
-            facts
-            and syntax.goes_on is not None
-            and syntax.goes_on.match(text, end)
-            and not _END.match(text, facts[-1].end())
-        ):
-            end = facts.pop().start()
-        names = [m[1] for m in facts]
-        rows = self._rows([m[2] for m in facts])
-        wrong = self._first_wrong(names, rows)
-        if wrong is not None:
-            end = self.refused = facts[wrong].start()
-            del facts[wrong:], names[wrong:], rows[wrong:]
-        self._add(names, rows, [m.start() for m in facts], position, line)
-        return end, line + text.count("\n", position, end)
+        matches = list(takewhile(itemgetter(2), syntax.fact.finditer(text, position)))
+        if not matches:
+            return position, line
+        before, names, places = zip(*[m.groups() for m in matches], strict=True)
+        lines = list(accumulate(map(_newlines, before), initial=line))[1:]
+        groups = self._groups(names, places)
+        end, kept = matches[-1].end(), len(matches)
+        if syntax.goes_on is not None and text[end - 1] not in ".;" and syntax.goes_on.match(text, end):
+            kept -= 1
+        kept = min(kept, self._first_wrong(names, groups))
+        if kept < len(matches):
+            end = self.refused = matches[kept].start(2)
+            groups = self._groups(names[:kept], places[:kept])
+        for name, members, rows in groups:
+            first = matches[members[0]].start(2)
+            at = SourceLocation(self.source.file, lines[members[0]], first - text.rfind("\n", 0, first))
+            block = self.gathered.setdefault((name, len(rows)), Block(name, len(rows), at))
+            block.add(rows, [lines[n] for n in members])
+        return end, lines[min(kept, len(lines) - 1)]
 
-    def _rows(self, places: list[str]) -> list[list[str]]:
-        """Return the words of each fact from what stands in its parentheses."""
-        if any('"' in p or "'" in p for p in places):
-            return list(map(self.syntax.constant.findall, places))
-        return ["".join(p.split()).split(",") for p in places]
+    def _groups(self, names: Sequence[str], places: Sequence[str]) -> list[_Group]:
+        """Return the facts of each relation and arity: which they are, and the words of each place."""
+        members: dict[str, Sequence[int]] = {}
+        if len(set(names)) == 1:
+            members[names[0]] = range(len(names))
+        else:
+            grouped: dict[str, list[int]] = {}
+            for n, name in enumerate(names):
+                grouped.setdefault(name, []).append(n)
+            members.update(grouped)
+        return [g for name, chosen in members.items() for g in self._by_arity(name, chosen, places)]
 
-    def _first_wrong(self, names: list[str], rows: list[list[str]]) -> int | None:
-        """Return which fact is the first that is not one after all, such as one of a function or with a variable."""
-        values = self.values
-        try:
-            for word in set(chain.from_iterable(rows)):
-                values[word]
-        except KeyError:
-            return next(n for n, row in enumerate(rows) if any(self.syntax.value(w) is None for w in row))
-        bad = {name for name in set(names) if name in self.reserved or name == "not"}
-        if bad or max(map(len, rows), default=0) > MAX_PLACES:
-            return next(n for n, row in enumerate(rows) if names[n] in bad or len(row) > MAX_PLACES)
-        return None
+    def _by_arity(self, name: str, members: Sequence[int], places: Sequence[str]) -> list[_Group]:
+        chosen = places if len(members) == len(places) else [places[n] for n in members]
+        joined = ",".join(chosen)
+        if '"' not in joined and "'" not in joined:
+            arities = set(map(_commas, chosen))
+            if len(arities) == 1:
+                words = "".join(joined.split()).split(",")
+                arity = arities.pop() + 1
+                return [(name, members, [words[n::arity] for n in range(arity)])]
+        rows: dict[int, tuple[list[int], list[list[str]]]] = {}
+        for n, row in zip(members, map(self.syntax.constant.findall, chosen), strict=True):
+            group = rows.setdefault(len(row), ([], []))
+            group[0].append(n)
+            group[1].append(row)
+        return [(name, which, [list(c) for c in zip(*found, strict=True)]) for which, found in rows.values()]
 
-    def _add(self, names: list[str], rows: list[list[str]], starts: list[int], position: int, line: int) -> None:
-        text, file = self.source.text, self.source.file
-        count = text.count
-        block, key = None, None
-        for name, row, start in zip(names, rows, starts, strict=True):
-            line += count("\n", position, start)
-            position = start
-            if (name, len(row)) != key:
-                key = (name, len(row))
-                block = self.gathered.get(key)
-                if block is None:
-                    column = start - text.rfind("\n", 0, start)
-                    block = self.gathered[key] = Block(name, len(row), SourceLocation(file, line, column))
-                words, lines = block.words, block.lines
-            words += row
-            lines.append(line)
+    def _first_wrong(self, names: Sequence[str], groups: list[_Group]) -> int:
+        """Return which fact is the first that is none after all: that of a function, or one with a variable or too many places."""
+        wrong = [members[0] for name, members, columns in groups if name in self.reserved or len(columns) > MAX_PLACES]
+        for _, members, columns in groups:
+            for column in columns:
+                try:
+                    self.values.learn(column)
+                except KeyError:
+                    wrong.append(next(n for n, w in zip(members, column, strict=True) if self.syntax.value(w) is None))
+        return min(wrong, default=len(names))
 
     def take_fact(self, fact: Tensor) -> None:
         """Take one fact whose places are constants."""
         where = fact.at or SourceLocation()
         row = [_word(p.index) for p in fact.places if isinstance(p.index, Constant)]
         block = self.gathered.setdefault((fact.name, len(row)), Block(fact.name, len(row), where))
-        block.words += row
-        block.lines.append(where.line or 1)
+        block.add([[word] for word in row], [where.line or 1])
 
     def blocks(self) -> Iterable[Block]:
         """Return the facts since the last call, those of one relation and arity together."""
         found, self.gathered = list(self.gathered.values()), {}
         return found
-
-
-_END = re.compile(r"[^\S\n]*[.;]")
 
 
 def _word(index: Constant) -> str:

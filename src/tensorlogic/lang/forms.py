@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NoReturn
 
 from .format import text_of
 from .syntax import (
@@ -93,7 +93,7 @@ def _fact(atom: Tensor) -> Tensor:
     return atom
 
 
-def _refuse_nothing(value: Expression) -> Any:
+def _refuse_nothing(value: Expression) -> NoReturn:
     shown = text_of(value)
     match value:
         case Tensor() | Product() | Operation() | Call() | Negative():
@@ -110,7 +110,7 @@ def _refuse_nothing(value: Expression) -> Any:
     refuse(value, "E645", "this says nothing: a statement is a fact, a rule, an equation or a question")
 
 
-def _refuse_list(literals: list[Expression]) -> Any:
+def _refuse_list(literals: list[Expression]) -> NoReturn:
     first, second = literals[0], literals[1]
     if isinstance(first, Comparison) and first.operator == "=" and isinstance(first.left, Tensor):
         hint = f"a rule is written with <-: {text_of(first.left)} <- ..."
@@ -129,7 +129,7 @@ def _refuse_list(literals: list[Expression]) -> Any:
     )
 
 
-def _refuse_product(product: Product) -> Any:
+def _refuse_product(product: Product) -> NoReturn:
     words = [f.name for f in product.factors if isinstance(f, Variable)]
     atoms = [f for f in product.factors if isinstance(f, Tensor) and f.boolean]
     if len(atoms) > 1 and not words:

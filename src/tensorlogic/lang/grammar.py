@@ -127,7 +127,7 @@ def _parser() -> Lark:
         def lex(self, lexer_state: object, parser_state: object) -> Iterator[Any]:
             return iter(())
 
-    return Lark(GRAMMAR, parser="lalr", lexer=Given, transformer=Tree())  # type: ignore[arg-type]
+    return Lark(GRAMMAR, parser="lalr", lexer=Given, transformer=Tree())
 
 
 def _statement(source: Source, tokens: list[Token]) -> Statement | Tensor:
