@@ -42,7 +42,6 @@ class Dialect(NamedTuple):
     """How a text is cut into words."""
 
     word: re.Pattern[str]  # named groups are the types of tokens
-    comment: str  # the expression of a comment
     newline_ends: bool  # whether a statement ends at the end of a line
     convert: Callable[[str, str], tuple[str, str]] | None = None  # another type and text for a word
 
@@ -66,8 +65,7 @@ TL = Dialect(
         |(?P<SYMBOL>[][(),:.;+*/^=?-])""",
         re.VERBOSE,
     ),
-    r"(?:\#|//).*",
-    True,
+    newline_ends=True,
 )
 GOES_ON = r"(?:\s|(?:#|//).*)*+(?:<-|:-|[-<>=!+*/^,?]|(?:max|min|avg|count)=(?!=))"  # after the end of a line
 _LEADS = re.compile(GOES_ON)
