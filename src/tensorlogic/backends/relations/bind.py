@@ -100,7 +100,7 @@ def _on_bits(loop: Loop, kernel: Kernel, reader: Reader, joins: Joins, values: d
             described.append((slot, queries))
 
     def packed(slot: Slot, written: dict[Slot, BitTensor]) -> BitTensor:
-        found: Any = written.get(slot) or values[slot]
+        found: Any = written[slot] if slot in written else values[slot]
         return found if isinstance(found, BitTensor) else found.bits()
 
     def run(starts: Sequence[Relation]) -> list[Relation]:
