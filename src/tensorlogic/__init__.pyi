@@ -39,6 +39,8 @@ from .ir.types import TensorType as TensorType
 from .ir.validate import GraphValidator as GraphValidator
 from .ir.validate import ShapeInferenceContext as ShapeInferenceContext
 from .ir.validate import ValidationResult as ValidationResult
+from .lang.answers import Answers as Answers
+from .lang.answers import Relation as Relation
 from .lang.context import CompilerContext as CompilerContext
 from .lang.context import LogicWarning as LogicWarning
 from .lang.expr import Term as Term
@@ -59,6 +61,7 @@ from .lang.expr import xor as xor
 from .lang.lower import compile as compile
 from .lang.notation import parse_expr as parse_expr
 from .lang.rules import Rule as Rule
+from .lang.show import Shown as Shown
 from .lang.show import show as show
 from .lang.strategies import STRATEGIES as STRATEGIES
 from .lang.strategies import QuantifierContraction as QuantifierContraction
@@ -118,6 +121,9 @@ from .plan.place import PlacementStrategy as PlacementStrategy
 from .plan.schedule import Schedule as Schedule
 from .plan.schedule import Scheduler as Scheduler
 from .plan.schedule import SchedulingStrategy as SchedulingStrategy
+from .programs.program import Program as Program
+from .programs.program import load as load
+from .programs.results import Results as Results
 from .runtime.compile import CacheWarning as CacheWarning
 from .runtime.compile import CompilationCache as CompilationCache
 from .runtime.compile import CompilationKey as CompilationKey

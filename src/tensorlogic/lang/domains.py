@@ -172,6 +172,14 @@ class Domain:
         return np.fromiter(map(known.__getitem__, names), np.int64, len(names))
 
     @classmethod
+    def over(cls, names: list[Name]) -> Domain:
+        """Make a domain of names that are all different; names that are added to it are appended to this very list."""
+        domain = cls()
+        domain._names = names
+        domain._codes = dict(zip(names, count(), strict=False))
+        return domain
+
+    @classmethod
     def of_columns(cls, columns: Sequence[Column], size: int = 0) -> tuple[Domain, list[Codes]]:
         """Make the domain of several columns, and code them; it is one of numbers where all of them are."""
         domain = cls(size=size)

@@ -1,0 +1,1 @@
+"""Programs: facts, rules and equations held together, evaluated when something is asked, by name."""

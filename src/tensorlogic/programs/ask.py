@@ -1,0 +1,326 @@
+"""Queries: the tuples of an atom, the values of a tensor, or the answers of a conjunction; on demand where constants are given."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ..backends.sparse import SparseTensor
+from ..errors import InputError
+from ..ir.graph import EinsumGraph
+from ..lang import syntax as s
+from ..lang.analysis import Analysis, DomainKey, GivenTensor, analyse
+from ..lang.answers import Answers, unknown_relation
+from ..lang.demand import ANSWER, Demand, as_rule, demanded, facts_name
+from ..lang.domains import Domain
+from .evaluate import Evaluation
+from .model import Model, build, share_domains
+
+Rebuild = Callable[[s.Rule], Evaluation]
+LARGE = 100_000  # facts from which a query with constants is answered on demand, recursive or not
+
+
+def ask(evaluation: Evaluation, body: Sequence[s.Expression], cache: dict[object, Any], rebuild: Rebuild) -> Answers:
+    """Answer a query; ``rebuild`` gives the evaluation of the program with one more rule."""
+    model = evaluation.model
+    for part in body:
+        for atom in s.walk(part):
+            if isinstance(atom, s.Tensor):
+                check_atom(model, atom, alone=part is atom and len(body) == 1)
+    if len(body) == 1 and isinstance(body[0], s.Tensor):
+        atom = body[0]
+        if not model.analysis.tensors[atom.name].boolean:
+            return numbers(evaluation, atom)
+        if evaluation.has(atom.name) or not _on_demand(evaluation, body) or not _simple(atom):
+            return matching(evaluation, atom)
+    return _conjunction(evaluation, body, cache, rebuild)
+
+
+def check_atom(model: Model, atom: s.Tensor, *, alone: bool) -> None:
+    """Refuse a tensor that the program does not have, or that has another number of places."""
+    tensor = model.analysis.tensors.get(atom.name)
+    if tensor is None:
+        if not atom.places and not alone:
+            return  # the name of an element, in a comparison
+        raise unknown_relation(atom.name, list(model.analysis.tensors)).at(atom.at)
+    whole = alone and not atom.places and not atom.boolean
+    if len(atom.places) != tensor.arity and not whole:
+        message = f"{atom.name} has {tensor.arity} place(s), but the query has {len(atom.places)}"
+        hint = f"write {atom.name}({', '.join(f'x{n}' for n in range(1, tensor.arity + 1))})?"
+        raise InputError(message, hint, code="E778", location=atom.at)
+
+
+def _simple(atom: s.Tensor) -> bool:
+    return all(isinstance(p.index, s.Variable | s.Constant) for p in atom.places)
+
+
+def _on_demand(evaluation: Evaluation, body: Sequence[s.Expression]) -> bool:
+    """Tell whether it pays to compute only what the constants of a query ask for."""
+    model = evaluation.model
+    atoms = [b for b in body if isinstance(b, s.Tensor) and model.component(b.name) is not None]
+    if not any(isinstance(p.index, s.Constant) for a in body if isinstance(a, s.Tensor) for p in a.places):
+        return False
+    names = {n for a in atoms if not evaluation.has(a.name) for n in model.readers.closure[a.name]}
+    parts = {part for n in names if (part := model.component(n)) is not None}
+    if any(model.analysis.components[part].recursive for part in parts):
+        return True
+    return sum(model.facts(n).count for n in names if model.analysis.tensors[n].boolean) > LARGE
+
+
+def place_heads(model: Model, name: str) -> list[str]:
+    """Return a title for each place of a tensor: the variables of its first rule where they differ, else x1, x2, ..."""
+    for component in model.analysis.components:
+        for statement in component.statements:
+            head = statement.head
+            if head.name == name:
+                found = [p.index.name if isinstance(p.index, s.Variable) else "" for p in head.places]
+                if len(set(found)) == len(found) and all(found):
+                    return found
+    return [f"x{n}" for n in range(1, model.analysis.tensors[name].arity + 1)]
+
+
+def code_of(model: Model, constant: s.Constant, name: str, place: int) -> int | None:
+    """Return the code of a constant in a place; the name of a scalar stands for its value."""
+    value: str | int | float = constant.value
+    if isinstance(value, str) and not constant.quoted:
+        value = model.analysis.scalars.get(value, value)
+    if isinstance(value, float):
+        if not value.is_integer():
+            return None
+        value = int(value)
+    domain = model.place_domains(name)[place]
+    return domain.code(value)
+
+
+class _Selection(NamedTuple):
+    """Which places of a tensor are fixed, which are to be equal, and which are asked for."""
+
+    fixed: dict[int, int]
+    equal: list[tuple[int, int]]
+    heads: list[str]
+    places: list[int]
+    hidden: bool  # some places are asked for by _ alone
+    possible: bool
+
+
+def _selection(model: Model, atom: s.Tensor) -> _Selection:
+    fixed: dict[int, int] = {}
+    equal: list[tuple[int, int]] = []
+    first: dict[str, int] = {}
+    possible, hidden = True, False
+    if not atom.places:
+        heads = place_heads(model, atom.name)
+        return _Selection({}, [], heads, list(range(len(heads))), False, True)
+    for n, place in enumerate(atom.places):
+        match place.index:
+            case s.Variable(name=name) if name.startswith("_"):
+                hidden = True
+            case s.Variable(name=name):
+                if name in first:
+                    equal.append((first[name], n))
+                else:
+                    first[name] = n
+            case s.Constant() as constant:
+                code = code_of(model, constant, atom.name, n)
+                possible = possible and code is not None
+                fixed[n] = code or 0
+            case _:
+                hint = "ask with variables, names and numbers, and compare in the query: P(x), x > 3"
+                raise InputError("a place of a query is a variable or a constant", hint, code="E787", location=place.at)
+    return _Selection(fixed, equal, list(first), list(first.values()), hidden, possible)
+
+
+def matching(evaluation: Evaluation, atom: s.Tensor) -> Answers:
+    """Return the tuples of a relation that match an atom."""
+    model = evaluation.model
+    chosen = _selection(model, atom)
+    domains = model.place_domains(atom.name)
+    asked = [domains[p] for p in chosen.places]
+    if not chosen.possible:
+        return Answers(chosen.heads, [np.empty(0, np.int64)] * len(asked), asked, count=0)
+    tensor = evaluation.relation(atom.name)
+    columns = list(tensor.columns)
+    kept: Any = slice(None)
+    if 0 in chosen.fixed and columns:  # the tuples are sorted by their first place
+        first = columns[0]
+        kept = slice(*np.searchsorted(first, [chosen.fixed[0], chosen.fixed[0] + 1]))
+        columns = [c[kept] for c in columns]
+    mask = np.ones(len(columns[0]) if columns else tensor.count, bool)
+    for place, code in chosen.fixed.items():
+        mask &= columns[place] == code
+    for a, b in chosen.equal:
+        mask &= columns[a] == columns[b]
+    found = [columns[p][mask] for p in chosen.places]
+    count = int(np.count_nonzero(mask))
+    if chosen.hidden:
+        if not found:
+            count = min(1, count)
+        else:
+            unique = SparseTensor.of_columns(found, [len(d) for d in asked])
+            found, count = list(unique.columns), unique.count
+    return Answers(chosen.heads, found, asked, count=count)
+
+
+def numbers(evaluation: Evaluation, atom: s.Tensor) -> Answers:
+    """Return the elements of a tensor of numbers, each with its value."""
+    model = evaluation.model
+    value = evaluation.value(atom.name)
+    array = np.asarray(value)
+    domains = model.place_domains(atom.name)
+    if array.ndim != len(domains):  # only the last position of a virtual index is kept
+        virtual = model.analysis.tensors[atom.name].virtual
+        domains = [d for n, d in enumerate(domains) if n != virtual]
+        heads = [f"x{n}" for n in range(1, array.ndim + 1)]
+        chosen = _Selection({}, [], heads, list(range(array.ndim)), False, True)
+    else:
+        chosen = _selection(model, atom)
+    index: list[Any] = [chosen.fixed.get(n, slice(None)) for n in range(array.ndim)]
+    for n, code in chosen.fixed.items():
+        if not chosen.possible or code >= array.shape[n]:
+            raise InputError(f"a constant of the query is no element of {atom.name}", code="E777", location=atom.at)
+    part = array[tuple(index)]
+    kept = [n for n in range(array.ndim) if n not in chosen.fixed]
+    for a, b in chosen.equal:  # the diagonal
+        one, two = kept.index(a), kept.index(b)
+        part = np.moveaxis(np.diagonal(part, axis1=one, axis2=two), -1, one)
+        kept.remove(b)
+    order = [kept.index(n) for n in chosen.places] + [k for k, n in enumerate(kept) if n not in chosen.places]
+    part = part.transpose(order) if part.ndim else part
+    codes = [c.ravel() for c in np.indices(part.shape)][: len(chosen.places)]
+    asked = [_sized(domains[p], array.shape[p]) for p in chosen.places]
+    return Answers(chosen.heads, codes, asked, count=part.size, values=part.ravel(), tensor=part)
+
+
+def _sized(domain: Domain, size: int) -> Domain:
+    """Return the domain of an axis, which may be longer than what is named."""
+    return domain if len(domain) >= size else Domain(size=size)
+
+
+# conjunctions, and queries on demand
+
+
+class _Prepared(NamedTuple):
+    """A query as rules of their own: the graph that answers it, and what it reads."""
+
+    graph: EinsumGraph
+    analysis: Analysis
+    answer: str
+    shared: dict[DomainKey, DomainKey]  # which domain of the model each of its domains is
+
+
+def _conjunction(
+    evaluation: Evaluation, body: Sequence[s.Expression], cache: dict[object, Any], rebuild: Rebuild
+) -> Answers:
+    model = evaluation.model
+    found = None
+    if _on_demand(evaluation, body):
+        statements = [x for c in model.analysis.components for x in c.statements if not _ready(evaluation, x)]
+        found = demanded(statements, body, [n for n in model.analysis.tensors if model.has_facts(n)])
+    if found is None:
+        rule, constants, heads = as_rule(body)
+        seed = f"{rule.head.name}@demand"
+        atom = s.Tensor(seed, rule.head.places[: len(constants)], True)
+        rule = s.Rule(rule.head, (atom, *rule.body) if constants else rule.body)
+        full = {b.name for part in rule.body for b in s.walk(part) if isinstance(b, s.Tensor)}
+        found = Demand((rule,), rule.head.name, seed, constants, heads, frozenset(full - {seed}), frozenset())
+    answers = _answer(evaluation, found, cache)
+    if answers is not None:
+        return answers
+    rule = _plain_rule(body)  # the query joins two domains of the program, so that they must become one
+    return matching(rebuild(rule), s.Tensor(rule.head.name, rule.head.places, True))
+
+
+def _plain_rule(body: Sequence[s.Expression]) -> s.Rule:
+    """Return a query as a rule that keeps its constants."""
+    heads = as_rule(body)[2]
+    head = s.Tensor(f"@{ANSWER}", tuple(s.Place(s.Variable(h)) for h in heads), True)
+    return s.Rule(head, tuple(body))
+
+
+def _ready(evaluation: Evaluation, statement: s.Rule | s.Equation) -> bool:
+    return evaluation.has(statement.head.name)
+
+
+def _answer(evaluation: Evaluation, found: Demand, cache: dict[object, Any]) -> Answers | None:
+    """Run the rules of a query; None where they join two domains of the model."""
+    model = evaluation.model
+    key = (found.rules, model.sizes)
+    prepared: _Prepared | None = cache.get(key)
+    if prepared is None:
+        if len(cache) > 64:
+            cache.clear()
+        prepared = cache[key] = _prepare(model, found)
+    if prepared is None:
+        return None
+    analysis = prepared.analysis
+    places = analysis.tensors[found.answer].places
+    domains = [model.domains[prepared.shared[key]] for key in places[len(found.constants) :]]
+    codes = [_seed_code(model, prepared, c, n) for n, c in enumerate(found.constants)]
+    if None in codes:
+        return Answers(found.heads, [np.empty(0, np.int64)] * len(domains), domains, count=0)
+    inputs: dict[str, Any] = {}
+    wanted = [n for n in prepared.graph.inputs if n in model.analysis.tensors]
+    inputs.update(evaluation.values(wanted))
+    for name in found.facts:
+        if facts_name(name) in prepared.graph.inputs:
+            inputs[facts_name(name)] = model.facts(name)
+    if found.seed in prepared.graph.inputs:
+        shape = analysis.shape(found.seed)
+        inputs[found.seed] = SparseTensor.of_columns([[c] for c in codes], shape)
+    for name in prepared.graph.inputs:
+        if name not in inputs:  # a copy starts without facts
+            inputs[name] = _empty(analysis.shape(name))
+    answer = SparseTensor(evaluation.executor.execute(prepared.graph, inputs)[found.answer])
+    columns = list(answer.columns)[len(found.constants) :] if answer.ndim else []
+    return Answers(found.heads, columns, domains, count=answer.count)
+
+
+def _empty(shape: tuple[int, ...]) -> SparseTensor:
+    return SparseTensor.of_codes(np.empty(0, np.int64), shape) if shape else SparseTensor(False)
+
+
+def _prepare(model: Model, found: Demand) -> _Prepared | None:
+    """Analyse the rules of a query with the domains of the model, and build their graph; None where they join two of its domains."""
+    names = {b.name for r in found.rules for part in (r.head, *r.body) for b in s.walk(part) if isinstance(b, s.Tensor)}
+    own = {r.head.name for r in found.rules}
+    given = {
+        n: GivenTensor((None,) * t.arity, t.boolean, None if not t.boolean else "bool")
+        for n in names - own
+        if (t := model.analysis.tensors.get(n)) is not None
+    }
+    for name in found.facts:
+        given[facts_name(name)] = GivenTensor((None,) * model.analysis.tensors[name].arity, True, "bool")
+    if found.constants:
+        given[found.seed] = GivenTensor((None,) * len(found.constants), True, "bool")
+    for name, value in model.analysis.scalars.items():
+        given.setdefault(name, GivenTensor((), False, None, value))
+    analysis = analyse(found.rules, given=given)
+    shared = share_domains(analysis, model, _origins(model, analysis))
+    if shared is None:
+        return None
+    return _Prepared(build(analysis, analysis.components, [found.answer]), analysis, found.answer, shared)
+
+
+def _origins(model: Model, analysis: Analysis) -> dict[tuple[str, int], DomainKey]:
+    """Return for the places of a query's rules the domains that they have in the model: a copy has those of what it copies."""
+    found: dict[tuple[str, int], DomainKey] = {}
+    for name in analysis.tensors:
+        original, *copied = name.split("@") if not name.startswith("@") else ("", "")
+        tensor = model.analysis.tensors.get(original)
+        if tensor is None:
+            continue
+        places = range(tensor.arity)
+        if len(copied) == 2:  # a relation of demands has the places that are bound
+            places = [n for n, a in enumerate(copied[0]) if a == "b"]  # type: ignore[assignment]
+        found.update({(name, n): tensor.places[p] for n, p in enumerate(places)})
+    return found
+
+
+def _seed_code(model: Model, prepared: _Prepared, constant: s.Constant, place: int) -> int | None:
+    key = prepared.analysis.tensors[prepared.answer].places[place]
+    value: Any = constant.value
+    if isinstance(value, str) and not constant.quoted:
+        value = model.analysis.scalars.get(value, value)
+    return model.domains[prepared.shared[key]].code(value)

@@ -1,0 +1,162 @@
+"""Evaluating a model: what is asked for is computed by one graph, and kept until something it depends on changes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+from ..backends.sparse import SparseTensor
+from ..errors import InputError
+from ..runtime.executor import Executor
+from .model import Model, resized
+
+Stamp = Mapping[str, int]
+SIZES = "@sizes"  # changes where domains grow
+
+
+class Kept(NamedTuple):
+    """A value that was computed, and the versions of all it depends on at that time."""
+
+    value: Any
+    stamp: Stamp
+
+
+class Versions:
+    """How often each tensor has changed, and when it last lost something."""
+
+    def __init__(self) -> None:
+        self.now: dict[str, int] = {}
+        self.lost: dict[str, int] = {}
+        self.count = 0
+
+    def change(self, name: str, *, grown: bool = False) -> None:
+        """Note a change; ``grown`` where facts were only added."""
+        self.count += 1
+        self.now[name] = self.count
+        if not grown:
+            self.lost[name] = self.count
+
+    def stamp(self, names: Iterable[str]) -> dict[str, int]:
+        """Return the versions of some tensors."""
+        return {name: self.now.get(name, 0) for name in names}
+
+    def fresh(self, stamp: Stamp) -> bool:
+        """Tell whether nothing has changed since."""
+        return all(self.now.get(name, 0) == version for name, version in stamp.items())
+
+    def only_grown(self, stamp: Stamp, careful: Iterable[str]) -> bool:
+        """Tell whether all that was derived then can be derived now: facts were only added, and to nothing that is negated."""
+        lost = any(self.lost.get(name, 0) > version for name, version in stamp.items())
+        return not lost and all(self.now.get(name, 0) == stamp.get(name, 0) for name in careful)
+
+
+class Evaluation:
+    """The values of a model's tensors for some inputs, each computed when it is first asked for."""
+
+    def __init__(
+        self, model: Model, executor: Executor, bound: Mapping[str, Any], versions: Versions, kept: dict[str, Kept]
+    ) -> None:
+        self.model, self.executor, self.bound = model, executor, bound
+        self.versions, self.kept = versions, kept
+
+    def value(self, name: str) -> Any:
+        """Return a tensor: an array of numbers, or a relation in the layout that it was computed in."""
+        return self.values([name])[name]
+
+    def values(self, names: Iterable[str]) -> dict[str, Any]:
+        """Return several tensors; those that have to be computed are computed together."""
+        names = list(names)
+        missing = [n for n in names if self.model.component(n) is not None and not self.has(n)]
+        found = self._compute(missing) if missing else {}
+        return {n: found[n] if n in found else self._known(n) for n in names}
+
+    def relation(self, name: str) -> SparseTensor:
+        """Return a relation as a sparse tensor."""
+        found = SparseTensor(self.value(name))
+        kept = self.kept.get(name)
+        if kept is not None and self.has(name):
+            self.kept[name] = Kept(found, kept.stamp)
+        return found
+
+    def has(self, name: str) -> bool:
+        """Tell whether a tensor is given, or was computed and still holds."""
+        if self.model.component(name) is None:
+            return True
+        kept = self.kept.get(name)
+        return kept is not None and self.versions.fresh(kept.stamp)
+
+    def plan(self, names: Iterable[str]) -> Any:
+        """Return the plan that computes some tensors from what is given."""
+        graph, inputs = self.prepared(list(names), whole=True)
+        return self.executor.plan(graph, inputs)
+
+    def prepared(self, names: list[str], *, whole: bool = False) -> tuple[Any, dict[str, Any]]:
+        """Return the graph that computes tensors, and its inputs; ``whole`` computes again what is kept."""
+        parts = self._parts(names, whole)
+        model = self.model
+        loops = [n for part in parts for n in model.analysis.components[part].names if self._is_loop(part)]
+        graph = model.graph(parts, list(dict.fromkeys([*names, *([] if whole else loops)])))
+        computed = {n for part in parts for n in model.analysis.components[part].names}
+        return graph, {name: self._start(name) if name in computed else self._known(name) for name in graph.inputs}
+
+    def _is_loop(self, part: int) -> bool:
+        component = self.model.analysis.components[part]
+        return component.recursive and component.boolean
+
+    def _parts(self, names: list[str], whole: bool) -> list[int]:
+        """Return the components that have to run, in order."""
+        model = self.model
+        pending = [n for n in names if model.component(n) is not None]
+        found: set[int] = set()
+        while pending:
+            part = model.readers.component[pending.pop()]
+            if part not in found:
+                found.add(part)
+                pending += [
+                    n
+                    for n in model.readers.direct[part]
+                    if model.component(n) is not None and (whole or not self.has(n))
+                ]
+        return sorted(found)
+
+    def _compute(self, names: list[str]) -> dict[str, Any]:
+        graph, inputs = self.prepared(names)
+        outputs = self.executor.execute(graph, inputs)
+        found = dict(outputs.items())
+        for name, value in found.items():
+            self.kept[name] = Kept(value, self.versions.stamp(self._depends(name)))
+        return found
+
+    def _depends(self, name: str) -> frozenset[str]:
+        """Return what a tensor depends on; one of numbers depends on the sizes of the domains too."""
+        found = self.model.readers.closure[name]
+        part = self.model.readers.component[name]
+        return found if self.model.analysis.components[part].boolean else found | {SIZES}
+
+    def _start(self, name: str) -> Any:
+        """Return the facts of a relation that is computed, and what was derived before, if all of that still holds."""
+        facts = self._facts(name)
+        kept = self.kept.get(name)
+        if kept is None or not self.versions.only_grown(kept.stamp, self.model.readers.careful[name]):
+            return facts
+        return resized(SparseTensor(kept.value), facts.shape) | facts
+
+    def _facts(self, name: str) -> SparseTensor:
+        facts = self.model.facts(name)
+        return facts | resized(SparseTensor(self.bound[name]), facts.shape) if name in self.bound else facts
+
+    def _known(self, name: str) -> Any:
+        """Return a tensor that need not be computed."""
+        if self.model.component(name) is not None and name in self.kept:
+            value, shape = self.kept[name].value, self.model.shape(name)
+            tensor = self.model.analysis.tensors[name]
+            return resized(SparseTensor(value), shape) if tensor.boolean and tuple(value.shape) != shape else value
+        tensor = self.model.analysis.tensors[name]
+        if tensor.boolean:
+            return self._facts(name) if name not in self.bound or self.model.has_facts(name) else self.bound[name]
+        if name in self.bound:
+            return self.bound[name]
+        hint = f"give it: program.run({name}=array), or program.bind({name}=array)"
+        if not name.isidentifier():
+            hint = f"give it: program.run({{{name!r}: array}})"
+        raise InputError(f"the tensor {name!r} is not given", hint, code="E786", location=tensor.at)

@@ -1,0 +1,94 @@
+"""The facts of a program as they were added: blocks of tuples, each with where it came from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from ..diagnostics import SourceLocation
+from ..lang.data import Table
+from ..lang.declarations import GivenTensor
+from ..lang.domains import Codes, Column, Name, column_of
+from ..lang.syntax import Facts
+
+
+class Block(NamedTuple):
+    """Tuples that were added together; their lines where they stand in a program's text, or the file they came from."""
+
+    table: Table
+    at: SourceLocation | None = None
+    lines: tuple[int, ...] = ()
+
+    def location(self, row: int) -> SourceLocation | None:
+        """Return where a tuple stands."""
+        return self.at.with_line(self.lines[row]) if self.at is not None and row < len(self.lines) else self.at
+
+    def without(self, kept: Codes) -> Block:
+        """Return the block with some rows alone."""
+        columns = tuple(Column(c.codes[kept], c.names) for c in self.table.columns)
+        lines = tuple(np.asarray(self.lines)[kept].tolist()) if self.lines else ()
+        return Block(Table(columns, int(np.count_nonzero(kept)) if kept.dtype == bool else len(kept)), self.at, lines)
+
+
+def block_of(facts: Facts) -> Block:
+    """Code the facts of a program's text."""
+    columns = tuple(column_of(list(c)) for c in facts.columns)
+    return Block(Table(columns, len(facts)), facts.at, facts.lines)
+
+
+class FactStore:
+    """The facts of every relation, in the order they were added."""
+
+    def __init__(self) -> None:
+        self.blocks: dict[str, list[Block]] = {}
+
+    def add(self, name: str, block: Block) -> None:
+        """Keep one more block."""
+        self.blocks.setdefault(name, []).append(block)
+
+    def arity(self, name: str) -> int | None:
+        """Return the number of places of a relation's facts, None where it has none."""
+        found = self.blocks.get(name)
+        return found[0].table.arity if found else None
+
+    def count(self, name: str | None = None) -> int:
+        """Return the number of tuples that were added, to one relation or to all."""
+        names = self.blocks if name is None else [name]
+        return sum(b.table.count for n in names for b in self.blocks.get(n, ()))
+
+    def given(self, name: str) -> GivenTensor:
+        """Describe a relation for the analysis: its arity, and the elements that stand in each place."""
+        blocks = self.blocks[name]
+        arity = blocks[0].table.arity
+        elements = tuple(_Elements([b.table for b in blocks], place) for place in range(arity))
+        return GivenTensor((None,) * arity, boolean=True, dtype="bool", elements=elements)
+
+    def locations(self, name: str) -> Iterator[Block]:
+        """Go through the blocks of a relation."""
+        return iter(self.blocks.get(name, ()))
+
+    def copy(self) -> FactStore:
+        """Return a store that can be changed alone."""
+        other = FactStore()
+        other.blocks = {name: list(blocks) for name, blocks in self.blocks.items()}
+        return other
+
+
+class _Elements(Iterable[Name]):
+    """The names in one place of some tables, each at least once; gone through only where the analysis asks."""
+
+    def __init__(self, tables: list[Table], place: int) -> None:
+        self.tables, self.place = tables, place
+
+    def __iter__(self) -> Iterator[Name]:
+        for table in self.tables:
+            column = table.columns[self.place]
+            if table.sizes is not None and column.names is None:
+                yield from range(table.sizes[self.place])
+            elif column.names is not None:
+                yield from column.names
+            else:
+                unique, first = np.unique(column.codes, return_index=True)
+                yield from unique[np.argsort(first)].tolist()

@@ -1,0 +1,139 @@
+"""Programs on disk: text with the facts in it, or a folder with the rules as text, the facts as codes and the names beside them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..errors import FormatError, TensorLogicError, nearest
+from ..lang import syntax as s
+from ..lang.data import Table
+from ..lang.domains import Column
+from ..lang.format import text_of
+from ..runtime.executor import Executor
+from .facts import Block
+from .program import Program
+
+FORMAT, VERSION = "tensorlogic-program", 1
+TEXT, ARRAYS, MANIFEST = "program.tl", "program.safetensors", "program.json"
+
+
+def save(program: Program, path: Path) -> None:
+    """Save a program: as text where the path ends in ``.tl``, else in a folder."""
+    if program.functions:
+        names = ", ".join(program.functions)
+        hint = "attach them again after loading"
+        raise FormatError(f"attached Python functions cannot be saved: {names}", hint, code="E791")
+    try:
+        if path.suffix == ".tl":
+            _save_text(program, path)
+        else:
+            _save_folder(program, path)
+    except OSError as error:
+        raise FormatError(f"cannot write {str(path)!r}: {error.strerror or error}", code="E783") from None
+
+
+def _save_text(program: Program, path: Path) -> None:
+    if program.bound:
+        names = ", ".join(program.bound)
+        hint = f"save it in a folder: program.save({path.stem!r})"
+        raise FormatError(f"the bound tensors {names} cannot stand in a text", hint, code="E791")
+    lines = [text_of(x) for x in program.statements]
+    for name, blocks in program.facts.blocks.items():
+        for block in blocks:
+            if block.at is None or block.lines or not _is_read(program, name):
+                columns = tuple(tuple(c.values()) for c in block.table.columns)
+                lines += [text_of(s.Facts(name, columns, (0,) * block.table.count))] if block.table.count else []
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def _is_read(program: Program, name: str) -> bool:
+    return any(isinstance(x, s.Read) and x.head.name == name for x in program.statements)
+
+
+def _save_folder(program: Program, path: Path) -> None:
+    from safetensors.numpy import save_file
+
+    path.mkdir(parents=True, exist_ok=True)
+    arrays: dict[str, Any] = {}
+    facts: list[dict[str, Any]] = []
+    for name, blocks in program.facts.blocks.items():
+        for block in blocks:
+            for n, column in enumerate(block.table.columns):
+                arrays[f"facts.{len(facts)}.{n}"] = np.ascontiguousarray(column.codes)
+            names = [None if c.names is None else list(c.names) for c in block.table.columns]
+            facts.append({"name": name, "count": block.table.count, "names": names, "sizes": block.table.sizes})
+    for name, value in program.bound.items():
+        arrays[f"bound.{name}"] = np.ascontiguousarray(np.asarray(value))
+    text = "\n".join(text_of(x) for x in program.statements if not isinstance(x, s.Read)) + "\n"
+    (path / TEXT).write_text(text, encoding="utf-8")
+    save_file(arrays, str(path / ARRAYS))
+    manifest = {"format": FORMAT, "version": VERSION, "facts": facts, "bound": list(program.bound)}
+    (path / MANIFEST).write_text(json.dumps(manifest, ensure_ascii=False), encoding="utf-8")
+
+
+def load(path: Path, executor: Executor | None = None) -> Program:
+    """Load a program from text, Prolog or a folder."""
+    if path.is_dir():
+        return _load_folder(path, executor)
+    if not path.is_file():
+        near = nearest(path.name, [p.name for p in path.parent.iterdir()]) if path.parent.is_dir() else []
+        hints = [h for h in near if h.startswith("did you")]
+        raise FormatError(f"the file {str(path)!r} does not exist", *hints, code="E770")
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except (UnicodeDecodeError, OSError) as error:
+        raise FormatError(f"{path.name!r} is not readable UTF-8 text: {error}", code="E773") from None
+    if path.suffix in (".pl", ".nl"):
+        from ..lang.prolog import parse_prolog
+
+        program = Program(executor=executor, file=path)
+        program.add_statements(parse_prolog(text, str(path)).statements)
+        return program
+    return Program(text, file=path, executor=executor)
+
+
+def _load_folder(path: Path, executor: Executor | None) -> Program:
+    from safetensors import safe_open
+
+    if not (path / MANIFEST).is_file():
+        raise FormatError(f"there is no program in the folder {str(path)!r}", f"it has no {MANIFEST}", code="E770")
+    try:
+        manifest = json.loads((path / MANIFEST).read_text(encoding="utf-8"))
+        if manifest.get("format") != FORMAT or manifest.get("version") != VERSION:
+            raise ValueError(f"it is of format {manifest.get('format')!r}, version {manifest.get('version')!r}")
+        program = Program((path / TEXT).read_text(encoding="utf-8"), executor=executor)
+        with safe_open(str(path / ARRAYS), framework="numpy") as arrays:
+            for n, entry in enumerate(manifest["facts"]):
+                columns = tuple(
+                    Column(
+                        arrays.get_tensor(f"facts.{n}.{k}").astype(np.int64), None if names is None else _names(names)
+                    )
+                    for k, names in enumerate(entry["names"])
+                )
+                _check_codes(columns, entry["count"])
+                sizes = None if entry["sizes"] is None else tuple(entry["sizes"])
+                program.facts.add(entry["name"], Block(Table(columns, entry["count"], sizes)))
+            program.bind({name: arrays.get_tensor(f"bound.{name}") for name in manifest["bound"]})
+    except TensorLogicError:
+        raise
+    except Exception as error:  # damaged files raise errors of many kinds
+        hint = "save the program again"
+        raise FormatError(f"the program in {str(path)!r} cannot be read: {error}", hint, code="E792") from None
+    return program
+
+
+def _names(names: list[Any]) -> list[str | int]:
+    if not set(map(type, names)) <= {str, int}:
+        raise ValueError("a name is no text and no whole number")
+    return names
+
+
+def _check_codes(columns: tuple[Column, ...], count: int) -> None:
+    for column in columns:
+        beyond = column.names is not None and len(column) and column.codes.max() >= len(column.names)
+        if len(column) != count or (column.names is not None and len(column) and column.codes.min() < 0) or beyond:
+            raise ValueError("the codes of facts do not fit their names")

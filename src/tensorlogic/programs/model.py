@@ -1,0 +1,244 @@
+"""A model: what a program's rules mean for the data it has now. Its domains grow; other rules or shapes need another model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ..backends.sparse import SparseTensor
+from ..ir.builder import GraphBuilder, Tensor
+from ..ir.graph import EinsumGraph
+from ..lang import syntax as s
+from ..lang.analysis import Analysis, Component, DomainInfo, DomainKey, GivenTensor, analyse
+from ..lang.data import Table
+from ..lang.datalog import lower_component as lower_rules
+from ..lang.declarations import mentions
+from ..lang.domains import Domain
+from ..lang.places import unknown_constant
+from .facts import Block, FactStore
+
+Function = Callable[..., Any]
+RANGE = "range"  # the kind of a domain whose elements are their own codes
+
+
+class Model:
+    """An analysed program with its facts coded: a :class:`Domain` for each index, a sparse tensor for each relation."""
+
+    def __init__(
+        self,
+        statements: Sequence[s.Statement],
+        facts: FactStore,
+        given: Mapping[str, GivenTensor],
+        functions: Mapping[str, Function],
+    ) -> None:
+        self.given = {**{n: facts.given(n) for n in facts.blocks if n not in given}, **given}
+        self.analysis = analyse(statements, given=self.given, functions=functions)
+        self._settle_empty()
+        self.domains = {key: domain_of(info) for key, info in self.analysis.domains.items()}
+        self.readers = _reads(self.analysis)
+        self.graphs: dict[object, EinsumGraph] = {}
+        self.sizes = 0  # how often domains have grown
+        self._facts: dict[str, SparseTensor] = {}
+        for name, blocks in facts.blocks.items():
+            for block in blocks:
+                self.add(name, block)
+        self.sizes = 0
+
+    def _settle_empty(self) -> None:
+        """Give relations without any facts a domain without elements, so that they are empty and not of unknown size."""
+        tensors = self.analysis.tensors
+        numeric = {key for t in tensors.values() if not t.boolean for key in t.places}
+        empty = [key for key, info in self.analysis.domains.items() if info.size is None and key not in numeric]
+        for key in empty:
+            self.analysis.domains[key] = DomainInfo("names", ())
+        if empty:
+            self.analysis.solve(self.given)
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """Return the shape that a tensor has now."""
+        return self.analysis.shape(name)
+
+    def place_domains(self, name: str) -> list[Domain]:
+        """Return the domain of each place of a tensor."""
+        return [self.domains[key] for key in self.analysis.tensors[name].places]
+
+    def info(self, name: str, place: int) -> DomainInfo:
+        """Return what the analysis knows of the domain of a place."""
+        return self.analysis.place(name, place)
+
+    def takes(self, name: str, table: Table) -> bool:
+        """Tell whether facts can be added to this model; else another one must be made."""
+        tensor = self.analysis.tensors.get(name)
+        if tensor is None or tensor.arity != table.arity:
+            return False
+        for place, column in enumerate(table.columns):
+            info = self.info(name, place)
+            if info.kind == RANGE:
+                inside = not len(column) or (column.codes.min() >= 0 and column.codes.max() < (info.size or 0))
+                if column.names is not None or not inside:
+                    return not len(column)
+            elif info._size is not None or (info.kind == "integers" and column.names is not None):
+                return False
+        return True
+
+    def add(self, name: str, block: Block) -> None:
+        """Code the tuples of a block, and add them to the facts of a relation."""
+        codes = self.codes(name, block, grow=True)
+        before = self._facts.get(name)
+        shape = self.shape(name)
+        new = self.tensor(codes, shape, block.table.count)
+        self._facts[name] = new if before is None else resized(before, shape) | new
+
+    def codes(self, name: str, block: Block, *, grow: bool) -> list[np.ndarray[Any, Any]]:
+        """Return the codes of a block's columns; names that are new are added to their domains."""
+        found = []
+        sizes = [len(d) for d in self.domains.values()]
+        for place, column in enumerate(block.table.columns):
+            info, domain = self.info(name, place), self.place_domains(name)[place]
+            if info.kind == RANGE:
+                self._check_range(name, place, block, info)
+                found.append(column.codes)
+            else:
+                found.append(domain.add(column))
+        if sizes != [len(d) for d in self.domains.values()]:
+            self.sizes += 1
+            self.graphs.clear()
+            self.analysis.solve(self.given)
+        return found
+
+    def _check_range(self, name: str, place: int, block: Block, info: DomainInfo) -> None:
+        column, size = block.table.columns[place], info.size or 0
+        if column.names is not None and len(column):
+            raise unknown_constant(name, place, column.values()[0], info).at(block.location(0))
+        wrong = np.flatnonzero((column.codes < 0) | (column.codes >= size))
+        if len(wrong):
+            row = int(wrong[0])
+            raise unknown_constant(name, place, int(column.codes[row]), info).at(block.location(row))
+
+    def tensor(self, codes: Sequence[Any], shape: Sequence[int], count: int) -> SparseTensor:
+        """Return the sparse tensor of coded tuples."""
+        return SparseTensor.of_columns(codes, shape) if shape else SparseTensor(count > 0)
+
+    def facts(self, name: str) -> SparseTensor:
+        """Return the facts of a relation, in the shape that it has now."""
+        found = self._facts.get(name)
+        shape = self.shape(name)
+        if found is None:
+            return empty(shape)
+        if found.shape != shape:
+            found = self._facts[name] = resized(found, shape)
+        return found
+
+    def has_facts(self, name: str) -> bool:
+        """Tell whether a relation has facts."""
+        return name in self._facts
+
+    def set_facts(self, name: str, tensor: SparseTensor) -> None:
+        """Replace the facts of a relation."""
+        self._facts[name] = tensor
+
+    # components and graphs
+
+    def component(self, name: str) -> int | None:
+        """Return the number of the component that computes a tensor, None where it is given."""
+        return self.readers.component.get(name)
+
+    def graph(self, parts: Sequence[int], outputs: Sequence[str]) -> EinsumGraph:
+        """Return the graph that computes some components; what they read and do not compute is an input."""
+        key = (tuple(parts), tuple(outputs))
+        if key not in self.graphs:
+            starts = {n for n in self.analysis.tensors if self.has_facts(n)}
+            chosen = [self.analysis.components[n] for n in parts]
+            self.graphs[key] = build(self.analysis, chosen, outputs, starts)
+        return self.graphs[key]
+
+
+def build(
+    analysis: Analysis, components: Iterable[Component], outputs: Sequence[str], facts: Iterable[str] = ()
+) -> EinsumGraph:
+    """Build the graph of some components in order; ``facts`` names the relations that have facts beside their rules."""
+    b = GraphBuilder()
+    values: dict[str, Tensor] = {}
+    with_facts = set(facts)
+    for component in components:
+        for name in component.names:
+            if analysis.tensors[name].boolean and (component.recursive or name in with_facts):
+                values[name] = b.input(name, analysis.shape(name), "bool")
+        if component.boolean:
+            lower_rules(component, analysis, b, values)
+        else:
+            from ..lang.equations import lower_component as lower_equations
+
+            lower_equations(component, analysis, b, values)
+    return b.build(**{name: values[name] for name in outputs})
+
+
+class _Reads:
+    """Which component computes a tensor, what it reads, and what it reads so that more of it may give less."""
+
+    def __init__(self, analysis: Analysis) -> None:
+        self.component: dict[str, int] = {}
+        self.direct: dict[int, set[str]] = {}
+        self.closure: dict[str, frozenset[str]] = {}  # everything that a tensor depends on, itself too
+        self.careful: dict[str, frozenset[str]] = {}  # of that, what is read under a negation, or as a number
+        for number, component in enumerate(analysis.components):
+            own = set(component.names)
+            self.component.update(dict.fromkeys(component.names, number))
+            read = [
+                m for x in component.statements for m in mentions(x) if m.role != "head" and m.tensor.name not in own
+            ]
+            names = {m.tensor.name for m in read if m.tensor.name in analysis.tensors}
+            self.direct[number] = names
+            whole, careful = set(own), set[str]()
+            for m in read:
+                below = self.closure.get(m.tensor.name, frozenset({m.tensor.name}))
+                whole |= below
+                careful |= self.careful.get(m.tensor.name, frozenset())
+                if m.role == "not" or not component.boolean:
+                    careful |= below
+            for name in component.names:
+                self.closure[name], self.careful[name] = frozenset(whole), frozenset(careful)
+
+
+def _reads(analysis: Analysis) -> _Reads:
+    return _Reads(analysis)
+
+
+def domain_of(info: DomainInfo) -> Domain:
+    """Return the domain that a description stands for; it grows together with it."""
+    return Domain(size=info.size or 0) if info.kind == RANGE else Domain.over(info.names)
+
+
+def empty(shape: Sequence[int]) -> SparseTensor:
+    """Return a relation without tuples."""
+    return SparseTensor.of_codes(np.empty(0, np.int64), shape) if shape else SparseTensor(False)
+
+
+def resized(tensor: SparseTensor, shape: Sequence[int]) -> SparseTensor:
+    """Return the same tuples in a tensor with larger axes."""
+    if tensor.shape == tuple(shape):
+        return tensor
+    return SparseTensor.of_columns(tensor.columns, shape, ordered=True)
+
+
+def share_domains(
+    analysis: Analysis, model: Model, origin: Mapping[tuple[str, int], DomainKey]
+) -> dict[DomainKey, DomainKey] | None:
+    """Let the places of another analysis have the domains of a model, and say which; None where a place would need two of them.
+
+    ``origin`` says for places of the analysis's tensors which domain of the model is theirs.
+    """
+    chosen: dict[DomainKey, DomainKey] = {}
+    for name, tensor in analysis.tensors.items():
+        for place, key in enumerate(tensor.places):
+            wanted = origin.get((name, place))
+            if wanted is not None and chosen.setdefault(key, wanted) != wanted:
+                return None
+    if chosen.keys() != analysis.domains.keys():
+        return None
+    for key, wanted in chosen.items():
+        analysis.domains[key] = model.analysis.domains[wanted]
+    analysis.solve(analysis.given)
+    return chosen

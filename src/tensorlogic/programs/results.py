@@ -1,0 +1,66 @@
+"""The tensors of a run, by name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from ..lang.answers import unknown_relation
+from ..lang.show import Shown, show, shown_parts
+from .evaluate import Evaluation
+
+
+class Results(Mapping[str, Any]):
+    """The tensors that a program derives, by name; each is computed when it is first asked for, and is a NumPy array.
+
+    A relation becomes an array of truth values; ``Program.relation`` gives it by names, and without the memory of an array.
+
+    >>> from tensorlogic import Program
+    >>> found = Program("X = [1, 2]; Y = X[i] X[i]; Z[i] = X[i] + Y").run()
+    >>> list(found), found["Y"].item(), found["Z"].tolist()
+    (['X', 'Y', 'Z'], 5.0, [6.0, 7.0])
+    """
+
+    def __init__(self, evaluation: Evaluation, lock: Any) -> None:
+        self._evaluation, self._lock = evaluation, lock
+        self._names = [n for c in evaluation.model.analysis.components for n in c.names]
+        self._found: dict[str, Any] = {}
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in self._found:
+            with self._lock:
+                if name not in self._evaluation.model.analysis.tensors:
+                    raise unknown_relation(name, list(self._evaluation.model.analysis.tensors))
+                value = self._evaluation.value(name)
+            self._found[name] = value if isinstance(value, np.ndarray) else np.asarray(value)
+        return self._found[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._evaluation.model.analysis.tensors
+
+    def shown(self, limit: int = 50) -> Shown:
+        """Return a table of each tensor, by names."""
+        domains = self._evaluation.model.place_domains
+        return shown_parts({n: _shown(self[n], [d.names() for d in domains(n)], limit) for n in self})
+
+    def __str__(self) -> str:
+        return str(self.shown())
+
+    def _repr_html_(self) -> str:
+        return self.shown()._repr_html_()
+
+    def __repr__(self) -> str:
+        return f"Results({', '.join(self._names)})"
+
+
+def _shown(array: Any, names: list[list[Any]], limit: int) -> Shown:
+    fits = len(names) == array.ndim and all(len(n) == size for n, size in zip(names, array.shape, strict=True))
+    return show(array, *(names if fits else array.shape), limit=limit, above=-np.inf)
