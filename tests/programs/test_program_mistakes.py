@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-import mistakes
+import program_mistakes as mistakes
 import pytest
 from hostile import CASES
 
