@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import Any, NoReturn
 
 from .format import text_of
+from .mistakes import ONE_LINE
 from .syntax import (
+    Arithmetic,
     Call,
     Comparison,
     Constant,
@@ -29,6 +31,8 @@ from .syntax import (
 )
 from .tokens import Token
 from .tree import refuse
+
+_PROJECTIONS = {"max": "max=", "min": "min=", "avg": "avg=", "mean": "avg=", "count": "count=", "sum": "+="}
 
 
 def form(parts: list[Any]) -> Statement | Tensor:
@@ -66,9 +70,15 @@ def _plain(literals: list[Expression]) -> Statement | Tensor:
             return Equation(_equation_head(left), "=", right, at=first.at)
         case Comparison(operator="=="):
             refuse(first, "E659", "'==' compares, and a comparison is no statement", "an equation has one =")
-        case Comparison():
+        case Comparison(operator=sign, left=left):
             hint = "comparisons stand in the body of a rule: Old(x) <- Age(x, n), n > 60"
+            if sign == "<=" and isinstance(left, Tensor) and left.boolean:
+                hint = f"a rule is written with <-: {text_of(left)} <- ..."
             refuse(first, "E645", "a comparison is no statement", hint)
+        case Call(function=name):
+            refuse(
+                first, "E655", f"{name} is a function, so this is no fact", f"write {name}(...)? to ask for its value"
+            )
         case Tensor(boolean=True):
             return _fact(first)
         case Product():
@@ -81,14 +91,17 @@ def _fact(atom: Tensor) -> Tensor:
     if names:
         name = names[0]
         first = next(p for p in atom.places if name in variables(p))
-        capital = name.rstrip("'").capitalize()
-        hints = [f'a constant is written "{name}" or {capital}', f"a question ends in ?: {text_of(atom)}?"]
+        hints = [f"a question ends in ?: {text_of(atom)}?"]
+        if not name.startswith("_"):
+            hints.insert(0, f'a constant is written "{name}" or {name[0].upper()}{name[1:]}')
         listed = ", ".join(names)
         are = "is an index variable" if len(names) == 1 else "are index variables"
         refuse(first, "E644", f"a fact has no variables, but {listed} {are} here", *hints)
     for place in atom.places:
         if not isinstance(place.index, Constant) or place.normalised or place.virtual:
             hint = "a place of a fact holds a name, a whole number or a quoted string"
+            if isinstance(place.index, Arithmetic) and place.index.operator == "*":
+                hint = "write ',' between two places"
             refuse(place, "E644", f"a fact cannot hold {text_of(place)}", hint)
     return atom
 
@@ -121,8 +134,8 @@ def _refuse_list(literals: list[Expression]) -> NoReturn:
         refuse(
             second,
             "E657",
-            "two facts are separated by a ','",
-            "write each fact on a line of its own, or ';' between them",
+            "two facts are separated by ','",
+            ONE_LINE,
         )
     refuse(
         second, "E645", "this list of literals says nothing", "a question ends in ?", "a rule is written head <- body"
@@ -130,11 +143,8 @@ def _refuse_list(literals: list[Expression]) -> NoReturn:
 
 
 def _refuse_product(product: Product) -> NoReturn:
-    words = [f.name for f in product.factors if isinstance(f, Variable)]
-    atoms = [f for f in product.factors if isinstance(f, Tensor) and f.boolean]
-    if len(atoms) > 1 and not words:
-        hint = "write each statement on a line of its own, or ';' between them"
-        refuse(product.factors[1], "E657", "two statements stand on one line", hint)
+    if sum(isinstance(f, Tensor) and f.boolean for f in product.factors) > 1:
+        refuse(product.factors[1], "E657", "two statements stand on one line", ONE_LINE)
     _refuse_nothing(product)
 
 
@@ -159,8 +169,7 @@ def _rule_head(head: Expression, sign: Token) -> Tensor:
                 "give the relation another name, such as a capitalised one",
             )
         case Product(factors=(Tensor(boolean=True), *_)):
-            hint = "write each statement on a line of its own, or ';' between them"
-            refuse(head.factors[1], "E657", "two statements stand on one line", hint)
+            refuse(head.factors[1], "E657", "two statements stand on one line", ONE_LINE)
     refuse(head, "E647", "the head of a rule is a relation, such as Ancestor(x,z)")
 
 
@@ -179,8 +188,10 @@ def _equation_head(head: Expression) -> Tensor:
                 "give the tensor another name, such as a capitalised one",
             )
         case Product(factors=(Tensor(boolean=True), *_)):
-            hint = "write each statement on a line of its own, or ';' between them"
-            refuse(head.factors[1], "E657", "two statements stand on one line", hint)
+            refuse(head.factors[1], "E657", "two statements stand on one line", ONE_LINE)
+        case Product(factors=(*_, Variable(name=name))) if name in _PROJECTIONS:
+            hint = f"write {_PROJECTIONS[name]} without a space"
+            refuse(head.factors[-1], "E647", f"{name!r} is not part of a left side", hint)
         case Number() | Text():
             refuse(head, "E647", f"{text_of(head)} cannot be defined", "the tensor stands on the left: Y = 3")
     refuse(
@@ -215,16 +226,7 @@ def _literal(literal: Expression, *, query: bool = False) -> Expression:
         case Tensor():
             return literal
         case Product(factors=factors):
-            words = [f.name for f in factors if isinstance(f, Variable)]
-            if "or" in words:
-                refuse(
-                    factors[words.index("or")],
-                    "E656",
-                    "'or' is no connective of the language",
-                    "write two rules with the same head",
-                )
-            where = next((f for f in factors if isinstance(f, Variable) and f.name == "and"), factors[1])
-            refuse(where, "E646", "the literals of a body are separated by ','", "write P(x), Q(x)")
+            refuse(factors[1], "E646", "the literals of a body are separated by ','", "write P(x), Q(x)")
         case Call(function=name):
             hint = "compare its value, such as sig(X[i]) > 0.5, or write an equation with ="
             refuse(literal, "E646", f"a call of {name} is no literal of a rule", hint)

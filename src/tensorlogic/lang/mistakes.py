@@ -3,104 +3,157 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import NoReturn
+from typing import NamedTuple, NoReturn
 
 from .tokens import Source, Token
 
-_VALUES = frozenset("NAME RELATION TENSOR FUNCTION NUMBER STRING".split())
-_EXPECTED = {
-    "COMMA": "','", "RPAR": "')'", "RSQB": "']'", "QUESTION": "'?'", "ARROW": "'<-'", "EQUAL": "'='", "LPAR": "'('", "LSQB": "'['",
-}  # fmt: skip
-_OPERATORS = frozenset("PLUS MINUS STAR SLASH CARET COMPARE EQUAL COLON DOT PROJECT ARROW".split())
-_PYTHON = {
-    "def": "rules are written head <- body", "import": "a file is read by X(i,j) = \"file.csv\"", "from": "a file is read by X(i,j) = \"file.csv\"",
-    "for": "an index runs over all of its values by itself", "if": "conditions stand in the body of a rule", "lambda": "functions are attached from Python",
-    "while": "recursion is written as a rule that mentions its head", "return": "ask for a tensor with ?: Y?", "class": "relations need no declaration",
-    "print": "ask for a tensor with ?: Y?", "let": "write Y = 3", "var": "write Y = 3", "const": "write Y = 3",
-}  # fmt: skip
+ONE_LINE = "write each statement on a line of its own, or ';' between them"
+
+# words of other languages: the code of the mistake, and what to write instead
+FOREIGN = {
+    "and": ("E646", "write ',' between the literals of a body"),
+    "or": ("E656", "write two rules with the same head for 'or'"),
+    "if": ("E658", "a rule is written head <- body"),
+    "else": ("E658", "write two rules with the same head, one with 'not'"),
+    "where": ("E658", "conditions stand in the body of a rule: P(x) <- Q(x), x > 3"),
+    "def": ("E658", "rules are written head <- body"),
+    "import": ("E658", 'a file is read by X(i,j) = "file.csv"'),
+    "from": ("E658", 'a file is read by X(i,j) = "file.csv"'),
+    "for": ("E658", "an index runs over all of its values by itself"),
+    "while": ("E658", "recursion is written as a rule that mentions its head"),
+    "lambda": ("E658", "functions are attached from Python"),
+    "return": ("E658", "ask for a tensor with ?: Y?"),
+    "class": ("E658", "relations need no declaration"),
+    "let": ("E658", "write Y = 3"),
+    "var": ("E658", "write Y = 3"),
+    "const": ("E658", "write Y = 3"),
+}
+_SIGNS = frozenset(("EQUAL", "COMPARE"))
+
+
+class _Mistake(NamedTuple):
+    code: str
+    hints: tuple[str, ...] = ()
+    message: str = ""  # in place of what is expected
+    at: Token | None = None
 
 
 def unexpected(source: Source, tokens: list[Token], token: Token, accepted: Collection[str]) -> NoReturn:
     """Refuse a statement at the token that does not fit."""
-    at = next((n for n, t in enumerate(tokens) if t.start == token.start), len(tokens))
     ended = token.type == "$END"
-    before = tokens[-1] if ended else tokens[at - 1] if at else None
+    at = len(tokens) if ended else tokens.index(token)
+    found = _recognised(tokens, at, ended, accepted) or _Mistake("E640")
+    place = found.at or token
+    if ended and found.at is None:  # the caret stands behind the last word
+        place = token._replace(column=token.column + len(token.text))
     shown = "the end of the statement" if ended else repr(token.text)
-    wanted = expected(accepted)
-    code, hint = _hint(tokens, token, before, accepted)
-    if ended:  # the caret stands behind the last word
-        token = token._replace(column=token.column + len(token.text))
-    source.fail(token, code, f"{wanted} is expected, got {shown}" if wanted else f"{shown} is not expected", *hint)
+    message = found.message or f"{expected(accepted)} is expected, got {shown}"
+    source.fail(place, found.code, message, *found.hints)
 
 
 def expected(accepted: Collection[str]) -> str:
     """Return in words what may come next.
 
-    >>> expected({"COMMA", "RPAR", "PLUS"})
-    "',' or ')'"
+    >>> expected({"COMMA", "RPAR", "PLUS", "NAME"}), expected({"NAME", "NUMBER", "MINUS", "LPAR"})
+    ("',' or ')'", 'a value')
     """
-    found = []
-    if _VALUES & set(accepted) and not {"RPAR", "RSQB"} <= set(accepted):
-        found.append("a number or a list" if "NAME" not in accepted else "a value")
-    if not found or not _OPERATORS & set(accepted):
-        pass
-    if _OPERATORS & set(accepted):  # a value has just been read
-        found = []
-    closers = [word for kind, word in _EXPECTED.items() if kind in accepted and kind in ("COMMA", "RPAR", "RSQB")]
-    found += closers
-    if "LPAR" in accepted and not found and not _OPERATORS & set(accepted):
-        found.append("'('")
-    if not found and "$END" in accepted:
-        found.append("an operator or the end of the statement")
-    return " or ".join([", ".join(found[:-1]), found[-1]] if len(found) > 1 else found)
+    closing = [word for kind, word in (("COMMA", "','"), ("RPAR", "')'"), ("RSQB", "']'")) if kind in accepted]
+    if "PLUS" in accepted:  # a value has been read
+        if "$END" in accepted:
+            return "an operator or the end of the statement"
+        words = closing or ["an operator"]
+    elif "NAME" in accepted:
+        words = ["a value"]
+    elif "NUMBER" in accepted:
+        words = ["a number"]
+    else:
+        words = closing or ["the end of the statement"]
+    return " or ".join(words)
 
 
-def _hint(tokens: list[Token], token: Token, before: Token | None, accepted: Collection[str]) -> tuple[str, list[str]]:
-    """Return the code of a mistake and what to write instead."""
-    first = tokens[0]
-    last = before.type if before is not None else ""
-    if first.text in _PYTHON and first.type in ("NAME", "RELATION"):
-        return "E658", [f"{first.text!r} is not part of the language: {_PYTHON[first.text]}"]
-    if token.type in ("RPAR", "RSQB") and last in ("LPAR", "LSQB"):
-        return "E653", ["a scalar is written without brackets: Y"]
-    if token.type in ("RPAR", "RSQB") and last == "COMMA":
-        return "E640", ["remove the ',' before it"]
-    if token.type == "COMMA" and last == "COMMA":
-        return "E640", ["remove one ','"]
-    signs = ("EQUAL", "COMPARE")
-    if token.type in signs and last not in signs and any(t.type in signs for t in tokens[: tokens.index(token)]):
-        return "E659", _chain_hints(tokens, token)
-    if last == "MINUS" and token.text in (">", ">="):
-        return "E640", ["the head stands first: head <- body"]
-    if last in ("LSQB",) and token.type not in ("RSQB",) and len(tokens) > 2:
-        behind = tokens[tokens.index(before) - 1].type if before in tokens and tokens.index(before) else ""
-        if behind in ("RPAR", "RSQB"):
-            return "E648", [
-                "indices follow a tensor's name, in one pair of brackets; give a function's value a name of its own"
-            ]
-    if token.type == "$END":
-        if last == "ARROW":
-            return "E640", ["a rule needs a body; a fact is written without <-"]
-        return "E640", ["the statement goes on after an operator; write what is missing, or remove it"]
-    if before is not None and token.line > before.line and last in _OPERATORS | {"COMMA"}:
-        return "E640", [f"line {before.line} ends in {before.text!r}, so the statement goes on here"]
+def _recognised(tokens: list[Token], at: int, ended: bool, accepted: Collection[str]) -> _Mistake | None:
+    """Return the mistake that was probably made, from the words around the one that does not fit."""
+    for token in tokens[: at + 1]:
+        if token.text in FOREIGN and token.type == "NAME":
+            code, hint = FOREIGN[token.text]
+            return _Mistake(code, (hint,), f"{token.text!r} is not part of the language", token)
+    before = tokens[at - 1] if at else None
+    last = before.type if before else ""
+    if ended:
+        return _at_end(last)
+    token = tokens[at]
+    pair = (before.text if before and before.start + len(before.text) == token.start else " ") + token.text
+    if pair in ("->", "=>"):
+        return _Mistake(
+            "E640", ("the head stands first: head <- body",), f"{pair!r} is not part of the language", before
+        )
+    if pair in ("*=", "/=", "-="):
+        hint = "the projections are = += max= min= avg= count="
+        return _Mistake("E640", (hint,), f"{pair!r} is not part of the language", before)
+    if pair == "**":
+        return _Mistake("E640", ("a power is written ^",), "'**' is not part of the language", before)
+    if pair == "=<":
+        return _Mistake("E659", ("write <=",), "'=<' is not part of the language", before)
+    if token.type in ("RPAR", "RSQB"):
+        return _closed_early(tokens, at)
+    if token.type == "COMMA" and last in ("COMMA", "LPAR", "LSQB"):
+        return _Mistake("E640", ("remove the ',', or write what is missing",))
+    if token.type in _SIGNS:
+        return _second_sign(tokens, at)
+    if last == "LSQB" and at > 1 and tokens[at - 2].type in ("RPAR", "RSQB"):
+        hint = "indices stand in one pair of brackets: X[i,j]; give a function's value a name of its own to index it"
+        return _Mistake("E648", (hint,), "indices follow the name of a tensor", before)
+    if "NUMBER" in accepted and "NAME" not in accepted:
+        return _Mistake("E640", ("a list holds numbers; names are kept by facts",))
     if last == "NOT" or token.type == "NOT":
-        return "E640", ["'not' stands before an atom of a body: P(x) <- Q(x), not R(x)"]
-    if token.type in ("STAR", "SLASH") and last == token.type:
-        return "E640", ["a power is written ^"] if token.type == "STAR" else []
-    if token.type == "EQUAL" and last in ("STAR", "SLASH", "MINUS"):
-        return "E640", ["the projections are = += max= min= avg= count="]
-    if token.type in ("ARROW", "PROJECT") and any(
-        t.type in ("ARROW", "PROJECT") for t in tokens[: tokens.index(token)]
-    ):
-        return "E657", ["write each statement on a line of its own, or ';' between them"]
-    return "E640", []
+        return _Mistake("E640", ("'not' stands before an atom of a body: P(x) <- Q(x), not R(x)",))
+    if token.type == "ARROW" and any(t.type in ("ARROW", *_SIGNS) for t in tokens[:at]):
+        return _Mistake("E657", (ONE_LINE,)) if last != "ARROW" else None
+    if token.type == "END":
+        return _Mistake("E640", ("write ',' between places",))
+    return _line_goes_on(before, token)
 
 
-def _chain_hints(tokens: list[Token], token: Token) -> list[str]:
-    earlier = next(t for t in tokens if t.type in ("EQUAL", "COMPARE"))
-    if any(t.type == "ARROW" for t in tokens) or "<" in token.text + earlier.text or ">" in token.text + earlier.text:
-        return ["comparisons do not chain: write x < y, y < z"]
-    if token.line > earlier.line:
-        return ["the line before goes on here: it ends in an operator, or this one begins with one"]
-    return ["write each statement on a line of its own, or ';' between them"]
+def _at_end(last: str) -> _Mistake:
+    if last == "ARROW":
+        return _Mistake("E640", ("a rule needs a body; a fact is written without <-",))
+    return _Mistake("E640", ("write what is missing, or remove the operator",))
+
+
+def _closed_early(tokens: list[Token], at: int) -> _Mistake | None:
+    before, opener = tokens[at - 1], tokens[at - 2] if at > 1 else tokens[0]
+    if before.type == "COMMA":
+        return _Mistake("E640", ("remove the ',' before it",))
+    if before.type not in ("LPAR", "LSQB"):
+        return None
+    if opener.type == "TENSOR":
+        return _Mistake("E653", (f"a scalar is written without brackets: {opener.text}",), "brackets are empty", before)
+    if opener.type == "FUNCTION":
+        return _Mistake("E653", (f"write {opener.text}(X[i])",), f"{opener.text} needs a value", before)
+    what = "a list needs at least one number" if before.type == "LSQB" else "parentheses are empty"
+    return _Mistake("E653", (), what, before)
+
+
+def _second_sign(tokens: list[Token], at: int) -> _Mistake | None:
+    """Tell what a second = or < of a statement, or one after a negation, probably means."""
+    token, before = tokens[at], tokens[at - 1] if at else None
+    earlier = [t for t in tokens[:at] if t.type in _SIGNS]
+    start = max((n for n, t in enumerate(tokens[:at]) if t.type in ("COMMA", "ARROW")), default=-1) + 1
+    if tokens[start].type == "NOT":
+        return _Mistake("E646", ("a comparison is turned round: x != y, x >= y",), "'not' stands before an atom only")
+    if before is not None and before.type in _SIGNS:
+        return _Mistake("E659", ("write one sign: = != < <= > >=",))
+    if not earlier:
+        return None
+    if any(t.type in ("PLUS", "MINUS", "COMMA", "ARROW") and t.line < token.line for t in tokens[at - 2 : at]):
+        return _line_goes_on(tokens[at - 2], token)
+    if token.text in "==" and earlier[0].text in "==" and not any(t.type == "ARROW" for t in tokens):
+        return _Mistake("E657", (ONE_LINE,))
+    return _Mistake("E659", ("comparisons do not chain: write x < y, y < z",))
+
+
+def _line_goes_on(before: Token | None, token: Token) -> _Mistake | None:
+    if before is None or token.line == before.line:
+        return None
+    hint = f"line {before.line} ends in {before.text!r}, so the statement goes on here"
+    return _Mistake("E640", (hint,)) if before.type not in ("RPAR", "RSQB", "NAME", "NUMBER", "STRING") else None

@@ -148,6 +148,8 @@ def statements(
             kind = _SYMBOLS[word]
             if kind == "DOT" and not opened:
                 kind = "END"
+            elif kind == "DOT" and text[position : position + 1] == ".":
+                source.fail(token, "E640", "'..' is not part of the language", "a range is written 4:8")
             token = token._replace(type=kind)
             if word in "([":
                 opened.append(token)
@@ -203,9 +205,15 @@ def _check_number(source: Source, token: Token, following: str) -> None:
         hint = "write a large number as 1e300"
         digits = f"{len(token.text):,} digits"
         source.fail(token, "E650", f"a number of {digits} is too long: up to {MAX_DIGITS:,} are read", hint)
+    if following == ".":
+        source.fail(token, "E640", "'..' is not part of the language", "a range is written 4:8")
     if following.isidentifier():
-        hint = "write 2 * x for a product, and a name in quotes"
-        source.fail(token, "E643", f"a name does not begin with a digit: {token.text + following!r}", hint)
+        word = _WORD.match(source.text, token.start)
+        hint = f'write "{word[0]}" for a name, and 2 * x for a product' if word else ""
+        source.fail(token, "E643", "a name does not begin with a digit", hint)
+
+
+_WORD = re.compile(r"\w+")
 
 
 def _close(source: Source, token: Token, opened: list[Token]) -> None:
@@ -217,9 +225,7 @@ def _close(source: Source, token: Token, opened: list[Token]) -> None:
         where = f"line {opening.line}, column {opening.column}"
         right = ")" if opening.text == "(" else "]"
         hint = f"write {right!r} before it"
-        source.fail(
-            token, "E641", f"{token.text!r} is expected to close {opening.text!r} of {where}, but does not", hint
-        )
+        source.fail(token, "E641", f"{token.text!r} does not close {opening.text!r} of {where}", hint)
 
 
 _STRAY = {

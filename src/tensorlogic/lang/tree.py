@@ -7,6 +7,7 @@ from typing import Any, NoReturn
 
 from ..diagnostics import SourceLocation
 from .format import is_variable, text_of
+from .mistakes import FOREIGN
 from .syntax import (
     Arithmetic,
     Call,
@@ -63,9 +64,16 @@ class Tree:
     @staticmethod
     def adjacent(parts: list[Any]) -> list[Any]:
         items: list[Any] = parts[0]
+        for part in (items[-1], parts[1]):
+            if isinstance(part, Variable) and part.name in FOREIGN:
+                code, hint = FOREIGN[part.name]
+                refuse(part, code, f"{part.name!r} is not part of the language", hint)
         if isinstance(parts[1], ListLiteral):
             hint = "indices stand in one pair of brackets: X[i,j]; a product with a list is written with *"
             refuse(parts[1], "E648", "a list cannot follow a value", hint)
+        if isinstance(items[-1], Text) or isinstance(parts[1], Text):
+            hint = "write ',' between two places, and \\' or \\\" for a quote inside a string"
+            refuse(parts[1], "E642", "a string stands beside something else", hint)
         items.append(parts[1])
         return items
 
