@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
-from ..diagnostics import caller
+from ..diagnostics import SourceLocation, caller
 from ..errors import GraphError, expect, nearest
 from . import ops
 from .check import check_structure
@@ -130,6 +130,7 @@ class GraphBuilder(Layers[Tensor]):
 
     def __init__(self, *, intern: bool = True) -> None:
         self.intern = intern
+        self.location: SourceLocation | None = None  # where new nodes come from, if not from the calling line of Python
         self._scope = _Scope(None)
         self._constants: dict[str, Array] = {}
 
@@ -266,7 +267,7 @@ class GraphBuilder(Layers[Tensor]):
 
     def _add(self, op: Op, args: tuple[int, ...], scope: _Scope | None = None) -> Tensor:
         scope = scope or self._scope
-        place = caller()
+        place = self.location or caller()
         if self.intern:
             try:
                 known = scope.interned.get((op, args))

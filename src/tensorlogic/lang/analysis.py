@@ -79,6 +79,8 @@ class Analysis:
         )
         self._places = places
         self._numbers = {id(statement): n for n, statement in enumerate(statements)}
+        self._equations: dict[int, s.Equation] = {}
+        self._made: list[s.Equation] = []
         self._sizes: dict[object, int | None] = {}
         self._extents: dict[tuple[str, int], int] = {}
         self.given: Mapping[str, GivenTensor] = {}
@@ -174,6 +176,20 @@ class Analysis:
         what = f"index {name!r}" if name[0] != ":" else "a slice"
         return GraphError(f"nothing fixes the size of {what}", hint, code="E679", location=at)
 
+    def as_equation(self, rule: s.Rule) -> s.Equation:
+        """Return a rule as an equation between truth values."""
+        if id(rule) not in self._equations:
+            value = rule.body[0] if len(rule.body) == 1 else s.Product(rule.body, at=rule.at)
+            self._equations[id(rule)] = equation = s.Equation(rule.head, "=", value, at=rule.at)
+            self._numbers[id(equation)] = self._numbers[id(rule)]
+        return self._equations[id(rule)]
+
+    def alias(self, equation: s.Equation, statement: s.Statement) -> Analysis:
+        """Let an equation that is made of a part of a statement have the statement's variables."""
+        self._numbers[id(equation)] = self._numbers[id(statement)]
+        self._made.append(equation)  # so that no other object gets its identity
+        return self
+
     def solve(self, given: Mapping[str, GivenTensor]) -> None:
         """Work out all sizes from the domains as they are now; call it again after adding names to a domain."""
         self.given = given
@@ -215,7 +231,7 @@ def analyse(
     functions: Mapping[str, Function] | None = None,
 ) -> Analysis:
     """Find out what statements mean together; ``given`` describes tensors that are bound from Python."""
-    program = tuple(statements)
+    program = tuple(_numbered(x) if isinstance(x, s.Equation) else x for x in statements)
     data = {} if given is None else dict(given)
     attached = {} if functions is None else dict(functions)
     defined = [x for x in program if isinstance(x, s.Rule | s.Equation)]
@@ -254,6 +270,27 @@ def analyse(
     result = Analysis(program, infos, domains, parts, scalars, attached, places, dtype)
     result.solve(data)
     _check_constants(result)
+    return result
+
+
+def _numbered(equation: s.Equation) -> s.Equation:
+    """Give every ``_`` of an equation a name of its own."""
+    if "_" not in s.variables(equation):
+        return equation
+    count = 0
+
+    def renamed(part: Any) -> Any:
+        nonlocal count
+        if isinstance(part, s.Variable) and part.name == "_":
+            count += 1
+            return s.Variable(f"_{count}", at=part.at)
+        if isinstance(part, tuple):
+            return tuple(renamed(x) for x in part)
+        if not isinstance(part, s.Part):
+            return part
+        return type(part)(**{f: renamed(getattr(part, f)) for f in part.__struct_fields__})
+
+    result: s.Equation = renamed(equation)
     return result
 
 

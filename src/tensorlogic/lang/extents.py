@@ -7,8 +7,9 @@ from functools import partial
 from typing import NamedTuple
 
 from . import syntax as s
-from .affine import Affine, affine, whole
-from .declarations import Scalars, mentions
+from .affine import Affine, affine
+from .affine import whole as whole_number
+from .declarations import Scalars, literal_array, mentions
 
 Range = tuple[int, int | None]  # start and stop; None where it is not known yet
 
@@ -67,10 +68,19 @@ def variable_ranges(
     the whole filter fits. What no box of ranges can say (two indices of the left side in one sum) is returned beside: there the
     elements that read beyond an axis have to be left out one by one.
     """
-    head = {v for form in forms(equation.head, scalars) if form is not None for v in form.variables}
+    head_order = [v for form in forms(equation.head, scalars) if form is not None for v in form.variables]
+    head = set(head_order)
     names = dict.fromkeys([*s.variables(equation.head), *s.variables(equation.value), *sorted(head)])
     ranges: dict[str, Range] = {name: (0, size(name)) for name in names}
     reads: list[ReadPlace] = []
+    whole: dict[str, list[int | None]] = {}
+    moved = {v for f in forms(equation.head, scalars) if f is not None and not f.is_plain for v in f.variables}
+    if isinstance(equation.value, s.ListLiteral):
+        for name, count in zip(dict.fromkeys(head_order), literal_array(equation.value).shape, strict=False):
+            _limit(ranges, name, 0, count)
+    for form in forms(equation.head, scalars):
+        if form is not None and len(form.terms) == 1 and form.constant and form.terms[0][1] > 0:
+            _limit(ranges, form.terms[0][0], -(form.constant // form.terms[0][1]), None)  # a position is not below 0
     for mention in mentions(equation):
         for name, length, _ in slice_lengths(mention.tensor, scalars):
             _limit(ranges, name, 0, length)
@@ -82,8 +92,16 @@ def variable_ranges(
             for name in form.variables:
                 ranges.setdefault(name, (0, size(name)))
             limit = extent(mention.tensor.name, p)
+            if form.is_plain:
+                whole.setdefault(form.variables[0], []).append(limit)
             if limit is not None and form.terms:
                 reads.append(ReadPlace(form, limit))
+    for (
+        name,
+        limits,
+    ) in whole.items():  # all that an index reads may go further than its data: X[t+1] = ... has one more
+        if None not in limits and name not in moved and name[0] != ":":
+            ranges[name] = (ranges[name][0], None)
     plain = {read.form.variables[0] for read in reads if len(read.form.terms) == 1}
     for read in reads:
         if len(read.form.terms) == 1:
@@ -95,17 +113,8 @@ def variable_ranges(
         inside = [v for v in read.form.variables if v in head]
         open_ones = [v for v in read.form.variables if ranges[v][1] is None]
         free = [v for v in inside or read.form.variables if v not in plain]
-        target = (
-            open_ones[0]
-            if len(open_ones) == 1
-            else inside[0]
-            if len(inside) == 1
-            else free[0]
-            if len(free) == 1
-            else None
-        )
-        if not inside and target is None and not open_ones:
-            target = read.form.variables[0]
+        single = next((found[0] for found in (open_ones, inside, free) if len(found) == 1), None)
+        target = read.form.variables[0] if single is None and not inside and not open_ones else single
         if target is not None:
             _fit(ranges, read, target)
         left.append(read)
@@ -239,7 +248,7 @@ def _positions(equation: s.Equation, p: int, scalars: Scalars, ranges: Mapping[s
     form = forms(equation.head, scalars)[p]
     if form is None:
         constant = equation.head.places[p].index
-        return whole(constant, scalars) + 1 if isinstance(constant, s.Constant) else 0
+        return whole_number(constant, scalars) + 1 if isinstance(constant, s.Constant) else 0
     known = {name: (first, last) for name, (first, last) in ranges.items() if last is not None}
     if any(name not in known for name in form.variables):
         return None

@@ -155,9 +155,10 @@ class Places:
             key = (tensor.name, p)
             self.find(key)
             match place.index:
+                case s.Variable(name="_"):
+                    pass  # anything: every one is a variable of its own
                 case s.Variable(name=name):
-                    variable = (number, name)
-                    self.join(key, variable)
+                    self.join(key, (number, name))
                     found = self.known(key)
                     found.label, found.at = (found.label, found.at) if found.label else (name, place.index.at)
                 case s.Constant() as constant:
@@ -225,6 +226,14 @@ class Places:
                     return  # a comparison of values
         for key in keys[1:]:
             self.join(keys[0], key)
+        if (
+            part.operator == "="
+            and keys
+            and not all(
+                isinstance(x, s.Variable | s.Number | s.Text | s.Constant | s.Tensor) for x in (part.left, part.right)
+            )
+        ):
+            self._arithmetic(keys[0], part)  # y = x + 1 may give numbers that no fact has
         simple = isinstance(part.left, s.Variable) or isinstance(part.right, s.Variable)
         for constant in constants if keys and simple else []:
             if not (isinstance(constant.value, int) and constant.value < 0):
@@ -291,7 +300,7 @@ class Places:
         if whole and min(whole) < 0:
             message = f"an index cannot be {min(whole)}: it counts from 0"
             raise GraphError(message, code="E678", location=found.constants[min(whole)])
-        if size is None and whole and found.arithmetic is None:
+        if size is None and whole and (found.arithmetic is None or not found.numeric):
             size = max(whole) + 1
         elif size is None and found.read >= 0:
             size = found.read + 1

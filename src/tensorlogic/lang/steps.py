@@ -49,10 +49,13 @@ def find_step(names: Sequence[str], statements: Iterable[Statement], scalars: Sc
     >>> step.places, step.offsets, step.backward
     ({'X': 0}, {'X': 1}, False)
     """
-    equations = [e for e in statements if isinstance(e, s.Equation)]
-    if len(equations) != len(list(statements)):
-        return None
     members = set(names)
+    equations = []
+    for statement in statements:
+        if any(m.role != "head" and m.tensor.name in members for m in mentions(statement)):
+            if not isinstance(statement, s.Equation):
+                return None
+            equations.append(statement)  # what reads none of them takes part in no round
     for places in _places(names, equations, members, scalars):
         for backward in (False, True):
             found = _timed(places, equations, members, scalars, backward)
@@ -122,8 +125,6 @@ def _timed(
     offsets: dict[str, int] = {}
     for equation in equations:
         variable, position, head, reads = _row(places, equation, members, scalars)
-        if position is not None and not reads:
-            continue  # a base case, which takes part in no round
         rows.append((equation, variable, position, sign * head, [(n, sign * r) for n, r in reads]))
         if position is None:
             offsets[equation.head.name] = max(offsets.get(equation.head.name, sign * head), sign * head)

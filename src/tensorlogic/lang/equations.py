@@ -1,0 +1,229 @@
+"""Tensor equations to graph nodes: one component of a program after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from ..diagnostics import SourceLocation
+from ..errors import TensorLogicError
+from ..ir.builder import GraphBuilder, Tensor
+from . import syntax as s
+from .analysis import Analysis, Component
+from .declarations import mentions, number_of
+from .evaluate import Evaluation, free
+from .extents import forms
+from .heads import Contribution, Target, contribution, merge, settled, zero
+from .reads import Value
+
+Values = dict[str, Tensor]
+Statement = s.Rule | s.Equation
+Lookup = Callable[[str], Any]
+
+
+def lower_component(component: Component, analysis: Analysis, b: GraphBuilder, values: Values) -> None:
+    """Add the equations of one component to a graph; each left side becomes a tensor in ``values``.
+
+    What stands in ``values`` under a name of the component before is data given for it, which is added (or-ed, ...) to what is
+    derived. Tensors that are not there yet become inputs. A tensor with a virtual index is there as its last position, and as
+    its whole history under its name and ``*``, if something else reads that.
+
+    >>> from tensorlogic import Executor
+    >>> from tensorlogic.lang.analysis import analyse
+    >>> from tensorlogic.lang.grammar import parse
+    >>> found = analyse(parse("W = [1, 2, 3]; Y = W[i] W[i]").statements)
+    >>> b, values = GraphBuilder(), {}
+    >>> for part in found.components:
+    ...     lower_component(part, found, b, values)
+    >>> Executor().execute(b.build(Y=values["Y"]), {})["Y"].item()
+    14.0
+    """
+    from .recurrences import lower_recursion
+
+    lookup = reader(analysis, b, values)
+    if component.recursive:
+        lower_recursion(component, analysis, b, values)
+        return
+    for name in component.names:
+        parts = contributions(name, component.statements, analysis, b, lookup)
+        values[name] = total(name, parts, component.statements, analysis, b, values)
+
+
+def reader(analysis: Analysis, b: GraphBuilder, values: Values) -> Lookup:
+    """Return what finds a tensor by name: one that is there, or else an input."""
+
+    def lookup(name: str) -> Any:
+        info = analysis.tensors[name]
+        if info.virtual is not None and f"{name}*" in values:
+            return values[f"{name}*"]
+        if name not in values:
+            given = analysis.given.get(name)
+            dtype = "bool" if info.boolean else None if given is None else given.dtype
+            values[name] = b.input(name, analysis.shape(name), dtype)
+        return values[name]
+
+    return lookup
+
+
+@contextmanager
+def located(b: GraphBuilder, at: SourceLocation | None) -> Iterator[None]:
+    """Let new nodes, and errors, come from a place in the program's text."""
+    before, b.location = b.location, at or b.location
+    try:
+        yield
+    except TensorLogicError as error:
+        raise error.at(at) from None
+    finally:
+        b.location = before
+
+
+def contributions(
+    name: str,
+    statements: Sequence[Statement],
+    analysis: Analysis,
+    b: GraphBuilder,
+    lookup: Lookup,
+    *,
+    recursive: bool = False,
+) -> list[Contribution]:
+    """Return what each statement about a tensor says of it; single elements that are numbers are gathered in one array."""
+    parts: list[Contribution] = []
+    cells: list[tuple[tuple[int, ...], float]] = []
+    info = analysis.tensors[name]
+    for statement in statements:
+        if statement.head.name != name:
+            continue
+        equation = analysis.as_equation(statement) if isinstance(statement, s.Rule) else statement
+        with located(b, equation.at):
+            number = number_of(equation.value)
+            if (
+                number is not None
+                and equation.head.places
+                and not free(equation.head)
+                and equation.operator in ("=", "+=")
+            ):
+                places = [p.index for p in equation.head.places]
+                codes = [
+                    analysis.code(name, p, index) for p, index in enumerate(places) if isinstance(index, s.Constant)
+                ]
+                cells.append((tuple(codes), number))
+                continue
+            if isinstance(equation.value, s.ListLiteral) and not equation.head.places:
+                array = _literal(equation, analysis)
+                parts.append(Contribution(b.constant(array), True))
+                continue
+            evaluation = Evaluation(analysis, b, equation, lookup)
+            evaluation.recursive = recursive
+            found = contribution(evaluation, equation.operator, targets(analysis, equation), info.operator)
+            parts.append(truth(b, found) if info.boolean else found)
+    if cells:
+        found = _cells(cells, analysis.shape(name), analysis, info.operator, b)
+        parts.append(truth(b, found) if info.boolean else found)
+    return parts
+
+
+def truth(b: GraphBuilder, part: Contribution) -> Contribution:
+    """Turn numbers into truth values: what is above 0 is true."""
+    return Contribution(b.greater(part.tensor, 0), part.complete)
+
+
+def targets(analysis: Analysis, equation: s.Equation) -> list[Target]:
+    """Return the places of a left side."""
+    name = equation.head.name
+    shape = analysis.shape(name)
+    found = []
+    for p, (place, form) in enumerate(zip(equation.head.places, forms(equation.head, analysis.scalars), strict=True)):
+        if form is None:
+            assert isinstance(place.index, s.Constant)
+            found.append(Target(analysis.code(name, p, place.index), shape[p]))
+        else:
+            found.append(Target(form, shape[p]))
+    return found
+
+
+def _literal(equation: s.Equation, analysis: Analysis) -> Any:
+    from .declarations import literal_array
+
+    assert isinstance(equation.value, s.ListLiteral)
+    return literal_array(equation.value).astype(analysis.dtype)
+
+
+def _cells(
+    cells: Sequence[tuple[tuple[int, ...], float]],
+    shape: tuple[int, ...],
+    analysis: Analysis,
+    operator: str,
+    b: GraphBuilder,
+) -> Contribution:
+    fill = {"max=": -np.inf, "min=": np.inf}.get(operator, 0)
+    array = np.full(shape, fill, analysis.dtype)
+    for place, number in cells:
+        if operator == "max=":
+            array[place] = max(array[place], number)
+        elif operator == "min=":
+            array[place] = min(array[place], number)
+        else:
+            array[place] += number
+    return Contribution(b.constant(array), len({place for place, _ in cells}) == array.size)
+
+
+def total(
+    name: str,
+    parts: Sequence[Contribution],
+    statements: Sequence[Statement],
+    analysis: Analysis,
+    b: GraphBuilder,
+    values: Mapping[str, Tensor],
+) -> Tensor:
+    """Combine what is said of a tensor, with the data given for it."""
+    info = analysis.tensors[name]
+    own = [x for x in statements if x.head.name == name]
+    given = data_of(name, analysis, b, values)
+    return settled(b, merge(b, [*parts, *given], info), info, zero(info, own))
+
+
+def data_of(name: str, analysis: Analysis, b: GraphBuilder, values: Mapping[str, Tensor]) -> list[Contribution]:
+    """Return the data given for a tensor that is derived too, as one more contribution."""
+    info = analysis.tensors[name]
+    shape = analysis.shape(name)
+    if name in values:
+        data: Tensor = values[name]
+    elif info.given or info.facts:
+        given = analysis.given.get(name)
+        own = (
+            shape
+            if given is None or info.boolean
+            else tuple(d if d is not None else e for d, e in zip(given.shape, shape, strict=True))
+        )
+        data = b.input(name, own, "bool" if info.boolean else None if given is None else given.dtype)
+    else:
+        return []
+    assert data.shape is not None
+    if tuple(data.shape) != shape:
+        fill = {"max=": -np.inf, "min=": np.inf}.get(info.operator, 0)
+        data = b.pad(data, [(0, e - int(d)) for d, e in zip(data.shape, shape, strict=True)], fill)
+        return [Contribution(data, False)]
+    return [Contribution(data, True)]
+
+
+def comparison(part: s.Comparison, statement: Statement, analysis: Analysis, b: GraphBuilder, values: Values) -> Value:
+    """Return a comparison of a rule, in which tensors of numbers may stand, as truth values with an axis for each variable.
+
+    A variable runs over its whole domain.
+    """
+    equation = s.Equation(s.Tensor(statement.head.name), "=", part, at=part.at)
+    with located(b, part.at or statement.at):
+        evaluation = Evaluation(analysis.alias(equation, statement), b, equation, reader(analysis, b, values))
+        for name in evaluation.ranges:
+            size = analysis.size(statement, name)
+            if size is not None and evaluation.ranges[name] != (0, size):
+                raise evaluation.fail(f"index {name!r} leaves its axis in a comparison", part=part, code="E678")
+        return evaluation.value(part, free(part))
+
+
+def reads_of(statement: Statement, names: Sequence[str] | set[str]) -> list[s.Tensor]:
+    """Return the occurrences of some tensors on the right side of a statement."""
+    return [m.tensor for m in mentions(statement) if m.role != "head" and m.tensor.name in names]

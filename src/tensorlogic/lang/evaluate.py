@@ -1,0 +1,250 @@
+"""The value of an expression: products are joins that project where they stand, functions project what they are given."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from typing import Any
+
+import numpy as np
+
+from ..errors import GraphError
+from ..ir.builder import GraphBuilder, Tensor
+from . import syntax as s
+from .affine import Affine
+from .analysis import Analysis
+from .calls import apply_function
+from .extents import forms
+from .reads import Value, aligned, contract, length, read, without_repeats
+
+Indices = frozenset[str]
+NOTHING: Indices = frozenset()
+_COMPARE = {"=": "equal", "!=": "not_equal", "<": "less", "<=": "less_equal", ">": "greater", ">=": "greater_equal"}
+
+
+def free(part: s.Part) -> Indices:
+    """Return the indices of an expression; slices count as indices, too."""
+    found = set(s.variables(part))
+    for piece in s.walk(part):
+        if isinstance(piece, s.Tensor):
+            slices = sum(isinstance(place.index, s.Range) for place in piece.places)
+            found.update(f":{n}" for n in range(slices))
+    return frozenset(found)
+
+
+def factors_of(part: s.Expression) -> list[s.Expression]:
+    """Return the factors of a product, those of products within it included."""
+    if not isinstance(part, s.Product):
+        return [part]
+    return [f for factor in part.factors for f in factors_of(factor)]
+
+
+class Evaluation:
+    """Evaluates the expressions of one equation; every variable runs over one range wherever it stands."""
+
+    def __init__(self, analysis: Analysis, b: GraphBuilder, equation: s.Equation, lookup: Callable[[str], Any]) -> None:
+        self.analysis, self.b, self.equation, self.lookup = analysis, b, equation, lookup
+        ranges, self.beyond = analysis.ranges(equation)
+        self.ranges = ranges
+        self.recursive = False
+        head = [v for f in forms(equation.head, analysis.scalars) if f is not None for v in f.variables]
+        self.head = tuple(dict.fromkeys(head))
+        self.order = tuple(dict.fromkeys([*self.head, *ranges]))
+        self.masks: list[Value] = []
+        self.normalised = tuple(
+            v
+            for place, form in zip(equation.head.places, forms(equation.head, analysis.scalars), strict=True)
+            if place.normalised and form is not None
+            for v in form.variables
+        )
+
+    # what calls and subclasses use
+
+    def numeric(self, value: Value) -> Value:
+        """Turn truth values into 0 and 1."""
+        return Value(self.b.cast(value.tensor, self.analysis.dtype), value.axes) if value.boolean else value
+
+    def sorted(self, axes: Collection[str]) -> tuple[str, ...]:
+        """Return axes in the order in which values of this equation have them."""
+        return tuple(a for a in self.order if a in axes)
+
+    def elementwise(self, function: Callable[..., Any], *values: Value) -> Value:
+        """Apply a function element by element, with what lacks an index the same for all its values."""
+        axes = self.sorted({a for v in values for a in v.axes})
+        return Value(function(*(aligned(self.b, v, axes) for v in values)), axes)
+
+    def sum(self, value: Value, over: Indices) -> Value:
+        """Sum over the axes that a value has of some."""
+        kept = tuple(a for a in value.axes if a not in over)
+        if kept == value.axes:
+            return value
+        places = [n for n, a in enumerate(value.axes) if a in over]
+        return Value(self.b.sum(self.numeric(value).tensor, places), kept)
+
+    def fail(self, message: str, *hints: str, part: s.Part, code: str) -> GraphError:
+        """Return an error that points at a part of the equation."""
+        return GraphError(message, *hints, code=code, location=part.at or self.equation.at)
+
+    # expressions
+
+    def value(self, part: s.Expression, outer: Indices, sums: Indices = NOTHING) -> Value:
+        """Evaluate an expression; ``outer`` are the indices that occur outside of it, ``sums`` those that may be summed right here.
+
+        An index that is in neither stays, unless a product or a function inside sums it.
+        """
+        b = self.b
+        match part:
+            case s.Number(value=number):
+                return Value(number)
+            case s.Negative(value=inner):
+                return self.elementwise(b.negative, self.numeric(self.value(inner, outer, sums)))
+            case s.Operation(operator="+" | "-" as sign, left=left, right=right):
+                both = sums & free(left) & free(right)  # a sum of sums
+                one = self.value(left, outer | free(right), both)
+                two = self.value(right, outer | free(left), both)
+                function = b.add if sign == "+" else b.subtract
+                return self.sum(self.elementwise(function, self.numeric(one), self.numeric(two)), sums)
+            case s.Operation(operator="/", left=left, right=right):
+                inside = (sums & free(left)) - free(right)
+                one = self.value(left, outer | free(right), inside)
+                two = self.value(right, outer | free(left))
+                return self.sum(self.elementwise(b.divide, self.numeric(one), self.numeric(two)), sums)
+            case s.Operation(operator="^", left=left, right=right):
+                one = self.numeric(self.value(left, outer | free(right)))
+                two = self.numeric(self.value(right, outer | free(left)))
+                if isinstance(two.tensor, int | float) and two.tensor == 2 and isinstance(one.tensor, Tensor):
+                    return self.sum(Value(b.square(one.tensor), one.axes), sums)
+                return self.sum(self.elementwise(self._power, one, two), sums)
+            case s.Product():
+                return self.product(part, outer, sums)
+            case s.Call():
+                return self.sum(apply_function(self, part, outer), sums)
+            case s.Tensor():
+                return self.sum(self.tensor(part), sums)
+            case s.Variable(name=name):
+                return self.sum(self.index(part, name), sums)
+            case s.Comparison(operator=operator, left=left, right=right):
+                one = self.side(part, left, outer | free(right))
+                two = self.side(part, right, outer | free(left))
+                return self.sum(self.elementwise(getattr(b, _COMPARE[operator]), one, two), sums)
+            case s.Not(atom=atom):
+                found = self.tensor(atom)
+                return self.sum(Value(b.logical_not(found.tensor), found.axes), sums)
+            case s.ListLiteral():
+                hint = "give it a name in an equation of its own: W = [1, 2, 3]"
+                raise self.fail(
+                    "a literal stands inside an expression, so its indices have no names", hint, part=part, code="E686"
+                )
+        raise self.fail("a text is no value of an equation", "compare with it, or read a file", part=part, code="E687")
+
+    def _power(self, base: Any, exponent: Any) -> Any:
+        if not isinstance(base, Tensor) and not isinstance(exponent, Tensor):
+            return base**exponent
+        if isinstance(exponent, int) and exponent < 0:  # whole numbers have no negative powers in NumPy
+            exponent = float(exponent)
+        return self.b.power(base, exponent)
+
+    def times(self, a: Any, b: Any) -> Any:
+        """Multiply tensors or numbers."""
+        return self.b.multiply(a, b) if isinstance(a, Tensor) or isinstance(b, Tensor) else a * b
+
+    def product(self, part: s.Product, outer: Indices, sums: Indices) -> Value:
+        """Join the factors and project onto the indices that occur outside: one einsum."""
+        factors = factors_of(part)
+        others = [f for f in factors if not isinstance(f, s.Number)]
+        number: int | float = 1
+        for factor in factors:
+            if isinstance(factor, s.Number):
+                number = number * factor.value
+        if len(others) == 1:
+            result = self.numeric(self.value(others[0], outer, sums))
+        elif not others:
+            return Value(number)
+        else:
+            indices = [free(f) for f in others]
+            values = []
+            for n, factor in enumerate(others):
+                around = frozenset().union(*(f for k, f in enumerate(indices) if k != n))
+                values.append(self.numeric(self.value(factor, outer | around)))
+            kept = self.sorted({a for v in values for a in v.axes if a in outer and a not in sums})
+            result = (
+                contract(self.b, [v for v in values if v.axes], kept)
+                if kept or any(v.axes for v in values)
+                else Value(1)
+            )
+            for scalar in (v for v in values if not v.axes):
+                one = not isinstance(result.tensor, Tensor) and result.tensor == 1
+                result = scalar if one else self.elementwise(self.times, result, scalar)
+        return result if number == 1 else self.elementwise(self.times, result, Value(number))
+
+    def side(self, comparison: s.Comparison, part: s.Expression, outer: Indices) -> Value:
+        """Return one side of a comparison; a name stands for its position where the other side is an index."""
+        word = (
+            part.name
+            if isinstance(part, s.Tensor) and not part.places and part.name not in self.analysis.tensors
+            else None
+        )
+        word = part.value if isinstance(part, s.Text) else word
+        if word is None:
+            return self.numeric(self.value(part, outer))
+        other = comparison.right if part is comparison.left else comparison.left
+        if not isinstance(other, s.Variable) or comparison.operator not in ("=", "!="):
+            raise self.fail(f"{word!r} is a name, which only = and != compare with an index", part=part, code="E687")
+        code = self.analysis.domain(self.equation, other.name).code(word)
+        return Value(-1 if code is None else code)
+
+    def index(self, part: s.Part, name: str) -> Value:
+        """Return an index variable as a number."""
+        start, stop = self.ranges[name]
+        info = self.analysis.domain(self.equation, name)
+        dtype = self.analysis.dtype
+        if info.kind == "integers":
+            known = info.values() or []
+            return Value(self.b.constant(np.array(known[start:stop], dtype)), (name,))
+        counted = self.b.cast(self.b.iota(stop - start), dtype)
+        return Value(self.b.add(counted, start) if start else counted, (name,))
+
+    def tensor(self, part: s.Tensor) -> Value:
+        """Read a tensor by its indices."""
+        if not part.places and part.name in self.analysis.scalars:
+            return Value(self.analysis.scalars[part.name])
+        return self.read(part, self.lookup(part.name), self.places(part))
+
+    def places(self, part: s.Tensor) -> list[Affine | int]:
+        """Return what stands in each place: a position, or the form of an index."""
+        found = forms(part, self.analysis.scalars)
+        result: list[Affine | int] = []
+        for p, (place, form) in enumerate(zip(part.places, found, strict=True)):
+            if form is None:
+                assert isinstance(place.index, s.Constant)
+                result.append(self.analysis.code(part.name, p, place.index))
+            else:
+                result.append(form)
+        return result
+
+    def read(self, part: s.Tensor, tensor: Tensor, places: Sequence[Affine | int]) -> Value:
+        """Read a tensor by what stands in each place, and note where that is beyond its axes."""
+        if len(tensor.shape or ()) != len(places):
+            info = self.analysis.tensors[part.name]
+            hint = f"write its indices: {part.name}[{', '.join('ijklmnop'[: info.arity])}]"
+            raise self.fail(f"{part.name!r} has {info.arity} places, but none is written", hint, part=part, code="E674")
+        found, masks = read(self.b, tensor, places, self.ranges, self.beyond)
+        self.masks += masks
+        return found
+
+    def valid(self) -> Value | None:
+        """Return where all that was read is in range, by the indices of the left side; None where it is everywhere."""
+        total: Value | None = None
+        for mask in self.masks:
+            over = [n for n, a in enumerate(mask.axes) if a not in self.head]
+            kept = tuple(a for a in mask.axes if a in self.head)
+            here = Value(self.b.all(mask.tensor, over), kept) if over else mask
+            total = here if total is None else self.elementwise(self.b.logical_and, total, here)
+        return total
+
+    def positions(self, axes: Sequence[str]) -> int:
+        """Return over how many elements some axes run."""
+        return int(np.prod([length(self.ranges, a) for a in axes], dtype=np.int64))
+
+    def diagonal(self, value: Value) -> Value:
+        """Take the diagonal of axes of the same variable."""
+        return without_repeats(self.b, value)
