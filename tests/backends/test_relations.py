@@ -26,14 +26,14 @@ def agrees(graph, inputs):
     expected = executor.execute(graph, inputs)
     sparse = {n: SparseTensor(x) if x.dtype == bool else x for n, x in inputs.items()}
     found = executor.execute(graph, sparse)
-    for name in expected.keys():
+    for name in expected.keys():  # noqa: SIM118
         assert found[name].dtype == expected[name].dtype and found[name].shape == expected[name].shape
         np.testing.assert_array_equal(np.asarray(found[name]), expected[name], err_msg=f"{name}\n{graph}")
     for name, x in inputs.items():
         if x.dtype == bool:
             assert SparseTensor(x).same(sparse[name])
     again = executor.execute(graph, sparse)
-    assert all(np.array_equal(np.asarray(again[n]), np.asarray(found[n])) for n in expected.keys())
+    assert all(np.array_equal(np.asarray(again[n]), np.asarray(found[n])) for n in expected.keys())  # noqa: SIM118
     return executor.plan(graph, sparse)
 
 
@@ -208,5 +208,5 @@ def test_every_executor_takes_relations(options):
     inputs = {f"r{i}": rng.random((9, 9)) < 0.2 for i in range(2)}
     expected = tl.Executor().execute(graph, inputs)
     found = tl.Executor(**options).execute(graph, {n: SparseTensor(x) for n, x in inputs.items()})
-    for name in expected.keys():
+    for name in expected.keys():  # noqa: SIM118
         np.testing.assert_array_equal(np.asarray(found[name]), expected[name])

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import NamedTuple
 
 import numpy as np
@@ -28,6 +30,24 @@ RATIO = 4  # a relation is held in pieces, each so many times as large as the ne
 FEW = 64  # sources, of which each is followed by itself
 
 Relation = SparseTensor | BitTensor
+_watched = threading.local()  # kernels run in contexts of their own, which would not see a context variable
+
+
+@contextmanager
+def recorded_rounds() -> Iterator[dict[int, list[SparseTensor]]]:
+    """Have the loops that run inside note, by the slot of each result, what every round added; they take no short cuts then.
+
+    A tuple of round n follows from tuples of earlier rounds, which is what a proof needs to know.
+    """
+    found: dict[int, list[SparseTensor]] = {}
+    around = getattr(_watched, "rounds", None)
+    _watched.rounds = found
+    try:
+        yield found
+    finally:
+        _watched.rounds = around
+
+
 OnBits = Callable[[Sequence[Relation]], list[Relation]]  # the kernel of the same fixpoint on packed bits
 
 
@@ -114,19 +134,24 @@ def run_loop(
     op = loop.step.op
     assert isinstance(op, Fixpoint)
     starts = [values[s] for s in loop.starts]
+    history: dict[int, list[SparseTensor]] | None = getattr(_watched, "rounds", None)
+    if history is not None:
+        bits = None
     room = available_memory() // 4
     words = sum(_packed_bytes(shapes[c]) for c in loop.carries)
     if bits is not None and words <= SMALL_BITS:
         return bits(starts)
     for slot, queries in loop.fixed.items():
         values[slot] = union([joins.answer(q, shapes[slot]) for q in queries], shapes[slot])
-    closed = _closure(loop, rules, joins, values, shapes, op, room)
+    closed = _closure(loop, rules, joins, values, shapes, op, room) if history is None else None
     if closed is not None:
         return [closed]
     state = {slot: Growing(shapes[slot]) for slot in (*loop.carries, *rules.between)}
     for slot, start in zip(loop.carries, starts, strict=True):
         first = [SparseTensor(start), *(joins.answer(q, shapes[slot]) for q in rules.once[slot])]
         state[slot].new = union(first, shapes[slot])
+        if history is not None:
+            history[loop.step.writes[loop.carries.index(slot)]] = [state[slot].new]
     cells = sum(math.prod(shapes[c]) for c in loop.carries)
     moved: list[Slot] = []
     for n in range(op.limit):
@@ -140,6 +165,9 @@ def run_loop(
         moved = [slot for slot, new in fresh.items() if new.count]
         for slot in moved:
             state[slot].new = fresh[slot]
+        if history is not None:
+            for slot, target in zip(loop.carries, loop.step.writes, strict=True):
+                history[target].append(fresh[slot])
         if not moved:
             return [state[slot].whole() for slot in loop.carries]
         if bits is not None and words <= room and sum(state[c].count for c in loop.carries) * FILLED > cells:

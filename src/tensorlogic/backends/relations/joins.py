@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ...plan.queries import Atom, Fixed, Query, Test, Variable
 from ...errors import OutOfMemoryError
 from ...plan.limits import available_memory
+from ...plan.queries import Atom, Fixed, Query, Test, Variable
 from .. import sparse_rows, tuples
 from ..sparse import SparseTensor
 
@@ -97,6 +97,9 @@ class Joins:
             else:
                 sources.append(source)
         shown = tuple(dict.fromkeys(t for t in query.terms if not isinstance(t, Fixed)))
+        product = self._product(query, [*([begin] if begin else []), *sources], negated, shape)
+        if product is not None:
+            return product
         codes = self._circular(query, sources, shown, negated, shape) if begin is None else None
         if codes is not None:
             return SparseTensor.of_codes(codes, shape)
@@ -210,11 +213,6 @@ class Joins:
             narrowed = self._projected(source, shared)
             return _distinct(self._member(rows, narrowed, shared), kept, self.sizes)
         tensor = self._ordered(source, (*shared, *new))
-        if (
-            len(rows.variables) == 2 and len(shared) == len(new) == 1 and set(kept) == {*rows.variables, *new} - {*shared}
-            and rows.length * DENSE_JOIN >= self.sizes[rows.variables[0]] and len(kept) == 2
-        ):  # fmt: skip
-            return self._by_rows(rows, shared[0], new[0], tensor)
         sizes = [self.sizes[v] for v in kept]
         right_keys = self._once(tensor, ("keys", len(shared)), lambda: _keys(tensor, len(shared)))
         left_keys = self._left_keys(rows, shared)
@@ -240,14 +238,26 @@ class Joins:
             return np.zeros(rows.length, np.int64)
         return tuples.encode([rows.column(v) for v in shared], [self.sizes[v] for v in shared])
 
-    def _by_rows(self, rows: Rows, shared: Variable, new: Variable, tensor: SparseTensor) -> Rows:
-        """Return the join of two tables of two columns, row by row of the first."""
-        other = next(v for v in rows.variables if v != shared)
-        left = SparseTensor.of_columns(
-            [rows.column(other), rows.column(shared)], [self.sizes[other], self.sizes[shared]]
-        )
-        made = sparse_rows.join_rows(left.rows, tensor.rows, self.sizes[new])
-        return Rows((other, new), sparse_rows.columns_of(made), len(made[1]))
+    def _product(
+        self, query: Query, sources: Sequence[Source], negated: Sequence[Atom], shape: Sequence[int]
+    ) -> SparseTensor | None:
+        """Return the join of two tables of two columns over one of them, row by row; None where the query is something else, or small."""
+        if len(sources) != 2 or negated or query.tests or len(set(query.terms)) != 2 or len(query.terms) != 2:
+            return None
+        x, z = query.terms
+        if isinstance(x, Fixed) or isinstance(z, Fixed):
+            return None
+        left, right = sources if x in sources[0].variables else sources[::-1]
+        between = set(left.variables) & set(right.variables)
+        if len(left.variables) != 2 or len(right.variables) != 2 or len(between) != 1 or between & {x, z}:
+            return None
+        [y] = between
+        if {x, y} != set(left.variables) or {y, z} != set(right.variables) or max(shape) >= 1 << 31:
+            return None
+        if min(left.tensor.count, right.tensor.count) * DENSE_JOIN < self.sizes[x]:
+            return None
+        made = sparse_rows.join_rows(self._ordered(left, (x, y)).rows, self._ordered(right, (y, z)).rows, self.sizes[z])
+        return SparseTensor.of_rows(*made, shape)
 
     def _ordered(self, source: Source, order: Sequence[Variable]) -> SparseTensor:
         if tuple(order) == source.variables:
