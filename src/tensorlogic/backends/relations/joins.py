@@ -437,7 +437,7 @@ def _distinct(rows: Rows, kept: Sequence[Variable], sizes: Sequence[int]) -> Row
     if not kept:
         return Rows((), (), min(1, rows.length))
     if math.prod(own) < CODES:
-        codes = tuples.unique(tuples.encode(columns, own), math.prod(own))
+        codes = tuples.unique(tuples.encode(columns, own))
         return Rows(tuple(kept), tuples.decode(codes, own), len(codes))
     order = np.lexsort(columns[::-1])
     columns = [c[order] for c in columns]
