@@ -1,4 +1,4 @@
-"""Parts of a program as text: for messages and for printing."""
+"""Programs as text: their parts as they are written, and whole programs in the canonical layout."""
 
 from __future__ import annotations
 
@@ -31,6 +31,7 @@ from .syntax import (
     Variable,
     Write,
 )
+from .tokens import FUNCTIONS, TL, Source, Token, plain_text, statements
 
 NAME = re.compile(r"[^\W\d]\w*'*")
 
@@ -208,3 +209,113 @@ def quote(text: str) -> str:
     "say \"yes\""
     """
     return json.dumps(text, ensure_ascii=False)
+
+
+def format_program(text: str, *, functions: Collection[str] = ()) -> str:
+    r"""Return a program in the canonical layout: one statement a line, comments and line breaks where they stood.
+
+    A program that cannot be read is refused as by ``parse``; what is returned reads as the same program.
+
+    >>> print(format_program("P(x):-Q( x,y ),R(y)  # why\nY[i]=W[i,j]X[j];Z=Y[i]+1"), end="")
+    P(x) <- Q(x, y), R(y)  # why
+    Y[i] = W[i, j] X[j]
+    Z = Y[i] + 1
+    """
+    from .grammar import parse  # it imports this module
+
+    parse(text, functions=functions)
+    source = Source(plain_text(text))
+    page = _Page()
+    position = 0
+    for tokens in statements(source, TL, FUNCTIONS.union(functions), None):
+        page.between(source.text[position : tokens[0].start])
+        page.statement(source.text, tokens)
+        position = tokens[-1].start + len(tokens[-1].text)
+    page.between(source.text[position:] + "\n")
+    return "".join(f"{line}\n" for line in page.lines)
+
+
+_BINARY = frozenset("PLUS MINUS STAR SLASH".split())
+_SPACED = frozenset("EQUAL COMPARE ARROW PROJECT".split())
+_VALUE_ENDS = frozenset("NAME NUMBER STRING RPAR RSQB".split())
+
+
+class _Page:
+    """The lines of a program, and whether a blank line is due."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+        self.blank = False
+
+    def add(self, line: str) -> None:
+        if self.blank and self.lines:
+            self.lines.append("")
+        self.blank = False
+        self.lines.append(line)
+
+    def between(self, gap: str) -> None:
+        """Write what stands between statements: a comment behind the first of them, comments and blank lines."""
+        behind, *below = gap.split("\n")
+        self.comment(behind, "")
+        for line in below[:-1]:
+            if not line.strip(" \t;."):
+                self.blank = True
+            elif comment := _comment(line):
+                self.add(comment)
+
+    def comment(self, gap: str, indent: str) -> None:
+        """Write the comment that stands behind a word, if there is one."""
+        if not (comment := _comment(gap)):
+            return
+        if self.lines and not self.blank:
+            self.lines[-1] += f"  {comment}"
+        else:
+            self.add(indent + comment)
+
+    def statement(self, text: str, tokens: list[Token]) -> None:
+        """Write a statement; it keeps its line breaks, and what follows one is indented."""
+        tight = [False]  # in the places of tensors operators have no spaces around them
+        written = ""
+        before: Token | None = None
+        unary = True
+        for token in tokens:
+            if before is not None:
+                gap = text[before.start + len(before.text) : token.start]
+                if "\n" in gap:
+                    self.add(written)
+                    behind, *below = gap.split("\n")
+                    self.comment(behind, "    ")
+                    for comment in filter(None, map(_comment, below)):
+                        self.add(f"    {comment}")
+                    written = "    "
+                elif _spaced(before, token, tight[-1], unary):
+                    written += " "
+            unary = before is None or before.type not in _VALUE_ENDS
+            if token.type in ("LPAR", "LSQB") and before is not None and before.type in ("RELATION", "TENSOR"):
+                tight.append(True)
+            elif token.type in ("LPAR", "LSQB"):
+                tight.append(tight[-1] and (before is None or before.type != "FUNCTION"))
+            elif token.type in ("RPAR", "RSQB"):
+                tight.pop()
+            written += "<-" if token.type == "ARROW" else token.text
+            before = token
+        self.add(written)
+
+
+def _comment(gap: str) -> str:
+    """Return the comment in what stands between two words of a line, or nothing."""
+    return gap.strip().lstrip(" \t;.").rstrip()
+
+
+def _spaced(before: Token, token: Token, tight: bool, unary: bool) -> bool:
+    """Tell whether a space stands between two words; ``unary`` tells whether an operator before it has no left side."""
+    left, right = before.type, token.type
+    if right in ("RPAR", "RSQB", "COMMA", "QUESTION", "DOT", "COLON", "CARET"):
+        return False
+    if left in ("LPAR", "LSQB", "COLON", "CARET", "RELATION", "TENSOR", "FUNCTION"):
+        return False
+    if left in ("COMMA", "NOT") or left in _SPACED or right in _SPACED:
+        return True
+    if left in _BINARY:
+        return not unary and not tight
+    return not (right in _BINARY and tight)

@@ -14,7 +14,7 @@ from .facts import TL_FACTS, Block, FactReader, FactSyntax
 from .forms import form
 from .mistakes import unexpected
 from .syntax import Equation, Module, Number, Part, Statement, Tensor, children
-from .tokens import FUNCTIONS, MAX_NESTING, MAX_TEXT, TL, Dialect, Source, Token, statements
+from .tokens import FUNCTIONS, MAX_NESTING, MAX_TEXT, TL, Dialect, Source, Token, plain_text, statements
 from .tree import Refused, Tree, refuse
 
 if TYPE_CHECKING:
@@ -85,9 +85,7 @@ def parse_dialect(
         message = f"a program of {len(text):,} characters is too long: up to {MAX_TEXT:,} are read"
         hint = "keep facts in a CSV or Parquet file"
         raise FormatError(message, hint, code="E652", location=SourceLocation(file))
-    text = text.removeprefix("\ufeff")
-    if "\r" in text:
-        text = text.replace("\r\n", "\n").replace("\r", "\n")
+    text = plain_text(text)
     source = Source(text, file)
     facts = FactReader(source, syntax, functions)
     found: list[Statement | Block] = []

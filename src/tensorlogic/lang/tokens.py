@@ -98,6 +98,12 @@ class Source(msgspec.Struct, frozen=True):
         return " " * max(0, first - 3) + ("..." if first > 3 else "") + kept
 
 
+def plain_text(text: str) -> str:
+    """Return a text without a byte-order mark, and with one kind of line end."""
+    text = text.removeprefix("\ufeff")
+    return text.replace("\r\n", "\n").replace("\r", "\n") if "\r" in text else text
+
+
 def statements(
     source: Source, dialect: Dialect, functions: Collection[str], bulk: Bulk | None
 ) -> Iterator[list[Token]]:
@@ -144,6 +150,8 @@ def statements(
             if opened and text[position : position + 1] == "." and word.isdigit():  # no statement ends in brackets
                 token, position = token._replace(text=word + "."), position + 1
             _check_number(source, token, text[position : position + 1])
+        elif word == ":-" and opened:  # the end of a range that is negative
+            token, position = token._replace(type="COLON", text=":"), position - 1
         elif kind == "SYMBOL":
             kind = _SYMBOLS[word]
             if kind == "DOT" and not opened:
@@ -193,7 +201,7 @@ def _kind_of_name(name: str, text: str, position: int, functions: Collection[str
     while position < len(text) and text[position] in " \t":
         position += 1
     following = text[position : position + 1]
-    if following == "[":
+    if following == "." and token.text.endswith("."):
         return "TENSOR"
     if following != "(":
         return "NAME"
@@ -205,7 +213,7 @@ def _check_number(source: Source, token: Token, following: str) -> None:
         hint = "write a large number as 1e300"
         digits = f"{len(token.text):,} digits"
         source.fail(token, "E650", f"a number of {digits} is too long: up to {MAX_DIGITS:,} are read", hint)
-    if following == ".":
+    if following == "." and token.text.endswith("."):
         source.fail(token, "E640", "'..' is not part of the language", "a range is written 4:8")
     if following.isidentifier():
         word = _WORD.match(source.text, token.start)
