@@ -201,7 +201,7 @@ def _kind_of_name(name: str, text: str, position: int, functions: Collection[str
     while position < len(text) and text[position] in " \t":
         position += 1
     following = text[position : position + 1]
-    if following == "." and token.text.endswith("."):
+    if following == "[":
         return "TENSOR"
     if following != "(":
         return "NAME"
