@@ -51,14 +51,15 @@ class Body(NamedTuple):
 def bind_fixpoint(step: Step, *, unpack: bool = True) -> Kernel | None:
     """Return the kernel of a fixpoint whose body is made of Boolean operations, or None where there is another in it.
 
-    Binding loads numba. Without ``unpack`` results stay packed, and are always a tuple.
+    Binding loads numba. Without ``unpack`` results stay packed, and are always a tuple; numba is then loaded when there is enough to do.
     """
     op = step.op
     assert isinstance(op, Fixpoint)
     body = _body(lay_out(op.body), op.carries)  # an operation a step
     if body is None:
         return None
-    packed.load()
+    if unpack:
+        packed.load()
     shape = _find_closure(body, op) if op.combine in ("or", "max") else None
     semi = body.monotone and op.combine in ("or", "max")
 
