@@ -14,7 +14,7 @@ from ..errors import GraphError, nearest
 from ..ir.types import FLOATS, promote
 from . import syntax as s
 from .declarations import Declaration, GivenTensor, Statement, declare, find_scalars, literal_array, mentions
-from .extents import ReadPlace, forms, slice_lengths, solve_extents, variable_ranges
+from .extents import ReadPlace, forms, named_indices, slice_lengths, solve_extents, variable_ranges
 from .places import DomainInfo, DomainKey, Places, infer_places, unknown_constant
 from .strata import Component, check_safety, components, is_rule
 
@@ -77,6 +77,9 @@ class Analysis:
         self.inputs = tuple(  # read, but neither defined, nor given, nor in a file
             n for n, t in tensors.items() if not (t.derived or t.facts or t.given or n in from_files)
         )
+        self.kept: dict[
+            str, int
+        ] = {}  # the position that is kept of tensors with a virtual index, once they are lowered
         self._places = places
         self._numbers = {id(statement): n for n, statement in enumerate(statements)}
         self._equations: dict[int, s.Equation] = {}
@@ -231,8 +234,12 @@ def analyse(
     functions: Mapping[str, Function] | None = None,
 ) -> Analysis:
     """Find out what statements mean together; ``given`` describes tensors that are bound from Python."""
-    program = tuple(_numbered(x) if isinstance(x, s.Equation) else x for x in statements)
     data = {} if given is None else dict(given)
+    slices: dict[tuple[int, str], tuple[int, s.Part]] = {}
+    scalars = find_scalars(program := tuple(statements), data)
+    program = tuple(
+        named_indices(x, n, scalars, slices) if isinstance(x, s.Equation) else x for n, x in enumerate(program)
+    )
     attached = {} if functions is None else dict(functions)
     defined = [x for x in program if isinstance(x, s.Rule | s.Equation)]
     for x in defined:
@@ -240,7 +247,6 @@ def analyse(
             raise GraphError(
                 f"unknown operator {x.operator!r}", *nearest(x.operator, OPERATORS), code="E680", location=x.at
             )
-    scalars = find_scalars(program, data)
     tensors = declare(program, data, attached)
     _check_queries(program, tensors)
     derived = {x.head.name for x in defined}
@@ -249,7 +255,7 @@ def analyse(
         for x in defined
         if isinstance(x, s.Equation) and isinstance(x.value, s.ListLiteral) and _whole(x, scalars)
     }
-    places = infer_places(program, tensors, scalars, data, derived, literals)
+    places = infer_places(program, tensors, scalars, data, derived, literals, slices)
     facts = {x.name for x in program if isinstance(x, s.Facts)}
     first: dict[object, DomainKey] = {}
     infos: dict[str, TensorInfo] = {}
@@ -270,27 +276,6 @@ def analyse(
     result = Analysis(program, infos, domains, parts, scalars, attached, places, dtype)
     result.solve(data)
     _check_constants(result)
-    return result
-
-
-def _numbered(equation: s.Equation) -> s.Equation:
-    """Give every ``_`` of an equation a name of its own."""
-    if "_" not in s.variables(equation):
-        return equation
-    count = 0
-
-    def renamed(part: Any) -> Any:
-        nonlocal count
-        if isinstance(part, s.Variable) and part.name == "_":
-            count += 1
-            return s.Variable(f"_{count}", at=part.at)
-        if isinstance(part, tuple):
-            return tuple(renamed(x) for x in part)
-        if not isinstance(part, s.Part):
-            return part
-        return type(part)(**{f: renamed(getattr(part, f)) for f in part.__struct_fields__})
-
-    result: s.Equation = renamed(equation)
     return result
 
 

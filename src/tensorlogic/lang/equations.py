@@ -28,8 +28,8 @@ def lower_component(component: Component, analysis: Analysis, b: GraphBuilder, v
     """Add the equations of one component to a graph; each left side becomes a tensor in ``values``.
 
     What stands in ``values`` under a name of the component before is data given for it, which is added (or-ed, ...) to what is
-    derived. Tensors that are not there yet become inputs. A tensor with a virtual index is there as its last position, and as
-    its whole history under its name and ``*``, if something else reads that.
+    derived. Tensors that are not there yet become inputs. A tensor with a virtual index is there as the position that is kept,
+    the last one; under its name and ``*`` stands its whole history, if another equation reads that.
 
     >>> from tensorlogic import Executor
     >>> from tensorlogic.lang.analysis import analyse
@@ -59,6 +59,8 @@ def reader(analysis: Analysis, b: GraphBuilder, values: Values) -> Lookup:
         info = analysis.tensors[name]
         if info.virtual is not None and f"{name}*" in values:
             return values[f"{name}*"]
+        if info.virtual is not None and name in analysis.kept:
+            return b.expand_dims(values[name], info.virtual)
         if name not in values:
             given = analysis.given.get(name)
             dtype = "bool" if info.boolean else None if given is None else given.dtype

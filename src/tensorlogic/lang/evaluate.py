@@ -38,6 +38,23 @@ def factors_of(part: s.Expression) -> list[s.Expression]:
     return [f for factor in part.factors for f in factors_of(factor)]
 
 
+def reads_last(analysis: Analysis, statement: s.Statement, part: s.Tensor) -> bool:
+    """Tell whether a tensor with a virtual index is read at the position that is kept.
+
+    That is so at its number, and for ``X[i,*t]`` where ``t`` stands nowhere else in the statement.
+    """
+    at = analysis.tensors[part.name].virtual
+    if at is None or part.name not in analysis.kept:
+        return False
+    place = part.places[at]
+    if isinstance(place.index, s.Constant):
+        return analysis.code(part.name, at, place.index) == analysis.kept[part.name]
+    if not isinstance(place.index, s.Variable):
+        return False
+    name = place.index.name
+    return place.virtual and sum(isinstance(p, s.Variable) and p.name == name for p in s.walk(statement)) == 1
+
+
 class Evaluation:
     """Evaluates the expressions of one equation; every variable runs over one range wherever it stands."""
 
@@ -207,7 +224,11 @@ class Evaluation:
         """Read a tensor by its indices."""
         if not part.places and part.name in self.analysis.scalars:
             return Value(self.analysis.scalars[part.name])
-        return self.read(part, self.lookup(part.name), self.places(part))
+        tensor, places = self.lookup(part.name), self.places(part)
+        at = self.analysis.tensors[part.name].virtual
+        if at is not None and reads_last(self.analysis, self.equation, part):
+            places[at] = self.analysis.kept[part.name] if int(tensor.shape[at]) > 1 else 0
+        return self.read(part, tensor, places)
 
     def places(self, part: s.Tensor) -> list[Affine | int]:
         """Return what stands in each place: a position, or the form of an index."""

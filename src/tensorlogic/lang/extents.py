@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from . import syntax as s
 from .affine import Affine, affine
@@ -28,6 +28,49 @@ def slice_variable(number: int) -> str:
     ':0'
     """
     return f":{number}"
+
+
+def named_indices(
+    equation: s.Equation, number: int, scalars: Scalars, lengths: dict[tuple[int, str], tuple[int, s.Part]]
+) -> s.Equation:
+    """Give every ``_`` of an equation a name of its own, and slices those of indices that stand on the left side alone.
+
+    ``Y[i] = X[4:8]`` is ``Y[i] = X[i+4]``; how long the slice is goes to ``lengths``, by the statement's number and the index.
+    """
+    inside = set(s.variables(equation.value))
+    new = [v for v in s.variables(equation.head) if v not in inside]
+    sliced = any(isinstance(part, s.Range) for part in s.walk(equation.value))
+    if "_" not in s.variables(equation) and not (sliced and new):
+        return equation
+    count = 0
+
+    def renamed(part: Any) -> Any:
+        nonlocal count
+        if isinstance(part, s.Variable) and part.name == "_":
+            count += 1
+            return s.Variable(f"_{count}", at=part.at)
+        if isinstance(part, s.Tensor):
+            ranges = iter(new)
+            places = [renamed(_named(p, ranges)) for p in part.places]
+            return s.Tensor(part.name, tuple(places), part.boolean, at=part.at)
+        if isinstance(part, tuple):
+            return tuple(renamed(x) for x in part)
+        if not isinstance(part, s.Part):
+            return part
+        return type(part)(**{f: renamed(getattr(part, f)) for f in part.__struct_fields__})
+
+    def _named(place: s.Place, names: Iterator[str]) -> s.Place:
+        index = place.index
+        if not isinstance(index, s.Range) or (name := next(names, None)) is None:
+            return place
+        start = 0 if index.start is None else affine(index.start, scalars).constant
+        if index.stop is not None:
+            lengths[number, name] = max(affine(index.stop, scalars).constant - start, 0), index
+        moved = s.Arithmetic("+", s.Variable(name, at=index.at), s.Constant(start), at=index.at)
+        return s.Place(moved, place.normalised, place.virtual, at=place.at)
+
+    result: s.Equation = renamed(equation)
+    return result
 
 
 def forms(tensor: s.Tensor, scalars: Scalars) -> list[Affine | None]:
@@ -92,7 +135,7 @@ def variable_ranges(
             for name in form.variables:
                 ranges.setdefault(name, (0, size(name)))
             limit = extent(mention.tensor.name, p)
-            if form.is_plain:
+            if isinstance(mention.tensor.places[p].index, s.Variable):
                 whole.setdefault(form.variables[0], []).append(limit)
             if limit is not None and form.terms:
                 reads.append(ReadPlace(form, limit))
@@ -100,7 +143,7 @@ def variable_ranges(
         name,
         limits,
     ) in whole.items():  # all that an index reads may go further than its data: X[t+1] = ... has one more
-        if None not in limits and name not in moved and name[0] != ":":
+        if None not in limits and name not in moved:
             ranges[name] = (ranges[name][0], None)
     plain = {read.form.variables[0] for read in reads if len(read.form.terms) == 1}
     for read in reads:

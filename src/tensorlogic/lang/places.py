@@ -314,6 +314,7 @@ def infer_places(
     given: Mapping[str, GivenTensor],
     derived: set[str],
     literals: Mapping[str, tuple[int, ...]],
+    slices: Mapping[tuple[int, str], tuple[int, s.Part]],
 ) -> Places:
     """Join what shares an index, and gather the constants and the sizes that data give."""
     found = Places(tensors, scalars)
@@ -332,6 +333,8 @@ def infer_places(
             entry = found.known((name, p))
             entry.numeric = True
             entry.data.append(Data(size, name, tensors[name].at))
+    for key, (size, part) in slices.items():
+        found.known(key).data.append(Data(size, "a slice", part.at))
     return found
 
 

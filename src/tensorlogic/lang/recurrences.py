@@ -23,7 +23,7 @@ from .equations import (
     targets,
     truth,
 )
-from .evaluate import NOTHING, Evaluation, Indices
+from .evaluate import NOTHING, Evaluation, Indices, reads_last
 from .heads import FILL, Contribution, contribution, merge, settled, zero
 from .reads import Value
 from .steps import Step, StepEquation, find_step
@@ -153,9 +153,18 @@ class _Rounds:
             name: max([r.lag for e in step.equations for r in e.reads if r.tensor == name], default=0)
             for name in self.names
         }
+        self.read_whole: set[str] = set()  # tensors with a virtual index of which not only the last position is read
         for name in self.names:
-            if analysis.tensors[name].virtual is not None:
+            if analysis.tensors[name].virtual == step.places[name]:
                 self.lags[name] = max(self.lags[name], 1)
+                edge = self.first if step.backward else self.last - 1
+                extent = analysis.shape(name)[step.places[name]]
+                analysis.kept[name] = min(max(edge + step.offsets[name], 0), extent - 1)
+                for statement in analysis.statements:
+                    if statement not in component.statements and isinstance(statement, s.Rule | s.Equation):
+                        reads = reads_of(statement, {name})
+                        if not all(reads_last(analysis, statement, part) for part in reads):
+                            self.read_whole.add(name)
 
     def _active(self, row: StepEquation) -> tuple[int, int]:
         """Return the rounds, from and to, in which an equation computes something."""
@@ -310,12 +319,14 @@ class _Rounds:
             before = dict(zip(carried, carries, strict=True))
             now = self.round(dict(before), active, bases)
             after = [now[name] if lag == 1 else before[name, lag - 1] for name, lag in carried]
-            return after, [now[name] for name in names]
+            return after, [now[name] for name in stacked]
 
+        stacked = [n for n in names if self.analysis.tensors[n].virtual != step.places[n] or n in self.read_whole]
         last, history = b.scan(body, init, xs, length=length, reverse=step.backward)
         final = dict(zip(carried, last, strict=True))
-        for name, rows in zip(names, history, strict=True):
-            self.finish(name, base[name], rows, final.get((name, 1)))
+        rows = dict(zip(stacked, history, strict=True))
+        for name in names:
+            self.finish(name, base[name], rows.get(name), final.get((name, 1)))
 
     def overlaps(self, name: str) -> bool:
         """Tell whether something besides the recurrence says something of the positions that rounds compute."""
@@ -372,9 +383,7 @@ class _Rounds:
             order = [*range(1, place + 1), 0, *range(place + 1, info.arity)]
             whole = b.transpose(whole, order)
         if info.virtual == place:
-            end = 0 if self.step.backward else extent - 1
-            key = (*[slice(None)] * place, end)
-            self.values[name] = last if last is not None and info.virtual is not None else b.index(whole, key)
-            self.values[f"{name}*"] = whole
-        else:
-            self.values[name] = whole
+            key = (*[slice(None)] * place, self.analysis.kept[name])
+            self.values[name] = b.index(whole, key) if last is None else last
+        if info.virtual != place or name in self.read_whole:
+            self.values[name if info.virtual != place else f"{name}*"] = whole
