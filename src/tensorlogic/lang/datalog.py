@@ -9,11 +9,12 @@ from typing import NamedTuple, NoReturn
 
 import numpy as np
 
-from ..errors import GraphError, TensorLogicError
+from ..errors import GraphError
 from ..ir.builder import GraphBuilder, Tensor
 from ..ir.spec import write
 from . import syntax as s
 from .analysis import Analysis, Component
+from .equations import comparison, located
 from .places import DomainInfo
 from .rules import round_limit
 from .strata import body_of
@@ -37,12 +38,34 @@ class Rule(NamedTuple):
     output: tuple[str, ...]
     literals: tuple[s.Expression, ...]
     domains: Mapping[str, DomainInfo]
+    statement: s.Rule | s.Equation
 
 
 def lower_component(component: Component, analysis: Analysis, b: GraphBuilder, values: Values) -> None:
     """Add the rules of one component to a graph; each head becomes a tensor in ``values``.
 
     What stands in ``values`` under a head's name before is its facts. Relations that are not there yet become inputs.
+
+    >>> from tensorlogic.lang.analysis import analyse
+    >>> from tensorlogic.lang.grammar import parse
+    >>> found = analyse(parse("Edge(0,1); Edge(1,2); Path(x,y) <- Edge(x,y); Path(x,z) <- Path(x,y), Edge(y,z)").statements)
+    >>> b, values = GraphBuilder(), {}
+    >>> for part in found.components:
+    ...     lower_component(part, found, b, values)
+    >>> print(b.build(Path=values["Path"]))
+    graph {
+      Edge: bool[3, 3] = input()
+      %1: bool[] = literal(False)
+      %2: bool[3, 3] = broadcast(%1, shape=[3, 3], axes=[])
+      %3: bool[3, 3] = fixpoint(%2, Edge, combine="or", body={
+        c0: bool[3, 3] = input()
+        k0: bool[3, 3] = input()
+        %2: bool[3, 3] = einsum(c0, k0, spec="ab,bc->ac", algebra="boolean")
+        %3: bool[3, 3] = logical_or(k0, %2)
+        return r0=%3
+      })
+      return Path=%3
+    }
     """
     lowering = _Lowering(analysis, b, values)
     rules = {name: list[Rule]() for name in component.names}
@@ -97,7 +120,7 @@ def plain(statement: s.Rule | s.Equation, analysis: Analysis) -> Rule:
             literals.append(s.Comparison("=", variable, _as_value(index), at=index.at))
             index = variable
         output.append(index.name)
-    return Rule(head.name, tuple(output), tuple(literals), domains)
+    return Rule(head.name, tuple(output), tuple(literals), domains, statement)
 
 
 def _as_value(index: s.Index) -> s.Expression:
@@ -160,7 +183,8 @@ class _Lowering:
                 for group in rules.values()
             ]
 
-        made = self.b.fixpoint(body, *start, combine="or", limit=round_limit(shapes))
+        with located(self.b, rules[heads[0]][0].statement.at):
+            made = self.b.fixpoint(body, *start, combine="or", limit=round_limit(shapes))
         self.values.update(outside)
         self.values.update(zip(heads, made if isinstance(made, tuple) else (made,), strict=True))
 
@@ -171,11 +195,12 @@ class _Lowering:
         if len(factors) == 1 and factors[0].axes == rule.output:
             return factors[0].tensor
         spec = write([f.axes for f in factors], rule.output)
-        return self.b.einsum(spec, *(f.tensor for f in factors), algebra="boolean")
+        with located(self.b, rule.statement.at):
+            return self.b.einsum(spec, *(f.tensor for f in factors), algebra="boolean")
 
     def factor(self, part: s.Expression, rule: Rule) -> Factor:
         """Return what one literal says of its variables."""
-        try:
+        with located(self.b, part.at or rule.statement.at):
             match part:
                 case s.Tensor():
                     return self.atom(part)
@@ -184,8 +209,6 @@ class _Lowering:
                 case s.Comparison():
                     return self.comparison(part, rule)
             _refuse("this literal", part, "a literal of a rule is an atom, a negated atom or a comparison")
-        except TensorLogicError as error:
-            raise error.at(part.at) from None
 
     def atom(self, atom: s.Tensor) -> Factor:
         """Return an atom: a slice where constants stand; numbers hold where they are not 0."""
@@ -224,7 +247,10 @@ class _Lowering:
     # comparisons
 
     def comparison(self, part: s.Comparison, rule: Rule) -> Factor:
-        """Return where a comparison of indices holds, as a tensor over its variables."""
+        """Return where a comparison holds, as a tensor over its variables."""
+        if not self._of_indices(part):
+            found = comparison(part, rule.statement, self.analysis, self.b, self.values)
+            return Factor(found.tensor, found.axes)
         axes = s.variables(part)
         left, right = part.left, part.right
         if part.operator in ("=", "!="):
@@ -233,6 +259,12 @@ class _Lowering:
                 return Factor(getattr(self.b, COMPARISONS[part.operator])(*codes), axes)
         sides = [self.value(side, rule, axes) for side in (left, right)]
         return Factor(getattr(self.b, COMPARISONS[part.operator])(*sides), axes)
+
+    def _of_indices(self, part: s.Comparison) -> bool:
+        """Tell whether a comparison is about indices and numbers alone, not about the elements of tensors."""
+        return not any(
+            isinstance(p, s.Call) or (isinstance(p, s.Tensor) and self._constant(p) is None) for p in s.walk(part)
+        )
 
     def _codes(
         self, left: s.Expression, right: s.Expression, rule: Rule, axes: Sequence[str]
