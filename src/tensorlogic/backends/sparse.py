@@ -71,7 +71,7 @@ class SparseTensor:
         codes = np.ascontiguousarray(codes, np.int64)
         _refuse_huge(shape)
         if not ordered:
-            codes = tuples.unique(codes, math.prod(shape))
+            codes = tuples.unique(codes)
         if len(codes) and not (codes[0] >= 0 and int(codes[-1]) < math.prod(shape)):
             message = f"codes from {codes[0]} to {codes[-1]} are beyond the {math.prod(shape)} places of shape {shape}"
             raise ShapeError(message, "give the shape that the codes were made with", code="E441")

@@ -254,7 +254,7 @@ def closure_bits(rows: Rows) -> Words:
     if kernels is None:
         return packed.closure(packed.pack(_matrix(rows, n).toarray()))
     out = np.zeros((n, packed.width(n)), np.uint64)
-    kernels.closure_bits(*rows, *_grouped(kernels, rows), out)
+    kernels.closure_bits(*rows, *_grouped(kernels, rows), packed.width(n), out.reshape(-1))
     return out
 
 

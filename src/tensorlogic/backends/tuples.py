@@ -8,19 +8,25 @@ indices are sorted within a row; see :mod:`.sparse_rows` for what is done with t
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from functools import cache
+from functools import cache, partial
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
+from . import packed
 from . import tuples_numpy as plain
 from .native import support
 from .packed import Words, width
+from .threads import ranges, share, together, workers
 
 Codes = Any  # an array of int64
 Column = Any  # an array of int32 or int64
 ENOUGH = 1 << 14  # elements worth loading numba for, where it is not loaded yet
 SPLIT = 1 << 17  # elements worth two threads
+SMALL = 1 << 9  # codes that NumPy sorts as fast
+BUCKET = 1 << 13  # codes of a bucket when many are sorted
+CLOSE = 64  # places of a bitmap for each code up to which it is faster than a search
 CHUNK = 1 << 22  # pairs of rows that are held at once
 
 
@@ -36,13 +42,54 @@ def _native(work: int) -> Any:
     return _kernels() if support.loaded() or (work >= ENOUGH and support.usable()) else None
 
 
-def unique(codes: Codes, space: int | None = None) -> Codes:
-    """Return codes, in any order and with duplicates, as a set; ``space`` is above every code where that is known.
+def _native_bits(work: int) -> Any:
+    if _native(work) is None:
+        return None
+    from .native import sparse_rows
+
+    return sparse_rows
+
+
+def unique(codes: Codes) -> Codes:
+    """Return codes, in any order and with duplicates, as a set; what is a set already is returned as it is.
 
     >>> unique(np.array([3, 1, 3, 2]))
     array([1, 2, 3])
     """
-    return plain.unique(_codes(codes))
+    codes = _codes(codes)
+    n = len(codes)
+    kernels = _native(n)
+    if kernels is None or n < SMALL:
+        return plain.unique(codes)
+    found = np.empty(3, np.int64)
+    kernels.survey(codes, found)
+    least, greatest, order = found.tolist()
+    if order:
+        return codes if order == 2 else codes[plain.first(codes)]
+    bits = (greatest - least).bit_length()
+    buckets = 1 << min(max(0, (n // BUCKET).bit_length()), bits, 10)
+    shift = bits - (buckets.bit_length() - 1)
+    count = _threads(n)
+    parts = ranges(n, count)
+    counts = np.zeros((count, buckets), np.int64)
+    together([partial(kernels.histogram, codes, least, shift, r.start, r.stop, counts[k]) for k, r in enumerate(parts)])
+    starts = np.zeros(buckets + 1, np.int64)
+    np.cumsum(counts.sum(axis=0), out=starts[1:])
+    places = np.cumsum(counts, axis=0) - counts + starts[:-1]
+    grouped = np.empty(n, np.int64)
+    together([
+        partial(kernels.scatter, codes, least, shift, r.start, r.stop, places[k], grouped) for k, r in enumerate(parts)
+    ])  # fmt: skip
+    ends = np.empty(buckets, np.int64)
+    cuts = [int(np.searchsorted(starts, n * k // (4 * count))) for k in range(4 * count)] if count > 1 else [0]
+    cuts = [*cuts, buckets]
+    together([partial(kernels.sets, grouped, starts, shift, lo, hi, ends) for lo, hi in pairwise(cuts)])
+    sizes = ends - starts[:-1]
+    total = int(sizes.sum())
+    out = np.empty(total, np.int64)
+    target = np.cumsum(sizes) - sizes
+    together([partial(kernels.compact, grouped, starts, ends, target, least, lo, hi, out) for lo, hi in pairwise(cuts)])
+    return out
 
 
 def merge(a: Codes, b: Codes) -> Codes:
@@ -51,7 +98,13 @@ def merge(a: Codes, b: Codes) -> Codes:
     >>> merge(np.array([1, 3]), np.array([2, 3]))
     array([1, 2, 3])
     """
-    return plain.merge(a, b)
+    a, b = _codes(a), _codes(b)
+    if not len(a) or not len(b):
+        return a if len(a) else b
+    kernels = _native(len(a) + len(b))
+    if kernels is None:
+        return plain.merge(a, b)
+    return _combined(kernels.merge, *((a, b) if len(a) >= len(b) else (b, a)), whole=True)
 
 
 def minus(a: Codes, b: Codes) -> Codes:
@@ -60,7 +113,11 @@ def minus(a: Codes, b: Codes) -> Codes:
     >>> minus(np.array([1, 3]), np.array([2, 3]))
     array([1])
     """
-    return a[~plain.member(a, b)]
+    a, b = _codes(a), _codes(b)
+    if not len(a) or not len(b):
+        return a
+    kernels = _native(len(a) + len(b))
+    return a[~plain.member(a, b)] if kernels is None else _combined(kernels.minus, a, b)
 
 
 def common(a: Codes, b: Codes) -> Codes:
@@ -69,7 +126,31 @@ def common(a: Codes, b: Codes) -> Codes:
     >>> common(np.array([1, 3]), np.array([2, 3]))
     array([3])
     """
-    return a[plain.member(a, b)]
+    a, b = _codes(a), _codes(b)
+    kernels = _native(len(a) + len(b))
+    if kernels is None:
+        return a[plain.member(a, b)]
+    return _combined(kernels.common, *((a, b) if len(a) <= len(b) else (b, a)))
+
+
+def _combined(kernel: Any, a: Codes, b: Codes, *, whole: bool = False) -> Codes:
+    """Combine two sets by a kernel that goes through both, each thread through a part of the codes.
+
+    A result has at most as many codes as the first set, or with ``whole`` as both.
+    """
+    count = min(_threads(len(a) + len(b)), max(1, len(a)))
+    edges = np.array([r.start for r in ranges(len(a), count)])
+    first = [*edges.tolist(), len(a)]
+    second = [0, *np.searchsorted(b, a[edges[1:]]).tolist(), len(b)]
+    parts: list[Any] = [None] * count
+
+    def run(k: int) -> None:
+        x, y = a[first[k] : first[k + 1]], b[second[k] : second[k + 1]]
+        out = np.empty(len(x) + (len(y) if whole else 0), np.int64)
+        parts[k] = out[: kernel(x, y, out)]
+
+    together([partial(run, k) for k in range(count)])
+    return parts[0] if count == 1 else np.concatenate(parts)
 
 
 def member(keys: Codes, table: Codes) -> Any:
@@ -78,7 +159,40 @@ def member(keys: Codes, table: Codes) -> Any:
     >>> member(np.array([7, 1, 1]), np.array([1, 3]))
     array([False,  True,  True])
     """
-    return plain.member(keys, table)
+    keys, table = _codes(keys), _codes(table)
+    kernels = _native(len(keys) + len(table))
+    if kernels is None or not len(table):
+        return plain.member(keys, table)
+    least, greatest = int(table[0]), int(table[-1])
+    if greatest - least < CLOSE * (len(keys) + len(table)):
+        bitmap = np.zeros((greatest - least >> 6) + 1, np.uint64)
+        kernels.mark(table, least, bitmap)
+        out = np.empty(len(keys), np.bool_)
+        share(lambda lo, hi: kernels.marked(keys, least, bitmap, lo, hi, out), len(keys), _threads(len(keys)))
+        return out
+    places = find(keys, table)
+    places[places == len(table)] = 0
+    return table[places] == keys
+
+
+def find(keys: Codes, table: Codes) -> Codes:
+    """Return the place of each key, in any order, in a sorted table: the first whose code is not less.
+
+    >>> find(np.array([7, 1, 2]), np.array([1, 3]))
+    array([2, 0, 1])
+    """
+    keys, table = _codes(keys), _codes(table)
+    kernels = _native(len(keys) + len(table))
+    if kernels is None:
+        return np.searchsorted(table, keys)
+    if len(table) and 0 <= int(table[-1]) - int(table[0]) < CLOSE // 16 * (len(keys) + len(table)):
+        least, last = int(table[0]), int(table[-1])
+        known = np.empty(last - least + 2, np.int32)
+        kernels.offsets(table, least, known)
+        return known[np.clip(keys, least, last + 1) - least].astype(np.int64)
+    places = np.empty(len(keys), np.int64)
+    share(lambda lo, hi: kernels.find(keys, table, lo, hi, places), len(keys), _threads(len(keys)))
+    return places
 
 
 def match(left: Codes, right: Codes, limit: int = CHUNK) -> Iterator[tuple[Column, Column]]:
@@ -89,20 +203,49 @@ def match(left: Codes, right: Codes, limit: int = CHUNK) -> Iterator[tuple[Colum
     >>> [(a.tolist(), b.tolist()) for a, b in match(np.array([5, 4, 5]), np.array([4, 5, 5]))]
     [([0, 0, 1, 2, 2], [1, 2, 0, 1, 2])]
     """
-    yield from plain.match(left, right, limit)
+    left, right = _codes(left), _codes(right)
+    names = right[plain.first(right)]
+    ends = np.append(np.flatnonzero(plain.first(right)), len(right))
+    place = find(left, names)
+    found = np.append(names, 0)[place] == left
+    found &= place < len(names)
+    start = np.where(found, ends[place], 0)
+    stop = np.where(found, ends[np.minimum(place + 1, len(names))], 0)
+    yield from plain.pairs(start, stop, limit)
 
 
-def join_codes(left: Codes, left_keys: Codes, right: Codes, right_keys: Codes, *, limit: int = CHUNK) -> Codes:
+def join_codes(left: Codes, left_keys: Codes, right: Codes, right_keys: Codes) -> Codes:
     """Return the set of ``left[i] + right[j]`` over all i and j whose keys are equal: join and project, whatever the columns.
 
     ``left[i]`` is what row i of the left table adds to the code of a result (the sum of its columns times their strides), and
-    ``right[j]`` likewise. The right table is sorted by its keys. What is held meanwhile is bounded by the results, not by the
-    pairs that make them.
+    ``right[j]`` likewise. Both tables are in any order. What is held meanwhile is bounded by the tables and the results, not by
+    the pairs that make them.
 
     >>> join_codes(np.array([10, 20]), np.array([0, 1]), np.array([3, 3, 4]), np.array([0, 1, 1]))
     array([13, 23, 24])
     """
-    return plain.join_codes(left, left_keys, right, right_keys, limit)
+    from .sparse_rows import join_rows
+
+    left, left_keys, right, right_keys = map(_codes, (left, left_keys, right, right_keys))
+    names = unique(right_keys)
+    matching = member(left_keys, names)
+    if not matching.all():
+        left, left_keys = left[matching], left_keys[matching]
+    if not len(left):
+        return np.empty(0, np.int64)
+    heads, tails = unique(left), unique(right)
+    a = unique(find(left, heads) * len(names) + find(left_keys, names))
+    b = unique(find(right_keys, names) * len(tails) + find(right, tails))
+    indptr, indices = join_rows(_rows(a, len(heads), len(names)), _rows(b, len(names), len(tails)), len(tails))
+    codes = np.repeat(heads, np.diff(indptr))
+    codes += tails[indices]
+    return codes if len(heads) == 1 or np.diff(heads).min() > tails[-1] - tails[0] else unique(codes)
+
+
+def _rows(codes: Codes, size: int, width: int) -> tuple[Any, Any]:
+    """Return the rows of a set of codes of a matrix."""
+    indptr = find(np.arange(size + 1) * width, codes)
+    return indptr, (codes - np.repeat(np.arange(size) * width, np.diff(indptr))).astype(np.int32)
 
 
 def multiway(atoms: Sequence[tuple[Sequence[Column], Sequence[int]]], outputs: int, strides: Sequence[int]) -> Codes:
@@ -146,10 +289,9 @@ def decode(codes: Codes, shape: Sequence[int]) -> tuple[Column, ...]:
     columns = []
     rest = codes
     for n, size in reversed(list(enumerate(shape))):
+        column, rest = rest, rest // max(size, 1) if n else rest
         if n:
-            rest, column = np.divmod(rest, max(size, 1))
-        else:
-            column = rest
+            column = column - rest * size
         columns.append(column.astype(np.int32 if size < 1 << 31 else np.int64))
     return tuple(reversed(columns))
 
@@ -163,8 +305,12 @@ def to_words(codes: Codes, shape: Sequence[int]) -> Words:
     last = shape[-1] if len(shape) else 1
     out = np.zeros((*shape[:-1], width(last)), np.uint64)
     if len(codes):
-        row, column = np.divmod(codes, last)
-        plain.set_bits(out.reshape(-1), row * width(last) * 64 + column)
+        kernels = _native_bits(len(codes) + out.size)
+        if kernels is None:
+            row = codes // last
+            plain.set_bits(out.reshape(-1), codes + row * (width(last) * 64 - last))
+        else:
+            kernels.set_bits(_codes(codes), last, width(last), out.reshape(-1), 0, len(codes))
     return out
 
 
@@ -175,9 +321,20 @@ def from_words(words: Words, shape: Sequence[int]) -> Codes:
     array([ 1, 65])
     """
     last = shape[-1] if len(shape) else 1
-    places = plain.places(words.reshape(-1))
-    row, column = np.divmod(places, max(1, width(last) * 64))
-    return row * last + column
+    flat = np.ascontiguousarray(words).reshape(-1)
+    kernels = _native_bits(len(flat))
+    if kernels is None:
+        places = plain.places(flat)
+        return places - places // (64 * max(1, width(last))) * (64 * width(last) - last)
+    parts = ranges(len(flat), _threads(len(flat)))
+    counts = [packed.count(flat[r]) for r in parts]
+    codes = np.empty(sum(counts), np.int64)
+    together([
+        partial(kernels.list_bits, flat, last, width(last), codes, sum(counts[:k]), r.start, r.stop)
+        for k, r in enumerate(parts)
+        if r.start < r.stop
+    ])  # fmt: skip
+    return codes
 
 
 def count_by(keys: Column, size: int) -> Codes:
@@ -205,6 +362,11 @@ def max_by(keys: Column, values: Any, size: int, initial: Any) -> Any:
     array([ 6, -1,  5, -1])
     """
     return plain.extreme_by(np.maximum, keys, values, size, initial)
+
+
+def _threads(work: int) -> int:
+    """Return how many threads to share work of so many elements among."""
+    return workers() if work >= SPLIT else 1
 
 
 def _codes(x: Any) -> Codes:

@@ -16,14 +16,14 @@ Atoms = Sequence[tuple[Sequence[Column], Sequence[int]]]
 def unique(codes: Codes) -> Codes:
     """Sort codes and drop duplicates."""
     codes = np.sort(codes)
-    return codes[_first(codes)]
+    return codes[first(codes)]
 
 
-def _first(sorted_codes: Codes) -> Any:
+def first(sorted_codes: Codes) -> Any:
     """Tell of each of sorted codes whether it differs from the one before."""
-    first = np.ones(len(sorted_codes), np.bool_)
-    np.not_equal(sorted_codes[1:], sorted_codes[:-1], out=first[1:])
-    return first
+    out = np.ones(len(sorted_codes), np.bool_)
+    np.not_equal(sorted_codes[1:], sorted_codes[:-1], out=out[1:])
+    return out
 
 
 def merge(a: Codes, b: Codes) -> Codes:
@@ -40,29 +40,18 @@ def member(keys: Codes, table: Codes) -> Any:
     return table[place] == keys
 
 
-def match(left: Codes, right: Codes, limit: int) -> Iterator[tuple[Column, Column]]:
-    """Yield pairs of places of equal keys, a bounded number at a time; one left row's matches stay together."""
-    start: Any = np.searchsorted(right, left, "left")
-    stop: Any = np.searchsorted(right, left, "right")
+def pairs(start: Any, stop: Any, limit: int) -> Iterator[tuple[Column, Column]]:
+    """Yield each row with every place from its start to its stop, a bounded number at a time; one row's places stay together."""
     total = np.cumsum(stop - start)
     row = 0
-    while row < len(left):
+    while row < len(start):
         done = total[row - 1] if row else 0
         end = max(row + 1, int(np.searchsorted(total, done + limit, "right")))
         many = (stop - start)[row:end]
-        first = np.repeat(start[row:end] - (np.cumsum(many) - many), many)
-        pairs = np.repeat(np.arange(row, end), many), first + np.arange(int(many.sum()))
-        if len(pairs[0]):
-            yield pairs
+        offset = np.repeat(start[row:end] - (np.cumsum(many) - many), many)
+        if len(offset):
+            yield np.repeat(np.arange(row, end), many), offset + np.arange(len(offset))
         row = end
-
-
-def join_codes(left: Codes, left_keys: Codes, right: Codes, right_keys: Codes, limit: int) -> Codes:
-    """Join and project: the sums of what matching rows add to a code, without duplicates, chunk by chunk."""
-    result = np.empty(0, np.int64)
-    for i, j in match(left_keys, right_keys, limit):
-        result = merge(result, left[i] + right[j])
-    return result
 
 
 def _join(atoms: Atoms) -> dict[int, Column]:
@@ -80,7 +69,8 @@ def _join(atoms: Atoms) -> dict[int, Column]:
             _, number = np.unique(np.stack((np.concatenate((a, b)), both)), axis=1, return_inverse=True)
             a, b = number.reshape(-1)[: len(a)], number.reshape(-1)[len(a) :]
         order = np.argsort(b, kind="stable")
-        parts = list(match(a, b[order], 1 << 62))
+        keys = b[order]
+        parts = list(pairs(np.searchsorted(keys, a, "left"), np.searchsorted(keys, a, "right"), 1 << 62))
         i, j = parts[0] if parts else (np.empty(0, np.int64), np.empty(0, np.int64))
         known = {v: c[i] for v, c in known.items()} | {v: c[order[j]] for v, c in own.items() if v not in known}
     return known
@@ -111,7 +101,7 @@ def extreme_by(ufunc: Any, keys: Column, values: Any, size: int, initial: Any) -
     if len(keys):
         order = np.argsort(keys, kind="stable")
         own = keys[order]
-        start = np.flatnonzero(_first(own))
+        start = np.flatnonzero(first(own))
         out[own[start]] = ufunc.reduceat(values[order], start)
     return out
 
@@ -119,7 +109,7 @@ def extreme_by(ufunc: Any, keys: Column, values: Any, size: int, initial: Any) -
 def set_bits(flat: Any, places: Codes) -> None:
     """Set bits of words, given their places."""
     word, bit = places >> 6, np.uint64(1) << (places & 63).astype(np.uint64)
-    start = np.flatnonzero(_first(word))
+    start = np.flatnonzero(first(word))
     flat[word[start]] |= np.bitwise_or.reduceat(bit, start)
 
 

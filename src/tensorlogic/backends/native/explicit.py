@@ -16,7 +16,6 @@ _lock = threading.Lock()
 CODES, CODES_OUT = types.Array(types.int64, 1, "C", readonly=True), types.Array(types.int64, 1, "C")
 PLACES, PLACES_OUT = types.Array(types.int32, 1, "C", readonly=True), types.Array(types.int32, 1, "C")
 WORDS, WORDS_OUT = types.Array(types.uint64, 1, "C", readonly=True), types.Array(types.uint64, 1, "C")
-GRID_OUT = types.Array(types.uint64, 2, "C")
 FLAGS_OUT = types.Array(types.boolean, 1, "C")
 NUMBER = types.int64
 

@@ -14,7 +14,6 @@ from .explicit import (
     CODES,
     CODES_OUT,
     FLAGS_OUT,
-    GRID_OUT,
     NUMBER,
     PLACES,
     PLACES_OUT,
@@ -280,37 +279,34 @@ def _successors(c: Any, indptr: Any, indices: Any, labels: Any, ends: Any, liste
     return found
 
 
-@explicit(CODES, PLACES, PLACES, NUMBER, CODES, PLACES, GRID_OUT)
-def closure_bits(indptr: Any, indices: Any, labels: Any, count: int, ends: Any, listed: Any, out: Any) -> None:
+@explicit(CODES, PLACES, PLACES, NUMBER, CODES, PLACES, NUMBER, WORDS_OUT)
+def closure_bits(
+    indptr: Any, indices: Any, labels: Any, count: int, ends: Any, listed: Any, width: int, out: Any
+) -> None:  # fmt: skip
     """Set each row of the result, which is zero, to what its node leads to in one step or more.
 
     Whatever a component leads to is known when its own row is made, in the place of its first node's.
     """
-    width = out.shape[1]
     stamps = np.full(count, -1, np.int32)
     heads = np.empty(count, np.int32)
     for c in range(count):
-        first = listed[ends[c]]
-        total = out[first]
-        around = False
+        start = listed[ends[c]] * width
         for k in range(_successors(c, indptr, indices, labels, ends, listed, stamps, heads)):
             t = heads[k]
-            if t == c:
-                around = True
+            first = np.int64(listed[ends[t]])
+            if out[start + (first >> 6)] >> np.uint64(first & 63) & ONE:
                 continue
-            v = listed[ends[t]]
-            if total[v >> 6] >> np.uint64(v & 63) & ONE:
-                continue
-            row = out[v]
-            for j in range(width):
-                total[j] |= row[j]
+            if t != c:
+                source = first * width
+                for w in range(width):
+                    out[start + w] |= out[source + w]
             for m in range(ends[t], ends[t + 1]):
-                total[listed[m] >> 6] |= ONE << np.uint64(listed[m] & 63)
-        if around:
-            for m in range(ends[c], ends[c + 1]):
-                total[listed[m] >> 6] |= ONE << np.uint64(listed[m] & 63)
+                v = listed[m]
+                out[start + (v >> 6)] |= ONE << np.uint64(v & 63)
         for m in range(ends[c] + 1, ends[c + 1]):
-            out[listed[m]] = total
+            target = listed[m] * width
+            for w in range(width):
+                out[target + w] = out[start + w]
 
 
 @explicit(
