@@ -162,24 +162,24 @@ class _Lowering:
     def fixpoint(self, rules: Mapping[str, Sequence[Rule]]) -> None:
         """Make all heads the carries of one fixpoint, which starts with their facts."""
         heads, shapes = list(rules), [self.analysis.shape(name) for name in rules]
+        fixed: dict[int, dict[int, Factor]] = {}  # by rule: the literals that are the same in every round
+        done: dict[int, Tensor] = {}
+        for rule in (rule for group in rules.values() for rule in group):
+            still = [n for n, part in enumerate(rule.literals) if not _reads(part, rules)]
+            if len(still) == len(rule.literals):
+                done[id(rule)] = self.rule(rule)
+            else:
+                fixed[id(rule)] = {n: self.factor(rule.literals[n], rule) for n in still}
         start = [
             self.values[name] if name in self.values else self.b.broadcast_to(self.b.literal(False), shape)
             for name, shape in zip(heads, shapes, strict=True)
         ]
-        fixed: dict[int, Factor] = {}  # what stays the same in every round is made before
-        done: dict[int, Tensor] = {}
-        for rule in (rule for group in rules.values() for rule in group):
-            still = [part for part in rule.literals if not _reads(part, rules)]
-            if len(still) == len(rule.literals):
-                done[id(rule)] = self.rule(rule)
-            else:
-                fixed.update((id(part), self.factor(part, rule)) for part in still)
         outside = dict(self.values)
 
         def body(*carries: Tensor) -> list[Tensor]:
             self.values.update(zip(heads, carries, strict=True))
             return [
-                self.union([done[id(r)] if id(r) in done else self.rule(r, fixed) for r in group])
+                self.union([done[id(r)] if id(r) in done else self.rule(r, fixed[id(r)]) for r in group])
                 for group in rules.values()
             ]
 
@@ -191,7 +191,7 @@ class _Lowering:
     def rule(self, rule: Rule, fixed: Mapping[int, Factor] | None = None) -> Tensor:
         """Return the tuples that a rule derives: the join of its literals, projected onto its head."""
         known = fixed or {}
-        factors = [known[id(p)] if id(p) in known else self.factor(p, rule) for p in rule.literals]
+        factors = [known[n] if n in known else self.factor(p, rule) for n, p in enumerate(rule.literals)]
         if len(factors) == 1 and factors[0].axes == rule.output:
             return factors[0].tensor
         spec = write([f.axes for f in factors], rule.output)

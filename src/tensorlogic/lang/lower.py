@@ -131,7 +131,9 @@ class _Lowering:
             return [self._carried(each, false) for each in answers]
 
         assert self.s.rounds is not None
+        self.b.location = read[heads[0]][0][2].location  # where an error of the loop points to
         made = self.b.fixpoint(body, *start, combine=self.s.rounds, limit=round_limit(shapes))
+        self.b.location = None
         self.emitter.values = outside
         self.emitter.sources.update(zip(heads, made if isinstance(made, tuple) else (made,), strict=True))
 
