@@ -267,6 +267,8 @@ FAULTS: dict[str, Fault] = {
     "E692": Fault("concat without an index of its own", "concat joins into the one index of the left side that stands nowhere on the right.", "Write Merge[p,dm] = concat(Attn[h,p,dv])."),
     "E693": Fault("a projection onto a sum of indices", "max=, min= and avg= have no meaning for an index sum or a multiple on the left side.", "Use = there, or another left side."),
     "E694": Fault("an index sum beyond its axis in a recurrence", "Elements would have to be left out one by one in every round.", "Write the part in an equation of its own."),
+    "E695": Fault("numbers as a condition", "A tensor of numbers stands in the body of a rule by itself.", "Compare it: W[x] > 0."),
+    "E696": Fault("a virtual index without a step", "A star marks the index that a recurrence steps along, and the tensor is none.", "Leave the star out, or write X[i,*t+1] = ... X[j,*t]."),
     # E7xx: traces
     "E701": Fault("an entry that cannot be recorded", "A field of a RecordedTraceEntry is of another type or out of range.", "Correct the field that the message names."),
     "E702": Fault("JSON that is no recorded trace", "The text is not what RecordedExecutionTrace.to_json or the Rust crate writes, at the path that the message shows.", "Write the trace again with to_json."),

@@ -42,6 +42,9 @@ AGE = np.array([30.0, 41.0, 25.0, 33.0, 60.0])
 CASES: dict[str, tuple[str, str, dict[str, Any], Any]] = {
     "a product projects": ("Y[i] = X[i,j] W[j]", "Y", {"X": X56, "W": W6}, X56 @ W6),
     "a product beside a sum": ("Y[i] = X[i,j] W[j] + B[i]", "Y", {"X": X56, "W": W6, "B": V5}, X56 @ W6 + V5),
+    "a bias beside two products": (
+        "Y[i] = X[i,j] W[j] + Z[i,j] V[j] - B[i]", "Y", {"X": X56, "W": W6, "Z": S55, "V": V5, "B": V5},
+        X56 @ W6 + S55 @ V5 - V5),
     "two products share an index": (
         "Y[i] = tanh(X[i,j] W[j] + Z[i,j] W[j])", "Y", {"X": X56, "Z": X56 * 2, "W": W6}, np.tanh(3 * X56 @ W6)),
     "a term that lacks an index": ("Y[i] = X[i,j] + B[i]", "Y", {"X": X56, "B": V5}, X56.sum(1) + 6 * V5),
@@ -63,16 +66,18 @@ CASES: dict[str, tuple[str, str, dict[str, Any], Any]] = {
     "constants on the left": (
         "E[n,0,d] = X[n,d]; E[n,1,d] = 2 X[n,d]", "E", {"X": X56}, np.stack([X56, 2 * X56], 1)),
     "anything": ("Y[i] = X[i,_]", "Y", {"X": X56}, X56.sum(1)),
-    "a slice is summed": ("Y = X[1:3]", "Y", {"X": V5}, V5[1:3].sum()),
+    "a slice is summed": ("Y = sum(X[1:3])", "Y", {"X": V5}, V5[1:3].sum()),
+    "a slice by itself": ("Y = X[1:3]", "Y", {"X": V5}, V5[1:3]),
+    "a difference of slices": ("Y = X[1:] - X[:4]", "Y", {"X": V5}, np.diff(V5)),
+    "a product of slices": ("Y = X[1:3] X[2:4]", "Y", {"X": V5}, V5[1:3] @ V5[2:4]),
     "a slice has the index of the left side": ("Y[i] = X[1:3]", "Y", {"X": V5}, V5[1:3]),
     "slices of one tensor": ("Y[i,j] = X[:2,1:3]", "Y", {"X": X56}, X56[:2, 1:3]),
     "a slice to the end": ("Y[i] = X[2:]", "Y", {"X": V5}, V5[2:]),
     "the greatest of a slice": ("Y[i] max= X[i,1:3]", "Y", {"X": X56}, X56[:, 1:3].max(1)),
     "a shift": ("Y[t+1] = X[t]", "Y", {"X": V5}, np.r_[0, V5]),
     "a shift back": ("Y[t-1] = X[t]", "Y", {"X": V5}, V5[1:]),
-    "differences": ("Y[t] = X[t+1] - X[t]", "Y", {"X": V5}, np.r_[np.diff(V5), 0]),
-    "nothing is passed through the function": (
-        "Y[t] = sig(X[t+1]); Z[t] = Y[t] X[t]", "Y", {"X": V5}, np.r_[sig(V5[1:]), 0]),
+    "differences": ("Y[t] = X[t+1] - X[t]", "Y", {"X": V5}, np.diff(V5)),
+    "nothing is passed through the function": ("Y[t+1] = sig(X[t])", "Y", {"X": V5}, np.r_[0, sig(V5)]),
     "autocorrelation": ("Y = X[t] X[t+1]", "Y", {"X": V5}, (V5[1:] * V5[:-1]).sum()),
     "reversed": ("Y[i] = X[4-i]", "Y", {"X": V5}, V5[::-1]),
     "every second": ("Y[i] = X[2*i]", "Y", {"X": V5}, V5[::2]),
@@ -109,7 +114,7 @@ CASES: dict[str, tuple[str, str, dict[str, Any], Any]] = {
     "literals for columns": ("W[i,1] = [5, 6]; W[i,0] = [1, 2]; Y[i] = W[i,j]", "Y", {}, [6, 8]),
     "a scalar": ("A = 2; B = -1.5; Y[i] = A X[i] ^ A + B", "Y", {"X": V5}, 2 * V5**2 - 1.5),
     "concat of two": ("M[p,k] = concat(A[p,i], B[p])", "M", {"A": X56, "B": V5}, np.c_[X56, V5]),
-    "softmax of the only index": ("Y[i] = softmax(X[i])", "Y", {"X": V5}, softmax(V5)),
+    "softmax of the only index": ("Y[i.] = softmax(X[i])", "Y", {"X": V5}, softmax(V5)),
     "softmax over the first": ("Y[i.,j] = softmax(X[i,j])", "Y", {"X": X56}, softmax(X56.T).T),
     "a temperature": ("Y[i] = sig(X[i], T)", "Y", {"X": V5, "T": 0.5}, sig(V5 / 0.5)),
     "temperature 0 is deduction": ("T = 0; Y[i] = sig(X[i], T)", "Y", {"X": V5}, (V5 > 0) * 1.0),

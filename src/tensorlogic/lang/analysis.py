@@ -14,12 +14,14 @@ from ..errors import GraphError, nearest
 from ..ir.types import FLOATS, promote
 from . import syntax as s
 from .declarations import Declaration, GivenTensor, Statement, declare, find_scalars, literal_array, mentions
-from .extents import ReadPlace, forms, named_indices, slice_lengths, solve_extents, variable_ranges
+from .extents import ReadPlace, forms, slice_lengths, solve_extents, variable_ranges
+from .index_names import SliceLength, named
 from .places import DomainInfo, DomainKey, Places, infer_places, unknown_constant
-from .strata import Component, check_safety, components, is_rule
+from .strata import Component, body_of, check_safety, components, is_rule
 
 __all__ = ["Analysis", "Component", "DomainInfo", "DomainKey", "GivenTensor", "TensorInfo", "analyse"]
 
+NORMALISERS = ("softmax", "lnorm", "rmsnorm")
 COMBINED = ("max=", "min=", "avg=", "count=")
 OPERATORS = ("=", "+=", *COMBINED)
 Function = Callable[..., Any]
@@ -219,6 +221,7 @@ class Analysis:
         extents = solve_extents(
             equations, self.scalars, self._sizes, self._places.find, fixed, derived,
             lambda root: self._by_root[root].kind != "range",
+            {name: n for n, part in enumerate(self.components) for name in part.names},
         )  # fmt: skip
         self._extents = extents
         for key, info in self.domains.items():
@@ -235,10 +238,10 @@ def analyse(
 ) -> Analysis:
     """Find out what statements mean together; ``given`` describes tensors that are bound from Python."""
     data = {} if given is None else dict(given)
-    slices: dict[tuple[int, str], tuple[int, s.Part]] = {}
+    slices: dict[int, dict[str, list[SliceLength]]] = {}
     scalars = find_scalars(program := tuple(statements), data)
     program = tuple(
-        named_indices(x, n, scalars, slices) if isinstance(x, s.Equation) else x for n, x in enumerate(program)
+        named(x, scalars, slices.setdefault(n, {})) if isinstance(x, s.Equation) else x for n, x in enumerate(program)
     )
     attached = {} if functions is None else dict(functions)
     defined = [x for x in program if isinstance(x, s.Rule | s.Equation)]
@@ -269,13 +272,17 @@ def analyse(
     domains = {key: places.domain(key) for key in dict.fromkeys(first.values())}
     for x in defined:
         if is_rule(x, tensors):
+            _check_body(x, tensors)
             check_safety(x)
     parts = components(defined, tensors, scalars)
+    _check_marks(parts)
     dtypes = [g.dtype for g in data.values() if g.dtype in FLOATS]
     dtype = promote([(str(d), False) for d in dtypes]) if dtypes else "float64"
     result = Analysis(program, infos, domains, parts, scalars, attached, places, dtype)
     result.solve(data)
     _check_constants(result)
+    for found in (length for lengths in slices.values() for several in lengths.values() for length in several):
+        _check_slice(result, found)
     return result
 
 
@@ -295,6 +302,11 @@ def _operator(own: Sequence[Statement]) -> str:
                 hint = "give one of the two another name, and combine them in a third equation"
                 raise GraphError(message, hint, code="E684", location=x.at)
             chosen = x
+    for x in own if chosen is not None else ():
+        assert chosen is not None
+        if isinstance(x, s.Equation) and x.operator in ("=", "+=") and x.head == chosen.head:
+            message = f"{x.head.name!r} is combined by {chosen.operator} at {chosen.at} and by {x.operator} here"
+            raise GraphError(message, f"write {chosen.operator} in both", code="E684", location=x.at)
     return "=" if chosen is None else chosen.operator
 
 
@@ -304,6 +316,32 @@ def _virtual(own: Sequence[Statement]) -> int | None:
             if place.virtual and isinstance(place.index, s.Arithmetic):
                 return p
     return None
+
+
+def _check_body(statement: Statement, tensors: Mapping[str, Declaration]) -> None:
+    for literal in body_of(statement):
+        if isinstance(literal, s.Tensor) and not tensors[literal.name].boolean:
+            shown = f"{literal.name}[{', '.join(s.variables(literal))}]"
+            message = f"{literal.name!r} holds numbers, so by itself it is neither true nor false"
+            raise GraphError(message, f"compare it: {shown} > 0", code="E695", location=literal.at or statement.at)
+
+
+def _check_marks(parts: Sequence[Component]) -> None:
+    """Refuse dots and stars that say nothing: a dot without a normaliser, a virtual index without a recurrence."""
+    for part in parts:
+        for x in part.statements:
+            for place in x.head.places if not part.recursive else ():
+                if place.virtual:
+                    hint = "a virtual index belongs to a recurrence: X[i,*t+1] = ... X[j,*t]"
+                    raise GraphError("a virtual index has no step", hint, code="E696", location=place.at or x.at)
+            dotted = [place for place in s.walk(x) if isinstance(place, s.Place) and place.normalised]
+            calls = [c for c in s.walk(x) if isinstance(c, s.Call) and c.function in NORMALISERS]
+            if dotted and not calls:
+                hint = "a dot marks the index that softmax, lnorm or rmsnorm runs over"
+                raise GraphError("a dotted index has no normaliser", hint, code="E690", location=dotted[0].at or x.at)
+            if len(dotted) > 1:
+                message = f"{len(dotted)} indices are dotted; a normaliser runs over one"
+                raise GraphError(message, "dot one of them", code="E690", location=dotted[1].at or x.at)
 
 
 def _check_queries(program: Sequence[s.Statement], tensors: Mapping[str, Declaration]) -> None:
@@ -331,15 +369,17 @@ def _check_constants(analysis: Analysis) -> None:
                 if isinstance(place.index, s.Constant) and not isinstance(statement, s.Query):
                     analysis.code(tensor.name, p, place.index)
             for name, length, part in slice_lengths(tensor, analysis.scalars):
-                if length < 0:
-                    raise GraphError("a slice ends before it starts", code="E678", location=part.at)
-                p = next(
-                    n for n, f in enumerate(forms(tensor, analysis.scalars)) if f is not None and f.variables == (name,)
-                )
-                form, extent = forms(tensor, analysis.scalars)[p], analysis.extent(tensor.name, p)
-                if form is not None and extent is not None and form.constant + length > extent:
-                    message = f"a slice ends at {form.constant + length}, but place {p + 1} of {tensor.name!r} ends at {extent}"
-                    raise GraphError(message, code="E678", location=part.at)
+                places = enumerate(forms(tensor, analysis.scalars))
+                p, form = next((n, f) for n, f in places if f is not None and f.variables == (name,))
+                _check_slice(analysis, SliceLength(tensor.name, p, form.constant, length, part))
+
+
+def _check_slice(analysis: Analysis, found: SliceLength) -> None:
+    extent = analysis.extent(found.tensor, found.place)
+    if extent is not None and found.start + found.length > extent:
+        end = found.start + found.length
+        message = f"a slice ends at {end}, but place {found.place + 1} of {found.tensor!r} ends at {extent}"
+        raise GraphError(message, code="E678", location=found.part.at)
 
 
 def _check_facts(analysis: Analysis, facts: s.Facts) -> None:

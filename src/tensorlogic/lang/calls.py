@@ -131,8 +131,6 @@ def _dotted(at: Evaluation, call: s.Call) -> tuple[str, ...]:
         if isinstance(part, s.Place) and part.normalised:
             inside += s.variables(part)
     found = tuple(dict.fromkeys(inside)) or at.normalised
-    if not found and len(at.head) == 1:
-        found = at.head
     if not found:
         hint = f"dot the index it runs over on the left side: {at.equation.head.name}[i, j.] = {call.function}(...)"
         raise at.fail(f"{call.function} has no dotted index to run over", hint, part=call, code="E690")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from . import syntax as s
 from .affine import Affine, affine
@@ -30,49 +30,6 @@ def slice_variable(number: int) -> str:
     return f":{number}"
 
 
-def named_indices(
-    equation: s.Equation, number: int, scalars: Scalars, lengths: dict[tuple[int, str], tuple[int, s.Part]]
-) -> s.Equation:
-    """Give every ``_`` of an equation a name of its own, and slices those of indices that stand on the left side alone.
-
-    ``Y[i] = X[4:8]`` is ``Y[i] = X[i+4]``; how long the slice is goes to ``lengths``, by the statement's number and the index.
-    """
-    inside = set(s.variables(equation.value))
-    new = [v for v in s.variables(equation.head) if v not in inside]
-    sliced = any(isinstance(part, s.Range) for part in s.walk(equation.value))
-    if "_" not in s.variables(equation) and not (sliced and new):
-        return equation
-    count = 0
-
-    def renamed(part: Any) -> Any:
-        nonlocal count
-        if isinstance(part, s.Variable) and part.name == "_":
-            count += 1
-            return s.Variable(f"_{count}", at=part.at)
-        if isinstance(part, s.Tensor):
-            ranges = iter(new)
-            places = [renamed(_named(p, ranges)) for p in part.places]
-            return s.Tensor(part.name, tuple(places), part.boolean, at=part.at)
-        if isinstance(part, tuple):
-            return tuple(renamed(x) for x in part)
-        if not isinstance(part, s.Part):
-            return part
-        return type(part)(**{f: renamed(getattr(part, f)) for f in part.__struct_fields__})
-
-    def _named(place: s.Place, names: Iterator[str]) -> s.Place:
-        index = place.index
-        if not isinstance(index, s.Range) or (name := next(names, None)) is None:
-            return place
-        start = 0 if index.start is None else affine(index.start, scalars).constant
-        if index.stop is not None:
-            lengths[number, name] = max(affine(index.stop, scalars).constant - start, 0), index
-        moved = s.Arithmetic("+", s.Variable(name, at=index.at), s.Constant(start), at=index.at)
-        return s.Place(moved, place.normalised, place.virtual, at=place.at)
-
-    result: s.Equation = renamed(equation)
-    return result
-
-
 def forms(tensor: s.Tensor, scalars: Scalars) -> list[Affine | None]:
     """Return the index of each place in one form; None where a constant stands, which may be a name."""
     result: list[Affine | None] = []
@@ -90,7 +47,7 @@ def forms(tensor: s.Tensor, scalars: Scalars) -> list[Affine | None]:
     return result
 
 
-def slice_lengths(tensor: s.Tensor, scalars: Scalars) -> Iterator[tuple[str, int, s.Part]]:
+def slice_lengths(tensor: s.Tensor, scalars: Scalars) -> Iterator[tuple[str, int, s.Range]]:
     """Go through the slices of a tensor that say where they end: the index that stands for each, and its length."""
     ranges = [place.index for place in tensor.places if isinstance(place.index, s.Range)]
     for n, part in enumerate(ranges):
@@ -231,17 +188,22 @@ def solve_extents(
     fixed: dict[tuple[str, int], int],
     derived: Mapping[str, int],
     coded: Callable[[object], bool],
+    component: Mapping[str, int],
 ) -> dict[tuple[str, int], int]:
     """Work out sizes that follow from others (a convolution, a pooling, a recurrence) until nothing more follows.
 
     ``sizes`` holds the size of every domain and is filled in; ``derived`` are the derived tensors of numbers with their
     arity, and the result says how far each of their axes goes; ``coded`` tells the domains of names, which nothing extends.
+    ``component`` numbers the components: what a tensor reads of its own does not limit how far it goes.
     """
     extents = dict(fixed)
 
     def extent(name: str, p: int) -> int | None:
         known = extents.get((name, p))
         return known if known is not None or name in derived else sizes.get(class_of((name, p)))
+
+    def outside(own: int | None, name: str, p: int) -> int | None:
+        return None if own is not None and component.get(name) == own else extent(name, p)
 
     def size(number: int, variable: str) -> int | None:
         return None if variable[0] == ":" else sizes.get(class_of((number, variable)))
@@ -253,7 +215,8 @@ def solve_extents(
         before = (dict(extents), dict(sizes))
         found: dict[int, dict[str, Range]] = {}
         for number, equation in equations:
-            ranges, _masked = variable_ranges(equation, scalars, partial(size, number), extent)
+            own = component.get(equation.head.name)
+            ranges, _ = variable_ranges(equation, scalars, partial(size, number), partial(outside, own))
             found[number] = ranges
             for call in s.walk(equation.value):
                 if (
@@ -275,7 +238,7 @@ def solve_extents(
                 known = [c for c in counts if c is not None]
                 if whole is None and (len(known) < len(counts) or not counts):
                     continue
-                total = max([*known, whole or 0, fixed.get((name, p), 0)])
+                total = max([*known, fixed.get((name, p), 0)]) if len(known) == len(counts) else whole or 0
                 extents[name, p] = total
                 if whole is None:
                     sizes[class_of((name, p))] = total
@@ -286,8 +249,8 @@ def solve_extents(
 
 def _positions(equation: s.Equation, p: int, scalars: Scalars, ranges: Mapping[str, Range]) -> int | None:
     """Return how far an axis must go for what one equation puts there; None where that is not known."""
-    if p >= len(equation.head.places):
-        return 0
+    if p >= len(equation.head.places):  # a literal for all of a tensor
+        return literal_array(equation.value).shape[p] if isinstance(equation.value, s.ListLiteral) else 0
     form = forms(equation.head, scalars)[p]
     if form is None:
         constant = equation.head.places[p].index

@@ -11,6 +11,7 @@ from ..errors import GraphError, nearest
 from . import syntax as s
 from .affine import affine
 from .declarations import Declaration, GivenTensor, Mention, Scalars, mentions
+from .index_names import SliceLength
 
 DomainKey = tuple[str, int]  # the first place of a tensor that has the domain
 
@@ -76,6 +77,7 @@ class _Class:
         self.constants: dict[str | int, SourceLocation | None] = {}
         self.read: int = -1  # the greatest number read in a place, which says how far a recurrence must go
         self.arithmetic: s.Part | None = None
+        self.named = False  # some constant stands in a relation, or on the left side
         self.numeric = False  # a place of a tensor of numbers, or an index used as a number
         self.data: list[Data] = []
         self.label = ""  # the first variable that stands there, and where
@@ -85,6 +87,7 @@ class _Class:
         self.constants.update({c: at for c, at in other.constants.items() if c not in self.constants})
         self.read = max(self.read, other.read)
         self.arithmetic = self.arithmetic or other.arithmetic
+        self.named = self.named or other.named
         self.numeric = self.numeric or other.numeric
         self.data += other.data
         self.label, self.at = (self.label, self.at) if self.label else (other.label, other.at)
@@ -163,6 +166,7 @@ class Places:
                     found.label, found.at = (found.label, found.at) if found.label else (name, place.index.at)
                 case s.Constant() as constant:
                     self._later.append((key, constant, mention.role != "head"))
+                    self.known(key).named |= boolean or mention.role == "head"
                 case s.Range() as part:
                     self._arithmetic(key, part)
                 case s.Arithmetic() as part:
@@ -258,6 +262,7 @@ class Places:
             by_class.setdefault(id(self.known((statement.name, p))), []).append(p)
         for places in by_class.values():
             found = self.known((statement.name, places[0]))
+            found.named = True
             columns = [statement.columns[p] for p in places]
             rows = columns[0] if len(columns) == 1 else chain.from_iterable(zip(*columns, strict=True))
             for constant in dict.fromkeys(rows):
@@ -268,6 +273,7 @@ class Places:
         for p, elements in enumerate(data.elements):
             if elements is not None:
                 found = self.known((name, p))
+                found.named = True
                 for constant in elements:
                     found.constants.setdefault(constant, None)
 
@@ -290,6 +296,9 @@ class Places:
             message = f"an index with the element {words[0]!r} is calculated with"
             hint = "index arithmetic is for whole numbers"
             raise GraphError(message, hint, code="E677", location=found.arithmetic.at)
+        if words and sizes and not found.named:
+            message = f"{words[0]!r} is no index of {sizes[0].what!r}, which counts from 0 to {sizes[0].size - 1}"
+            raise GraphError(message, "write a number", code="E678", location=found.constants[words[0]])
         if words or (found.constants and not found.numeric and found.arithmetic is None):
             if size is not None and size < len(found.constants):
                 message = f"an index has {len(found.constants)} elements but is {size} in {sizes[0].what}"
@@ -314,7 +323,7 @@ def infer_places(
     given: Mapping[str, GivenTensor],
     derived: set[str],
     literals: Mapping[str, tuple[int, ...]],
-    slices: Mapping[tuple[int, str], tuple[int, s.Part]],
+    slices: Mapping[int, Mapping[str, Sequence[SliceLength]]],
 ) -> Places:
     """Join what shares an index, and gather the constants and the sizes that data give."""
     found = Places(tensors, scalars)
@@ -333,8 +342,10 @@ def infer_places(
             entry = found.known((name, p))
             entry.numeric = True
             entry.data.append(Data(size, name, tensors[name].at))
-    for key, (size, part) in slices.items():
-        found.known(key).data.append(Data(size, "a slice", part.at))
+    for number, lengths in slices.items():
+        for variable, several in lengths.items():
+            for found_slice in several:
+                found.known((number, variable)).data.append(Data(found_slice.length, "a slice", found_slice.part.at))
     return found
 
 

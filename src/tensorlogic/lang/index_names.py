@@ -1,0 +1,189 @@
+"""Names for indices that have none, or that mean different things under one name: ``_``, slices, and the terms of a sum."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+from ..errors import GraphError
+from . import syntax as s
+from .affine import affine
+from .declarations import Scalars
+
+PROJECTING = ("=", "+=")
+
+
+class SliceLength(NamedTuple):
+    """A slice that got the name of an index: the tensor and place it stands in, where it starts and how long it is."""
+
+    tensor: str
+    place: int
+    start: int
+    length: int
+    part: s.Range
+
+
+def named(equation: s.Equation, scalars: Scalars, slices: dict[str, list[SliceLength]]) -> s.Equation:
+    """Return an equation in which every index has a name of its own.
+
+    Every ``_`` is a variable of its own. A slice has the index of the left side that stands nowhere on the right:
+    ``Y[i] = X[4:8]`` is ``Y[i] = X[i+4]``, and ``Y = X[4:8]`` is the same; how long it is goes to ``slices``. In a sum
+    of products, an index that each sums for itself is local to each.
+    """
+    result = equation
+    if "_" in s.variables(equation):
+        count = iter(range(1, 1 << 30))
+        result = _mapped(equation, lambda v: s.Variable(f"_{next(count)}", at=v.at) if v.name == "_" else v)
+    if any(isinstance(part, s.Range) for part in s.walk(result)):
+        result = _sliced(result, scalars, slices)
+    if any(isinstance(part, s.Operation) and part.operator in "+-" for part in s.walk(result.value)):
+        head = frozenset(s.variables(result.head))
+        value = _local(result.value, head, linear=result.operator in PROJECTING)
+        if value is not result.value:
+            result = s.Equation(result.head, result.operator, value, at=result.at)
+    return result
+
+
+def _mapped(part: Any, change: Callable[[s.Variable], s.Variable]) -> Any:
+    """Return a part with its variables changed."""
+    if isinstance(part, s.Variable):
+        return change(part)
+    if isinstance(part, tuple):
+        return tuple(_mapped(x, change) for x in part)
+    if not isinstance(part, s.Part):
+        return part
+    return type(part)(**{f: _mapped(getattr(part, f), change) for f in part.__struct_fields__})
+
+
+# slices
+
+
+def _sliced(equation: s.Equation, scalars: Scalars, slices: dict[str, list[SliceLength]]) -> s.Equation:
+    """Give slices the names of indices that stand on the left side alone."""
+    head = equation.head
+    inside = set(s.variables(equation.value))
+    new = [v for v in s.variables(head) if v not in inside]
+    if not head.places and equation.operator == "=" and _bare(equation.value):
+        count = max(_ranges(p) for p in s.walk(equation.value) if isinstance(p, s.Tensor))
+        new = [f"i{n}" for n in range(count)]
+        head = s.Tensor(head.name, tuple(s.Place(s.Variable(v, at=head.at), at=head.at) for v in new), at=head.at)
+
+    def change(part: Any) -> Any:
+        if isinstance(part, s.Tensor):
+            names = iter(new)
+            return s.Tensor(
+                part.name, tuple(place(part, p, names) for p in range(len(part.places))), part.boolean, at=part.at
+            )
+        if isinstance(part, tuple):
+            return tuple(change(x) for x in part)
+        if not isinstance(part, s.Part):
+            return part
+        return type(part)(**{f: change(getattr(part, f)) for f in part.__struct_fields__})
+
+    def place(tensor: s.Tensor, p: int, names: Iterator[str]) -> s.Place:
+        found = tensor.places[p]
+        index = found.index
+        if not isinstance(index, s.Range):
+            return found
+        start = 0 if index.start is None else affine(index.start, scalars).constant
+        stop = None if index.stop is None else affine(index.stop, scalars).constant
+        if start < 0 or (stop is not None and stop < start):
+            message = f"a slice runs from 0 upwards, got {start}:{'' if stop is None else stop}"
+            raise GraphError(message, "write the smaller number first", code="E678", location=index.at)
+        name = next(names, None)
+        if name is None:
+            return found
+        if stop is not None:
+            slices.setdefault(name, []).append(SliceLength(tensor.name, p, start, stop - start, index))
+        moved = s.Arithmetic("+", s.Variable(name, at=index.at), s.Constant(start), at=index.at)
+        return s.Place(moved, found.normalised, found.virtual, at=found.at)
+
+    return s.Equation(head, equation.operator, change(equation.value), at=equation.at)
+
+
+def _ranges(tensor: s.Tensor) -> int:
+    return sum(isinstance(place.index, s.Range) for place in tensor.places)
+
+
+def _bare(value: s.Part) -> bool:
+    """Tell whether nothing in an expression projects: no function, and no product of two tensors."""
+    for part in s.walk(value):
+        if isinstance(part, s.Call) or (isinstance(part, s.Product) and len(_factors(part)) > 1):
+            return False
+    return True
+
+
+# the terms of a sum
+
+
+def _factors(part: s.Expression) -> list[s.Expression]:
+    """Return the factors of a product that are no numbers."""
+    if not isinstance(part, s.Product):
+        return [] if isinstance(part, s.Number) else [part]
+    return [f for factor in part.factors for f in _factors(factor)]
+
+
+def _terms(part: s.Expression) -> list[s.Expression]:
+    if isinstance(part, s.Operation) and part.operator in "+-":
+        return _terms(part.left) + _terms(part.right)
+    return [part]
+
+
+def _local(part: Any, outer: frozenset[str], *, linear: bool) -> Any:
+    """Rename indices that each product of a sum sums for itself, wherever a sum is what is projected."""
+    match part:
+        case s.Operation(operator="+" | "-") if linear:
+            terms = _terms(part)
+            shared = _shared(terms, outer)
+            renamed: dict[int, s.Expression] = {}
+            for n, term in enumerate(terms):
+                if n and shared & set(s.variables(term)):
+                    renamed[id(term)] = _mapped(term, _primed(shared, n))
+            return _replaced(part, renamed, outer)
+        case s.Negative(value=value, at=at):
+            return s.Negative(_local(value, outer, linear=linear), at=at)
+        case s.Call(function=function, arguments=arguments, at=at):
+            done = []
+            for n, argument in enumerate(arguments):
+                around = outer.union(*(s.variables(a) for k, a in enumerate(arguments) if k != n))
+                done.append(_local(argument, around, linear=True))
+            return s.Call(function, tuple(done), at=at)
+        case s.Product(factors=factors, at=at):
+            inner = []
+            for n, factor in enumerate(factors):
+                around = outer.union(*(s.variables(f) for k, f in enumerate(factors) if k != n))
+                inner.append(_local(factor, around, linear=False))
+            return s.Product(tuple(inner), at=at)
+        case s.Operation(operator=operator, left=left, right=right, at=at):
+            one = _local(left, outer | set(s.variables(right)), linear=linear and operator == "/")
+            return s.Operation(operator, one, _local(right, outer | set(s.variables(left)), linear=False), at=at)
+    return part
+
+
+def _replaced(part: Any, renamed: dict[int, s.Expression], outer: frozenset[str]) -> Any:
+    """Put renamed terms in their places in a sum, and look into each term."""
+    if isinstance(part, s.Operation) and part.operator in "+-":
+        one, two = (
+            _replaced(side, renamed, outer | set(s.variables(other)))
+            for side, other in ((part.left, part.right), (part.right, part.left))
+        )
+        return s.Operation(part.operator, one, two, at=part.at)
+    return _local(renamed.get(id(part), part), outer, linear=False)
+
+
+def _shared(terms: list[s.Expression], outer: frozenset[str]) -> set[str]:
+    """Return the indices that several terms have, and that each of them has in a tensor of a product."""
+    counts: dict[str, int] = {}
+    for term in terms:
+        for name in s.variables(term):
+            counts[name] = counts.get(name, 0) + 1
+    found = {name for name, count in counts.items() if count > 1 and name not in outer}
+    for term in terms:
+        factors = _factors(term.value if isinstance(term, s.Negative) else term)
+        direct = {v for f in factors if isinstance(f, s.Tensor) for v in s.variables(f)} if len(factors) > 1 else set()
+        found -= set(s.variables(term)) - direct
+    return found
+
+
+def _primed(names: set[str], count: int) -> Callable[[s.Variable], s.Variable]:
+    return lambda v: s.Variable(v.name + "\N{PRIME}" * count, at=v.at) if v.name in names else v
