@@ -74,7 +74,7 @@ def _binds(part: Part) -> int:
             return _SUM
         case Negative():
             return _TERM
-        case Number(value=value) | Constant(value=value) if not isinstance(value, str) and value < 0:
+        case Number(value=value) | Constant(value=value) if not isinstance(value, str) and str(value)[0] == "-":
             return _TERM
         case Product() | Operation(operator="/") | Arithmetic():
             return _CHAIN
@@ -149,10 +149,8 @@ def _statement(part: Part) -> list[_Piece]:
             scalars = {s.head.name for s in statements if isinstance(s, Equation) and not s.head.places}
             pieces: list[_Piece] = []
             for statement in statements:
-                shown: _Piece = (
-                    "\n".join(_facts(statement, scalars)) if isinstance(statement, Facts) else (statement, 0)
-                )
-                pieces += [shown, "\n"]
+                shown = "\n".join(_facts(statement, scalars)) if isinstance(statement, Facts) else text_of(statement)
+                pieces += ["; " if shown.startswith("-") else "", shown, "\n"]  # no line goes on with a question
             return pieces
     return [repr(part)]
 
@@ -275,7 +273,7 @@ class _Page:
     def statement(self, text: str, tokens: list[Token]) -> None:
         """Write a statement; it keeps its line breaks, and what follows one is indented."""
         tight = [False]  # in the places of tensors operators have no spaces around them
-        written = ""
+        written = "; " if tokens[0].type == "MINUS" else ""  # else the line above would go on here
         before: Token | None = None
         unary = True
         for token in tokens:
