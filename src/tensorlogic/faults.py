@@ -305,6 +305,9 @@ FAULTS: dict[str, Fault] = {
     "E751": Fault("recursive rules in a logic whose rounds do not settle", "In a probabilistic or counting logic one derivation would count again with every round.", "Use a Boolean or fuzzy strategy, or tensor equations."),
     "E752": Fault("a text that is no set of rules", "Facts, queries or equations stand where rules alone are expected, or there is no rule, or more than the one expected.", "Leave the rules alone in the text; tl.Program takes whole programs."),
     "E753": Fault("a rule that needs the numbers of its indices", "A context has names and sizes of domains; arithmetic and order of indices is a program's.", "Use tl.Program."),
+    "E754": Fault("an order of names", "Names are equal or not; only whole numbers are less or more, and can be calculated with.", "Compare names with = and != only."),
+    "E755": Fault("a literal that no rule has", "A rule is made of atoms, negated atoms and comparisons; ranges stand in equations.", "Compare the index instead: x >= 4, x < 8."),
+    "E756": Fault("numbers without end", "A rule that depends on itself makes larger numbers in every round, so that it would never settle.", "Bound them in the rule: y <= 100."),
     # E77x to E79x: programs and their data
     "E770": Fault("a file of facts that is not there", "The path names no file.", "Check the path; it is relative to the program's file, or to the working folder."),
     "E771": Fault("a file of facts of an unknown kind", "The end of a file's name says what kind it is, and this one is not known.", "Use .csv, .tsv, .parquet, .npy, .npz, .safetensors or .txt."),

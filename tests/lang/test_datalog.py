@@ -255,11 +255,6 @@ def test_a_long_chain_is_complete():
     assert len(answers(text + "Path(x,y) <- Edge(x,y); Path(x,z) <- Path(x,y), Edge(y,z)")["Path"]) == 81 * 80 // 2
 
 
-def test_numbers_are_true_where_they_are_not_zero():
-    weights = np.array([[0.0, 2.0], [-1.0, 0.0]])
-    assert answers("Near(i,j) <- W[i,j], i != j", W=weights)["Near"] == {(0, 1), (1, 0)}
-
-
 def test_numbers_are_compared():
     score, limit = np.array([1.0, 4.0, 3.5]), np.array([2.0, 5.0, 0.0])
     text = "Big(x) <- Score[x] > 3; More(x,y) <- Score[x] >= 2*Limit[y] + 1, x != y; Up(x) <- Big(x), Score[x] > x + 2"
@@ -272,6 +267,49 @@ def test_numbers_are_compared():
 def test_scalars_stand_for_their_values():
     out = answers(EDGES + "L = 2\nP(x) <- Edge(x, L); Q(x) <- Edge(x,_), x > L; R(x, L) <- Edge(x, _), x = L")
     assert out == {"P": {(1,)}, "Q": {(4,)}, "R": {(2, 2)}}
+
+
+# numbers that rules derive
+
+
+@pytest.mark.parametrize(
+    ("text", "want"),
+    [
+        ("Num(4); Next(x,y) <- Num(x), y = x + 1", {"Next": {(4, 5)}}),
+        ("Num(4); A(y) <- Num(x), y = x + 1; B(y) <- A(x), y = x + 1", {"A": {(5,)}, "B": {(6,)}}),
+        ("Num(3); Num(2); P(x,y,z) <- Num(x), Num(y), z = x*y", {"P": {(3, 3, 9), (3, 2, 6), (2, 3, 6), (2, 2, 4)}}),
+        ("Num(4); Head(x+3) <- Num(x)", {"Head": {(7,)}}),
+        ("N(0); N(y) <- N(x), y = x + 1, y <= 7", {"N": {(n,) for n in range(8)}}),
+        ("N(0); N(y) <- N(x), y = x + 1, x < 7", {"N": {(n,) for n in range(8)}}),
+        ("N(0); N(x+2) <- N(x), x < 7", {"N": {(0,), (2,), (4,), (6,), (8,)}}),
+        ("N(5); N(y) <- N(x), y = x - 1", {"N": {(n,) for n in range(6)}}),
+        ("N(1); N(y) <- N(x), y = 2*x, 100 >= y", {"N": {(2**n,) for n in range(7)}}),
+        ("N(0); Top(6); N(y) <- N(x), Top(t), y = x + 2, y <= t", {"N": {(0,), (2,), (4,), (6,)}}),
+        ("N(1); Num(9); N(y) <- N(x), Num(z), y = z + 1", {"N": {(1,), (10,)}}),
+        ("L = 3; N(0); N(y) <- N(x), y = x + 1, y < L", {"N": {(0,), (1,), (2,)}}),
+        ("N(7); M(x) <- N(x); M(y) <- M(x), y = x/2", {"M": {(7,), (3,), (1,), (0,)}}),
+    ],
+)
+def test_domains_hold_the_numbers_that_rules_derive(text, want):
+    assert answers(text.replace("; ", "\n")) == want
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "N(0); N(y) <- N(x), y = x + 1",
+        "N(0); N(x+1) <- N(x)",
+        "N(1); N(y) <- N(x), y = 2*x",
+        "A(0); B(y) <- A(x), y = x + 1; A(x) <- B(x)",
+        "N(9); N(y) <- N(x), y = x^x",
+        "N(9); N(y) <- N(x), y = x + 1, x != 20",
+    ],
+)
+def test_numbers_without_end_are_refused(text):
+    with pytest.raises(tl.GraphError, match="have no end") as caught:
+        lowered(text.replace("; ", "\n"))
+    assert caught.value.diagnostic.code == "E756"
+    assert caught.value.diagnostic.location.line > 1
 
 
 @pytest.mark.parametrize(

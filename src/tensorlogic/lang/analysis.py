@@ -15,6 +15,7 @@ from ..ir.types import FLOATS, promote
 from . import syntax as s
 from .declarations import Declaration, GivenTensor, Statement, declare, find_scalars, literal_array, mentions
 from .extents import ReadPlace, forms, slice_lengths, solve_extents, variable_ranges
+from .growth import grow
 from .index_names import SliceLength, named
 from .places import DomainInfo, DomainKey, Places, infer_places, unknown_constant
 from .strata import Component, body_of, check_safety, components, is_rule
@@ -89,6 +90,7 @@ class Analysis:
         self._sizes: dict[object, int | None] = {}
         self._extents: dict[tuple[str, int], int] = {}
         self.given: Mapping[str, GivenTensor] = {}
+        self.grown: frozenset[DomainKey] = frozenset()  # domains that hold numbers which only rules derive
 
     def domain(self, statement: s.Statement, variable: str) -> DomainInfo:
         """Return the domain of a variable of a statement."""
@@ -278,7 +280,16 @@ def analyse(
     _check_marks(parts)
     dtypes = [g.dtype for g in data.values() if g.dtype in FLOATS]
     dtype = promote([(str(d), False) for d in dtypes]) if dtypes else "float64"
+    numbers = {id(x): n for n, x in enumerate(program)}
+
+    def key_of(rule: Statement, index: str | int) -> DomainKey | None:
+        key = (rule.head.name, index) if isinstance(index, int) else (numbers[id(rule)], index)
+        return first.get(places.find(key))
+
+    sized = {key for key in domains if places.known(key).data}
+    grown = grow([p for p in parts if p.boolean], domains, key_of, scalars, sized)
     result = Analysis(program, infos, domains, parts, scalars, attached, places, dtype)
+    result.grown = grown
     result.solve(data)
     _check_constants(result)
     for found in (length for lengths in slices.values() for several in lengths.values() for length in several):

@@ -15,6 +15,7 @@ from ..ir.spec import write
 from . import syntax as s
 from .analysis import Analysis, Component
 from .equations import comparison, located
+from .growth import as_value
 from .places import DomainInfo
 from .rules import round_limit
 from .strata import body_of
@@ -102,7 +103,7 @@ def plain(statement: s.Rule | s.Equation, analysis: Analysis) -> Rule:
             if isinstance(index, s.Arithmetic):
                 variable = s.Variable(next(fresh), at=index.at)
                 domains[variable.name] = analysis.place(atom.name, p)
-                literals.append(s.Comparison("=", variable, _as_value(index), at=index.at))
+                literals.append(s.Comparison("=", variable, as_value(index), at=index.at))
                 index = variable
             elif isinstance(index, s.Range):
                 _refuse("a range in a rule", index, "compare the index instead: x >= 4, x < 8")
@@ -117,22 +118,10 @@ def plain(statement: s.Rule | s.Equation, analysis: Analysis) -> Rule:
                 _refuse("a range in the head of a rule", index, "compare the index in the body: x >= 4, x < 8")
             variable = s.Variable(next(fresh), at=index.at)
             domains[variable.name] = analysis.place(head.name, p)
-            literals.append(s.Comparison("=", variable, _as_value(index), at=index.at))
+            literals.append(s.Comparison("=", variable, as_value(index), at=index.at))
             index = variable
         output.append(index.name)
     return Rule(head.name, tuple(output), tuple(literals), domains, statement)
-
-
-def _as_value(index: s.Index) -> s.Expression:
-    """Return an index as a value, as it stands in a comparison."""
-    match index:
-        case s.Arithmetic(operator="*", left=left, right=right):
-            return s.Product((_as_value(left), _as_value(right)), at=index.at)
-        case s.Arithmetic(operator=operator, left=left, right=right):
-            return s.Operation(operator, _as_value(left), _as_value(right), at=index.at)
-        case s.Variable() | s.Constant():
-            return index
-    raise AssertionError(index)
 
 
 def _refuse(what: str, part: s.Part, *hints: str) -> NoReturn:

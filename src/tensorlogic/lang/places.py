@@ -12,6 +12,7 @@ from . import syntax as s
 from .affine import affine
 from .declarations import Declaration, GivenTensor, Mention, Scalars, mentions
 from .index_names import SliceLength
+from .strata import calculated
 
 DomainKey = tuple[str, int]  # the first place of a tensor that has the domain
 
@@ -148,6 +149,9 @@ class Places:
         for part in s.walk(statement):
             if isinstance(part, s.Comparison):
                 self._comparison(number, part)
+        if isinstance(statement, s.Rule):
+            for name, value in calculated(statement.body).items():
+                self._arithmetic((number, name), value)  # y = x + 1 may give numbers that no fact has
         if isinstance(statement, s.Equation):
             self._values(number, statement.value)
 
@@ -230,14 +234,6 @@ class Places:
                     return  # a comparison of values
         for key in keys[1:]:
             self.join(keys[0], key)
-        if (
-            part.operator == "="
-            and keys
-            and not all(
-                isinstance(x, s.Variable | s.Number | s.Text | s.Constant | s.Tensor) for x in (part.left, part.right)
-            )
-        ):
-            self._arithmetic(keys[0], part)  # y = x + 1 may give numbers that no fact has
         simple = isinstance(part.left, s.Variable) or isinstance(part.right, s.Variable)
         for constant in constants if keys and simple else []:
             if not (isinstance(constant.value, int) and constant.value < 0):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from ..errors import GraphError
@@ -223,12 +223,7 @@ def bound_variables(body: Sequence[s.Expression]) -> set[str]:
     >>> sorted(bound_variables([step, s.Tensor("P", (s.Place(x),), True)]))
     ['x', 'y']
     """
-    bound: set[str] = set()
-    for literal in body:
-        if not isinstance(literal, s.Not):
-            for tensor in s.walk(literal):
-                if isinstance(tensor, s.Tensor):
-                    bound.update(p.index.name for p in tensor.places if isinstance(p.index, s.Variable))
+    bound = variables_of_atoms(body)
     equations = [c for c in body if isinstance(c, s.Comparison) and c.operator == "="]
     sides = [pair for c in equations for pair in ((c.left, c.right), (c.right, c.left))]
     grown = True
@@ -239,6 +234,43 @@ def bound_variables(body: Sequence[s.Expression]) -> set[str]:
                 bound.add(one.name)
                 grown = True
     return bound
+
+
+def variables_of_atoms(body: Sequence[s.Expression], without: Collection[str] = ()) -> set[str]:
+    """Return the variables that stand in positive atoms, or in tensors that are compared; those of some relations do not count.
+
+    >>> x, y = (s.Place(s.Variable(name)) for name in "xy")
+    >>> variables_of_atoms([s.Tensor("P", (x,), True), s.Not(s.Tensor("Q", (y,), True))])
+    {'x'}
+    """
+    return {
+        place.index.name
+        for part in body
+        if not isinstance(part, s.Not)
+        for tensor in s.walk(part)
+        if isinstance(tensor, s.Tensor) and tensor.name not in without
+        for place in tensor.places
+        if isinstance(place.index, s.Variable)
+    }
+
+
+def calculated(body: Sequence[s.Expression]) -> dict[str, s.Expression]:
+    """Return the variables of a body that no atom binds but arithmetic does, with their values, such as y in ``y = x + 1``.
+
+    >>> x, y = s.Variable("x"), s.Variable("y")
+    >>> step = s.Comparison("=", y, s.Operation("+", x, s.Number(1)))
+    >>> list(calculated([step, s.Tensor("P", (s.Place(x),), True)]))
+    ['y']
+    """
+    stand = variables_of_atoms(body)
+    found: dict[str, s.Expression] = {}
+    for part in body:
+        if isinstance(part, s.Comparison) and part.operator == "=":
+            for one, other in ((part.left, part.right), (part.right, part.left)):
+                arithmetic = isinstance(other, s.Operation | s.Product | s.Negative)
+                if isinstance(one, s.Variable) and one.name not in stand and arithmetic:
+                    found.setdefault(one.name, other)
+    return found
 
 
 def _is_blank(name: str, statement: Statement) -> bool:

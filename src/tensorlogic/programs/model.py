@@ -75,6 +75,8 @@ class Model:
             return False
         for place, column in enumerate(table.columns):
             info = self.info(name, place)
+            if tensor.places[place] in self.analysis.grown and len(column):
+                return False  # rules derive numbers from these, so the domain may have to grow
             if info.kind == RANGE:
                 inside = not len(column) or (column.codes.min() >= 0 and column.codes.max() < (info.size or 0))
                 if column.names is not None or not inside:

@@ -1,0 +1,190 @@
+"""How far arithmetic in rules takes numbers: ``y = x + 1`` may derive numbers that no fact has, and domains grow to hold them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Mapping, Sequence
+from itertools import product
+from typing import NamedTuple
+
+from ..errors import GraphError
+from . import syntax as s
+from .declarations import Statement
+from .domains import MAX_NUMBER
+from .places import DomainInfo, DomainKey
+from .strata import Component, body_of, calculated, variables_of_atoms
+
+FLIPPED = {"<": ">", "<=": ">=", ">": "<", ">=": "<=", "=": "="}
+Bounds = tuple[float, float]  # the least and the greatest value
+KeyOf = Callable[[Statement, str | int], DomainKey | None]  # of a variable, or of a place of the head
+
+
+class Derived(NamedTuple):
+    """A number that a rule derives: the domain that must hold it, and its value."""
+
+    rule: Statement
+    key: DomainKey
+    value: s.Expression
+    name: str  # in messages
+
+
+def grow(
+    parts: Sequence[Component],
+    domains: dict[DomainKey, DomainInfo],
+    key_of: KeyOf,
+    scalars: Mapping[str, int | float],
+    fixed: Collection[DomainKey],
+) -> frozenset[DomainKey]:
+    """Let domains hold every number that rules derive, and return those that grew; refuse rules whose numbers have no end.
+
+    Domains whose size is ``fixed`` by data stay: numbers beyond them do not exist.
+    """
+    grown: set[DomainKey] = set()
+    for part in parts:
+        derived = [d for rule in part.statements for d in _derived(rule, key_of) if d.key not in fixed]
+        before = {key: info.size for key, info in domains.items()}  # what other components derive stays within
+        changed: Derived | None = None
+        for _ in range(len(derived) + 2 if part.recursive else 1):
+            changed = None
+            for d in derived:
+                size = domains[d.key].size or 0
+                sizes = {key: info.size for key, info in domains.items()}
+                _, last = _bounds(d, part, before, {**sizes, d.key: None} if part.recursive else sizes, key_of, scalars)
+                if part.recursive and last == math.inf:  # is it closed, at least?
+                    _, last = _bounds(d, part, before, sizes, key_of, scalars)
+                    if last >= size:
+                        raise _endless(d)
+                if last >= MAX_NUMBER:
+                    raise _endless(d)
+                if last >= size:
+                    domains[d.key] = DomainInfo("range", (), int(last) + 1)
+                    grown.add(d.key)
+                    changed = d
+            if changed is None:
+                break
+        if changed is not None and part.recursive:
+            raise _endless(changed)
+    return frozenset(grown)
+
+
+def _endless(d: Derived) -> GraphError:
+    message = f"the numbers of {d.name} in the rule of {d.rule.head.name} have no end"
+    hint = f"bound them: {d.name if d.name.isidentifier() else 'x'} <= 100"
+    return GraphError(message, hint, code="E756", location=d.value.at or d.rule.at)
+
+
+def _derived(rule: Statement, key_of: KeyOf) -> list[Derived]:
+    """Return the numbers of a rule that an equation or arithmetic in its head makes, not an atom."""
+    if isinstance(rule, s.Equation) and not rule.head.boolean:
+        return []
+    found: list[Derived] = []
+    for name, value in calculated(body_of(rule)).items():
+        key = key_of(rule, name)
+        if key is not None:
+            found.append(Derived(rule, key, s.Variable(name, at=value.at), name))
+    for p, place in enumerate(rule.head.places):
+        key = key_of(rule, p)
+        if isinstance(place.index, s.Arithmetic) and key is not None:
+            found.append(Derived(rule, key, as_value(place.index), "the head"))
+    return found
+
+
+def as_value(index: s.Index) -> s.Expression:
+    """Return an index as a value, as it stands in a comparison.
+
+    >>> as_value(s.Arithmetic("+", s.Variable("x"), s.Constant(1))).operator
+    '+'
+    """
+    match index:
+        case s.Arithmetic(operator="*", left=left, right=right):
+            return s.Product((as_value(left), as_value(right)), at=index.at)
+        case s.Arithmetic(operator=operator, left=left, right=right):
+            return s.Operation(operator, as_value(left), as_value(right), at=index.at)
+        case s.Variable() | s.Constant():
+            return index
+    raise AssertionError(index)
+
+
+def _comparisons(body: Sequence[s.Expression]) -> list[tuple[str, str, s.Expression]]:
+    """Return the comparisons with a variable on one side, turned so that it stands left."""
+    found = []
+    for part in body:
+        if isinstance(part, s.Comparison) and part.operator in FLIPPED:
+            if isinstance(part.left, s.Variable):
+                found.append((part.left.name, part.operator, part.right))
+            if isinstance(part.right, s.Variable):
+                found.append((part.right.name, FLIPPED[part.operator], part.left))
+    return found
+
+
+def _bounds(
+    d: Derived,
+    part: Component,
+    before: Mapping[DomainKey, int | None],
+    sizes: Mapping[DomainKey, int | None],
+    key_of: KeyOf,
+    scalars: Mapping[str, int | float],
+) -> Bounds:
+    """Return the bounds of a derived number from the domains of the variables and what the rule compares them with."""
+    body = body_of(d.rule)
+    known: dict[str, Bounds] = {}
+    lower = variables_of_atoms(body, part.names)
+    for name in variables_of_atoms(body):
+        key = key_of(d.rule, name)
+        size = None if key is None else (before if name in lower else sizes).get(key)
+        known[name] = (0, math.inf if size is None else size - 1)
+    compared = _comparisons(body)
+    for _ in range(len(compared) + 1):
+        for name, sign, other in compared:
+            if not all(v in known for v in s.variables(other)) or not (name in known or sign == "="):
+                continue
+            low, high = known.get(name, (-math.inf, math.inf))
+            first, last = _value(other, known, scalars)
+            step = 1 if sign in "<>" else 0
+            if sign in ("<", "<=", "="):
+                high = min(high, last - step)
+            if sign in (">", ">=", "="):
+                low = max(low, first + step)
+            known[name] = (low, high)
+    return _value(d.value, known, scalars)
+
+
+def _value(part: s.Expression, known: Mapping[str, Bounds], scalars: Mapping[str, int | float]) -> Bounds:
+    """Return the bounds of an expression."""
+    match part:
+        case s.Number(value=number):
+            return number, number
+        case s.Variable(name=name):
+            return known.get(name, (-math.inf, math.inf))
+        case s.Constant(value=value) if isinstance(value, int):
+            return value, value
+        case s.Constant(value=str(name)) | s.Tensor(name=name, places=()) if name in scalars:
+            return scalars[name], scalars[name]
+        case s.Negative(value=inner):
+            low, high = _value(inner, known, scalars)
+            return -high, -low
+        case s.Product(factors=factors):
+            found: Bounds = (1, 1)
+            for factor in factors:
+                found = _ends(_times, found, _value(factor, known, scalars))
+            return found
+        case s.Operation(operator=operator, left=left, right=right):
+            a, b = _value(left, known, scalars), _value(right, known, scalars)
+            if operator == "+":
+                return a[0] + b[0], a[1] + b[1]
+            if operator == "-":
+                return a[0] - b[1], a[1] - b[0]
+            if operator == "/" and b[0] >= 1:
+                return _ends(lambda x, y: x / y if abs(x) != math.inf else x, a, b)
+            if operator == "^" and a[0] >= 0 and b[0] >= 0 and b[1] <= 64 and a[1] <= MAX_NUMBER:
+                return a[0] ** b[0], a[1] ** b[1]
+    return -math.inf, math.inf
+
+
+def _times(x: float, y: float) -> float:
+    return 0 if x == 0 or y == 0 else x * y
+
+
+def _ends(function: Callable[[float, float], float], a: Bounds, b: Bounds) -> Bounds:
+    every = [function(x, y) for x, y in product(a, b)]
+    return min(every), max(every)
