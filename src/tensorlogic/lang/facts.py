@@ -172,7 +172,8 @@ class FactReader:
             for n, name in enumerate(names):
                 grouped.setdefault(name, []).append(n)
             members.update(grouped)
-        return [g for name, chosen in members.items() for g in self._by_arity(name, chosen, places)]
+        groups = [g for name, chosen in members.items() for g in self._by_arity(name, chosen, places)]
+        return sorted(groups, key=lambda group: group[1][0])  # by their first facts
 
     def _by_arity(self, name: str, members: Sequence[int], places: Sequence[str]) -> list[_Group]:
         chosen = places if len(members) == len(places) else [places[n] for n in members]

@@ -17,10 +17,35 @@ class Part(msgspec.Struct, frozen=True, kw_only=True):
     def __eq__(self, other: object) -> bool:
         if type(self) is not type(other):
             return NotImplemented
-        return all(getattr(self, f) == getattr(other, f) for f in self.__struct_fields__ if f != "at")
+        waiting: list[tuple[object, object]] = [(self, other)]  # no recursion: parts may be nested deeply
+        while waiting:
+            left, right = waiting.pop()
+            if isinstance(left, Part):
+                if type(left) is not type(right):
+                    return False
+                waiting += [(getattr(left, f), getattr(right, f)) for f in left.__struct_fields__ if f != "at"]
+            elif isinstance(left, tuple) and isinstance(right, tuple) and left and isinstance(left[0], Part):
+                if len(left) != len(right):
+                    return False
+                waiting += zip(left, right, strict=True)
+            elif left != right:
+                return False
+        return True
 
     def __hash__(self) -> int:
-        return hash((type(self), *(getattr(self, f) for f in self.__struct_fields__ if f != "at")))
+        found: list[object] = []
+        waiting: list[object] = [self]
+        while waiting:
+            value = waiting.pop()
+            if isinstance(value, Part):
+                found.append(type(value))
+                waiting += [getattr(value, f) for f in value.__struct_fields__ if f != "at"]
+            elif isinstance(value, tuple) and value and isinstance(value[0], Part):
+                found.append(len(value))
+                waiting += value
+            else:
+                found.append(value)
+        return hash(tuple(found))
 
 
 # indices: what stands in a place of a tensor
@@ -136,7 +161,18 @@ class Comparison(Part, frozen=True):
 
 
 Expression = (
-    Tensor | Number | Text | ListLiteral | Product | Operation | Negative | Call | Not | Comparison | Variable | Constant
+    Tensor
+    | Number
+    | Text
+    | ListLiteral
+    | Product
+    | Operation
+    | Negative
+    | Call
+    | Not
+    | Comparison
+    | Variable
+    | Constant
 )
 
 
