@@ -1,4 +1,4 @@
-"""The command line: run, explain, draw and check graph files; record, read and compare traces.
+"""The command line: run and ask programs; run, explain, draw and check graph files; record, read and compare traces.
 
 Exit codes: 0 all is well, 1 the graph or its inputs are wrong, 2 the command was typed wrongly.
 """
@@ -12,16 +12,19 @@ from ..errors import InputError, nearest
 from ..faults import FAULTS
 from .common import print_json, print_table, reported
 from .graphs import check, compile_command, explain, graph_command, run_command
+from .programs import fmt_command, query_command
 from .traces import trace_group
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(__version__, prog_name="tensorlogic")
 def main() -> None:
-    """Run, explain, draw and check tensor graphs; compile formulas; record and read traces.
+    """Run and ask programs; run, explain, draw and check tensor graphs; compile formulas; record and read traces.
 
     \b
     Examples:
+      tensorlogic run family.tl
+      tensorlogic query family.tl "Ancestor(Alice, x)?"
       tensorlogic check model.json
       tensorlogic explain model.json --size n=64
       tensorlogic run model.json -i x=x.npy -i w=w.npy
@@ -78,5 +81,14 @@ def explain_error(code: str | None, listed: bool, as_json: bool) -> None:
         click.echo(f"{wanted}: {fault.title}\n\n{fault.cause}\nFix: {fault.fix}")
 
 
-for command in (run_command, explain, graph_command, check, compile_command, trace_group):
+for command in (
+    run_command,
+    query_command,
+    explain,
+    graph_command,
+    check,
+    fmt_command,
+    compile_command,
+    trace_group,
+):
     main.add_command(command)

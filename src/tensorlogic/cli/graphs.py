@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from ..errors import FormatError
-from . import common
+from . import common, programs
 from .common import Texts
 
 MAX_SHOWN = 1000  # elements of an output printed in full
@@ -40,14 +40,23 @@ def save_arrays(path: Path, arrays: Mapping[str, Any]) -> None:
 @common.graph_argument
 @common.run_options
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="Write the outputs to an .npz file.")
+@programs.csv_option
 @common.reported
 def run_command(
-    graph: Path, inputs: Texts, sizes: Texts, backend: str, level: str | None, output: Path | None, as_json: bool
+    graph: Path,
+    inputs: Texts,
+    sizes: Texts,
+    backend: str,
+    level: str | None,
+    output: Path | None,
+    as_csv: bool,
+    as_json: bool,
 ) -> None:
-    """Run a graph file and print its outputs.
+    """Run a graph file and print its outputs; run a program (.tl), print its answers by name and write its files.
 
     \b
     Examples:
+      tensorlogic run family.tl
       tensorlogic run layer.json -i x=x.npy -i w=weights.npz:w
       tensorlogic run rule.json -i parent='[[0,1],[0,0]]' --json
       tensorlogic run layer.json -i x=x.npy -o out.npz
@@ -57,6 +66,11 @@ def run_command(
     if output is not None and output.suffix != ".npz":
         hint = f"write -o {output.stem}.npz"
         raise FormatError(f"outputs are written as .npz, not {output.name!r}", hint, code="E230")
+    if programs.is_program(graph):
+        programs.run_program(graph, inputs, backend, level, output, as_json=as_json, as_csv=as_csv)
+        return
+    if as_csv:
+        raise click.UsageError("--csv is for programs (.tl); a graph has arrays: use -o out.npz")
     loaded = common.load_graph(graph)
     for name in [] if output is None else loaded.output_names:  # none that would be unpacked outside of its folder
         if "\\" in name or "\0" in name or name.startswith("/") or ".." in name.split("/"):
@@ -80,18 +94,22 @@ def run_command(
 @common.run_options
 @common.reported
 def explain(graph: Path, inputs: Texts, sizes: Texts, backend: str, level: str | None, as_json: bool) -> None:
-    """Print the plan of a graph file: its steps, what they cost and the memory they need.
+    """Print the plan of a graph file or a program: its steps, what they cost and the memory they need.
 
     \b
     Examples:
+      tensorlogic explain family.tl
       tensorlogic explain layer.json --size n=64
       tensorlogic explain layer.json --size n=64 --level aggressive
       tensorlogic explain layer.json -i x=x.npy -i w=w.npy --json
     """  # noqa: D301
     from ..plan.build import describe
 
-    executor, loaded = common.executor_of(backend, level), common.load_graph(graph)
-    plan = executor.plan(loaded, common.read_values(inputs), sizes=common.read_sizes(sizes))
+    if programs.is_program(graph):
+        plan = programs.load_program(graph, inputs, backend, level).plan()
+    else:
+        executor, loaded = common.executor_of(backend, level), common.load_graph(graph)
+        plan = executor.plan(loaded, common.read_values(inputs), sizes=common.read_sizes(sizes))
     if not as_json:
         click.echo(plan.table())
         return
@@ -143,15 +161,19 @@ def graph_command(graph: Path, form: str, output: Path | None, as_json: bool) ->
 @common.graph_argument
 @common.reported
 def check(graph: Path, as_json: bool) -> None:
-    """Check a graph file: structure, shapes and types, unused inputs and repeated work.
+    """Check a graph file: structure, shapes and types, unused inputs and repeated work; or a program, without running it.
 
     \b
     Examples:
+      tensorlogic check family.tl
       tensorlogic check layer.json && echo fine
       tensorlogic check layer.json --json
     """  # noqa: D301
     from ..ir.validate import GraphValidator
 
+    if programs.is_program(graph):
+        programs.check_program(graph, as_json=as_json)
+        return
     loaded = common.load_graph(graph)
     result = GraphValidator().validate(loaded)
     if as_json:

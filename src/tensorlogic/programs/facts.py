@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from ..diagnostics import SourceLocation
 from ..lang.data import Table
 from ..lang.declarations import GivenTensor
-from ..lang.domains import Codes, Column, Name, column_of
+from ..lang.domains import Column, Name, column_of
 from ..lang.syntax import Facts
+
+Rows = np.ndarray[Any, Any]  # numbers of rows, or a truth value for each
 
 
 class Block(NamedTuple):
@@ -25,7 +27,7 @@ class Block(NamedTuple):
         """Return where a tuple stands."""
         return self.at.with_line(self.lines[row]) if self.at is not None and row < len(self.lines) else self.at
 
-    def without(self, kept: Codes) -> Block:
+    def without(self, kept: Rows) -> Block:
         """Return the block with some rows alone."""
         columns = tuple(Column(c.codes[kept], c.names) for c in self.table.columns)
         lines = tuple(np.asarray(self.lines)[kept].tolist()) if self.lines else ()

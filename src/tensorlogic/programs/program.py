@@ -236,6 +236,28 @@ class Program:
                 raise InputError(f"{relation} has {len(domains)} place(s), so none is number {place}", code="E784")
             return domains[place].names()
 
+    def why(self, text: str) -> Any:
+        """Return why an atom holds: the lowest :class:`Proof`; of an element of a tensor of numbers, what contributes to it.
+
+        >>> p = Program("Parent(Alice, Bob); Child(y,x) <- Parent(x,y)")
+        >>> print(p.why("Child(Bob, Alice)"))
+        Child(Bob, Alice)  by Child(y, x) <- Parent(x, y)  (line 1)
+        └─ Parent(Alice, Bob)  fact  (line 1)
+        """
+        from .why import why
+
+        body = self._parsed_query(text)
+        with self._lock:
+            return why(self, body, self._evaluation())
+
+    def why_not(self, text: str) -> Any:
+        """Return why an atom does not hold: the rules that come closest to it, and what each of them misses."""
+        from .why import why_not
+
+        body = self._parsed_query(text)
+        with self._lock:
+            return why_not(self, body, self._evaluation())
+
     def check(self) -> None:
         """Raise where the program has a mistake that can be found without running it."""
         with self._lock:

@@ -1,0 +1,170 @@
+"""The commands for programs: run, query, check and explain take ``.tl`` files too, and fmt lays them out."""
+
+from __future__ import annotations
+
+import csv
+import io
+from pathlib import Path
+from typing import Any
+
+import click
+
+from ..errors import FormatError
+from . import common
+from .common import Texts
+
+SUFFIXES = (".tl", ".pl", ".nl")
+
+program_argument = click.argument("program", type=click.Path(path_type=Path))
+csv_option = click.option("--csv", "as_csv", is_flag=True, help="Print CSV: a header, then a row for each answer.")
+
+
+def is_program(path: Path) -> bool:
+    """Tell whether a path names a program: by its suffix, or a folder that one was saved in."""
+    return path.suffix.lower() in SUFFIXES or (path / "program.json").is_file()
+
+
+def load_program(path: Path, inputs: Texts = (), backend: str = "numpy", level: str | None = None) -> Any:
+    """Load a program and bind the inputs that are given on the command line."""
+    from ..programs.program import load
+
+    program = load(path, executor=common.executor_of(backend, level))
+    return program.bind(common.read_values(inputs)) if inputs else program
+
+
+def run_program(
+    path: Path, inputs: Texts, backend: str, level: str | None, output: Path | None, *, as_json: bool, as_csv: bool
+) -> None:
+    """Answer the queries of a program and write its files; without queries, show all that it derives."""
+    import numpy as np
+
+    from .graphs import save_arrays
+
+    program = load_program(path, inputs, backend, level)
+    answers = program.answers()
+    if not answers:
+        derived = [n for c in program.run()._evaluation.model.analysis.components for n in c.names]
+        answers = {name: program.query(f"{name}?") for name in derived}
+    if output is not None:
+        save_arrays(output, {n: np.asarray(v) for n, v in program.run().items()})
+    written = [str(p) for p in program.write_files()]
+    if as_json:
+        found = [answer_json(text, a) for text, a in answers.items()]
+        common.print_json({"answers": found, "written": written + ([str(output)] if output else [])})
+        return
+    for n, (text, found) in enumerate(answers.items()):
+        if as_csv:
+            click.echo(("\n" if n else "") + csv_text(found), nl=False)
+        else:
+            click.echo(("\n" if n else "") + f"{text}\n{found}")
+    for name in [*written, *([str(output)] if output else [])]:
+        click.echo(f"written to {name}", err=True)
+
+
+def answer_json(text: str, answers: Any) -> dict[str, Any]:
+    """Return answers for JSON; those without variables as their value."""
+    from .graphs import finite
+
+    columns = list(answers.columns())
+    rows = [[finite(v) for v in row] for row in answers.rows()]
+    if not answers.heads:
+        return {"query": text, "value": finite(answers.value)}
+    return {"query": text, "columns": columns, "rows": rows}
+
+
+def csv_text(answers: Any) -> str:
+    """Return answers as CSV with a header."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    if answers.heads:
+        writer.writerow(list(answers.columns()))
+        writer.writerows(answers.rows())
+    else:
+        writer.writerow(["value"])
+        writer.writerow([str(answers.value).lower() if isinstance(answers.value, bool) else answers.value])
+    return out.getvalue()
+
+
+@click.command("query")
+@program_argument
+@click.argument("query")
+@common.input_option
+@common.backend_option
+@common.level_option
+@csv_option
+@common.reported
+def query_command(
+    program: Path, query: str, inputs: Texts, backend: str, level: str | None, as_csv: bool, as_json: bool
+) -> None:
+    """Ask a program: the answers by name.
+
+    \b
+    Examples:
+      tensorlogic query family.tl "Ancestor(Alice, x)?"
+      tensorlogic query family.tl "Parent(x, y), not Old(x)?" --csv
+      tensorlogic query network.tl "Y[i]?" -i W=weights.npy --json
+    """  # noqa: D301
+    answers = load_program(program, inputs, backend, level).query(query)
+    if as_json:
+        common.print_json(answer_json(query, answers))
+    else:
+        click.echo(csv_text(answers), nl=False) if as_csv else click.echo(str(answers))
+
+
+def check_program(path: Path, *, as_json: bool) -> None:
+    """Check a program without running it."""
+    program = load_program(path)
+    program.check()
+    if as_json:
+        found = {"valid": True, "statements": len(program.statements), "facts": program.facts.count()}
+        common.print_json({**found, "diagnostics": []})
+    else:
+        click.echo(f"{path}: {program!r} is valid")
+
+
+@click.command("fmt")
+@click.argument("programs", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option("-w", "--write", "in_place", is_flag=True, help="Write the files anew, where they change.")
+@click.option("--check", "only_check", is_flag=True, help="Exit with 1 where a file would change.")
+@common.reported
+def fmt_command(programs: tuple[Path, ...], in_place: bool, only_check: bool, as_json: bool) -> None:
+    """Lay programs out in the usual way; comments stay.
+
+    \b
+    Examples:
+      tensorlogic fmt family.tl
+      tensorlogic fmt -w *.tl
+      tensorlogic fmt --check *.tl
+    """  # noqa: D301
+    from ..lang.format import format_program
+
+    changed: list[str] = []
+    for path in programs:
+        text = read_text(path)
+        laid_out = format_program(text)
+        if laid_out != text:
+            changed.append(str(path))
+        if in_place and laid_out != text:
+            with common.writing(path):
+                path.write_text(laid_out, encoding="utf-8")
+        elif not (in_place or only_check or as_json):
+            click.echo(laid_out, nl=False)
+    if as_json:
+        common.print_json({"changed": changed})
+    elif in_place or only_check:
+        for name in changed:
+            click.echo(f"{name} {'changed' if in_place else 'would change'}", err=True)
+    if only_check and changed:
+        raise SystemExit(1)
+
+
+def read_text(path: Path) -> str:
+    """Read the text of a program."""
+    from ..ir.files import no_file
+
+    if not path.is_file():
+        raise no_file(path)
+    try:
+        return path.read_text(encoding="utf-8")
+    except (UnicodeDecodeError, OSError) as error:
+        raise FormatError(f"{path.name!r} is not readable UTF-8 text: {error}", code="E773") from None
