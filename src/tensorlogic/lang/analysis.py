@@ -264,9 +264,12 @@ def analyse(
     facts = {x.name for x in program if isinstance(x, s.Facts)}
     first: dict[object, DomainKey] = {}
     infos: dict[str, TensorInfo] = {}
+    by_head: dict[str, list[Statement]] = {}
+    for x in defined:
+        by_head.setdefault(x.head.name, []).append(x)
     for t in tensors.values():
         keys = tuple(first.setdefault(places.find((t.name, p)), (t.name, p)) for p in range(t.arity))
-        own = [x for x in defined if x.head.name == t.name] if t.name in derived else []
+        own = by_head.get(t.name, [])
         infos[t.name] = TensorInfo(
             t.name, t.arity, t.boolean, keys, t.name in derived, t.name in facts, t.name in data,
             _operator(own), _virtual(own), t.at,

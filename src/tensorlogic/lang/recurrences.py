@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+import msgspec
 import numpy as np
 
 from ..ir.builder import GraphBuilder, Tensor
@@ -34,7 +35,8 @@ ROUNDS = 100_000  # of sums; a minimum or maximum over n elements settles within
 def lower_recursion(component: Component, analysis: Analysis, b: GraphBuilder, values: Values) -> None:
     """Add a recursive component to a graph."""
     step = find_step(component.names, component.statements, analysis.scalars)
-    with located(b, component.statements[0].at):
+    at = component.statements[0].at
+    with located(b, None if at is None else msgspec.structs.replace(at, rule=", ".join(component.names))):
         if step is None:
             _fixpoint(component, analysis, b, values)
         else:
@@ -60,9 +62,10 @@ def _fixpoint(component: Component, analysis: Analysis, b: GraphBuilder, values:
         dtype = "bool" if info.boolean else analysis.dtype
         start = b.constant(np.asarray(zero(info, own), dtype))
         starts.append(b.broadcast_to(start, analysis.shape(name)))
-    for statement in inside:  # inputs are declared outside of the body
-        for mention in _others(statement, component.names, analysis):
-            outer(mention)
+    others = dict.fromkeys(name for statement in inside for name in _others(statement, component.names, analysis))
+    read = [outer(name) for name in others]  # inputs are declared outside of the body
+    read += [part.tensor for parts in base.values() for part in parts]
+    finite = _finite(b, read)
 
     def body(*carries: Tensor) -> tuple[Tensor, ...]:
         here = dict(zip(component.names, carries, strict=True))
@@ -76,6 +79,8 @@ def _fixpoint(component: Component, analysis: Analysis, b: GraphBuilder, values:
             info = analysis.tensors[name]
             own = [x for x in component.statements if x.head.name == name]
             after = settled(b, merge(b, [*parts, *base[name]], info), info, zero(info, own))
+            if not info.boolean and info.operator == "=":
+                after = _swinging(b, before, after, finite)
             result.append(_cast(b, after, before.dtype))
         return tuple(result)
 
@@ -85,6 +90,22 @@ def _fixpoint(component: Component, analysis: Analysis, b: GraphBuilder, values:
     found = b.fixpoint(body, *starts, limit=limit)
     for name, tensor in zip(component.names, found if isinstance(found, tuple) else (found,), strict=True):
         values[name] = tensor
+
+
+def _finite(b: GraphBuilder, tensors: Sequence[Any]) -> Any:
+    """Return whether all of some tensors are finite."""
+    found: Any = True
+    for tensor in tensors:
+        if isinstance(tensor, Tensor) and tensor.dtype != "bool":
+            here = b.all(b.isfinite(tensor))
+            found = here if found is True else b.logical_and(found, here)
+    return found
+
+
+def _swinging(b: GraphBuilder, before: Tensor, after: Tensor, finite: Any) -> Tensor:
+    """Let a sum that has grown beyond every number swing between inf and -inf, so that its rounds never seem to settle."""
+    known = b.isfinite(after) if finite is True else b.logical_or(b.isfinite(after), b.logical_not(finite))
+    return b.where(known, after, b.where(b.greater(before, 0), -np.inf, np.inf))
 
 
 def _others(statement: Statement, names: Sequence[str], analysis: Analysis) -> list[str]:

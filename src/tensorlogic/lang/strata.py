@@ -116,9 +116,9 @@ def connected(names: Sequence[str], reads: Mapping[str, Sequence[str]]) -> list[
                 if trail:
                     low[trail[-1][0]] = min(low[trail[-1][0]], low[name])
                 if low[name] == number[name]:
-                    at = stack.index(name)
-                    members = stack[at:]
-                    del stack[at:]
+                    members = [stack.pop()]
+                    while members[-1] != name:
+                        members.append(stack.pop())
                     on_stack.difference_update(members)
                     result.append(tuple(sorted(members, key=place.__getitem__)))
     return result
@@ -140,12 +140,12 @@ def components(
     for edge in found:
         by_head.setdefault(edge.head, []).append(edge)
     result = []
+    order = {id(statement): n for n, statement in enumerate(statements)}
     for names in connected(list(own), {name: list(dict.fromkeys(r)) for name, r in reads.items()}):
         members = set(names)
         inside = [e for name in names for e in by_head.get(name, ()) if e.read in members]
-        order = {id(statement): n for n, statement in enumerate(statements)} if len(names) > 1 else {}
         mine = [statement for name in names for statement in own[name]]
-        mine.sort(key=lambda statement: order.get(id(statement), 0))
+        mine.sort(key=lambda statement: order[id(statement)])
         component = Component(names, tuple(mine), bool(inside), all(is_rule(m, tensors) for m in mine))
         if inside:
             _check_circle(component, inside, tensors, scalars)
