@@ -289,18 +289,23 @@ def _data(**values: str) -> str:
 
 def to_svg(graph: EinsumGraph, *, timeout: float = 60.0) -> str:
     """Return the graph as an SVG picture, drawn by the ``dot`` program of Graphviz within ``timeout`` seconds."""
+    longer = "give it longer: tensorlogic.ir.draw.to_svg(graph, timeout=600)"
     others = "or use graph.to_mermaid() or graph.to_dot(), which need no program"
+    return dot_svg(to_dot(graph), f"{count_nodes(graph)} nodes", (longer, others), timeout)
+
+
+def dot_svg(text: str, what: str, hints: tuple[str, str], timeout: float) -> str:
+    """Return the SVG picture that ``dot`` makes of DOT text; ``hints`` say how to give it longer, and what else there is."""
+    longer, others = hints
     try:
-        text = to_dot(graph).encode()
-        done = subprocess.run(["dot", "-Tsvg"], input=text, capture_output=True, timeout=timeout, check=False)
+        done = subprocess.run(["dot", "-Tsvg"], input=text.encode(), capture_output=True, timeout=timeout, check=False)
     except OSError as error:
         message = f"an SVG needs the program 'dot' of Graphviz, which could not be started ({error.strerror})"
         hint = "install it: apt install graphviz, brew install graphviz, or conda install graphviz"
         raise BackendError(message, hint, others, code="E238") from None
     except subprocess.TimeoutExpired:
-        message = f"'dot' did not lay out the {count_nodes(graph)} nodes within {timeout:g} seconds"
-        hint = "give it longer: tensorlogic.ir.draw.to_svg(graph, timeout=600)"
-        raise BackendError(message, hint, others, code="E239") from None
+        message = f"'dot' did not lay out the {what} within {timeout:g} seconds"
+        raise BackendError(message, longer, others, code="E239") from None
     if done.returncode != 0:
         said = done.stderr.decode(errors="replace").strip()
         raise BackendError(f"'dot' failed with status {done.returncode}: {said}", others, code="E239")

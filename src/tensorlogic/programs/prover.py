@@ -1,0 +1,279 @@
+"""Proving atoms: what a goal needs is derived, and every derivation is kept, so that the lowest proof can be read off.
+
+A table holds the tuples of a relation that have some codes in some places. A rule whose literal asks a table waits for its tuples; the
+first to ask makes the table, and so nothing is derived that nobody asks for. All waiting is in lists: depth costs no stack.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from ..backends.sparse import SparseTensor
+from ..errors import OutOfMemoryError
+from .clauses import Bindings, Clause, Codes, Literal, Pattern, Stored, Values
+from .evaluate import Evaluation
+from .model import resized
+
+MOST_STEPS = 20_000_000  # that the search for a proof may take
+
+Atom = tuple[str, Codes]
+
+
+class Instance(NamedTuple):
+    """A rule with its variables bound, so that its body holds."""
+
+    clause: Clause
+    bindings: Bindings
+    derived: tuple[Atom, ...]  # the atoms of its body that rules derive
+    facts: int  # how many atoms of its body are facts
+
+
+class _Table:
+    """The tuples of a relation that fit a question, and the rules that wait for more of them."""
+
+    def __init__(self) -> None:
+        self.answers: list[Codes] = []
+        self.known: set[Codes] = set()
+        self.waiting: list[tuple[_Order, int, Bindings]] = []
+
+
+class _Order(NamedTuple):
+    """A clause for a head some places of which are known: its literals in the order in which they are looked up."""
+
+    clause: Clause
+    table: tuple[str, Pattern]
+    literals: tuple[Literal, ...]
+
+
+class Prover:
+    """Answers questions about the relations of an evaluation, and keeps how each answer is derived."""
+
+    def __init__(self, evaluation: Evaluation) -> None:
+        self.evaluation, self.model = evaluation, evaluation.model
+        analysis = self.model.analysis
+        self.clauses: dict[str, list[Clause]] = defaultdict(list)
+        number = 0
+        for component in analysis.components:
+            for statement in component.statements:
+                if component.boolean:
+                    self.clauses[statement.head.name].append(Clause(number, statement, analysis))
+                number += 1
+        self.values = Values(analysis, evaluation.value)
+        self.instances: dict[Atom, list[Instance]] = defaultdict(list)
+        self._stored: dict[str, Stored] = {}
+        self._facts: dict[str, Stored] = {}
+        self._tables: dict[tuple[str, Pattern, Codes], _Table] = {}
+        self._orders: dict[tuple[str, Pattern], list[_Order]] = {}
+        self._tasks: list[tuple[_Order, int, Bindings]] = []
+        self.steps = 0
+
+    def derived(self, name: str) -> bool:
+        """Tell whether rules derive a relation."""
+        return name in self.clauses
+
+    def facts(self, name: str) -> Stored:
+        """Return the facts of a relation that rules derive too."""
+        if name not in self._facts:
+            found = self.model.facts(name)
+            if name in self.evaluation.bound:
+                found = found | resized(SparseTensor(self.evaluation.bound[name]), found.shape)
+            self._facts[name] = Stored(found)
+        return self._facts[name]
+
+    def stored(self, name: str) -> Stored:
+        """Return a relation in full; a tensor of numbers holds where it is not 0."""
+        if name not in self._stored:
+            tensor = self.model.analysis.tensors[name]
+            found = self.evaluation.relation(name) if tensor.boolean else SparseTensor(self.values.tensor(name) != 0)
+            self._stored[name] = Stored(found)
+        return self._stored[name]
+
+    def rows(self, name: str, places: Pattern, codes: Codes) -> list[Codes]:
+        """Return the tuples of a relation that have some codes in some places."""
+        if not self.derived(name):
+            return self.stored(name).rows(places, codes)
+        table = self._table(name, places, codes)
+        self._run()
+        return table.answers
+
+    def absent(self, clause: Clause, literal: Literal, bindings: Bindings) -> bool:
+        """Tell whether no tuple fits a negated atom."""
+        places, codes = clause.key(literal, bindings)
+        found = self.stored(literal.name).rows(places, codes)
+        return not any(clause.bound(literal, bindings, row) is not None for row in found)
+
+    # tables
+
+    def _table(self, name: str, places: Pattern, codes: Codes) -> _Table:
+        key = (name, places, codes)
+        table = self._tables.get(key)
+        if table is None:
+            table = self._tables[key] = _Table()
+            if min(codes, default=0) < 0:
+                return table  # a constant that no tuple has
+            for row in self.facts(name).rows(places, codes):
+                self._add(table, row)
+            start: list[int | None] = [None] * self.model.analysis.tensors[name].arity
+            for place, code in zip(places, codes, strict=True):
+                start[place] = code
+            for order in self._ordered(name, places):
+                bindings = order.clause.unified(start)
+                if bindings is not None:
+                    self._tasks.append((order, 0, bindings))
+        return table
+
+    def _add(self, table: _Table, row: Codes) -> None:
+        if row in table.known:
+            return
+        table.known.add(row)
+        table.answers.append(row)
+        for order, position, bindings in table.waiting:
+            self._go_on(order, position, bindings, row)
+
+    def _go_on(self, order: _Order, position: int, bindings: Bindings, row: Codes) -> None:
+        found = order.clause.bound(order.literals[position], bindings, row)
+        if found is not None:
+            self._tasks.append((order, position + 1, found))
+
+    def _run(self) -> None:
+        tasks = self._tasks
+        while tasks:
+            self.steps += 1
+            if self.steps > MOST_STEPS:
+                message = f"the search for a proof took more than {MOST_STEPS:,} steps"
+                raise OutOfMemoryError(message, "ask about less: fewer facts, or an atom nearer to them", code="E794")
+            order, position, bindings = tasks.pop()
+            if position == len(order.literals):
+                self._derive(order, bindings)
+                continue
+            clause, literal = order.clause, order.literals[position]
+            if literal.kind == "compare":
+                tasks += [(order, position + 1, b) for b in self.values.solutions(clause, literal, bindings)]
+            elif literal.kind == "not":
+                if self.absent(clause, literal, bindings):
+                    tasks.append((order, position + 1, bindings))
+            else:
+                places, codes = clause.key(literal, bindings)
+                if not self.derived(literal.name):
+                    for row in self.stored(literal.name).rows(places, codes):
+                        self._go_on(order, position, bindings, row)
+                    continue
+                table = self._table(literal.name, places, codes)
+                table.waiting.append((order, position, bindings))
+                for row in table.answers:
+                    self._go_on(order, position, bindings, row)
+
+    def _derive(self, order: _Order, bindings: Bindings) -> None:
+        clause = order.clause
+        row = tuple(bindings[v] for v in clause.head)
+        atoms = [x for x in clause.literals if x.kind == "atom"]
+        derived = tuple((x.name, clause.key(x, bindings)[1]) for x in atoms if self.derived(x.name))
+        name, places = order.table
+        self.instances[name, row].append(Instance(clause, bindings, derived, len(atoms) - len(derived)))  # type: ignore[index]
+        codes = tuple(row[p] for p in places)
+        self._add(self._tables[name, places, codes], row)  # type: ignore[index, arg-type]
+
+    def _ordered(self, name: str, places: Pattern) -> list[_Order]:
+        if (name, places) not in self._orders:
+            self._orders[name, places] = [
+                _Order(c, (name, places), tuple(self.order(c, {c.head[p] for p in places}))) for c in self.clauses[name]
+            ]
+        return self._orders[name, places]
+
+    def order(self, clause: Clause, known: Iterable[int]) -> list[Literal]:
+        """Return the literals of a clause in the order in which to look them up: what is known and what leaves few choices first."""
+        have, rest, found = set(known), list(clause.literals), []
+        while rest:
+            chosen = min(rest, key=lambda x: self._rank(clause, x, have))
+            rest.remove(chosen)
+            have |= chosen.variables
+            found.append(chosen)
+        return found
+
+    def _rank(self, clause: Clause, literal: Literal, have: set[int]) -> tuple[int, float]:
+        open_ = literal.variables - have
+        match literal.kind:
+            case "compare":
+                if not open_:
+                    return 0, 0.0
+                return (0, 1.0) if _binds(clause, literal, open_) else (6, float(len(open_)))
+            case "not":
+                elsewhere = {v for x in clause.literals if x is not literal for v in x.variables}
+                return (0, 2.0) if not open_ & elsewhere else (7, 0.0)
+        places = tuple(p for p, (kind, v) in enumerate(literal.terms) if kind == "code" or v in have)
+        share = len(places) / max(1, len(literal.terms))
+        if not self.derived(literal.name):
+            return (1 if not open_ else 2 if places else 4), self.stored(literal.name).spread(places)
+        return (1 if not open_ else 3 if places else 5), 1.0 - share
+
+
+def _binds(clause: Clause, literal: Literal, open_: frozenset[int] | set[int]) -> bool:
+    """Tell whether an equation says what its one unknown variable is."""
+    from ..lang import syntax as s
+
+    part = literal.part
+    if not isinstance(part, s.Comparison) or part.operator != "=" or len(open_) != 1:
+        return False
+    [variable] = open_
+    name = clause.names[variable]
+    sides = ((part.left, part.right), (part.right, part.left))
+    return any(isinstance(a, s.Variable) and a.name == name and name not in s.variables(b) for a, b in sides)
+
+
+class Best(NamedTuple):
+    """The lowest proof of an atom: its height, how many facts it has, counted in each branch, and its last step."""
+
+    height: int
+    size: int
+    instance: Instance | None  # None: a fact
+
+
+def lowest(prover: Prover, goal: Atom) -> dict[Atom, Best]:
+    """Return the lowest proofs of the goal and of the atoms below it; of several the one with the fewest facts.
+
+    A round finds all that follows from the rounds before, so that the number of the round is the height.
+    """
+    waiting: dict[Atom, list[tuple[Atom, Instance]]] = defaultdict(list)
+    missing: dict[int, int] = {}
+    best: dict[Atom, Best] = {}
+    ready: list[tuple[Atom, Instance]] = []
+    new: list[Atom] = []
+    for atom, instances in prover.instances.items():
+        for instance in instances:
+            below = set(instance.derived)
+            missing[id(instance)] = len(below)
+            for other in below:
+                waiting[other].append((atom, instance))
+            if not below:
+                ready.append((atom, instance))
+    atoms = {goal, *prover.instances, *waiting}
+    for atom in atoms:
+        if prover.facts(atom[0]).has(atom[1]):
+            best[atom] = Best(0, 1, None)
+            new.append(atom)
+    height = 0
+    while goal not in best and (new or ready):
+        for atom in new:
+            for head, instance in waiting[atom]:
+                missing[id(instance)] -= 1
+                if not missing[id(instance)]:
+                    ready.append((head, instance))
+        height += 1
+        found: dict[Atom, Best] = {}
+        for head, instance in ready:
+            if head in best:
+                continue
+            size = instance.facts + sum(best[a].size for a in instance.derived)
+            before = found.get(head)
+            if before is None or (size, _first(instance)) < (before.size, _first(before.instance)):
+                found[head] = Best(height, size, instance)
+        best.update(found)
+        new, ready = list(found), []
+    return best
+
+
+def _first(instance: Instance | None) -> tuple[int, Sequence[int]]:
+    assert instance is not None
+    return instance.clause.number, [-1 if b is None else b for b in instance.bindings]
