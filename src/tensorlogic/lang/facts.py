@@ -11,7 +11,7 @@ from typing import NamedTuple
 from ..diagnostics import SourceLocation
 from .format import is_variable, quote
 from .syntax import Constant, Facts, Tensor
-from .tokens import GOES_ON, MAX_PLACES, Source, unquoted
+from .tokens import GOES_ON, MAX_PLACES, Source, is_name, unquoted
 
 STRING = r'"(?:[^"\\\n]|\\.)*+"' + r"|'(?:[^'\\\n]|\\.)*+'"
 INTEGER = r"-?[0-9]{1,18}+"
@@ -62,7 +62,7 @@ def constant_of(raw: str) -> str | int | None:
             return None
     if raw[0] in "-0123456789":
         return int(raw)
-    return None if is_variable(raw) else raw
+    return None if is_variable(raw) or not is_name(raw) else raw
 
 
 TL_FACTS = fact_syntax(
@@ -115,7 +115,7 @@ class _Values(dict[str, "str | int"]):
         """Work out many words; KeyError where one is no constant."""
         words = set(words).difference(self)
         first, last = self.syntax.letters
-        names = [word for word in words if first <= word < last]
+        names = [word for word in words if first <= word < last and word.isascii()]
         numbers = [word for word in words if "0" <= word < ":"]
         self.update(zip(names, names, strict=True))
         self.update(zip(numbers, map(int, numbers), strict=True))
@@ -193,7 +193,7 @@ class FactReader:
 
     def _first_wrong(self, names: Sequence[str], groups: list[_Group]) -> int:
         """Return which fact is the first that is none after all: that of a function, or one with a variable or too many places."""
-        wrong = [members[0] for name, members, columns in groups if name in self.reserved or len(columns) > MAX_PLACES]
+        wrong = [members[0] for name, members, columns in groups if not self._relation(name, len(columns))]
         for _, members, columns in groups:
             for column in columns:
                 try:
@@ -201,6 +201,9 @@ class FactReader:
                 except KeyError:
                     wrong.append(next(n for n, w in zip(members, column, strict=True) if self.syntax.value(w) is None))
         return min(wrong, default=len(names))
+
+    def _relation(self, name: str, arity: int) -> bool:
+        return name not in self.reserved and is_name(name) and arity <= MAX_PLACES
 
     def take_fact(self, fact: Tensor) -> None:
         """Take one fact whose places are constants."""

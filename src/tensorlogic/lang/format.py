@@ -31,7 +31,7 @@ from .syntax import (
     Variable,
     Write,
 )
-from .tokens import FUNCTIONS, TL, Source, Token, plain_text, statements
+from .tokens import FUNCTIONS, TL, Source, Token, is_name, plain_text, statements
 
 NAME = re.compile(r"[^\W\d]\w*'*")
 
@@ -195,7 +195,7 @@ def constant(value: str | int) -> str:
     >>> constant("Bob"), constant("bob"), constant(3)
     ('Bob', '"bob"', '3')
     """
-    if isinstance(value, str) and (is_variable(value) or not NAME.fullmatch(value)):
+    if isinstance(value, str) and (is_variable(value) or not NAME.fullmatch(value) or not is_name(value)):
         return quote(value)
     return str(value)
 

@@ -145,6 +145,9 @@ def statements(
             kind, word = convert(kind, word)
             token = token._replace(type=kind, text=word)
         if kind == "NAME":
+            if not word.isascii() and not is_name(word):  # such as X²
+                bad = next(n for n in range(len(word)) if not is_name(word[: n + 1]))
+                raise_stray(source, SourceLocation(file, line, token.column + bad), token.start + bad)
             token = token._replace(type=_kind_of_name(word, text, position, functions))
         elif kind == "NUMBER":
             if opened and text[position : position + 1] == "." and word.isdigit():  # no statement ends in brackets
@@ -188,6 +191,15 @@ def statements(
 
 
 Bulk = Callable[[int, int], tuple[int, int]]
+
+
+def is_name(word: str) -> bool:
+    """Tell whether a word can be a name: letters, digits and _ with primes behind, and no digit first.
+
+    >>> is_name("p'"), is_name("X²")
+    (True, False)
+    """
+    return word.rstrip("'").isidentifier()
 
 
 def _goes_on(last: Token, text: str, position: int) -> bool:
