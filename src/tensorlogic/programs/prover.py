@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from ..backends.sparse import SparseTensor
 from ..errors import OutOfMemoryError
+from ..lang import syntax as s
 from .clauses import Bindings, Clause, Codes, Literal, Pattern, Stored, Values
 from .evaluate import Evaluation
 from .model import resized
@@ -186,19 +187,20 @@ class Prover:
         """Return the literals of a clause in the order in which to look them up: what is known and what leaves few choices first."""
         have, rest, found = set(known), list(clause.literals), []
         while rest:
-            chosen = min(rest, key=lambda x: self._rank(clause, x, have))
+            chosen = min(rest, key=lambda x: self.rank(clause, x, have))
             rest.remove(chosen)
             have |= chosen.variables
             found.append(chosen)
         return found
 
-    def _rank(self, clause: Clause, literal: Literal, have: set[int]) -> tuple[int, float]:
+    def rank(self, clause: Clause, literal: Literal, have: set[int]) -> tuple[int, float]:
+        """Return how early to look a literal up, where some variables are known: the least first."""
         open_ = literal.variables - have
         match literal.kind:
             case "compare":
                 if not open_:
                     return 0, 0.0
-                return (0, 1.0) if _binds(clause, literal, open_) else (6, float(len(open_)))
+                return (0, 1.0) if binds(clause, literal, open_) else (6, float(len(open_)))
             case "not":
                 elsewhere = {v for x in clause.literals if x is not literal for v in x.variables}
                 return (0, 2.0) if not open_ & elsewhere else (7, 0.0)
@@ -209,10 +211,8 @@ class Prover:
         return (1 if not open_ else 3 if places else 5), 1.0 - share
 
 
-def _binds(clause: Clause, literal: Literal, open_: frozenset[int] | set[int]) -> bool:
+def binds(clause: Clause, literal: Literal, open_: frozenset[int] | set[int]) -> bool:
     """Tell whether an equation says what its one unknown variable is."""
-    from ..lang import syntax as s
-
     part = literal.part
     if not isinstance(part, s.Comparison) or part.operator != "=" or len(open_) != 1:
         return False

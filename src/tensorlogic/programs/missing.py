@@ -1,0 +1,301 @@
+"""Why an atom does not hold: the rules that come closest to it, and what each of them misses."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
+
+from ..diagnostics import SourceLocation
+from ..errors import nearest
+from ..lang import syntax as s
+from ..lang.format import text_of
+from ..tables import html_text
+from .clauses import Bindings, Clause, Codes, Literal
+from .proofs import place
+from .prover import Prover, binds
+
+if TYPE_CHECKING:
+    from .why import Words
+
+TRIED = 5_000  # partial matches of a rule that are looked at
+CHOICES = 200  # tuples that are tried for one literal
+NEAR = 3  # facts that are shown because they are almost what was asked for
+SHOWN = 5  # rules that are printed
+
+
+class Missing(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A literal that does not hold, and why."""
+
+    literal: str
+    note: str
+
+
+class Attempt(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A rule that could derive the atom: which of its literals hold for the best choice of its variables, and which do not."""
+
+    rule: str
+    at: SourceLocation | None
+    holds: tuple[str, ...]
+    missing: tuple[Missing, ...]
+    open: tuple[str, ...] = ()  # literals that say nothing, because what they depend on is missing
+
+    def lines(self) -> list[str]:
+        """Return the attempt as lines of text."""
+        where = f"  ({place(self.at)})" if self.at is not None else ""
+        found = [f"{self.rule}{where}"]
+        found += [f"  holds    {text}" for text in self.holds]
+        found += [f"  missing  {m.literal}{f'  {m.note}' if m.note else ''}" for m in self.missing]
+        return found + [f"  open     {text}" for text in self.open]
+
+
+class Refutation:
+    """Why an atom does not hold: ``attempts`` has the rules that could derive it, the closest first. It prints as text.
+
+    It is true where the atom does not hold, and false where it does.
+
+    >>> from tensorlogic import Program
+    >>> p = Program('''Parent(Alice, Bob)
+    ... Ancestor(x,y) <- Parent(x,y)''')
+    >>> print(p.why_not("Ancestor(Bob, Alice)"))
+    Ancestor(Bob, Alice) does not hold
+    Ancestor(x, y) <- Parent(x, y)  (line 2)
+      missing  Parent(Bob, Alice)  no such fact
+    """
+
+    def __init__(
+        self,
+        atom: str,
+        *,
+        holds: bool = False,
+        names: tuple[str, ...] = (),
+        attempts: tuple[Attempt, ...] = (),
+        near: tuple[str, ...] = (),
+        note: str = "",
+    ) -> None:
+        self.atom, self.holds = atom, holds
+        self.unknown_names, self.attempts, self.near, self.note = names, attempts, near, note
+
+    def __bool__(self) -> bool:
+        return not self.holds
+
+    def text(self, rules: int | None = None) -> str:
+        """Return all of it as text, or so many rules of it."""
+        if self.holds:
+            return f"{self.atom} holds\n{self.note}"
+        found = [f"{self.atom} does not hold", *self.unknown_names]
+        found += [line for a in self.attempts[:rules] for line in a.lines()]
+        if rules is not None and len(self.attempts) > rules:
+            found.append(f"... {len(self.attempts) - rules:,} more rules")
+        found += [self.note] if self.note else []
+        found += [f"but there is {atom}" for atom in self.near]
+        return "\n".join(found)
+
+    def __str__(self) -> str:
+        return self.text(SHOWN)
+
+    _repr_html_ = html_text
+
+    def __repr__(self) -> str:
+        return f"<Refutation of {self.atom}: {'it holds' if self.holds else f'{len(self.attempts)} rules tried'}>"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as plain dictionaries and lists."""
+        return {
+            "atom": self.atom,
+            "holds": self.holds,
+            "unknown_names": list(self.unknown_names),
+            "attempts": [msgspec.to_builtins(a) for a in self.attempts],
+            "near": list(self.near),
+            "note": self.note,
+        }
+
+    def to_json(self, indent: int | None = 2) -> str:
+        """Return it as JSON."""
+        return json.dumps(self.to_dict(), indent=indent, ensure_ascii=False)
+
+
+def refutation(atom: s.Tensor, codes: Sequence[int | None], words: Words) -> Refutation:
+    """Say why an atom does not hold; a variable in it stands for any element."""
+    text, prover = text_of(words.unblanked(atom)), words.prover
+    known = [(n, c) for n, c in enumerate(codes) if c is not None]
+    places, row = tuple(n for n, _ in known), tuple(c for _, c in known)
+    if -1 in row:
+        return Refutation(text, names=_unknown_names(atom, codes, words))
+    found = [r for r in prover.rows(atom.name, places, row) if _fits(atom, r)]
+    if found:
+        shown = words.atom(atom.name, found[0]).replace('"', "'")
+        return Refutation(text, holds=True, note=f'p.why("{shown}") says why')
+    attempts = []
+    for clause in prover.clauses.get(atom.name, ()):
+        bindings = clause.unified(list(codes))
+        if bindings is not None and _head_fits(clause, bindings, prover):
+            attempts.append(_Search(clause, words).best(bindings))
+    attempts.sort(key=lambda a: (len(a.missing), -len(a.holds)))
+    note, near = "", ()
+    if not attempts:
+        near = _near(atom.name, codes, words)
+        if prover.derived(atom.name):
+            note = f"no rule of {atom.name} has a head that fits, and there is no such fact"
+        elif words.model.component(atom.name) is not None:
+            statement = words.defining(atom.name)
+            note = f"{words.rule(statement)} gives nothing there"
+            score = words.score(atom.name, row) if len(row) == len(codes) else None
+            note += "" if score is None else f": the score is {score:.6g}"
+        else:
+            note = f"{atom.name} has no rules, and there is no such fact"
+    return Refutation(text, attempts=tuple(attempts), near=near, note=note)
+
+
+def _fits(atom: s.Tensor, row: Codes) -> bool:
+    """Tell whether a tuple agrees with the repeated variables of an atom."""
+    seen: dict[str, int] = {}
+    for p, code in zip(atom.places, row, strict=True):
+        if isinstance(p.index, s.Variable) and p.index.name[0] != "_" and seen.setdefault(p.index.name, code) != code:
+            return False
+    return True
+
+
+def _unknown_names(atom: s.Tensor, codes: Sequence[int | None], words: Words) -> tuple[str, ...]:
+    found = []
+    for n, (p, code) in enumerate(zip(atom.places, codes, strict=True)):
+        if code != -1 or not isinstance(p.index, s.Constant):
+            continue
+        info = words.model.analysis.place(atom.name, n)
+        value = p.index.value
+        if info.kind == "range":
+            found.append(
+                f"{value!r} is no element of place {n + 1} of {atom.name}: its {info.size} elements count from 0"
+            )
+            continue
+        names = [str(name) for name in info.names[:10_000]]
+        hints = nearest(value, names) if names else []
+        close = f"; {hints[0]}" if hints and hints[0].startswith("did you mean") else ""
+        found.append(f"{value!r} is no name that the program knows in place {n + 1} of {atom.name}{close}")
+    return tuple(found)
+
+
+def _head_fits(clause: Clause, bindings: Bindings, prover: Prover) -> bool:
+    """Tell whether the constants and repeated variables of a head agree with what is asked for."""
+    heads = set(clause.head)
+    for literal in clause.literals:
+        known = all(bindings[v] is not None for v in literal.variables)
+        if literal.written or not literal.variables <= heads or not known:
+            continue
+        assert isinstance(literal.part, s.Comparison)
+        if not prover.values.holds(clause, literal.part, bindings):
+            return False
+    return True
+
+
+def _near(name: str, codes: Sequence[int | None], words: Words) -> tuple[str, ...]:
+    """Return facts that agree with an atom in all places but one."""
+    known = [(n, c) for n, c in enumerate(codes) if c is not None]
+    found: dict[str, None] = {}
+    for left_out in reversed(range(len(known) if len(known) > 1 else 0)):
+        rest = [pair for n, pair in enumerate(known) if n != left_out]
+        rows = words.prover.rows(name, tuple(n for n, _ in rest), tuple(c for _, c in rest))
+        for row in rows[:NEAR]:
+            found[words.atom(name, row)] = None
+    return tuple(found)[:NEAR]
+
+
+class _State(NamedTuple):
+    """A partial match: what is bound, what is still to be looked at, and what held, was missing or stayed open so far."""
+
+    bindings: Bindings
+    rest: tuple[Literal, ...]
+    holds: tuple[Literal, ...] = ()
+    missing: tuple[Literal, ...] = ()
+    open: tuple[Literal, ...] = ()
+
+
+class _Search:
+    """Looks for the choice of a rule's variables that leaves the fewest of its literals missing."""
+
+    def __init__(self, clause: Clause, words: Words) -> None:
+        self.clause, self.words, self.prover = clause, words, words.prover
+
+    def best(self, bindings: Bindings) -> Attempt:
+        """Return the best partial match that a bounded search finds."""
+        found: _State | None = None
+        pending = [_State(bindings, self.clause.literals)]
+        tried = 0
+        while pending and tried < TRIED:
+            tried += 1
+            state = pending.pop()
+            if found is not None and _cost(state) >= _cost(found):
+                continue
+            if not state.rest:
+                found = state
+            else:
+                pending.extend(reversed(self._next(state)))
+        return self._attempt(found or _State(bindings, (), (), self.clause.literals))
+
+    def _next(self, state: _State) -> list[_State]:
+        """Return the ways to go on: each choice for the next literal, and leaving it out."""
+        known = {v for v, code in enumerate(state.bindings) if code is not None}
+        literal = min(state.rest, key=lambda x: self.prover.rank(self.clause, x, known))
+        rest = tuple(x for x in state.rest if x is not literal)
+        skipped = _State(state.bindings, rest, state.holds, (*state.missing, literal), state.open)
+        if not self._can_be_asked(literal, state.bindings):
+            return [_State(state.bindings, rest, state.holds, state.missing, (*state.open, literal))]
+        found = self._solutions(literal, state.bindings)
+        held = (*state.holds, literal)
+        return [*(_State(b, rest, held, state.missing, state.open) for b in found[:CHOICES]), skipped]
+
+    def _can_be_asked(self, literal: Literal, bindings: Bindings) -> bool:
+        """Tell whether enough is bound to look a literal up; what others would have bound is missing."""
+        unknown = {v for v in literal.variables if bindings[v] is None}
+        if literal.kind == "compare":
+            return not unknown or (len(unknown) == 1 and not literal.written) or binds(self.clause, literal, unknown)
+        if literal.kind == "not":
+            elsewhere = {v for x in self.clause.literals if x is not literal for v in x.variables}
+            return not unknown & elsewhere
+        return not self.prover.derived(literal.name) or len(unknown) < len(literal.terms) or not literal.terms
+
+    def _solutions(self, literal: Literal, bindings: Bindings) -> list[Bindings]:
+        from .why import solutions
+
+        return solutions(self.prover, self.clause, literal, bindings)
+
+    def _attempt(self, state: _State) -> Attempt:
+        order = {id(x): n for n, x in enumerate(self.clause.literals)}
+
+        def shown(literals: Sequence[Literal]) -> list[Literal]:
+            return sorted((x for x in literals if x.written or x in state.missing), key=lambda x: order[id(x)])
+
+        statement = self.clause.statement
+        return Attempt(
+            self.words.rule(statement), statement.at,
+            tuple(self._text(x, state.bindings) for x in shown(state.holds)),
+            tuple(Missing(self._text(x, state.bindings), self._reason(x, state.bindings)) for x in shown(state.missing)),
+            tuple(self._text(x, state.bindings) for x in shown(state.open)),
+        )  # fmt: skip
+
+    def _text(self, literal: Literal, bindings: Bindings) -> str:
+        if literal.kind == "compare":
+            return self.words.compared(self.clause, literal, bindings).atom
+        atom = self.words.literal_atom(self.clause, literal, bindings)
+        return f"not {atom}" if literal.kind == "not" else atom
+
+    def _reason(self, literal: Literal, bindings: Bindings) -> str:
+        if literal.kind == "compare":
+            known = all(bindings[v] is not None for v in literal.variables)
+            return self.words.compared(self.clause, literal, bindings).note if known else ""
+        if literal.kind == "not":
+            places, codes = self.clause.key(literal, bindings)
+            rows = self.prover.stored(literal.name).rows(places, codes)
+            return f"there is {self.words.atom(literal.name, rows[0])}" if rows else ""
+        for kind, value in literal.terms:
+            if kind == "code" and value == -1:
+                return "a name that nothing else has"
+        if self.prover.derived(literal.name):
+            return "no rule gives it"
+        return "no such fact" if self.words.model.component(literal.name) is None else "it was computed to be false"
+
+
+def _cost(state: _State) -> tuple[int, int]:
+    return len(state.missing), len(state.open)
