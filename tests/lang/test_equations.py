@@ -11,6 +11,7 @@ from run_program import analysed, lowered, run
 
 import tensorlogic as tl
 from tensorlogic.errors import ConvergenceError, GraphError
+from tensorlogic.lang import evaluate
 
 R = np.random.default_rng(0)
 V5, W6, K3 = R.normal(size=5), R.normal(size=6), R.normal(size=3)
@@ -134,6 +135,18 @@ def test_equations(name: str, backend: str) -> None:
     found = run(text, wanted, backend=backend, **data)
     assert found.shape == np.shape(expected)
     np.testing.assert_allclose(found, expected, atol=1e-12)
+
+
+def test_large_relations_are_joined_before_they_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(evaluate, "LARGE", 1)
+    data = {"P": DEPT, "Q": DEPT.T}
+    ways = DEPT.astype(int) @ DEPT.T.astype(int)
+    for text, expected in {
+        "N[x,z] = P(x,y) Q(y,z)": ways,
+        "N[x] count= P(x,y) Q(y,z)": ways.sum(1),
+        "N count= P(x,y)": DEPT.sum(),
+    }.items():
+        np.testing.assert_array_equal(run(text, "N", **data), expected)
 
 
 def test_products_become_one_einsum() -> None:
@@ -354,6 +367,9 @@ def test_sums_settle_or_are_refused() -> None:
     text = "N[x,y] = A[x,y]\nN[x,z] = N[x,y] A[y,z]"
     np.testing.assert_array_equal(run(text, "N", A=a)[0], [0, 1, 1, 2])
     assert run("Y = 1\nY = 0.5 Y", "Y") == 2
+    with pytest.raises(ConvergenceError, match="does not settle"):
+        run("Y[i] = 2 Y[i] + B[i]", "Y", B=K3)
+    assert np.isnan(run("Y[i] = 0.5 Y[i] + B[i]", "Y", B=np.array([1.0, np.nan]))[1])
     with pytest.raises(ConvergenceError) as error:
         run("D[0] = 0\nD[y] min= D[x] + W[x,y]", "D", W=-np.ones((2, 2)))
     assert "did not settle" in str(error.value)

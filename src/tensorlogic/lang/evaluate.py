@@ -18,6 +18,7 @@ from .reads import Value, aligned, contract, length, read, without_repeats
 
 Indices = frozenset[str]
 NOTHING: Indices = frozenset()
+LARGE = 1 << 26  # elements of a relation beyond which its numbers would fill the memory
 _COMPARE = {"=": "equal", "!=": "not_equal", "<": "less", "<=": "less_equal", ">": "greater", ">=": "greater_equal"}
 
 
@@ -181,8 +182,11 @@ class Evaluation:
             values = []
             for n, factor in enumerate(others):
                 around = frozenset().union(*(f for k, f in enumerate(indices) if k != n))
-                values.append(self.numeric(self.value(factor, outer | around)))
+                values.append(self.value(factor, outer | around))
             kept = self.sorted({a for v in values for a in v.axes if a in outer and a not in sums})
+            if all(v.boolean for v in values):
+                return self.count(values, kept, self.analysis.dtype)
+            values = [self.numeric(v) for v in values]
             result = (
                 contract(self.b, [v for v in values if v.axes], kept)
                 if kept or any(v.axes for v in values)
@@ -192,6 +196,18 @@ class Evaluation:
                 one = not isinstance(result.tensor, Tensor) and result.tensor == 1
                 result = scalar if one else self.elementwise(self.times, result, scalar)
         return result if number == 1 else self.elementwise(self.times, result, Value(number))
+
+    def count(self, values: Sequence[Value], kept: tuple[str, ...], dtype: str) -> Value:
+        """Count the tuples for which all of some truth values hold, by the axes that are kept.
+
+        Relations too large for dense arrays are joined as relations, and then counted.
+        """
+        b = self.b
+        if max(self.positions(v.axes) for v in values) < LARGE:
+            return contract(b, [Value(b.cast(v.tensor, dtype), v.axes) for v in values], kept)
+        whole = self.sorted({a for v in values for a in v.axes})
+        joined = contract(b, values, whole, "boolean")
+        return self.sum(Value(b.cast(joined.tensor, dtype), whole), frozenset(whole) - frozenset(kept))
 
     def side(self, comparison: s.Comparison, part: s.Expression, outer: Indices) -> Value:
         """Return one side of a comparison; a name stands for its position where the other side is an index."""

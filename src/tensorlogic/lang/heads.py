@@ -72,13 +72,11 @@ def _projected(at: Evaluation, operator: str) -> tuple[Value, bool]:
         found = at.value(expression, head, free(expression) - head)
         return at.sum(found, frozenset(found.axes) - head), True
     if operator == "count=":
-        counted: list[Value] = []
+        held: list[Value] = []
         for factor in factors_of(expression):
             value = at.value(factor, head | free(expression))
-            truth = value.tensor if value.boolean else b.not_equal(_tensor(b, value), 0)
-            counted.append(Value(b.cast(truth, "int64"), value.axes))
-        axes = at.sorted({a for v in counted for a in v.axes} & head)
-        return contract(b, counted, axes), True
+            held.append(value if value.boolean else Value(b.not_equal(_tensor(b, value), 0), value.axes))
+        return at.count(held, at.sorted({a for v in held for a in v.axes} & head), "int64"), True
     terms = _terms(expression)
     algebra = {"min=": "min_plus", "max=": "max_plus"}[operator]
     if len(terms) > 1:
@@ -104,16 +102,16 @@ def _projected(at: Evaluation, operator: str) -> tuple[Value, bool]:
             best = at.elementwise(at.times, best, number)
         return best, not conditions
     value = _kept(at, rest, expression)
-    held: Value | None = None
+    guard: Value | None = None
     for condition in conditions:
         truth = at.value(condition, head | free(expression))
-        held = truth if held is None else at.elementwise(b.logical_and, held, truth)
+        guard = truth if guard is None else at.elementwise(b.logical_and, guard, truth)
     reduce = b.max if operator == "max=" else b.min
-    if held is None:
+    if guard is None:
         over = [n for n, a in enumerate(value.axes) if a not in head]
         kept = tuple(a for a in value.axes if a in head)
         return (Value(reduce(value.tensor, over), kept) if over else value), True
-    guarded = at.elementwise(lambda c, x: b.where(c, x, FILL[operator]), held, value)
+    guarded = at.elementwise(lambda c, x: b.where(c, x, FILL[operator]), guard, value)
     over = [n for n, a in enumerate(guarded.axes) if a not in head]
     kept = tuple(a for a in guarded.axes if a in head)
     return (Value(reduce(guarded.tensor, over), kept) if over else guarded), False
