@@ -29,6 +29,7 @@ FOREIGN = {
     "const": ("E658", "write Y = 3"),
 }
 _SIGNS = frozenset(("EQUAL", "COMPARE"))
+_WORDS = frozenset("NAME RELATION TENSOR FUNCTION NUMBER STRING".split())
 
 
 class _Mistake(NamedTuple):
@@ -73,8 +74,9 @@ def expected(accepted: Collection[str]) -> str:
 
 def _recognised(tokens: list[Token], at: int, ended: bool, accepted: Collection[str]) -> _Mistake | None:
     """Return the mistake that was probably made, from the words around the one that does not fit."""
-    for token in tokens[: at + 1]:
-        if token.text in FOREIGN and token.type == "NAME":
+    for n, token in enumerate(tokens[: at + 1]):
+        beside = n == 0 or tokens[n - 1].type in _WORDS or (n + 1 < len(tokens) and tokens[n + 1].type in _WORDS)
+        if token.text in FOREIGN and token.type == "NAME" and beside:
             code, hint = FOREIGN[token.text]
             return _Mistake(code, (hint,), f"{token.text!r} is not part of the language", token)
     before = tokens[at - 1] if at else None

@@ -125,11 +125,10 @@ def statements(
                 break
             starting = False
         match = match_word(text, position)
+        start, column = position, position - line_start + 1
         if match is None:
-            raise_stray(source, SourceLocation(file, line, position - line_start + 1), position)
-        kind, word = match.lastgroup or "", match[0]
-        token = Token(kind, word, position, line, position - line_start + 1, file)
-        position = match.end()
+            raise_stray(source, SourceLocation(file, line, column), position)
+        kind, word, position = match.lastgroup or "", match[0], match.end()
         if kind == "SPACE":
             continue
         if kind == "NEWLINE":
@@ -143,40 +142,30 @@ def statements(
             continue
         if convert is not None:
             kind, word = convert(kind, word)
-            token = token._replace(type=kind, text=word)
         if kind == "NAME":
+            kind = _kind_of_name(word, text, position, functions)
             if not word.isascii() and not is_name(word):  # such as X²
                 bad = next(n for n in range(len(word)) if not is_name(word[: n + 1]))
-                raise_stray(source, SourceLocation(file, line, token.column + bad), token.start + bad)
-            token = token._replace(type=_kind_of_name(word, text, position, functions))
-        elif kind == "NUMBER":
-            if opened and text[position : position + 1] == "." and word.isdigit():  # no statement ends in brackets
-                token, position = token._replace(text=word + "."), position + 1
-            _check_number(source, token, text[position : position + 1])
-        elif word == ":-" and opened:  # the end of a range that is negative
-            token, position = token._replace(type="COLON", text=":"), position - 1
+                raise_stray(source, SourceLocation(file, line, column + bad), start + bad)
         elif kind == "SYMBOL":
             kind = _SYMBOLS[word]
             if kind == "DOT" and not opened:
                 kind = "END"
-            elif kind == "DOT" and text[position : position + 1] == ".":
-                source.fail(token, "E640", "'..' is not part of the language", "a range is written 4:8")
-            token = token._replace(type=kind)
-            if word in "([":
-                opened.append(token)
-                if len(opened) > MAX_NESTING:
-                    hint = "give a part of it a name of its own"
-                    source.fail(token, "E649", f"brackets are nested more than {MAX_NESTING} deep", hint)
-            elif word in ")]":
-                _close(source, token, opened)
-            if kind == "END" and not opened:
-                if found:
-                    yield found
-                    found = []
-                elif word == "." and text[token.start - 1 : token.start] != "?":
-                    source.fail(token, "E640", f"a statement is expected before {word!r}")
-                starting = True
-                continue
+        elif kind == "NUMBER" and opened and text[position : position + 1] == "." and word.isdigit():
+            word, position = word + ".", position + 1  # no statement ends in brackets
+        elif word == ":-" and opened:
+            kind, word, position = "COLON", ":", position - 1  # the end of a range that is negative
+        token = Token(kind, word, start, line, column, file)
+        if kind in _CHECKED:
+            _check(source, token, position, opened)
+        if kind == "END" and not opened:
+            if found:
+                yield found
+                found = []
+            elif word == "." and text[start - 1 : start] != "?":
+                source.fail(token, "E640", f"a statement is expected before {word!r}")
+            starting = True
+            continue
         found.append(token)
         if kind == "QUESTION" and not opened:
             yield found
@@ -218,6 +207,25 @@ def _kind_of_name(name: str, text: str, position: int, functions: Collection[str
     if following != "(":
         return "NAME"
     return "FUNCTION" if name in functions else "RELATION"
+
+
+_CHECKED = frozenset("NUMBER DOT LPAR LSQB RPAR RSQB".split())
+
+
+def _check(source: Source, token: Token, position: int, opened: list[Token]) -> None:
+    """Refuse a token that cannot stand where it does, and keep the list of open brackets."""
+    match token.type:
+        case "LPAR" | "LSQB":
+            opened.append(token)
+            if len(opened) > MAX_NESTING:
+                hint = "give a part of it a name of its own"
+                source.fail(token, "E649", f"brackets are nested more than {MAX_NESTING} deep", hint)
+        case "RPAR" | "RSQB":
+            _close(source, token, opened)
+        case "NUMBER":
+            _check_number(source, token, source.text[position : position + 1])
+        case "DOT" if source.text[position : position + 1] == ".":
+            source.fail(token, "E640", "'..' is not part of the language", "a range is written 4:8")
 
 
 def _check_number(source: Source, token: Token, following: str) -> None:

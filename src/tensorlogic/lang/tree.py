@@ -6,6 +6,7 @@ from math import isinf
 from typing import Any, NoReturn
 
 from ..diagnostics import SourceLocation
+from ..errors import nearest
 from .format import is_variable, text_of
 from .mistakes import FOREIGN
 from .syntax import (
@@ -28,7 +29,7 @@ from .syntax import (
     Text,
     Variable,
 )
-from .tokens import MAX_PLACES, Token, unquoted
+from .tokens import FUNCTIONS, MAX_PLACES, Token, unquoted
 
 
 class Refused(Exception):  # noqa: N818 - it becomes a FormatError where the text is known
@@ -249,7 +250,10 @@ def _refuse_index(part: Part, tensor: Token | None) -> NoReturn:
     hint = "a place holds an index: a variable, a constant, x+1 or 4:8"
     if tensor is not None and tensor.type == "RELATION":
         hint += f"; for a product write {tensor.text} * (...)"
-    refuse(part, "E648", f"a place{of} holds a value: {_shortened(text_of(part))}", hint)
+    hints = [hint]
+    if tensor is not None and tensor.type == "RELATION" and is_variable(tensor.text):
+        hints.insert(0, f"{tensor.text} is no function of the language: {nearest(tensor.text, sorted(FUNCTIONS))[0]}")
+    refuse(part, "E648", f"a place{of} holds a value: {_shortened(text_of(part))}", *hints)
 
 
 def _shortened(text: str) -> str:
