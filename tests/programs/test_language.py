@@ -203,7 +203,7 @@ case("graph network, nodes", GNN + "Y[n] = sig(WOut[d] Emb[n,L,d])", GRAPH, lamb
 case(
     "graph network, edges",
     GNN + "Y[n,n'] = sig(Emb[n,L,d] Emb[n',L,d])",
-    GRAPH,
+    {name: value for name, value in GRAPH.items() if name != "WOut"},
     lambda a: {"Y": sig(gnn(a) @ gnn(a).T)},
 )
 case(
@@ -426,6 +426,12 @@ for temperature in (0.0, 0.05, 1.0):
     )
 
 
+def small_relation() -> dict[str, Any]:
+    """Five objects whose vectors are at right angles: for the reference backend, which goes through every term in Python."""
+    hadamard = np.array([[(-1.0) ** bin(i & j).count("1") for j in range(8)] for i in range(8)]) / np.sqrt(8)
+    return {"R": np.eye(5, k=1, dtype=bool) | np.eye(5, k=-3, dtype=bool), "Emb": hadamard[:5]}
+
+
 def tempered(a: Arrays, t: float) -> Any:
     if t == 0:
         return a["R"].astype(float)
@@ -437,8 +443,10 @@ def tempered(a: Arrays, t: float) -> Any:
 @pytest.mark.parametrize("name", CASES)
 def test_paper(name: str, engine: str) -> None:
     chosen = CASES[name]
-    outputs = program(chosen.text, engine).run(**chosen.inputs)
-    for tensor, expected in chosen.expected(chosen.inputs).items():
+    small = engine == "reference" and chosen.text.startswith(EMBEDDED)
+    inputs = small_relation() if small else chosen.inputs
+    outputs = program(chosen.text, engine).run(**inputs)
+    for tensor, expected in chosen.expected(inputs).items():
         np.testing.assert_allclose(
             np.asarray(outputs[tensor], float), np.asarray(expected, float), rtol=1e-6, atol=1e-9, err_msg=tensor
         )

@@ -26,7 +26,7 @@ def wrong(program: Program, engine: str = "numpy") -> str | None:
 
 
 def _wrong(program: Program, known: Relations, engine: str) -> str | None:
-    for query in program.queries:  # on demand: each of a program of its own
+    for query in program.queries[-1:]:  # on demand: nothing is computed yet
         found = list(program_on(text(program), engine).query(f"{atom_text(query)}?"))
         if problem := different(atom_text(query), found, answers(query, known)):
             return f"on demand, {problem}"
@@ -89,7 +89,7 @@ def check(program: Program, engine: str = "numpy") -> None:
     pytest.fail(f"this program is wrong on {engine}:\n{small!r}\n{wrong(small, engine)}")
 
 
-BATCH = 25
+BATCH = 20
 
 
 @pytest.mark.parametrize("batch", range(12))

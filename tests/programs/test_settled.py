@@ -123,6 +123,7 @@ def test_numbers(name: str, engine: str) -> None:
 # logic: the program, a relation or a question, and its tuples
 
 CHAIN = "".join(f"Edge(N{k}, N{k + 1})\n" for k in range(100))
+SHORT = "".join(f"Edge(N{k}, N{k + 1})\n" for k in range(6))
 FAMILY = """
 Parent(Alice, Bob); Parent(Alice, Carol); Parent(Bob, Dan); Parent(Dan, Eve); Parent(Eve, Eve)
 Likes(Alice, "a b"); Likes(Bob, "a b"); Likes(Bob, 7)
@@ -139,6 +140,12 @@ LOGIC: dict[str, tuple[str, str, set[tuple[Any, ...]]]] = {
     "a hundred rounds, not linear": (
         CHAIN + "Path(x,y) <- Edge(x,y)\nPath(x,z) <- Path(x,y), Path(y,z)", "Path(N50, x)",
         {(f"N{k}",) for k in range(51, 101)}),
+    "six rounds, not linear": (
+        SHORT + "Path(x,y) <- Edge(x,y)\nPath(x,z) <- Path(x,y), Path(y,z)", "Path(N2, x)",
+        {(f"N{k}",) for k in range(3, 7)}),
+    "six rounds, mutual": (
+        SHORT + "Even(N0)\nOdd(y) <- Even(x), Edge(x,y)\nEven(y) <- Odd(x), Edge(x,y)", "Even(x)",
+        {(f"N{k}",) for k in range(0, 7, 2)}),
     "mutual recursion": (
         CHAIN + "Even(N0)\nOdd(y) <- Even(x), Edge(x,y)\nEven(y) <- Odd(x), Edge(x,y)", "Even(x)",
         {(f"N{k}",) for k in range(0, 101, 2)}),
@@ -172,7 +179,7 @@ LOGIC: dict[str, tuple[str, str, set[tuple[Any, ...]]]] = {
     "a domain joined by an index": ("P(A)\nQ(B)\nR(x) <- P(x)\nR(x) <- Q(x)\nS(x) <- R(x), not P(x)", "S(x)", {("B",)}),
     "a constant that no fact has": (FAMILY, "Parent(Nobody, x)", set()),
     "same generation": (
-        "Up(A,P); Up(B,P); Up(C,Q); Up(P,G); Up(Q,G)\nSame(x,x) <- Up(x,y)\nSame(x,y) <- Up(x,u), Same(u,v), Up(y,v)", "Same(A, x)",
+        "Up(A,P); Up(B,P); Up(C,Q); Up(P,G); Up(Q,G); Up(G,T)\nSame(x,x) <- Up(x,y)\nSame(x,y) <- Up(x,u), Same(u,v), Up(y,v)", "Same(A, x)",
         {("A",), ("B",), ("C",)}),
 }  # fmt: skip
 
@@ -181,6 +188,8 @@ LOGIC: dict[str, tuple[str, str, set[tuple[Any, ...]]]] = {
 @pytest.mark.parametrize("name", LOGIC)
 def test_logic(name: str, engine: str) -> None:
     text, query, expected = LOGIC[name]
+    if engine == "reference" and text.startswith(CHAIN):
+        pytest.skip("the reference backend goes through every term in Python")
     found = list(program(text, engine).query(query + "?"))
     assert len(found) == len(set(found))
     assert set(found) == expected
@@ -191,7 +200,7 @@ def test_the_full_fixpoint_answers_as_demand_does(name: str) -> None:
     """The same question after every relation has been computed."""
     text, query, expected = LOGIC[name]
     p = program(text)
-    p.run()
+    dict(p.run())  # every relation is computed
     assert set(p.query(query + "?")) == expected
 
 
@@ -206,7 +215,7 @@ def test_recursion_that_converges_is_solved() -> None:
 
 def test_recursion_that_diverges_says_so() -> None:
     with pytest.raises(tl.TensorLogicError, match=r"(?s)Y.*(settle|rounds)"):
-        program("Y[i] = 2 Y[i] + B[i]").run(B=A)
+        program("Y[i] = 2 Y[i] + B[i]").run(B=A)["Y"]
 
 
 def test_shortest_paths_by_recursion() -> None:
@@ -229,7 +238,7 @@ def test_paths_are_counted_where_that_ends() -> None:
 
 def test_paths_that_never_end_are_refused() -> None:
     with pytest.raises(tl.TensorLogicError, match="N"):
-        program("N[i,j] = E[i,j] + N[i,k] E[k,j]").run(E=np.ones((3, 3)))
+        program("N[i,j] = E[i,j] + N[i,k] E[k,j]").run(E=np.ones((3, 3)))["N"]
 
 
 @pytest.mark.parametrize(
@@ -256,7 +265,7 @@ def test_unsafe_rules_are_refused_with_the_position() -> None:
 
 def test_an_index_without_a_size_is_named() -> None:
     with pytest.raises(tl.TensorLogicError, match=r"\bi\b"):
-        program("Y[i] = 1").run()
+        program("Y[i] = 1").run()["Y"]
 
 
 # Boolean and numeric tensors in one program
@@ -291,7 +300,7 @@ def test_relations_go_to_files_and_come_back(form: str, tmp_path: Path) -> None:
             Anc(x,z) <- Anc(x,y), Parent(y,z)
             "{path}" = Anc(x,y)"""
     )
-    first.run()
+    assert first.write_files() == [path]
     back = program(f'Anc(x,y) = "{path}"')
     assert set(back.relation("Anc")) == {("Alice", "Bob"), ("Alice", "C, D"), ("Bob", "C, D")}
 
@@ -299,7 +308,7 @@ def test_relations_go_to_files_and_come_back(form: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("form", ["npy", "npz", "safetensors", "csv", "parquet"])
 def test_tensors_go_to_files_and_come_back(form: str, tmp_path: Path) -> None:
     path = tmp_path / f"y.{form}"
-    program(f'Y[i,j] = 2 X[i,j]\n"{path}" = Y[i,j]').run(X=X)
+    program(f'Y[i,j] = 2 X[i,j]\n"{path}" = Y[i,j]').bind(X=X).write_files()
     np.testing.assert_allclose(program(f'Y[i,j] = "{path}"\nZ[i] = Y[i,j]').run()["Z"], 2 * X.sum(1))
 
 
