@@ -129,7 +129,7 @@ class Program:
         with self._lock:
             for statement in statements:
                 if isinstance(statement, s.Facts):
-                    self._statements.append(_declaration(statement))
+                    self._statements.append(statement)
                     self._facts.add(statement.name, block_of(statement))
                     self._versions.change(statement.name, grown=True)
                     continue
@@ -365,9 +365,10 @@ class Program:
     def _ask(self, body: Sequence[s.Expression]) -> Answers:
         evaluation = self._evaluation()
         cache = self._model()[2]
-        return ask(evaluation, body, cache, self._with_rule)
+        return ask(evaluation, body, cache, self.with_statement)
 
-    def _with_rule(self, rule: s.Rule) -> Evaluation:
+    def with_statement(self, rule: s.Statement) -> Evaluation:
+        """Return the evaluation of the program with one more statement."""
         model = Model([*self._statements, rule], self._facts, self._given(self._bound), self._functions)
         return Evaluation(model, self.executor, self._bound, self._versions, {})
 
@@ -538,11 +539,6 @@ def unknown_input(name: str, model: Model) -> InputError:
     """Return the error for a tensor that is given and that no statement mentions."""
     known = [n for n in model.analysis.tensors if n != name]
     return InputError(f"the program has no tensor {name!r} to give", *nearest(name, known), code="E785")
-
-
-def _declaration(facts: s.Facts) -> s.Facts:
-    """Return facts without their tuples: what they say of the relation."""
-    return s.Facts(facts.name, ((),) * len(facts.columns), (), at=facts.at)
 
 
 def _atoms(statement: s.Statement) -> Iterable[s.Tensor]:
