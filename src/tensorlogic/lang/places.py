@@ -265,13 +265,18 @@ class Places:
                 found.constants.setdefault(constant, statement.at)
 
     def add_given(self, name: str, data: GivenTensor) -> None:
-        """Add the elements that given data name."""
+        """Add the elements that given data name; places that share a domain together, where the data can say their order."""
+        by_class: dict[int, list[int]] = {}
         for p, elements in enumerate(data.elements):
             if elements is not None:
-                found = self.known((name, p))
-                found.named = True
-                for constant in elements:
-                    found.constants.setdefault(constant, None)
+                by_class.setdefault(id(self.known((name, p))), []).append(p)
+        joint = getattr(data.elements, "joint", None)
+        for places in by_class.values():
+            found = self.known((name, places[0]))
+            found.named = True
+            columns = [data.elements[p] or () for p in places] if joint is None else [joint(places)]
+            for constant in chain.from_iterable(columns):
+                found.constants.setdefault(constant, None)
 
     # the result
 

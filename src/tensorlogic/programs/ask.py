@@ -151,7 +151,9 @@ def matching(evaluation: Evaluation, atom: s.Tensor) -> Answers:
     for place, code in chosen.fixed.items():
         mask &= columns[place] == code
     for a, b in chosen.equal:
-        mask &= columns[a] == columns[b]
+        mask &= columns[a] == (
+            columns[b] if domains[a] is domains[b] else _translated(columns[b], domains[b], domains[a])
+        )
     found = [columns[p][mask] for p in chosen.places]
     count = int(np.count_nonzero(mask))
     if chosen.hidden:
@@ -161,6 +163,13 @@ def matching(evaluation: Evaluation, atom: s.Tensor) -> Answers:
             unique = SparseTensor.of_columns(found, [len(d) for d in asked])
             found, count = list(unique.columns), unique.count
     return Answers(chosen.heads, found, asked, count=count)
+
+
+def _translated(codes: Any, source: Domain, target: Domain) -> Any:
+    """Return the codes that elements of one domain have in another, -1 where they are not in it."""
+    unique, inverse = np.unique(codes, return_inverse=True)
+    known = [-1 if (c := target.code(name)) is None else c for name in source.names(unique)]
+    return np.array(known, np.int64)[inverse]
 
 
 def numbers(evaluation: Evaluation, atom: s.Tensor) -> Answers:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -60,12 +60,13 @@ class FactStore:
         names = self.blocks if name is None else [name]
         return sum(b.table.count for n in names for b in self.blocks.get(n, ()))
 
-    def given(self, name: str) -> GivenTensor:
-        """Describe a relation for the analysis: its arity, and the elements that stand in each place."""
-        blocks = self.blocks[name]
-        arity = blocks[0].table.arity
-        elements = tuple(_Elements([b.table for b in blocks], place) for place in range(arity))
-        return GivenTensor((None,) * arity, boolean=True, dtype="bool", elements=elements)
+    def given(self, name: str) -> GivenTensor | None:
+        """Describe the facts that were added from Python for the analysis: their arity, and the elements that they name."""
+        tables = [b.table for b in self.blocks[name] if not b.lines]
+        if not tables:
+            return None
+        arity = tables[0].arity
+        return GivenTensor((None,) * arity, boolean=True, dtype="bool", elements=Elements(tables))
 
     def locations(self, name: str) -> Iterator[Block]:
         """Go through the blocks of a relation."""
@@ -78,19 +79,48 @@ class FactStore:
         return other
 
 
-class _Elements(Iterable[Name]):
-    """The names in one place of some tables, each at least once; gone through only where the analysis asks."""
+class Elements(tuple[Iterable[Name], ...]):
+    """The names in each place of some tables, each at least once; gone through only where the analysis asks."""
 
+    tables: list[Table]
+
+    def __new__(cls, tables: list[Table]) -> Elements:
+        """Make the elements of tables of one arity."""
+        made = super().__new__(cls, (_Place(tables, n) for n in range(tables[0].arity)))
+        made.tables = tables
+        return made
+
+    def joint(self, places: Sequence[int]) -> Iterator[Name]:
+        """Go through the names in some places, in the order in which they appear, row by row."""
+        for table in self.tables:
+            rows: list[Name] = []
+            firsts: list[np.ndarray[Any, Any]] = []
+            for k, place in enumerate(places):
+                names, first = _first_rows(table, place)
+                rows += names
+                firsts.append(first * len(places) + k)
+            order = np.argsort(np.concatenate(firsts), kind="stable") if firsts else ()
+            yield from (rows[n] for n in order)
+
+
+class _Place(Iterable[Name]):
     def __init__(self, tables: list[Table], place: int) -> None:
         self.tables, self.place = tables, place
 
     def __iter__(self) -> Iterator[Name]:
         for table in self.tables:
-            column = table.columns[self.place]
-            if table.sizes is not None and column.names is None:
-                yield from range(table.sizes[self.place])
-            elif column.names is not None:
-                yield from column.names
-            else:
-                unique, first = np.unique(column.codes, return_index=True)
-                yield from unique[np.argsort(first)].tolist()
+            names, first = _first_rows(table, self.place)
+            yield from (names[n] for n in np.argsort(first, kind="stable"))
+
+
+def _first_rows(table: Table, place: int) -> tuple[list[Name], np.ndarray[Any, Any]]:
+    """Return the names in a place of a table, and the row in which each first appears."""
+    column = table.columns[place]
+    if table.sizes is not None and column.names is None:  # an array: all positions of its axis
+        return list(range(table.sizes[place])), np.arange(table.sizes[place])
+    unique, first = np.unique(column.codes, return_index=True)
+    if column.names is None:
+        return unique.tolist(), first
+    rows = np.full(len(column.names), len(column))  # a name that no row has comes last
+    rows[unique] = first
+    return list(column.names), rows

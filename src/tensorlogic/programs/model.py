@@ -33,7 +33,8 @@ class Model:
         given: Mapping[str, GivenTensor],
         functions: Mapping[str, Function],
     ) -> None:
-        self.given = {**{n: facts.given(n) for n in facts.blocks if n not in given}, **given}
+        added = {n: g for n in facts.blocks if n not in given and (g := facts.given(n)) is not None}
+        self.given = {**added, **given}
         self.analysis = analyse(statements, given=self.given, functions=functions)
         self._settle_empty()
         self.domains = {key: domain_of(info) for key, info in self.analysis.domains.items()}

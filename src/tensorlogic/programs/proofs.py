@@ -38,7 +38,9 @@ class Step(msgspec.Struct, frozen=True, omit_defaults=True):
             case "rule" | "equation":
                 return f"by {self.rule}{where}{f': {self.note}' if self.note else ''}"
             case "fact":
-                return f"fact{where}" if self.at is not None else "fact, added from Python"
+                if self.at is None:
+                    return "fact, added from Python"
+                return f"fact  ({place(self.at)}{f', {self.note}' if self.note else ''})"
         return self.note + where
 
 
