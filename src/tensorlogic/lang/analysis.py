@@ -13,16 +13,16 @@ from ..diagnostics import SourceLocation
 from ..errors import GraphError, nearest
 from ..ir.types import FLOATS, promote
 from . import syntax as s
-from .declarations import Declaration, GivenTensor, Statement, declare, find_scalars, literal_array, mentions
-from .extents import ReadPlace, forms, slice_lengths, solve_extents, variable_ranges
+from .checks import check_body, check_constants, check_marks, check_queries, check_slice
+from .declarations import GivenTensor, Statement, declare, find_scalars, literal_array
+from .extents import ReadPlace, forms, solve_extents, variable_ranges
 from .growth import grow
 from .index_names import SliceLength, named
 from .places import DomainInfo, DomainKey, Places, infer_places, unknown_constant
-from .strata import Component, body_of, check_safety, components, is_rule
+from .strata import Component, check_safety, components, is_rule
 
 __all__ = ["Analysis", "Component", "DomainInfo", "DomainKey", "GivenTensor", "TensorInfo", "analyse"]
 
-NORMALISERS = ("softmax", "lnorm", "rmsnorm")
 COMBINED = ("max=", "min=", "avg=", "count=")
 OPERATORS = ("=", "+=", *COMBINED)
 Function = Callable[..., Any]
@@ -253,7 +253,7 @@ def analyse(
                 f"unknown operator {x.operator!r}", *nearest(x.operator, OPERATORS), code="E680", location=x.at
             )
     tensors = declare(program, data, attached)
-    _check_queries(program, tensors)
+    check_queries(program, tensors)
     derived = {x.head.name for x in defined}
     literals = {
         x.head.name: literal_array(x.value).shape
@@ -277,10 +277,10 @@ def analyse(
     domains = {key: places.domain(key) for key in dict.fromkeys(first.values())}
     for x in defined:
         if is_rule(x, tensors):
-            _check_body(x, tensors)
+            check_body(x, tensors)
             check_safety(x)
     parts = components(defined, tensors, scalars)
-    _check_marks(parts)
+    check_marks(parts)
     dtypes = [g.dtype for g in data.values() if g.dtype in FLOATS]
     dtype = promote([(str(d), False) for d in dtypes]) if dtypes else "float64"
     numbers = {id(x): n for n, x in enumerate(program)}
@@ -294,9 +294,9 @@ def analyse(
     result = Analysis(program, infos, domains, parts, scalars, attached, places, dtype)
     result.grown = grown
     result.solve(data)
-    _check_constants(result)
+    check_constants(result)
     for found in (length for lengths in slices.values() for several in lengths.values() for length in several):
-        _check_slice(result, found)
+        check_slice(result, found)
     return result
 
 
@@ -330,78 +330,3 @@ def _virtual(own: Sequence[Statement]) -> int | None:
             if place.virtual and isinstance(place.index, s.Arithmetic):
                 return p
     return None
-
-
-def _check_body(statement: Statement, tensors: Mapping[str, Declaration]) -> None:
-    for literal in body_of(statement):
-        if isinstance(literal, s.Tensor) and not tensors[literal.name].boolean:
-            shown = f"{literal.name}[{', '.join(s.variables(literal))}]"
-            message = f"{literal.name!r} holds numbers, so by itself it is neither true nor false"
-            raise GraphError(message, f"compare it: {shown} > 0", code="E695", location=literal.at or statement.at)
-
-
-def _check_marks(parts: Sequence[Component]) -> None:
-    """Refuse dots and stars that say nothing: a dot without a normaliser, a virtual index without a recurrence."""
-    for part in parts:
-        for x in part.statements:
-            for place in x.head.places if not part.recursive else ():
-                if place.virtual:
-                    hint = "a virtual index belongs to a recurrence: X[i,*t+1] = ... X[j,*t]"
-                    raise GraphError("a virtual index has no step", hint, code="E696", location=place.at or x.at)
-            dotted = [place for place in s.walk(x) if isinstance(place, s.Place) and place.normalised]
-            calls = [c for c in s.walk(x) if isinstance(c, s.Call) and c.function in NORMALISERS]
-            if dotted and not calls:
-                hint = "a dot marks the index that softmax, lnorm or rmsnorm runs over"
-                raise GraphError("a dotted index has no normaliser", hint, code="E690", location=dotted[0].at or x.at)
-            if len(dotted) > 1:
-                message = f"{len(dotted)} indices are dotted; a normaliser runs over one"
-                raise GraphError(message, "dot one of them", code="E690", location=dotted[1].at or x.at)
-
-
-def _check_queries(program: Sequence[s.Statement], tensors: Mapping[str, Declaration]) -> None:
-    for statement in program:
-        if not isinstance(statement, s.Query | s.Write):
-            continue
-        for mention in mentions(statement):
-            if mention.tensor.name not in tensors:
-                message = f"there is no tensor {mention.tensor.name!r}"
-                hints = nearest(mention.tensor.name, tensors)
-                raise GraphError(message, *hints, code="E685", location=mention.tensor.at or statement.at)
-
-
-def _check_constants(analysis: Analysis) -> None:
-    """Refuse constants and slices beyond the end of an axis of known size."""
-    for statement in analysis.statements:
-        if isinstance(statement, s.Facts):
-            _check_facts(analysis, statement)
-            continue
-        for mention in mentions(statement):
-            tensor = mention.tensor
-            if tensor.name not in analysis.tensors:
-                continue
-            for p, place in enumerate(tensor.places):
-                if isinstance(place.index, s.Constant) and not isinstance(statement, s.Query):
-                    analysis.code(tensor.name, p, place.index)
-            for name, length, part in slice_lengths(tensor, analysis.scalars):
-                places = enumerate(forms(tensor, analysis.scalars))
-                p, form = next((n, f) for n, f in places if f is not None and f.variables == (name,))
-                _check_slice(analysis, SliceLength(tensor.name, p, form.constant, length, part))
-
-
-def _check_slice(analysis: Analysis, found: SliceLength) -> None:
-    extent = analysis.extent(found.tensor, found.place)
-    if extent is not None and found.start + found.length > extent:
-        end = found.start + found.length
-        message = f"a slice ends at {end}, but place {found.place + 1} of {found.tensor!r} ends at {extent}"
-        raise GraphError(message, code="E678", location=found.part.at)
-
-
-def _check_facts(analysis: Analysis, facts: s.Facts) -> None:
-    for p, column in enumerate(facts.columns):
-        info = analysis.place(facts.name, p)
-        if info.kind == "range" and info.size is not None and len(column):
-            worst = max(column)
-            if isinstance(worst, int) and worst >= info.size:
-                line = facts.lines[column.index(worst)] if facts.lines else None
-                at = facts.at if line is None or facts.at is None else facts.at.with_line(line)
-                raise unknown_constant(facts.name, p, worst, info).at(at)

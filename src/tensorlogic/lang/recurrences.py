@@ -1,4 +1,4 @@
-"""Tensors that depend on themselves: a scan where an index steps, and otherwise rounds until nothing changes."""
+"""Tensors that depend on themselves: where an index steps, a scan in its order; otherwise rounds until nothing changes."""
 
 from __future__ import annotations
 
@@ -25,11 +25,10 @@ from .equations import (
     truth,
 )
 from .evaluate import NOTHING, Evaluation, Indices, reads_last
+from .fixpoints import cast, lower_fixpoint, split
 from .heads import FILL, Contribution, contribution, merge, settled, zero
 from .reads import Value
 from .steps import Step, StepEquation, find_step
-
-ROUNDS = 100_000  # of sums; a minimum or maximum over n elements settles within n rounds, or never
 
 
 def lower_recursion(component: Component, analysis: Analysis, b: GraphBuilder, values: Values) -> None:
@@ -38,83 +37,9 @@ def lower_recursion(component: Component, analysis: Analysis, b: GraphBuilder, v
     at = component.statements[0].at
     with located(b, None if at is None else msgspec.structs.replace(at, rule=", ".join(component.names))):
         if step is None:
-            _fixpoint(component, analysis, b, values)
+            lower_fixpoint(component, analysis, b, values)
         else:
             _Rounds(component, step, analysis, b, values).lower()
-
-
-def _split(component: Component) -> tuple[list[Statement], list[Statement]]:
-    """Return the statements that read tensors of the component, and those that do not."""
-    inside = [x for x in component.statements if reads_of(x, component.names)]
-    return inside, [x for x in component.statements if not reads_of(x, component.names)]
-
-
-def _fixpoint(component: Component, analysis: Analysis, b: GraphBuilder, values: Values) -> None:
-    """Apply the equations to what they gave in the round before, from the zero of each algebra, until nothing changes."""
-    inside, outside = _split(component)
-    outer = reader(analysis, b, values)
-    base: dict[str, list[Contribution]] = {}
-    starts = []
-    for name in component.names:
-        info = analysis.tensors[name]
-        base[name] = contributions(name, outside, analysis, b, outer) + data_of(name, analysis, b, values)
-        own = [x for x in component.statements if x.head.name == name]
-        dtype = "bool" if info.boolean else analysis.dtype
-        start = b.constant(np.asarray(zero(info, own), dtype))
-        starts.append(b.broadcast_to(start, analysis.shape(name)))
-    others = dict.fromkeys(name for statement in inside for name in _others(statement, component.names, analysis))
-    read = [outer(name) for name in others]  # inputs are declared outside of the body
-    read += [part.tensor for parts in base.values() for part in parts]
-    finite = _finite(b, read)
-
-    def body(*carries: Tensor) -> tuple[Tensor, ...]:
-        here = dict(zip(component.names, carries, strict=True))
-
-        def lookup(name: str) -> Any:
-            return here[name] if name in here else outer(name)
-
-        result = []
-        for name, before in zip(component.names, carries, strict=True):
-            parts = contributions(name, inside, analysis, b, lookup, recursive=True)
-            info = analysis.tensors[name]
-            own = [x for x in component.statements if x.head.name == name]
-            after = settled(b, merge(b, [*parts, *base[name]], info), info, zero(info, own))
-            if not info.boolean and info.operator == "=":
-                after = _swinging(b, before, after, finite)
-            result.append(_cast(b, after, before.dtype))
-        return tuple(result)
-
-    count = int(sum(np.prod(analysis.shape(name), dtype=np.int64) for name in component.names))
-    operators = {analysis.tensors[name].operator for name in component.names}
-    limit = max(count + 2, 8) if operators in ({"min="}, {"max="}) else ROUNDS
-    found = b.fixpoint(body, *starts, limit=limit)
-    for name, tensor in zip(component.names, found if isinstance(found, tuple) else (found,), strict=True):
-        values[name] = tensor
-
-
-def _finite(b: GraphBuilder, tensors: Sequence[Any]) -> Any:
-    """Return whether all of some tensors are finite."""
-    found: Any = True
-    for tensor in tensors:
-        if isinstance(tensor, Tensor) and tensor.dtype != "bool":
-            here = b.all(b.isfinite(tensor))
-            found = here if found is True else b.logical_and(found, here)
-    return found
-
-
-def _swinging(b: GraphBuilder, before: Tensor, after: Tensor, finite: Any) -> Tensor:
-    """Let a sum that has grown beyond every number swing between inf and -inf, so that its rounds never seem to settle."""
-    known = b.isfinite(after) if finite is True else b.logical_or(b.isfinite(after), b.logical_not(finite))
-    return b.where(known, after, b.where(b.greater(before, 0), -np.inf, np.inf))
-
-
-def _others(statement: Statement, names: Sequence[str], analysis: Analysis) -> list[str]:
-    known = set(analysis.tensors) - set(names) - set(analysis.scalars)
-    return [tensor.name for tensor in reads_of(statement, known)]
-
-
-def _cast(b: GraphBuilder, tensor: Tensor, dtype: str | None) -> Tensor:
-    return tensor if dtype is None or tensor.dtype == dtype else b.cast(tensor, dtype)
 
 
 class _Hoisted(NamedTuple):
@@ -230,7 +155,7 @@ class _Rounds:
 
     def base(self) -> dict[str, Contribution | None]:
         """Return what is said of each tensor without the recurrence: base cases and data, with the step as the first axis."""
-        _, outside = _split(self.component)
+        _, outside = split(self.component)
         result: dict[str, Contribution | None] = {}
         for name in self.component.names:
             info = self.analysis.tensors[name]
@@ -243,7 +168,7 @@ class _Rounds:
             at = self.step.places[name]
             order = [at, *(n for n in range(info.arity) if n != at)]
             tensor = self.b.transpose(merged.tensor, order) if at else merged.tensor
-            result[name] = Contribution(_cast(self.b, tensor, self.dtype(name)), merged.complete)
+            result[name] = Contribution(cast(self.b, tensor, self.dtype(name)), merged.complete)
         return result
 
     def dtype(self, name: str) -> str:
@@ -299,7 +224,7 @@ class _Rounds:
             if name in bases:
                 parts.append(bases[name])
             value = settled(b, merge(b, parts, info), info, self.none(name))
-            slices[name, 0] = _cast(b, value, self.dtype(name))
+            slices[name, 0] = cast(b, value, self.dtype(name))
         return {name: slices[name, 0] for name in self.component.names}
 
     def lower(self) -> None:
@@ -351,7 +276,7 @@ class _Rounds:
 
     def overlaps(self, name: str) -> bool:
         """Tell whether something besides the recurrence says something of the positions that rounds compute."""
-        _, outside = _split(self.component)
+        _, outside = split(self.component)
         first, last = self.first + self.step.offsets[name], self.last + self.step.offsets[name]
         info = self.analysis.tensors[name]
         if info.given or info.facts:
