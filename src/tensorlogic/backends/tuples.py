@@ -8,7 +8,7 @@ indices are sorted within a row; see :mod:`.sparse_rows` for what is done with t
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from functools import cache, partial
+from functools import cache, partial, reduce
 from itertools import pairwise
 from typing import Any
 
@@ -16,6 +16,7 @@ import numpy as np
 
 from . import packed
 from . import tuples_numpy as plain
+from .multiway import Atoms, leapfrog
 from .native import support
 from .packed import Words, width
 from .threads import ranges, share, together, workers
@@ -25,7 +26,7 @@ Column = Any  # an array of int32 or int64
 ENOUGH = 1 << 14  # elements worth loading numba for, where it is not loaded yet
 SPLIT = 1 << 17  # elements worth two threads
 SMALL = 1 << 9  # codes that NumPy sorts as fast
-BUCKET = 1 << 13  # codes of a bucket when many are sorted
+BITMAP = 19  # bits of the places of a bitmap that fits into the nearest caches
 CLOSE = 64  # places of a bitmap for each code up to which it is faster than a search
 CHUNK = 1 << 22  # pairs of rows that are held at once
 
@@ -66,27 +67,38 @@ def unique(codes: Codes) -> Codes:
     least, greatest, order = found.tolist()
     if order:
         return codes if order == 2 else codes[plain.first(codes)]
-    bits = (greatest - least).bit_length()
-    buckets = 1 << min(max(0, (n // BUCKET).bit_length()), bits, 10)
-    shift = bits - (buckets.bit_length() - 1)
     count = _threads(n)
-    parts = ranges(n, count)
+    if greatest - least >= CLOSE * n:
+        parts: list[Codes] = [codes[r] for r in ranges(n, count)]
+        together([partial(_sort_part, parts, k) for k in range(count)])
+        return reduce(merge, parts)
+    return _by_bitmaps(kernels, codes, least, (greatest - least).bit_length(), count)
+
+
+def _sort_part(parts: list[Codes], k: int) -> None:
+    parts[k] = plain.unique(parts[k])
+
+
+def _by_bitmaps(kernels: Any, codes: Codes, least: int, bits: int, count: int) -> Codes:
+    """Make codes of so many bits above the least a set: by buckets whose bitmaps fit into the nearest cache."""
+    n = len(codes)
+    shift = min(bits, BITMAP)
+    buckets = 1 << bits - shift
+    ways = ranges(n, count)
     counts = np.zeros((count, buckets), np.int64)
-    together([partial(kernels.histogram, codes, least, shift, r.start, r.stop, counts[k]) for k, r in enumerate(parts)])
+    together([partial(kernels.histogram, codes, least, shift, r.start, r.stop, counts[k]) for k, r in enumerate(ways)])
     starts = np.zeros(buckets + 1, np.int64)
     np.cumsum(counts.sum(axis=0), out=starts[1:])
     places = np.cumsum(counts, axis=0) - counts + starts[:-1]
     grouped = np.empty(n, np.int64)
     together([
-        partial(kernels.scatter, codes, least, shift, r.start, r.stop, places[k], grouped) for k, r in enumerate(parts)
+        partial(kernels.scatter, codes, least, shift, r.start, r.stop, places[k], grouped) for k, r in enumerate(ways)
     ])  # fmt: skip
     ends = np.empty(buckets, np.int64)
-    cuts = [int(np.searchsorted(starts, n * k // (4 * count))) for k in range(4 * count)] if count > 1 else [0]
-    cuts = [*cuts, buckets]
+    cuts = [*(int(np.searchsorted(starts, n * k // count)) for k in range(count)), buckets]
     together([partial(kernels.sets, grouped, starts, shift, lo, hi, ends) for lo, hi in pairwise(cuts)])
     sizes = ends - starts[:-1]
-    total = int(sizes.sum())
-    out = np.empty(total, np.int64)
+    out = np.empty(int(sizes.sum()), np.int64)
     target = np.cumsum(sizes) - sizes
     together([partial(kernels.compact, grouped, starts, ends, target, least, lo, hi, out) for lo, hi in pairwise(cuts)])
     return out
@@ -185,14 +197,21 @@ def find(keys: Codes, table: Codes) -> Codes:
     kernels = _native(len(keys) + len(table))
     if kernels is None:
         return np.searchsorted(table, keys)
-    if len(table) and 0 <= int(table[-1]) - int(table[0]) < CLOSE // 16 * (len(keys) + len(table)):
-        least, last = int(table[0]), int(table[-1])
-        known = np.empty(last - least + 2, np.int32)
-        kernels.offsets(table, least, known)
-        return known[np.clip(keys, least, last + 1) - least].astype(np.int64)
-    places = np.empty(len(keys), np.int64)
-    share(lambda lo, hi: kernels.find(keys, table, lo, hi, places), len(keys), _threads(len(keys)))
+    places = np.zeros(len(keys), np.int64)
+    if len(table):
+        least, known, shift = _index(kernels, table, 4 * len(table) + len(keys) // 2)
+        run = partial(kernels.find, keys, table, least, shift, known)
+        share(lambda lo, hi: run(lo, hi, places), len(keys), _threads(len(keys)))
     return places
+
+
+def _index(kernels: Any, table: Codes, size: int) -> tuple[int, Any, int]:
+    """Return the least of a sorted table, an index of its highest digits of about that size, and the digits that it leaves out."""
+    least, span = int(table[0]), int(table[-1]) - int(table[0]) + 1
+    shift = max(0, (span // max(size, 1)).bit_length())
+    out = np.empty((span - 1 >> shift) + 2, np.int32)
+    kernels.index(table, least, shift, out)
+    return least, out, shift
 
 
 def match(left: Codes, right: Codes, limit: int = CHUNK) -> Iterator[tuple[Column, Column]]:
@@ -259,12 +278,24 @@ def multiway(atoms: Sequence[tuple[Sequence[Column], Sequence[int]]], outputs: i
     >>> multiway([((x, y), (0, 1)), ((x, y), (1, 2)), ((x, y), (0, 2))], 3, (9, 3, 1))  # triangles: 0 1 2
     array([5])
     """
-    return plain.multiway(atoms, outputs, strides)
+    rows = sum(len(columns[0]) for columns, _ in atoms)
+    if _native(rows) is None:
+        return plain.multiway(atoms, outputs, strides)
+    parts = leapfrog(atoms, outputs, strides, _threads(rows), counting=False)
+    return unique(np.concatenate([codes[:total] for codes, total in parts]))
 
 
-def multiway_count(atoms: Sequence[tuple[Sequence[Column], Sequence[int]]], outputs: int) -> int:
-    """Return how many results :func:`multiway` has, without making them."""
-    return plain.multiway_count(atoms, outputs)
+def multiway_count(atoms: Atoms, outputs: int) -> int:
+    """Return how many results :func:`multiway` has, without making them.
+
+    >>> x, y = np.array([0, 0, 1]), np.array([1, 2, 2])
+    >>> multiway_count([((x, y), (0, 1)), ((x, y), (1, 2)), ((x, y), (0, 2))], 3)
+    1
+    """
+    rows = sum(len(columns[0]) for columns, _ in atoms)
+    if _native(rows) is None:
+        return plain.multiway_count(atoms, outputs)
+    return sum(total for _, total in leapfrog(atoms, outputs, [0] * outputs, _threads(rows), counting=True))
 
 
 def encode(columns: Sequence[Column], shape: Sequence[int]) -> Codes:

@@ -1,7 +1,7 @@
 """Kernels over sets of codes: sorting without duplicates, union, difference, intersection, and finding keys.
 
-Sorting puts codes into buckets by their highest digits, then makes each bucket, which fits into the nearest caches, a set by
-itself: by a bitmap where its codes lie close together, by a radix sort where they do not.
+Codes that lie close together are put into buckets by their highest digits, then each bucket becomes a set by a bitmap that
+fits into the nearest caches. (NumPy sorts the ones that lie far apart in vectors.)
 """
 
 from __future__ import annotations
@@ -10,13 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from .explicit import CODES, CODES_OUT, FLAGS_OUT, NUMBER, PLACES_OUT, WORDS_OUT, explicit
+from .explicit import CODES, CODES_OUT, FLAGS_OUT, NUMBER, PLACES, PLACES_OUT, WORDS_OUT, explicit, prefetch
 from .support import kernel
 from .words import lowest
 
 ONE = np.uint64(1)
-FEW = 24  # codes that are sorted by insertion
-CLOSE = 64  # places of a bitmap for each code up to which it is faster than a radix sort
+AHEAD = 16  # keys that are looked at before their turn, so that what they need is brought near
 
 
 @explicit(CODES, CODES_OUT)
@@ -53,26 +52,10 @@ def scatter(codes: Any, least: int, shift: int, lo: int, hi: int, places: Any, o
 
 
 @kernel
-def _insertion(codes: Any, start: Any, stop: Any) -> Any:
-    """Make a few codes a set, in place; return where it ends."""
-    end = start
-    for k in range(start, stop):
-        code = codes[k]
-        at = end
-        while at > start and codes[at - 1] > code:
-            at -= 1
-        if at > start and codes[at - 1] == code:
-            continue
-        for m in range(end, at, -1):
-            codes[m] = codes[m - 1]
-        codes[at] = code
-        end += 1
-    return end
-
-
-@kernel
 def _by_bitmap(codes: Any, start: Any, stop: Any, base: Any, words: Any, bitmap: Any) -> Any:
     """Make codes a set by a bitmap of the places from a base on, which is zero before and after."""
+    if start == stop:
+        return start
     for k in range(start, stop):
         j = np.uint64(codes[k] - base)
         bitmap[j >> np.uint64(6)] |= ONE << (j & np.uint64(63))
@@ -87,69 +70,13 @@ def _by_bitmap(codes: Any, start: Any, stop: Any, base: Any, words: Any, bitmap:
     return end
 
 
-@kernel
-def _by_digits(codes: Any, start: Any, stop: Any, bits: Any, other: Any, counts: Any) -> Any:
-    """Make codes that differ in so many lowest bits a set by a radix sort of eight bits at a time; ``other`` is as long."""
-    n = stop - start
-    here = True  # or in the other array
-    for shift in range(0, bits, 8):
-        for d in range(256):
-            counts[d] = 0
-        if here:
-            for k in range(start, stop):
-                counts[codes[k] >> shift & 255] += 1
-        else:
-            for k in range(n):
-                counts[other[k] >> shift & 255] += 1
-        if counts[(codes[start] if here else other[0]) >> shift & 255] == n:  # all the same
-            continue
-        total = 0
-        for d in range(256):
-            total, counts[d] = total + counts[d], total
-        if here:
-            for k in range(start, stop):
-                d = codes[k] >> shift & 255
-                other[counts[d]] = codes[k]
-                counts[d] += 1
-        else:
-            for k in range(n):
-                d = other[k] >> shift & 255
-                codes[start + counts[d]] = other[k]
-                counts[d] += 1
-        here = not here
-    if not here:
-        for k in range(n):
-            codes[start + k] = other[k]
-    end = start + 1
-    for k in range(start + 1, stop):
-        if codes[k] != codes[end - 1]:
-            codes[end] = codes[k]
-            end += 1
-    return end
-
-
 @explicit(CODES_OUT, CODES, NUMBER, NUMBER, NUMBER, CODES_OUT)
 def sets(codes: Any, starts: Any, shift: int, lo: int, hi: int, ends: Any) -> None:
     """Make each of a range of buckets a set, in place, and tell where it ends."""
-    most, wide = np.int64(0), np.int64(1)
+    words = ((np.int64(1) << shift) + 63) >> 6
+    bitmap = np.zeros(words, np.uint64)
     for b in range(lo, hi):
-        n = starts[b + 1] - starts[b]
-        if n > FEW:
-            if shift < 40 and (np.int64(1) << shift) <= CLOSE * n:
-                wide = np.int64(1) << shift
-            else:
-                most = max(most, n)
-    bitmap = np.zeros((wide + 63) >> 6, np.uint64)
-    other = np.empty(most, np.int64)
-    counts = np.empty(256, np.int64)
-    for b in range(lo, hi):
-        start, stop = starts[b], starts[b + 1]
-        if stop - start <= FEW:
-            ends[b] = _insertion(codes, start, stop)
-        elif shift < 40 and (np.int64(1) << shift) <= CLOSE * (stop - start):
-            ends[b] = _by_bitmap(codes, start, stop, b << shift, ((np.int64(1) << shift) + 63) >> 6, bitmap)
-        else:
-            ends[b] = _by_digits(codes, start, stop, shift, other, counts)
+        ends[b] = _by_bitmap(codes, starts[b], starts[b + 1], b << shift, words, bitmap)
 
 
 @explicit(CODES, CODES, CODES, CODES, NUMBER, NUMBER, NUMBER, CODES_OUT)
@@ -265,34 +192,41 @@ def common(a: Any, b: Any, out: Any) -> Any:
     return k
 
 
-@explicit(CODES, CODES, NUMBER, NUMBER, CODES_OUT)
-def find(keys: Any, table: Any, lo: int, hi: int, places: Any) -> None:
-    """Write the place of each of a range of keys in a sorted table: the first whose code is not less."""
-    n = table.size
-    before = np.int64(0)
-    for k in range(lo, hi):
-        key = keys[k]
-        if before < n and table[before] <= key:  # keys that ascend are found near the one before
-            before = _seek(table, key, before, n)
-        else:
-            first, size = np.int64(0), np.int64(n)
-            while size > 0:
-                half = size >> 1
-                below = table[first + half] < key
-                first += (half + 1) * below
-                size = half + (size - 2 * half - 1) * below
-            before = first
-        places[k] = before
-
-
-@explicit(CODES, NUMBER, PLACES_OUT)
-def offsets(table: Any, least: int, out: Any) -> None:
-    """Write for every code from the least on how many of a sorted table are less."""
+@explicit(CODES, NUMBER, NUMBER, PLACES_OUT)
+def index(table: Any, least: int, shift: int, out: Any) -> None:
+    """Write how many of a sorted table have highest digits less than 0, 1, 2 and so on; they are counted from the least code."""
     place = 0
-    for c in range(out.size):
-        while place < table.size and table[place] - least < c:
+    for digits in range(out.size):
+        while place < table.size and (table[place] - least) >> shift < digits:
             place += 1
-        out[c] = place
+        out[digits] = place
+
+
+@explicit(CODES, CODES, NUMBER, NUMBER, PLACES, NUMBER, NUMBER, CODES_OUT)
+def find(keys: Any, table: Any, least: int, shift: int, known: Any, lo: int, hi: int, places: Any) -> None:
+    """Write the place of each of a range of keys in a sorted table: the first whose code is not less.
+
+    ``known`` is the table's :func:`index`.
+    """
+    for k in range(lo, hi):
+        if k + AHEAD < hi:
+            prefetch(known, min(max(keys[k + AHEAD] - least, 0) >> shift, known.size - 1))
+        key = keys[k] - least
+        if key < 0:
+            places[k] = 0
+            continue
+        digits = key >> shift
+        if digits >= known.size - 1:
+            places[k] = table.size
+            continue
+        first, last = known[digits], known[digits + 1]
+        while first < last:
+            middle = (first + last) >> 1
+            if table[middle] - least < key:
+                first = middle + 1
+            else:
+                last = middle
+        places[k] = first
 
 
 @explicit(CODES, NUMBER, WORDS_OUT)
