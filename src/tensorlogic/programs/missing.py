@@ -229,7 +229,7 @@ class _Search:
             if found is not None and _cost(state) >= _cost(found):
                 continue
             if not state.rest:
-                found = state
+                found = state if self._is_missing(state) else found
             else:
                 pending.extend(reversed(self._next(state)))
         return self._attempt(found or _State(bindings, (), (), self.clause.literals))
@@ -240,21 +240,27 @@ class _Search:
         literal = min(state.rest, key=lambda x: self.prover.rank(self.clause, x, known))
         rest = tuple(x for x in state.rest if x is not literal)
         skipped = _State(state.bindings, rest, state.holds, (*state.missing, literal), state.open)
-        if not self._can_be_asked(literal, state.bindings):
+        if not self._can_be_asked(literal, state):
             return [_State(state.bindings, rest, state.holds, state.missing, (*state.open, literal))]
         found = self._solutions(literal, state.bindings)
         held = (*state.holds, literal)
         return [*(_State(b, rest, held, state.missing, state.open) for b in found[:CHOICES]), skipped]
 
-    def _can_be_asked(self, literal: Literal, bindings: Bindings) -> bool:
+    def _is_missing(self, state: _State) -> bool:
+        """Tell whether all that was left out does not hold indeed, now that all is bound."""
+        return not any(self._solutions(x, state.bindings) for x in state.missing)
+
+    def _can_be_asked(self, literal: Literal, state: _State) -> bool:
         """Tell whether enough is bound to look a literal up; what others would have bound is missing."""
-        unknown = {v for v in literal.variables if bindings[v] is None}
+        unknown = {v for v in literal.variables if state.bindings[v] is None}
+        if not state.missing or not unknown:
+            return True
         if literal.kind == "compare":
-            return not unknown or (len(unknown) == 1 and not literal.written) or binds(self.clause, literal, unknown)
+            return binds(self.clause, literal, unknown)
         if literal.kind == "not":
             elsewhere = {v for x in self.clause.literals if x is not literal for v in x.variables}
             return not unknown & elsewhere
-        return not self.prover.derived(literal.name) or len(unknown) < len(literal.terms) or not literal.terms
+        return not self.prover.derived(literal.name) or len(unknown) < len(literal.terms)
 
     def _solutions(self, literal: Literal, bindings: Bindings) -> list[Bindings]:
         from .why import solutions

@@ -15,8 +15,7 @@ if TYPE_CHECKING:
 
 HTML_SVG_STEPS = 60
 KINDS = {  # how each kind of step is drawn: as that kind of a graph's nodes
-    "rule": "contraction", "fact": "input", "absent": "missing", "compared": "elementwise", "value": "constant",
-    "group": "reduction", "equation": "control",
+    "rule": "contraction", "fact": "input", "absent": "missing", "compared": "elementwise", "equation": "control",
 }  # fmt: skip
 
 

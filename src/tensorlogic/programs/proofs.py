@@ -18,8 +18,8 @@ LINES = 200  # lines that are printed
 class Step(msgspec.Struct, frozen=True, omit_defaults=True):
     """One atom of a proof and why it holds.
 
-    ``kind`` is "rule", "fact", "absent" (a negated atom: no such fact), "compared" (a comparison with its values), "value" (a tensor of
-    numbers that is not 0), "group" (what an aggregate was made of) or "equation" (a relation that an equation computes).
+    ``kind`` is "rule", "fact", "absent" (a negated atom: no such fact), "compared" (a comparison with its values) or "equation" (a
+    relation that an equation computes).
     """
 
     atom: str

@@ -84,11 +84,9 @@ class Prover:
         return self._facts[name]
 
     def stored(self, name: str) -> Stored:
-        """Return a relation in full; a tensor of numbers holds where it is not 0."""
+        """Return a relation in full."""
         if name not in self._stored:
-            tensor = self.model.analysis.tensors[name]
-            found = self.evaluation.relation(name) if tensor.boolean else SparseTensor(self.values.tensor(name) != 0)
-            self._stored[name] = Stored(found)
+            self._stored[name] = Stored(self.evaluation.relation(name))
         return self._stored[name]
 
     def rows(self, name: str, places: Pattern, codes: Codes) -> list[Codes]:

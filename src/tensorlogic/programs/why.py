@@ -189,13 +189,9 @@ class Words:
                 yield literal, self.compared(clause, literal, bindings)
 
     def given(self, atom: Atom) -> Step:
-        """Return an atom that no rule derives: a fact, a number that is not 0, or what an equation computes."""
+        """Return an atom that no rule derives: a fact, or what an equation computes."""
         name, row = atom
-        tensor = self.model.analysis.tensors[name]
         shown, names = self.atom(name, row), self.names(name, row)
-        if not tensor.boolean:
-            value = np.asarray(self.prover.values.tensor(name))[row].item()
-            return Step(shown, "value", note=f"= {value:.6g}, which is not 0", relation=name, row=names)
         if self.model.component(name) is None:
             return self.fact(name, row)
         statement = self.defining(name)
