@@ -87,7 +87,7 @@ def brute_force(facts, rules, universe):
                 if name <= level and row not in model.get(name, ()) and all(true(x, model) for x in body):
                     model.setdefault(name, set()).add(row)
                     grown = True
-    best = {atom: (0, 1) for atom in facts}
+    best = dict.fromkeys(facts, (0, 1))
     for height in itertools.count(1):
         found = {}
         for _, head, body in ground_rules:
@@ -538,3 +538,31 @@ def test_a_search_has_a_bound(monkeypatch):
     with pytest.raises(tl.OutOfMemoryError) as caught:
         p.why("Path(0, 200)")
     assert caught.value.diagnostic.code == "E794"
+
+
+# the command line
+
+
+def test_commands(tmp_path):
+    from click.testing import CliRunner
+
+    from tensorlogic.cli import main
+
+    (tmp_path / "family.tl").write_text(FAMILY)
+    (tmp_path / "net.tl").write_text("Y[i] = W[i,j] X[j]; W = [[1, 2], [3, 4]]")
+    family, net = str(tmp_path / "family.tl"), str(tmp_path / "net.tl")
+
+    def said(*words, code=0):
+        done = CliRunner().invoke(main, list(words))
+        assert done.exit_code == code, done.output
+        return done.output
+
+    assert said("why", family, "Ancestor(Alice, Charlie)").splitlines()[2].startswith("│  └─ Parent(Alice, Bob)  fact")
+    assert "family.tl:1)" in said("why", family, "Parent(Alice, Bob)", "--all")
+    assert json.loads(said("why", family, "Ancestor(Alice, Charlie)", "--json"))["height"] == 2
+    assert said("why", family, "Leaf(Charlie)", "--format", "mermaid").startswith("flowchart")
+    assert "does not hold" in said("why", family, "Ancestor(Charlie, Alice)", code=1)
+    assert "missing" in said("why-not", family, "Ancestor(Charlie, Alice)")
+    assert json.loads(said("why-not", family, "Leaf(Bob)", "--json"))["holds"] is False
+    assert "W[1, 0]" in said("why", net, "Y[1]", "-i", "X=[5, 6]")
+    said("why", net, "Y[1]", "-i", "X=[5, 6]", "--format", "dot", code=2)

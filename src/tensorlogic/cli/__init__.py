@@ -14,6 +14,7 @@ from .common import print_json, print_table, reported
 from .graphs import check, compile_command, explain, graph_command, run_command
 from .programs import fmt_command, query_command
 from .traces import trace_group
+from .why import why_command, why_not_command
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
@@ -25,6 +26,7 @@ def main() -> None:
     Examples:
       tensorlogic run family.tl
       tensorlogic query family.tl "Ancestor(Alice, x)?"
+      tensorlogic why family.tl "Ancestor(Alice, Charlie)"
       tensorlogic check model.json
       tensorlogic explain model.json --size n=64
       tensorlogic run model.json -i x=x.npy -i w=w.npy
@@ -88,6 +90,8 @@ for command in (
     graph_command,
     check,
     fmt_command,
+    why_command,
+    why_not_command,
     compile_command,
     trace_group,
 ):

@@ -134,7 +134,8 @@ def refutation(atom: s.Tensor, codes: Sequence[int | None], words: Words) -> Ref
         if bindings is not None and _head_fits(clause, bindings, prover):
             attempts.append(_Search(clause, words).best(bindings))
     attempts.sort(key=lambda a: (len(a.missing), -len(a.holds)))
-    note, near = "", ()
+    note = ""
+    near: tuple[str, ...] = ()
     if not attempts:
         near = _near(atom.name, codes, words)
         if prover.derived(atom.name):

@@ -172,7 +172,7 @@ class Proof:
 
     def text(self, depth: int | None = None, lines: int | None = None) -> str:
         """Return the tree as text: all of it, or so many levels and lines."""
-        found = []
+        found: list[str] = []
         for line in self.lines(depth):
             if lines is not None and len(found) == lines:
                 found.append(f"... {len(self.steps):,} steps in all: proof.text() has every one")

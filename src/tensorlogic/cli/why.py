@@ -1,0 +1,67 @@
+"""The commands that ask a program for reasons: why something holds, and why it does not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from . import common
+from .common import Texts
+from .programs import load_program, program_argument
+
+FORMATS = {"text": "text", "dot": "to_dot", "mermaid": "to_mermaid", "svg": "to_svg"}
+
+
+@click.command("why")
+@program_argument
+@click.argument("atom")
+@common.input_option
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(list(FORMATS)),
+    default="text",
+    show_default=True,
+    help="How a proof is shown.",
+)
+@click.option("--all", "whole", is_flag=True, help="Print every step, however many there are.")
+@common.reported
+def why_command(program: Path, atom: str, inputs: Texts, form: str, whole: bool, as_json: bool) -> None:
+    """Say why an atom holds: a proof from the facts; or of a number, what contributes to it.
+
+    \b
+    Examples:
+      tensorlogic why family.tl "Ancestor(Alice, Charlie)"
+      tensorlogic why family.tl "Ancestor(Alice, Charlie)" --format mermaid
+      tensorlogic why network.tl "Y[3]" -i X=x.npy
+    """  # noqa: D301
+    found = load_program(program, inputs).why(atom)
+    if as_json:
+        common.print_json(found.to_dict())
+    elif form == "text":
+        click.echo(found.text() if whole else str(found))
+    elif not hasattr(found, FORMATS[form]):
+        raise click.UsageError(f"{atom} is a number, which has no proof to draw")
+    else:
+        click.echo(getattr(found, FORMATS[form])())
+
+
+@click.command("why-not")
+@program_argument
+@click.argument("atom")
+@common.input_option
+@click.option("--all", "whole", is_flag=True, help="Print every rule, however many there are.")
+@common.reported
+def why_not_command(program: Path, atom: str, inputs: Texts, whole: bool, as_json: bool) -> None:
+    """Say why an atom does not hold: the closest rules, and what each of them misses.
+
+    \b
+    Examples:
+      tensorlogic why-not family.tl "Ancestor(Charlie, Alice)"
+    """  # noqa: D301
+    found = load_program(program, inputs).why_not(atom)
+    if as_json:
+        common.print_json(found.to_dict())
+    else:
+        click.echo(found.text() if whole else str(found))
