@@ -190,9 +190,12 @@ class _Reads:
             own = set(component.names)
             self.component.update(dict.fromkeys(component.names, number))
             read = [
-                m for x in component.statements for m in mentions(x) if m.role != "head" and m.tensor.name not in own
-            ]
-            names = {m.tensor.name for m in read if m.tensor.name in analysis.tensors}
+                m
+                for x in component.statements
+                for m in mentions(x)
+                if m.role != "head" and m.tensor.name not in own and m.tensor.name in analysis.tensors
+            ]  # a bare word in a comparison may be the name of an element
+            names = {m.tensor.name for m in read}
             self.direct[number] = names
             whole, careful = set(own), set[str]()
             for m in read:
