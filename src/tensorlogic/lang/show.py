@@ -112,6 +112,8 @@ def _entries(
     if isinstance(getattr(value, "columns", None), tuple) and value.columns:  # a sparse relation
         return tuple(value.shape), [np.asarray(c) for c in value.columns], None
     array = np.asarray(value)
+    if array.ndim == 0:
+        return (), [], None
     places = np.argwhere(array > above) if array.dtype != bool else np.argwhere(array)
     if array.dtype == bool:
         return array.shape, list(places.T), None

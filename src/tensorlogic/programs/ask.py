@@ -76,7 +76,7 @@ def place_heads(model: Model, name: str) -> list[str]:
             head = statement.head
             if head.name == name:
                 found = [p.index.name if isinstance(p.index, s.Variable) else "" for p in head.places]
-                if len(set(found)) == len(found) and all(found):
+                if len(set(found)) == len(found) == model.analysis.tensors[name].arity and all(found):
                     return found
     return [f"x{n}" for n in range(1, model.analysis.tensors[name].arity + 1)]
 

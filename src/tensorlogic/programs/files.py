@@ -71,7 +71,8 @@ def _save_folder(program: Program, path: Path) -> None:
     text = "\n".join(text_of(x) for x in program.statements if not isinstance(x, s.Read)) + "\n"
     (path / TEXT).write_text(text, encoding="utf-8")
     save_file(arrays, str(path / ARRAYS))
-    manifest = {"format": FORMAT, "version": VERSION, "facts": facts, "bound": list(program.bound)}
+    manifest: dict[str, Any] = {"format": FORMAT, "version": VERSION, "facts": facts, "bound": list(program.bound)}
+    manifest["order"] = [[*key, names] for key, names in program.name_order().items()]
     (path / MANIFEST).write_text(json.dumps(manifest, ensure_ascii=False), encoding="utf-8")
 
 
@@ -117,6 +118,7 @@ def _load_folder(path: Path, executor: Executor | None) -> Program:
                 _check_codes(columns, entry["count"])
                 sizes = None if entry["sizes"] is None else tuple(entry["sizes"])
                 program.facts.add(entry["name"], Block(Table(columns, entry["count"], sizes)))
+            program.order = {(name, place): _names(names) for name, place, names in manifest["order"]}
             program.bind({name: arrays.get_tensor(f"bound.{name}") for name in manifest["bound"]})
     except TensorLogicError:
         raise

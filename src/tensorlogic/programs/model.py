@@ -15,7 +15,7 @@ from ..lang.analysis import Analysis, Component, DomainInfo, DomainKey, GivenTen
 from ..lang.data import Table
 from ..lang.datalog import lower_component as lower_rules
 from ..lang.declarations import mentions
-from ..lang.domains import Domain
+from ..lang.domains import Domain, Name
 from ..lang.places import unknown_constant
 from .facts import Block, FactStore
 
@@ -32,11 +32,13 @@ class Model:
         facts: FactStore,
         given: Mapping[str, GivenTensor],
         functions: Mapping[str, Function],
+        order: Mapping[tuple[str, int], Sequence[Name]] | None = None,
     ) -> None:
         added = {n: g for n in facts.blocks if n not in given and (g := facts.given(n)) is not None}
         self.given = {**added, **given}
         self.analysis = analyse(statements, given=self.given, functions=functions)
         self._settle_empty()
+        self._put_in_order(order or {})
         self.domains = {key: domain_of(info) for key, info in self.analysis.domains.items()}
         self.readers = _reads(self.analysis)
         self.graphs: dict[object, EinsumGraph] = {}
@@ -56,6 +58,21 @@ class Model:
             self.analysis.domains[key] = DomainInfo("names", ())
         if empty:
             self.analysis.solve(self.given)
+
+    def _put_in_order(self, order: Mapping[tuple[str, int], Sequence[Name]]) -> None:
+        """Let names have the order that they had in a saved program; others come after them."""
+        for (name, place), names in order.items():
+            if name in self.analysis.tensors and place < self.analysis.tensors[name].arity:
+                info = self.analysis.place(name, place)
+                if info.kind != RANGE:
+                    there = set(info.names)
+                    info.names[:] = dict.fromkeys([*(n for n in names if n in there), *info.names])
+                    info._codes = {}
+
+    def order(self) -> dict[tuple[str, int], list[Name]]:
+        """Return the names of every domain that has some, by the first place that has it."""
+        infos = self.analysis.domains
+        return {key: list(info.names) for key, info in infos.items() if info.kind != RANGE and info.names}
 
     def shape(self, name: str) -> tuple[int, ...]:
         """Return the shape that a tensor has now."""

@@ -66,6 +66,7 @@ class Program:
         self._bound: dict[str, Any] = {}
         self._functions: dict[str, Callable[..., Any]] = {}
         self._unread: list[s.Read] = []
+        self.order: dict[tuple[str, int], list[Name]] = {}  # of names, as a saved program had them
         self._versions = Versions()
         self._models: dict[object, tuple[Model, dict[str, Kept], dict[object, Any]]] = {}
         self.add_rule(text)
@@ -322,6 +323,11 @@ class Program:
             self._executor = Executor()
         return self._executor
 
+    def name_order(self) -> dict[tuple[str, int], list[Name]]:
+        """Return the names of every domain in order, by the first place that has the domain; numbered domains have none."""
+        with self._lock:
+            return self._model()[0].order()
+
     def __str__(self) -> str:
         with self._lock:
             lines = [text_of(x) for x in self.statements]
@@ -392,7 +398,7 @@ class Program:
         if key not in self._models:
             while len(self._models) >= MODELS:
                 del self._models[next(iter(self._models))]
-            self._models[key] = (Model(self._statements, self._facts, given, self._functions), {}, {})
+            self._models[key] = (Model(self._statements, self._facts, given, self._functions, self.order), {}, {})
         return self._models[key]
 
     def _evaluation(self, inputs: Mapping[str, Any] | None = None) -> Evaluation:

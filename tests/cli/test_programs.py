@@ -1,0 +1,130 @@
+"""Programs on the command line: run, query, check, explain and fmt."""
+
+import json
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+import tensorlogic as tl
+from tensorlogic.cli import main
+
+FAMILY = """# a family
+Parent(Alice, Bob); Parent(Bob, Charlie)
+Ancestor(x,y) <- Parent(x,y)
+Ancestor(x,z) <- Ancestor(x,y), Parent(y,z)
+Ancestor(Alice, x)?
+Ancestor(Charlie, Alice)?
+Count[x] count= Ancestor(x,y)
+Count[x]?
+"""
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "family.tl").write_text(FAMILY)
+    (tmp_path / "layer.tl").write_text("Y[i] = W[i,j] X[j]\nX = [1, 2]\n")
+    (tmp_path / "countries.pl").write_text("near(a, b). near(b, c).\nlinked(X, Y) :- near(X, Y).\n")
+    (tmp_path / "wrong.tl").write_text("P(x) <- Q(y)\n")
+    np.save("w.npy", np.eye(2))
+    return tmp_path
+
+
+def call(*args):
+    return CliRunner().invoke(main, list(args))
+
+
+def test_run_answers_the_queries(folder):
+    done = call("run", "family.tl")
+    assert done.exit_code == 0, done.output
+    assert done.output.splitlines() == [
+        "Ancestor(Alice, x)?", "x", "Bob", "Charlie", "2 answers", "",
+        "Ancestor(Charlie, Alice)?", "false", "",
+        "Count[x]?", "x        value", "Alice    2", "Bob      1", "Charlie  0", "3 answers",
+    ]  # fmt: skip
+
+
+def test_run_for_machines(folder):
+    found = json.loads(call("run", "family.tl", "--json").output)
+    assert found["answers"][0] == {"query": "Ancestor(Alice, x)?", "columns": ["x"], "rows": [["Bob"], ["Charlie"]]}
+    assert found["answers"][1] == {"query": "Ancestor(Charlie, Alice)?", "value": False}
+    assert call("run", "family.tl", "--csv").output == (
+        "x\nBob\nCharlie\n\nvalue\nfalse\n\nx,value\nAlice,2\nBob,1\nCharlie,0\n"
+    )
+
+
+def test_a_program_without_queries_shows_what_it_derives(folder):
+    done = call("run", "layer.tl", "-i", "W=w.npy", "-o", "out.npz")
+    assert "Y\n" in done.output
+    with np.load("out.npz") as written:
+        assert written["Y"].tolist() == [1, 2]
+    assert call("run", "layer.tl").exit_code == 1
+    assert "'W' is not given" in call("run", "layer.tl").output or "nothing fixes" in call("run", "layer.tl").output
+
+
+def test_files_are_written_by_run_alone(folder):
+    (folder / "out.tl").write_text('Parent(Alice, Bob)\n"out.csv" = Parent(x,y)\n')
+    tl.load("out.tl").query("Parent(x,y)?")
+    assert call("check", "out.tl").exit_code == 0
+    assert not (folder / "out.csv").exists()
+    done = call("run", "out.tl", "--json")
+    assert json.loads(done.output)["written"] == ["out.csv"]
+    assert (folder / "out.csv").read_text() == "Alice,Bob\n"
+
+
+def test_query(folder):
+    assert call("query", "family.tl", "Ancestor(x, Charlie)?").output == "x\nAlice\nBob\n2 answers\n"
+    assert call("query", "family.tl", "Ancestor(x, Charlie)", "--csv").output == "x\nAlice\nBob\n"
+    found = json.loads(call("query", "layer.tl", "Y[i]?", "-i", "W=w.npy", "--json").output)
+    assert found["rows"] == [[0, 1.0], [1, 2.0]]
+    assert call("query", "countries.pl", "linked(x, y)?", "--csv").output == "x,y\na,b\nb,c\n"
+
+
+def test_check_and_explain(folder):
+    assert "is valid" in call("check", "family.tl").output
+    assert json.loads(call("check", "family.tl", "--json").output)["valid"] is True
+    assert "Ancestor" in call("explain", "family.tl").output
+    assert json.loads(call("explain", "family.tl", "--json").output)["steps"]
+
+
+def test_fmt(folder):
+    done = call("fmt", "family.tl")
+    assert done.output.startswith("# a family\nParent(Alice, Bob)")
+    assert call("fmt", "--check", "family.tl").exit_code == 1
+    assert call("fmt", "-w", "family.tl").exit_code == 0
+    assert (folder / "family.tl").read_text() == done.output
+    assert call("fmt", "--check", "family.tl").exit_code == 0
+    assert json.loads(call("fmt", "family.tl", "--json").output) == {"changed": []}
+
+
+def test_saved_folders_run_with_names(folder):
+    tl.load("family.tl").save("family")
+    assert call("query", "family", "Ancestor(Alice, x)?", "--csv").output == "x\nBob\nCharlie\n"
+
+
+@pytest.mark.parametrize(
+    ("args", "code", "said"),
+    [
+        (["run", "nope.tl"], 1, "does not exist"),
+        (["run", "familly.tl"], 1, "did you mean 'family.tl'?"),
+        (["query", "family.tl", "Ancester(x, y)?"], 1, "did you mean 'Ancestor'?"),
+        (["query", "family.tl", "Ancestor(x)?"], 1, "has 2 place(s)"),
+        (["query", "family.tl", "Ancestor(x, "], 1, "hint"),
+        (["check", "wrong.tl"], 1, "'x'"),
+        (["fmt", "nope.tl"], 1, "nope.tl"),
+        (["run", "family.tl", "-i", "Z=[1]"], 1, "no tensor 'Z'"),
+        (["query", "family.tl"], 2, "QUERY"),
+    ],
+)
+def test_mistakes(folder, args, code, said):
+    done = call(*args)
+    assert done.exit_code == code, done.output
+    assert said in done.output
+    if code == 1:
+        assert json.loads(call(*args, "--json").output)["error"]["code"]
+
+
+@pytest.mark.parametrize("command", ["run", "query", "check", "explain", "fmt"])
+def test_help_has_examples(command):
+    assert ".tl" in call(command, "--help").output

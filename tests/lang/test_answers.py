@@ -1,0 +1,96 @@
+"""Answers are lists of name tuples that turn into tables; shown things are text and HTML."""
+
+import numpy as np
+import pytest
+
+import tensorlogic as tl
+from tensorlogic.lang.answers import Answers, Relation
+from tensorlogic.lang.domains import Domain
+
+PEOPLE = Domain(["Ann", "Bob", "Cid"])
+
+
+def pairs():
+    return Answers(["x", "y"], [np.array([0, 1]), np.array([1, 2])], [PEOPLE, PEOPLE])
+
+
+def test_answers_are_a_list_of_tuples():
+    found = pairs()
+    assert found == [("Ann", "Bob"), ("Bob", "Cid")]
+    assert found == pairs()
+    assert found != [("Ann", "Bob")]
+    assert (found[0], found[-1], found[:1]) == (("Ann", "Bob"), ("Bob", "Cid"), [("Ann", "Bob")])
+    assert (len(found), ("Ann", "Bob") in found, next(reversed(found))) == (2, True, ("Bob", "Cid"))
+    assert repr(found) == "[('Ann', 'Bob'), ('Bob', 'Cid')]"
+    assert {type(v) for row in found for v in row} == {str}
+
+
+def test_truth_of_a_ground_query():
+    yes, no = Answers([], [], [], count=1), Answers([], [], [], count=0)
+    assert (bool(yes), bool(no), yes.value, no.value) == (True, False, True, False)
+    assert (str(yes), str(no), yes == [()], no == []) == ("true", "false", True, True)
+
+
+def test_values_of_numbers_are_shown_from_the_largest():
+    found = Answers(["x"], [np.arange(3)], [PEOPLE], values=np.array([0.5, 2.0, 1.0]), tensor=np.array([0.5, 2.0, 1.0]))
+    assert found == [("Ann", 0.5), ("Bob", 2.0), ("Cid", 1.0)]
+    assert str(found).splitlines() == ["x    value", "Bob  2", "Cid  1", "Ann  0.5", "3 answers"]
+    assert found.array().tolist() == [0.5, 2.0, 1.0]
+    with pytest.raises(tl.InputError):
+        found.value
+    assert float(Answers([], [], [], count=1, values=np.array([3.5]))) == 3.5
+
+
+def test_tables_of_other_libraries():
+    pandas, polars = pytest.importorskip("pandas"), pytest.importorskip("polars")
+    arrow = pytest.importorskip("pyarrow")
+    found = pairs()
+    assert found.to_pandas().equals(pandas.DataFrame({"x": ["Ann", "Bob"], "y": ["Bob", "Cid"]}))
+    assert found.to_polars().equals(polars.DataFrame({"x": ["Ann", "Bob"], "y": ["Bob", "Cid"]}))
+    assert found.to_arrow().equals(arrow.table({"x": ["Ann", "Bob"], "y": ["Bob", "Cid"]}))
+    assert found.array().tolist() == [["Ann", "Bob"], ["Bob", "Cid"]]
+    mixed = Answers(["x"], [np.array([0, 1])], [Domain(["a", 1])])
+    assert mixed.array().tolist() == [["a"], [1]]
+    assert mixed.to_arrow().column("x").to_pylist() == ["a", "1"]
+
+
+def test_many_answers_are_cut_short():
+    many = Answers(["n"], [np.arange(100)], [Domain(size=100)])
+    assert repr(many).endswith("(19,), ... 100 answers]")
+    assert str(many).endswith("100 answers, the first 50 shown")
+    assert many.array().dtype == np.int64
+
+
+def test_html_escapes_names():
+    found = Answers(["x"], [np.array([0])], [Domain(["<b>"])])
+    assert "<td>&lt;b&gt;</td>" in found._repr_html_()
+    assert "<p>1 answer</p>" in found._repr_html_()
+
+
+def test_relations_are_sets_of_names():
+    tensor = tl.SparseTensor.of_columns([[0, 1], [1, 2]], (3, 3))
+    relation = Relation("Parent", tensor, [PEOPLE, PEOPLE], ["x", "y"])
+    assert (len(relation), bool(relation), set(relation) == relation) == (2, True, True)
+    assert ("Ann", "Bob") in relation
+    assert ("Bob", "Ann") not in relation
+    assert ("Zed", "Ann") not in relation
+    assert relation.dense().sum() == relation.bits().sum() == relation.sparse().count == 2
+    assert relation.names(1) == ["Ann", "Bob", "Cid"]
+    assert repr(relation) == "<Relation Parent/2, 2 tuples>"
+    with pytest.raises(tl.InputError):
+        assert ("Ann",) in relation
+    with pytest.raises(tl.InputError):
+        relation.names(2)
+    assert relation.to_pandas().shape == (2, 2)
+
+
+def test_shown_is_text_and_a_table():
+    shown = tl.show({"a": np.array([True, False]), "b": np.array([0.5, 0.7])}, ["ann", "bob"], heads=["x"])
+    assert isinstance(shown, str)
+    assert list(shown.parts) == ["a", "b"]
+    html = shown._repr_html_()
+    assert "<caption>a</caption>" in html
+    assert html.index("0.7") < html.index("0.5")
+    assert tl.show(tl.SparseTensor([[0, 1], [0, 0]]), 2).rows == [["0", "1"]]
+    assert tl.show(pairs()) == str(pairs())
+    assert "<table>" in tl.show(np.array(3.0))._repr_html_()
