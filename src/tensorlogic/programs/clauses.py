@@ -15,6 +15,8 @@ from ..lang.analysis import Analysis
 from ..lang.datalog import plain
 from ..lang.places import DomainInfo
 
+HASHED = 300_000  # tuples up to which a relation is looked up in dictionaries
+
 Codes = tuple[int, ...]
 Bindings = tuple[int | None, ...]  # a code for each variable of a clause; None where it is not known
 Row = tuple[Any, ...]
@@ -221,18 +223,24 @@ class Stored:
     def __init__(self, tensor: SparseTensor) -> None:
         self.tensor = tensor
         self._indexes: dict[Pattern, tuple[Any, tuple[Any, ...]]] = {}
+        self._by_key: dict[Pattern, dict[int, list[Codes]]] = {}
 
     def rows(self, places: Pattern, codes: Codes) -> list[Codes]:
         """Return the tuples that have some codes in some places."""
         tensor = self.tensor
-        if not tensor.shape:
-            return [()] if tensor.count else []
-        if not tensor.count or any(not 0 <= c < tensor.shape[p] for p, c in zip(places, codes, strict=True)):
+        if not tensor.count:
             return []
-        keys, columns = self._index(places)
+        if not tensor.shape:
+            return [()]
         key = 0
         for place, code in zip(places, codes, strict=True):
-            key = key * tensor.shape[place] + code
+            size = tensor.shape[place]
+            if not 0 <= code < size:
+                return []
+            key = key * size + code
+        if tensor.count <= HASHED:
+            return self._hashed(places).get(key, [])
+        keys, columns = self._index(places)
         first, last = keys.searchsorted((key, key + 1)).tolist()
         if first == last:
             return []
@@ -248,6 +256,15 @@ class Stored:
             return float(self.tensor.count)
         keys = self._index(places)[0]
         return len(keys) / (1 + int(np.count_nonzero(keys[1:] != keys[:-1])))
+
+    def _hashed(self, places: Pattern) -> dict[int, list[Codes]]:
+        if places not in self._by_key:
+            keys, columns = self._index(places)
+            found: dict[int, list[Codes]] = {}
+            for key, row in zip(keys.tolist(), zip(*(c.tolist() for c in columns), strict=True), strict=True):
+                found.setdefault(key, []).append(row)
+            self._by_key[places] = found
+        return self._by_key[places]
 
     def _index(self, places: Pattern) -> tuple[Any, tuple[Any, ...]]:
         if places not in self._indexes:

@@ -17,7 +17,7 @@ from .clauses import Bindings, Clause, Codes, Literal, Pattern, Stored, Values
 from .evaluate import Evaluation
 from .model import resized
 
-MOST_STEPS = 20_000_000  # that the search for a proof may take
+MOST_STEPS = 3_000_000  # ways to derive an atom that the search for a proof keeps
 
 Atom = tuple[str, Codes]
 
@@ -40,12 +40,61 @@ class _Table:
         self.waiting: list[tuple[_Order, int, Bindings]] = []
 
 
+class _Lookup(NamedTuple):
+    """A literal where some variables are known: the key that it is looked up by, and what its tuples say."""
+
+    literal: Literal
+    derived: bool
+    places: Pattern
+    key: tuple[tuple[bool, int], ...]  # a code, or the number of a variable
+    new: tuple[tuple[int, int], ...]  # places, and the variables that they bind
+    same: tuple[tuple[int, int], ...]  # places, and variables that stand in an earlier place too
+
+    def codes(self, bindings: Bindings) -> Codes:
+        """Return the codes of the places that are known."""
+        return tuple([value if fixed else bindings[value] for fixed, value in self.key])  # type: ignore[misc]
+
+    def bound(self, bindings: Bindings, row: Codes) -> Bindings | None:
+        """Return the bindings with what a tuple says that has the key; None where it does not fit."""
+        if len(self.new) == 1:
+            [(place, variable)] = self.new
+            found = (*bindings[:variable], row[place], *bindings[variable + 1 :])
+        elif self.new:
+            extended = list(bindings)
+            for place, variable in self.new:
+                extended[variable] = row[place]
+            found = tuple(extended)
+        else:
+            return bindings
+        for place, variable in self.same:
+            if found[variable] != row[place]:
+                return None
+        return found
+
+
+def _lookup(literal: Literal, known: set[int], derived: bool) -> _Lookup:
+    places, key, new, same = [], [], [], []
+    bound: set[int] = set()
+    for place, (kind, value) in enumerate(literal.terms):
+        if kind == "code" or value in known:
+            places.append(place)
+            key.append((kind == "code", value))
+        elif value in bound:
+            same.append((place, value))
+        else:
+            bound.add(value)
+            new.append((place, value))
+    return _Lookup(literal, derived, tuple(places), tuple(key), tuple(new), tuple(same))
+
+
 class _Order(NamedTuple):
     """A clause for a head some places of which are known: its literals in the order in which they are looked up."""
 
     clause: Clause
     table: tuple[str, Pattern]
-    literals: tuple[Literal, ...]
+    lookups: tuple[_Lookup, ...]
+    derived: tuple[tuple[str, tuple[tuple[str, int], ...]], ...]  # the atoms of its body that rules derive
+    facts: int  # how many others there are
 
 
 class Prover:
@@ -129,57 +178,67 @@ class Prover:
         table.known.add(row)
         table.answers.append(row)
         for order, position, bindings in table.waiting:
-            self._go_on(order, position, bindings, row)
-
-    def _go_on(self, order: _Order, position: int, bindings: Bindings, row: Codes) -> None:
-        found = order.clause.bound(order.literals[position], bindings, row)
-        if found is not None:
-            self._tasks.append((order, position + 1, found))
+            if (extended := order.lookups[position - 1].bound(bindings, row)) is not None:
+                self._tasks.append((order, position, extended))
 
     def _run(self) -> None:
         tasks = self._tasks
         while tasks:
-            self.steps += 1
-            if self.steps > MOST_STEPS:
-                message = f"the search for a proof took more than {MOST_STEPS:,} steps"
-                raise OutOfMemoryError(message, "ask about less: fewer facts, or an atom nearer to them", code="E794")
             order, position, bindings = tasks.pop()
-            if position == len(order.literals):
+            if position == len(order.lookups):
                 self._derive(order, bindings)
                 continue
-            clause, literal = order.clause, order.literals[position]
+            lookup = order.lookups[position]
+            literal = lookup.literal
+            position += 1
             if literal.kind == "compare":
-                tasks += [(order, position + 1, b) for b in self.values.solutions(clause, literal, bindings)]
+                found = self.values.solutions(order.clause, literal, bindings)
+                tasks += [(order, position, b) for b in found]
             elif literal.kind == "not":
-                if self.absent(clause, literal, bindings):
-                    tasks.append((order, position + 1, bindings))
+                if self.absent(order.clause, literal, bindings):
+                    tasks.append((order, position, bindings))
             else:
-                places, codes = clause.key(literal, bindings)
-                if not self.derived(literal.name):
-                    for row in self.stored(literal.name).rows(places, codes):
-                        self._go_on(order, position, bindings, row)
-                    continue
-                table = self._table(literal.name, places, codes)
-                table.waiting.append((order, position, bindings))
-                for row in table.answers:
-                    self._go_on(order, position, bindings, row)
+                codes = lookup.codes(bindings)
+                if lookup.derived:
+                    table = self._table(literal.name, lookup.places, codes)
+                    table.waiting.append((order, position, bindings))
+                    rows = table.answers
+                else:
+                    rows = self._stored[literal.name].rows(lookup.places, codes)
+                for row in rows:
+                    if (extended := lookup.bound(bindings, row)) is not None:
+                        tasks.append((order, position, extended))
 
     def _derive(self, order: _Order, bindings: Bindings) -> None:
-        clause = order.clause
-        row = tuple(bindings[v] for v in clause.head)
-        atoms = [x for x in clause.literals if x.kind == "atom"]
-        derived = tuple((x.name, clause.key(x, bindings)[1]) for x in atoms if self.derived(x.name))
+        self.steps += 1
+        if self.steps > MOST_STEPS:
+            message = f"the search for a proof looked at more than {MOST_STEPS:,} ways to derive something"
+            raise OutOfMemoryError(message, "ask about an atom that fewer facts bear upon", code="E794")
         name, places = order.table
-        self.instances[name, row].append(Instance(clause, bindings, derived, len(atoms) - len(derived)))  # type: ignore[index]
-        codes = tuple(row[p] for p in places)
-        self._add(self._tables[name, places, codes], row)  # type: ignore[index, arg-type]
+        row: Codes = tuple([bindings[v] for v in order.clause.head])  # type: ignore[misc]
+        derived = tuple(
+            [(other, tuple([v if k == "code" else bindings[v] for k, v in terms])) for other, terms in order.derived]
+        )
+        self.instances[name, row].append(Instance(order.clause, bindings, derived, order.facts))  # type: ignore[arg-type]
+        self._add(self._tables[name, places, tuple([row[p] for p in places])], row)
 
     def _ordered(self, name: str, places: Pattern) -> list[_Order]:
         if (name, places) not in self._orders:
-            self._orders[name, places] = [
-                _Order(c, (name, places), tuple(self.order(c, {c.head[p] for p in places}))) for c in self.clauses[name]
-            ]
+            self._orders[name, places] = [self._order(c, places) for c in self.clauses[name]]
         return self._orders[name, places]
+
+    def _order(self, clause: Clause, places: Pattern) -> _Order:
+        known = {clause.head[p] for p in places}
+        lookups = []
+        for literal in self.order(clause, known):
+            derived = self.derived(literal.name)
+            if literal.kind == "atom" and not derived:
+                self.stored(literal.name)
+            lookups.append(_lookup(literal, known, derived))
+            known |= literal.variables
+        atoms = [x for x in clause.literals if x.kind == "atom"]
+        below = tuple((x.name, x.terms) for x in atoms if self.derived(x.name))
+        return _Order(clause, (clause.name, places), tuple(lookups), below, len(atoms) - len(below))
 
     def order(self, clause: Clause, known: Iterable[int]) -> list[Literal]:
         """Return the literals of a clause in the order in which to look them up: what is known and what leaves few choices first."""
