@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from ..diagnostics import SourceLocation
 from ..errors import ConvergenceError
 from ..ir.graph import Cond, Fixpoint, Scan
 from ..plan.build import Step
@@ -68,26 +69,33 @@ def _fixpoint(op: Fixpoint, run: Run, args: tuple[Any, ...], step: Step) -> Any:
             return _several(state)
         if n >= PATIENCE:
             if seen and all(_unmoved(a, b, 0.0) for a, b in zip(seen, state, strict=True)):
-                raise goes_round(op, n - at).at(step.location)
+                raise goes_round(op, n - at, step.location).at(step.location)
             if not seen or n >= 2 * at:
                 seen, at = list(state), n
-    raise not_settled(op, moved, counts).at(step.location)
+    raise not_settled(op, moved, counts, step.location).at(step.location)
 
 
-def goes_round(op: Fixpoint, rounds: int) -> ConvergenceError:
+def _named(location: SourceLocation | None) -> str:
+    """Return how to call a fixpoint: by the tensors it computes, where it comes from a program."""
+    return "the fixpoint" if location is None or not location.rule else f"the recursion of {location.rule}"
+
+
+def goes_round(op: Fixpoint, rounds: int, location: SourceLocation | None = None) -> ConvergenceError:
     """Return the error of a fixpoint whose values come back, so that it will never settle."""
     return ConvergenceError(
-        f"the fixpoint does not settle: every {rounds} rounds its values are the same again",
+        f"{_named(location)} does not settle: every {rounds} rounds its values are the same again",
         "give a tolerance=, such as 1e-6: values that approach their limit may end up flipping in the last place",
         code="E502",
     )
 
 
-def not_settled(op: Fixpoint, moved: Sequence[int], counts: Sequence[int]) -> ConvergenceError:
+def not_settled(
+    op: Fixpoint, moved: Sequence[int], counts: Sequence[int], location: SourceLocation | None = None
+) -> ConvergenceError:
     """Return the error of a fixpoint that ran into its limit."""
     which = ", ".join(f"carry {n} ({c} elements still change)" for n, c in zip(moved, counts, strict=True))
     return ConvergenceError(
-        f"the fixpoint did not settle within {op.limit} rounds: {which}",
+        f"{_named(location)} did not settle within {op.limit} rounds: {which}",
         "raise limit=, or give a tolerance= for values that only approach their limit",
         code="E501",
     )
