@@ -193,6 +193,7 @@ FAULTS: dict[str, Fault] = {
     "E447": Fault("a place with too few or too many indices", "A place of a sparse tensor has one index for each axis.", "Write (i, j) in tensor for a matrix."),
     "E448": Fault("a tensor with more places than can be numbered", "A tuple is held as one whole number of 63 bits, and the sizes multiply to more.", "Use smaller domains, or relations of fewer columns."),
     "E449": Fault("a join beyond memory", "A rule would join more tuples at once than there is memory for.", "Add an atom that the rule's variables share, or ask for fewer variables in its head."),
+    "E450": Fault("a recursive rule beyond memory", "What a recursive rule derives does not fit in the memory that is free.", "Ask for less: a query with constants derives only what they need."),
     "E404": Fault("an output that is not what was planned", "A backend or a wrapper returned an array of another shape or dtype.", "Look at the wrappers, and check the backend with BackendTestAdapter(backend).run()."),
     "E405": Fault("a compiled graph of another backend", "The graph was compiled for one backend and is run by an executor of another.", "Compile it with the executor that runs it."),
     # E5xx: running

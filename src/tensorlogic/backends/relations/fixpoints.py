@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ...errors import OutOfMemoryError
 from ...ir.graph import Fixpoint
 from ...plan.limits import available_memory
 from ...plan.queries import Query
@@ -24,8 +25,9 @@ from ..control import not_settled
 from ..sparse import SparseTensor
 from .joins import Joins, union
 
-SMALL_BITS = 1 << 21  # bytes of packed carries below which they are packed from the beginning
+SMALL_BITS = 1 << 23  # bytes of packed carries below which they are packed from the beginning
 FILLED = 64  # one place in so many filled: the rest goes on as bits
+TUPLE = 24  # bytes that a tuple of a growing relation takes, with what is being added
 RATIO = 4  # a relation is held in pieces, each so many times as large as the next
 FEW = 64  # sources, of which each is followed by itself
 
@@ -170,6 +172,8 @@ def run_loop(
                 history[target].append(fresh[slot])
         if not moved:
             return [state[slot].whole() for slot in loop.carries]
+        if sum(grown.count for grown in state.values()) * TUPLE > 3 * room:
+            raise _too_many(sum(grown.count for grown in state.values())).at(loop.step.location)
         if bits is not None and words <= room and sum(state[c].count for c in loop.carries) * FILLED > cells:
             return bits([state[c].whole() for c in loop.carries])
     places = [loop.carries.index(slot) for slot in moved]
@@ -227,10 +231,7 @@ def _closure(
     edges = union([_oriented(joins.find(slot), flip) for _, slot, flip in (s for s in sides if s is not None)], shape)
     if kind == "left":
         edges, start = edges.transpose(), start.transpose()
-    if start.same(edges):
-        made = _closed(edges, room)
-    else:
-        made = _followed(start, edges, room)
+    made = _closed(edges, room) if start.same(edges) else _followed(start, edges, room)
     return made if made is None or kind == "right" else made.transpose()
 
 
@@ -260,15 +261,22 @@ def _side(query: Query, carry: Slot) -> tuple[str, Slot, bool] | None:
     return None
 
 
-def _closed(edges: SparseTensor, room: int) -> Relation | None:
-    """Return the closure of a graph: as rows where it stays sparse, as bits where it fills up; None where neither fits."""
+def _closed(edges: SparseTensor, room: int) -> Relation:
+    """Return the closure of a graph: as rows where it stays sparse, as bits where it fills up."""
     cells = _packed_bytes(edges.shape)
-    found = sparse_rows.closure_rows(edges.rows, max(cells // 8, 4 * edges.count))
+    most = min(max(cells // 8, 4 * edges.count), room // TUPLE)
+    found = sparse_rows.closure_rows(edges.rows, most)
     if found is not None:
         return SparseTensor.of_rows(*found, edges.shape)
     if cells > room:
-        return None
+        raise _too_many(most)
     return BitTensor.of(sparse_rows.closure_bits(edges.rows), edges.shape)
+
+
+def _too_many(tuples_: int) -> OutOfMemoryError:
+    message = f"a recursive rule derives more than {tuples_:,} tuples, and there is no memory for more"
+    hint = "ask for less: a query with constants, such as Path(1, x)?, derives only what they need"
+    return OutOfMemoryError(message, hint, code="E450")
 
 
 def _followed(start: SparseTensor, edges: SparseTensor, room: int) -> Relation | None:
@@ -286,8 +294,6 @@ def _followed(start: SparseTensor, edges: SparseTensor, room: int) -> Relation |
             return start
         return SparseTensor.of_columns([np.concatenate(rows), np.concatenate(columns)], start.shape, ordered=True)
     paths = _closed(edges, room)
-    if paths is None:
-        return None
     if isinstance(paths, BitTensor):
         if 3 * _packed_bytes(edges.shape) > room:
             return None

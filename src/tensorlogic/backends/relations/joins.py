@@ -21,7 +21,9 @@ from ..sparse import SparseTensor
 CODES = 1 << 62  # a table whose codes are below this is deduplicated by code
 DENSE_JOIN = 8  # a join goes row by row where the left table has at least one tuple in so many rows
 CIRCULAR = 4096  # tuples from which a circular join is done variable by variable
-ROW = 48  # bytes that a row takes while it is joined and sorted
+ROW = (
+    48  # bytes that a row of two columns takes while it is joined and sorted; each further column takes a sixth of that
+)
 EMPTY = np.zeros(0, np.int64)
 
 
@@ -103,6 +105,7 @@ class Joins:
         codes = self._circular(query, sources, shown, negated, shape) if begin is None else None
         if codes is not None:
             return SparseTensor.of_codes(codes, shape)
+        self._refuse_independent([*([begin] if begin else []), *sources], shown)
         return self._result(self._joined(query, sources, begin, shown, negated), query, shape)
 
     def _selected(self, tensor: SparseTensor, terms: Sequence[Any]) -> Source:
@@ -153,12 +156,12 @@ class Joins:
             n = self._next(rows, sources)
             source = sources.pop(n)
             needed = {*shown, *_variables(sources, tests, negated)}
-            self._refuse_more(self._pairs(rows, source, needed), query)
+            self._refuse_more(self._pairs(rows, source, needed), len(needed))
             rows = self._extended(rows, source, needed)
         bound = set(rows.variables)
         for v in dict.fromkeys((*shown, *_variables([], tests, negated))):
             if v not in bound:  # nothing says what it is: every element of its domain
-                self._refuse_more(rows.length * self.sizes[v], query)
+                self._refuse_more(rows.length * self.sizes[v], len(rows.variables) + 1)
                 rows = _crossed(rows, v, self.sizes[v])
                 rows = self._filtered(rows, tests, negated)
         return rows
@@ -179,11 +182,21 @@ class Joins:
         found = np.searchsorted(right, left, "right") - np.searchsorted(right, left)
         return min(int(found.sum()), kept)
 
-    def _refuse_more(self, rows: int, query: Query) -> None:
-        if rows > self.most:
-            message = f"a rule would join up to {rows:,} tuples at once, and there is memory for {self.most:,}"
-            hints = ("add an atom that the rule's variables share, or ask for fewer variables in its head",)
-            raise OutOfMemoryError(message, *hints, code="E449")
+    def _refuse_more(self, rows: int, columns: int) -> None:
+        most = self.most * 6 // max(4 + columns, 6)
+        if rows > most:
+            message = f"a rule would join up to {rows:,} tuples at once, and there is memory for {most:,}"
+            hint = "add an atom that the rule's variables share, or ask for fewer variables in its head"
+            raise OutOfMemoryError(message, hint, code="E449")
+
+    def _refuse_independent(self, sources: Sequence[Source], shown: Sequence[Variable]) -> None:
+        """Refuse a query whose atoms share nothing, and of which every combination would be an answer, before it begins."""
+        answers = 1
+        for n, s in enumerate(sources):
+            others = {v for m, o in enumerate(sources) if m != n for v in o.variables}
+            if set(s.variables) <= set(shown) and others.isdisjoint(s.variables):
+                answers *= s.tensor.count
+        self._refuse_more(answers, len(shown))
 
     def _next(self, rows: Rows, sources: Sequence[Source]) -> int:
         """Return the atom to join next: one that only filters, else the one that is thought to give the fewest rows."""
