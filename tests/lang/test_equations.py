@@ -106,7 +106,7 @@ CASES: dict[str, tuple[str, str, dict[str, Any], Any]] = {
     "the sum of a relation": ("N[d] = Dept(x,d)", "N", {"Dept": DEPT}, DEPT.sum(0)),
     "the mean by group": ("Y[d] avg= Age[x] Dept(x,d)", "Y", {"Age": AGE, "Dept": DEPT}, [104 / 3, 42, 0]),
     "the greatest by group": ("Y[d] max= Age[x] Dept(x,d)", "Y", {"Age": AGE, "Dept": DEPT}, [41, 60, 0]),
-    "the least by group": ("Y[d] min= Age[x] Dept(x,d)", "Y", {"Age": AGE, "Dept": DEPT}, [30, 25, INF]),
+    "the least by group": ("Y[d] min= Age[x] Dept(x,d)", "Y", {"Age": AGE, "Dept": DEPT}, [30, 25, 0]),
     "elements by name": ("Age[Alice] = 30; Age[Bob] = 25; Y[x] = Age[x] - 20", "Y", {}, [10, 5]),
     "facts and numbers": (
         "Likes(Alice, Bob); Likes(Bob, Carol); Score[y] = Likes(x,y) W[x]", "Score", {"W": K3[:2]}, K3[:2]),

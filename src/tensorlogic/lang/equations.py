@@ -16,7 +16,7 @@ from .analysis import Analysis, Component
 from .declarations import mentions, number_of
 from .evaluate import Evaluation, free
 from .extents import forms
-from .heads import Contribution, Target, contribution, merge, settled, zero
+from .heads import Contribution, Target, contribution, merge, settled
 from .reads import Value
 
 Values = dict[str, Tensor]
@@ -49,7 +49,7 @@ def lower_component(component: Component, analysis: Analysis, b: GraphBuilder, v
         return
     for name in component.names:
         parts = contributions(name, component.statements, analysis, b, lookup)
-        values[name] = total(name, parts, component.statements, analysis, b, values)
+        values[name] = total(name, parts, analysis, b, values)
 
 
 def reader(analysis: Analysis, b: GraphBuilder, values: Values) -> Lookup:
@@ -175,16 +175,14 @@ def _cells(
 def total(
     name: str,
     parts: Sequence[Contribution],
-    statements: Sequence[Statement],
     analysis: Analysis,
     b: GraphBuilder,
     values: Mapping[str, Tensor],
 ) -> Tensor:
     """Combine what is said of a tensor, with the data given for it."""
     info = analysis.tensors[name]
-    own = [x for x in statements if x.head.name == name]
     given = data_of(name, analysis, b, values)
-    return settled(b, merge(b, [*parts, *given], info), info, zero(info, own))
+    return settled(b, merge(b, [*parts, *given], info), info, 0)
 
 
 def data_of(name: str, analysis: Analysis, b: GraphBuilder, values: Mapping[str, Tensor]) -> list[Contribution]:

@@ -172,7 +172,7 @@ def _average(at: Evaluation, targets: Sequence[Target]) -> Contribution:
 
 
 def zero(info: TensorInfo, statements: Sequence[s.Rule | s.Equation]) -> float:
-    """Return what an element is that nobody derives: the zero of the algebra that the left side asks for."""
+    """Return what an element of a recursion is before anything derives it: the zero of the algebra that the left side asks for."""
     if info.operator == "min=":
         return INF
     sums = [x for x in statements if isinstance(x, s.Equation) and x.operator == "max=" and len(_terms(x.value)) > 1]
@@ -191,9 +191,10 @@ def merge(b: GraphBuilder, parts: Sequence[Contribution], info: TensorInfo) -> C
 
 def settled(b: GraphBuilder, part: Contribution, info: TensorInfo, none: float) -> Tensor:
     """Return a tensor whose elements that nobody derives are what they should be."""
-    if info.operator != "max=" or part.complete or none == -INF or info.boolean:
+    nothing = {"min=": INF, "max=": -INF}.get(info.operator)
+    if nothing is None or part.complete or none == nothing or info.boolean:
         return part.tensor
-    return b.where(b.equal(part.tensor, -INF), none, part.tensor)
+    return b.where(b.equal(part.tensor, nothing), none, part.tensor)
 
 
 # placing
