@@ -219,7 +219,7 @@ def test_domains_grow_and_keep_their_codes():
 def test_a_domain_of_columns_is_of_numbers_only_where_all_are():
     numbers, names = column_of([3, 1]), column_of(["x", 3])
     domain, codes = Domain.of_columns([numbers, names])
-    assert (domain.names(), [c.tolist() for c in codes]) == ([1, 3, "x"], [[1, 0], [2, 1]])
+    assert (domain.names(), [c.tolist() for c in codes]) == ([3, 1, "x"], [[0, 1], [2, 0]])
     domain, codes = Domain.of_columns([numbers, Column(np.array([5]), None)])
     assert (len(domain), [c.tolist() for c in codes]) == (6, [[3, 1], [5]])
     domain, codes = Domain.of_columns([column_of([-1, 2**40])])

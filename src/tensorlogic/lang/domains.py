@@ -114,9 +114,11 @@ class Domain:
     """
 
     def __init__(self, names: Iterable[Name] = (), size: int = 0) -> None:
-        self._codes: dict[Name, int] | None = None  # None while all elements are whole numbers
+        self._codes: dict[Name, int] | None = None  # None while all elements are whole numbers, each its own code
         self._names: list[Name] = []
         self._array: np.ndarray[Any, Any] | None = None
+        self._sorted: tuple[Codes, Codes] | None = None  # names that are numbers, sorted, and their codes
+        self._whole = True  # whether all names are numbers
         self._size = size
         if names:
             self.add(list(names))
@@ -155,28 +157,74 @@ class Domain:
         return self._coded(column)
 
     def _coded(self, column: Column) -> Codes:
-        if column.names is None:
-            unique, inverse = np.unique(column.codes, return_inverse=True)
-            return self._indices(unique.tolist())[inverse]
-        return self._indices(column.names)[column.codes]
+        if column.names is not None:
+            return self._indices(column.names)[column.codes]
+        if not len(column):
+            return column.codes
+        low, high = int(column.codes.min()), int(column.codes.max())
+        if high - low > 4 * len(column) + 1_000_000:
+            unique, first, inverse = np.unique(column.codes, return_index=True, return_inverse=True)
+            return self._number_codes(unique, first)[inverse]
+        shifted = column.codes - low  # close together: a table of all numbers between is faster than sorting
+        rows = np.full(high - low + 1, -1)
+        rows[shifted[::-1]] = np.arange(len(shifted) - 1, -1, -1)  # the first row that has the number is written last
+        there = np.flatnonzero(rows >= 0)
+        codes = np.empty(len(rows), np.int64)
+        codes[there] = self._number_codes(there + low, rows[there])
+        return codes[shifted]
+
+    def _number_codes(self, numbers: Codes, first: Codes) -> Codes:
+        """Return the codes of sorted numbers; new ones are added in the order of the rows in which they first stand."""
+        if not self._whole:
+            order = np.argsort(first)
+            found = np.empty(len(numbers), np.int64)
+            found[order] = self._indices(numbers[order].tolist())
+            return found
+        values, codes = self._number_table()
+        place = np.minimum(np.searchsorted(values, numbers), max(0, len(values) - 1))
+        known = values[place] == numbers if len(values) else np.zeros(len(numbers), bool)
+        found = codes[place] if len(values) else np.empty(len(numbers), np.int64)
+        fresh = np.flatnonzero(~known)
+        if len(fresh):
+            fresh = fresh[np.argsort(first[fresh])]
+            found[fresh] = np.arange(len(self._names), len(self._names) + len(fresh))
+            self._names += numbers[fresh].tolist()
+            self._array = self._sorted = None
+        return found
+
+    def _number_table(self) -> tuple[Codes, Codes]:
+        if self._sorted is None:
+            values = np.array(self._names, np.int64)
+            order = np.argsort(values)
+            self._sorted = values[order], order
+        return self._sorted
 
     def _indices(self, names: Sequence[Name]) -> Codes:
-        known = self._codes
-        if known is None:
-            raise InputError("the elements of this domain are numbers", code="E776")
+        known = self._known()
         fresh = [n for n in dict.fromkeys(names) if n not in known]
         if fresh:
             known.update(zip(fresh, count(len(self._names)), strict=False))
             self._names += fresh
-            self._array = None
+            self._array = self._sorted = None
+            self._whole = self._whole and not any(isinstance(n, str) or abs(n) >= 2**63 for n in fresh)
         return np.fromiter(map(known.__getitem__, names), np.int64, len(names))
+
+    def _known(self) -> dict[Name, int]:
+        """Return the codes by name; it is made when it is first needed, for numbers are found without it."""
+        if self._codes is None:
+            raise InputError("the elements of this domain are numbers", code="E776")
+        if len(self._codes) < len(self._names):
+            start = len(self._codes)
+            self._codes.update(zip(self._names[start:], count(start), strict=False))
+        return self._codes
 
     @classmethod
     def over(cls, names: list[Name]) -> Domain:
         """Make a domain of names that are all different; names that are added to it are appended to this very list."""
         domain = cls()
         domain._names = names
-        domain._codes = dict(zip(names, count(), strict=False))
+        domain._codes = {}
+        domain._whole = set(map(type, names)) <= {int} and not any(abs(int(n)) >= 2**63 for n in names)
         return domain
 
     @classmethod
@@ -189,8 +237,12 @@ class Domain:
 
     def code(self, name: Name) -> int | None:
         """Return the code of a name, None where it is not in the domain."""
+        if self._codes is not None and self._whole and isinstance(name, int) and abs(name) < 2**63:
+            values, codes = self._number_table()
+            place = int(np.searchsorted(values, name))
+            return int(codes[place]) if place < len(values) and values[place] == name else None
         if self._codes is not None:
-            return self._codes.get(name)
+            return self._known().get(name)
         return name if isinstance(name, int) and 0 <= name < self._size else None
 
     def find(self, name: Name, where: str = "the domain") -> int:

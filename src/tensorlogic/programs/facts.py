@@ -13,6 +13,7 @@ from ..lang.declarations import GivenTensor
 from ..lang.domains import Column, Name, column_of
 from ..lang.syntax import Facts
 
+LARGE = 20_000  # facts of a relation from which the analysis is told of a few of them
 Rows = np.ndarray[Any, Any]  # numbers of rows, or a truth value for each
 
 
@@ -66,7 +67,18 @@ class FactStore:
         if not tables:
             return None
         arity = tables[0].arity
-        return GivenTensor((None,) * arity, boolean=True, dtype="bool", elements=Elements(tables))
+        large = sum(t.count for t in tables) > LARGE
+        elements = Elements([_sample(t) for t in tables] if large else tables)
+        return GivenTensor((None,) * arity, boolean=True, dtype="bool", elements=elements)
+
+    def samples(self) -> set[Name]:
+        """Return the names that stand for those of large tables in what the analysis is told."""
+        found: set[Name] = set()
+        for blocks in self.blocks.values():
+            tables = [b.table for b in blocks if not b.lines]
+            if sum(t.count for t in tables) > LARGE:
+                found.update(name for t in tables for c in _sample(t).columns for name in c.values())
+        return found
 
     def locations(self, name: str) -> Iterator[Block]:
         """Go through the blocks of a relation."""
@@ -77,6 +89,25 @@ class FactStore:
         other = FactStore()
         other.blocks = {name: list(blocks) for name, blocks in self.blocks.items()}
         return other
+
+
+def _sample(table: Table) -> Table:
+    """Return a small table that says of a large one what kinds of names it has, and its least and greatest numbers."""
+    columns = []
+    for place, column in enumerate(table.columns):
+        if column.names is None:
+            whole = column.codes if table.sizes is None else np.arange(table.sizes[place])
+            found: list[Name] = [int(whole.min()), int(whole.max())] if len(whole) else []
+        else:
+            numbers = [n for n in column.names if not isinstance(n, str)]
+            words = [n for n in column.names[:1000] if isinstance(n, str)] or [
+                n for n in column.names if isinstance(n, str)
+            ]
+            found = [*words[:1], *([min(numbers), max(numbers)] if numbers else [])]
+        columns.append(found)
+    length = max((len(c) for c in columns), default=0)
+    filled = [c * length if len(c) == 1 else (c + c[-1:] * length)[:length] for c in columns]
+    return Table(tuple(column_of(c[:length]) if c else column_of([]) for c in filled), length)
 
 
 class Elements(tuple[Iterable[Name], ...]):

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from ..backends.sparse import SparseTensor
+from ..errors import InputError
 from ..ir.builder import GraphBuilder, Tensor
 from ..ir.graph import EinsumGraph
 from ..lang import syntax as s
@@ -38,6 +39,7 @@ class Model:
         self.given = {**added, **given}
         self.analysis = analyse(statements, given=self.given, functions=functions)
         self._settle_empty()
+        self._drop_samples(facts.samples())
         self._put_in_order(order or {})
         self.domains = {key: domain_of(info) for key, info in self.analysis.domains.items()}
         self.readers = _reads(self.analysis)
@@ -47,6 +49,7 @@ class Model:
         for name, blocks in facts.blocks.items():
             for block in blocks:
                 self.add(name, block)
+        self._check_sizes()
         self.sizes = 0
 
     def _settle_empty(self) -> None:
@@ -65,9 +68,31 @@ class Model:
             if name in self.analysis.tensors and place < self.analysis.tensors[name].arity:
                 info = self.analysis.place(name, place)
                 if info.kind != RANGE:
-                    there = set(info.names)
-                    info.names[:] = dict.fromkeys([*(n for n in names if n in there), *info.names])
+                    info.names[:] = dict.fromkeys([*names, *info.names])
                     info._codes = {}
+
+    def _drop_samples(self, samples: set[Name]) -> None:
+        """Take the names that stood for those of large tables out again; all of them are added, in order, with the tables."""
+        if not samples:
+            return
+        said: set[object] = set()
+        for statement in self.analysis.statements:
+            if isinstance(statement, s.Facts):
+                said.update(*statement.columns)
+            else:
+                said.update(getattr(p, "value", getattr(p, "name", None)) for p in s.walk(statement) if _is_word(p))
+        for info in self.analysis.domains.values():
+            if info.kind != RANGE:
+                info.names[:] = [n for n in info.names if n in said or n not in samples]
+                info._codes = {}
+
+    def _check_sizes(self) -> None:
+        """Refuse an array that has fewer places along an index than the index has names."""
+        for (name, place), info in self.analysis.domains.items():
+            if info.kind != RANGE and info._size is not None and len(info.names) > info._size:
+                message = f"an index has {len(info.names):,} elements but is {info._size:,} in an array that is given"
+                hint = f"give an array with a row for each of program.names({name!r}, {place})"
+                raise InputError(message, hint, code="E676")
 
     def order(self) -> dict[tuple[str, int], list[Name]]:
         """Return the names of every domain that has some, by the first place that has it."""
@@ -223,6 +248,10 @@ class _Reads:
                     careful |= below
             for name in component.names:
                 self.closure[name], self.careful[name] = frozenset(whole), frozenset(careful)
+
+
+def _is_word(part: s.Part) -> bool:
+    return isinstance(part, s.Constant | s.Number | s.Text | s.Tensor)
 
 
 def _reads(analysis: Analysis) -> _Reads:
