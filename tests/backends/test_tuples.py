@@ -160,6 +160,24 @@ def test_multiway(name: str, count: int, tier: str, threads: int) -> None:
         assert tuples.multiway_count(atoms, outputs) == len(expected)
 
 
+@pytest.mark.parametrize("name", SHAPES)
+@pytest.mark.parametrize("size", [150, 20_000])
+def test_multiway_of_sparse_tables(name: str, size: int, threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tables where most values have no match; so many places that columns are not indexed, too."""
+    packed.load()
+    rng = np.random.default_rng(1)
+    values = np.sort(rng.choice(size, 60, replace=False))
+    atoms = [([values[c] for c in table(rng, len(own), 60, 150)], own) for own in SHAPES[name]]
+    variables = 1 + max(itertools.chain(*SHAPES[name]))
+    for outputs in range(variables + 1):
+        strides = [1 if name == "star" else size**k for k in reversed(range(outputs))]
+        count, found = tuples.multiway_count(atoms, outputs), tuples.multiway(atoms, outputs, strides)
+        with monkeypatch.context() as patch:
+            patch.setattr(tuples, "_native", lambda work: None)
+            assert count == tuples.multiway_count(atoms, outputs)
+            np.testing.assert_array_equal(found, tuples.multiway(atoms, outputs, strides))
+
+
 def test_multiway_with_huge_values(tier: str) -> None:
     x = np.array([0, 5, 1 << 40])
     y = np.array([1 << 41, 3, 2])

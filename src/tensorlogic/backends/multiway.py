@@ -14,6 +14,7 @@ Codes = Any  # an array of int64
 Column = Any  # an array of int32 or int64
 Atoms = Sequence[tuple[Sequence[Column], Sequence[int]]]  # the columns of tables, and the variable of each
 NARROW = (1 << 31) - 2  # the greatest value that a column of int32 may have
+MARKED = 1 << 25  # the greatest value that a bitmap is made for
 PIECES = 8  # parts of the work for each thread, because some take longer than others
 
 
@@ -52,6 +53,7 @@ class Participants(NamedTuple):
     rows: Codes
     after: Codes  # the participant that is the next column of the same table, or -1
     indexed: Codes  # where each participant's index begins, or -1, and its length
+    wedge: Codes  # the participants of the last two variables, where those are done at once, and the words of a bitmap
 
 
 def participants(atoms: Atoms) -> Participants:
@@ -75,8 +77,22 @@ def participants(atoms: Atoms) -> Participants:
         indexed += [place, size]
     variables = [v for v, _, _ in order]
     first = np.searchsorted(variables, np.arange(variables[-1] + 2))
-    lists = [np.array(x, np.int64) for x in (first, column, rows, after, indexed)]
+    wedge = _wedge(first.tolist(), after, indexed, max(int(c.max()) for columns, _ in atoms for c in columns))
+    lists = [np.array(x, np.int64) for x in (first, column, rows, after, indexed, wedge)]
     return Participants(held.whole(), indices.whole(), *lists)
+
+
+def _wedge(first: list[int], after: list[int], indexed: list[int], greatest: int) -> list[int]:
+    """Tell whether the last two variables are like those of a triangle x, y, z: E(x, y), E(y, z), E(x, z), and x is bound before."""
+    if len(first) < 4 or first[-1] - first[-2] != 2 or first[-2] - first[-3] != 2 or greatest > MARKED:
+        return []
+    one, other = first[-3], first[-3] + 1
+    p, q = (one, other) if indexed[2 * other] >= 0 else (other, one)
+    last = {first[-2], first[-2] + 1}
+    if indexed[2 * q] < 0 or indexed[2 * p] >= 0 or after[p] >= 0 or after[q] not in last:
+        return []
+    (fixed,) = last - {after[q]}
+    return [p, q, fixed, (greatest >> 6) + 1] if fixed in after else []
 
 
 class _Pool:

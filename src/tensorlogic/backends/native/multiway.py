@@ -10,9 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from .explicit import CODES, CODES_OUT, NUMBER, PLACES, explicit
+from .explicit import CODES, CODES_OUT, NUMBER, PLACES, explicit, prefetch
 from .support import kernel
 
+ONE = np.uint64(1)
+AHEAD = 4  # values whose rows are brought near before they are needed
 NEAR = 4  # rows that a cursor goes through one by one before its steps double
 APART = 16  # how much longer the longer of two ranges is where the shorter one's values are looked up in it
 
@@ -91,8 +93,50 @@ def _both(
     return size
 
 
+@kernel
+def _wedges(
+    data: Any, index: Any, values: Any, stop: Any, table: Any, length: Any, column: Any, bitmap: Any,
+    codes: Any, size: Any, code: Any, outer: Any, inner: Any, each: Any, counting: Any,
+) -> Any:  # fmt: skip
+    """Take each value of a range, and of its rows in an indexed table those whose second column is marked in a bitmap.
+
+    Write a code for every such pair where ``each`` is 2, for every value that has one where it is 1, for the first one where
+    it is 0; return the codes and their number.
+    """
+    bits = np.uint64(bitmap.size << 6)
+    before = size
+    for at in range(values, stop):
+        value = np.int64(data[at])
+        if at + AHEAD < stop:
+            next_value = np.int64(data[at + AHEAD])
+            if next_value + 1 < length:
+                prefetch(data, column + index[table + next_value])
+        if value + 1 >= length:
+            break
+        lo, hi = column + index[table + value], column + index[table + value + 1]
+        if counting and each == 2:
+            for k in range(lo, hi):
+                j = np.uint64(data[k])
+                size += np.int64(j < bits and bitmap[j >> np.uint64(6)] >> (j & np.uint64(63)) & ONE != 0)
+            continue
+        if not counting:
+            codes = _grown(codes, size, hi - lo)
+        base = code + value * outer
+        for k in range(lo, hi):
+            j = np.uint64(data[k])
+            if j < bits and bitmap[j >> np.uint64(6)] >> (j & np.uint64(63)) & ONE:
+                if not counting:
+                    codes[size] = base + data[k] * inner
+                size += 1
+                if each < 2:
+                    break
+        if each == 0 and size > before:
+            break
+    return codes, size
+
+
 def _multiway(
-    data: Any, index: Any, first: Any, column: Any, rows: Any, after: Any, indexed: Any, strides: Any,
+    data: Any, index: Any, first: Any, column: Any, rows: Any, after: Any, indexed: Any, wedge: Any, strides: Any,
     outputs: int, lo: int, hi: int, counting: int, total: Any,
 ) -> Any:  # fmt: skip
     """Return the codes of the results whose first variable is from lo up to hi; or only count them.
@@ -100,6 +144,10 @@ def _multiway(
     ``first[d]`` is the first participant of variable d. Of each participant: where its column is in ``data``, how many rows its table
     has, which participant is the next column of its table (-1: none), and where ``index`` has, for every value, how many
     of a table's first column are less (-1: nowhere; then its length). ``total[0]`` becomes the number of results.
+
+    ``wedge`` is empty, or it tells that the last two variables can be done at once, as in a triangle: the participant that has the
+    values of the one before the last, the indexed one of the same variable, and of the last variable the one whose range stays
+    the same meanwhile; then how many words the bitmap of that range takes.
     """
     depths, count = first.size - 1, column.size
     start, stop, cursor, end = (
@@ -113,9 +161,28 @@ def _multiway(
     size = np.int64(0)
     depth = 0
     bound = np.int64(lo)
+    bitmap = np.zeros(wedge[3] if wedge.size else 0, np.uint64)
     while depth >= 0:
         begin, many = first[depth], first[depth + 1] - first[depth]
         found = False
+        if wedge.size and depth == depths - 2 and depth > 0:
+            p, q, fixed = wedge[0], wedge[1], wedge[2]
+            before = size
+            for k in range(column[fixed] + start[fixed], column[fixed] + stop[fixed]):
+                bitmap[data[k] >> 6] |= ONE << np.uint64(data[k] & 63)
+            codes, size = _wedges(
+                data, index, column[p] + cursor[p], column[p] + stop[p], indexed[2 * q], indexed[2 * q + 1], column[after[q]],
+                bitmap, codes, size, code[depth], strides[depth] if outputs > depth else np.int64(0),
+                strides[depth + 1] if outputs == depths else np.int64(0), max(0, outputs - depth), counting,
+            )  # fmt: skip
+            for k in range(column[fixed] + start[fixed], column[fixed] + stop[fixed]):
+                bitmap[data[k] >> 6] = 0
+            depth = min(depth, outputs) - 1 if size > before else depth - 1
+            if depth >= 0:
+                for k in range(first[depth], first[depth + 1]):
+                    cursor[k] = end[k]
+            bound = np.int64(0)
+            continue
         if depth == depths - 1 and depth > 0 and many <= 2:  # the innermost loops, at once
             base, p, q = code[depth], begin, begin + 1
             stride = strides[depth] if outputs == depths else np.int64(0)
@@ -201,6 +268,6 @@ def _multiway(
     return codes
 
 
-_REST = (PLACES, *[CODES] * 6, *[NUMBER] * 4, CODES_OUT)
+_REST = (PLACES, *[CODES] * 7, *[NUMBER] * 4, CODES_OUT)
 narrow = explicit(PLACES, *_REST)(_multiway)
 wide = explicit(CODES, *_REST)(_multiway)
