@@ -69,14 +69,10 @@ def unique(codes: Codes) -> Codes:
         return codes if order == 2 else codes[plain.first(codes)]
     count = _threads(n)
     if greatest - least >= CLOSE * n:
-        parts: list[Codes] = [codes[r] for r in ranges(n, count)]
-        together([partial(_sort_part, parts, k) for k in range(count)])
-        return reduce(merge, parts)
+        parts = [codes[r].copy() for r in ranges(n, count)]
+        together([part.sort for part in parts])
+        return reduce(merge, [part[plain.first(part)] for part in parts])
     return _by_bitmaps(kernels, codes, least, (greatest - least).bit_length(), count)
-
-
-def _sort_part(parts: list[Codes], k: int) -> None:
-    parts[k] = plain.unique(parts[k])
 
 
 def _by_bitmaps(kernels: Any, codes: Codes, least: int, bits: int, count: int) -> Codes:
