@@ -9,7 +9,7 @@ Relations under a negation or an aggregate, and those that are asked for without
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from .syntax import (
@@ -27,7 +27,7 @@ from .syntax import (
 
 MAX_COPIES = 500  # copies of relations, over which the whole program is cheaper
 ANSWER, DEMAND, FACTS = "answer", "demand", "facts"
-Bound = frozenset[str]
+Step = Callable[[Place, Place], Tensor]
 
 
 class Demand(NamedTuple):
@@ -94,9 +94,8 @@ def demanded(statements: Iterable[object], body: Sequence[Expression], facts: Co
     ...     print(text_of(rule))
     Path@bf@demand(@1) <- @answer@bf@demand(@1)
     @answer@bf(@1, y) <- @answer@bf@demand(@1), Path@bf(@1, y)
-    Path@bf(x, y) <- Path@bf@demand(x), Edge(x, y)
-    Path@bf@demand(y) <- Path@bf@demand(x), Edge(x, y)
-    Path@bf(x, z) <- Path@bf@demand(x), Edge(x, y), Path@bf(y, z)
+    Path@bf(@x, @y) <- Path@bf@demand(@x), Edge(@x, @y)
+    Path@bf(@x, @z) <- Path@bf@demand(@x), Path@bf(@x, @y), Edge(@y, @z)
     """
     rules: dict[str, list[Rule]] = {}
     whole: set[str] = set()  # relations that are not only made of plain rules
@@ -146,7 +145,7 @@ class _Rewriting:
             if len(self.copies) > MAX_COPIES:
                 return None
             relation, bound = self.waiting.popleft()
-            for rule in self.rules[relation]:
+            for rule in self.forms(relation, bound):
                 self.rewrite(rule, bound)
             if relation in self.facts:
                 self.copy_facts(relation, bound)
@@ -156,6 +155,17 @@ class _Rewriting:
         rules = tuple(dict.fromkeys(self.made))
         full, read = frozenset(self.full), frozenset(self.read_facts)
         return Demand(rules, answer, _demand(name, adornment), constants, heads, full, read)
+
+    def forms(self, relation: str, adornment: str) -> Sequence[Rule]:
+        """Return the rules of a relation; those of a closure begin where its values are known, so that it is followed one way."""
+        group = self.rules[relation]
+        step = None if relation in self.facts or "b" not in adornment else closure_step(group)
+        if step is None:
+            return group
+        x, y, z = (Place(index=Variable(name=f"@{n}")) for n in "xyz")
+        first = Rule(head=_atom(relation, (x, y)), body=(step(x, y),), at=group[0].at)
+        body = (_atom(relation, (x, y)), step(y, z)) if adornment[0] == "b" else (step(x, y), _atom(relation, (y, z)))
+        return [first, Rule(head=_atom(relation, (x, z)), body=body, at=group[1].at)]
 
     def rewrite(self, rule: Rule, adornment: str) -> None:
         """Add the copy of a rule for an adornment of its head, and the demands that follow from it."""
@@ -205,6 +215,49 @@ class _Rewriting:
     def use_in_full(self, name: str) -> None:
         if name in self.rules or name in self.whole:
             self.full.add(name)
+
+
+def closure_step(rules: Sequence[Rule]) -> Step | None:
+    """Return the step of a relation that is the transitive closure of one, however its rule is turned; else None.
+
+    >>> x, y, z = (Place(index=Variable(name=n)) for n in "xyz")
+    >>> path = lambda *p: Tensor(name="Path", places=p, boolean=True)
+    >>> edge = lambda *p: Tensor(name="Edge", places=p, boolean=True)
+    >>> rules = [Rule(head=path(x, y), body=(edge(x, y),)), Rule(head=path(x, z), body=(edge(x, y), path(y, z)))]
+    >>> closure_step(rules)(y, x) == edge(y, x)
+    True
+    """
+    if len(rules) != 2:
+        return None
+    start, loop = sorted(rules, key=lambda r: len(r.body))
+    name = start.head.name
+    if len(start.body) != 1 or len(loop.body) != 2 or not _pair(start.head) or not _pair(loop.head):
+        return None
+    base = start.body[0]
+    if not isinstance(base, Tensor) or base.name == name or set(variables(base)) != set(variables(start.head)):
+        return None
+    a, b = variables(start.head)
+
+    def step(first: Place, second: Place) -> Tensor:
+        chosen = {a: first.index, b: second.index}
+        places = (Place(index=chosen[p.index.name]) if isinstance(p.index, Variable) else p for p in base.places)
+        return Tensor(name=base.name, places=tuple(places), boolean=True, at=base.at)
+
+    for one, two in (loop.body, loop.body[::-1]):
+        if not isinstance(one, Tensor) or not isinstance(two, Tensor):
+            return None
+        x, z = loop.head.places
+        between = [v for v in dict.fromkeys((*variables(one), *variables(two))) if v not in variables(loop.head)]
+        if len(between) == 1:
+            y = Place(index=Variable(name=between[0]))
+            closed = _atom(name, (x, y)), _atom(name, (y, z))
+            if (one, two) in ((closed[0], step(y, z)), (step(x, y), closed[1]), closed):
+                return step
+    return None
+
+
+def _pair(atom: Tensor) -> bool:
+    return len(atom.places) == 2 == len(variables(atom)) and all(isinstance(p.index, Variable) for p in atom.places)
 
 
 def _known(place: Place, known: Collection[str]) -> bool:
