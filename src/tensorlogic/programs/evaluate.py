@@ -36,25 +36,49 @@ class Versions:
         if not grown:
             self.lost[name] = self.count
 
+    def view(self, inputs: Iterable[str]) -> View:
+        """Return the versions as a run sees them that is given some tensors of its own."""
+        own = {}
+        for name in inputs:
+            self.count += 1
+            own[name] = self.count
+        return View(self, own)
+
+
+class View(NamedTuple):
+    """The versions of tensors for one run: those that the run is given itself have versions of their own."""
+
+    versions: Versions
+    own: Mapping[str, int]
+
+    def version(self, name: str) -> int:
+        """Return how a tensor stands now."""
+        return self.own[name] if name in self.own else self.versions.now.get(name, 0)
+
     def stamp(self, names: Iterable[str]) -> dict[str, int]:
         """Return the versions of some tensors."""
-        return {name: self.now.get(name, 0) for name in names}
+        return {name: self.version(name) for name in names}
 
     def fresh(self, stamp: Stamp) -> bool:
         """Tell whether nothing has changed since."""
-        return all(self.now.get(name, 0) == version for name, version in stamp.items())
+        return all(self.version(name) == version for name, version in stamp.items())
 
     def only_grown(self, stamp: Stamp, careful: Iterable[str]) -> bool:
         """Tell whether all that was derived then can be derived now: facts were only added, and to nothing that is negated."""
-        lost = any(self.lost.get(name, 0) > version for name, version in stamp.items())
-        return not lost and all(self.now.get(name, 0) == stamp.get(name, 0) for name in careful)
+        lost = {**self.versions.lost, **self.own}
+        if any(
+            lost.get(name, 0) > version or (name in self.own) != (version == self.own.get(name))
+            for name, version in stamp.items()
+        ):
+            return False
+        return all(self.version(name) == stamp.get(name, 0) for name in careful)
 
 
 class Evaluation:
     """The values of a model's tensors for some inputs, each computed when it is first asked for."""
 
     def __init__(
-        self, model: Model, executor: Executor, bound: Mapping[str, Any], versions: Versions, kept: dict[str, Kept]
+        self, model: Model, executor: Executor, bound: Mapping[str, Any], versions: View, kept: dict[str, Kept]
     ) -> None:
         self.model, self.executor, self.bound = model, executor, bound
         self.versions, self.kept = versions, kept

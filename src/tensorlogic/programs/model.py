@@ -16,7 +16,7 @@ from ..lang.analysis import Analysis, Component, DomainInfo, DomainKey, GivenTen
 from ..lang.data import Table
 from ..lang.datalog import lower_component as lower_rules
 from ..lang.declarations import mentions
-from ..lang.domains import Domain, Name
+from ..lang.domains import Column, Domain, Name
 from ..lang.places import unknown_constant
 from .facts import Block, FactStore
 
@@ -118,12 +118,17 @@ class Model:
             return False
         for place, column in enumerate(table.columns):
             info = self.info(name, place)
-            if tensor.places[place] in self.analysis.grown and len(column):
+            if not len(column) and table.sizes is None:
+                continue
+            if tensor.places[place] in self.analysis.grown:
                 return False  # rules derive numbers from these, so the domain may have to grow
+            if info.kind != RANGE and not info.names:
+                return False  # its first names say what kind of a domain it is
             if info.kind == RANGE:
-                inside = not len(column) or (column.codes.min() >= 0 and column.codes.max() < (info.size or 0))
-                if column.names is not None or not inside:
-                    return not len(column)
+                if column.names is not None or table.sizes is not None:
+                    return False
+                if column.codes.min() < 0 or column.codes.max() >= (info.size or 0):
+                    return False
             elif info._size is not None or (info.kind == "integers" and column.names is not None):
                 return False
         return True
@@ -146,6 +151,8 @@ class Model:
                 self._check_range(name, place, block, info)
                 found.append(column.codes)
             else:
+                if block.table.sizes is not None and column.names is None:  # all places of an array's axis are elements
+                    domain.add(Column(np.arange(block.table.sizes[place]), None))
                 found.append(domain.add(column))
         if sizes != [len(d) for d in self.domains.values()]:
             self.sizes += 1

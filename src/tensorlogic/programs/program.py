@@ -376,7 +376,7 @@ class Program:
     def with_statement(self, rule: s.Statement) -> Evaluation:
         """Return the evaluation of the program with one more statement."""
         model = Model([*self._statements, rule], self._facts, self._given(self._bound), self._functions)
-        return Evaluation(model, self.executor, self._bound, self._versions, {})
+        return Evaluation(model, self.executor, self._bound, self._versions.view(()), {})
 
     def _scalars(self) -> Mapping[str, int | float]:
         found: dict[str, int | float] = {}
@@ -407,11 +407,10 @@ class Program:
         for name in inputs or {}:
             if name not in model.analysis.tensors:
                 self._refuse_unknown(name)
-            self._versions.change(name)
         for name in bound:
             if not _mentioned(self._statements, name) and name not in self._facts.blocks:
                 raise unknown_input(name, model)
-        return Evaluation(model, self.executor, bound, self._versions, kept)
+        return Evaluation(model, self.executor, bound, self._versions.view(inputs or ()), kept)
 
     def _tensor_info(self, evaluation: Evaluation, name: str) -> Any:
         tensors = evaluation.model.analysis.tensors
