@@ -15,6 +15,7 @@ from typing import Any, Literal, TypeVar
 import click
 
 from ..errors import FormatError, InputError, TensorLogicError, nearest
+from ..events import Hook, watching
 from ..tables import table
 
 F = TypeVar("F", bound=Callable[..., None])
@@ -227,3 +228,37 @@ def waiting(what: str, size: int) -> Iterator[None]:
 
     with Console(stderr=True).status(what):
         yield
+
+
+class _Rounds(Hook):
+    """Shows, on one line of a terminal's stderr, how far a recursion has come."""
+
+    def __init__(self, clock: Callable[[], float] = monotonic, after: float = PATIENCE) -> None:
+        self.clock, self.next, self.shown = clock, clock() + after, 0
+
+    def on_span(self, name: str, start_ns: int, end_ns: int, thread: int) -> None:
+        """Show a round that has ended, at most ten times a second."""
+        if name.startswith("round ") and self.clock() >= self.next:
+            self.next = self.clock() + 0.1
+            self.show(name)
+
+    def show(self, text: str) -> None:
+        """Write over what was shown last."""
+        sys.stderr.write(f"\r{text:<{self.shown}}")
+        sys.stderr.flush()
+        self.shown = len(text)
+
+
+@contextlib.contextmanager
+def rounds() -> Iterator[None]:
+    """Show on a terminal's stderr which round a recursion is in, once it takes more than a second; Ctrl-C stops it."""
+    if not sys.stderr.isatty():
+        yield
+        return
+    with watching(_Rounds()) as hook:
+        try:
+            yield
+        finally:
+            if hook.shown:  # type: ignore[attr-defined]
+                hook.show("")  # type: ignore[attr-defined]
+                sys.stderr.write("\r")

@@ -11,7 +11,7 @@ import click
 
 from ..errors import FormatError
 from . import common
-from .common import Texts
+from .common import Texts, rounds
 
 SUFFIXES = (".tl", ".pl", ".nl")
 
@@ -41,10 +41,12 @@ def run_program(
     from .graphs import save_arrays
 
     program = load_program(path, inputs, backend, level)
-    answers = program.answers()
+    with rounds():
+        answers = program.answers()
     if not answers:
         derived = [n for c in program.run()._evaluation.model.analysis.components for n in c.names]
-        answers = {name: program.query(f"{name}?") for name in derived}
+        with rounds():
+            answers = {name: program.query(f"{name}?") for name in derived}
     if output is not None:
         save_arrays(output, {n: np.asarray(v) for n, v in program.run().items()})
     written = [str(p) for p in program.write_files()]
@@ -104,7 +106,8 @@ def query_command(
       tensorlogic query family.tl "Parent(x, y), not Old(x)?" --csv
       tensorlogic query network.tl "Y[i]?" -i W=weights.npy --json
     """  # noqa: D301
-    answers = load_program(program, inputs, backend, level).query(query)
+    with rounds():
+        answers = load_program(program, inputs, backend, level).query(query)
     if as_json:
         common.print_json(answer_json(query, answers))
     else:

@@ -72,7 +72,7 @@ class TensorType(NamedTuple):
     dtype: str | None
     weak: bool = False  # a Python scalar, which does not widen the other operand
     layout: str = "dense"  # in a plan, how the value is held: "sparse" for a relation given by its tuples
-    count: int | None = None  # in a plan, about how many tuples a relation has
+    tuples: int | None = None  # in a plan, about how many tuples a relation has
 
     @classmethod
     def of(cls, array: Any) -> TensorType:
@@ -83,14 +83,14 @@ class TensorType(NamedTuple):
         """
         found = cls(TensorShape(array.shape), dtype_name(array.dtype))
         layout = getattr(array, "layout", "dense")
-        return found if layout != "sparse" else found._replace(layout=layout, count=array.count)
+        return found if layout != "sparse" else found._replace(layout=layout, tuples=array.count)
 
     def __str__(self) -> str:
         held = "" if self.layout == "dense" else f" {self.layout}"
         return f"{self.dtype or 'any'}{'' if self.shape is None else self.shape}{held}"
 
     def __repr__(self) -> str:
-        held = "" if self.layout == "dense" else f", layout={self.layout!r}, count={self.count}"
+        held = "" if self.layout == "dense" else f", layout={self.layout!r}, tuples={self.tuples}"
         return f"TensorType(shape={self.shape!r}, dtype={self.dtype!r}, weak={self.weak}{held})"
 
 

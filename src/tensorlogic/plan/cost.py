@@ -21,7 +21,7 @@ def elements(t: TensorType) -> int:
 def nbytes(t: TensorType) -> int:
     """Return the bytes that a tensor takes: a relation, by its tuples, of which each is a code and a place in an index."""
     if t.layout == "sparse":
-        return 12 * (t.count or 0)
+        return 12 * (t.tuples or 0)
     return elements(t) * ITEMSIZE[t.dtype or "float64"]
 
 

@@ -160,11 +160,11 @@ def _with_layouts(plan: ExecutionPlan, sparse: Mapping[str, TensorType]) -> Exec
     steps = []
     for step in plan.steps:
         if isinstance(step.op, Fused) and step.op.kind == "relations":
-            counts = _estimates(step, {s: layout[s].count or 0 for s in step.reads if s in layout})
+            counts = _estimates(step, {s: layout[s].tuples or 0 for s in step.reads if s in layout})
             types = []
             for slot, t in zip(step.writes, step.types, strict=True):
                 if t.dtype == "bool":
-                    t = layout[slot] = t._replace(layout="sparse", count=counts.get(slot, 0))
+                    t = layout[slot] = t._replace(layout="sparse", tuples=counts.get(slot, 0))
                 types.append(t)
             pairs = sum(counts.values())
             step = step._replace(types=tuple(types), nbytes=sum(map(nbytes, types)), flops=pairs, scratch=8 * pairs)

@@ -15,6 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ...errors import OutOfMemoryError
+from ...events import span
 from ...ir.graph import Fixpoint
 from ...plan.limits import available_memory
 from ...plan.queries import Query
@@ -157,13 +158,14 @@ def run_loop(
     cells = sum(math.prod(shapes[c]) for c in loop.carries)
     moved: list[Slot] = []
     for n in range(op.limit):
-        for slot, queries in rules.between.items():  # in order: they read what this round has added to others
-            own = [joins.answer(q, shapes[slot]) for q in rules.once[slot]] if n == 0 else []
-            state[slot].new = state[slot].fresh(own + _derived(queries, state, joins, shapes[slot]))
-        found = {slot: _derived(queries, state, joins, shapes[slot]) for slot, queries in rules.carried.items()}
-        fresh = {slot: state[slot].fresh(parts) for slot, parts in found.items()}
-        for grown in state.values():
-            joins.forget(grown.settle())
+        with span(f"round {n + 1}: {sum(grown.count for grown in state.values()):,} tuples"):
+            for slot, queries in rules.between.items():  # in order: they read what this round has added to others
+                own = [joins.answer(q, shapes[slot]) for q in rules.once[slot]] if n == 0 else []
+                state[slot].new = state[slot].fresh(own + _derived(queries, state, joins, shapes[slot]))
+            found = {slot: _derived(queries, state, joins, shapes[slot]) for slot, queries in rules.carried.items()}
+            fresh = {slot: state[slot].fresh(parts) for slot, parts in found.items()}
+            for grown in state.values():
+                joins.forget(grown.settle())
         moved = [slot for slot, new in fresh.items() if new.count]
         for slot in moved:
             state[slot].new = fresh[slot]
