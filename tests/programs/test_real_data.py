@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from engines import ENGINES, program
+from engines import program
 
 POINTS_TO = """
 ValueFlow(y,x) <- Assign(y,x)
@@ -34,7 +34,7 @@ def of_files(folder: Path) -> str:
     return POINTS_TO + "".join(f'{n}(x,y) = "{folder / "facts" / n}.csv"\n' for n in ("Assign", "Dereference"))
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", ["numpy", "fast"])  # the reference backend goes through every term in Python
 def test_points_to_of_a_tiny_program(engine: str, logic_data: Path) -> None:
     folder = logic_data / "cspa_tiny"
     p = program(of_files(folder), engine)

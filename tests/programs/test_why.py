@@ -531,13 +531,29 @@ def test_a_hundred_thousand_edges():
     assert proof.height == nx.shortest_path_length(nx.DiGraph(edges.tolist()), 0, 777)
 
 
-def test_a_search_has_a_bound(monkeypatch):
-    monkeypatch.setattr(prover, "MOST_STEPS", 100)
-    p = tl.Program("Path(x,y) <- Edge(x,y); Path(x,z) <- Path(x,y), Edge(y,z)")
-    p.add("Edge", np.stack([np.arange(200), np.arange(1, 201)], 1))
-    with pytest.raises(tl.OutOfMemoryError) as caught:
-        p.why("Path(0, 200)")
-    assert caught.value.diagnostic.code == "E794"
+@pytest.mark.parametrize("seed", range(20))
+def test_proofs_by_rounds(seed, monkeypatch):
+    """What is too much for the search is proved by the engine's rounds: proofs of the same height."""
+    monkeypatch.setattr(prover, "MOST_STEPS", -1)
+    facts, rules, universe = random_program(seed)
+    model, best = brute_force(facts, rules, universe)
+    p = tl.Program(written(facts, rules))
+    atoms = sorted(a for a in best if a[0] in {head[0] for head, _ in rules})
+    for name, row in random.Random(seed).sample(atoms, min(6, len(atoms))):
+        proof = p.why(f"{name}({','.join(map(str, row))})")
+        assert check_proof(proof, facts, rules, universe, model) >= best[name, row][1]
+        assert proof.height == best[name, row][0]
+
+
+def test_many_ways_to_derive_are_left_to_the_engine(monkeypatch):
+    monkeypatch.setattr(prover, "MOST_STEPS", 1000)
+    p = tl.Program("Path(x,y) <- Edge(x,y); Path(x,z) <- Path(x,y), Path(y,z)")
+    p.add("Edge", np.stack([np.arange(64), np.arange(1, 65)], 1))
+    proof = p.why("Path(0, 64)")
+    assert proof.height == 7 and len(proof.facts) == 64
+    with pytest.raises(tl.TensorLogicError, match="does not hold"):
+        p.why("Path(3, 0)")
+    assert "Path(3, 0) does not hold" in str(p.why_not("Path(3, 0)"))
 
 
 # the command line
