@@ -176,7 +176,7 @@ class Relation:
     Made by ``Program.relation``. It is what the relation was when it was asked for.
 
     >>> from tensorlogic import Program
-    >>> parent = Program("Parent(Alice, Bob)").relation("Parent")
+    >>> parent = Program("Parent(Alice, Bob); Old(x,z) <- Parent(x,y), Parent(y,z)").relation("Parent")
     >>> len(parent), ("Alice", "Bob") in parent, list(parent)
     (1, True, [('Alice', 'Bob')])
     >>> parent.dense()

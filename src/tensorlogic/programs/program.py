@@ -227,8 +227,8 @@ class Program:
     def names(self, relation: str, place: int = 0) -> list[Name]:
         """Return the names of the elements along a place of a relation or tensor, in order.
 
-        >>> Program("Parent(Alice, Bob)").names("Parent")
-        ['Alice', 'Bob']
+        >>> Program("Parent(Alice, Bob); Parent(Bob, Carol)").names("Parent", 1)
+        ['Bob', 'Carol']
         """
         with self._lock:
             evaluation = self._evaluation()
