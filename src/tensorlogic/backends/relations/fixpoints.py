@@ -26,7 +26,7 @@ from ..control import not_settled
 from ..sparse import SparseTensor
 from .joins import Joins, union
 
-SMALL_BITS = 1 << 23  # bytes of packed carries below which they are packed from the beginning
+SMALL_BITS = 1 << 17  # bytes of packed carries below which they are packed from the beginning
 FILLED = 64  # one place in so many filled: the rest goes on as bits
 TUPLE = 24  # bytes that a tuple of a growing relation takes, with what is being added
 RATIO = 4  # a relation is held in pieces, each so many times as large as the next
