@@ -28,6 +28,7 @@ SPLIT = 1 << 17  # elements worth two threads
 SMALL = 1 << 9  # codes that NumPy sorts as fast
 BITMAP = 19  # bits of the places of a bitmap that fits into the nearest caches
 CLOSE = 64  # places of a bitmap for each code up to which it is faster than a search
+FEW = 16  # times as many codes in the other set, from which each is looked up by itself
 CHUNK = 1 << 22  # pairs of rows that are held at once
 
 
@@ -124,7 +125,7 @@ def minus(a: Codes, b: Codes) -> Codes:
     a, b = _codes(a), _codes(b)
     if not len(a) or not len(b):
         return a
-    kernels = _native(len(a) + len(b))
+    kernels = None if len(a) * FEW < len(b) else _native(len(a) + len(b))
     return a[~plain.member(a, b)] if kernels is None else _combined(kernels.minus, a, b)
 
 
@@ -168,7 +169,7 @@ def member(keys: Codes, table: Codes) -> Any:
     array([False,  True,  True])
     """
     keys, table = _codes(keys), _codes(table)
-    kernels = _native(len(keys) + len(table))
+    kernels = None if len(keys) * FEW < len(table) else _native(len(keys) + len(table))
     if kernels is None or not len(table):
         return plain.member(keys, table)
     least, greatest = int(table[0]), int(table[-1])

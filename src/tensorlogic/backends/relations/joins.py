@@ -21,9 +21,9 @@ from ..sparse import SparseTensor
 CODES = 1 << 62  # a table whose codes are below this is deduplicated by code
 DENSE_JOIN = 8  # a join goes row by row where the left table has at least one tuple in so many rows
 CIRCULAR = 4096  # tuples from which a circular join is done variable by variable
-ROW = (
-    48  # bytes that a row of two columns takes while it is joined and sorted; each further column takes a sixth of that
-)
+ROW = 48  # bytes that a row of two columns takes while it is joined and sorted; one more column takes 8
+EXPANDED = 1 << 21  # pairs of rows up to which a join is written out and sorted
+OFFSETS = 8  # keys for each tuple, up to which a table of where each begins is made
 EMPTY = np.zeros(0, np.int64)
 
 
@@ -171,16 +171,13 @@ class Joins:
         bound = set(rows.variables)
         most = rows.length * source.tensor.count
         kept = math.prod(self.sizes[v] for v in {*rows.variables, *source.variables} if v in needed)
-        if min(most, kept) <= self.most or not any(v in needed and v not in bound for v in source.variables):
+        if min(most, kept) <= self.most // len(source.variables) or not any(
+            v in needed and v not in bound for v in source.variables
+        ):
             return 0
         shared = tuple(v for v in source.variables if v in bound)
         tensor = self._ordered(source, (*shared, *(v for v in source.variables if v not in bound)))
-        right = self._once(tensor, ("keys", len(shared)), lambda: _keys(tensor, len(shared)))
-        if not shared:
-            return min(most, kept)
-        left = self._left_keys(rows, shared)
-        found = np.searchsorted(right, left, "right") - np.searchsorted(right, left)
-        return min(int(found.sum()), kept)
+        return min(int(self._matches(rows, tensor, shared)[1].sum()), kept)
 
     def _refuse_more(self, rows: int, columns: int) -> None:
         most = self.most * 6 // max(4 + columns, 6)
@@ -227,24 +224,46 @@ class Joins:
             return _distinct(self._member(rows, narrowed, shared), kept, self.sizes)
         tensor = self._ordered(source, (*shared, *new))
         sizes = [self.sizes[v] for v in kept]
-        right_keys = self._once(tensor, ("keys", len(shared)), lambda: _keys(tensor, len(shared)))
-        left_keys = self._left_keys(rows, shared)
-        if math.prod(sizes) < CODES:
-            strides = dict(zip(kept, _strides(sizes), strict=True))
-            mine = tuple(strides.get(v, 0) for v in new)
-            right = self._once(
-                tensor, ("part", len(shared), mine), lambda: _weighted(tensor.columns[len(shared) :], mine)
-            )
-            own = [v for v in rows.variables if v in strides]
-            left = _weighted([rows.column(v) for v in own], [strides[v] for v in own], rows.length)
-            codes = tuples.join_codes(left, left_keys, right, right_keys)
-            return Rows(kept, tuples.decode(codes, sizes), len(codes))
-        pairs = list(tuples.match(left_keys, right_keys))
-        i = np.concatenate([a for a, _ in pairs]) if pairs else EMPTY
-        j = np.concatenate([b for _, b in pairs]) if pairs else EMPTY
-        right_columns = dict(zip((*shared, *new), tensor.columns, strict=True))
-        columns = tuple(rows.column(v)[i] if v in bound else right_columns[v][j] for v in kept)
-        return _distinct(Rows(kept, columns, len(i)), kept, self.sizes)
+        starts, counts = self._matches(rows, tensor, shared)
+        pairs = int(counts.sum())
+        if math.prod(sizes) >= CODES:
+            i, j = _paired(starts, counts)
+            right_columns = dict(zip((*shared, *new), tensor.columns, strict=True))
+            columns = tuple(rows.column(v)[i] if v in bound else right_columns[v][j] for v in kept)
+            return _distinct(Rows(kept, columns, pairs), kept, self.sizes)
+        strides = dict(zip(kept, _strides(sizes), strict=True))
+        mine = tuple(strides.get(v, 0) for v in new)
+        right = self._once(tensor, ("part", len(shared), mine), lambda: _weighted(tensor.columns[len(shared) :], mine))
+        own = [v for v in rows.variables if v in strides]
+        left = _weighted([rows.column(v) for v in own], [strides[v] for v in own], rows.length)
+        if pairs <= EXPANDED:
+            i, j = _paired(starts, counts)
+            codes = tuples.unique(left[i] + right[j])
+        else:
+            keys = self._once(tensor, ("keys", len(shared)), lambda: _keys(tensor, len(shared)))
+            codes = tuples.join_codes(left, self._left_keys(rows, shared), right, keys)
+        return Rows(kept, tuples.decode(codes, sizes), len(codes))
+
+    def _matches(self, rows: Rows, tensor: SparseTensor, shared: Sequence[Variable]) -> tuple[Any, Any]:
+        """Return, for each row, where the tuples of a relation begin that agree with it, and how many there are."""
+        count, width = tensor.count, len(shared)
+        if not shared:
+            return np.zeros(rows.length, np.int64), np.full(rows.length, count)
+        space = math.prod(tensor.shape[:width])
+        left = self._left_keys(rows, shared)
+        keys = self._once(tensor, ("keys", width), lambda: _keys(tensor, width))
+        if space <= OFFSETS * count:
+
+            def offsets() -> Any:
+                found = np.zeros(space + 1, np.int64)
+                np.cumsum(np.bincount(keys, minlength=space), out=found[1:])
+                return found
+
+            known = self._once(tensor, ("offsets", width), offsets)
+            starts = known[left]
+            return starts, known[left + 1] - starts
+        starts = np.searchsorted(keys, left)
+        return starts, np.searchsorted(keys, left, "right") - starts
 
     def _left_keys(self, rows: Rows, shared: Sequence[Variable]) -> Any:
         if not shared:
@@ -429,6 +448,13 @@ def _strides(sizes: Sequence[int]) -> list[int]:
         strides.append(total)
         total *= n
     return strides[::-1]
+
+
+def _paired(starts: Any, counts: Any) -> tuple[Any, Any]:
+    """Return every row with each of the places from its start on."""
+    first = np.cumsum(counts) - counts
+    i = np.repeat(np.arange(len(counts)), counts)
+    return i, np.arange(len(i)) + np.repeat(starts - first, counts)
 
 
 def _keys(tensor: SparseTensor, count: int) -> Any:
