@@ -299,6 +299,8 @@ def test_threads_ask_together():
         (lambda p: p.add("Parent", [("a", "b", "c")]), "E778", "row 1 has 3"),
         (lambda p: p.add("Parent", [("a", None)]), "E774", "missing"),
         (lambda p: p.add(3, []), "E301", "named by text"),
+        (lambda p: p.retract("Ancestor", [("Bob", "Charlie")]), "E788", "follows from rules"),
+        (lambda p: tl.Program("", executor="numpy"), "E301", "runs on an executor"),
         (lambda p: p.retract("Nobody", [("a",)]), "E785", "Nobody"),
         (lambda p: p.bind(Nobody=3).run(), "E785", "no tensor 'Nobody'"),
         (lambda p: p.run(N="text"), "E779", "cannot be made of"),
@@ -333,10 +335,13 @@ def test_what_does_not_fit_is_not_added():
 def test_empty_programs_and_relations():
     assert list(tl.Program("").run()) == []
     p = tl.Program(PATH)
-    assert p.query("Path(1, x)?") == []
-    assert list(p.relation("Path")) == []
+    for ask in (lambda: p.query("Path(1, x)?"), lambda: p.relation("Path"), lambda: p.query("Path(x, y)?")):
+        with pytest.raises(tl.InputError) as caught:
+            ask()
+        assert caught.value.diagnostic.code == "E786"
     p.add("Edge", [])
     assert len(p.relation("Path")) == 0
+    assert p.query("Path(1, x)?") == []
     p.add("Edge", [(1, 2)])
     assert list(p.relation("Path")) == [(1, 2)]
     q = tl.Program("Rain(); Wet() <- Rain()")

@@ -326,14 +326,14 @@ FAULTS: dict[str, Fault] = {
     "E783": Fault("a table that cannot be written", "The system refuses to write the file.", "Give a file in a folder that you may write to."),
     "E784": Fault("answers that are not one value", "A value was asked for where there are several answers, or a place that the relation does not have.", "Iterate over the answers, or take .array()."),
     "E785": Fault("a relation or tensor that the program does not have", "No statement and no fact of the program has the name.", "Use the name that the hint shows, or add facts or rules for it."),
-    "E786": Fault("a tensor that is not given", "An equation reads a tensor that has no equations, no data and no file.", "Give it: program.run(W=array)."),
+    "E786": Fault("a tensor that is not given", "A rule or an equation reads a tensor that has no rules, no facts, no data and no file.", "Give it, program.run(W=array), or say that it is empty: program.add(name, [])."),
     "E787": Fault("text that is no query", "A query is one atom, or several literals, that end in a question mark.", 'Write p.query("Ancestor(Alice, x)?").'),
+    "E788": Fault("taking back what follows from rules", "Only facts can be retracted; what rules derive goes when the facts that it follows from do.", "Retract the facts that it follows from."),
     "E789": Fault("a function under a name that cannot be written", "A function is attached under a plain word.", "Write p.attach(\"double\", function)."),
     "E790": Fault("a tensor of numbers asked for as a relation", "Only tensors of truth values, written with parentheses, are relations.", "Use program.run()[name], or a query."),
     "E791": Fault("a program that cannot be saved", "Python functions cannot be saved, and arrays cannot stand in a text.", "Save in a folder, and attach functions again after loading."),
     "E792": Fault("a saved program that cannot be read", "A file of the folder is damaged or missing.", "Save the program again."),
     "E793": Fault("a question of why that has no answer", "The atom does not hold, has variables, or is not one atom; or numbers were asked about as if they were true or false.", "Ask p.why about an atom that holds, p.why_not about one that does not."),
-    "E794": Fault("a proof that takes too long to find", "The search for a proof passed its bound of steps.", "Ask about an atom that fewer facts bear upon."),
     # E8xx: views and memory
     # E81x to E89x: gradients and passes
     "E810": Fault("several outputs, and none named as the loss", "A gradient is of one output.", "Name it: tl.grad(graph, of='loss'); or use tl.vjp."),

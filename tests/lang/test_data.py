@@ -138,6 +138,7 @@ def test_csv(tmp_path, monkeypatch, text, options, rows, arrow):
         (b"a,b\nc,d,e\n", "E772", 2),
         (b'a,b\n"x\ny",d\nc\n', "E772", 4),
         (b"a,b\n\xff,d\n", "E773", 2),
+        (b'a,b\nc,"d\n', "E772", 2),
     ],
 )
 def test_a_bad_row_is_named_by_its_line(tmp_path, monkeypatch, data, code, line, arrow):

@@ -80,12 +80,15 @@ def _read_separated(file: Path, separator: str, header: bool | None, heads: Sequ
         import pyarrow.csv
     except ImportError:
         return _slow_separated(file, separator, skip, name)
+    quotes = _count_quotes(file)
+    if quotes % 2:
+        return _slow_separated(file, separator, skip, name)  # a quote that is never closed
     names = [str(n) for n in range(1, len(sample[0]) + 1)]
     try:
         table = pyarrow.csv.read_csv(
             file,
             read_options=pyarrow.csv.ReadOptions(column_names=names, skip_rows=int(skip), encoding="utf8"),
-            parse_options=pyarrow.csv.ParseOptions(delimiter=separator, newlines_in_values=_has_quotes(file)),
+            parse_options=pyarrow.csv.ParseOptions(delimiter=separator, newlines_in_values=quotes > 0),
             convert_options=pyarrow.csv.ConvertOptions(
                 column_types={n: pyarrow.dictionary(pyarrow.int32(), pyarrow.string()) for n in names},
                 strings_can_be_null=False, quoted_strings_can_be_null=False,
@@ -123,17 +126,17 @@ def _has_header(sample: list[list[str]], heads: Sequence[str]) -> bool:
     )
 
 
-def _has_quotes(file: Path) -> bool:
+def _count_quotes(file: Path) -> int:
+    count = 0
     with file.open("rb") as data:
         while block := data.read(1 << 24):
-            if b'"' in block:
-                return True
-    return False
+            count += block.count(b'"')
+    return count
 
 
 def _slow_separated(file: Path, separator: str, skip: bool, name: str) -> Table:
     """Read without Arrow, and say which line is wrong."""
-    if not _has_quotes(file) and (table := _split(_text(file), separator, skip)) is not None:
+    if not _count_quotes(file) and (table := _split(_text(file), separator, skip)) is not None:
         return table
     with file.open(encoding="utf-8-sig", newline="") as text:
         reader = csv.reader(text, delimiter=separator, strict=True)

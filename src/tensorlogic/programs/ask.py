@@ -29,6 +29,8 @@ def ask(evaluation: Evaluation, body: Sequence[s.Expression], cache: dict[object
         for atom in s.walk(part):
             if isinstance(atom, s.Tensor):
                 check_atom(model, atom, alone=part is atom and len(body) == 1)
+                if atom.name in model.analysis.tensors:
+                    evaluation.check_defined(model.readers.closure.get(atom.name, (atom.name,)))
     if len(body) == 1 and isinstance(body[0], s.Tensor):
         atom = body[0]
         if not model.analysis.tensors[atom.name].boolean:
@@ -260,7 +262,7 @@ def _answer(evaluation: Evaluation, found: Demand, cache: dict[object, Any]) -> 
     if prepared is None:
         if len(cache) > 64:
             cache.clear()
-        prepared = cache[key] = _prepare(model, found)
+        prepared = cache[key] = prepare(model, found)
     if prepared is None:
         return None
     analysis = prepared.analysis
@@ -269,28 +271,35 @@ def _answer(evaluation: Evaluation, found: Demand, cache: dict[object, Any]) -> 
     codes = [_seed_code(model, prepared, c, n) for n, c in enumerate(found.constants)]
     if None in codes:
         return Answers(found.heads, [np.empty(0, np.int64)] * len(domains), domains, count=0)
-    inputs: dict[str, Any] = {}
-    wanted = [n for n in prepared.graph.inputs if n in model.analysis.tensors]
-    inputs.update(evaluation.values(wanted))
-    for name in found.facts:
-        if facts_name(name) in prepared.graph.inputs:
-            inputs[facts_name(name)] = model.facts(name)
-    if found.seed in prepared.graph.inputs:
-        shape = analysis.shape(found.seed)
-        inputs[found.seed] = SparseTensor.of_columns([[c] for c in codes], shape)
-    for name in prepared.graph.inputs:
-        if name not in inputs:  # a copy starts without facts
-            inputs[name] = _empty(analysis.shape(name))
+    inputs = demand_inputs(evaluation, found, analysis, prepared.graph, codes)
     answer = SparseTensor(evaluation.executor.execute(prepared.graph, inputs)[found.answer])
     columns = list(answer.columns)[len(found.constants) :] if answer.ndim else []
     return Answers(found.heads, columns, domains, count=answer.count)
+
+
+def demand_inputs(
+    evaluation: Evaluation, found: Demand, analysis: Analysis, graph: EinsumGraph, codes: Sequence[Any]
+) -> dict[str, Any]:
+    """Return what the graph of a query's rules is given: the relations that it reads, and the codes of the query's constants."""
+    model = evaluation.model
+    inputs: dict[str, Any] = {}
+    inputs.update(evaluation.values([n for n in graph.inputs if n in model.analysis.tensors]))
+    for name in found.facts:
+        if facts_name(name) in graph.inputs:
+            inputs[facts_name(name)] = model.facts(name)
+    if found.seed in graph.inputs:
+        inputs[found.seed] = SparseTensor.of_columns([[c] for c in codes], analysis.shape(found.seed))
+    for name in graph.inputs:
+        if name not in inputs:  # a copy starts without facts
+            inputs[name] = _empty(analysis.shape(name))
+    return inputs
 
 
 def _empty(shape: tuple[int, ...]) -> SparseTensor:
     return SparseTensor.of_codes(np.empty(0, np.int64), shape) if shape else SparseTensor(False)
 
 
-def _prepare(model: Model, found: Demand) -> _Prepared | None:
+def prepare(model: Model, found: Demand) -> _Prepared | None:
     """Analyse the rules of a query with the domains of the model, and build their graph; None where they join two of its domains."""
     names = {b.name for r in found.rules for part in (r.head, *r.body) for b in s.walk(part) if isinstance(b, s.Tensor)}
     own = {r.head.name for r in found.rules}
@@ -306,13 +315,13 @@ def _prepare(model: Model, found: Demand) -> _Prepared | None:
     for name, value in model.analysis.scalars.items():
         given.setdefault(name, GivenTensor((), False, None, value))
     analysis = analyse(found.rules, given=given)
-    shared = share_domains(analysis, model, _origins(model, analysis))
+    shared = share_domains(analysis, model, origins(model, analysis))
     if shared is None:
         return None
     return _Prepared(build(analysis, analysis.components, [found.answer]), analysis, found.answer, shared)
 
 
-def _origins(model: Model, analysis: Analysis) -> dict[tuple[str, int], DomainKey]:
+def origins(model: Model, analysis: Analysis) -> dict[tuple[str, int], DomainKey]:
     """Return for the places of a query's rules the domains that they have in the model: a copy has those of what it copies."""
     found: dict[tuple[str, int], DomainKey] = {}
     for name in analysis.tensors:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from ..backends.sparse import SparseTensor
-from ..errors import InputError
+from ..errors import InputError, nearest
 from ..runtime.executor import Executor
 from .model import Model, resized
 
@@ -169,6 +169,18 @@ class Evaluation:
         facts = self.model.facts(name)
         return facts | resized(SparseTensor(self.bound[name]), facts.shape) if name in self.bound else facts
 
+    def check_defined(self, names: Iterable[str]) -> None:
+        """Refuse relations that have neither facts nor rules: a name that is misspelt would have no answers, without a word."""
+        tensors = self.model.analysis.tensors
+        for name in names:
+            given = name in self.bound or self.model.has_facts(name) or self.model.component(name) is not None
+            if tensors[name].boolean and not given:
+                known = [n for n, t in tensors.items() if t.boolean and n != name]
+                near = [h for h in nearest(name, known) if h.startswith("did you")]
+                hint = f"where it is meant to be empty, say so: program.add({name!r}, [])"
+                message = f"the relation {name!r} has no facts and no rules"
+                raise InputError(message, *near, hint, code="E786", location=tensors[name].at)
+
     def _known(self, name: str) -> Any:
         """Return a tensor that need not be computed."""
         if self.model.component(name) is not None and name in self.kept:
@@ -176,6 +188,7 @@ class Evaluation:
             tensor = self.model.analysis.tensors[name]
             return resized(SparseTensor(value), shape) if tensor.boolean and tuple(value.shape) != shape else value
         tensor = self.model.analysis.tensors[name]
+        self.check_defined([name])
         if tensor.boolean:
             return self._facts(name) if name not in self.bound or self.model.has_facts(name) else self.bound[name]
         if name in self.bound:

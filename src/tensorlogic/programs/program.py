@@ -58,6 +58,8 @@ class Program:
         self, text: str = "", *, file: str | os.PathLike[str] | None = None, executor: Executor | None = None
     ) -> None:
         expect(text, str, "a program is text", 'read a file with tl.load("family.tl")')
+        if executor is not None:
+            expect(executor, Executor, "a program runs on an executor", "write executor=tl.Executor()")
         self._lock = threading.RLock()
         self._executor = executor
         self._file = None if file is None else str(file)
@@ -98,6 +100,9 @@ class Program:
         with self._lock:
             if name not in self._facts.blocks:
                 self._refuse_unknown(name)
+                if self._model()[0].component(name) is not None:
+                    hint = "take back the facts that it follows from"
+                    raise InputError(f"{name!r} follows from rules, and has no facts to take back", hint, code="E788")
                 return 0
             table = self._table(name, rows, None)
             model, _, _ = self._model()
