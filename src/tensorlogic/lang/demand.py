@@ -81,8 +81,12 @@ def _constant_variable(number: int) -> Variable:
     return Variable(name=f"@{number}")
 
 
-def demanded(statements: Iterable[object], body: Sequence[Expression], facts: Collection[str] = ()) -> Demand | None:
+def demanded(
+    statements: Iterable[object], body: Sequence[Expression], facts: Collection[str] = (), *, as_written: bool = False
+) -> Demand | None:
     """Rewrite rules for a query; ``facts`` names the relations that have facts. None where it does not pay or cannot be done.
+
+    ``as_written`` keeps the form of every rule, so that what its body needs is derived: a proof needs to know that.
 
     >>> from tensorlogic.lang.format import text_of
     >>> x, y, z = (Place(index=Variable(name=n)) for n in "xyz")
@@ -110,7 +114,7 @@ def demanded(statements: Iterable[object], body: Sequence[Expression], facts: Co
     query, constants, heads = as_rule(body)
     if not constants or not _plain(query):
         return None
-    return _Rewriting(rules, whole, set(facts)).run(query, constants, heads)
+    return _Rewriting(rules, whole, set(facts), as_written).run(query, constants, heads)
 
 
 def _plain(rule: Rule) -> bool:
@@ -129,8 +133,8 @@ def _plain(rule: Rule) -> bool:
 class _Rewriting:
     """The copies that are made, and those that wait to be."""
 
-    def __init__(self, rules: Mapping[str, list[Rule]], whole: set[str], facts: set[str]) -> None:
-        self.rules, self.whole, self.facts = rules, whole, facts
+    def __init__(self, rules: Mapping[str, list[Rule]], whole: set[str], facts: set[str], as_written: bool) -> None:
+        self.rules, self.whole, self.facts, self.as_written = rules, whole, facts, as_written
         self.full: set[str] = set()
         self.read_facts: set[str] = set()
         self.waiting: deque[tuple[str, str]] = deque()
@@ -159,7 +163,8 @@ class _Rewriting:
     def forms(self, relation: str, adornment: str) -> Sequence[Rule]:
         """Return the rules of a relation; those of a closure begin where its values are known, so that it is followed one way."""
         group = self.rules[relation]
-        step = None if relation in self.facts or "b" not in adornment else closure_step(group)
+        keep = self.as_written or relation in self.facts or "b" not in adornment
+        step = None if keep else closure_step(group)
         if step is None:
             return group
         x, y, z = (Place(index=Variable(name=f"@{n}")) for n in "xyz")

@@ -7,6 +7,7 @@ import operator
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+import msgspec
 import numpy as np
 
 from ..backends.sparse import SparseTensor
@@ -42,7 +43,7 @@ class Clause:
     """A rule over numbered variables: its head, its literals, and the domain of each variable."""
 
     def __init__(self, number: int, statement: s.Rule | s.Equation, analysis: Analysis) -> None:
-        rule = plain(statement, analysis)
+        self.plain = rule = plain(statement, analysis)
         self.number, self.statement, self.analysis = number, statement, analysis
         self.name = rule.name
         self.names: list[str] = []  # of the variables
@@ -51,6 +52,13 @@ class Clause:
         self.head = tuple(self._variable(v) for v in rule.output)
         own = {id(p) for p in s.walk(statement)}
         self.literals = tuple(self._literal(p, id(p) in own) for p in rule.literals)
+
+    def as_rule(self) -> s.Rule:
+        """Return the clause as a rule whose atoms have nothing but variables and constants."""
+        places = tuple(s.Place(s.Variable(v)) for v in self.plain.output)
+        rule = s.Rule(s.Tensor(self.name, places, True), self.plain.literals, at=self.statement.at)
+        found: s.Rule = replaced(rule, lambda v: s.Variable(v.name.replace("$", "%")))  # the names of others stay free
+        return found
 
     def _variable(self, name: str) -> int:
         if name not in self.names:
@@ -275,3 +283,17 @@ class Stored:
             order = np.argsort(keys, kind="stable")
             self._indexes[places] = (keys[order], tuple(c[order] for c in columns))
         return self._indexes[places]
+
+
+def replaced(part: Any, variable: Any) -> Any:
+    """Return a part of a program with its variables replaced; programs nest no deeper than the parser allows."""
+    if isinstance(part, s.Variable):
+        return variable(part)
+    changes: dict[str, Any] = {}
+    for field in part.__struct_fields__:
+        value = getattr(part, field)
+        if isinstance(value, s.Part):
+            changes[field] = replaced(value, variable)
+        elif isinstance(value, tuple) and any(isinstance(v, s.Part) for v in value):
+            changes[field] = tuple(replaced(v, variable) if isinstance(v, s.Part) else v for v in value)
+    return msgspec.structs.replace(part, **changes) if changes else part

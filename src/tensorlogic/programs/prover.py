@@ -11,13 +11,12 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from ..backends.sparse import SparseTensor
-from ..errors import OutOfMemoryError
 from ..lang import syntax as s
 from .clauses import Bindings, Clause, Codes, Literal, Pattern, Stored, Values
 from .evaluate import Evaluation
 from .model import resized
 
-MOST_STEPS = 3_000_000  # ways to derive an atom that the search for a proof keeps
+MOST_STEPS = 500_000  # ways to derive an atom that the search for a proof keeps
 
 Atom = tuple[str, Codes]
 
@@ -97,6 +96,10 @@ class _Order(NamedTuple):
     facts: int  # how many others there are
 
 
+class TooMany(Exception):  # noqa: N818 - it is caught here: the engine goes on
+    """There are more ways to derive things than are kept."""
+
+
 class Prover:
     """Answers questions about the relations of an evaluation, and keeps how each answer is derived."""
 
@@ -118,6 +121,7 @@ class Prover:
         self._orders: dict[tuple[str, Pattern], list[_Order]] = {}
         self._tasks: list[tuple[_Order, int, Bindings]] = []
         self.steps = 0
+        self.given_up = False  # the search took too long; relations are looked up in full
 
     def derived(self, name: str) -> bool:
         """Tell whether rules derive a relation."""
@@ -140,11 +144,31 @@ class Prover:
 
     def rows(self, name: str, places: Pattern, codes: Codes) -> list[Codes]:
         """Return the tuples of a relation that have some codes in some places."""
-        if not self.derived(name):
-            return self.stored(name).rows(places, codes)
-        table = self._table(name, places, codes)
-        self._run()
+        found = self._searched(name, places, codes) if self.derived(name) else None
+        return self.stored(name).rows(places, codes) if found is None else found
+
+    def _searched(self, name: str, places: Pattern, codes: Codes) -> list[Codes] | None:
+        """Return the tuples of a derived relation that a search finds; None where it takes too long."""
+        if self.given_up:
+            return None
+        try:
+            table = self._table(name, places, codes)
+            self._run()
+        except TooMany:
+            self.given_up = True
+            for kept in (self.instances, self._tables, self._tasks):
+                kept.clear()
+            return None
         return table.answers
+
+    def proofs(self, goal: Atom) -> dict[Atom, Best] | None:
+        """Return the lowest proof of an atom and of all below it; None where it does not hold."""
+        found = self._searched(goal[0], tuple(range(len(goal[1]))), goal[1])
+        if found is None:
+            from .rounds import lowest_by_rounds
+
+            return lowest_by_rounds(self, goal)
+        return lowest(self, goal) if found else None
 
     def absent(self, clause: Clause, literal: Literal, bindings: Bindings) -> bool:
         """Tell whether no tuple fits a negated atom."""
@@ -212,8 +236,7 @@ class Prover:
     def _derive(self, order: _Order, bindings: Bindings) -> None:
         self.steps += 1
         if self.steps > MOST_STEPS:
-            message = f"the search for a proof looked at more than {MOST_STEPS:,} ways to derive something"
-            raise OutOfMemoryError(message, "ask about an atom that fewer facts bear upon", code="E794")
+            raise TooMany
         name, places = order.table
         row: Codes = tuple([bindings[v] for v in order.clause.head])  # type: ignore[misc]
         derived = tuple(

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-import msgspec
 import numpy as np
 
 from ..diagnostics import SourceLocation
@@ -14,10 +13,10 @@ from ..lang import syntax as s
 from ..lang.format import constant, text_of
 from ..lang.places import DomainInfo
 from .ask import check_atom, code_of
-from .clauses import Bindings, Clause, Codes, Literal
+from .clauses import Bindings, Clause, Codes, Literal, replaced
 from .evaluate import Evaluation
 from .proofs import Proof, Step
-from .prover import Atom, Prover, lowest
+from .prover import Atom, Prover
 
 if TYPE_CHECKING:
     from .contributions import Account
@@ -41,12 +40,13 @@ def why(program: Program, body: Sequence[s.Expression], evaluation: Evaluation) 
         message = f"why asks about one atom, but {text} has variables"
         hint = f'name the elements; p.query("{text}?") says for which it holds'
         raise InputError(message, hint, code="E793")
-    words = Words(program, prover := Prover(evaluation))
+    words = Words(program, Prover(evaluation))
     row = tuple(-1 if c is None else c for c in codes)
-    if -1 in row or not prover.rows(atom.name, tuple(range(len(row))), row):
+    steps = () if -1 in row else words.steps((atom.name, row))
+    if not steps:
         quoted = text.replace('"', "'")
         raise InputError(f"{text} does not hold", f'ask what is missing: p.why_not("{quoted}")', code="E793")
-    return Proof(words.steps((atom.name, row)))
+    return Proof(steps)
 
 
 def why_not(program: Program, body: Sequence[s.Expression], evaluation: Evaluation) -> Refutation:
@@ -142,10 +142,13 @@ class Words:
     # steps
 
     def steps(self, goal: Atom) -> tuple[Step, ...]:
-        """Return the steps of the lowest proof of an atom that holds."""
-        if not self.prover.derived(goal[0]):
-            return (self.given(goal),)
-        best = lowest(self.prover, goal)
+        """Return the steps of the lowest proof of an atom; none where it does not hold."""
+        prover, places = self.prover, tuple(range(len(goal[1])))
+        if not prover.derived(goal[0]):
+            return (self.given(goal),) if prover.rows(goal[0], places, goal[1]) else ()
+        best = prover.proofs(goal)
+        if best is None:
+            return ()
         numbers: dict[object, int] = {goal: 0}
         found: list[Step | None] = [None]
         pending: list[Atom] = [goal]
@@ -326,17 +329,3 @@ def _keys(columns: Sequence[Any], shape: Sequence[int]) -> Any:
     for column, size in zip(columns, shape, strict=True):
         key = key * size + np.asarray(column, np.int64)
     return key
-
-
-def replaced(part: Any, variable: Any) -> Any:
-    """Return a part of a program with its variables replaced; programs nest no deeper than the parser allows."""
-    if isinstance(part, s.Variable):
-        return variable(part)
-    changes: dict[str, Any] = {}
-    for field in part.__struct_fields__:
-        value = getattr(part, field)
-        if isinstance(value, s.Part):
-            changes[field] = replaced(value, variable)
-        elif isinstance(value, tuple) and any(isinstance(v, s.Part) for v in value):
-            changes[field] = tuple(replaced(v, variable) if isinstance(v, s.Part) else v for v in value)
-    return msgspec.structs.replace(part, **changes) if changes else part
