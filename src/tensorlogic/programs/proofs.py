@@ -58,7 +58,8 @@ def place(at: SourceLocation) -> str:
 class Proof:
     """Why an atom holds: a tree of rules that ends in facts, with the least height; of several such, one with the fewest facts.
 
-    Every step of it is itself the lowest proof of its atom. An atom that is needed several times is proved once, so that the steps are
+    Every step of it is itself the lowest proof of its atom. (Where the atom depends on very much, it has the least height, and few facts
+    though not always the fewest.) An atom that is needed several times is proved once, so that the steps are
     numbered: ``steps[0]`` is the atom that was asked for. It prints as a tree; a notebook shows it too.
 
     >>> from tensorlogic import Program
