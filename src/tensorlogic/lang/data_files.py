@@ -272,8 +272,11 @@ def read_tensor(path: str | os.PathLike[str], arity: int, name: str = "the tenso
             message = f"{name} has {arity} place(s), but the array in {str(path)!r} has {array.ndim} axes"
             raise InputError(message, code="E778")
         return array
-    table = read_table(path, header=None, name=name)
-    numbers = [_as_floats(c, name, path) for c in table.columns]
+    if Path(path).suffix.lower() == ".parquet":
+        found = _parquet(found_file(path, READ), name)
+        numbers = [_numeric(np.asarray(found.column(n)), name, path) for n in range(found.num_columns)]
+    else:
+        numbers = [_as_floats(c, name, path) for c in read_table(path, name=name).columns]
     whole = all(n.dtype.kind == "i" and (not n.size or n.min() >= 0) for n in numbers[:arity])
     if len(numbers) == arity + 1 and (whole or arity != 2):
         if not whole:
@@ -288,6 +291,12 @@ def read_tensor(path: str | os.PathLike[str], arity: int, name: str = "the tenso
         return numbers[0].astype(float)
     message = f"{name} has {arity} place(s), but {str(path)!r} has {len(numbers)} column(s)"
     raise InputError(message, "give a column for each index and one for the value", code="E778")
+
+
+def _numeric(values: np.ndarray[Any, Any], name: str, path: str | os.PathLike[str]) -> np.ndarray[Any, Any]:
+    if values.dtype.kind not in "iuf":
+        raise InputError(f"{name}: {str(path)!r} has a column of {values.dtype}, not of numbers", code="E772")
+    return values.astype(np.int64) if values.dtype.kind == "u" else values
 
 
 def _as_floats(column: Column, name: str, path: str | os.PathLike[str]) -> np.ndarray[Any, Any]:

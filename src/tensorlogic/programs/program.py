@@ -395,9 +395,7 @@ class Program:
 
     def _model(self, bound: Mapping[str, Any] | None = None) -> tuple[Model, dict[str, Kept], dict[object, Any]]:
         """Return what the program means for tensors of some shapes, with what was computed of it."""
-        while self._unread:
-            self._read(self._unread[0])
-            del self._unread[0]
+        self._read_files()
         given = self._given(self._bound if bound is None else bound)
         key = tuple(sorted((n, g.shape, g.boolean, str(g.dtype), g.value) for n, g in given.items()))
         if key not in self._models:
@@ -407,6 +405,7 @@ class Program:
         return self._models[key]
 
     def _evaluation(self, inputs: Mapping[str, Any] | None = None) -> Evaluation:
+        self._read_files()
         bound = {**self._bound, **(inputs or {})}
         model, kept, _ = self._model(bound)
         for name in inputs or {}:
@@ -498,6 +497,12 @@ class Program:
         for other, _, _ in self._models.values():
             other.set_facts(name, other.facts(name) - gone if other is model else _coded(other, name, self._facts))
         self._versions.change(name)
+
+    def _read_files(self) -> None:
+        """Read the files that statements name and that were not read yet."""
+        while self._unread:
+            self._read(self._unread[0])
+            del self._unread[0]
 
     def _read(self, statement: s.Read) -> None:
         """Read the file that a statement names; a path is relative to the program's file."""
