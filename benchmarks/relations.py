@@ -10,6 +10,7 @@ import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from time import perf_counter
+from typing import Any
 
 import numpy as np
 from harness import HERE, Contender, Table, Timing, contest, peer
@@ -36,6 +37,11 @@ Aunt(x,z) <- Female(x), Sibling(x,y), Parent(y,z)
 Cousin(x,y) <- Parent(p,x), Sibling(p,q), Parent(q,y)
 Grandchild(z,x) <- Parent(x,y), Parent(y,z)"""
 TRIANGLES = "Triangle(x,y,z) <- Edge(x,y), Edge(y,z), Edge(x,z)"
+FAIR = (
+    "Ours adds the facts from arrays and counts; DuckDB has them in tables; clingo reads them from text and Nemo from CSV, "
+    "and their tuples are counted outside the time."
+)
+ROUNDS = 3
 LONGEST = 8.0  # seconds after which one run of a peer has to do
 
 Facts = Mapping[str, np.ndarray]
@@ -46,6 +52,28 @@ def relations_of(rules: str, facts: Facts) -> tuple[str, ...]:
     """Return the derived relations of a program, in order."""
     heads = dict.fromkeys(re.findall(r"^(\w+)\(.*<-", rules, re.MULTILINE))
     return tuple(name for name in heads if name not in facts)
+
+
+class Engine:
+    """A contender whose answer is counted apart from what is timed: reading tuples one by one in Python is not its work."""
+
+    def __init__(self, run: Callable[[], Any], count: Callable[[Any], Counts]) -> None:
+        self.run, self.count, self.state = run, count, None
+
+    def __call__(self) -> object:
+        self.state = None
+        self.state = self.run()
+        return None
+
+    def counts(self) -> Counts:
+        state, self.state = self.state, None
+        return self.count(state)
+
+
+def counts_of(call: Callable[[], object]) -> Any:
+    """Run a contender once and return what it counts."""
+    found = call()
+    return call.counts() if isinstance(call, Engine) else found
 
 
 # contenders: each takes rules and facts and returns a call that counts the tuples of every derived relation
@@ -78,19 +106,22 @@ def clingo_facts(facts: Facts) -> str:
     )
 
 
-def with_clingo(rules: str, facts: Facts) -> Callable[[], Counts]:
+def with_clingo(rules: str, facts: Facts) -> Engine:
     import clingo
 
     names, text, given = relations_of(rules, facts), clingo_rules(rules), clingo_facts(facts)
 
-    def call() -> Counts:
+    def run() -> Any:
         control = clingo.Control(["--warn=none"])
         control.add("base", [], given + text)
         control.ground([("base", [])])  # grounding a program without choice derives everything
+        return control
+
+    def count(control: Any) -> Counts:
         atoms = control.symbolic_atoms
         return {n: sum(1 for _ in atoms.by_signature(n.lower(), _arity(rules, n))) for n in names}
 
-    return call
+    return Engine(run, count)
 
 
 def _arity(rules: str, name: str) -> int:
@@ -98,7 +129,7 @@ def _arity(rules: str, name: str) -> int:
     return found[1].count(",") + 1 if found else 0
 
 
-def with_nemo(rules: str, facts: Facts) -> Callable[[], Counts]:
+def with_nemo(rules: str, facts: Facts) -> Engine:
     import nmo_python
 
     names = relations_of(rules, facts)
@@ -112,12 +143,15 @@ def with_nemo(rules: str, facts: Facts) -> Callable[[], Counts]:
     lines += [f"@output {name} ." for name in names]
     text = "\n".join(lines)
 
-    def call() -> Counts:
+    def run() -> Any:
         engine = nmo_python.NemoEngine(nmo_python.load_string(text))
         engine.reason()
+        return engine
+
+    def count(engine: Any) -> Counts:
         return {name: sum(1 for _ in engine.result(name)) for name in names}
 
-    return call
+    return Engine(run, count)
 
 
 class Duck:
@@ -205,18 +239,19 @@ def compared(
     for name, call in list(contenders.items()):
         if not isinstance(call, str):
             start = perf_counter()
-            counts[name] = call()
+            found = call()
             taken = perf_counter() - start
+            counts[name] = call.counts() if isinstance(call, Engine) else found
             if taken > LONGEST and name != OURS:
                 once.append(Timing(name, taken, taken, (taken,)))
                 del contenders[name]
     expected = counts[OURS]
-    for name, found in counts.items():
-        if found != expected:
-            raise ValueError(f"{title}: {name} counts {found}, {OURS} counts {expected}")
+    for name, counted in counts.items():
+        if counted != expected:
+            raise ValueError(f"{title}: {name} counts {counted}, {OURS} counts {expected}")
     total = ", ".join(f"{name} {count:,}" for name, count in dict(expected).items())  # type: ignore[call-overload]
-    found = contest(title, f"{note} Tuples: {total}.", contenders, rounds=rounds, calls=1, ours=(OURS,))
-    return found._replace(timings=(*found.timings, *once))
+    table = contest(title, f"{note} Tuples: {total}. {FAIR}", contenders, rounds=rounds, calls=1, ours=(OURS,))
+    return table._replace(timings=(*table.timings, *once))
 
 
 def random_edges(nodes: int, edges: int, seed: int) -> np.ndarray:
@@ -366,6 +401,7 @@ def one_source(components: int = 10_000, nodes: int = 50, edges: int = 100) -> l
         program.add("Edge", edge)
         return program
 
+    unasked = [fresh() for _ in range(2 * (ROUNDS + 2))]  # for rows without loading: each is asked once and dropped
     loaded = fresh()
     question, everything = f"Path({start}, x)?", "Path"
     query = f"with recursive p(c) as (select c1 from Edge where c0 = {start} union select c1 from p join Edge on c = c0) select count(*) from p"
@@ -373,9 +409,11 @@ def one_source(components: int = 10_000, nodes: int = 50, edges: int = 100) -> l
     reached = len(loaded.query(question))
     looped = start in {x for (x,) in loaded.query(question)}
     contenders: dict[str, Contender] = {
-        "the closure, then its rows of the node": lambda: len(_closed(fresh(), everything, start)),
-        "the question on demand, facts loaded anew": lambda: len(fresh().query(question)),
-        "the question on demand, facts loaded": lambda: len(_other(loaded, question)),
+        "the closure, then its rows; facts there": lambda: len(_closed(unasked.pop(), everything, start)),
+        "the question on demand; facts there": lambda: len(unasked.pop().query(question)),
+        "the closure, then its rows; loading too": lambda: len(_closed(fresh(), everything, start)),
+        "the question on demand; loading too": lambda: len(fresh().query(question)),
+        "the question asked again": lambda: len(loaded.query(question)),
         "DuckDB, recursive query from the node": duck,
         "SciPy: breadth-first search": lambda: (
             len(breadth_first_order(matrix, start, return_predecessors=False)) - (not looped)
@@ -384,19 +422,14 @@ def one_source(components: int = 10_000, nodes: int = 50, edges: int = 100) -> l
     counts = {n: call() for n, call in contenders.items() if not isinstance(call, str)}
     if set(counts.values()) != {reached}:
         raise ValueError(f"one source: {counts}")
-    note = f"{len(edge):,} edges in {components:,} parts; the node reaches {reached}. The goal: 20 times faster than the closure."
+    note = f"{len(edge):,} edges in {components:,} parts; the node reaches {reached}. Where facts are there, every run asks a program that was never asked before. The goal: 20 times faster than the closure."
     mine = tuple(name for name in contenders if "the " in name[:4])
-    return [contest("One source of a million edges", note, contenders, rounds=3, calls=1, ours=mine)]
+    return [contest("One source of a million edges", note, contenders, rounds=ROUNDS, calls=1, ours=mine)]
 
 
 def _closed(program: tl.Program, name: str, start: int) -> list[object]:
     program.relation(name)
     return list(program.query(f"{name}({start}, x)?"))
-
-
-def _other(program: tl.Program, question: str) -> list[object]:
-    """Ask again of a program that kept nothing: a fact that was there comes once more."""
-    return list(program.query(question))
 
 
 def triangles(nodes: int = 100_000, edges: int = 1_000_000) -> list[Table]:
@@ -459,15 +492,16 @@ def in_process(what: str) -> tuple[float, float, Counts]:
     return found["seconds"], found["bytes"], found["counts"]
 
 
-def _report(call: Callable[[], Counts], warm: Callable[[], object]) -> None:
+def _report(call: Callable[[], object], warm: Callable[[], object]) -> None:
     """Print the time of a call and the memory of the process above what it was before, at its peak."""
     warm()
     before, _ = _resident()
     Path("/proc/self/clear_refs").write_text("5")  # the peak begins again
     start = perf_counter()
-    counts = call()
-    taken = perf_counter() - start
-    print(json.dumps({"seconds": taken, "bytes": _resident()[1] - before, "counts": counts}))
+    found = call()
+    taken, peak = perf_counter() - start, _resident()[1]
+    counts = call.counts() if isinstance(call, Engine) else found
+    print(json.dumps({"seconds": taken, "bytes": peak - before, "counts": counts}))
 
 
 def _resident() -> tuple[int, int]:

@@ -178,7 +178,6 @@ CALLS: dict[str, Mistake] = {
     "a file with a short row": lambda: family().add("Parent", Path("short.csv")),
     "taking back what is derived": lambda: family().retract("Anc", [("Alice", "Carol")]),
     "why of what does not hold": lambda: family().why("Anc(Carol, Alice)"),
-    "why not of what holds": lambda: family().why_not("Anc(Alice, Carol)"),
     "why of a variable": lambda: family().why("Anc(Alice, x)"),
     "why of an unknown relation": lambda: family().why("Ancestor(Alice, Carol)"),
     "an executor that is none": lambda: tl.Program("Y = 1", executor="numpy").run()["Y"],  # type: ignore[arg-type]
