@@ -242,6 +242,7 @@ FAULTS: dict[str, Fault] = {
     "E657": Fault("two statements on one line", "A line holds several statements with nothing between them.", "Write each on a line of its own, or ';' between them."),
     "E658": Fault("a statement of another language", "The statement begins with a keyword such as def or import.", "Write a fact, a rule, an equation or a question."),
     "E659": Fault("a comparison that cannot be", "Comparisons are chained, or == stands where an equation has =.", "Write x < y, y < z; an equation has one =."),
+    "E660": Fault("a product of too many factors", "One product has more than 200 factors.", "Give parts of the product names of their own."),
     # E67x to E69x: the meaning of programs
     "E670": Fault("index arithmetic of another form", "An index is a sum of variables and numbers, multiplied by numbers, perhaps divided at the end.", "Write x+dx, 2*t+1 or x/2, and divide by 1 or more."),
     "E671": Fault("a number that cannot be an index", "A name or a fraction stands where a whole number is calculated with.", "Define the name as a whole number: L = 3."),
@@ -270,6 +271,7 @@ FAULTS: dict[str, Fault] = {
     "E694": Fault("an index sum beyond its axis in a recurrence", "Elements would have to be left out one by one in every round.", "Write the part in an equation of its own."),
     "E695": Fault("numbers as a condition", "A tensor of numbers stands in the body of a rule by itself.", "Compare it: W[x] > 0."),
     "E696": Fault("a virtual index without a step", "A star marks the index that a recurrence steps along, and the tensor is none.", "Leave the star out, or write X[i,*t+1] = ... X[j,*t]."),
+    "E697": Fault("numbers at places too far apart", "A tensor that is given number by number has a place for every index up to the largest.", "Use smaller indices, or a relation, which holds only its tuples."),
     # E7xx: traces
     "E701": Fault("an entry that cannot be recorded", "A field of a RecordedTraceEntry is of another type or out of range.", "Correct the field that the message names."),
     "E702": Fault("JSON that is no recorded trace", "The text is not what RecordedExecutionTrace.to_json or the Rust crate writes, at the path that the message shows.", "Write the trace again with to_json."),

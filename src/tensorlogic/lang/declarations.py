@@ -162,6 +162,7 @@ def declare(
             arity(statement.name, len(statement.columns), statement)
             kind(statement.name, True, statement)
             continue
+        compared = _compared(statement)
         for mention in mentions(statement):
             tensor = mention.tensor
             order.setdefault(tensor.name, tensor.at)
@@ -171,7 +172,7 @@ def declare(
                 arity(tensor.name, literal_array(statement.value).ndim, tensor)
                 kind(tensor.name, False, tensor)
             elif mention.role != "whole":
-                if _is_name(mention, statement):
+                if _is_name(mention, compared):
                     continue
                 arity(tensor.name, len(tensor.places), tensor)
                 if tensor.places or tensor.boolean or mention.logical:
@@ -191,14 +192,19 @@ def declare(
     }
 
 
-def _is_name(mention: Mention, statement: s.Statement) -> bool:
+def _compared(statement: s.Statement) -> set[int]:
+    """Return the ids of the sides of comparisons in a statement."""
+    return {
+        id(side) for part in s.walk(statement) if isinstance(part, s.Comparison) for side in (part.left, part.right)
+    }
+
+
+def _is_name(mention: Mention, compared: set[int]) -> bool:
     """Tell whether a bare capitalised word in a comparison may be the name of an element, such as ``x = Alice``."""
     tensor = mention.tensor
     if tensor.places or tensor.boolean or mention.logical or mention.role == "head":
         return False
-    return any(
-        isinstance(part, s.Comparison) and (part.left is tensor or part.right is tensor) for part in s.walk(statement)
-    )
+    return id(tensor) in compared
 
 
 def _places(count: int) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -9,10 +10,10 @@ from typing import Any
 import numpy as np
 
 from ..diagnostics import SourceLocation
-from ..errors import TensorLogicError
+from ..errors import OutOfMemoryError, TensorLogicError
 from ..ir.builder import GraphBuilder, Tensor
 from . import syntax as s
-from .analysis import Analysis, Component
+from .analysis import Analysis, Component, TensorInfo
 from .declarations import mentions, number_of
 from .evaluate import Evaluation, free
 from .extents import forms
@@ -22,6 +23,8 @@ from .reads import Value
 Values = dict[str, Tensor]
 Statement = s.Rule | s.Equation
 Lookup = Callable[[str], Any]
+
+MAX_CELLS = 1 << 28  # of a tensor that is given number by number
 
 
 def lower_component(component: Component, analysis: Analysis, b: GraphBuilder, values: Values) -> None:
@@ -122,7 +125,7 @@ def contributions(
             found = contribution(evaluation, equation.operator, targets(analysis, equation), info.operator)
             parts.append(truth(b, found) if info.boolean else found)
     if cells:
-        found = _cells(cells, analysis.shape(name), analysis, info.operator, b)
+        found = _cells(cells, analysis, info, b)
         parts.append(truth(b, found) if info.boolean else found)
     return parts
 
@@ -154,13 +157,16 @@ def _literal(equation: s.Equation, analysis: Analysis) -> Any:
 
 
 def _cells(
-    cells: Sequence[tuple[tuple[int, ...], float]],
-    shape: tuple[int, ...],
-    analysis: Analysis,
-    operator: str,
-    b: GraphBuilder,
+    cells: Sequence[tuple[tuple[int, ...], float]], analysis: Analysis, info: TensorInfo, b: GraphBuilder
 ) -> Contribution:
+    shape, operator = analysis.shape(info.name), info.operator
     fill = {"max=": -np.inf, "min=": np.inf}.get(operator, 0)
+    if math.prod(shape) > MAX_CELLS:
+        sizes = " × ".join(f"{n:,}" for n in shape)
+        message = f"numbers at single places make a tensor of {sizes} elements; up to {MAX_CELLS:,} are possible"
+        raise OutOfMemoryError(
+            message, "use smaller indices, or a relation, which holds only its tuples", code="E697"
+        ).at(info.at)
     array = np.full(shape, fill, analysis.dtype)
     for place, number in cells:
         if operator == "max=":

@@ -156,7 +156,7 @@ class Evaluation:
 
     def _power(self, base: Any, exponent: Any) -> Any:
         if not isinstance(base, Tensor) and not isinstance(exponent, Tensor):
-            return base**exponent
+            return _number_power(base, exponent)
         if isinstance(exponent, int) and exponent < 0:  # whole numbers have no negative powers in NumPy
             exponent = float(exponent)
         return self.b.power(base, exponent)
@@ -285,3 +285,12 @@ class Evaluation:
     def diagonal(self, value: Value) -> Value:
         """Take the diagonal of axes of the same variable."""
         return without_repeats(self.b, value)
+
+
+def _number_power(base: float, exponent: float) -> float:
+    """Return a power of two numbers: exact where it is a small whole number, else as NumPy has it."""
+    whole = isinstance(base, int) and isinstance(exponent, int) and exponent >= 0
+    if whole and abs(base).bit_length() * exponent <= 63:
+        return base**exponent
+    with np.errstate(all="ignore"):
+        return float(np.float64(base) ** np.float64(exponent))

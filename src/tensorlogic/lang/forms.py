@@ -192,6 +192,9 @@ def _equation_head(head: Expression) -> Tensor:
         case Product(factors=(*_, Variable(name=name))) if name in _PROJECTIONS:
             hint = f"write {_PROJECTIONS[name]} without a space"
             refuse(head.factors[-1], "E647", f"{name!r} is not part of a left side", hint)
+        case Product(factors=(Tensor(), Variable(name=name))):
+            hint = f"write one of {', '.join(dict.fromkeys(_PROJECTIONS.values()))}, or ="
+            refuse(head.factors[1], "E647", f"there is no projection {name}=", hint)
         case Number() | Text():
             refuse(head, "E647", f"{text_of(head)} cannot be defined", "the tensor stands on the left: Y = 3")
     refuse(

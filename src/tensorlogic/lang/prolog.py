@@ -57,7 +57,7 @@ _PROLOG = Dialect(
         |(?P<RELATION>[^\W\d_A-Z]\w*(?=\())
         |(?P<ATOM>{_ATOM})
         |(?P<VARIABLE>[^\W\d]\w*)
-        |(?P<NUMBER>[0-9]+(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?)
+        |(?P<NUMBER>[0-9]++(?:\.[0-9]++)?(?:[eE][+-]?[0-9]++)?)
         |(?P<STRING>{STRING})
         |(?P<ARROW>:-|<-)
         |(?P<NEGATION>\\\+)

@@ -58,7 +58,7 @@ TL = Dialect(
         |(?P<NEWLINE>\n)
         |(?P<PROJECT>(?:max|min|avg|count)=(?!=)|\+=)
         |(?P<NAME>[^\W\d]\w*'*)
-        |(?P<NUMBER>[0-9]+\.?[0-9]*[eE][+-]?[0-9]+|[0-9]*\.[0-9]+|[0-9]+\.(?![^\S\n]*(?:\n|\#|//|;|\Z))|[0-9]+)
+        |(?P<NUMBER>[0-9]++\.?[0-9]*+[eE][+-]?[0-9]++|[0-9]*+\.[0-9]++|[0-9]++\.(?![^\S\n]*(?:\n|\#|//|;|\Z))|[0-9]++)
         |(?P<STRING>"(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*')
         |(?P<ARROW><-|:-)
         |(?P<COMPARE>==|!=|<=|>=|<|>)
@@ -235,6 +235,8 @@ def _check_number(source: Source, token: Token, following: str) -> None:
         source.fail(token, "E650", f"a number of {digits} is too long: up to {MAX_DIGITS:,} are read", hint)
     if following == "." and token.text.endswith("."):
         source.fail(token, "E640", "'..' is not part of the language", "a range is written 4:8")
+    if following == "." and "." in token.text:
+        source.fail(token, "E640", "a number has one decimal point", "write a space, or *, between two numbers")
     if following.isidentifier():
         word = _WORD.match(source.text, token.start)
         hint = f'write "{word[0]}" for a name, and 2 * x for a product' if word else ""

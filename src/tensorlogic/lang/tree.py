@@ -40,6 +40,9 @@ class Refused(Exception):  # noqa: N818 - it becomes a FormatError where the tex
         self.at, self.code, self.message, self.hints = at or SourceLocation(), code, message, hints
 
 
+MAX_FACTORS = 200  # of one product
+
+
 def refuse(part: Part | Token, code: str, message: str, *hints: str) -> NoReturn:
     """Refuse a part of a program where it stands."""
     raise Refused(part.at, code, message, *hints)
@@ -87,6 +90,14 @@ class Tree:
     @staticmethod
     def product(parts: list[Any]) -> Any:
         factors: list[Any] = parts[0]
+        if len(factors) > MAX_FACTORS:
+            hint = "give parts of the product names of their own"
+            refuse(
+                factors[0],
+                "E660",
+                f"a product of {len(factors):,} factors is too long: up to {MAX_FACTORS} are read",
+                hint,
+            )
         return factors[0] if len(factors) == 1 else Product(tuple(factors), at=factors[0].at)
 
     @staticmethod
