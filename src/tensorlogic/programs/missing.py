@@ -13,7 +13,7 @@ from ..errors import nearest
 from ..lang import syntax as s
 from ..lang.format import text_of
 from ..tables import html_text
-from .clauses import Bindings, Clause, Codes, Literal
+from .clauses import Bindings, Clause, Codes, Literal, replaced
 from .proofs import place
 from .prover import Prover, binds
 
@@ -123,7 +123,9 @@ def refutation(atom: s.Tensor, codes: Sequence[int | None], words: Words) -> Ref
     known = [(n, c) for n, c in enumerate(codes) if c is not None]
     places, row = tuple(n for n, _ in known), tuple(c for _, c in known)
     if -1 in row:
-        return Refutation(text, names=_unknown_names(atom, codes, words))
+        if names := _unknown_names(atom, codes, words):
+            return Refutation(text, names=names)
+        return _out_of_place(text, atom, codes, words)
     found = [r for r in prover.rows(atom.name, places, row) if _fits(atom, r)]
     if found:
         shown = words.atom(atom.name, found[0]).replace('"', "'")
@@ -160,22 +162,49 @@ def _fits(atom: s.Tensor, row: Codes) -> bool:
 
 
 def _unknown_names(atom: s.Tensor, codes: Sequence[int | None], words: Words) -> tuple[str, ...]:
+    """Say which names of an atom stand nowhere in the program, and which numbers lie beyond the end of an axis."""
     found = []
+    domains = words.model.analysis.domains.values()
     for n, (p, code) in enumerate(zip(atom.places, codes, strict=True)):
         if code != -1 or not isinstance(p.index, s.Constant):
             continue
-        info = words.model.analysis.place(atom.name, n)
-        value = p.index.value
+        info, value = words.model.analysis.place(atom.name, n), p.index.value
         if info.kind == "range":
             found.append(
                 f"{value!r} is no element of place {n + 1} of {atom.name}: its {info.size} elements count from 0"
             )
-            continue
-        names = [str(name) for name in info.names[:10_000]]
-        hints = nearest(value, names) if names else []
-        close = f"; {hints[0]}" if hints and hints[0].startswith("did you mean") else ""
-        found.append(f"{value!r} is no name that the program knows in place {n + 1} of {atom.name}{close}")
+        elif all(other.code(value) is None for other in domains):
+            known = list(dict.fromkeys(str(name) for name in info.names[:10_000]))
+            hints = nearest(value, known) if known else []
+            close = f"; {hints[0]}" if hints and hints[0].startswith("did you mean") else ""
+            found.append(f"{value!r} is no name that the program knows{close}")
     return tuple(found)
+
+
+def _out_of_place(text: str, atom: s.Tensor, codes: Sequence[int | None], words: Words) -> Refutation:
+    """Say what is missing where a name never stands in a place that is asked for: every atom that would need it there."""
+    attempts = []
+    for clause in words.prover.clauses.get(atom.name, ()):
+        pairs = list(zip(clause.head, atom.places, codes, strict=True))
+        unknown = {v for v, _, code in pairs if code == -1}
+        if any(x.variables & unknown for x in clause.literals if not x.written):
+            continue  # a constant of the head says otherwise
+        values = {clause.names[v]: p.index for v, p, _ in pairs if isinstance(p.index, s.Constant)}
+        shown = [
+            (x, text_of(words.unblanked(replaced(x.part, lambda v, known=values: known.get(v.name, v)))))
+            for x in clause.literals
+            if x.written
+        ]
+        missing = tuple(
+            Missing(said, "no rule gives it" if words.prover.derived(x.name) else "no such fact")
+            for x, said in shown
+            if x.kind == "atom" and x.variables & unknown
+        )
+        rest = tuple(said for x, said in shown if x.kind != "atom" or not x.variables & unknown)
+        attempts.append(Attempt(words.rule(clause.statement), clause.statement.at, (), missing, rest))
+    attempts.sort(key=lambda a: len(a.missing))
+    note = "" if attempts else f"{atom.name} has no rule whose head fits, and there is no such fact"
+    return Refutation(text, attempts=tuple(attempts), note=note)
 
 
 def _head_fits(clause: Clause, bindings: Bindings, prover: Prover) -> bool:
