@@ -39,8 +39,6 @@ from .ir.types import TensorType as TensorType
 from .ir.validate import GraphValidator as GraphValidator
 from .ir.validate import ShapeInferenceContext as ShapeInferenceContext
 from .ir.validate import ValidationResult as ValidationResult
-from .lang.answers import Answers as Answers
-from .lang.answers import Relation as Relation
 from .lang.context import CompilerContext as CompilerContext
 from .lang.context import LogicWarning as LogicWarning
 from .lang.expr import Term as Term
@@ -121,6 +119,8 @@ from .plan.place import PlacementStrategy as PlacementStrategy
 from .plan.schedule import Schedule as Schedule
 from .plan.schedule import Scheduler as Scheduler
 from .plan.schedule import SchedulingStrategy as SchedulingStrategy
+from .programs.answers import Answers as Answers
+from .programs.answers import Relation as Relation
 from .programs.program import Program as Program
 from .programs.program import load as load
 from .programs.results import Results as Results

@@ -289,8 +289,7 @@ class Evaluation:
 
 def _number_power(base: float, exponent: float) -> float:
     """Return a power of two numbers: exact where it is a small whole number, else as NumPy has it."""
-    whole = isinstance(base, int) and isinstance(exponent, int) and exponent >= 0
-    if whole and abs(base).bit_length() * exponent <= 63:
-        return base**exponent
+    if isinstance(base, int) and isinstance(exponent, int) and 0 <= abs(base).bit_length() * exponent <= 63:
+        return int(base**exponent)
     with np.errstate(all="ignore"):
         return float(np.float64(base) ** np.float64(exponent))

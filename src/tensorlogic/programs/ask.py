@@ -12,14 +12,15 @@ from ..errors import InputError
 from ..ir.graph import EinsumGraph
 from ..lang import syntax as s
 from ..lang.analysis import Analysis, DomainKey, GivenTensor, analyse
-from ..lang.answers import Answers, unknown_relation
 from ..lang.demand import ANSWER, Demand, as_rule, demanded, facts_name
 from ..lang.domains import Domain
+from .answers import Answers, unknown_relation
 from .evaluate import Evaluation
 from .model import Model, build, share_domains
 
 Rebuild = Callable[[s.Rule], Evaluation]
 LARGE = 100_000  # facts from which a query with constants is answered on demand, recursive or not
+FEW = 10_000  # facts up to which a recursive relation is computed whole, and kept
 
 
 def ask(evaluation: Evaluation, body: Sequence[s.Expression], cache: dict[object, Any], rebuild: Rebuild) -> Answers:
@@ -66,9 +67,11 @@ def _on_demand(evaluation: Evaluation, body: Sequence[s.Expression]) -> bool:
         return False
     names = {n for a in atoms if not evaluation.has(a.name) for n in model.readers.closure[a.name]}
     parts = {part for n in names if (part := model.component(n)) is not None}
-    if any(model.analysis.components[part].recursive for part in parts):
-        return True
-    return sum(model.facts(n).count for n in names if model.analysis.tensors[n].boolean) > LARGE
+    facts = sum(model.facts(n).count for n in names if model.analysis.tensors[n].boolean)
+    recursive = any(model.analysis.components[part].recursive for part in parts)
+    return facts > (
+        FEW if recursive else LARGE
+    )  # a few facts are derived from at once, and then the next query is ready
 
 
 def place_heads(model: Model, name: str) -> list[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
@@ -16,7 +15,6 @@ from ..errors import FormatError, InputError, TensorLogicError, expect, nearest
 from ..ir.graph import EinsumGraph, plain_array
 from ..ir.types import TensorType
 from ..lang import syntax as s
-from ..lang.answers import Answers, Relation, unknown_relation
 from ..lang.data import Table, of_columns, table_of
 from ..lang.data_files import read_tensor, write_array, write_table, written_kind
 from ..lang.declarations import GivenTensor
@@ -27,11 +25,13 @@ from ..plan.build import ExecutionPlan
 from ..runtime.executor import Executor
 from ..runtime.programs import not_pickled
 from ..tables import html_text
+from .answers import Answers, Relation, unknown_relation
 from .ask import ask, place_heads
 from .evaluate import SIZES, Evaluation, Kept, Versions
 from .facts import Block, FactStore, block_of
 from .model import Model
 from .results import Results
+from .sources import Sources
 
 MODELS = 8  # for how many different shapes of inputs what was worked out is kept
 PRINTED = 20  # facts of a relation that are printed
@@ -60,7 +60,7 @@ class Program:
         expect(text, str, "a program is text", 'read a file with tl.load("family.tl")')
         if executor is not None:
             expect(executor, Executor, "a program runs on an executor", "write executor=tl.Executor()")
-        self._lock = threading.RLock()
+        self._lock = Sources()
         self._executor = executor
         self._file = None if file is None else str(file)
         self._statements: list[s.Statement] = []
@@ -124,9 +124,9 @@ class Program:
         [('Bob',)]
         """
         scalars = {n: v for n, v in self._scalars().items() if isinstance(v, int)}
-        module = parse(text, self._file, functions=tuple(self._functions), scalars=scalars)
         with self._lock:
-            self.add_statements(module.statements)
+            file = self._lock.add(text, self._file)
+            self.add_statements(parse(text, file, functions=tuple(self._functions), scalars=scalars).statements)
 
     rule = add_rule
 
@@ -201,7 +201,7 @@ class Program:
             if not tensor.boolean:
                 hint = f"use program.run()[{name!r}], or program.query('{name}?')"
                 raise InputError(f"{name!r} holds numbers and is no relation", hint, code="E790")
-            found = evaluation.relation(name)
+            found = evaluation.value(name)  # in the layout that it was computed in
             model = evaluation.model
             return Relation(name, found, model.place_domains(name), place_heads(model, name))
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from ..lang.answers import unknown_relation
 from ..lang.show import Shown, show, shown_parts
+from .answers import unknown_relation
 from .evaluate import Evaluation
 
 

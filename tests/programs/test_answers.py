@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 import tensorlogic as tl
-from tensorlogic.lang.answers import Answers, Relation
 from tensorlogic.lang.domains import Domain
+from tensorlogic.programs.answers import Answers, Relation
 
 PEOPLE = Domain(["Ann", "Bob", "Cid"])
 

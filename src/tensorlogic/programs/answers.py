@@ -7,10 +7,11 @@ from typing import Any, overload
 
 import numpy as np
 
+from ..backends.sparse import SparseTensor
 from ..errors import InputError, nearest
-from .data_files import arrow_module
-from .domains import Codes, Domain, Name
-from .show import Shown, by_value, scalar_shown, shown
+from ..lang.data_files import arrow_module
+from ..lang.domains import Codes, Domain, Name
+from ..lang.show import Shown, by_value, scalar_shown, shown
 
 LISTED = 20  # answers that repr lists
 
@@ -205,11 +206,11 @@ class Relation:
 
     def sparse(self) -> Any:
         """Return the SparseTensor of the relation, whose axes are in the order of :meth:`names`."""
-        return self._tensor
+        return SparseTensor(self._tensor)
 
     def bits(self) -> Any:
         """Return the relation as packed bits, a BitTensor."""
-        return self._tensor.bits()
+        return self._tensor if self._tensor.layout == "bits" else self._tensor.bits()
 
     def dense(self) -> np.ndarray[Any, np.dtype[np.bool_]]:
         """Return the relation as a NumPy array of truth values."""
@@ -225,8 +226,9 @@ class Relation:
     def answers(self) -> Answers:
         """The tuples as answers, which can be turned into tables and data frames."""
         if self._answers is None:
-            columns = [np.asarray(c, np.int64) for c in self._tensor.columns] if self.arity else []
-            self._answers = Answers(self.heads, columns, self.domains, count=int(self._tensor.count))
+            tensor = self.sparse()
+            columns = [np.asarray(c, np.int64) for c in tensor.columns] if self.arity else []
+            self._answers = Answers(self.heads, columns, self.domains, count=int(tensor.count))
         return self._answers
 
     def to_pandas(self) -> Any:
@@ -246,7 +248,7 @@ class Relation:
         return self.answers.shown(limit)
 
     def __len__(self) -> int:
-        return int(self._tensor.count)
+        return int(self._tensor.count if self._tensor.layout == "sparse" else self._tensor.sum())
 
     def __bool__(self) -> bool:
         return len(self) > 0
@@ -261,7 +263,9 @@ class Relation:
         codes = [d.code(v) if isinstance(v, str | int) else None for v, d in zip(given, self.domains, strict=True)]
         if not codes:
             return len(self) > 0
-        return None not in codes and tuple(codes) in self._tensor
+        if None in codes:
+            return False
+        return bool(self._tensor[tuple(codes)]) if self._tensor.layout == "bits" else tuple(codes) in self._tensor
 
     def __eq__(self, other: object) -> bool:
         if isinstance(other, set | frozenset):
