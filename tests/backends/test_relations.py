@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import tensorlogic as tl
-from tensorlogic.backends.relations import fixpoints, joins
+from tensorlogic.backends.relations import fixpoints, joins, worklist
 from tensorlogic.backends.sparse import SparseTensor
 
 SIZES = {"x": 7, "y": 5, "z": 6, "w": 4}
@@ -18,6 +18,7 @@ def how(request, monkeypatch):
         monkeypatch.setattr(fixpoints, "FILLED", 0)
     if request.param == "circles":
         monkeypatch.setattr(joins, "CIRCULAR", 0)
+        monkeypatch.setattr(worklist, "MOST_GIVEN", -1)  # rounds, not a queue
     return request.param
 
 
@@ -139,6 +140,21 @@ LOOPS = {
         2,
     ),
     "not below": (lambda b, t, e, f: b.logical_or(e, join(b, "xy,yz,xz->xz", t, e, b.logical_not(f))), 1, 2),
+    "points to": (
+        lambda b, flow, alias, assign, read: (
+            b.logical_or(b.logical_or(assign, join(b, "xz,zy->xy", flow, flow)), join(b, "xz,zy->xy", assign, alias)),
+            join(b, "yx,yz,zu,uw->xw", read, flow, flow, read),
+        ),
+        2,
+        2,
+    ),
+    "ends": (
+        lambda b, t, e: b.logical_or(
+            join(b, "xy,xz->xz", t, b.transpose(t, (1, 0))), b.logical_or(e, join(b, "xy->yx", t))
+        ),
+        1,
+        1,
+    ),
     "triangle": (lambda b, t, e: b.logical_or(e, join(b, "xy,yz,zx->xz", t, t, t)), 1, 1),
 }
 
@@ -210,3 +226,16 @@ def test_every_executor_takes_relations(options):
     found = tl.Executor(**options).execute(graph, {n: SparseTensor(x) for n, x in inputs.items()})
     for name in expected.keys():  # noqa: SIM118
         np.testing.assert_array_equal(np.asarray(found[name]), expected[name])
+
+
+def test_a_queue_of_tuples_grows_with_what_it_derives(monkeypatch):
+    monkeypatch.setattr(fixpoints, "SMALL_BITS", -1)
+    monkeypatch.setattr(fixpoints, "FILLED", 0)
+    n, used = 120, []
+    run = worklist.run_chains
+    monkeypatch.setattr(fixpoints, "run_chains", lambda *args: used.append(1) or run(*args))
+    monkeypatch.setattr(worklist, "BUDGET", 1000)  # so that it pauses too
+    graph = loop_graph(n, *LOOPS["same generation"])
+    rng = np.random.default_rng(1)
+    agrees(graph, {f"r{i}": rng.random((n, n)) < 3 / n for i in range(3)})
+    assert used

@@ -25,6 +25,7 @@ from ..bits import BitTensor
 from ..control import not_settled
 from ..sparse import SparseTensor
 from .joins import Joins, union
+from .worklist import read_chains, run_chains
 
 SMALL_BITS = 1 << 17  # bytes of packed carries below which they are packed from the beginning
 FILLED = 64  # one place in so many filled: the rest goes on as bits
@@ -149,18 +150,35 @@ def run_loop(
     closed = _closure(loop, rules, joins, values, shapes, op, room) if history is None else None
     if closed is not None:
         return [closed]
+    begun: dict[Slot, SparseTensor] = {}
+    for slot in (*loop.carries, *rules.between):
+        first = [joins.answer(q, shapes[slot]) for q in rules.once[slot]]
+        if slot in loop.carries:
+            first.append(SparseTensor(starts[loop.carries.index(slot)]))
+        begun[slot] = union(first, shapes[slot])
+    cells = sum(math.prod(shapes[c]) for c in loop.carries)
+
+    def filled(count: int) -> bool:
+        """Tell whether so many tuples are better held as bits; refuse more than there is memory for."""
+        if count * TUPLE > 3 * room:
+            raise _too_many(count).at(loop.step.location)
+        return bits is not None and words <= room and count * FILLED > cells
+
+    whole = history is None and op.limit >= 1_000_000  # a smaller limit counts rounds, which a queue does not have
+    if whole and (chained := _chained(rules, joins, shapes, begun, filled)) is not None:
+        grown_to, complete = chained
+        carried = [grown_to[c] for c in loop.carries]
+        return list(carried) if complete or bits is None else bits(carried)
     state = {slot: Growing(shapes[slot]) for slot in (*loop.carries, *rules.between)}
-    for slot, start in zip(loop.carries, starts, strict=True):
-        first = [SparseTensor(start), *(joins.answer(q, shapes[slot]) for q in rules.once[slot])]
-        state[slot].new = union(first, shapes[slot])
+    for slot in loop.carries:
+        state[slot].new = begun[slot]
         if history is not None:
             history[loop.step.writes[loop.carries.index(slot)]] = [state[slot].new]
-    cells = sum(math.prod(shapes[c]) for c in loop.carries)
     moved: list[Slot] = []
     for n in range(op.limit):
         with span(f"round {n + 1}: {sum(grown.count for grown in state.values()):,} tuples"):
             for slot, queries in rules.between.items():  # in order: they read what this round has added to others
-                own = [joins.answer(q, shapes[slot]) for q in rules.once[slot]] if n == 0 else []
+                own = [begun[slot]] if n == 0 else []
                 state[slot].new = state[slot].fresh(own + _derived(queries, state, joins, shapes[slot]))
             found = {slot: _derived(queries, state, joins, shapes[slot]) for slot, queries in rules.carried.items()}
             fresh = {slot: state[slot].fresh(parts) for slot, parts in found.items()}
@@ -174,12 +192,26 @@ def run_loop(
                 history[target].append(fresh[slot])
         if not moved:
             return [state[slot].whole() for slot in loop.carries]
-        if sum(grown.count for grown in state.values()) * TUPLE > 3 * room:
-            raise _too_many(sum(grown.count for grown in state.values())).at(loop.step.location)
-        if bits is not None and words <= room and sum(state[c].count for c in loop.carries) * FILLED > cells:
+        if filled(sum(grown.count for grown in state.values())) and bits is not None:
             return bits([state[c].whole() for c in loop.carries])
     places = [loop.carries.index(slot) for slot in moved]
     raise not_settled(op, places, [state[slot].new.count for slot in moved]).at(loop.step.location)
+
+
+def _chained(
+    rules: Rules,
+    joins: Joins,
+    shapes: dict[Slot, tuple[int, ...]],
+    begun: dict[Slot, SparseTensor],
+    filled: Callable[[int], bool],
+) -> tuple[dict[Slot, SparseTensor], bool] | None:
+    """Run rules that chain two-column relations by a queue; None where they are something else."""
+    heads = {**rules.between, **rules.carried}
+    chains = read_chains(heads, shapes)
+    if chains is None:
+        return None
+    slots = {a.slot for queries in heads.values() for q in queries for a in q.atoms if a.slot not in begun}
+    return run_chains(chains, {slot: joins.find(slot) for slot in slots}, begun, filled)
 
 
 def _packed_bytes(shape: Sequence[int]) -> int:
