@@ -69,7 +69,7 @@ def _fixpoint(op: Fixpoint, run: Run, args: tuple[Any, ...], step: Step) -> Any:
             return _several(state)
         if n >= PATIENCE:
             if seen and all(_unmoved(a, b, 0.0) for a, b in zip(seen, state, strict=True)):
-                raise goes_round(op, n - at, step.location).at(step.location)
+                raise goes_round(op, n - at, step.location, state).at(step.location)
             if not seen or n >= 2 * at:
                 seen, at = list(state), n
     raise not_settled(op, moved, counts, step.location).at(step.location)
@@ -80,13 +80,22 @@ def _named(location: SourceLocation | None) -> str:
     return "the fixpoint" if location is None or not location.rule else f"the recursion of {location.rule}"
 
 
-def goes_round(op: Fixpoint, rounds: int, location: SourceLocation | None = None) -> ConvergenceError:
+STEPS = "give the rounds an index, such as Y[t+1] = ... Y[t], and read as many of them as you want"
+
+
+def goes_round(
+    op: Fixpoint, rounds: int, location: SourceLocation | None = None, state: Sequence[Any] = ()
+) -> ConvergenceError:
     """Return the error of a fixpoint whose values come back, so that it will never settle."""
-    return ConvergenceError(
-        f"{_named(location)} does not settle: every {rounds} rounds its values are the same again",
-        "give a tolerance=, such as 1e-6: values that approach their limit may end up flipping in the last place",
-        code="E502",
-    )
+    if location is None or not location.rule:
+        hint = "give a tolerance=, such as 1e-6: values that approach their limit may end up flipping in the last place"
+    else:
+        hint = STEPS
+        if any(x.dtype.kind == "f" and np.isinf(x).any() for x in state):
+            message = f"{_named(location)} does not settle: its values grow beyond every number"
+            return ConvergenceError(message, hint, code="E502")
+    message = f"{_named(location)} does not settle: every {rounds} rounds its values are the same again"
+    return ConvergenceError(message, hint, code="E502")
 
 
 def not_settled(
@@ -96,7 +105,9 @@ def not_settled(
     which = ", ".join(f"carry {n} ({c} elements still change)" for n, c in zip(moved, counts, strict=True))
     return ConvergenceError(
         f"{_named(location)} did not settle within {op.limit} rounds: {which}",
-        "raise limit=, or give a tolerance= for values that only approach their limit",
+        STEPS
+        if location is not None and location.rule
+        else "raise limit=, or give a tolerance= for values that only approach their limit",
         code="E501",
     )
 
