@@ -234,7 +234,7 @@ FAULTS: dict[str, Fault] = {
     "E649": Fault("a program nested too deeply", "Brackets or operations are nested more than 200 deep.", "Give parts of the expression names of their own."),
     "E650": Fault("a number too long", "A number has more than 1,024 digits or is larger than any float64.", "Write it shorter, such as 1e300."),
     "E651": Fault("an atom of too many places", "A tensor or relation has more than 64 places.", "Split it into several that share an index."),
-    "E652": Fault("a program too long", "The text has more than 2**30 characters.", "Keep facts in a CSV or Parquet file."),
+    "E652": Fault("a program too long", "The text has more than 2**26 characters.", "Keep facts in a CSV or Parquet file."),
     "E653": Fault("empty brackets", "A tensor has brackets with no index in them, a function no argument, or a list no number.", "Write a scalar without brackets: Y."),
     "E654": Fault("a ragged list", "The rows of a literal have different lengths.", "Give every row as many numbers."),
     "E655": Fault("a function's name for a relation", "The head of a rule or equation, or a fact, has the name of a function.", "Choose another name, such as a capitalised one."),
@@ -242,6 +242,7 @@ FAULTS: dict[str, Fault] = {
     "E657": Fault("two statements on one line", "A line holds several statements with nothing between them.", "Write each on a line of its own, or ';' between them."),
     "E658": Fault("a statement of another language", "The statement begins with a keyword such as def or import.", "Write a fact, a rule, an equation or a question."),
     "E659": Fault("a comparison that cannot be", "Comparisons are chained, or == stands where an equation has =.", "Write x < y, y < z; an equation has one =."),
+    "E661": Fault("a statement too long", "One statement has more than 100,000 words, such as a literal of so many numbers.", "Give numbers from a file, or from Python with program.bind(X=array)."),
     "E660": Fault("a product of too many factors", "One product has more than 200 factors.", "Give parts of the product names of their own."),
     # E67x to E69x: the meaning of programs
     "E670": Fault("index arithmetic of another form", "An index is a sum of variables and numbers, multiplied by numbers, perhaps divided at the end.", "Write x+dx, 2*t+1 or x/2, and divide by 1 or more."),

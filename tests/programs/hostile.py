@@ -54,7 +54,7 @@ CASES: dict[str, Hostile] = {
     "nested parentheses": Hostile(lambda: compute(tl.Program("Y = " + "(" * 100_000 + "1" + ")" * 100_000))),
     "nested lists": Hostile(lambda: compute(tl.Program("Y = " + "[" * 100_000 + "1" + "]" * 100_000))),
     "nested calls": Hostile(lambda: compute(tl.Program("Y = " + "exp(" * 50_000 + "0" + ")" * 50_000))),
-    "nested signs": Hostile(lambda: compute(tl.Program("Y = " + "-" * 100_000 + "1"))),
+    "nested signs": Hostile(lambda: compute(tl.Program("Y = " + "-" * 90_000 + "1")), True),
     "nested powers": Hostile(lambda: compute(tl.Program("Y = " + "1^" * 50_000 + "1"))),
     "brackets that never close": Hostile(lambda: compute(tl.Program("Y = " + "([{" * 100_000))),
     "a sum of 20,000 terms": Hostile(lambda: compute(tl.Program("A = 1\nY = " + " + ".join(["A"] * 20_000))), True),

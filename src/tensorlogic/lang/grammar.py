@@ -14,7 +14,7 @@ from .facts import TL_FACTS, Block, FactReader, FactSyntax
 from .forms import form
 from .mistakes import unexpected
 from .syntax import Equation, Module, Number, Part, Statement, Tensor, children
-from .tokens import FUNCTIONS, MAX_NESTING, MAX_TEXT, TL, Dialect, Source, Token, plain_text, statements
+from .tokens import FUNCTIONS, MAX_NESTING, MAX_TEXT, MAX_WORDS, TL, Dialect, Source, Token, plain_text, statements
 from .tree import Refused, Tree, refuse
 
 if TYPE_CHECKING:
@@ -132,6 +132,11 @@ def _statement(source: Source, tokens: list[Token]) -> Statement | Tensor:
     """Return what a statement says; a fact is its tensor."""
     from lark import UnexpectedToken
 
+    if len(tokens) > MAX_WORDS:
+        hint = 'give numbers from a file, X[i,j] = "x.npy", or from Python: program.bind(X=array)'
+        source.fail(
+            tokens[0], "E661", f"a statement of {len(tokens):,} words is too long: up to {MAX_WORDS:,} are read", hint
+        )
     parser: Any = _parser().parse_interactive()
     _name_blanks(tokens)
     token = tokens[-1]

@@ -14,7 +14,8 @@ from ..errors import FormatError
 MAX_NESTING = 200
 MAX_DIGITS = 1024
 MAX_PLACES = 64
-MAX_TEXT = 2**30
+MAX_TEXT = 2**26
+MAX_WORDS = 100_000  # of one statement
 
 FUNCTIONS = frozenset(
     "abs avg ceil clip concat cos count erf exp floor gelu lnorm log log1p max mean min mod relu rmsnorm round rsqrt"
@@ -134,9 +135,7 @@ def statements(
         if kind == "NEWLINE":
             line += 1
             line_start = position
-            if not found:
-                starting = True
-            elif dialect.newline_ends and not opened and not _goes_on(found[-1], text, position):
+            if found and dialect.newline_ends and not opened and not _goes_on(found[-1], text, position):
                 yield found
                 found, starting = [], True
             continue
