@@ -6,6 +6,7 @@ They need hypothesis, which ``pip install tensorlogic-infer[dev]`` brings.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache, partial
 from math import prod
 from typing import Any, NamedTuple
 
@@ -77,14 +78,21 @@ def arrays(rng: np.random.Generator, shape: tuple[int, ...], dtype: str, *, odd:
     return np.asarray(rng.integers(low, high, shape, dtype=dtype, endpoint=True))
 
 
+@lru_cache(256)
+def _below(count: int) -> st.SearchStrategy[int]:
+    return st.integers(0, count - 1)
+
+
 class _Graphs:
     """A graph that grows by what is drawn."""
 
-    def __init__(self, draw: Callable[[Any], Any], dtypes: Sequence[str], bodies: bool, smooth: bool) -> None:
+    def __init__(
+        self, draw: Callable[[Any], Any], dtypes: Sequence[str], bodies: bool, smooth: bool, sizes: Sequence[int]
+    ) -> None:
         self.draw, self.bodies, self.smooth, self.dtypes = draw, bodies, smooth, dtypes
         self.rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
         self.b = GraphBuilder(intern=self.chance(70))
-        self.env = {name: self.pick(SIZES[:5] if smooth else SIZES) for name in NAMES}
+        self.env = {name: self.pick(sizes[:5] if smooth else sizes) for name in NAMES}
         self.named = self.chance(30)
         self.values: list[_Value] = []
         self.inputs: dict[str, Any] = {}
@@ -97,10 +105,10 @@ class _Graphs:
             self.values.append(_Value(self.b.input(f"x{n}", declared, dtype if self.chance(85) or smooth else None)))
 
     def pick(self, values: Sequence[Any]) -> Any:
-        return self.draw(st.sampled_from(values))
+        return values[self.draw(_below(len(values)))]
 
     def chance(self, percent: int) -> bool:
-        return bool(self.draw(st.integers(0, 99)) >= 100 - percent)
+        return bool(self.draw(_below(100)) >= 100 - percent)
 
     def any(self) -> _Value:
         value: _Value = self.pick(self.values[::-1][:8])
@@ -340,10 +348,16 @@ class _Graphs:
 
 
 def graphs(
-    *, dtypes: Sequence[str] = DTYPES, most: int = 14, bodies: bool = True, smooth: bool = False
+    *,
+    dtypes: Sequence[str] = DTYPES,
+    most: int = 14,
+    bodies: bool = True,
+    smooth: bool = False,
+    sizes: Sequence[int] = SIZES,
 ) -> st.SearchStrategy[GraphCase]:
     """Return a strategy of graphs with inputs: every operation and dtype, sizes 0, 1 and named ones, several outputs that may coincide.
 
+    ``sizes`` are those of named axes and of their like; few of them suit a peer that compiles each shape anew.
     ``smooth`` graphs have derivatives almost everywhere and no odd values, so that gradients can be compared.
 
     >>> from hypothesis import given, settings
@@ -357,7 +371,7 @@ def graphs(
 
     @st.composite
     def strategy(draw: Callable[[Any], Any]) -> GraphCase:
-        grown = _Graphs(draw, dtypes, bodies, smooth)
+        grown = _Graphs(draw, dtypes, bodies, smooth, sizes)
         for _ in range(draw(st.integers(1, most))):
             grown.grow()
         return grown.finished()
@@ -378,6 +392,32 @@ PREDICATES: Mapping[str, int] = {"n0": 0, "p1": 1, "q1": 1, "r2": 2, "s2": 2, "t
 ELEMENTS = ("ann", "bob", "cat", "dan")
 
 
+def _atom(name: str, terms: tuple[Any, ...]) -> logic.TLExpr:
+    return logic.pred(name, *terms)
+
+
+@lru_cache(64)
+def _expressions(size: int, leaves: int) -> st.SearchStrategy[logic.TLExpr]:
+    """Return a strategy of formulas over so many elements; it is kept, because making one takes longer than drawing from it."""
+    terms = st.sampled_from([*VARIABLES, *ELEMENTS[:size]])
+    atoms = {n: st.tuples(*[terms] * a).map(partial(_atom, n)) for n, a in PREDICATES.items()}
+    leaf = st.sampled_from(sorted(PREDICATES)).flatmap(atoms.__getitem__)
+    leaf = st.one_of(leaf, leaf, leaf, st.booleans().map(logic.constant))
+    over = st.lists(st.sampled_from(VARIABLES), min_size=1, max_size=2, unique=True)
+    functions = [logic.and_, logic.or_, logic.imply, logic.iff, logic.xor, lambda a, b: a < b, lambda a, b: a >= b]
+    return st.recursive(
+        leaf,
+        lambda inner: st.one_of(
+            st.tuples(st.sampled_from(functions), inner, inner).map(lambda f: f[0](f[1], f[2])),
+            inner.map(logic.not_),
+            st.tuples(over, inner).map(lambda vb: logic.exists(*vb)),
+            st.tuples(over, inner).map(lambda vb: logic.forall(*vb)),
+            st.tuples(inner, inner, inner).map(lambda abc: logic.if_then_else(*abc)),
+        ),
+        max_leaves=leaves,
+    )
+
+
 @st.composite
 def formulas(draw: Callable[[Any], Any], *, truth: bool = False, leaves: int = 8) -> FormulaCase:
     """Draw a formula with arrays for its predicates: constants, repeated variables, shadowing and vacuous quantifiers among them.
@@ -393,26 +433,7 @@ def formulas(draw: Callable[[Any], Any], *, truth: bool = False, leaves: int = 8
     >>> its_text_reads_back()
     """
     size = draw(st.integers(1, len(ELEMENTS)))
-    terms = st.sampled_from([*VARIABLES, *ELEMENTS[:size]])
-    leaf = st.sampled_from(sorted(PREDICATES)).flatmap(
-        lambda n: st.tuples(*[terms] * PREDICATES[n]).map(lambda ts: logic.pred(n, *ts))
-    )
-    leaf = st.one_of(leaf, leaf, leaf, st.booleans().map(logic.constant))
-    over = st.lists(st.sampled_from(VARIABLES), min_size=1, max_size=2, unique=True)
-    functions = [logic.and_, logic.or_, logic.imply, logic.iff, logic.xor, lambda a, b: a < b, lambda a, b: a >= b]
-    expr = draw(
-        st.recursive(
-            leaf,
-            lambda inner: st.one_of(
-                st.tuples(st.sampled_from(functions), inner, inner).map(lambda f: f[0](f[1], f[2])),
-                inner.map(logic.not_),
-                st.tuples(over, inner).map(lambda vb: logic.exists(*vb)),
-                st.tuples(over, inner).map(lambda vb: logic.forall(*vb)),
-                st.tuples(inner, inner, inner).map(lambda abc: logic.if_then_else(*abc)),
-            ),
-            max_leaves=leaves,
-        )
-    )
+    expr = draw(_expressions(size, leaves))
     rng = np.random.default_rng(draw(st.integers(0, 2**16)))
     tables = {n: np.asarray(np.round(rng.random((size,) * a) * 8) / 8) for n, a in PREDICATES.items()}
     return FormulaCase(expr, ELEMENTS[:size], {n: t > 0.5 if truth else t for n, t in tables.items()})
@@ -480,19 +501,18 @@ def rule_sets(draw: Callable[[Any], Any]) -> RuleSet:
     ...     assert {head[0] for head, _ in case.rules} <= {"p0", "p1"}
     >>> the_rules_only_speak_of_what_is_there()
     """
-    heads = draw(st.sampled_from([("p0",), ("p0", "p1")]))
+
+    def pick(values: Sequence[Any]) -> Any:
+        return values[draw(_below(len(values)))]
+
+    heads = pick([("p0",), ("p0", "p1")])
     rules = []
     for n in range(draw(st.integers(len(heads), 4))):
-        letters = st.sampled_from("xyzw"[: draw(st.integers(1, 4))])
-        names = st.sampled_from(["e0", "e1", *heads])
-        atoms = draw(st.lists(st.tuples(names, letters, letters), min_size=1, max_size=3))
+        letters, names = "xyzw"[: 1 + pick(range(4))], ["e0", "e1", *heads]
+        atoms = [(pick(names), pick(letters), pick(letters)) for _ in range(1 + pick(range(3)))]
         used = sorted({v for _, a, c in atoms for v in (a, c)})
-        head = (
-            heads[n] if n < len(heads) else draw(st.sampled_from(heads)),
-            draw(st.sampled_from(used)),
-            draw(st.sampled_from(used)),
-        )
+        head = (heads[n] if n < len(heads) else pick(heads), pick(used), pick(used))
         rules.append((head, tuple(atoms)))
-    size = draw(st.sampled_from([3, 1, 2, 6]))
+    size = pick([3, 1, 2, 6])
     rng = np.random.default_rng(draw(st.integers(0, 2**16)))
     return RuleSet(tuple(rules), {f"e{n}": rng.random((size, size)) < 1.2 / size for n in range(2)}, size)
