@@ -520,7 +520,7 @@ AREAS: dict[str, Area] = {
     "derivatives": Area(SMOOTH, derivatives, 10, 0.5, False),
     "levels": Area(graph_case, levels, 120, 0.25),
     "watched": Area(graph_case, watched, 120, 0.25),
-    "texts": Area(graph_case, texts, 600, 0.8, False),
+    "texts": Area(graph_case, texts, 500, 0.5, False),
     "frames": Area(graph_case, frames, 30, 0.25),
     "budgets": Area(graph_case, budgets, 40, 0.4),
     "threads": Area(graph_case, threads, 20, 0.5),
@@ -528,7 +528,7 @@ AREAS: dict[str, Area] = {
     "native": Area(SHORT, native, 2, 0.5),
     "compiled": Area(SHORT, compiled, 30, 0.5),
     "jit": Area(SHORT, jit, 3, 0.5),
-    "files": Area(hostile.spoilt_file, hostile.files, 1600, 1.0, False),
+    "files": Area(hostile.spoilt_file, hostile.files, 2000, 1.0, False),
     "interrupts": Area(_delayed, interrupted.interrupts, 8, 0.3),
     "forks": Area(SHORT, interrupted.forks, 8, 0.3),
 }
