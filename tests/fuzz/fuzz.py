@@ -528,7 +528,7 @@ AREAS: dict[str, Area] = {
     "native": Area(SHORT, native, 2, 0.5),
     "compiled": Area(SHORT, compiled, 30, 0.5),
     "jit": Area(SHORT, jit, 3, 0.5),
-    "files": Area(hostile.spoilt_file, hostile.files, 2000, 1.0, False),
+    "files": Area(hostile.spoilt_file, hostile.files, 1400, 1.0, False),
     "interrupts": Area(_delayed, interrupted.interrupts, 8, 0.3),
     "forks": Area(SHORT, interrupted.forks, 8, 0.3),
 }
