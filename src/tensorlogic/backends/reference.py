@@ -280,10 +280,10 @@ def _einsum(op: ops.Einsum, args: list[Array], types: Sequence[TensorType]) -> A
     dtype = np.dtype(types[0].dtype or "float64")
     if row.name != "boolean":
         args = [x.astype(dtype) for x in args]
-    for x in args:
-        for place in _indices(x.shape) if row.domain else ():
-            check_domain(row, x[place].item(), x[place].item())
     form = spec.expand(spec.parse(op.spec), tuple(x.ndim for x in args))
+    for x in args if row.domain and (len(args) > 1 or form.contracted) else ():  # one that only moves is no factor
+        for place in _indices(x.shape):
+            check_domain(row, x[place].item(), x[place].item())
     sizes, term = _terms(form, args, row)
     kind = "any" if dtype == np.bool_ and row.reduce == "sum" else row.reduce
 
