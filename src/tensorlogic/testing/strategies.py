@@ -167,6 +167,8 @@ class _Graphs:
 
     def unary(self, x: _Value) -> _Value:
         fn = self.function(1, x.exact)
+        if fn == "reciprocal" and not self.floating(x):
+            fn = "negative"  # of the integer 0 it is not defined
         return _Value(getattr(self.b, fn)(x.tensor), x.exact and fn not in ROUNDED)
 
     def binary(self, x: _Value) -> _Value:
