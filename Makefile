@@ -6,6 +6,7 @@ TORCH ?=
 SECONDS ?= 600
 SEED ?= 0
 AREAS ?=
+CASES ?=
 PIP = $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
 .PHONY: run test bench conformance fuzz docs clean
@@ -25,7 +26,7 @@ conformance: $(VENV)/.dev
 	$(BIN)/pytest -q -m full
 
 fuzz: $(VENV)/.dev
-	$(BIN)/python tests/fuzz/fuzz.py --seconds $(SECONDS) --seed $(SEED) $(if $(AREAS),--areas $(AREAS))
+	$(BIN)/python tests/fuzz/fuzz.py --seconds $(SECONDS) --seed $(SEED) $(if $(AREAS),--areas $(AREAS)) $(if $(CASES),--until $(CASES))
 
 bench: $(VENV)/.bench $(if $(TORCH),$(VENV)/.torch)
 	$(BIN)/python benchmarks/run.py

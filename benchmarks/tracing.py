@@ -227,9 +227,10 @@ def hotspots() -> Table:
     contenders = {
         "DuckDB, its own table": peer("duckdb", lambda: duckdb_over(query, "table")),
         "memory_hotspots": lambda: tl.TraceAnalyzer.memory_hotspots(recorded(), least),
+        "memory_hotspots, every entry read": lambda: tl.TraceAnalyzer.memory_hotspots(recorded(), least)[:],
         "DuckDB over NumPy": peer("duckdb", lambda: duckdb_over(query, "numpy")),
     }
-    note = f"The entries whose result is among the largest hundredth of {ENTRIES:,}, as entries. Goal: within twice DuckDB's time."
+    note = f"The entries whose result is among the largest hundredth of {ENTRIES:,}, as entries, which are built as they are read. Goal: within twice DuckDB's time."
     return contest(
         "The largest results of five million entries", note, contenders, rounds=5, calls=1, ours=("memory_hotspots",)
     )

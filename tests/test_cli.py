@@ -51,6 +51,23 @@ def test_inputs_from_archives_json_and_files(folder, value):
     assert json.loads(done.output)["outputs"]["total"] == {"dtype": "float64", "shape": [], "data": 6.0}
 
 
+@pytest.mark.parametrize(
+    ("name", "spoilt"),
+    [
+        ("all.npz:x", lambda data: data[: len(data) // 2]),  # BadZipFile
+        ("all.npz:x", lambda data: data.replace(b"NUMPY", b"NUMPI")),  # a checksum that does not fit
+        ("x.npy", lambda data: data.replace(b"(2, 3)", b"(2,((3")),  # a header that tokenize gives up on
+        ("x.npy", lambda data: data[:20]),
+    ],
+)
+def test_a_broken_array_file_is_an_error_of_ours(folder, name, spoilt):
+    path = folder / name.partition(":")[0]
+    path.write_bytes(spoilt(path.read_bytes()))
+    done = call("run", "layer.json", "-i", f"x={name}")
+    assert done.exit_code == 1 and isinstance(done.exception, SystemExit), done.exception
+    assert "input 'x': cannot read" in done.output
+
+
 def test_run_writes_an_archive(folder):
     assert call("run", "layer.json", "-i", "x=x.npy", "-o", "out.npz").exit_code == 0
     with np.load("out.npz") as written:

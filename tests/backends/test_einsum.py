@@ -400,3 +400,13 @@ def test_specs_that_do_not_fit(equation: str, shapes: list[tuple[int, ...]], mes
 def test_an_unknown_algebra_suggests_the_nearest() -> None:
     with pytest.raises(tl.GraphError, match=r"unknown algebra 'min_pls'(.|\n)*did you mean 'min_plus'"):
         _run("i->", [np.ones(2)], "min_pls")
+
+
+@pytest.mark.parametrize("spec", ["ij->ji", "ii->i", "i...->i..."])
+@pytest.mark.parametrize("backend", ["numpy", "reference"])
+def test_what_only_moves_is_no_factor(spec: str, backend: str) -> None:
+    """The reference once refused a transpose of numbers that the algebra could not multiply."""
+    b = tl.GraphBuilder()
+    graph = b.build(y=b.einsum(spec, b.input("x", (2, 2)), algebra="max_product"))
+    x = np.array([[1.0, -2.0], [3.0, 4.0]])
+    np.testing.assert_array_equal(tl.Executor(backend).execute(graph, {"x": x})["y"], np.einsum(spec, x))

@@ -286,3 +286,19 @@ def test_quantize_saturates_at_both_ends(backend: str) -> None:
         info = np.iinfo(dtype)
         got = _one(lambda b, t, dtype=dtype: b.quantize(t, np.float32(1), 0, dtype), x, backend)
         assert got.tolist() == [info.max, info.max, 2, 4, info.min, info.min, 0], dtype
+
+
+@pytest.mark.parametrize("backend", ["numpy", "reference"])
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+def test_a_literal_is_rounded_to_the_floats_it_meets(dtype: str, backend: str) -> None:
+    """The reference once compared and multiplied with the float64 itself, unlike NumPy and every other road."""
+    b = tl.GraphBuilder()
+    x = b.input("x", (3,), dtype)
+    graph = b.build(same=b.equal(x, 0.1), below=b.less(x, 0.1), product=x * 0.1, whole=x + (2**24 + 1))
+    data = np.array([0.1, -1.625, 0.7], dtype)
+    got = tl.Executor(backend).execute(graph, {"x": data})
+    assert np.array_equal(got["same"], data == 0.1) and got["same"][0]
+    assert np.array_equal(got["below"], data < 0.1)
+    assert np.array_equal(got["product"], data * 0.1)
+    with np.errstate(over="ignore"):
+        assert np.array_equal(got["whole"], data + (2**24 + 1))

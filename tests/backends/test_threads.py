@@ -67,6 +67,16 @@ def test_products_by_rows(spec: str, a: tuple[int, ...], c: tuple[int, ...]) -> 
     np.testing.assert_array_equal(got["e"], np.exp(given["z"]) * 2)
 
 
+def test_a_dot_product_has_no_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A large one beside a costly step was once an IndexError."""
+    monkeypatch.setattr(threads, "WIDE", 1000)
+    b = tl.GraphBuilder()
+    x, big = b.input("x", (64, 64), "float32"), b.input("z", (600, 600), "float32")
+    graph = b.build(y=b.einsum("ij,ij->", b.relu(x), x) * 2.0, e=b.exp(big) * 2.0)
+    given = {"x": np.full((64, 64), 0.5, np.float32), "z": np.zeros((600, 600), np.float32)}
+    assert tl.Executor().execute(graph, given)["y"] == 2048
+
+
 def test_without_costly_steps_blas_keeps_its_threads() -> None:
     b = tl.GraphBuilder()
     x = b.input("x", (600, 600), "float32")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
+import interrupted
 import pytest
 from fuzz import AREAS, rounds
 
@@ -13,12 +14,18 @@ FEW = {
     "jit": 3,
     "gradients": 2,
     "rules": 3,
-}  # cases that take seconds, because kernels are compiled
+    "interrupts": 3,
+    "forks": 2,
+    "files": 60,
+}  # cases that take seconds, because kernels are compiled; and such as take none
 
 
 @pytest.mark.parametrize("number", [0, 1], ids=["usual", "every road"])
 @pytest.mark.parametrize("area", AREAS)
 def test_random_cases(area: str, number: int) -> None:
     counts: Counter[str] = Counter()
-    rounds(area, number, FEW.get(area, 6), counts)
+    try:
+        rounds(area, number, FEW.get(area, 6), counts)
+    finally:
+        interrupted.stop_helper()
     assert counts[area]

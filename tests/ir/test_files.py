@@ -252,6 +252,7 @@ HOSTILE: list[tuple[Any, str]] = [
     (plain([{"op": {"op": "input", "label": "x", "shape": [-3]}}]), "a size must be 0 to 2^63 - 1"),
     (plain([{"op": {"op": "input", "label": "x", "dtype": "object"}}]), "unsupported dtype 'object'"),
     (plain([{"op": {"op": "literal", "kind": "int", "text": "1_0"}}]), "'1_0' is not how a literal int is written"),
+    (plain([{"op": {"op": "literal", "kind": "int", "text": "relu"}}]), "'relu' is not how a literal int is written"),
     (plain([{"op": {"op": "literal", "kind": "bool", "text": "maybe"}}]), "not how a literal bool is written"),
     (plain([{"op": {"op": "literal", "kind": "float", "text": "1"}}]), "not how a literal float is written"),
     (plain([{"op": {"op": "literal", "kind": "int", "text": "9" * 5000}}]), "not how a literal int is written"),

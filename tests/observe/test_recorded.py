@@ -116,6 +116,19 @@ def test_hotspots_are_strictly_above():
     assert [e.operation for e in tl.TraceAnalyzer.memory_hotspots(trace, 800)] == ["big"]
 
 
+def test_hotspots_are_built_as_they_are_read():
+    """Of millions of entries that are hot, those that nobody reads cost nothing."""
+    trace = trace_of(*(entry(name, shape=[n]) for n, name in enumerate("abcdef")))
+    found = tl.TraceAnalyzer.memory_hotspots(trace, 16)
+    assert len(found) == 3 and found[0].operation == "d" and found[-1].operation == "f"
+    assert [e.operation for e in found[1:]] == ["e", "f"]
+    assert found == list(found) == trace.entries[3:] and found != trace.entries
+    trace.add_entry(entry("g", shape=[100]))
+    assert len(found) == 3  # it is what was found
+    with pytest.raises(IndexError, match="there are 3 entries, so no entry 3"):
+        found[3]
+
+
 def test_devices():
     trace = trace_of(
         entry("matmul", 100, "gpu:0", [32, 32]),

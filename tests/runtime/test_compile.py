@@ -148,6 +148,7 @@ def test_saving_replaces_and_leaves_nothing_behind(tmp_path: Path) -> None:
         lambda folder: _edit(folder, version=99),
         lambda folder: _edit(folder, backend="jax"),
         lambda folder: _edit(folder, plans=5),
+        lambda folder: _edit(folder, plans=[]),  # fewer than graphs
     ],
 )
 def test_a_spoilt_cache_is_ignored_with_a_warning_and_rebuilt(tmp_path: Path, spoil: Any) -> None:

@@ -615,6 +615,40 @@ def test_a_finalizer_may_give_back_while_the_arena_works():
     assert arena.stats().bytes_kept == 0
 
 
+@pytest.mark.parametrize("line", range(1, 40))
+def test_an_interrupt_at_any_line_leaves_the_arena_usable(line):
+    """One between making a block and filling it in once broke every later call of the process."""
+    arena, seen = Arena(most_free=4096), 0
+    code = Arena.memory.__code__
+
+    def tracer(frame, event, arg):
+        nonlocal seen
+        if frame.f_code is not code:
+            return None
+        if event == "line":
+            seen += 1
+            if seen == line:
+                raise KeyboardInterrupt
+        return tracer
+
+    before = sys.gettrace()
+    try:
+        sys.settrace(tracer)
+        arena.take(1000)
+    except KeyboardInterrupt:
+        pass
+    finally:
+        sys.settrace(before)
+    arena.stats()
+    block = arena.take(1000)
+    arena.give(block)
+    del block
+    for size in (1000, 50_000, 1000):
+        arena.give(arena.take(size))
+    arena.trim()
+    assert arena.stats().bytes_kept == 0
+
+
 def test_a_pool_may_show_the_memory_of_runs():
     pool = MemoryPool(arena=ARENA)
     before = pool.stats().bytes_in_use

@@ -19,7 +19,7 @@ from ..ir.algebra import Algebra, algebra, check_domain
 from ..ir.graph import OPS, Cond, EinsumGraph, Fixpoint, Scan, bodies
 from ..ir.ops import Op
 from ..ir.type_rules import Scope, label_sizes, normal_axis, reduced_axes
-from ..ir.types import DTYPES, TensorShape, TensorType
+from ..ir.types import DTYPES, FLOATS, TensorShape, TensorType, promote
 from ..passes.levels import Pass
 from ..passes.specialize import specialize
 from ..plan.build import Step
@@ -115,6 +115,7 @@ def define(
             return tuple(runs[0 if args[0].item() else 1](args[1:]))
         case ops.Elementwise():
             _check_literals(op, args, given, np.dtype(types[0].dtype or "float64"))
+            args = _rounded_literals(args, given, types[0].dtype)
     if isinstance(op, ops.Same):
         return (args[0],)
     return (DEFINITIONS[type(op)](op, args, types),)
@@ -128,6 +129,17 @@ def _check_literals(op: ops.Elementwise, args: list[Array], given: Sequence[Tens
     for n, (x, t) in enumerate(zip(args, given, strict=True)):
         if t.weak and not (op.fn == "where" and n == 0) and not info.min <= x.item() <= info.max:
             raise OverflowError(f"Python integer {x.item()} out of bounds for {dtype}")
+
+
+def _rounded_literals(args: list[Array], given: Sequence[TensorType], result: str | None) -> list[Array]:
+    """Round Python's numbers to the floats they meet, as NumPy does: the 0.1 beside a float32 is the float32 nearest to it."""
+    if not any(t.weak for t in given) or all(t.weak for t in given):
+        return args
+    dtype = result if result in FLOATS else promote((t.dtype or "float64", t.weak) for t in given)
+    if dtype not in FLOATS:
+        return args
+    with np.errstate(over="ignore"):
+        return [x.astype(dtype) if t.weak and x.dtype.kind in "iuf" else x for t, x in zip(given, args, strict=True)]
 
 
 def _indices(shape: Sequence[Any]) -> Iterator[Index]:
@@ -268,10 +280,10 @@ def _einsum(op: ops.Einsum, args: list[Array], types: Sequence[TensorType]) -> A
     dtype = np.dtype(types[0].dtype or "float64")
     if row.name != "boolean":
         args = [x.astype(dtype) for x in args]
-    for x in args:
-        for place in _indices(x.shape) if row.domain else ():
-            check_domain(row, x[place].item(), x[place].item())
     form = spec.expand(spec.parse(op.spec), tuple(x.ndim for x in args))
+    for x in args if row.domain and (len(args) > 1 or form.contracted) else ():  # one that only moves is no factor
+        for place in _indices(x.shape):
+            check_domain(row, x[place].item(), x[place].item())
     sizes, term = _terms(form, args, row)
     kind = "any" if dtype == np.bool_ and row.reduce == "sum" else row.reduce
 

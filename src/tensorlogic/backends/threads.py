@@ -232,8 +232,8 @@ def in_parts(kernel: Kernel, count: int) -> Kernel:
 def in_rows(bind: Callable[[Contraction], Kernel], form: Contraction, threads: int) -> Kernel:
     """Return the kernel of a product with BLAS on one thread; so many threads of ours share the rows of a large one."""
     whole = bind(form)
-    if form.flops < WIDE or not form.in_order or form.spec.inputs != form.labels:
-        return on_one_thread(whole)
+    if form.flops < WIDE or not form.spec.output or not form.in_order or form.spec.inputs != form.labels:
+        return on_one_thread(whole)  # a dot product has no rows
     label = form.spec.output[0]
     count = min(threads, form.sizes[label])
     if count < 2:

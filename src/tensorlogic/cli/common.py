@@ -130,7 +130,7 @@ def read_value(name: str, text: str) -> Any:
     path, _, key = text.partition(".npz:")
     try:
         if key:
-            with np.load(path + ".npz", allow_pickle=False) as archive:
+            with open(path + ".npz", "rb") as file, np.load(file, allow_pickle=False) as archive:  # noqa: PTH123
                 if key not in archive:
                     raise InputError(f"{path}.npz has no array {key!r}", *nearest(key, archive), code="E306")
                 return archive[key]
@@ -145,9 +145,15 @@ def read_value(name: str, text: str) -> Any:
     except FileNotFoundError as error:
         missing = no_file(Path(error.filename)).diagnostic
         raise InputError(f"input {name!r}: {missing.message}", *missing.suggestions, code="E306") from None
-    except (ValueError, OSError, RecursionError) as error:
+    except InputError:
+        raise
+    except (
+        Exception
+    ) as error:  # a broken archive or header raises what its reader comes upon: BadZipFile, TokenError, zlib.error
         hint = "give a .npy or .json file, FILE.npz:KEY, or JSON such as [[1, 2], [3, 4]]"
-        raise InputError(f"input {name!r}: cannot read {text[:60]!r}: {error}", hint, code="E306") from None
+        raise InputError(
+            f"input {name!r}: cannot read {text[:60]!r}: {error or type(error).__name__}", hint, code="E306"
+        ) from None
 
 
 @contextlib.contextmanager

@@ -12,9 +12,10 @@ import math
 import os
 import stat
 from collections.abc import Callable, Mapping
-from functools import lru_cache
+from functools import lru_cache, reduce
+from operator import or_
 from pathlib import Path, PurePath
-from typing import Any, Union
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -35,7 +36,7 @@ FORMAT, VERSION = "tensorlogic-graph", 1
 def _node_files(kinds: tuple[type[Op], ...]) -> Any:
     """Return the type of the nodes in a file, whose operations are of some kinds."""
     fields: Any = [
-        ("op", Union.__getitem__(kinds)),
+        ("op", reduce(or_, kinds)),
         ("args", tuple[int, ...], ()),
         ("at", tuple[SourceLocation, ...], ()),
     ]

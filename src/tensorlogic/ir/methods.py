@@ -24,6 +24,7 @@ from .types import TensorShape, dtype_name
 T = TypeVar("T")
 R = TypeVar("R")
 P = ParamSpec("P")
+LONGEST = (1 << 63) - 1  # axis, and so step of a slice
 Axes = int | Sequence[int] | None
 
 
@@ -251,7 +252,9 @@ class TensorMethods(ABC, Generic[T]):
 
     def window(self, x: Any, axis: int, size: Dim, *, step: int = 1, dilation: int = 1) -> T:
         """Return all windows along an axis as one more axis at the end."""
-        by, apart = integer(step, "window: a step"), integer(dilation, "window: a dilation")
+        by, apart = (
+            min(integer(n, f"window: a {word}"), LONGEST) for n, word in ((step, "step"), (dilation, "dilation"))
+        )
         return self.apply(ops.Window(self._axis(x, axis, "window"), dim(size), by, apart), x)
 
     def pad(self, x: Any, widths: Sequence[tuple[int, int]], value: Any = 0) -> T:
@@ -419,6 +422,7 @@ def _range(key: Any, size: Dim, axis: int) -> tuple[Dim, Dim, int]:
         raise _no_index(key, axis)
     if step == 0:
         raise ShapeError("a slice cannot have step 0", code="E011")
+    step = max(-LONGEST, min(step, LONGEST))  # a longer one leads out of every axis all the same
     if isinstance(size, int) and not isinstance(low, str) and not isinstance(high, str):
         start, stop, _ = slice(low, high, step).indices(size)
         return (start, len(range(start, stop, step)), step)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 import msgspec
 import numpy as np
 
 from ..errors import expect
-from .recorded import RecordedExecutionTrace, RecordedTraceEntry
+from .recorded import Entries, RecordedExecutionTrace, RecordedTraceEntry
 
 COMMUNICATION = re.compile("allreduce|all_gather|reduce_scatter|broadcast|send|recv|comm", re.IGNORECASE | re.ASCII)
 _SPLITS = re.compile("[;\n\r\\\\\x0b\x0c\x1c\x1d\x1e\x85\u2028\u2029\ud800-\udfff]")
@@ -85,11 +85,11 @@ class TraceAnalyzer:
         return _summaries(trace, "operation", OpSummary)
 
     @staticmethod
-    def memory_hotspots(trace: RecordedExecutionTrace, threshold_bytes: int) -> list[RecordedTraceEntry]:
-        """Return the entries whose result takes more than a threshold, in order."""
+    def memory_hotspots(trace: RecordedExecutionTrace, threshold_bytes: int) -> Sequence[RecordedTraceEntry]:
+        """Return the entries whose result takes more than a threshold, in order; each is built as it is read."""
         _expect_recorded(trace)
         large = np.array([kind.memory > threshold_bytes for kind in trace.kinds], bool)
-        return trace.pick(np.flatnonzero(large[trace.column("kind")]))
+        return Entries(trace, np.flatnonzero(large[trace.column("kind")]))
 
     @staticmethod
     def avg_duration_by_op(trace: RecordedExecutionTrace) -> dict[str, float]:

@@ -115,16 +115,17 @@ def _kind(entry: RecordedTraceEntry | _FileEntry) -> EntryKind:
     )  # fmt: skip
 
 
-class _Entries(Sequence[RecordedTraceEntry]):
-    """The entries of a trace, each built from the columns when it is asked for."""
+class Entries(Sequence[RecordedTraceEntry]):
+    """Entries of a trace, all or those at some places, each built from the columns when it is asked for."""
 
-    __slots__ = ("_trace",)
+    __slots__ = ("_places", "_trace")
+    __hash__ = None  # type: ignore[assignment] # a trace grows
 
-    def __init__(self, trace: RecordedExecutionTrace) -> None:
-        self._trace = trace
+    def __init__(self, trace: RecordedExecutionTrace, places: NDArray[np.intp] | None = None) -> None:
+        self._trace, self._places = trace, places
 
     def __len__(self) -> int:
-        return self._trace.step_count()
+        return self._trace.step_count() if self._places is None else self._places.size
 
     @overload
     def __getitem__(self, i: int) -> RecordedTraceEntry: ...
@@ -132,13 +133,18 @@ class _Entries(Sequence[RecordedTraceEntry]):
     def __getitem__(self, i: slice) -> list[RecordedTraceEntry]: ...
     def __getitem__(self, i: int | slice) -> RecordedTraceEntry | list[RecordedTraceEntry]:
         if isinstance(i, slice):
-            return self._trace.pick(range(*i.indices(len(self))))
+            return self._trace.pick(range(*i.indices(len(self))) if self._places is None else self._places[i])
         if not -len(self) <= i < len(self):
-            raise IndexError(f"the trace has {len(self)} entries, so no entry {i}")
-        return self._trace.pick([i % len(self)])[0]
+            raise IndexError(f"there are {len(self)} entries, so no entry {i}")
+        return self._trace.pick([i % len(self) if self._places is None else int(self._places[i])])[0]
 
     def __iter__(self) -> Iterator[RecordedTraceEntry]:
         return (entry for at in range(0, len(self), AT_ONCE) for entry in self[at : at + AT_ONCE])
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Sequence) or isinstance(other, str | bytes):
+            return NotImplemented
+        return len(self) == len(other) and all(a == b for a, b in zip(self, other, strict=True))
 
     def __repr__(self) -> str:
         return f"<{len(self)} entries>"
@@ -242,7 +248,7 @@ class RecordedExecutionTrace:
     @property
     def entries(self) -> Sequence[RecordedTraceEntry]:
         """The entries, built as they are read."""
-        return _Entries(self)
+        return Entries(self)
 
     def with_metadata(self, key: str, value: str) -> RecordedExecutionTrace:
         """Add one piece of metadata and return the trace."""

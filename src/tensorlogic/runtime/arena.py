@@ -126,9 +126,9 @@ class Arena:
             if memory is None:
                 memory = system_bytes(size + ALIGN)
                 block = _Block(memory, self._returned.append)
-                block.memory, block.key, block.size = None, id(memory), size
-                block.start = -memory.ctypes.data % ALIGN
+                block.memory, block.key, block.start = None, id(memory), -memory.ctypes.data % ALIGN
                 self._known[block.key] = block
+                block.size = size  # at last: one that an interrupt left without counts for nothing
             self._allocations += 1
             self._in_use += size
             if self._in_use > self._peak:
@@ -167,6 +167,9 @@ class Arena:
     def _trim(self, most_free: int) -> None:
         while self._kept > most_free:
             self._free = {size: blocks for size, blocks in self._free.items() if blocks}
+            if not self._free:  # an interrupt took blocks away before they were counted off
+                self._kept = 0
+                break
             block = min(self._free.values(), key=lambda blocks: blocks[0].since).pop(0)
             del self._known[block.key]
             self._kept -= block.size
@@ -181,6 +184,9 @@ class Arena:
         """Sort in what came back, and forget what was dropped."""
         while self._returned:
             block: _Block = self._returned.popleft()
+            if not hasattr(block, "size"):  # an interrupt came while it was made
+                self._known = {key: other for key, other in self._known.items() if other is not block}
+                continue
             self._in_use -= block.size
             if block.memory is None:
                 if self._known.get(block.key) is block:  # else new memory has its identity

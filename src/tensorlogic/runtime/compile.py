@@ -424,6 +424,9 @@ def _load(folder: Path, executor: Executor) -> CompiledGraph:
             raise FormatError(what, "compile it again", code="E261")
         return found
 
+    if len(told.plans) != len(told.graphs):
+        what = f"{str(folder)!r} holds no compiled graph: {len(told.plans)} plans of {len(told.graphs)} graphs"
+        raise FormatError(what, "compile it again", code="E220")
     optimized = graph("optimized.json", told.optimized)
     for n, ((name, choice), digest) in enumerate(zip(told.plans, told.graphs, strict=True)):
         own.programs.adopt(optimized, graph(f"plan{n}.json", digest), name, choice)

@@ -6,6 +6,7 @@ They need hypothesis, which ``pip install tensorlogic-infer[dev]`` brings.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 from math import prod
 from typing import Any, NamedTuple
 
@@ -40,6 +41,9 @@ ROUNDED = frozenset(
     "exp expm1 log log1p log2 sin cos tan arcsin arccos arctan sinh cosh tanh erf sigmoid power arctan2 logaddexp".split()
 )  # functions that kernels round differently
 SUMS = ("real", "log_sum_exp", "noisy_or", "max_product", "min_product", "lukasiewicz", "goguen_residuum")
+
+
+Below = Callable[[int], int]  # gives a whole number below the one it is given, such as random.Random(0).randrange
 
 
 class GraphCase(NamedTuple):
@@ -77,18 +81,28 @@ def arrays(rng: np.random.Generator, shape: tuple[int, ...], dtype: str, *, odd:
     return np.asarray(rng.integers(low, high, shape, dtype=dtype, endpoint=True))
 
 
+def _drawn(draw: Callable[[Any], Any]) -> Below:
+    """Return what hypothesis draws as a function that gives a whole number below another."""
+    return lambda count: int(draw(_whole(count)))
+
+
+@lru_cache(256)
+def _whole(count: int) -> st.SearchStrategy[int]:
+    return st.integers(0, count - 1)
+
+
 class _Graphs:
     """A graph that grows by what is drawn."""
 
-    def __init__(self, draw: Callable[[Any], Any], dtypes: Sequence[str], bodies: bool, smooth: bool) -> None:
-        self.draw, self.bodies, self.smooth, self.dtypes = draw, bodies, smooth, dtypes
-        self.rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    def __init__(self, below: Below, dtypes: Sequence[str], bodies: bool, smooth: bool, sizes: Sequence[int]) -> None:
+        self.below, self.bodies, self.smooth, self.dtypes = below, bodies, smooth, dtypes
+        self.rng = np.random.default_rng(below(2**32))
         self.b = GraphBuilder(intern=self.chance(70))
-        self.env = {name: self.pick(SIZES[:5] if smooth else SIZES) for name in NAMES}
+        self.env = {name: self.pick(sizes[:5] if smooth else sizes) for name in NAMES}
         self.named = self.chance(30)
         self.values: list[_Value] = []
         self.inputs: dict[str, Any] = {}
-        for n in range(draw(st.integers(1, 3))):
+        for n in range(1 + below(3)):
             names = self.pick([(), ("n",), ("n", "m"), ("n", "m"), ("n", "n"), ("m", "k"), ("k", "n", "m"), ("n", 1)])
             dtype = self.pick(dtypes)
             shape = tuple(self.env.get(d, d) if isinstance(d, str) else d for d in names)
@@ -97,10 +111,10 @@ class _Graphs:
             self.values.append(_Value(self.b.input(f"x{n}", declared, dtype if self.chance(85) or smooth else None)))
 
     def pick(self, values: Sequence[Any]) -> Any:
-        return self.draw(st.sampled_from(values))
+        return values[self.below(len(values))]
 
     def chance(self, percent: int) -> bool:
-        return bool(self.draw(st.integers(0, 99)) >= 100 - percent)
+        return self.below(100) >= 100 - percent
 
     def any(self) -> _Value:
         value: _Value = self.pick(self.values[::-1][:8])
@@ -153,6 +167,8 @@ class _Graphs:
 
     def unary(self, x: _Value) -> _Value:
         fn = self.function(1, x.exact)
+        if fn == "reciprocal" and not self.floating(x):
+            fn = "negative"  # of the integer 0 it is not defined
         return _Value(getattr(self.b, fn)(x.tensor), x.exact and fn not in ROUNDED)
 
     def binary(self, x: _Value) -> _Value:
@@ -331,7 +347,7 @@ class _Graphs:
         return None if not exact else x
 
     def finished(self) -> GraphCase:
-        several = self.draw(st.integers(0, 3))
+        several = self.below(4)
         chosen = [self.values[-1], *(self.any() if self.chance(70) else self.pick(self.values) for _ in range(several))]
         named = {f"y{n}": v for n, v in enumerate(chosen)}
         graph = self.b.build({name: v.tensor for name, v in named.items()})
@@ -340,10 +356,16 @@ class _Graphs:
 
 
 def graphs(
-    *, dtypes: Sequence[str] = DTYPES, most: int = 14, bodies: bool = True, smooth: bool = False
+    *,
+    dtypes: Sequence[str] = DTYPES,
+    most: int = 14,
+    bodies: bool = True,
+    smooth: bool = False,
+    sizes: Sequence[int] = SIZES,
 ) -> st.SearchStrategy[GraphCase]:
     """Return a strategy of graphs with inputs: every operation and dtype, sizes 0, 1 and named ones, several outputs that may coincide.
 
+    ``sizes`` are those of named axes and of their like; few of them suit a peer that compiles each shape anew.
     ``smooth`` graphs have derivatives almost everywhere and no odd values, so that gradients can be compared.
 
     >>> from hypothesis import given, settings
@@ -357,12 +379,30 @@ def graphs(
 
     @st.composite
     def strategy(draw: Callable[[Any], Any]) -> GraphCase:
-        grown = _Graphs(draw, dtypes, bodies, smooth)
-        for _ in range(draw(st.integers(1, most))):
-            grown.grow()
-        return grown.finished()
+        return graph_case(_drawn(draw), dtypes=dtypes, most=most, bodies=bodies, smooth=smooth, sizes=sizes)
 
     return strategy()
+
+
+def graph_case(
+    below: Below,
+    *,
+    dtypes: Sequence[str] = DTYPES,
+    most: int = 14,
+    bodies: bool = True,
+    smooth: bool = False,
+    sizes: Sequence[int] = SIZES,
+) -> GraphCase:
+    """Make one such graph from random whole numbers, without hypothesis, which takes longer than making the graph.
+
+    >>> import random
+    >>> len(graph_case(random.Random(3).randrange, most=4).graph.outputs) > 0
+    True
+    """
+    grown = _Graphs(below, dtypes, bodies, smooth, sizes)
+    for _ in range(1 + below(most)):
+        grown.grow()
+    return grown.finished()
 
 
 class FormulaCase(NamedTuple):
@@ -376,6 +416,31 @@ class FormulaCase(NamedTuple):
 VARIABLES = tuple(logic.variables("x y z", domain="D"))
 PREDICATES: Mapping[str, int] = {"n0": 0, "p1": 1, "q1": 1, "r2": 2, "s2": 2, "t3": 3}
 ELEMENTS = ("ann", "bob", "cat", "dan")
+
+
+CONNECTIVES: tuple[Callable[[Any, Any], logic.TLExpr], ...] = (
+    logic.and_, logic.or_, logic.imply, logic.iff, logic.xor, lambda a, b: a < b, lambda a, b: a >= b,
+)  # fmt: skip
+
+
+def _formula(below: Below, terms: Sequence[Any], leaves: int, depth: int) -> logic.TLExpr:
+    kind = below(8) if depth and leaves > 1 else 0
+    if kind < 2 and not (kind and depth):
+        if below(8) == 7:
+            return logic.constant(below(2) > 0)
+        name = sorted(PREDICATES)[below(len(PREDICATES))]
+        return logic.pred(name, *(terms[below(len(terms))] for _ in range(PREDICATES[name])))
+    if kind == 2:
+        return logic.not_(_formula(below, terms, leaves, depth - 1))
+    if kind in (3, 4):
+        first, several = below(len(VARIABLES)), below(3) == 2
+        over = [VARIABLES[first], *([VARIABLES[(first + 1) % len(VARIABLES)]] if several else [])]
+        return (logic.exists, logic.forall)[kind - 3](over, _formula(below, terms, leaves, depth - 1))
+    if kind == 5 and leaves > 2:
+        return logic.if_then_else(*(_formula(below, terms, leaves // 3, depth - 1) for _ in range(3)))
+    left = 1 + below(leaves - 1)
+    connective = CONNECTIVES[below(len(CONNECTIVES))]
+    return connective(_formula(below, terms, left, depth - 1), _formula(below, terms, leaves - left, depth - 1))
 
 
 @st.composite
@@ -392,28 +457,19 @@ def formulas(draw: Callable[[Any], Any], *, truth: bool = False, leaves: int = 8
     ...     assert tl.parse_expr(str(case.expr)) == tl.parse_expr(str(tl.parse_expr(str(case.expr))))
     >>> its_text_reads_back()
     """
-    size = draw(st.integers(1, len(ELEMENTS)))
-    terms = st.sampled_from([*VARIABLES, *ELEMENTS[:size]])
-    leaf = st.sampled_from(sorted(PREDICATES)).flatmap(
-        lambda n: st.tuples(*[terms] * PREDICATES[n]).map(lambda ts: logic.pred(n, *ts))
-    )
-    leaf = st.one_of(leaf, leaf, leaf, st.booleans().map(logic.constant))
-    over = st.lists(st.sampled_from(VARIABLES), min_size=1, max_size=2, unique=True)
-    functions = [logic.and_, logic.or_, logic.imply, logic.iff, logic.xor, lambda a, b: a < b, lambda a, b: a >= b]
-    expr = draw(
-        st.recursive(
-            leaf,
-            lambda inner: st.one_of(
-                st.tuples(st.sampled_from(functions), inner, inner).map(lambda f: f[0](f[1], f[2])),
-                inner.map(logic.not_),
-                st.tuples(over, inner).map(lambda vb: logic.exists(*vb)),
-                st.tuples(over, inner).map(lambda vb: logic.forall(*vb)),
-                st.tuples(inner, inner, inner).map(lambda abc: logic.if_then_else(*abc)),
-            ),
-            max_leaves=leaves,
-        )
-    )
-    rng = np.random.default_rng(draw(st.integers(0, 2**16)))
+    return formula_case(_drawn(draw), truth=truth, leaves=leaves)
+
+
+def formula_case(below: Below, *, truth: bool = False, leaves: int = 8) -> FormulaCase:
+    """Make one such formula from random whole numbers, without hypothesis.
+
+    >>> import random
+    >>> sorted(formula_case(random.Random(0).randrange).arrays)
+    ['n0', 'p1', 'q1', 'r2', 's2', 't3']
+    """
+    size = 1 + below(len(ELEMENTS))
+    expr = _formula(below, [*VARIABLES, *ELEMENTS[:size]], leaves, 6)
+    rng = np.random.default_rng(below(2**16))
     tables = {n: np.asarray(np.round(rng.random((size,) * a) * 8) / 8) for n, a in PREDICATES.items()}
     return FormulaCase(expr, ELEMENTS[:size], {n: t > 0.5 if truth else t for n, t in tables.items()})
 
@@ -480,19 +536,28 @@ def rule_sets(draw: Callable[[Any], Any]) -> RuleSet:
     ...     assert {head[0] for head, _ in case.rules} <= {"p0", "p1"}
     >>> the_rules_only_speak_of_what_is_there()
     """
-    heads = draw(st.sampled_from([("p0",), ("p0", "p1")]))
+    return rule_set(_drawn(draw))
+
+
+def rule_set(below: Below) -> RuleSet:
+    """Make one such rule set from random whole numbers, without hypothesis.
+
+    >>> import random
+    >>> sorted(rule_set(random.Random(0).randrange).facts)
+    ['e0', 'e1']
+    """
+
+    def pick(values: Sequence[Any]) -> Any:
+        return values[below(len(values))]
+
+    heads = pick([("p0",), ("p0", "p1")])
     rules = []
-    for n in range(draw(st.integers(len(heads), 4))):
-        letters = st.sampled_from("xyzw"[: draw(st.integers(1, 4))])
-        names = st.sampled_from(["e0", "e1", *heads])
-        atoms = draw(st.lists(st.tuples(names, letters, letters), min_size=1, max_size=3))
+    for n in range(len(heads) + below(5 - len(heads))):
+        letters, names = "xyzw"[: 1 + below(4)], ["e0", "e1", *heads]
+        atoms = [(pick(names), pick(letters), pick(letters)) for _ in range(1 + below(3))]
         used = sorted({v for _, a, c in atoms for v in (a, c)})
-        head = (
-            heads[n] if n < len(heads) else draw(st.sampled_from(heads)),
-            draw(st.sampled_from(used)),
-            draw(st.sampled_from(used)),
-        )
+        head = (heads[n] if n < len(heads) else pick(heads), pick(used), pick(used))
         rules.append((head, tuple(atoms)))
-    size = draw(st.sampled_from([3, 1, 2, 6]))
-    rng = np.random.default_rng(draw(st.integers(0, 2**16)))
+    size = pick([3, 1, 2, 6])
+    rng = np.random.default_rng(below(2**16))
     return RuleSet(tuple(rules), {f"e{n}": rng.random((size, size)) < 1.2 / size for n in range(2)}, size)

@@ -1,0 +1,181 @@
+"""What every case is held to: the plain executor's answer, owned outputs, the same bits again, no exception but ours."""
+
+from __future__ import annotations
+
+import warnings
+import zlib
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+import tensorlogic as tl
+from tensorlogic.events import Hook
+from tensorlogic.testing.strategies import GraphCase
+
+EPSILON = {"float16": 2.0**-10, "float32": 2.0**-23, "float64": 2.0**-52}
+UNITS = 512  # roundings of the largest value in a run by which a road that is not exact may differ
+
+
+TAKEN: Counter[str] = Counter()  # how many roads were taken
+
+
+class Wrong(AssertionError):  # noqa: N818 - it says what it is
+    """A road that broke its promise."""
+
+
+class Roads:
+    """Which roads a case takes: all of them, or a share that is decided by its salt."""
+
+    def __init__(self, salt: int = 0, share: float = 1.0) -> None:
+        self.salt, self.share = salt, share
+
+    def takes(self, road: str, rarer: float = 1.0) -> bool:
+        """Tell whether this case goes down a road."""
+        share = self.share * rarer if self.share < 1 else 1.0
+        return zlib.crc32(f"{self.salt} {road}".encode()) < share * 2**32
+
+
+class Expected(Roads):
+    """What the plain executor says of a case: outputs, or an error; and how large its values become."""
+
+    def __init__(self, case: GraphCase, salt: int = 0, share: float = 1.0) -> None:
+        super().__init__(salt, share)
+        self.case, self.error = case, None
+        self.outputs: dict[str, Any] = {}
+        self._unit: float | None = None
+        with quiet():
+            try:
+                self.outputs = dict(tl.Executor().execute(case.graph, copies(case.inputs)))
+            except tl.TensorLogicError as error:
+                self.error = error
+
+    @property
+    def unit(self) -> float:
+        """The unit in the last place of the largest value in the run, in the coarsest dtype it holds."""
+        if self._unit is None:
+            largest = Largest()
+            with quiet():
+                tl.Executor(context=tl.ExecutionContext([largest])).execute(self.case.graph, copies(self.case.inputs))
+            given = (EPSILON.get(np.asarray(v).dtype.name, 0.0) for v in self.case.inputs.values())
+            self._unit = largest.value * max([largest.epsilon, *given])
+        return self._unit
+
+    def fails_unseen(self) -> bool:
+        """Tell whether something fails that no output needs: a road that leaves out less than the plain executor comes upon it."""
+        graph, types = self.case.graph, self.case.graph.inference.types
+        every = [(f"v{i}", i) for i in range(len(graph.nodes)) if len(types[i]) == 1]
+        try:
+            with quiet():
+                tl.Executor().execute(tl.EinsumGraph(graph.nodes, every, graph.constants), copies(self.case.inputs))
+        except tl.TensorLogicError:
+            return True
+        return False
+
+    def check(self, road: str, outputs: Mapping[str, Any], *, exact: bool) -> None:
+        """Compare outputs with what is expected: bit by bit, or within the tolerance of a road that reorders sums."""
+        for name, want in self.outputs.items():
+            got = np.asarray(outputs[name])
+            if got.shape != want.shape or got.dtype != want.dtype:
+                raise Wrong(f"{road}: {name} is {got.dtype} {got.shape}, not {want.dtype} {want.shape}")
+            if exact or name in self.case.exact or want.dtype.kind != "f":
+                same = same_bits(got, want) if exact else np.array_equal(got, want, equal_nan=want.dtype.kind == "f")
+                if not same:
+                    raise Wrong(f"{road}: {name} differs from the plain executor:\n{got!r}\nnot\n{want!r}")
+                continue
+            with quiet():
+                near = np.abs(got.astype("f8") - want.astype("f8")) <= UNITS * self.unit
+            # a sum that holds infinities is one of them or NaN, by what is added up first
+            near |= (got == want) | (~np.isfinite(got) & ~np.isfinite(want))
+            if not np.all(near):
+                raise Wrong(
+                    f"{road}: {name} is far from the plain executor (one unit is {self.unit}):\n{got!r}\nnot\n{want!r}"
+                )
+
+
+class Largest(Hook):
+    def __init__(self) -> None:
+        self.value, self.epsilon = 1.0, 0.0
+
+    def on_step(self, plan: Any, event: Any, values: tuple[Any, ...]) -> None:
+        for v in values:
+            if isinstance(v, np.ndarray) and v.dtype.kind == "f" and v.size:
+                self.epsilon = max(self.epsilon, EPSILON[v.dtype.name])
+                finite = np.abs(v[np.isfinite(v)])
+                if finite.size:
+                    self.value = max(self.value, float(finite.max()))
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Let NumPy say nothing of overflows."""
+    with warnings.catch_warnings(), np.errstate(all="ignore"):
+        warnings.simplefilter("ignore")
+        yield
+
+
+def same_bits(a: Any, b: Any) -> bool:
+    """Tell whether two arrays hold the same bits; every NaN is as good as another."""
+    if a.dtype.kind != "f":
+        return bool(np.array_equal(a, b))
+    return bool(
+        np.array_equal(a, b, equal_nan=True)
+        and np.array_equal(np.signbit(a[~np.isnan(a)]), np.signbit(b[~np.isnan(b)]))
+    )
+
+
+def copies(inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the inputs in arrays of their own."""
+    return {name: np.array(value) for name, value in inputs.items()}
+
+
+def run(road: str, expected: Expected, function: Callable[[dict[str, Any]], Any], *, exact: bool = True, times: int = 2,
+        may_refuse: bool | Callable[[], bool] = False, donated: Sequence[str] = (), rarer: float = 1.0, always: bool = False) -> None:  # fmt: skip
+    """Take a road, or a share of the cases: right, owned, repeatable, and no exception but ours."""
+    if not always and not expected.takes(road, rarer):
+        return
+    TAKEN[""] += 1
+    held: list[tuple[dict[str, Any], dict[str, Any]]] = []
+    for _ in range(times):
+        inputs = copies(expected.case.inputs)
+        before = copies(inputs)
+        try:
+            with quiet():
+                outputs = function(inputs)
+        except tl.TensorLogicError as error:
+            if expected.error is None and not (may_refuse() if callable(may_refuse) else may_refuse):
+                raise Wrong(f"{road}: refused what the plain executor does: {error}") from error
+            return
+        except Exception as error:
+            raise Wrong(f"{road}: raised {type(error).__name__}: {error}") from error
+        if expected.error is not None:
+            return  # an operation that fails may be gone, or fail later
+        named = dict(outputs) if not isinstance(outputs, dict) else outputs
+        expected.check(road, named, exact=exact)
+        for name, value in inputs.items():
+            if name not in donated and not same_bits(value, before[name]):
+                raise Wrong(f"{road}: input {name} was written over")
+        arrays = list(named.items())
+        for n, (name, value) in enumerate(arrays):
+            others = [
+                *((k, v) for k, v in inputs.items() if k not in donated),
+                *arrays[:n],
+                *((f"the last {k}", v) for h, _ in held for k, v in h.items()),
+            ]
+            for other, array in others:
+                if isinstance(value, np.ndarray) and value.size and np.shares_memory(value, array):
+                    raise Wrong(f"{road}: output {name} stands in the memory of {other}")
+            if not isinstance(value, np.ndarray):
+                raise Wrong(f"{road}: output {name} is a {type(value).__name__}")
+            if not value.flags.writeable:
+                raise Wrong(f"{road}: output {name} cannot be written to")
+        held.append((named, copies(named)))
+    first = held[0][1] if held else {}
+    for named, kept in held:
+        for name, value in named.items():
+            if not same_bits(value, kept[name]):
+                raise Wrong(f"{road}: output {name} was written over by a later call")
+            if not same_bits(value, first[name]):
+                raise Wrong(f"{road}: equal calls give different bits in {name}")
