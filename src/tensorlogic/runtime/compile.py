@@ -211,7 +211,9 @@ def compile_for(
         names, values = own.arrays(done.graph, example)
         types = {n: TensorType.of(v) for n, v in zip(names, values, strict=True)}
         own.programs.prepare(done.graph, types, checked_sizes(done.graph, sizes), values)
-    elif sizes is not None or not (graph.size_names or any(None in graph.type_of(i)[:2] for i in graph.inputs.values())):
+    elif sizes is not None or not (
+        graph.size_names or any(None in graph.type_of(i)[:2] for i in graph.inputs.values())
+    ):
         types = own.input_types(done.graph, None, sizes)
         if sized_by_inputs(graph):
             own.programs.prepare(done.graph, types, sizes)
