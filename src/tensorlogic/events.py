@@ -131,13 +131,20 @@ def watching(hook: Hook) -> Iterator[Hook]:
     ()
     """
     global _watchers  # noqa: PLW0603 - the one place where it changes
-    with _lock:
-        _watchers = (*_watchers, hook)
-    try:
+    try:  # from the start: an interrupt must not leave a hook that watches for ever
+        with _lock:
+            _watchers = (*_watchers, hook)
         yield hook
     finally:
-        with _lock:
-            _watchers = tuple(h for h in _watchers if h is not hook)
+        interrupt = None
+        while hook in _watchers:
+            try:
+                with _lock:
+                    _watchers = tuple(h for h in _watchers if h is not hook)
+            except BaseException as error:
+                interrupt = error
+        if interrupt is not None:
+            raise interrupt
 
 
 @contextmanager
@@ -148,10 +155,11 @@ def span(name: str, hooks: Sequence[Hook] = ()) -> Iterator[None]:
     ...     data = list(range(3))
     """
     around = getattr(running, "listening", ())
-    running.listening = own = (*around, *(h for h in hooks if h not in around))  # spans inside tell the same hooks
+    own = (*around, *(h for h in hooks if h not in around))
     listening = (*own, *_watchers)
     start = perf_counter_ns()
     try:
+        running.listening = own  # spans inside tell the same hooks
         yield
     finally:
         running.listening = around

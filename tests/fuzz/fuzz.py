@@ -396,7 +396,10 @@ def slopes(case: GraphCase, options: Mapping[str, Any]) -> Slopes | None:
         floats = [n for n, v in case.inputs.items() if v.dtype.kind == "f"]
         cotangents = {f"d_{n}": rng.normal(size=v.shape).astype(v.dtype) for n, v in outputs.items()}
         tangents = {f"t_{n}": rng.normal(size=case.inputs[n].shape) for n in floats}
-        back, ahead = tl.vjp(case.graph, wrt=floats), tl.jvp(case.graph, wrt=floats)
+        try:
+            back, ahead = tl.vjp(case.graph, wrt=floats), tl.jvp(case.graph, wrt=floats)
+        except tl.GraphError:  # an input that only decides has no gradient
+            return None
         made = []
         for graph, given in ((back, cotangents), (ahead, tangents)):
             inputs = {**copies(case.inputs), **{n: v for n, v in given.items() if n in graph.inputs}}

@@ -20,6 +20,7 @@ from checking import TAKEN, Expected, Wrong, copies, quiet, run, same_bits
 
 import tensorlogic as tl
 from tensorlogic.backends.threads import _libraries
+from tensorlogic.events import running, watchers
 
 ROADS = ("plain", "threads", "traced", "budget", "compiled", "jit", "bits")
 PATIENCE = 60.0  # seconds for a child
@@ -91,6 +92,8 @@ def interrupts(expected: Expected, delays: list[float]) -> None:
                 for name, array in case.inputs.items():
                     if not same_bits(inputs[name], array):
                         raise Wrong(f"{road}, interrupted after {delay} s: input {name} was written over")
+        if watchers() or getattr(running, "hooks", ()) or getattr(running, "listening", ()):
+            raise Wrong(f"{road}: an interrupt leaves a trace on")
         if _blas() != before:
             raise Wrong(f"{road}: an interrupt leaves BLAS with {_blas()} threads, not {before}")
         run(f"{road}, after an interrupt", expected, execute, always=True)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import tensorlogic as tl
+from tensorlogic import events
 from tensorlogic.observe.export import to_chrome, to_collapsed, to_speedscope
 
 
@@ -203,3 +204,29 @@ def test_mixed_up_traces_say_so(traced):
         traced.diff("before.json")
     with pytest.raises(tl.InputError, match="a Trace is expected, got <RecordedExecutionTrace"):
         tl.ProfileData.from_trace(traced.to_recorded())
+
+
+@pytest.mark.parametrize(("entering", "time"), [(False, 1), (True, 2), (False, 2)])
+def test_an_interrupt_leaves_no_trace_on(monkeypatch: pytest.MonkeyPatch, entering: bool, time: int) -> None:
+    """One as a trace began or ended once left it on for the rest of the process, which it slowed down and filled up."""
+
+    class Interrupted:  # a signal is seen as a call of a lock's returns
+        def __init__(self) -> None:
+            self.lock, self.entered, self.left = threading.Lock(), 0, 0
+
+        def __enter__(self) -> None:
+            self.entered += 1
+            if entering and self.entered == time:
+                raise KeyboardInterrupt
+            self.lock.acquire()
+
+        def __exit__(self, *error: object) -> None:
+            self.left += 1
+            self.lock.release()
+            if not entering and self.left == time:
+                raise KeyboardInterrupt
+
+    monkeypatch.setattr(events, "_lock", Interrupted())
+    with pytest.raises(KeyboardInterrupt), tl.trace(detail="op"):
+        pass
+    assert events.watchers() == ()

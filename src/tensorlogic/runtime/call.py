@@ -142,10 +142,10 @@ def watched(
     live = [h for h in hooks if type(h).on_step is not Hook.on_step]
     record = RunRecord(program.plan, thread=threading.get_ident(), body=body)
     around = getattr(running, "hooks", ())
-    running.hooks = hooks  # for the bodies that run inside
     workspace = program.workspace()
     arrays = program.targets(workspace, out, inputs)
     try:
+        running.hooks = hooks  # for the bodies that run inside
         for hook in hooks:
             hook.on_start(program.plan, inputs, body=body)
         timed = None if live else program.timed

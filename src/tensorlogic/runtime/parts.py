@@ -190,8 +190,9 @@ def _together(calls: Sequence[Callable[[], None]], threads: int) -> None:
     collected = [_Collected() for _ in calls]
 
     def noted(call: Callable[[], None], own: _Collected) -> None:
-        around, running.hooks = getattr(running, "hooks", ()), (own,)
+        around = getattr(running, "hooks", ())
         try:
+            running.hooks = (own,)
             call()
         finally:
             running.hooks = around
