@@ -11,7 +11,7 @@ from pathlib import Path
 
 import program_mistakes as mistakes
 import pytest
-from hostile import CASES
+from hostile_programs import CASES
 
 import tensorlogic as tl
 
@@ -84,7 +84,7 @@ GIGABYTE = 1 << 30
 @pytest.fixture(scope="module")
 def hostile() -> dict[str, dict[str, object]]:
     done = subprocess.run(
-        [sys.executable, str(HERE / "hostile.py")], capture_output=True, text=True, timeout=600, check=False
+        [sys.executable, str(HERE / "hostile_programs.py")], capture_output=True, text=True, timeout=600, check=False
     )
     found = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
     by_name: dict[str, dict[str, object]] = {f["name"]: f for f in found}

@@ -202,6 +202,7 @@ class Program:
                 hint = f"use program.run()[{name!r}], or program.query('{name}?')"
                 raise InputError(f"{name!r} holds numbers and is no relation", hint, code="E790")
             found = evaluation.value(name)  # in the layout that it was computed in
+            found = found if hasattr(found, "layout") else SparseTensor(found)
             model = evaluation.model
             return Relation(name, found, model.place_domains(name), place_heads(model, name))
 
