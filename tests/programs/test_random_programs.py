@@ -98,9 +98,9 @@ def test_programs(batch: int) -> None:
         check(program_of_seed(seed))
 
 
-@pytest.mark.parametrize("engine", ["reference", "fast"])
-def test_programs_on_other_engines(engine: str) -> None:
-    for seed in range(10_000, 10_040):
+@pytest.mark.parametrize(("engine", "count"), [("reference", 3), ("fast", 5)])  # one is slow, the other compiles
+def test_programs_on_other_engines(engine: str, count: int) -> None:
+    for seed in range(10_000, 10_000 + count):
         check(program_of_seed(seed), engine)
 
 
