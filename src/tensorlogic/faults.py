@@ -337,6 +337,7 @@ FAULTS: dict[str, Fault] = {
     "E791": Fault("a program that cannot be saved", "Python functions cannot be saved, and arrays cannot stand in a text.", "Save in a folder, and attach functions again after loading."),
     "E792": Fault("a saved program that cannot be read", "A file of the folder is damaged or missing.", "Save the program again."),
     "E793": Fault("a question of why that has no answer", "The atom does not hold, has variables, or is not one atom; or numbers were asked about as if they were true or false.", "Ask p.why about an atom that holds, p.why_not about one that does not."),
+    "E794": Fault("a value that a proof cannot compute", "A rule compares a value that is made of whole tensors, such as a sum or a softmax.", "Give the value a name in an equation of its own, and compare that."),
     # E8xx: views and memory
     # E81x to E89x: gradients and passes
     "E810": Fault("several outputs, and none named as the loss", "A gradient is of one output.", "Name it: tl.grad(graph, of='loss'); or use tl.vjp."),

@@ -597,3 +597,16 @@ def test_commands(tmp_path):
     assert json.loads(said("why-not", family, "Leaf(Bob)", "--json"))["holds"] is False
     assert "W[1, 0]" in said("why", net, "Y[1]", "-i", "X=[5, 6]")
     said("why", net, "Y[1]", "-i", "X=[5, 6]", "--format", "dot", code=2)
+
+
+def test_functions_in_comparisons_are_those_of_the_language():
+    p = tl.Program("P(A); P(B)\nBig(x) <- P(x), sig(S[x]) > 0.5, clip(S[x], 0, 2) < 2")
+    p.bind(S=np.array([1.0, -1.0]))
+    assert "Big(A)" in str(p.why("Big(A)")) and "Big(B)" in str(p.why_not("Big(B)"))
+
+
+def test_a_value_that_a_proof_cannot_compute_is_an_error_of_ours():
+    p = tl.Program("P(A); P(B)\nBig(x) <- P(x), max(S[x, y]) > 0.5")
+    p.bind(S=np.eye(2))
+    with pytest.raises(tl.InputError, match="a proof cannot compute"):
+        p.why("Big(A)")

@@ -374,24 +374,6 @@ def count_by(keys: Column, size: int) -> Codes:
     return np.bincount(keys, minlength=size).astype(np.int64, copy=False)
 
 
-def min_by(keys: Column, values: Any, size: int, initial: Any) -> Any:
-    """Return the least of the values of each key, and ``initial`` for keys that do not occur.
-
-    >>> min_by(np.array([2, 0, 2]), np.array([5, 6, 4]), 4, -1)
-    array([ 6, -1,  4, -1])
-    """
-    return plain.extreme_by(np.minimum, keys, values, size, initial)
-
-
-def max_by(keys: Column, values: Any, size: int, initial: Any) -> Any:
-    """Return the greatest of the values of each key, and ``initial`` for keys that do not occur.
-
-    >>> max_by(np.array([2, 0, 2]), np.array([5, 6, 4]), 4, -1)
-    array([ 6, -1,  5, -1])
-    """
-    return plain.extreme_by(np.maximum, keys, values, size, initial)
-
-
 def _threads(work: int) -> int:
     """Return how many threads to share work of so many elements among."""
     return workers() if work >= SPLIT else 1

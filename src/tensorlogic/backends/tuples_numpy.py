@@ -94,18 +94,6 @@ def multiway_count(atoms: Atoms, outputs: int) -> int:
     return int(np.unique(np.stack([known[v] for v in range(outputs)]), axis=1).shape[1])
 
 
-def extreme_by(ufunc: Any, keys: Column, values: Any, size: int, initial: Any) -> Any:
-    """Fold the values of each key by minimum or maximum."""
-    values = np.asarray(values)
-    out = np.full(size, initial, values.dtype)
-    if len(keys):
-        order = np.argsort(keys, kind="stable")
-        own = keys[order]
-        start = np.flatnonzero(first(own))
-        out[own[start]] = ufunc.reduceat(values[order], start)
-    return out
-
-
 def set_bits(flat: Any, places: Codes) -> None:
     """Set bits of words, given their places."""
     word, bit = places >> 6, np.uint64(1) << (places & 63).astype(np.uint64)

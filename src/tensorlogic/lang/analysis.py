@@ -97,11 +97,6 @@ class Analysis:
         root = self._places.find((self._numbers[id(statement)], variable))
         return self._by_root[root]
 
-    def domain_key(self, statement: s.Statement, variable: str) -> DomainKey | None:
-        """Return the key of a variable's domain; None where no place has it."""
-        root = self._places.find((self._numbers[id(statement)], variable))
-        return self._keys.get(root)
-
     def place(self, name: str, place: int) -> DomainInfo:
         """Return the domain of a place of a tensor."""
         return self.domains[self.tensors[name].places[place]]

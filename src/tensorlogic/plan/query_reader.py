@@ -436,7 +436,7 @@ class Reader:
                 parts = [self.number(s) for s in slots]
                 numbers = [p for p in parts if p is not None]
                 terms_, equal = self._broadcast(numbers, shapes, shape)
-                names = dict(equal_terms(equal))
+                names = {b: a for a, b in equal}  # terms that stand for the same axis have one name
 
                 def rename(t: Term) -> Term:
                     return names.get(t, t)
@@ -510,11 +510,6 @@ class Reader:
         ))  # fmt: skip
         for w, t in zip(writes, step.types, strict=True):
             self.given(w, dims(t))
-
-
-def equal_terms(pairs: Sequence[tuple[Term, Term]]) -> list[tuple[Term, Term]]:
-    """Return what each term of an index expression is called: terms that stand for the same axis have one name."""
-    return [(b, a) for a, b in pairs]
 
 
 def substituted(value: Value, by: dict[int, Value]) -> Value:

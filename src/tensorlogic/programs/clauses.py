@@ -5,22 +5,28 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
 
 from ..backends.sparse import SparseTensor
+from ..errors import InputError
+from ..ir.builder import GraphBuilder
+from ..ir.graph import EinsumGraph
 from ..lang import syntax as s
 from ..lang.analysis import Analysis
+from ..lang.calls import ONE, SEVERAL
 from ..lang.datalog import plain
+from ..lang.format import text_of
 from ..lang.places import DomainInfo
+from ..runtime.executor import Executor
 
 HASHED = 300_000  # tuples up to which a relation is looked up in dictionaries
 
 Codes = tuple[int, ...]
 Bindings = tuple[int | None, ...]  # a code for each variable of a clause; None where it is not known
-Row = tuple[Any, ...]
 Pattern = tuple[int, ...]  # the places of a relation that are known
 
 COMPARE: dict[str, Callable[[Any, Any], bool]] = {
@@ -187,9 +193,10 @@ class Values:
                 s.Operation(operator=sign, left=left, right=right) | s.Arithmetic(operator=sign, left=left, right=right)
             ):
                 return calculated(sign, self.value(clause, left, bindings), self.value(clause, right, bindings))
-            case s.Call(function=function, arguments=(argument,)) if hasattr(np, function):
-                return float(getattr(np, function)(self.value(clause, argument, bindings)))
-        raise NotImplementedError(type(part).__name__)
+            case s.Call(function=function, arguments=arguments) if len(arguments) == _arity(function):
+                return _applied(function, [self.value(clause, a, bindings) for a in arguments])
+        hint = "give the value a name in an equation of its own, and compare that"
+        raise InputError(f"a proof cannot compute {text_of(part)}", hint, code="E794", location=part.at)
 
     def _position(self, clause: Clause, name: str, place: int, index: s.Index, bindings: Bindings) -> int:
         match index:
@@ -297,3 +304,21 @@ def replaced(part: Any, variable: Any) -> Any:
         elif isinstance(value, tuple) and any(isinstance(v, s.Part) for v in value):
             changes[field] = tuple(replaced(v, variable) if isinstance(v, s.Part) else v for v in value)
     return msgspec.structs.replace(part, **changes) if changes else part
+
+
+def _arity(function: str) -> int:
+    """Return how many values a function of the language takes element by element; 0 where it is none of those."""
+    return 1 if function in ONE else SEVERAL[function][0] if function in SEVERAL else 0
+
+
+@cache
+def _graph(function: str) -> EinsumGraph:
+    b = GraphBuilder()
+    values = [b.input(f"x{n}", (), "float64") for n in range(_arity(function))]
+    return b.build(y=ONE[function](b, *values) if function in ONE else SEVERAL[function][1](b, *values))
+
+
+def _applied(function: str, values: Sequence[Any]) -> float:
+    """Return a function of numbers, computed as the language has it."""
+    inputs = {f"x{n}": np.float64(v) for n, v in enumerate(values)}
+    return float(Executor().execute(_graph(function), inputs)["y"])
