@@ -197,10 +197,8 @@ class Analysis:
         self.given = given
         roots = self._places.roots()
         self._by_root: dict[object, DomainInfo] = {}
-        self._keys: dict[object, DomainKey] = {}
         for key in self.domains:
             root = self._places.find(key)
-            self._keys[root] = key
             self._by_root[root] = self.domains[key]
         for other in roots:
             if other not in self._by_root:
