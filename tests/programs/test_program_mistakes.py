@@ -42,7 +42,7 @@ def messages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 def plain(message: str, folder: Path) -> str:
     """Return a message without what differs from machine to machine and from edit to edit."""
     message = message.replace(str(folder), "FOLDER").replace("\0", "\\0")
-    return re.sub(r"at \S*program_mistakes\.py:\d+:\d+\n.*\n *\^", "at the call", message)
+    return re.sub(r"at \S*(?:program_mistakes|engines)\.py:\d+:\d+\n.*\n *\^", "at the call", message)
 
 
 def test_there_are_enough(messages: dict[str, str]) -> None:
