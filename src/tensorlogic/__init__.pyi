@@ -15,7 +15,9 @@ from .diagnostics import ShapeMismatchDiagnostic as ShapeMismatchDiagnostic
 from .diagnostics import SourceLocation as SourceLocation
 from .diagnostics import TypeMismatchDiagnostic as TypeMismatchDiagnostic
 from .errors import BackendError as BackendError
+from .errors import CancelledError as CancelledError
 from .errors import ConvergenceError as ConvergenceError
+from .errors import DeadlineError as DeadlineError
 from .errors import DTypeError as DTypeError
 from .errors import ExecutionError as ExecutionError
 from .errors import FormatError as FormatError

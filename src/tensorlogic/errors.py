@@ -13,7 +13,9 @@
      ├─ OutOfMemoryError  a plan that does not fit                (MemoryError)
      ├─ BackendError      a backend that is absent or lacks an op (RuntimeError)
      ├─ ExecutionError    a step that failed while running        (RuntimeError)
-     └─ ConvergenceError  a fixpoint that did not settle          (RuntimeError)
+     ├─ ConvergenceError  a fixpoint that did not settle          (RuntimeError)
+     └─ CancelledError    a run that was told to stop             (RuntimeError)
+         └─ DeadlineError a run that was over its time            (TimeoutError)
 """
 
 from __future__ import annotations
@@ -188,6 +190,22 @@ class ConvergenceError(TensorLogicError, RuntimeError):
     """A fixpoint that did not settle within its round limit.
 
     >>> issubclass(ConvergenceError, RuntimeError)
+    True
+    """
+
+
+class CancelledError(TensorLogicError, RuntimeError):
+    """A run that was told to stop; nobody retries it or puts another answer in its place.
+
+    >>> issubclass(CancelledError, RuntimeError)
+    True
+    """
+
+
+class DeadlineError(CancelledError, TimeoutError):
+    """A run that was over its time.
+
+    >>> issubclass(DeadlineError, TimeoutError)
     True
     """
 

@@ -98,7 +98,15 @@ class Hook:
         """Called after each step with its results, which are valid during the call only."""
 
 
-running = local()  # .hooks: those of the run that this thread is in; .listening: those of the spans around
+class _Running(local):
+    """What holds on this thread now."""
+
+    hooks: Sequence[Hook] = ()  # of the run that it is in
+    listening: tuple[Hook, ...] = ()  # of the spans around
+    contexts: tuple[Any, ...] = ()  # that runs keep to, the outermost first: see ExecutionContext
+
+
+running = _Running()
 
 
 def fine(hooks: Iterable[Hook]) -> bool:
@@ -108,7 +116,7 @@ def fine(hooks: Iterable[Hook]) -> bool:
 
 def wants_every_step() -> bool:
     """Tell whether the run that this thread is in is watched in full detail."""
-    return fine(getattr(running, "hooks", ()))
+    return fine(running.hooks)
 
 
 _watchers: tuple[Hook, ...] = ()  # those who watch every run in the process; replaced, never changed in place
@@ -148,14 +156,37 @@ def watching(hook: Hook) -> Iterator[Hook]:
 
 
 @contextmanager
+def entered(active: Sequence[Any]) -> Iterator[None]:
+    """Let runs on this thread keep to some contexts: those of the thread that hands the work over.
+
+    >>> with entered([]):
+    ...     running.contexts
+    ()
+    """
+    around = running.contexts
+    try:
+        running.contexts = tuple(active)
+        yield
+    finally:
+        running.contexts = around
+
+
+def check_contexts() -> None:
+    """Stop what runs on this thread where it was cancelled or is over its time; long loops ask between rounds."""
+    for context in running.contexts:
+        context.check()
+
+
+@contextmanager
 def span(name: str, hooks: Sequence[Hook] = ()) -> Iterator[None]:
     """Mark a stretch of time by name for those who watch.
 
     >>> with span("load data"):
     ...     data = list(range(3))
     """
-    around = getattr(running, "listening", ())
-    own = (*around, *(h for h in hooks if h not in around))
+    around = running.listening
+    given = (*hooks, *(h for context in running.contexts for h in context.hooks))
+    own = (*around, *dict.fromkeys(h for h in given if h not in around))
     listening = (*own, *_watchers)
     start = perf_counter_ns()
     try:

@@ -402,4 +402,9 @@ FAULTS: dict[str, Fault] = {
     "E970": Fault("a slice with a step where none belongs", "Range has step 1, and no stride is 0.", "Use SliceSpec.Strided(start, end, stride), or Index for one element."),
     "E971": Fault("an axis that is not there", "The axis is beyond the rank of the tensor.", "Use an axis from 0, or count back from -1."),
     "E972": Fault("memory that the system does not give", "A block larger than the free memory, or than the address space, was asked for.", "Ask for less, or use a narrower dtype."),
+    # E98x: contexts
+    "E980": Fault("a run that was cancelled", "Somebody called cancel() on a context that the run keeps to.", "Nothing is wrong; run again under another context."),
+    "E981": Fault("a run that was over its time", "The deadline of a context passed before the run was done.", "Give more time, ExecutionContext(timeout=seconds), or less to do."),
+    "E982": Fault("a budget of arithmetic that is spent", "The runs under a context would take more flops together than its flops_limit.", "Raise the limit, or run less under one context."),
+    "E983": Fault("no stretch of time", "A timeout or delay is seconds, 0 or more, or a timedelta.", "Write 2.5, or timedelta(seconds=2.5)."),
 }  # fmt: skip

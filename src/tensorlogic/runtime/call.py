@@ -47,7 +47,7 @@ def run(program: Program, values: Sequence[Any], out: Sequence[Any] | None = Non
     workspace = program.workspace()
     arrays = program.targets(workspace, out, values) if program.fresh else workspace.arrays
     context, function = workspace.context, program.function
-    if function is None:
+    if function is None or running.contexts:  # a frame looks at the contexts before each step
         results = _in(context, program, Frame(program, values, workspace, arrays).finish)
     else:
         try:
@@ -92,7 +92,7 @@ def body_runner(program: Program) -> Callable[[Sequence[Any]], tuple[Any, ...]]:
     """Return a function that runs the body of a loop; those who watch the run around it watch the body too."""
 
     def run_body(values: Sequence[Any]) -> tuple[Any, ...]:
-        hooks = getattr(running, "hooks", ())
+        hooks = running.hooks
         return watched(program, values, hooks, body=True) if hooks else run(program, values)
 
     return run_body
@@ -141,14 +141,14 @@ def watched(
     """Run a program and tell the hooks; only those that ask for values are called during the run."""
     live = [h for h in hooks if type(h).on_step is not Hook.on_step]
     record = RunRecord(program.plan, thread=threading.get_ident(), body=body)
-    around = getattr(running, "hooks", ())
+    around = running.hooks
     workspace = program.workspace()
     arrays = program.targets(workspace, out, inputs)
     try:
         running.hooks = hooks  # for the bodies that run inside
         for hook in hooks:
             hook.on_start(program.plan, inputs, body=body)
-        timed = None if live else program.timed
+        timed = None if live or running.contexts else program.timed
         with program.backend.guard():
             if timed is None:
                 results = _noted(Frame(program, inputs, workspace, arrays), record, live)

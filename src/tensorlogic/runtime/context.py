@@ -1,32 +1,114 @@
-"""The state around runs: which hooks listen, and which phase the run is in."""
+"""The state around runs: who watches, when they must end, what they may use, and which phase they are in."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from datetime import timedelta
+from threading import Lock
+from time import monotonic
+from typing import Any, Self
 
-from ..errors import InputError, expect
-from ..events import ExecutionPhase, Hook, RunRecord
+from ..errors import CancelledError, DeadlineError, InputError, expect, expect_whole
+from ..events import ExecutionPhase, Hook, RunRecord, running
 
 
 class ExecutionContext:
-    """Holds the hooks and tells them of phases; give one to several executors to watch them all.
+    """What holds for some runs: who watches them, how long they may take, what they may use, and how they are labelled.
 
-    >>> context = ExecutionContext()
-    >>> context.add_hook(LoggingHook(print))
-    >>> context.notify(ExecutionPhase.GRAPH_LOAD)
-    phase: graph load
-    >>> context.phase
-    <ExecutionPhase.GRAPH_LOAD: 'graph load'>
+    Give it to an executor, and it holds for all its runs; or enter it, and it holds for every run on this thread meanwhile, in
+    every mode: batches, streams, retries and what they start themselves. Contexts add up: the earliest deadline counts, and
+    cancelling any of them stops the run before its next step.
+
+    >>> context = ExecutionContext(timeout=60, labels={"request": "17"})
+    >>> context.cancel("the client left")
+    >>> from tensorlogic import CancelledError, Executor, GraphBuilder
+    >>> b = GraphBuilder()
+    >>> graph = b.build(y=b.exp(b.input("x", (3,))))
+    >>> try:
+    ...     with context:
+    ...         Executor().execute(graph, {"x": [1.0, 2.0, 3.0]})
+    ... except CancelledError as error:
+    ...     print(error.diagnostic.message)
+    the run was cancelled before step 1 of 1 (exp): the client left
+
+    ``timeout`` counts seconds from now; ``deadline`` is a reading of the ``clock``. ``memory_limit`` bounds the bytes of one run,
+    ``flops_limit`` the planned arithmetic of all runs together.
     """
 
-    def __init__(self, hooks: Sequence[Hook] = ()) -> None:
+    def __init__(
+        self,
+        hooks: Sequence[Hook] = (),
+        *,
+        timeout: float | timedelta | None = None,
+        deadline: float | None = None,
+        memory_limit: int | None = None,
+        flops_limit: int | None = None,
+        labels: Mapping[str, str] | None = None,
+        clock: Callable[[], float] = monotonic,
+    ) -> None:
         expect(hooks, Sequence, "hooks are given as a list", "write ExecutionContext([hook])")
         self.hooks: list[Hook] = []
         for hook in hooks:
             self.add_hook(hook)
+        for name, value in (("memory_limit", memory_limit), ("flops_limit", flops_limit)):
+            if value is not None:
+                expect_whole(name, value)
+        self.clock, self.labels = clock, dict(labels or {})
+        self.memory_limit, self.flops_limit, self.flops_used = memory_limit, flops_limit, 0
+        ends = [] if deadline is None else [deadline]
+        if timeout is not None:
+            ends.append(clock() + seconds(timeout, "timeout"))
+        self.deadline = min(ends, default=None)
+        self.reason: str | None = None  # why it was cancelled
+        self.bounded = self.deadline is not None or memory_limit is not None or flops_limit is not None
         self.phase: ExecutionPhase | None = None
+        self._lock = Lock()
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether runs were told to stop."""
+        return self.reason is not None
+
+    def cancel(self, reason: str = "cancel() was called") -> None:
+        """Stop every run before its next step; safe from any thread and from a signal handler."""
+        self.reason, self.bounded = reason, True
+
+    def remaining(self) -> float | None:
+        """Return the seconds that are left, not below 0; None without a deadline."""
+        return None if self.deadline is None else max(0.0, self.deadline - self.clock())
+
+    def check(self, where: str = "") -> None:
+        """Raise the error that stops a run, where it was cancelled or is over its time; ``where`` completes the message."""
+        if self.reason is not None:
+            raise CancelledError(f"the run was cancelled{where}: {self.reason}", code="E980")
+        if self.deadline is not None and (late := self.clock() - self.deadline) >= 0:
+            hint = "give it more time: ExecutionContext(timeout=seconds)"
+            raise DeadlineError(f"the run was stopped{where}: its time was over {late:.3g} s ago", hint, code="E981")
+
+    def admit(self, plan: Any) -> None:
+        """Refuse a plan that takes more memory or arithmetic than is left; count the arithmetic of one that is run."""
+        from ..plan.limits import check_memory
+
+        if self.memory_limit is not None:
+            check_memory(plan, self.memory_limit)
+        if self.flops_limit is None:
+            return
+        with self._lock:
+            left = self.flops_limit - self.flops_used
+            if plan.flops > left:
+                what = f"the run takes {plan.flops:,} flops, and {left:,} of {self.flops_limit:,} are left"
+                raise InputError(what, "raise flops_limit= of the context, or run less", code="E982")
+            self.flops_used += plan.flops
+
+    def __enter__(self) -> Self:
+        running.contexts = (*running.contexts, self)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        active = list(running.contexts)
+        del active[len(active) - 1 - active[::-1].index(self)]
+        running.contexts = tuple(active)
 
     def add_hook(self, hook: Hook) -> None:
         """Attach one more hook."""
@@ -44,6 +126,19 @@ class ExecutionContext:
         self.phase = phase
         for hook in self.hooks:
             hook.on_phase(phase)
+
+
+def seconds(value: float | timedelta, name: str) -> float:
+    """Return a stretch of time in seconds.
+
+    >>> seconds(timedelta(milliseconds=250), "timeout")
+    0.25
+    """
+    found = value.total_seconds() if isinstance(value, timedelta) else value
+    if isinstance(found, bool) or not isinstance(found, int | float) or not found >= 0:
+        hint = "write 2.5 or timedelta(seconds=2.5)"
+        raise InputError(f"{name} must be seconds, 0 or more, or a timedelta, got {value!r}", hint, code="E983")
+    return float(found)
 
 
 @dataclass(slots=True)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from ..backends.base import Backend, BackendCapabilities, get_backend
 from ..errors import TensorLogicError, expect_whole
-from ..events import ExecutionPhase, Hook, watchers
+from ..events import ExecutionPhase, Hook, running, watchers
 from ..ir.graph import EinsumGraph
 from ..ir.types import TensorType
 from ..passes.levels import CompilationConfig, OptimizationLevel, Pass
@@ -136,7 +136,13 @@ class Executor:
 
     def run(self, program: Program, values: Sequence[Any], out: Inputs | None, hooks: Sequence[Hook]) -> Outputs:
         """Run a program on arrays, telling the context of the phases."""
-        context = self.context
+        context, active = self.context, running.contexts
+        if context.bounded and context not in active:
+            with context:
+                return self.run(program, values, out, hooks)
+        for each in active:
+            each.check()
+            each.admit(program.plan)
         targets = None if out is None else arrays_for(program.types, out)
         if hooks:
             context.notify(_EXECUTION)
@@ -179,7 +185,11 @@ class Executor:
 
     def hooks(self) -> tuple[Hook, ...]:
         """Return those who watch the runs of this executor now."""
-        return (*self.context.hooks, *self.profiles.hooks, *watchers())
+        active = running.contexts
+        if not active:
+            return (*self.context.hooks, *self.profiles.hooks, *watchers())
+        around = [hook for context in active for hook in context.hooks]
+        return tuple(dict.fromkeys((*self.context.hooks, *around, *self.profiles.hooks, *watchers())))
 
     def with_config(
         self, config: CompilationConfig, *, policy: str | None = None, plans: int | None = None

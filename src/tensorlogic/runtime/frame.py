@@ -11,6 +11,7 @@ from typing import Any
 
 from ..diagnostics import NodeExecutionDiagnostic
 from ..errors import ExecutionError, FormatError, InputError, OutOfMemoryError, TensorLogicError
+from ..events import running
 from ..plan.build import Step, describe
 from .program import Program, Workspace
 
@@ -63,8 +64,11 @@ class Frame:
         """Run the steps before ``stop``; return the results of the last where it is to be shown."""
         slots, entries, n = self.slots, self.program.entries, self.at
         value: Any = None
+        active = running.contexts
         try:
             for n in range(self.at, stop):
+                if active:
+                    _check(active, entries[n].step, n, len(entries))
                 _, kernel, _, writes, frees, work, out, take = entries[n]
                 operands = take(slots)
                 if work == -1:
@@ -163,6 +167,13 @@ class Frame:
         for slot, value in held.items():
             frame.slots[slot] = value
         return frame
+
+
+def _check(active: Sequence[Any], step: Step, n: int, count: int) -> None:
+    """Stop before a step where a context says so."""
+    for context in active:
+        if context.reason is not None or context.deadline is not None:
+            context.check(f" before step {n + 1} of {count} ({describe(step.op)})")
 
 
 def failed(step: Step, values: Sequence[Any], error: Exception) -> TensorLogicError:

@@ -14,7 +14,7 @@ import numpy as np
 
 from ..backends.base import Kernel
 from ..backends.threads import on_one_thread, together
-from ..events import Hook, RunRecord, running
+from ..events import Hook, RunRecord, entered, running
 from ..passes.indices import dims
 from ..passes.split import Join
 from ..plan.build import Step
@@ -113,7 +113,7 @@ def _single(values: Sequence[Any]) -> Any:
 
 
 def _run(program: Program, values: Sequence[Any], out: Sequence[Any] | None = None) -> tuple[Any, ...]:
-    hooks = getattr(running, "hooks", ())
+    hooks = running.hooks
     return watched(program, values, hooks, out, body=True) if hooks else run(program, values, out)
 
 
@@ -182,15 +182,22 @@ class _Collected(Hook):
         self.records.append(record)
 
 
+def _inside(active: Sequence[Any], call: Callable[[], None]) -> None:
+    with entered(active):
+        call()
+
+
 def _together(calls: Sequence[Callable[[], None]], threads: int) -> None:
     """Run calls on threads; where somebody watches, what ran on each is told afterwards, in order, from this thread."""
-    hooks = getattr(running, "hooks", ())
+    hooks, active = running.hooks, running.contexts
+    if active:
+        calls = [partial(_inside, active, call) for call in calls]
     if not hooks:
         return together(calls, threads)
     collected = [_Collected() for _ in calls]
 
     def noted(call: Callable[[], None], own: _Collected) -> None:
-        around = getattr(running, "hooks", ())
+        around = running.hooks
         try:
             running.hooks = (own,)
             call()

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ...errors import OutOfMemoryError
-from ...events import span
+from ...events import check_contexts, span
 from ...ir.graph import Fixpoint
 from ...plan.limits import available_memory
 from ...plan.queries import Query
@@ -176,6 +176,7 @@ def run_loop(
             history[loop.step.writes[loop.carries.index(slot)]] = [state[slot].new]
     moved: list[Slot] = []
     for n in range(op.limit):
+        check_contexts()
         with span(f"round {n + 1}: {sum(grown.count for grown in state.values()):,} tuples"):
             for slot, queries in rules.between.items():  # in order: they read what this round has added to others
                 own = [begun[slot]] if n == 0 else []
