@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from ..backends.base import Backend, BackendCapabilities, get_backend
-from ..errors import TensorLogicError, expect_whole
-from ..events import ExecutionPhase, Hook, running, watchers
+from ..errors import TensorLogicError, expect, expect_whole
+from ..events import ExecutionPhase, Hook, active_contexts, running, watchers
 from ..ir.graph import EinsumGraph
 from ..ir.types import TensorType
 from ..passes.levels import CompilationConfig, OptimizationLevel, Pass
@@ -15,7 +16,7 @@ from ..plan.build import ExecutionPlan
 from ..store import StoreStats
 from . import modes
 from .call import Wrapper, call
-from .context import ExecutionContext, Profiles
+from .context import ExecutionContext, Profiles, contexts_to_join, joined
 from .inputs import Inputs, LastCall, Sizes, check_call, check_names, checked_donations, checked_sizes, same_again
 from .outputs import Outputs, arrays_for
 from .program import Program
@@ -60,7 +61,11 @@ class Executor:
         policy: str | None = None,
     ) -> None:
         self.backend = get_backend(backend)
-        self.context = context or ExecutionContext()
+        if context is None:
+            context = ExecutionContext()
+            context.entered = False  # nobody else has it yet
+        expect(context, ExecutionContext, "an ExecutionContext is expected", "write context=ExecutionContext([hook])")
+        self.context = context
         expect_whole("threads", threads, 1)
         for name, value in (("plans", plans), ("memory_limit", memory_limit), ("flops_limit", flops_limit)):
             if value is not None:
@@ -113,6 +118,9 @@ class Executor:
         named in ``donate`` may be written over: after the call such an array is an output or holds nothing of use.
         """
         context = self.context
+        if (contexts := contexts_to_join(context)) is not None:
+            execute = partial(self.execute, graph, inputs, sizes=sizes, out=out, budget=budget, donate=donate)
+            return joined(contexts, context.hooks, execute)
         if self.programs.policy == "adaptive" and not donate and budget is None and sizes is None:
             return self.execute_jit(graph, inputs, out=out)
         try:
@@ -136,13 +144,12 @@ class Executor:
 
     def run(self, program: Program, values: Sequence[Any], out: Inputs | None, hooks: Sequence[Hook]) -> Outputs:
         """Run a program on arrays, telling the context of the phases."""
-        context, active = self.context, running.contexts
-        if context.bounded and context not in active:
-            with context:
-                return self.run(program, values, out, hooks)
-        for each in active:
+        context = self.context
+        if (contexts := contexts_to_join(context)) is not None:
+            return joined(contexts, context.hooks, partial(self.run, program, values, out, hooks))
+        for each in running.contexts:
             each.check()
-            each.admit(program.plan)
+            each.admit(program)
         targets = None if out is None else arrays_for(program.types, out)
         if hooks:
             context.notify(_EXECUTION)
@@ -185,7 +192,7 @@ class Executor:
 
     def hooks(self) -> tuple[Hook, ...]:
         """Return those who watch the runs of this executor now."""
-        active = running.contexts
+        active = active_contexts()
         if not active:
             return (*self.context.hooks, *self.profiles.hooks, *watchers())
         around = [hook for context in active for hook in context.hooks]
