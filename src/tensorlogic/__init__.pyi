@@ -126,6 +126,8 @@ from .programs.answers import Relation as Relation
 from .programs.program import Program as Program
 from .programs.program import load as load
 from .programs.results import Results as Results
+from .runtime.aio import AsyncConfig as AsyncConfig
+from .runtime.aio import run_async as run_async
 from .runtime.compile import CacheWarning as CacheWarning
 from .runtime.compile import CompilationCache as CompilationCache
 from .runtime.compile import CompilationKey as CompilationKey
@@ -140,12 +142,14 @@ from .runtime.eager_record import no_grad as no_grad
 from .runtime.eager_tape import EagerTape as EagerTape
 from .runtime.executor import DummyExecutor as DummyExecutor
 from .runtime.executor import Executor as Executor
+from .runtime.executor_pool import AsyncExecutorPool as AsyncExecutorPool
 from .runtime.frame import Frame as Frame
 from .runtime.jit import HotPathDetector as HotPathDetector
 from .runtime.jit import JitCache as JitCache
 from .runtime.jit import JitCompiler as JitCompiler
 from .runtime.jit import JitConfig as JitConfig
 from .runtime.jit import JitStats as JitStats
+from .runtime.lanes import AsyncHandle as AsyncHandle
 from .runtime.outputs import Outputs as Outputs
 from .runtime.pool import MemoryPool as MemoryPool
 from .runtime.protocols import TlAsyncBatchExecutor as TlAsyncBatchExecutor

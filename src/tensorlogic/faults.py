@@ -199,6 +199,10 @@ FAULTS: dict[str, Fault] = {
     # E5xx: running
     "E501": Fault("a fixpoint that does not settle within its limit", "Values still change after the last round allowed.", "Raise limit=, or give a tolerance= for values that only approach their limit."),
     "E502": Fault("a fixpoint that goes round in circles", "The same values come back every few rounds, so it would never settle.", "Give a tolerance=, such as 1e-6, or check rules that undo each other."),
+    # E56x: awaiting
+    "E560": Fault("no thread for a call", "The process is ending, or the system gives it no more threads, so the call cannot begin.", "Await calls before the process ends, or lower max_concurrent= of AsyncConfig."),
+    "E561": Fault("a pool without executors", "AsyncExecutorPool was given an empty list.", "Write AsyncExecutorPool([Executor()])."),
+    "E562": Fault("a pool that is closed", "A call came after shutdown(), or after the end of `async with`.", "Make the call earlier, or make another pool."),
     # E6xx: logic
     "E601": Fault("a name that is missing", "Variables, predicates and domains have names; a variable's is one word.", "Use letters, digits and _, and no digit first."),
     "E602": Fault("an expression used as a truth value", "Python's and, or, not and if ask an expression for its truth, which it has only when it runs.", "Write & | ~ and tl.if_then_else."),

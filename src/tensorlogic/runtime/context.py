@@ -53,16 +53,20 @@ class ExecutionContext:
         labels: Mapping[str, str] | None = None,
         clock: Callable[[], float] = monotonic,
     ) -> None:
-        expect(hooks, Sequence, "hooks are given as a list", "write ExecutionContext([hook])")
+        if type(hooks) is not tuple:
+            expect(hooks, Sequence, "hooks are given as a list", "write ExecutionContext([hook])")
         self.hooks: list[Hook] = []
         for hook in hooks:
             self.add_hook(hook)
         for name, value in (("memory_limit", memory_limit), ("flops_limit", flops_limit)):
             if value is not None:
                 expect_whole(name, value)
-        expect(labels or {}, Mapping, "labels are given by name", 'write labels={"request": "17"}')
+        if labels is not None:
+            expect(labels, Mapping, "labels are given by name", 'write labels={"request": "17"}')
         if deadline is not None and (isinstance(deadline, bool) or not isinstance(deadline, int | float)):
-            raise InputError(f"deadline must be a reading of the clock, got {deadline!r}", "write timeout=2.5", code="E983")
+            raise InputError(
+                f"deadline must be a reading of the clock, got {deadline!r}", "write timeout=2.5", code="E983"
+            )
         self.clock, self.labels = clock, dict(labels or {})
         self.memory_limit, self.flops_limit, self.flops_used = memory_limit, flops_limit, 0
         ends = [] if deadline is None else [deadline]
@@ -70,7 +74,9 @@ class ExecutionContext:
             ends.append(clock() + seconds(timeout, "timeout"))
         self.deadline = min(ends, default=None)
         self.reason: str | None = None  # why it was cancelled
-        self.entered = True  # by the runs of an executor that has it; one that nobody asked for waits until it is cancelled
+        self.entered = (
+            True  # by the runs of an executor that has it; one that nobody asked for waits until it is cancelled
+        )
         self.phase: ExecutionPhase | None = None
         self._lock = Lock()
 

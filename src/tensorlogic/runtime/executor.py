@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from .autodiff import Gradients
     from .frame import Frame
     from .jit import Jit
+    from .lanes import Lane
     from .strategy import GradientStrategy
 
 _EXECUTION, _COMPLETE = ExecutionPhase.EXECUTION, ExecutionPhase.COMPLETE
@@ -82,6 +83,7 @@ class Executor:
         self.gradients: Gradients | None = None
         self.gradient: GradientStrategy | None = None  # of forward, where it is not told another
         self.profiles = Profiles()
+        self.lanes: dict[tuple[int, int], Lane] = {}  # where calls that are awaited take turns, by their limits
 
     @property
     def config(self) -> CompilationConfig:
@@ -179,6 +181,7 @@ class Executor:
     execute_jit, get_jit_stats, clear_jit_cache = modes.execute_jit, modes.get_jit_stats, modes.clear_jit_cache
     forward, backward, get_gradients = modes.forward, modes.backward, modes.get_gradients
     variable = modes.variable
+    execute_async = modes.execute_async
     enable_profiling, disable_profiling = modes.enable_profiling, modes.disable_profiling
     get_profile_data = modes.get_profile_data
 
@@ -250,6 +253,10 @@ class Executor:
 
     def __reduce__(self) -> NoReturn:
         raise not_pickled("An executor", "make one in each process: Executor()")
+
+    def ready_call(self, graph: EinsumGraph) -> LastCall | None:
+        """Return what a graph was last run with, where a call that is just like it needs no planning."""
+        return None if self.programs.policy == "adaptive" else self._ready.get(id(graph))
 
     def forget_ready(self) -> None:
         """Look up the program of the next call of each graph anew."""

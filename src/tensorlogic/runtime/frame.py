@@ -11,7 +11,7 @@ from typing import Any
 
 from ..diagnostics import NodeExecutionDiagnostic
 from ..errors import CancelledError, ExecutionError, FormatError, InputError, OutOfMemoryError, TensorLogicError
-from ..events import active_contexts
+from ..events import active_contexts, entered
 from ..plan.build import Step, describe
 from .program import Entry, Program, Workspace
 
@@ -110,8 +110,9 @@ class Frame:
                 self.advance()
             return True
 
-        if not guarded(self.program, steps):
-            return None
+        with entered(active_contexts()):  # a guard may be a context that does not see what was entered
+            if not guarded(self.program, steps):
+                return None
         return Outputs(self.program.names, owned(self.program, self.results(), None))
 
     def values(self) -> dict[str, Any]:

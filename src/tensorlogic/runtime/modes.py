@@ -16,11 +16,13 @@ from .outputs import Outputs
 
 if TYPE_CHECKING:
     from .. import ProfileData
+    from .aio import AsyncConfig
     from .autodiff import Gradients
     from .compile import CompiledGraph
     from .eager import Variable
     from .executor import Executor
     from .jit import Jit, JitConfig, JitStats
+    from .lanes import AsyncHandle
     from .strategy import GradientStrategy
 
 
@@ -94,6 +96,23 @@ def _jit(executor: Executor, config: JitConfig | None = None) -> Jit:
         expect(config, JitConfig, "a JitConfig is expected", "write JitConfig().with_hot_path_threshold(10)")
         executor.jit = Jit(executor, config)
     return executor.jit
+
+
+def execute_async(
+    executor: Executor,
+    graph: EinsumGraph,
+    inputs: Inputs | None = None,
+    config: AsyncConfig | None = None,
+    **options: Any,
+) -> AsyncHandle[Outputs]:
+    """Run a graph on a worker thread and return a handle: await it for the outputs, or ``cancel()`` it.
+
+    The options are those of :meth:`execute`. Inputs are not copied: they must not change before the call is done. See
+    docs/guides/async.md.
+    """
+    from .aio import execute_async
+
+    return execute_async(executor, graph, inputs, config, options)
 
 
 def forward(

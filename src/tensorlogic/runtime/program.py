@@ -68,7 +68,7 @@ class Program:
     """A plan bound to a backend: the steps one by one, and the same as one function where the plan is short."""
 
     __slots__ = (
-        "_fine", "_flops", "_peak_bytes", "_timed", "backend", "choice", "context", "entries", "fresh", "function", "idle", "inner", "kernels", "names", "outputs",
+        "_fine", "_flops", "_peak_bytes", "_timed", "backend", "brief", "choice", "context", "entries", "fresh", "function", "idle", "inner", "kernels", "names", "outputs",
         "owned", "plan", "small", "template", "trusted", "types", "verified", "work",
     )  # fmt: skip
 
@@ -95,6 +95,7 @@ class Program:
         self._fine: Program | None = None
         self._peak_bytes: int | None = None
         self._flops: int | None = None
+        self.brief: bool | None = None  # whether it takes microseconds, once somebody has asked
         self.idle: list[Workspace] = []  # of runs that are over
         self.fresh = [w for w in work if w.buffer < 0]
         self.small = sum(plan.buffers) + sum(nbytes(plan.outputs[-1 - w.buffer][2]) for w in self.fresh) <= KEPT_BYTES
