@@ -362,8 +362,12 @@ class Workers:
         if busy:
             self._count(-busy)
         self._jobs: SimpleQueue[AsyncHandle[Any]] = SimpleQueue()
-        self._idle = self._busy = self._started = 0
+        self._idle = self._busy = self._started = self._gone = 0
         self._interval = 0.0  # how long a thread ran at a stretch before we changed it
+
+    def threads(self) -> int:
+        """Return how many threads there are."""
+        return self._started - self._gone
 
     def begin(self, handle: AsyncHandle[Any]) -> None:
         """Hand a call to a thread that waits for one, or to a new one."""
@@ -400,6 +404,7 @@ class Workers:
                 with self._lock:
                     if self._idle:
                         self._idle -= 1
+                        self._gone += 1
                         return
                 handle = jobs.get()  # somebody counts on this thread already
 
