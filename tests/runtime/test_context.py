@@ -258,7 +258,8 @@ def loop(kind: str) -> tuple[tl.EinsumGraph, dict[str, Any]]:
     other = b.input("other", (70, 70), "bool")
     path = b.fixpoint(
         lambda r: b.logical_or(
-            b.einsum("xy,yz,zw->xw", r, edge, r, algebra="boolean"), b.einsum("xy,yz->xz", edge, other, algebra="boolean")
+            b.einsum("xy,yz,zw->xw", r, edge, r, algebra="boolean"),
+            b.einsum("xy,yz->xz", edge, other, algebra="boolean"),
         ),
         edge,
         combine="or",

@@ -209,7 +209,11 @@ class AsyncExecutorPool:
     def _choose(self) -> tuple[int, _Member]:
         with self._lock:
             now = self._clock()
-            able = [(m.outstanding, m.executions, n) for n, m in enumerate(self._members) if m.rests_until <= now and not m.trial]
+            able = [
+                (m.outstanding, m.executions, n)
+                for n, m in enumerate(self._members)
+                if m.rests_until <= now and not m.trial
+            ]
             due = [(m.rests_until, m.outstanding, n) for n, m in enumerate(self._members)]
             *_, n = min(able or due)
             member = self._members[n]
