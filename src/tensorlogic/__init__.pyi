@@ -126,6 +126,7 @@ from .programs.answers import Relation as Relation
 from .programs.program import Program as Program
 from .programs.program import load as load
 from .programs.results import Results as Results
+from .runtime.chunk_sizes import StreamingMode as StreamingMode
 from .runtime.compile import CacheWarning as CacheWarning
 from .runtime.compile import CompilationCache as CompilationCache
 from .runtime.compile import CompilationKey as CompilationKey
@@ -171,6 +172,11 @@ from .runtime.strategy import MemoryStrategy as MemoryStrategy
 from .runtime.strategy import ParallelismStrategy as ParallelismStrategy
 from .runtime.strategy import PrecisionMode as PrecisionMode
 from .runtime.strategy import StrategyOptimizer as StrategyOptimizer
+from .runtime.stream import Stream as Stream
+from .runtime.stream import StreamingConfig as StreamingConfig
+from .runtime.stream_processor import ChunkMetadata as ChunkMetadata
+from .runtime.stream_processor import StreamProcessor as StreamProcessor
+from .runtime.stream_processor import StreamResult as StreamResult
 from .runtime.tensor_cache import TensorCache as TensorCache
 from .runtime.tuning import AdaptiveOptimizer as AdaptiveOptimizer
 from .runtime.views import TensorView as TensorView

@@ -199,6 +199,23 @@ FAULTS: dict[str, Fault] = {
     # E5xx: running
     "E501": Fault("a fixpoint that does not settle within its limit", "Values still change after the last round allowed.", "Raise limit=, or give a tolerance= for values that only approach their limit."),
     "E502": Fault("a fixpoint that goes round in circles", "The same values come back every few rounds, so it would never settle.", "Give a tolerance=, such as 1e-6, or check rules that undo each other."),
+    # E53x and E54x: streams
+    "E530": Fault("unclear what is streamed", "A stream cuts one index of some inputs; which one, or which inputs are whole, does not follow from what was given.", "Give inputs that are whole in inputs=, and name the size, the input or the axes in over=."),
+    "E531": Fault("a graph that cannot be streamed along this index", "An operation needs all of the streamed index at once, or its size before the stream has ended.", "Run it whole, stream along another index, or write it with reductions, which are combined chunk by chunk."),
+    "E532": Fault("no way to choose chunks", "A StreamingMode is FixedChunk, DynamicChunk or Adaptive, with a positive number.", "Write StreamingMode.FixedChunk(4096)."),
+    "E533": Fault("a row that does not fit in the memory of a stream", "Even chunks of one row take more than the target of DynamicChunk.", "Allow more memory, or stream along another index."),
+    "E534": Fault("a source that does not have what is streamed", "The source lacks an input, has one that is not streamed, or is of a kind that cannot be read.", "Give arrays by name, a file with a column for each input, or an iterable of mappings; weights go into inputs=."),
+    "E535": Fault("a source that cannot be read", "The file is damaged, cut short, or not what its name says.", "Write the file again, or give it the suffix of what it is."),
+    "E536": Fault("chunks that do not fit each other", "Chunks of a stream differ in their number of rows only, and inputs that are streamed together have as many rows each.", "Correct the chunk or the column that the message names."),
+    "E537": Fault("a source without a chunk", "An iterable of chunks gave none, so nothing is known of the shapes.", "Check what should fill it; an array of no rows gives the answer for no rows."),
+    "E538": Fault("a cell that is no number", "A table has an empty cell, text, or lists of different lengths where numbers are streamed.", "Fill or leave out the row that the message names."),
+    "E539": Fault("a source that failed on the way", "The iterable raised an exception while a chunk was read; the results before it were delivered.", "Look at the cause, mend it, and resume from a checkpoint or begin anew."),
+    "E540": Fault("checkpoints without a folder", "A stream was told to save or resume its state, but not where.", "Write checkpoint=\"folder\"."),
+    "E541": Fault("a stream that has not begun, or has ended", "Outputs are there after the first chunk, and chunks are taken before the end.", "Push a chunk first, or make a new StreamProcessor."),
+    "E542": Fault("more or fewer rows than the graph says", "The graph, or an input that is whole, fixes the size of the streamed index, and the source had another number of rows.", "Declare the axis with a name, or give all the rows."),
+    "E543": Fault("a sink that cannot hold the outputs", "A file of this kind holds fewer outputs or axes, or the folder is not there.", "Write .npz, name a file for each output, or transpose the output."),
+    "E544": Fault("a sink that cannot be written", "The disk is full, or the folder cannot be written; the file does not appear under its name.", "Make room or choose another folder, and resume."),
+    "E545": Fault("a sink that is not where its checkpoint left it", "The file that a run was writing is gone or shorter than its checkpoint says.", "Begin anew in another folder."),
     # E6xx: logic
     "E601": Fault("a name that is missing", "Variables, predicates and domains have names; a variable's is one word.", "Use letters, digits and _, and no digit first."),
     "E602": Fault("an expression used as a truth value", "Python's and, or, not and if ask an expression for its truth, which it has only when it runs.", "Write & | ~ and tl.if_then_else."),

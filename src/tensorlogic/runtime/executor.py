@@ -171,6 +171,7 @@ class Executor:
     compile_graph, execute_compiled = modes.compile_graph, modes.execute_compiled
     execute_jit, get_jit_stats, clear_jit_cache = modes.execute_jit, modes.get_jit_stats, modes.clear_jit_cache
     forward, backward, get_gradients = modes.forward, modes.backward, modes.get_gradients
+    execute_stream, execute_chunk = modes.execute_stream, modes.execute_chunk
     variable = modes.variable
     enable_profiling, disable_profiling = modes.enable_profiling, modes.disable_profiling
     get_profile_data = modes.get_profile_data
