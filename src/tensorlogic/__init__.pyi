@@ -16,6 +16,7 @@ from .diagnostics import SourceLocation as SourceLocation
 from .diagnostics import TypeMismatchDiagnostic as TypeMismatchDiagnostic
 from .errors import BackendError as BackendError
 from .errors import CancelledError as CancelledError
+from .errors import CheckpointError as CheckpointError
 from .errors import ConvergenceError as ConvergenceError
 from .errors import DeadlineError as DeadlineError
 from .errors import DTypeError as DTypeError
@@ -126,6 +127,9 @@ from .programs.answers import Relation as Relation
 from .programs.program import Program as Program
 from .programs.program import load as load
 from .programs.results import Results as Results
+from .runtime.checkpoints import Checkpoint as Checkpoint
+from .runtime.checkpoints import CheckpointManager as CheckpointManager
+from .runtime.checkpoints import CheckpointWarning as CheckpointWarning
 from .runtime.compile import CacheWarning as CacheWarning
 from .runtime.compile import CompilationCache as CompilationCache
 from .runtime.compile import CompilationKey as CompilationKey
