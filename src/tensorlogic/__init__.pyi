@@ -167,6 +167,12 @@ from .runtime.protocols import TlProfiledExecutor as TlProfiledExecutor
 from .runtime.protocols import TlRecoverableExecutor as TlRecoverableExecutor
 from .runtime.protocols import TlStreamingExecutor as TlStreamingExecutor
 from .runtime.recompute import recompute as recompute
+from .runtime.recovery_config import FailedNode as FailedNode
+from .runtime.recovery_config import RecoveryConfig as RecoveryConfig
+from .runtime.recovery_config import RecoveryResult as RecoveryResult
+from .runtime.recovery_config import RecoveryStats as RecoveryStats
+from .runtime.recovery_config import RecoveryStrategy as RecoveryStrategy
+from .runtime.retry import RetryPolicy as RetryPolicy
 from .runtime.slices import SliceSpec as SliceSpec
 from .runtime.strategy import ExecutionMode as ExecutionMode
 from .runtime.strategy import ExecutionStrategy as ExecutionStrategy

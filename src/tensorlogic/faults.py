@@ -408,8 +408,13 @@ FAULTS: dict[str, Fault] = {
     "E582": Fault("a damaged checkpoint", "A file of the checkpoint is missing or too short, or its checksum differs.", "Use latest(), which passes over damaged ones, or load one of another number."),
     "E583": Fault("no checkpoint that can be read", "There are checkpoints in the folder, and every one is damaged.", "Look at the disk; delete the folder to begin anew."),
     "E584": Fault("a checkpoint of another version", "It was written by a version of the package with another format.", "Go on with the version that wrote it, or begin anew in another folder."),
+    "E585": Fault("a checkpoint of another graph", "What was saved is left of a run of another graph, or of something else; the message has both digests.", "Go on with the graph it was saved for, or use another folder."),
+    "E586": Fault("a checkpoint of other inputs", "The graph is the same, and an input has other values than when the run was saved.", "Give the inputs it was saved for, or use another folder."),
     "E587": Fault("something a checkpoint cannot hold", "Checkpoints hold arrays of the dtypes of tensors, by name, and facts that JSON gives back as they are.", "Convert the array; use text as keys, lists for tuples, and no NaN in facts."),
     "E588": Fault("no such checkpoint", "There is no checkpoint of this number in the folder.", "Use one of the numbers that the hint names, or latest()."),
+    "E589": Fault("a retry policy that cannot be", "A delay is negative, a multiplier is below 1, or a jitter is no share.", "Write RetryPolicy.exponential(3, 100)."),
+    "E590": Fault("nothing of this name to leave out", "What is marked optional is no output of the graph and no number of a node.", "Name outputs of the graph; the hint has the nearest."),
+    "E591": Fault("no run to save", "save_checkpoint writes what is left of the last run with recovery, and there was none that can be saved.", "Run execute_with_recovery with RecoveryConfig(checkpointing=True) first."),
     "E593": Fault("a chance that is no probability", "A chance is a number from 0 to 1.", "Write chance=0.1."),
     # E98x: contexts
     "E980": Fault("a run that was cancelled", "Somebody called cancel() on a context that the run keeps to.", "Nothing is wrong; run again under another context."),

@@ -63,8 +63,8 @@ class _GraphFile(_BodyFile, forbid_unknown_fields=True):
 # writing
 
 
-def to_json(graph: EinsumGraph) -> str:
-    """Return the graph as one JSON string, constants included; one node to a line.
+def to_json(graph: EinsumGraph, *, data: bool = True) -> str:
+    """Return the graph as one JSON string, constants included unless ``data=False``; one node to a line.
 
     >>> from tensorlogic import GraphBuilder
     >>> b = GraphBuilder()
@@ -72,7 +72,7 @@ def to_json(graph: EinsumGraph) -> str:
     >>> from_json(to_json(graph)) == graph
     True
     """
-    return _document(graph, all_constants(graph), data=True)
+    return _document(graph, all_constants(graph), data=data)
 
 
 def _document(graph: EinsumGraph, arrays: Mapping[str, Array], *, data: bool) -> str:
@@ -193,8 +193,13 @@ def no_file(path: Path) -> FormatError:
     return FormatError(f"there is no file {str(path)!r}", *nearest(path.name, there), code="E221")
 
 
-def from_json(text: str | bytes, *, limit: int = LIMIT, path: Path | None = None) -> EinsumGraph:
-    """Read a graph from JSON, ours or the Rust crate's, of at most ``limit`` bytes; ``path`` is the file it stands in."""
+def from_json(
+    text: str | bytes, *, limit: int = LIMIT, path: Path | None = None, arrays: Mapping[str, Array] | None = None
+) -> EinsumGraph:
+    """Read a graph from JSON, ours or the Rust crate's, of at most ``limit`` bytes.
+
+    Constants whose data are not in the JSON are sought beside the file it stands in, ``path``, or by digest in ``arrays``.
+    """
     raw = strict_json(decode_text(text, limit).lstrip("\ufeff"), None if path is None else str(path))
     if not isinstance(raw, dict):
         raise FormatError(f"a graph is a JSON object, not {type(raw).__name__}", code="E224")
@@ -208,7 +213,7 @@ def from_json(text: str | bytes, *, limit: int = LIMIT, path: Path | None = None
     if raw.get("version") != VERSION or isinstance(raw["version"], bool):
         hint = f"this package reads version {VERSION}; a newer one may read this file"
         raise FormatError(f"version {raw.get('version')!r} of the graph format is not known here", hint, code="E234")
-    constants = _constants(convert({**raw, "nodes": []}, _GraphFile, "$").constants, path)
+    constants = _constants(convert({**raw, "nodes": []}, _GraphFile, "$").constants, path, arrays or {})
     body = {"nodes": raw.get("nodes"), "outputs": raw.get("outputs")}
     return check_graph(_graph(body, constants, "$", 0))
 
@@ -231,13 +236,16 @@ def _graph(raw: Any, constants: Mapping[str, Array], path: str, depth: int) -> E
     return EinsumGraph(nodes, body.outputs, constants)
 
 
-def _constants(table: Mapping[str, _ConstantFile], path: Path | None) -> dict[str, Array]:
-    """Read the arrays that stand in the JSON, and the others from the file beside it."""
+def _constants(
+    table: Mapping[str, _ConstantFile], path: Path | None, given: Mapping[str, Array]
+) -> dict[str, Array]:
+    """Return the arrays that stand in the JSON or are given, and read the others from the file beside it."""
     found = {}
     for digest, c in table.items():
-        if c.data is not None:
-            found[digest] = verified_constant(digest, decode(c.data, c.dtype, c.shape), c.dtype, c.shape)
-    wanted = {digest: c for digest, c in table.items() if c.data is None}
+        if c.data is not None or digest in given:
+            array = given[digest] if c.data is None else decode(c.data, c.dtype, c.shape)
+            found[digest] = verified_constant(digest, array, c.dtype, c.shape)
+    wanted = {digest: c for digest, c in table.items() if digest not in found}
     if wanted:
         if path is None:
             hint = "read the file with load(path), which finds the safetensors file beside it"

@@ -187,7 +187,14 @@ class CheckpointManager:
 
     def prune(self) -> list[int]:
         """Delete all but the newest ``keep``; return the numbers that are gone."""
-        gone = self.numbers()[: -self.keep]
+        return self._remove(self.numbers()[: -self.keep])
+
+    def clear(self) -> list[int]:
+        """Delete all checkpoints, as when what they are for is done; return the numbers that are gone."""
+        self.lock()
+        return self._remove(self.numbers())
+
+    def _remove(self, gone: list[int]) -> list[int]:
         for number in gone:
             try:
                 old = set_aside(self.path(number))
