@@ -16,6 +16,7 @@ from .diagnostics import SourceLocation as SourceLocation
 from .diagnostics import TypeMismatchDiagnostic as TypeMismatchDiagnostic
 from .errors import BackendError as BackendError
 from .errors import CancelledError as CancelledError
+from .errors import CheckpointError as CheckpointError
 from .errors import ConvergenceError as ConvergenceError
 from .errors import DeadlineError as DeadlineError
 from .errors import DTypeError as DTypeError
@@ -126,6 +127,9 @@ from .programs.answers import Relation as Relation
 from .programs.program import Program as Program
 from .programs.program import load as load
 from .programs.results import Results as Results
+from .runtime.checkpoints import Checkpoint as Checkpoint
+from .runtime.checkpoints import CheckpointManager as CheckpointManager
+from .runtime.checkpoints import CheckpointWarning as CheckpointWarning
 from .runtime.chunk_sizes import StreamingMode as StreamingMode
 from .runtime.compile import CacheWarning as CacheWarning
 from .runtime.compile import CompilationCache as CompilationCache
@@ -164,6 +168,12 @@ from .runtime.protocols import TlProfiledExecutor as TlProfiledExecutor
 from .runtime.protocols import TlRecoverableExecutor as TlRecoverableExecutor
 from .runtime.protocols import TlStreamingExecutor as TlStreamingExecutor
 from .runtime.recompute import recompute as recompute
+from .runtime.recovery_config import FailedNode as FailedNode
+from .runtime.recovery_config import RecoveryConfig as RecoveryConfig
+from .runtime.recovery_config import RecoveryResult as RecoveryResult
+from .runtime.recovery_config import RecoveryStats as RecoveryStats
+from .runtime.recovery_config import RecoveryStrategy as RecoveryStrategy
+from .runtime.retry import RetryPolicy as RetryPolicy
 from .runtime.slices import SliceSpec as SliceSpec
 from .runtime.strategy import ExecutionMode as ExecutionMode
 from .runtime.strategy import ExecutionStrategy as ExecutionStrategy

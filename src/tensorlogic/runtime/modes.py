@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from time import perf_counter
+from time import monotonic, perf_counter, sleep
 from typing import TYPE_CHECKING, Any
 
 from ..errors import BackendError, expect
@@ -17,12 +17,15 @@ from .inputs import Inputs, Sizes
 from .outputs import Outputs
 
 if TYPE_CHECKING:
+    from random import Random
+
     from .. import ProfileData
     from .autodiff import Gradients
     from .compile import CompiledGraph
     from .eager import Variable
     from .executor import Executor
     from .jit import Jit, JitConfig, JitStats
+    from .recovery_config import RecoveryConfig, RecoveryResult
     from .strategy import GradientStrategy
     from .stream import Stream, StreamingConfig
     from .stream_processor import ChunkMetadata, StreamResult
@@ -185,6 +188,47 @@ def variable(executor: Executor, value: Any, *, requires_grad: bool | None = Non
     from .eager import Variable
 
     return Variable(value, requires_grad=requires_grad)
+
+
+def execute_with_recovery(
+    executor: Executor,
+    graph: EinsumGraph,
+    inputs: Inputs | None = None,
+    config: RecoveryConfig | None = None,
+    *,
+    clock: Callable[[], float] = monotonic,
+    sleep: Callable[[float], object] = sleep,
+    rng: Random | None = None,
+) -> RecoveryResult:
+    """Run a graph and survive failures as a config says: retry, fall back, leave out what is optional, go on from a checkpoint.
+
+    What fails while it is planned and run is returned as a ``RecoveryResult.Failure``. Cancellation and deadlines are
+    raised, and so is what is wrong before: a config, an input that is missing, a folder that another run uses.
+    """
+    from .recover import execute_with_recovery
+    from .recovery_config import RecoveryConfig
+
+    told = RecoveryConfig() if config is None else config
+    return execute_with_recovery(
+        executor, graph, {} if inputs is None else inputs, told, clock=clock, sleep=sleep, rng=rng
+    )
+
+
+def save_checkpoint(executor: Executor, path: str | Path) -> int:
+    """Write what is left of the last run with recovery into a folder of checkpoints, even of one that failed; return the number."""
+    from .recover import save_checkpoint
+
+    return save_checkpoint(executor, path)
+
+
+def load_checkpoint(executor: Executor, path: str | Path) -> int:
+    """Let the next run with recovery go on from the newest good checkpoint in a folder; return its number.
+
+    It may have been saved by another process, at another optimization level or on another backend.
+    """
+    from .recover import load_checkpoint
+
+    return load_checkpoint(executor, path)
 
 
 def enable_profiling(executor: Executor) -> None:
