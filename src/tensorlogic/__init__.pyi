@@ -16,6 +16,7 @@ from .diagnostics import SourceLocation as SourceLocation
 from .diagnostics import TypeMismatchDiagnostic as TypeMismatchDiagnostic
 from .errors import BackendError as BackendError
 from .errors import CancelledError as CancelledError
+from .errors import CheckpointError as CheckpointError
 from .errors import ConvergenceError as ConvergenceError
 from .errors import DeadlineError as DeadlineError
 from .errors import DTypeError as DTypeError
@@ -128,6 +129,10 @@ from .programs.program import load as load
 from .programs.results import Results as Results
 from .runtime.aio import AsyncConfig as AsyncConfig
 from .runtime.aio import run_async as run_async
+from .runtime.checkpoints import Checkpoint as Checkpoint
+from .runtime.checkpoints import CheckpointManager as CheckpointManager
+from .runtime.checkpoints import CheckpointWarning as CheckpointWarning
+from .runtime.chunk_sizes import StreamingMode as StreamingMode
 from .runtime.compile import CacheWarning as CacheWarning
 from .runtime.compile import CompilationCache as CompilationCache
 from .runtime.compile import CompilationKey as CompilationKey
@@ -167,6 +172,12 @@ from .runtime.protocols import TlProfiledExecutor as TlProfiledExecutor
 from .runtime.protocols import TlRecoverableExecutor as TlRecoverableExecutor
 from .runtime.protocols import TlStreamingExecutor as TlStreamingExecutor
 from .runtime.recompute import recompute as recompute
+from .runtime.recovery_config import FailedNode as FailedNode
+from .runtime.recovery_config import RecoveryConfig as RecoveryConfig
+from .runtime.recovery_config import RecoveryResult as RecoveryResult
+from .runtime.recovery_config import RecoveryStats as RecoveryStats
+from .runtime.recovery_config import RecoveryStrategy as RecoveryStrategy
+from .runtime.retry import RetryPolicy as RetryPolicy
 from .runtime.slices import SliceSpec as SliceSpec
 from .runtime.strategy import ExecutionMode as ExecutionMode
 from .runtime.strategy import ExecutionStrategy as ExecutionStrategy
@@ -175,6 +186,12 @@ from .runtime.strategy import MemoryStrategy as MemoryStrategy
 from .runtime.strategy import ParallelismStrategy as ParallelismStrategy
 from .runtime.strategy import PrecisionMode as PrecisionMode
 from .runtime.strategy import StrategyOptimizer as StrategyOptimizer
+from .runtime.stream import Stream as Stream
+from .runtime.stream import StreamingConfig as StreamingConfig
+from .runtime.stream_async import AsyncStream as AsyncStream
+from .runtime.stream_processor import ChunkMetadata as ChunkMetadata
+from .runtime.stream_processor import StreamProcessor as StreamProcessor
+from .runtime.stream_processor import StreamResult as StreamResult
 from .runtime.tensor_cache import TensorCache as TensorCache
 from .runtime.tuning import AdaptiveOptimizer as AdaptiveOptimizer
 from .runtime.views import TensorView as TensorView

@@ -32,7 +32,6 @@ def test_execute_batch_async(executor, layer, make_inputs, relu_of):
         np.testing.assert_allclose(outputs["y"], relu_of(inputs))
 
 
-@not_yet("async", "AsyncConfig")
 def test_execute_stream_async(executor, fixed_layer):
     graph, w = fixed_layer
     config = tl.AsyncConfig().with_max_concurrent(4).with_backpressure_threshold(100)

@@ -293,11 +293,24 @@ class _Laid(NamedTuple):
     repeated: set[int]  # views that show an element more than once, so an output must be a copy
 
 
+def node_slots(graph: EinsumGraph) -> list[tuple[int, ...]]:
+    """Return the slots that each node's results stand in; one result of several stands where it was made."""
+    slot_of: list[tuple[int, ...]] = []
+    count = 0
+    for node, types in zip(graph.nodes, graph.inference.types, strict=True):
+        if isinstance(node.op, ops.Item):
+            slot_of.append((slot_of[node.args[0]][node.op.index],))
+        else:
+            slot_of.append(tuple(range(count, count + len(types))))
+            count += len(types)
+    return slot_of
+
+
 def _nodes(graph: EinsumGraph, device: str, in_place: bool, groups: Groups | None, threads: Callable[[], int]) -> _Laid:
     """Give every node its slots, and those that compute something a step."""
     types = graph.inference.types
     devices = step_devices(graph, device)
-    slot_of: list[tuple[int, ...]] = []
+    slot_of = node_slots(graph)
     constants: list[tuple[int, Op]] = []
     root: list[int] = []
     repeated: set[int] = set()
@@ -305,11 +318,9 @@ def _nodes(graph: EinsumGraph, device: str, in_place: bool, groups: Groups | Non
     loops = graph.has_bodies
     for i, node in enumerate(graph.nodes):
         if isinstance(node.op, ops.Item):
-            slot_of.append((slot_of[node.args[0]][node.op.index],))
             continue
-        writes = tuple(range(len(root), len(root) + len(types[i])))
+        writes = slot_of[i]
         root.extend(writes)
-        slot_of.append(writes)
         if isinstance(node.op, ops.Constant | ops.Literal):
             constants.append((writes[0], node.op))
         if isinstance(node.op, ops.Constant | ops.Literal | ops.Input):

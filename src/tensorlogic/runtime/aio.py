@@ -91,9 +91,7 @@ def run_async(
     if not callable(function):
         expect(function, Callable, "a function is expected", "write run_async(program.query, text)")
     limit = None if timeout is None else seconds(timeout, "timeout")
-    handle = AsyncHandle(_anything, partial(function, *args, **named), limit)
-    _anything.submit(handle)
-    return handle
+    return AsyncHandle(_anything, partial(function, *args, **named), limit).begin()
 
 
 def execute_async(
@@ -107,9 +105,8 @@ def execute_async(
     loop = _asyncio_loop() if not options and brief_call(executor, graph, inputs) else None
     handle = AsyncHandle(lane, work, config.timeout, brief=loop is not None)
     if loop is None:
-        lane.submit(handle)
-    else:
-        handle.begin_here(loop)
+        return handle.begin()
+    handle.begin_here(loop)
     return handle
 
 

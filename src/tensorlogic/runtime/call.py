@@ -18,7 +18,7 @@ from ..errors import TensorLogicError
 from ..events import Hook, RunRecord, StepEvent, fine, running
 from ..plan.build import Step
 from . import straight
-from .frame import Frame, failed, stop_check
+from .frame import Between, Frame, failed, stop_check
 from .outputs import as_planned, given_back
 from .program import Program
 
@@ -28,28 +28,36 @@ T = TypeVar("T")
 
 
 def call(
-    program: Program, values: Sequence[Any], hooks: Sequence[Hook] = (), out: Sequence[Any] | None = None
+    program: Program,
+    values: Sequence[Any],
+    hooks: Sequence[Hook] = (),
+    out: Sequence[Any] | None = None,
+    between: Between | None = None,
 ) -> Sequence[Any]:
     """Run a program on the values of its inputs; ``out`` holds arrays of the caller's to write outputs into, or None.
 
+    ``between`` is given the frame of the run before each step, to save it or to remember it.
     What an output shares is settled by the program that ran: an output that shows an input, a constant or another output is copied.
     """
     if hooks:
-        results = _watched_call(program, values, hooks, out)
+        results = _watched_call(program, values, hooks, out, between)
     else:
-        results = run(program, values, out)
+        results = run(program, values, out, between)
     if out is None and program.verified and len(results) == 1 and program.owned[0] and type(results[0]) is np.ndarray:
         return results
     return owned(program, results, out)
 
 
-def run(program: Program, values: Sequence[Any], out: Sequence[Any] | None = None) -> tuple[Any, ...]:
+def run(
+    program: Program, values: Sequence[Any], out: Sequence[Any] | None = None, between: Between | None = None
+) -> tuple[Any, ...]:
     """Run a program and return its outputs as the steps made them, which may share memory with its inputs."""
     workspace = program.workspace()
     arrays = program.targets(workspace, out, values) if program.fresh else workspace.arrays
     context, function = workspace.context, program.function
-    if function is None:
-        results = _in(context, program, Frame(program, values, workspace, arrays).finish)
+    if function is None or between is not None:
+        frame = Frame(program, values, workspace, arrays)
+        results = _in(context, program, frame.finish if between is None else partial(frame.finish, between))
     elif active := running.contexts:
         results = _in(context, program, partial(_checked, program, values, arrays, active))
     else:
@@ -135,18 +143,17 @@ def wrapped(step: Step, kernel: Kernel, wrap: Sequence[Wrapper]) -> Kernel:
 
 
 def _watched_call(
-    program: Program, values: Sequence[Any], hooks: Sequence[Hook], out: Sequence[Any] | None
+    program: Program, values: Sequence[Any], hooks: Sequence[Hook], out: Sequence[Any] | None, between: Between | None
 ) -> tuple[Any, ...]:
     """Run a program and tell the hooks; those that want every operation see each as a step of its own.
 
     Where kernels round differently from the operations that they hold, what is returned is still what the kernels make.
     """
     if fine(hooks) and program.fine is not program:
-        results = watched(program.fine, values, hooks)
-        if not program.plan.exact:
-            results = run(program, values, out)
-        return owned_by(program.fine, results) if program.plan.exact else results
-    return watched(program, values, hooks, out)
+        exact = program.plan.exact
+        results = watched(program.fine, values, hooks, between=between if exact else None)
+        return owned_by(program.fine, results) if exact else run(program, values, out, between)
+    return watched(program, values, hooks, out, between=between)
 
 
 def owned_by(program: Program, results: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -161,6 +168,7 @@ def watched(
     out: Sequence[Any] | None = None,
     *,
     body: bool = False,
+    between: Between | None = None,
 ) -> tuple[Any, ...]:
     """Run a program and tell the hooks; only those that ask for values are called during the run."""
     live = [h for h in hooks if type(h).on_step is not Hook.on_step]
@@ -174,8 +182,8 @@ def watched(
             hook.on_start(program.plan, inputs, body=body)
         active, clock = running.contexts, perf_counter_ns
         with program.backend.guard():
-            if live or program.timed is None:
-                results = _noted(Frame(program, inputs, workspace, arrays), record, live)
+            if live or between is not None or program.timed is None:
+                results = _noted(Frame(program, inputs, workspace, arrays), record, live, between)
             else:
                 if active:
                     clock = _checking(stop_check(active, program.entries))
@@ -198,15 +206,17 @@ def _checking(check: Callable[[], None]) -> Callable[[], int]:
     return clock
 
 
-def _noted(frame: Frame, record: RunRecord, live: Sequence[Hook]) -> tuple[Any, ...]:
+def _noted(frame: Frame, record: RunRecord, live: Sequence[Hook], between: Between | None) -> tuple[Any, ...]:
     """Run the steps of a frame, note when each began and ended, and hand its results to the hooks."""
     clock, plan = perf_counter_ns, frame.program.plan
     record.times.append(clock())
     while not frame.done:
+        if between is not None:
+            between(frame)
         start = clock()
         results = frame.advance()
         record.times.append(clock())
-        if live:
+        if live or between is not None:
             record.starts.append(start)
         event = StepEvent(frame.at - 1, start, record.times[-1])
         for hook in live:

@@ -24,9 +24,10 @@ from .programs import Programs, not_pickled
 
 if TYPE_CHECKING:
     from .autodiff import Gradients
-    from .frame import Frame
+    from .frame import Between, Frame
     from .jit import Jit
     from .lanes import Lane
+    from .recover import Recovery
     from .strategy import GradientStrategy
 
 _EXECUTION, _COMPLETE = ExecutionPhase.EXECUTION, ExecutionPhase.COMPLETE
@@ -84,6 +85,7 @@ class Executor:
         self.gradient: GradientStrategy | None = None  # of forward, where it is not told another
         self.profiles = Profiles()
         self.lanes: dict[tuple[int, int], Lane] = {}  # where calls that are awaited take turns, by their limits
+        self.recovery: Recovery | None = None
 
     @property
     def config(self) -> CompilationConfig:
@@ -144,11 +146,18 @@ class Executor:
             context.notify(ExecutionPhase.ERROR)
             raise
 
-    def run(self, program: Program, values: Sequence[Any], out: Inputs | None, hooks: Sequence[Hook]) -> Outputs:
-        """Run a program on arrays, telling the context of the phases."""
+    def run(
+        self,
+        program: Program,
+        values: Sequence[Any],
+        out: Inputs | None,
+        hooks: Sequence[Hook],
+        between: Between | None = None,
+    ) -> Outputs:
+        """Run a program on arrays, telling the context of the phases; ``between`` is given the run before each step."""
         context = self.context
         if (contexts := contexts_to_join(context)) is not None:
-            return joined(contexts, context.hooks, partial(self.run, program, values, out, hooks))
+            return joined(contexts, context.hooks, partial(self.run, program, values, out, hooks, between))
         for each in running.contexts:
             each.check()
             each.admit(program)
@@ -157,7 +166,7 @@ class Executor:
             context.notify(_EXECUTION)
         else:
             context.phase = _EXECUTION
-        outputs = call(program, values, hooks, targets)
+        outputs = call(program, values, hooks, targets, between)
         if hooks:
             context.notify(_COMPLETE)
         else:
@@ -180,8 +189,11 @@ class Executor:
     compile_graph, execute_compiled = modes.compile_graph, modes.execute_compiled
     execute_jit, get_jit_stats, clear_jit_cache = modes.execute_jit, modes.get_jit_stats, modes.clear_jit_cache
     forward, backward, get_gradients = modes.forward, modes.backward, modes.get_gradients
+    execute_stream, execute_chunk = modes.execute_stream, modes.execute_chunk
     variable = modes.variable
-    execute_async = modes.execute_async
+    execute_async, execute_stream_async = modes.execute_async, modes.execute_stream_async
+    execute_with_recovery = modes.execute_with_recovery
+    save_checkpoint, load_checkpoint = modes.save_checkpoint, modes.load_checkpoint
     enable_profiling, disable_profiling = modes.enable_profiling, modes.disable_profiling
     get_profile_data = modes.get_profile_data
 
@@ -202,15 +214,22 @@ class Executor:
         return tuple(dict.fromkeys((*self.context.hooks, *around, *self.profiles.hooks, *watchers())))
 
     def with_config(
-        self, config: CompilationConfig, *, policy: str | None = None, plans: int | None = None
+        self,
+        config: CompilationConfig,
+        *,
+        policy: str | None = None,
+        plans: int | None = None,
+        backend: str | Backend | None = None,
+        wrap: Sequence[Wrapper] | None = None,
     ) -> Executor:
-        """Return an executor that prepares graphs otherwise, on the same backend, context and limits."""
+        """Return an executor that prepares graphs otherwise, with the same context and limits; other wrappers, if given."""
         mine = self.programs
-        if policy != "exact" and not mine.capabilities.supports("native"):
-            policy = None
+        chosen = self.backend if backend is None else get_backend(backend)
+        if policy != "exact" and not chosen.capabilities().supports("native"):
+            policy = "exact" if backend is not None else None
         own = Executor(
-            self.backend, context=self.context, memory_limit=mine.memory_limit, flops_limit=mine.flops_limit,
-            wrap=mine.wrap, passes=mine.passes, plans=mine.kept.bound if plans is None else plans, threads=mine.threads,
+            chosen, context=self.context, memory_limit=mine.memory_limit, flops_limit=mine.flops_limit,
+            wrap=mine.wrap if wrap is None else wrap, passes=mine.passes, plans=mine.kept.bound if plans is None else plans, threads=mine.threads,
             policy=policy or mine.policy,
         )  # fmt: skip
         own.programs.config, own.profiles = config, self.profiles  # one profile, whoever runs

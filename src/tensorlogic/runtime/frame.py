@@ -15,6 +15,8 @@ from ..events import active_contexts, entered
 from ..plan.build import Step, describe
 from .program import Entry, Program, Workspace
 
+Between = Callable[["Frame"], object]  # what is done between steps, such as saving the run
+
 
 class Frame:
     """One run of a program: the values it holds now, and the step that comes next.
@@ -55,9 +57,13 @@ class Frame:
         step = self.program.entries[self.at].step
         return self._run(self.at + 1, step)
 
-    def finish(self) -> tuple[Any, ...]:
-        """Run the remaining steps and return the outputs as the steps made them."""
-        self._run(len(self.program.entries))
+    def finish(self, between: Between | None = None) -> tuple[Any, ...]:
+        """Run the remaining steps and return the outputs as the steps made them; ``between`` is called before each."""
+        if between is None:
+            self._run(len(self.program.entries))
+        while not self.done:
+            between(self)  # type: ignore[misc]
+            self.advance()
         return self.results()
 
     def _run(self, stop: int, shown: Step | None = None) -> tuple[Any, ...]:
@@ -129,7 +135,7 @@ class Frame:
         import numpy as np
         from safetensors.numpy import save
 
-        from ..ir.files import write_whole
+        from ..ir.whole_files import write_whole
 
         fixed = dict(self.program.plan.constants)
         held = {

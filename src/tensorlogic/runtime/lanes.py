@@ -180,6 +180,11 @@ class AsyncHandle(Generic[T]):
             raise self._error
         return self._value  # type: ignore[return-value]
 
+    def begin(self) -> AsyncHandle[T]:
+        """Let it run on a worker thread, or stand in line."""
+        self.lane.submit(self)
+        return self
+
     def begin_here(self, loop: asyncio.AbstractEventLoop, *, at_once: bool = False) -> None:
         """Let a brief call run on an event loop, soon or at once; the loop it was made on may be closed by now."""
         from .brief import brief_calls

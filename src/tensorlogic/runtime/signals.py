@@ -171,7 +171,7 @@ async def _wait_in_trio(signal: Signal, timeout: float | None) -> bool:
 
 
 def spawn(function: Callable[[], Awaitable[Any]]) -> Callable[[], object]:
-    """Start a task beside this one and return what cancels it; the function raises nothing but what cancels it."""
+    """Start a task beside this one and return what cancels it, from any thread; the function raises nothing but what cancels it."""
     if in_trio():
         import trio
 
@@ -181,17 +181,25 @@ def spawn(function: Callable[[], Awaitable[Any]]) -> Callable[[], object]:
             with scope:
                 await function()
 
+        token = trio.lowlevel.current_trio_token()
         trio.lowlevel.spawn_system_task(inside, context=copy_context())
-        return scope.cancel
+        return partial(_from_thread, token.run_sync_soon, scope.cancel, trio.RunFinishedError)
 
     async def alone() -> None:
         with suppress(asyncio.CancelledError):
             await function()
 
-    task = asyncio.get_running_loop().create_task(alone())
+    loop = asyncio.get_running_loop()
+    task = loop.create_task(alone())
     _tasks.add(task)  # the loop itself holds tasks weakly
     task.add_done_callback(_tasks.discard)
-    return task.cancel
+    return partial(_from_thread, loop.call_soon_threadsafe, task.cancel, RuntimeError)
+
+
+def _from_thread(call: Callable[..., object], function: Callable[[], object], closed: type[Exception]) -> None:
+    """Have an event loop call a function, unless it is closed."""
+    with suppress(closed):
+        call(function)
 
 
 _tasks: set[asyncio.Task[None]] = set()
