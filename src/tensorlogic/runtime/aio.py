@@ -118,6 +118,17 @@ def _asyncio_loop() -> asyncio.AbstractEventLoop | None:
         return None
 
 
+def execute_batch_async(
+    executor: Executor, graph: EinsumGraph, batch_inputs: Any, config: AsyncConfig | None, options: dict[str, Any]
+) -> AsyncHandle[Any]:
+    """Begin a call of ``executor.execute_batch`` on a worker thread, or put it in line: a batch is one call."""
+    config = checked_config(config)
+    check_call(graph, {})
+    method = "execute_batch_parallel" if "num_threads" in options else "execute_batch"
+    work = partial(getattr(executor, method), graph, batch_inputs, **options)
+    return AsyncHandle(lane_of(executor, config), work, config.timeout).begin()
+
+
 def lane_of(executor: Executor, config: AsyncConfig) -> Lane:
     """Return where the calls of an executor under a config take turns; calls that differ only in their timeout share it."""
     limits = config.max_concurrent, config.backpressure_threshold

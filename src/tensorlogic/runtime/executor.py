@@ -191,7 +191,8 @@ class Executor:
     forward, backward, get_gradients = modes.forward, modes.backward, modes.get_gradients
     execute_stream, execute_chunk = modes.execute_stream, modes.execute_chunk
     variable = modes.variable
-    execute_async, execute_stream_async = modes.execute_async, modes.execute_stream_async
+    execute_async, execute_batch_async = modes.execute_async, modes.execute_batch_async
+    execute_stream_async = modes.execute_stream_async
     execute_with_recovery = modes.execute_with_recovery
     save_checkpoint, load_checkpoint = modes.save_checkpoint, modes.load_checkpoint
     enable_profiling, disable_profiling = modes.enable_profiling, modes.disable_profiling

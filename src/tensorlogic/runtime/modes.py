@@ -123,6 +123,19 @@ def execute_async(
     return execute_async(executor, graph, inputs, config, options)
 
 
+def execute_batch_async(
+    executor: Executor,
+    graph: EinsumGraph,
+    batch_inputs: Any,
+    config: AsyncConfig | None = None,
+    **options: Any,
+) -> AsyncHandle[Any]:
+    """Run a graph on many inputs on a worker thread and return a handle: await it for what :meth:`execute_batch` returns."""
+    from .aio import execute_batch_async
+
+    return execute_batch_async(executor, graph, batch_inputs, config, options)
+
+
 def execute_stream_async(
     executor: Executor, graph: EinsumGraph, source: Any, config: AsyncConfig | None = None, **options: Any
 ) -> AsyncStream:

@@ -114,17 +114,18 @@ class AsyncStream(AsyncIterator[StreamResult]):
         feed = self._feed
         if self._state == "new":
             self._state, feed.cancel = "open", spawn(partial(_take_in, feed, self._run))
-        while not feed.calls and not feed.closed:
-            await feed.changed.wait()
-        if feed.closed or self._state == "done":
-            raise StopAsyncIteration
         try:
+            while not feed.calls and not feed.closed and self._state == "open":
+                await feed.changed.wait()
+            if feed.closed or self._state == "done":
+                raise StopAsyncIteration
             result = await feed.calls[0]
         except BaseException:
             self._state = "done"
             feed.shut()
             raise
-        feed.calls.popleft()
+        if feed.calls:  # unless it was closed meanwhile
+            feed.calls.popleft()
         feed.tell()
         if result is END:
             self._state = "done"
@@ -142,7 +143,7 @@ class AsyncStream(AsyncIterator[StreamResult]):
         """Stop: close the source, and return when nothing of the stream runs any more."""
         feed = self._feed
         outstanding = feed.lane.outstanding()
-        if self._state == "open":
+        if self._state != "new":
             feed.shut()
             await feed.ended.wait()
         self._state = "done"
