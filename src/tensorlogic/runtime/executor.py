@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from ..backends.base import Backend, BackendCapabilities, get_backend
 from ..errors import TensorLogicError, expect, expect_whole
-from ..events import ExecutionPhase, Hook, active_contexts, running, watchers
+from ..events import ExecutionPhase, Hook, active_contexts, entered_contexts, running, watchers
 from ..ir.graph import EinsumGraph
 from ..ir.types import TensorType
 from ..passes.levels import CompilationConfig, OptimizationLevel, Pass
@@ -122,7 +122,7 @@ class Executor:
         named in ``donate`` may be written over: after the call such an array is an output or holds nothing of use.
         """
         context = self.context
-        if (contexts := contexts_to_join(context)) is not None:
+        if (context.entered or entered_contexts.get()) and (contexts := contexts_to_join(context)) is not None:
             execute = partial(self.execute, graph, inputs, sizes=sizes, out=out, budget=budget, donate=donate)
             return joined(contexts, context.hooks, execute)
         if self.programs.policy == "adaptive" and not donate and budget is None and sizes is None:
@@ -156,7 +156,7 @@ class Executor:
     ) -> Outputs:
         """Run a program on arrays, telling the context of the phases; ``between`` is given the run before each step."""
         context = self.context
-        if (contexts := contexts_to_join(context)) is not None:
+        if (context.entered or entered_contexts.get()) and (contexts := contexts_to_join(context)) is not None:
             return joined(contexts, context.hooks, partial(self.run, program, values, out, hooks, between))
         for each in running.contexts:
             each.check()
@@ -208,10 +208,9 @@ class Executor:
 
     def hooks(self) -> tuple[Hook, ...]:
         """Return those who watch the runs of this executor now."""
-        active = active_contexts()
-        if not active:
+        if not running.contexts and not entered_contexts.get():
             return (*self.context.hooks, *self.profiles.hooks, *watchers())
-        around = [hook for context in active for hook in context.hooks]
+        around = [hook for context in active_contexts() for hook in context.hooks]
         return tuple(dict.fromkeys((*self.context.hooks, *around, *self.profiles.hooks, *watchers())))
 
     def with_config(
