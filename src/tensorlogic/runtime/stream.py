@@ -268,6 +268,7 @@ class Stream(Iterator[StreamResult]):
             else:
                 self.source.close()
         finally:
+            self.processor.release()
             if self.options.sink is not None:
                 self.options.sink.close()
             for each in (self.options.checkpoints, self.options.progress):
