@@ -38,7 +38,7 @@ class Checkpoints:
         self._sizes: dict[str, Any] | None = None
         self._saved = -1  # chunks of the newest checkpoint
         self._sink: dict[str, Any] | None = None
-        self._ended = False
+        self.ended = False  # whether it had computed every chunk
 
     def open(self, stream: Stream) -> None:
         """Lock the folder, and put a stream where the newest good checkpoint says."""
@@ -57,7 +57,7 @@ class Checkpoints:
         processor.totals = [found.arrays[f"total {n}"] for n in range(int(facts["totals"]))]
         processor.first = {name: found.arrays[f"first {name}"] for name in facts["first"]} or None
         self._sizes, self._saved = facts["sizes"], processor.chunks
-        self._sink, self._ended, self.complete = facts["sink"], bool(facts["ended"]), bool(facts["complete"])
+        self._sink, self.ended, self.complete = facts["sink"], bool(facts["ended"]), bool(facts["complete"])
 
     def _check(self, stream: Stream, facts: dict[str, Any]) -> None:
         folder = str(self.manager.folder)
@@ -82,7 +82,7 @@ class Checkpoints:
             sizes.restore(self._sizes)
         sink = stream.options.sink
         if sink is not None and self._sink is not None:
-            sink.restore(self._sink, complete=self._ended)
+            sink.restore(self._sink, complete=self.ended)
 
     def chunk_done(self, stream: Stream, sizes: ChunkSizes) -> None:
         """Save the state where it is time."""
