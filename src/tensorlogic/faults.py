@@ -216,6 +216,8 @@ FAULTS: dict[str, Fault] = {
     "E543": Fault("a sink that cannot hold the outputs", "A file of this kind holds fewer outputs or axes, or the folder is not there.", "Write .npz, name a file for each output, or transpose the output."),
     "E544": Fault("a sink that cannot be written", "The disk is full, or the folder cannot be written; the file does not appear under its name.", "Make room or choose another folder, and resume."),
     "E545": Fault("a sink that is not where its checkpoint left it", "The file that a run was writing is gone or shorter than its checkpoint says.", "Begin anew in another folder."),
+    "E546": Fault("checkpoints of a run that is not resumed", "The folder holds the state of a run, and a new run would begin beside it.", "Resume that run, or give another folder."),
+    "E547": Fault("checkpoints of another stream", "The graph, the streamed index, the sizes of chunks, the source or the sink are not those of the run that saved the checkpoints.", "Run what was run before, or begin anew in another folder."),
     # E56x: awaiting
     "E560": Fault("no thread for a call", "The process is ending, or the system gives it no more threads, so the call cannot begin.", "Await calls before the process ends, or lower max_concurrent= of AsyncConfig."),
     "E561": Fault("a pool without executors", "AsyncExecutorPool was given an empty list.", "Write AsyncExecutorPool([Executor()])."),

@@ -11,6 +11,7 @@ from threading import Thread
 
 import numpy as np
 import pytest
+from forked import in_child
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
@@ -139,20 +140,6 @@ def test_whichever_operation_fails_earlier_checkpoints_stay(tmp_path, operation)
             assert not [p for p in folder.iterdir() if p.name.endswith((".tmp", ".old"))]
             number = manager.save(values(3), {"n": 3})  # the fault passed: the same manager goes on
             assert_is(manager.latest(), number, 3)
-
-
-def in_child(action):
-    """Do something in a forked process and return how that ended: 0, or the signal that ended it."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # of forks among threads: the child waits for none
-        child = os.fork()
-    if child == 0:
-        try:
-            action()
-            os._exit(0)
-        finally:
-            os._exit(70)
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
 @pytest.mark.parametrize("operation", OPERATIONS)

@@ -281,6 +281,12 @@ class Executor:
         """Look up the program of the next call of each graph anew."""
         self._ready.clear()
 
+    def release(self, graph: EinsumGraph) -> None:
+        """Give the memory that the last run of a graph keeps for the next one back to the system."""
+        ready = self._ready.pop(id(graph), None)
+        if ready is not None:
+            ready.program.release()
+
     def _remember(self, graph: EinsumGraph, names: list[str], values: list[Any], program: Program) -> None:
         """Keep what the next call compares itself with first."""
         if len(self._ready) >= self.programs.kept.bound:

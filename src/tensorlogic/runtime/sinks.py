@@ -76,6 +76,7 @@ class Staging:
     @property
     def handle(self) -> int:
         """The open file."""
+        assert not self.published, "the file has its name already"
         if self._handle is None:
             flags = os.O_RDWR | os.O_CREAT | os.O_TRUNC | getattr(os, "O_BINARY", 0)
             with writing(self.path):

@@ -21,6 +21,7 @@ from ..ir.types import TensorType
 Block = dict[str, Any]  # by input, arrays with as many rows each
 TABLES = (".parquet", ".arrow", ".feather", ".ipc", ".arrows")
 TEXT = (".csv", ".tsv")
+UNHELD = getrefcount([object()][0]) + 1  # what the interpreter counts for something that only a list holds
 BUFFERS = 8  # arrays to read into, at most, that are kept to be used again
 
 
@@ -226,13 +227,15 @@ class _FileRows:
         return array
 
     def _buffer(self, shape: tuple[int, ...]) -> Any:
+        """Return an array over bytes that were read into before, where nobody holds those any more; else over new ones."""
+        size = shape[0] * self.row_bytes
         for n in range(len(self._buffers)):
-            if self._buffers[n].shape == shape and getrefcount(self._buffers[n]) <= 2:
-                return self._buffers[n]
+            if len(self._buffers[n]) >= size and getrefcount(self._buffers[n]) <= UNHELD:
+                return self._buffers[n][:size].view(self.dtype).reshape(shape)
         if len(self._buffers) >= BUFFERS:
             self._buffers.clear()
-        self._buffers.append(np.empty(shape, self.dtype))
-        return self._buffers[-1]
+        self._buffers.append(np.empty(size, np.uint8))
+        return self._buffers[-1][:].view(self.dtype).reshape(shape)
 
 
 class Archive:

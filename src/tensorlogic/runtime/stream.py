@@ -236,7 +236,7 @@ class Stream(Iterator[StreamResult]):
         processor, saved, sizes = self.processor, self.options.checkpoints, self._sizes
         assert sizes is not None
         outputs = processor.finish()
-        if saved is not None and not saved.complete:
+        if saved is not None and not saved.ended:
             saved.save(self, sizes, ended=True)
         if self.options.sink is not None:
             self.options.sink.finish(dict(outputs.items()), processor.empty_outputs())
@@ -268,6 +268,7 @@ class Stream(Iterator[StreamResult]):
             else:
                 self.source.close()
         finally:
+            self.processor.release()
             if self.options.sink is not None:
                 self.options.sink.close()
             for each in (self.options.checkpoints, self.options.progress):

@@ -88,6 +88,7 @@ class StreamProcessor:
         self._parts = Parts(Cut((), 1, (), ()))
         self._before: dict[str, Any] = {}
         self.first: Block | None = None  # where the first chunk has one row, that row: it may be all there is
+        self._last: EinsumGraph | None = None  # of the chunk before
         self._final: Outputs | None = None
         self._empty: Outputs | None = None  # of a stream without rows
 
@@ -172,6 +173,9 @@ class StreamProcessor:
         cut = self._parts.feed([value for _, value, _ in feeds.whole], place)
         values |= {own: value for (own, _, _), value in zip(feeds.whole, cut, strict=True)}
         graph = split.part(rows)
+        if self._last is not graph:
+            self.release()  # chunks of another size have arrays of their own
+            self._last = graph
         made = self.executor.execute(graph, values) if graph.outputs else Outputs((), ())
         results = dict(made.items())
         self.torn = True
@@ -246,6 +250,12 @@ class StreamProcessor:
                 for n in names
             ],
         )
+
+    def release(self) -> None:
+        """Give the memory that is kept for the next chunk back to the system."""
+        if self._last is not None:
+            self.executor.release(self._last)
+            self._last = None
 
     def chunk_bytes(self, rows: int, ahead: int) -> int:
         """Return what a stream takes while it computes chunks of so many rows and ``ahead`` times as much is read."""

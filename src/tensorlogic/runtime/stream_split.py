@@ -24,6 +24,7 @@ from ..passes.specialize import specialize
 from ..passes.split import Join, Split, label, split_inputs
 
 STAND_INS = (1_000_003, 1_000_033)  # primes, so that no product of other sizes is one of them
+PARTS = 64  # graphs of chunks of different sizes that are kept
 Over = str | Mapping[str, int] | None
 
 
@@ -151,6 +152,8 @@ class StreamSplit:
         """Return the graph of a chunk: its inputs are the feeds of the cut, its outputs are the joins."""
         found = self._parts.get(size)
         if found is None:
+            if len(self._parts) >= PARTS:
+                self._parts.clear()
             found = self._parts[size] = self.cut.part(size)
         return found
 
