@@ -88,6 +88,7 @@ from .observe.trace import Trace as Trace
 from .observe.trace import TraceEvent as TraceEvent
 from .observe.trace import trace as trace
 from .observe.trace_diff import TraceDiff as TraceDiff
+from .passes.batch import batched as batched
 from .passes.grad import GradientWarning as GradientWarning
 from .passes.grad import grad as grad
 from .passes.grad import value_and_grad as value_and_grad
