@@ -127,6 +127,7 @@ from .programs.answers import Relation as Relation
 from .programs.program import Program as Program
 from .programs.program import load as load
 from .programs.results import Results as Results
+from .runtime.batch_result import BatchResult as BatchResult
 from .runtime.compile import CacheWarning as CacheWarning
 from .runtime.compile import CompilationCache as CompilationCache
 from .runtime.compile import CompilationKey as CompilationKey

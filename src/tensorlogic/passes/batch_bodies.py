@@ -164,7 +164,10 @@ def _own_ways(
 
     rest = [x.value for x in args[1:]]
     some = Batcher(Tape(EinsumGraph([], [])), b.size)
-    inside = [input_of(some, label, truth, True), *(input_of(some, *row) for row in zip(op.then.inputs, given, flags, strict=True))]
+    inside = [
+        input_of(some, label, truth, True),
+        *(input_of(some, *row) for row in zip(op.then.inputs, given, flags, strict=True)),
+    ]
     values = some.tape.apply_many(
         Cond(apart, alone(op.otherwise)), some.tape.any(inside[0].value), *(x.value for x in inside)
     )

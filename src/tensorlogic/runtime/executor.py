@@ -12,7 +12,7 @@ from ..ir.graph import EinsumGraph
 from ..ir.types import TensorType
 from ..passes.levels import CompilationConfig, OptimizationLevel, Pass
 from ..plan.build import ExecutionPlan
-from ..store import StoreStats
+from ..store import Store, StoreStats
 from . import modes
 from .call import Wrapper, call
 from .context import ExecutionContext, Profiles
@@ -23,6 +23,7 @@ from .programs import Programs, not_pickled
 
 if TYPE_CHECKING:
     from .autodiff import Gradients
+    from .batch import Way
     from .frame import Frame
     from .jit import Jit
     from .strategy import GradientStrategy
@@ -77,6 +78,7 @@ class Executor:
         self.gradients: Gradients | None = None
         self.gradient: GradientStrategy | None = None  # of forward, where it is not told another
         self.profiles = Profiles()
+        self.batches: Store[Any, Way] | None = None  # how items of each kind run in a batch
 
     @property
     def config(self) -> CompilationConfig:
@@ -170,6 +172,8 @@ class Executor:
 
     compile_graph, execute_compiled = modes.compile_graph, modes.execute_compiled
     execute_jit, get_jit_stats, clear_jit_cache = modes.execute_jit, modes.get_jit_stats, modes.clear_jit_cache
+    execute_batch, execute_batch_parallel = modes.execute_batch, modes.execute_batch_parallel
+    optimal_batch_size = modes.optimal_batch_size
     forward, backward, get_gradients = modes.forward, modes.backward, modes.get_gradients
     variable = modes.variable
     enable_profiling, disable_profiling = modes.enable_profiling, modes.disable_profiling
