@@ -22,7 +22,7 @@ NAMES = (
     "scaling",
     "tracing",
     "relations",
-    "modes_async",
+    "modes",
 )
 INTRODUCTION = """# Benchmarks
 
