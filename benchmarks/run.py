@@ -22,6 +22,7 @@ NAMES = (
     "scaling",
     "tracing",
     "relations",
+    "modes_recovery",
 )
 INTRODUCTION = """# Benchmarks
 
