@@ -130,6 +130,7 @@ from .programs.results import Results as Results
 from .runtime.checkpoints import Checkpoint as Checkpoint
 from .runtime.checkpoints import CheckpointManager as CheckpointManager
 from .runtime.checkpoints import CheckpointWarning as CheckpointWarning
+from .runtime.chunk_sizes import StreamingMode as StreamingMode
 from .runtime.compile import CacheWarning as CacheWarning
 from .runtime.compile import CompilationCache as CompilationCache
 from .runtime.compile import CompilationKey as CompilationKey
@@ -181,6 +182,11 @@ from .runtime.strategy import MemoryStrategy as MemoryStrategy
 from .runtime.strategy import ParallelismStrategy as ParallelismStrategy
 from .runtime.strategy import PrecisionMode as PrecisionMode
 from .runtime.strategy import StrategyOptimizer as StrategyOptimizer
+from .runtime.stream import Stream as Stream
+from .runtime.stream import StreamingConfig as StreamingConfig
+from .runtime.stream_processor import ChunkMetadata as ChunkMetadata
+from .runtime.stream_processor import StreamProcessor as StreamProcessor
+from .runtime.stream_processor import StreamResult as StreamResult
 from .runtime.tensor_cache import TensorCache as TensorCache
 from .runtime.tuning import AdaptiveOptimizer as AdaptiveOptimizer
 from .runtime.views import TensorView as TensorView

@@ -180,6 +180,7 @@ class Executor:
     compile_graph, execute_compiled = modes.compile_graph, modes.execute_compiled
     execute_jit, get_jit_stats, clear_jit_cache = modes.execute_jit, modes.get_jit_stats, modes.clear_jit_cache
     forward, backward, get_gradients = modes.forward, modes.backward, modes.get_gradients
+    execute_stream, execute_chunk = modes.execute_stream, modes.execute_chunk
     variable = modes.variable
     execute_with_recovery = modes.execute_with_recovery
     save_checkpoint, load_checkpoint = modes.save_checkpoint, modes.load_checkpoint
@@ -265,6 +266,12 @@ class Executor:
     def forget_ready(self) -> None:
         """Look up the program of the next call of each graph anew."""
         self._ready.clear()
+
+    def release(self, graph: EinsumGraph) -> None:
+        """Give the memory that the last run of a graph keeps for the next one back to the system."""
+        ready = self._ready.pop(id(graph), None)
+        if ready is not None:
+            ready.program.release()
 
     def _remember(self, graph: EinsumGraph, names: list[str], values: list[Any], program: Program) -> None:
         """Keep what the next call compares itself with first."""

@@ -5,9 +5,9 @@ A mode hands over to its own module, which is loaded by whoever uses it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from time import monotonic, sleep
+from time import monotonic, perf_counter, sleep
 from typing import TYPE_CHECKING, Any
 
 from ..errors import BackendError, expect
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from .jit import Jit, JitConfig, JitStats
     from .recovery_config import RecoveryConfig, RecoveryResult
     from .strategy import GradientStrategy
+    from .stream import Stream, StreamingConfig
+    from .stream_processor import ChunkMetadata, StreamResult
 
 
 def compile_graph(
@@ -143,6 +145,42 @@ def _gradients(executor: Executor) -> Gradients:
     if executor.gradients is None:
         executor.gradients = Gradients()
     return executor.gradients
+
+
+def execute_stream(
+    executor: Executor,
+    graph: EinsumGraph,
+    source: Any,
+    config: StreamingConfig | None = None,
+    *,
+    inputs: Inputs | None = None,
+    over: str | Mapping[str, int] | None = None,
+    sink: Any = None,
+    checkpoint: str | Path | None = None,
+    resume: bool = False,
+    progress: bool = False,
+    clock: Callable[[], float] = perf_counter,
+) -> Stream:
+    """Run a graph over a source, chunk by chunk, and return an iterator of results: see docs/guides/streaming.md.
+
+    ``source`` is an iterable of chunks, arrays by name, a file, or an Arrow table or dataset; ``inputs`` are those that are whole, such as
+    weights; ``over`` names the size, the input or the axes that are streamed. Outputs that keep the streamed index come with each
+    result and go into the ``sink``, a file; the others are ``stream.outputs``. ``checkpoint`` is a folder that the state is saved
+    in, so that another process can ``resume``.
+    """
+    from .stream import execute_stream
+
+    return execute_stream(
+        executor, graph, source, config, inputs=inputs, over=over, sink=sink, checkpoint=checkpoint, resume=resume,
+        progress=progress, clock=clock,
+    )  # fmt: skip
+
+
+def execute_chunk(executor: Executor, graph: EinsumGraph, inputs: Inputs, metadata: ChunkMetadata) -> StreamResult:
+    """Run a graph on the inputs of one chunk, as it is, and return the result with the chunk's metadata."""
+    from .stream import execute_chunk
+
+    return execute_chunk(executor, graph, inputs, metadata)
 
 
 def variable(executor: Executor, value: Any, *, requires_grad: bool | None = None) -> Variable:
