@@ -127,6 +127,8 @@ from .programs.answers import Relation as Relation
 from .programs.program import Program as Program
 from .programs.program import load as load
 from .programs.results import Results as Results
+from .runtime.aio import AsyncConfig as AsyncConfig
+from .runtime.aio import run_async as run_async
 from .runtime.checkpoints import Checkpoint as Checkpoint
 from .runtime.checkpoints import CheckpointManager as CheckpointManager
 from .runtime.checkpoints import CheckpointWarning as CheckpointWarning
@@ -145,12 +147,14 @@ from .runtime.eager_record import no_grad as no_grad
 from .runtime.eager_tape import EagerTape as EagerTape
 from .runtime.executor import DummyExecutor as DummyExecutor
 from .runtime.executor import Executor as Executor
+from .runtime.executor_pool import AsyncExecutorPool as AsyncExecutorPool
 from .runtime.frame import Frame as Frame
 from .runtime.jit import HotPathDetector as HotPathDetector
 from .runtime.jit import JitCache as JitCache
 from .runtime.jit import JitCompiler as JitCompiler
 from .runtime.jit import JitConfig as JitConfig
 from .runtime.jit import JitStats as JitStats
+from .runtime.lanes import AsyncHandle as AsyncHandle
 from .runtime.outputs import Outputs as Outputs
 from .runtime.pool import MemoryPool as MemoryPool
 from .runtime.protocols import TlAsyncBatchExecutor as TlAsyncBatchExecutor
@@ -184,6 +188,7 @@ from .runtime.strategy import PrecisionMode as PrecisionMode
 from .runtime.strategy import StrategyOptimizer as StrategyOptimizer
 from .runtime.stream import Stream as Stream
 from .runtime.stream import StreamingConfig as StreamingConfig
+from .runtime.stream_async import AsyncStream as AsyncStream
 from .runtime.stream_processor import ChunkMetadata as ChunkMetadata
 from .runtime.stream_processor import StreamProcessor as StreamProcessor
 from .runtime.stream_processor import StreamResult as StreamResult

@@ -218,6 +218,11 @@ FAULTS: dict[str, Fault] = {
     "E545": Fault("a sink that is not where its checkpoint left it", "The file that a run was writing is gone or shorter than its checkpoint says.", "Begin anew in another folder."),
     "E546": Fault("checkpoints of a run that is not resumed", "The folder holds the state of a run, and a new run would begin beside it.", "Resume that run, or give another folder."),
     "E547": Fault("checkpoints of another stream", "The graph, the streamed index, the sizes of chunks, the source or the sink are not those of the run that saved the checkpoints.", "Run what was run before, or begin anew in another folder."),
+    # E56x: awaiting
+    "E560": Fault("no thread for a call", "The process is ending, or the system gives it no more threads, so the call cannot begin.", "Await calls before the process ends, or lower max_concurrent= of AsyncConfig."),
+    "E561": Fault("a pool without executors", "AsyncExecutorPool was given an empty list.", "Write AsyncExecutorPool([Executor()])."),
+    "E562": Fault("a pool that is closed", "A call came after shutdown(), or after the end of `async with`.", "Make the call earlier, or make another pool."),
+    "E563": Fault("an option that async chunks cannot have", "The chunks of an async iterable are computed as they come: they are not cut again, written to a sink or saved.", "Leave the option out, or give execute_stream_async a source that a thread can read."),
     # E6xx: logic
     "E601": Fault("a name that is missing", "Variables, predicates and domains have names; a variable's is one word.", "Use letters, digits and _, and no digit first."),
     "E602": Fault("an expression used as a truth value", "Python's and, or, not and if ask an expression for its truth, which it has only when it runs.", "Write & | ~ and tl.if_then_else."),

@@ -20,14 +20,17 @@ if TYPE_CHECKING:
     from random import Random
 
     from .. import ProfileData
+    from .aio import AsyncConfig
     from .autodiff import Gradients
     from .compile import CompiledGraph
     from .eager import Variable
     from .executor import Executor
     from .jit import Jit, JitConfig, JitStats
+    from .lanes import AsyncHandle
     from .recovery_config import RecoveryConfig, RecoveryResult
     from .strategy import GradientStrategy
     from .stream import Stream, StreamingConfig
+    from .stream_async import AsyncStream
     from .stream_processor import ChunkMetadata, StreamResult
 
 
@@ -101,6 +104,50 @@ def _jit(executor: Executor, config: JitConfig | None = None) -> Jit:
         expect(config, JitConfig, "a JitConfig is expected", "write JitConfig().with_hot_path_threshold(10)")
         executor.jit = Jit(executor, config)
     return executor.jit
+
+
+def execute_async(
+    executor: Executor,
+    graph: EinsumGraph,
+    inputs: Inputs | None = None,
+    config: AsyncConfig | None = None,
+    **options: Any,
+) -> AsyncHandle[Outputs]:
+    """Run a graph on a worker thread and return a handle: await it for the outputs, or ``cancel()`` it.
+
+    The options are those of :meth:`execute`. Inputs are not copied: they must not change before the call is done. See
+    docs/guides/async.md.
+    """
+    from .aio import execute_async
+
+    return execute_async(executor, graph, inputs, config, options)
+
+
+def execute_batch_async(
+    executor: Executor,
+    graph: EinsumGraph,
+    batch_inputs: Any,
+    config: AsyncConfig | None = None,
+    **options: Any,
+) -> AsyncHandle[Any]:
+    """Run a graph on many inputs on a worker thread and return a handle: await it for what :meth:`execute_batch` returns."""
+    from .aio import execute_batch_async
+
+    return execute_batch_async(executor, graph, batch_inputs, config, options)
+
+
+def execute_stream_async(
+    executor: Executor, graph: EinsumGraph, source: Any, config: AsyncConfig | None = None, **options: Any
+) -> AsyncStream:
+    """Run a graph over an async iterable of chunks, or any source of :meth:`execute_stream`, and return an async iterator of results.
+
+    Of an async iterable each chunk gives one result; the options are ``inputs`` and ``over``. Other sources take all options of
+    :meth:`execute_stream`, and its config as ``streaming``. No more than ``config.backpressure_threshold`` chunks are taken in ahead.
+    """
+    from .aio import checked_config
+    from .stream_async import execute_stream_async
+
+    return execute_stream_async(executor, graph, source, checked_config(config), options)
 
 
 def forward(
