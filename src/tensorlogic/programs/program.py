@@ -149,13 +149,15 @@ class Program:
     def bind(self, tensors: Mapping[str, Any] | None = None, /, **named: Any) -> Program:
         """Give tensors from Python, for all that is asked from now on; return the program.
 
+        They are copied, so that writing to an array later changes nothing here; one that nobody can write to is taken as it is.
+
         >>> p = Program("Y[i] = W[i,j] X[j]")
         >>> p.bind(W=np.eye(2), X=np.array([3.0, 4.0])).run()["Y"].tolist()
         [3.0, 4.0]
         """
         with self._lock:
             for name, value in {**(tensors or {}), **named}.items():
-                self._bound[name] = _tensor(name, value)
+                self._bound[name] = _unchanging(_tensor(name, value))
                 self._versions.change(name)
         return self
 
@@ -588,6 +590,20 @@ def _tensor(name: str, value: Any) -> Any:
         hint = "facts by name are added with program.add(name, rows)"
         raise InputError(f"the tensor {name!r} cannot be made of {array.dtype}", hint, code="E779")
     return array
+
+
+def _unchanging(value: Any) -> Any:
+    """Return a tensor that nobody can write to: itself where that is so already, else a copy."""
+    if not isinstance(value, np.ndarray):
+        return value
+    owner: Any = value
+    while isinstance(owner, np.ndarray) and not owner.flags.writeable:
+        owner = owner.base
+    if not isinstance(owner, np.ndarray):
+        return value
+    copy = value.copy()
+    copy.flags.writeable = False
+    return copy
 
 
 def _described(value: Any) -> GivenTensor:
