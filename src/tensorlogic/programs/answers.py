@@ -8,7 +8,7 @@ from typing import Any, overload
 import numpy as np
 
 from ..backends.sparse import SparseTensor
-from ..errors import InputError, nearest
+from ..errors import InputError, expect_whole, nearest
 from ..lang.data_files import arrow_module
 from ..lang.domains import Codes, Domain, Name
 from ..lang.show import Shown, by_value, scalar_shown, shown
@@ -133,6 +133,7 @@ class Answers(Sequence[tuple[Any, ...]]):
 
     def shown(self, limit: int = 50) -> Shown:
         """Return the answers as a table, the values of a numeric tensor from the largest to the smallest."""
+        expect_whole("limit=", limit)
         if not self.heads:
             return scalar_shown(self.value)
         order = np.arange(len(self))[:limit] if self.values is None else by_value(self.values)[:limit]

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from ..errors import expect
 from ..lang.show import Shown, show, shown_parts
 from .answers import unknown_relation
 from .evaluate import Evaluation
@@ -31,6 +32,7 @@ class Results(Mapping[str, Any]):
         self._found: dict[str, Any] = {}
 
     def __getitem__(self, name: str) -> Any:
+        expect(name, str, "a tensor is named by text", 'such as results["Y"]')
         if name not in self._found:
             with self._lock:
                 if name not in self._evaluation.model.analysis.tensors:
@@ -47,7 +49,7 @@ class Results(Mapping[str, Any]):
         return len(self._names)
 
     def __contains__(self, name: object) -> bool:
-        return name in self._evaluation.model.analysis.tensors
+        return isinstance(name, str) and name in self._evaluation.model.analysis.tensors
 
     def shown(self, limit: int = 50) -> Shown:
         """Return a table of each tensor, by names."""
