@@ -344,7 +344,7 @@ def write_array(path: str | os.PathLike[str], name: str, array: np.ndarray[Any, 
         else:
             from safetensors import numpy as safetensors
 
-            Path(file).write_bytes(safetensors.save({name: array}))
+            file.write_bytes(safetensors.save({name: array}))
 
 
 def written_kind(path: str | os.PathLike[str]) -> str:
