@@ -194,6 +194,14 @@ class ConvergenceError(TensorLogicError, RuntimeError):
     """
 
 
+class TrainingError(TensorLogicError, RuntimeError):
+    """A training run that cannot go on.
+
+    >>> issubclass(TrainingError, TensorLogicError)
+    True
+    """
+
+
 class CancelledError(TensorLogicError, RuntimeError):
     """A run that was told to stop; nobody retries it or puts another answer in its place.
 
