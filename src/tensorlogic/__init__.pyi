@@ -16,6 +16,7 @@ from .diagnostics import SourceLocation as SourceLocation
 from .diagnostics import TypeMismatchDiagnostic as TypeMismatchDiagnostic
 from .errors import BackendError as BackendError
 from .errors import CancelledError as CancelledError
+from .errors import CheckpointError as CheckpointError
 from .errors import ConvergenceError as ConvergenceError
 from .errors import DeadlineError as DeadlineError
 from .errors import DTypeError as DTypeError
@@ -27,6 +28,7 @@ from .errors import OutOfMemoryError as OutOfMemoryError
 from .errors import ShapeError as ShapeError
 from .errors import SpecError as SpecError
 from .errors import TensorLogicError as TensorLogicError
+from .errors import TrainingError as TrainingError
 from .errors import ViewError as ViewError
 from .events import ExecutionPhase as ExecutionPhase
 from .events import Hook as Hook
@@ -126,6 +128,9 @@ from .programs.answers import Relation as Relation
 from .programs.program import Program as Program
 from .programs.program import load as load
 from .programs.results import Results as Results
+from .runtime.checkpoints import Checkpoint as Checkpoint
+from .runtime.checkpoints import CheckpointManager as CheckpointManager
+from .runtime.checkpoints import CheckpointWarning as CheckpointWarning
 from .runtime.compile import CacheWarning as CacheWarning
 from .runtime.compile import CompilationCache as CompilationCache
 from .runtime.compile import CompilationKey as CompilationKey
@@ -189,5 +194,19 @@ from .testing.gradients import GradientReport as GradientReport
 from .testing.perf import PerfCase as PerfCase
 from .testing.perf import PerfRegression as PerfRegression
 from .testing.perf import PerfReport as PerfReport
+from .train import optim as optim
+from .train.callbacks import BestCheckpoint as BestCheckpoint
+from .train.callbacks import Callback as Callback
+from .train.callbacks import CSVLog as CSVLog
+from .train.callbacks import EarlyStopping as EarlyStopping
+from .train.callbacks import JSONLog as JSONLog
+from .train.callbacks import PlotFile as PlotFile
+from .train.callbacks import TensorBoardLog as TensorBoardLog
+from .train.history import History as History
+from .train.initial import initial as initial
+from .train.optim import Optimizer as Optimizer
+from .train.rules import rule_loss as rule_loss
+from .train.trainer import Trainer as Trainer
+from .train.trainer import TrainerConfig as TrainerConfig
 
 __version__: str

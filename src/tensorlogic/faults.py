@@ -402,6 +402,15 @@ FAULTS: dict[str, Fault] = {
     "E970": Fault("a slice with a step where none belongs", "Range has step 1, and no stride is 0.", "Use SliceSpec.Strided(start, end, stride), or Index for one element."),
     "E971": Fault("an axis that is not there", "The axis is beyond the rank of the tensor.", "Use an axis from 0, or count back from -1."),
     "E972": Fault("memory that the system does not give", "A block larger than the free memory, or than the address space, was asked for.", "Ask for less, or use a narrower dtype."),
+    # E58x and E59x: recovery and checkpoints
+    "E580": Fault("a checkpoint that cannot be written", "The disk is full, the folder may not be written to, or the system failed to write.", "Make room or permit writing, or choose another folder, and run again: earlier checkpoints are untouched."),
+    "E581": Fault("a checkpoint folder in use", "Another run, in this process or another, writes checkpoints there.", "Wait until it is done, or give this run a folder of its own; a process that died does not hold it."),
+    "E582": Fault("a damaged checkpoint", "A file of the checkpoint is missing or too short, or its checksum differs.", "Use latest(), which passes over damaged ones, or load one of another number."),
+    "E583": Fault("no checkpoint that can be read", "There are checkpoints in the folder, and every one is damaged.", "Look at the disk; delete the folder to begin anew."),
+    "E584": Fault("a checkpoint of another version", "It was written by a version of the package with another format.", "Go on with the version that wrote it, or begin anew in another folder."),
+    "E587": Fault("something a checkpoint cannot hold", "Checkpoints hold arrays of the dtypes of tensors, by name, and facts that JSON gives back as they are.", "Convert the array; use text as keys, lists for tuples, and no NaN in facts."),
+    "E588": Fault("no such checkpoint", "There is no checkpoint of this number in the folder.", "Use one of the numbers that the hint names, or latest()."),
+    "E593": Fault("a chance that is no probability", "A chance is a number from 0 to 1.", "Write chance=0.1."),
     # E98x: contexts
     "E980": Fault("a run that was cancelled", "Somebody called cancel() on a context that the run keeps to.", "Nothing is wrong; run again under another context."),
     "E981": Fault("a run that was over its time", "The deadline of a context passed before the run was done.", "Give more time, ExecutionContext(timeout=seconds), or less to do."),

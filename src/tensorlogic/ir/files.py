@@ -9,9 +9,8 @@ from __future__ import annotations
 import contextlib
 import json
 import math
-import os
 import stat
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import lru_cache, reduce
 from operator import or_
 from pathlib import Path, PurePath
@@ -28,6 +27,7 @@ from .graph import MAX_BODY_DEPTH, OPS, Array, EinsumGraph, Node
 from .ops import Op
 from .text import plain_fields
 from .untrusted_text import LIMIT, convert, decode_text, strict_json, too_large
+from .whole_files import write_whole
 
 FORMAT, VERSION = "tensorlogic-graph", 1
 
@@ -145,71 +145,6 @@ def save(graph: EinsumGraph, path: str | Path) -> None:
 def _beside(path: Path) -> Path:
     # g.json and g.v2 must not share a file
     return path.with_suffix(".safetensors") if path.suffix == ".json" else path.with_name(path.name + ".safetensors")
-
-
-def write_whole(path: Path, write: Callable[[Path], object]) -> None:
-    """Write a file beside its place and move it there, so that it appears whole or not at all."""
-    temporary = path.with_name(f".{path.name}.{os.urandom(6).hex()}.tmp")
-    try:
-        write(temporary)
-        _to_disk(temporary)
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
-    with contextlib.suppress(OSError):  # the new name itself; not every system can
-        _to_disk(path.parent)
-
-
-def write_folder(path: Path, fill: Callable[[Path], object], *, replace: bool = True) -> Path:
-    """Fill a folder beside its place and move it there, so that it appears whole or not at all; return its path.
-
-    What has the name already gives way. Of two processes that write it at once, either may win. With ``replace=False``
-    it stays, and FileExistsError is raised.
-    """
-    import shutil  # loaded by those who save
-
-    temporary, old = path.with_name(f".{path.name}.{os.urandom(6).hex()}.tmp"), None
-    try:
-        temporary.mkdir(parents=True)
-        fill(temporary)
-        for file in temporary.iterdir():
-            _to_disk(file)
-        if replace:
-            old = set_aside(path)
-        try:
-            temporary.rename(path)
-        except OSError as error:  # systems call it by several names when another process came first
-            if path.exists() and not replace:
-                raise FileExistsError(str(path)) from error
-            if not path.exists():
-                raise
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
-        if old is not None and old.is_dir():
-            shutil.rmtree(old, ignore_errors=True)
-        elif old is not None:
-            old.unlink(missing_ok=True)
-    return path
-
-
-def set_aside(path: Path) -> Path | None:
-    """Rename a file or folder that is to be deleted, so that of several processes one takes it; None if another did.
-
-    It has a name that a :class:`~tensorlogic.CompilationCache` sweeps away, should this process stop before it is deleted.
-    """
-    old = path.with_name(f".{path.name}.{os.urandom(6).hex()}.old")
-    with contextlib.suppress(FileNotFoundError):
-        return path.rename(old)
-    return None
-
-
-def _to_disk(path: Path) -> None:
-    """Have the system write a file or folder out before anything relies on it."""
-    handle = os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 # reading

@@ -364,7 +364,7 @@ class _Manifest(msgspec.Struct, forbid_unknown_fields=True):
 
 def _save(compiled: CompiledGraph, folder: Path) -> None:
     from .. import __version__
-    from ..ir.files import write_folder
+    from ..ir.whole_files import write_folder
 
     able = compiled.executor.capabilities()
     programs = compiled.executor.programs.kept.values() if sized_by_inputs(compiled.optimized) else []

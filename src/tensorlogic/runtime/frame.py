@@ -127,7 +127,7 @@ class Frame:
         import numpy as np
         from safetensors.numpy import save
 
-        from ..ir.files import write_whole
+        from ..ir.whole_files import write_whole
 
         fixed = dict(self.program.plan.constants)
         held = {
