@@ -33,9 +33,9 @@ from .graph import (
 )
 from .infer import node_types
 from .layers import Layers
-from .random import STEP, TRAINING
 from .methods import TensorOperators
 from .ops import Op
+from .random import STEP, TRAINING
 from .sizes import Dim, dim, integer
 from .type_rules import Equality, Results
 from .type_rules import Scope as TypeScope

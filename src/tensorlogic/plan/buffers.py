@@ -234,13 +234,16 @@ def _one_by_one(step: Step) -> bool:
 
 
 def written_over(
-    steps: Sequence[Step], inputs: Sequence[int], outputs: Sequence[int], donors: Sequence[tuple[int, int]]
+    steps: Sequence[Step],
+    inputs: Sequence[tuple[str, int, TensorType]],
+    outputs: Sequence[tuple[str, int, TensorType]],
+    donors: Sequence[tuple[int, int]],
 ) -> list[Step]:
     """Mark the operands of steps whose memory the step's own results may be written into: inputs that were donated."""
     writer = {slot: n for n, step in enumerate(steps) for slot in step.writes}
     found = list(steps)
     for k, number in donors:
-        n, slot = writer[outputs[k]], inputs[number]
+        n, slot = writer[outputs[k][1]], inputs[number][1]
         if slot in found[n].reads:
             found[n] = found[n]._replace(over=(*found[n].over, found[n].reads.index(slot)))
     return found

@@ -269,8 +269,7 @@ def lay_out(
         alone = {slot: k for slot, k in own.items() if times[slot] == 1}
         if donate:
             donors = donated(steps, root, laid.inputs, laid.outputs, alone, donate)
-            slots = ([slot for _, slot, _ in own] for own in (laid.inputs, laid.outputs))
-            steps = written_over(steps, *slots, donors)
+            steps = written_over(steps, laid.inputs, laid.outputs, donors)
         chosen, buffers = assign(steps, root, pinned, alone, {k for k, _ in donors})
         steps = on_threads([s._replace(into=c) if c else s for s, c in zip(steps, chosen, strict=True)], threads)
     exact = all(b.exact for s in steps for b in s.bodies)

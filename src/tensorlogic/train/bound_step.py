@@ -12,7 +12,7 @@ from ..runtime.executor import Executor
 from ..runtime.program import Program
 from .step import COUNT, RATE, TrainingStep
 
-Signature = tuple[tuple[tuple[int, ...], Any], ...]
+Signature = tuple[tuple[str, tuple[int, ...], Any], ...]
 
 
 class BoundStep:
@@ -23,13 +23,18 @@ class BoundStep:
     """
 
     def __init__(
-        self, executor: Executor, step: TrainingStep, values: dict[str, Any], given: Mapping[str, Any], hooks: Sequence[Hook] = ()
+        self,
+        executor: Executor,
+        step: TrainingStep,
+        values: dict[str, Any],
+        given: Mapping[str, Any],
+        hooks: Sequence[Hook] = (),
     ) -> None:
         self.executor, self.step, self.values, self.own_hooks = executor, step, values, tuple(hooks)
-        self.rate, self.count = np.zeros((), "float32"), np.zeros((), "float32")
-        self.given = {RATE: self.rate, COUNT: self.count, **given}
+        self.rate, self.count = np.zeros(()), np.zeros(())
         self.inputs = list(step.graph.inputs)
-        self.rows = [n for n in self.inputs if n not in values and n not in self.given]  # what each batch brings
+        every = {RATE: self.rate, COUNT: self.count, **given}
+        self.given = {name: value for name, value in every.items() if name in step.graph.inputs}
         outputs = step.graph.output_names
         self.figures = [outputs.index(name) for name in step.figures]
         self.carried = [(outputs.index(name), name) for name in step.carried]
@@ -38,11 +43,12 @@ class BoundStep:
     def __call__(self, arrays: Mapping[str, Any], rate: float, count: int) -> list[float]:
         """Take one step on a batch and return its figures, the loss first."""
         self.rate[...], self.count[...] = rate, count
-        signature = tuple([(a.shape, a.dtype) for a in map(arrays.__getitem__, self.rows)])
+        signature = tuple([(name, a.shape, a.dtype) for name, a in arrays.items()])
         program = self.programs.get(signature)
         inputs = {**self.given, **self.values, **arrays}
         if program is None:
-            program = self.programs[signature] = self._program(inputs)
+            known = {name: value for name, value in inputs.items() if name in self.inputs or name in arrays}
+            program = self.programs[signature] = self._program(known)
         ordered = [inputs[name] for name in self.inputs]
         hooks = (*self.executor.hooks(), *self.own_hooks)
         if running.contexts:  # they are looked at between steps: half a step would leave half of the parameters updated

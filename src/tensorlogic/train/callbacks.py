@@ -55,7 +55,13 @@ class EarlyStopping(Callback):
     """
 
     def __init__(
-        self, watch: str = "validation_loss", *, patience: int = 5, least: float = 0.0, highest: bool = False, restore: bool = True
+        self,
+        watch: str = "validation_loss",
+        *,
+        patience: int = 5,
+        least: float = 0.0,
+        highest: bool = False,
+        restore: bool = True,
     ) -> None:
         expect_whole("patience", patience)
         self.watch, self.patience, self.least, self.highest, self.restore = watch, patience, least, highest, restore
@@ -224,7 +230,9 @@ class Progress(Callback):
         whole = "" if self.batches is None else f"/{self.batches}"
         shown = "  ".join(f"{name} {value:.4g}" for name, value in figures.items())
         rate = self.rows / max(now - self.since, 1e-9)
-        self._show(f"epoch {trainer.epoch + 1}/{trainer.config.epochs}  batch {trainer.batch}{whole}  {shown}  {rate:,.0f} examples/s")
+        self._show(
+            f"epoch {trainer.epoch + 1}/{trainer.config.epochs}  batch {trainer.batch}{whole}  {shown}  {rate:,.0f} examples/s"
+        )
 
     def on_epoch(self, trainer: Trainer, figures: Figures) -> None:
         """Leave a line for each epoch."""

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import zipfile
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from ..errors import InputError, expect, nearest
+from ..errors import FormatError, InputError, TensorLogicError, expect, nearest
 
 Arrays = Mapping[str, Any]
 
@@ -97,7 +99,7 @@ class GivenBatches:
 
     def count(self) -> int | None:
         """Return the number of batches, where the source tells."""
-        return len(self.source) if hasattr(self.source, "__len__") else None
+        return len(self.source) if isinstance(self.source, Sized) else None
 
     def epoch(self, number: int, first: int = 0) -> Iterator[Batch]:
         """Go through the batches of an epoch, from the one with number ``first``."""
@@ -127,24 +129,49 @@ def batches_of(
     raise InputError(f"data is given as arrays by name, got {type(data).__name__}", hint, code="E852")
 
 
+def names_in(path: Path) -> list[str]:
+    """Return the names of the arrays in a file."""
+    with _opened(path) as file:
+        return list(file.files)
+
+
 def _read(path: Path, names: list[str]) -> dict[str, Any]:
     """Read the arrays that a graph wants from a file."""
-    if path.suffix == ".npz":
-        with np.load(path, allow_pickle=False) as file:
-            found = set(file.files)
-            arrays = {name: file[name] for name in names if name in found}
-    elif path.suffix in (".parquet", ".pq"):
+    with _opened(path) as file:
+        for name in names:
+            if name not in file.files:
+                raise InputError(f"{path} has no array {name!r}", *nearest(name, file.files), code="E853")
+        return {name: file[name] for name in names}
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[Any]:
+    """Open a file of arrays: ``files`` are their names, and an index reads one."""
+    if path.suffix not in (".npz", ".parquet", ".pq"):
+        raise InputError(f"{path} is neither .npz nor .parquet", "save the arrays with np.savez", code="E852")
+    try:
+        if path.suffix == ".npz":
+            with np.load(path, allow_pickle=False) as file:
+                yield file
+        else:
+            yield _Columns(path)
+    except TensorLogicError:
+        raise
+    except (OSError, ValueError, zipfile.BadZipFile) as error:
+        raise FormatError(f"{path} cannot be read: {error}", code="E853") from None
+
+
+class _Columns:
+    """The columns of a Parquet file as arrays."""
+
+    def __init__(self, path: Path) -> None:
         import pyarrow.parquet as pq
 
-        table = pq.read_table(path)
-        found = set(table.column_names)
-        arrays = {name: _column(table.column(name)) for name in names if name in found}
-    else:
-        raise InputError(f"{path} is neither .npz nor .parquet", "save the arrays with np.savez", code="E852")
-    for name in names:
-        if name not in found:
-            raise InputError(f"{path} has no array {name!r}", *nearest(name, found), code="E853")
-    return arrays
+        self.table = pq.ParquetFile(path)
+        self.files = list(self.table.schema_arrow.names)
+
+    def __getitem__(self, name: str) -> Any:
+        return _column(self.table.read([name]).column(0))
 
 
 def _column(column: Any) -> Any:
@@ -176,9 +203,7 @@ def _rows(arrays: Mapping[str, Any]) -> int:
     for name, count in others:
         if count != rows:
             hint = f"give {name!r} as fixed={{{name!r}: ...}} if it is the same for all examples"
-            raise InputError(
-                f"data {first!r} has {rows:,} examples, but {name!r} has {count:,}", hint, code="E856"
-            )
+            raise InputError(f"data {first!r} has {rows:,} examples, but {name!r} has {count:,}", hint, code="E856")
     if not rows:
         raise InputError("the data has no examples", "give arrays of at least one row", code="E855")
     return rows
@@ -188,7 +213,7 @@ def split(data: Arrays, share: float = 0.8, *, seed: int = 0) -> tuple[dict[str,
     """Divide examples at random into two sets, such as for training and validation.
 
     >>> train, rest = split({"x": np.arange(10)}, 0.8)
-    >>> len(train["x"]), len(rest["x"]), sorted([*train["x"], *rest["x"]])
+    >>> len(train["x"]), len(rest["x"]), sorted({*train["x"].tolist(), *rest["x"].tolist()})
     (8, 2, [0, 1, 2, 3, 4, 5, 6, 7, 8, 9])
     """
     arrays = {name: _array(name, value) for name, value in data.items()}

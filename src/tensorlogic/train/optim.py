@@ -24,7 +24,7 @@ Tensor = Any  # of a graph that is being built
 State = dict[str, Tensor]  # what an optimizer keeps for a parameter, by name
 Update = Callable[..., tuple[Tensor, State]]
 """``update(b, w, gradient, state, rate, t)``: the builder, the parameter, its gradient, what is kept, the rate and the number of the
-step from 1, all as tensors; it returns the next parameter and what is kept next."""
+step from 1, all as tensors of the parameter's dtype; it returns the next parameter and what is kept next."""
 
 
 @dataclass(frozen=True)
@@ -121,7 +121,12 @@ def _optimizer(name: str, rate: Rate, slots: Sequence[str], update: Update, **se
 
 
 def _number(what: str, value: object, *, above: bool = False) -> None:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf or (above and not value):
+    if (
+        isinstance(value, bool)
+        or not isinstance(value, int | float)
+        or not 0 <= value < math.inf
+        or (above and not value)
+    ):
         least = "above 0" if above else "of at least 0"
         hint = "write tl.optim.adam(1e-3), or a schedule: tl.optim.cosine(1e-3, steps=1000)"
         raise InputError(f"{what} is a number {least}, got {value!r}", hint, code="E840")
@@ -198,8 +203,9 @@ def _adam(b1: float, b2: float, eps: float, weight_decay: float) -> Update:
     def update(b: Any, w: Tensor, g: Tensor, state: State, rate: Tensor, t: Tensor) -> tuple[Tensor, State]:
         mean = b1 * state["mean"] + (1 - b1) * g
         square = b2 * state["square"] + (1 - b2) * b.square(g)
-        root = b.sqrt(1 - b.power(b2, t))
-        size = rate * root / (1 - b.power(b1, t))  # scalars: what the means lack after t steps
+        count = b.cast(t, "float64")  # in float32 a power so near to 1 would leave few digits of what it lacks to 1
+        root = b.cast(b.sqrt(1 - b.power(b2, count)), w.dtype)  # scalars: what the means lack after t steps
+        size = rate * root / b.cast(1 - b.power(b1, count), w.dtype)
         step = size * mean / (b.sqrt(square) + eps * root)
         shrunk = w - rate * weight_decay * w if weight_decay else w
         return shrunk - step, {"mean": mean, "square": square}
@@ -267,7 +273,9 @@ def custom(update: Update, rate: Rate, *, slots: Sequence[str] = (), name: str =
         inspect.signature(update).bind(*range(6))
     except TypeError:
         hint = "write def update(b, w, gradient, state, rate, t): return w - rate * gradient, {}"
-        raise InputError("an update takes six arguments: b, w, gradient, state, rate and t", hint, code="E841") from None
+        raise InputError(
+            "an update takes six arguments: b, w, gradient, state, rate and t", hint, code="E841"
+        ) from None
     return _optimizer(name, rate, slots, update)
 
 

@@ -52,4 +52,5 @@ def rule_loss(
         total = lacking if total is None else total + lacking
     if total is None:
         raise InputError("there are no formulas", "give at least one", code="E876")
-    return total * (1.0 / sum(weight for _, weight in weighted))
+    mean: Tensor = total * (1.0 / sum(weight for _, weight in weighted))
+    return mean

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from ..errors import GraphError, InputError, nearest
 from ..ir.builder import GraphBuilder, Tensor
-from ..ir.graph import EinsumGraph
+from ..ir.graph import EinsumGraph, reachable
 from ..ir.types import FLOATS, TensorType
 from ..passes.grad import value_and_grad
 from .optim import Optimizer
@@ -40,7 +40,7 @@ class TrainingStep(NamedTuple):
     >>> loss = b.build(loss=b.mean(b.square(x @ w)))
     >>> step = training_step(loss, {"w": tl.TensorType(tl.TensorShape((3,)), "float32")}, tl.optim.momentum(0.1))
     >>> list(step.graph.inputs), step.graph.output_names
-    (['w', 'x', 'optimizer.rate', 'optimizer.step', 'optimizer.speed.w'], ['loss', 'w', 'optimizer.speed.w'])
+    (['w', 'x', 'optimizer.rate', 'optimizer.speed.w'], ['loss', 'w', 'optimizer.speed.w'])
     """
 
     graph: EinsumGraph
@@ -73,6 +73,7 @@ def training_step(
     learned = [name for name, own in found.items() if not own.frozen]
     if not learned:
         raise InputError("every parameter is frozen", "leave one to learn, or use executor.execute", code="E843")
+    _check_reached(loss, learned)
     states = _states(loss, params)
     figures = ("loss", *_metrics(loss, states))
     wanted = EinsumGraph(loss.nodes, [(n, i) for n, i in loss.outputs if n in {*figures, *states}], loss.constants)
@@ -80,7 +81,7 @@ def training_step(
     weights = {name: b.input(name, t.shape, t.dtype) for name, t in params.items()}
     scale = b.input(SCALE, (), "float32") if precision else None
     gradients, values = _gradients(b, wanted, weights, learned, figures, states, precision, scale, micro_batches, rows)
-    rate, count = b.input(RATE, (), "float32"), b.input(COUNT, (), "float32")
+    rate, count = b.input(RATE, (), "float64"), b.input(COUNT, (), "float64")
     if scale is not None:
         gradients = {name: g / scale for name, g in gradients.items()}
     gradients = _clipped(b, gradients, clip_norm, clip_value)
@@ -98,9 +99,9 @@ def training_step(
         w, own = weights[name], found[name]
         slots = {slot: f"{OWN}{slot}.{name}" for slot in optimizer.slots}
         state = {slot: b.input(label, w.shape, w.dtype) for slot, label in slots.items()}
-        speed = rate if own.rate == 1.0 else rate * own.rate
+        speed = b.cast(rate if own.rate == 1.0 else rate * own.rate, w.dtype)
         gradient = gradients[name] + own.weight_decay * w if own.weight_decay else gradients[name]
-        new, after = _updated(optimizer, b, w, gradient, state, speed, count)
+        new, after = _updated(optimizer, b, w, gradient, state, speed, b.cast(count, w.dtype))
         keep(name, new, w)
         for slot, label in slots.items():
             keep(label, after[slot], state[slot])
@@ -119,6 +120,15 @@ def training_step(
     graph = b.build(outputs)
     carried = tuple(name for name in graph.output_names if name in graph.inputs)
     return TrainingStep(graph, figures, carried, zeros, starts, averages)
+
+
+def _check_reached(loss: EinsumGraph, learned: Sequence[str]) -> None:
+    """Refuse parameters that the loss does not depend on."""
+    found = reachable(loss.nodes, [i for name, i in loss.outputs if name == "loss"])
+    for name in learned:
+        if name in loss.inputs and "loss" in loss.output_names and loss.inputs[name] not in found:
+            hint = f"leave it out of params=, or freeze it: settings={{{name!r}: {{'frozen': True}}}}"
+            raise InputError(f"the loss does not depend on the parameter {name!r}", hint, code="E877")
 
 
 def _states(loss: EinsumGraph, params: Mapping[str, TensorType]) -> list[str]:

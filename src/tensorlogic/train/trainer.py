@@ -115,7 +115,7 @@ class Trainer:
         self._step: TrainingStep | None = None
         self._fixed: dict[str, Any] = {}
         self._stopping = ""
-        self._snapshot: tuple[int, int, dict[str, Any]] | None = None
+        self._snapshot: tuple[int, int, dict[str, Any], dict[str, float], int] | None = None
 
     @property
     def params(self) -> dict[str, Any]:
@@ -181,7 +181,9 @@ class Trainer:
         except KeyboardInterrupt as error:
             if self.config.folder is not None:
                 self.save(self.config.folder)
-                error.add_note(f"to go on: trainer = tl.Trainer.resume({str(self.config.folder)!r}), then fit(data=...)")
+                error.add_note(
+                    f"to go on: trainer = tl.Trainer.resume({str(self.config.folder)!r}), then fit(data=...)"
+                )
             raise
         finally:
             for callback in watching:
@@ -211,13 +213,17 @@ class Trainer:
                 raise InputError(f"the graph has no input {name!r}", *nearest(name, graph.inputs), code="E302")
             if str(array.dtype) not in FLOATS:
                 hint = f"give floats: {name}.astype('float32')"
-                raise InputError(f"parameter {name!r} is of {array.dtype}; only floats can be learned", hint, code="E866")
+                raise InputError(
+                    f"parameter {name!r} is of {array.dtype}; only floats can be learned", hint, code="E866"
+                )
         self.names = tuple(given)
         step = self._planned(graph, {name: TensorType.of(array) for name, array in given.items()})
         missing = [n for n in step.carried if n not in given and not n.startswith(OWN) and n not in states]
         if missing:
             hint = f"give what it begins with: fit(..., states={{{missing[0]!r}: ...}})"
-            raise InputError(f"{missing[0]!r} is handed on from batch to batch, and has no first value", hint, code="E867")
+            raise InputError(
+                f"{missing[0]!r} is handed on from batch to batch, and has no first value", hint, code="E867"
+            )
         given |= {name: np.array(states[name]) for name in step.carried if name in states}
         given |= {label: np.zeros_like(given[name]) for label, name in step.zeros.items()}
         given |= {label: given[name].copy() for label, name in step.averages.items()}
@@ -251,10 +257,12 @@ class Trainer:
         wanted = [name for name in self.loss.inputs if name not in known]
         drop_last = self.config.drop_last and size is None
         found = batches_of(data, wanted, size or self.config.batch_size, seed, drop_last=drop_last)
-        for name in found.names or ():
+        if found.names is None:  # the first batch tells
+            return found
+        for name in found.names:
             if name not in wanted:
                 raise InputError(f"the loss graph has no input {name!r} for data", *nearest(name, wanted), code="E868")
-        for name in wanted if found.names is not None else ():
+        for name in wanted:
             if name not in found.names:
                 hint = f"give it: data={{..., {name!r}: ...}}, or in params= or fixed="
                 raise InputError(f"nothing is given for the input {name!r}", hint, code="E869")
@@ -275,22 +283,17 @@ class Trainer:
             interrupts.check()
             check_contexts()
             try:
-                figures = self._take(bound, batch)
+                figures = self._learn(bound, batch)
             except BaseException:
                 self._rewind(bound, batches)
                 raise
-            if not math.isfinite(figures[0]) and config.precision is None:
+            if not math.isfinite(figures["loss"]) and config.precision is None:
+                self.batch -= 1
+                bad = {name: np.array(array) for name, array in batch.arrays.items()}
                 self._rewind(bound, batches)
-                self._blame(batch, figures[0])
-            self.batch, self.steps, self.latest_rows = self.batch + 1, self.steps + 1, batch.rows
-            self.rows += batch.rows
-            assert self._step is not None
-            for name, value in zip(self._step.figures, figures, strict=True):
-                self.sums[name] = self.sums.get(name, 0.0) + value * batch.rows
-            if hearing:
-                named = dict(zip(self._step.figures, figures, strict=True))
-                for callback in hearing:
-                    callback.on_batch(self, named)
+                self._blame(bad, figures["loss"])
+            for callback in hearing:
+                callback.on_batch(self, figures)
             if config.every and config.folder is not None and self.steps % config.every == 0:
                 self.save(config.folder)
         interrupts.check()
@@ -305,7 +308,9 @@ class Trainer:
         rate = config.optimizer.rate
         if isinstance(rate, Plateau):
             if rate.watch not in found:
-                raise InputError(f"there is no figure {rate.watch!r} to watch", *nearest(rate.watch, found), code="E858")
+                raise InputError(
+                    f"there is no figure {rate.watch!r} to watch", *nearest(rate.watch, found), code="E858"
+                )
             self.plateau = rate.after(self.plateau, found[rate.watch])
         shown = {**found, "seconds": perf_counter() - start}
         for callback in watching:
@@ -313,8 +318,8 @@ class Trainer:
         if config.folder is not None:
             self.save(config.folder)
 
-    def _take(self, bound: BoundStep, batch: Batch) -> list[float]:
-        """Take the step of a batch."""
+    def _learn(self, bound: BoundStep, batch: Batch) -> dict[str, float]:
+        """Take the step of a batch, count it, and return its figures."""
         arrays, parts = batch.arrays, self.config.accumulate
         if STEP in bound.given:
             bound.given[STEP][...] = self._random_step()
@@ -323,7 +328,16 @@ class Trainer:
                 hint = f"use a batch_size that {parts} divides, and drop_last=True where the last batch is short"
                 raise InputError(f"a batch of {batch.rows} examples has no {parts} equal parts", hint, code="E870")
             arrays = {n: a.reshape(parts, batch.rows // parts, *a.shape[1:]) for n, a in arrays.items()}
-        return bound(arrays, self.rate(), self.steps + 1)
+        figures = dict(zip(bound.step.figures, bound(arrays, self.rate(), self.steps + 1), strict=True))
+        self.batch, self.steps, self.rows, self.latest_rows = (
+            self.batch + 1,
+            self.steps + 1,
+            self.rows + batch.rows,
+            batch.rows,
+        )
+        for name, value in figures.items():
+            self.sums[name] = self.sums.get(name, 0.0) + value * batch.rows
+        return figures
 
     def _random_step(self) -> int:
         """Return the number that the random numbers of this step depend on."""
@@ -342,47 +356,58 @@ class Trainer:
     # going back to before a bad batch
 
     def _keep_snapshot(self) -> None:
-        before = {} if self._snapshot is None else self._snapshot[2]
+        before = {} if self._snapshot is None else self._snapshot[2]  # whose arrays are written over
         for name, value in self.values.items():
             if name in before and before[name].shape == value.shape:
                 np.copyto(before[name], value)
             else:
                 before[name] = np.array(value)
-        self._snapshot = (self.batch, self.steps, before)
+        self._snapshot = (self.batch, self.steps, before, dict(self.sums), self.rows)
 
     def _rewind(self, bound: BoundStep, batches: ArrayBatches | GivenBatches) -> None:
-        """Put the parameters back to what they were before the batch that failed, by taking the steps before it again."""
+        """Put the parameters back to what they were before the batch that failed, by taking the steps before it again.
+
+        Where these fail too, or the batches cannot be had again, the run stands where the epoch began.
+        """
+        last = self.batch
+        self._back_to_snapshot()
+        if not batches.replayable or last == self.batch:
+            return
+        try:
+            for batch in batches.epoch(self.epoch, self.batch):
+                if self.batch == last:
+                    return
+                self._learn(bound, batch)
+        except Exception:
+            self._back_to_snapshot()
+
+    def _back_to_snapshot(self) -> None:
         assert self._snapshot is not None
-        first, steps, values = self._snapshot
-        last, after = self.batch, self.steps
+        self.batch, self.steps, values, self.sums, self.rows = self._snapshot
+        self.sums = dict(self.sums)
         for name, value in values.items():
             self.values[name] = value.copy()
-        self.batch, self.steps = first, steps
-        if not batches.replayable or last == first:
-            return
-        for batch in batches.epoch(self.epoch, first):
-            if self.batch == last:
-                break
-            self._take(bound, batch)
-            self.batch, self.steps = self.batch + 1, self.steps + 1
-        self.batch, self.steps = last, after
 
-    def _blame(self, batch: Batch, loss: float) -> NoReturn:
+    def _blame(self, arrays: Mapping[str, Any], loss: float) -> NoReturn:
         """Raise the error of a loss that is no number, naming the first tensor that went bad."""
         from ..observe.inspect import TensorInspector
 
         assert self.loss is not None
         inspector = TensorInspector()
+        inspector.enable()
         executor = Executor(self.executor.backend, optimization_level=self.executor.config.optimization_level)
         executor.context.add_hook(inspector)
-        inputs = {**self.values, **self._given(), **batch.arrays}
+        inputs = {**self.values, **self._given(), **arrays}
         executor.execute(self.loss, {name: inputs[name] for name in self.loss.inputs})
         problem = inspector.first_problem()
         where = f"batch {self.batch + 1} of epoch {self.epoch + 1} (step {self.steps + 1})"
         context = [] if problem is None else str(problem).splitlines()
         if problem is None:
             context = ["the loss is a number before the step; its gradient is not"]
-        hints = ["look at the data of that batch", "use a lower rate, or clip_norm=1.0; the parameters are those before the batch"]
+        hints = [
+            "look at the data of that batch",
+            "use a lower rate, or clip_norm=1.0; the parameters are those before the batch",
+        ]
         raise TrainingError(f"the loss is {loss} at {where}", code="E871", context=context, suggestions=hints)
 
     # using what was learned
@@ -404,7 +429,9 @@ class Trainer:
         """Return an output of the loss graph for data; inputs that it does not need, such as labels, need not be given."""
         graph, _ = self._loss_and_figures()
         if output not in graph.output_names:
-            raise InputError(f"the loss graph has no output {output!r}", *nearest(output, graph.output_names), code="E305")
+            raise InputError(
+                f"the loss graph has no output {output!r}", *nearest(output, graph.output_names), code="E305"
+            )
         b = GraphBuilder()
         needed = b.build({output: b.inline(graph)[output]})
         given = {name: v for name, v in self._evaluation_inputs(fixed).items() if name in needed.inputs}
@@ -473,7 +500,9 @@ def _settings(given: Mapping[str, Mapping[str, Any]], params: Mapping[str, Tenso
             raise InputError(f"settings: there is no parameter {pattern!r}", *nearest(pattern, params), code="E863")
         for key in own:
             if key not in Setting._fields:
-                raise InputError(f"settings of {pattern!r}: there is no {key!r}", *nearest(key, Setting._fields), code="E872")
+                raise InputError(
+                    f"settings of {pattern!r}: there is no {key!r}", *nearest(key, Setting._fields), code="E872"
+                )
         for name in names:
             found[name] = found.get(name, Setting())._replace(**own)
     return found
