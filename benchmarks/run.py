@@ -24,6 +24,7 @@ NAMES = (
     "relations",
     "modes_recovery",
     "modes_async",
+    "modes",
 )
 INTRODUCTION = """# Benchmarks
 
