@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import modes_async
 import numpy as np
 from harness import Table, contest
 
@@ -89,7 +88,7 @@ def batches() -> list[Table]:
     return tables
 
 
-MODES = (batches, modes_async.tables)
+MODES = (batches,)
 
 
 def tables() -> list[Table]:

@@ -28,6 +28,7 @@ from .errors import OutOfMemoryError as OutOfMemoryError
 from .errors import ShapeError as ShapeError
 from .errors import SpecError as SpecError
 from .errors import TensorLogicError as TensorLogicError
+from .errors import TrainingError as TrainingError
 from .errors import ViewError as ViewError
 from .events import ExecutionPhase as ExecutionPhase
 from .events import Hook as Hook
@@ -212,5 +213,19 @@ from .testing.gradients import GradientReport as GradientReport
 from .testing.perf import PerfCase as PerfCase
 from .testing.perf import PerfRegression as PerfRegression
 from .testing.perf import PerfReport as PerfReport
+from .train import optim as optim
+from .train.callbacks import BestCheckpoint as BestCheckpoint
+from .train.callbacks import Callback as Callback
+from .train.callbacks import CSVLog as CSVLog
+from .train.callbacks import EarlyStopping as EarlyStopping
+from .train.callbacks import JSONLog as JSONLog
+from .train.callbacks import PlotFile as PlotFile
+from .train.callbacks import TensorBoardLog as TensorBoardLog
+from .train.history import History as History
+from .train.initial import initial as initial
+from .train.optim import Optimizer as Optimizer
+from .train.rules import rule_loss as rule_loss
+from .train.trainer import Trainer as Trainer
+from .train.trainer import TrainerConfig as TrainerConfig
 
 __version__: str

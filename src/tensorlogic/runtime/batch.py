@@ -247,7 +247,7 @@ def _cuts(executor: Executor, way: Way, count: int, threads: int) -> list[range]
     """Return the ranges of a group's items that run at once."""
     if way.graph is None:
         return parts(count, threads) if way.reason else [range(count)]
-    unlimited = not executor.context.entered and not active_contexts() and executor.programs.memory_limit is None
+    unlimited = room(executor) is None and not active_contexts()
     if threads == 1 and unlimited and count * way.item_bytes <= WORKING_SET:
         return [range(count)]
     most = max(1, WORKING_SET // way.item_bytes)

@@ -62,11 +62,11 @@ class ExecutionContext:
             if value is not None:
                 expect_whole(name, value)
         if labels is not None:
-            expect(labels, Mapping, "labels are given by name", 'write labels={"request": "17"}')
-        if deadline is not None and (isinstance(deadline, bool) or not isinstance(deadline, int | float)):
-            raise InputError(
-                f"deadline must be a reading of the clock, got {deadline!r}", "write timeout=2.5", code="E983"
-            )
+            expect(labels, Mapping, "labels are a mapping of names to text", 'write labels={"request": "17"}')
+        if deadline is not None:
+            hint = "write timeout=2.5 for seconds from now"
+            expect(deadline, (int, float), "a deadline is a reading of the clock, a number", hint)
+        expect(clock, Callable, "a clock is a function of no arguments", "write clock=time.monotonic")  # type: ignore[arg-type]
         self.clock, self.labels = clock, dict(labels or {})
         self.memory_limit, self.flops_limit, self.flops_used = memory_limit, flops_limit, 0
         ends = [] if deadline is None else [deadline]
