@@ -180,9 +180,9 @@ class AsyncExecutorPool:
         """Take no more calls in and wait until those that run or wait are done; ``cancel`` stops them first."""
         self._closed = True
         while outstanding := self._lane.outstanding():
+            for handle in outstanding if cancel else ():
+                handle.cancel("the pool was shut down")
             for handle in outstanding:
-                if cancel:
-                    handle.cancel("the pool was shut down")
                 await handle.stopped()
         self._lane.let_in()
 
