@@ -63,9 +63,9 @@ class ExecutionContext:
                 expect_whole(name, value)
         if labels is not None:
             expect(labels, Mapping, "labels are a mapping of names to text", 'write labels={"request": "17"}')
-        if deadline is not None:
+        if deadline is not None and (isinstance(deadline, bool) or not isinstance(deadline, int | float)):
             hint = "write timeout=2.5 for seconds from now"
-            expect(deadline, (int, float), "a deadline is a reading of the clock, a number", hint)
+            raise InputError(f"a deadline is a reading of the clock, a number, got {deadline!r}", hint, code="E983")
         expect(clock, Callable, "a clock is a function of no arguments", "write clock=time.monotonic")  # type: ignore[arg-type]
         self.clock, self.labels = clock, dict(labels or {})
         self.memory_limit, self.flops_limit, self.flops_used = memory_limit, flops_limit, 0
