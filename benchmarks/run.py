@@ -23,6 +23,7 @@ NAMES = (
     "tracing",
     "relations",
     "modes_recovery",
+    "modes_async",
 )
 INTRODUCTION = """# Benchmarks
 

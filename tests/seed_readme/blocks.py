@@ -34,6 +34,7 @@ BUILT = frozenset(
         "strategies",
         "JIT",
         "gradients",
+        "streaming",
     }
 )
 

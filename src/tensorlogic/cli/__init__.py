@@ -1,6 +1,6 @@
 """The command line: run and ask programs; run, explain, draw and check graph files; record, read and compare traces.
 
-Exit codes: 0 all is well, 1 the graph or its inputs are wrong, 2 the command was typed wrongly.
+Exit codes: 0 all is well, 1 the graph or its inputs are wrong, 2 the command was typed wrongly, 130 a stream was stopped by Ctrl-C.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ def main() -> None:
       tensorlogic check model.json
       tensorlogic explain model.json --size n=64
       tensorlogic run model.json -i x=x.npy -i w=w.npy
+      tensorlogic run model.json -i w=w.npy --stream data.parquet --checkpoint run -o out.parquet
       tensorlogic graph model.json --format mermaid
       tensorlogic compile 'exists y:P. likes(x,y)' -d P=ann,bob -v x=P -o likes.json
       tensorlogic trace record model.json -i x=x.npy -o run.json
