@@ -5,7 +5,6 @@ import numpy as np
 import tensorlogic as tl
 
 
-
 def test_tl_batch_executor(executor, layer, make_inputs, relu_of):
     batch_inputs = [make_inputs(seed, rows=8) for seed in range(5)]
     result = executor.execute_batch(layer, batch_inputs)
