@@ -195,6 +195,14 @@ class ConvergenceError(TensorLogicError, RuntimeError):
     """
 
 
+class TrainingError(TensorLogicError, RuntimeError):
+    """A training run that cannot go on.
+
+    >>> issubclass(TrainingError, TensorLogicError)
+    True
+    """
+
+
 class CheckpointError(TensorLogicError, OSError):
     """A checkpoint that cannot be written, read, or used for what is run.
 

@@ -14,6 +14,7 @@ from .common import print_json, print_table, reported
 from .graphs import check, compile_command, explain, graph_command, run_command
 from .programs import fmt_command, query_command
 from .traces import trace_group
+from .train import train_command
 from .why import why_command, why_not_command
 
 
@@ -33,6 +34,7 @@ def main() -> None:
       tensorlogic run model.json -i w=w.npy --stream data.parquet --checkpoint run -o out.parquet
       tensorlogic graph model.json --format mermaid
       tensorlogic compile 'exists y:P. likes(x,y)' -d P=ann,bob -v x=P -o likes.json
+      tensorlogic train model.json --data train.npz --config train.toml --folder run
       tensorlogic trace record model.json -i x=x.npy -o run.json
       tensorlogic explain-error E304
     """  # noqa: D301 - \b keeps click from joining the lines
@@ -94,6 +96,7 @@ for command in (
     why_command,
     why_not_command,
     compile_command,
+    train_command,
     trace_group,
 ):
     main.add_command(command)

@@ -94,7 +94,7 @@ def run_stream(
     except (CancelledError, KeyboardInterrupt):
         _stopped(stream, command if given.checkpoint is not None else None, lines=lines)
         sys.exit(INTERRUPTED)
-    except TensorLogicError as error:
+    except TensorLogicError:
         if given.checkpoint is not None and stream.rows:
             click.echo(f"to go on, once that is mended: {command}", err=True)
         raise

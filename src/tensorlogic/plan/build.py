@@ -17,7 +17,7 @@ from ..ir.types import TensorType
 from ..passes.levels import Pass
 from ..passes.specialize import specialize
 from ..tables import html_text, table
-from .buffers import assign, donated, on_threads
+from .buffers import assign, donated, on_threads, written_over
 from .contract import Contraction, contraction_of, scratch_bytes
 from .cost import allocates, flops, nbytes, rounds
 from .fused import Cut, Fusable, Fused, fuse
@@ -54,6 +54,7 @@ class Step(NamedTuple):
     threads: int = 0  # of our pool that share it, BLAS keeping to one; 0: NumPy and BLAS as they are
     parts: tuple[Step, ...] = ()  # the steps that a fused one stands for
     cut: Cut | None = None  # of a step that runs ranges of an index
+    over: tuple[int, ...] = ()  # operands, by place, whose memory its results may stand in
 
     @property
     def kernel(self) -> str:
@@ -268,6 +269,7 @@ def lay_out(
         alone = {slot: k for slot, k in own.items() if times[slot] == 1}
         if donate:
             donors = donated(steps, root, laid.inputs, laid.outputs, alone, donate)
+            steps = written_over(steps, laid.inputs, laid.outputs, donors)
         chosen, buffers = assign(steps, root, pinned, alone, {k for k, _ in donors})
         steps = on_threads([s._replace(into=c) if c else s for s, c in zip(steps, chosen, strict=True)], threads)
     exact = all(b.exact for s in steps for b in s.bodies)

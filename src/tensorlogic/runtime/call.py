@@ -18,7 +18,7 @@ from ..errors import TensorLogicError
 from ..events import Hook, RunRecord, StepEvent, fine, running
 from ..plan.build import Step
 from . import straight
-from .frame import Between, Frame, failed
+from .frame import Between, Frame, failed, stop_check
 from .outputs import as_planned, given_back
 from .program import Program
 
@@ -55,9 +55,11 @@ def run(
     workspace = program.workspace()
     arrays = program.targets(workspace, out, values) if program.fresh else workspace.arrays
     context, function = workspace.context, program.function
-    if function is None or running.contexts or between is not None:  # a frame looks at the contexts before each step
+    if function is None or between is not None:
         frame = Frame(program, values, workspace, arrays)
         results = _in(context, program, frame.finish if between is None else partial(frame.finish, between))
+    elif active := running.contexts:
+        results = _in(context, program, partial(_checked, program, values, arrays, active))
     else:
         try:
             if context is not None:
@@ -69,6 +71,27 @@ def run(
             raise _blamed(program, function, error) from _cause(error)
     program.leave(workspace)
     return results
+
+
+def _checked(program: Program, values: Sequence[Any], arrays: Sequence[Any], active: Sequence[Any]) -> tuple[Any, ...]:
+    """Run a program and look at the contexts before each step, where the time would be noted."""
+    return _timed(program, values, arrays, bool, stop_check(active, program.entries))
+
+
+def _timed(
+    program: Program,
+    values: Sequence[Any],
+    arrays: Sequence[Any],
+    note: Callable[[Any], object],
+    clock: Callable[[], Any],
+) -> tuple[Any, ...]:
+    """Run the function of a program that notes what a clock says before the first step and after each."""
+    timed = program.timed
+    assert timed is not None
+    try:
+        return timed(values, arrays, note, clock)
+    except Exception as error:
+        raise _blamed(program, timed, error) from _cause(error)
 
 
 def _in(context: Any, program: Program, function: Callable[[], T]) -> T:
@@ -157,21 +180,30 @@ def watched(
         running.hooks = hooks  # for the bodies that run inside
         for hook in hooks:
             hook.on_start(program.plan, inputs, body=body)
-        timed = None if live or between is not None or running.contexts else program.timed
+        active, clock = running.contexts, perf_counter_ns
         with program.backend.guard():
-            if timed is None:
+            if live or between is not None or program.timed is None:
                 results = _noted(Frame(program, inputs, workspace, arrays), record, live, between)
             else:
-                try:
-                    results = timed(inputs, arrays, record.times.append, perf_counter_ns)
-                except Exception as error:
-                    raise _blamed(program, timed, error) from _cause(error)
+                if active:
+                    clock = _checking(stop_check(active, program.entries))
+                results = _timed(program, inputs, arrays, record.times.append, clock)
     finally:
         running.hooks = around
         for hook in hooks:
             hook.on_run(record)
     program.leave(workspace)
     return results
+
+
+def _checking(check: Callable[[], None]) -> Callable[[], int]:
+    """Return a clock that first looks whether the run has to stop."""
+
+    def clock() -> int:
+        check()
+        return perf_counter_ns()
+
+    return clock
 
 
 def _noted(frame: Frame, record: RunRecord, live: Sequence[Hook], between: Between | None) -> tuple[Any, ...]:

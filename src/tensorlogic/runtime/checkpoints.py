@@ -31,7 +31,7 @@ FORMAT, VERSION = "tensorlogic-checkpoint", 1
 NAME = re.compile(r"checkpoint-(\d{8,})")
 LEFTOVER = re.compile(r"\.checkpoint-\d+\.[0-9a-f]+\.(tmp|old)")  # of a process that stopped while it wrote or deleted
 ARRAYS, MANIFEST = "values.safetensors", "manifest.json"
-PIECE = 1 << 24  # bytes written at a time
+PIECE = 1 << 20  # bytes written at a time, which a cache holds
 PAGE = 4096  # bytes summed up at a time
 CODES = {name: code for code, name in SAFETENSORS.items()}
 T = TypeVar("T")
@@ -61,7 +61,7 @@ class _Array(msgspec.Struct, forbid_unknown_fields=True):
     name: str
     dtype: str
     shape: tuple[int, ...]
-    checksum: int
+    checksum: int = 0
 
     @property
     def nbytes(self) -> int:
@@ -151,10 +151,10 @@ class CheckpointManager:
                 manifest = _Manifest(FORMAT, VERSION, _package_version(), checked, table)
 
                 def fill(place: Path) -> None:
-                    self._write(place / ARRAYS, [_header(table), *views])
+                    self._write(place / ARRAYS, _header(table), table, views)
                     body = msgspec.json.encode(manifest)
                     content = msgspec.json.encode(_File(zlib.crc32(body), msgspec.Raw(body)))
-                    self._write(place / MANIFEST, [content])
+                    self._write(place / MANIFEST, content)
 
                 size = sum(row.nbytes for row in table)
                 write = lambda: write_folder(self.path(number), fill, replace=False, call=self._call)  # noqa: E731
@@ -175,13 +175,16 @@ class CheckpointManager:
             message = f"cannot {what} in {str(self.folder)!r}: {error.strerror or error}; {kept}"
             raise CheckpointError(message, hint, code="E580") from error
 
-    def _write(self, path: Path, contents: Sequence[Any]) -> None:
+    def _write(self, path: Path, head: bytes, table: Sequence[_Array] = (), views: Sequence[Any] = ()) -> None:
+        """Write a file piece by piece, and note the checksums of arrays while the pieces are near the core."""
         handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o644)
         try:
-            for content in contents:
-                view = memoryview(content)
+            write_all(handle, head, self._call)
+            for row, view in zip(table, views, strict=True):
                 for start in range(0, len(view), PIECE):
-                    write_all(handle, view[start : start + PIECE], self._call)
+                    piece = view[start : start + PIECE]
+                    row.checksum = checksum(piece, row.checksum)
+                    write_all(handle, piece, self._call)
         finally:
             os.close(handle)
 
@@ -263,7 +266,7 @@ def _table(arrays: Mapping[str, Any]) -> tuple[list[_Array], list[Any]]:
             message = f"a checkpoint holds arrays of numbers by name, not {name!r} of dtype {array.dtype}"
             raise InputError(message, f"dtypes: {', '.join(CODES)}", code="E587")
         view = _bytes(array)
-        rows.append((-array.itemsize, _Array(name, array.dtype.name, array.shape, checksum(view)), view))
+        rows.append((-array.itemsize, _Array(name, array.dtype.name, array.shape), view))
     rows.sort(key=lambda row: (row[0], row[1].name))
     return [row for _, row, _ in rows], [view for _, _, view in rows]
 
@@ -275,17 +278,18 @@ def _bytes(array: Any) -> Any:
     return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
 
 
-def checksum(data: Any) -> int:
+def checksum(data: Any, before: int = 0) -> int:
     """Return a checksum of an array of bytes: the CRC of the sums of its pages, five times as fast as the CRC of all bytes.
 
-    It tells a changed, missing or exchanged page, which is how disks and file systems fail.
+    It tells a changed, missing or exchanged page, which is how disks and file systems fail. ``before`` is that of whole pages that
+    stand before.
 
     >>> checksum(np.arange(10, dtype=np.uint8)) == checksum(np.arange(1, 11, dtype=np.uint8))
     False
     """
     whole = len(data) // PAGE * PAGE
     sums = data[:whole].view("<u8").reshape(-1, PAGE // 8).sum(axis=1, dtype="<u8")
-    return zlib.crc32(data[whole:], zlib.crc32(sums))
+    return zlib.crc32(data[whole:], zlib.crc32(sums, before))
 
 
 def _header(table: Sequence[_Array]) -> bytes:

@@ -13,7 +13,7 @@ import msgspec
 
 from ..backends.base import Backend
 from ..backends.native.support import usable
-from ..errors import FormatError, TensorLogicError, expect, expect_whole
+from ..errors import CancelledError, FormatError, TensorLogicError, expect, expect_whole
 from ..events import span
 from ..ir.graph import EinsumGraph
 from ..ir.types import TensorType
@@ -310,6 +310,8 @@ class CompilationCache:
             loaded = CompiledGraph.load(place, self._executor or Executor(key.backend))
             if loaded.source_digest != key.graph or loaded.config != key.config:
                 raise FormatError(f"{str(place)!r} holds another graph, or one compiled otherwise", code="E261")
+        except CancelledError:
+            raise
         except (TensorLogicError, OSError) as error:
             if not place.exists():
                 return None  # another process needed the room

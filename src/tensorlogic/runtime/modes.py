@@ -1,16 +1,16 @@
-"""Ways to run beside ``execute``: compiled, by the JIT, with gradients, profiled. Each is a method of the executor.
+"""Ways to run beside ``execute``: compiled, by the JIT, in batches, with gradients, profiled. Each is a method of the executor.
 
 A mode hands over to its own module, which is loaded by whoever uses it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from time import monotonic, perf_counter, sleep
 from typing import TYPE_CHECKING, Any
 
-from ..errors import BackendError, expect
+from ..errors import BackendError, expect, expect_whole
 from ..ir.graph import EinsumGraph
 from ..passes.levels import CompilationConfig
 from .inputs import Inputs, Sizes
@@ -20,14 +20,18 @@ if TYPE_CHECKING:
     from random import Random
 
     from .. import ProfileData
+    from .aio import AsyncConfig
     from .autodiff import Gradients
+    from .batch_result import BatchResult
     from .compile import CompiledGraph
     from .eager import Variable
     from .executor import Executor
     from .jit import Jit, JitConfig, JitStats
+    from .lanes import AsyncHandle
     from .recovery_config import RecoveryConfig, RecoveryResult
     from .strategy import GradientStrategy
     from .stream import Stream, StreamingConfig
+    from .stream_async import AsyncStream
     from .stream_processor import ChunkMetadata, StreamResult
 
 
@@ -68,6 +72,51 @@ def execute_compiled(
     return compiled(inputs, sizes=sizes, out=out)
 
 
+def execute_batch(executor: Executor, graph: EinsumGraph, batch_inputs: Iterable[Inputs]) -> BatchResult:
+    """Run a graph on many items, each a mapping of inputs: those whose shapes agree as one more index, the others by groups.
+
+    An array that is the same object in all items is not stacked. An item that fails does so alone: its error stands in ``errors``
+    of the result, and the other items are there.
+    """
+    from .batch import execute_batch
+
+    return execute_batch(executor, graph, batch_inputs)
+
+
+def execute_batch_parallel(
+    executor: Executor, graph: EinsumGraph, batch_inputs: Iterable[Inputs], num_threads: int | None = None
+) -> BatchResult:
+    """Run a graph on many items as :func:`execute_batch` does, in parts on threads: as many as BLAS may use by default."""
+    from ..backends.threads import workers
+    from .batch import execute_batch
+
+    if num_threads is not None:
+        expect_whole("num_threads", num_threads, 1)
+    return execute_batch(executor, graph, batch_inputs, num_threads or workers())
+
+
+def optimal_batch_size(
+    executor: Executor,
+    graph: EinsumGraph,
+    inputs: Inputs | None = None,
+    *,
+    sizes: Sizes = None,
+    shared: str | Sequence[str] = (),
+    memory_limit: int | None = None,
+    most: int = 4096,
+    seconds: float = 1.0,
+    clock: Callable[[], float] = perf_counter,
+) -> int:
+    """Return how many items are best run at once: measured here, within ``memory_limit`` (or half of what is free).
+
+    ``inputs`` are those of one item; what is left out is made up, with 16 for a size that nobody gave. ``shared`` names inputs that
+    are the same for all items. Sizes up to ``most`` are timed for about so many ``seconds``.
+    """
+    from .batch_size import optimal_batch_size
+
+    return optimal_batch_size(executor, graph, inputs, sizes, shared, memory_limit, most, seconds, clock)
+
+
 def execute_jit(
     executor: Executor,
     graph: EinsumGraph,
@@ -101,6 +150,50 @@ def _jit(executor: Executor, config: JitConfig | None = None) -> Jit:
         expect(config, JitConfig, "a JitConfig is expected", "write JitConfig().with_hot_path_threshold(10)")
         executor.jit = Jit(executor, config)
     return executor.jit
+
+
+def execute_async(
+    executor: Executor,
+    graph: EinsumGraph,
+    inputs: Inputs | None = None,
+    config: AsyncConfig | None = None,
+    **options: Any,
+) -> AsyncHandle[Outputs]:
+    """Run a graph on a worker thread and return a handle: await it for the outputs, or ``cancel()`` it.
+
+    The options are those of :meth:`execute`. Inputs are not copied: they must not change before the call is done. See
+    docs/guides/async.md.
+    """
+    from .aio import execute_async
+
+    return execute_async(executor, graph, inputs, config, options)
+
+
+def execute_batch_async(
+    executor: Executor,
+    graph: EinsumGraph,
+    batch_inputs: Any,
+    config: AsyncConfig | None = None,
+    **options: Any,
+) -> AsyncHandle[Any]:
+    """Run a graph on many inputs on a worker thread and return a handle: await it for what :meth:`execute_batch` returns."""
+    from .aio import execute_batch_async
+
+    return execute_batch_async(executor, graph, batch_inputs, config, options)
+
+
+def execute_stream_async(
+    executor: Executor, graph: EinsumGraph, source: Any, config: AsyncConfig | None = None, **options: Any
+) -> AsyncStream:
+    """Run a graph over an async iterable of chunks, or any source of :meth:`execute_stream`, and return an async iterator of results.
+
+    Of an async iterable each chunk gives one result; the options are ``inputs`` and ``over``. Other sources take all options of
+    :meth:`execute_stream`, and its config as ``streaming``. No more than ``config.backpressure_threshold`` chunks are taken in ahead.
+    """
+    from .aio import checked_config
+    from .stream_async import execute_stream_async
+
+    return execute_stream_async(executor, graph, source, checked_config(config), options)
 
 
 def forward(

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from ..errors import CancelledError, InputError, TensorLogicError, expect_whole
-from ..events import running, span
+from ..events import active_contexts, span
 from ..plan.build import Step, describe
 from .call import Call
 
@@ -131,7 +131,7 @@ class Retries:
     def _wait(self, seconds: float, failure: Exception) -> None:
         """Wait, but not beyond a deadline, nor after the run was cancelled."""
         self.waited += seconds
-        active = running.contexts
+        active = active_contexts()
         if not active:
             self.sleep(seconds)
             return
