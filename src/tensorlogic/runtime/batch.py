@@ -28,7 +28,7 @@ from .inputs import Inputs, check_call
 if TYPE_CHECKING:
     from .executor import Executor
 
-WORKING_SET = 8 << 20  # bytes of items that run at once: more would leave the caches of a processor
+WORKING_SET = 4 << 20  # bytes of items that run at once: more would leave the caches of a processor
 LARGE = 1 << 20  # bytes of one item from which a batch saves nothing over one call an item
 ROOM = 64 << 20  # bytes of a batch below which nobody asks how much memory there is
 _ARRAY = np.ndarray
