@@ -247,11 +247,11 @@ def _cuts(executor: Executor, way: Way, count: int, threads: int) -> list[range]
     """Return the ranges of a group's items that run at once."""
     if way.graph is None:
         return parts(count, threads) if way.reason else [range(count)]
-    unlimited = room(executor) is None and not active_contexts()
-    if threads == 1 and unlimited and count * way.item_bytes <= WORKING_SET:
+    limited = room(executor) is not None
+    if threads == 1 and not limited and count * way.item_bytes <= WORKING_SET:
         return [range(count)]
     most = max(1, WORKING_SET // way.item_bytes)
-    if room(executor) is not None or count * way.item_bytes * threads > ROOM:
+    if limited or count * way.item_bytes * threads > ROOM:
         most = min(most, most_at_once(executor, way, None, threads))
     return parts(count, max(-(-count // most), min(threads, count)))
 

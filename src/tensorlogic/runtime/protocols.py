@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from ..backends.base import BackendCapabilities
     from ..ir.graph import EinsumGraph
     from ..passes.levels import CompilationConfig
+    from .batch_result import BatchResult
     from .compile import CompiledGraph
     from .jit import JitConfig, JitStats
     from .recovery_config import RecoveryConfig, RecoveryResult
@@ -62,16 +63,17 @@ class TlEagerAutodiff(Protocol):
 
 @runtime_checkable
 class TlBatchExecutor(TlExecutor, Protocol):
-    """Runs one graph on many inputs, one after another or on threads, and says how many are best run at once.
+    """Runs one graph on many inputs, as one more index or on threads, and says how many are best run at once.
 
-    >>> hasattr(TlBatchExecutor, "optimal_batch_size")
+    >>> from tensorlogic import Executor
+    >>> isinstance(Executor(), TlBatchExecutor)
     True
     """
 
-    def execute_batch(self, graph: EinsumGraph, batch_inputs: Sequence[Tensors]) -> Any: ...  # a BatchResult
+    def execute_batch(self, graph: EinsumGraph, batch_inputs: Sequence[Tensors]) -> BatchResult: ...
     def execute_batch_parallel(
         self, graph: EinsumGraph, batch_inputs: Sequence[Tensors], num_threads: int | None = None
-    ) -> Any: ...
+    ) -> BatchResult: ...
     def optimal_batch_size(self, graph: EinsumGraph) -> int: ...
 
 
