@@ -23,6 +23,7 @@ NAMES = (
     "tracing",
     "relations",
     "modes",
+    "modes_streaming",
 )
 INTRODUCTION = """# Benchmarks
 

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from .compile import CompiledGraph
     from .jit import JitConfig, JitStats
     from .recovery_config import RecoveryConfig, RecoveryResult
+    from .stream import StreamingConfig
+    from .stream_processor import ChunkMetadata, StreamResult
 
 Tensors = Mapping[str, Any]
 
@@ -81,12 +83,15 @@ class TlBatchExecutor(TlExecutor, Protocol):
 class TlStreamingExecutor(Protocol):
     """Runs one graph over a stream of chunks: a StreamingConfig and ChunkMetadata go in, StreamResults come out.
 
-    >>> hasattr(TlStreamingExecutor, "execute_chunk")
+    >>> from tensorlogic import Executor
+    >>> isinstance(Executor(), TlStreamingExecutor)
     True
     """
 
-    def execute_stream(self, graph: EinsumGraph, input_stream: Iterable[Any], config: Any) -> Any: ...
-    def execute_chunk(self, graph: EinsumGraph, chunk_inputs: Any, metadata: Any) -> Any: ...
+    def execute_stream(
+        self, graph: EinsumGraph, input_stream: Iterable[Any], config: StreamingConfig
+    ) -> Iterable[StreamResult]: ...
+    def execute_chunk(self, graph: EinsumGraph, chunk_inputs: Tensors, metadata: ChunkMetadata) -> StreamResult: ...
 
 
 @runtime_checkable
