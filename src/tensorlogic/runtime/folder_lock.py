@@ -81,29 +81,23 @@ class FolderLock:
         self.release()
 
 
-if sys.platform == "win32":
+if sys.platform == "win32":  # loaded now: a lock may be let go while Python ends
+    import msvcrt
 
     def _lock(handle: int) -> None:
-        import msvcrt
-
         os.lseek(handle, FAR, os.SEEK_SET)
         msvcrt.locking(handle, msvcrt.LK_NBLCK, 1)
         os.lseek(handle, 0, os.SEEK_SET)
 
     def _unlock(handle: int) -> None:
-        import msvcrt
-
         os.lseek(handle, FAR, os.SEEK_SET)
         msvcrt.locking(handle, msvcrt.LK_UNLCK, 1)
 
 else:
+    import fcntl
 
     def _lock(handle: int) -> None:
-        import fcntl
-
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
     def _unlock(handle: int) -> None:
-        import fcntl
-
         fcntl.flock(handle, fcntl.LOCK_UN)
