@@ -202,7 +202,7 @@ def span(name: str, hooks: Sequence[Hook] = ()) -> Iterator[None]:
     """
     around = running.listening
     given = (*hooks, *(h for context in active_contexts() for h in context.hooks))
-    own = (*around, *dict.fromkeys(h for h in given if h not in around))
+    own = (*around, *dict.fromkeys(h for h in given if h not in around and h not in _watchers))  # told once
     listening = (*own, *_watchers)
     start = perf_counter_ns()
     try:
