@@ -14,6 +14,8 @@ from ..lang import syntax as s
 from ..lang.analysis import Analysis, DomainKey, GivenTensor, analyse
 from ..lang.demand import ANSWER, Demand, as_rule, demanded, facts_name
 from ..lang.domains import Domain
+from ..lang.format import text_of
+from ..tables import counted
 from .answers import Answers, unknown_relation
 from .evaluate import Evaluation
 from .model import Model, build, share_domains
@@ -50,7 +52,7 @@ def check_atom(model: Model, atom: s.Tensor, *, alone: bool) -> None:
         raise unknown_relation(atom.name, list(model.analysis.tensors)).at(atom.at)
     whole = alone and not atom.places and not atom.boolean
     if len(atom.places) != tensor.arity and not whole:
-        message = f"{atom.name} has {tensor.arity} place(s), but the query has {len(atom.places)}"
+        message = f"{atom.name} has {counted(tensor.arity, 'place')}, but the query has {len(atom.places)}"
         hint = f"write {atom.name}({', '.join(f'x{n}' for n in range(1, tensor.arity + 1))})?"
         raise InputError(message, hint, code="E778", location=atom.at)
 
@@ -130,7 +132,7 @@ def _selection(model: Model, atom: s.Tensor) -> _Selection:
             case s.Constant() as constant:
                 code = code_of(model, constant, atom.name, n)
                 possible = possible and code is not None
-                fixed[n] = code or 0
+                fixed[n] = -1 if code is None else code
             case _:
                 hint = "ask with variables, names and numbers, and compare in the query: P(x), x > 3"
                 raise InputError("a place of a query is a variable or a constant", hint, code="E787", location=place.at)
@@ -192,8 +194,11 @@ def numbers(evaluation: Evaluation, atom: s.Tensor) -> Answers:
         chosen = _selection(model, atom)
     index: list[Any] = [chosen.fixed.get(n, slice(None)) for n in range(array.ndim)]
     for n, code in chosen.fixed.items():
-        if not chosen.possible or code >= array.shape[n]:
-            raise InputError(f"a constant of the query is no element of {atom.name}", code="E777", location=atom.at)
+        if code < 0 or code >= array.shape[n]:
+            place = atom.places[n]
+            known = f"0 to {array.shape[n] - 1}" if domains[n].numbers else ", ".join(map(str, domains[n].names()[:12]))
+            message = f"{text_of(place)} is no element of place {n + 1} of {atom.name}"
+            raise InputError(message, f"known: {known}", code="E777", location=place.at)
     part = array[tuple(index)]
     kept = [n for n in range(array.ndim) if n not in chosen.fixed]
     for a, b in chosen.equal:  # the diagonal
