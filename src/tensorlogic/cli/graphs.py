@@ -63,6 +63,8 @@ def run_command(
     """  # noqa: D301
     import numpy as np
 
+    from ..lang.show import show
+
     if output is not None and output.suffix != ".npz":
         hint = f"write -o {output.stem}.npz"
         raise FormatError(f"outputs are written as .npz, not {output.name!r}", hint, code="E230")
@@ -84,7 +86,16 @@ def run_command(
         return
     for name, value in out.items():
         click.echo(f"{name}: {value.dtype}{list(value.shape)}")
-        click.echo(np.array2string(value, threshold=MAX_SHOWN))
+        axes = loaded.axis_names.get(name, ())
+        if (
+            axes
+            and len(axes) == value.ndim
+            and all(d is None or len(d) == n for d, n in zip(axes, value.shape, strict=True))
+        ):
+            named = [n if d is None else d for d, n in zip(axes, value.shape, strict=True)]
+            click.echo(show(value, *named, limit=MAX_SHOWN))
+        else:
+            click.echo(np.array2string(value, threshold=MAX_SHOWN))
     if output is not None:
         click.echo(f"written to {output}")
 

@@ -170,6 +170,19 @@ def _split(text: str, separator: str, skip: bool) -> Table | None:
     return Table(tuple(columns), len(lines) - int(skip))
 
 
+def row_lines(path: str) -> list[int]:
+    """Return the line at which each row of a CSV or TSV file begins; nothing for files of other kinds, or that are gone."""
+    file = Path(path)
+    if file.suffix.lower() not in SEPARATED or not file.is_file():
+        return []
+    with file.open(encoding="utf-8-sig", newline="") as text:
+        reader, found, start = csv.reader(text), list[int](), 1
+        for row in reader:
+            found += [start] if row else []
+            start = reader.line_num + 1
+    return found
+
+
 def _ragged(file: Path, separator: str, width: int, name: str) -> NoReturn:
     with file.open(encoding="utf-8-sig", newline="") as text:
         reader = csv.reader(text, delimiter=separator)

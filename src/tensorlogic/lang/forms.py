@@ -160,6 +160,10 @@ def _refuse_list(literals: list[Expression]) -> NoReturn:
 def _refuse_product(product: Product) -> NoReturn:
     if sum(isinstance(f, Tensor) and f.boolean for f in product.factors) > 1:
         refuse(product.factors[1], "E657", "two statements stand on one line", ONE_LINE)
+    words = [f.name for f in product.factors if isinstance(f, Tensor) and not f.places]
+    if len(words) == len(product.factors):
+        hint = f"a fact is written {words[0]}({', '.join(words[1:])})"
+        refuse(product, "E645", "this says nothing: it is neither asked for nor defined", hint)
     _refuse_nothing(product)
 
 

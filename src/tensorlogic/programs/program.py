@@ -223,8 +223,11 @@ class Program:
         """Return the graph that computes some tensors, or all that are derived, from the facts and what is given."""
         with self._lock:
             evaluation = self._evaluation({n: _tensor(n, v) for n, v in (inputs or {}).items()})
-            found: EinsumGraph = evaluation.prepared(self._derived(evaluation, names), whole=True)[0]
-            return found
+            model = evaluation.model
+            found: EinsumGraph = evaluation.prepared(self._derived(evaluation, names), whole=True, start=False)[0]
+            domains = {n: model.place_domains(n) for n in {**found.inputs, **dict(found.outputs)}}
+            axes = {n: tuple(None if d.numbers else tuple(d.names()) for d in each) for n, each in domains.items()}
+            return found.with_axis_names({n: each for n, each in axes.items() if any(each)})
 
     def plan(self, *names: str, inputs: Mapping[str, Any] | None = None) -> ExecutionPlan:
         """Return the plan that computes some tensors, or all that are derived: it prints as a table."""

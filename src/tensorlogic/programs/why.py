@@ -10,6 +10,7 @@ import numpy as np
 from ..diagnostics import SourceLocation
 from ..errors import InputError
 from ..lang import syntax as s
+from ..lang.data_files import row_lines
 from ..lang.format import constant, text_of
 from ..lang.places import DomainInfo
 from .ask import check_atom, code_of
@@ -93,6 +94,7 @@ class Words:
         self._places: dict[str, tuple[Any, Any, Any]] = {}
         self._domains: dict[str, list[DomainInfo]] = {}
         self._texts: dict[int, str] = {}
+        self._lines: dict[str, list[int]] = {}  # by file: the line of each of its rows
 
     def names(self, relation: str, row: Sequence[int | None]) -> tuple[Any, ...]:
         """Return the names of codes, "_" where there is none."""
@@ -137,7 +139,13 @@ class Words:
             return None, ""
         source, number = blocks[int(block[n])], int(line[n])
         at = source.location(number)
-        return at, f"row {number + 1}" if at is not None and at.line is None else ""
+        if at is None or at.file is None or at.line is not None:
+            return at, ""
+        if at.file not in self._lines:
+            self._lines[at.file] = row_lines(at.file)
+        lines = self._lines[at.file]
+        header = len(lines) - source.table.count
+        return (at.with_line(lines[number + header]), "") if header in (0, 1) else (at, f"row {number + 1}")
 
     # steps
 
