@@ -143,7 +143,7 @@ def test_saved_graphs_keep_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert [line.split() for line in done.output.splitlines()[2:5]] == [["Ann", "Bob"], ["Ann", "Cid"], ["Bob", "Cid"]]
     context = tl.CompilerContext(domains={"P": ["ann", "bob", "cat"], "N": 2})
     x, y = tl.variables("x y", domain="P")
-    (n,) = tl.variables("n", domain="N")
+    n, _ = tl.variables("n m", domain="N")
     graph = tl.compile(tl.exists(y, tl.pred("knows", x, y) & tl.pred("age", y, n)), context)
     assert graph.axis_names == {
         "knows": (("ann", "bob", "cat"),) * 2, "age": (("ann", "bob", "cat"), None), "result": (("ann", "bob", "cat"), None)

@@ -283,7 +283,8 @@ def analyse(
         return first.get(places.find(key))
 
     sized = {key for key in domains if places.known(key).data}
-    grown = grow([p for p in parts if p.boolean], domains, key_of, scalars, sized)
+    positions = {key for key in domains if places.known(key).positions}
+    grown = grow([p for p in parts if p.boolean], domains, key_of, scalars, sized, positions)
     result = Analysis(program, infos, domains, parts, scalars, attached, places, dtype)
     result.grown = grown
     result.solve(data)

@@ -35,10 +35,11 @@ def grow(
     key_of: KeyOf,
     scalars: Mapping[str, int | float],
     fixed: Collection[DomainKey],
+    positions: Collection[DomainKey],
 ) -> frozenset[DomainKey]:
     """Let domains hold every number that rules derive, and return those that grew; refuse rules whose numbers have no end.
 
-    Domains whose size is ``fixed`` by data stay: numbers beyond them do not exist.
+    Domains whose size is ``fixed`` by data stay: numbers beyond them do not exist. Nor do numbers below 0 among ``positions``.
     """
     grown: set[DomainKey] = set()
     for part in parts:
@@ -50,16 +51,18 @@ def grow(
             for d in derived:
                 low, high = _reach(domains[d.key])
                 reach = {key: _reach(info) for key, info in domains.items()}
-                first, last = _bounds(
-                    d, part, before, {**reach, d.key: ENDLESS} if part.recursive else reach, key_of, scalars
-                )
+                least = 0 if d.key in positions else -math.inf
+                around = {**reach, d.key: (least, math.inf)} if part.recursive else reach
+                first, last = _bounds(d, part, before, around, key_of, scalars)
+                first = max(first, least)
                 if part.recursive and (first == -math.inf or last == math.inf):  # is it closed, at least?
                     closed = _bounds(d, part, before, reach, key_of, scalars)
+                    closed = max(closed[0], least), closed[1]
                     if (first == -math.inf and closed[0] < low) or (last == math.inf and closed[1] > high):
                         raise _endless(d, down=first == -math.inf and closed[0] < low)
                     first, last = (closed[n] if abs(x) == math.inf else x for n, x in enumerate((first, last)))
-                if max(abs(first), abs(last)) >= MAX_NUMBER:
-                    raise _endless(d, down=first <= -MAX_NUMBER)
+                if last >= MAX_NUMBER or first <= -MAX_NUMBER:
+                    raise _endless(d, down=last < MAX_NUMBER)
                 if first < low or last > high:
                     domains[d.key] = _widened(d, math.floor(min(first, low)), int(max(last, high)))
                     grown.add(d.key)

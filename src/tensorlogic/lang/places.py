@@ -92,6 +92,7 @@ class _Class:
         self.related = False  # some constant stands in a relation
         self.numeric = False  # a place of a tensor of numbers
         self.valued = False  # an index that is used as a number
+        self.positions = False  # calculated with in a place of a tensor of numbers, so that elements are positions
         self.data: list[Data] = []
         self.label = ""  # the first variable that stands there, and where
         self.at: SourceLocation | None = None
@@ -104,6 +105,7 @@ class _Class:
         self.related = self.related or other.related
         self.numeric = self.numeric or other.numeric
         self.valued = self.valued or other.valued
+        self.positions = self.positions or other.positions
         self.data += other.data
         self.label, self.at = (self.label, self.at) if self.label else (other.label, other.at)
 
@@ -193,11 +195,12 @@ class Places:
                     form = affine(part, self.scalars)
                     for name in form.variables:
                         self._arithmetic((number, name), part)
-                        self.known((number, name)).numeric |= not boolean
+                        self.known((number, name)).positions |= not boolean
                         if boolean and len(form.terms) == 1:
                             self.join(key, (number, name))
             if not boolean:
                 self.known(key).numeric = True
+                self.known(key).positions |= isinstance(place.index, s.Range | s.Arithmetic)
 
     def _arithmetic(self, key: Key, part: s.Part) -> None:
         found = self.known(key)
@@ -324,12 +327,12 @@ class Places:
                 raise GraphError(message, hint, code="E676", location=sizes[0].at)
             return DomainInfo("names" if words else "integers", found.constants, size)
         if whole and min(whole) < 0:
-            if not found.numeric and not sizes:  # numbers are derived from these: all between them may be
+            if found.related and not found.positions and not sizes:  # rules derive numbers from these
                 return integers(min(whole), max(whole))
             message = f"an index cannot be {min(whole)}: it counts from 0"
             hint = "use numbers from 0 on; only relations hold others"
             raise GraphError(message, hint, code="E678", location=found.constants[min(whole)])
-        if size is None and whole and (found.arithmetic is None or not found.numeric):
+        if size is None and whole and (found.arithmetic is None or not found.numeric or found.related):
             size = max(whole) + 1
         elif size is None and found.read >= 0:
             size = found.read + 1
