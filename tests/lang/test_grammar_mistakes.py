@@ -49,7 +49,7 @@ MISTAKES = [
     ('Y[i] <- X[i]', 'E647', (1, 1), 'the head of a rule is a relation, but Y[i] is a tensor', 'write parentheses for a relation, or = for a tensor: Y[i] = ...'),
     ('not P(x) <- Q(x)', 'E647', (1, 1), 'the head of a rule cannot be negated', 'write what holds, not what does not'),
     ('P(x), Q(x) <- R(x)', 'E647', (1, 7), 'one tensor stands before <-, not 2', 'write a rule for each head'),
-    ('max(x,y) <- P(x,y)', 'E655', (1, 1), 'max is the name of a function', 'give the relation another name, such as a capitalised one'),
+    ('max(x,y) <- P(x,y)', 'E655', (1, 1), 'max is the name of a function', 'give the relation or tensor another name, such as a capitalised one'),
     ('sig(Bob)', 'E655', (1, 1), 'sig is a function, so this is no fact', 'give its value a name, Y = sig(...), and ask for it: Y?'),
     ('Y = X[Y[i]]', 'E648', (1, 7), 'a place of X holds a value: Y[i]', 'a place holds an index: a variable, a constant, x+1 or 4:8'),
     ('Y = X[1.5]', 'E648', (1, 7), 'a place of X holds 1.5, which is no whole number', 'an index is a whole number; write "1.5" for a name'),

@@ -180,34 +180,28 @@ def _rule_head(head: Expression, sign: Token) -> Tensor:
             refuse(head, "E647", "the head of a rule cannot be negated", "write what holds, not what does not")
         case Comparison(operator="=", left=Tensor()):
             refuse(head, "E647", f"both = and {sign.text} stand in one statement", "a rule has <-, an equation has =")
-        case Call(function=name):
-            refuse(
-                head,
-                "E655",
-                f"{name} is the name of a function",
-                "give the relation another name, such as a capitalised one",
-            )
-        case Product(factors=(Tensor(boolean=True), *_)):
-            refuse(head.factors[1], "E657", "two statements stand on one line", ONE_LINE)
+    _refuse_head(head)
     refuse(head, "E647", "the head of a rule is a relation, such as Ancestor(x,z)")
 
 
+def _refuse_head(head: Expression) -> None:
+    """Refuse what can stand before neither <- nor =."""
+    match head:
+        case Call(function=name):
+            hint = "give the relation or tensor another name, such as a capitalised one"
+            refuse(head, "E655", f"{name} is the name of a function", hint)
+        case Product(factors=(Tensor(boolean=True), *_)):
+            refuse(head.factors[1], "E657", "two statements stand on one line", ONE_LINE)
+
+
 def _equation_head(head: Expression) -> Tensor:
+    _refuse_head(head)
     match head:
         case Tensor():
             return _plain_head(head)
         case Variable(name=name):
             hint = f"a tensor's name begins with a capital letter: {name.capitalize()} = ..."
             refuse(head, "E647", f"{name} is an index variable and cannot be defined", hint)
-        case Call(function=name):
-            refuse(
-                head,
-                "E655",
-                f"{name} is the name of a function",
-                "give the tensor another name, such as a capitalised one",
-            )
-        case Product(factors=(Tensor(boolean=True), *_)):
-            refuse(head.factors[1], "E657", "two statements stand on one line", ONE_LINE)
         case Product(factors=(*_, Variable(name=name))) if name in _PROJECTIONS:
             sign = _PROJECTIONS[name]
             if sign != f"{name}=":

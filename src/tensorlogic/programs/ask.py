@@ -18,7 +18,7 @@ from ..lang.format import text_of
 from ..tables import counted
 from .answers import Answers, unknown_relation
 from .evaluate import Evaluation
-from .model import Model, build, share_domains
+from .model import Model, build, empty, share_domains
 
 Rebuild = Callable[[s.Rule], Evaluation]
 LARGE = 100_000  # facts from which a query with constants is answered on demand, recursive or not
@@ -90,15 +90,8 @@ def place_heads(model: Model, name: str) -> list[str]:
 
 def code_of(model: Model, constant: s.Constant, name: str, place: int) -> int | None:
     """Return the code of a constant in a place; the name of a scalar stands for its value."""
-    value: str | int | float = constant.value
-    if isinstance(value, str) and not constant.quoted:
-        value = model.analysis.scalars.get(value, value)
-    if isinstance(value, float):
-        if not value.is_integer():
-            return None
-        value = int(value)
-    domain = model.place_domains(name)[place]
-    return domain.code(value)
+    value = model.analysis.constant_value(constant)
+    return None if isinstance(value, float) else model.place_domains(name)[place].code(value)
 
 
 class _Selection(NamedTuple):
@@ -299,12 +292,8 @@ def demand_inputs(
         inputs[found.seed] = SparseTensor.of_columns([[c] for c in codes], analysis.shape(found.seed))
     for name in graph.inputs:
         if name not in inputs:  # a copy starts without facts
-            inputs[name] = _empty(analysis.shape(name))
+            inputs[name] = empty(analysis.shape(name))
     return inputs
-
-
-def _empty(shape: tuple[int, ...]) -> SparseTensor:
-    return SparseTensor.of_codes(np.empty(0, np.int64), shape) if shape else SparseTensor(False)
 
 
 def prepare(model: Model, found: Demand) -> _Prepared | None:
@@ -346,7 +335,4 @@ def origins(model: Model, analysis: Analysis) -> dict[tuple[str, int], DomainKey
 
 def _seed_code(model: Model, prepared: _Prepared, constant: s.Constant, place: int) -> int | None:
     key = prepared.analysis.tensors[prepared.answer].places[place]
-    value: Any = constant.value
-    if isinstance(value, str) and not constant.quoted:
-        value = model.analysis.scalars.get(value, value)
-    return model.domains[prepared.shared[key]].code(value)
+    return model.domains[prepared.shared[key]].code(model.analysis.constant_value(constant))

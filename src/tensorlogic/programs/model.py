@@ -42,7 +42,7 @@ class Model:
         self._drop_samples(facts.samples())
         self._put_in_order(order or {})
         self.domains = {key: domain_of(info) for key, info in self.analysis.domains.items()}
-        self.readers = _reads(self.analysis)
+        self.readers = _Reads(self.analysis)
         self.graphs: dict[object, EinsumGraph] = {}
         self.sizes = 0  # how often domains have grown
         self._facts: dict[str, SparseTensor] = {}
@@ -270,10 +270,6 @@ class _Reads:
 
 def _is_word(part: s.Part) -> bool:
     return isinstance(part, s.Constant | s.Number | s.Text | s.Tensor)
-
-
-def _reads(analysis: Analysis) -> _Reads:
-    return _Reads(analysis)
 
 
 def domain_of(info: DomainInfo) -> Domain:

@@ -14,7 +14,7 @@ from ..lang.data_files import row_lines
 from ..lang.format import constant, text_of
 from ..lang.places import DomainInfo
 from .ask import check_atom, code_of
-from .clauses import Bindings, Clause, Codes, Literal, replaced
+from .clauses import Bindings, Clause, Codes, Literal
 from .evaluate import Evaluation
 from .proofs import Proof, Step
 from .prover import Atom, Prover
@@ -238,7 +238,7 @@ class Words:
 
     def unblanked(self, part: Any) -> Any:
         """Return a part with plain blanks."""
-        return replaced(part, lambda v: s.Variable("_") if v.name[0] == "_" else v)
+        return s.with_variables(part, lambda v: s.Variable("_") if v.name[0] == "_" else v)
 
     # literals with values
 
@@ -268,7 +268,7 @@ class Words:
             code = None if number is None else bindings[number]
             return variable if number is None or code is None else s.Constant(clause.domains[number].element(code))
 
-        return replaced(part, value)
+        return s.with_variables(part, value)
 
     def _group(self, clause: Clause, tensor: s.Tensor, bindings: Bindings) -> list[str]:
         """Return the members of the group that an aggregate was made of, where a tensor is one."""
