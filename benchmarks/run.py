@@ -22,6 +22,9 @@ NAMES = (
     "scaling",
     "tracing",
     "relations",
+    "modes_recovery",
+    "modes_async",
+    "modes",
 )
 INTRODUCTION = """# Benchmarks
 
