@@ -366,6 +366,9 @@ FAULTS: dict[str, Fault] = {
     "E792": Fault("a saved program that cannot be read", "A file of the folder is damaged or missing.", "Save the program again."),
     "E793": Fault("a question of why that has no answer", "The atom does not hold, has variables, or is not one atom; or numbers were asked about as if they were true or false.", "Ask p.why about an atom that holds, p.why_not about one that does not."),
     "E794": Fault("a value that a proof cannot compute", "A rule compares a value that is made of whole tensors, such as a sum or a softmax.", "Give the value a name in an equation of its own, and compare that."),
+    "E830": Fault("a number for a relation", "A relation, which stands in parentheses, is true or false; a number other than 0 and 1 would be lost.", "Write brackets for numbers: Likes[Ann, Bob] = 0.9."),
+    "E831": Fault("numbers given for a relation", "A relation, which stands in parentheses, is given as an array of numbers.", "Give truth values (array > 0.5), or write the tensor with brackets."),
+    "E832": Fault("facts for a tensor of numbers", "Facts are tuples of names; a tensor that is written with brackets holds numbers.", "Give an array: program.bind(Y=array)."),
     # E8xx: views and memory
     # E81x to E89x: gradients and passes
     "E810": Fault("several outputs, and none named as the loss", "A gradient is of one output.", "Name it: tl.grad(graph, of='loss'); or use tl.vjp."),

@@ -12,14 +12,14 @@ from typing import Any, NamedTuple
 from ..diagnostics import bytes_text
 from ..errors import InputError, expect
 from ..ir.graph import EinsumGraph
-from ..tables import table
+from ..tables import counted, table
 from . import fuse
 from .build import ExecutionPlan, Step
 from .cost import rounds
 from .fuse import Fusion, FusionType, Replacement, bytes_moved
 from .fused import Fusable
 from .machine import Machine, machine, roofline_seconds
-from .node_costs import assumption, concrete, counted
+from .node_costs import assumption, concrete
 
 
 class FusionCost(NamedTuple):

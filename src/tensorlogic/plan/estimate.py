@@ -14,12 +14,11 @@ from ..ir.validate import require_valid
 from ..passes.levels import OptimizationLevel, Pass
 from ..passes.order import order_contractions
 from ..passes.pipeline import passes_of
-from ..tables import table
+from ..tables import counted, table
 from .build import ExecutionPlan, build_plan
 from .cost import nbytes
 from .inputs import DTYPE, input_types
 from .memory import lifetimes, peak_bytes
-from .node_costs import counted
 
 _BAR = 32  # columns, at most
 

@@ -158,15 +158,6 @@ def peak(graph: EinsumGraph, costs: NodeCosts, order: Sequence[int]) -> int:
     return most
 
 
-def counted(n: int, what: str) -> str:
-    """Write a number of things.
-
-    >>> counted(1, "node"), counted(2000, "node")
-    ('1 node', '2,000 nodes')
-    """
-    return f"{n:,} {what}" + ("" if n == 1 else "s")
-
-
 def assumption(assumed: Sequence[str]) -> list[str]:
     """Return the line that says what was taken for granted, if anything was."""
     few = ", ".join(assumed[:6]) + (f" and {len(assumed) - 6:,} more" if len(assumed) > 6 else "")

@@ -12,10 +12,11 @@ from ..ir.validate import require_valid
 from ..passes.fold import Evaluate
 from ..passes.levels import CompilationConfig, OptimizationLevel
 from ..passes.pipeline import Optimized, optimize, passes_of
+from ..tables import counted
 from .build import lay_out
 from .choose import FusionCostModel, FusionOptimizer, FusionStrategy
 from .fuse import Fusion, FusionPlanner, listed, show_fusions
-from .node_costs import GIVEN, assumption, concrete, constant_nodes, counted
+from .node_costs import GIVEN, assumption, concrete, constant_nodes
 
 
 class OptimizationResult(NamedTuple):
