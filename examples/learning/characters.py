@@ -37,12 +37,19 @@ def loss_graph(letters: int, context: int, width: int, heads: int, blocks: int, 
     for n in range(blocks):
         h = norm(x, f"{n}.attention")
         query, key, value = (
-            b.einsum("ntd,dhk->nhtk", h, weight(f"{n}.{name}", width, heads, width // heads)) for name in ("query", "key", "value")
+            b.einsum("ntd,dhk->nhtk", h, weight(f"{n}.{name}", width, heads, width // heads))
+            for name in ("query", "key", "value")
         )
-        seen = b.einsum("nhtk,hkd->ntd", b.attention(query, key, value, causal), weight(f"{n}.join", heads, width // heads, width))
+        seen = b.einsum(
+            "nhtk,hkd->ntd", b.attention(query, key, value, causal), weight(f"{n}.join", heads, width // heads, width)
+        )
         x = x + b.dropout(seen, dropout)
-        h = b.linear(norm(x, f"{n}.layers"), weight(f"{n}.wide", width, 4 * width), weight(f"{n}.wide_shift", 4 * width))
-        h = b.linear(b.gelu(h, approximate=True), weight(f"{n}.narrow", 4 * width, width), weight(f"{n}.narrow_shift", width))
+        h = b.linear(
+            norm(x, f"{n}.layers"), weight(f"{n}.wide", width, 4 * width), weight(f"{n}.wide_shift", 4 * width)
+        )
+        h = b.linear(
+            b.gelu(h, approximate=True), weight(f"{n}.narrow", 4 * width, width), weight(f"{n}.narrow_shift", width)
+        )
         x = x + b.dropout(h, dropout)
     logits = b.linear(norm(x, "last"), weight("out", width, letters), weight("out_shift", letters))
     return b.build(loss=b.cross_entropy(logits, after), logits=logits)
@@ -104,7 +111,11 @@ def main(arguments: list[str] | None = None) -> dict[str, float]:
     every = windows(learned, options.context)
     rows = rng.integers(0, len(every["text"]), options.steps * options.batch)
     config = tl.TrainerConfig(
-        optimizer=tl.optim.adamw(rate, weight_decay=0.1), epochs=1, batch_size=options.batch, clip_norm=1.0, seed=options.seed
+        optimizer=tl.optim.adamw(rate, weight_decay=0.1),
+        epochs=1,
+        batch_size=options.batch,
+        clip_norm=1.0,
+        seed=options.seed,
     )
     trainer = tl.Trainer(tl.Executor(), config)
     start = perf_counter()
@@ -117,7 +128,9 @@ def main(arguments: list[str] | None = None) -> dict[str, float]:
     print(
         f"{len(learned):,} characters of {len(letters)} kinds, {size:,} parameters, {options.steps} steps in {seconds:.0f} s"
     )
-    print(table(["on the tenth held out", "bits per character"], [[k, f"{v:.2f}"] for k, v in found.items()], right={1}))
+    print(
+        table(["on the tenth held out", "bits per character"], [[k, f"{v:.2f}"] for k, v in found.items()], right={1})
+    )
     if options.sample:
         start_text = learned[: options.context]
         said = "".join(letters[c] for c in written(trainer, start_text, options.sample, 0.7, options.seed))

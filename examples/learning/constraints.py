@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 from digit_networks import mnist
+from scipy import stats
 
 import tensorlogic as tl
 from tensorlogic.tables import table
@@ -23,7 +24,6 @@ from tensorlogic.tables import table
 DIGITS = [str(d) for d in range(10)]
 KINDS = {"even": np.arange(10) % 2 == 0, "small": np.arange(10) < 5}  # of each digit
 WAYS = ("labels only", "labels, and even and small as outputs", "labels and rules")
-T_95 = {2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776, 6: 2.571, 7: 2.447, 8: 2.365, 9: 2.306, 10: 2.262}  # Student's t, by seeds
 Array = np.ndarray[Any, Any]
 
 
@@ -101,7 +101,9 @@ def main(arguments: list[str] | None = None) -> dict[str, list[float]]:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, default=Path("data"))
     parser.add_argument("--labels", type=int, default=50, help="images whose digit is known")
-    parser.add_argument("--images", type=int, default=3050, help="images of which it is known whether they are even and small")
+    parser.add_argument(
+        "--images", type=int, default=3050, help="images of which it is known whether they are even and small"
+    )
     parser.add_argument("--batch", type=int, default=200)
     parser.add_argument("--epochs", type=int, default=20)
     parser.add_argument("--weight", type=float, default=20.0, help="of the rules in the loss")
@@ -123,9 +125,9 @@ def main(arguments: list[str] | None = None) -> dict[str, list[float]]:
 
 def _interval(values: list[float]) -> tuple[str, str]:
     mean = 100 * float(np.mean(values))
-    if len(values) not in T_95:
+    if len(values) < 2:
         return f"{mean:.1f}", ""
-    half = 100 * T_95[len(values)] * float(np.std(values, ddof=1)) / len(values) ** 0.5
+    half = 100 * float(stats.t.ppf(0.975, len(values) - 1) * np.std(values, ddof=1)) / len(values) ** 0.5
     return f"{mean:.1f}", f"{mean - half:.1f} to {mean + half:.1f}"
 
 

@@ -22,7 +22,7 @@ import numpy as np
 import tensorlogic as tl
 from tensorlogic.tables import table
 
-PUBLISHED = {"kinship": 0.81, "umls": 0.89, "nations": 0.75}  # filtered MRR of ComplEx, as Minervini et al. (2020) report it
+PUBLISHED = {"kinship": 0.81, "umls": 0.89, "nations": 0.75}  # filtered MRR of ComplEx (Minervini et al. 2020)
 FACT = re.compile(r"(\w+)\((\w+),\s*(\w+)\)")
 Triples = np.ndarray[Any, Any]
 
@@ -51,7 +51,9 @@ def read(folder: Path) -> tuple[dict[str, Triples], list[str], list[str]]:
     )
 
 
-def derived(b: tl.GraphBuilder, subject: tl.Tensor, relation: tl.Tensor, entities: int, both: int, body: int) -> tl.Tensor:
+def derived(
+    b: tl.GraphBuilder, subject: tl.Tensor, relation: tl.Tensor, entities: int, both: int, body: int
+) -> tl.Tensor:
     """Return what rules of one or two facts derive, by their weights, for each question and entity.
 
     A rule does not derive a fact from itself: r(x, z) <- r(x, z) has no weight, and a walk of two facts stays nowhere.
@@ -156,7 +158,9 @@ def main(arguments: list[str] | None = None) -> dict[str, dict[str, float]]:
     parser.add_argument("--regularization", type=float, default=0.02)
     parser.add_argument("--rules", type=int, choices=(0, 1, 2), default=0, help="facts in the body of rules; 0 is none")
     parser.add_argument("--rule-cost", type=float, default=3e-4, help="of the size of all weights of rules together")
-    parser.add_argument("--rule-rate", type=float, default=0.3, help="of learning the weights of rules, as a share of --rate")
+    parser.add_argument(
+        "--rule-rate", type=float, default=0.3, help="of learning the weights of rules, as a share of --rate"
+    )
     parser.add_argument("--part", choices=("valid", "test"), default="test", help="facts that are asked for")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args(arguments)
@@ -172,11 +176,16 @@ def main(arguments: list[str] | None = None) -> dict[str, dict[str, float]]:
     found, rows, learned = {}, [], {}
     for name, body in (("ComplEx", 0), ("ComplEx and rules", options.rules))[: 2 if options.rules else 1]:
         graph = loss_graph(len(entities), len(relations), options.rank, options.regularization, body, options.rule_cost)
-        params = tl.initial(graph, ["entity_re", "entity_im", "relation_re", "relation_im"], "normal", seed=options.seed)
+        params = tl.initial(
+            graph, ["entity_re", "entity_im", "relation_re", "relation_im"], "normal", seed=options.seed
+        )
         params |= tl.initial(graph, [own for own, _ in RULES[:body]], "zeros")
         fixed = {"facts": facts_both_ways(parts["train"], len(entities), len(relations))} if body else {}
         config = tl.TrainerConfig(
-            optimizer=tl.optim.adagrad(options.rate), epochs=options.epochs, batch_size=options.batch, seed=options.seed,
+            optimizer=tl.optim.adagrad(options.rate),
+            epochs=options.epochs,
+            batch_size=options.batch,
+            seed=options.seed,
             settings={own: {"rate": options.rule_rate} for own, _ in RULES[:body]},
         )
         trainer = tl.Trainer(tl.Executor(), config)
@@ -187,7 +196,9 @@ def main(arguments: list[str] | None = None) -> dict[str, dict[str, float]]:
         places = ranks(scores, asked, known)
         figures = {"MRR": float((1 / places).mean()), **{f"Hits@{k}": float((places <= k).mean()) for k in (1, 3, 10)}}
         found[name], learned = figures, trainer.params
-        rows.append([f"{name}, here", *(f"{v:.3f}" for v in figures.values()), f"{history['loss'][-1]:.3f}", f"{seconds:.0f}"])
+        rows.append(
+            [f"{name}, here", *(f"{v:.3f}" for v in figures.values()), f"{history['loss'][-1]:.3f}", f"{seconds:.0f}"]
+        )
     if options.folder.name in PUBLISHED:
         rows.append(["ComplEx, published", f"{PUBLISHED[options.folder.name]:.2f}", *[""] * 5])
     heads = [f"filtered, on the {options.part} facts", *figures, "loss", "seconds"]

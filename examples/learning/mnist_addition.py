@@ -29,7 +29,7 @@ TINY = 1e-7  # what a probability is raised by before its logarithm
 D, E, T = np.ogrid[:10, :10, :19]
 ADDS = (D + E == T).astype("float32")  # adds(d, e, t): d + e = t
 C, T, S, K = np.ogrid[:2, :19, :10, :2]
-CARRIES = (C + T == 10 * K + S).astype("float32")  # carries(c, t, s, k): c + t = 10 k + s, a digit s and the next carry k
+CARRIES = (C + T == 10 * K + S).astype("float32")  # carries(c, t, s, k): c + t = 10 k + s; k is the next carry
 Array = np.ndarray[Any, Any]
 
 
@@ -96,7 +96,9 @@ def main(arguments: list[str] | None = None) -> dict[str, float]:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, default=Path("data"))
     parser.add_argument("--digits", type=int, default=1, help="of each number")
-    parser.add_argument("--pairs", type=int, default=30_000, help="to learn from, at most as many as there are images for")
+    parser.add_argument(
+        "--pairs", type=int, default=30_000, help="to learn from, at most as many as there are images for"
+    )
     parser.add_argument("--network", choices=list(NETWORKS), default="convolutions")
     parser.add_argument("--epochs", type=int, default=10)
     parser.add_argument("--batch", type=int, default=32, help="images are twice as many, times the digits")
@@ -127,7 +129,9 @@ def main(arguments: list[str] | None = None) -> dict[str, float]:
     rows = [["here", f"{100 * found['sums']:.1f}", f"{100 * found['digits']:.2f}"]]
     for name, figure in PUBLISHED.get((options.digits, count), {}).items():
         rows.append([f"published, {name}", str(figure), ""])
-    print(f"{count:,} pairs of {options.digits}-digit numbers, {options.epochs} epochs in {seconds:.0f} s; loss {found['loss']:.4f}")
+    print(
+        f"{count:,} pairs of {options.digits}-digit numbers, {options.epochs} epochs in {seconds:.0f} s; loss {found['loss']:.4f}"
+    )
     print(table([f"per cent right, {len(unseen['total']):,} unseen pairs", "sums", "digits"], rows, right={1, 2}))
     return found
 

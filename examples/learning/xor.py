@@ -46,7 +46,10 @@ def main(arguments: list[str] | None = None) -> dict[str, float]:
     parser.add_argument("--seeds", type=int, default=5)
     options = parser.parse_args(arguments)
     found, rows = {}, []
-    runs = [("one layer, adam", 0, OPTIMIZERS["adam"]), *((f"two layers, {n}", options.hidden, o) for n, o in OPTIMIZERS.items())]
+    runs = [
+        ("one layer, adam", 0, OPTIMIZERS["adam"]),
+        *((f"two layers, {n}", options.hidden, o) for n, o in OPTIMIZERS.items()),
+    ]
     for name, hidden, optimizer in runs:
         histories = [learn(hidden, optimizer, options.epochs, seed) for seed in range(options.seeds)]
         right = [4 * history["accuracy"][-1] for history in histories]
