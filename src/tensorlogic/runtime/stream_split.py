@@ -113,11 +113,11 @@ class StreamSplit:
         self.total = _known_total(graph, axes, types)
         try:
             self.cut = self._made(STAND_INS[0] if self.total is None else self.total)
-        except ShapeError as error:  # something inside of the graph fixes the size
-            if self.total is not None or str(STAND_INS[0]) not in error.diagnostic.message:
+        except ShapeError as error:
+            if self.total is not None or not self._fixed_inside(error):
                 raise
             if rows is None:
-                why = error.diagnostic.message.replace(str(STAND_INS[0]), "another size")
+                why = error.diagnostic.message.partition(": here ")[0].replace(str(STAND_INS[0]), "another size")
                 hint = "declare the streamed axis with the size that it must have"
                 place = None if error.guessed else error.diagnostic.location
                 raise ShapeError(f"the streamed size is not free: {why}", hint, code="E530", location=place) from None
@@ -190,6 +190,14 @@ class StreamSplit:
         concrete = contract_logsumexp(specialize(self.graph, known))
         axes = {name: axis for name, axis in self.axes.items() if name in concrete.inputs}
         return split_inputs(concrete, axes) if axes else _without_stream(concrete, total)
+
+    def _fixed_inside(self, error: ShapeError) -> bool:
+        """Tell whether something inside of the graph fixes the size: then another stand-in gives another error."""
+        try:
+            self._made(STAND_INS[1])
+        except ShapeError as other:
+            return other.diagnostic.message != error.diagnostic.message
+        return True
 
     def _refuse_whole(self) -> None:
         """Refuse a graph in which something needs all of the streamed index at once, or its size before the end."""
