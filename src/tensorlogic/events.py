@@ -81,6 +81,9 @@ class Hook:
     """
 
     detail: str = "step"  # "op": steps that hold many operations run them one by one, as for those who ask for values
+    stops: bool = (
+        False  # whether it may stop a run and look at the frame: nothing is then written over what a step read
+    )
 
     def on_phase(self, phase: ExecutionPhase) -> None:
         """Called when a run enters a phase."""
@@ -104,6 +107,7 @@ class _Running(local):
     hooks: Sequence[Hook] = ()  # of the run that it is in
     listening: tuple[Hook, ...] = ()  # of the spans around
     contexts: tuple[Any, ...] = ()  # that runs keep to, the outermost first: see ExecutionContext
+    frame: Any = None  # of the run whose hooks are called between its steps
 
 
 running = _Running()

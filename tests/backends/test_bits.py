@@ -18,6 +18,7 @@ from tensorlogic.backends.bitplan import bind_bit_group, bind_bits
 from tensorlogic.backends.native import support
 from tensorlogic.backends.native.facts import NativeFacts
 from tensorlogic.passes.specialize import specialize
+from tensorlogic.plan import sharing
 from tensorlogic.plan.build import lay_out
 from tensorlogic.plan.fusing import find_groups
 
@@ -39,9 +40,9 @@ def tier(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str
 @pytest.fixture
 def many_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     """Share even the smallest work."""
-    monkeypatch.setattr(packed, "SPLIT_BYTES", 0)
-    monkeypatch.setattr(packed, "SPLIT_ROWS", 0)
-    monkeypatch.setattr(packed, "workers", lambda: 3)
+    monkeypatch.setattr(sharing, "PACKED_BYTES", 0)
+    monkeypatch.setattr(sharing, "ORED_ROWS", 0)
+    monkeypatch.setattr(packed, "allowed", lambda: 3)
 
 
 def flags(shape: Any, density: float = 0.3, seed: int = 0) -> Any:

@@ -15,7 +15,6 @@ from ..ir.spec import Labels
 from ..ir.types import TensorType
 from ..plan.contract import BLOCK, Contraction
 from .base import Kernel
-from .threads import SMALL, on_one_thread
 
 Array = Any  # a NumPy array; the plan says more about it than a type could
 
@@ -30,7 +29,7 @@ def bind_contraction(op: ops.Einsum, form: Contraction, args: Sequence[TensorTyp
         case "matmul":
             same = all(t.dtype == result.dtype and not t.weak for t in args)
             kernel = _plain_matmul(form, dtype) if same else None
-            kernel = _threaded(form, kernel or _matmul(row, form, prepare, dtype))
+            kernel = kernel or _matmul(row, form, prepare, dtype)
         case "product" | "view" | "reduce" if row.distributive:
             kernel = _product(row, form, prepare, dtype)
         case _:
@@ -169,13 +168,7 @@ def bind_matmul_into(op: ops.Einsum, form: Contraction, result: TensorType) -> K
     """Return the kernel of a matrix product whose result comes out in order and is written where ``out=`` says."""
     dtype = np.dtype(result.dtype or "float64")
     prepare = [prepared(own, kept) for own, kept in zip(form.spec.inputs, form.labels, strict=True)]
-    return _threaded(form, _plain_matmul(form, dtype) or _matmul(algebra(op.algebra), form, prepare, dtype))
-
-
-def _threaded(form: Contraction, kernel: Kernel) -> Kernel:
-    """Let BLAS use its threads for large products only: a batch of small ones would wait for them at each."""
-    count = _size(form.batch, form.sizes)
-    return on_one_thread(kernel) if count > 1 and form.flops // count < SMALL else kernel
+    return _plain_matmul(form, dtype) or _matmul(algebra(op.algebra), form, prepare, dtype)
 
 
 def _matmul(

@@ -75,7 +75,7 @@ class Plans(NamedTuple):
     lowering: Sequence[Pass]  # what the backend wants done to each part
     in_place: bool
     groups: Groups | None = None
-    threads: Callable[[], int] = lambda: 1
+    threads: Callable[[], int] | None = None
 
     def plan(self, graph: EinsumGraph) -> ExecutionPlan:
         """Return the plan of a graph whose sizes are known."""

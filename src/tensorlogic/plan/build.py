@@ -17,10 +17,11 @@ from ..ir.types import TensorType
 from ..passes.levels import Pass
 from ..passes.specialize import specialize
 from ..tables import html_text, table
-from .buffers import assign, donated, on_threads
+from .buffers import assign, donated
 from .contract import Contraction, contraction_of, scratch_bytes
 from .cost import allocates, flops, nbytes, rounds
 from .fused import Cut, Fusable, Fused, fuse
+from .sharing import on_threads
 
 Groups = Callable[[EinsumGraph], Sequence[Fusable]]  # which nodes of a graph become one step
 STEPWISE = "one step after another"
@@ -51,7 +52,7 @@ class Step(NamedTuple):
     bodies: tuple[ExecutionPlan, ...] = ()
     scratch: int = 0  # bytes it takes while it runs, beside its results
     into: tuple[int | None, ...] = ()  # per result: a buffer, -1 - k for the array of output k, or None: new memory
-    threads: int = 0  # of our pool that share it, BLAS keeping to one; 0: NumPy and BLAS as they are
+    threads: int = 0  # that may share it, BLAS keeping to one; 0: NumPy and BLAS as they are, a kernel of ours on one
     parts: tuple[Step, ...] = ()  # the steps that a fused one stands for
     cut: Cut | None = None  # of a step that runs ranges of an index
 
@@ -66,10 +67,13 @@ class Step(NamedTuple):
 
     @property
     def computed_by(self) -> str:
-        """What computes the step: NumPy, or the kind of native kernel; with the threads that share it."""
+        """What computes the step: NumPy, or the kind of native kernel; with the threads that share it.
+
+        ``numpy ×1`` keeps BLAS to one thread; ``numpy`` alone leaves BLAS the threads it has, other kernels alone run on one.
+        """
         by = self.op.kind if isinstance(self.op, Fused) else "numpy"
         by = "bits" if by == "algebra" and self.types[0].dtype == "bool" else by
-        return f"{by} ×{self.threads}" if self.threads > 1 else by
+        return f"{by} ×{self.threads}" if self.threads > 1 or (self.threads and by == "numpy") else by
 
 
 class ExecutionPlan(NamedTuple):
@@ -237,12 +241,13 @@ def lay_out(
     *,
     in_place: bool = False,
     groups: Groups | None = None,
-    threads: Callable[[], int] = lambda: 1,
+    threads: Callable[[], int] | None = None,
     donate: AbstractSet[str] = frozenset(),
 ) -> ExecutionPlan:
     """Turn a graph whose sizes are known into a plan, its bodies too; ``groups`` tells which nodes become one step.
 
-    ``threads`` tells how many of our pool a large step may use; arrays of inputs to ``donate`` may be written over.
+    ``threads`` tells how many may share a large step; without it, it is left to the backend. Arrays of inputs to ``donate`` may be
+    written over.
     """
     laid = _nodes(graph, device, in_place, groups, threads)
     found = groups(graph) if groups is not None else ()
@@ -269,7 +274,9 @@ def lay_out(
         if donate:
             donors = donated(steps, root, laid.inputs, laid.outputs, alone, donate)
         chosen, buffers = assign(steps, root, pinned, alone, {k for k, _ in donors})
-        steps = on_threads([s._replace(into=c) if c else s for s, c in zip(steps, chosen, strict=True)], threads)
+        steps = [s._replace(into=c) if c else s for s, c in zip(steps, chosen, strict=True)]
+    if threads is not None:
+        steps = on_threads(steps, threads)
     exact = all(b.exact for s in steps for b in s.bodies)
     if found:
         from .fusing import exact_group
@@ -293,7 +300,9 @@ class _Laid(NamedTuple):
     repeated: set[int]  # views that show an element more than once, so an output must be a copy
 
 
-def _nodes(graph: EinsumGraph, device: str, in_place: bool, groups: Groups | None, threads: Callable[[], int]) -> _Laid:
+def _nodes(
+    graph: EinsumGraph, device: str, in_place: bool, groups: Groups | None, threads: Callable[[], int] | None
+) -> _Laid:
     """Give every node its slots, and those that compute something a step."""
     types = graph.inference.types
     devices = step_devices(graph, device)

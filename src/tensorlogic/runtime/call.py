@@ -14,7 +14,7 @@ import numpy as np
 
 from ..backends.base import Kernel
 from ..errors import TensorLogicError
-from ..events import Hook, RunRecord, StepEvent, fine, running
+from ..events import Hook, RunRecord, StepEvent, running
 from ..plan.build import Step
 from . import straight
 from .frame import Frame, failed
@@ -117,12 +117,11 @@ def _watched_call(
 
     Where kernels round differently from the operations that they hold, what is returned is still what the kernels make.
     """
-    if fine(hooks) and program.fine is not program:
-        results = watched(program.fine, values, hooks)
-        if not program.plan.exact:
-            results = run(program, values, out)
-        return owned_by(program.fine, results) if program.plan.exact else results
-    return watched(program, values, hooks, out)
+    shown = program.apart(hooks)
+    if shown is program:
+        return watched(program, values, hooks, out)
+    results = watched(shown, values, hooks)
+    return owned_by(shown, results) if program.plan.exact else run(program, values, out)
 
 
 def owned_by(program: Program, results: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -167,17 +166,27 @@ def watched(
 
 def _noted(frame: Frame, record: RunRecord, live: Sequence[Hook]) -> tuple[Any, ...]:
     """Run the steps of a frame, note when each began and ended, and hand its results to the hooks."""
-    clock, plan = perf_counter_ns, frame.program.plan
+    clock, plan, around = perf_counter_ns, frame.program.plan, running.frame
+    stops = any(h.stops for h in live)
     record.times.append(clock())
-    while not frame.done:
-        start = clock()
-        results = frame.advance()
-        record.times.append(clock())
-        if live:
-            record.starts.append(start)
-        event = StepEvent(frame.at - 1, start, record.times[-1])
-        for hook in live:
-            hook.on_step(plan, event, results)
+    try:
+        while not frame.done:
+            if stops:
+                frame.keep_operands()
+            start = clock()
+            results = frame.advance()
+            record.times.append(clock())
+            if live:
+                record.starts.append(start)
+            event = StepEvent(frame.at - 1, start, record.times[-1])
+            running.frame = frame
+            for hook in live:
+                hook.on_step(plan, event, results)
+            for _ in range(frame.at - event.step - 1):  # a hook ran these steps itself
+                record.starts.append(clock())
+                record.times.append(record.starts[-1])
+    finally:
+        running.frame = around
     return frame.results()
 
 

@@ -224,8 +224,9 @@ class Programs:
         if self.facts is None and self.threads == 1:
             from ..plan.memory_order import lighter
 
-            plan = lay_out(concrete, in_place=self.in_place)
-            again = lay_out if not self.in_place else lambda graph: lay_out(graph, in_place=True)
+            threads = (lambda: 1) if "in_place" in self.capabilities.features else None
+            again = partial(lay_out, in_place=self.in_place, threads=threads)
+            plan = again(concrete)
             return [lighter(plan, again) if reorder and (self.backend.passes or self.passes) else plan]
         from ..plan.candidates import candidates
 

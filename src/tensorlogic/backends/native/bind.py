@@ -19,7 +19,7 @@ from ...plan.fused import Fused
 from .. import bitplan
 from ..base import Kernel, KernelUnavailable
 from ..closure import bind_fixpoint
-from ..threads import share
+from ..threads import share, with_threads
 from . import vjp
 from .build import compiled
 from .rows import Source, emit
@@ -28,6 +28,9 @@ from .semiring import bind_semiring, make_ready
 from .support import NativeWarning
 
 Array = Any
+_SHARE_INSIDE = frozenset(
+    {"bits", "algebra", "fixpoint"}
+)  # kernels of several stages, which share each among the threads
 
 
 def bind_fused(step: Step) -> Kernel:
@@ -43,7 +46,7 @@ def bind_fused(step: Step) -> Kernel:
         raise KernelUnavailable(step, str(error)) from error
     if kernel is None:
         raise KernelUnavailable(step, f"{op.pattern} has no kernel")
-    return kernel
+    return with_threads(kernel, max(step.threads, 1)) if op.kind in _SHARE_INSIDE else kernel
 
 
 def _rows(step: Step) -> Kernel | None:
@@ -93,7 +96,7 @@ def _relations(step: Step) -> Kernel:
 
 def _shared(step: Step, source: Source) -> Kernel:
     sizes, places = source.sizes, source.places
-    count = min(max(step.threads, 1), places)
+    count = max(step.threads, 1)
     native = compiled(source.text, step.arg_types, step.types, len(sizes) + 2, listed=bool(source.literals))
     first = [np.array(source.literals, np.int64)] if source.literals else []
     numbers = (*first, *sizes)

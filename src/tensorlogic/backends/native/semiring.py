@@ -19,16 +19,15 @@ from ...ir.algebra import ALGEBRAS, Algebra, algebra, check_domain
 from ...ir.spec import Labels
 from ...ir.types import TensorType
 from ...plan.contract import Contraction
+from ...plan.sharing import THIN
 from ..base import Kernel
 from ..contract import MERGE, bind_contraction, caster, prepared, without
-from ..threads import SMALL, on_one_thread, share, workers
+from ..threads import allowed, share, shared_matmul
 
 Array = Any  # a NumPy array; the plan says more about it than a type could
 Contract = Callable[[Array, Array, Array], None]  # [n, i, k] and [n, k, j] in, [n, i, j] written
 ROWS = frozenset(name for name in ALGEBRAS if name not in ("real", "boolean"))  # those two have better kernels
 WORTH = 1 << 15  # terms above which a kernel is faster than the NumPy path even counting how it is called
-PARALLEL = 1 << 21  # terms above which threads are: some hundred microseconds of work
-PARALLEL_EXP = 1 << 17  # the same of exponentials
 NARROW = 16  # columns too few for the inner loop
 FEW = 16  # rows too few to look for NaN beforehand, or to be shared among threads
 _NOTHING = np.empty((0, 0, 0), np.uint8)
@@ -246,22 +245,21 @@ def _log_sum_exp(dtype: np.dtype[Any]) -> Contract:
     def with_care(a: Array, b: Array, c: Array, sums: Array, limit: float) -> None:
         loop = _entry("outer", "add", "logsumexp", dtype.name)
         y = np.ascontiguousarray(b)
-        _share(lambda *part: loop(a, y, c, sums, limit, *part, *constants), a, b, exp=True)
+        _share(lambda *part: loop(a, y, c, sums, limit, *part, *constants), a, b)
 
     def run(a: Array, b: Array, c: Array) -> None:
-        if min(c.shape[1:]) <= 8:  # about as many exponentials as terms anyway
+        if min(c.shape[1:]) <= THIN:  # about as many exponentials as terms anyway
             match _way(a, b, True):
                 case "swapped":
                     _swapped(run, a, b, c)
                 case "dot":
-                    _dotted(_entry("dot", "add", "logsumexp", dtype.name), a, b, c, *constants, exp=True)
+                    _dotted(_entry("dot", "add", "logsumexp", dtype.name), a, b, c, *constants)
                 case _:
                     with_care(a, b, c, np.empty(c.shape), math.inf)  # no sum is above it
             return
         with np.errstate(all="ignore"):  # what comes of infinities and zeros is done again
             (high, x), (wide, y) = (_exponentials(v, axis) for v, axis in ((a, 2), (b, 1)))
-            small = len(a) > 1 and x[0].size * y.shape[2] < SMALL
-            sums = (on_one_thread(np.matmul) if small else np.matmul)(x, y)
+            sums = shared_matmul(x, y)
             del x, y
             total = np.log(sums)
             total += high + wide
@@ -297,16 +295,15 @@ def _swapped(run: Contract, a: Array, b: Array, c: Array) -> None:
         c[...] = turned.transpose(0, 2, 1)
 
 
-def _dotted(loop: Callable[..., None], a: Array, b: Array, c: Array, *constants: Any, exp: bool = False) -> None:
+def _dotted(loop: Callable[..., None], a: Array, b: Array, c: Array, *constants: Any) -> None:
     """Run a loop over rows that wants the reduced index last in both factors."""
     x, y = np.ascontiguousarray(a), np.ascontiguousarray(b.transpose(0, 2, 1))
-    _share(lambda lo, hi, *_: loop(x, y, c, lo, hi, *constants), a, b, exp=exp, columns=False)
+    _share(lambda lo, hi, *_: loop(x, y, c, lo, hi, *constants), a, b, columns=False)
 
 
-def _share(loop: Callable[..., None], a: Array, b: Array, *, exp: bool = False, columns: bool = True) -> None:
-    """Run a loop over rows and columns: parts of the rows, or of the columns where those are few, on several threads."""
-    rows, wide = a.shape[0] * a.shape[1], b.shape[2]
-    count = workers() if a.size * wide >= (PARALLEL_EXP if exp else PARALLEL) else 1
+def _share(loop: Callable[..., None], a: Array, b: Array, *, columns: bool = True) -> None:
+    """Run a loop over rows and columns: parts of the rows, or of the columns where those are few, on the threads of the step."""
+    rows, wide, count = a.shape[0] * a.shape[1], b.shape[2], allowed()
     if columns and a.shape[1] < FEW and rows < FEW * count and wide >= NARROW * count:
         share(partial(loop, 0, rows), wide, count)
     else:
