@@ -12,14 +12,14 @@ import numpy as np
 
 from ..ir import ops
 from ..ir.graph import Fixpoint
-from ..ir.types import TensorType
-from ..passes.indices import dims
+from ..ir.types import TensorType, dims
 from ..plan.build import ExecutionPlan, Step, lay_out
 from . import bitplan, packed
 from .base import Kernel
 from .bitplan import OnWords, on_words
 from .bits import BitTensor, wrap
 from .control import not_settled
+from .native.facts import joins_bits
 from .packed import Words
 
 Values = dict[int, BitTensor]
@@ -92,7 +92,7 @@ def _heavy(step: Step) -> bool:
     return (
         isinstance(step.op, ops.Einsum)
         and step.contraction is not None
-        and bitplan.worth(step.op, step.contraction, step.arg_types, step.types[0])
+        and joins_bits(step.op, step.contraction, step.arg_types, step.types[0])
     )
 
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from ..diagnostics import bytes_text
 from ..errors import DTypeError, OutOfMemoryError, ShapeError
-from ..plan.limits import available_memory
+from ..plan.memory import available_memory
 from . import packed, sparse_rows, tuples
 from .bits import BitTensor
 from .sparse_rows import Rows

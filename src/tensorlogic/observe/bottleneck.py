@@ -57,10 +57,17 @@ class BottleneckReport(NamedTuple):
         if not self.bottlenecks:
             return "nothing takes any time"
         rows = [
-            [b.operation, f"{b.percentage:.1f}%", f"{b.total_time_ms:,.3f}", f"{b.calls:,}", b.bound, b.reached,
-             "-" if b.bound == "overhead" else f"{b.fraction:.0%}"]
+            [
+                b.operation,
+                f"{b.percentage:.1f}%",
+                f"{b.total_time_ms:,.3f}",
+                f"{b.calls:,}",
+                b.bound,
+                b.reached,
+                "-" if b.bound == "overhead" else f"{b.fraction:.0%}",
+            ]
             for b in self.bottlenecks
-        ]  # fmt: skip
+        ]
         head = ["operation", "share", "ms", "calls", "bound by", "reached", "of the roofline"]
         lines = [table(head, rows, right={1, 2, 3, 5, 6}), f"this machine: {self.machine}"]
         if self.recommendations:

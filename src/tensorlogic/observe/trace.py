@@ -66,10 +66,15 @@ class TraceEvent(NamedTuple):
             return dict(self.args or {})
         s = self.step
         return {
-            "device": s.device, "node": s.node, "kernel": s.kernel, "inputs": [str(t) for t in s.arg_types],
-            "outputs": [str(t) for t in s.types], "bytes": s.nbytes, "flops": s.flops,
+            "device": s.device,
+            "node": s.node,
+            "kernel": s.kernel,
+            "inputs": [str(t) for t in s.arg_types],
+            "outputs": [str(t) for t in s.types],
+            "bytes": s.nbytes,
+            "flops": s.flops,
             "source": None if s.location is None else str(s.location),
-        }  # fmt: skip
+        }
 
 
 class TracedRun(NamedTuple):

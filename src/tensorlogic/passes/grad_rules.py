@@ -210,8 +210,13 @@ def _dequantize(t: Tape, call: Call) -> Grads:
 
 
 RULES: dict[type[Op], Rule] = {
-    ops.Elementwise: _elementwise, ops.Reduce: _reduce, ops.Cumulate: _cumulate, ops.Sort: _sort, ops.TopK: _sort,
+    ops.Elementwise: _elementwise,
+    ops.Reduce: _reduce,
+    ops.Cumulate: _cumulate,
+    ops.Sort: _sort,
+    ops.TopK: _sort,
     ops.Cast: lambda t, call: [call.g],  # whoever takes it has it in its own dtype
     ops.Transfer: lambda t, call: [on_device(t, call.g, call.x)],
-    ops.Quantize: _quantize, ops.Dequantize: _dequantize,
-}  # fmt: skip
+    ops.Quantize: _quantize,
+    ops.Dequantize: _dequantize,
+}

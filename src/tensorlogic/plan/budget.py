@@ -14,8 +14,8 @@ from ..diagnostics import bytes_text
 from ..errors import InputError, OutOfMemoryError
 from ..ir import ops
 from ..ir.graph import EinsumGraph
-from ..ir.types import TensorType
-from ..passes.indices import dims, indices
+from ..ir.types import TensorType, dims
+from ..passes.indices import indices
 from ..passes.levels import Pass
 from ..passes.order import order_contractions
 from ..passes.pipeline import optimize
@@ -24,8 +24,7 @@ from ..passes.split import Split, split
 from .build import ExecutionPlan, Groups, describe, lay_out
 from .cost import nbytes, rounds
 from .fused import Fused
-from .memory import largest_step
-from .memory_order import lighter
+from .memory import largest_step, lighter
 from .nested import joined_bytes, nested_plan
 
 NODES = 12  # how many of the largest nodes are looked at for an index to cut
@@ -58,8 +57,10 @@ class Slicing(NamedTuple):
 
     def __str__(self) -> str:
         size = max(self.pieces)
-        lines = [f"{self.split.place} ({self.split.size}) in {self.number} parts of {size}: "
-                 f"peak {bytes_text(self.peak_bytes)}, at once {bytes_text(self.whole_bytes)}"]  # fmt: skip
+        lines = [
+            f"{self.split.place} ({self.split.size}) in {self.number} parts of {size}: "
+            f"peak {bytes_text(self.peak_bytes)}, at once {bytes_text(self.whole_bytes)}"
+        ]
         for name, piece in (("before", self.before), ("each part", self.pieces[size]), ("after", self.after)):
             if isinstance(piece, Slicing):
                 lines += [f"  {name}: " + str(piece).replace("\n", "\n  ")]
@@ -92,8 +93,7 @@ def fit(graph: EinsumGraph, types: Mapping[str, TensorType], budget: int) -> Sli
 def fitted(graph: EinsumGraph, budget: int, plans: Plans) -> Piece:
     """Return how a graph whose sizes are known runs within a budget; raise where nothing is found."""
     if isinstance(budget, bool) or not isinstance(budget, int) or budget < 0:
-        raise InputError(f"a budget is a number of bytes, got {budget!r}", code="E301",
-                         suggestions=["write 64 << 20 for 64 MiB"])  # fmt: skip
+        raise InputError(f"a budget is a number of bytes, got {budget!r}", "write 64 << 20 for 64 MiB", code="E301")
     piece = _nearest(graph, budget, plans, DEPTH, max(AT_ONCE, SLOWER * seconds(plans.plan(graph))))
     if piece.peak_bytes > budget:
         raise _misfit(piece, budget)
@@ -283,6 +283,8 @@ def _misfit(piece: Piece, budget: int) -> OutOfMemoryError:
     error = OutOfMemoryError(
         f"the graph takes {bytes_text(piece.peak_bytes)} in the best way found to cut it, "
         f"{bytes_text(piece.peak_bytes - budget)} more than the budget of {bytes_text(budget)}",
-        code="E003", context=lines, suggestions=hints,
-    )  # fmt: skip
+        code="E003",
+        context=lines,
+        suggestions=hints,
+    )
     return error.at(None if step is None else step.location)

@@ -191,10 +191,17 @@ def _row(n: int, step: Step | None, names: Mapping[int, str], outputs: Sequence[
     )
     into = " ".join("" if b is None else str(b) if b >= 0 else outputs[-1 - b] for b in step.into)
     return [
-        str(n), describe(step.op), " ".join(names.get(s, "?") for s in step.reads),
-        " ".join(names.get(s, "?") for s in step.frees), shown, f"{step.flops:,}",
-        bytes_text(step.nbytes) if step.nbytes else "view", step.device, into, step.computed_by,
-    ]  # fmt: skip
+        str(n),
+        describe(step.op),
+        " ".join(names.get(s, "?") for s in step.reads),
+        " ".join(names.get(s, "?") for s in step.frees),
+        shown,
+        f"{step.flops:,}",
+        bytes_text(step.nbytes) if step.nbytes else "view",
+        step.device,
+        into,
+        step.computed_by,
+    ]
 
 
 def describe(op: Op) -> str:
@@ -228,7 +235,7 @@ def build_plan(
 ) -> ExecutionPlan:
     """Bind sizes, run the passes and lay the graph out as steps; ``in_place`` steps write into buffers of the plan."""
     from ..passes.pipeline import optimize
-    from .memory_order import lighter
+    from .memory import lighter
 
     concrete = optimize(specialize(graph, inputs, sizes), passes).graph
     again = partial(lay_out, in_place=in_place)
@@ -284,9 +291,18 @@ def lay_out(
         exact = exact and all(exact_group(graph, g) for g in found)
     name = "native steps" if any(s.parts for s in steps) else STEPWISE
     return ExecutionPlan(
-        graph, laid.inputs, laid.outputs, laid.constants, tuple(steps), len(root), frozenset(shared), buffers, name, exact,
+        graph,
+        laid.inputs,
+        laid.outputs,
+        laid.constants,
+        tuple(steps),
+        len(root),
+        frozenset(shared),
+        buffers,
+        name,
+        exact,
         donors,
-    )  # fmt: skip
+    )
 
 
 class _Laid(NamedTuple):

@@ -68,7 +68,7 @@ def candidates(
         return [relational_plan(graph, sparse, others, in_place=in_place, threads=facts.threads)]
     first = laid_out(policy)(graph)
     if reorder:  # a saved plan has its order, and needs none of the passes
-        from .memory_order import lighter
+        from .memory import lighter
 
         first = lighter(first, laid_out(policy))
     plans = [first]
@@ -110,10 +110,18 @@ def one_function(plan: ExecutionPlan, facts: Facts) -> list[ExecutionPlan]:
     results = [t for _, _, t in inner.outputs]
     step = inner.steps[-1]._replace(
         op=Fused("one function", sum(len(s.parts) or 1 for s in inner.steps), "whole", (), *text),
-        reads=tuple(reads), writes=tuple(writes), frees=(), arg_types=tuple(types), types=tuple(results),
-        flops=inner.flops, nbytes=sum(map(nbytes, results)), contraction=None, bodies=(), parts=inner.steps,
+        reads=tuple(reads),
+        writes=tuple(writes),
+        frees=(),
+        arg_types=tuple(types),
+        types=tuple(results),
+        flops=inner.flops,
+        nbytes=sum(map(nbytes, results)),
+        contraction=None,
+        bodies=(),
+        parts=inner.steps,
         scratch=max(0, sum(s.nbytes for s in inner.steps) - sum(map(nbytes, results))),
-    )  # fmt: skip
+    )
     return [inner._replace(steps=(step,), buffers=(), shared=frozenset(), name="one function", exact=False)]
 
 
@@ -195,9 +203,13 @@ def _chains(plan: ExecutionPlan, threads: int) -> list[ExecutionPlan]:
         for steps_of_chain in chains:
             chain = [step._replace(threads=0) for step in steps_of_chain]  # each on the thread it is given
             written = {slot for step in chain for slot in step.writes}
-            inner.append(subplan(plan, chain, {
-                s for s in written if s in outputs or readers.get(s, set()) - {number[id(steps_of_chain[0])]}
-            }))  # fmt: skip
+            inner.append(
+                subplan(
+                    plan,
+                    chain,
+                    {s for s in written if s in outputs or readers.get(s, set()) - {number[id(steps_of_chain[0])]}},
+                )
+            )
         steps.append(_side_step(inner, threads))
     kept = {slot for _, slot, _ in (*plan.inputs, *plan.outputs)} | {slot for slot, _ in plan.constants}
     alone = freed([step._replace(frees=()) for step in steps], kept)

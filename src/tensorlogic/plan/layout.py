@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from ..ir import ops
-from ..passes.indices import dims
+from ..ir.types import dims
 
 if TYPE_CHECKING:
     from .build import ExecutionPlan, Step
@@ -74,8 +74,6 @@ def reshaped(layout: Layout, shape: Sequence[int]) -> Layout | None:
 
 def copying_reshapes(plan: ExecutionPlan) -> frozenset[int]:
     """Return the steps, by number, whose reshape has to copy; inputs are taken to lie in order."""
-    if not any(isinstance(step.op, ops.Reshape) for step in plan.steps):
-        return frozenset()
     found = set()
     known: dict[int, Layout | None] = {}  # of slots that do not lie in order; None: nobody knows how
     for n, step in enumerate(plan.steps):

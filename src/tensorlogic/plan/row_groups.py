@@ -14,7 +14,7 @@ from ..ir import ops
 from ..ir.graph import Node
 from ..ir.sizes import Dim
 from ..ir.type_rules import Results, reduced_axes
-from ..passes.indices import dims
+from ..ir.types import dims
 
 if TYPE_CHECKING:
     from .build import Step
@@ -119,9 +119,10 @@ def row_layout(step: Step) -> RowLayout | None:
     inside = {s for p in step.parts for s in p.writes}
     uses = [
         present_axes(dims(t), dims(p.types[0]), whole)
-        for p in step.parts for s, t in zip(p.reads, p.arg_types, strict=True)
+        for p in step.parts
+        for s, t in zip(p.reads, p.arg_types, strict=True)
         if s not in inside and not t.weak
-    ]  # fmt: skip
+    ]
     while cut > 0 and all(len({u[a] for a in range(cut - 1, len(whole)) if whole[a] != 1}) < 2 for u in uses):
         cut -= 1
     return RowLayout(whole[:cut], whole[cut:], whole, False)

@@ -15,9 +15,9 @@ from ..backends.base import Backend
 from ..backends.native.support import usable
 from ..errors import FormatError, TensorLogicError, expect, expect_whole
 from ..events import span
+from ..ir.check import require_valid
 from ..ir.graph import EinsumGraph
 from ..ir.types import TensorType
-from ..ir.validate import require_valid
 from ..passes.levels import CompilationConfig, OptimizationLevel
 from ..plan.build import ExecutionPlan
 from ..store import EvictionPolicy, Store, StoreStats
@@ -369,11 +369,19 @@ def _save(compiled: CompiledGraph, folder: Path) -> None:
     able = compiled.executor.capabilities()
     programs = compiled.executor.programs.kept.values() if sized_by_inputs(compiled.optimized) else []
     manifest = _Manifest(
-        FORMAT, VERSION, str(__version__), able.name, able.version, compiled.config,
+        FORMAT,
+        VERSION,
+        str(__version__),
+        able.name,
+        able.version,
+        compiled.config,
         compiled.compilation_stats().nodes_before_optimization,
         [(program.plan.name, program.choice) for program in programs],
-        compiled.source_digest, sorted(compiled.size_names), compiled.optimized.digest, [program.plan.graph.digest for program in programs],
-    )  # fmt: skip
+        compiled.source_digest,
+        sorted(compiled.size_names),
+        compiled.optimized.digest,
+        [program.plan.graph.digest for program in programs],
+    )
 
     def fill(place: Path) -> None:
         compiled.optimized.save(place / "optimized.json")

@@ -88,7 +88,7 @@ class ExecutionContext:
 
     def admit(self, plan: Any) -> None:
         """Refuse a plan that takes more memory or arithmetic than is left; count the arithmetic of one that is run."""
-        from ..plan.limits import check_memory
+        from ..plan.memory import check_memory
 
         if self.memory_limit is not None:
             check_memory(plan, self.memory_limit)

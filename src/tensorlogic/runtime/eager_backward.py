@@ -111,8 +111,11 @@ def _check_start(variable: Variable, root: Record, grad: Any, again: bool) -> No
 def _cotangent(value: Array, grad: Any) -> Array:
     array = grad.value if isinstance(grad, Variable) else given(grad)
     if array.shape != value.shape:
-        raise ShapeError(f"the cotangent is of shape {list(array.shape)}, what it belongs to of {list(value.shape)}",
-                         "give an array of the same shape: np.ones_like(y)", code="E908")  # fmt: skip
+        raise ShapeError(
+            f"the cotangent is of shape {list(array.shape)}, what it belongs to of {list(value.shape)}",
+            "give an array of the same shape: np.ones_like(y)",
+            code="E908",
+        )
     return array.astype(value.dtype, copy=False)
 
 

@@ -105,8 +105,14 @@ def _floating(ufunc: np.ufunc, x: Any) -> Any:
     return x if held == dtype else eager.cast(x, dtype)
 
 
-_REDUCTIONS = {"add": "sum", "multiply": "prod", "maximum": "max", "minimum": "min", "logical_or": "any",
-               "logical_and": "all"}  # fmt: skip
+_REDUCTIONS = {
+    "add": "sum",
+    "multiply": "prod",
+    "maximum": "max",
+    "minimum": "min",
+    "logical_or": "any",
+    "logical_and": "all",
+}
 _UFUNCS: dict[str, Callable[..., Variable]] = {
     name: getattr(eager, name) for name in FUNCTIONS if isinstance(getattr(np, name, None), np.ufunc)
 } | {
@@ -336,8 +342,12 @@ def _whole_numbers(k: Any, size: Any, axis: int) -> Any:
     if array.dtype.kind not in "iu":
         masks = array.dtype == bool
         words = "a mask of truth values has a result whose shape depends on them" if masks else "no whole numbers"
-        raise DTypeError(f"index of {array.dtype} on axis {axis}: {words}", "write np.where(mask, x, 0)",
-                         "or give the positions: np.flatnonzero(mask)", code="E903" if masks else "E914")  # fmt: skip
+        raise DTypeError(
+            f"index of {array.dtype} on axis {axis}: {words}",
+            "write np.where(mask, x, 0)",
+            "or give the positions: np.flatnonzero(mask)",
+            code="E903" if masks else "E914",
+        )
     if array.size and (int(array.min()) < -size or int(array.max()) >= size):
         wrong = array[(array < -size) | (array >= size)].flat[0]
         raise ShapeError(f"index {wrong} is out of range for axis {axis} of size {size}", code="E913")

@@ -17,8 +17,7 @@ import numpy as np
 from ..backends.base import Backend, InPlaceBackend, Kernel
 from ..events import Hook, fine
 from ..ir import ops
-from ..ir.types import TensorType
-from ..passes.indices import dims
+from ..ir.types import TensorType, dims
 from ..plan.build import ExecutionPlan, Step, lay_out
 from ..plan.cost import nbytes
 from ..plan.fused import NESTED, Fused

@@ -13,8 +13,7 @@ import msgspec
 import numpy as np
 
 from ..errors import InputError, TensorLogicError
-from ..ir.types import TensorType
-from ..passes.indices import dims
+from ..ir.types import TensorType, dims
 from .call import run
 from .program import Program
 

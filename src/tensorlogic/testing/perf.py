@@ -96,9 +96,12 @@ class PerfReport(NamedTuple):
             "table{border-collapse:collapse}</style></head><body>\n"
             f"<h1>Performance</h1>\n<p>{escape(self._summary())}</p>\n"
             + "".join(f"<p>Warning: {escape(w)}</p>\n" for w in self.warnings)
-            + "<table><tr>" + "".join(f"<th>{escape(h)}</th>" for h in _HEAD) + "</tr>\n"
-            + "\n".join(rows) + "\n</table></body></html>\n"
-        )  # fmt: skip
+            + "<table><tr>"
+            + "".join(f"<th>{escape(h)}</th>" for h in _HEAD)
+            + "</tr>\n"
+            + "\n".join(rows)
+            + "\n</table></body></html>\n"
+        )
 
     def _summary(self) -> str:
         counts = Counter(c.verdict for c in self.cases)

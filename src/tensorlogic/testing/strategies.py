@@ -205,10 +205,17 @@ class _Graphs:
         ways += [lambda: b.broadcast_to(t, (2, *(t.shape or ()))), lambda: b.apply(Transfer("cpu:1"), t)]
         if rank:
             ways += [
-                lambda: b.transpose(t), lambda: t[::-1], lambda: t[..., ::2], lambda: t[1:], lambda: t[..., 0], lambda: t[-1:],
-                lambda: b.reshape(t, (-1,)), lambda: b.window(t, rank - 1, 2), lambda: b.pad(t, [(1, 0)] * rank, 1),
+                lambda: b.transpose(t),
+                lambda: t[::-1],
+                lambda: t[..., ::2],
+                lambda: t[1:],
+                lambda: t[..., 0],
+                lambda: t[-1:],
+                lambda: b.reshape(t, (-1,)),
+                lambda: b.window(t, rank - 1, 2),
+                lambda: b.pad(t, [(1, 0)] * rank, 1),
                 lambda: b.transpose(t, (*range(1, rank), 0)),
-            ]  # fmt: skip
+            ]
         return _Value(self.pick(ways)(), x.exact)
 
     def einsum(self, x: _Value) -> _Value:
@@ -419,8 +426,14 @@ ELEMENTS = ("ann", "bob", "cat", "dan")
 
 
 CONNECTIVES: tuple[Callable[[Any, Any], logic.TLExpr], ...] = (
-    logic.and_, logic.or_, logic.imply, logic.iff, logic.xor, lambda a, b: a < b, lambda a, b: a >= b,
-)  # fmt: skip
+    logic.and_,
+    logic.or_,
+    logic.imply,
+    logic.iff,
+    logic.xor,
+    lambda a, b: a < b,
+    lambda a, b: a >= b,
+)
 
 
 def _formula(below: Below, terms: Sequence[Any], leaves: int, depth: int) -> logic.TLExpr:
@@ -517,9 +530,11 @@ class RuleSet(NamedTuple):
                 rows: list[dict[str, int]] = [{}]
                 for name, a, c in atoms:
                     rows = [
-                        {**row, a: i, c: j} for row in rows for i, j in known[name]
+                        {**row, a: i, c: j}
+                        for row in rows
+                        for i, j in known[name]
                         if row.get(a, i) == i and row.get(c, j) == j and (a != c or i == j)
-                    ]  # fmt: skip
+                    ]
                 known[head] |= {(row[x], row[y]) for row in rows}
             if sum(map(len, known.values())) == before:
                 return {name: pairs for name, pairs in known.items() if name not in self.facts}

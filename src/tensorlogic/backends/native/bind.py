@@ -13,7 +13,7 @@ from ...events import span
 from ...ir import ops
 from ...ir.algebra import algebra
 from ...ir.graph import Scan
-from ...passes.indices import dims
+from ...ir.types import dims
 from ...plan.build import ExecutionPlan, Step, describe
 from ...plan.fused import Fused
 from .. import bitplan

@@ -15,7 +15,7 @@ import numpy as np
 
 from ...ir import ops
 from ...ir.elementwise import FUNCTIONS as ROWS
-from ...passes.indices import dims
+from ...ir.types import dims
 from ...plan.build import Step
 from ...plan.fused import Fused
 from ...plan.row_groups import RowLayout, present_axes, row_layout
@@ -193,14 +193,18 @@ class _Writer:
             text = [*head, "    m = hi - lo", *(f"    {line}" for line in fixed), *(f"    {line}" for line in body)]
         else:
             text = [
-                *head, *(f"    {line}" for line in fixed), "    for i in range(lo, hi):",
+                *head,
+                *(f"    {line}" for line in fixed),
+                "    for i in range(lo, hi):",
                 *(f"        {line}" for line in (*self._divided(sizes), *moving, *body)),
-            ]  # fmt: skip
+            ]
         outer = self.layout.outer
         return Source(
-            "\n".join(text), tuple(bits for bits, _ in self.scalars.values()),
-            (self.row, *(outer[1:] if sizes else ())), self.layout.places,
-        )  # fmt: skip
+            "\n".join(text),
+            tuple(bits for bits, _ in self.scalars.values()),
+            (self.row, *(outer[1:] if sizes else ())),
+            self.layout.places,
+        )
 
     def _called(self) -> list[str]:
         """Return the functions that are called by name."""

@@ -9,7 +9,7 @@ import numpy as np
 
 from ...ir import ops
 from ...ir.graph import Scan
-from ...passes.indices import dims
+from ...ir.types import dims
 from ...plan.build import Step, lay_out
 from ...plan.cost import rounds
 from ..base import Kernel

@@ -71,8 +71,11 @@ def _layout(form: Contraction) -> _Layout:
         left=tuple(x for x in output if x in a and x not in b),
         right=tuple(x for x in output if x in b and x not in a),
         inner=tuple(x for x in a if x in b and x not in output),
-        alone=(tuple(x for x in a if x not in b and x not in output), tuple(x for x in b if x not in a and x not in output)),
-    )  # fmt: skip
+        alone=(
+            tuple(x for x in a if x not in b and x not in output),
+            tuple(x for x in b if x not in a and x not in output),
+        ),
+    )
 
 
 def bind_semiring(op: ops.Einsum, form: Contraction, args: Sequence[TensorType], result: TensorType) -> Kernel | None:
