@@ -118,11 +118,6 @@ def fine(hooks: Iterable[Hook]) -> bool:
     return any(h.detail == "op" or type(h).on_step is not Hook.on_step for h in hooks)
 
 
-def wants_every_step() -> bool:
-    """Tell whether the run that this thread is in is watched in full detail."""
-    return fine(running.hooks)
-
-
 _watchers: tuple[Hook, ...] = ()  # those who watch every run in the process; replaced, never changed in place
 _lock = Lock()
 

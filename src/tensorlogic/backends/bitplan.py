@@ -142,10 +142,10 @@ def bind_bits(op: ops.Einsum, form: Contraction, args: Sequence[TensorType], res
             own_labels(x.words, x.shape, own, form.sizes) if isinstance(x, BitTensor) else _dense(ready(x), kept)
             for x, own, kept, ready in zip(operands, form.spec.inputs, form.labels, prepare, strict=True)
         ]
-        made = contract(factors, form.spec.output, form.sizes)
+        result = contract(factors, form.spec.output, form.sizes)
         if out is not None and shape:
-            return packed.unpack(made.words, last, out)
-        found = packed.unpack(made.words, last).reshape(shape)
+            return packed.unpack(result.words, last, out)
+        found = packed.unpack(result.words, last).reshape(shape)
         if out is None:
             return found
         out[...] = found
@@ -200,5 +200,5 @@ def packed_operand(x: Any) -> BitTensor:
     words, order = _dense(x, [str(a) for a in range(x.ndim)])
     if not x.ndim:
         return BitTensor.of(words, ())
-    made = BitTensor.of(words, [x.shape[int(a)] for a in order])
-    return made.transpose(*(order.index(str(a)) for a in range(x.ndim)))
+    tensor = BitTensor.of(words, [x.shape[int(a)] for a in order])
+    return tensor.transpose(*(order.index(str(a)) for a in range(x.ndim)))

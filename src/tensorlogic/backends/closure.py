@@ -115,13 +115,13 @@ def _body(plan: ExecutionPlan, carries: int) -> Body | None:
         (lines if any(moves) else fixed).append(line)
         if any(moves):
             varying.add(line.write)
-    made = {line.write for line in lines}
+    results = {line.write for line in lines}
     grown = {
         slot
         for line in lines
         if line.how.kind == "grows" or (line.how.kind == "and" and all(line.varying))
         for slot in line.reads
-        if slot in made
+        if slot in results
     }
     read = {s for line in (*fixed, *lines) for s in line.reads}.union(outputs)
     constants = tuple(
@@ -242,7 +242,7 @@ def _find_closure(body: Body, op: Fixpoint) -> Closure | None:
     """Recognise a transitive closure whose limit is beyond the rounds that any graph of so many nodes takes."""
     if op.carries != 1:
         return None
-    carry, made = body.inputs[0], {line.write: line for line in body.lines}
+    carry, line_of = body.inputs[0], {line.write: line for line in body.lines}
     start, left, right, squared = [], [], [], False
     todo, seen = [body.outputs[0]], set[int]()
     n = 0
@@ -251,7 +251,7 @@ def _find_closure(body: Body, op: Fixpoint) -> Closure | None:
         if slot in seen or slot == carry:
             continue
         seen.add(slot)
-        line = made.get(slot)
+        line = line_of.get(slot)
         if line is None:
             start.append(slot)
             continue

@@ -134,8 +134,8 @@ def _product(
             if single:
                 return part.astype(dtype, copy=False)
             parts.append(part.reshape([form.sizes[label] if label in kept else 1 for label in output]))
-        made = np.asarray(combine(*parts))
-        return (made if made.shape == shape else np.broadcast_to(made, shape)).astype(dtype, copy=False)
+        result = np.asarray(combine(*parts))
+        return (result if result.shape == shape else np.broadcast_to(result, shape)).astype(dtype, copy=False)
 
     return product
 
@@ -190,10 +190,10 @@ def _matmul(
         [*batch_shape, inner, _size(right, sizes)],
     )
     orders = ((*form.batch, *left, *form.inner), (*form.batch, *form.inner, *right))
-    made = (*form.batch, *left, *right)
-    final_shape = [sizes[x] for x in made]
-    final_order = [made.index(x) for x in output]
-    in_order = final_order == list(range(len(made)))
+    labels = (*form.batch, *left, *right)
+    final_shape = [sizes[x] for x in labels]
+    final_order = [labels.index(x) for x in output]
+    in_order = final_order == list(range(len(labels)))
     cast = caster(row, dtype)
 
     def operand(x: Array, which: int, side: int) -> Array:

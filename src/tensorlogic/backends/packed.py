@@ -183,8 +183,8 @@ def multiply(a: Words, b: Words, out: Words | None = None) -> Words:
         turned = _turned_work(a, b)
         if turned < work:  # the other way about: those are the rows of few set bits
             left, right = transpose(b, across << 6)[:, :, : width(size)], transpose(a, inner << 6)[:, :size]
-            made = multiply(np.ascontiguousarray(left), np.ascontiguousarray(right))
-            out |= transpose(made, rows)[:, :, :across]
+            product = multiply(np.ascontiguousarray(left), np.ascontiguousarray(right))
+            out |= transpose(product, rows)[:, :, :across]
             return out
     a, b = np.ascontiguousarray(a), np.ascontiguousarray(b)
     if by_tables < by_rows:

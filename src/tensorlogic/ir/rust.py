@@ -87,11 +87,11 @@ def from_rust(raw: Any) -> EinsumGraph:
                 f"$.nodes[{k}].outputs",
                 "a node makes one tensor",
             )
-        made = within(node.outputs[0], f"$.nodes[{k}].outputs[0]")
-        if maker.setdefault(made, k) != k:
+        result = within(node.outputs[0], f"$.nodes[{k}].outputs[0]")
+        if maker.setdefault(result, k) != k:
             raise _bad(
                 "E211",
-                f"tensor {file.tensors[made]!r} is made by node {maker[made]} and by node {k}",
+                f"tensor {file.tensors[result]!r} is made by node {maker[result]} and by node {k}",
                 f"$.nodes[{k}].outputs[0]",
                 "give one of them a tensor of its own",
             )

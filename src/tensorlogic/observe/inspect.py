@@ -249,10 +249,10 @@ def _ancestors(plan: ExecutionPlan, last: Step) -> tuple[list[Step], int]:
     known = set(found)
     for n in found:  # grows while it is read: nearest first
         for slot in plan.steps[n].reads:
-            made = maker.get(slot)
-            if made is not None and made not in known:
-                known.add(made)
-                found.append(made)
+            source = maker.get(slot)
+            if source is not None and source not in known:
+                known.add(source)
+                found.append(source)
     return [plan.steps[n] for n in sorted(found[:NEAREST])], max(0, len(found) - NEAREST)
 
 

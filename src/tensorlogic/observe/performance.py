@@ -144,13 +144,13 @@ class PerformanceComparison:
             counts = [len(b.run_times_ms) for b in (self.baseline, self.now)]
             return f"too few runs to tell: {counts[0]} and {counts[1]}, and {FEWEST} of each are needed"
         low, high = self.interval
-        said = {
+        text = {
             "improvement": "faster",
             "regression": "slower",
             "ok": f"not slower by more than {self.threshold:g}x",
             "unsure": f"too noisy to say whether it is slower by more than {self.threshold:g}x",
         }[self.verdict]
-        return f"speedup {self.speedup:.2f}x, {self.confidence:.0%} interval {low:.2f}x to {high:.2f}x: {said}"
+        return f"speedup {self.speedup:.2f}x, {self.confidence:.0%} interval {low:.2f}x to {high:.2f}x: {text}"
 
     def __repr__(self) -> str:
         return f"<PerformanceComparison speedup {self.speedup:.2f}x: {self.verdict}>"

@@ -113,12 +113,12 @@ def rewrite(graph: EinsumGraph, rules: Rules) -> EinsumGraph:
         args = tuple([new[a] for a in node.args])
         draft.origin = node
         same = all(draft.types[n] == inference.types[a] for n, a in zip(args, node.args, strict=True))
-        made = draft.make(node.op, args, inference.types[i] if same else None)
-        if draft.types[made] != inference.types[i]:
-            changed = f"{node.op.name} at node %{i} from {inference.types[i][0]} to {draft.type(made)}"
+        number = draft.make(node.op, args, inference.types[i] if same else None)
+        if draft.types[number] != inference.types[i]:
+            changed = f"{node.op.name} at node %{i} from {inference.types[i][0]} to {draft.type(number)}"
             raise GraphError(f"a rewrite changed {changed}", code="E108").at(node.location)
-        draft.uses[made] += uses[i]
-        new.append(made)
+        draft.uses[number] += uses[i]
+        new.append(number)
     if len(draft.nodes) == len(graph.nodes) and all(
         a.args == b.args and a.op == b.op for a, b in zip(draft.nodes, graph.nodes, strict=True)
     ):

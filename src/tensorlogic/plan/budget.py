@@ -108,18 +108,18 @@ def _nearest(graph: EinsumGraph, room: int, plans: Plans, depth: int, most: floa
     best: Slicing | None = None
     near: list[Slicing] = []
     for cut in candidates(graph):
-        made = _sliced(cut, room, plans, whole, best, most)
-        if made is None:
+        slicing = _sliced(cut, room, plans, whole, best, most)
+        if slicing is None:
             continue
-        if made.peak_bytes > room:
-            near.append(made)
-        elif best is None or (made.number, made.peak_bytes) < (best.number, best.peak_bytes):
-            best = made
+        if slicing.peak_bytes > room:
+            near.append(slicing)
+        elif best is None or (slicing.number, slicing.peak_bytes) < (best.number, best.peak_bytes):
+            best = slicing
     if best is not None:
         return best
     near.sort(key=lambda s: s.peak_bytes)
-    for made in near[:TRIED] if depth > 1 else ():
-        near.append(_deeper(made, room, plans, depth - 1, most))
+    for slicing in near[:TRIED] if depth > 1 else ():
+        near.append(_deeper(slicing, room, plans, depth - 1, most))
         if near[-1].peak_bytes <= room:
             return near[-1]
     every: list[Piece] = [whole, *near]
@@ -160,8 +160,8 @@ def candidates(graph: EinsumGraph) -> Iterator[Split]:
 def _held(cut: Split) -> tuple[int, int]:
     """Return the bytes held while parts run, and while what comes after does."""
     part = cut.part(1)
-    made = {name: part.type_of(i) for name, i in part.outputs}
-    joins = sum(joined_bytes(join, made[join.label]) for join in cut.joins)
+    types = {name: part.type_of(i) for name, i in part.outputs}
+    joins = sum(joined_bytes(join, types[join.label]) for join in cut.joins)
     size = {name: nbytes(cut.before.type_of(i)) for name, i in cut.before.outputs}
     needed = set(cut.after.inputs) | {name for _, stage, name in cut.outputs if stage == "before"}
     return joins + sum(size.values()), joins + sum(n for name, n in size.items() if name in needed)

@@ -27,10 +27,10 @@ def check_flops(plan: ExecutionPlan, limit: int | None) -> None:
         return
     every = list(_steps(plan))
     heaviest, times = max(every, key=lambda each: each[0].flops * each[1])
-    made, repeated = ", ".join(map(str, heaviest.types)), f", {times:,} times" if times != 1 else ""
+    types, repeated = ", ".join(map(str, heaviest.types)), f", {times:,} times" if times != 1 else ""
     context = [
         f"Over by {needed - limit:,} flops, {needed / max(limit, 1):,.1f} times the limit",
-        f"The heaviest step is {describe(heaviest.op)}, which makes {made}: {heaviest.flops:,} flops{repeated}, "
+        f"The heaviest step is {describe(heaviest.op)}, which makes {types}: {heaviest.flops:,} flops{repeated}, "
         f"{100 * heaviest.flops * times / needed:.0f}% of all",
     ]
     if any(isinstance(step.op, Fixpoint) for step, _ in every):

@@ -59,8 +59,8 @@ def peak_bytes(plan: ExecutionPlan) -> int:
     for slot, (first, last) in lifetimes(plan).items():
         change[first] += size[slot]
         change[last + 1] -= size[slot]
-    made = {-1 - b for s in plan.steps for b in s.into if b is not None and b < 0}  # outputs that wait to be written
-    alive = peak = sum(plan.buffers) + sum(nbytes(plan.outputs[k][2]) for k in made)
+    early = {-1 - b for s in plan.steps for b in s.into if b is not None and b < 0}  # outputs that wait to be written
+    alive = peak = sum(plan.buffers) + sum(nbytes(plan.outputs[k][2]) for k in early)
     for n, step in enumerate(plan.steps):
         alive += change[n]
         peak = max(peak, alive + _inside(step) + step.scratch + _ordering(step))

@@ -253,8 +253,8 @@ class CompilationKey(NamedTuple):
     @property
     def digest(self) -> str:
         """The key as a short text, the same in every process."""
-        told = f"{self.graph} {msgspec.json.encode(self.config).decode()} {self.backend}"
-        return hashlib.blake2b(told.encode(), digest_size=16).hexdigest()
+        text = f"{self.graph} {msgspec.json.encode(self.config).decode()} {self.backend}"
+        return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 
 class CompilationCache:
@@ -400,10 +400,10 @@ def _free_to_write(folder: Path) -> bool:
     if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
         return True
     try:
-        told = msgspec.json.decode((folder / "manifest.json").read_bytes())
+        manifest = msgspec.json.decode((folder / "manifest.json").read_bytes())
     except (OSError, msgspec.DecodeError, UnicodeDecodeError):
         return False
-    return isinstance(told, dict) and told.get("format") == FORMAT
+    return isinstance(manifest, dict) and manifest.get("format") == FORMAT
 
 
 def _load(folder: Path, executor: Executor) -> CompiledGraph:
@@ -411,21 +411,21 @@ def _load(folder: Path, executor: Executor) -> CompiledGraph:
 
     start = perf_counter()
     try:
-        told = msgspec.json.decode((folder / "manifest.json").read_bytes(), type=_Manifest)
+        manifest = msgspec.json.decode((folder / "manifest.json").read_bytes(), type=_Manifest)
     except (OSError, msgspec.DecodeError, msgspec.ValidationError, UnicodeDecodeError) as error:
         raise FormatError(f"{str(folder)!r} holds no compiled graph: {error}", code="E220") from None
     able = executor.capabilities()
     for name, theirs, ours in (
-        ("format", told.format, FORMAT),
-        ("version", told.version, VERSION),
-        ("package", told.package, str(__version__)),
-        ("backend", told.backend, able.name),
-        ("backend version", told.backend_version, able.version),
+        ("format", manifest.format, FORMAT),
+        ("version", manifest.version, VERSION),
+        ("package", manifest.package, str(__version__)),
+        ("backend", manifest.backend, able.name),
+        ("backend version", manifest.backend_version, able.version),
     ):
         if theirs != ours:
             hint = "compile the graph again"
             raise FormatError(f"{str(folder)!r} was saved for {name} {theirs}, this is {ours}", hint, code="E220")
-    own = _at_full_speed(executor, told.config)
+    own = _at_full_speed(executor, manifest.config)
 
     def graph(file: str, digest: str) -> EinsumGraph:
         found = EinsumGraph.load(folder / file)
@@ -434,11 +434,11 @@ def _load(folder: Path, executor: Executor) -> CompiledGraph:
             raise FormatError(what, "compile it again", code="E261")
         return found
 
-    if len(told.plans) != len(told.graphs):
-        what = f"{str(folder)!r} holds no compiled graph: {len(told.plans)} plans of {len(told.graphs)} graphs"
+    if len(manifest.plans) != len(manifest.graphs):
+        what = f"{str(folder)!r} holds no compiled graph: {len(manifest.plans)} plans of {len(manifest.graphs)} graphs"
         raise FormatError(what, "compile it again", code="E220")
-    optimized = graph("optimized.json", told.optimized)
-    for n, ((name, choice), digest) in enumerate(zip(told.plans, told.graphs, strict=True)):
+    optimized = graph("optimized.json", manifest.optimized)
+    for n, ((name, choice), digest) in enumerate(zip(manifest.plans, manifest.graphs, strict=True)):
         own.programs.adopt(optimized, graph(f"plan{n}.json", digest), name, choice)
-    stats = CompilationStats(told.before, len(optimized), perf_counter() - start, ())
-    return CompiledGraph(optimized, own, stats, told.source, told.sizes)
+    stats = CompilationStats(manifest.before, len(optimized), perf_counter() - start, ())
+    return CompiledGraph(optimized, own, stats, manifest.source, manifest.sizes)

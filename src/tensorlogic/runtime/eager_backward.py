@@ -199,8 +199,8 @@ def first_nan(structure: Structure, back: BackwardGraph, inputs: dict[str, Any],
     for i, value in zip(every, runner.execute(shown, inputs), strict=True):
         if value.dtype.kind == "f" and np.isnan(value).any():
             count = int(np.isnan(value).sum())
-            made = f"{describe(graph.nodes[i].op)} makes {count} NaN of {value.size}"
+            problem = f"{describe(graph.nodes[i].op)} makes {count} NaN of {value.size}"
             hint = "an infinite slope times zero is NaN, such as of sqrt at 0: add a small number before it"
-            message = f"the values are fine, but in their gradient {made}"
+            message = f"the values are fine, but in their gradient {problem}"
             return ExecutionError(message, hint, code="E909", location=graph.nodes[i].location)
     return ExecutionError("a gradient has NaN", code="E909")

@@ -33,7 +33,7 @@ def ufunc_called(ufunc: Any, method: str, inputs: Sequence[Any], options: dict[s
     if method == "reduce" and name in _REDUCTIONS:
         axis, keepdims = options.pop("axis", 0), options.pop("keepdims", False)
         _refuse(f"{name}.reduce", options)
-        made: Variable = getattr(eager, _REDUCTIONS[name])(inputs[0], axis, keepdims=bool(keepdims))
+        result: Variable = getattr(eager, _REDUCTIONS[name])(inputs[0], axis, keepdims=bool(keepdims))
     elif method != "__call__":
         raise _unknown(f"{name}.{method}")
     else:
@@ -41,8 +41,8 @@ def ufunc_called(ufunc: Any, method: str, inputs: Sequence[Any], options: dict[s
         function = _UFUNCS.get(name)
         if function is None:
             raise _unknown(name)
-        made = function(*inputs)
-    return made if dtype is None else _cast(name, made, dtype)
+        result = function(*inputs)
+    return result if dtype is None else _cast(name, result, dtype)
 
 
 def function_called(function: Any, args: Sequence[Any], options: dict[str, Any]) -> Any:

@@ -148,10 +148,10 @@ class _Graphs:
         ]
         kind = self.pick(kinds + (["body"] if self.bodies else []))
         try:
-            made = getattr(self, kind)(self.any())
+            tensor = getattr(self, kind)(self.any())
         except TensorLogicError:
             return
-        for v in made if isinstance(made, list) else [made]:
+        for v in tensor if isinstance(tensor, list) else [tensor]:
             if v is not None and v.tensor.shape is not None and len(v.tensor.shape) < 5 and prod(self.shape(v)) <= MOST:
                 self.values.append(v)
 
@@ -295,8 +295,8 @@ class _Graphs:
         y, rank = self.any(), len(x.tensor.shape or ())
         axis = self.pick(range(max(rank, 1)))
         pair = [x.tensor, y.tensor] if self.chance(60) else [x.tensor, x.tensor]
-        made = self.b.concat(pair, axis) if rank and self.chance(60) else self.b.stack(pair, 0)
-        return _Value(made, x.exact and y.exact)
+        tensor = self.b.concat(pair, axis) if rank and self.chance(60) else self.b.stack(pair, 0)
+        return _Value(tensor, x.exact and y.exact)
 
     def layer(self, x: _Value) -> _Value:
         b = self.b
@@ -349,8 +349,8 @@ class _Graphs:
                 test = b.any(b.greater(y.tensor, 1))
                 return _Value(b.cond(test, lambda: t, lambda: b.maximum(t, t[::-1]) if shape else t), x.exact)
             case "cond same" if y.exact and not self.smooth:
-                made = b.cond(b.all(b.less(y.tensor, 1)), lambda: (t, y.tensor), lambda: (t, y.tensor))
-                return [_Value(v, w.exact) for v, w in zip(made, (x, y), strict=True)]
+                results = b.cond(b.all(b.less(y.tensor, 1)), lambda: (t, y.tensor), lambda: (t, y.tensor))
+                return [_Value(v, w.exact) for v, w in zip(results, (x, y), strict=True)]
         return None if not exact else x
 
     def finished(self) -> GraphCase:

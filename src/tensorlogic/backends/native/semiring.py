@@ -93,10 +93,10 @@ def bind_semiring(op: ops.Einsum, form: Contraction, args: Sequence[TensorType],
     prepare = [prepared(own, kept) for own, kept in zip(form.spec.inputs, form.labels, strict=True)]
     cast = caster(row, dtype)
     layout = _layout(form)
-    made = (*layout.batch, *layout.left, *layout.right)
-    in_order = made == output
+    labels_out = (*layout.batch, *layout.left, *layout.right)
+    in_order = labels_out == output
     shape = [sizes[x] for x in output]
-    made_shape = [sizes[x] for x in made]
+    shape_out = [sizes[x] for x in labels_out]
     whole = [math.prod(sizes[x] for x in group) for group in (layout.batch, layout.left, layout.right)]
     empty = any(sizes[x] == 0 for x in form.spec.contracted)
     run = _log_sum_exp(dtype) if row.reduce == "logsumexp" else _folded(row, dtype)
@@ -114,7 +114,7 @@ def bind_semiring(op: ops.Einsum, form: Contraction, args: Sequence[TensorType],
         if empty or not out.size:
             return out
         a, b = (cast(own(x)) for x, own in zip(operands, prepare, strict=True))
-        target = (out if in_order else np.empty(made_shape, dtype)).reshape(whole)
+        target = (out if in_order else np.empty(shape_out, dtype)).reshape(whole)
         if not spread:
             run(*lay(a, b), target)
         else:
@@ -125,7 +125,7 @@ def bind_semiring(op: ops.Einsum, form: Contraction, args: Sequence[TensorType],
                 run(*pair, more)
                 target[...] = MERGE[row.reduce](target, more)
         if not in_order:
-            out[...] = target.reshape(made_shape).transpose([made.index(x) for x in output])
+            out[...] = target.reshape(shape_out).transpose([labels_out.index(x) for x in output])
         return out
 
     return contract
@@ -141,10 +141,10 @@ def _placing(kernel: Kernel) -> Kernel:
     """Return a kernel that takes ``out=``, of one that does not."""
 
     def run(*operands: Array, out: Array = None) -> Array:
-        made = kernel(*operands)
+        result = kernel(*operands)
         if out is None:
-            return made
-        out[...] = made
+            return result
+        out[...] = result
         return out
 
     return run

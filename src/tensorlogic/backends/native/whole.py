@@ -186,9 +186,9 @@ class _Writer:
     def _contiguous(self, ref: _Ref) -> _Ref:
         if ref.contiguous:
             return ref
-        made = self._scratch(ref.shape, ref.dtype)
-        self.copy(ref, made)
-        return made
+        target = self._scratch(ref.shape, ref.dtype)
+        self.copy(ref, target)
+        return target
 
     def copy(self, ref: _Ref, made: _Ref) -> None:
         """Write loops that copy a value to another place."""
