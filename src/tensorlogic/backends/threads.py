@@ -20,6 +20,7 @@ import numpy as np
 from ..plan.contract import Contraction
 from .base import Kernel
 
+ALONE = 1 << 18  # multiplications of a matrix product up to which BLAS takes one thread anyway
 _lock = Lock()
 _limits: set[object] = set()  # one for each kernel that runs now with BLAS on one thread
 _before: list[tuple[Any, int]] = []  # libraries that are limited, and the number of threads that each goes back to
@@ -267,9 +268,12 @@ def in_rows(bind: Callable[[Contraction], Kernel], form: Contraction, threads: i
 
 def shared_matmul(a: Any, b: Any) -> Any:
     """Return the product of stacks of matrices, whose parts as many threads compute as the step may use."""
-    out = np.empty((*a.shape[:2], b.shape[2]), np.result_type(a, b))
     stacks = len(a) > 1
     size = len(a) if stacks else a.shape[1]
+    count = min(allowed(), size)
+    if count < 2 and a[0].size * b.shape[2] <= ALONE:
+        return np.matmul(a, b)
+    out = np.empty((*a.shape[:2], b.shape[2]), np.result_type(a, b))
 
     def part(lo: int, hi: int) -> None:
         if stacks:
@@ -277,5 +281,5 @@ def shared_matmul(a: Any, b: Any) -> Any:
         else:
             np.matmul(a[:, lo:hi], b, out[:, lo:hi])
 
-    on_one_thread(share)(part, size, min(allowed(), size))
+    on_one_thread(share)(part, size, count)
     return out
