@@ -22,6 +22,8 @@ NAMES = (
     "scaling",
     "tracing",
     "relations",
+    "modes_recovery",
+    "modes_async",
 )
 INTRODUCTION = """# Benchmarks
 

@@ -35,6 +35,7 @@ sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1] / "lan
 import brute  # noqa: E402 - a module beside the tests of the language
 import hostile  # noqa: E402 - and these are beside this one
 import interrupted  # noqa: E402
+import program_roads  # noqa: E402
 from checking import TAKEN, Expected, Largest, Roads, Wrong, copies, quiet, run, same_bits  # noqa: E402
 
 
@@ -536,6 +537,8 @@ AREAS: dict[str, Area] = {
     "files": Area(hostile.spoilt_file, hostile.files, 1400, 1.0, False),
     "interrupts": Area(_delayed, interrupted.interrupts, 8, 0.3),
     "forks": Area(SHORT, interrupted.forks, 8, 0.3),
+    "programs": Area(program_roads.program_case, program_roads.programs, 20, 0.25, False),
+    "equations": Area(program_roads.equations_case, program_roads.equations, 40, 0.5, False),
 }
 HANGS = 300.0  # seconds after which a case is taken to hang, and the process ends with its stacks
 SHRINKING = 60.0  # seconds to look for a smaller case that fails

@@ -19,6 +19,7 @@ SEED = ROOT.parent / "shared" / "seeds" / "002_fa9ad736b90202da.txt"
 BUILT = frozenset(
     {
         "execution",
+        "training",
         "diagnostics",
         "validation",
         "views",
@@ -34,6 +35,7 @@ BUILT = frozenset(
         "strategies",
         "JIT",
         "gradients",
+        "streaming",
     }
 )
 

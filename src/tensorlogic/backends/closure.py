@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ..events import check_contexts
 from ..ir import ops
 from ..ir.graph import Fixpoint
 from ..ir.types import TensorType, dims
@@ -140,6 +141,7 @@ def _plainly(body: Body, op: Fixpoint, values: Values, step: Step) -> list[BitTe
     moved: list[int] = []
     counts: list[int] = []
     for n in range(op.limit):
+        check_contexts()
         for line in body.lines:
             values[line.write] = line.how.run(*[values[s] for s in line.reads])
         after = [combine(values[s], values[o]) for s, o in zip(carried, body.outputs, strict=True)]
@@ -170,6 +172,7 @@ def _by_what_is_new(body: Body, op: Fixpoint, values: Values, step: Step) -> lis
     whole: dict[int, Words] = {}
     moved: list[int] = []
     for n in range(op.limit):
+        check_contexts()
         if n == 0:
             for line in body.lines:
                 values[line.write] = line.how.run(*[values[s] for s in line.reads])

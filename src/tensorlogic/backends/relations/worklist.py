@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ...events import check_contexts
 from ...plan.queries import Atom, Fixed, Query, Term
 from ...plan.query_reader import Slot
 from ..native import support
@@ -141,6 +142,7 @@ def run_chains(
     counts = np.array([known, total, 0])
     table = _table(worklist, keys[known:total], room)
     while True:
+        check_contexts()
         status = worklist.derive(*arrays, keys, *links, *lists, table, counts, begins, rows, size, BUDGET)
         total = int(counts[1])
         if status == worklist.DONE or stop(total):
