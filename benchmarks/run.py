@@ -22,8 +22,7 @@ NAMES = (
     "scaling",
     "tracing",
     "relations",
-    "modes_recovery",
-    "modes_async",
+    "modes",
 )
 INTRODUCTION = """# Benchmarks
 

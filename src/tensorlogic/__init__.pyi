@@ -90,6 +90,7 @@ from .observe.trace import Trace as Trace
 from .observe.trace import TraceEvent as TraceEvent
 from .observe.trace import trace as trace
 from .observe.trace_diff import TraceDiff as TraceDiff
+from .passes.batch import batched as batched
 from .passes.grad import GradientWarning as GradientWarning
 from .passes.grad import grad as grad
 from .passes.grad import value_and_grad as value_and_grad
@@ -130,6 +131,7 @@ from .programs.program import load as load
 from .programs.results import Results as Results
 from .runtime.aio import AsyncConfig as AsyncConfig
 from .runtime.aio import run_async as run_async
+from .runtime.batch_result import BatchResult as BatchResult
 from .runtime.checkpoints import Checkpoint as Checkpoint
 from .runtime.checkpoints import CheckpointManager as CheckpointManager
 from .runtime.checkpoints import CheckpointWarning as CheckpointWarning

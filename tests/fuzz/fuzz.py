@@ -32,8 +32,9 @@ from tensorlogic.testing.programs import every_program
 from tensorlogic.testing.strategies import FormulaCase, GraphCase, RuleSet, formula_case, graph_case, rule_set
 
 sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1] / "lang")]
+import batches  # noqa: E402 - modules beside this one
 import brute  # noqa: E402 - a module beside the tests of the language
-import hostile  # noqa: E402 - and these are beside this one
+import hostile  # noqa: E402
 import interrupted  # noqa: E402
 import program_roads  # noqa: E402
 from checking import TAKEN, Expected, Largest, Roads, Wrong, copies, quiet, run, same_bits  # noqa: E402
@@ -531,6 +532,7 @@ AREAS: dict[str, Area] = {
     "budgets": Area(graph_case, budgets, 40, 0.4),
     "threads": Area(graph_case, threads, 20, 0.5),
     "callers": Area(graph_case, callers, 5, 0.5),
+    "batch": Area(graph_case, batches.batches, 20, 0.5),
     "native": Area(SHORT, native, 2, 0.5),
     "compiled": Area(SHORT, compiled, 30, 0.5),
     "jit": Area(SHORT, jit, 3, 0.5),

@@ -898,3 +898,24 @@ def test_random_cancels_timeouts_and_failures_leave_one_outcome_each(run, seed):
         return await executors[1].execute_async(chain(), {"x": X}, config)
 
     np.testing.assert_array_equal(run(afterwards)["y"], expected(X))
+
+
+# batches
+
+
+def test_a_batch_can_be_awaited(run):
+    executor, items = tl.Executor(), [{"x": X + n} for n in range(9)]
+    items[4] = {"y": X}
+
+    async def main() -> None:
+        for options in ({}, {"num_threads": 2}):
+            result = await executor.execute_batch_async(chain(), items, **options)
+            assert list(result.errors) == [4]
+            for n in (0, 1, 2, 3, 5, 6, 7, 8):
+                np.testing.assert_array_equal(result[n]["y"], expected(X + n))
+        handle = executor.execute_batch_async(chain(), items)
+        handle.cancel()
+        with pytest.raises(CANCELLED):
+            await handle
+
+    run(main)

@@ -13,7 +13,7 @@ from ..ir.graph import EinsumGraph
 from ..ir.types import TensorType
 from ..passes.levels import CompilationConfig, OptimizationLevel, Pass
 from ..plan.build import ExecutionPlan
-from ..store import StoreStats
+from ..store import Store, StoreStats
 from . import modes
 from .call import Wrapper, call
 from .context import ExecutionContext, Profiles, contexts_to_join, joined
@@ -24,6 +24,7 @@ from .programs import Programs, not_pickled
 
 if TYPE_CHECKING:
     from .autodiff import Gradients
+    from .batch import Way
     from .frame import Between, Frame
     from .jit import Jit
     from .lanes import Lane
@@ -94,6 +95,7 @@ class Executor:
         self.profiles = Profiles()
         self.lanes: dict[tuple[int, int], Lane] = {}  # where calls that are awaited take turns, by their limits
         self.recovery: Recovery | None = None
+        self.batches: Store[Any, Way] | None = None  # how items of each kind run in a batch
 
     @property
     def config(self) -> CompilationConfig:
@@ -196,6 +198,8 @@ class Executor:
 
     compile_graph, execute_compiled = modes.compile_graph, modes.execute_compiled
     execute_jit, get_jit_stats, clear_jit_cache = modes.execute_jit, modes.get_jit_stats, modes.clear_jit_cache
+    execute_batch, execute_batch_parallel = modes.execute_batch, modes.execute_batch_parallel
+    optimal_batch_size = modes.optimal_batch_size
     forward, backward, get_gradients = modes.forward, modes.backward, modes.get_gradients
     execute_stream, execute_chunk = modes.execute_stream, modes.execute_chunk
     variable = modes.variable

@@ -99,7 +99,7 @@ class AsyncExecutorPool:
     ...     async with tl.AsyncExecutorPool([tl.Executor(), tl.Executor()]) as pool:
     ...         calls = [pool.execute(graph, {"x": [-1.0, float(n)]}) for n in range(3)]
     ...         outputs = await asyncio.gather(*calls)
-    ...     return [list(out["y"]) for out in outputs], pool.stats().total_executions
+    ...     return [out["y"].tolist() for out in outputs], pool.stats().total_executions
     >>> asyncio.run(main())
     ([[0.0, 0.0], [0.0, 1.0], [0.0, 2.0]], 3)
     """

@@ -1,16 +1,16 @@
-"""Ways to run beside ``execute``: compiled, by the JIT, with gradients, profiled. Each is a method of the executor.
+"""Ways to run beside ``execute``: compiled, by the JIT, in batches, with gradients, profiled. Each is a method of the executor.
 
 A mode hands over to its own module, which is loaded by whoever uses it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from time import monotonic, perf_counter, sleep
 from typing import TYPE_CHECKING, Any
 
-from ..errors import BackendError, expect
+from ..errors import BackendError, expect, expect_whole
 from ..ir.graph import EinsumGraph
 from ..passes.levels import CompilationConfig
 from .inputs import Inputs, Sizes
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from .. import ProfileData
     from .aio import AsyncConfig
     from .autodiff import Gradients
+    from .batch_result import BatchResult
     from .compile import CompiledGraph
     from .eager import Variable
     from .executor import Executor
@@ -69,6 +70,51 @@ def execute_compiled(
         hint = "compile it with this executor: executor.compile_graph(graph)"
         raise BackendError(f"the graph was compiled for {theirs}, this executor runs {ours}", hint, code="E405")
     return compiled(inputs, sizes=sizes, out=out)
+
+
+def execute_batch(executor: Executor, graph: EinsumGraph, batch_inputs: Iterable[Inputs]) -> BatchResult:
+    """Run a graph on many items, each a mapping of inputs: those whose shapes agree as one more index, the others by groups.
+
+    An array that is the same object in all items is not stacked. An item that fails does so alone: its error stands in ``errors``
+    of the result, and the other items are there.
+    """
+    from .batch import execute_batch
+
+    return execute_batch(executor, graph, batch_inputs)
+
+
+def execute_batch_parallel(
+    executor: Executor, graph: EinsumGraph, batch_inputs: Iterable[Inputs], num_threads: int | None = None
+) -> BatchResult:
+    """Run a graph on many items as :func:`execute_batch` does, in parts on threads: as many as BLAS may use by default."""
+    from ..backends.threads import workers
+    from .batch import execute_batch
+
+    if num_threads is not None:
+        expect_whole("num_threads", num_threads, 1)
+    return execute_batch(executor, graph, batch_inputs, num_threads or workers())
+
+
+def optimal_batch_size(
+    executor: Executor,
+    graph: EinsumGraph,
+    inputs: Inputs | None = None,
+    *,
+    sizes: Sizes = None,
+    shared: str | Sequence[str] = (),
+    memory_limit: int | None = None,
+    most: int = 4096,
+    seconds: float = 1.0,
+    clock: Callable[[], float] = perf_counter,
+) -> int:
+    """Return how many items are best run at once: measured here, within ``memory_limit`` (or half of what is free).
+
+    ``inputs`` are those of one item; what is left out is made up, with 16 for a size that nobody gave. ``shared`` names inputs that
+    are the same for all items. Sizes up to ``most`` are timed for about so many ``seconds``.
+    """
+    from .batch_size import optimal_batch_size
+
+    return optimal_batch_size(executor, graph, inputs, sizes, shared, memory_limit, most, seconds, clock)
 
 
 def execute_jit(
@@ -126,11 +172,14 @@ def execute_async(
 def execute_batch_async(
     executor: Executor,
     graph: EinsumGraph,
-    batch_inputs: Any,
+    batch_inputs: Iterable[Inputs],
     config: AsyncConfig | None = None,
     **options: Any,
-) -> AsyncHandle[Any]:
-    """Run a graph on many inputs on a worker thread and return a handle: await it for what :meth:`execute_batch` returns."""
+) -> AsyncHandle[BatchResult]:
+    """Run a graph on many inputs on a worker thread and return a handle: await it for what :meth:`execute_batch` returns.
+
+    With ``num_threads=`` it is what :meth:`execute_batch_parallel` returns.
+    """
     from .aio import execute_batch_async
 
     return execute_batch_async(executor, graph, batch_inputs, config, options)

@@ -179,7 +179,8 @@ class StreamProcessor:
         made = self.executor.execute(graph, values) if graph.outputs else Outputs((), ())
         results = dict(made.items())
         self.torn = True
-        self._parts.join(self.totals, [results[join.label] for join in split.totals], range(rows))
+        with self.executor.backend.guard():  # infinities and NaN combine without a word, as they do in a run
+            self._parts.join(self.totals, [results[join.label] for join in split.totals], range(rows))
         for n, (join, total) in enumerate(zip(split.totals, self.totals, strict=True)):
             if join.how in _SUMS and total.dtype.name in _WIDE:
                 self.totals[n] = total.astype(_WIDE[total.dtype.name])
@@ -236,7 +237,8 @@ class StreamProcessor:
             return Outputs(names, [whole[name] for name in names])
         cut = split.at(self.rows)
         parts = Parts(self._parts.cut._replace(joins=split.joins(self.rows)))
-        joined = parts.whole([np.array(total) for total in self.totals])
+        with self.executor.backend.guard():
+            joined = parts.whole([np.array(total) for total in self.totals])
         values = {join.label: value for join, value in zip(split.totals, joined, strict=True)}
         same = cut is split.cut and self._before
         before = self._before if same else self._run(cut.before) if cut.before.outputs else {}
