@@ -237,7 +237,7 @@ def most_at_once(executor: Executor, way: Way, limit: int | None, threads: int =
     if limit is None:
         limit = room(executor)
     if limit is None:
-        from ..plan.limits import available_memory
+        from ..plan.memory import available_memory
 
         limit = available_memory() // 2
     return max(1, (limit // threads - way.fixed_bytes) // max(1, way.item_bytes))
