@@ -22,8 +22,6 @@ NAMES = (
     "scaling",
     "tracing",
     "relations",
-    "modes_recovery",
-    "modes_async",
     "modes",
     "modes_streaming",
 )

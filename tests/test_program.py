@@ -291,7 +291,7 @@ def test_threads_ask_together():
     ("call", "code", "said"),
     [
         (lambda p: p.query("Ancester(x, y)?"), "E785", "did you mean 'Ancestor'?"),
-        (lambda p: p.query("Ancestor(x)?"), "E778", "has 2 place(s), but the query has 1"),
+        (lambda p: p.query("Ancestor(x)?"), "E778", "has 2 places, but the query has 1"),
         (lambda p: p.query("P(x) <- Q(x)"), None, ""),
         (lambda p: p.query(3), "E301", "a query is text"),
         (lambda p: p.relation("Nobody"), "E785", "no relation or tensor 'Nobody'"),

@@ -121,8 +121,8 @@ class BitTensor:
         if sorted(axes) != list(range(rank)):
             hint = f"such as {tuple(range(rank))[::-1]}"
             raise ShapeError(f"{order} does not name each of {rank} axes once", hint, code="E422")
-        made = packed.permute(self._words, self._shape, axes)
-        return BitTensor.of(made, [self._shape[a] for a in axes])
+        words = packed.permute(self._words, self._shape, axes)
+        return BitTensor.of(words, [self._shape[a] for a in axes])
 
     def reshape(self, shape: Sequence[int]) -> BitTensor:
         """Return the same values under another shape; words move only where the last axis changes."""
@@ -217,8 +217,8 @@ class BitTensor:
         keys = key if isinstance(key, tuple) else (key,)
         plain = all(isinstance(k, int | slice) and not isinstance(k, bool) for k in keys)
         if plain and len(keys) < self.ndim:  # the last axis stays whole
-            made = self._words[keys]
-            return BitTensor.of(np.ascontiguousarray(made), (*made.shape[:-1], self._shape[-1]))
+            words = self._words[keys]
+            return BitTensor.of(np.ascontiguousarray(words), (*words.shape[:-1], self._shape[-1]))
         found = np.asarray(self)[key]
         return BitTensor(found) if np.ndim(found) else bool(found)
 

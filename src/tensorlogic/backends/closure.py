@@ -13,14 +13,14 @@ import numpy as np
 from ..events import check_contexts
 from ..ir import ops
 from ..ir.graph import Fixpoint
-from ..ir.types import TensorType
-from ..passes.indices import dims
+from ..ir.types import TensorType, dims
 from ..plan.build import ExecutionPlan, Step, lay_out
 from . import bitplan, packed
 from .base import Kernel
 from .bitplan import OnWords, on_words
 from .bits import BitTensor, wrap
 from .control import not_settled
+from .native.facts import joins_bits
 from .packed import Words
 
 Values = dict[int, BitTensor]
@@ -93,7 +93,7 @@ def _heavy(step: Step) -> bool:
     return (
         isinstance(step.op, ops.Einsum)
         and step.contraction is not None
-        and bitplan.worth(step.op, step.contraction, step.arg_types, step.types[0])
+        and joins_bits(step.op, step.contraction, step.arg_types, step.types[0])
     )
 
 
@@ -116,13 +116,13 @@ def _body(plan: ExecutionPlan, carries: int) -> Body | None:
         (lines if any(moves) else fixed).append(line)
         if any(moves):
             varying.add(line.write)
-    made = {line.write for line in lines}
+    results = {line.write for line in lines}
     grown = {
         slot
         for line in lines
         if line.how.kind == "grows" or (line.how.kind == "and" and all(line.varying))
         for slot in line.reads
-        if slot in made
+        if slot in results
     }
     read = {s for line in (*fixed, *lines) for s in line.reads}.union(outputs)
     constants = tuple(
@@ -245,7 +245,7 @@ def _find_closure(body: Body, op: Fixpoint) -> Closure | None:
     """Recognise a transitive closure whose limit is beyond the rounds that any graph of so many nodes takes."""
     if op.carries != 1:
         return None
-    carry, made = body.inputs[0], {line.write: line for line in body.lines}
+    carry, line_of = body.inputs[0], {line.write: line for line in body.lines}
     start, left, right, squared = [], [], [], False
     todo, seen = [body.outputs[0]], set[int]()
     n = 0
@@ -254,7 +254,7 @@ def _find_closure(body: Body, op: Fixpoint) -> Closure | None:
         if slot in seen or slot == carry:
             continue
         seen.add(slot)
-        line = made.get(slot)
+        line = line_of.get(slot)
         if line is None:
             start.append(slot)
             continue

@@ -103,6 +103,8 @@ def not_settled(
 ) -> ConvergenceError:
     """Return the error of a fixpoint that ran into its limit."""
     which = ", ".join(f"carry {n} ({c} elements still change)" for n, c in zip(moved, counts, strict=True))
+    if location is not None and location.rule:  # a program's equations, which know of no carries
+        which = f"{sum(counts)} elements still change"
     return ConvergenceError(
         f"{_named(location)} did not settle within {op.limit} rounds: {which}",
         STEPS

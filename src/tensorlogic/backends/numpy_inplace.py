@@ -157,9 +157,14 @@ def _picked(mask: Array, x: Array, y: Array, out: Array) -> Array:
 
 
 _UFUNC = {
-    "sum": np.add, "mean": np.add, "prod": np.multiply, "max": np.maximum, "min": np.minimum,
-    "any": np.logical_or, "all": np.logical_and,
-}  # fmt: skip
+    "sum": np.add,
+    "mean": np.add,
+    "prod": np.multiply,
+    "max": np.maximum,
+    "min": np.minimum,
+    "any": np.logical_or,
+    "all": np.logical_and,
+}
 
 
 def _reduce(op: ops.Reduce, operand: TensorType, result: TensorType) -> Kernel:

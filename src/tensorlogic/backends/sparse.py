@@ -11,7 +11,7 @@ import numpy as np
 from ..diagnostics import bytes_text
 from ..errors import DTypeError, OutOfMemoryError, ShapeError, expect
 from ..ir.graph import plain_array
-from ..plan.limits import available_memory
+from ..plan.memory import available_memory
 from . import packed, sparse_rows, tuples
 from .bits import BitTensor
 from .sparse_rows import Rows

@@ -114,12 +114,15 @@ class Evaluation:
         graph, inputs = self.prepared(list(names), whole=True)
         return self.executor.plan(graph, inputs)
 
-    def prepared(self, names: list[str], *, whole: bool = False) -> tuple[Any, dict[str, Any]]:
-        """Return the graph that computes tensors, and its inputs; ``whole`` computes again what is kept."""
+    def prepared(self, names: list[str], *, whole: bool = False, start: bool = True) -> tuple[Any, dict[str, Any]]:
+        """Return the graph that computes tensors, and its inputs.
+
+        ``whole`` computes again what is kept; with ``start`` recursive relations begin with what is given for them.
+        """
         parts = self._parts(names, whole)
         model = self.model
         loops = [n for part in parts for n in model.analysis.components[part].names if self._is_loop(part)]
-        graph = model.graph(parts, list(dict.fromkeys([*names, *([] if whole else loops)])))
+        graph = model.graph(parts, list(dict.fromkeys([*names, *([] if whole else loops)])), start=start)
         computed = {n for part in parts for n in model.analysis.components[part].names}
         return graph, {name: self._start(name) if name in computed else self._known(name) for name in graph.inputs}
 

@@ -20,6 +20,7 @@ from .lanes import AsyncHandle, Lane
 from .signals import in_trio
 
 if TYPE_CHECKING:
+    from .batch_result import BatchResult
     from .executor import Executor
     from .outputs import Outputs
 
@@ -120,12 +121,12 @@ def _asyncio_loop() -> asyncio.AbstractEventLoop | None:
 
 def execute_batch_async(
     executor: Executor, graph: EinsumGraph, batch_inputs: Any, config: AsyncConfig | None, options: dict[str, Any]
-) -> AsyncHandle[Any]:
+) -> AsyncHandle[BatchResult]:
     """Begin a call of ``executor.execute_batch`` on a worker thread, or put it in line: a batch is one call."""
     config = checked_config(config)
     check_call(graph, {})
-    method = "execute_batch_parallel" if "num_threads" in options else "execute_batch"
-    work = partial(getattr(executor, method), graph, batch_inputs, **options)
+    method = executor.execute_batch_parallel if "num_threads" in options else executor.execute_batch
+    work = partial(method, graph, batch_inputs, **options)
     return AsyncHandle(lane_of(executor, config), work, config.timeout).begin()
 
 

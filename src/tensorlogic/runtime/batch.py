@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from ..errors import CancelledError, InputError, OutOfMemoryError, TensorLogicError
-from ..events import entered, running, span, watchers
+from ..events import active_contexts, entered, running, span, watchers
 from ..ir.graph import EinsumGraph
 from ..ir.types import TensorType
 from ..passes.split import parts
@@ -28,7 +28,7 @@ from .inputs import Inputs, check_call
 if TYPE_CHECKING:
     from .executor import Executor
 
-WORKING_SET = 8 << 20  # bytes of items that run at once: more would leave the caches of a processor
+WORKING_SET = 4 << 20  # bytes of items that run at once: more would leave the caches of a processor
 LARGE = 1 << 20  # bytes of one item from which a batch saves nothing over one call an item
 ROOM = 64 << 20  # bytes of a batch below which nobody asks how much memory there is
 _ARRAY = np.ndarray
@@ -228,7 +228,7 @@ def _bytes(
 
 def room(executor: Executor) -> int | None:
     """Return the least of the limits of memory that hold for runs now; None without any."""
-    limits = [executor.programs.memory_limit, *(c.memory_limit for c in (executor.context, *running.contexts))]
+    limits = [executor.programs.memory_limit, *(c.memory_limit for c in (executor.context, *active_contexts()))]
     return min((limit for limit in limits if limit is not None), default=None)
 
 
@@ -237,7 +237,7 @@ def most_at_once(executor: Executor, way: Way, limit: int | None, threads: int =
     if limit is None:
         limit = room(executor)
     if limit is None:
-        from ..plan.limits import available_memory
+        from ..plan.memory import available_memory
 
         limit = available_memory() // 2
     return max(1, (limit // threads - way.fixed_bytes) // max(1, way.item_bytes))
@@ -247,11 +247,11 @@ def _cuts(executor: Executor, way: Way, count: int, threads: int) -> list[range]
     """Return the ranges of a group's items that run at once."""
     if way.graph is None:
         return parts(count, threads) if way.reason else [range(count)]
-    unlimited = room(executor) is None and not running.contexts
-    if threads == 1 and unlimited and count * way.item_bytes <= WORKING_SET:
+    limited = room(executor) is not None
+    if threads == 1 and not limited and count * way.item_bytes <= WORKING_SET:
         return [range(count)]
     most = max(1, WORKING_SET // way.item_bytes)
-    if room(executor) is not None or count * way.item_bytes * threads > ROOM:
+    if limited or count * way.item_bytes * threads > ROOM:
         most = min(most, most_at_once(executor, way, None, threads))
     return parts(count, max(-(-count // most), min(threads, count)))
 
@@ -297,7 +297,7 @@ _UNMARKED = nullcontext()
 def _marked(executor: Executor, name: str) -> AbstractContextManager[None]:
     """Return a span for those who watch the executor; without any, nothing is noted."""
     own = (*executor.context.hooks, *executor.profiles.hooks)
-    return span(name, own) if own or running.listening or running.contexts or watchers() else _UNMARKED
+    return span(name, own) if own or running.listening or active_contexts() or watchers() else _UNMARKED
 
 
 def _together(
@@ -364,7 +364,7 @@ def _side_by_side(calls: Sequence[Callable[[], None]], threads: int) -> None:
     """Run ranges of items on threads of the one pool, each within the contexts that hold here."""
     from ..backends.threads import on_one_thread, together
 
-    active = running.contexts
+    active = active_contexts()
 
     def inside(call: Callable[[], None]) -> None:
         with entered(active):

@@ -105,10 +105,10 @@ class Variable(TensorOperators["Variable"]):
 
     def detach(self) -> Variable:
         """Return a variable of the same value that nothing was recorded for, and that wants no gradient."""
-        made, record = _new(Variable), self._record
+        variable, record = _new(Variable), self._record
         taped = mode.get().tapes
-        made._record = Record(record.value, _STOP, (record,), False, caller()) if taped else Record(record.value)
-        return made
+        variable._record = Record(record.value, _STOP, (record,), False, caller()) if taped else Record(record.value)
+        return variable
 
     def __reduce__(self) -> Any:  # for copies and pickles: the value, and nothing of how it was computed
         return _restored, (self.value, self.requires_grad, self.name)
@@ -290,7 +290,7 @@ class Eager(Layers[Variable]):
                 values.append(array)
                 kept.append(array)
         value = run(op, values)
-        made = _new(Variable)
+        variable = _new(Variable)
         on, tapes = mode.get()
         stopped = needs and not on  # in a graph, the gradient ends here
         if stopped or type(op) is ops.StopGradient:
@@ -302,14 +302,14 @@ class Eager(Layers[Variable]):
                 if type(x) is np.ndarray:
                     kept[n] = frozen(x)
             place = caller()
-            made._record = Record(value, op, tuple(kept), needs, place, lost)
+            variable._record = Record(value, op, tuple(kept), needs, place, lost)
             if stopped:
-                made._record = Record(value, _STOP, (made._record,), False, place, lost)
+                variable._record = Record(value, _STOP, (variable._record,), False, place, lost)
             for tape in tapes:
-                tape.note(made)
+                tape.note(variable)
         else:
-            made._record = Record(value, lost=lost)
-        return made
+            variable._record = Record(value, lost=lost)
+        return variable
 
     def einsum(self, equation: Any, *operands: Any, algebra: str = "real") -> Variable:
         """Join and project: ``einsum("ij,jk->ik", a, b)``, in any algebra."""

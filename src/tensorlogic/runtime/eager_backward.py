@@ -111,8 +111,11 @@ def _check_start(variable: Variable, root: Record, grad: Any, again: bool) -> No
 def _cotangent(value: Array, grad: Any) -> Array:
     array = grad.value if isinstance(grad, Variable) else given(grad)
     if array.shape != value.shape:
-        raise ShapeError(f"the cotangent is of shape {list(array.shape)}, what it belongs to of {list(value.shape)}",
-                         "give an array of the same shape: np.ones_like(y)", code="E908")  # fmt: skip
+        raise ShapeError(
+            f"the cotangent is of shape {list(array.shape)}, what it belongs to of {list(value.shape)}",
+            "give an array of the same shape: np.ones_like(y)",
+            code="E908",
+        )
     return array.astype(value.dtype, copy=False)
 
 
@@ -196,8 +199,8 @@ def first_nan(structure: Structure, back: BackwardGraph, inputs: dict[str, Any],
     for i, value in zip(every, runner.execute(shown, inputs), strict=True):
         if value.dtype.kind == "f" and np.isnan(value).any():
             count = int(np.isnan(value).sum())
-            made = f"{describe(graph.nodes[i].op)} makes {count} NaN of {value.size}"
+            problem = f"{describe(graph.nodes[i].op)} makes {count} NaN of {value.size}"
             hint = "an infinite slope times zero is NaN, such as of sqrt at 0: add a small number before it"
-            message = f"the values are fine, but in their gradient {made}"
+            message = f"the values are fine, but in their gradient {problem}"
             return ExecutionError(message, hint, code="E909", location=graph.nodes[i].location)
     return ExecutionError("a gradient has NaN", code="E909")

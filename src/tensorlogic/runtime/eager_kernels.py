@@ -54,7 +54,10 @@ def given(x: Any) -> Array:
 
 def _holds_variables(x: Any) -> bool:
     """Tell whether a nested list holds something that records what is done to it."""
-    return any(_holds_variables(y) if isinstance(y, list | tuple) else hasattr(y, "requires_grad") and hasattr(y, "_record") for y in x)  # fmt: skip
+    return any(
+        _holds_variables(y) if isinstance(y, list | tuple) else hasattr(y, "requires_grad") and hasattr(y, "_record")
+        for y in x
+    )
 
 
 @lru_cache(4096)
@@ -134,7 +137,9 @@ def _bound(op: Op, values: Sequence[Any]) -> Kernel:
 def _several(op: ops.Einsum, types: Sequence[TensorType], result: TensorType) -> Kernel:
     """Return a contraction of many factors as the plan that takes them in a good order."""
     dtypes = [result.dtype if t.weak else None for t in types]
-    known = {f"x{n}": t._replace(dtype=d or t.dtype, weak=False) for n, (t, d) in enumerate(zip(types, dtypes, strict=True))}  # fmt: skip
+    known = {
+        f"x{n}": t._replace(dtype=d or t.dtype, weak=False) for n, (t, d) in enumerate(zip(types, dtypes, strict=True))
+    }
     nodes = [Node(ops.Input(name, tuple(t.shape or ()), t.dtype)) for name, t in known.items()]
     graph = EinsumGraph([*nodes, Node(op, tuple(range(len(nodes))))], [("y", len(nodes))])
     program = bind(build_plan(graph, known, passes=_BACKEND.passes), get_backend("numpy"))

@@ -33,7 +33,7 @@ def ufunc_called(ufunc: Any, method: str, inputs: Sequence[Any], options: dict[s
     if method == "reduce" and name in _REDUCTIONS:
         axis, keepdims = options.pop("axis", 0), options.pop("keepdims", False)
         _refuse(f"{name}.reduce", options)
-        made: Variable = getattr(eager, _REDUCTIONS[name])(inputs[0], axis, keepdims=bool(keepdims))
+        result: Variable = getattr(eager, _REDUCTIONS[name])(inputs[0], axis, keepdims=bool(keepdims))
     elif method != "__call__":
         raise _unknown(f"{name}.{method}")
     else:
@@ -41,8 +41,8 @@ def ufunc_called(ufunc: Any, method: str, inputs: Sequence[Any], options: dict[s
         function = _UFUNCS.get(name)
         if function is None:
             raise _unknown(name)
-        made = function(*inputs)
-    return made if dtype is None else _cast(name, made, dtype)
+        result = function(*inputs)
+    return result if dtype is None else _cast(name, result, dtype)
 
 
 def function_called(function: Any, args: Sequence[Any], options: dict[str, Any]) -> Any:
@@ -105,8 +105,14 @@ def _floating(ufunc: np.ufunc, x: Any) -> Any:
     return x if held == dtype else eager.cast(x, dtype)
 
 
-_REDUCTIONS = {"add": "sum", "multiply": "prod", "maximum": "max", "minimum": "min", "logical_or": "any",
-               "logical_and": "all"}  # fmt: skip
+_REDUCTIONS = {
+    "add": "sum",
+    "multiply": "prod",
+    "maximum": "max",
+    "minimum": "min",
+    "logical_or": "any",
+    "logical_and": "all",
+}
 _UFUNCS: dict[str, Callable[..., Variable]] = {
     name: getattr(eager, name) for name in FUNCTIONS if isinstance(getattr(np, name, None), np.ufunc)
 } | {
@@ -336,8 +342,12 @@ def _whole_numbers(k: Any, size: Any, axis: int) -> Any:
     if array.dtype.kind not in "iu":
         masks = array.dtype == bool
         words = "a mask of truth values has a result whose shape depends on them" if masks else "no whole numbers"
-        raise DTypeError(f"index of {array.dtype} on axis {axis}: {words}", "write np.where(mask, x, 0)",
-                         "or give the positions: np.flatnonzero(mask)", code="E903" if masks else "E914")  # fmt: skip
+        raise DTypeError(
+            f"index of {array.dtype} on axis {axis}: {words}",
+            "write np.where(mask, x, 0)",
+            "or give the positions: np.flatnonzero(mask)",
+            code="E903" if masks else "E914",
+        )
     if array.size and (int(array.min()) < -size or int(array.max()) >= size):
         wrong = array[(array < -size) | (array >= size)].flat[0]
         raise ShapeError(f"index {wrong} is out of range for axis {axis} of size {size}", code="E913")

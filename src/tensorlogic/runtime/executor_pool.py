@@ -99,7 +99,7 @@ class AsyncExecutorPool:
     ...     async with tl.AsyncExecutorPool([tl.Executor(), tl.Executor()]) as pool:
     ...         calls = [pool.execute(graph, {"x": [-1.0, float(n)]}) for n in range(3)]
     ...         outputs = await asyncio.gather(*calls)
-    ...     return [list(out["y"]) for out in outputs], pool.stats().total_executions
+    ...     return [out["y"].tolist() for out in outputs], pool.stats().total_executions
     >>> asyncio.run(main())
     ([[0.0, 0.0], [0.0, 1.0], [0.0, 2.0]], 3)
     """
@@ -180,9 +180,9 @@ class AsyncExecutorPool:
         """Take no more calls in and wait until those that run or wait are done; ``cancel`` stops them first."""
         self._closed = True
         while outstanding := self._lane.outstanding():
+            for handle in outstanding if cancel else ():
+                handle.cancel("the pool was shut down")
             for handle in outstanding:
-                if cancel:
-                    handle.cancel("the pool was shut down")
                 await handle.stopped()
         self._lane.let_in()
 

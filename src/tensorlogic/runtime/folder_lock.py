@@ -56,11 +56,12 @@ class FolderLock:
         self._handle = handle
 
     def release(self) -> None:
-        """Let others have it; closing the file does so."""
+        """Let others have it, even while a process that was forked just now has a copy of the file."""
         if self._handle is not None:
             handle, self._handle = self._handle, None
             with contextlib.suppress(OSError):  # a disk that is full: the name of the holder stays, without its lock
                 os.ftruncate(handle, 0)
+            _unlock(handle)
             os.close(handle)
 
     def reset_lock(self) -> None:
@@ -80,18 +81,23 @@ class FolderLock:
         self.release()
 
 
-if sys.platform == "win32":
+if sys.platform == "win32":  # loaded now: a lock may be let go while Python ends
+    import msvcrt
 
     def _lock(handle: int) -> None:
-        import msvcrt
-
         os.lseek(handle, FAR, os.SEEK_SET)
         msvcrt.locking(handle, msvcrt.LK_NBLCK, 1)
         os.lseek(handle, 0, os.SEEK_SET)
 
+    def _unlock(handle: int) -> None:
+        os.lseek(handle, FAR, os.SEEK_SET)
+        msvcrt.locking(handle, msvcrt.LK_UNLCK, 1)
+
 else:
+    import fcntl
 
     def _lock(handle: int) -> None:
-        import fcntl
-
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+    def _unlock(handle: int) -> None:
+        fcntl.flock(handle, fcntl.LOCK_UN)

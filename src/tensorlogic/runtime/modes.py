@@ -172,11 +172,14 @@ def execute_async(
 def execute_batch_async(
     executor: Executor,
     graph: EinsumGraph,
-    batch_inputs: Any,
+    batch_inputs: Iterable[Inputs],
     config: AsyncConfig | None = None,
     **options: Any,
-) -> AsyncHandle[Any]:
-    """Run a graph on many inputs on a worker thread and return a handle: await it for what :meth:`execute_batch` returns."""
+) -> AsyncHandle[BatchResult]:
+    """Run a graph on many inputs on a worker thread and return a handle: await it for what :meth:`execute_batch` returns.
+
+    With ``num_threads=`` it is what :meth:`execute_batch_parallel` returns.
+    """
     from .aio import execute_batch_async
 
     return execute_batch_async(executor, graph, batch_inputs, config, options)

@@ -150,6 +150,17 @@ class Run:
         self.saved += 1
         return number
 
+    def save_progress(self, error: BaseException) -> None:
+        """Write a checkpoint of a run that ends by an error, so that it can go on; where that fails too, the error says so."""
+        if self.manager is None or isinstance(error, CheckpointError):
+            return
+        if self.frame is None or self.frame.at == 0:
+            return  # nothing ran since the last one
+        try:
+            self.save(self.manager, self.now_left())
+        except CheckpointError as more:
+            error.add_note(f"what was computed could not be saved: {more.diagnostic.message}")
+
     def succeed(self, outputs: Outputs) -> None:
         """Keep what a checkpoint of a run that is over holds; those of the way there are not needed any more."""
         self.frame = None
@@ -190,8 +201,8 @@ def execute_with_recovery(
     run = Run(Source(graph, dict(zip(names, values, strict=True))), config, retries, clock)
     recovery = _recovery(executor)
     tiers = recovery.tiers(executor, config, retries=retries.policy.max_retries > 0)
-    with _checkpoints(run, recovery):
-        recovery.last = run
+    recovery.last = run if config.checkpoints else None  # which would hold the inputs
+    with span(f"run with recovery: {config.strategy.value}", executor.hooks()), _checkpoints(run, recovery):
         for n, (name, runner) in enumerate(tiers):
             try:
                 with span(f"fallback to {name}") if n else nullcontext():
@@ -209,8 +220,7 @@ def execute_with_recovery(
                 if run.failed:
                     return RecoveryResult.PartialSuccess(outputs, tuple(run.failed), run.stats())
                 return RecoveryResult.Success(outputs, run.stats())
-        if run.manager is not None and not isinstance(error, CheckpointError):
-            run.save(run.manager, run.now_left())
+        run.save_progress(error)
         return RecoveryResult.Failure(error, run.stats())
 
 
@@ -219,7 +229,7 @@ def _degrading(executor: Executor, run: Run, optional: set[str]) -> Outputs:
     while True:
         try:
             return _run_left(executor, run)
-        except CancelledError:
+        except (CancelledError, CheckpointError):
             raise
         except Exception as error:
             if not run.drop(error, optional):
@@ -253,10 +263,8 @@ def _checkpoints(run: Run, recovery: Recovery) -> Iterator[None]:
             run.resume(latest)
         try:
             yield
-        except (CancelledError, KeyboardInterrupt):
-            left = run.now_left()
-            if left is not run.left:
-                run.save(run.manager, left)
+        except (CancelledError, KeyboardInterrupt) as stop:
+            run.save_progress(stop)
             raise
         finally:
             run.manager = None

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 from ..errors import InputError, TensorLogicError, expect, expect_whole
 from ..events import check_contexts, span
 from ..ir.graph import EinsumGraph
-from ..plan.limits import available_memory
+from ..plan.memory import available_memory
 from .chunk_sizes import ChunkSizes, DynamicChunk, StreamingMode, chunk_sizes
 from .inputs import Inputs, check_call
 from .outputs import Outputs

@@ -186,7 +186,10 @@ _UNARY: Mapping[str, Make] = {
     "quantize": lambda b, x: b.quantize(x, np.float32(0.1), 3),
     "quantize/axis": lambda b, x: b.dequantize(
         b.quantize(x, np.array([0.1, 0.5, 2.0], "f4"), np.array([0, 1, -1]), axis=1),
-        np.array([0.1, 0.5, 2.0], "f4"), np.array([0, 1, -1]), axis=1),
+        np.array([0.1, 0.5, 2.0], "f4"),
+        np.array([0, 1, -1]),
+        axis=1,
+    ),
     "layers/softmax": lambda b, x: (b.softmax(x), b.log_softmax(x, 1), b.logsumexp(x, (0, 1))),
     "layers/norms": lambda b, x: (b.layer_norm(x), b.rms_norm(x), b.var(x, 1)),
     "layers/activations": lambda b, x: (b.gelu(x), b.gelu(x, approximate=True), b.silu(x), b.elu(x), b.softplus(x)),
@@ -198,7 +201,7 @@ _UNARY: Mapping[str, Make] = {
     "fixpoint/replace": lambda b, x: b.fixpoint(lambda c: b.minimum(c + 1, 3), x),
     "fixpoint/max": lambda b, x: b.fixpoint(lambda c: c[:, ::-1], x, combine="max"),
     "fixpoint/two carries": lambda b, x: b.fixpoint(lambda c, d: (b.minimum(c + 1, 4), b.maximum(c, d)), x, x),
-}  # fmt: skip
+}
 _FLOAT_ONLY = ("layers", "quantize", "cond", "scan", "fixpoint")
 
 

@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from ..events import Hook, entered, running
+from ..events import Hook, active_contexts, entered
+from ..runtime.call import call
 from ..runtime.executor import Executor
 from ..runtime.program import Program
 from .step import COUNT, RATE, TrainingStep
@@ -51,11 +52,11 @@ class BoundStep:
             program = self.programs[signature] = self._program(known)
         ordered = [inputs[name] for name in self.inputs]
         hooks = (*self.executor.hooks(), *self.own_hooks)
-        if running.contexts:  # they are looked at between steps: half a step would leave half of the parameters updated
-            with entered(()):
-                results = self.executor.run(program, ordered, None, hooks).values()
-        else:
-            results = self.executor.run(program, ordered, None, hooks).values()
+        for context in (*active_contexts(), self.executor.context):
+            context.check()
+            context.admit(program)
+        with entered(()):  # a step goes on to its end: half of one would leave half of the parameters updated
+            results = call(program, ordered, hooks)
         for n, name in self.carried:
             self.values[name] = results[n]
         return [float(results[n]) for n in self.figures]

@@ -17,7 +17,7 @@ import numpy as np
 from ...errors import OutOfMemoryError
 from ...events import check_contexts, span
 from ...ir.graph import Fixpoint
-from ...plan.limits import available_memory
+from ...plan.memory import available_memory
 from ...plan.queries import Query
 from ...plan.query_reader import Loop, Queries, Slot
 from .. import packed, sparse_rows, tuples

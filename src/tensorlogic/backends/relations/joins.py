@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ...errors import OutOfMemoryError
-from ...plan.limits import available_memory
+from ...plan.memory import available_memory
 from ...plan.queries import Atom, Fixed, Query, Test, Variable
 from .. import sparse_rows, tuples
 from ..sparse import SparseTensor
