@@ -165,13 +165,17 @@ class Fastest:
         self._rates = [float(rate) for rate in state["rates"]]
 
 
-def chunk_sizes(mode: StreamingMode, chunk_bytes: Callable[[int], int], room: int) -> ChunkSizes:
-    """Return what chooses the sizes of chunks; ``chunk_bytes`` tells what a chunk of so many rows takes in all."""
+def chunk_sizes(mode: StreamingMode, chunk_bytes: Callable[[int], int], room: int, reader: int = 0) -> ChunkSizes:
+    """Return what chooses the sizes of chunks; ``chunk_bytes`` tells what a chunk of so many rows takes in all.
+
+    ``reader`` are the bytes that the source takes whatever the chunks are; they count up to half of the memory.
+    """
     match mode:
         case FixedChunk(rows):
             return Constant(rows)
         case DynamicChunk(megabytes):
-            return Constant(largest_within(chunk_bytes, int(megabytes * MEGABYTE)))
+            most = int(megabytes * MEGABYTE)
+            return Constant(largest_within(chunk_bytes, most - min(reader, most // 2)))
         case Adaptive(rows):
             try:
                 most = largest_within(chunk_bytes, room)

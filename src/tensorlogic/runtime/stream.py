@@ -189,7 +189,12 @@ class Stream(Iterator[StreamResult]):
         if sink is not None:
             sink.begin(processor.split.kept, processor.split.ranks)
         ahead = self.config.prefetch + 1 + self.source.copies
-        sizes = chunk_sizes(self.config.mode, lambda n: processor.chunk_bytes(n, ahead), available_memory() // SHARE)
+        sizes = chunk_sizes(
+            self.config.mode,
+            lambda n: processor.chunk_bytes(n, ahead),
+            available_memory() // SHARE,
+            getattr(self.source, "reader_bytes", 0),
+        )
         if saved is not None:
             saved.restore(self, sizes)
         self._cutter, self._sizes, self._state = cutter, sizes, "open"

@@ -109,6 +109,7 @@ def _even(column: Any, width: int) -> bool:
 class Batches:
     """Rows that come as Arrow batches, from a function that opens them at a row."""
 
+    reader_bytes = 32 << 20  # that Arrow and its allocator take, whatever is read: measured
     copies = 9  # measured: pages, decoded columns, and what the allocator of Arrow keeps
 
     def __init__(self, opened: Any, schema: Any, rows: int | None, wanted: Wanted, what: str) -> None:
