@@ -9,6 +9,7 @@ import numpy as np
 
 from ..diagnostics import SourceLocation
 from ..errors import ConvergenceError
+from ..events import span
 from ..ir.graph import Cond, Fixpoint, Scan
 from ..plan.build import Step
 from ..plan.cost import rounds
@@ -57,7 +58,8 @@ def _fixpoint(op: Fixpoint, run: Run, args: tuple[Any, ...], step: Step) -> Any:
     seen: list[Any] = []  # the state of an earlier round, to see whether it comes back
     at = 0
     for n in range(op.limit):
-        new = run([*state, *captures])
+        with span(f"round {n + 1}"):
+            new = run([*state, *captures])
         after = [combine(old, x).astype(old.dtype, copy=False) for old, x in zip(state, new, strict=True)]
         del new  # a round holds one state, what its body makes, and no more
         moved = [k for k, (a, b) in enumerate(zip(state, after, strict=True)) if not _unmoved(a, b, op.tolerance)]

@@ -29,7 +29,7 @@ from .answers import Answers, Relation, unknown_relation
 from .ask import ask, place_heads
 from .evaluate import SIZES, Evaluation, Kept, Versions
 from .facts import Block, FactStore, block_of
-from .model import Model
+from .model import Model, empty
 from .results import Results
 from .sources import Sources
 
@@ -488,8 +488,7 @@ class Program:
         for block in self._facts.blocks[name]:
             if not shape:
                 continue
-            codes = SparseCodes(model.codes(name, block, grow=False), shape)
-            kept = ~np.isin(codes, gone.codes)
+            kept = ~gone.holds(model.codes(name, block, grow=False))
             if kept.all():
                 kept_blocks.append(block)
             elif kept.any():
@@ -615,14 +614,9 @@ def _known_tuples(model: Model, name: str, table: Table, shape: tuple[int, ...])
     return SparseTensor.of_columns([c[kept] for c in columns], shape)
 
 
-def SparseCodes(columns: Sequence[Any], shape: tuple[int, ...]) -> Any:  # noqa: N802
-    """Return the number of each tuple's place, in the order of the tuples."""
-    return np.ravel_multi_index([np.asarray(c) for c in columns], shape)
-
-
 def _coded(model: Model, name: str, facts: FactStore) -> SparseTensor:
     shape = model.shape(name)
-    found = model.tensor([np.empty(0, np.int64)] * len(shape), shape, 0)
+    found = empty(shape)
     for block in facts.blocks[name]:
         found = found | model.tensor(model.codes(name, block, grow=False), shape, block.table.count)
     return found
