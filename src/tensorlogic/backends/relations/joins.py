@@ -233,14 +233,14 @@ class Joins:
             return _distinct(Rows(kept, columns, pairs), kept, self.sizes)
         strides = dict(zip(kept, _strides(sizes), strict=True))
         mine = tuple(strides.get(v, 0) for v in new)
-        right = self._once(tensor, ("part", len(shared), mine), lambda: _weighted(tensor.columns[len(shared) :], mine))
         own = [v for v in rows.variables if v in strides]
         left = _weighted([rows.column(v) for v in own], [strides[v] for v in own], rows.length)
         if pairs <= EXPANDED:
             i, j = _paired(starts, counts)
-            codes = tuples.unique(left[i] + right[j])
+            codes = tuples.unique(left[i] + _weighted([c[j] for c in tensor.columns[len(shared) :]], mine))
         else:
             left_keys, keys = self._key_columns(rows, tensor, shared)
+            right = _weighted(tensor.columns[len(shared) :], mine)
             codes = tuples.join_codes(left, left_keys, right, keys)
         return Rows(kept, tuples.decode(codes, sizes), len(codes))
 
@@ -250,6 +250,10 @@ class Joins:
         if not shared:
             return np.zeros(rows.length, np.int64), np.full(rows.length, count)
         space = math.prod(tensor.shape[:width])
+        if tensor.ndim == 2 and width == 1 and space <= OFFSETS * count:
+            known, left = tensor.rows[0], rows.column(shared[0])  # a relation keeps its rows
+            starts = known[left]
+            return starts, known[left + 1] - starts
         left, keys = self._key_columns(rows, tensor, shared)
         if space <= OFFSETS * count:
 
