@@ -29,7 +29,7 @@ from .resume import Earlier, earlier_results, next_step, with_edges
 from .worklist import read_chains, run_chains
 
 SMALL_BITS = 1 << 17  # bytes of packed carries below which they are packed from the beginning
-FILLED = 64  # one place in so many filled: the rest goes on as bits
+FILLED = 128  # one place in so many filled: the rest goes on as bits
 TUPLE = 24  # bytes that a tuple of a growing relation takes, with what is being added
 RATIO = 4  # a relation is held in pieces, each so many times as large as the next
 MANY = 1_000_000  # rounds; a lower limit counts them, so that no short cut may be taken

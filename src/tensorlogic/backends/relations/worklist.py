@@ -131,7 +131,7 @@ def run_chains(
     first = [(chains.number[s], t) for s, t in starts.items() if s in chains.number]
     known = sum(t.count for _, t in fixed)
     total = known + sum(t.count for _, t in first)
-    room = max(1024, 4 * total)
+    room = max(1 << 15, 4 * total)
     arrays = [np.empty(room, np.int32) for _ in range(3)]
     keys = np.empty(room, np.int64)
     _fill(arrays, [*fixed, *first])
@@ -150,7 +150,7 @@ def run_chains(
         if status == worklist.DONE or stop(total):
             break
         if status == worklist.FULL:
-            room *= 2
+            room *= 4
             arrays, links = ([np.concatenate((x[:total], np.empty(room - total, np.int32))) for x in group]
                              for group in (arrays, links))  # fmt: skip
             keys = np.concatenate((keys[:total], np.empty(room - total, np.int64)))
