@@ -16,7 +16,7 @@ from ..events import check_contexts
 from . import packed, tuples
 from .native import support
 from .packed import Words
-from .threads import share, together, workers
+from .threads import ranges, together, workers
 
 Rows = tuple[Any, Any]
 ENOUGH = 1 << 14  # elements worth loading numba for, where it is not loaded yet
@@ -266,8 +266,9 @@ def closure_bits(rows: Rows) -> Words:
     copy = partial(kernels.copy_bits, labels, ends, listed, width, flat)
     for lo in range(0, n, step) if count < n else ():
         check_contexts()
-        size = min(step, n - lo)
-        share(lambda a, b, lo=lo: copy(lo + a, lo + b), size, workers() if size * width > SPLIT_PAIRS else 1)
+        hi = min(n, lo + step)
+        parts = ranges(hi - lo, workers() if (hi - lo) * width > SPLIT_PAIRS else 1)
+        together([partial(copy, lo + r.start, lo + r.stop) for r in parts])
     return out
 
 

@@ -284,7 +284,11 @@ def _closure(
         return None
     parts = [joins.answer(q, shape) for q in rules.once[carry]]
     start = union([SparseTensor(values[loop.starts[0]]), *parts], shape)
-    edges = start if kind == "square" else union([_oriented(joins.find(slot), flip) for _, slot, flip in (s for s in sides if s is not None)], shape)
+    edges = (
+        start
+        if kind == "square"
+        else union([_oriented(joins.find(slot), flip) for _, slot, flip in (s for s in sides if s is not None)], shape)
+    )
     if start.same(edges):
         more = None if earlier is None else with_edges(earlier[carry].result, start - earlier[carry].result)
         return _closed(edges, room) if more is None else more
