@@ -9,7 +9,7 @@ AREAS ?=
 CASES ?=
 PIP = $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: run test bench conformance fuzz docs clean
+.PHONY: run test bench conformance fuzz soak docs clean
 
 run: $(VENV)/.installed
 	@$(BIN)/python examples/kinship.py
@@ -27,6 +27,9 @@ conformance: $(VENV)/.dev
 
 fuzz: $(VENV)/.dev
 	$(BIN)/python tests/fuzz/fuzz.py --seconds $(SECONDS) --seed $(SEED) $(if $(AREAS),--areas $(AREAS)) $(if $(CASES),--until $(CASES))
+
+soak: $(VENV)/.dev
+	$(BIN)/python tests/soak/soak.py --seconds $(SECONDS) --seed $(SEED)
 
 bench: $(VENV)/.bench $(if $(TORCH),$(VENV)/.torch)
 	$(BIN)/python benchmarks/run.py

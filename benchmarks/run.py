@@ -22,6 +22,7 @@ NAMES = (
     "scaling",
     "tracing",
     "relations",
+    "modes",
 )
 INTRODUCTION = """# Benchmarks
 

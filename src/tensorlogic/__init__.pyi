@@ -16,6 +16,7 @@ from .diagnostics import SourceLocation as SourceLocation
 from .diagnostics import TypeMismatchDiagnostic as TypeMismatchDiagnostic
 from .errors import BackendError as BackendError
 from .errors import CancelledError as CancelledError
+from .errors import CheckpointError as CheckpointError
 from .errors import ConvergenceError as ConvergenceError
 from .errors import DeadlineError as DeadlineError
 from .errors import DTypeError as DTypeError
@@ -27,6 +28,7 @@ from .errors import OutOfMemoryError as OutOfMemoryError
 from .errors import ShapeError as ShapeError
 from .errors import SpecError as SpecError
 from .errors import TensorLogicError as TensorLogicError
+from .errors import TrainingError as TrainingError
 from .errors import ViewError as ViewError
 from .events import ExecutionPhase as ExecutionPhase
 from .events import Hook as Hook
@@ -88,6 +90,7 @@ from .observe.trace import Trace as Trace
 from .observe.trace import TraceEvent as TraceEvent
 from .observe.trace import trace as trace
 from .observe.trace_diff import TraceDiff as TraceDiff
+from .passes.batch import batched as batched
 from .passes.grad import GradientWarning as GradientWarning
 from .passes.grad import grad as grad
 from .passes.grad import value_and_grad as value_and_grad
@@ -126,6 +129,13 @@ from .programs.answers import Relation as Relation
 from .programs.program import Program as Program
 from .programs.program import load as load
 from .programs.results import Results as Results
+from .runtime.aio import AsyncConfig as AsyncConfig
+from .runtime.aio import run_async as run_async
+from .runtime.batch_result import BatchResult as BatchResult
+from .runtime.checkpoints import Checkpoint as Checkpoint
+from .runtime.checkpoints import CheckpointManager as CheckpointManager
+from .runtime.checkpoints import CheckpointWarning as CheckpointWarning
+from .runtime.chunk_sizes import StreamingMode as StreamingMode
 from .runtime.compile import CacheWarning as CacheWarning
 from .runtime.compile import CompilationCache as CompilationCache
 from .runtime.compile import CompilationKey as CompilationKey
@@ -140,12 +150,14 @@ from .runtime.eager_record import no_grad as no_grad
 from .runtime.eager_tape import EagerTape as EagerTape
 from .runtime.executor import DummyExecutor as DummyExecutor
 from .runtime.executor import Executor as Executor
+from .runtime.executor_pool import AsyncExecutorPool as AsyncExecutorPool
 from .runtime.frame import Frame as Frame
 from .runtime.jit import HotPathDetector as HotPathDetector
 from .runtime.jit import JitCache as JitCache
 from .runtime.jit import JitCompiler as JitCompiler
 from .runtime.jit import JitConfig as JitConfig
 from .runtime.jit import JitStats as JitStats
+from .runtime.lanes import AsyncHandle as AsyncHandle
 from .runtime.outputs import Outputs as Outputs
 from .runtime.pool import MemoryPool as MemoryPool
 from .runtime.protocols import TlAsyncBatchExecutor as TlAsyncBatchExecutor
@@ -163,6 +175,12 @@ from .runtime.protocols import TlProfiledExecutor as TlProfiledExecutor
 from .runtime.protocols import TlRecoverableExecutor as TlRecoverableExecutor
 from .runtime.protocols import TlStreamingExecutor as TlStreamingExecutor
 from .runtime.recompute import recompute as recompute
+from .runtime.recovery_config import FailedNode as FailedNode
+from .runtime.recovery_config import RecoveryConfig as RecoveryConfig
+from .runtime.recovery_config import RecoveryResult as RecoveryResult
+from .runtime.recovery_config import RecoveryStats as RecoveryStats
+from .runtime.recovery_config import RecoveryStrategy as RecoveryStrategy
+from .runtime.retry import RetryPolicy as RetryPolicy
 from .runtime.slices import SliceSpec as SliceSpec
 from .runtime.strategy import ExecutionMode as ExecutionMode
 from .runtime.strategy import ExecutionStrategy as ExecutionStrategy
@@ -171,6 +189,12 @@ from .runtime.strategy import MemoryStrategy as MemoryStrategy
 from .runtime.strategy import ParallelismStrategy as ParallelismStrategy
 from .runtime.strategy import PrecisionMode as PrecisionMode
 from .runtime.strategy import StrategyOptimizer as StrategyOptimizer
+from .runtime.stream import Stream as Stream
+from .runtime.stream import StreamingConfig as StreamingConfig
+from .runtime.stream_async import AsyncStream as AsyncStream
+from .runtime.stream_processor import ChunkMetadata as ChunkMetadata
+from .runtime.stream_processor import StreamProcessor as StreamProcessor
+from .runtime.stream_processor import StreamResult as StreamResult
 from .runtime.tensor_cache import TensorCache as TensorCache
 from .runtime.tuning import AdaptiveOptimizer as AdaptiveOptimizer
 from .runtime.views import TensorView as TensorView
@@ -189,5 +213,19 @@ from .testing.gradients import GradientReport as GradientReport
 from .testing.perf import PerfCase as PerfCase
 from .testing.perf import PerfRegression as PerfRegression
 from .testing.perf import PerfReport as PerfReport
+from .train import optim as optim
+from .train.callbacks import BestCheckpoint as BestCheckpoint
+from .train.callbacks import Callback as Callback
+from .train.callbacks import CSVLog as CSVLog
+from .train.callbacks import EarlyStopping as EarlyStopping
+from .train.callbacks import JSONLog as JSONLog
+from .train.callbacks import PlotFile as PlotFile
+from .train.callbacks import TensorBoardLog as TensorBoardLog
+from .train.history import History as History
+from .train.initial import initial as initial
+from .train.optim import Optimizer as Optimizer
+from .train.rules import rule_loss as rule_loss
+from .train.trainer import Trainer as Trainer
+from .train.trainer import TrainerConfig as TrainerConfig
 
 __version__: str

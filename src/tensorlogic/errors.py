@@ -14,6 +14,7 @@
      ├─ BackendError      a backend that is absent or lacks an op (RuntimeError)
      ├─ ExecutionError    a step that failed while running        (RuntimeError)
      ├─ ConvergenceError  a fixpoint that did not settle          (RuntimeError)
+     ├─ CheckpointError   a checkpoint that cannot be written or used (OSError)
      └─ CancelledError    a run that was told to stop             (RuntimeError)
          └─ DeadlineError a run that was over its time            (TimeoutError)
 """
@@ -190,6 +191,22 @@ class ConvergenceError(TensorLogicError, RuntimeError):
     """A fixpoint that did not settle within its round limit.
 
     >>> issubclass(ConvergenceError, RuntimeError)
+    True
+    """
+
+
+class TrainingError(TensorLogicError, RuntimeError):
+    """A training run that cannot go on.
+
+    >>> issubclass(TrainingError, TensorLogicError)
+    True
+    """
+
+
+class CheckpointError(TensorLogicError, OSError):
+    """A checkpoint that cannot be written, read, or used for what is run.
+
+    >>> issubclass(CheckpointError, OSError)
     True
     """
 

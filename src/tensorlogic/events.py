@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from enum import Enum
 from threading import Lock, get_ident, local
 from time import perf_counter_ns
@@ -103,10 +104,25 @@ class _Running(local):
 
     hooks: Sequence[Hook] = ()  # of the run that it is in
     listening: tuple[Hook, ...] = ()  # of the spans around
-    contexts: tuple[Any, ...] = ()  # that runs keep to, the outermost first: see ExecutionContext
+    contexts: tuple[Any, ...] = ()  # that the run it is in keeps to, the outermost first: see ExecutionContext
 
 
 running = _Running()
+# contexts that were entered by this thread or task: tasks of an event loop share a thread, and must not share contexts. Kernels run in
+# contexts of their own, which do not see this variable; that is what running.contexts is for
+entered_contexts: ContextVar[tuple[Any, ...]] = ContextVar("tensorlogic_contexts", default=())
+
+
+def active_contexts() -> tuple[Any, ...]:
+    """Return the contexts that hold here: those of the run around, and those that were entered since.
+
+    >>> active_contexts()
+    ()
+    """
+    active, entered = running.contexts, entered_contexts.get()
+    if not entered or entered is active:
+        return active
+    return tuple(dict.fromkeys((*active, *entered)))
 
 
 def fine(hooks: Iterable[Hook]) -> bool:
@@ -171,10 +187,10 @@ def entered(active: Sequence[Any]) -> Iterator[None]:
         running.contexts = around
 
 
-def check_contexts() -> None:
-    """Stop what runs on this thread where it was cancelled or is over its time; long loops ask between rounds."""
-    for context in running.contexts:
-        context.check()
+def check_contexts(where: str = "") -> None:
+    """Stop what runs here where it was cancelled or is over its time; long loops ask between rounds."""
+    for context in active_contexts():
+        context.check(where)
 
 
 @contextmanager
@@ -185,7 +201,7 @@ def span(name: str, hooks: Sequence[Hook] = ()) -> Iterator[None]:
     ...     data = list(range(3))
     """
     around = running.listening
-    given = (*hooks, *(h for context in running.contexts for h in context.hooks))
+    given = (*hooks, *(h for context in active_contexts() for h in context.hooks))
     own = (*around, *dict.fromkeys(h for h in given if h not in around))
     listening = (*own, *_watchers)
     start = perf_counter_ns()

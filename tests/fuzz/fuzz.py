@@ -32,9 +32,11 @@ from tensorlogic.testing.programs import every_program
 from tensorlogic.testing.strategies import FormulaCase, GraphCase, RuleSet, formula_case, graph_case, rule_set
 
 sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1] / "lang")]
+import batches  # noqa: E402 - modules beside this one
 import brute  # noqa: E402 - a module beside the tests of the language
-import hostile  # noqa: E402 - and these are beside this one
+import hostile  # noqa: E402
 import interrupted  # noqa: E402
+import program_roads  # noqa: E402
 from checking import TAKEN, Expected, Largest, Roads, Wrong, copies, quiet, run, same_bits  # noqa: E402
 
 
@@ -530,12 +532,15 @@ AREAS: dict[str, Area] = {
     "budgets": Area(graph_case, budgets, 40, 0.4),
     "threads": Area(graph_case, threads, 20, 0.5),
     "callers": Area(graph_case, callers, 5, 0.5),
+    "batch": Area(graph_case, batches.batches, 20, 0.5),
     "native": Area(SHORT, native, 2, 0.5),
     "compiled": Area(SHORT, compiled, 30, 0.5),
     "jit": Area(SHORT, jit, 3, 0.5),
     "files": Area(hostile.spoilt_file, hostile.files, 1400, 1.0, False),
     "interrupts": Area(_delayed, interrupted.interrupts, 8, 0.3),
     "forks": Area(SHORT, interrupted.forks, 8, 0.3),
+    "programs": Area(program_roads.program_case, program_roads.programs, 20, 0.25, False),
+    "equations": Area(program_roads.equations_case, program_roads.equations, 40, 0.5, False),
 }
 HANGS = 300.0  # seconds after which a case is taken to hang, and the process ends with its stacks
 SHRINKING = 60.0  # seconds to look for a smaller case that fails

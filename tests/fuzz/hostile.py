@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from checking import TAKEN, Roads, Wrong, copies, quiet, same_bits
+from program_roads import program_case, program_files
 
 import tensorlogic as tl
 from tensorlogic.cli.common import read_value
@@ -353,6 +354,33 @@ def _input_file(ending: str) -> Callable[[GraphCase], tuple[bytes, Callable[[byt
     return make
 
 
+def _program(place: str) -> Callable[[GraphCase], tuple[bytes, Callable[[bytes], None]]]:
+    """A program as text, or one file of a folder that it was saved in; half of the time the digests say that nothing is spoilt."""
+
+    def make(case: GraphCase) -> tuple[bytes, Callable[[bytes], None]]:
+        which = len(case.graph.to_text())
+        files = dict(program_files(program_case(random.Random(which).randrange)))
+        name = sorted(files)[which % len(files)] if place == "folder" else "program.tl"
+
+        def read(data: bytes) -> None:
+            with tempfile.TemporaryDirectory() as folder:
+                whole = {**files, name: data} if place == "folder" else {"program.tl": data}
+                for other, content in whole.items():
+                    (Path(folder) / other).write_bytes(content)
+                if place == "folder" and len(data) % 2 and name != "program.json":
+                    manifest = json.loads(files["program.json"])
+                    del manifest["digests"]
+                    (Path(folder) / "program.json").write_text(json.dumps(manifest))
+                program = tl.load(folder if place == "folder" else Path(folder) / "program.tl")
+                str(program)
+                for head in {x.head.name: x.head.boolean for x in program.statements if hasattr(x, "head")}:
+                    str(program.query(f"{head}?") if not program.facts.count(head) else program.relation(head))
+
+        return files[name], read
+
+    return make
+
+
 KINDS: dict[str, Callable[[GraphCase], tuple[bytes, Callable[[bytes], None]]]] = {
     "graph JSON": _graph_json,
     "graph text": _graph_text,
@@ -371,10 +399,12 @@ KINDS: dict[str, Callable[[GraphCase], tuple[bytes, Callable[[bytes], None]]]] =
     "input npy": _input_file("npy"),
     "input npz": _input_file("npz"),
     "input json": _input_file("json"),
+    "program text": _program("text"),
+    "program folder": _program("folder"),
 }
 
 
-RARE = ("compiled", "recording", "frame", "graph file")  # whole folders, which take a while to write
+RARE = ("program folder", "compiled", "recording", "frame", "graph file")  # whole folders, which take a while to write
 OFTEN = [kind for kind in KINDS for _ in range(1 if kind in RARE else 5)]
 
 

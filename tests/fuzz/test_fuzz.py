@@ -16,6 +16,7 @@ FEW = {
     "rules": 3,
     "interrupts": 3,
     "forks": 2,
+    "programs": 3,
     "files": 60,
 }  # cases that take seconds, because kernels are compiled; and such as take none
 

@@ -15,7 +15,7 @@ import pytest
 
 import tensorlogic as tl
 from tensorlogic import CompilationCache, CompilationKey, EinsumGraph, GraphBuilder
-from tensorlogic.ir.files import write_folder
+from tensorlogic.ir.whole_files import write_folder
 from tensorlogic.runtime import cache_folder as shelf
 
 

@@ -19,6 +19,7 @@ SEED = ROOT.parent / "shared" / "seeds" / "002_fa9ad736b90202da.txt"
 BUILT = frozenset(
     {
         "execution",
+        "training",
         "diagnostics",
         "validation",
         "views",
@@ -29,11 +30,15 @@ BUILT = frozenset(
         "profiling",
         "tracing and debugging",
         "memory planning",
+        "async",
+        "batching",
+        "recovery",
         "scheduling and placement",
         "graph optimization",
         "strategies",
         "JIT",
         "gradients",
+        "streaming",
     }
 )
 

@@ -4,12 +4,10 @@ import asyncio
 
 import numpy as np
 import pytest
-from blocks import not_yet
 
 import tensorlogic as tl
 
 
-@not_yet("async", "Executor.execute_async")
 def test_execute_async(executor, layer, inputs, relu_of):
     async def main():
         outputs = await executor.execute_async(layer, inputs)
@@ -20,7 +18,6 @@ def test_execute_async(executor, layer, inputs, relu_of):
     assert isinstance(executor, tl.TlAsyncExecutor)
 
 
-@not_yet("async", "Executor.execute_batch_async")
 def test_execute_batch_async(executor, layer, make_inputs, relu_of):
     batch_inputs = [make_inputs(seed) for seed in range(4)]
 
@@ -33,7 +30,6 @@ def test_execute_batch_async(executor, layer, make_inputs, relu_of):
         np.testing.assert_allclose(outputs["y"], relu_of(inputs))
 
 
-@not_yet("async", "AsyncConfig")
 def test_execute_stream_async(executor, fixed_layer):
     graph, w = fixed_layer
     config = tl.AsyncConfig().with_max_concurrent(4).with_backpressure_threshold(100)
@@ -54,7 +50,6 @@ def test_execute_stream_async(executor, fixed_layer):
     )
 
 
-@not_yet("async", "AsyncExecutorPool")
 def test_pool(layer, make_inputs, relu_of):
     pool = tl.AsyncExecutorPool([tl.Executor() for _ in range(4)])
     requests = [make_inputs(seed) for seed in range(10)]
@@ -69,7 +64,6 @@ def test_pool(layer, make_inputs, relu_of):
     assert stats.avg_queue_time_ms >= 0
 
 
-@not_yet("async", "Executor.execute_async")
 def test_cancel(executor, layer, inputs):
     async def main():
         handle = executor.execute_async(layer, inputs)

@@ -1,12 +1,10 @@
 """Batches, as the seed's README shows them: a batch answers as a loop would."""
 
 import numpy as np
-from blocks import not_yet
 
 import tensorlogic as tl
 
 
-@not_yet("batching", "Executor.execute_batch")
 def test_tl_batch_executor(executor, layer, make_inputs, relu_of):
     batch_inputs = [make_inputs(seed, rows=8) for seed in range(5)]
     result = executor.execute_batch(layer, batch_inputs)
@@ -20,7 +18,7 @@ def test_tl_batch_executor(executor, layer, make_inputs, relu_of):
     assert executor.optimal_batch_size(layer) >= 1
 
 
-@not_yet("batching", "Executor.execute_batch_parallel")
+
 def test_batch_processing(executor, layer, make_inputs, relu_of):
     inputs1, inputs2, inputs3 = (make_inputs(seed) for seed in (1, 2, 3))
     batch_inputs = [inputs1, inputs2, inputs3]

@@ -1,12 +1,10 @@
 """The crates around the seed's own, as its README shows them: training and the logic compiler."""
 
 import numpy as np
-from blocks import not_yet
 
 import tensorlogic as tl
 
 
-@not_yet("training", "TrainerConfig")
 def test_trainer(executor):
     config = tl.TrainerConfig()
     trainer = tl.Trainer(executor, config)

@@ -2,12 +2,10 @@
 
 import numpy as np
 import pytest
-from blocks import not_yet
 
 import tensorlogic as tl
 
 
-@not_yet("recovery", "RecoveryConfig")
 def test_tl_recoverable_executor(executor, layer, inputs, relu_of):
     config = (
         tl.RecoveryConfig()
@@ -31,7 +29,6 @@ def test_tl_recoverable_executor(executor, layer, inputs, relu_of):
     assert isinstance(executor, tl.TlRecoverableExecutor)
 
 
-@not_yet("recovery", "RecoveryConfig")
 def test_checkpoint(executor, layer, inputs, relu_of, tmp_path):
     config = tl.RecoveryConfig(strategy=tl.RecoveryStrategy.CHECKPOINT, checkpointing=True)
     executor.execute_with_recovery(layer, inputs, config)

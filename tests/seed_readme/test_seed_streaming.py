@@ -1,7 +1,6 @@
 """Streams, as the seed's README shows them: the parts, put together, are the whole."""
 
 import numpy as np
-from blocks import not_yet
 
 import tensorlogic as tl
 
@@ -12,7 +11,6 @@ def blocks_of(rows, size):
         yield {"x": rows[start : start + size]}
 
 
-@not_yet("streaming", "StreamingConfig")
 def test_tl_streaming_executor(executor, fixed_layer):
     graph, w = fixed_layer
     config = tl.StreamingConfig(tl.StreamingMode.FixedChunk(64))
@@ -24,7 +22,6 @@ def test_tl_streaming_executor(executor, fixed_layer):
     np.testing.assert_allclose(np.concatenate([r.outputs["y"] for r in results]), np.maximum(rows @ w, 0))
 
 
-@not_yet("streaming", "ChunkMetadata")
 def test_execute_chunk(executor, fixed_layer):
     graph, w = fixed_layer
     metadata = tl.ChunkMetadata(chunk_id=3, size=32)
@@ -34,7 +31,6 @@ def test_execute_chunk(executor, fixed_layer):
     np.testing.assert_allclose(result.outputs["y"], np.maximum(rows @ w, 0))
 
 
-@not_yet("streaming", "StreamingConfig")
 def test_streaming_modes():
     # fixed chunk size
     config = tl.StreamingConfig(tl.StreamingMode.FixedChunk(64)).with_prefetch(2).with_checkpointing(100)
@@ -50,7 +46,6 @@ def test_streaming_modes():
     assert config.mode != tl.StreamingMode.Adaptive(initial_chunk=64)
 
 
-@not_yet("streaming", "StreamingConfig")
 def test_streaming_large_datasets(executor, fixed_layer):
     graph, w = fixed_layer
     config = tl.StreamingConfig(tl.StreamingMode.Adaptive(initial_chunk=64)).with_prefetch(2)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
 
 from ..diagnostics import bytes_text
-from ..errors import DTypeError, OutOfMemoryError, ShapeError
+from ..errors import DTypeError, OutOfMemoryError, ShapeError, expect
+from ..ir.graph import plain_array
 from ..plan.limits import available_memory
 from . import packed, sparse_rows, tuples
 from .bits import BitTensor
@@ -54,7 +55,7 @@ class SparseTensor:
             return cls.of_codes(codes, values.shape)
         if hasattr(values, "tocoo"):
             return _from_scipy(values)
-        array = np.asarray(values)
+        array = plain_array(values)
         if array.dtype.kind not in "biuf":
             hint = "give truth values or numbers, such as np.asarray(x, dtype=bool)"
             raise DTypeError(f"a sparse tensor cannot be made of {array.dtype}", hint, code="E412")
@@ -64,11 +65,13 @@ class SparseTensor:
     def of_codes(cls, codes: Codes, shape: Sequence[int], ordered: bool = True) -> SparseTensor:
         """Make a tensor of the numbers of its true places, counted in C order; sorted and unique where they are ``ordered``.
 
+        The array becomes the tensor's own: do not write to it afterwards.
+
         >>> SparseTensor.of_codes(np.array([5, 1, 5]), (2, 3), ordered=False).columns
         (array([0, 1], dtype=int32), array([1, 2], dtype=int32))
         """
         shape = _shape(shape)
-        codes = np.ascontiguousarray(codes, np.int64)
+        codes = _whole("codes", codes)
         _refuse_huge(shape)
         if not ordered:
             codes = tuples.unique(codes)
@@ -81,10 +84,13 @@ class SparseTensor:
     def of_columns(cls, columns: Sequence[Any], shape: Sequence[int], *, ordered: bool = False) -> SparseTensor:
         """Make a tensor of tuples, given column by column; sorted and unique where they are ``ordered``.
 
+        Columns that are ordered become the tensor's own: do not write to them afterwards.
+
         >>> SparseTensor.of_columns([[2, 0, 2], [1, 1, 1]], (3, 2)).count
         2
         """
         shape = _shape(shape)
+        expect(columns, Sequence, "columns are given as a list", "write [[0, 1], [1, 2]], a list for each axis")
         arrays = [_column(c, n, size) for n, (c, size) in enumerate(zip(columns, shape, strict=False))]
         if len(columns) != len(shape) or len({len(c) for c in arrays}) > 1:
             found = f"{len(columns)} columns of {sorted({len(c) for c in columns})} elements"
@@ -106,13 +112,21 @@ class SparseTensor:
     def of_rows(cls, indptr: Any, indices: Any, shape: Sequence[int]) -> SparseTensor:
         """Make a matrix of rows as scipy's CSR has them: offsets, and columns that are sorted and unique within a row.
 
+        The arrays become the tensor's own: do not write to them afterwards.
+
         >>> SparseTensor.of_rows([0, 1, 1], [2], (2, 3)).columns
         (array([0], dtype=int32), array([2], dtype=int32))
         """
         shape = _shape(shape)
-        indptr = np.ascontiguousarray(indptr, np.int64)
-        if len(shape) != 2 or len(indptr) != shape[0] + 1 or indptr[0] != 0 or indptr[-1] != len(indices):
-            message = f"{len(indptr)} offsets of {len(indices)} columns do not make a matrix of shape {shape}"
+        indptr, indices = _whole("offsets", indptr), plain_array(indices)
+        if (
+            len(shape) != 2
+            or indices.ndim != 1
+            or len(indptr) != shape[0] + 1
+            or indptr[0] != 0
+            or indptr[-1] != len(indices)
+        ):
+            message = f"{len(indptr)} offsets of {indices.size} columns do not make a matrix of shape {shape}"
             hint = "offsets start at 0, end at the number of columns listed, and are one more than the rows"
             raise ShapeError(message, hint, code="E445")
         listed = _column(indices, 1, shape[1])
@@ -189,6 +203,8 @@ class SparseTensor:
     def transpose(self, *order: int) -> SparseTensor:
         """Return the axes in another order, in reverse where none is given; the result is kept."""
         rank = self.ndim
+        for axis in order:
+            expect(axis, int, "axes are whole numbers", f"such as {tuple(range(rank))[::-1]}")
         axes = tuple(a + rank if a < 0 else a for a in order) if order else tuple(range(rank))[::-1]
         if sorted(axes) != list(range(rank)):
             hint = f"such as {tuple(range(rank))[::-1]}"
@@ -233,7 +249,7 @@ class SparseTensor:
         if len(given) != self.ndim:
             message = f"{place!r} has {len(given)} indices, but the tensor has {self.ndim} axes"
             raise ShapeError(message, code="E447")
-        if any(not 0 <= i < n for i, n in zip(given, self._shape, strict=True)):
+        if any(not isinstance(i, int | np.integer) or not 0 <= i < n for i, n in zip(given, self._shape, strict=True)):
             return False
         if self.size < MOST_CODES:
             code = 0
@@ -336,7 +352,19 @@ def _make(
 
 
 def _shape(shape: Sequence[int]) -> tuple[int, ...]:
-    return tuple(int(n) for n in shape)
+    sizes = tuple(shape) if isinstance(shape, Iterable) else None
+    if sizes is None or not all(isinstance(n, int | np.integer) and n >= 0 for n in sizes):
+        raise ShapeError(f"a shape is a tuple of sizes, got {shape!r}", "write (3, 4)", code="E440")
+    return tuple(map(int, sizes))
+
+
+def _whole(what: str, values: Any) -> Codes:
+    """Return a flat array of whole numbers as int64."""
+    array = plain_array(values)
+    if array.ndim != 1 or (array.dtype.kind not in "iu" and array.size):
+        message = f"{what} are {array.dtype} of shape {array.shape}"
+        raise ShapeError(message, "give a flat array of whole numbers", code="E442")
+    return np.ascontiguousarray(array, np.int64)
 
 
 def _fixed(x: Any) -> Any:
@@ -348,7 +376,7 @@ def _fixed(x: Any) -> Any:
 
 def _column(values: Any, place: int, size: int) -> Column:
     """Return a column of indices, checked, as int32 where its size allows it."""
-    column = np.asarray(values)
+    column = plain_array(values)
     if column.ndim != 1 or (column.dtype.kind not in "iu" and column.size):
         message = f"column {place} holds {column.dtype} of shape {column.shape}"
         raise ShapeError(message, "a column is a flat array of whole numbers", code="E442")
@@ -375,7 +403,9 @@ def _from_scipy(values: Any) -> SparseTensor:
         if matrix.dtype != np.bool_ or not matrix.data.all():
             matrix = matrix.astype(np.bool_)
             matrix.eliminate_zeros()
-        return SparseTensor.of_rows(matrix.indptr, matrix.indices, matrix.shape)
+        own = matrix is not values and not np.may_share_memory(matrix.indices, getattr(values, "indices", ()))
+        indptr, indices = (matrix.indptr, matrix.indices) if own else (matrix.indptr.copy(), matrix.indices.copy())
+        return SparseTensor.of_rows(indptr, indices, matrix.shape)
     entries = values.tocoo(copy=True)
     entries.sum_duplicates()
     kept = entries.data != 0

@@ -1,6 +1,6 @@
 """The command line: run and ask programs; run, explain, draw and check graph files; record, read and compare traces.
 
-Exit codes: 0 all is well, 1 the graph or its inputs are wrong, 2 the command was typed wrongly.
+Exit codes: 0 all is well, 1 the graph or its inputs are wrong, 2 the command was typed wrongly, 130 a stream was stopped by Ctrl-C.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from .common import print_json, print_table, reported
 from .graphs import check, compile_command, explain, graph_command, run_command
 from .programs import fmt_command, query_command
 from .traces import trace_group
+from .train import train_command
 from .why import why_command, why_not_command
 
 
@@ -30,8 +31,10 @@ def main() -> None:
       tensorlogic check model.json
       tensorlogic explain model.json --size n=64
       tensorlogic run model.json -i x=x.npy -i w=w.npy
+      tensorlogic run model.json -i w=w.npy --stream data.parquet --checkpoint run -o out.parquet
       tensorlogic graph model.json --format mermaid
       tensorlogic compile 'exists y:P. likes(x,y)' -d P=ann,bob -v x=P -o likes.json
+      tensorlogic train model.json --data train.npz --config train.toml --folder run
       tensorlogic trace record model.json -i x=x.npy -o run.json
       tensorlogic explain-error E304
     """  # noqa: D301 - \b keeps click from joining the lines
@@ -93,6 +96,7 @@ for command in (
     why_command,
     why_not_command,
     compile_command,
+    train_command,
     trace_group,
 ):
     main.add_command(command)

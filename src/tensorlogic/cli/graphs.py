@@ -13,7 +13,9 @@ import click
 from ..errors import FormatError
 from . import common, programs
 from .common import Texts
+from .stream import StreamOptions, run_stream, stream_options
 
+NO_STREAM = StreamOptions(None, None, None, None, None, 1, False)
 MAX_SHOWN = 1000  # elements of an output printed in full
 
 
@@ -36,11 +38,29 @@ def save_arrays(path: Path, arrays: Mapping[str, Any]) -> None:
                 np.lib.format.write_array(member, np.asarray(array), allow_pickle=False)
 
 
+def arrays_json(arrays: Mapping[str, Any]) -> dict[str, Any]:
+    """Return arrays for JSON, by name."""
+    return {n: {"dtype": str(v.dtype), "shape": list(v.shape), "data": finite(v.tolist())} for n, v in arrays.items()}
+
+
+def print_arrays(arrays: Mapping[str, Any]) -> None:
+    """Print arrays by name, large ones in part."""
+    import numpy as np
+
+    for name, value in arrays.items():
+        click.echo(f"{name}: {value.dtype}{list(value.shape)}")
+        click.echo(np.array2string(value, threshold=MAX_SHOWN))
+
+
 @click.command("run")
 @common.graph_argument
 @common.run_options
-@click.option("-o", "--output", type=click.Path(path_type=Path), help="Write the outputs to an .npz file.")
+@click.option(
+    "-o", "--output", type=click.Path(path_type=Path),
+    help="Write the outputs to an .npz file; those of a stream also to .npy, .parquet, .csv or .tsv.",
+)  # fmt: skip
 @programs.csv_option
+@stream_options
 @common.reported
 def run_command(
     graph: Path,
@@ -51,6 +71,7 @@ def run_command(
     output: Path | None,
     as_csv: bool,
     as_json: bool,
+    **stream: Any,
 ) -> None:
     """Run a graph file and print its outputs; run a program (.tl), print its answers by name and write its files.
 
@@ -60,9 +81,25 @@ def run_command(
       tensorlogic run layer.json -i x=x.npy -i w=weights.npz:w
       tensorlogic run rule.json -i parent='[[0,1],[0,0]]' --json
       tensorlogic run layer.json -i x=x.npy -o out.npz
-    """  # noqa: D301
-    import numpy as np
+      tensorlogic run layer.json -i w=w.npy --stream data.parquet --chunk 4096 -o out.parquet
+      tensorlogic run layer.json -i w=w.npy --stream data.npy --checkpoint run --resume -o out.npy
 
+    A stream prints a bar on a terminal and JSON lines in a pipe: one for each chunk, and one at the end. Ctrl-C saves the state
+    where --checkpoint is given, and prints the command to go on.
+
+    \b
+    Exit codes:
+      0    all is well
+      1    the graph, its inputs or the source are wrong, or a file cannot be written
+      2    the command was typed wrongly
+      130  a stream was stopped by Ctrl-C or a request to end
+    """  # noqa: D301
+    given = StreamOptions(**stream)
+    if given != NO_STREAM:
+        if sizes or as_csv or programs.is_program(graph):
+            raise click.UsageError("--stream is for graph files, without --size and --csv")
+        run_stream(graph, given, inputs, backend, level, output, as_json=as_json)
+        return
     if output is not None and output.suffix != ".npz":
         hint = f"write -o {output.stem}.npz"
         raise FormatError(f"outputs are written as .npz, not {output.name!r}", hint, code="E230")
@@ -79,12 +116,9 @@ def run_command(
     if output is not None:
         save_arrays(output, dict(out.items()))
     if as_json:
-        rows = ((n, str(v.dtype), list(v.shape), finite(v.tolist())) for n, v in out.items())
-        common.print_json({"outputs": {n: {"dtype": d, "shape": s, "data": v} for n, d, s, v in rows}})
+        common.print_json({"outputs": arrays_json(dict(out.items()))})
         return
-    for name, value in out.items():
-        click.echo(f"{name}: {value.dtype}{list(value.shape)}")
-        click.echo(np.array2string(value, threshold=MAX_SHOWN))
+    print_arrays(dict(out.items()))
     if output is not None:
         click.echo(f"written to {output}")
 

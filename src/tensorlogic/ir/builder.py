@@ -35,6 +35,7 @@ from .infer import node_types
 from .layers import Layers
 from .methods import TensorOperators
 from .ops import Op
+from .random import STEP, TRAINING
 from .sizes import Dim, dim, integer
 from .type_rules import Equality, Results
 from .type_rules import Scope as TypeScope
@@ -133,6 +134,7 @@ class GraphBuilder(Layers[Tensor]):
         self.location: SourceLocation | None = None  # where new nodes come from, if not from the calling line of Python
         self._scope = _Scope(None)
         self._constants: dict[str, Array] = {}
+        self._dropouts = 0
 
     if not TYPE_CHECKING:  # a type checker finds misspelt names by itself
 
@@ -220,6 +222,20 @@ class GraphBuilder(Layers[Tensor]):
             else:
                 here.append(self.input(op.label, op.shape, op.dtype).node)
         return {name: Tensor(self, self._scope, here[i]) for name, i in graph.outputs}
+
+    def dropout(self, x: Any, rate: float, *, key: int | None = None) -> Tensor:
+        """Set a share of the elements to 0 while training, and scale the others so that the mean stays.
+
+        Whether it trains, and the number of the step, are inputs ``training`` and ``training.step``, which a trainer gives. Each
+        dropout of a graph has other numbers; ``key`` names them, and left out they are numbered in order.
+
+        >>> b = GraphBuilder()
+        >>> b.build(y=b.dropout(b.input("x", ("n", 8), "float32"), 0.5)).input_names
+        ['x', 'training', 'training.step']
+        """
+        training, step = self.input(TRAINING, (), "bool"), self.input(STEP, (), "uint64")
+        self._dropouts += 1
+        return self.dropped(x, rate, training, step, self._dropouts if key is None else key)
 
     def apply(self, op: Op, *operands: Any) -> Tensor:
         """Add one operation that has one result."""

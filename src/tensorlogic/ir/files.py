@@ -9,9 +9,8 @@ from __future__ import annotations
 import contextlib
 import json
 import math
-import os
 import stat
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import lru_cache, reduce
 from operator import or_
 from pathlib import Path, PurePath
@@ -28,6 +27,7 @@ from .graph import MAX_BODY_DEPTH, OPS, Array, EinsumGraph, Node
 from .ops import Op
 from .text import plain_fields
 from .untrusted_text import LIMIT, convert, decode_text, strict_json, too_large
+from .whole_files import write_whole
 
 FORMAT, VERSION = "tensorlogic-graph", 1
 
@@ -63,8 +63,8 @@ class _GraphFile(_BodyFile, forbid_unknown_fields=True):
 # writing
 
 
-def to_json(graph: EinsumGraph) -> str:
-    """Return the graph as one JSON string, constants included; one node to a line.
+def to_json(graph: EinsumGraph, *, data: bool = True) -> str:
+    """Return the graph as one JSON string, constants included unless ``data=False``; one node to a line.
 
     >>> from tensorlogic import GraphBuilder
     >>> b = GraphBuilder()
@@ -72,7 +72,7 @@ def to_json(graph: EinsumGraph) -> str:
     >>> from_json(to_json(graph)) == graph
     True
     """
-    return _document(graph, all_constants(graph), data=True)
+    return _document(graph, all_constants(graph), data=data)
 
 
 def _document(graph: EinsumGraph, arrays: Mapping[str, Array], *, data: bool) -> str:
@@ -147,71 +147,6 @@ def _beside(path: Path) -> Path:
     return path.with_suffix(".safetensors") if path.suffix == ".json" else path.with_name(path.name + ".safetensors")
 
 
-def write_whole(path: Path, write: Callable[[Path], object]) -> None:
-    """Write a file beside its place and move it there, so that it appears whole or not at all."""
-    temporary = path.with_name(f".{path.name}.{os.urandom(6).hex()}.tmp")
-    try:
-        write(temporary)
-        _to_disk(temporary)
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
-    with contextlib.suppress(OSError):  # the new name itself; not every system can
-        _to_disk(path.parent)
-
-
-def write_folder(path: Path, fill: Callable[[Path], object], *, replace: bool = True) -> Path:
-    """Fill a folder beside its place and move it there, so that it appears whole or not at all; return its path.
-
-    What has the name already gives way. Of two processes that write it at once, either may win. With ``replace=False``
-    it stays, and FileExistsError is raised.
-    """
-    import shutil  # loaded by those who save
-
-    temporary, old = path.with_name(f".{path.name}.{os.urandom(6).hex()}.tmp"), None
-    try:
-        temporary.mkdir(parents=True)
-        fill(temporary)
-        for file in temporary.iterdir():
-            _to_disk(file)
-        if replace:
-            old = set_aside(path)
-        try:
-            temporary.rename(path)
-        except OSError as error:  # systems call it by several names when another process came first
-            if path.exists() and not replace:
-                raise FileExistsError(str(path)) from error
-            if not path.exists():
-                raise
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
-        if old is not None and old.is_dir():
-            shutil.rmtree(old, ignore_errors=True)
-        elif old is not None:
-            old.unlink(missing_ok=True)
-    return path
-
-
-def set_aside(path: Path) -> Path | None:
-    """Rename a file or folder that is to be deleted, so that of several processes one takes it; None if another did.
-
-    It has a name that a :class:`~tensorlogic.CompilationCache` sweeps away, should this process stop before it is deleted.
-    """
-    old = path.with_name(f".{path.name}.{os.urandom(6).hex()}.old")
-    with contextlib.suppress(FileNotFoundError):
-        return path.rename(old)
-    return None
-
-
-def _to_disk(path: Path) -> None:
-    """Have the system write a file or folder out before anything relies on it."""
-    handle = os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-
-
 # reading
 
 
@@ -258,8 +193,13 @@ def no_file(path: Path) -> FormatError:
     return FormatError(f"there is no file {str(path)!r}", *nearest(path.name, there), code="E221")
 
 
-def from_json(text: str | bytes, *, limit: int = LIMIT, path: Path | None = None) -> EinsumGraph:
-    """Read a graph from JSON, ours or the Rust crate's, of at most ``limit`` bytes; ``path`` is the file it stands in."""
+def from_json(
+    text: str | bytes, *, limit: int = LIMIT, path: Path | None = None, arrays: Mapping[str, Array] | None = None
+) -> EinsumGraph:
+    """Read a graph from JSON, ours or the Rust crate's, of at most ``limit`` bytes.
+
+    Constants whose data are not in the JSON are sought beside the file it stands in, ``path``, or by digest in ``arrays``.
+    """
     raw = strict_json(decode_text(text, limit).lstrip("\ufeff"), None if path is None else str(path))
     if not isinstance(raw, dict):
         raise FormatError(f"a graph is a JSON object, not {type(raw).__name__}", code="E224")
@@ -273,7 +213,7 @@ def from_json(text: str | bytes, *, limit: int = LIMIT, path: Path | None = None
     if raw.get("version") != VERSION or isinstance(raw["version"], bool):
         hint = f"this package reads version {VERSION}; a newer one may read this file"
         raise FormatError(f"version {raw.get('version')!r} of the graph format is not known here", hint, code="E234")
-    constants = _constants(convert({**raw, "nodes": []}, _GraphFile, "$").constants, path)
+    constants = _constants(convert({**raw, "nodes": []}, _GraphFile, "$").constants, path, arrays or {})
     body = {"nodes": raw.get("nodes"), "outputs": raw.get("outputs")}
     return check_graph(_graph(body, constants, "$", 0))
 
@@ -296,13 +236,16 @@ def _graph(raw: Any, constants: Mapping[str, Array], path: str, depth: int) -> E
     return EinsumGraph(nodes, body.outputs, constants)
 
 
-def _constants(table: Mapping[str, _ConstantFile], path: Path | None) -> dict[str, Array]:
-    """Read the arrays that stand in the JSON, and the others from the file beside it."""
+def _constants(
+    table: Mapping[str, _ConstantFile], path: Path | None, given: Mapping[str, Array]
+) -> dict[str, Array]:
+    """Return the arrays that stand in the JSON or are given, and read the others from the file beside it."""
     found = {}
     for digest, c in table.items():
-        if c.data is not None:
-            found[digest] = verified_constant(digest, decode(c.data, c.dtype, c.shape), c.dtype, c.shape)
-    wanted = {digest: c for digest, c in table.items() if c.data is None}
+        if c.data is not None or digest in given:
+            array = given[digest] if c.data is None else decode(c.data, c.dtype, c.shape)
+            found[digest] = verified_constant(digest, array, c.dtype, c.shape)
+    wanted = {digest: c for digest, c in table.items() if digest not in found}
     if wanted:
         if path is None:
             hint = "read the file with load(path), which finds the safetensors file beside it"

@@ -6,16 +6,14 @@ import math
 from collections.abc import Sequence
 from typing import Any, Generic, TypeVar
 
-from ..errors import ShapeError
-from .graph import plain_array
-from .methods import Axes, TensorMethods
-from .type_rules import normal_axis
-from .types import INTEGERS
+from .losses import Losses
+from .methods import Axes
+from .random import Random
 
 T = TypeVar("T")
 
 
-class Layers(TensorMethods[T], Generic[T]):
+class Layers(Losses[T], Random[T], Generic[T]):
     """Activations, normalisers, losses and attention."""
 
     def gelu(self, x: Any, *, approximate: bool = False) -> T:
@@ -48,18 +46,6 @@ class Layers(TensorMethods[T], Generic[T]):
         """exp(x) scaled to sum to 1 along an axis, shifted so that nothing overflows."""
         e = self.exp(self.subtract(x, self.max(x, axis, keepdims=True)))
         return self.divide(e, self.sum(e, axis, keepdims=True))
-
-    def logsumexp(self, x: Any, axis: Axes = -1, *, keepdims: bool = False) -> T:
-        """log(sum(exp(x))) along an axis, shifted so that nothing overflows; -inf where all are."""
-        top = self.max(x, axis, keepdims=True)
-        shift = self.where(self.isfinite(top), top, 0.0)
-        total = self.log(self.sum(self.exp(self.subtract(x, shift)), axis, keepdims=True))
-        result = self.add(total, shift)
-        return result if keepdims else self.sum(result, axis)
-
-    def log_softmax(self, x: Any, axis: Axes = -1) -> T:
-        """The logarithm of softmax."""
-        return self.subtract(x, self.logsumexp(x, axis, keepdims=True))
 
     def var(self, x: Any, axis: Axes = None, *, keepdims: bool = False) -> T:
         """The mean squared distance from the mean."""
@@ -102,31 +88,6 @@ class Layers(TensorMethods[T], Generic[T]):
         if mask is not None:
             scores = self.where(mask, scores, -math.inf)
         return self.einsum("...qk,...kd->...qd", self.softmax(scores), value)
-
-    def mean_squared_error(self, x: Any, y: Any) -> T:
-        """The mean of squared differences."""
-        return self.mean(self.square(self.subtract(x, y)))
-
-    def cross_entropy(self, logits: Any, target: Any, axis: int = -1) -> T:
-        """The mean of -sum(target * log_softmax(logits)); target holds probabilities, or integer labels on one axis less."""
-        logs = self.log_softmax(logits, axis)
-        shape, given = self.shape_of(logits), self.shape_of(target)
-        if shape is None or given is None or len(given) >= len(shape):
-            return self.negative(self.mean(self.sum(self.multiply(target, logs), axis)))
-        at = normal_axis(axis, len(shape), "cross_entropy")
-        dtype = target.dtype if hasattr(target, "dtype") else plain_array(target).dtype
-        integers, unknown = str(dtype) in INTEGERS, dtype is None
-        labels = integers or (unknown and given == (*shape[:at], *shape[at + 1 :]))
-        spread = not integers and given == shape[len(shape) - len(given) :]  # the same probabilities everywhere
-        if labels == spread or (labels and len(given) != len(shape) - 1):
-            hint = "give integer labels without the axis of the classes, or probabilities of the shape of the logits"
-            raise ShapeError(
-                f"cross_entropy: a target {dtype or 'any'}{given} does not fit logits {shape}", hint, code="E001"
-            )
-        if spread:
-            return self.negative(self.mean(self.sum(self.multiply(target, logs), axis)))
-        order = [a for a in range(len(shape)) if a != at]
-        return self.negative(self.mean(self.gather(self.transpose(logs, [*order, at]), target, -1, batch=len(order))))
 
     def one_hot(self, indices: Any, size: Any, dtype: Any = "float32") -> T:
         """1 at each index along a new last axis, 0 elsewhere."""

@@ -16,6 +16,10 @@ ITEMSIZE = {
     "float16": 2, "bfloat16": 2, "float32": 4, "float64": 8,
 }  # fmt: skip
 DTYPES = tuple(ITEMSIZE)
+SAFETENSORS = {  # what dtypes are called in safetensors files
+    "BOOL": "bool", "I8": "int8", "I16": "int16", "I32": "int32", "I64": "int64", "U8": "uint8", "U16": "uint16",
+    "U32": "uint32", "U64": "uint64", "F16": "float16", "F32": "float32", "F64": "float64", "BF16": "bfloat16",
+}  # fmt: skip
 FLOATS = frozenset({"float16", "bfloat16", "float32", "float64"})
 INTEGERS = frozenset(d for d in DTYPES if "int" in d)
 

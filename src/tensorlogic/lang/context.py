@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 import warnings
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -55,9 +56,11 @@ class CompilerContext:
                     raise GraphError(f"domain {name!r} cannot have {size} elements", code="E310")
                 self.domains[name] = size
                 continue
+            if getattr(given, "ndim", 1) != 1:
+                raise GraphError(f"domain {name!r} is a list of names, got an array of several axes", code="E301")
             members = [str(m) for m in given]
             if len(set(members)) < len(members):
-                twice = next(m for m in members if members.count(m) > 1)
+                twice = Counter(members).most_common(1)[0][0]
                 raise GraphError(f"domain {name!r} has {twice!r} twice", code="E621")
             self.domains[name] = tuple(members)
         self._places = {n: {m: i for i, m in enumerate(d)} for n, d in self.domains.items() if not isinstance(d, int)}

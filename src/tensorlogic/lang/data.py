@@ -81,6 +81,10 @@ def _table_of(rows: Any, arity: int | None, header: bool | None, heads: Sequence
     if hasattr(rows, "__arrow_c_stream__") or hasattr(rows, "column_names"):
         return _of_frame(rows, name)
     if isinstance(rows, Mapping):
+        for key, column in rows.items():
+            if isinstance(column, str | bytes) or not isinstance(column, Iterable):
+                hint = "give a list of names for each column"
+                raise InputError(f"{name}: column {key!r} is {column!r}, no list", hint, code="E779")
         return of_columns([column_of(v, f"column {k!r} of {name}") for k, v in rows.items()], name)
     if hasattr(rows, "iloc"):
         return _of_pandas(rows, name)

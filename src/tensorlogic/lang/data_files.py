@@ -342,9 +342,9 @@ def write_array(path: str | os.PathLike[str], name: str, array: np.ndarray[Any, 
         elif file.suffix == ".npz":
             np.savez(file, allow_pickle=False, **{name: array})
         else:
-            from safetensors.numpy import save_file
+            from safetensors import numpy as safetensors
 
-            save_file({name: array}, str(file))
+            file.write_bytes(safetensors.save({name: array}))
 
 
 def written_kind(path: str | os.PathLike[str]) -> str:

@@ -17,7 +17,8 @@ import msgspec
 
 from ..diagnostics import bytes_text
 from ..errors import FormatError, nearest
-from ..ir.files import no_file, write_whole
+from ..ir.files import no_file
+from ..ir.whole_files import write_whole
 from .analyze import frame_text
 from .columns import FAR, Names
 from .export import to_chrome, to_collapsed, to_speedscope

@@ -17,7 +17,7 @@ from ..diagnostics import bytes_text
 from ..errors import FormatError, InputError
 from ..events import RunRecord, StepEvent, watching
 from ..ir.constants import all_constants
-from ..ir.files import write_folder
+from ..ir.whole_files import write_folder
 from ..plan.build import ExecutionPlan
 from ..plan.cost import nbytes
 from ..tables import html_text, table

@@ -18,6 +18,7 @@ from ..backends.base import Backend, check_dtypes, get_backend
 from ..diagnostics import SourceLocation
 from ..errors import BackendError, FormatError, InputError, TensorLogicError, nearest
 from ..ir.graph import EinsumGraph
+from ..ir.types import SAFETENSORS
 from ..ir.untrusted_text import convert, decode_text, strict_json
 from ..plan.build import ExecutionPlan, Step, build_plan, describe
 from ..plan.limits import check_memory
@@ -32,10 +33,6 @@ TOGETHER = "the files of one run belong together; record it again"
 FORMAT, VERSION = "tensorlogic-recording", 1
 MANIFEST, GRAPH, VALUES = "manifest.json", "graph.json", "values.safetensors"
 MANIFEST_LIMIT = 64 * 2**20  # bytes
-DTYPES = {  # as safetensors calls them
-    "BOOL": "bool", "I8": "int8", "I16": "int16", "I32": "int32", "I64": "int64", "U8": "uint8", "U16": "uint16",
-    "U32": "uint32", "U64": "uint64", "F16": "float16", "F32": "float32", "F64": "float64", "BF16": "bfloat16",
-}  # fmt: skip
 
 
 class Manifest(msgspec.Struct, forbid_unknown_fields=True):
@@ -205,7 +202,7 @@ class Recording:
                 raise FormatError(f"{VALUES} in {str(self.path)!r} lacks {lacking[0]!r}", TOGETHER, code="E733")
             for n, (name, _, t) in enumerate(self.plan.inputs):
                 part = file.get_slice(input_name(n))
-                dtype, shape = DTYPES.get(part.get_dtype(), part.get_dtype()), list(part.get_shape())
+                dtype, shape = SAFETENSORS.get(part.get_dtype(), part.get_dtype()), list(part.get_shape())
                 if shape != list(t.shape or ()) or dtype != t.dtype:
                     message = f"input {name!r} of {str(self.path)!r} is {dtype}{shape}, expected {t}"
                     raise FormatError(message, TOGETHER, code="E733")

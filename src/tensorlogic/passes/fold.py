@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ..errors import GraphError, TensorLogicError
+from ..errors import CancelledError, GraphError, TensorLogicError
 from ..ir import ops
 from ..ir.graph import Cond, EinsumGraph, Fixpoint, Node, Scan, constant_op, extract, frozen_copy
 from ..ir.types import ITEMSIZE, TensorShape, TensorType
@@ -59,6 +59,8 @@ def fold_constants(graph: EinsumGraph, evaluate: Evaluate) -> EinsumGraph:
     chosen = sorted(wanted)
     try:
         values = evaluate(extract(graph.nodes, [(str(i), i) for i in chosen], graph.constants))
+    except CancelledError:
+        raise
     except TensorLogicError:
         return graph  # what cannot be computed says so if it ever runs; a branch that is not taken does not
     arrays = {i: frozen_copy(v) for i, v in zip(chosen, values, strict=True)}

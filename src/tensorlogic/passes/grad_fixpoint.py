@@ -78,9 +78,9 @@ def equation(op: Fixpoint) -> Fixpoint:
     """Return a fixpoint without choices between a carry as it is and a new one: only the new one says what it settles at."""
     outputs = []
     for (name, i), carry in zip(op.body.outputs, op.body.inputs.values(), strict=False):
-        node = op.body.nodes[i]
-        chosen = node.op == ops.Elementwise("where") and node.args[1] == carry
-        outputs.append((name, node.args[2] if chosen else i))
+        while (node := op.body.nodes[i]).op == ops.Elementwise("where") and node.args[1] == carry:
+            i = node.args[2]
+        outputs.append((name, i))
     return msgspec.structs.replace(op, body=EinsumGraph(op.body.nodes, outputs, op.body.constants))
 
 

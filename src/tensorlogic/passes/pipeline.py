@@ -7,8 +7,8 @@ from functools import partial
 from time import perf_counter
 from typing import Any, NamedTuple
 
-from ..errors import GraphError, TensorLogicError
-from ..events import Hook, span
+from ..errors import CancelledError, GraphError, TensorLogicError
+from ..events import Hook, check_contexts, span
 from ..ir.check import check_structure
 from ..ir.graph import EinsumGraph, Node, bodies, with_bodies
 from ..ir.ops import Op
@@ -105,6 +105,7 @@ def optimize(graph: EinsumGraph, passes: Sequence[Pass], hooks: Sequence[Hook] =
     """
     reports = []
     for p in passes:
+        check_contexts(" while it was being planned")
         name = _name(p)
         start = perf_counter()
         with span(f"pass {name}", hooks):
@@ -136,6 +137,8 @@ def _checked(p: Pass, name: str, graph: EinsumGraph) -> EinsumGraph:
         if problems:
             raise GraphError.of(problems[0])
         _compare(graph, after)
+    except CancelledError:
+        raise
     except TensorLogicError as error:
         raise error.renamed(f"the pass {name} broke the graph: {error.diagnostic.message}") from error
     return after

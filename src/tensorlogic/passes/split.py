@@ -124,6 +124,27 @@ def split(graph: EinsumGraph, node: int | str, axis: int, *, operand: int | None
     return _built(graph, carried, size, f"axis {axis} of {place}")
 
 
+def split_inputs(graph: EinsumGraph, axes: Mapping[str, int]) -> Split:
+    """Cut a graph along an index that some inputs have, each at an axis: what a stream does, whose inputs come in ranges.
+
+    What needs all of the index at once is left to what comes after, which then reads values that are put end to end.
+
+    >>> from tensorlogic import GraphBuilder
+    >>> b = GraphBuilder()
+    >>> x, y = b.input("x", (6, 3), "float32"), b.input("y", (6,), "float32")
+    >>> print(split_inputs(b.build(total=b.sum(x, axis=0), ranks=b.sort(y)), {"x": 0, "y": 0}))
+    index of size 6, axis 0 of 'x', axis 0 of 'y'
+    value  given to a part  joined
+    x      cut along 0
+    total                   add
+    0 nodes before, 3 in a part, 1 after
+    """
+    numbers = {_number(graph, name): axis for name, axis in axes.items()}
+    place = ", ".join(f"axis {axis} of {name!r}" for name, axis in axes.items())
+    at = next(iter(numbers.items()))
+    return _built(graph, follow(graph, numbers, {}), dims(graph.type_of(at[0]))[at[1]], place)
+
+
 def _number(graph: EinsumGraph, node: int | str) -> int:
     if isinstance(node, str):
         if node not in graph.inputs:

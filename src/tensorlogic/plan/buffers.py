@@ -211,14 +211,42 @@ def _handed_on(step: Step) -> Sequence[int]:
 
 
 def _over_itself(step: Step, slot: int, root: Sequence[int], shows: Mapping[int, AbstractSet[int]]) -> bool:
-    """Tell whether a step may write its result over an operand: it reads element i of it only to compute element i."""
-    if any(slot in shows.get(root[s], ()) and s != slot for s in step.reads) or len(step.writes) != 1:
+    """Tell whether a step may write its results over an operand: it reads element i of it only to compute elements i."""
+    if any(slot in shows.get(root[s], ()) and s != slot for s in step.reads):
         return False
     if isinstance(step.op, Fused):
-        inside, shape = [p for p in step.parts if slot in p.reads], step.types[0].shape
-        plain = all(isinstance(p.op, ops.Elementwise) and p.types[0].shape == shape for p in inside)
-        return plain and step.op.kind == "rows" and not any(isinstance(p.op, ops.Reduce) for p in step.parts)
+        return step.op.kind == "rows" and _one_by_one(step)
     return _element_by_element(step)
+
+
+def _one_by_one(step: Step) -> bool:
+    """Tell whether a fused step goes through all its arrays together, element by element; scalars it may have at once."""
+    shape, inside = step.types[0].shape, {slot for p in step.parts for slot in p.writes}
+    if any(t.shape != shape for t in step.types):
+        return False
+    for p in step.parts:
+        operands = [t for s, t in zip(p.reads, p.arg_types, strict=True) if s not in inside]
+        if not isinstance(p.op, ops.Elementwise | ops.Cast) or p.types[0].shape != shape:
+            return False
+        if any(t.shape != shape and elements(t) != 1 for t in operands):
+            return False
+    return True
+
+
+def written_over(
+    steps: Sequence[Step],
+    inputs: Sequence[tuple[str, int, TensorType]],
+    outputs: Sequence[tuple[str, int, TensorType]],
+    donors: Sequence[tuple[int, int]],
+) -> list[Step]:
+    """Mark the operands of steps whose memory the step's own results may be written into: inputs that were donated."""
+    writer = {slot: n for n, step in enumerate(steps) for slot in step.writes}
+    found = list(steps)
+    for k, number in donors:
+        n, slot = writer[outputs[k][1]], inputs[number][1]
+        if slot in found[n].reads:
+            found[n] = found[n]._replace(over=(*found[n].over, found[n].reads.index(slot)))
+    return found
 
 
 def work(step: Step) -> int:

@@ -17,7 +17,7 @@ from ..ir.types import TensorType
 from ..passes.levels import Pass
 from ..passes.specialize import specialize
 from ..tables import html_text, table
-from .buffers import assign, donated, on_threads
+from .buffers import assign, donated, on_threads, written_over
 from .contract import Contraction, contraction_of, scratch_bytes
 from .cost import allocates, flops, nbytes, rounds
 from .fused import Cut, Fusable, Fused, fuse
@@ -54,6 +54,7 @@ class Step(NamedTuple):
     threads: int = 0  # of our pool that share it, BLAS keeping to one; 0: NumPy and BLAS as they are
     parts: tuple[Step, ...] = ()  # the steps that a fused one stands for
     cut: Cut | None = None  # of a step that runs ranges of an index
+    over: tuple[int, ...] = ()  # operands, by place, whose memory its results may stand in
 
     @property
     def kernel(self) -> str:
@@ -268,6 +269,7 @@ def lay_out(
         alone = {slot: k for slot, k in own.items() if times[slot] == 1}
         if donate:
             donors = donated(steps, root, laid.inputs, laid.outputs, alone, donate)
+            steps = written_over(steps, laid.inputs, laid.outputs, donors)
         chosen, buffers = assign(steps, root, pinned, alone, {k for k, _ in donors})
         steps = on_threads([s._replace(into=c) if c else s for s, c in zip(steps, chosen, strict=True)], threads)
     exact = all(b.exact for s in steps for b in s.bodies)
@@ -293,11 +295,24 @@ class _Laid(NamedTuple):
     repeated: set[int]  # views that show an element more than once, so an output must be a copy
 
 
+def node_slots(graph: EinsumGraph) -> list[tuple[int, ...]]:
+    """Return the slots that each node's results stand in; one result of several stands where it was made."""
+    slot_of: list[tuple[int, ...]] = []
+    count = 0
+    for node, types in zip(graph.nodes, graph.inference.types, strict=True):
+        if isinstance(node.op, ops.Item):
+            slot_of.append((slot_of[node.args[0]][node.op.index],))
+        else:
+            slot_of.append(tuple(range(count, count + len(types))))
+            count += len(types)
+    return slot_of
+
+
 def _nodes(graph: EinsumGraph, device: str, in_place: bool, groups: Groups | None, threads: Callable[[], int]) -> _Laid:
     """Give every node its slots, and those that compute something a step."""
     types = graph.inference.types
     devices = step_devices(graph, device)
-    slot_of: list[tuple[int, ...]] = []
+    slot_of = node_slots(graph)
     constants: list[tuple[int, Op]] = []
     root: list[int] = []
     repeated: set[int] = set()
@@ -305,11 +320,9 @@ def _nodes(graph: EinsumGraph, device: str, in_place: bool, groups: Groups | Non
     loops = graph.has_bodies
     for i, node in enumerate(graph.nodes):
         if isinstance(node.op, ops.Item):
-            slot_of.append((slot_of[node.args[0]][node.op.index],))
             continue
-        writes = tuple(range(len(root), len(root) + len(types[i])))
+        writes = slot_of[i]
         root.extend(writes)
-        slot_of.append(writes)
         if isinstance(node.op, ops.Constant | ops.Literal):
             constants.append((writes[0], node.op))
         if isinstance(node.op, ops.Constant | ops.Literal | ops.Input):

@@ -8,7 +8,7 @@ from typing import Any, overload
 import numpy as np
 
 from ..backends.sparse import SparseTensor
-from ..errors import InputError, nearest
+from ..errors import InputError, expect_whole, nearest
 from ..lang.data_files import arrow_module
 from ..lang.domains import Codes, Domain, Name
 from ..lang.show import Shown, by_value, scalar_shown, shown
@@ -47,7 +47,7 @@ class Answers(Sequence[tuple[Any, ...]]):
         tensor: Any = None,
     ) -> None:
         self.heads = tuple(heads)
-        self.values = values  # of a numeric tensor, one for each tuple
+        self.values = None if values is None else _read_only(values)  # of a numeric tensor, one for each tuple
         self._codes, self._domains = list(codes), list(domains)
         self._count = count if count is not None else len(codes[0]) if codes else 0
         self._tensor = tensor
@@ -58,6 +58,9 @@ class Answers(Sequence[tuple[Any, ...]]):
 
     def rows(self) -> list[tuple[Any, ...]]:
         """Return all answers as a list of tuples."""
+        return list(self._listed())
+
+    def _listed(self) -> list[tuple[Any, ...]]:
         if self._rows is None:
             columns = list(self.columns().values())
             self._rows = list(zip(*columns, strict=True)) if columns else [()] * self._count
@@ -76,15 +79,15 @@ class Answers(Sequence[tuple[Any, ...]]):
     @overload
     def __getitem__(self, index: slice) -> list[tuple[Any, ...]]: ...
     def __getitem__(self, index: int | slice) -> tuple[Any, ...] | list[tuple[Any, ...]]:
-        return self.rows()[index]
+        return self._listed()[index]
 
     def __iter__(self) -> Iterator[tuple[Any, ...]]:
-        return iter(self.rows())
+        return iter(self._listed())
 
     def __eq__(self, other: object) -> bool:
         if isinstance(other, Answers):
-            return self.rows() == other.rows()
-        return self.rows() == list(other) if isinstance(other, list | tuple) else NotImplemented
+            return self._listed() == other._listed()
+        return self._listed() == list(other) if isinstance(other, list | tuple) else NotImplemented
 
     @property
     def value(self) -> Any:
@@ -102,9 +105,9 @@ class Answers(Sequence[tuple[Any, ...]]):
     def array(self) -> np.ndarray[Any, Any]:
         """Return a NumPy array: the values of a numeric tensor with its axes, or the names, a row for each answer."""
         if self._tensor is not None:
-            return np.asarray(self._tensor)
+            return np.array(self._tensor)
         if self.values is not None:
-            return self.values
+            return self.values.copy()
         columns = [np.asarray(c) for c in self.columns().values()]
         if not columns:
             return np.empty((len(self), 0), np.int64)
@@ -130,6 +133,7 @@ class Answers(Sequence[tuple[Any, ...]]):
 
     def shown(self, limit: int = 50) -> Shown:
         """Return the answers as a table, the values of a numeric tensor from the largest to the smallest."""
+        expect_whole("limit=", limit)
         if not self.heads:
             return scalar_shown(self.value)
         order = np.arange(len(self))[:limit] if self.values is None else by_value(self.values)[:limit]
@@ -149,7 +153,7 @@ class Answers(Sequence[tuple[Any, ...]]):
 
     def __repr__(self) -> str:
         if len(self) <= LISTED:
-            return repr(self.rows())
+            return repr(self._listed())
         first = list(zip(*(d.names(c[:LISTED]) for c, d in zip(self._codes, self._domains, strict=True)), strict=True))
         if self.values is not None:
             first = [(*row, v) for row, v in zip(first, self.values[:LISTED].tolist(), strict=True)]
@@ -158,6 +162,13 @@ class Answers(Sequence[tuple[Any, ...]]):
 
 def _titles(heads: Sequence[str], valued: bool) -> tuple[str, ...]:
     return (*heads, "value") if valued else tuple(heads)
+
+
+def _read_only(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Return a view that cannot be written through: the memory is that of the program."""
+    view = values.view()
+    view.flags.writeable = False
+    return view
 
 
 def _objects(values: Sequence[Any]) -> np.ndarray[Any, Any]:
@@ -220,7 +231,7 @@ class Relation:
         """Return the names along an axis, in order."""
         if not -self.arity <= place < self.arity:
             raise InputError(f"{self.name} has {self.arity} place(s), so none is number {place}", code="E784")
-        return self.domains[place].names()
+        return self.domains[place].names()[: self.shape[place]]  # facts that came later may have brought more
 
     @property
     def answers(self) -> Answers:
@@ -263,7 +274,7 @@ class Relation:
         codes = [d.code(v) if isinstance(v, str | int) else None for v, d in zip(given, self.domains, strict=True)]
         if not codes:
             return len(self) > 0
-        if None in codes:
+        if any(code is None or code >= size for code, size in zip(codes, self.shape, strict=True)):
             return False
         return bool(self._tensor[tuple(codes)]) if self._tensor.layout == "bits" else tuple(codes) in self._tensor
 

@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 
 from ..diagnostics import SourceLocation
-from ..errors import InputError, TensorLogicError
+from ..errors import CancelledError, InputError, TensorLogicError
 from ..ir.builder import GraphBuilder, Tensor
 from ..lang import syntax as s
 from ..lang.equations import lower_component
@@ -152,6 +152,8 @@ def account(program: Program, evaluation: Evaluation, atom: s.Tensor) -> Account
     if not group:
         try:
             found, notes = _contributions(evaluation, atom.name, codes, words)
+        except CancelledError:
+            raise
         except TensorLogicError as error:
             notes = (f"no gradients: {error.diagnostic.message}",)
         operator = model.analysis.tensors[atom.name].operator

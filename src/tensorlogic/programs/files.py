@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import json
+import hashlib
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+import msgspec
 import numpy as np
 
 from ..errors import FormatError, TensorLogicError, nearest
@@ -19,6 +20,27 @@ from .program import Program
 
 FORMAT, VERSION = "tensorlogic-program", 1
 TEXT, ARRAYS, MANIFEST = "program.tl", "program.safetensors", "program.json"
+
+
+Count = Annotated[int, msgspec.Meta(ge=0)]
+
+
+class _Facts(msgspec.Struct):
+    """Facts that were added together: the names of each column, or None where its codes are numbers, and the sizes of an array."""
+
+    name: str
+    count: Count
+    names: list[list[str | int] | None]
+    sizes: list[Count] | None
+
+
+class _Manifest(msgspec.Struct):
+    format: str
+    version: int
+    facts: list[_Facts]
+    bound: list[str]
+    order: list[tuple[str, Count, list[str | int]]]  # of names, by the first place that has their domain
+    digests: dict[str, str] = {}  # of the files beside it: one that was changed or exchanged is not believed
 
 
 def save(program: Program, path: Path) -> None:
@@ -55,25 +77,28 @@ def _is_read(program: Program, name: str) -> bool:
 
 
 def _save_folder(program: Program, path: Path) -> None:
-    from safetensors.numpy import save_file
+    from safetensors import numpy as safetensors
 
     path.mkdir(parents=True, exist_ok=True)
+    (path / MANIFEST).unlink(missing_ok=True)  # written last, so that what is not whole is no program
     arrays: dict[str, Any] = {}
-    facts: list[dict[str, Any]] = []
+    facts: list[_Facts] = []
     for name, blocks in program.facts.blocks.items():
         for block in blocks:
             for n, column in enumerate(block.table.columns):
                 arrays[f"facts.{len(facts)}.{n}"] = np.ascontiguousarray(column.codes)
             names = [None if c.names is None else list(c.names) for c in block.table.columns]
-            facts.append({"name": name, "count": block.table.count, "names": names, "sizes": block.table.sizes})
+            sizes = None if block.table.sizes is None else list(block.table.sizes)
+            facts.append(_Facts(name, block.table.count, names, sizes))
     for name, value in program.bound.items():
         arrays[f"bound.{name}"] = np.ascontiguousarray(np.asarray(value))
     text = "\n".join(text_of(x) for x in program.statements if not isinstance(x, s.Read)) + "\n"
     (path / TEXT).write_text(text, encoding="utf-8")
-    save_file(arrays, str(path / ARRAYS))
-    manifest: dict[str, Any] = {"format": FORMAT, "version": VERSION, "facts": facts, "bound": list(program.bound)}
-    manifest["order"] = [[*key, names] for key, names in program.name_order().items()]
-    (path / MANIFEST).write_text(json.dumps(manifest, ensure_ascii=False), encoding="utf-8")
+    (path / ARRAYS).write_bytes(safetensors.save(arrays))  # its save_file makes files that only their owner may read
+    order = [(name, place, names) for (name, place), names in program.name_order().items()]
+    digests = {name: _digest(path / name) for name in (TEXT, ARRAYS)}
+    manifest = _Manifest(FORMAT, VERSION, facts, list(program.bound), order, digests)
+    (path / MANIFEST).write_bytes(msgspec.json.encode(manifest))
 
 
 def load(path: Path, executor: Executor | None = None) -> Program:
@@ -103,23 +128,24 @@ def _load_folder(path: Path, executor: Executor | None) -> Program:
     if not (path / MANIFEST).is_file():
         raise FormatError(f"there is no program in the folder {str(path)!r}", f"it has no {MANIFEST}", code="E770")
     try:
-        manifest = json.loads((path / MANIFEST).read_text(encoding="utf-8"))
-        if manifest.get("format") != FORMAT or manifest.get("version") != VERSION:
-            raise ValueError(f"it is of format {manifest.get('format')!r}, version {manifest.get('version')!r}")
+        manifest = msgspec.json.decode((path / MANIFEST).read_bytes(), type=_Manifest)
+        if (manifest.format, manifest.version) != (FORMAT, VERSION):
+            raise ValueError(f"it is of format {manifest.format!r}, version {manifest.version}")
+        for name, digest in manifest.digests.items():
+            if name not in (TEXT, ARRAYS) or _digest(path / name) != digest:
+                raise ValueError(f"{name} is not the file that was saved with it")
         program = Program((path / TEXT).read_text(encoding="utf-8"), executor=executor)
         with safe_open(str(path / ARRAYS), framework="numpy") as arrays:
-            for n, entry in enumerate(manifest["facts"]):
+            for n, entry in enumerate(manifest.facts):
                 columns = tuple(
-                    Column(
-                        arrays.get_tensor(f"facts.{n}.{k}").astype(np.int64), None if names is None else _names(names)
-                    )
-                    for k, names in enumerate(entry["names"])
+                    Column(arrays.get_tensor(f"facts.{n}.{k}").astype(np.int64), names)
+                    for k, names in enumerate(entry.names)
                 )
-                _check_codes(columns, entry["count"])
-                sizes = None if entry["sizes"] is None else tuple(entry["sizes"])
-                program.facts.add(entry["name"], Block(Table(columns, entry["count"], sizes)))
-            program.order = {(name, place): _names(names) for name, place, names in manifest["order"]}
-            program.bind({name: arrays.get_tensor(f"bound.{name}") for name in manifest["bound"]})
+                _check_codes(columns, entry.count)
+                sizes = None if entry.sizes is None else tuple(entry.sizes)
+                program.facts.add(entry.name, Block(Table(columns, entry.count, sizes)))
+            program.order = {(name, place): names for name, place, names in manifest.order}
+            program.bind({name: arrays.get_tensor(f"bound.{name}") for name in manifest.bound})
     except TensorLogicError:
         raise
     except Exception as error:  # damaged files raise errors of many kinds
@@ -128,10 +154,9 @@ def _load_folder(path: Path, executor: Executor | None) -> Program:
     return program
 
 
-def _names(names: list[Any]) -> list[str | int]:
-    if not set(map(type, names)) <= {str, int}:
-        raise ValueError("a name is no text and no whole number")
-    return names
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
 
 
 def _check_codes(columns: tuple[Column, ...], count: int) -> None:

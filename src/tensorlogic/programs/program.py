@@ -130,6 +130,7 @@ class Program:
         >>> p.retract("Parent", [("Alice", "Bob"), ("Alice", "Carol")])
         1
         """
+        expect(name, str, "a relation is named by text", 'write p.retract("Parent", rows)')
         with self._lock:
             if name not in self._facts.blocks:
                 self._refuse_unknown(name)
@@ -156,6 +157,7 @@ class Program:
         >>> p.query("Child(x, Alice)?")
         [('Bob',)]
         """
+        expect(text, str, "rules are text", 'write p.add_rule("Child(y,x) <- Parent(x,y)")')
         scalars = {n: v for n, v in self._scalars().items() if isinstance(v, int)}
         with self._lock:
             file = self._lock.add(text, self._file)
@@ -182,13 +184,15 @@ class Program:
     def bind(self, tensors: Mapping[str, Any] | None = None, /, **named: Any) -> Program:
         """Give tensors from Python, for all that is asked from now on; return the program.
 
+        They are copied, so that writing to an array later changes nothing here; one that nobody can write to is taken as it is.
+
         >>> p = Program("Y[i] = W[i,j] X[j]")
         >>> p.bind(W=np.eye(2), X=np.array([3.0, 4.0])).run()["Y"].tolist()
         [3.0, 4.0]
         """
         with self._lock:
-            for name, value in {**(tensors or {}), **named}.items():
-                self._bound[name] = _tensor(name, value)
+            for name, value in _tensors(tensors, named).items():
+                self._bound[name] = _unchanging(value)
                 self._versions.change(name)
         return self
 
@@ -200,6 +204,7 @@ class Program:
         >>> p.run()["Y"].tolist()
         [2.0, 4.0]
         """
+        expect(name, str, "a function is attached under a name", 'write p.attach("double", function)')
         if not callable(function):
             raise InputError(f"{name!r} is attached to a function, got {function!r}", code="E301")
         if not name.isidentifier():
@@ -246,20 +251,19 @@ class Program:
         1.0
         """
         with self._lock:
-            given = {n: _tensor(n, v) for n, v in {**(inputs or {}), **named}.items()}
-            return Results(self._evaluation(given), self._lock)
+            return Results(self._evaluation(_tensors(inputs, named)), self._lock)
 
     def graph(self, *names: str, inputs: Mapping[str, Any] | None = None) -> EinsumGraph:
         """Return the graph that computes some tensors, or all that are derived, from the facts and what is given."""
         with self._lock:
-            evaluation = self._evaluation({n: _tensor(n, v) for n, v in (inputs or {}).items()})
+            evaluation = self._evaluation(_tensors(inputs))
             found: EinsumGraph = evaluation.prepared(self._derived(evaluation, names), whole=True)[0]
             return found
 
     def plan(self, *names: str, inputs: Mapping[str, Any] | None = None) -> ExecutionPlan:
         """Return the plan that computes some tensors, or all that are derived: it prints as a table."""
         with self._lock:
-            evaluation = self._evaluation({n: _tensor(n, v) for n, v in (inputs or {}).items()})
+            evaluation = self._evaluation(_tensors(inputs))
             found: ExecutionPlan = evaluation.plan(self._derived(evaluation, names))
             return found
 
@@ -272,6 +276,7 @@ class Program:
         with self._lock:
             evaluation = self._evaluation()
             domains = evaluation.model.place_domains(self._tensor_info(evaluation, relation).name)
+            expect(place, int, "a place is a whole number, counted from 0", 'write p.names("Parent", 1)')
             if not -len(domains) <= place < len(domains):
                 raise InputError(f"{relation} has {len(domains)} place(s), so none is number {place}", code="E784")
             return domains[place].names()
@@ -332,6 +337,7 @@ class Program:
         """Save the program with its facts, names and bound tensors: a ``.tl`` file of text, or a folder."""
         from .files import save
 
+        expect(path, (str, os.PathLike), "a program is saved under a path", 'write p.save("family.tl")')
         with self._lock:
             save(self, Path(path))
 
@@ -452,6 +458,7 @@ class Program:
         return Evaluation(model, self.executor, bound, self._versions.view(inputs or ()), kept)
 
     def _tensor_info(self, evaluation: Evaluation, name: str) -> Any:
+        expect(name, str, "a relation or tensor is named by text", 'such as "Parent"')
         tensors = evaluation.model.analysis.tensors
         if name not in tensors:
             raise unknown_relation(name, list(tensors))
@@ -581,6 +588,7 @@ def load(path: str | os.PathLike[str], *, executor: Executor | None = None) -> P
     """
     from .files import load as load_files
 
+    expect(path, (str, os.PathLike), "a program is loaded from a path", 'write tl.load("family.tl")')
     return load_files(Path(path), executor)
 
 
@@ -611,6 +619,13 @@ def _checked_path(statement: s.Write) -> None:
         raise error.at(statement.at) from None
 
 
+def _tensors(given: Mapping[str, Any] | None, named: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Return the tensors that a call was given, in a mapping and as keywords."""
+    if given is not None:
+        expect(given, Mapping, "tensors are given in a mapping, by name", 'write {"W": array}, or W=array')
+    return {name: _tensor(name, value) for name, value in {**(given or {}), **(named or {})}.items()}
+
+
 def _tensor(name: str, value: Any) -> Any:
     if isinstance(value, SparseTensor) or hasattr(value, "words"):
         return value
@@ -621,6 +636,20 @@ def _tensor(name: str, value: Any) -> Any:
         hint = "facts by name are added with program.add(name, rows)"
         raise InputError(f"the tensor {name!r} cannot be made of {array.dtype}", hint, code="E779")
     return array
+
+
+def _unchanging(value: Any) -> Any:
+    """Return a tensor that nobody can write to: itself where that is so already, else a copy."""
+    if not isinstance(value, np.ndarray):
+        return value
+    owner: Any = value
+    while isinstance(owner, np.ndarray) and not owner.flags.writeable:
+        owner = owner.base
+    if not isinstance(owner, np.ndarray):
+        return value
+    copy = value.copy()
+    copy.flags.writeable = False
+    return copy
 
 
 def _described(value: Any) -> GivenTensor:

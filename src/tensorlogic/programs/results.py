@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from ..errors import expect
 from ..lang.show import Shown, show, shown_parts
 from .answers import unknown_relation
 from .evaluate import Evaluation
@@ -15,7 +16,9 @@ from .evaluate import Evaluation
 class Results(Mapping[str, Any]):
     """The tensors that a program derives, by name; each is computed when it is first asked for, and is a NumPy array.
 
-    A relation becomes an array of truth values; ``Program.relation`` gives it by names, and without the memory of an array.
+    A relation becomes an array of truth values; ``Program.relation`` gives it by names, and without the memory of an array. Arrays
+    are the caller's own: writing to one changes neither the program, nor what was given, nor another run. What was given is read
+    when a tensor is computed, so leave it as it is until then.
 
     >>> from tensorlogic import Program
     >>> found = Program("X = [1, 2]; Y = X[i] X[i]; Z[i] = X[i] + Y").run()
@@ -29,12 +32,14 @@ class Results(Mapping[str, Any]):
         self._found: dict[str, Any] = {}
 
     def __getitem__(self, name: str) -> Any:
+        expect(name, str, "a tensor is named by text", 'such as results["Y"]')
         if name not in self._found:
             with self._lock:
                 if name not in self._evaluation.model.analysis.tensors:
                     raise unknown_relation(name, list(self._evaluation.model.analysis.tensors))
                 value = self._evaluation.value(name)
-            self._found[name] = value if isinstance(value, np.ndarray) else np.asarray(value)
+            # the program goes on to use what it computed, and what it was given is the caller's
+            self._found[name] = value.copy() if isinstance(value, np.ndarray) else np.asarray(value)
         return self._found[name]
 
     def __iter__(self) -> Iterator[str]:
@@ -44,7 +49,7 @@ class Results(Mapping[str, Any]):
         return len(self._names)
 
     def __contains__(self, name: object) -> bool:
-        return name in self._evaluation.model.analysis.tensors
+        return isinstance(name, str) and name in self._evaluation.model.analysis.tensors
 
     def shown(self, limit: int = 50) -> Shown:
         """Return a table of each tensor, by names."""

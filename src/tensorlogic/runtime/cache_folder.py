@@ -13,7 +13,7 @@ from pathlib import Path
 from time import time
 from typing import NamedTuple
 
-from ..ir.files import set_aside
+from ..ir.whole_files import remove, set_aside
 
 ENTRY = re.compile(r"[0-9a-f]{32}")
 LEFTOVER = re.compile(r"\.[0-9a-f]{32}\.[0-9a-f]+\.(tmp|old)")  # of a process that stopped while it wrote or deleted
@@ -49,13 +49,11 @@ def used(entry: Path) -> None:
 
 def trim(folder: Path, most_entries: int | None, most_bytes: int | None) -> list[str]:
     """Delete entries until a folder keeps within its bounds, those too large by themselves first; return their names."""
-    import shutil  # loaded by those who save
-
     with contextlib.suppress(FileNotFoundError):
         for each in folder.iterdir():
             with contextlib.suppress(FileNotFoundError):
                 if LEFTOVER.fullmatch(each.name) and each.stat().st_mtime < time() - STALE:
-                    shutil.rmtree(each, ignore_errors=True)
+                    remove(each)
     every = entries(folder)
     gone = [e for e in every if most_bytes is not None and e.nbytes > most_bytes]
     left = [e for e in every if e not in gone]
@@ -69,5 +67,5 @@ def trim(folder: Path, most_entries: int | None, most_bytes: int | None) -> list
     for entry in gone:
         old = set_aside(folder / entry.name)
         if old is not None:
-            shutil.rmtree(old, ignore_errors=True)
+            remove(old)
     return [entry.name for entry in gone]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from functools import partial
 from time import perf_counter_ns
 from typing import Any, TypeVar
 
@@ -17,7 +18,7 @@ from ..errors import TensorLogicError
 from ..events import Hook, RunRecord, StepEvent, fine, running
 from ..plan.build import Step
 from . import straight
-from .frame import Frame, failed
+from .frame import Between, Frame, failed, stop_check
 from .outputs import as_planned, given_back
 from .program import Program
 
@@ -27,28 +28,38 @@ T = TypeVar("T")
 
 
 def call(
-    program: Program, values: Sequence[Any], hooks: Sequence[Hook] = (), out: Sequence[Any] | None = None
+    program: Program,
+    values: Sequence[Any],
+    hooks: Sequence[Hook] = (),
+    out: Sequence[Any] | None = None,
+    between: Between | None = None,
 ) -> Sequence[Any]:
     """Run a program on the values of its inputs; ``out`` holds arrays of the caller's to write outputs into, or None.
 
+    ``between`` is given the frame of the run before each step, to save it or to remember it.
     What an output shares is settled by the program that ran: an output that shows an input, a constant or another output is copied.
     """
     if hooks:
-        results = _watched_call(program, values, hooks, out)
+        results = _watched_call(program, values, hooks, out, between)
     else:
-        results = run(program, values, out)
+        results = run(program, values, out, between)
     if out is None and program.verified and len(results) == 1 and program.owned[0] and type(results[0]) is np.ndarray:
         return results
     return owned(program, results, out)
 
 
-def run(program: Program, values: Sequence[Any], out: Sequence[Any] | None = None) -> tuple[Any, ...]:
+def run(
+    program: Program, values: Sequence[Any], out: Sequence[Any] | None = None, between: Between | None = None
+) -> tuple[Any, ...]:
     """Run a program and return its outputs as the steps made them, which may share memory with its inputs."""
     workspace = program.workspace()
     arrays = program.targets(workspace, out, values) if program.fresh else workspace.arrays
     context, function = workspace.context, program.function
-    if function is None or running.contexts:  # a frame looks at the contexts before each step
-        results = _in(context, program, Frame(program, values, workspace, arrays).finish)
+    if function is None or between is not None:
+        frame = Frame(program, values, workspace, arrays)
+        results = _in(context, program, frame.finish if between is None else partial(frame.finish, between))
+    elif active := running.contexts:
+        results = _in(context, program, partial(_checked, program, values, arrays, active))
     else:
         try:
             if context is not None:
@@ -60,6 +71,27 @@ def run(program: Program, values: Sequence[Any], out: Sequence[Any] | None = Non
             raise _blamed(program, function, error) from _cause(error)
     program.leave(workspace)
     return results
+
+
+def _checked(program: Program, values: Sequence[Any], arrays: Sequence[Any], active: Sequence[Any]) -> tuple[Any, ...]:
+    """Run a program and look at the contexts before each step, where the time would be noted."""
+    return _timed(program, values, arrays, bool, stop_check(active, program.entries))
+
+
+def _timed(
+    program: Program,
+    values: Sequence[Any],
+    arrays: Sequence[Any],
+    note: Callable[[Any], object],
+    clock: Callable[[], Any],
+) -> tuple[Any, ...]:
+    """Run the function of a program that notes what a clock says before the first step and after each."""
+    timed = program.timed
+    assert timed is not None
+    try:
+        return timed(values, arrays, note, clock)
+    except Exception as error:
+        raise _blamed(program, timed, error) from _cause(error)
 
 
 def _in(context: Any, program: Program, function: Callable[[], T]) -> T:
@@ -111,18 +143,17 @@ def wrapped(step: Step, kernel: Kernel, wrap: Sequence[Wrapper]) -> Kernel:
 
 
 def _watched_call(
-    program: Program, values: Sequence[Any], hooks: Sequence[Hook], out: Sequence[Any] | None
+    program: Program, values: Sequence[Any], hooks: Sequence[Hook], out: Sequence[Any] | None, between: Between | None
 ) -> tuple[Any, ...]:
     """Run a program and tell the hooks; those that want every operation see each as a step of its own.
 
     Where kernels round differently from the operations that they hold, what is returned is still what the kernels make.
     """
     if fine(hooks) and program.fine is not program:
-        results = watched(program.fine, values, hooks)
-        if not program.plan.exact:
-            results = run(program, values, out)
-        return owned_by(program.fine, results) if program.plan.exact else results
-    return watched(program, values, hooks, out)
+        exact = program.plan.exact
+        results = watched(program.fine, values, hooks, between=between if exact else None)
+        return owned_by(program.fine, results) if exact else run(program, values, out, between)
+    return watched(program, values, hooks, out, between=between)
 
 
 def owned_by(program: Program, results: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -137,6 +168,7 @@ def watched(
     out: Sequence[Any] | None = None,
     *,
     body: bool = False,
+    between: Between | None = None,
 ) -> tuple[Any, ...]:
     """Run a program and tell the hooks; only those that ask for values are called during the run."""
     live = [h for h in hooks if type(h).on_step is not Hook.on_step]
@@ -148,15 +180,14 @@ def watched(
         running.hooks = hooks  # for the bodies that run inside
         for hook in hooks:
             hook.on_start(program.plan, inputs, body=body)
-        timed = None if live or running.contexts else program.timed
+        active, clock = running.contexts, perf_counter_ns
         with program.backend.guard():
-            if timed is None:
-                results = _noted(Frame(program, inputs, workspace, arrays), record, live)
+            if live or between is not None or program.timed is None:
+                results = _noted(Frame(program, inputs, workspace, arrays), record, live, between)
             else:
-                try:
-                    results = timed(inputs, arrays, record.times.append, perf_counter_ns)
-                except Exception as error:
-                    raise _blamed(program, timed, error) from _cause(error)
+                if active:
+                    clock = _checking(stop_check(active, program.entries))
+                results = _timed(program, inputs, arrays, record.times.append, clock)
     finally:
         running.hooks = around
         for hook in hooks:
@@ -165,15 +196,27 @@ def watched(
     return results
 
 
-def _noted(frame: Frame, record: RunRecord, live: Sequence[Hook]) -> tuple[Any, ...]:
+def _checking(check: Callable[[], None]) -> Callable[[], int]:
+    """Return a clock that first looks whether the run has to stop."""
+
+    def clock() -> int:
+        check()
+        return perf_counter_ns()
+
+    return clock
+
+
+def _noted(frame: Frame, record: RunRecord, live: Sequence[Hook], between: Between | None) -> tuple[Any, ...]:
     """Run the steps of a frame, note when each began and ended, and hand its results to the hooks."""
     clock, plan = perf_counter_ns, frame.program.plan
     record.times.append(clock())
     while not frame.done:
+        if between is not None:
+            between(frame)
         start = clock()
         results = frame.advance()
         record.times.append(clock())
-        if live:
+        if live or between is not None:
             record.starts.append(start)
         event = StepEvent(frame.at - 1, start, record.times[-1])
         for hook in live:

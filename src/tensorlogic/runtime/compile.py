@@ -13,7 +13,7 @@ import msgspec
 
 from ..backends.base import Backend
 from ..backends.native.support import usable
-from ..errors import FormatError, TensorLogicError, expect, expect_whole
+from ..errors import CancelledError, FormatError, TensorLogicError, expect, expect_whole
 from ..events import span
 from ..ir.graph import EinsumGraph
 from ..ir.types import TensorType
@@ -310,6 +310,8 @@ class CompilationCache:
             loaded = CompiledGraph.load(place, self._executor or Executor(key.backend))
             if loaded.source_digest != key.graph or loaded.config != key.config:
                 raise FormatError(f"{str(place)!r} holds another graph, or one compiled otherwise", code="E261")
+        except CancelledError:
+            raise
         except (TensorLogicError, OSError) as error:
             if not place.exists():
                 return None  # another process needed the room
@@ -364,7 +366,7 @@ class _Manifest(msgspec.Struct, forbid_unknown_fields=True):
 
 def _save(compiled: CompiledGraph, folder: Path) -> None:
     from .. import __version__
-    from ..ir.files import write_folder
+    from ..ir.whole_files import write_folder
 
     able = compiled.executor.capabilities()
     programs = compiled.executor.programs.kept.values() if sized_by_inputs(compiled.optimized) else []

@@ -7,18 +7,23 @@ from dataclasses import dataclass
 from datetime import timedelta
 from threading import Lock
 from time import monotonic
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from ..errors import CancelledError, DeadlineError, InputError, expect, expect_whole
-from ..events import ExecutionPhase, Hook, RunRecord, running
+from ..events import ExecutionPhase, Hook, RunRecord, entered_contexts, running, span
+
+if TYPE_CHECKING:
+    from .program import Program
+
+T = TypeVar("T")
 
 
 class ExecutionContext:
     """What holds for some runs: who watches them, how long they may take, what they may use, and how they are labelled.
 
-    Give it to an executor, and it holds for all its runs; or enter it, and it holds for every run on this thread meanwhile, in
-    every mode: batches, streams, retries and what they start themselves. Contexts add up: the earliest deadline counts, and
-    cancelling any of them stops the run before its next step.
+    Give it to an executor, and it holds for all its runs; or enter it, and it holds for every run of this thread or task meanwhile,
+    in every mode: batches, streams, retries, programs and what they start themselves. Contexts add up: the earliest deadline counts,
+    and cancelling any of them stops the run before its next step.
 
     >>> context = ExecutionContext(timeout=60, labels={"request": "17"})
     >>> context.cancel("the client left")
@@ -30,10 +35,11 @@ class ExecutionContext:
     ...         Executor().execute(graph, {"x": [1.0, 2.0, 3.0]})
     ... except CancelledError as error:
     ...     print(error.diagnostic.message)
-    the run was cancelled before step 1 of 1 (exp): the client left
+    the run was cancelled while it was being planned: the client left
 
     ``timeout`` counts seconds from now; ``deadline`` is a reading of the ``clock``. ``memory_limit`` bounds the bytes of one run,
-    ``flops_limit`` the planned arithmetic of all runs together.
+    ``flops_limit`` the planned arithmetic of all runs together. In a trace, what ran under ``labels`` stands inside a span that
+    they name.
     """
 
     def __init__(
@@ -47,13 +53,20 @@ class ExecutionContext:
         labels: Mapping[str, str] | None = None,
         clock: Callable[[], float] = monotonic,
     ) -> None:
-        expect(hooks, Sequence, "hooks are given as a list", "write ExecutionContext([hook])")
+        if type(hooks) is not tuple:
+            expect(hooks, Sequence, "hooks are given as a list", "write ExecutionContext([hook])")
         self.hooks: list[Hook] = []
         for hook in hooks:
             self.add_hook(hook)
         for name, value in (("memory_limit", memory_limit), ("flops_limit", flops_limit)):
             if value is not None:
                 expect_whole(name, value)
+        if labels is not None:
+            expect(labels, Mapping, "labels are a mapping of names to text", 'write labels={"request": "17"}')
+        if deadline is not None and (isinstance(deadline, bool) or not isinstance(deadline, int | float)):
+            hint = "write timeout=2.5 for seconds from now"
+            raise InputError(f"a deadline is a reading of the clock, a number, got {deadline!r}", hint, code="E983")
+        expect(clock, Callable, "a clock is a function of no arguments", "write clock=time.monotonic")  # type: ignore[arg-type]
         self.clock, self.labels = clock, dict(labels or {})
         self.memory_limit, self.flops_limit, self.flops_used = memory_limit, flops_limit, 0
         ends = [] if deadline is None else [deadline]
@@ -61,7 +74,9 @@ class ExecutionContext:
             ends.append(clock() + seconds(timeout, "timeout"))
         self.deadline = min(ends, default=None)
         self.reason: str | None = None  # why it was cancelled
-        self.bounded = self.deadline is not None or memory_limit is not None or flops_limit is not None
+        self.entered = (
+            True  # by the runs of an executor that has it; one that nobody asked for waits until it is cancelled
+        )
         self.phase: ExecutionPhase | None = None
         self._lock = Lock()
 
@@ -72,7 +87,7 @@ class ExecutionContext:
 
     def cancel(self, reason: str = "cancel() was called") -> None:
         """Stop every run before its next step; safe from any thread and from a signal handler."""
-        self.reason, self.bounded = reason, True
+        self.reason, self.entered = reason, True
 
     def remaining(self) -> float | None:
         """Return the seconds that are left, not below 0; None without a deadline."""
@@ -86,29 +101,31 @@ class ExecutionContext:
             hint = "give it more time: ExecutionContext(timeout=seconds)"
             raise DeadlineError(f"the run was stopped{where}: its time was over {late:.3g} s ago", hint, code="E981")
 
-    def admit(self, plan: Any) -> None:
-        """Refuse a plan that takes more memory or arithmetic than is left; count the arithmetic of one that is run."""
-        from ..plan.limits import check_memory
+    def admit(self, program: Program) -> None:
+        """Refuse what takes more memory or arithmetic than is left; count the arithmetic of what is run."""
+        if self.memory_limit is not None and program.peak_bytes > self.memory_limit:
+            from ..plan.limits import check_memory
 
-        if self.memory_limit is not None:
-            check_memory(plan, self.memory_limit)
+            check_memory(program.plan, self.memory_limit)
         if self.flops_limit is None:
             return
+        flops = program.flops
         with self._lock:
             left = self.flops_limit - self.flops_used
-            if plan.flops > left:
-                what = f"the run takes {plan.flops:,} flops, and {left:,} of {self.flops_limit:,} are left"
+            if flops > left:
+                what = f"the run takes {flops:,} flops, and {left:,} of {self.flops_limit:,} are left"
                 raise InputError(what, "raise flops_limit= of the context, or run less", code="E982")
-            self.flops_used += plan.flops
+            self.flops_used += flops
 
     def __enter__(self) -> Self:
-        running.contexts = (*running.contexts, self)
+        entered_contexts.set((*entered_contexts.get(), self))
         return self
 
     def __exit__(self, *_: object) -> None:
-        active = list(running.contexts)
-        del active[len(active) - 1 - active[::-1].index(self)]
-        running.contexts = tuple(active)
+        active = list(entered_contexts.get())
+        if self in active:  # a generator may be closed by another task than the one that ran it
+            del active[len(active) - 1 - active[::-1].index(self)]
+            entered_contexts.set(tuple(active))
 
     def add_hook(self, hook: Hook) -> None:
         """Attach one more hook."""
@@ -126,6 +143,33 @@ class ExecutionContext:
         self.phase = phase
         for hook in self.hooks:
             hook.on_phase(phase)
+
+
+def contexts_to_join(own: ExecutionContext) -> tuple[ExecutionContext, ...] | None:
+    """Return what a run has to keep to, where that is more than this thread knows of; else None."""
+    active, around = running.contexts, entered_contexts.get()
+    if not around or around is active:
+        return (*active, own) if own.entered and own not in active else None
+    if not active and not own.entered:
+        return around
+    found = tuple(dict.fromkeys((*active, *around, own) if own.entered else (*active, *around)))
+    return None if len(found) == len(active) else found
+
+
+def joined(contexts: tuple[ExecutionContext, ...], hooks: Sequence[Hook], function: Callable[[], T]) -> T:
+    """Return what a function does while runs on this thread keep to contexts, inside a span that their labels name."""
+    known = running.contexts
+    labels = ", ".join(
+        [f"{name}={text}" for c in contexts if c.labels and c not in known for name, text in c.labels.items()]
+    )
+    try:
+        running.contexts = contexts
+        if not labels:
+            return function()
+        with span(labels, hooks):
+            return function()
+    finally:
+        running.contexts = known
 
 
 def seconds(value: float | timedelta, name: str) -> float:

@@ -16,6 +16,7 @@ from ..backends.base import Kernel, get_backend
 from ..backends.numpy import NumpyBackend, as_numpy, no_bodies
 from ..diagnostics import NodeExecutionDiagnostic
 from ..errors import ExecutionError, GraphError, OutOfMemoryError, TensorLogicError
+from ..events import check_contexts, entered_contexts, running
 from ..ir import ops, spec
 from ..ir.algebra import algebra as lookup
 from ..ir.elementwise import FUNCTIONS
@@ -72,6 +73,8 @@ def run(op: Op, values: Sequence[Any]) -> Array:
     >>> run(ops.Elementwise("add"), [np.ones(2), 1])
     array([2., 2.])
     """
+    if entered_contexts.get() or running.contexts:
+        check_contexts()
     kernel = _UFUNCS.get(op.fn) if type(op) is ops.Elementwise else None
     try:
         context = _idle.pop()

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from ..backends.base import Backend, BackendCapabilities, get_backend
-from ..errors import TensorLogicError, expect_whole
-from ..events import ExecutionPhase, Hook, running, watchers
+from ..errors import TensorLogicError, expect, expect_whole
+from ..events import ExecutionPhase, Hook, active_contexts, entered_contexts, running, watchers
 from ..ir.graph import EinsumGraph
 from ..ir.types import TensorType
 from ..passes.levels import CompilationConfig, OptimizationLevel, Pass
 from ..plan.build import ExecutionPlan
-from ..store import StoreStats
+from ..store import Store, StoreStats
 from . import modes
 from .call import Wrapper, call
-from .context import ExecutionContext, Profiles
+from .context import ExecutionContext, Profiles, contexts_to_join, joined
 from .inputs import Inputs, LastCall, Sizes, check_call, check_names, checked_donations, checked_sizes, same_again
 from .outputs import Outputs, arrays_for
 from .program import Program
@@ -23,8 +24,11 @@ from .programs import Programs, not_pickled
 
 if TYPE_CHECKING:
     from .autodiff import Gradients
-    from .frame import Frame
+    from .batch import Way
+    from .frame import Between, Frame
     from .jit import Jit
+    from .lanes import Lane
+    from .recover import Recovery
     from .strategy import GradientStrategy
 
 _EXECUTION, _COMPLETE = ExecutionPhase.EXECUTION, ExecutionPhase.COMPLETE
@@ -60,7 +64,11 @@ class Executor:
         policy: str | None = None,
     ) -> None:
         self.backend = get_backend(backend)
-        self.context = context or ExecutionContext()
+        if context is None:
+            context = ExecutionContext()
+            context.entered = False  # nobody else has it yet
+        expect(context, ExecutionContext, "an ExecutionContext is expected", "write context=ExecutionContext([hook])")
+        self.context = context
         expect_whole("threads", threads, 1)
         for name, value in (("plans", plans), ("memory_limit", memory_limit), ("flops_limit", flops_limit)):
             if value is not None:
@@ -77,6 +85,9 @@ class Executor:
         self.gradients: Gradients | None = None
         self.gradient: GradientStrategy | None = None  # of forward, where it is not told another
         self.profiles = Profiles()
+        self.lanes: dict[tuple[int, int], Lane] = {}  # where calls that are awaited take turns, by their limits
+        self.recovery: Recovery | None = None
+        self.batches: Store[Any, Way] | None = None  # how items of each kind run in a batch
 
     @property
     def config(self) -> CompilationConfig:
@@ -113,6 +124,9 @@ class Executor:
         named in ``donate`` may be written over: after the call such an array is an output or holds nothing of use.
         """
         context = self.context
+        if (context.entered or entered_contexts.get()) and (contexts := contexts_to_join(context)) is not None:
+            execute = partial(self.execute, graph, inputs, sizes=sizes, out=out, budget=budget, donate=donate)
+            return joined(contexts, context.hooks, execute)
         if self.programs.policy == "adaptive" and not donate and budget is None and sizes is None:
             return self.execute_jit(graph, inputs, out=out)
         try:
@@ -134,21 +148,27 @@ class Executor:
             context.notify(ExecutionPhase.ERROR)
             raise
 
-    def run(self, program: Program, values: Sequence[Any], out: Inputs | None, hooks: Sequence[Hook]) -> Outputs:
-        """Run a program on arrays, telling the context of the phases."""
-        context, active = self.context, running.contexts
-        if context.bounded and context not in active:
-            with context:
-                return self.run(program, values, out, hooks)
-        for each in active:
+    def run(
+        self,
+        program: Program,
+        values: Sequence[Any],
+        out: Inputs | None,
+        hooks: Sequence[Hook],
+        between: Between | None = None,
+    ) -> Outputs:
+        """Run a program on arrays, telling the context of the phases; ``between`` is given the run before each step."""
+        context = self.context
+        if (context.entered or entered_contexts.get()) and (contexts := contexts_to_join(context)) is not None:
+            return joined(contexts, context.hooks, partial(self.run, program, values, out, hooks, between))
+        for each in running.contexts:
             each.check()
-            each.admit(program.plan)
+            each.admit(program)
         targets = None if out is None else arrays_for(program.types, out)
         if hooks:
             context.notify(_EXECUTION)
         else:
             context.phase = _EXECUTION
-        outputs = call(program, values, hooks, targets)
+        outputs = call(program, values, hooks, targets, between)
         if hooks:
             context.notify(_COMPLETE)
         else:
@@ -170,8 +190,15 @@ class Executor:
 
     compile_graph, execute_compiled = modes.compile_graph, modes.execute_compiled
     execute_jit, get_jit_stats, clear_jit_cache = modes.execute_jit, modes.get_jit_stats, modes.clear_jit_cache
+    execute_batch, execute_batch_parallel = modes.execute_batch, modes.execute_batch_parallel
+    optimal_batch_size = modes.optimal_batch_size
     forward, backward, get_gradients = modes.forward, modes.backward, modes.get_gradients
+    execute_stream, execute_chunk = modes.execute_stream, modes.execute_chunk
     variable = modes.variable
+    execute_async, execute_batch_async = modes.execute_async, modes.execute_batch_async
+    execute_stream_async = modes.execute_stream_async
+    execute_with_recovery = modes.execute_with_recovery
+    save_checkpoint, load_checkpoint = modes.save_checkpoint, modes.load_checkpoint
     enable_profiling, disable_profiling = modes.enable_profiling, modes.disable_profiling
     get_profile_data = modes.get_profile_data
 
@@ -185,22 +212,28 @@ class Executor:
 
     def hooks(self) -> tuple[Hook, ...]:
         """Return those who watch the runs of this executor now."""
-        active = running.contexts
-        if not active:
+        if not running.contexts and not entered_contexts.get():
             return (*self.context.hooks, *self.profiles.hooks, *watchers())
-        around = [hook for context in active for hook in context.hooks]
+        around = [hook for context in active_contexts() for hook in context.hooks]
         return tuple(dict.fromkeys((*self.context.hooks, *around, *self.profiles.hooks, *watchers())))
 
     def with_config(
-        self, config: CompilationConfig, *, policy: str | None = None, plans: int | None = None
+        self,
+        config: CompilationConfig,
+        *,
+        policy: str | None = None,
+        plans: int | None = None,
+        backend: str | Backend | None = None,
+        wrap: Sequence[Wrapper] | None = None,
     ) -> Executor:
-        """Return an executor that prepares graphs otherwise, on the same backend, context and limits."""
+        """Return an executor that prepares graphs otherwise, with the same context and limits; other wrappers, if given."""
         mine = self.programs
-        if policy != "exact" and not mine.capabilities.supports("native"):
-            policy = None
+        chosen = self.backend if backend is None else get_backend(backend)
+        if policy != "exact" and not chosen.capabilities().supports("native"):
+            policy = "exact" if backend is not None else None
         own = Executor(
-            self.backend, context=self.context, memory_limit=mine.memory_limit, flops_limit=mine.flops_limit,
-            wrap=mine.wrap, passes=mine.passes, plans=mine.kept.bound if plans is None else plans, threads=mine.threads,
+            chosen, context=self.context, memory_limit=mine.memory_limit, flops_limit=mine.flops_limit,
+            wrap=mine.wrap if wrap is None else wrap, passes=mine.passes, plans=mine.kept.bound if plans is None else plans, threads=mine.threads,
             policy=policy or mine.policy,
         )  # fmt: skip
         own.programs.config, own.profiles = config, self.profiles  # one profile, whoever runs
@@ -244,9 +277,19 @@ class Executor:
     def __reduce__(self) -> NoReturn:
         raise not_pickled("An executor", "make one in each process: Executor()")
 
+    def ready_call(self, graph: EinsumGraph) -> LastCall | None:
+        """Return what a graph was last run with, where a call that is just like it needs no planning."""
+        return None if self.programs.policy == "adaptive" else self._ready.get(id(graph))
+
     def forget_ready(self) -> None:
         """Look up the program of the next call of each graph anew."""
         self._ready.clear()
+
+    def release(self, graph: EinsumGraph) -> None:
+        """Give the memory that the last run of a graph keeps for the next one back to the system."""
+        ready = self._ready.pop(id(graph), None)
+        if ready is not None:
+            ready.program.release()
 
     def _remember(self, graph: EinsumGraph, names: list[str], values: list[Any], program: Program) -> None:
         """Keep what the next call compares itself with first."""

@@ -10,10 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from ..diagnostics import NodeExecutionDiagnostic
-from ..errors import ExecutionError, FormatError, InputError, OutOfMemoryError, TensorLogicError
-from ..events import running
+from ..errors import CancelledError, ExecutionError, FormatError, InputError, OutOfMemoryError, TensorLogicError
+from ..events import active_contexts, entered
 from ..plan.build import Step, describe
-from .program import Program, Workspace
+from .program import Entry, Program, Workspace
+
+Between = Callable[["Frame"], object]  # what is done between steps, such as saving the run
 
 
 class Frame:
@@ -55,20 +57,25 @@ class Frame:
         step = self.program.entries[self.at].step
         return self._run(self.at + 1, step)
 
-    def finish(self) -> tuple[Any, ...]:
-        """Run the remaining steps and return the outputs as the steps made them."""
-        self._run(len(self.program.entries))
+    def finish(self, between: Between | None = None) -> tuple[Any, ...]:
+        """Run the remaining steps and return the outputs as the steps made them; ``between`` is called before each."""
+        if between is None:
+            self._run(len(self.program.entries))
+        while not self.done:
+            between(self)  # type: ignore[misc]
+            self.advance()
         return self.results()
 
     def _run(self, stop: int, shown: Step | None = None) -> tuple[Any, ...]:
         """Run the steps before ``stop``; return the results of the last where it is to be shown."""
         slots, entries, n = self.slots, self.program.entries, self.at
         value: Any = None
-        active = running.contexts
+        active = active_contexts()
+        check = stop_check(active, entries, self.at) if active else None
         try:
             for n in range(self.at, stop):
-                if active:
-                    _check(active, entries[n].step, n, len(entries))
+                if check is not None:
+                    check()
                 _, kernel, _, writes, frees, work, out, take = entries[n]
                 operands = take(slots)
                 if work == -1:
@@ -109,8 +116,9 @@ class Frame:
                 self.advance()
             return True
 
-        if not guarded(self.program, steps):
-            return None
+        with entered(active_contexts()):  # a guard may be a context that does not see what was entered
+            if not guarded(self.program, steps):
+                return None
         return Outputs(self.program.names, owned(self.program, self.results(), None))
 
     def values(self) -> dict[str, Any]:
@@ -127,7 +135,7 @@ class Frame:
         import numpy as np
         from safetensors.numpy import save
 
-        from ..ir.files import write_whole
+        from ..ir.whole_files import write_whole
 
         fixed = dict(self.program.plan.constants)
         held = {
@@ -169,11 +177,29 @@ class Frame:
         return frame
 
 
-def _check(active: Sequence[Any], step: Step, n: int, count: int) -> None:
-    """Stop before a step where a context says so."""
-    for context in active:
-        if context.reason is not None or context.deadline is not None:
-            context.check(f" before step {n + 1} of {count} ({describe(step.op)})")
+def stop_check(active: Sequence[Any], entries: Sequence[Entry], at: int = 0) -> Callable[[], None]:
+    """Return what is called before each step from ``at`` on: it stops the run where a context says so."""
+    timed = [context for context in active if context.deadline is not None]
+
+    def check() -> None:
+        nonlocal at
+        for context in active:
+            if context.reason is not None:
+                stop(context)
+        for context in timed:
+            if context.clock() >= context.deadline:
+                stop(context)
+        at += 1
+
+    def stop(context: Any) -> None:
+        if at < len(entries):  # a run that has done everything is over
+            step = entries[at].step
+            try:
+                context.check(f" before step {at + 1} of {len(entries)} ({describe(step.op)})")
+            except CancelledError as error:
+                raise error.at(step.location) from None
+
+    return check
 
 
 def failed(step: Step, values: Sequence[Any], error: Exception) -> TensorLogicError:

@@ -1,27 +1,38 @@
-"""Ways to run beside ``execute``: compiled, by the JIT, with gradients, profiled. Each is a method of the executor.
+"""Ways to run beside ``execute``: compiled, by the JIT, in batches, with gradients, profiled. Each is a method of the executor.
 
 A mode hands over to its own module, which is loaded by whoever uses it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from time import monotonic, perf_counter, sleep
 from typing import TYPE_CHECKING, Any
 
-from ..errors import BackendError, expect
+from ..errors import BackendError, expect, expect_whole
 from ..ir.graph import EinsumGraph
 from ..passes.levels import CompilationConfig
 from .inputs import Inputs, Sizes
 from .outputs import Outputs
 
 if TYPE_CHECKING:
+    from random import Random
+
     from .. import ProfileData
+    from .aio import AsyncConfig
     from .autodiff import Gradients
+    from .batch_result import BatchResult
     from .compile import CompiledGraph
     from .eager import Variable
     from .executor import Executor
     from .jit import Jit, JitConfig, JitStats
+    from .lanes import AsyncHandle
+    from .recovery_config import RecoveryConfig, RecoveryResult
     from .strategy import GradientStrategy
+    from .stream import Stream, StreamingConfig
+    from .stream_async import AsyncStream
+    from .stream_processor import ChunkMetadata, StreamResult
 
 
 def compile_graph(
@@ -61,6 +72,51 @@ def execute_compiled(
     return compiled(inputs, sizes=sizes, out=out)
 
 
+def execute_batch(executor: Executor, graph: EinsumGraph, batch_inputs: Iterable[Inputs]) -> BatchResult:
+    """Run a graph on many items, each a mapping of inputs: those whose shapes agree as one more index, the others by groups.
+
+    An array that is the same object in all items is not stacked. An item that fails does so alone: its error stands in ``errors``
+    of the result, and the other items are there.
+    """
+    from .batch import execute_batch
+
+    return execute_batch(executor, graph, batch_inputs)
+
+
+def execute_batch_parallel(
+    executor: Executor, graph: EinsumGraph, batch_inputs: Iterable[Inputs], num_threads: int | None = None
+) -> BatchResult:
+    """Run a graph on many items as :func:`execute_batch` does, in parts on threads: as many as BLAS may use by default."""
+    from ..backends.threads import workers
+    from .batch import execute_batch
+
+    if num_threads is not None:
+        expect_whole("num_threads", num_threads, 1)
+    return execute_batch(executor, graph, batch_inputs, num_threads or workers())
+
+
+def optimal_batch_size(
+    executor: Executor,
+    graph: EinsumGraph,
+    inputs: Inputs | None = None,
+    *,
+    sizes: Sizes = None,
+    shared: str | Sequence[str] = (),
+    memory_limit: int | None = None,
+    most: int = 4096,
+    seconds: float = 1.0,
+    clock: Callable[[], float] = perf_counter,
+) -> int:
+    """Return how many items are best run at once: measured here, within ``memory_limit`` (or half of what is free).
+
+    ``inputs`` are those of one item; what is left out is made up, with 16 for a size that nobody gave. ``shared`` names inputs that
+    are the same for all items. Sizes up to ``most`` are timed for about so many ``seconds``.
+    """
+    from .batch_size import optimal_batch_size
+
+    return optimal_batch_size(executor, graph, inputs, sizes, shared, memory_limit, most, seconds, clock)
+
+
 def execute_jit(
     executor: Executor,
     graph: EinsumGraph,
@@ -94,6 +150,53 @@ def _jit(executor: Executor, config: JitConfig | None = None) -> Jit:
         expect(config, JitConfig, "a JitConfig is expected", "write JitConfig().with_hot_path_threshold(10)")
         executor.jit = Jit(executor, config)
     return executor.jit
+
+
+def execute_async(
+    executor: Executor,
+    graph: EinsumGraph,
+    inputs: Inputs | None = None,
+    config: AsyncConfig | None = None,
+    **options: Any,
+) -> AsyncHandle[Outputs]:
+    """Run a graph on a worker thread and return a handle: await it for the outputs, or ``cancel()`` it.
+
+    The options are those of :meth:`execute`. Inputs are not copied: they must not change before the call is done. See
+    docs/guides/async.md.
+    """
+    from .aio import execute_async
+
+    return execute_async(executor, graph, inputs, config, options)
+
+
+def execute_batch_async(
+    executor: Executor,
+    graph: EinsumGraph,
+    batch_inputs: Iterable[Inputs],
+    config: AsyncConfig | None = None,
+    **options: Any,
+) -> AsyncHandle[BatchResult]:
+    """Run a graph on many inputs on a worker thread and return a handle: await it for what :meth:`execute_batch` returns.
+
+    With ``num_threads=`` it is what :meth:`execute_batch_parallel` returns.
+    """
+    from .aio import execute_batch_async
+
+    return execute_batch_async(executor, graph, batch_inputs, config, options)
+
+
+def execute_stream_async(
+    executor: Executor, graph: EinsumGraph, source: Any, config: AsyncConfig | None = None, **options: Any
+) -> AsyncStream:
+    """Run a graph over an async iterable of chunks, or any source of :meth:`execute_stream`, and return an async iterator of results.
+
+    Of an async iterable each chunk gives one result; the options are ``inputs`` and ``over``. Other sources take all options of
+    :meth:`execute_stream`, and its config as ``streaming``. No more than ``config.backpressure_threshold`` chunks are taken in ahead.
+    """
+    from .aio import checked_config
+    from .stream_async import execute_stream_async
+
+    return execute_stream_async(executor, graph, source, checked_config(config), options)
 
 
 def forward(
@@ -140,11 +243,88 @@ def _gradients(executor: Executor) -> Gradients:
     return executor.gradients
 
 
+def execute_stream(
+    executor: Executor,
+    graph: EinsumGraph,
+    source: Any,
+    config: StreamingConfig | None = None,
+    *,
+    inputs: Inputs | None = None,
+    over: str | Mapping[str, int] | None = None,
+    sink: Any = None,
+    checkpoint: str | Path | None = None,
+    resume: bool = False,
+    progress: bool = False,
+    clock: Callable[[], float] = perf_counter,
+) -> Stream:
+    """Run a graph over a source, chunk by chunk, and return an iterator of results: see docs/guides/streaming.md.
+
+    ``source`` is an iterable of chunks, arrays by name, a file, or an Arrow table or dataset; ``inputs`` are those that are whole, such as
+    weights; ``over`` names the size, the input or the axes that are streamed. Outputs that keep the streamed index come with each
+    result and go into the ``sink``, a file; the others are ``stream.outputs``. ``checkpoint`` is a folder that the state is saved
+    in, so that another process can ``resume``.
+    """
+    from .stream import execute_stream
+
+    return execute_stream(
+        executor, graph, source, config, inputs=inputs, over=over, sink=sink, checkpoint=checkpoint, resume=resume,
+        progress=progress, clock=clock,
+    )  # fmt: skip
+
+
+def execute_chunk(executor: Executor, graph: EinsumGraph, inputs: Inputs, metadata: ChunkMetadata) -> StreamResult:
+    """Run a graph on the inputs of one chunk, as it is, and return the result with the chunk's metadata."""
+    from .stream import execute_chunk
+
+    return execute_chunk(executor, graph, inputs, metadata)
+
+
 def variable(executor: Executor, value: Any, *, requires_grad: bool | None = None) -> Variable:
     """Return a value whose operations run at once and are recorded."""
     from .eager import Variable
 
     return Variable(value, requires_grad=requires_grad)
+
+
+def execute_with_recovery(
+    executor: Executor,
+    graph: EinsumGraph,
+    inputs: Inputs | None = None,
+    config: RecoveryConfig | None = None,
+    *,
+    clock: Callable[[], float] = monotonic,
+    sleep: Callable[[float], object] = sleep,
+    rng: Random | None = None,
+) -> RecoveryResult:
+    """Run a graph and survive failures as a config says: retry, fall back, leave out what is optional, go on from a checkpoint.
+
+    What fails while it is planned and run is returned as a ``RecoveryResult.Failure``. Cancellation and deadlines are
+    raised, and so is what is wrong before: a config, an input that is missing, a folder that another run uses.
+    """
+    from .recover import execute_with_recovery
+    from .recovery_config import RecoveryConfig
+
+    told = RecoveryConfig() if config is None else config
+    return execute_with_recovery(
+        executor, graph, {} if inputs is None else inputs, told, clock=clock, sleep=sleep, rng=rng
+    )
+
+
+def save_checkpoint(executor: Executor, path: str | Path) -> int:
+    """Write what is left of the last run with recovery into a folder of checkpoints, even of one that failed; return the number."""
+    from .recover import save_checkpoint
+
+    return save_checkpoint(executor, path)
+
+
+def load_checkpoint(executor: Executor, path: str | Path) -> int:
+    """Let the next run with recovery go on from the newest good checkpoint in a folder; return its number.
+
+    It may have been saved by another process, at another optimization level or on another backend.
+    """
+    from .recover import load_checkpoint
+
+    return load_checkpoint(executor, path)
 
 
 def enable_profiling(executor: Executor) -> None:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from ..backends.base import Backend, InPlaceBackend, Kernel
+from ..events import check_contexts
 from ..ir import ops
 from ..ir.types import TensorType
 from ..passes.indices import dims
@@ -67,7 +68,7 @@ class Program:
     """A plan bound to a backend: the steps one by one, and the same as one function where the plan is short."""
 
     __slots__ = (
-        "_fine", "_timed", "backend", "choice", "context", "entries", "fresh", "function", "idle", "inner", "kernels", "names", "outputs",
+        "_fine", "_flops", "_peak_bytes", "_timed", "backend", "brief", "choice", "context", "entries", "fresh", "function", "idle", "inner", "kernels", "names", "outputs",
         "owned", "plan", "small", "template", "trusted", "types", "verified", "work",
     )  # fmt: skip
 
@@ -92,6 +93,9 @@ class Program:
         self.function = self._straight() if len(entries) <= straight.MOST else None
         self._timed: straight.Function | None = None
         self._fine: Program | None = None
+        self._peak_bytes: int | None = None
+        self._flops: int | None = None
+        self.brief: bool | None = None  # whether it takes microseconds, once somebody has asked
         self.idle: list[Workspace] = []  # of runs that are over
         self.fresh = [w for w in work if w.buffer < 0]
         self.small = sum(plan.buffers) + sum(nbytes(plan.outputs[-1 - w.buffer][2]) for w in self.fresh) <= KEPT_BYTES
@@ -110,6 +114,20 @@ class Program:
         if self._timed is None and self.function is not None:
             self._timed = self._straight(timed=True)
         return self._timed
+
+    @property
+    def peak_bytes(self) -> int:
+        """The most memory that the plan takes, worked out once."""
+        if self._peak_bytes is None:
+            self._peak_bytes = self.plan.peak_bytes
+        return self._peak_bytes
+
+    @property
+    def flops(self) -> int:
+        """The arithmetic of the plan, worked out once."""
+        if self._flops is None:
+            self._flops = self.plan.flops
+        return self._flops
 
     @property
     def fine(self) -> Program:
@@ -227,6 +245,7 @@ def bind(plan: ExecutionPlan, backend: Backend, wrap: Sequence[Wrapper] = ()) ->
     work: list[Work] = []
     fresh: dict[int, Work] = {}
     for step in plan.steps:
+        check_contexts(" while it was being planned")  # binding may take long: it compiles
         reads: tuple[int, ...] = step.reads
         into: int | tuple[int, ...] = -1
         if able is not None and isinstance(step.op, ops.Elementwise):

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from ..passes.levels import CompilationConfig
     from .compile import CompiledGraph
     from .jit import JitConfig, JitStats
+    from .recovery_config import RecoveryConfig, RecoveryResult
 
 Tensors = Mapping[str, Any]
 
@@ -125,15 +126,16 @@ class TlDistributedExecutor(Protocol):
 
 @runtime_checkable
 class TlRecoverableExecutor(TlExecutor, Protocol):
-    """Survives failures as a RecoveryConfig says, and keeps the state of a run in a file.
+    """Survives failures as a RecoveryConfig says, and keeps what is left of a run in a folder.
 
-    >>> hasattr(TlRecoverableExecutor, "save_checkpoint")
+    >>> from tensorlogic import Executor
+    >>> isinstance(Executor(), TlRecoverableExecutor)
     True
     """
 
-    def execute_with_recovery(self, graph: EinsumGraph, inputs: Tensors, config: Any) -> Any: ...  # a RecoveryResult
-    def save_checkpoint(self, path: str) -> None: ...
-    def load_checkpoint(self, path: str) -> None: ...
+    def execute_with_recovery(self, graph: EinsumGraph, inputs: Tensors, config: RecoveryConfig) -> RecoveryResult: ...
+    def save_checkpoint(self, path: str) -> int: ...  # the number of the checkpoint
+    def load_checkpoint(self, path: str) -> int: ...
 
 
 @runtime_checkable

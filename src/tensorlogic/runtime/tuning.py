@@ -13,6 +13,7 @@ import msgspec
 import numpy as np
 
 from ..errors import InputError, TensorLogicError
+from ..events import active_contexts, entered
 from ..ir.types import TensorType
 from ..passes.indices import dims
 from .call import run
@@ -99,13 +100,16 @@ def choose(
     programs: Sequence[Program], values: Sequence[Any], inputs: str, clock: Callable[[], float] = perf_counter
 ) -> Program:
     """Return the fastest of several programs of one graph on some inputs, or the first where it fails on them."""
-    left = {program.plan.name: program for program in programs}
+    left, contexts = {program.plan.name: program for program in programs}, active_contexts()
     while len(left) > 1:
         optimizer = AdaptiveOptimizer(list(left))
         while optimizer.winner is None:
+            for context in contexts:
+                context.check(" while its plans were being timed")
             name, start = optimizer.next(), clock()
             try:
-                run(left[name], values)
+                with entered(()):  # to look at contexts takes time, which is not the plan's
+                    run(left[name], values)
             except (TensorLogicError, ArithmeticError, ValueError):
                 break
             optimizer.record(name, clock() - start)

@@ -3,10 +3,12 @@
 from .adding_ops import MissingRow, missing_rows
 from .backend import BackendTestAdapter, CaseResult, ConformanceReport, difference
 from .cases import Case, cases
+from .failpoints import Failpoint, failing_at
 from .gradients import GradientCheck, GradientChecker, GradientReport
 from .perf import PerfCase, PerfRegression, PerfReport
 
 __all__ = [
-    "BackendTestAdapter", "Case", "CaseResult", "ConformanceReport", "GradientCheck", "GradientChecker",
-    "GradientReport", "MissingRow", "PerfCase", "PerfRegression", "PerfReport", "cases", "difference", "missing_rows",
+    "BackendTestAdapter", "Case", "CaseResult", "ConformanceReport", "Failpoint", "GradientCheck",
+    "GradientChecker", "GradientReport", "MissingRow", "PerfCase", "PerfRegression", "PerfReport", "cases", "difference",
+    "failing_at", "missing_rows",
 ]  # fmt: skip

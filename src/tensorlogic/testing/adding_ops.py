@@ -1,7 +1,7 @@
 """Adding an operation: which rows of which tables it still lacks.
 
 An operation is a class in ``ir/ops.py`` and a row in some folders' tables. What the class says of itself
-(it is a :class:`~tensorlogic.ir.ops.Same`, or ``is_pointwise``) stands in for rows; never more than seven places need one.
+(it is a :class:`~tensorlogic.ir.ops.Same`, or ``is_pointwise``) stands in for rows; never more than eight places need one.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from ..backends import numpy, reference
 from ..ir import type_rules
 from ..ir.graph import OPS
 from ..ir.ops import Op, Same
-from ..passes import grad, indices
+from ..passes import batch_rules, grad, indices
 from .cases import cases
 
 
@@ -42,6 +42,8 @@ _PLACES: dict[MissingRow, Callable[[type[Op]], bool]] = {
     MissingRow("passes/grad_rules.py", "RULES", "its gradient"): lambda op: op in grad.RULES or issubclass(op, Same),
     MissingRow("passes/indices.py", "INDICES", "along which indices it can be cut (or set is_pointwise)"):
         lambda op: op in indices.INDICES or op.is_pointwise,
+    MissingRow("passes/batch_rules.py", "RULES", "what one more leading axis does to it (or set is_pointwise)"):
+        lambda op: op in batch_rules.RULES or op.is_pointwise,
     MissingRow("backends/reference.py", "DEFINITIONS", "what it computes, element by element"):
         lambda op: op in reference.DEFINITIONS or issubclass(op, Same),
     MissingRow("backends/numpy.py", "MAKERS", "its NumPy kernel"): lambda op: op in numpy.MAKERS or issubclass(op, Same),

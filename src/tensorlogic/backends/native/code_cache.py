@@ -120,7 +120,7 @@ class CodeCache(NullCache):
 
     def save_overload(self, sig: Any, cres: Any) -> None:
         """Keep a compiled function; where that is not possible, the next process compiles it again."""
-        from ...ir.files import write_whole
+        from ...ir.whole_files import write_whole
 
         path = self._path(sig, cres.target_context)
         if path is None or cres.library.has_dynamic_globals:

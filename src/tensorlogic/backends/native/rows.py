@@ -23,6 +23,7 @@ from ...plan.row_groups import frame_of
 from .typed import Dtype, cast, expression, literal_bits, supported
 
 LONG = 4096  # elements of a row from which a sum of float32 is added up in float64
+STRIP = 1024  # elements that are computed before they are written over operands
 Sizes = tuple[int, ...]
 
 
@@ -220,7 +221,7 @@ class _Writer:
             body += self._cells(level, done)
             body += self._loop(level)
         body += self._cells(self.passes, done)
-        if self.fails:
+        if self.fails or (self.step.over and not self._flat()):
             return None
         temporaries = [
             f"    t{self.id[s]} = np.empty(m, np.{self.dtype[s].name})"
@@ -239,8 +240,10 @@ class _Writer:
             *(f"    c{n} = np.{dtype.name}({'f' if dtype.kind == 'f' else 'c'}[{n}])" for n, dtype in scalars),
             *temporaries,
         ]
-        flat = not self.layout.outer and self.passes == 1 and not self.layout.cells
-        if flat:  # no outer axes: threads share the row itself
+        flat = self._flat()
+        if flat and self.step.over:
+            text = [*head, *self._strips(), *(f"        {line}" for line in (*fixed, *body, *self._written_over()))]
+        elif flat:  # no outer axes: threads share the row itself
             text = [*head, "    m = hi - lo", *(f"    {line}" for line in fixed), *(f"    {line}" for line in body)]
         else:
             text = [
@@ -252,6 +255,25 @@ class _Writer:
             "\n".join(text), tuple(bits for bits, _ in self.scalars.values()),
             (self.row, *(outer[1:] if sizes else ())), self.row if flat else math.prod(outer),
         )  # fmt: skip
+
+    def _flat(self) -> bool:
+        """Tell whether the whole is one row, gone through once."""
+        return not self.layout.outer and self.passes == 1 and not self.layout.cells
+
+    def _strips(self) -> list[str]:
+        """Write the loop over strips of a kernel whose results stand where its operands do.
+
+        A strip is computed into rows of the kernel's own and then copied: a loop that writes over what it reads is not vectorised,
+        because for all that LLVM knows one of its arrays may begin in the midst of another.
+        """
+        rows = [f"    b{n} = np.empty({STRIP}, np.{self.dtype[s].name})" for n, s in enumerate(self.step.writes)]
+        return [*rows, f"    for at in range(lo, hi, {STRIP}):", f"        m = min({STRIP}, hi - at)"]
+
+    def _written_over(self) -> list[str]:
+        lines = []
+        for n in range(len(self.step.writes)):
+            lines += ["for j in range(m):", f"    y{n}[j] = b{n}[j]"]
+        return lines
 
     def _called(self) -> list[str]:
         """Return the functions that are called by name."""
@@ -276,7 +298,7 @@ class _Writer:
     def _views(self) -> list[tuple[tuple[int, _Access], str]]:
         """Return the lines that give names to rows and cells of arrays."""
         found = []
-        flat = not self.layout.outer and self.passes == 1 and not self.layout.cells
+        flat = "at:at + m" if self.step.over else "lo:hi" if self._flat() else ""
         for (slot, access), name in self.names.items():
             array = f"o{self.result[slot]}" if slot in self.result else f"a{self.place[slot]}"
             at = self._offset(access)
@@ -285,7 +307,7 @@ class _Writer:
                     continue  # written, not read
                 line = f"{name} = {array}[{at or '0'}]"
             elif flat:
-                line = f"{name} = {array}[lo:hi]"
+                line = f"{name} = {array}[{flat}]"
             else:
                 line = f"{name} = {array}[{at}:{at} + m]" if at else f"{name} = {array}[:m]"
             found.append(((slot, access), line))
@@ -397,7 +419,10 @@ class _Writer:
                 if own not in here:
                     self._compute(p, level, lines, here)
                 if own in self.result or own in self.kept:
-                    stores.append(f"{self._stored(own)} = v{self.id[own]}")
+                    place = self._stored(own)
+                    if self.step.over:
+                        place = f"b{self.result[own]}[j]"
+                    stores.append(f"{place} = v{self.id[own]}")
         if not lines:
             return []
         return [*before, "for j in range(m):", *(f"    {line}" for line in (*lines, *stores))]

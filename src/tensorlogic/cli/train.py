@@ -1,0 +1,170 @@
+"""The command that trains a graph file."""
+
+from __future__ import annotations
+
+import tomllib
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+
+from ..errors import FormatError, InputError, nearest
+from .common import graph_argument, print_json, reported
+
+
+@click.command("train")
+@graph_argument
+@click.option(
+    "--data",
+    "data",
+    type=click.Path(path_type=Path),
+    required=True,
+    help="A .npz or Parquet file with an array for each data input.",
+)
+@click.option("--validation", type=click.Path(path_type=Path), help="The same, to measure on after each epoch.")
+@click.option("--config", "config_path", type=click.Path(path_type=Path), help="A TOML file: see below.")
+@click.option(
+    "--params",
+    "params_path",
+    type=click.Path(path_type=Path),
+    help="A .npz or safetensors file of first values; left out, they are drawn.",
+)
+@click.option("--folder", type=click.Path(path_type=Path), help="Where checkpoints are kept.")
+@click.option("--resume", is_flag=True, help="Go on from the newest checkpoint in the folder.")
+@click.option(
+    "-o", "--output", type=click.Path(path_type=Path), help="Write the parameters to a .npz or .safetensors file."
+)
+@reported
+def train_command(
+    graph: Path,
+    data: Path,
+    validation: Path | None,
+    config_path: Path | None,
+    params_path: Path | None,
+    folder: Path | None,
+    resume: bool,
+    output: Path | None,
+    as_json: bool,
+) -> None:
+    """Learn the parameters of a graph file whose output 'loss' is a scalar.
+
+    The parameters are the float inputs of fixed shape that the data file does not have. The TOML file may set what TrainerConfig has
+    (epochs, batch_size, seed, clip_norm, ...), a table [optimizer] with its name, rate and settings, and a table [initial] with a
+    scheme by pattern of parameters.
+
+    \b
+    Examples:
+      tensorlogic train model.json --data train.npz -o params.safetensors
+      tensorlogic train model.json --data train.parquet --config train.toml --folder run
+      tensorlogic train model.json --data train.parquet --folder run --resume
+    """  # noqa: D301
+    from ..ir.graph import EinsumGraph
+    from ..train.trainer import Trainer
+
+    settings = _settings(config_path)
+    first = settings.pop("initial", {})
+    if resume:
+        if folder is None:
+            raise click.UsageError("--resume needs --folder, where the checkpoints are")
+        trainer, params = Trainer.resume(folder), None
+        loss = trainer.loss
+    else:
+        loss = EinsumGraph.load(graph)
+        trainer = Trainer(None, _config(settings, folder))
+        params = _read(params_path) if params_path is not None else _drawn(loss, data, first, trainer.config.seed)
+    try:
+        history = trainer.fit(loss, params, data, validation)
+    except KeyboardInterrupt:
+        if trainer.config.folder is None:
+            raise
+        click.echo(
+            f"stopped; to go on: tensorlogic train {graph} --data {data} --folder {trainer.config.folder} --resume",
+            err=True,
+        )
+        raise SystemExit(130) from None
+    if output is not None:
+        _write(output, trainer.params)
+    if as_json:
+        print_json({"epochs": history.epochs, "steps": trainer.steps})
+    else:
+        click.echo(str(history))
+
+
+def _settings(path: Path | None) -> dict[str, Any]:
+    if path is None:
+        return {}
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise FormatError(f"{path} cannot be read: {error}", "write a line such as: epochs = 20", code="E878") from None
+
+
+def _config(settings: dict[str, Any], folder: Path | None) -> Any:
+    from ..train import optim
+    from ..train.trainer import TrainerConfig
+
+    given = dict(settings)
+    own = dict(given.pop("optimizer", {"name": "adam"}))
+    name = own.pop("name", "adam")
+    if name not in optim.OPTIMIZERS:
+        raise InputError(f"there is no optimizer {name!r}", *nearest(name, optim.OPTIMIZERS), code="E878")
+    rate = own.pop("rate", None)
+    if isinstance(rate, dict):
+        schedule = rate.pop("schedule", "constant")
+        if schedule not in optim.SCHEDULES:
+            raise InputError(f"there is no schedule {schedule!r}", *nearest(schedule, optim.SCHEDULES), code="E878")
+        rate = _called(optim.SCHEDULES[schedule], {"rate": 1e-3, **rate}, f"the schedule {schedule}")
+    optimizer = _called(
+        optim.OPTIMIZERS[name], {**({} if rate is None else {"rate": rate}), **own}, f"the optimizer {name}"
+    )
+    names = [f.name for f in fields(TrainerConfig)]
+    for key in given:
+        if key not in names:
+            raise InputError(f"the config has no setting {key!r}", *nearest(key, names), code="E878")
+    return TrainerConfig(
+        **{**given, "optimizer": optimizer, "folder": given.get("folder") if folder is None else folder}
+    )
+
+
+def _called(make: Any, options: dict[str, Any], what: str) -> Any:
+    try:
+        return make(**options)
+    except TypeError as error:
+        raise InputError(f"{what}: {error}", "look at the settings that it takes", code="E878") from None
+
+
+def _drawn(loss: Any, data: Path, scheme: dict[str, str], seed: int) -> dict[str, Any]:
+    """Draw first values for the float inputs of fixed shape that the data does not have."""
+    from ..ir.random import STEP, TRAINING
+    from ..train.data import names_in
+    from ..train.initial import initial
+
+    there = {*names_in(data), STEP, TRAINING}
+    names = [
+        n for n, i in loss.inputs.items() if n not in there and n not in loss.output_names and _fixed(loss.type_of(i))
+    ]
+    return initial(loss, names, {**scheme, "*": "glorot"} if scheme else "glorot", seed=seed)
+
+
+def _fixed(kind: Any) -> bool:
+    return kind.shape is not None and kind.shape.is_static and kind.dtype in (None, "float16", "float32", "float64")
+
+
+def _read(path: Path) -> dict[str, Any]:
+    if path.suffix == ".safetensors":
+        from safetensors.numpy import load_file
+
+        return dict(load_file(path))
+    with np.load(path, allow_pickle=False) as file:
+        return {name: file[name] for name in file.files}
+
+
+def _write(path: Path, params: dict[str, Any]) -> None:
+    if path.suffix == ".safetensors":
+        from safetensors.numpy import save_file
+
+        save_file({name: np.ascontiguousarray(value) for name, value in params.items()}, path)
+    else:
+        np.savez(path, **params)

@@ -1,0 +1,129 @@
+"""Losses: how far predictions are from what they should be, as a mean over all of them.
+
+``weights`` count some of them more than others; weights of 0 and 1 are a mask.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Generic, TypeVar
+
+from ..errors import InputError, ShapeError
+from .graph import plain_array
+from .methods import Axes, TensorMethods
+from .type_rules import normal_axis
+from .types import INTEGERS
+
+T = TypeVar("T")
+
+
+class Losses(TensorMethods[T], Generic[T]):
+    """Means of squared, absolute and other errors, cross entropies, margins and divergences."""
+
+    def logsumexp(self, x: Any, axis: Axes = -1, *, keepdims: bool = False) -> T:
+        """log(sum(exp(x))) along an axis, shifted so that nothing overflows; -inf where all are."""
+        top = self.max(x, axis, keepdims=True)
+        shift = self.where(self.isfinite(top), top, 0.0)
+        total = self.log(self.sum(self.exp(self.subtract(x, shift)), axis, keepdims=True))
+        result = self.add(total, shift)
+        return result if keepdims else self.sum(result, axis)
+
+    def log_softmax(self, x: Any, axis: Axes = -1) -> T:
+        """The logarithm of softmax."""
+        return self.subtract(x, self.logsumexp(x, axis, keepdims=True))
+
+    def weighted_mean(self, values: Any, weights: Any = None) -> T:
+        """The mean of all values, each counted by its weight; 0 where all weights are."""
+        if weights is None:
+            return self.mean(values)
+        total = self.sum(
+            self.add(self.multiply(weights, 1.0), self.multiply(values, 0.0))
+        )  # as many as there are values
+        return self.divide(self.sum(self.multiply(values, weights)), self.where(self.equal(total, 0.0), 1.0, total))
+
+    def mean_squared_error(self, x: Any, y: Any, *, weights: Any = None) -> T:
+        """The mean of squared differences."""
+        return self.weighted_mean(self.square(self.subtract(x, y)), weights)
+
+    def mean_absolute_error(self, x: Any, y: Any, *, weights: Any = None) -> T:
+        """The mean of absolute differences."""
+        return self.weighted_mean(self.absolute(self.subtract(x, y)), weights)
+
+    def huber(self, x: Any, y: Any, *, delta: float = 1.0, weights: Any = None) -> T:
+        """Half of squared differences up to ``delta``, and linear beyond."""
+        away = self.absolute(self.subtract(x, y))
+        near = self.minimum(away, delta)  # near (away - near / 2): one formula, so one slope where they meet
+        return self.weighted_mean(self.multiply(near, self.subtract(away, self.multiply(0.5, near))), weights)
+
+    def binary_cross_entropy(self, logits: Any, target: Any, *, weights: Any = None, smoothing: float = 0.0) -> T:
+        """-target log p - (1 - target) log(1 - p) for p = sigmoid(logits), without overflow; target is from 0 to 1."""
+        target = _smoothed(self, target, smoothing, 2)
+        values = self.subtract(self.logaddexp(logits, 0.0), self.multiply(logits, target))
+        return self.weighted_mean(values, weights)
+
+    def cross_entropy(
+        self, logits: Any, target: Any, axis: int = -1, *, weights: Any = None, smoothing: float = 0.0
+    ) -> T:
+        """The mean of -sum(target * log_softmax(logits)); target holds probabilities, or integer labels on one axis less.
+
+        ``smoothing`` is the share of each label that is spread evenly over all classes.
+        """
+        logs = self.log_softmax(logits, axis)
+        even = self.mean(logs, axis) if smoothing else None
+        values = self.negative(self._expected(logs, logits, target, axis))
+        if even is not None:
+            _share("label smoothing", smoothing)
+            values = self.subtract(self.multiply(1 - smoothing, values), self.multiply(smoothing, even))
+        return self.weighted_mean(values, weights)
+
+    def _expected(self, logs: T, logits: Any, target: Any, axis: int) -> T:
+        """The sum of logarithms over classes, weighted by the target."""
+        shape, given = self.shape_of(logits), self.shape_of(target)
+        if shape is None or given is None or len(given) >= len(shape):
+            return self.sum(self.multiply(target, logs), axis)
+        at = normal_axis(axis, len(shape), "cross_entropy")
+        dtype = target.dtype if hasattr(target, "dtype") else plain_array(target).dtype
+        integers, unknown = str(dtype) in INTEGERS, dtype is None
+        labels = integers or (unknown and given == (*shape[:at], *shape[at + 1 :]))
+        spread = not integers and given == shape[len(shape) - len(given) :]  # the same probabilities everywhere
+        if labels == spread or (labels and len(given) != len(shape) - 1):
+            hint = "give integer labels without the axis of the classes, or probabilities of the shape of the logits"
+            raise ShapeError(
+                f"cross_entropy: a target {dtype or 'any'}{given} does not fit logits {shape}", hint, code="E001"
+            )
+        if spread:
+            return self.sum(self.multiply(target, logs), axis)
+        order = [a for a in range(len(shape)) if a != at]
+        return self.gather(self.transpose(logs, [*order, at]), target, -1, batch=len(order))
+
+    def hinge(self, scores: Any, target: Any, *, margin: float = 1.0, weights: Any = None) -> T:
+        """How far ``target * scores`` falls short of a margin; target is -1 or 1."""
+        return self.weighted_mean(self.relu(self.subtract(margin, self.multiply(target, scores))), weights)
+
+    def margin_ranking(self, better: Any, worse: Any, *, margin: float = 1.0, weights: Any = None) -> T:
+        """How far the better scores fall short of lying a margin above the worse ones."""
+        return self.weighted_mean(self.relu(self.add(margin, self.subtract(worse, better))), weights)
+
+    def triplet(self, anchor: Any, near: Any, far: Any, *, margin: float = 1.0, weights: Any = None) -> T:
+        """How far each far point falls short of being a margin farther from its anchor than the near one, in squared distance."""
+        close = self.sum(self.square(self.subtract(anchor, near)), -1)
+        away = self.sum(self.square(self.subtract(anchor, far)), -1)
+        return self.weighted_mean(self.relu(self.add(margin, self.subtract(close, away))), weights)
+
+    def kl_divergence(self, target: Any, logits: Any, axis: int = -1, *, weights: Any = None) -> T:
+        """The mean of sum(target * (log(target) - log_softmax(logits))): how badly the logits tell the target's distribution."""
+        positive = self.greater(target, 0)
+        own = self.log(self.where(positive, target, 1.0))  # 0 log 0 is 0
+        values = self.sum(self.multiply(target, self.subtract(own, self.log_softmax(logits, axis))), axis)
+        return self.weighted_mean(values, weights)
+
+
+def _smoothed(build: Losses[T], target: Any, smoothing: float, classes: int) -> Any:
+    if not smoothing:
+        return target
+    _share("label smoothing", smoothing)
+    return build.add(build.multiply(target, 1 - smoothing), smoothing / classes)
+
+
+def _share(what: str, value: float) -> None:
+    if not 0 <= value < 1:
+        raise InputError(f"{what} is a share from 0 up to 1, got {value!r}", "write 0.1", code="E846")

@@ -1,0 +1,131 @@
+"""Files and folders that appear whole or not at all, whatever happens while they are written.
+
+What is new is written under a temporary name beside its place, brought to the disk, and renamed. Every operation on which that
+depends goes through a call ``(operation, args) -> value``, as the steps of a run do; so the same wrappers can make one fail.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+FileCall = Callable[[str, tuple[Any, ...]], Any]  # the operation is the name of a function of the module os
+NOT_FOR_FOLDERS = (errno.EINVAL, errno.ENOTSUP, errno.EBADF)  # of systems that cannot bring a folder to the disk
+
+
+def file_call(operation: str, args: tuple[Any, ...]) -> Any:
+    """Do one operation of the module os, such as ``write`` or ``fsync``."""
+    return getattr(os, operation)(*args)
+
+
+def wrapped_files(wrap: Sequence[Callable[[Any], Any]]) -> FileCall:
+    """Return file operations with wrappers around them, the first outermost."""
+    call: FileCall = file_call
+    for wrapper in reversed(wrap):
+        call = wrapper(call)
+    return call
+
+
+def write_all(handle: int, data: Any, call: FileCall = file_call) -> None:
+    """Write bytes to an open file; the system may take them in several pieces."""
+    left = memoryview(data)
+    while left:
+        left = left[call("write", (handle, left)) :]
+
+
+def write_whole(path: Path, write: Callable[[Path], object], *, call: FileCall = file_call) -> None:
+    """Write a file beside its place and move it there, so that it appears whole or not at all."""
+    temporary = temporary_name(path)
+    try:
+        write(temporary)
+        to_disk(temporary, call)
+        call("replace", (temporary, path))
+    finally:
+        temporary.unlink(missing_ok=True)
+    to_disk(path.parent, call)
+
+
+def write_folder(
+    path: Path, fill: Callable[[Path], object], *, replace: bool = True, call: FileCall = file_call
+) -> Path:
+    """Fill a folder beside its place and move it there, so that it appears whole or not at all; return its path.
+
+    What has the name already gives way. Of two processes that write it at once, either may win. With ``replace=False``
+    it stays, and FileExistsError is raised.
+    """
+    temporary = temporary_name(path)
+    old: Path | None = None
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        call("mkdir", (temporary,))
+        fill(temporary)
+        for file in temporary.iterdir():
+            to_disk(file, call)
+        to_disk(temporary, call)
+        if replace:
+            old = set_aside(path)
+        try:
+            call("rename", (temporary, path))
+        except OSError as error:  # systems call it by several names when another process came first
+            if path.exists() and not replace:
+                raise FileExistsError(str(path)) from error
+            if not path.exists():
+                if old is not None:  # what was there stays
+                    old.rename(path)
+                    old = None
+                raise
+    finally:
+        remove(temporary)
+        if old is not None:
+            remove(old)
+    to_disk(path.parent, call)
+    return path
+
+
+def set_aside(path: Path) -> Path | None:
+    """Rename a file or folder that is to be deleted, so that of several processes one takes it; None if another did.
+
+    It has a name that a :class:`~tensorlogic.CompilationCache` sweeps away, should this process stop before it is deleted.
+    """
+    old = path.with_name(f".{path.name}.{os.urandom(6).hex()}.old")
+    with contextlib.suppress(FileNotFoundError):
+        return path.rename(old)
+    return None
+
+
+def temporary_name(path: Path) -> Path:
+    """Return a name beside a path that nobody else uses."""
+    return path.with_name(f".{path.name}.{os.urandom(6).hex()}.tmp")
+
+
+def remove(path: Path) -> None:
+    """Delete a file or a whole folder, as far as that is possible; nothing relies on its being gone."""
+    import shutil  # loaded by those who save
+
+    if path.is_dir():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        with contextlib.suppress(OSError):
+            path.unlink()
+
+
+def to_disk(path: Path, call: FileCall = file_call) -> None:
+    """Have the system write a file or folder out before anything relies on it; not every system can do so with folders."""
+    folder = path.is_dir()
+    try:
+        handle = os.open(path, os.O_RDONLY if folder else os.O_RDWR)
+    except PermissionError:
+        if folder:
+            return
+        raise
+    try:
+        call("fsync", (handle,))
+    except OSError as error:
+        if not folder or error.errno not in NOT_FOR_FOLDERS:
+            raise
+    finally:
+        os.close(handle)

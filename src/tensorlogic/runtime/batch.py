@@ -1,0 +1,373 @@
+"""Many inputs at once: items whose shapes agree run as one more index of the graph, the others by groups.
+
+A batch is the graph of :func:`~tensorlogic.passes.batch.batched` on stacked inputs, through the same call as one item. An array
+that is the same object in all items (weights) is not stacked. An item that fails does so alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
+from operator import attrgetter
+from time import perf_counter
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from ..errors import CancelledError, InputError, OutOfMemoryError, TensorLogicError
+from ..events import active_contexts, entered, running, span, watchers
+from ..ir.graph import EinsumGraph
+from ..ir.types import TensorType
+from ..passes.split import parts
+from ..plan.cost import nbytes
+from ..store import Store
+from .batch_result import BatchResult, Piece
+from .inputs import Inputs, check_call
+
+if TYPE_CHECKING:
+    from .executor import Executor
+
+WORKING_SET = 4 << 20  # bytes of items that run at once: more would leave the caches of a processor
+LARGE = 1 << 20  # bytes of one item from which a batch saves nothing over one call an item
+ROOM = 64 << 20  # bytes of a batch below which nobody asks how much memory there is
+_ARRAY = np.ndarray
+_DTYPE, _NDIM, _SHAPE = attrgetter("dtype"), attrgetter("ndim"), attrgetter("shape")
+
+
+class Way(NamedTuple):
+    """How items of one kind run: the graph for many of them, or why there is none; and the bytes that one item takes."""
+
+    graph: EinsumGraph | None
+    reason: str
+    item_bytes: int = 0
+    fixed_bytes: int = 0
+
+
+class Group(NamedTuple):
+    """Items whose inputs agree in shape and dtype: their places in the batch, and their values, input by input."""
+
+    items: Sequence[int]
+    columns: Sequence[Sequence[Any]]
+    over: tuple[str, ...]  # the inputs that differ between items
+    kind: tuple[Any, ...]  # the shapes and dtypes of the inputs
+
+
+def execute_batch(
+    executor: Executor,
+    graph: EinsumGraph,
+    items: Iterable[Inputs],
+    threads: int = 1,
+    clock: Callable[[], float] = perf_counter,
+) -> BatchResult:
+    """Run a graph on many items, on some threads, and return what each of them gives."""
+    start = clock()
+    check_call(graph, {})
+    given = _listed(items)
+    errors: dict[int, Exception] = {}
+    groups = uniform(graph, given)
+    if groups is None:
+        groups = _grouped(executor, graph, given, errors)
+    pieces: list[Piece] = []
+    ways: list[Callable[[], str]] = []
+    calls: list[Callable[[], None]] = []
+    for group in groups:
+        way = way_of(executor, graph, group)
+        cuts = _cuts(executor, way, len(group.items), threads)
+        ways.append(partial(_described, way, len(group.items), group.over, cuts))
+        for part in cuts:
+            calls.append(partial(_run, executor, graph, given, group, way, part, pieces, errors))
+    if threads > 1 and len(calls) > 1:
+        _side_by_side(calls, threads)
+    else:
+        for call in calls:
+            call()
+    failed = {n: errors[n] for n in sorted(errors)}
+    return BatchResult(len(given), pieces, failed, ways, (clock() - start) * 1e3, graph.output_names)
+
+
+def _listed(items: Any) -> Sequence[Inputs]:
+    if type(items) is list:
+        return items
+    if isinstance(items, Mapping | str | bytes) or not isinstance(items, Iterable):
+        hints = (
+            'write execute_batch(graph, [{"x": first}, {"x": second}])',
+            "arrays that are stacked already go to tl.batched",
+        )
+        kind = type(items).__name__
+        raise InputError(f"a batch is a list of mappings of names to arrays, got a {kind}", *hints, code="E512")
+    return list(items)
+
+
+# which items go together
+
+
+def uniform(graph: EinsumGraph, items: Sequence[Inputs]) -> list[Group] | None:
+    """Return all items as one group where they have plain arrays that agree; None where one must look closer."""
+    kinds, over, columns = [], [], []
+    count = len(items)
+    try:
+        if not items or list(map(len, items)).count(len(graph.inputs)) != count:
+            return None
+        for name in graph.inputs:
+            first = items[0][name]
+            if items[-1][name] is first and [item[name] is first for item in items].count(True) == count:
+                column = [first]  # an input that all items share
+            else:
+                column = [item[name] for item in items]
+                over.append(name)
+            kind = _kind(column)
+            if kind is None:
+                return None
+            kinds.append(kind)
+            columns.append(column)
+    except (TypeError, LookupError):  # no mappings, or a name is missing
+        return None
+    return [Group(range(count), columns, tuple(over), tuple(kinds))] if kinds else None
+
+
+def _kind(column: Sequence[Any]) -> tuple[Any, Any] | None:
+    """Return the shape and dtype of arrays that agree in both; None where they do not, or are no plain arrays.
+
+    Counting takes a third of the time of comparing one by one, and a batch of small items spends its time here.
+    """
+    count, first = len(column), column[0]
+    if list(map(type, column)).count(_ARRAY) != count:
+        return None
+    shape, dtype = first.shape, first.dtype
+    if not dtype.isnative or dtype.kind not in "biuf" or dtype.itemsize > 8:
+        return None
+    if list(map(_DTYPE, column)).count(dtype) != count:
+        return None
+    if len(shape) == 1:  # shapes are made anew whenever they are read
+        same = list(map(len, column)).count(shape[0]) == list(map(_NDIM, column)).count(1) == count
+    else:
+        same = list(map(_SHAPE, column)).count(shape) == count
+    return (shape, dtype) if same else None
+
+
+def _grouped(
+    executor: Executor, graph: EinsumGraph, items: Sequence[Inputs], errors: dict[int, Exception]
+) -> list[Group]:
+    """Return items in groups that agree; an item that is no mapping of the graph's inputs to arrays is an error of its own."""
+    names = list(graph.inputs)
+    kinds: dict[tuple[Any, ...], list[int]] = {}
+    values: dict[int, list[Any]] = {}
+    known: dict[tuple[str, int], Any] = {}  # what a value that several items share became
+    for n, item in enumerate(items):
+        try:
+            check_call(graph, item)
+            fresh = {k: known.get((k, id(v)), v) for k, v in item.items()}
+            _, values[n] = executor.arrays(graph, fresh)
+        except CancelledError:
+            raise
+        except Exception as error:
+            errors[n] = of_item(error, n)
+            continue
+        known |= {(k, id(item[k])): v for k, v in zip(names, values[n], strict=True)}
+        kind = tuple((v.shape, v.dtype if type(v) is _ARRAY else type(v)) for v in values[n])
+        kinds.setdefault(kind, []).append(n)
+    found = []
+    for kind, places in kinds.items():
+        columns = [[values[n][k] for n in places] for k in range(len(names))]
+        over = [name for name, column in zip(names, columns, strict=True) if len(set(map(id, column))) > 1]
+        found.append(Group(places, columns, tuple(over), kind))
+    return found
+
+
+# how they run
+
+
+def way_of(executor: Executor, graph: EinsumGraph, group: Group) -> Way:
+    """Return how a group runs, which is worked out once for each kind of items."""
+    if len(group.items) == 1:
+        return Way(None, "there is one")
+    if not group.over:
+        return Way(None, "")  # one run gives the answer of all
+    if executor.batches is None:
+        executor.batches = Store(executor.programs.kept.bound)
+    key = (graph, group.over, group.kind)
+    found: Way | None = executor.batches.get(key)
+    if found is None:
+        found = _new_way(executor, graph, group)
+        executor.batches.put(key, found)
+    return found
+
+
+def _new_way(executor: Executor, graph: EinsumGraph, group: Group) -> Way:
+    from ..passes.batch import batched
+    from ..passes.specialize import specialize
+
+    values = [column[0] for column in group.columns]
+    if any(type(v) is not _ARRAY for v in values):
+        return Way(None, "their inputs are not plain arrays")
+    types = {n: TensorType.of(v) for n, v in zip(graph.inputs, values, strict=True)}
+    try:
+        many = batched(specialize(graph, types), group.over)
+        few, more = (_bytes(executor, many, types, group.over, count) for count in (1, 9))
+    except CancelledError:
+        raise
+    except TensorLogicError as error:
+        return Way(None, f"as one more index they are refused: {error.diagnostic.message}")
+    each = max(1, (more - few) // 8)
+    if each >= LARGE:
+        return Way(None, f"each takes {each / 1e6:,.1f} MB, and one call is as fast")
+    return Way(many, "", each, max(0, few - each))
+
+
+def _bytes(
+    executor: Executor, many: EinsumGraph, types: Mapping[str, TensorType], over: Sequence[str], count: int
+) -> int:
+    """Return the bytes that a run of so many items takes, with the stacks of their inputs."""
+    from ..ir.types import TensorShape
+
+    sizes = {n: t._replace(shape=TensorShape((count, *(t.shape or ())))) if n in over else t for n, t in types.items()}
+    plan = executor.programs.options(many, sizes, None)[0]
+    return plan.peak_bytes + sum(nbytes(sizes[n]) for n in over)
+
+
+def room(executor: Executor) -> int | None:
+    """Return the least of the limits of memory that hold for runs now; None without any."""
+    limits = [executor.programs.memory_limit, *(c.memory_limit for c in (executor.context, *active_contexts()))]
+    return min((limit for limit in limits if limit is not None), default=None)
+
+
+def most_at_once(executor: Executor, way: Way, limit: int | None, threads: int = 1) -> int:
+    """Return how many items fit into the memory that a batch may take."""
+    if limit is None:
+        limit = room(executor)
+    if limit is None:
+        from ..plan.limits import available_memory
+
+        limit = available_memory() // 2
+    return max(1, (limit // threads - way.fixed_bytes) // max(1, way.item_bytes))
+
+
+def _cuts(executor: Executor, way: Way, count: int, threads: int) -> list[range]:
+    """Return the ranges of a group's items that run at once."""
+    if way.graph is None:
+        return parts(count, threads) if way.reason else [range(count)]
+    unlimited = room(executor) is None and not active_contexts()
+    if threads == 1 and unlimited and count * way.item_bytes <= WORKING_SET:
+        return [range(count)]
+    most = max(1, WORKING_SET // way.item_bytes)
+    if room(executor) is not None or count * way.item_bytes * threads > ROOM:
+        most = min(most, most_at_once(executor, way, None, threads))
+    return parts(count, max(-(-count // most), min(threads, count)))
+
+
+def _described(way: Way, count: int, over: Sequence[str], cuts: Sequence[range]) -> str:
+    items = f"{count:,} item{'s' * (count != 1)}"
+    if way.graph is None:
+        return f"{items} one by one: {way.reason}" if way.reason else f"{items} by one run: their inputs are the same"
+    index = f"{items} as one more index of {', '.join(map(repr, over))}"
+    return index if len(cuts) == 1 else f"{index}, in {len(cuts)} parts of up to {len(cuts[0]):,}"
+
+
+def _run(
+    executor: Executor,
+    graph: EinsumGraph,
+    items: Sequence[Inputs],
+    group: Group,
+    way: Way,
+    part: range,
+    pieces: list[Piece],
+    errors: dict[int, Exception],
+) -> None:
+    """Run a range of a group's items and note what they give; where that fails, each of them runs alone."""
+    places = group.items[part.start : part.stop]
+    if len(places) == 1 or (way.graph is None and way.reason):
+        return _one_by_one(executor, graph, items, places, pieces, errors)
+    try:
+        with _marked(executor, f"batch of {len(places)}"):
+            pieces.append(_together(executor, graph, group, way, part, places))
+    except CancelledError:
+        raise
+    except OutOfMemoryError:  # fewer may fit
+        for half in parts(len(part), 2):
+            own = range(part.start + half.start, part.start + half.stop)
+            _run(executor, graph, items, group, way, own, pieces, errors)
+    except Exception:  # whichever item it was: it fails again, alone
+        _one_by_one(executor, graph, items, places, pieces, errors)
+
+
+_UNMARKED = nullcontext()
+
+
+def _marked(executor: Executor, name: str) -> AbstractContextManager[None]:
+    """Return a span for those who watch the executor; without any, nothing is noted."""
+    own = (*executor.context.hooks, *executor.profiles.hooks)
+    return span(name, own) if own or running.listening or active_contexts() or watchers() else _UNMARKED
+
+
+def _together(
+    executor: Executor, graph: EinsumGraph, group: Group, way: Way, part: range, places: Sequence[int]
+) -> Piece:
+    names = list(graph.inputs)
+    if way.graph is None:  # nothing differs between items
+        values = executor.execute(
+            graph, {n: column[0] for n, column in zip(names, group.columns, strict=True)}
+        ).values()
+        return Piece(places, [np.repeat(np.asarray(v)[None], len(places), 0) for v in values])
+    whole = len(part) == len(group.items)
+    inputs = {}
+    for n, column in zip(names, group.columns, strict=True):
+        own = column if whole else column[part.start : part.stop]
+        inputs[n] = stack(own) if n in group.over else column[0]
+    return Piece(places, executor.execute(way.graph, inputs).values())
+
+
+def stack(arrays: Sequence[Any]) -> Any:
+    """Return arrays of one shape and dtype as one array, in an axis in front; many times as fast as ``numpy.stack``.
+
+    >>> stack([np.arange(3), np.ones(3, int)])
+    array([[0, 1, 2],
+           [1, 1, 1]])
+    """
+    first = arrays[0]
+    try:
+        joined = np.frombuffer(bytearray().join(arrays), first.dtype)
+    except (ValueError, BufferError):  # some are not laid out in C order, or all are empty
+        return np.stack(arrays)
+    return joined.reshape(len(arrays), *first.shape)
+
+
+def _one_by_one(
+    executor: Executor,
+    graph: EinsumGraph,
+    items: Sequence[Inputs],
+    places: Iterable[int],
+    pieces: list[Piece],
+    errors: dict[int, Exception],
+) -> None:
+    for n in places:
+        try:
+            with _marked(executor, f"item {n}"):
+                values = executor.execute(graph, items[n]).values()
+        except CancelledError:
+            raise
+        except Exception as error:
+            errors[n] = of_item(error, n)
+        else:
+            pieces.append(Piece((n,), values, single=True))
+
+
+def of_item(error: Exception, n: int) -> Exception:
+    """Return the error of an item with its number in the message."""
+    if isinstance(error, TensorLogicError):
+        return error.renamed(f"item {n}: {error.diagnostic.message}").with_traceback(error.__traceback__)
+    error.add_note(f"item {n} of the batch")
+    return error
+
+
+def _side_by_side(calls: Sequence[Callable[[], None]], threads: int) -> None:
+    """Run ranges of items on threads of the one pool, each within the contexts that hold here."""
+    from ..backends.threads import on_one_thread, together
+
+    active = active_contexts()
+
+    def inside(call: Callable[[], None]) -> None:
+        with entered(active):
+            call()
+
+    on_one_thread(together)([partial(inside, call) for call in calls], threads)

@@ -1,0 +1,3 @@
+"""Learning: a training step is one more graph, and a trainer calls it."""
+
+from . import optim as optim

@@ -1,0 +1,67 @@
+"""A training step bound to its arrays: called with a batch, it writes over what the step before left."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ..events import Hook, active_contexts, entered
+from ..runtime.call import call
+from ..runtime.executor import Executor
+from ..runtime.program import Program
+from .step import COUNT, RATE, TrainingStep
+
+Signature = tuple[tuple[str, tuple[int, ...], Any], ...]
+
+
+class BoundStep:
+    """Runs a training step on batch after batch; programs are kept by the shapes of a batch.
+
+    ``values`` holds what one step hands to the next, by name. The step is given these arrays to write over, so they must be
+    nobody else's.
+    """
+
+    def __init__(
+        self,
+        executor: Executor,
+        step: TrainingStep,
+        values: dict[str, Any],
+        given: Mapping[str, Any],
+        hooks: Sequence[Hook] = (),
+    ) -> None:
+        self.executor, self.step, self.values, self.own_hooks = executor, step, values, tuple(hooks)
+        self.rate, self.count = np.zeros(()), np.zeros(())
+        self.inputs = list(step.graph.inputs)
+        every = {RATE: self.rate, COUNT: self.count, **given}
+        self.given = {name: value for name, value in every.items() if name in step.graph.inputs}
+        outputs = step.graph.output_names
+        self.figures = [outputs.index(name) for name in step.figures]
+        self.carried = [(outputs.index(name), name) for name in step.carried]
+        self.programs: dict[Signature, Program] = {}
+
+    def __call__(self, arrays: Mapping[str, Any], rate: float, count: int) -> list[float]:
+        """Take one step on a batch and return its figures, the loss first."""
+        self.rate[...], self.count[...] = rate, count
+        signature = tuple([(name, a.shape, a.dtype) for name, a in arrays.items()])
+        program = self.programs.get(signature)
+        inputs = {**self.given, **self.values, **arrays}
+        if program is None:
+            known = {name: value for name, value in inputs.items() if name in self.inputs or name in arrays}
+            program = self.programs[signature] = self._program(known)
+        ordered = [inputs[name] for name in self.inputs]
+        hooks = (*self.executor.hooks(), *self.own_hooks)
+        for context in (*active_contexts(), self.executor.context):
+            context.check()
+            context.admit(program)
+        with entered(()):  # a step goes on to its end: half of one would leave half of the parameters updated
+            results = call(program, ordered, hooks)
+        for n, name in self.carried:
+            self.values[name] = results[n]
+        return [float(results[n]) for n in self.figures]
+
+    def _program(self, inputs: Mapping[str, Any]) -> Program:
+        graph = self.step.graph
+        names, arrays = self.executor.arrays(graph, inputs)
+        return self.executor.programs.for_call(graph, names, arrays, None, None, tuple(self.step.carried))

@@ -1,0 +1,226 @@
+"""Training data: arrays cut into batches in an order that a seed and the number of an epoch fix, or batches that come by themselves."""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from ..errors import FormatError, InputError, TensorLogicError, expect, nearest
+
+Arrays = Mapping[str, Any]
+
+
+class Batch(NamedTuple):
+    """Some rows of the data: how many, and the arrays by name, which are valid until the next batch."""
+
+    rows: int
+    arrays: dict[str, Any]
+
+
+class Batches(Protocol):
+    """What an epoch is made of."""
+
+    @property
+    def names(self) -> tuple[str, ...] | None:
+        """The names of the arrays; None where only the batches tell."""
+
+    @property
+    def replayable(self) -> bool:
+        """Whether an epoch can be gone through again."""
+
+    def epoch(self, number: int, first: int = 0) -> Iterator[Batch]:
+        """Go through the batches of an epoch, from the one with number ``first``."""
+
+    def count(self) -> int | None:
+        """Return the number of batches of an epoch, where that is known."""
+
+
+class ArrayBatches:
+    """Arrays with one row for each example, in batches; shuffled anew in each epoch, always alike for one seed.
+
+    >>> data = ArrayBatches({"x": np.arange(5)}, size=2, seed=None)
+    >>> [batch.arrays["x"].tolist() for batch in data.epoch(0)]
+    [[0, 1], [2, 3], [4]]
+    """
+
+    replayable = True
+
+    def __init__(self, arrays: Arrays, size: int, seed: int | None, *, drop_last: bool = False) -> None:
+        self.arrays = {name: _array(name, value) for name, value in arrays.items()}
+        self.rows = _rows(self.arrays)
+        if size > self.rows:
+            hint = f"use batch_size={self.rows} or less"
+            raise InputError(f"a batch of {size:,} is larger than the data: {self.rows:,} examples", hint, code="E850")
+        self.size, self.seed, self.drop_last = size, seed, drop_last
+        self._kept: dict[tuple[str, int], Any] = {}  # arrays that shuffled rows are copied into, by name and rows
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the arrays."""
+        return tuple(self.arrays)
+
+    def count(self) -> int:
+        """Return the number of batches of an epoch."""
+        return self.rows // self.size if self.drop_last else -(-self.rows // self.size)
+
+    def epoch(self, number: int, first: int = 0) -> Iterator[Batch]:
+        """Go through the batches of an epoch, from the one with number ``first``."""
+        order = None if self.seed is None else np.random.default_rng([self.seed, number]).permutation(self.rows)
+        for start in range(first * self.size, self.count() * self.size, self.size):
+            stop = min(start + self.size, self.rows)
+            if order is None:
+                yield Batch(stop - start, {name: array[start:stop] for name, array in self.arrays.items()})
+            else:
+                yield Batch(stop - start, self._taken(order[start:stop]))
+
+    def _taken(self, places: Any) -> dict[str, Any]:
+        found = {}
+        for name, array in self.arrays.items():
+            key = (name, len(places))
+            if key not in self._kept:
+                self._kept[key] = np.empty((len(places), *array.shape[1:]), array.dtype)
+            found[name] = np.take(array, places, axis=0, out=self._kept[key], mode="clip")
+        return found
+
+
+class GivenBatches:
+    """Batches that come by themselves: a list of mappings, or a function of the epoch's number that returns an iterable."""
+
+    def __init__(self, source: Iterable[Arrays] | Callable[[int], Iterable[Arrays]]) -> None:
+        self.source = source
+        self.replayable = callable(source) or iter(source) is not source
+        self.names: tuple[str, ...] | None = None
+        self._gone = False
+
+    def count(self) -> int | None:
+        """Return the number of batches, where the source tells."""
+        return len(self.source) if isinstance(self.source, Sized) else None
+
+    def epoch(self, number: int, first: int = 0) -> Iterator[Batch]:
+        """Go through the batches of an epoch, from the one with number ``first``."""
+        if not self.replayable and self._gone:
+            hint = "give a list, or a function that returns the batches of an epoch"
+            raise InputError("the data is an iterator, which can be gone through once", hint, code="E851")
+        self._gone = True
+        for n, arrays in enumerate(self.source(number) if callable(self.source) else self.source):
+            if n < first:
+                continue
+            expect(arrays, Mapping, "a batch is a mapping of names to arrays", 'yield {"x": x, "labels": y}')
+            given = {name: _array(name, value) for name, value in arrays.items()}
+            yield Batch(_rows(given), given)
+
+
+def batches_of(
+    data: Any, names: Iterable[str], size: int, seed: int | None, *, drop_last: bool = False
+) -> ArrayBatches | GivenBatches:
+    """Return batches of arrays by name, of a .npz or Parquet file, or of an iterable of batches."""
+    if isinstance(data, str | Path):
+        data = _read(Path(data), list(names))
+    if isinstance(data, Mapping):
+        return ArrayBatches(data, size, seed, drop_last=drop_last)
+    if isinstance(data, Iterable) or callable(data):
+        return GivenBatches(data)
+    hint = 'write data={"x": x, "labels": y}, a path to a .npz or Parquet file, or a list of such mappings'
+    raise InputError(f"data is given as arrays by name, got {type(data).__name__}", hint, code="E852")
+
+
+def names_in(path: Path) -> list[str]:
+    """Return the names of the arrays in a file."""
+    with _opened(path) as file:
+        return list(file.files)
+
+
+def _read(path: Path, names: list[str]) -> dict[str, Any]:
+    """Read the arrays that a graph wants from a file."""
+    with _opened(path) as file:
+        for name in names:
+            if name not in file.files:
+                raise InputError(f"{path} has no array {name!r}", *nearest(name, file.files), code="E853")
+        return {name: file[name] for name in names}
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[Any]:
+    """Open a file of arrays: ``files`` are their names, and an index reads one."""
+    if path.suffix not in (".npz", ".parquet", ".pq"):
+        raise InputError(f"{path} is neither .npz nor .parquet", "save the arrays with np.savez", code="E852")
+    try:
+        if path.suffix == ".npz":
+            with np.load(path, allow_pickle=False) as file:
+                yield file
+        else:
+            yield _Columns(path)
+    except TensorLogicError:
+        raise
+    except (OSError, ValueError, zipfile.BadZipFile) as error:
+        raise FormatError(f"{path} cannot be read: {error}", code="E853") from None
+
+
+class _Columns:
+    """The columns of a Parquet file as arrays."""
+
+    def __init__(self, path: Path) -> None:
+        import pyarrow.parquet as pq
+
+        self.table = pq.ParquetFile(path)
+        self.files = list(self.table.schema_arrow.names)
+
+    def __getitem__(self, name: str) -> Any:
+        return _column(self.table.read([name]).column(0))
+
+
+def _column(column: Any) -> Any:
+    """Return a column of numbers, or of lists of numbers of one length, as an array."""
+    import pyarrow as pa
+
+    whole = column.combine_chunks()
+    if pa.types.is_list(whole.type) or pa.types.is_fixed_size_list(whole.type) or pa.types.is_large_list(whole.type):
+        rows = len(whole)
+        return np.asarray(whole.flatten().to_numpy(zero_copy_only=False)).reshape(rows, -1)
+    return whole.to_numpy(zero_copy_only=False)
+
+
+def _array(name: str, value: Any) -> Any:
+    array = value if isinstance(value, np.ndarray) else np.asarray(value)
+    if array.ndim == 0 or array.dtype.hasobject:
+        kind = "a scalar" if array.ndim == 0 else f"{array.dtype}"
+        hint = f"give it as fixed={{{name!r}: ...}} if it is the same for all examples"
+        raise InputError(f"data {name!r} has no rows: it is {kind}", hint, code="E854")
+    return array
+
+
+def _rows(arrays: Mapping[str, Any]) -> int:
+    """Return how many examples there are, and refuse arrays that differ in that, and none at all."""
+    if not arrays:
+        raise InputError("there is no data", 'write data={"x": x, "labels": y}', code="E855")
+    counts = {name: len(array) for name, array in arrays.items()}
+    (first, rows), *others = counts.items()
+    for name, count in others:
+        if count != rows:
+            hint = f"give {name!r} as fixed={{{name!r}: ...}} if it is the same for all examples"
+            raise InputError(f"data {first!r} has {rows:,} examples, but {name!r} has {count:,}", hint, code="E856")
+    if not rows:
+        raise InputError("the data has no examples", "give arrays of at least one row", code="E855")
+    return rows
+
+
+def split(data: Arrays, share: float = 0.8, *, seed: int = 0) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Divide examples at random into two sets, such as for training and validation.
+
+    >>> train, rest = split({"x": np.arange(10)}, 0.8)
+    >>> len(train["x"]), len(rest["x"]), sorted({*train["x"].tolist(), *rest["x"].tolist()})
+    (8, 2, [0, 1, 2, 3, 4, 5, 6, 7, 8, 9])
+    """
+    arrays = {name: _array(name, value) for name, value in data.items()}
+    rows = _rows(arrays)
+    if not 0 < share < 1:
+        raise InputError(f"a share is between 0 and 1, got {share!r}", "write split(data, 0.8)", code="E857")
+    order = np.random.default_rng(seed).permutation(rows)
+    at = min(rows, max(0, round(share * rows)))
+    first, rest = order[:at], order[at:]
+    return {n: a[first] for n, a in arrays.items()}, {n: a[rest] for n, a in arrays.items()}

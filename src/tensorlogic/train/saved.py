@@ -1,0 +1,81 @@
+"""Trainers on disk: a checkpoint holds what a step hands to the next, the position in the data, and the history."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..errors import FormatError
+from ..ir.graph import EinsumGraph
+from ..runtime.checkpoints import CheckpointManager
+from . import optim
+from .history import History
+
+if TYPE_CHECKING:
+    from ..runtime.executor import Executor
+    from .callbacks import Callback
+    from .optim import Optimizer
+    from .trainer import Trainer
+
+GRAPH = "loss.json"
+POSITION = ("epoch", "batch", "steps", "rows", "sums", "plateau")
+
+
+def save_trainer(trainer: Trainer, folder: str | Path, keep: int) -> None:
+    """Write a checkpoint of a trainer, and its loss graph where it is not there yet."""
+    if trainer.loss is None:
+        from ..errors import InputError
+
+        raise InputError("this trainer has learned nothing yet", "call fit first", code="E864")
+    path = Path(folder)
+    with CheckpointManager(path, keep) as manager:
+        digest = trainer.loss.digest
+        if not (path / GRAPH).exists() or EinsumGraph.load(path / GRAPH).digest != digest:
+            trainer.loss.save(path / GRAPH)
+        facts = {
+            "graph": digest, "config": _config_json(trainer), "names": list(trainer.names),
+            "history": trainer.history.epochs, **{name: getattr(trainer, name) for name in POSITION},
+        }  # fmt: skip
+        manager.save(trainer.values, facts)
+
+
+def _config_json(trainer: Trainer) -> dict[str, Any]:
+    config = trainer.config
+    own = {f.name: getattr(config, f.name) for f in fields(config)}
+    own["folder"] = None if config.folder is None else str(config.folder)
+    own["settings"] = {name: dict(each) for name, each in config.settings.items()}
+    return {**own, "optimizer": optim.to_json(config.optimizer)}
+
+
+def load_trainer(
+    kind: type[Trainer],
+    folder: str | Path,
+    executor: Executor | None,
+    optimizer: Optimizer | None,
+    callbacks: Sequence[Callback],
+) -> Trainer:
+    """Return the trainer of the newest good checkpoint."""
+    from .trainer import TrainerConfig
+
+    path = Path(folder)
+    found = CheckpointManager(path).latest()
+    if found is None:
+        hint = "trainer.save(folder) makes one, and so does TrainerConfig(folder=...)"
+        raise FormatError(f"there is no checkpoint of a trainer in {path}", hint, code="E873")
+    facts = found.facts
+    if "config" not in facts or not (path / GRAPH).exists():
+        raise FormatError(f"{path} holds checkpoints of something else than a trainer", code="E873")
+    graph = EinsumGraph.load(path / GRAPH)
+    if graph.digest != facts["graph"]:
+        message = f"the checkpoint is of a graph {facts['graph'][:12]}, but {path / GRAPH} is {graph.digest[:12]}"
+        raise FormatError(message, "put the graph back that belongs to it", code="E865")
+    own = dict(facts["config"])
+    own["optimizer"] = optim.from_json(own["optimizer"]) if optimizer is None else optimizer
+    trainer = kind(executor, replace(TrainerConfig(), **own), callbacks=callbacks)
+    trainer.loss, trainer.names, trainer.values = graph, tuple(facts["names"]), dict(found.arrays)
+    trainer.history = History(facts["history"])
+    for name in POSITION:
+        setattr(trainer, name, facts[name])
+    return trainer

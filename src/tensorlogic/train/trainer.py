@@ -1,0 +1,508 @@
+"""The trainer: calls one planned step for each batch, tells callbacks of it, and keeps checkpoints to go on from."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from pathlib import Path
+from time import perf_counter
+from typing import Any, NoReturn
+
+import numpy as np
+
+from ..errors import InputError, TrainingError, expect, expect_whole, nearest
+from ..events import Hook, check_contexts, span
+from ..ir.builder import GraphBuilder
+from ..ir.graph import EinsumGraph
+from ..ir.random import STEP, TRAINING
+from ..ir.types import FLOATS, TensorType
+from ..runtime.executor import Executor
+from . import optim
+from .bound_step import BoundStep
+from .callbacks import Callback, Progress
+from .data import ArrayBatches, Batch, GivenBatches, batches_of
+from .history import History
+from .interrupts import Interrupts
+from .optim import Optimizer, Plateau, Schedule
+from .step import HIGHEST_SCALE, OWN, Setting, TrainingStep, training_step
+
+Data = Any  # arrays by name, a path, or an iterable of batches
+VALIDATION = "validation_"
+
+
+@dataclass(frozen=True)
+class TrainerConfig:
+    """How a trainer goes about it.
+
+    ``settings`` say what holds for some parameters, by name or pattern: ``{"embed*": {"frozen": True}, "w2": {"rate": 0.1,
+    "weight_decay": 1e-4}}``. ``accumulate`` adds up the gradients of so many parts of each batch, to save memory. ``precision`` is a
+    dtype that the loss is computed in (float16). ``average`` keeps a moving average of the parameters by that factor, in
+    ``trainer.averages``. With a ``folder`` checkpoints are kept there, after each epoch and after ``every`` so many steps.
+
+    >>> TrainerConfig(epochs=3).batch_size
+    32
+    """
+
+    optimizer: Optimizer = field(default_factory=optim.adam)
+    epochs: int = 10
+    batch_size: int = 32
+    seed: int = 0
+    shuffle: bool = True
+    drop_last: bool = False
+    accumulate: int = 1
+    clip_norm: float | None = None
+    clip_value: float | None = None
+    average: float | None = None
+    precision: str | None = None
+    settings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    folder: str | Path | None = None
+    every: int | None = None
+    keep: int = 3
+    progress: bool | None = None
+
+    def __post_init__(self) -> None:
+        for name, least in (("epochs", 0), ("batch_size", 1), ("accumulate", 1), ("keep", 1), ("seed", 0)):
+            expect_whole(name, getattr(self, name), least)
+        expect(self.optimizer, Optimizer, "optimizer= is an optimizer", "write tl.optim.adam(1e-3)")
+        if self.precision is not None and self.precision not in HIGHEST_SCALE:
+            hint = nearest(self.precision, HIGHEST_SCALE)
+            raise InputError(f"precision= is a dtype of half the size, got {self.precision!r}", *hint, code="E859")
+
+
+class Trainer:
+    """Learns the parameters of a loss graph from data.
+
+    The output ``loss`` of the graph is a scalar; its inputs are the parameters and the data. Other scalar outputs are figures of the
+    history; an output that has the name of an input is that input's next value (running means).
+
+    >>> import numpy as np, tensorlogic as tl
+    >>> b = tl.GraphBuilder()
+    >>> x, y, w = b.input("x", ("n", 2), "float32"), b.input("y", ("n",), "float32"), b.input("w", (2,), "float32")
+    >>> graph = b.build(loss=b.mean_squared_error(x @ w, y))
+    >>> X = np.random.default_rng(0).normal(size=(100, 2)).astype("float32")
+    >>> trainer = tl.Trainer(tl.Executor(), tl.TrainerConfig(optimizer=tl.optim.sgd(0.1), epochs=20))
+    >>> history = trainer.fit(graph, params={"w": np.zeros(2, "float32")}, data={"x": X, "y": X @ np.float32([1, -2])})
+    >>> trainer.params["w"].round(3), history["loss"][-1] < 1e-6
+    (array([ 1., -2.], dtype=float32), True)
+    """
+
+    def __init__(
+        self,
+        executor: Executor | None = None,
+        config: TrainerConfig | None = None,
+        *,
+        callbacks: Sequence[Callback] = (),
+    ) -> None:
+        self.executor = Executor() if executor is None else executor
+        self.config = TrainerConfig() if config is None else config
+        expect(self.executor, Executor, "a trainer runs on an Executor", "write tl.Trainer(tl.Executor(), config)")
+        expect(self.config, TrainerConfig, "a TrainerConfig is expected", "write tl.TrainerConfig(epochs=20)")
+        self.callbacks = list(callbacks)
+        self.loss: EinsumGraph | None = None
+        self.history = History()
+        self.epoch = 0  # epochs that are over
+        self.batch = 0  # batches of the present epoch that are over
+        self.steps = 0  # batches that were learned from, in all epochs
+        self.latest_rows = 0  # of the last batch
+        self.values: dict[str, Any] = {}  # what one step hands to the next: parameters, states, the optimizer's own
+        self.sums: dict[str, float] = {}  # figures of the present epoch so far, each times its rows
+        self.rows = 0  # of the present epoch so far
+        self.plateau: dict[str, float] = {}
+        self.names: tuple[str, ...] = ()  # of the parameters
+        self.plans: dict[str, str] = {}  # which plan was chosen for a batch of so many rows
+        self._step: TrainingStep | None = None
+        self._fixed: dict[str, Any] = {}
+        self._stopping = ""
+        self._snapshot: tuple[int, int, dict[str, Any], dict[str, float], int] | None = None
+
+    @property
+    def params(self) -> dict[str, Any]:
+        """The parameters as they are now, as copies: the next step writes over its own."""
+        return {name: np.array(self.values[name]) for name in self.names}
+
+    @property
+    def averages(self) -> dict[str, Any]:
+        """The moving averages of the parameters (``average=`` of the config), as copies."""
+        found = {} if self._step is None else self._step.averages
+        return {name: np.array(self.values[label]) for label, name in found.items()}
+
+    @property
+    def states(self) -> dict[str, Any]:
+        """What the loss graph hands on from batch to batch beside the parameters, as copies."""
+        names = [n for n in self.values if n not in self.names and not n.startswith(OWN)]
+        return {name: np.array(self.values[name]) for name in names}
+
+    def stop(self, reason: str) -> None:
+        """End the run after this epoch; callbacks call it."""
+        self._stopping = reason
+
+    def replace(self, params: Mapping[str, Any]) -> None:
+        """Put other values in place of some parameters."""
+        for name, value in params.items():
+            if name not in self.names:
+                raise InputError(f"there is no parameter {name!r}", *nearest(name, self.names), code="E863")
+            self.values[name][...] = value
+
+    # learning
+
+    def fit(
+        self,
+        loss: EinsumGraph | None = None,
+        params: Mapping[str, Any] | None = None,
+        data: Data = None,
+        validation: Data = None,
+        *,
+        fixed: Mapping[str, Any] | None = None,
+        states: Mapping[str, Any] | None = None,
+    ) -> History:
+        """Learn for as many epochs as the config says, counting those before, and return the history.
+
+        ``data`` holds arrays with a row for each example, by name; or it is a path to a .npz or Parquet file, or a list of batches.
+        ``fixed`` inputs are the same in every batch; ``states`` are what running values begin with. A second call goes on, and so
+        does a trainer from :meth:`resume`: the graph and the parameters are then those it has.
+        """
+        self._fixed = {name: np.asarray(value) for name, value in (fixed or {}).items()}
+        graph = self._graph(loss)
+        if not self.values:
+            self._begin(graph, params, states or {})
+        batches = self._batches(data, self.config.seed if self.config.shuffle else None)
+        watching = [*self.callbacks, *Progress.wanted(self.config.progress)]
+        bound = BoundStep(self.executor, self._planned(graph), self.values, self._given(), _hooks(watching))
+        self._stopping = ""
+        for callback in watching:
+            callback.on_begin(self, batches.count())
+        try:
+            with span("fit"), Interrupts() as interrupts:
+                while self.epoch < self.config.epochs and not self._stopping:
+                    with span(f"epoch {self.epoch + 1}"):
+                        self._one_epoch(bound, batches, validation, watching, interrupts)
+        except KeyboardInterrupt as error:
+            if self.config.folder is not None:
+                self.save(self.config.folder)
+                error.add_note(
+                    f"to go on: trainer = tl.Trainer.resume({str(self.config.folder)!r}), then fit(data=...)"
+                )
+            raise
+        finally:
+            for callback in watching:
+                callback.on_end(self)
+        return self.history
+
+    def _graph(self, loss: EinsumGraph | None) -> EinsumGraph:
+        """Return the loss graph: the one that is given or, in a run that goes on, the one it has."""
+        if loss is None and self.loss is None:
+            raise InputError("there is no loss graph", "write trainer.fit(graph, params=..., data=...)", code="E864")
+        if loss is not None:
+            expect(loss, EinsumGraph, "the loss is an EinsumGraph", "build one: b.build(loss=loss)")
+            if self.loss is not None and loss != self.loss:
+                message = f"this trainer learns {self.loss!r}, and was given {loss!r}"
+                raise InputError(message, "make a new Trainer for another graph", code="E865")
+            self.loss = loss
+        assert self.loss is not None
+        return self.loss
+
+    def _begin(self, graph: EinsumGraph, params: Mapping[str, Any] | None, states: Mapping[str, Any]) -> None:
+        """Take the parameters over, and make what the optimizer starts from."""
+        expect(params, Mapping, "params are arrays by name", 'write params={"w": W}')
+        assert params is not None
+        given = {name: np.array(value) for name, value in params.items()}
+        for name, array in given.items():
+            if name not in graph.inputs:
+                raise InputError(f"the graph has no input {name!r}", *nearest(name, graph.inputs), code="E302")
+            if str(array.dtype) not in FLOATS:
+                hint = f"give floats: {name}.astype('float32')"
+                raise InputError(
+                    f"parameter {name!r} is of {array.dtype}; only floats can be learned", hint, code="E866"
+                )
+        self.names = tuple(given)
+        step = self._planned(graph, {name: TensorType.of(array) for name, array in given.items()})
+        missing = [n for n in step.carried if n not in given and not n.startswith(OWN) and n not in states]
+        if missing:
+            hint = f"give what it begins with: fit(..., states={{{missing[0]!r}: ...}})"
+            raise InputError(
+                f"{missing[0]!r} is handed on from batch to batch, and has no first value", hint, code="E867"
+            )
+        given |= {name: np.array(states[name]) for name in step.carried if name in states}
+        given |= {label: np.zeros_like(given[name]) for label, name in step.zeros.items()}
+        given |= {label: given[name].copy() for label, name in step.averages.items()}
+        given |= {label: np.array(value, "float32") for label, value in step.starts.items()}
+        self.values = given
+        if isinstance(self.config.optimizer.rate, Plateau):
+            self.plateau = self.config.optimizer.rate.start()
+
+    def _planned(self, graph: EinsumGraph, types: Mapping[str, TensorType] | None = None) -> TrainingStep:
+        """Return the graph of a step, made once."""
+        if self._step is None:
+            config = self.config
+            types = types or {name: TensorType.of(self.values[name]) for name in self.names}
+            rows = [n for n in graph.inputs if n not in types and n not in self._fixed and n not in (TRAINING, STEP)]
+            self._step = training_step(
+                graph, types, config.optimizer, settings=_settings(config.settings, types), clip_norm=config.clip_norm,
+                clip_value=config.clip_value, average=config.average, precision=config.precision,
+                micro_batches=config.accumulate, rows=[n for n in rows if n not in graph.output_names],
+            )  # fmt: skip
+        return self._step
+
+    def _given(self) -> dict[str, Any]:
+        """Return the inputs that are the same in every step, but for the number of the step, which is written into."""
+        assert self.loss is not None
+        own = {TRAINING: np.array(True), STEP: np.zeros((), "uint64")}
+        return self._fixed | {name: value for name, value in own.items() if name in self.loss.inputs}
+
+    def _batches(self, data: Data, seed: int | None, size: int | None = None) -> ArrayBatches | GivenBatches:
+        assert self.loss is not None
+        known = {*self.values, *self._fixed, TRAINING, STEP}
+        wanted = [name for name in self.loss.inputs if name not in known]
+        drop_last = self.config.drop_last and size is None
+        found = batches_of(data, wanted, size or self.config.batch_size, seed, drop_last=drop_last)
+        if found.names is None:  # the first batch tells
+            return found
+        for name in found.names:
+            if name not in wanted:
+                raise InputError(f"the loss graph has no input {name!r} for data", *nearest(name, wanted), code="E868")
+        for name in wanted:
+            if name not in found.names:
+                hint = f"give it: data={{..., {name!r}: ...}}, or in params= or fixed="
+                raise InputError(f"nothing is given for the input {name!r}", hint, code="E869")
+        return found
+
+    def _one_epoch(
+        self,
+        bound: BoundStep,
+        batches: ArrayBatches | GivenBatches,
+        validation: Data,
+        watching: Sequence[Callback],
+        interrupts: Interrupts,
+    ) -> None:
+        start, config = perf_counter(), self.config
+        hearing = [c for c in watching if type(c).on_batch is not Callback.on_batch]
+        self._keep_snapshot()
+        for batch in batches.epoch(self.epoch, self.batch):
+            interrupts.check()
+            check_contexts()
+            try:
+                figures = self._learn(bound, batch)
+            except BaseException:
+                self._rewind(bound, batches)
+                raise
+            if not math.isfinite(figures["loss"]) and config.precision is None:
+                self.batch -= 1
+                bad = {name: np.array(array) for name, array in batch.arrays.items()}
+                self._rewind(bound, batches)
+                self._blame(bad, figures["loss"])
+            for callback in hearing:
+                callback.on_batch(self, figures)
+            if config.every and config.folder is not None and self.steps % config.every == 0:
+                self.save(config.folder)
+        interrupts.check()
+        if not self.rows:
+            raise InputError("the data has no batches", "give at least one", code="E855")
+        found = {name: total / self.rows for name, total in self.sums.items()}
+        if validation is not None:
+            found |= {f"{VALIDATION}{n}": v for n, v in self.evaluate(validation, fixed=self._fixed).items()}
+        found["rate"] = self.rate()
+        self.epoch, self.batch, self.sums, self.rows = self.epoch + 1, 0, {}, 0
+        self.history.append(found)
+        rate = config.optimizer.rate
+        if isinstance(rate, Plateau):
+            if rate.watch not in found:
+                raise InputError(
+                    f"there is no figure {rate.watch!r} to watch", *nearest(rate.watch, found), code="E858"
+                )
+            self.plateau = rate.after(self.plateau, found[rate.watch])
+        shown = {**found, "seconds": perf_counter() - start}
+        for callback in watching:
+            callback.on_epoch(self, shown)
+        if config.folder is not None:
+            self.save(config.folder)
+
+    def _learn(self, bound: BoundStep, batch: Batch) -> dict[str, float]:
+        """Take the step of a batch, count it, and return its figures."""
+        arrays, parts = batch.arrays, self.config.accumulate
+        if STEP in bound.given:
+            bound.given[STEP][...] = self._random_step()
+        if parts > 1:
+            if batch.rows % parts:
+                hint = f"use a batch_size that {parts} divides, and drop_last=True where the last batch is short"
+                raise InputError(f"a batch of {batch.rows} examples has no {parts} equal parts", hint, code="E870")
+            arrays = {n: a.reshape(parts, batch.rows // parts, *a.shape[1:]) for n, a in arrays.items()}
+        figures = dict(zip(bound.step.figures, bound(arrays, self.rate(), self.steps + 1), strict=True))
+        self.batch, self.steps, self.rows, self.latest_rows = (
+            self.batch + 1,
+            self.steps + 1,
+            self.rows + batch.rows,
+            batch.rows,
+        )
+        for name, value in figures.items():
+            self.sums[name] = self.sums.get(name, 0.0) + value * batch.rows
+        return figures
+
+    def _random_step(self) -> int:
+        """Return the number that the random numbers of this step depend on."""
+        return (self.config.seed * 0x9E3779B1 + self.steps) % (1 << 31)
+
+    def rate(self) -> float:
+        """Return the learning rate of the next step."""
+        match self.config.optimizer.rate:
+            case Schedule() as schedule:
+                return schedule(self.steps)
+            case Plateau() as plateau:
+                return plateau.rate_of(self.plateau)
+            case rate:
+                return float(rate)
+
+    # going back to before a bad batch
+
+    def _keep_snapshot(self) -> None:
+        before = {} if self._snapshot is None else self._snapshot[2]  # whose arrays are written over
+        for name, value in self.values.items():
+            if name in before and before[name].shape == value.shape:
+                np.copyto(before[name], value)
+            else:
+                before[name] = np.array(value)
+        self._snapshot = (self.batch, self.steps, before, dict(self.sums), self.rows)
+
+    def _rewind(self, bound: BoundStep, batches: ArrayBatches | GivenBatches) -> None:
+        """Put the parameters back to what they were before the batch that failed, by taking the steps before it again.
+
+        Where these fail too, or the batches cannot be had again, the run stands where the epoch began.
+        """
+        last = self.batch
+        self._back_to_snapshot()
+        if not batches.replayable or last == self.batch:
+            return
+        try:
+            for batch in batches.epoch(self.epoch, self.batch):
+                if self.batch == last:
+                    return
+                self._learn(bound, batch)
+        except Exception:
+            self._back_to_snapshot()
+
+    def _back_to_snapshot(self) -> None:
+        assert self._snapshot is not None
+        self.batch, self.steps, values, self.sums, self.rows = self._snapshot
+        self.sums = dict(self.sums)
+        for name, value in values.items():
+            self.values[name] = value.copy()
+
+    def _blame(self, arrays: Mapping[str, Any], loss: float) -> NoReturn:
+        """Raise the error of a loss that is no number, naming the first tensor that went bad."""
+        from ..observe.inspect import TensorInspector
+
+        assert self.loss is not None
+        inspector = TensorInspector()
+        inspector.enable()
+        executor = Executor(self.executor.backend, optimization_level=self.executor.config.optimization_level)
+        executor.context.add_hook(inspector)
+        inputs = {**self.values, **self._given(), **arrays}
+        executor.execute(self.loss, {name: inputs[name] for name in self.loss.inputs})
+        problem = inspector.first_problem()
+        where = f"batch {self.batch + 1} of epoch {self.epoch + 1} (step {self.steps + 1})"
+        context = [] if problem is None else str(problem).splitlines()
+        if problem is None:
+            context = ["the loss is a number before the step; its gradient is not"]
+        hints = [
+            "look at the data of that batch",
+            "use a lower rate, or clip_norm=1.0; the parameters are those before the batch",
+        ]
+        raise TrainingError(f"the loss is {loss} at {where}", code="E871", context=context, suggestions=hints)
+
+    # using what was learned
+
+    def evaluate(self, data: Data, *, fixed: Mapping[str, Any] | None = None) -> dict[str, float]:
+        """Return the loss and the other figures on data, with nothing learned and nothing dropped out."""
+        graph, figures = self._loss_and_figures()
+        given = self._evaluation_inputs(fixed)
+        sums, rows = dict.fromkeys(figures, 0.0), 0
+        scalars = EinsumGraph(graph.nodes, [(n, i) for n, i in graph.outputs if n in sums], graph.constants)
+        for batch in self._batches(data, None, self._evaluated_rows(data)).epoch(0):
+            inputs = {**given, **batch.arrays}
+            found = self.executor.execute(scalars, {name: inputs[name] for name in scalars.inputs})
+            sums = {name: total + float(found[name]) * batch.rows for name, total in sums.items()}
+            rows += batch.rows
+        return {name: total / rows for name, total in sums.items()}
+
+    def predict(self, data: Data, output: str, *, fixed: Mapping[str, Any] | None = None) -> Any:
+        """Return an output of the loss graph for data; inputs that it does not need, such as labels, need not be given."""
+        graph, _ = self._loss_and_figures()
+        if output not in graph.output_names:
+            raise InputError(
+                f"the loss graph has no output {output!r}", *nearest(output, graph.output_names), code="E305"
+            )
+        b = GraphBuilder()
+        needed = b.build({output: b.inline(graph)[output]})
+        given = {name: v for name, v in self._evaluation_inputs(fixed).items() if name in needed.inputs}
+        wanted = [name for name in needed.inputs if name not in given]
+        if isinstance(data, Mapping):
+            data = {name: data[name] for name in wanted if name in data}
+        parts = []
+        for batch in batches_of(data, wanted, self._evaluated_rows(data), None).epoch(0):
+            parts.append(self.executor.execute(needed, {**given, **batch.arrays})[output])
+        return np.concatenate(parts) if parts[0].ndim else np.stack(parts)
+
+    def _loss_and_figures(self) -> tuple[EinsumGraph, tuple[str, ...]]:
+        if self.loss is None or self._step is None:
+            raise InputError("this trainer has learned nothing yet", "call fit first", code="E864")
+        return self.loss, self._step.figures
+
+    def _evaluation_inputs(self, fixed: Mapping[str, Any] | None) -> dict[str, Any]:
+        own = {n: v for n, v in self.values.items() if not n.startswith(OWN)}
+        given = self._given() | {name: np.asarray(value) for name, value in (fixed or {}).items()}
+        if TRAINING in given:
+            given[TRAINING] = np.array(False)
+        return {**own, **given}
+
+    def _evaluated_rows(self, data: Data) -> int:
+        rows = len(next(iter(data.values()))) if isinstance(data, Mapping) and data else self.config.batch_size
+        return max(1, min(rows, max(self.config.batch_size, 1024)))
+
+    # checkpoints
+
+    def save(self, folder: str | Path, *, keep: int | None = None) -> None:
+        """Keep all that is needed to go on in a folder: parameters, optimizer, position and history."""
+        from .saved import save_trainer
+
+        save_trainer(self, folder, self.config.keep if keep is None else keep)
+
+    @classmethod
+    def resume(
+        cls,
+        folder: str | Path,
+        executor: Executor | None = None,
+        *,
+        optimizer: Optimizer | None = None,
+        callbacks: Sequence[Callback] = (),
+    ) -> Trainer:
+        """Return the trainer of the newest good checkpoint in a folder; ``fit`` goes on bit for bit as if it had never stopped.
+
+        An optimizer or schedule of the user's own is not in the checkpoint and must be given again.
+        """
+        from .saved import load_trainer
+
+        return load_trainer(cls, folder, executor, optimizer, callbacks)
+
+
+def _hooks(callbacks: Sequence[Callback]) -> list[Hook]:
+    """Return the callbacks that also want to hear of the steps of each run."""
+    wanted = ("on_step", "on_run", "on_start")
+    return [c for c in callbacks if any(getattr(type(c), name) is not getattr(Hook, name) for name in wanted)]
+
+
+def _settings(given: Mapping[str, Mapping[str, Any]], params: Mapping[str, TensorType]) -> dict[str, Setting]:
+    """Return what holds for each parameter; of patterns that fit the same one, later ones count."""
+    found: dict[str, Setting] = {}
+    for pattern, own in given.items():
+        names = [name for name in params if fnmatchcase(name, pattern)]
+        if not names:
+            raise InputError(f"settings: there is no parameter {pattern!r}", *nearest(pattern, params), code="E863")
+        for key in own:
+            if key not in Setting._fields:
+                raise InputError(
+                    f"settings of {pattern!r}: there is no {key!r}", *nearest(key, Setting._fields), code="E872"
+                )
+        for name in names:
+            found[name] = found.get(name, Setting())._replace(**own)
+    return found

@@ -1,0 +1,75 @@
+"""tensorlogic train: from files to parameters, stopped and resumed."""
+
+import json
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from click.testing import CliRunner
+from safetensors.numpy import load_file
+
+import tensorlogic as tl
+from tensorlogic.cli import main
+
+
+@pytest.fixture
+def files(tmp_path):
+    b = tl.GraphBuilder()
+    x, y = b.input("x", ("n", 3), "float32"), b.input("y", ("n",), "float32")
+    w, c = b.input("w", (3,), "float32"), b.input("c", (), "float32")
+    b.build(loss=b.mean_squared_error(b.einsum("ni,i->n", x, w) + c, y)).save(tmp_path / "model.json")
+    rng = np.random.default_rng(0)
+    inputs = rng.normal(size=(64, 3)).astype("float32")
+    target = (inputs @ np.float32([1, 2, 3]) + 4).astype("float32")
+    np.savez(tmp_path / "train.npz", x=inputs, y=target)
+    rows = pa.FixedSizeListArray.from_arrays(pa.array(inputs.reshape(-1)), 3)
+    pq.write_table(pa.table({"x": rows, "y": target}), tmp_path / "train.parquet")
+    (tmp_path / "train.toml").write_text(
+        'epochs = 40\nbatch_size = 16\n[optimizer]\nname = "adam"\nrate = { schedule = "cosine", rate = 0.3, steps = 160 }\n'
+    )
+    return tmp_path
+
+
+def run(*arguments, code=0):
+    result = CliRunner().invoke(main, ["train", *map(str, arguments)])
+    assert result.exit_code == code, result.output
+    return result.output
+
+
+@pytest.mark.parametrize("kind", ["npz", "parquet"])
+def test_it_learns(files, kind):
+    shown = run(
+        files / "model.json", "--data", files / f"train.{kind}", "--config", files / "train.toml", "-o", files / "p.safetensors",
+        "--validation", files / "train.npz",
+    )  # fmt: skip
+    assert shown.splitlines()[0].split()[:2] == ["epoch", "loss"] and len(shown.splitlines()) == 41
+    np.testing.assert_allclose(load_file(files / "p.safetensors")["w"], [1, 2, 3], atol=0.05)
+
+
+def test_resume_is_as_if_never_stopped(files):
+    model, data, config = files / "model.json", files / "train.npz", files / "train.toml"
+    run(model, "--data", data, "--config", config, "-o", files / "whole.npz")
+    short = files / "short.toml"
+    short.write_text(config.read_text().replace("epochs = 40", "epochs = 15"))
+    run(model, "--data", data, "--config", short, "--folder", files / "run")
+    trainer = tl.Trainer.resume(files / "run")
+    assert trainer.epoch == 15
+    found = json.loads(run(model, "--data", data, "--folder", files / "run", "--resume", "--json"))
+    assert len(found["epochs"]) == 15  # as many as its config says
+
+
+def test_mistakes(files):
+    model, data = files / "model.json", files / "train.npz"
+    assert "there is no optimizer 'adm'" in _config_error(files, '[optimizer]\nname = "adm"')
+    assert "did you mean 'epochs'" in _config_error(files, "epoch = 3")
+    assert "cannot be read" in _config_error(files, "epochs =")
+    assert "there is no schedule 'cosin'" in _config_error(files, '[optimizer]\nrate = { schedule = "cosin" }')
+    assert "needs --folder" in run(model, "--data", data, "--resume", code=2)
+    assert "cannot be read" in run(model, "--data", files / "none.npz", code=1)
+    assert "no checkpoint of a trainer" in run(model, "--data", data, "--folder", files / "none", "--resume", code=1)
+
+
+def _config_error(files, text):
+    (files / "bad.toml").write_text(text)
+    return run(files / "model.json", "--data", files / "train.npz", "--config", files / "bad.toml", code=1)

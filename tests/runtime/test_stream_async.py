@@ -1,0 +1,207 @@
+"""Streams for event loops: async iterables in, an async iterator out, with back-pressure, on asyncio and on trio."""
+
+from __future__ import annotations
+
+import gc
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import anyio
+import numpy as np
+import pytest
+
+import tensorlogic as tl
+
+ROWS = np.arange(24.0).reshape(12, 2)
+
+
+@pytest.fixture(params=["asyncio", "trio"])
+def run(request: pytest.FixtureRequest) -> Callable[[Callable[[], Awaitable[Any]]], Any]:
+    """Run an async function to its end, on each library."""
+    return lambda function: anyio.run(function, backend=request.param)
+
+
+def graph() -> tl.EinsumGraph:
+    b = tl.GraphBuilder()
+    x = b.input("x", ("n", 2), "float64")
+    return b.build(double=x * 2.0, total=b.sum(x, axis=0), largest=b.max(x))
+
+
+class Source:
+    """Chunks of rows, one at a time; it notes how many were asked for and whether it was closed."""
+
+    def __init__(self, chunks: int = 6, fails_at: int | None = None) -> None:
+        self.chunks, self.fails_at, self.given, self.closed = chunks, fails_at, 0, False
+
+    async def read(self) -> AsyncIterator[dict[str, Any]]:
+        try:
+            for n in range(self.chunks):
+                await anyio.sleep(0)
+                if n == self.fails_at:
+                    raise OSError("the line is dead")
+                self.given += 1
+                yield {"x": ROWS[2 * n % 12 : 2 * n % 12 + 2]}
+        finally:
+            self.closed = True
+
+
+def test_chunks_come_back_in_order_and_totals_are_those_of_one_run(run):
+    async def main() -> None:
+        source = Source()
+        stream = tl.Executor().execute_stream_async(graph(), source.read())
+        results = [result async for result in stream]
+        assert [r.metadata.chunk_id for r in results] == list(range(6))
+        np.testing.assert_array_equal(np.concatenate([r.outputs["double"] for r in results]), 2 * ROWS)
+        whole = tl.Executor().execute(graph(), {"x": ROWS})
+        np.testing.assert_array_equal(stream.outputs["total"], whole["total"])
+        np.testing.assert_array_equal(stream.outputs["largest"], whole["largest"])
+        assert source.closed
+        assert [r async for r in stream] == []
+
+    run(main)
+
+
+def test_sources_of_other_kinds_are_read_on_a_thread(run, tmp_path):
+    np.save(tmp_path / "x.npy", ROWS)
+    streaming = tl.StreamingConfig(tl.StreamingMode.FixedChunk(5))
+    main_thread, threads = threading.get_ident(), []
+
+    def chunks() -> Any:
+        for start in range(0, 12, 4):
+            threads.append(threading.get_ident())
+            yield {"x": ROWS[start : start + 4]}
+
+    async def main() -> None:
+        for source in ({"x": ROWS}, tmp_path / "x.npy", chunks()):
+            async with tl.Executor().execute_stream_async(graph(), source, streaming=streaming) as stream:
+                sizes = [r.metadata.size async for r in stream]
+            assert sizes == [5, 5, 2]
+            np.testing.assert_array_equal(stream.outputs["total"], ROWS.sum(0))
+        assert (await tl.Executor().execute_stream_async(graph(), {"x": ROWS}).result())["largest"] == 23.0
+
+    run(main)
+    assert main_thread not in threads
+
+
+def test_the_source_is_not_read_further_ahead_than_the_threshold(run):
+    async def main() -> None:
+        source = Source(chunks=50)
+        config = tl.AsyncConfig(backpressure_threshold=3)
+        async with tl.Executor().execute_stream_async(graph(), source.read(), config) as stream:
+            seen = 0
+            async for _ in stream:
+                seen += 1
+                for _ in range(20):
+                    await anyio.sleep(0)
+                assert source.given <= seen + 4
+        assert seen == 50
+
+    run(main)
+
+
+def test_a_slow_source_does_not_hold_back_results_that_are_there(run):
+    async def main() -> None:
+        go_on = anyio.Event()
+
+        async def slow() -> AsyncIterator[dict[str, Any]]:
+            yield {"x": ROWS[:2]}
+            await go_on.wait()
+            yield {"x": ROWS[2:4]}
+
+        stream = tl.Executor().execute_stream_async(graph(), slow())
+        first = await anext(stream)
+        assert first.metadata.chunk_id == 0
+        go_on.set()
+        assert [r.metadata.chunk_id async for r in stream] == [1]
+
+    run(main)
+
+
+def test_a_source_that_fails_half_way_is_told_after_the_chunks_before_it(run):
+    async def main() -> None:
+        source = Source(fails_at=3)
+        stream = tl.Executor().execute_stream_async(graph(), source.read())
+        seen = []
+        with pytest.raises(tl.InputError, match="the source failed at chunk 3: OSError: the line is dead"):
+            async for result in stream:
+                seen.append(result.metadata.chunk_id)
+        assert seen == [0, 1, 2]
+        assert source.closed
+
+    run(main)
+
+
+def test_a_chunk_that_does_not_fit_ends_the_stream(run):
+    async def chunks() -> AsyncIterator[dict[str, Any]]:
+        yield {"x": ROWS[:2]}
+        yield {"x": np.ones((2, 5))}
+        yield {"x": ROWS[2:4]}
+
+    async def main() -> None:
+        stream = tl.Executor().execute_stream_async(graph(), chunks())
+        assert (await anext(stream)).metadata.size == 2
+        with pytest.raises(tl.TensorLogicError):
+            await anext(stream)
+        with pytest.raises(StopAsyncIteration):
+            await anext(stream)
+
+    run(main)
+
+
+def test_an_empty_source_is_an_error(run):
+    async def main() -> None:
+        with pytest.raises(tl.InputError) as caught:
+            await tl.Executor().execute_stream_async(graph(), Source(chunks=0).read()).result()
+        assert caught.value.diagnostic.code == "E537"
+
+    run(main)
+
+
+@pytest.mark.parametrize("how", ["close", "forget", "cancel"])
+def test_a_consumer_that_stops_early_closes_the_source(run, how):
+    async def main() -> None:
+        source = Source(chunks=1000)
+        stream = tl.Executor().execute_stream_async(graph(), source.read(), tl.AsyncConfig(backpressure_threshold=2))
+        await anext(stream)
+        if how == "close":
+            await stream.aclose()
+            with pytest.raises(StopAsyncIteration):
+                await anext(stream)
+        elif how == "cancel":
+            with anyio.CancelScope() as scope:
+                scope.cancel()
+                async for _ in stream:
+                    pass
+        del stream
+        gc.collect()
+        with anyio.fail_after(30):
+            while not source.closed:
+                await anyio.sleep(0.001)
+        assert source.given < 10
+
+    run(main)
+
+
+def test_a_chunk_may_be_over_its_time(run):
+    def slow(call: Any) -> Any:
+        def waiting(step: Any, args: Any) -> Any:
+            threading.Event().wait(0.05)
+            return call(step, args)
+
+        return waiting
+
+    async def main() -> None:
+        config = tl.AsyncConfig(timeout=0.01)
+        stream = tl.Executor(wrap=[slow]).execute_stream_async(graph(), Source().read(), config)
+        with pytest.raises(tl.DeadlineError):
+            await anext(stream)
+        await stream.aclose()
+
+    run(main)
+
+
+def test_options_that_async_chunks_cannot_have_are_refused():
+    with pytest.raises(tl.InputError) as caught:
+        tl.Executor().execute_stream_async(graph(), Source().read(), sink="y.npy")
+    assert caught.value.diagnostic.code == "E563"

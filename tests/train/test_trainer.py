@@ -1,0 +1,485 @@
+"""The trainer: what it learns, what it keeps, and how it goes on."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import tracemalloc
+
+import numpy as np
+import pytest
+from problems import gradients, regression, regression_data, regression_params
+
+import tensorlogic as tl
+
+
+def trained(**options):
+    callbacks = options.pop("callbacks", ())
+    executor = options.pop("executor", None)
+    config = tl.TrainerConfig(**{"optimizer": tl.optim.adam(0.05), "epochs": 5, "batch_size": 8, **options})
+    trainer = tl.Trainer(executor, config, callbacks=callbacks)
+    trainer.fit(regression(), regression_params(), regression_data(), regression_data(10))
+    return trainer
+
+
+def trained_without_validation(executor):
+    trainer = tl.Trainer(executor, tl.TrainerConfig(optimizer=tl.optim.adam(0.05), epochs=5, batch_size=8))
+    trainer.fit(regression(), regression_params(), regression_data())
+    return trainer
+
+
+def same(one, other):
+    assert one.values.keys() == other.values.keys()
+    for name, value in one.values.items():
+        np.testing.assert_array_equal(value, other.values[name], err_msg=name)
+    assert one.history.epochs == other.history.epochs
+    assert (one.epoch, one.batch, one.steps) == (other.epoch, other.batch, other.steps)
+
+
+def test_it_learns():
+    trainer = trained(epochs=100)
+    np.testing.assert_allclose(trainer.params["w"], [1, -2, 0.5], atol=1e-2)
+    assert set(trainer.history) == {"loss", "error", "validation_loss", "validation_error", "rate"}
+    assert len(trainer.history["loss"]) == 100
+    assert trainer.predict({"x": regression_data()["x"]}, "p").shape == (40,)
+    np.testing.assert_allclose(trainer.predict(regression_data(), "p"), regression_data()["y"], atol=0.05)
+
+
+def test_equal_seeds_give_equal_bits_and_others_do_not():
+    same(trained(), trained())
+    assert not np.array_equal(trained().params["w"], trained(seed=1).params["w"])
+
+
+def test_the_arrays_given_are_not_written():
+    params, data = regression_params(), regression_data()
+    before = {n: v.copy() for n, v in {**params, **data}.items()}
+    trainer = tl.Trainer(None, tl.TrainerConfig(epochs=2))
+    trainer.fit(regression(), params, data)
+    for name, value in {**params, **data}.items():
+        np.testing.assert_array_equal(value, before[name])
+    held = trainer.params["w"]
+    kept = held.copy()
+    trainer.config = tl.TrainerConfig(epochs=4)
+    trainer.fit(data=data)
+    np.testing.assert_array_equal(held, kept)
+    assert trainer.epoch == 4
+
+
+def test_clipping():
+    data, params = regression_data(), regression_params()
+    slopes = gradients(params, data)
+    length = np.sqrt(sum((g * g).sum() for g in slopes.values()))
+    options = {"optimizer": tl.optim.sgd(1.0), "epochs": 1, "batch_size": 40}
+    by_norm, by_value = trained(clip_norm=0.5, **options), trained(clip_value=0.1, **options)
+    for name, w in params.items():
+        np.testing.assert_allclose(by_norm.params[name], w - slopes[name] * 0.5 / length, rtol=1e-4)
+        np.testing.assert_allclose(by_value.params[name], w - np.clip(slopes[name], -0.1, 0.1), rtol=1e-4)
+
+
+def test_accumulating_gradients_is_one_larger_batch():
+    whole = trained(batch_size=40, optimizer=tl.optim.sgd(0.1))
+    parts = trained(batch_size=40, optimizer=tl.optim.sgd(0.1), accumulate=4)
+    for name in whole.params:
+        np.testing.assert_allclose(parts.params[name], whole.params[name], rtol=1e-5)
+    np.testing.assert_allclose(parts.history["loss"], whole.history["loss"], rtol=1e-5)
+    with pytest.raises(tl.InputError, match="a batch of 8 examples has no 3 equal parts"):
+        trained(accumulate=3)
+
+
+def test_settings_by_name_and_pattern():
+    start = regression_params()
+    frozen = trained(settings={"c": {"frozen": True}})
+    assert frozen.params["c"] == start["c"] and not np.array_equal(frozen.params["w"], start["w"])
+    slow = trained(optimizer=tl.optim.sgd(0.1), settings={"*": {"rate": 0.5}})
+    np.testing.assert_allclose(slow.params["w"], trained(optimizer=tl.optim.sgd(0.05)).params["w"], rtol=1e-5)
+    decayed = trained(settings={"w": {"weight_decay": 10.0}}, optimizer=tl.optim.sgd(0.01))
+    assert np.abs(decayed.params["w"]).sum() < np.abs(trained(optimizer=tl.optim.sgd(0.01)).params["w"]).sum()
+    with pytest.raises(tl.InputError, match="there is no parameter 'v'"):
+        trained(settings={"v": {"frozen": True}})
+    with pytest.raises(tl.InputError, match="there is no 'frozn'"):
+        trained(settings={"w": {"frozn": True}})
+    with pytest.raises(tl.InputError, match="every parameter is frozen"):
+        trained(settings={"*": {"frozen": True}})
+
+
+def test_moving_averages():
+    trainer = trained(average=0.5, epochs=1, batch_size=40, optimizer=tl.optim.sgd(0.1))
+    start = regression_params()["w"]
+    np.testing.assert_allclose(trainer.averages["w"], (start + trainer.params["w"]) / 2, rtol=1e-6)
+
+
+def test_half_precision_scales_the_loss():
+    trainer = trained(precision="float16", epochs=60)
+    assert trainer.params["w"].dtype == np.float32
+    np.testing.assert_allclose(trainer.params["w"], [1, -2, 0.5], atol=0.05)
+    assert trainer.values["optimizer.scale"] >= 1
+
+
+def test_an_overflow_halves_the_scale_and_changes_nothing_else():
+    trainer = tl.Trainer(
+        None, tl.TrainerConfig(precision="float16", epochs=1, batch_size=4, optimizer=tl.optim.sgd(0.1))
+    )
+    data = {"x": np.full((4, 3), 200, "float32"), "y": np.zeros(4, "float32")}
+    trainer.fit(regression(), regression_params(), data)
+    np.testing.assert_array_equal(trainer.params["w"], regression_params()["w"])
+    assert trainer.values["optimizer.scale"] == 2.0**14
+
+
+def test_dropout_repeats_and_is_off_when_it_counts():
+    b = tl.GraphBuilder()
+    x, w = b.input("x", ("n", 50), "float32"), b.input("w", (50,), "float32")
+    kept = b.dropout(x, 0.5)
+    graph = b.build(loss=b.mean(b.square(b.einsum("ni,i->n", kept, w))), y=b.einsum("ni,i->n", kept, w))
+    data = {"x": np.ones((8, 50), "float32")}
+
+    def run(seed):
+        trainer = tl.Trainer(
+            None, tl.TrainerConfig(epochs=3, batch_size=4, seed=seed, shuffle=False, optimizer=tl.optim.sgd(1e-4))
+        )
+        trainer.fit(graph, {"w": np.ones(50, "float32")}, data)
+        return trainer
+
+    same(run(1), run(1))
+    assert not np.array_equal(run(1).params["w"], run(2).params["w"])
+    trainer = run(1)
+    np.testing.assert_allclose(trainer.predict(data, "y"), np.full(8, trainer.params["w"].sum()), rtol=1e-5)
+
+
+def test_states_are_handed_on():
+    b = tl.GraphBuilder()
+    x, w = b.input("x", ("n",), "float32"), b.input("w", (), "float32")
+    mean = b.input("mean", (), "float32")
+    graph = b.build(loss=b.mean(b.square(x * w - 1.0)), mean=0.5 * mean + 0.5 * b.mean(x))
+    trainer = tl.Trainer(None, tl.TrainerConfig(epochs=2, batch_size=2, shuffle=False))
+    data = {"x": np.float32([1, 3, 5, 7])}
+    trainer.fit(graph, {"w": np.float32(1)}, data, states={"mean": np.float32(0)})
+    expected = 0.0
+    for batch in (2.0, 6.0, 2.0, 6.0):
+        expected = 0.5 * expected + 0.5 * batch
+    assert trainer.states["mean"] == pytest.approx(expected)
+    with pytest.raises(tl.InputError, match="'mean' is handed on from batch to batch, and has no first value"):
+        tl.Trainer().fit(graph, {"w": np.float32(1)}, data)
+
+
+def test_fixed_inputs_are_given_whole():
+    b = tl.GraphBuilder()
+    x, a, w = b.input("x", ("n", 2), "float32"), b.input("a", (2, 2), "float32"), b.input("w", (2,), "float32")
+    graph = b.build(loss=b.mean(b.square(x @ a @ w - 1.0)))
+    trainer = tl.Trainer(None, tl.TrainerConfig(epochs=1))
+    trainer.fit(
+        graph, {"w": np.ones(2, "float32")}, {"x": np.ones((40, 2), "float32")}, fixed={"a": np.eye(2, dtype="float32")}
+    )
+    assert trainer.evaluate({"x": np.ones((4, 2), "float32")})["loss"] > 0
+
+
+# going on
+
+
+@pytest.mark.parametrize("stop", [2, 5, 6, 11])
+def test_a_resumed_run_is_bit_equal(tmp_path, stop):
+    options = {"optimizer": tl.optim.adamw(tl.optim.cosine(0.05, steps=20)), "epochs": 4, "average": 0.9}
+    whole = trained(**options)
+
+    class Stop(tl.Callback):
+        def on_batch(self, trainer, figures):
+            if trainer.steps == stop:
+                raise RuntimeError("stopped")
+
+    config = tl.TrainerConfig(batch_size=8, folder=tmp_path, every=1, **options)
+    data, validation = regression_data(), regression_data(10)
+    with pytest.raises(RuntimeError, match="stopped"):
+        tl.Trainer(None, config, callbacks=[Stop()]).fit(regression(), regression_params(), data, validation)
+    resumed = tl.Trainer.resume(tmp_path)
+    assert resumed.steps in (stop, stop - 1)
+    resumed.fit(data=data, validation=validation)
+    same(resumed, whole)
+
+
+CHILD = """
+    import sys, time
+    sys.path.insert(0, {tests!r})
+    import tensorlogic as tl
+    from problems import regression, regression_data, regression_params
+    class Slow(tl.Callback):
+        def on_batch(self, trainer, figures):
+            print(trainer.steps, flush=True)
+            time.sleep(0.01)
+    folder = {folder!r}
+    try:
+        trainer = tl.Trainer.resume(folder, callbacks=[Slow()])
+    except tl.FormatError:
+        config = tl.TrainerConfig(optimizer=tl.optim.adam(0.05), epochs=5, batch_size=8, folder=folder, every=2)
+        trainer = tl.Trainer(None, config, callbacks=[Slow()])
+    trainer.fit(regression(), regression_params(), regression_data(), regression_data(10))
+"""
+
+
+@pytest.mark.parametrize("kind", [signal.SIGKILL, signal.SIGINT])
+def test_a_killed_run_goes_on(tmp_path, kind):
+    text = textwrap.dedent(CHILD.format(tests=os.path.dirname(__file__), folder=str(tmp_path)))
+    for stop in (3, 9, 16):
+        with subprocess.Popen(
+            [sys.executable, "-c", text], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        ) as child:
+            for line in child.stdout:
+                if int(line) >= stop:
+                    child.send_signal(kind)
+                    break
+            message = child.communicate()[1]
+        assert child.returncode != 0
+        if kind == signal.SIGINT:
+            assert "to go on: trainer = tl.Trainer.resume(" in message
+    trainer = tl.Trainer.resume(tmp_path)
+    assert trainer.steps >= 14
+    trainer.fit(data=regression_data(), validation=regression_data(10))
+    same(trainer, trained())
+
+
+def test_a_damaged_checkpoint_is_passed_over(tmp_path):
+    trained(folder=tmp_path)
+    newest = max(tmp_path.glob("checkpoint-*"))
+    file = next(newest.glob("*.safetensors"))
+    file.write_bytes(file.read_bytes()[:-4] + b"oops")
+    with pytest.warns(UserWarning):
+        trainer = tl.Trainer.resume(tmp_path)
+    assert trainer.epoch == 4
+    trainer.fit(data=regression_data(), validation=regression_data(10))
+    same(trainer, trained())
+
+
+def test_checkpoints_of_something_else(tmp_path):
+    with pytest.raises(tl.FormatError, match="no checkpoint of a trainer"):
+        tl.Trainer.resume(tmp_path / "nothing")
+    trainer = trained()
+    trainer.save(tmp_path)
+    b = tl.GraphBuilder()
+    other = b.build(loss=b.sum(b.square(b.input("w", (3,), "float32"))))
+    with pytest.raises(tl.InputError, match="this trainer learns"):
+        tl.Trainer.resume(tmp_path).fit(other, data=regression_data())
+    other.save(tmp_path / "loss.json")
+    with pytest.raises(tl.FormatError, match="the checkpoint is of a graph"):
+        tl.Trainer.resume(tmp_path)
+    own = tl.Trainer(
+        None, tl.TrainerConfig(epochs=1, optimizer=tl.optim.custom(lambda b, w, g, s, r, t: (w - r * g, {}), 0.1))
+    )
+    own.fit(regression(), regression_params(), regression_data())
+    own.save(tmp_path / "own")
+    with pytest.raises(tl.InputError, match="not one of tensorlogic's own"):
+        tl.Trainer.resume(tmp_path / "own")
+    assert tl.Trainer.resume(tmp_path / "own", optimizer=tl.optim.sgd(0.1)).epoch == 1
+
+
+# callbacks
+
+
+def test_early_stopping_puts_the_best_back():
+    class Worse(tl.Callback):
+        def on_epoch(self, trainer, figures):
+            if trainer.epoch == 3:
+                self.best = trainer.params
+            if trainer.epoch >= 3:
+                trainer.replace({"w": trainer.params["w"] + 5})
+
+    worse = Worse()
+    trainer = trained(epochs=50, callbacks=[tl.EarlyStopping("validation_loss", patience=2), worse])
+    assert trainer.epoch < 10
+    np.testing.assert_allclose(
+        trainer.params["w"] - 5, worse.best["w"], rtol=1e-5
+    )  # the last to be called adds 5 again
+    with pytest.raises(tl.InputError, match="no figure 'validation_los'"):
+        trained(callbacks=[tl.EarlyStopping("validation_los")])
+
+
+def test_logs(tmp_path):
+    lines = []
+    trainer = trained(
+        callbacks=[
+            tl.CSVLog(tmp_path / "log.csv"), tl.JSONLog(tmp_path / "log.jsonl"), tl.JSONLog(lines.append, batches=True),
+            tl.PlotFile(tmp_path / "loss.svg"), tl.BestCheckpoint(tmp_path / "best", "loss"),
+        ]
+    )  # fmt: skip
+    rows = (tmp_path / "log.csv").read_text().splitlines()
+    assert rows[0].startswith("epoch,loss,error") and len(rows) == 6
+    epochs = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
+    assert [e["epoch"] for e in epochs] == [1, 2, 3, 4, 5]
+    assert len(lines) == 5 + 25
+    assert (tmp_path / "loss.svg").read_text().count("<polyline") == 2
+    assert tl.Trainer.resume(tmp_path / "best").epoch == int(np.argmin(trainer.history["loss"])) + 1
+
+
+def test_the_history_prints():
+    history = tl.History([{"loss": 0.5}, {"loss": 0.25, "accuracy": 1.0}])
+    assert str(history).splitlines()[1].split() == ["1", "0.5"]
+    assert repr(history) == "<History of 2 epochs: loss, accuracy>"
+    with pytest.raises(tl.InputError, match="no 'los'"):
+        history["los"]
+
+
+# what goes wrong
+
+
+def test_nan_names_the_tensor_and_the_batch():
+    b = tl.GraphBuilder()
+    x, w = b.input("x", ("n",), "float32"), b.input("w", (), "float32")
+    graph = b.build(loss=b.mean(b.log(x * w)))
+    data = {"x": np.float32([1, 2, 3, 4, -5, 6])}
+    trainer = tl.Trainer(None, tl.TrainerConfig(epochs=2, batch_size=2, shuffle=False, optimizer=tl.optim.sgd(0.01)))
+    with pytest.raises(tl.TrainingError, match=r"the loss is nan at batch 3 of epoch 1 \(step 3\)") as caught:
+        trainer.fit(graph, {"w": np.float32(1)}, data)
+    assert "log" in "\n".join(caught.value.diagnostic.context)
+    good = tl.Trainer(None, tl.TrainerConfig(epochs=1, batch_size=2, shuffle=False, optimizer=tl.optim.sgd(0.01)))
+    good.fit(graph, {"w": np.float32(1)}, {"x": data["x"][:4]})
+    assert trainer.params["w"] == good.params["w"]  # those before the bad batch
+
+
+def test_a_cancelled_run_stands_between_two_steps():
+    context = tl.ExecutionContext()
+
+    class Cancel(tl.Callback):
+        def on_batch(self, trainer, figures):
+            if trainer.steps == 7:
+                context.cancel("enough")
+
+    config = tl.TrainerConfig(optimizer=tl.optim.adam(0.05), epochs=5, batch_size=8)
+    trainer = tl.Trainer(None, config, callbacks=[Cancel()])
+    with pytest.raises(tl.CancelledError, match="enough"), context:
+        trainer.fit(regression(), regression_params(), regression_data(), regression_data(10))
+    assert trainer.steps == 7
+    trainer.callbacks.clear()
+    trainer.fit(data=regression_data(), validation=regression_data(10))
+    same(trainer, trained())
+
+
+def test_a_step_that_fails_leaves_the_parameters_before_it():
+    failing = False
+
+    def fail(call):
+        def inner(step, args):
+            nonlocal failing
+            if failing and step.op.name == "einsum":
+                failing = False
+                raise OSError("no")
+            return call(step, args)
+
+        return inner
+
+    class Fail(tl.Callback):
+        def on_batch(self, trainer, figures):
+            nonlocal failing
+            failing = trainer.steps == 8
+
+    config = tl.TrainerConfig(optimizer=tl.optim.adam(0.05), epochs=5, batch_size=8)
+    trainer = tl.Trainer(tl.Executor(wrap=[fail]), config, callbacks=[Fail()])
+    with pytest.raises(tl.ExecutionError):
+        trainer.fit(regression(), regression_params(), regression_data())
+    assert trainer.steps == 8
+    trainer.callbacks.clear()
+    trainer.fit(data=regression_data())
+    same(trainer, trained_without_validation(tl.Executor(wrap=[fail])))
+
+
+MISTAKES = {
+    "no loss": (lambda: tl.Trainer().fit(data=regression_data()), "there is no loss graph"),
+    "no params": (lambda: tl.Trainer().fit(regression(), data=regression_data()), "params are arrays by name"),
+    "whole numbers": (
+        lambda: tl.Trainer().fit(regression(), {"w": [1, 2, 3], "c": 0.0}, regression_data()),
+        "parameter 'w' is of int64; only floats can be learned",
+    ),
+    "unequal lengths": (
+        lambda: tl.Trainer().fit(
+            regression(), regression_params(), {**regression_data(), "y": np.zeros(39, "float32")}
+        ),
+        "data 'x' has 40 examples, but 'y' has 39",
+    ),
+    "a batch larger than the data": (
+        lambda: tl.Trainer(None, tl.TrainerConfig(batch_size=64)).fit(
+            regression(), regression_params(), regression_data()
+        ),
+        "a batch of 64 is larger than the data: 40 examples",
+    ),
+    "no examples": (
+        lambda: tl.Trainer(None, tl.TrainerConfig(batch_size=1)).fit(
+            regression(), regression_params(), {"x": np.zeros((0, 3), "float32"), "y": np.zeros(0, "float32")}
+        ),
+        "the data has no examples",
+    ),
+    "no data": (lambda: tl.Trainer().fit(regression(), regression_params(), {}), "there is no data"),
+    "another kind of data": (lambda: tl.Trainer().fit(regression(), regression_params(), 3), "data is given as arrays"),
+    "a name the graph lacks": (
+        lambda: tl.Trainer().fit(regression(), regression_params(), {**regression_data(), "z": np.zeros(40)}),
+        "no input 'z' for data",
+    ),
+    "an input nobody gives": (
+        lambda: tl.Trainer().fit(regression(), regression_params(), {"x": regression_data()["x"]}),
+        "nothing is given for the input 'y'",
+    ),
+    "negative epochs": (lambda: tl.TrainerConfig(epochs=-1), "epochs"),
+    "a precision that is none": (
+        lambda: tl.TrainerConfig(precision="float8"),
+        "precision= is a dtype of half the size",
+    ),
+    "evaluate before fit": (lambda: tl.Trainer().evaluate(regression_data()), "has learned nothing yet"),
+    "save before fit": (lambda: tl.Trainer().save("x"), "has learned nothing yet"),
+    "a path of another kind": (
+        lambda: tl.Trainer().fit(regression(), regression_params(), "x.txt"),
+        "neither .npz nor .parquet",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_mistakes(name):
+    act, message = MISTAKES[name]
+    with pytest.raises(tl.TensorLogicError, match=message):
+        act()
+
+
+def test_a_loss_that_is_no_scalar_or_missing():
+    b = tl.GraphBuilder()
+    x, w = b.input("x", ("n",), "float32"), b.input("w", (), "float32")
+    with pytest.raises(tl.ShapeError, match="the loss 'loss' is of shape"):
+        tl.Trainer().fit(b.build(loss=x * w), {"w": np.float32(1)}, {"x": np.ones(40, "float32")})
+    with pytest.raises(tl.GraphError, match="no output 'loss'"):
+        tl.Trainer().fit(b.build(cost=b.sum(x * w)), {"w": np.float32(1)}, {"x": np.ones(40, "float32")})
+
+
+def test_a_parameter_nothing_depends_on():
+    b = tl.GraphBuilder()
+    x, w, v = b.input("x", ("n",), "float32"), b.input("w", (), "float32"), b.input("v", (), "float32")
+    graph = b.build(loss=b.mean(b.square(x * w)), other=v * 1.0)
+    with pytest.raises(tl.InputError, match="the loss does not depend on the parameter 'v'"):
+        tl.Trainer().fit(graph, {"w": np.float32(1), "v": np.float32(1)}, {"x": np.ones(40, "float32")})
+
+
+# what a step costs
+
+
+def test_a_step_allocates_nothing_after_the_first():
+    b = tl.GraphBuilder()
+    x, y = b.input("x", (64, 256), "float32"), b.input("y", (64, 128), "float32")
+    w = b.input("w", (256, 128), "float32")
+    graph = b.build(loss=b.mean_squared_error(b.tanh(x @ w), y))
+    rng = np.random.default_rng(0)
+    data = {"x": rng.normal(size=(640, 256)).astype("float32"), "y": rng.normal(size=(640, 128)).astype("float32")}
+    peaks = []
+
+    class Peak(tl.Callback):
+        def on_batch(self, trainer, figures):
+            peaks.append(tracemalloc.get_traced_memory()[1])
+            tracemalloc.reset_peak()
+
+    trainer = tl.Trainer(
+        None, tl.TrainerConfig(optimizer=tl.optim.adam(1e-3), epochs=3, batch_size=64), callbacks=[Peak()]
+    )
+    tracemalloc.start()
+    try:
+        trainer.fit(graph, {"w": rng.normal(size=(256, 128)).astype("float32")}, data)
+    finally:
+        tracemalloc.stop()
+    steady = peaks[15:]
+    assert max(steady) - min(steady) < 20_000  # arrays are 32 KiB and more
+    assert (
+        len({trainer.values[n].__array_interface__["data"][0] for n in trainer.values if trainer.values[n].ndim}) == 3
+    )
