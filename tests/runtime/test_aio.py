@@ -17,11 +17,11 @@ from typing import Any
 import anyio
 import numpy as np
 import pytest
+from tensorlogic.runtime.aio.brief import brief_call
 
 import tensorlogic as tl
 from tensorlogic.events import active_contexts
 from tensorlogic.runtime import lanes
-from tensorlogic.runtime.brief import brief_call
 
 X = np.linspace(0.0, 1.0, 5)
 PATIENCE = 60  # seconds after which a test that waits for something has failed

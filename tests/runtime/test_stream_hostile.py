@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import zipfile
 
@@ -9,7 +10,7 @@ import numpy as np
 import pytest
 
 import tensorlogic as tl
-from tensorlogic.runtime import table_sources
+from tensorlogic.runtime.streams import table_sources
 
 EX = tl.Executor()
 ROWS = np.arange(20.0).reshape(10, 2)
@@ -75,10 +76,8 @@ def test_damaged_archives_are_refused(tmp_path):
     path = tmp_path / "x.npz"
     for place in range(0, len(whole), 13):
         path.write_bytes(whole[:place] + bytes([whole[place] ^ 0x55]) + whole[place + 1 :])
-        try:
+        with contextlib.suppress(tl.TensorLogicError):  # what a flipped bit left readable may be read
             EX.execute_stream(graph(), path, chunks(7)).result()
-        except tl.TensorLogicError:
-            pass
     path.write_bytes(b"")
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("x", b"no array")

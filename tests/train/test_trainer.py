@@ -1,5 +1,6 @@
 """The trainer: what it learns, what it keeps, and how it goes on."""
 
+import contextlib
 import json
 import os
 import signal
@@ -523,10 +524,8 @@ def test_data_files_that_are_damaged_are_refused(tmp_path):
     whole = path.read_bytes()
     for place in range(60, len(whole) - 100, 31):
         path.write_bytes(whole[:place] + bytes([whole[place] ^ 0x55]) + whole[place + 1 :])
-        try:
+        with contextlib.suppress(tl.TensorLogicError):  # what a flipped bit left readable may be read
             fitted(path)
-        except tl.TensorLogicError:
-            pass
 
 
 def test_no_batches_to_measure_or_predict_is_said():

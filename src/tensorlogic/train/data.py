@@ -11,8 +11,8 @@ import numpy as np
 
 from ..errors import FormatError, InputError, TensorLogicError, expect, nearest
 from ..lang.data_files import arrow_module
-from ..runtime.sources import HEAD_ERRORS, PACK_ERRORS
-from ..runtime.table_sources import column_values
+from ..runtime.streams.sources import HEAD_ERRORS, PACK_ERRORS
+from ..runtime.streams.table_sources import column_values
 
 Arrays = Mapping[str, Any]
 
