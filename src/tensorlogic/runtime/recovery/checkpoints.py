@@ -129,7 +129,7 @@ class CheckpointManager:
     def numbers(self) -> list[int]:
         """Return the numbers of the checkpoints, the oldest first; damaged ones are among them."""
         found = []
-        with contextlib.suppress(FileNotFoundError):
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
             found = [int(m[1]) for path in self.folder.iterdir() if (m := NAME.fullmatch(path.name))]
         return sorted(found)
 

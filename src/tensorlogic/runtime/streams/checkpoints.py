@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from .chunk_sizes import ChunkSizes
     from .stream import Stream
 
-FORMAT = 1
+FORMAT = 2
 
 
 class Checkpoints:
@@ -68,11 +68,11 @@ class Checkpoints:
             ("inputs", _digests(stream), "a stream with other inputs"),
             ("mode", repr(stream.config.mode), "a stream with chunks of another size"),
             ("source", stream.source.facts(), "another source, or one that has changed"),
-            ("sink", stream.options.sink is not None, "a stream with another sink"),
+            ("into", _into(stream), "a stream with another sink"),
         ):
             then = facts.get(name)
-            if (then is not None if name == "sink" else then) != now:
-                shown = "" if name in ("graph", "sink", "inputs") else f": {then} then, {now} now"
+            if then != now:
+                shown = "" if name in ("graph", "inputs") else f": {then} then, {now} now"
                 hint = "run what was run before, or begin anew in another folder"
                 raise CheckpointError(f"the checkpoints in {folder!r} are of {what}{shown}", hint, code="E547")
 
@@ -101,7 +101,7 @@ class Checkpoints:
             "format": FORMAT, "graph": processor.graph.digest, "over": processor.axes, "mode": repr(stream.config.mode),
             "inputs": _digests(stream), "source": stream.source.facts(), "rows": processor.rows, "chunks": processor.chunks, "totals": len(totals),
             "first": list(first), "sizes": sizes.state(), "sink": None if sink is None else self._sink if complete else sink.state(),
-            "ended": ended, "complete": complete,
+            "into": _into(stream), "ended": ended, "complete": complete,
         }  # fmt: skip
         self._sink = facts["sink"]  # type: ignore[assignment]
         arrays = {f"total {n}": np.asarray(total) for n, total in enumerate(totals)}
@@ -111,6 +111,13 @@ class Checkpoints:
     def close(self) -> None:
         """Let another run have the folder."""
         self.manager.close()
+
+
+def _into(stream: Stream) -> Any:
+    """Return what tells the sink of a stream from another."""
+    from .sinks import sink_facts
+
+    return None if stream.options.sink is None else sink_facts(stream.options.sink)
 
 
 def _digests(stream: Stream) -> dict[str, str]:

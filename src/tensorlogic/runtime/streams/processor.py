@@ -141,7 +141,7 @@ class StreamProcessor:
             outputs = self._kept(chunk, rows) if rows else {}
             metadata = ChunkMetadata(self.chunks, rows, self.rows)
             if rows == 1 and not self.rows:
-                self.first = chunk
+                self.first = {name: np.array(value) for name, value in chunk.items()}  # the caller may write to its own
             self.rows, self.chunks = self.rows + rows, self.chunks + 1
             if last:
                 outputs.update(self.finish().items())

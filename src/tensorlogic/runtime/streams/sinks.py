@@ -52,6 +52,14 @@ def sink_of(given: Any, outputs: Sequence[str], *, staged: bool, wrap: Sequence[
     )
 
 
+def sink_facts(sink: Sink) -> Any:
+    """Return what tells a sink from another: its kind and the name of its file, of each output where there are several."""
+    if isinstance(sink, Several):
+        return {name: sink_facts(own) for name, own in sink.sinks.items()}
+    path = getattr(sink, "path", None)
+    return [type(sink).__name__, path.name if isinstance(path, Path) else None]
+
+
 def _of_path(path: Path, outputs: tuple[str, ...], staged: bool, call: FileCall) -> Sink:
     kind = path.suffix.lower()
     if kind not in KINDS:

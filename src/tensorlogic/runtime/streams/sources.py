@@ -5,11 +5,14 @@ A source is read like a file: ``read(rows)`` returns the next rows, or None at t
 
 from __future__ import annotations
 
+import math
 import os
+import sys
 import zipfile
-from collections.abc import Iterable, Iterator, Mapping, Sized
+import zlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
 from pathlib import Path
-from sys import getrefcount
+from tokenize import TokenError
 from typing import Any, Protocol
 
 import numpy as np
@@ -17,11 +20,28 @@ import numpy as np
 from ...errors import FormatError, InputError, TensorLogicError, nearest
 from ...ir.files import no_file
 from ...ir.types import TensorType
+from .source_marks import array_mark
 
 Block = dict[str, Any]  # by input, arrays with as many rows each
 TABLES = (".parquet", ".arrow", ".feather", ".ipc", ".arrows")
 TEXT = (".csv", ".tsv")
-UNHELD = getrefcount([object()][0]) + 1  # what the interpreter counts for something that only a list holds
+UNHELD = sys.getrefcount([object()][0]) + 1  # what the interpreter counts for something that only a list holds
+HEAD_ERRORS = (
+    ValueError,
+    OSError,
+    EOFError,
+    TypeError,
+    SyntaxError,
+    TokenError,
+    MemoryError,
+    RecursionError,
+)  # of NumPy's reader
+PACK_ERRORS = (
+    zipfile.BadZipFile,
+    zlib.error,
+    NotImplementedError,
+    RuntimeError,
+)  # of damaged, unknown and encrypted members
 BUFFERS = 8  # arrays to read into, at most, that are kept to be used again
 
 
@@ -103,7 +123,7 @@ def _of_path(path: Path, wanted: Wanted) -> Source:
         raise InputError(f"the source: {missing.message}", *missing.suggestions, code="E534")
     if kind == ".npy":
         name = wanted.only(path.name)
-        return Arrays({name: _mapped(path)}, wanted)
+        return Arrays({name: _array(path, wanted, name)}, wanted)
     if kind == ".npz":
         return Archive(path, wanted)
     if kind in TABLES or path.is_dir():
@@ -120,15 +140,17 @@ def _of_path(path: Path, wanted: Wanted) -> Source:
 
 def _mapped(path: Path) -> Any:
     try:
-        return np.load(path, mmap_mode="r", allow_pickle=False)
-    except (ValueError, OSError, EOFError) as error:
+        with np.errstate(over="ignore"):  # a head may claim more elements than can be counted
+            return np.load(path, mmap_mode="r", allow_pickle=False)
+    except HEAD_ERRORS as error:
         raise FormatError(f"{path.name!r} is no array that can be read: {error}", code="E535") from None
 
 
 def _array(value: Any, wanted: Wanted, name: str) -> Any:
     if isinstance(value, str | os.PathLike) and Path(value).suffix.lower() == ".npy":
-        return _mapped(Path(value))
-    array = value if isinstance(value, np.ndarray) else np.asarray(value, wanted.types[name].dtype)
+        array = _mapped(Path(value))
+    else:
+        array = value if isinstance(value, np.ndarray) else np.asarray(value, wanted.types[name].dtype)
     if array.ndim <= wanted.axes[name]:
         raise InputError(
             f"input {name!r} is streamed along axis {wanted.axes[name]}, but has {array.ndim} axes", code="E536"
@@ -155,6 +177,7 @@ class Arrays:
             raise InputError(f"inputs that are streamed together have as many rows each: {told}", code="E536")
         self.rows: int | None = next(iter(counts.values()))
         self._at = 0
+        self._marks: dict[str, str] | None = None
         self._files = {name: _FileRows.of(array, wanted.axes[name]) for name, array in arrays.items()}
         self.arrays = {n: a.view(np.ndarray) if self._files[n] is None else a for n, a in arrays.items()}
 
@@ -188,7 +211,12 @@ class Arrays:
 
     def facts(self) -> dict[str, Any]:
         """Return what tells this source from another."""
-        return {"rows": self.rows, "types": {n: f"{a.dtype}{list(a.shape)}" for n, a in self.arrays.items()}}
+        if (
+            self._marks is None
+        ):  # once: an array that is written to while it is streamed must not look like another later
+            self._marks = {n: array_mark(a, self.axes[n]) for n, a in self.arrays.items()}
+        types = {n: f"{a.dtype}{list(a.shape)}" for n, a in self.arrays.items()}
+        return {"rows": self.rows, "types": types, "marks": self._marks}
 
 
 class _FileRows:
@@ -230,7 +258,7 @@ class _FileRows:
         """Return an array over bytes that were read into before, where nobody holds those any more; else over new ones."""
         size = shape[0] * self.row_bytes
         for n in range(len(self._buffers)):
-            if len(self._buffers[n]) >= size and getrefcount(self._buffers[n]) <= UNHELD:
+            if len(self._buffers[n]) >= size and sys.getrefcount(self._buffers[n]) <= UNHELD:
                 return self._buffers[n][:size].view(self.dtype).reshape(shape)
         if len(self._buffers) >= BUFFERS:
             self._buffers.clear()
@@ -247,24 +275,25 @@ class Archive:
         self.path = path
         try:
             self._zip = zipfile.ZipFile(path)
-        except (zipfile.BadZipFile, OSError) as error:
+        except (*PACK_ERRORS, OSError, ValueError) as error:
             raise FormatError(f"{path.name!r} is no archive that can be read: {error}", code="E535") from None
-        there = [name.removesuffix(".npy") for name in self._zip.namelist()]
+        there = [name.removesuffix(".npy") for name in self._zip.namelist() if name.endswith(".npy")]
         members = {name: name for name in wanted.names}
         if len(members) == 1 and len(there) == 1:
             members = {wanted.names[0]: there[0]}
         wanted.checked([n for n in wanted.names if members[n] in there] or there, path.name)
         self._members: dict[str, Any] = {}
         self._types: dict[str, tuple[tuple[int, ...], Any, int]] = {}
+        self._marks: dict[str, str] = {}
         for name, member in members.items():
             if wanted.axes[name] != 0:
                 hint = "save it as .npy, or transpose it"
                 raise InputError(
                     f"{path.name!r} can be streamed along axis 0 only, not {wanted.axes[name]}", hint, code="E536"
                 )
-            opened = self._zip.open(member + ".npy")
-            self._members[name] = opened
-            self._types[name] = (*_header(opened, f"{path.name}:{member}"), opened.tell())
+            self._members[name], *kind = _opened(self._zip, member, f"{path.name}:{member}")
+            self._types[name] = (kind[0], kind[1], kind[2])
+            self._marks[name] = f"{self._zip.getinfo(member + '.npy').CRC:08x}"
         counts = {name: shape[0] for name, (shape, _, _) in self._types.items()}
         if len(set(counts.values())) > 1:
             told = ", ".join(f"{name!r} has {n:,}" for name, n in counts.items())
@@ -292,7 +321,7 @@ class Archive:
                     raise EOFError("it ends in the middle")
                 into[: len(piece)] = piece
                 into = into[len(piece) :]
-        except (EOFError, zipfile.BadZipFile, OSError, ValueError) as error:
+        except (*PACK_ERRORS, EOFError, OSError, ValueError) as error:
             raise FormatError(f"{self.path.name}:{name} cannot be read: {error}", code="E535") from None
         return array
 
@@ -314,16 +343,24 @@ class Archive:
 
     def facts(self) -> dict[str, Any]:
         """Return what tells this source from another."""
-        return {"rows": self.rows, "types": {n: f"{d}{list(s)}" for n, (s, d, _) in self._types.items()}}
+        types = {n: f"{d}{list(s)}" for n, (s, d, _) in self._types.items()}
+        return {"rows": self.rows, "types": types, "marks": self._marks}
 
 
-def _header(file: Any, what: str) -> tuple[tuple[int, ...], Any]:
+def _opened(archive: zipfile.ZipFile, member: str, what: str) -> tuple[Any, tuple[int, ...], Any, int]:
+    """Return a member of an archive with its shape, its dtype and where its rows begin."""
     form = np.lib.format
     try:
-        version = form.read_magic(file)
+        file = archive.open(member + ".npy")
+        version = form.read_magic(file)  # type: ignore[arg-type]
         read = form.read_array_header_1_0 if version == (1, 0) else form.read_array_header_2_0
-        shape, fortran, dtype = read(file)
-    except ValueError as error:
+        shape, fortran, dtype = read(file)  # type: ignore[arg-type]
+        if not all(type(size) is int and size >= 0 for size in shape):
+            raise ValueError(f"its shape is {shape}")
+        row_bytes = dtype.itemsize * math.prod(shape[1:])
+        if row_bytes > sys.maxsize:
+            raise ValueError(f"a row of it would take {row_bytes:,} bytes")
+    except (*HEAD_ERRORS, *PACK_ERRORS) as error:
         raise FormatError(f"{what} is no array that can be read: {error}", code="E535") from None
     if dtype.hasobject or not shape or (fortran and len(shape) > 1):
         why = (
@@ -334,7 +371,7 @@ def _header(file: Any, what: str) -> tuple[tuple[int, ...], Any]:
             else "is stored column by column"
         )
         raise FormatError(f"{what} {why}, and cannot be streamed", "save it with np.ascontiguousarray", code="E535")
-    return shape, dtype
+    return file, shape, dtype, file.tell()
 
 
 class Chunks:
@@ -347,6 +384,7 @@ class Chunks:
         self.wanted, self.given = wanted, given
         self._iterator: Iterator[Any] | None = None
         self._skip, self._read = 0, 0
+        self._fresh = isinstance(given, Sequence)  # else an iterator may fill the same array again for its next chunk
         if isinstance(given, Sized) and len(given) == 0:
             raise empty_source()
 
@@ -383,10 +421,12 @@ class Chunks:
         for name in item:
             if name not in self.wanted.names:
                 raise _not_streamed(name, f"chunk {number}")
-        return {
-            n: np.asarray(v, self.wanted.types[n].dtype) if not isinstance(v, np.ndarray) else v
-            for n, v in item.items()
-        }
+        return {n: self._array(n, v) for n, v in item.items()}
+
+    def _array(self, name: str, value: Any) -> Any:
+        if not isinstance(value, np.ndarray):
+            return np.array(value, self.wanted.types[name].dtype)
+        return value if self._fresh else value.copy()
 
     def seek(self, row: int) -> None:
         """Begin anew and leave out so many rows."""

@@ -43,7 +43,7 @@ class _Table:
     def write(self, values: Values) -> None:
         """Append the rows of a chunk."""
         if self.rows:
-            self.add({name: np.asarray(values[name]) for name in self.names})
+            self.add({name: _columns(name, values[name]) for name in self.names})
 
     def add(self, columns: dict[str, Any]) -> None:
         """Append rows."""
@@ -52,13 +52,21 @@ class _Table:
     def add_rest(self, final: Values, empty: Values) -> None:
         """Append what has not come with a chunk: the only row, or nothing but the head."""
         if not self.rows:
-            self.add({name: np.asarray(final[name])[None] for name in self.names})
+            self.add({name: _columns(name, np.asarray(final[name])[None]) for name in self.names})
         elif empty:
-            self.add({name: np.asarray(empty[name]) for name in self.names})
+            self.add({name: _columns(name, empty[name]) for name in self.names})
 
     def close(self) -> None:
         """Close the file."""
         self.staging.drop()
+
+
+def _columns(name: str, value: Any) -> Any:
+    array = np.asarray(value)
+    if array.ndim == 2 and not array.shape[1]:
+        hint = "write .npz instead"
+        raise InputError(f"output {name!r} has rows of no numbers, which are no column of a table", hint, code="E543")
+    return array
 
 
 class Csv(_Table):

@@ -15,9 +15,11 @@ import numpy as np
 
 from ...errors import FormatError, InputError, TensorLogicError, nearest
 from ...lang.data_files import arrow_module
+from .source_marks import file_mark
 from .sources import Block, Wanted, _from
 
 Columns = dict[str, list[str]]  # by input
+LONGEST_LINE = 1 << 24  # characters of a row of text
 TILE = 2048  # rows that columns are put together for at once
 FILE_BUFFER = 1 << 16  # bytes of each column of a Parquet file that are read at once
 
@@ -44,7 +46,11 @@ def columns_for(there: Sequence[str], wanted: Wanted, what: str) -> Columns:
         if name in there:
             found[name] = [name]
         elif numbered:
-            found[name] = [column for _, column in sorted(numbered)]
+            order = sorted(numbered)
+            gap = next((n for n, (own, _) in enumerate(order, order[0][0]) if own != n), None)
+            if gap is not None:
+                raise InputError(f"{what} has columns of input {name!r}, but not '{name}_{gap}' once", code="E534")
+            found[name] = [column for _, column in order]
         elif len(wanted.names) == 1 and there and (shape is None or len(shape) == 2 or len(there) == 1):
             found[name] = list(there)
         else:
@@ -58,9 +64,9 @@ def batch_rows(batch: Any, columns: Columns, wanted: Wanted, start: int) -> Bloc
     for name, own in columns.items():
         shape = wanted.types[name].shape
         if len(own) == 1 and (shape is None or len(shape) == 1 or _is_list(batch.column(own[0]).type)):
-            block[name] = _values(batch.column(own[0]), own[0], start)
+            block[name] = column_values(batch.column(own[0]), own[0], start)
             continue
-        parts = [_values(batch.column(column), column, start) for column in own]
+        parts = [column_values(batch.column(column), column, start) for column in own]
         dtype = np.result_type(*{part.dtype for part in parts})
         block[name] = array = np.empty((batch.num_rows, len(own)), dtype)
         for start_row in range(0, batch.num_rows, TILE):  # a few rows at a time, so that they stay in the cache
@@ -75,8 +81,8 @@ def _is_list(kind: Any) -> bool:
     return bool(types.is_fixed_size_list(kind) or types.is_list(kind) or types.is_large_list(kind))
 
 
-def _values(column: Any, name: str, start: int) -> Any:
-    """Return a column as an array; one of lists as a matrix."""
+def column_values(column: Any, name: str, start: int = 0) -> Any:
+    """Return a column of an Arrow table as an array, one of lists as a matrix; ``start`` is the row that it begins at."""
     if column.null_count:
         at = start + np.flatnonzero(np.asarray(column.is_null()))[0]
         hint = "fill it, or leave such rows out"
@@ -98,7 +104,7 @@ def _values(column: Any, name: str, start: int) -> Any:
     )
     if rest or (lengths and not _even(column, width)):
         raise FormatError(f"column {name!r} has lists of different lengths near row {start:,}", code="E538")
-    return _values(flat, name, start).reshape(len(column), width)
+    return column_values(flat, name, start).reshape(len(column), width)
 
 
 def _even(column: Any, width: int) -> bool:
@@ -112,8 +118,10 @@ class Batches:
     reader_bytes = 32 << 20  # that Arrow and its allocator take, whatever is read: measured
     copies = 9  # measured: pages, decoded columns, and what the allocator of Arrow keeps
 
-    def __init__(self, opened: Any, schema: Any, rows: int | None, wanted: Wanted, what: str) -> None:
-        self.rows, self.what, self.wanted = rows, what, wanted
+    def __init__(
+        self, opened: Any, schema: Any, rows: int | None, wanted: Wanted, what: str, mark: str | None = None
+    ) -> None:
+        self.rows, self.what, self.wanted, self.mark = rows, what, wanted, mark
         self.columns = columns_for(schema.names, wanted, what)
         self.schema, self._open = schema, opened
         self._batches: Iterator[Any] | None = None
@@ -179,6 +187,7 @@ class Batches:
         return {
             "rows": self.rows,
             "columns": {n: [f"{c}: {self.schema.field(c).type}" for c in own] for n, own in self.columns.items()},
+            "mark": self.mark,
         }
 
 
@@ -198,7 +207,9 @@ def of_file(path: Path, wanted: Wanted) -> Batches:
     what = repr(path.name)
     try:
         if path.is_dir():
-            return of_arrow(arrow_module("pyarrow.dataset", f"to read {what}").dataset(path), wanted, what)
+            found = of_arrow(arrow_module("pyarrow.dataset", f"to read {what}").dataset(path), wanted, what)
+            found.mark = file_mark(path)
+            return found
         if path.suffix.lower() == ".parquet":
             return _parquet(path, wanted, what)
         return _ipc(path, wanted, what)
@@ -223,7 +234,7 @@ def _parquet(path: Path, wanted: Wanted, what: str) -> Batches:
         return file.iter_batches(batch_size=rows, row_groups=groups, columns=names), begin
 
     with parquet.ParquetFile(path) as file:
-        return Batches(opened, file.schema_arrow, file.metadata.num_rows, wanted, what)
+        return Batches(opened, file.schema_arrow, file.metadata.num_rows, wanted, what, file_mark(path))
 
 
 def _ipc(path: Path, wanted: Wanted, what: str) -> Batches:
@@ -239,7 +250,7 @@ def _ipc(path: Path, wanted: Wanted, what: str) -> Batches:
             made = ipc.open_stream(file)
             return made.schema, iter(made)
 
-    return Batches(lambda row, rows, names: (reader()[1], 0), reader()[0], None, wanted, what)
+    return Batches(lambda row, rows, names: (reader()[1], 0), reader()[0], None, wanted, what, file_mark(path))
 
 
 def of_arrow(given: Any, wanted: Wanted, what: str = "the table") -> Batches:
@@ -275,7 +286,7 @@ class Lines:
         self.path, self.wanted = path, wanted
         self.separator = "\t" if path.suffix.lower() == ".tsv" else ","
         with self._opened() as file:
-            first = file.readline().rstrip("\r\n")
+            first = self._line(file).rstrip("\r\n")
         cells = [cell.strip().strip('"') for cell in first.split(self.separator)] if first else []
         self.header = not all(_is_number(cell) for cell in cells)
         names = cells if self.header else [f"column {n}" for n in range(len(cells))]
@@ -286,25 +297,41 @@ class Lines:
             column: _text_type(wanted.types[name].dtype) for name, own in self.columns.items() for column in own
         }
         self._places = [names.index(column) for column in self._types]
+        self._cells = len(names)
         self._file: Any = None
         self._at = 0
+        self._mark = file_mark(path)
 
     def _opened(self) -> Any:
         return self.path.open(encoding="utf-8-sig", newline="")
+
+    def _line(self, file: Any) -> str:
+        """Return the next line, of a length that a table may have: a file that is no table may be one line of any length."""
+        try:
+            line: str = file.readline(LONGEST_LINE)
+        except UnicodeDecodeError as error:
+            message = f"{self.path.name!r} is no text in UTF-8: {error.reason} at byte {error.start:,} of a piece"
+            raise FormatError(message, "save it as UTF-8", code="E535") from None
+        if len(line) >= LONGEST_LINE:
+            message = f"{self.path.name!r} has a line of more than {LONGEST_LINE:,} characters"
+            raise FormatError(message, "write a row on each line", code="E535")
+        return line
 
     def read(self, rows: int) -> Block | None:
         """Return the next rows."""
         if self._file is None:
             self._file = self._opened()
             passed = self._at + self.header
-            while passed and (line := self._file.readline()):
+            while passed and (line := self._line(self._file)):
                 passed -= bool(line.strip())
-        lines = []
-        for line in self._file:
-            if line.strip():
-                lines.append(line)
-            if len(lines) == rows:
-                break
+        lines: list[str] = []
+        while len(lines) < rows and (line := self._line(self._file)):
+            if not line.strip():
+                continue
+            if line.count(self.separator) >= self._cells and '"' not in line:
+                message = f"{self.path.name!r}: row {self._at + len(lines):,} has {line.count(self.separator) + 1} cells, and there are {self._cells} columns"
+                raise FormatError(message, code="E538")
+            lines.append(line)
         if not lines:
             return None
         form = np.dtype([(f"c{n}", dtype) for n, dtype in enumerate(self._types.values())])
@@ -345,7 +372,7 @@ class Lines:
 
     def facts(self) -> dict[str, Any]:
         """Return what tells this source from another."""
-        return {"columns": self.columns}
+        return {"columns": self.columns, "mark": self._mark}
 
 
 def _is_number(cell: str) -> bool:
