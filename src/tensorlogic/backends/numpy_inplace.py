@@ -18,6 +18,7 @@ from ..plan.build import Step
 from .base import Kernel
 from .contract import bind_matmul_into
 from .erf import bind_erf
+from .numpy_windows import bind_overlap_add, bind_pad
 from .threads import in_parts, in_rows
 
 Array = Any
@@ -40,6 +41,10 @@ def bind_into(step: Step) -> Kernel:
             return bind_matmul_into(op, step.contraction, result)
         case ops.Cast():
             return _cast(step.arg_types[0])
+        case ops.Pad():
+            return bind_pad(op, step.arg_types, result)
+        case ops.OverlapAdd():
+            return bind_overlap_add(op, step.arg_types, result)
         case _:
             raise AssertionError(op)
 

@@ -139,8 +139,8 @@ def _tangent(t: Tape, node: Node, y: Value, moved: Tangents, options: Options) -
             changes = [(k, full(t, change, args[k])) for k, change in enumerate(moved) if change is not None]
             return added(t.apply(op, *args[:k], change, *args[k + 1 :]) for k, change in changes)
         case (
-            ops.Slice() | ops.Reshape() | ops.Transpose() | ops.Broadcast() | ops.Window() | ops.Pad() | ops.Concat()
-            | ops.Cumulate(kind="sum")
+            ops.Slice() | ops.Reshape() | ops.Transpose() | ops.Broadcast() | ops.Window() | ops.OverlapAdd() | ops.Pad()
+            | ops.Concat() | ops.Cumulate(kind="sum")
         ):  # fmt: skip
             return t.apply(op, *(full(t, m, a) for m, a in zip(moved, args, strict=True)))
         case _:

@@ -36,7 +36,7 @@ def save_trainer(trainer: Trainer, folder: str | Path, keep: int) -> None:
             trainer.loss.save(path / GRAPH)
         facts = {
             "graph": digest, "config": _config_json(trainer), "names": list(trainer.names),
-            "history": trainer.history.epochs, **{name: getattr(trainer, name) for name in POSITION},
+            "history": trainer.history.epochs, "plans": trainer.executor.programs.choices(), **{name: getattr(trainer, name) for name in POSITION},
         }  # fmt: skip
         manager.save(trainer.values, facts)
 
@@ -74,6 +74,7 @@ def load_trainer(
     own = dict(facts["config"])
     own["optimizer"] = optim.from_json(own["optimizer"]) if optimizer is None else optimizer
     trainer = kind(executor, replace(TrainerConfig(), **own), callbacks=callbacks)
+    trainer.executor.programs.prefer(facts.get("plans", {}))  # others might round otherwise
     trainer.loss, trainer.names, trainer.values = graph, tuple(facts["names"]), dict(found.arrays)
     trainer.history = History(facts["history"])
     for name in POSITION:
