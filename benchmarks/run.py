@@ -25,6 +25,7 @@ NAMES = (
     "modes_recovery",
     "modes_async",
     "modes",
+    "training",
 )
 INTRODUCTION = """# Benchmarks
 
