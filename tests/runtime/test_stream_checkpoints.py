@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import tensorlogic as tl
-from tensorlogic.runtime.sinks import sink_of
+from tensorlogic.runtime.streams.sinks import sink_of
 from tensorlogic.testing import failing_at
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -113,7 +113,8 @@ def test_stopping_early_and_a_cancelled_run_can_be_resumed(tmp_path, whole):
             assert result.metadata.chunk_id >= 5
             if result.metadata.chunk_id == 8:
                 context.cancel()
-    assert next(again := run(tmp_path)).metadata.chunk_id == 9
+    again = run(tmp_path)
+    assert next(again).metadata.chunk_id == 9
     check(tmp_path, "out.npz", again, whole)
     done = run(tmp_path)  # once more: nothing runs
     assert list(done) == []
@@ -185,7 +186,7 @@ def test_a_sink_that_is_gone_is_told(tmp_path):
     stream.close()
     for part in tmp_path.glob("*.part"):
         part.unlink()
-    with pytest.raises(tl.FormatError, match="should have .* bytes") as caught:
+    with pytest.raises(tl.FormatError, match=r"should have .* bytes") as caught:
         next(run(tmp_path))
     assert caught.value.diagnostic.code == "E545"
 

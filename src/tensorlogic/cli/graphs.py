@@ -158,20 +158,28 @@ def explain(graph: Path, inputs: Texts, sizes: Texts, backend: str, level: str |
         click.echo(plan.table())
         return
     names = plan.slot_names()
-    common.print_json({
-        "flops": plan.flops,
-        "peak_bytes": plan.peak_bytes,
-        "steps": [
-            {
-                "operation": describe(s.op), "kernel": s.kernel, "reads": [names[r] for r in s.reads],
-                "writes": [names[w] for w in s.writes], "frees": [names[f] for f in s.frees],
-                "types": [str(t) for t in s.types], "flops": s.flops, "bytes": s.nbytes, "device": s.device,
-                "buffers": list(s.into),
-                "location": None if s.location is None else str(s.location),
-            }
-            for s in plan.steps
-        ],
-    })  # fmt: skip
+    common.print_json(
+        {
+            "flops": plan.flops,
+            "peak_bytes": plan.peak_bytes,
+            "steps": [
+                {
+                    "operation": describe(s.op),
+                    "kernel": s.kernel,
+                    "reads": [names[r] for r in s.reads],
+                    "writes": [names[w] for w in s.writes],
+                    "frees": [names[f] for f in s.frees],
+                    "types": [str(t) for t in s.types],
+                    "flops": s.flops,
+                    "bytes": s.nbytes,
+                    "device": s.device,
+                    "buffers": list(s.into),
+                    "location": None if s.location is None else str(s.location),
+                }
+                for s in plan.steps
+            ],
+        }
+    )
 
 
 FORMATS = ("text", "json", "dot", "mermaid", "graphml", "svg")

@@ -15,12 +15,19 @@ from ..ir.algebra import algebra
 from ..ir.ops import Op
 from ..ir.spec import expand, parse
 from ..ir.type_rules import Scope, label_sizes, normal_axis, reduced_axes
-from ..ir.types import TensorType
+from ..ir.types import TensorType, dims
 
 JOIN_OF = {  # Algebra.reduce or Reduce.kind: how partial results combine
-    "sum": "add", "prod": "multiply", "max": "maximum", "min": "minimum", "any": "or", "all": "and", "mean": "mean",
-    "logsumexp": "logaddexp", "noisy_or": "noisy_or",
-}  # fmt: skip
+    "sum": "add",
+    "prod": "multiply",
+    "max": "maximum",
+    "min": "minimum",
+    "any": "or",
+    "all": "and",
+    "mean": "mean",
+    "logsumexp": "logaddexp",
+    "noisy_or": "noisy_or",
+}
 Shape = tuple[int, ...]
 
 
@@ -34,11 +41,6 @@ class Index(NamedTuple):
 
 
 Found = list[Index]
-
-
-def dims(t: TensorType) -> Shape:
-    """Return the sizes of a type, which must be known."""
-    return tuple(int(d) for d in t.shape or ())
 
 
 def indices(op: Op, args: Sequence[TensorType], results: Sequence[TensorType]) -> list[Index]:
@@ -115,6 +117,10 @@ def _along(op: Any, args: list[Shape], out: Shape, t: TensorType) -> Found:
     return [Index((a,), (a,) * len(args), size) for a, size in enumerate(args[0]) if a != own]
 
 
+def _overlap_add(op: ops.OverlapAdd, args: list[Shape], out: Shape, t: TensorType) -> Found:
+    return _along(op, [out], out, t)
+
+
 def _slice(op: ops.Slice, args: list[Shape], out: Shape, t: TensorType) -> Found:
     pairs = enumerate(zip(op.ranges, args[0], strict=True))
     return [Index((a,), (a,), size) for a, (own, size) in pairs if own == (0, size, 1)]
@@ -162,7 +168,7 @@ def _channels(op: Any, args: list[Shape], out: Shape, t: TensorType) -> Found:
 
 INDICES: dict[type[Op], Callable[..., Found]] = {
     ops.Einsum: _einsum, ops.ContractVJP: _contract_vjp, ops.Reduce: _reduce,
-    ops.Cumulate: _along, ops.Sort: _along, ops.TopK: _along, ops.Window: _along, ops.Concat: _along,
+    ops.Cumulate: _along, ops.Sort: _along, ops.TopK: _along, ops.Window: _along, ops.OverlapAdd: _overlap_add, ops.Concat: _along,
     ops.Slice: _slice, ops.Reshape: _reshape, ops.Transpose: _transpose, ops.Broadcast: _broadcast, ops.Pad: _pad,
     ops.Gather: _gather, ops.ScatterAdd: _scatter_add, ops.Quantize: _channels, ops.Dequantize: _channels,
 }  # fmt: skip

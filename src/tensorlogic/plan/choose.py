@@ -167,10 +167,16 @@ class FusionPlan(NamedTuple):
     def table(self, limit: int = 60) -> str:
         """Return the choices as a table."""
         rows = [
-            [c.fusion.pattern, fuse.listed(c.fusion.nodes), bytes_text(c.fusion.bytes_saved),
-             f"{c.cost.apart * 1e6:.1f} µs", f"{c.cost.fused * 1e6:.1f} µs", f"{'yes' if c.taken else 'no'}: {c.why}"]
+            [
+                c.fusion.pattern,
+                fuse.listed(c.fusion.nodes),
+                bytes_text(c.fusion.bytes_saved),
+                f"{c.cost.apart * 1e6:.1f} µs",
+                f"{c.cost.fused * 1e6:.1f} µs",
+                f"{'yes' if c.taken else 'no'}: {c.why}",
+            ]
             for c in self.choices[:limit]
-        ]  # fmt: skip
+        ]
         head = ["pattern", "nodes", "saves", "one by one", "fused", "taken"]
         lines = [table(head, rows, right={2, 3, 4})] if rows else []
         if len(self.choices) > limit:

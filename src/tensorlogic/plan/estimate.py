@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 from ..diagnostics import bytes_text
 from ..errors import InputError, expect
 from ..ir import ops
+from ..ir.check import require_valid
 from ..ir.graph import EinsumGraph
 from ..ir.types import dtype_name
-from ..ir.validate import require_valid
 from ..passes.levels import OptimizationLevel, Pass
 from ..passes.order import order_contractions
 from ..passes.pipeline import passes_of

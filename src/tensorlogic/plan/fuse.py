@@ -182,8 +182,9 @@ def follow(graph: EinsumGraph, passes: Sequence[Pass]) -> tuple[EinsumGraph, tup
         return graph, tuple((i,) for i in range(len(graph)))
     marked = EinsumGraph(
         [Node(n.op, n.args, (SourceLocation(line=i),)) for i, n in enumerate(graph.nodes)],
-        graph.outputs, graph.constants,
-    )  # fmt: skip
+        graph.outputs,
+        graph.constants,
+    )
     marked.inference = graph.inference
     for each in passes:
         marked = each(marked)

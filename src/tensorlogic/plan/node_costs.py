@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 from ..errors import TensorLogicError
 from ..ir import ops, spec
+from ..ir.check import require_valid
 from ..ir.graph import EinsumGraph, bodies, renumbered
-from ..ir.validate import require_valid
 from ..passes.specialize import specialize
 from .contract import contraction_of
 from .cost import allocates, flops, nbytes, rounds

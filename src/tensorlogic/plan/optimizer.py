@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from ..ir import ops
+from ..ir.check import require_valid
 from ..ir.elementwise import FUNCTIONS
 from ..ir.graph import EinsumGraph, reachable
-from ..ir.validate import require_valid
 from ..passes.fold import Evaluate
 from ..passes.levels import CompilationConfig, OptimizationLevel
 from ..passes.pipeline import Optimized, optimize, passes_of

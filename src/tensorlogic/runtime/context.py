@@ -104,7 +104,7 @@ class ExecutionContext:
     def admit(self, program: Program) -> None:
         """Refuse what takes more memory or arithmetic than is left; count the arithmetic of what is run."""
         if self.memory_limit is not None and program.peak_bytes > self.memory_limit:
-            from ..plan.limits import check_memory
+            from ..plan.memory import check_memory
 
             check_memory(program.plan, self.memory_limit)
         if self.flops_limit is None:

@@ -173,6 +173,12 @@ _UNARY: Mapping[str, Make] = {
     "view/transpose": lambda b, x: (x.T, b.transpose(x, (1, 0, 2))),
     "view/broadcast": lambda b, x: (b.broadcast_to(x, (5, 2, 3, 4)), b.broadcast_to(x[:, :1], (2, 3, 4))),
     "view/window": lambda b, x: (b.window(x, 1, 2), b.window(x, 2, 2, step=2), b.window(x, 2, 2, dilation=2)),
+    "overlap_add": lambda b, x: (
+        b.overlap_add(x, 1, 6),
+        b.overlap_add(x, 1, 14, step=5),
+        b.overlap_add(x, 1, 11, step=3),
+        b.overlap_add(x, 0, 8, dilation=2),
+    ),
     "pad": lambda b, x: b.pad(x, [(1, 0), (0, 2), (1, 1)], 3),
     "concat": lambda b, x: (b.concat([x, x, x], 1), b.stack([x, x], -1)),
     "gather": lambda b, x: (b.gather(x, np.array([[1, 0], [1, 1]]), 1), b.gather(x, np.array([2, 0, -1]), 2)),
@@ -186,7 +192,10 @@ _UNARY: Mapping[str, Make] = {
     "quantize": lambda b, x: b.quantize(x, np.float32(0.1), 3),
     "quantize/axis": lambda b, x: b.dequantize(
         b.quantize(x, np.array([0.1, 0.5, 2.0], "f4"), np.array([0, 1, -1]), axis=1),
-        np.array([0.1, 0.5, 2.0], "f4"), np.array([0, 1, -1]), axis=1),
+        np.array([0.1, 0.5, 2.0], "f4"),
+        np.array([0, 1, -1]),
+        axis=1,
+    ),
     "layers/softmax": lambda b, x: (b.softmax(x), b.log_softmax(x, 1), b.logsumexp(x, (0, 1))),
     "layers/norms": lambda b, x: (b.layer_norm(x), b.rms_norm(x), b.var(x, 1)),
     "layers/activations": lambda b, x: (b.gelu(x), b.gelu(x, approximate=True), b.silu(x), b.elu(x), b.softplus(x)),
@@ -198,7 +207,7 @@ _UNARY: Mapping[str, Make] = {
     "fixpoint/replace": lambda b, x: b.fixpoint(lambda c: b.minimum(c + 1, 3), x),
     "fixpoint/max": lambda b, x: b.fixpoint(lambda c: c[:, ::-1], x, combine="max"),
     "fixpoint/two carries": lambda b, x: b.fixpoint(lambda c, d: (b.minimum(c + 1, 4), b.maximum(c, d)), x, x),
-}  # fmt: skip
+}
 _FLOAT_ONLY = ("layers", "quantize", "cond", "scan", "fixpoint")
 
 
@@ -210,7 +219,9 @@ def _others() -> Iterator[Case]:
     for name, fn in _UNARY.items():
         floats = name.startswith(_FLOAT_ONLY)
         for dtype in ("float64", "float32", "float16", "int64", "int8", "uint8", "bool"):
-            if (floats and dtype not in ("float64", "float32")) or (dtype == "bool" and name == "scatter_add"):
+            if (floats and dtype not in ("float64", "float32")) or (
+                dtype == "bool" and name in ("scatter_add", "overlap_add")
+            ):
                 continue
             yield Case(f"{name}/{dtype}", _one(fn, (2, 3, 4), dtype, name), dtype != "uint8")
     for kind in ("sum", "prod", "max", "min", "mean", "any", "all", "argmax", "argmin"):
