@@ -56,7 +56,8 @@ def derived(
 ) -> tl.Tensor:
     """Return what rules of one or two facts derive, by their weights, for each question and entity.
 
-    A rule does not derive a fact from itself: r(x, z) <- r(x, z) has no weight, and a walk of two facts stays nowhere.
+    A fact is not derived from itself: r(x, z) <- r(x, z) has no weight, and a walk of two facts stays nowhere. The exception is r(x, x), which
+    read backwards is itself: such a fact counts for the rule r(x, z) <- r(z, x).
     """
     facts = b.input("facts", (both, entities, entities), "float32")  # fact(p, x, z), and backwards from both / 2 on
     single = b.gather(b.input("single", (both, both), "float32") * (1 - np.eye(both, dtype="float32")), relation)
