@@ -40,17 +40,9 @@ def perceptron(b: tl.GraphBuilder, images: tl.Tensor, dropout: float, width: int
 
 
 def _convolution(b: tl.GraphBuilder, x: tl.Tensor, name: str, window: int, step: int, filters: int) -> tl.Tensor:
-    """Slide a window over images (n, height, width, channels), height and width alike.
-
-    Feature(n, a, b, f) sums Image(n, h, w, c) Filter(i, j, c, f) where h = step a + i and w = step b + j: one einsum with that relation.
-    """
-    _, before, _, channels = (b.shape_of(x)[axis] for axis in range(4))
-    after = (int(before) - window) // step + 1
-    h, a, i = np.ogrid[: int(before), :after, :window]
-    at = (h == step * a + i).astype("float32")
-    weight = b.input(f"{name}_w", (window, window, int(channels), filters), "float32")
-    y = b.einsum("nhwc,hai,wbj,ijcf->nabf", x, at, at, weight)
-    return b.relu(y + b.input(f"{name}_c", (filters,), "float32"))
+    """Slide windows over images (n, height, width, channels), by so many places at a time."""
+    weight = b.input(f"{name}_w", (window, window, int(b.shape_of(x)[3]), filters), "float32")
+    return b.relu(b.conv(x, weight, b.input(f"{name}_c", (filters,), "float32"), stride=step))
 
 
 def convolutions(b: tl.GraphBuilder, images: tl.Tensor, dropout: float, filters: int = 16) -> tl.Tensor:

@@ -95,7 +95,7 @@ def test_a_chain_of_one_place_is_the_plain_sum(example):
     assert loss_of(example, "chain_loss", p, total) == pytest.approx(loss_of(example, "sum_loss", p, total), rel=1e-4)
 
 
-def test_a_convolution_by_the_relation_of_places_is_one_by_hand(example):
+def test_a_convolution_is_what_sums_by_hand_give(example):
     networks = example("digit_networks")
     b = tl.GraphBuilder()
     y = networks._convolution(b, b.input("x", ("n", 9, 9, 2), "float32"), "first", 3, 2, 4)
