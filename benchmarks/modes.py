@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import modes_async
 import numpy as np
 from harness import Table, contest
 
@@ -88,7 +89,7 @@ def batches() -> list[Table]:
     return tables
 
 
-MODES = (batches,)
+MODES = (batches, modes_async.tables)
 
 
 def tables() -> list[Table]:

@@ -22,9 +22,8 @@ NAMES = (
     "scaling",
     "tracing",
     "relations",
-    "modes_recovery",
-    "modes_async",
     "modes",
+    "modes_streaming",
     "training",
 )
 INTRODUCTION = """# Benchmarks

@@ -114,7 +114,7 @@ def test_arrays_are_places_of_the_domain():
     assert q.relation("R").dense().tolist() == [True, False]
 
 
-def test_adding_goes_on_from_what_is_there():
+def test_adding_computes_once_what_depends_on_it():
     p = family()
     p.relation("Ancestor")
     count = runs(p)
@@ -125,8 +125,6 @@ def test_adding_goes_on_from_what_is_there():
         ("Alice", "Bob"), ("Alice", "Charlie"), ("Alice", "Dora"), ("Bob", "Charlie"), ("Bob", "Dora"), ("Charlie", "Dora"),
     }  # fmt: skip
     assert len(count) == 1
-    start = count[0][1]["Ancestor"]
-    assert start.count == 3  # the loop began with the three that were known
 
 
 def test_retracting_computes_only_what_depends_on_it():
@@ -291,7 +289,7 @@ def test_threads_ask_together():
     ("call", "code", "said"),
     [
         (lambda p: p.query("Ancester(x, y)?"), "E785", "did you mean 'Ancestor'?"),
-        (lambda p: p.query("Ancestor(x)?"), "E778", "has 2 place(s), but the query has 1"),
+        (lambda p: p.query("Ancestor(x)?"), "E778", "has 2 places, but the query has 1"),
         (lambda p: p.query("P(x) <- Q(x)"), None, ""),
         (lambda p: p.query(3), "E301", "a query is text"),
         (lambda p: p.relation("Nobody"), "E785", "no relation or tensor 'Nobody'"),

@@ -250,10 +250,13 @@ class TypeMismatchDiagnostic:
         """Say which type was wanted, which came, and how to convert."""
         context = [f"Expected type: {expected}, but got: {actual}"]
         return _finding(
-            Severity.ERROR, "E002", f"Type mismatch in {operation} operation", context,
+            Severity.ERROR,
+            "E002",
+            f"Type mismatch in {operation} operation",
+            context,
             f"Convert with array.astype('{expected}') before the call",
             "Declare the input without a dtype to take the array's own",
-        )  # fmt: skip
+        )
 
 
 class MemoryDiagnostic:
@@ -268,12 +271,15 @@ class MemoryDiagnostic:
         """Say how much was wanted, how much there is, and what helps."""
         message = f"Out of memory: {bytes_text(requested)} requested, {bytes_text(available)} available"
         return _finding(
-            Severity.CRITICAL, "E003", message, [f"Short by {bytes_text(max(0, requested - available))}"],
+            Severity.CRITICAL,
+            "E003",
+            message,
+            [f"Short by {bytes_text(max(0, requested - available))}"],
             "Use a smaller batch or smaller inputs",
             "Use a narrower dtype, such as float32 in place of float64",
             "Run it in parts: execute(graph, inputs, budget=bytes)",
             "Raise the limit with Executor(memory_limit=bytes) if the machine has more",
-        )  # fmt: skip
+        )
 
 
 class PerformanceDiagnostic:
@@ -289,9 +295,13 @@ class PerformanceDiagnostic:
         message = f"Slow operation: {operation} took {actual_ms:.2f} ms, expected {expected_ms:.2f} ms"
         context = [f"{actual_ms / expected_ms:.1f} times the expected time"] if expected_ms > 0 else []
         return _finding(
-            Severity.WARNING, "W001", message, context, "Look at the plan: print(executor.plan(graph, inputs))",
+            Severity.WARNING,
+            "W001",
+            message,
+            context,
+            "Look at the plan: print(executor.plan(graph, inputs))",
             "Check that contractions name their indices in one einsum, so that they can be reordered",
-        )  # fmt: skip
+        )
 
 
 class NodeExecutionDiagnostic:
@@ -330,8 +340,11 @@ def _fitting_order(expected: Sequence[int | str], actual: Sequence[int | str]) -
     """Return the order of axes in which a shape would be the expected one, None where there is none."""
     if len(expected) != len(actual) or len(actual) > 6:
         return None
-    orders = [o for o in permutations(range(len(actual)))
-              if all(isinstance(want, str) or want == actual[a] for want, a in zip(expected, o, strict=True))]  # fmt: skip
+    orders = [
+        o
+        for o in permutations(range(len(actual)))
+        if all(isinstance(want, str) or want == actual[a] for want, a in zip(expected, o, strict=True))
+    ]
     return orders[0] if orders and orders[0] != tuple(range(len(actual))) else None
 
 

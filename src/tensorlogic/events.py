@@ -82,6 +82,9 @@ class Hook:
     """
 
     detail: str = "step"  # "op": steps that hold many operations run them one by one, as for those who ask for values
+    stops: bool = (
+        False  # whether it may stop a run and look at the frame: nothing is then written over what a step read
+    )
 
     def on_phase(self, phase: ExecutionPhase) -> None:
         """Called when a run enters a phase."""
@@ -105,6 +108,7 @@ class _Running(local):
     hooks: Sequence[Hook] = ()  # of the run that it is in
     listening: tuple[Hook, ...] = ()  # of the spans around
     contexts: tuple[Any, ...] = ()  # that the run it is in keeps to, the outermost first: see ExecutionContext
+    frame: Any = None  # of the run whose hooks are called between its steps
 
 
 running = _Running()
@@ -128,11 +132,6 @@ def active_contexts() -> tuple[Any, ...]:
 def fine(hooks: Iterable[Hook]) -> bool:
     """Tell whether some hooks want to see every operation: they ask for values, or for that detail."""
     return any(h.detail == "op" or type(h).on_step is not Hook.on_step for h in hooks)
-
-
-def wants_every_step() -> bool:
-    """Tell whether the run that this thread is in is watched in full detail."""
-    return fine(running.hooks)
 
 
 _watchers: tuple[Hook, ...] = ()  # those who watch every run in the process; replaced, never changed in place
@@ -202,7 +201,7 @@ def span(name: str, hooks: Sequence[Hook] = ()) -> Iterator[None]:
     """
     around = running.listening
     given = (*hooks, *(h for context in active_contexts() for h in context.hooks))
-    own = (*around, *dict.fromkeys(h for h in given if h not in around))
+    own = (*around, *dict.fromkeys(h for h in given if h not in around and h not in _watchers))  # told once
     listening = (*own, *_watchers)
     start = perf_counter_ns()
     try:

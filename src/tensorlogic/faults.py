@@ -199,6 +199,10 @@ FAULTS: dict[str, Fault] = {
     # E5xx: running
     "E501": Fault("a fixpoint that does not settle within its limit", "Values still change after the last round allowed.", "Raise limit=, or give a tolerance= for values that only approach their limit."),
     "E502": Fault("a fixpoint that goes round in circles", "The same values come back every few rounds, so it would never settle.", "Give a tolerance=, such as 1e-6, or check rules that undo each other."),
+    "E510": Fault("nothing to batch", "over= names no input, so no axis could be added.", "Name the inputs that differ between items: over=[\"x\"]."),
+    "E511": Fault("a batch of unknown rank", "One more axis can only be put in front of a tensor whose number of axes is known.", "Declare the inputs' shapes, or use execute_batch, which takes them from the items."),
+    "E512": Fault("a batch that is no list", "A batch is a list with a mapping of names to arrays for each item.", "Write [{\"x\": first}, {\"x\": second}]; for arrays that are stacked already use tl.batched."),
+    "E513": Fault("items that cannot be one array", "An output has another shape in some items, so they cannot be stacked.", "Read the items one by one."),
     # E53x and E54x: streams
     "E530": Fault("unclear what is streamed", "A stream cuts one index of some inputs; which one, or which inputs are whole, does not follow from what was given.", "Give inputs that are whole in inputs=, and name the size, the input or the axes in over=."),
     "E531": Fault("a graph that cannot be streamed along this index", "An operation needs all of the streamed index at once, or its size before the stream has ended.", "Run it whole, stream along another index, or write it with reductions, which are combined chunk by chunk."),
@@ -223,10 +227,6 @@ FAULTS: dict[str, Fault] = {
     "E561": Fault("a pool without executors", "AsyncExecutorPool was given an empty list.", "Write AsyncExecutorPool([Executor()])."),
     "E562": Fault("a pool that is closed", "A call came after shutdown(), or after the end of `async with`.", "Make the call earlier, or make another pool."),
     "E563": Fault("an option that async chunks cannot have", "The chunks of an async iterable are computed as they come: they are not cut again, written to a sink or saved.", "Leave the option out, or give execute_stream_async a source that a thread can read."),
-    "E510": Fault("nothing to batch", "over= names no input, so no axis could be added.", "Name the inputs that differ between items: over=[\"x\"]."),
-    "E511": Fault("a batch of unknown rank", "One more axis can only be put in front of a tensor whose number of axes is known.", "Declare the inputs' shapes, or use execute_batch, which takes them from the items."),
-    "E512": Fault("a batch that is no list", "A batch is a list with a mapping of names to arrays for each item.", "Write [{\"x\": first}, {\"x\": second}]; for arrays that are stacked already use tl.batched."),
-    "E513": Fault("items that cannot be one array", "An output has another shape in some items, so they cannot be stacked.", "Read the items one by one."),
     # E6xx: logic
     "E601": Fault("a name that is missing", "Variables, predicates and domains have names; a variable's is one word.", "Use letters, digits and _, and no digit first."),
     "E602": Fault("an expression used as a truth value", "Python's and, or, not and if ask an expression for its truth, which it has only when it runs.", "Write & | ~ and tl.if_then_else."),
@@ -366,6 +366,9 @@ FAULTS: dict[str, Fault] = {
     "E792": Fault("a saved program that cannot be read", "A file of the folder is damaged or missing.", "Save the program again."),
     "E793": Fault("a question of why that has no answer", "The atom does not hold, has variables, or is not one atom; or numbers were asked about as if they were true or false.", "Ask p.why about an atom that holds, p.why_not about one that does not."),
     "E794": Fault("a value that a proof cannot compute", "A rule compares a value that is made of whole tensors, such as a sum or a softmax.", "Give the value a name in an equation of its own, and compare that."),
+    "E830": Fault("a number for a relation", "A relation, which stands in parentheses, is true or false; a number other than 0 and 1 would be lost.", "Write brackets for numbers: Likes[Ann, Bob] = 0.9."),
+    "E831": Fault("numbers given for a relation", "A relation, which stands in parentheses, is given as an array of numbers.", "Give truth values (array > 0.5), or write the tensor with brackets."),
+    "E832": Fault("facts for a tensor of numbers", "Facts are tuples of names; a tensor that is written with brackets holds numbers.", "Give an array: program.bind(Y=array)."),
     # E8xx: views and memory
     # E81x to E89x: gradients and passes
     "E810": Fault("several outputs, and none named as the loss", "A gradient is of one output.", "Name it: tl.grad(graph, of='loss'); or use tl.vjp."),

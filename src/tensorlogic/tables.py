@@ -26,6 +26,15 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]], right: Collection[
     return "\n".join(lines)
 
 
+def counted(n: int, what: str) -> str:
+    """Write a number of things.
+
+    >>> counted(1, "node"), counted(2000, "node")
+    ('1 node', '2,000 nodes')
+    """
+    return f"{n:,} {what}" + ("" if n == 1 else "s")
+
+
 def html_text(value: object) -> str:
     """Return how a value prints, for a notebook: ``_repr_html_ = html_text`` in a class that prints as a table.
 

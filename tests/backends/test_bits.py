@@ -13,11 +13,12 @@ import numpy as np
 import pytest
 
 import tensorlogic as tl
-from tensorlogic.backends import bitplan, packed
+from tensorlogic.backends import packed
 from tensorlogic.backends.bitplan import bind_bit_group, bind_bits
-from tensorlogic.backends.native import support
+from tensorlogic.backends.native import facts, support
 from tensorlogic.backends.native.facts import NativeFacts
 from tensorlogic.passes.specialize import specialize
+from tensorlogic.plan import sharing
 from tensorlogic.plan.build import lay_out
 from tensorlogic.plan.fusing import find_groups
 
@@ -39,9 +40,9 @@ def tier(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str
 @pytest.fixture
 def many_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     """Share even the smallest work."""
-    monkeypatch.setattr(packed, "SPLIT_BYTES", 0)
-    monkeypatch.setattr(packed, "SPLIT_ROWS", 0)
-    monkeypatch.setattr(packed, "workers", lambda: 3)
+    monkeypatch.setattr(sharing, "PACKED_BYTES", 0)
+    monkeypatch.setattr(sharing, "ORED_ROWS", 0)
+    monkeypatch.setattr(packed, "allowed", lambda: 3)
 
 
 def flags(shape: Any, density: float = 0.3, seed: int = 0) -> Any:
@@ -341,7 +342,7 @@ def specialized(graph: tl.EinsumGraph, inputs: dict[str, Any]) -> tl.EinsumGraph
 
 @pytest.mark.parametrize("equation", [e for e in EQUATIONS if "," in e])
 def test_one_contraction_of_a_plan(equation: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bitplan, "SMALL", 0)
+    monkeypatch.setattr(facts, "SMALL", 0)
     rng = np.random.default_rng(7)
     given = operands(equation, rng)
     if rng.random() < 0.5:
@@ -368,7 +369,7 @@ def test_one_contraction_of_a_plan(equation: str, monkeypatch: pytest.MonkeyPatc
 
 
 def test_numbers_are_true_where_they_are_not_zero(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bitplan, "SMALL", 0)
+    monkeypatch.setattr(facts, "SMALL", 0)
     x = np.where(flags((70, 65), 0.1), np.nan, 0).astype("float32")
     y = flags((65, 66), 0.1).astype("int32") * -3
     step = plan_of(lambda b, x, y: {"z": b.einsum("ij,jk->ik", x, y, algebra="boolean")}, {"x": x, "y": y}).steps[0]
@@ -381,7 +382,7 @@ def test_small_ones_and_other_algebras_are_left_alone(monkeypatch: pytest.Monkey
     for algebra in ("boolean", "min_max"):
         step = plan_of(lambda b, x: {"z": b.einsum("ij,jk->ik", x, x, algebra=algebra)}, {"x": x}).steps[0]  # noqa: B023
         assert bind_bits(step.op, step.contraction, step.arg_types, step.types[0]) is None
-        monkeypatch.setattr(bitplan, "SMALL", 0)
+        monkeypatch.setattr(facts, "SMALL", 0)
     monkeypatch.setattr(support, "usable", lambda: False)
     step = plan_of(lambda b, x: {"z": b.einsum("ij,jk->ik", x, x, algebra="boolean")}, {"x": x}).steps[0]
     assert bind_bits(step.op, step.contraction, step.arg_types, step.types[0]) is None
@@ -436,7 +437,7 @@ def test_a_chain_of_rules_is_one_group() -> None:
 
 
 def test_groups_do_not_wait_for_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bitplan, "SMALL", 0)
+    monkeypatch.setattr(facts, "SMALL", 0)
     b = tl.GraphBuilder()
     x, w = b.input("x", (20, 20), "bool"), b.input("w", (20, 20), "bool")
     first = b.einsum("ij,jk->ik", x, w, algebra="boolean")
@@ -453,7 +454,7 @@ def test_groups_do_not_wait_for_each_other(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_random_graphs_in_groups(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bitplan, "SMALL", 0)
+    monkeypatch.setattr(facts, "SMALL", 0)
     rng = np.random.default_rng(0)
     grouped = 0
     for _ in range(60):

@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 
 import tensorlogic as tl
-from tensorlogic.backends import bitplan, closure, packed
+from tensorlogic.backends import closure, packed
 from tensorlogic.backends.closure import bind_fixpoint, runs_on_bits
+from tensorlogic.backends.native import facts
 from tensorlogic.passes.specialize import specialize
 from tensorlogic.plan.build import Step, lay_out
 
@@ -21,7 +22,7 @@ Rule = Callable[..., Any]
 
 @pytest.fixture(autouse=True)
 def even_small_ones(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bitplan, "SMALL", 0)
+    monkeypatch.setattr(facts, "SMALL", 0)
 
 
 def flags(shape: Any, density: float, seed: int = 0) -> Any:

@@ -240,25 +240,19 @@ def test_factors_outside_of_the_domain_are_refused(algebra: str, wrong: float) -
 def test_threads_share_rows_and_columns(monkeypatch: pytest.MonkeyPatch, algebra: str, equation: str) -> None:
     operands = _operands(equation, "float32", seed=7, sizes={"i": 45, "j": 130, "k": 70})
     native, _, _ = _bound(equation, algebra, operands)
-    alone = native(*operands)
     shared = []
-    monkeypatch.setattr(semiring, "PARALLEL", 1)
-    monkeypatch.setattr(semiring, "PARALLEL_EXP", 1)
-    monkeypatch.setattr(semiring, "workers", lambda: 3)
     real = threads.together
-    monkeypatch.setattr(threads, "together", lambda calls: (shared.append(len(calls)), real(calls)))
-    native, _, _ = _bound(equation, algebra, operands)
-    np.testing.assert_array_equal(native(*operands), alone)
-    assert shared == [3] or (algebra == "log_sum_exp" and equation[-1] == "k")  # BLAS has threads of its own
+    monkeypatch.setattr(threads, "together", lambda calls, n: (shared.append(len(calls)), real(calls, n)))
+    alone = threads.with_threads(native, 1)(*operands)
+    assert shared == []
+    np.testing.assert_array_equal(threads.with_threads(native, 3)(*operands), alone)
+    assert shared == [3]
 
 
-def test_four_threads_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(semiring, "PARALLEL", 1)
-    monkeypatch.setattr(semiring, "PARALLEL_EXP", 1)
-    monkeypatch.setattr(semiring, "workers", lambda: 2)
+def test_four_threads_at_once() -> None:
     names = ["max_min", "min_plus", "noisy_or", "log_sum_exp"]
     operands = _operands("ij,jk->ik", "float32", seed=8)
-    kernels = [_bound("ij,jk->ik", name, operands)[0] for name in names]
+    kernels = [threads.with_threads(_bound("ij,jk->ik", name, operands)[0], 2) for name in names]
     expected = [kernel(*operands) for kernel in kernels]
     together, wrong = Barrier(4), []
 

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 import tensorlogic as tl
-from tensorlogic.backends import bitplan
-from tensorlogic.backends.native import semiring, whole
+from tensorlogic.backends.native import facts, semiring, whole
 from tensorlogic.backends.native.facts import NativeFacts
 from tensorlogic.plan import fusing
 from tensorlogic.plan.build import ExecutionPlan, lay_out
@@ -45,7 +44,7 @@ def test_a_scan_may_start_twice_from_one_tensor_and_have_results_that_nobody_rea
 
 @pytest.mark.parametrize("algebra", ["max_min", "noisy_or", "boolean"])
 def test_a_contraction_of_a_tensor_with_itself(algebra: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bitplan, "SMALL", 0)
+    monkeypatch.setattr(facts, "SMALL", 0)
     monkeypatch.setattr(semiring, "WORTH", 0)
     b = tl.GraphBuilder()
     x = b.input("x", (20, 20), "bool" if algebra == "boolean" else "float32")
@@ -55,7 +54,7 @@ def test_a_contraction_of_a_tensor_with_itself(algebra: str, monkeypatch: pytest
 
 
 def test_a_literal_among_packed_bits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bitplan, "SMALL", 0)
+    monkeypatch.setattr(facts, "SMALL", 0)
     b = tl.GraphBuilder()
     x, c = b.input("x", (30, 30), "bool"), b.input("c", (30, 30), "bool")
     y = b.where(c, b.einsum("ij,jk->ik", x, x, algebra="boolean"), True)

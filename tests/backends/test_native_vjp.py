@@ -226,25 +226,22 @@ def test_threads_share_rows_and_results(monkeypatch: pytest.MonkeyPatch, algebra
         b[1::2] -= 600
     alone = _agree(equation, algebra, a, b)
     shared = []
-    monkeypatch.setattr(vjp, "PARALLEL", 1)
-    monkeypatch.setattr(vjp, "workers", lambda: 3)
+    monkeypatch.setattr(vjp, "allowed", lambda: 3)
     real = threads.together
     for module in (threads, vjp):
-        monkeypatch.setattr(module, "together", lambda calls: (shared.append(len(calls)), real(calls)))
+        monkeypatch.setattr(module, "together", lambda calls, n: (shared.append(len(calls)), real(calls, n)))
     for one, many in zip(alone, _agree(equation, algebra, a, b), strict=True):
         np.testing.assert_allclose(many, one, rtol=1e-12, atol=1e-12)
     assert 3 in shared
 
 
-def test_four_threads_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(vjp, "PARALLEL", 1)
-    monkeypatch.setattr(vjp, "workers", lambda: 2)
+def test_four_threads_at_once() -> None:
     names = ["max_product", "max_min", "noisy_or", "log_sum_exp"]
     a, b = _operands("ij,jk->ik", "float32", seed=11)
     kernels, given = [], []
     for name in names:
         native, _, forward = _bound("ij,jk->ik", name, a, b, 1)
-        kernels.append(native)
+        kernels.append(threads.with_threads(native, 2))
         given.append((a, b, forward(a, b), np.ones((9, 11), "float32")))
     expected = [kernel(*args) for kernel, args in zip(kernels, given, strict=True)]
     together, wrong = Barrier(4), []

@@ -17,6 +17,10 @@ import pytest
 import tensorlogic as tl
 from tensorlogic.backends import threads
 from tensorlogic.backends.erf import erf32
+from tensorlogic.plan import sharing
+from tensorlogic.runtime.call import run
+from tensorlogic.runtime.program import bind
+from tensorlogic.testing.programs import native_plan
 
 
 @pytest.fixture(autouse=True)
@@ -69,7 +73,7 @@ def test_products_by_rows(spec: str, a: tuple[int, ...], c: tuple[int, ...]) -> 
 
 def test_a_dot_product_has_no_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     """A large one beside a costly step was once an IndexError."""
-    monkeypatch.setattr(threads, "WIDE", 1000)
+    monkeypatch.setattr(sharing, "WIDE", 1000)
     b = tl.GraphBuilder()
     x, big = b.input("x", (64, 64), "float32"), b.input("z", (600, 600), "float32")
     graph = b.build(y=b.einsum("ij,ij->", b.relu(x), x) * 2.0, e=b.exp(big) * 2.0)
@@ -293,3 +297,74 @@ def test_a_worker_that_is_interrupted_still_gives_its_ticket_back() -> None:
     ended: list[int] = []
     threads.together([partial(ended.append, n) for n in range(4)], 3)
     assert sorted(ended) == [0, 1, 2, 3]
+
+
+def _build(spec: str, *shapes: tuple[int, ...], algebra: str = "real", dtype: str = "float32") -> tl.EinsumGraph:
+    b = tl.GraphBuilder()
+    factors = [b.input(f"x{n}", shape, dtype) for n, shape in enumerate(shapes)]
+    return b.build(y=b.einsum(spec, *factors, algebra=algebra))
+
+
+def _gradient(n: int) -> tl.EinsumGraph:
+    b = tl.GraphBuilder()
+    x, y = b.input("x0", (n, n), "float32"), b.input("x1", (n, n), "float32")
+    return tl.grad(b.build(loss=b.sum(b.einsum("ij,jk->ik", x, y, algebra="max_product"))), wrt=["x0"])
+
+
+def _closure(n: int) -> tl.EinsumGraph:
+    b = tl.GraphBuilder()
+    edges = b.input("x0", (n, n), "bool")
+    reach = lambda s, e: b.einsum("ij,jk->ik", s, e, algebra="boolean")  # noqa: E731
+    return b.build(y=b.fixpoint(lambda s: reach(s, edges) | edges, edges, combine="or"))
+
+
+def _beside_costly(rows: int) -> tl.EinsumGraph:
+    b = tl.GraphBuilder()
+    x, w = b.input("x0", (rows, 300), "float32"), b.input("x1", (300, 300), "float32")
+    return b.build(y=b.einsum("ij,jk->ik", x, w) * 2.0, e=b.exp(b.input("x2", (600, 600), "float32")) * 2.0)
+
+
+@pytest.mark.parametrize(
+    ("graph", "by"),
+    [
+        (_build("ij,jk->ik", (200, 200), (200, 200), algebra="max_min"), "algebra ×3"),
+        (_build("ij,jk->ik", (100, 100), (100, 100), algebra="max_min"), "algebra"),
+        (_build("ij,jk->ik", (200, 200), (200, 200), algebra="log_sum_exp"), "algebra ×3"),
+        (_build("ij,jk->ik", (60, 60), (60, 60), algebra="log_sum_exp"), "algebra"),
+        (_gradient(128), "algebra ×3"),
+        (_gradient(64), "algebra"),
+        (_build("ij,jk->ik", (1000, 1000), (1000, 1000), algebra="boolean", dtype="bool"), "bits ×3"),
+        (_build("ij,jk->ik", (200, 200), (200, 200), algebra="boolean", dtype="bool"), "bits"),
+        (_closure(200), "fixpoint"),
+        (_build("bij,bjk->bik", (8, 30, 30), (8, 30, 30)), "numpy ×1"),
+        (_build("bij,bjk->bik", (2, 300, 300), (2, 300, 300)), "numpy"),
+        (_beside_costly(600), "numpy ×3"),
+        (_beside_costly(20), "numpy ×1"),
+    ],
+    ids=lambda x: x if isinstance(x, str) else repr(x),
+)
+def test_what_a_plan_prints_about_threads_is_what_runs(
+    monkeypatch: pytest.MonkeyPatch, graph: tl.EinsumGraph, by: str
+) -> None:
+    rng, executor = np.random.default_rng(0), tl.Executor(native=not by.startswith("numpy"))
+    given = {
+        name: rng.random([int(d) for d in t.shape or ()]) > 0.5
+        if t.dtype == "bool"
+        else rng.random(t.shape, np.float32)
+        for name, t in ((name, graph.type_of(node)) for name, node in graph.inputs.items())
+    }
+    plan = native_plan(executor, graph, given) if executor.programs.policy == "fast" else executor.plan(graph, given)
+    program, values = bind(plan, executor.backend), [given[name] for name, _, _ in plan.inputs]
+    step = next(s for s in reversed(plan.steps) if s.kernel in ("matmul", "fused"))
+    assert step.computed_by == by
+    assert (by in str(plan)) or by == "numpy"
+    run(program, values)
+    teams, library, counts = list[int](), Library(), list[int]()
+    monkeypatch.setattr(library, "set_num_threads", counts.append)
+    real = threads._hand_out
+    monkeypatch.setattr(threads, "_hand_out", lambda tickets: (teams.append(len(tickets) + 1), real(tickets)))
+    monkeypatch.setattr(threads, "_libraries", lambda: [library])
+    run(program, values)
+    assert set(teams) == {s.threads for s in plan.steps if s.threads > 1}
+    if by.startswith("numpy"):
+        assert (1 in counts) == (step.threads > 0)

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 import tensorlogic as tl
-from tensorlogic.backends import bitplan
-from tensorlogic.backends.native import semiring
+from tensorlogic.backends.native import facts, semiring
 from tensorlogic.backends.native.facts import NativeFacts
 from tensorlogic.backends.numpy import NumpyBackend
 from tensorlogic.observe.array_difference import difference
@@ -103,7 +102,7 @@ class EveryForm:
 @pytest.fixture
 def eager(monkeypatch: pytest.MonkeyPatch) -> Iterator[EveryForm]:
     """Every form takes whatever it can, however small it is."""
-    monkeypatch.setattr(bitplan, "SMALL", 0)
+    monkeypatch.setattr(facts, "SMALL", 0)
     monkeypatch.setattr(semiring, "WORTH", 0)
     monkeypatch.setattr(candidates, "LEAST", 0)
     monkeypatch.setattr(candidates, "CACHED", 16)

@@ -43,17 +43,17 @@ from checking import TAKEN, Expected, Largest, Roads, Wrong, copies, quiet, run,
 @contextmanager
 def everything_pays() -> Iterator[None]:
     """Let small graphs take the roads that otherwise only large ones do: kernels, threads, ranges, arrays made beforehand."""
-    from tensorlogic.backends import bitplan, packed, threads
-    from tensorlogic.backends.native import semiring, vjp
+    from tensorlogic.backends import packed
+    from tensorlogic.backends.native import facts, semiring
     from tensorlogic.backends.native.facts import NativeFacts
-    from tensorlogic.plan import buffers, candidates, fusing, memory_order
+    from tensorlogic.plan import buffers, candidates, fusing, memory, sharing
     from tensorlogic.runtime import straight, tuning
 
     changes: list[tuple[Any, str, Any]] = [
-        (bitplan, "SMALL", 0), (semiring, "WORTH", 0), (semiring, "PARALLEL", 1), (semiring, "PARALLEL_EXP", 1), (vjp, "PARALLEL", 1),
-        (candidates, "LEAST", 0), (candidates, "CACHED", 256), (candidates, "CHAIN", 0), (buffers, "LARGE", 0), (buffers, "MANY", 4),
-        (buffers, "SHARED", 16), (fusing, "PAYS", 0.0), (NativeFacts, "threads", lambda _: 2), (packed, "ENOUGH", 0), (packed, "SPLIT_BYTES", 64),
-        (packed, "SPLIT_ROWS", 1), (threads, "WIDE", 1), (threads, "SMALL", 1), (memory_order, "LEAST", 0), (straight, "MOST", 6), (tuning, "MANY", 1),
+        (facts, "SMALL", 0), (semiring, "WORTH", 0), (sharing, "TERMS", 1), (sharing, "TERMS_EXP", 1), (sharing, "TERMS_VJP", 1),
+        (candidates, "LEAST", 0), (candidates, "CACHED", 256), (candidates, "CHAIN", 0), (buffers, "LARGE", 0), (sharing, "MANY", 4),
+        (sharing, "SHARED", 16), (fusing, "PAYS", 0.0), (NativeFacts, "threads", lambda _: 2), (packed, "ENOUGH", 0), (sharing, "PACKED_BYTES", 64),
+        (sharing, "ORED_ROWS", 1), (sharing, "WIDE", 1), (sharing, "SMALL", 1), (memory, "LEAST", 0), (straight, "MOST", 6), (tuning, "MANY", 1),
     ]  # fmt: skip
     before = [(where, name, getattr(where, name)) for where, name, _ in changes]
     try:

@@ -86,7 +86,7 @@ def test_numpy_names_become_plain_ones():
         ([("a", 1.5)], "E775", "1.5 in row 1 of column 2 of R cannot be a name"),
         ([("a", True)], "E775", "of type bool"),
         ([("a", "b"), ("c",)], "E778", "row 2 has 1: ('c',)"),
-        ([("a", "b", "c")], "E778", "R has 2 place(s), but row 1 has 3"),
+        ([("a", "b", "c")], "E778", "R has 2 places, but row 1 has 3"),
         (("a", "b"), "E778", "put the tuple in a list: [('a', 'b')]"),
         ([("a", "b"), None], "E779", "row 2 is no tuple"),
         (3, "E779", "int is no table"),

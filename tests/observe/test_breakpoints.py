@@ -280,6 +280,50 @@ def test_the_prompt_prints_operands():
     assert "operands: %4, " in said
 
 
+def test_a_hit_holds_the_frame_of_the_run():
+    """Live values, one step more by hand, and a file that goes on later: the run itself, not copies of it."""
+    seen = {}
+
+    def look(hit):
+        frame = hit.frame
+        assert frame.at == hit.number + 1 and hit.values[0] is frame.values()[f"%{hit.node_id}"]
+        assert not any(np.may_share_memory(x, hit.values[0]) for x in hit.operands.values())
+        seen["live"] = sorted(frame.values())
+        seen["next"] = frame.program.plan.steps[frame.at].op.name
+        frame.advance()
+        seen["at"] = frame.at
+
+    manager = BreakpointManager(look)
+    manager.enable()
+    manager.add_node_breakpoint(2)
+    executor = tl.Executor(context=tl.ExecutionContext([manager]))
+    plain = tl.Executor().execute(chain(), INPUTS)
+    with tl.trace() as trace:
+        outputs = executor.execute(chain(), INPUTS)
+    assert seen == {"live": ["%2", "w", "x"], "next": "relu", "at": 2}
+    assert [np.array_equal(a, b, equal_nan=True) for a, b in zip(outputs, plain, strict=True)] == [True] * len(plain)
+    assert len([e for e in trace.events() if e.step is not None]) == len(tl.Executor().plan(chain(), INPUTS).steps)
+    assert manager.hits[0].frame is None, "a run that is over is not held"
+
+
+def test_a_run_that_may_stop_writes_over_nothing():
+    b = tl.GraphBuilder()
+    x = b.input("x", (300, 300), "float32")
+    graph = b.build(y=b.exp(b.relu(x * 2.0) + 1.0))
+    assert any(s.into for s in tl.Executor().plan(graph).steps), "otherwise it shows nothing"
+    found = []
+    manager = BreakpointManager(
+        lambda hit: found.append([float(np.max(v)) for v in (*hit.operands.values(), *hit.values)])
+    )
+    manager.enable()
+    manager.add_breakpoint(lambda hit: True)
+    executor, given = tl.Executor(context=tl.ExecutionContext([manager])), {"x": np.full((300, 300), 0.5, np.float32)}
+    stopped = executor.execute(graph, given)["y"]
+    assert [values[-1] for values in found] == [1.0, 1.0, 2.0, pytest.approx(np.exp(2))]
+    assert found[2][0] == 1.0, "what the third step read is still there"
+    np.testing.assert_array_equal(stopped, tl.Executor().execute(graph, given)["y"])
+
+
 @pytest.mark.parametrize("lines", ["q\n", "", "quit\n"], ids=["q", "end of input", "quit"])
 def test_quit_gives_the_run_up(lines):
     with pytest.raises(tl.ExecutionError) as caught:

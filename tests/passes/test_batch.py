@@ -54,8 +54,11 @@ def rolled(inputs: dict[str, Any], over: list[str], count: int) -> list[dict[str
 
 
 @pytest.mark.parametrize("group", CASES)
-def test_every_conformance_case_gives_each_item_its_answer(group: str) -> None:
-    for n, case in enumerate(CASES[group]):
+def test_conformance_cases_give_each_item_its_answer(group: str) -> None:
+    some = (
+        CASES[group][::3] if group == "einsum" else CASES[group]
+    )  # there are many: equations, algebras and dtypes take turns
+    for n, case in enumerate(some):
         _batch_case(case, "reference" if n % 12 == 0 else "numpy", only_first=n % 2 == 1)
 
 
@@ -121,10 +124,10 @@ def _in_both(name: str) -> tuple[tl.EinsumGraph, Callable[..., Any], dict[str, t
     table: dict[str, tuple[Any, Callable[..., Any]]] = {
         "softmax": (b.softmax(x @ w), lambda x, w: jax.nn.softmax(x @ w)),
         "attention": (b.attention(x, x @ w, x), lambda x, w: jax.nn.softmax(x @ (x @ w).T / jnp.sqrt(3.0)) @ x),
-        "norm": (b.layer_norm(x), lambda x, w: jax.nn.standardize(x, epsilon=1e-5)),
+        "norm": (b.layer_norm(x @ w), lambda x, w: jax.nn.standardize(x @ w, epsilon=1e-5)),
         "scan": (b.scan(lambda c, r: (b.tanh(c @ w + r), c), x[0], x)[1],
                  lambda x, w: jax.lax.scan(lambda c, r: (jnp.tanh(c @ w + r), c), x[0], x)[1]),
-        "sort": (b.cumsum(b.sort(x, 0), 1), lambda x, w: jnp.cumsum(jnp.sort(x, 0), 1)),
+        "sort": (b.cumsum(b.sort(x @ w, 0), 1), lambda x, w: jnp.cumsum(jnp.sort(x @ w, 0), 1)),
         "cond": (b.cond(b.sum(x) > 0, lambda: x @ w, lambda: x - 1),
                  lambda x, w: jax.lax.cond(jnp.sum(x) > 0, lambda: x @ w, lambda: x - 1)),
     }  # fmt: skip

@@ -16,9 +16,9 @@ from tensorlogic import EinsumGraph, GraphBuilder, OptimizationLevel
 from tensorlogic.diagnostics import SourceLocation
 from tensorlogic.ir import ops
 from tensorlogic.ir.graph import Node, Scan, bodies
-from tensorlogic.passes.dead import drop_dead, merge_equal
 from tensorlogic.passes.merge import merge_einsums, stack_products
 from tensorlogic.passes.pipeline import LEVELS, Optimized, PassReport, optimize, passes_of
+from tensorlogic.passes.rewrite import drop_dead, merge_equal
 from tensorlogic.passes.simplify import simplify
 from tensorlogic.testing import cases
 

@@ -10,8 +10,7 @@ from tensorlogic import EinsumGraph, GraphBuilder
 from tensorlogic.diagnostics import SourceLocation
 from tensorlogic.ir import ops
 from tensorlogic.ir.graph import Node
-from tensorlogic.passes.dead import drop_dead, merge_equal
-from tensorlogic.passes.rewrite import MAX_LOCATIONS, Draft, rewrite
+from tensorlogic.passes.rewrite import MAX_LOCATIONS, Draft, drop_dead, merge_equal, rewrite
 from tensorlogic.passes.simplify import simplify
 
 

@@ -30,7 +30,7 @@ def rules(n: int) -> tl.EinsumGraph:
 
 
 def test_the_plain_executor_joins_large_relations_on_bits_from_the_first_call() -> None:
-    assert {s.computed_by for s in tl.Executor().plan(rules(2000)).steps} == {"bits"}
+    assert {s.computed_by.partition(" ×")[0] for s in tl.Executor().plan(rules(2000)).steps} == {"bits"}
     assert {s.computed_by for s in tl.Executor().plan(rules(50)).steps} == {"numpy"}
 
 

@@ -13,15 +13,16 @@ import tensorlogic as tl
 from tensorlogic import EinsumGraph, GraphBuilder, TensorShape, TensorType
 from tensorlogic.ir import ops
 from tensorlogic.passes.specialize import specialize
-from tensorlogic.plan import memory_order
+from tensorlogic.plan import memory
 from tensorlogic.plan.build import build_plan, lay_out
-from tensorlogic.plan.memory_order import frugal_order, lighter
+from tensorlogic.plan.memory import lighter
+from tensorlogic.plan.memory_order import frugal_order
 
 
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let plans of any size be reordered."""
-    monkeypatch.setattr(memory_order, "LEAST", 0)
+    monkeypatch.setattr(memory, "LEAST", 0)
 
 
 def nothing(graph: EinsumGraph) -> EinsumGraph:
@@ -68,7 +69,7 @@ def test_any_graph_has_the_same_answers_and_no_more_memory(problem: tuple[Einsum
     graph, inputs = problem
     types = {n: TensorType(TensorShape(a.shape), a.dtype.name) for n, a in inputs.items()}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(memory_order, "LEAST", 0)
+        patch.setattr(memory, "LEAST", 0)
         for in_place in (True, False):
             written = lay_out(specialize(graph, types), in_place=in_place)
             plan = build_plan(graph, types, passes=(nothing,), in_place=in_place)
@@ -76,7 +77,7 @@ def test_any_graph_has_the_same_answers_and_no_more_memory(problem: tuple[Einsum
             assert sorted(s.op.name for s in plan.steps) == sorted(s.op.name for s in written.steps)
         executor = tl.Executor()
         found = executor.execute(graph, inputs)
-        patch.setattr(memory_order, "MOST", 0)
+        patch.setattr(memory, "MOST", 0)
         kept = tl.Executor().execute(graph, inputs)
     for a, b in zip(found, kept, strict=True):
         assert a.dtype == b.dtype
@@ -96,7 +97,7 @@ def test_a_budget_that_the_written_order_exceeds_is_enough(monkeypatch: pytest.M
     graph = wide(512)
     x = np.ones((512, 512), np.float32)
     assert tl.Executor(memory_limit=2 << 20).execute(graph, {"x": x})["y"].shape == ()
-    monkeypatch.setattr(memory_order, "MOST", 0)
+    monkeypatch.setattr(memory, "MOST", 0)
     with pytest.raises(tl.OutOfMemoryError):
         tl.Executor(memory_limit=2 << 20).execute(graph, {"x": x})
     plan = build_plan(graph, {"x": TensorType(TensorShape(x.shape), "float32")})
@@ -109,7 +110,7 @@ def test_small_and_very_long_plans_keep_their_order(monkeypatch: pytest.MonkeyPa
     assert frugal_order(graph) is graph
     large = wide(512)
     plan = lay_out(large, in_place=True)
-    monkeypatch.setattr(memory_order, "MOST", len(large) - 1)
+    monkeypatch.setattr(memory, "MOST", len(large) - 1)
     assert lighter(plan, lay_out) is plan
 
 

@@ -15,7 +15,7 @@ Tuple = tuple[Value, ...]
 # what may stand in a place: names and quoted strings, whole numbers (these compare and add), or all of them mixed
 POOLS: dict[str, tuple[Value, ...]] = {
     "name": ("Ann", "Bob", "x y", "not a name"),
-    "int": (0, 1, 2, 5),
+    "int": (0, 1, 2, 5, -3),
     "any": (1, "1", "Ann", "a,b"),
 }
 VARIABLES = ("x", "y", "z", "w", "u", "v", "x'", "y'")
@@ -33,7 +33,7 @@ class Const:
 
 @dataclass(frozen=True)
 class Plus:
-    """A variable and a whole number added to it; in comparisons only."""
+    """A variable and a whole number added to it; in comparisons, and in heads of rules that are not recursive."""
 
     variable: Var
     number: int
@@ -68,7 +68,7 @@ class Aggregate:
     """A tensor equation over one relation: tuples of the other places are counted, or their weights added, by group."""
 
     name: str
-    kind: str  # count, sum, max: of weights of the last place that is left out; min and avg where the program has them
+    kind: str  # count, or sum, max, min and avg of the numbers in the last place that is left out
     relation: str
     group: tuple[int, ...]  # the places that are kept
 
@@ -248,6 +248,12 @@ class Maker:
         if variables and self.chance(2):
             body.append(self.comparison(variables))
         head = tuple(self.term(s, bound, fresh=False, constants=1) for s in self.sorts[name])
+        if first and self.chance(2):
+            head = tuple(
+                Plus(t, self.pick((1, -2))) if s == "int" and isinstance(t, Var) else t
+                for t, s in zip(head, self.sorts[name], strict=True)
+            )
+            bare = -1  # an equation has no arithmetic on its left side here
         return Rule(Atom(name, head), tuple(body), equation=len(body) == bare and self.chance(1))
 
     def comparison(self, variables: dict[str, tuple[Var, ...]]) -> Compare:
@@ -271,7 +277,7 @@ class Maker:
             left = [p for p in range(len(places)) if p not in group]
             kind = "count"
             if left and places[left[-1]] == "int" and self.chance(6):
-                kind = self.pick(("sum", "max"))
+                kind = self.pick(("sum", "max", "min", "avg"))
             made.append(Aggregate(f"A{k}", kind, relation, group if left else group[:-1]))
         return tuple(made)
 

@@ -82,7 +82,18 @@ TEXTS: dict[str, str] = {
     "a number added to a name": "P(Ann); P(Bob)\nR(x) <- P(x), P(y), y = x + 1",
     "a number and a name in one comparison": "P(1)\nR(x) <- P(x), x < Ann",
     "two projections of one tensor": "A = [1, 2]\nY = A[i]\nY max= A[i]",
+    "a number for a relation": "Likes(Ann, Bob) = 0.9",
+    "an aggregate in a rule": "R(A, 1); R(A, 2)\nC(x, n) <- R(x, y), n = count(y, R(x, y))",
+    "a comma in an aggregate": "F(A, B)\nN[x] count= F(x, y), F(y, z)",
+    "an aggregate under another name": "F(A, B)\nN sum= F(x, y)",
+    "a rule that is a question": "P(A)\nR(x) <- P(x)?",
+    "a question that is a value": "W = [1, 2]\nW[i] W[i]?",
+    "the rest of a division": "N(4)\nEven(x) <- N(x), x % 2 = 0",
+    "numbers that grow without end": "N(0)\nN(x+1) <- N(x)",
+    "numbers that fall without end": "N(5)\nN(y) <- N(x), y = x - 1",
     # sizes, indices, recurrences
+    "a negative position": "A[-1] = 3",
+    "facts below zero that index numbers": "Sale(Ann, -3)\nT[a+1] count= Sale(x, a)",
     "an index whose size nothing fixes": "Y[i] = 1",
     "an index on the left only": "X = [1, 2]\nY[i, j] = X[i]",
     "sizes that differ": "W = [1, 2, 3]\nX = [1, 2]\nY = W[i] X[i]",
@@ -112,6 +123,7 @@ TEXTS: dict[str, str] = {
     "several arrays in one file": 'X[i] = "two.npz"\nY = X[i]',
     "a broken array file": 'X[i] = "broken.npy"\nY = X[i]',
     "a folder that is not there": 'P(A)\n"nowhere/out.csv" = P(x)',
+    "a name in the column of numbers": 'X[i] = "names.csv"\nY = X[i]',
     "a file of unknown form to write": 'P(A)\n"out.docx" = P(x)',
     "writing what is not defined": '"out.csv" = Nothing(x)',
 }
@@ -151,6 +163,8 @@ CALLS: dict[str, Mistake] = {
     "a question that is a rule": lambda: family().query("Anc(x, y) <- Parent(x, y)"),
     "two questions at once": lambda: family().query("Anc(x, y)?\nParent(x, y)?"),
     "a question that is no text": lambda: family().query(("Anc", "Alice")),
+    "a question about an element that is not there": lambda: tl.Program("W = [1, 2]").query("W[5]?"),
+    "a question about a range": lambda: tl.Program("W = [1, 2]").query("W[0:1]?"),
     "an unknown relation": lambda: family().relation("Ancestor"),
     "a tensor asked for as a relation": lambda: tl.Program("Y = [1, 2]").relation("Y"),
     "an input that is missing": lambda: layer().run(W=np.ones((2, 3)))["Y"],
@@ -160,6 +174,7 @@ CALLS: dict[str, Mistake] = {
     "an input that is text": lambda: layer().run(W=np.ones((2, 3)), X="abc")["Y"],
     "an input of unequal rows": lambda: layer().run(W=[[1, 2, 3], [4]], X=np.ones(3))["Y"],
     "an input that is a set": lambda: layer().run(W=np.ones((2, 3)), X={1.0, 2.0, 3.0})["Y"],
+    "numbers for a relation": lambda: family().run(Parent=np.eye(3))["Anc"],
     "an output that is not there": lambda: layer().run(W=np.ones((2, 3)), X=np.ones(3))["Z"],
     "a tuple that is too long": lambda: family().add("Parent", [("Alice", "Bob", "Carol")]),
     "rows of two lengths": lambda: family().add("Parent", [("Alice", "Bob"), ("Carol",)]),
@@ -190,6 +205,7 @@ def files(folder: Path) -> None:
     (folder / "short.csv").write_text("Alice,Bob\nBob,Carol\nDan\n")
     (folder / "long.csv").write_text("Alice,Bob\nBob,Carol,Dan\n")
     (folder / "words.csv").write_text("1,2\n3,four\n")
+    (folder / "names.csv").write_text("Alice,0.5\nBob,much\n")
     (folder / "quote.csv").write_text('Alice,"Bob\nCarol,Dan\n')
     (folder / "latin.txt").write_bytes("Zoë liebt Äpfel".encode("latin-1"))
     np.save(folder / "vector.npy", np.ones(3))

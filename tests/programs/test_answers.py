@@ -1,5 +1,8 @@
 """Answers are lists of name tuples that turn into tables; shown things are text and HTML."""
 
+from pathlib import Path
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -94,3 +97,69 @@ def test_shown_is_text_and_a_table():
     assert tl.show(tl.SparseTensor([[0, 1], [0, 0]]), 2).rows == [["0", "1"]]
     assert tl.show(pairs()) == str(pairs())
     assert "<table>" in tl.show(np.array(3.0))._repr_html_()
+
+
+# whole numbers in facts: values below 0 and far apart
+
+
+SALES = "Sale(Ann, 5); Sale(Ann, -3); Sale(Bob, -2); Sale(Bob, 1000000000)\n"
+
+
+@pytest.mark.parametrize(
+    ("equation", "expected"),
+    [
+        ("T[x] += Sale(x,a) a", {"Ann": 2, "Bob": 999_999_998}),
+        ("T[x] max= Sale(x,a) a", {"Ann": 5, "Bob": 1_000_000_000}),
+        ("T[x] min= Sale(x,a) a", {"Ann": -3, "Bob": -2}),
+        ("T[x] avg= Sale(x,a) a", {"Ann": 1, "Bob": 499_999_999}),
+        ("T[a] count= Sale(x,a)", {5: 1, -3: 1, -2: 1, 1_000_000_000: 1}),
+    ],
+)
+def test_numbers_of_facts_are_values_wherever_they_lie(equation: str, expected: dict[Any, float]) -> None:
+    assert dict(tl.Program(SALES + equation).query("T[x]?")) == expected
+
+
+def test_numbers_below_zero_are_added_later() -> None:
+    p = tl.Program("Sale(Ann, 5)\nT[x] += Sale(x,a) a\nN[a] count= Sale(x,a)")
+    assert list(p.query("N[5]?")) == [(1,)]
+    p.add("Sale", [("Ann", -3)])
+    assert list(p.query("T[Ann]?")) == [(2,)] and list(p.query("N[-3]?")) == [(1,)]
+
+
+# numbers by name in files
+
+
+@pytest.mark.parametrize("form", ["csv", "tsv", "parquet"])
+def test_numbers_go_to_files_by_name_and_come_back(form: str, tmp_path: Path) -> None:
+    path = tmp_path / f"w.{form}"
+    tl.Program(f'W[Ann, 7] = 0.5; W["b, c", 7] = -2\n"{path}" = W[x,n]').write_files()
+    p = tl.Program(f'Knows(Ann); Knows(Dan)\nW[x,n] = "{path}"\nY[x] = Knows(x) W[x,n]')
+    assert set(p.query("W[x,n]?")) >= {("Ann", 7, 0.5), ("b, c", 7, -2.0)}
+    assert dict(p.query("Y[x]?"))["Ann"] == 0.5
+    p.save(tmp_path / "saved")
+    assert dict(tl.load(tmp_path / "saved").query("Y[x]?"))["Ann"] == 0.5
+
+
+# what a run prints, and series
+
+
+def test_a_run_prints_names_under_the_variables_of_its_equations() -> None:
+    p = tl.Program("Likes(Ann, Jazz); Likes(Bob, Rock)\nS[who] = Likes(who,g) W[g]")
+    assert str(p.run(W=[1.0, 2.0])) == "who  value\nBob  2\nAnn  1\n2 of 2"
+
+
+@pytest.mark.parametrize("library", ["pandas", "polars"])
+def test_series_and_lazy_frames_are_facts(library: str) -> None:
+    frames = pytest.importorskip(library)
+    p = tl.Program("Old(x) <- Person(x), not Young(x)")
+    p.add("Person", frames.Series(["Ann", "Bob"]))
+    p.add("Young", frames.Series(["Bob"]) if library == "pandas" else frames.LazyFrame({"who": ["Bob"]}))
+    assert list(p.query("Old(x)?")) == [("Ann",)]
+
+
+def test_errors_of_questions_show_the_question() -> None:
+    p = tl.Program("Parent(Alice, Bob)\nChild(y,x) <- Parent(x,y)")
+    for ask in (p.query, p.why, p.why_not):
+        with pytest.raises(tl.TensorLogicError) as caught:
+            ask("Chidl(Bob, Alice)")
+        assert caught.value.diagnostic.source == "Chidl(Bob, Alice)?"

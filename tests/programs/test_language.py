@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 from engines import ENGINES, program
 
+import tensorlogic as tl
+
 rng = np.random.default_rng(14)
 Arrays = Mapping[str, Any]
 
@@ -450,6 +452,44 @@ def test_paper(name: str, engine: str) -> None:
         np.testing.assert_allclose(
             np.asarray(outputs[tensor], float), np.asarray(expected, float), rtol=1e-6, atol=1e-9, err_msg=tensor
         )
+
+
+# the graphs of the programs, on the tiers of the plain executor
+
+LEVELS = tl.OptimizationLevel
+
+
+def compiled(graph: Any, inputs: Arrays, level: tl.OptimizationLevel) -> Any:
+    ex = tl.Executor()
+    return ex.execute_compiled(ex.compile_graph(graph, tl.CompilationConfig(optimization_level=level)), inputs)
+
+
+def hot(graph: Any, inputs: Arrays) -> Any:
+    ex = tl.Executor()
+    return [ex.execute_jit(graph, inputs) for _ in range(60)][-1]
+
+
+TIERS: dict[str, Callable[[Any, Arrays], Any]] = {
+    **{n.name: lambda g, x, n=n: tl.Executor(optimization_level=n).execute(g, x) for n in LEVELS if n is not LEVELS.STANDARD},
+    "compiled": lambda g, x: compiled(g, x, LEVELS.STANDARD),
+    "compiled, AGGRESSIVE": lambda g, x: compiled(g, x, LEVELS.AGGRESSIVE),
+    "JIT": hot,
+}  # fmt: skip
+
+
+SLOW = ("compiled, AGGRESSIVE", "JIT")  # each compiles machine code
+
+
+@pytest.mark.parametrize("tier", [pytest.param(t, marks=pytest.mark.full) if t in SLOW else t for t in TIERS])
+@pytest.mark.parametrize("name", CASES)
+def test_paper_on_every_tier(name: str, tier: str) -> None:
+    text, inputs, expected = CASES[name]
+    wanted = expected(inputs)
+    graph = tl.Program(text).graph(*wanted, inputs=inputs)
+    outputs = TIERS[tier](graph, {n: inputs[n] for n in graph.inputs})
+    for tensor, value in wanted.items():
+        got = np.asarray(outputs[tensor], float)
+        np.testing.assert_allclose(got, np.asarray(value, float), rtol=1e-6, atol=1e-9, err_msg=tensor)
 
 
 # the logic programs

@@ -6,6 +6,7 @@ import operator
 import random
 import re
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -407,13 +408,17 @@ def test_pictures(family):
     assert "no such fact" in dot
 
 
-def test_facts_of_files_have_their_row(tmp_path):
+def test_facts_of_files_have_their_line_or_row(tmp_path):
+    tables = pytest.importorskip("pyarrow.parquet")
     (tmp_path / "parents.csv").write_text("Ann,Bob\nBob,Cid\n")
     p = tl.Program("Old(x) <- Parent(x,y)")
     p.add("Parent", tmp_path / "parents.csv")
     [fact] = p.why("Old(Bob)").facts
-    assert (fact.at.file, fact.note) == (str(tmp_path / "parents.csv"), "row 2")
-    assert str(p.why("Old(Bob)")).endswith("parents.csv, row 2)")
+    assert (fact.at.file, fact.at.line, fact.note) == (str(tmp_path / "parents.csv"), 2, "")
+    assert str(p.why("Old(Bob)")).endswith("parents.csv:2)")
+    tables.write_table(pytest.importorskip("pyarrow").table({"x": ["Dan"], "y": ["Eve"]}), tmp_path / "more.parquet")
+    p.add("Parent", tmp_path / "more.parquet")
+    assert str(p.why("Old(Dan)")).endswith("more.parquet, row 1)")
 
 
 def test_a_step_that_is_needed_twice_is_proved_once():
@@ -610,3 +615,17 @@ def test_a_value_that_a_proof_cannot_compute_is_an_error_of_ours():
     p.bind(S=np.eye(2))
     with pytest.raises(tl.InputError, match="a proof cannot compute"):
         p.why("Big(A)")
+
+
+def test_facts_of_files_have_their_lines(tmp_path: Path) -> None:
+    """A header, blank lines and cells of several lines count."""
+    path = tmp_path / "parents.csv"
+    path.write_text('who,age\n\nAnn,3\n"Bo\nb",4\nCid,5\n', encoding="utf-8")
+    p = tl.Program(f'Age(x,n) = "{path}"\nOld(x) <- Age(x,n), n > 3')
+    assert [step.at.line for name in ("Cid", "Bo\\nb") for step in p.why(f'Old("{name}")').facts] == [6, 4]
+
+
+def test_an_account_has_the_equations_of_its_element_and_no_warnings() -> None:
+    p = tl.Program("Parent(Ann, Bob)\nS[Bob] = 0.9; S[Cid] = 0.2\nTop[x] max= Parent(x,y) S[y]")
+    assert [text for text, _ in p.why("S[Bob]").equations] == ["S[Bob] = 0.9"]
+    assert [c.element for c in p.why("Top[Ann]").contributions] == ["S[Bob]"]

@@ -471,3 +471,49 @@ def test_a_stopped_run_holds_no_memory():
             pytest.fail("it ran on")
     gc.collect()
     assert [ref() for ref in kept] == [None] * 3
+
+
+# batches and streams
+
+
+def test_batches_keep_to_a_context():
+    executor, graph = tl.Executor(), chain()
+    items = [{"x": X + n} for n in range(8)]
+    expected = executor.execute_batch(graph, items)
+    context = tl.ExecutionContext(labels={"batch": "1"})
+    with tl.trace() as t, context:
+        for a, b in zip(executor.execute_batch(graph, items), expected, strict=True):
+            np.testing.assert_array_equal(a["y"], b["y"])
+        context.cancel("enough")
+        for run in (executor.execute_batch, lambda g, i: executor.execute_batch_parallel(g, i, 2)):
+            with pytest.raises(tl.CancelledError, match="enough"):
+                run(graph, items)
+    assert any(e.name == "batch=1" for e in t.events())
+
+
+def test_streams_keep_to_a_context():
+    executor, graph = tl.Executor(), chain()
+    context = tl.ExecutionContext()
+    with context:
+        stream = executor.execute_stream(graph, {"x": X}, tl.StreamingConfig(tl.StreamingMode.FixedChunk(2)))
+        assert next(stream).metadata.size == 2
+        context.cancel("enough")
+        with pytest.raises(tl.CancelledError, match="enough"):
+            next(stream)
+
+
+def test_retries_do_not_wait_beyond_a_cancellation():
+    context = tl.ExecutionContext()
+
+    def failing(call: Any) -> Any:
+        def fail(step: Any, args: Any) -> Any:
+            context.cancel("enough")
+            raise OSError("now and then")
+
+        return fail
+
+    config = tl.RecoveryConfig(
+        tl.RecoveryStrategy.RETRY_WITH_BACKOFF, retry_policy=tl.RetryPolicy.exponential(5, 60_000)
+    )
+    with context, pytest.raises(tl.CancelledError, match="enough"):
+        tl.Executor(wrap=[failing]).execute_with_recovery(chain(), {"x": X}, config)

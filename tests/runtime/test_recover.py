@@ -15,8 +15,8 @@ import tensorlogic as tl
 from tensorlogic import RecoveryConfig, RecoveryResult, RecoveryStrategy, RetryPolicy
 from tensorlogic.backends.numpy import NumpyBackend
 from tensorlogic.plan.fused import Fused
-from tensorlogic.runtime.checkpoints import Checkpoint
-from tensorlogic.runtime.unfinished import Source, from_checkpoint, to_checkpoint, unfinished
+from tensorlogic.runtime.recovery.checkpoints import Checkpoint
+from tensorlogic.runtime.recovery.unfinished import Source, from_checkpoint, to_checkpoint, unfinished
 from tensorlogic.testing import failing_at
 from tensorlogic.testing.strategies import graphs
 
@@ -92,7 +92,7 @@ def test_a_fault_that_passes_is_retried():
         case other:
             pytest.fail(str(other))
     assert point.count == 3 and time.sleeps == [0.1, 0.2]
-    assert [n for n in names(trace) if "retry" in n] == [
+    assert [n for n in names(trace) if n.startswith("retry ")] == [
         "retry 1 of exp after TimeoutError",
         "retry 2 of exp after TimeoutError",
     ]
@@ -549,6 +549,67 @@ def test_a_full_disk_is_a_clear_error_and_loses_nothing(tmp_path, monkeypatch):
     again = recover(tl.Executor(), config(tmp_path))
     assert again.stats.resumed_from == 3
     assert_same(again.result)
+
+
+def test_an_error_stays_the_error_when_saving_fails_too(tmp_path, monkeypatch):
+    def full(_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    found = recover(tl.Executor(wrap=[failing_at("log", error=ValueError("no"))]), config(tmp_path))
+    assert isinstance(found.error, tl.ExecutionError)
+    assert "could not be saved: cannot write" in found.error.__notes__[0]
+
+
+def test_a_checkpoint_that_fails_drops_no_output(tmp_path, monkeypatch):
+    def full(_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    told = RecoveryConfig(DEGRADE, checkpointing=True, folder=str(tmp_path), checkpoint_steps=1, optional=("mixed",))
+    found = recover(tl.Executor(), told)
+    assert isinstance(found, RecoveryResult.Failure) and isinstance(found.error, tl.CheckpointError)
+
+
+def test_a_degraded_run_that_goes_on_still_says_what_failed(tmp_path):
+    told = RecoveryConfig(DEGRADE, checkpointing=True, folder=str(tmp_path), checkpoint_steps=1, optional=("mixed",))
+    executor = tl.Executor(
+        wrap=[failing_at("log", error=ValueError("no logarithm")), failing_at("exp", error=OSError())]
+    )
+    assert isinstance(recover(executor, told), RecoveryResult.Failure)
+    found = recover(tl.Executor(), told)
+    assert isinstance(found, RecoveryResult.PartialSuccess)
+    assert [(node.operation, node.outputs) for node in found.failed_nodes] == [("log", ("mixed",))]
+    assert "no logarithm" in str(found.failed_nodes[0].error)
+    assert found.result["sums"].tobytes() == PLAIN["sums"].tobytes()
+
+
+def test_the_hooks_of_an_executor_hear_of_retries():
+    class Names(tl.Hook):
+        heard = []
+
+        def on_span(self, name, start_ns, end_ns, thread):
+            self.heard.append(name)
+
+    executor = tl.Executor(context=tl.ExecutionContext([Names()]), wrap=[failing_at("log", call=1)])
+    recover(executor, RecoveryConfig())
+    assert "retry 1 of log after OSError" in Names.heard and Names.heard[-1] == "run with recovery: retry with backoff"
+
+
+def test_relations_that_are_outputs_are_kept(tmp_path):
+    b = tl.GraphBuilder()
+    links = b.input("links", (300, 300), "bool")
+    graph = b.build(two=b.einsum("ij,jk->ik", links, links, algebra="boolean"))
+    dense = np.random.default_rng(3).random((300, 300)) > 0.999
+    executor, other = tl.Executor(), tl.Executor()
+    told = RecoveryConfig(checkpointing=True, strategy=CHECKPOINT)
+    first = recover(executor, told, graph=graph, inputs={"links": tl.SparseTensor(dense)})
+    executor.save_checkpoint(tmp_path)
+    other.load_checkpoint(tmp_path)
+    again = recover(other, told, graph=graph, inputs={"links": tl.SparseTensor(dense)})
+    assert again.stats.resumed_from == 1
+    np.testing.assert_array_equal(np.asarray(again.result["two"]), np.asarray(first.result["two"]))
+    np.testing.assert_array_equal(np.asarray(again.result["two"]), (dense.astype(int) @ dense) > 0)
 
 
 def test_a_disk_that_is_full_for_a_while_is_waited_for(tmp_path, monkeypatch):

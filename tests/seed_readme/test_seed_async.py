@@ -4,7 +4,6 @@ import asyncio
 
 import numpy as np
 import pytest
-from blocks import not_yet
 
 import tensorlogic as tl
 
@@ -19,7 +18,6 @@ def test_execute_async(executor, layer, inputs, relu_of):
     assert isinstance(executor, tl.TlAsyncExecutor)
 
 
-@not_yet("async", "Executor.execute_batch_async")
 def test_execute_batch_async(executor, layer, make_inputs, relu_of):
     batch_inputs = [make_inputs(seed) for seed in range(4)]
 

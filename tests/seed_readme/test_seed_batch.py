@@ -18,7 +18,6 @@ def test_tl_batch_executor(executor, layer, make_inputs, relu_of):
     assert executor.optimal_batch_size(layer) >= 1
 
 
-
 def test_batch_processing(executor, layer, make_inputs, relu_of):
     inputs1, inputs2, inputs3 = (make_inputs(seed) for seed in (1, 2, 3))
     batch_inputs = [inputs1, inputs2, inputs3]

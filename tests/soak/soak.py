@@ -62,7 +62,7 @@ def main() -> None:
 def summary(counts: Counts) -> str:
     """Return what happened so far, in one line."""
     trials = ", ".join(f"{counts[name]:,} {name}" for name in TRIALS if counts[name])
-    return f"{counts['kills']:,} kills and {counts['faults']:,} faults in {trials}"
+    return f"{counts['kills']:,} kills, {counts['faults']:,} faults and {counts['calls']:,} failed calls in {trials}"
 
 
 def available(name: str) -> bool:
@@ -247,7 +247,7 @@ def pools(rng: random.Random, folder: Path, counts: Counts) -> None:
     asyncio.run(everyone())
     if len(answers) != 50 or set(answers.values()) != {1}:
         raise WrongError(f"answers: {dict(answers)}")
-    counts["faults"] += sum(p.strikes for p in points)
+    counts["calls"] += sum(p.strikes for p in points)
 
 
 TRIALS: dict[str, Callable[[random.Random, Path, Counts], None]] = {

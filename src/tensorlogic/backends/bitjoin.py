@@ -119,13 +119,13 @@ def _product(a: Labels, b: Labels, output: Labels, sizes: Sizes) -> Callable[[Wo
     inner = tuple(x for x in a if x not in output)
     if a[-1] in inner:
         inner = (*(x for x in inner if x != a[-1]), a[-1])
-    made = (*batch, *left, *right)
+    labels_out = (*batch, *left, *right)
     head = tuple(sizes[x] for x in batch)
     ready_a = _ordered(a, (*batch, *left, *inner), sizes)
     ready_b = _ordered(b, (*batch, *inner, *right), sizes)
-    finish = _ordered(made, output, sizes)
+    finish = _ordered(labels_out, output, sizes)
     if not right:
-        gap, axes = [1] * len(left), tuple(range(len(made), len(made) + len(inner)))
+        gap, axes = [1] * len(left), tuple(range(len(labels_out), len(labels_out) + len(inner)))
 
         def meet(x: Words, y: Words) -> Words:
             y = ready_b(y)
@@ -144,7 +144,7 @@ def _product(a: Labels, b: Labels, output: Labels, sizes: Sizes) -> Callable[[Wo
         y = ready_b(y).reshape((count, lines, last, across))
         if padded != last:
             y = np.pad(y, ((0, 0), (0, 0), (0, padded - last), (0, 0)))
-        made = packed.multiply(ready_a(x).reshape((count, rows, -1)), y.reshape((count, lines * padded, across)))
-        return finish(made.reshape(shape))
+        product = packed.multiply(ready_a(x).reshape((count, rows, -1)), y.reshape((count, lines * padded, across)))
+        return finish(product.reshape(shape))
 
     return (lambda x, y: multiply(y, x)) if turn else multiply

@@ -19,10 +19,8 @@ from .bitjoin import Factor, own_labels, planned
 from .bits import BitTensor, combine, contract, wrap
 from .contract import prepared
 from .native import support
+from .native.facts import OR_AND, joins_bits
 from .numpy import python_slice
-
-SMALL = 3_000_000  # arithmetic operations of a contraction below which BLAS is as fast as packing
-OR_AND = frozenset({"boolean", "real", "max_min", "max_product"})  # over truth values these are one: or of ands
 
 Run = Callable[..., BitTensor]
 
@@ -54,16 +52,24 @@ def _greater(a: BitTensor, b: BitTensor) -> BitTensor:
 _AND, _OR = OnWords(BitTensor.__and__, "and"), OnWords(BitTensor.__or__, "or")
 _SAME = OnWords(lambda x: x, "each")
 _ELEMENTWISE = {
-    "logical_and": _AND, "minimum": _AND, "multiply": _AND, "logical_or": _OR, "maximum": _OR, "add": _OR,
-    "relu": _SAME, "step": _SAME,
+    "logical_and": _AND,
+    "minimum": _AND,
+    "multiply": _AND,
+    "logical_or": _OR,
+    "maximum": _OR,
+    "add": _OR,
+    "relu": _SAME,
+    "step": _SAME,
     "logical_not": OnWords(BitTensor.__invert__, "other"),
-    "logical_xor": OnWords(BitTensor.__xor__, "other"), "not_equal": OnWords(BitTensor.__xor__, "other"),
+    "logical_xor": OnWords(BitTensor.__xor__, "other"),
+    "not_equal": OnWords(BitTensor.__xor__, "other"),
     "equal": OnWords(lambda a, b: ~(a ^ b), "other"),
-    "greater": OnWords(_greater, "other"), "less": OnWords(lambda a, b: _greater(b, a), "other"),
+    "greater": OnWords(_greater, "other"),
+    "less": OnWords(lambda a, b: _greater(b, a), "other"),
     "less_equal": OnWords(lambda a, b: ~_greater(a, b), "other"),
     "greater_equal": OnWords(lambda a, b: ~_greater(b, a), "other"),
     "where": OnWords(_where, "other"),
-}  # fmt: skip
+}
 
 
 def on_words(op: Op, args: Sequence[TensorType], result: TensorType, form: Contraction | None) -> OnWords | None:
@@ -124,7 +130,7 @@ def bind_bits(op: ops.Einsum, form: Contraction, args: Sequence[TensorType], res
 
     It takes ``out=`` too. Binding loads numba.
     """
-    if not worth(op, form, args, result) or not support.usable():
+    if not joins_bits(op, form, args, result) or not support.usable():
         return None
     packed.load()
     prepare = [prepared(own, kept) for own, kept in zip(form.spec.inputs, form.labels, strict=True)]
@@ -136,29 +142,16 @@ def bind_bits(op: ops.Einsum, form: Contraction, args: Sequence[TensorType], res
             own_labels(x.words, x.shape, own, form.sizes) if isinstance(x, BitTensor) else _dense(ready(x), kept)
             for x, own, kept, ready in zip(operands, form.spec.inputs, form.labels, prepare, strict=True)
         ]
-        made = contract(factors, form.spec.output, form.sizes)
+        result = contract(factors, form.spec.output, form.sizes)
         if out is not None and shape:
-            return packed.unpack(made.words, last, out)
-        found = packed.unpack(made.words, last).reshape(shape)
+            return packed.unpack(result.words, last, out)
+        found = packed.unpack(result.words, last).reshape(shape)
         if out is None:
             return found
         out[...] = found
         return out
 
     return kernel
-
-
-def worth(op: ops.Einsum, form: Contraction, args: Sequence[TensorType], result: TensorType) -> bool:
-    """Tell whether a contraction is an or of ands with an index that both factors share, and large."""
-    if op.algebra not in OR_AND or result.dtype != "bool" or len(form.labels) != 2:
-        return False
-    if op.algebra != "boolean" and any(t.dtype != "bool" for t in args):
-        return False
-    shared = set(form.labels[0]).intersection(form.labels[1]).difference(form.spec.output)
-    points = 2
-    for n in form.sizes.values():
-        points *= n
-    return bool(shared) and points >= SMALL
 
 
 def _dense(x: Any, labels: Sequence[str]) -> Factor:
@@ -207,5 +200,5 @@ def packed_operand(x: Any) -> BitTensor:
     words, order = _dense(x, [str(a) for a in range(x.ndim)])
     if not x.ndim:
         return BitTensor.of(words, ())
-    made = BitTensor.of(words, [x.shape[int(a)] for a in order])
-    return made.transpose(*(order.index(str(a)) for a in range(x.ndim)))
+    tensor = BitTensor.of(words, [x.shape[int(a)] for a in order])
+    return tensor.transpose(*(order.index(str(a)) for a in range(x.ndim)))

@@ -10,17 +10,17 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..events import check_contexts
+from ..events import check_contexts, span
 from ..ir import ops
 from ..ir.graph import Fixpoint
-from ..ir.types import TensorType
-from ..passes.indices import dims
+from ..ir.types import TensorType, dims
 from ..plan.build import ExecutionPlan, Step, lay_out
 from . import bitplan, packed
 from .base import Kernel
 from .bitplan import OnWords, on_words
 from .bits import BitTensor, wrap
 from .control import not_settled
+from .native.facts import joins_bits
 from .packed import Words
 
 Values = dict[int, BitTensor]
@@ -93,7 +93,7 @@ def _heavy(step: Step) -> bool:
     return (
         isinstance(step.op, ops.Einsum)
         and step.contraction is not None
-        and bitplan.worth(step.op, step.contraction, step.arg_types, step.types[0])
+        and joins_bits(step.op, step.contraction, step.arg_types, step.types[0])
     )
 
 
@@ -116,13 +116,13 @@ def _body(plan: ExecutionPlan, carries: int) -> Body | None:
         (lines if any(moves) else fixed).append(line)
         if any(moves):
             varying.add(line.write)
-    made = {line.write for line in lines}
+    results = {line.write for line in lines}
     grown = {
         slot
         for line in lines
         if line.how.kind == "grows" or (line.how.kind == "and" and all(line.varying))
         for slot in line.reads
-        if slot in made
+        if slot in results
     }
     read = {s for line in (*fixed, *lines) for s in line.reads}.union(outputs)
     constants = tuple(
@@ -142,8 +142,9 @@ def _plainly(body: Body, op: Fixpoint, values: Values, step: Step) -> list[BitTe
     counts: list[int] = []
     for n in range(op.limit):
         check_contexts()
-        for line in body.lines:
-            values[line.write] = line.how.run(*[values[s] for s in line.reads])
+        with span(f"round {n + 1} on packed bits"):
+            for line in body.lines:
+                values[line.write] = line.how.run(*[values[s] for s in line.reads])
         after = [combine(values[s], values[o]) for s, o in zip(carried, body.outputs, strict=True)]
         gap = [x.words ^ values[s].words for s, x in zip(carried, after, strict=True)]
         moved = [k for k, words in enumerate(gap) if words.any()]
@@ -173,21 +174,22 @@ def _by_what_is_new(body: Body, op: Fixpoint, values: Values, step: Step) -> lis
     moved: list[int] = []
     for n in range(op.limit):
         check_contexts()
-        if n == 0:
-            for line in body.lines:
-                values[line.write] = line.how.run(*[values[s] for s in line.reads])
-            for s in body.grown:
-                whole[s] = values[s].words.copy()
-                values[s] = BitTensor.of(whole[s], values[s].shape)
-            # an output may share its words with a carry, which is about to change
-            new = {o: BitTensor.of(values[o].words.copy(), values[o].shape) for o in body.outputs}
-        else:
-            for line in body.lines:
-                more = _more(line, values, new)
-                if more is not None and line.write in whole:
-                    more = _added(whole[line.write], more)
-                if more is not None:
-                    new[line.write] = more
+        with span(f"round {n + 1} on packed bits"):
+            if n == 0:
+                for line in body.lines:
+                    values[line.write] = line.how.run(*[values[s] for s in line.reads])
+                for s in body.grown:
+                    whole[s] = values[s].words.copy()
+                    values[s] = BitTensor.of(whole[s], values[s].shape)
+                # an output may share its words with a carry, which is about to change
+                new = {o: BitTensor.of(values[o].words.copy(), values[o].shape) for o in body.outputs}
+            else:
+                for line in body.lines:
+                    more = _more(line, values, new)
+                    if more is not None and line.write in whole:
+                        more = _added(whole[line.write], more)
+                    if more is not None:
+                        new[line.write] = more
         found = [new.get(o) for o in body.outputs]
         fresh = [None if x is None else _added(state[s], x) for s, x in zip(carried, found, strict=True)]
         new = {s: x for s, x in zip(carried, fresh, strict=True) if x is not None}
@@ -245,7 +247,7 @@ def _find_closure(body: Body, op: Fixpoint) -> Closure | None:
     """Recognise a transitive closure whose limit is beyond the rounds that any graph of so many nodes takes."""
     if op.carries != 1:
         return None
-    carry, made = body.inputs[0], {line.write: line for line in body.lines}
+    carry, line_of = body.inputs[0], {line.write: line for line in body.lines}
     start, left, right, squared = [], [], [], False
     todo, seen = [body.outputs[0]], set[int]()
     n = 0
@@ -254,7 +256,7 @@ def _find_closure(body: Body, op: Fixpoint) -> Closure | None:
         if slot in seen or slot == carry:
             continue
         seen.add(slot)
-        line = made.get(slot)
+        line = line_of.get(slot)
         if line is None:
             start.append(slot)
             continue

@@ -15,7 +15,6 @@ from ..ir.spec import Labels
 from ..ir.types import TensorType
 from ..plan.contract import BLOCK, Contraction
 from .base import Kernel
-from .threads import SMALL, on_one_thread
 
 Array = Any  # a NumPy array; the plan says more about it than a type could
 
@@ -30,7 +29,7 @@ def bind_contraction(op: ops.Einsum, form: Contraction, args: Sequence[TensorTyp
         case "matmul":
             same = all(t.dtype == result.dtype and not t.weak for t in args)
             kernel = _plain_matmul(form, dtype) if same else None
-            kernel = _threaded(form, kernel or _matmul(row, form, prepare, dtype))
+            kernel = kernel or _matmul(row, form, prepare, dtype)
         case "product" | "view" | "reduce" if row.distributive:
             kernel = _product(row, form, prepare, dtype)
         case _:
@@ -135,8 +134,8 @@ def _product(
             if single:
                 return part.astype(dtype, copy=False)
             parts.append(part.reshape([form.sizes[label] if label in kept else 1 for label in output]))
-        made = np.asarray(combine(*parts))
-        return (made if made.shape == shape else np.broadcast_to(made, shape)).astype(dtype, copy=False)
+        result = np.asarray(combine(*parts))
+        return (result if result.shape == shape else np.broadcast_to(result, shape)).astype(dtype, copy=False)
 
     return product
 
@@ -169,13 +168,7 @@ def bind_matmul_into(op: ops.Einsum, form: Contraction, result: TensorType) -> K
     """Return the kernel of a matrix product whose result comes out in order and is written where ``out=`` says."""
     dtype = np.dtype(result.dtype or "float64")
     prepare = [prepared(own, kept) for own, kept in zip(form.spec.inputs, form.labels, strict=True)]
-    return _threaded(form, _plain_matmul(form, dtype) or _matmul(algebra(op.algebra), form, prepare, dtype))
-
-
-def _threaded(form: Contraction, kernel: Kernel) -> Kernel:
-    """Let BLAS use its threads for large products only: a batch of small ones would wait for them at each."""
-    count = _size(form.batch, form.sizes)
-    return on_one_thread(kernel) if count > 1 and form.flops // count < SMALL else kernel
+    return _plain_matmul(form, dtype) or _matmul(algebra(op.algebra), form, prepare, dtype)
 
 
 def _matmul(
@@ -197,10 +190,10 @@ def _matmul(
         [*batch_shape, inner, _size(right, sizes)],
     )
     orders = ((*form.batch, *left, *form.inner), (*form.batch, *form.inner, *right))
-    made = (*form.batch, *left, *right)
-    final_shape = [sizes[x] for x in made]
-    final_order = [made.index(x) for x in output]
-    in_order = final_order == list(range(len(made)))
+    labels = (*form.batch, *left, *right)
+    final_shape = [sizes[x] for x in labels]
+    final_order = [labels.index(x) for x in output]
+    in_order = final_order == list(range(len(labels)))
     cast = caster(row, dtype)
 
     def operand(x: Array, which: int, side: int) -> Array:

@@ -42,8 +42,8 @@ class NullBackend:
 
     def bind(self, step: Step, run_body: RunBody) -> Kernel:
         """Return a kernel that hands out placeholders."""
-        made = tuple(_placeholder(t) for t in step.types)
-        return lambda *args: made[0] if len(made) == 1 else made
+        results = tuple(_placeholder(t) for t in step.types)
+        return lambda *args: results[0] if len(results) == 1 else results
 
 
 def _placeholder(t: TensorType) -> Any:

@@ -185,9 +185,14 @@ def _kept_where(mask: Array, x: Array, out: Array) -> Array:
 
 
 _UFUNC = {
-    "sum": np.add, "mean": np.add, "prod": np.multiply, "max": np.maximum, "min": np.minimum,
-    "any": np.logical_or, "all": np.logical_and,
-}  # fmt: skip
+    "sum": np.add,
+    "mean": np.add,
+    "prod": np.multiply,
+    "max": np.maximum,
+    "min": np.minimum,
+    "any": np.logical_or,
+    "all": np.logical_and,
+}
 
 
 def _in_few_slices(shape: list[int], axes: tuple[int, ...]) -> bool:

@@ -12,14 +12,13 @@ from typing import Any
 
 import numpy as np
 
+from ..plan import sharing
+from ..plan.sharing import DENSE
 from .native import support
-from .threads import share, workers
+from .threads import allowed, share
 
 Words = Any  # an array of uint64
 ENOUGH = 1 << 20  # bits worth loading numba for, where it is not loaded yet
-SPLIT_BYTES = 1 << 22  # bytes to convert that are worth two threads
-SPLIT_ROWS = 60_000  # ORs of 16 words that are worth two threads
-DENSE = 8  # set bits of a word from which looking its digits up in tables is faster than ORing the rows it names
 SQUARE = 90  # ORs of 16 words that take as long as the transpose of 64 by 64 bits
 PANEL = 16  # words of a row that are gone through at a time where many bits are set
 
@@ -43,8 +42,8 @@ def _native(bits: int) -> Any:
 
 
 def _shared(count: int, worth: bool, call: Callable[[int, int], Any]) -> None:
-    """Call for a range, in parts on several threads where that is worth it."""
-    share(call, count, min(workers(), count) if worth else 1)
+    """Call for a range, in parts on the threads that the step may use where that is worth it."""
+    share(call, count, min(allowed(), count) if worth else 1)
 
 
 def width(n: int) -> int:
@@ -81,7 +80,7 @@ def pack(x: Any) -> Words:
         out[...] = whole.view("<u8")
         return out
     flat, rows = flags.view(np.uint8).reshape(-1), out.reshape(-1, width(n))
-    _shared(len(rows), flags.size >= SPLIT_BYTES, lambda lo, hi: kernels.pack(flat, n, rows, lo, hi))
+    _shared(len(rows), flags.size >= sharing.PACKED_BYTES, lambda lo, hi: kernels.pack(flat, n, rows, lo, hi))
     return out
 
 
@@ -96,7 +95,7 @@ def unpack(words: Words, n: int, out: Any = None) -> Any:
             out[...] = np.unpackbits(whole, axis=-1, count=n, bitorder="little").view(np.bool_)
         else:
             flat, rows = out.view(np.uint8).reshape(-1), np.ascontiguousarray(words).reshape(-1, width(n))
-            _shared(len(rows), out.size >= SPLIT_BYTES, lambda lo, hi: kernels.unpack(rows, n, flat, lo, hi))
+            _shared(len(rows), out.size >= sharing.PACKED_BYTES, lambda lo, hi: kernels.unpack(rows, n, flat, lo, hi))
     if given is not None and given is not out:
         given[...] = out
         return given
@@ -133,7 +132,7 @@ def transpose(words: Words, n: int) -> Words:
     if out.size:
         a, b = np.ascontiguousarray(words).reshape(-1, rows, across), out.reshape(-1, n, width(rows))
         squares = a.shape[0] * width(n)
-        worth = squares * width(rows) * SQUARE > SPLIT_ROWS
+        worth = squares * width(rows) * SQUARE > sharing.ORED_ROWS
         _shared(squares, worth, lambda lo, hi: kernels.transpose(a, b, lo, hi))
     return out
 
@@ -180,12 +179,12 @@ def multiply(a: Words, b: Words, out: Words | None = None) -> Words:
     blocks = across + 15 >> 4
     by_rows, by_tables = set_bits * blocks, batch * inner * (rows + 30) * DENSE * blocks
     work = min(by_rows, by_tables)
-    if work > SPLIT_ROWS // 4:
+    if work > sharing.ORED_ROWS // 4:
         turned = _turned_work(a, b)
         if turned < work:  # the other way about: those are the rows of few set bits
             left, right = transpose(b, across << 6)[:, :, : width(size)], transpose(a, inner << 6)[:, :size]
-            made = multiply(np.ascontiguousarray(left), np.ascontiguousarray(right))
-            out |= transpose(made, rows)[:, :, :across]
+            product = multiply(np.ascontiguousarray(left), np.ascontiguousarray(right))
+            out |= transpose(product, rows)[:, :, :across]
             return out
     a, b = np.ascontiguousarray(a), np.ascontiguousarray(b)
     if by_tables < by_rows:
@@ -193,7 +192,7 @@ def multiply(a: Words, b: Words, out: Words | None = None) -> Words:
     else:
         few = set_bits * PANEL < batch * rows * inner * 8  # a panel must not be fetched for next to nothing
         run = partial(_row_or, kernels.row_or, a, b, out, inner if few else PANEL)
-    worth = work > SPLIT_ROWS
+    worth = work > sharing.ORED_ROWS
     if batch > 1:
         _shared(batch, worth, lambda lo, hi: run(lo, hi, 0, rows))
     else:

@@ -1,8 +1,4 @@
-"""Threads: BLAS keeps to one where its products are small, and costly functions of large arrays run on several.
-
-A batch of small products is faster on one thread, because each would wait for the others. A function that takes many cycles
-an element is not bound by memory, so that its halves run side by side; it takes no more threads than BLAS would.
-"""
+"""Threads: the pool that shares a step's work, and BLAS kept to one while it does. How many share a step, its plan says."""
 
 from __future__ import annotations
 
@@ -19,11 +15,12 @@ from queue import SimpleQueue
 from threading import Lock
 from typing import Any
 
+import numpy as np
+
 from ..plan.contract import Contraction
 from .base import Kernel
 
-WIDE = 30_000_000  # arithmetic operations from which a product is worth handing half of it to another thread
-SMALL = 4_000_000  # arithmetic operations of one matrix product below which a batch of them runs on one thread
+ALONE = 1 << 18  # multiplications of a matrix product up to which BLAS takes one thread anyway
 _lock = Lock()
 _limits: set[object] = set()  # one for each kernel that runs now with BLAS on one thread
 _before: list[tuple[Any, int]] = []  # libraries that are limited, and the number of threads that each goes back to
@@ -99,13 +96,33 @@ def _cores() -> int:
 
 
 def workers() -> int:
-    """Return how many threads to use: as many as BLAS may, so that one setting rules both."""
+    """Return how many threads there are to use: as many as BLAS may, so that one setting rules both."""
     libraries = _libraries()
     if not libraries:
         return 1
     with _lock:  # while BLAS is kept to one thread, what it may have is what it goes back to
         counts = [count for _, count in _before] or [library.get_num_threads() for library in libraries]
     return min([_cores(), 8, *counts])
+
+
+def with_threads(kernel: Kernel, count: int) -> Kernel:
+    """Return a kernel that shares its work among at most so many threads; see :func:`allowed`."""
+
+    def run(*operands: Any, **options: Any) -> Any:
+        before = getattr(_own, "allowed", None)
+        _own.allowed = count
+        try:
+            return kernel(*operands, **options)
+        finally:
+            _own.allowed = before
+
+    return run
+
+
+def allowed() -> int:
+    """Return how many threads may share work that is done here: what the plan says of the step, or all outside of one."""
+    count: int | None = getattr(_own, "allowed", None)
+    return workers() if count is None else count
 
 
 class _Ticket:
@@ -135,7 +152,7 @@ class _Ticket:
 
 _tickets: SimpleQueue[_Ticket] = SimpleQueue()
 _threads = 0  # that wait for tickets
-_taking_part = threading.local()
+_own = threading.local()  # of each thread: whether it takes part in shared work, and how many threads a step may use
 
 
 def _serve(tickets: SimpleQueue[_Ticket]) -> None:
@@ -160,14 +177,14 @@ def together(calls: Sequence[Callable[[], Any]], threads: int | None = None) -> 
     This thread does whatever no other has begun, so it never waits for a thread that is busy or gone. What runs so already
     runs its own calls one after another, because the threads are taken.
     """
-    if getattr(_taking_part, "now", False) or len(calls) == 1:
+    if getattr(_own, "taking_part", False) or len(calls) == 1:
         for call in calls:
             call()
         return
     rest, errors = enumerate(calls), list[tuple[int, BaseException]]()
 
     def work() -> None:
-        _taking_part.now = True
+        _own.taking_part = True
         try:
             for n, call in rest:  # whoever is free takes the next
                 try:
@@ -177,7 +194,7 @@ def together(calls: Sequence[Callable[[], Any]], threads: int | None = None) -> 
                     if not isinstance(error, Exception):  # an interrupt: nobody begins another
                         deque(rest, maxlen=0)
         finally:
-            _taking_part.now = False
+            _own.taking_part = False
 
     tickets = [_Ticket(work) for _ in range(min(len(calls), threads or _cores()) - 1)]
     interrupt = None
@@ -213,7 +230,7 @@ def share(call: Callable[[int, int], Any], size: int, count: int) -> None:
     if count < 2:
         call(0, size)
     else:
-        together([partial(call, r.start, r.stop) for r in ranges(size, count)])
+        together([partial(call, r.start, r.stop) for r in ranges(size, count)], count)
 
 
 def in_parts(kernel: Kernel, count: int) -> Kernel:
@@ -230,15 +247,11 @@ def in_parts(kernel: Kernel, count: int) -> Kernel:
 
 
 def in_rows(bind: Callable[[Contraction], Kernel], form: Contraction, threads: int) -> Kernel:
-    """Return the kernel of a product with BLAS on one thread; so many threads of ours share the rows of a large one."""
-    whole = bind(form)
-    if form.flops < WIDE or not form.spec.output or not form.in_order or form.spec.inputs != form.labels:
-        return on_one_thread(whole)  # a dot product has no rows
+    """Return the kernel of a product with BLAS on one thread; so many threads of ours share its rows."""
+    if threads < 2:
+        return on_one_thread(bind(form))
     label = form.spec.output[0]
-    count = min(threads, form.sizes[label])
-    if count < 2:
-        return on_one_thread(whole)
-    parts = ranges(form.sizes[label], count)
+    parts = ranges(form.sizes[label], threads)
     kernels = [bind(form._replace(sizes={**form.sizes, label: r.stop - r.start})) for r in parts]
     axes = [own.index(label) if label in own else None for own in form.spec.inputs]
 
@@ -246,10 +259,27 @@ def in_rows(bind: Callable[[Contraction], Kernel], form: Contraction, threads: i
         return x if axis is None else x[(slice(None),) * axis + (r,)]
 
     def run(a: Any, b: Any, out: Any) -> Any:
-        together([
-            partial(kernel, cut(a, axes[0], r), cut(b, axes[1], r), out=out[r])
-            for kernel, r in zip(kernels, parts, strict=True)
-        ])  # fmt: skip
+        rows = zip(kernels, parts, strict=True)
+        together([partial(kernel, cut(a, axes[0], r), cut(b, axes[1], r), out=out[r]) for kernel, r in rows], threads)
         return out
 
     return on_one_thread(run)
+
+
+def shared_matmul(a: Any, b: Any) -> Any:
+    """Return the product of stacks of matrices, whose parts as many threads compute as the step may use."""
+    stacks = len(a) > 1
+    size = len(a) if stacks else a.shape[1]
+    count = min(allowed(), size)
+    if count < 2 and a[0].size * b.shape[2] <= ALONE:
+        return np.matmul(a, b)
+    out = np.empty((*a.shape[:2], b.shape[2]), np.result_type(a, b))
+
+    def part(lo: int, hi: int) -> None:
+        if stacks:
+            np.matmul(a[lo:hi], b[lo:hi], out[lo:hi])
+        else:
+            np.matmul(a[:, lo:hi], b, out[:, lo:hi])
+
+    on_one_thread(share)(part, size, count)
+    return out

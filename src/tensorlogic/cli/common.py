@@ -47,10 +47,14 @@ def reported(command: F) -> F:
 def diagnostic_json(found: Any, place: Any, kind: str) -> dict[str, Any]:
     """Return a diagnostic for JSON."""
     return {
-        "kind": kind, "severity": found.severity.name.lower(), "code": found.code, "message": found.message,
-        "location": None if place is None else str(place), "context": list(found.context),
+        "kind": kind,
+        "severity": found.severity.name.lower(),
+        "code": found.code,
+        "message": found.message,
+        "location": None if place is None else str(place),
+        "context": list(found.context),
         "suggestions": list(found.suggestions),
-    }  # fmt: skip
+    }
 
 
 def print_json(value: Any) -> None:
@@ -60,15 +64,20 @@ def print_json(value: Any) -> None:
 
 graph_argument = click.argument("graph", type=click.Path(path_type=Path))
 input_option = click.option(
-    "-i", "--input", "inputs", multiple=True, metavar="NAME=VALUE",
+    "-i",
+    "--input",
+    "inputs",
+    multiple=True,
+    metavar="NAME=VALUE",
     help="An input: a .npy or .json file, FILE.npz:KEY, or JSON such as x=[1,2,3]. Repeat for each.",
-)  # fmt: skip
+)
 size_option = click.option("-s", "--size", "sizes", multiple=True, metavar="NAME=N", help="A named size, such as n=64.")
 backend_option = click.option("--backend", default="numpy", show_default=True, help="What runs the graph.")
 level_option = click.option(
-    "--level", type=click.Choice(["none", "basic", "standard", "aggressive"]),
+    "--level",
+    type=click.Choice(["none", "basic", "standard", "aggressive"]),
     help="How much the graph is optimized first; the backend's own choice (numpy: standard) if not given.",
-)  # fmt: skip
+)
 
 
 def run_options(command: F) -> F:

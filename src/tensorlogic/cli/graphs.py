@@ -6,7 +6,7 @@ import math
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -14,6 +14,9 @@ from ..errors import FormatError
 from . import common, programs
 from .common import Texts
 from .stream import StreamOptions, run_stream, stream_options
+
+if TYPE_CHECKING:
+    from ..ir.graph import AxisNames
 
 NO_STREAM = StreamOptions(None, None, None, None, None, 1, False)
 MAX_SHOWN = 1000  # elements of an output printed in full
@@ -43,13 +46,20 @@ def arrays_json(arrays: Mapping[str, Any]) -> dict[str, Any]:
     return {n: {"dtype": str(v.dtype), "shape": list(v.shape), "data": finite(v.tolist())} for n, v in arrays.items()}
 
 
-def print_arrays(arrays: Mapping[str, Any]) -> None:
-    """Print arrays by name, large ones in part."""
+def print_arrays(arrays: Mapping[str, Any], axis_names: Mapping[str, AxisNames] | None = None) -> None:
+    """Print arrays by name, large ones in part; where the elements along an axis have names, as a table of these."""
     import numpy as np
+
+    from ..lang.show import show
 
     for name, value in arrays.items():
         click.echo(f"{name}: {value.dtype}{list(value.shape)}")
-        click.echo(np.array2string(value, threshold=MAX_SHOWN))
+        axes = (axis_names or {}).get(name, ())
+        if axes and [n if d is None else len(d) for d, n in zip(axes, value.shape, strict=False)] == list(value.shape):
+            named = [n if d is None else d for d, n in zip(axes, value.shape, strict=True)]
+            click.echo(show(value, *named, limit=MAX_SHOWN))
+        else:
+            click.echo(np.array2string(value, threshold=MAX_SHOWN))
 
 
 @click.command("run")
@@ -118,7 +128,7 @@ def run_command(
     if as_json:
         common.print_json({"outputs": arrays_json(dict(out.items()))})
         return
-    print_arrays(dict(out.items()))
+    print_arrays(dict(out.items()), loaded.axis_names)
     if output is not None:
         click.echo(f"written to {output}")
 
@@ -148,20 +158,28 @@ def explain(graph: Path, inputs: Texts, sizes: Texts, backend: str, level: str |
         click.echo(plan.table())
         return
     names = plan.slot_names()
-    common.print_json({
-        "flops": plan.flops,
-        "peak_bytes": plan.peak_bytes,
-        "steps": [
-            {
-                "operation": describe(s.op), "kernel": s.kernel, "reads": [names[r] for r in s.reads],
-                "writes": [names[w] for w in s.writes], "frees": [names[f] for f in s.frees],
-                "types": [str(t) for t in s.types], "flops": s.flops, "bytes": s.nbytes, "device": s.device,
-                "buffers": list(s.into),
-                "location": None if s.location is None else str(s.location),
-            }
-            for s in plan.steps
-        ],
-    })  # fmt: skip
+    common.print_json(
+        {
+            "flops": plan.flops,
+            "peak_bytes": plan.peak_bytes,
+            "steps": [
+                {
+                    "operation": describe(s.op),
+                    "kernel": s.kernel,
+                    "reads": [names[r] for r in s.reads],
+                    "writes": [names[w] for w in s.writes],
+                    "frees": [names[f] for f in s.frees],
+                    "types": [str(t) for t in s.types],
+                    "flops": s.flops,
+                    "bytes": s.nbytes,
+                    "device": s.device,
+                    "buffers": list(s.into),
+                    "location": None if s.location is None else str(s.location),
+                }
+                for s in plan.steps
+            ],
+        }
+    )
 
 
 FORMATS = ("text", "json", "dot", "mermaid", "graphml", "svg")

@@ -51,13 +51,26 @@ def _read(path: Path) -> Trace:
 @common.backend_option
 @click.option("--repeat", type=click.IntRange(min=1), default=1, show_default=True, help="Run the graph so many times.")
 @click.option("--detail", type=click.Choice(["step", "op"]), default="step", show_default=True, help="How fine.")
-@click.option("-o", "--output", type=click.Path(path_type=Path), default=Path("trace.json"), show_default=True,
-              help="The trace: .json (Chrome, Perfetto), .speedscope.json, .rust.json, .collapsed or .svg; .gz compresses.")  # fmt: skip
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path),
+    default=Path("trace.json"),
+    show_default=True,
+    help="The trace: .json (Chrome, Perfetto), .speedscope.json, .rust.json, .collapsed or .svg; .gz compresses.",
+)
 @common.reported
 def record(
-    target: Path, args: tuple[str, ...], inputs: tuple[str, ...], sizes: tuple[str, ...], backend: str, repeat: int,
-    detail: str, output: Path, as_json: bool,
-) -> None:  # fmt: skip
+    target: Path,
+    args: tuple[str, ...],
+    inputs: tuple[str, ...],
+    sizes: tuple[str, ...],
+    backend: str,
+    repeat: int,
+    detail: str,
+    output: Path,
+    as_json: bool,
+) -> None:
     """Record a run of a graph file, or of your own script as `python SCRIPT` runs it.
 
     A script's exit code is passed on, and what it did before it failed is still written.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from ..diagnostics import Diagnostic, Severity
-from ..errors import FormatError, GraphError, ShapeError, TensorLogicError, nearest
+from ..errors import FormatError, GraphError, InputError, ShapeError, TensorLogicError, nearest
 from . import ops
 from .graph import MAX_BODY_DEPTH, OPS, EinsumGraph, Node, bodies, body_fields
 from .infer import UNTYPED, known_types
@@ -34,6 +34,15 @@ def check_graph(graph: EinsumGraph) -> EinsumGraph:
 def _failing(graph: EinsumGraph) -> str:
     i = next((i for i, types in enumerate(known_types(graph)) if types is UNTYPED), None)
     return "the graph" if i is None else f"{_called(graph.nodes[i], i)}, $.nodes[{i}]"
+
+
+def require_valid(graph: EinsumGraph) -> None:
+    """Refuse what is no graph, and raise the first structural error of a graph that has one."""
+    if not isinstance(graph, EinsumGraph):
+        message = f"an EinsumGraph is expected, got {type(graph).__name__}"
+        raise InputError(message, "build one: b.build(y=y)", code="E301")
+    if errors := check_structure(graph):
+        raise GraphError.of(errors[0])
 
 
 def check_structure(graph: EinsumGraph) -> list[Diagnostic]:

@@ -23,7 +23,7 @@ from ..diagnostics import SourceLocation
 from ..errors import FormatError, TensorLogicError, nearest
 from .check import check_graph, too_deep
 from .constants import all_constants, decode, encode, verified_constant
-from .graph import MAX_BODY_DEPTH, OPS, Array, EinsumGraph, Node
+from .graph import MAX_BODY_DEPTH, OPS, Array, AxisNames, EinsumGraph, Node
 from .ops import Op
 from .text import plain_fields
 from .untrusted_text import LIMIT, convert, decode_text, strict_json, too_large
@@ -54,10 +54,16 @@ class _BodyFile(msgspec.Struct, forbid_unknown_fields=True):
     outputs: tuple[tuple[str, int], ...]
 
 
+class _NamesFile(msgspec.Struct, forbid_unknown_fields=True):
+    domains: list[tuple[str | int, ...]]
+    axes: dict[str, tuple[int | None, ...]]  # of an input or output: for each axis the number of its domain
+
+
 class _GraphFile(_BodyFile, forbid_unknown_fields=True):
     format: str
     version: int
     constants: dict[str, _ConstantFile] = {}
+    axis_names: _NamesFile | None = None
 
 
 # writing
@@ -82,7 +88,24 @@ def _document(graph: EinsumGraph, arrays: Mapping[str, Array], *, data: bool) ->
     nodes = ",\n  ".join(json.dumps(_plain_node(n, 0, places=True), allow_nan=False) for n in graph.nodes)
     outputs = json.dumps(list(graph.outputs))
     table = ",\n  ".join(f"{json.dumps(d)}: {json.dumps(c | held.get(d, {}))}" for d, c in rows.items())
-    return f'{head}{nodes}\n ],\n "outputs": {outputs},\n "constants": {{\n  {table}\n }}}}\n'
+    names = f',\n "axis_names": {json.dumps(_plain_names(graph.axis_names))}' if graph.axis_names else ""
+    return f'{head}{nodes}\n ],\n "outputs": {outputs},\n "constants": {{\n  {table}\n }}{names}}}\n'
+
+
+def _plain_names(axis_names: Mapping[str, AxisNames]) -> dict[str, Any]:
+    """Return the names of axes with each domain once."""
+    domains = list(dict.fromkeys(d for axes in axis_names.values() for d in axes if d is not None))
+    number = {d: n for n, d in enumerate(domains)}
+    axes = {name: [None if d is None else number[d] for d in each] for name, each in axis_names.items()}
+    return {"domains": domains, "axes": axes}
+
+
+def _read_names(file: _NamesFile | None) -> dict[str, AxisNames]:
+    if file is None:
+        return {}
+    if any(n is not None and not 0 <= n < len(file.domains) for axes in file.axes.values() for n in axes):
+        raise FormatError('"axis_names" names a domain that the file does not have', code="E225")
+    return {name: tuple(None if n is None else file.domains[n] for n in axes) for name, axes in file.axes.items()}
 
 
 def structure_bytes(graph: EinsumGraph) -> bytes:
@@ -213,9 +236,10 @@ def from_json(
     if raw.get("version") != VERSION or isinstance(raw["version"], bool):
         hint = f"this package reads version {VERSION}; a newer one may read this file"
         raise FormatError(f"version {raw.get('version')!r} of the graph format is not known here", hint, code="E234")
-    constants = _constants(convert({**raw, "nodes": []}, _GraphFile, "$").constants, path, arrays or {})
+    file: _GraphFile = convert({**raw, "nodes": []}, _GraphFile, "$")
     body = {"nodes": raw.get("nodes"), "outputs": raw.get("outputs")}
-    return check_graph(_graph(body, constants, "$", 0))
+    graph = check_graph(_graph(body, _constants(file.constants, path, arrays or {}), "$", 0))
+    return graph.with_axis_names(_read_names(file.axis_names)) if file.axis_names else graph
 
 
 def _graph(raw: Any, constants: Mapping[str, Array], path: str, depth: int) -> EinsumGraph:
@@ -236,9 +260,7 @@ def _graph(raw: Any, constants: Mapping[str, Array], path: str, depth: int) -> E
     return EinsumGraph(nodes, body.outputs, constants)
 
 
-def _constants(
-    table: Mapping[str, _ConstantFile], path: Path | None, given: Mapping[str, Array]
-) -> dict[str, Array]:
+def _constants(table: Mapping[str, _ConstantFile], path: Path | None, given: Mapping[str, Array]) -> dict[str, Array]:
     """Return the arrays that stand in the JSON or are given, and read the others from the file beside it."""
     found = {}
     for digest, c in table.items():

@@ -27,6 +27,7 @@ Array = NDArray[Any]
 K = TypeVar("K", bound=Hashable)
 
 
+AxisNames = tuple[tuple[str | int, ...] | None, ...]  # for each axis the names of its elements, None where it has none
 MAX_BODY_DEPTH = 32  # of bodies within bodies
 
 
@@ -94,17 +95,32 @@ class EinsumGraph:
         nodes: Iterable[Node],
         outputs: Iterable[tuple[str, int]],
         constants: Mapping[str, Array] | None = None,
+        axis_names: Mapping[str, AxisNames] | None = None,
     ) -> None:
         self.nodes = tuple(nodes)
         self.outputs = tuple(outputs)
         given = constants or {}
         used = [n.op.digest for n in self.nodes if isinstance(n.op, ops.Constant)]
         self.constants: Mapping[str, Array] = MappingProxyType({d: _frozen(given[d]) for d in used if d in given})
+        self.axis_names: Mapping[str, AxisNames] = MappingProxyType(dict(axis_names or {}))
 
     def __setattr__(self, name: str, value: object) -> None:
         if name in ("nodes", "outputs", "constants") and name in self.__dict__:
             raise GraphError(f"a graph does not change; its {name} are fixed", "build another", code="E139")
         super().__setattr__(name, value)
+
+    def with_axis_names(self, axis_names: Mapping[str, AxisNames]) -> EinsumGraph:
+        """Return the graph with the names of the elements along the axes of inputs and outputs, by which answers are shown.
+
+        They change nothing that is computed, and are saved with the graph.
+
+        >>> from tensorlogic import GraphBuilder
+        >>> b = GraphBuilder()
+        >>> graph = b.build(y=b.relu(b.input("x", (2,)))).with_axis_names({"y": (("ann", "bob"),)})
+        >>> EinsumGraph.from_json(graph.to_json()).axis_names["y"]
+        (('ann', 'bob'),)
+        """
+        return EinsumGraph(self.nodes, self.outputs, self.constants, axis_names)
 
     @cached_property
     def has_bodies(self) -> bool:
@@ -177,10 +193,16 @@ class EinsumGraph:
         return f"<EinsumGraph ({_few(self.input_names)}) -> ({_few(self.output_names)}): {len(self.nodes)} nodes>"
 
     def __getstate__(self) -> tuple[Any, ...]:
-        return self.nodes, self.outputs, dict(self.constants)  # a read-only mapping cannot be pickled
+        return (
+            self.nodes,
+            self.outputs,
+            dict(self.constants),
+            dict(self.axis_names),
+        )  # read-only mappings cannot be pickled
 
     def __setstate__(self, state: tuple[Any, ...]) -> None:
-        self.nodes, self.outputs, constants = state
+        self.nodes, self.outputs, constants, axis_names = state
+        self.axis_names = MappingProxyType(axis_names)
         for array in constants.values():
             array.setflags(write=False)
         self.constants = MappingProxyType(constants)

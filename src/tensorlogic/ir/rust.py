@@ -81,12 +81,20 @@ def from_rust(raw: Any) -> EinsumGraph:
         for n, i in enumerate(node.inputs):
             within(i, f"$.nodes[{k}].inputs[{n}]")
         if len(node.outputs) != 1:
-            raise _bad("E212", f"node {k} makes {len(node.outputs)} tensors", f"$.nodes[{k}].outputs",
-                       "a node makes one tensor")  # fmt: skip
-        made = within(node.outputs[0], f"$.nodes[{k}].outputs[0]")
-        if maker.setdefault(made, k) != k:
-            raise _bad("E211", f"tensor {file.tensors[made]!r} is made by node {maker[made]} and by node {k}",
-                       f"$.nodes[{k}].outputs[0]", "give one of them a tensor of its own")  # fmt: skip
+            raise _bad(
+                "E212",
+                f"node {k} makes {len(node.outputs)} tensors",
+                f"$.nodes[{k}].outputs",
+                "a node makes one tensor",
+            )
+        result = within(node.outputs[0], f"$.nodes[{k}].outputs[0]")
+        if maker.setdefault(result, k) != k:
+            raise _bad(
+                "E211",
+                f"tensor {file.tensors[result]!r} is made by node {maker[result]} and by node {k}",
+                f"$.nodes[{k}].outputs[0]",
+                "give one of them a tensor of its own",
+            )
     read = dict.fromkeys(i for node in file.nodes for i in node.inputs)
     declared = [within(i, f"$.inputs[{n}]") for n, i in enumerate(file.inputs)]
     declared = declared or [i for i in sorted(read) if i not in maker]
@@ -96,12 +104,20 @@ def from_rust(raw: Any) -> EinsumGraph:
     _distinct([file.tensors[i] for i in file.outputs], "$.outputs", "E204")
     for i in declared:
         if i in maker:
-            raise _bad("E211", f"input {file.tensors[i]!r} is also made by node {maker[i]}", "$.inputs",
-                       'take it out of "inputs", or give the node a tensor of its own')  # fmt: skip
+            raise _bad(
+                "E211",
+                f"input {file.tensors[i]!r} is also made by node {maker[i]}",
+                "$.inputs",
+                'take it out of "inputs", or give the node a tensor of its own',
+            )
     for i in read:
         if i not in known and i not in maker:
-            raise _bad("E201", f"tensor {file.tensors[i]!r} (number {i}) is read, but no node makes it", "$.nodes",
-                       f'add {i} to "inputs", or a node that makes it')  # fmt: skip
+            raise _bad(
+                "E201",
+                f"tensor {file.tensors[i]!r} (number {i}) is read, but no node makes it",
+                "$.nodes",
+                f'add {i} to "inputs", or a node that makes it',
+            )
     if not file.outputs:
         raise _bad("E140", "the graph has no outputs", "$.outputs", 'list the tensors it is for in "outputs"')
 
@@ -135,8 +151,12 @@ def _order(file: _File, maker: Mapping[int, int]) -> list[int]:
     except CycleError as error:
         names = [file.tensors[file.nodes[n].outputs[0]] for n in error.args[0]]
         back = [*names[:-6:-1], "...", *names[5::-1]] if len(names) > 12 else names[::-1]
-        raise _bad("E202", f"the graph has a cycle: {' -> '.join([names[0], *back])}", f"$.nodes[{error.args[0][0]}]",
-                   "a tensor cannot depend on itself; use a fixpoint") from None  # fmt: skip
+        raise _bad(
+            "E202",
+            f"the graph has a cycle: {' -> '.join([names[0], *back])}",
+            f"$.nodes[{error.args[0][0]}]",
+            "a tensor cannot depend on itself; use a fixpoint",
+        ) from None
 
 
 def _node(node: _Node, args: list[int], emit: Emit, path: str) -> int:

@@ -202,7 +202,15 @@ def normal_axis(axis: int, rank: int, what: str) -> int:
     return axis % rank
 
 
-_WIDE = {"bool": "int64", "int8": "int64", "int16": "int64", "int32": "int64", "uint8": "uint64", "uint16": "uint64", "uint32": "uint64"}  # fmt: skip
+_WIDE = {
+    "bool": "int64",
+    "int8": "int64",
+    "int16": "int64",
+    "int32": "int64",
+    "uint8": "uint64",
+    "uint16": "uint64",
+    "uint32": "uint64",
+}
 
 
 def _reduced_dtype(kind: str, dtype: str | None) -> str | None:

@@ -164,3 +164,8 @@ def promote(types: Iterable[tuple[str, bool]]) -> str:
         name = ufunc_dtype(np.maximum, ((name, weak), (d, w)))
         weak = weak and w
     return name
+
+
+def dims(t: TensorType) -> tuple[int, ...]:
+    """Return the sizes of a type, which must be known."""
+    return tuple([int(d) for d in t.shape or ()])

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from ..diagnostics import Diagnostic, DiagnosticCollector, Severity, ShapeMismatchDiagnostic
-from ..errors import GraphError, InputError, ShapeError, TensorLogicError, nearest
+from ..errors import GraphError, ShapeError, TensorLogicError, nearest
 from . import ops
-from .check import check_structure
+from .check import check_structure, require_valid
 from .graph import EinsumGraph, reachable
 from .infer import infer_graph
 from .sizes import evaluate, solve
@@ -74,15 +74,6 @@ def _warnings(graph: EinsumGraph) -> list[Diagnostic]:
 
 def _about(graph: EinsumGraph, i: int, message: str, code: str) -> Diagnostic:
     return Diagnostic(Severity.WARNING, message, code, graph.nodes[i].location)
-
-
-def require_valid(graph: EinsumGraph) -> None:
-    """Refuse what is no graph, and raise the first structural error of a graph that has one."""
-    if not isinstance(graph, EinsumGraph):
-        message = f"an EinsumGraph is expected, got {type(graph).__name__}"
-        raise InputError(message, "build one: b.build(y=y)", code="E301")
-    if errors := check_structure(graph):
-        raise GraphError.of(errors[0])
 
 
 class ShapeInferenceContext:

@@ -141,12 +141,17 @@ class Analysis:
         for name in self.tensors:
             self.shape(name)
 
+    def constant_value(self, constant: s.Constant) -> Any:
+        """Return what a constant stands for: the name of a scalar for its value, as a whole number where it is one."""
+        value: Any = constant.value
+        if isinstance(value, str) and not constant.quoted:
+            value = self.scalars.get(value, value)
+        return int(value) if isinstance(value, float) and value.is_integer() else value
+
     def code(self, name: str, place: int, constant: str | int | s.Constant) -> int:
         """Return the position of a constant in a place of a tensor; the name of a scalar stands for its value."""
         at = constant.at if isinstance(constant, s.Constant) else None
-        value: str | int = constant.value if isinstance(constant, s.Constant) else constant
-        if isinstance(constant, s.Constant) and not constant.quoted and constant.value in self.scalars:
-            value = int(self.scalars[str(constant.value)])
+        value = self.constant_value(constant) if isinstance(constant, s.Constant) else constant
         info = self.place(name, place)
         extent = self.extent(name, place)
         inside = isinstance(value, int) and value >= 0 and (extent is None or value < extent)
@@ -283,7 +288,8 @@ def analyse(
         return first.get(places.find(key))
 
     sized = {key for key in domains if places.known(key).data}
-    grown = grow([p for p in parts if p.boolean], domains, key_of, scalars, sized)
+    positions = {key for key in domains if places.known(key).positions}
+    grown = grow([p for p in parts if p.boolean], domains, key_of, scalars, sized, positions)
     result = Analysis(program, infos, domains, parts, scalars, attached, places, dtype)
     result.grown = grown
     result.solve(data)

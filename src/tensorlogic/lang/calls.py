@@ -113,7 +113,10 @@ def _tensor(at: Evaluation, value: Value) -> Any:
 def _check_count(at: Evaluation, call: s.Call, count: int) -> None:
     if len(call.arguments) != count:
         message = f"{call.function} takes {count} argument{'s' * (count != 1)}, got {len(call.arguments)}"
-        raise at.fail(message, part=call, code="E689")
+        sign = {"sum": "+=", "mean": "avg="}.get(call.function, f"{call.function}=")
+        aggregate = call.function in ("sum", "mean", "count", "avg", "max", "min")
+        hints = [f"by group it is an equation: N[x] {sign} R(x,y)"] if aggregate else []
+        raise at.fail(message, *hints, part=call, code="E689")
 
 
 def _tempered(b: GraphBuilder, x: Any, temperature: Any) -> Any:

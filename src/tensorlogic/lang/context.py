@@ -196,6 +196,17 @@ class DomainTable:
             message = f"predicate {predicate!r} has {arity} arguments here, but {known} where it is {shown}"
             raise GraphError(message, code="E609", location=location)
 
+    def arity(self, predicate: str) -> int:
+        """Return how many places a predicate has; 0 where it is none."""
+        return self._arity.get(predicate, (0, None))[0]
+
+    def members(self, key: object) -> tuple[str, ...] | None:
+        """Return the names of the elements that a variable or place runs over; None where only their number is known."""
+        use = self._uses.get(self._root(key))
+        only = next(iter(self.context.domains)) if len(self.context.domains) == 1 else None
+        found = self.context.domains.get(use.domain if use is not None else only or "", 0)
+        return None if isinstance(found, int) else found
+
     def constant(self, place: object, value: str | int, location: SourceLocation | None) -> None:
         """Note a constant: where nothing else says a place's domain, the one domain that has its constants is it."""
         self._constants.append((place, value, location))

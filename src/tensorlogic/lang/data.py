@@ -11,6 +11,7 @@ import msgspec
 import numpy as np
 
 from ..errors import InputError
+from ..tables import counted
 from .domains import Column, column_of
 
 
@@ -49,14 +50,14 @@ def table_of(
 
     Taken are lists, sets and generators of tuples (of single names, where there is one place), NumPy arrays of text or whole
     numbers with a row for each tuple, NumPy arrays of truth values and scipy.sparse arrays (true places are tuples of positions),
-    data frames of pandas and polars, Arrow tables, mappings of columns, and paths of files (:mod:`tensorlogic.lang.data_files`).
+    data frames and series of pandas and polars, Arrow tables, mappings of columns, and paths of files (:mod:`tensorlogic.lang.data_files`).
     """
     table = _table_of(rows, arity, header, heads, name)
     if arity is not None and table.arity != arity:
         hint = (
             "give one tuple for each fact, in a list" if table.count and not isinstance(rows, str | os.PathLike) else ""
         )
-        message = f"{name} has {arity} place(s), but the table has {table.arity} column(s)"
+        message = f"{name} has {counted(arity, 'place')}, but the table has {counted(table.arity, 'column')}"
         raise InputError(message, *([hint] if hint else []), code="E778")
     return table
 
@@ -72,6 +73,10 @@ def _table_of(rows: Any, arity: int | None, header: bool | None, heads: Sequence
         return _of_array(rows, arity, name)
     if hasattr(rows, "tocoo"):
         return _of_sparse(rows)
+    if hasattr(rows, "collect") and hasattr(rows, "collect_schema"):  # a lazy frame of polars
+        rows = rows.collect()
+    if hasattr(rows, "to_list") and not hasattr(rows, "columns"):  # one column of pandas or polars
+        return _of_rows(rows.to_list(), arity, name)
     if isinstance(getattr(rows, "columns", None), tuple) and hasattr(rows, "shape") and hasattr(rows, "count"):
         return Table(
             tuple(Column(np.asarray(c, np.int64), None) for c in rows.columns), int(rows.count), tuple(rows.shape)
@@ -120,7 +125,7 @@ def _of_rows(rows: Iterable[Any], arity: int | None, name: str) -> Table:
         if arity is not None and arity != 1:
             row = tuple(rows) if len(rows) == arity else (rows[0],) * arity
             hint = f"put the tuple in a list: [{row!r}]"
-            raise InputError(f"{name} has {arity} place(s), and {rows[0]!r} is no tuple", hint, code="E778")
+            raise InputError(f"{name} has {counted(arity, 'place')}, and {rows[0]!r} is no tuple", hint, code="E778")
         return of_columns([column_of(rows, name)])
     if not all(issubclass(kind, list | tuple | np.ndarray) for kind in kinds):
         odd = next((n, r) for n, r in enumerate(rows, 1) if not isinstance(r, list | tuple | np.ndarray))
@@ -131,7 +136,7 @@ def _of_rows(rows: Iterable[Any], arity: int | None, name: str) -> Table:
     if len(lengths) > 1 or (arity is not None and lengths != {arity}):
         wanted = arity if arity is not None else len(rows[0])
         odd = next((n, r) for n, r in enumerate(rows, 1) if len(r) != wanted)
-        message = f"{name} has {wanted} place(s), but row {odd[0]:,} has {len(odd[1])}: {odd[1]!r}"
+        message = f"{name} has {counted(wanted, 'place')}, but row {odd[0]:,} has {len(odd[1])}: {odd[1]!r}"
         raise InputError(message, code="E778")
     if lengths == {0}:
         return Table((), len(rows))
@@ -143,7 +148,7 @@ def _of_rows(rows: Iterable[Any], arity: int | None, name: str) -> Table:
 def _of_array(array: np.ndarray[Any, Any], arity: int | None, name: str) -> Table:
     if array.dtype == bool:
         if arity is not None and array.ndim != arity:
-            message = f"{name} has {arity} place(s), but the array of truth values has {array.ndim} axes"
+            message = f"{name} has {counted(arity, 'place')}, but the array of truth values has {array.ndim} axes"
             raise InputError(message, "an array of truth values has an axis for each place", code="E778")
         places = np.nonzero(array) if array.ndim else ()
         count = len(places[0]) if places else int(bool(array))

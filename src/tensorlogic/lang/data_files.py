@@ -8,14 +8,15 @@ import os
 from collections.abc import Mapping, Sequence
 from operator import methodcaller
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
 from ..diagnostics import SourceLocation
 from ..errors import FormatError, InputError, nearest
+from ..tables import counted
 from .data import Table, arrow_table, empty, of_columns, table_of, whole_numbers
-from .domains import Column, column_of
+from .domains import Column, Name, column_of
 
 SEPARATED = {".csv": ",", ".tsv": "\t", ".facts": "\t"}
 ARRAYS = (".npy", ".npz", ".safetensors")
@@ -57,8 +58,8 @@ def found_file(path: str | os.PathLike[str], kinds: Sequence[str]) -> Path:
     """Return a path that is a file of a known kind; say what is wrong where it is not."""
     file = Path(path)
     if file.suffix.lower() not in kinds:
-        hint = f"known are {', '.join(kinds)}"
-        raise FormatError(f"cannot tell from its name what kind of file {str(path)!r} is", hint, code="E771")
+        hints = [f"known are {', '.join(kinds)}"] + ([] if file.suffix else ["facts are given as tuples in a list"])
+        raise FormatError(f"cannot tell from its name what kind of file {str(path)!r} is", *hints, code="E771")
     if not file.is_file():
         what = "is a folder" if file.is_dir() else "does not exist"
         near = nearest(file.name, [p.name for p in file.parent.iterdir()]) if file.parent.is_dir() else []
@@ -169,6 +170,19 @@ def _split(text: str, separator: str, skip: bool) -> Table | None:
     return Table(tuple(columns), len(lines) - int(skip))
 
 
+def row_lines(path: str) -> list[int]:
+    """Return the line at which each row of a CSV or TSV file begins; nothing for files of other kinds, or that are gone."""
+    file = Path(path)
+    if file.suffix.lower() not in SEPARATED or not file.is_file():
+        return []
+    with file.open(encoding="utf-8-sig", newline="") as text:
+        reader, found, start = csv.reader(text), list[int](), 1
+        for row in reader:
+            found += [start] if row else []
+            start = reader.line_num + 1
+    return found
+
+
 def _ragged(file: Path, separator: str, width: int, name: str) -> NoReturn:
     with file.open(encoding="utf-8-sig", newline="") as text:
         reader = csv.reader(text, delimiter=separator)
@@ -177,7 +191,7 @@ def _ragged(file: Path, separator: str, width: int, name: str) -> NoReturn:
             if row and len(row) != width:
                 line = separator.join(row)
                 at = SourceLocation(str(file), start)
-                message = f"{name}: a row of {len(row)} cell(s), where the first one has {width}"
+                message = f"{name}: a row of {counted(len(row), 'cell')}, where the first one has {width}"
                 raise FormatError(message, code="E772", location=at, source=line[:200])
             start = reader.line_num + 1
     raise FormatError(f"{name}: rows of different lengths in {str(file)!r}", code="E772")
@@ -261,22 +275,45 @@ def _pick(there: list[str], name: str, file: Path) -> str:
     raise FormatError(f"{file.name!r} has no array {name!r}", *nearest(name, there), code="E782")
 
 
-def read_tensor(path: str | os.PathLike[str], arity: int, name: str = "the tensor") -> np.ndarray[Any, Any]:
+class NamedNumbers(NamedTuple):
+    """The elements of a tensor that are given by name: what stands in each place, row by row, and the numbers."""
+
+    rows: list[tuple[Name, ...]]
+    values: list[float]
+
+
+def read_tensor(
+    path: str | os.PathLike[str], arity: int, name: str = "the tensor"
+) -> np.ndarray[Any, Any] | NamedNumbers:
     """Read the numbers of a tensor: an array file, or CSV, TSV or Parquet with the indices and a value in each row.
 
-    A table of two places whose columns are not two indices and a value is read as a matrix, one of one column as a vector.
+    Indices are whole numbers from 0, or names. A table of two places whose columns are not two indices and a value is read as a
+    matrix, one of one column as a vector.
     """
     if Path(path).suffix.lower() in ARRAYS:
         array = read_array(path, name)
         if array.ndim != arity:
-            message = f"{name} has {arity} place(s), but the array in {str(path)!r} has {array.ndim} axes"
+            message = f"{name} has {counted(arity, 'place')}, but the array in {str(path)!r} has {array.ndim} axes"
             raise InputError(message, code="E778")
         return array
-    if Path(path).suffix.lower() == ".parquet":
-        found = _parquet(found_file(path, READ), name)
-        numbers = [_numeric(np.asarray(found.column(n)), name, path) for n in range(found.num_columns)]
+    file = found_file(path, READ)
+    if file.suffix.lower() == ".parquet":
+        found = _parquet(file, name)
+        columns = [found.column(n) for n in range(found.num_columns)]
+        named = [str(c.type) in ("string", "large_string") for c in columns]
+        numbers: list[Any] = [
+            _words(c) if text else _numeric(np.asarray(c), name, path) for c, text in zip(columns, named, strict=True)
+        ]
     else:
-        numbers = [_as_floats(c, name, path) for c in read_table(path, name=name).columns]
+        cells = read_table(path, name=name).columns
+        named = [_holds_words(c) for c in cells]
+        numbers = [c if text else _as_floats(c) for c, text in zip(cells, named, strict=True)]
+    if arity and len(numbers) == arity + 1 and not named[arity] and any(named):
+        rows = zip(*(n.values() if isinstance(n, Column) else n.tolist() for n in numbers[:arity]), strict=True)
+        return NamedNumbers(list(rows), np.asarray(numbers[arity], float).tolist())
+    if any(named):
+        place = arity if len(named) == arity + 1 and named[arity] else named.index(True)
+        raise _no_number(file, place, numbers[place], name)
     whole = all(n.dtype.kind == "i" and (not n.size or n.min() >= 0) for n in numbers[:arity])
     if len(numbers) == arity + 1 and (whole or arity != 2):
         if not whole:
@@ -288,9 +325,13 @@ def read_tensor(path: str | os.PathLike[str], arity: int, name: str = "the tenso
     if arity == 2:
         return np.stack(numbers, axis=1).astype(float)
     if arity == 1 and len(numbers) == 1:
-        return numbers[0].astype(float)
-    message = f"{name} has {arity} place(s), but {str(path)!r} has {len(numbers)} column(s)"
+        return np.asarray(numbers[0], float)
+    message = f"{name} has {counted(arity, 'place')}, but {str(path)!r} has {counted(len(numbers), 'column')}"
     raise InputError(message, "give a column for each index and one for the value", code="E778")
+
+
+def _words(array: Any) -> Column:
+    return column_of(array.to_pylist())
 
 
 def _numeric(values: np.ndarray[Any, Any], name: str, path: str | os.PathLike[str]) -> np.ndarray[Any, Any]:
@@ -299,13 +340,32 @@ def _numeric(values: np.ndarray[Any, Any], name: str, path: str | os.PathLike[st
     return values.astype(np.int64) if values.dtype.kind == "u" else values
 
 
-def _as_floats(column: Column, name: str, path: str | os.PathLike[str]) -> np.ndarray[Any, Any]:
-    if column.names is None:
-        return column.codes
+def _holds_words(column: Column) -> bool:
+    return column.names is not None and not all(map(_is_number, column.names))
+
+
+def _is_number(cell: Name) -> bool:
     try:
-        return np.array([float(v) for v in column.names])[column.codes]
-    except ValueError as error:
-        raise InputError(f"{name}: {str(path)!r} has a cell that is no number: {error}", code="E772") from None
+        float(cell)
+    except ValueError:
+        return False
+    return True
+
+
+def _as_floats(column: Column) -> np.ndarray[Any, Any]:
+    return column.codes if column.names is None else np.array([float(v) for v in column.names])[column.codes]
+
+
+def _no_number(file: Path, place: int, column: Column, name: str) -> InputError:
+    """Return the error of a cell that is no number, with its line."""
+    cell = next(n for n in column.names or () if not _is_number(n))
+    at = None
+    if file.suffix.lower() in SEPARATED:
+        rows = enumerate(_text(file).splitlines(), 1)
+        at = next((SourceLocation(str(file), n) for n, line in rows if str(cell) in line), None)
+    message = f"{name}: {str(cell)!r} in column {place + 1} of {file.name!r} is no number"
+    hint = "names stand in the columns of the indices, and numbers in the last one"
+    return InputError(message, hint, code="E772", location=at)
 
 
 # writing

@@ -21,7 +21,6 @@ from .rules import round_limit
 from .strata import body_of
 
 Values = dict[str, Tensor]
-COMPARISONS = {"=": "equal", "!=": "not_equal", "<": "less", "<=": "less_equal", ">": "greater", ">=": "greater_equal"}
 ARITHMETIC = {"+": "add", "-": "subtract", "*": "multiply", "/": "floor_divide", "^": "power"}
 
 
@@ -245,9 +244,9 @@ class _Lowering:
         if part.operator in ("=", "!="):
             codes = self._codes(left, right, rule, axes) or self._codes(right, left, rule, axes)
             if codes is not None:
-                return Factor(getattr(self.b, COMPARISONS[part.operator])(*codes), axes)
+                return Factor(getattr(self.b, s.COMPARISONS[part.operator])(*codes), axes)
         sides = [self.value(side, rule, axes) for side in (left, right)]
-        return Factor(getattr(self.b, COMPARISONS[part.operator])(*sides), axes)
+        return Factor(getattr(self.b, s.COMPARISONS[part.operator])(*sides), axes)
 
     def _of_indices(self, part: s.Comparison) -> bool:
         """Tell whether a comparison is about indices and numbers alone, not about the elements of tensors."""
@@ -289,14 +288,7 @@ class _Lowering:
 
     def code(self, constant: s.Constant, domain: DomainInfo) -> int | None:
         """Return the place of a constant in a domain; the name of a scalar stands for its value."""
-        value: str | int | float = constant.value
-        if isinstance(value, str) and not constant.quoted:
-            value = self.analysis.scalars.get(value, value)
-        if isinstance(value, float):
-            if not value.is_integer():
-                return None
-            value = int(value)
-        return domain.code(value)
+        return domain.code(self.analysis.constant_value(constant))
 
     def value(self, part: s.Expression, rule: Rule, axes: Sequence[str]) -> Tensor | int | float:
         """Return a value of a comparison as whole numbers over some axes: indices stand for their numbers."""
@@ -316,9 +308,7 @@ class _Lowering:
                 assert isinstance(found, Tensor)
                 return found
         constant = self._constant(part)
-        value: str | int | float | None = None if constant is None else constant.value
-        if isinstance(value, str) and constant is not None and not constant.quoted:
-            value = self.analysis.scalars.get(value, value)
+        value = None if constant is None else self.analysis.constant_value(constant)
         if isinstance(value, int | float):
             return value
         message = f"{value!r} is a name, which has no number to compare" if value is not None else "a value is expected"

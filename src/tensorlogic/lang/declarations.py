@@ -10,6 +10,7 @@ import numpy as np
 from ..diagnostics import SourceLocation
 from ..errors import GraphError
 from ..ir.types import dtype_name
+from ..tables import counted
 from . import syntax as s
 
 Statement = s.Rule | s.Equation
@@ -149,7 +150,12 @@ def declare(
             raise GraphError(f"{name!r} is the name of a function", hint, code="E673", location=part.at)
         known = arities.setdefault(name, (count, part))
         if known[0] != count:
-            _clash(name, f"has {_places(known[0])} at {_where(known[1])} but {_places(count)} here", part, "E674")
+            _clash(
+                name,
+                f"has {counted(known[0], 'place')} at {_where(known[1])} but {counted(count, 'place')} here",
+                part,
+                "E674",
+            )
 
     def kind(name: str, boolean: bool, part: s.Part) -> None:
         known = kinds.setdefault(name, (boolean, part))
@@ -180,7 +186,7 @@ def declare(
     for name, data in given.items():
         known = arities.get(name)
         if known is not None and len(data.shape) != known[0]:
-            message = f"{name!r} has {_places(known[0])} in the program but is given with {_places(len(data.shape))}"
+            message = f"{name!r} has {counted(known[0], 'place')} in the program but is given with {counted(len(data.shape), 'place')}"
             at = None if known[1] is None else known[1].at
             raise GraphError(message, "give it with as many axes as it has places", code="E674", location=at)
         arities.setdefault(name, (len(data.shape), None))
@@ -205,10 +211,6 @@ def _is_name(mention: Mention, compared: set[int]) -> bool:
     if tensor.places or tensor.boolean or mention.logical or mention.role == "head":
         return False
     return id(tensor) in compared
-
-
-def _places(count: int) -> str:
-    return f"{count} place{'s' * (count != 1)}"
 
 
 def _where(part: s.Part | None) -> str:

@@ -19,7 +19,6 @@ from .reads import Value, aligned, contract, length, read, without_repeats
 Indices = frozenset[str]
 NOTHING: Indices = frozenset()
 LARGE = 1 << 26  # elements of a relation beyond which its numbers would fill the memory
-_COMPARE = {"=": "equal", "!=": "not_equal", "<": "less", "<=": "less_equal", ">": "greater", ">=": "greater_equal"}
 
 
 def free(part: s.Part) -> Indices:
@@ -143,7 +142,7 @@ class Evaluation:
             case s.Comparison(operator=operator, left=left, right=right):
                 one = self.side(part, left, outer | free(right))
                 two = self.side(part, right, outer | free(left))
-                return self.sum(self.elementwise(getattr(b, _COMPARE[operator]), one, two), sums)
+                return self.sum(self.elementwise(getattr(b, s.COMPARISONS[operator]), one, two), sums)
             case s.Not(atom=atom):
                 found = self.tensor(atom)
                 return self.sum(Value(b.logical_not(found.tensor), found.axes), sums)

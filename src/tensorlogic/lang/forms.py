@@ -66,6 +66,16 @@ def _plain(literals: list[Expression]) -> Statement | Tensor:
             return Write(path, right, at=first.at)
         case Comparison(operator="=", left=left, right=Text(value=path)):
             return Read(_equation_head(left), path, at=first.at)
+        case Comparison(operator="=", left=Tensor(boolean=True) as left, right=Number(value=number) as right) if (
+            number
+            not in (
+                0,
+                1,
+            )
+        ):
+            brackets = f"{left.name}[{', '.join(map(text_of, left.places))}]" if left.places else left.name
+            message = f"{left.name}(...) is true or false, and cannot be {text_of(right)}"
+            refuse(right, "E830", message, f"brackets hold numbers: {brackets} = {text_of(right)}")
         case Comparison(operator="=", left=left, right=right):
             return Equation(_equation_head(left), "=", right, at=first.at)
         case Comparison(operator="=="):
@@ -77,7 +87,10 @@ def _plain(literals: list[Expression]) -> Statement | Tensor:
             refuse(first, "E645", "a comparison is no statement", hint)
         case Call(function=name):
             refuse(
-                first, "E655", f"{name} is a function, so this is no fact", f"write {name}(...)? to ask for its value"
+                first,
+                "E655",
+                f"{name} is a function, so this is no fact",
+                f"give its value a name, Y = {name}(...), and ask for it: Y?",
             )
         case Tensor(boolean=True):
             return _fact(first)
@@ -109,10 +122,12 @@ def _fact(atom: Tensor) -> Tensor:
 def _refuse_nothing(value: Expression) -> NoReturn:
     shown = text_of(value)
     match value:
-        case Tensor() | Product() | Operation() | Call() | Negative():
-            hint = f"write {shown}? to ask for it" if len(shown) < 60 else "write ? after it to ask for it"
-            more = [f"write {shown} = ... to define it"] if isinstance(value, Tensor) else []
-            refuse(value, "E645", "this says nothing: it is neither asked for nor defined", hint, *more)
+        case Tensor():
+            hints = f"write {shown}? to ask for it", f"write {shown} = ... to define it"
+            refuse(value, "E645", "this says nothing: it is neither asked for nor defined", *hints)
+        case Product() | Operation() | Call() | Negative():
+            hint = f"give the value a name, Y = {shown if len(shown) < 60 else '...'}, and ask for it: Y?"
+            refuse(value, "E645", "this says nothing: it is neither asked for nor defined", hint)
         case Not():
             refuse(
                 value,
@@ -145,6 +160,10 @@ def _refuse_list(literals: list[Expression]) -> NoReturn:
 def _refuse_product(product: Product) -> NoReturn:
     if sum(isinstance(f, Tensor) and f.boolean for f in product.factors) > 1:
         refuse(product.factors[1], "E657", "two statements stand on one line", ONE_LINE)
+    words = [f.name for f in product.factors if isinstance(f, Tensor) and not f.places]
+    if len(words) == len(product.factors):
+        hint = f"a fact is written {words[0]}({', '.join(words[1:])})"
+        refuse(product, "E645", "this says nothing: it is neither asked for nor defined", hint)
     _refuse_nothing(product)
 
 
@@ -161,36 +180,33 @@ def _rule_head(head: Expression, sign: Token) -> Tensor:
             refuse(head, "E647", "the head of a rule cannot be negated", "write what holds, not what does not")
         case Comparison(operator="=", left=Tensor()):
             refuse(head, "E647", f"both = and {sign.text} stand in one statement", "a rule has <-, an equation has =")
-        case Call(function=name):
-            refuse(
-                head,
-                "E655",
-                f"{name} is the name of a function",
-                "give the relation another name, such as a capitalised one",
-            )
-        case Product(factors=(Tensor(boolean=True), *_)):
-            refuse(head.factors[1], "E657", "two statements stand on one line", ONE_LINE)
+    _refuse_head(head)
     refuse(head, "E647", "the head of a rule is a relation, such as Ancestor(x,z)")
 
 
+def _refuse_head(head: Expression) -> None:
+    """Refuse what can stand before neither <- nor =."""
+    match head:
+        case Call(function=name):
+            hint = "give the relation or tensor another name, such as a capitalised one"
+            refuse(head, "E655", f"{name} is the name of a function", hint)
+        case Product(factors=(Tensor(boolean=True), *_)):
+            refuse(head.factors[1], "E657", "two statements stand on one line", ONE_LINE)
+
+
 def _equation_head(head: Expression) -> Tensor:
+    _refuse_head(head)
     match head:
         case Tensor():
             return _plain_head(head)
         case Variable(name=name):
             hint = f"a tensor's name begins with a capital letter: {name.capitalize()} = ..."
             refuse(head, "E647", f"{name} is an index variable and cannot be defined", hint)
-        case Call(function=name):
-            refuse(
-                head,
-                "E655",
-                f"{name} is the name of a function",
-                "give the tensor another name, such as a capitalised one",
-            )
-        case Product(factors=(Tensor(boolean=True), *_)):
-            refuse(head.factors[1], "E657", "two statements stand on one line", ONE_LINE)
         case Product(factors=(*_, Variable(name=name))) if name in _PROJECTIONS:
-            hint = f"write {_PROJECTIONS[name]} without a space"
+            sign = _PROJECTIONS[name]
+            if sign != f"{name}=":
+                refuse(head.factors[-1], "E647", f"there is no projection {name}=", f"write {sign}")
+            hint = f"write {sign} without a space"
             refuse(head.factors[-1], "E647", f"{name!r} is not part of a left side", hint)
         case Product(factors=(Tensor(), Variable(name=name))):
             hint = f"write one of {', '.join(dict.fromkeys(_PROJECTIONS.values()))}, or ="
@@ -214,7 +230,13 @@ def _asked(literal: Expression) -> Expression:
     match literal:
         case Tensor() | Not() | Comparison():
             return _literal(literal, query=True)
-    return literal
+        case Product(factors=factors) if all(isinstance(f, Tensor) and f.boolean for f in factors):
+            refuse(factors[1], "E646", "the literals of a question are separated by ','", "write P(x), Q(x)?")
+    hints = (
+        "ask for relations and tensors: P(x, Alice)?, Y[i]?",
+        "a value is defined first: Y = ..., then asked for: Y?",
+    )
+    refuse(literal, "E646", f"a question cannot be the value {_shortened(text_of(literal))}", *hints)
 
 
 def _literal(literal: Expression, *, query: bool = False) -> Expression:

@@ -11,11 +11,12 @@ from ..errors import GraphError
 from . import syntax as s
 from .declarations import Statement
 from .domains import MAX_NUMBER
-from .places import DomainInfo, DomainKey
+from .places import DomainInfo, DomainKey, integers
 from .strata import Component, body_of, calculated, variables_of_atoms
 
 FLIPPED = {"<": ">", "<=": ">=", ">": "<", ">=": "<=", "=": "="}
 Bounds = tuple[float, float]  # the least and the greatest value
+ENDLESS: Bounds = (-math.inf, math.inf)
 KeyOf = Callable[[Statement, str | int], DomainKey | None]  # of a variable, or of a place of the head
 
 
@@ -34,30 +35,36 @@ def grow(
     key_of: KeyOf,
     scalars: Mapping[str, int | float],
     fixed: Collection[DomainKey],
+    positions: Collection[DomainKey],
 ) -> frozenset[DomainKey]:
     """Let domains hold every number that rules derive, and return those that grew; refuse rules whose numbers have no end.
 
-    Domains whose size is ``fixed`` by data stay: numbers beyond them do not exist.
+    Domains whose size is ``fixed`` by data stay: numbers beyond them do not exist. Nor do numbers below 0 among ``positions``.
     """
     grown: set[DomainKey] = set()
     for part in parts:
         derived = [d for rule in part.statements for d in _derived(rule, key_of) if d.key not in fixed]
-        before = {key: info.size for key, info in domains.items()}  # what other components derive stays within
+        before = {key: _reach(info) for key, info in domains.items()}  # what other components derive stays within
         changed: Derived | None = None
         for _ in range(len(derived) + 2 if part.recursive else 1):
             changed = None
             for d in derived:
-                size = domains[d.key].size or 0
-                sizes = {key: info.size for key, info in domains.items()}
-                _, last = _bounds(d, part, before, {**sizes, d.key: None} if part.recursive else sizes, key_of, scalars)
-                if part.recursive and last == math.inf:  # is it closed, at least?
-                    _, last = _bounds(d, part, before, sizes, key_of, scalars)
-                    if last >= size:
-                        raise _endless(d)
-                if last >= MAX_NUMBER:
-                    raise _endless(d)
-                if last >= size:
-                    domains[d.key] = DomainInfo("range", (), int(last) + 1)
+                low, high = _reach(domains[d.key])
+                reach = {key: _reach(info) for key, info in domains.items()}
+                least = 0 if d.key in positions else -math.inf
+                around = {**reach, d.key: (least, math.inf)} if part.recursive else reach
+                first, last = _bounds(d, part, before, around, key_of, scalars)
+                first = max(first, least)
+                if part.recursive and (first == -math.inf or last == math.inf):  # is it closed, at least?
+                    closed = _bounds(d, part, before, reach, key_of, scalars)
+                    closed = max(closed[0], least), closed[1]
+                    if (first == -math.inf and closed[0] < low) or (last == math.inf and closed[1] > high):
+                        raise _endless(d, down=first == -math.inf and closed[0] < low)
+                    first, last = (closed[n] if abs(x) == math.inf else x for n, x in enumerate((first, last)))
+                if last >= MAX_NUMBER or first <= -MAX_NUMBER:
+                    raise _endless(d, down=last < MAX_NUMBER)
+                if first < low or last > high:
+                    domains[d.key] = _widened(d, math.floor(min(first, low)), int(max(last, high)))
                     grown.add(d.key)
                     changed = d
             if changed is None:
@@ -67,9 +74,27 @@ def grow(
     return frozenset(grown)
 
 
-def _endless(d: Derived) -> GraphError:
+def _reach(info: DomainInfo) -> Bounds:
+    """Return the least and the greatest number of a domain."""
+    if info.kind == "integers" and info.names:
+        return min(map(int, info.names)), max(map(int, info.names))
+    return (0, math.inf) if info.size is None else (0, info.size - 1)
+
+
+def _widened(d: Derived, first: int, last: int) -> DomainInfo:
+    """Return a domain that holds the numbers from one to another."""
+    if first >= 0:
+        return DomainInfo("range", (), last + 1)
+    try:
+        return integers(first, last)
+    except GraphError as error:
+        raise error.at(d.value.at or d.rule.at) from None
+
+
+def _endless(d: Derived, *, down: bool = False) -> GraphError:
     message = f"the numbers of {d.name} in the rule of {d.rule.head.name} have no end"
-    hint = f"bound them: {d.name if d.name.isidentifier() else 'x'} <= 100"
+    name = d.name if d.name.isidentifier() else next(iter(s.variables(d.value)), "x")
+    hint = f"bound them in the body: {name} {'>= 0' if down else '<= 100'}"
     return GraphError(message, hint, code="E756", location=d.value.at or d.rule.at)
 
 
@@ -120,8 +145,8 @@ def _comparisons(body: Sequence[s.Expression]) -> list[tuple[str, str, s.Express
 def _bounds(
     d: Derived,
     part: Component,
-    before: Mapping[DomainKey, int | None],
-    sizes: Mapping[DomainKey, int | None],
+    before: Mapping[DomainKey, Bounds],
+    reach: Mapping[DomainKey, Bounds],
     key_of: KeyOf,
     scalars: Mapping[str, int | float],
 ) -> Bounds:
@@ -131,14 +156,13 @@ def _bounds(
     lower = variables_of_atoms(body, part.names)
     for name in variables_of_atoms(body):
         key = key_of(d.rule, name)
-        size = None if key is None else (before if name in lower else sizes).get(key)
-        known[name] = (0, math.inf if size is None else size - 1)
+        known[name] = (before if name in lower else reach).get(key, ENDLESS) if key is not None else ENDLESS
     compared = _comparisons(body)
     for _ in range(len(compared) + 1):
         for name, sign, other in compared:
             if not all(v in known for v in s.variables(other)) or not (name in known or sign == "="):
                 continue
-            low, high = known.get(name, (-math.inf, math.inf))
+            low, high = known.get(name, ENDLESS)
             first, last = _value(other, known, scalars)
             step = 1 if sign in "<>" else 0
             if sign in ("<", "<=", "="):
@@ -155,7 +179,7 @@ def _value(part: s.Expression, known: Mapping[str, Bounds], scalars: Mapping[str
         case s.Number(value=number):
             return number, number
         case s.Variable(name=name):
-            return known.get(name, (-math.inf, math.inf))
+            return known.get(name, ENDLESS)
         case s.Constant(value=value) if isinstance(value, int):
             return value, value
         case s.Constant(value=str(name)) | s.Tensor(name=name, places=()) if name in scalars:
@@ -178,7 +202,7 @@ def _value(part: s.Expression, known: Mapping[str, Bounds], scalars: Mapping[str
                 return _ends(lambda x, y: x / y if abs(x) != math.inf else x, a, b)
             if operator == "^" and a[0] >= 0 and b[0] >= 0 and b[1] <= 64 and a[1] <= MAX_NUMBER:
                 return a[0] ** b[0], a[1] ** b[1]
-    return -math.inf, math.inf
+    return ENDLESS
 
 
 def _times(x: float, y: float) -> float:

@@ -33,7 +33,7 @@ def named(equation: s.Equation, scalars: Scalars, slices: dict[str, list[SliceLe
     result = equation
     if "_" in s.variables(equation):
         count = iter(range(1, 1 << 30))
-        result = _mapped(equation, lambda v: s.Variable(f"_{next(count)}", at=v.at) if v.name == "_" else v)
+        result = s.with_variables(equation, lambda v: s.Variable(f"_{next(count)}", at=v.at) if v.name == "_" else v)
     if any(isinstance(part, s.Range) for part in s.walk(result)):
         result = _sliced(result, scalars, slices)
     if any(isinstance(part, s.Operation) and part.operator in "+-" for part in s.walk(result.value)):
@@ -42,17 +42,6 @@ def named(equation: s.Equation, scalars: Scalars, slices: dict[str, list[SliceLe
         if value is not result.value:
             result = s.Equation(result.head, result.operator, value, at=result.at)
     return result
-
-
-def _mapped(part: Any, change: Callable[[s.Variable], s.Variable]) -> Any:
-    """Return a part with its variables changed."""
-    if isinstance(part, s.Variable):
-        return change(part)
-    if isinstance(part, tuple):
-        return tuple(_mapped(x, change) for x in part)
-    if not isinstance(part, s.Part):
-        return part
-    return type(part)(**{f: _mapped(getattr(part, f), change) for f in part.__struct_fields__})
 
 
 # slices
@@ -68,17 +57,12 @@ def _sliced(equation: s.Equation, scalars: Scalars, slices: dict[str, list[Slice
         new = [f"i{n}" for n in range(count)]
         head = s.Tensor(head.name, tuple(s.Place(s.Variable(v, at=head.at), at=head.at) for v in new), at=head.at)
 
-    def change(part: Any) -> Any:
-        if isinstance(part, s.Tensor):
-            names = iter(new)
-            return s.Tensor(
-                part.name, tuple(place(part, p, names) for p in range(len(part.places))), part.boolean, at=part.at
-            )
-        if isinstance(part, tuple):
-            return tuple(change(x) for x in part)
-        if not isinstance(part, s.Part):
-            return part
-        return type(part)(**{f: change(getattr(part, f)) for f in part.__struct_fields__})
+    def change(part: s.Part) -> s.Part | None:
+        if not isinstance(part, s.Tensor):
+            return None
+        names = iter(new)
+        places = tuple(place(part, p, names) for p in range(len(part.places)))
+        return s.Tensor(part.name, places, part.boolean, at=part.at)
 
     def place(tensor: s.Tensor, p: int, names: Iterator[str]) -> s.Place:
         found = tensor.places[p]
@@ -98,7 +82,7 @@ def _sliced(equation: s.Equation, scalars: Scalars, slices: dict[str, list[Slice
         moved = s.Arithmetic("+", s.Variable(name, at=index.at), s.Constant(start), at=index.at)
         return s.Place(moved, found.normalised, found.virtual, at=found.at)
 
-    return s.Equation(head, equation.operator, change(equation.value), at=equation.at)
+    return s.Equation(head, equation.operator, s.changed(equation.value, change), at=equation.at)
 
 
 def _ranges(tensor: s.Tensor) -> int:
@@ -138,7 +122,7 @@ def _local(part: Any, outer: frozenset[str], *, linear: bool) -> Any:
             renamed: dict[int, s.Expression] = {}
             for n, term in enumerate(terms):
                 if n and shared & set(s.variables(term)):
-                    renamed[id(term)] = _mapped(term, _primed(shared, n))
+                    renamed[id(term)] = s.with_variables(term, _primed(shared, n))
             return _replaced(part, renamed, outer)
         case s.Negative(value=value, at=at):
             return s.Negative(_local(value, outer, linear=linear), at=at)

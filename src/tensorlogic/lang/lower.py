@@ -86,7 +86,7 @@ class _Lowering:
         formula = self.formulas.read(expr, free)
         self.formulas.check_names()
         order = [free[n] for n in expr.free_variables()]
-        return self.b.build(result=self.emitter.answer(formula, order, expr))
+        return self._named(self.b.build(result=self.emitter.answer(formula, order, expr)), {"result": order})
 
     def rules(self, rules: list[Rule]) -> EinsumGraph:
         """Compile rules in the order they depend on each other; each head is an output."""
@@ -104,7 +104,14 @@ class _Lowering:
             else:
                 (name,) = component.heads
                 self.emitter.sources[name] = self._either([self.emitter.answer(*each) for each in read[name]])
-        return self.b.build({name: self.emitter.sources[name] for name in by_head})
+        graph = self.b.build({name: self.emitter.sources[name] for name in by_head})
+        return self._named(graph, {name: rules[0][1] for name, rules in read.items()})
+
+    def _named(self, graph: EinsumGraph, outputs: Mapping[str, Sequence[object]]) -> EinsumGraph:
+        """Let a graph know the names of the domains of its outputs and predicates, where they have names."""
+        places = {n: [(n, i) for i in range(self.domains.arity(n))] for n in graph.inputs}
+        names = {n: tuple(self.domains.members(p) for p in keys) for n, keys in {**places, **outputs}.items()}
+        return graph.with_axis_names({n: axes for n, axes in names.items() if any(axes)})
 
     def _either(self, answers: Sequence[Tensor]) -> Tensor:
         return reduce(partial(self.s.or_, self.b), answers)

@@ -28,6 +28,7 @@ FOREIGN = {
     "var": ("E658", "write Y = 3"),
     "const": ("E658", "write Y = 3"),
 }
+_OPERATORS = frozenset("PLUS MINUS STAR SLASH CARET".split())
 _SIGNS = frozenset(("EQUAL", "COMPARE"))
 _WORDS = frozenset("NAME RELATION TENSOR FUNCTION NUMBER STRING".split())
 
@@ -98,6 +99,23 @@ def _recognised(tokens: list[Token], at: int, ended: bool, accepted: Collection[
         return _Mistake("E659", ("write <=",), "'=<' is not part of the language", before)
     if token.type in ("RPAR", "RSQB"):
         return _closed_early(tokens, at)
+    if token.type == "QUESTION" and any(t.type == "ARROW" for t in tokens[:at]):
+        hint = "ask for its head, or for its body alone: P(x), Q(x)?"
+        return _Mistake("E640", (hint,), "a rule does not end in ?")
+    if token.type == "QUESTION":
+        hint = "a question is what is asked for and one ?: Parent(x, Alice)?"
+        return _Mistake("E640", (hint,)) if "NAME" in accepted else None
+    if token.type == "COMMA" and "$END" in accepted and any(t.type == "PROJECT" for t in tokens[:at]):
+        return _Mistake("E640", ("factors stand side by side, without a comma: P(x,y) Q(y,z)",))
+    if at == 0 and token.type in ("EQUAL", "ARROW", "PROJECT"):
+        hint = (
+            "a rule begins with its head: P(x) <- Q(x)"
+            if token.type == "ARROW"
+            else "an equation begins with its left side: Y = ..."
+        )
+        return _Mistake("E640", (hint,))
+    if token.type in _OPERATORS and last in _OPERATORS:
+        return _Mistake("E640", ("write one operator between two values",))
     if token.type == "COMMA" and last in ("COMMA", "LPAR", "LSQB"):
         return _Mistake("E640", ("remove the ',', or write what is missing",))
     if token.type in _SIGNS:

@@ -15,6 +15,8 @@ from .index_names import SliceLength
 from .strata import calculated
 
 DomainKey = tuple[str, int]  # the first place of a tensor that has the domain
+MAX_AXIS = 1 << 26  # elements of an axis that counts from 0; numbers of facts beyond that are elements like names
+MAX_INTEGERS = 1 << 20  # numbers of a domain that reaches below 0 and is calculated with
 
 
 class DomainInfo:
@@ -63,6 +65,14 @@ class DomainInfo:
         return [int(n) for n in self.names] if self.kind == "integers" else None
 
 
+def integers(first: int, last: int) -> DomainInfo:
+    """Return the domain of all whole numbers from one that may be below 0 to another."""
+    if last - first >= MAX_INTEGERS:
+        message = f"numbers from {first:,} to {last:,} are calculated with; from below 0 on, up to {MAX_INTEGERS:,} are possible"
+        raise GraphError(message, "bound them in the rule: x >= 0", code="E756")
+    return DomainInfo("integers", range(first, last + 1))
+
+
 class Data(NamedTuple):
     """A size that data give to a place."""
 
@@ -79,7 +89,10 @@ class _Class:
         self.read: int = -1  # the greatest number read in a place, which says how far a recurrence must go
         self.arithmetic: s.Part | None = None
         self.named = False  # some constant stands in a relation, or on the left side
-        self.numeric = False  # a place of a tensor of numbers, or an index used as a number
+        self.related = False  # some constant stands in a relation
+        self.numeric = False  # a place of a tensor of numbers
+        self.valued = False  # an index that is used as a number
+        self.positions = False  # calculated with in a place of a tensor of numbers, so that elements are positions
         self.data: list[Data] = []
         self.label = ""  # the first variable that stands there, and where
         self.at: SourceLocation | None = None
@@ -89,7 +102,10 @@ class _Class:
         self.read = max(self.read, other.read)
         self.arithmetic = self.arithmetic or other.arithmetic
         self.named = self.named or other.named
+        self.related = self.related or other.related
         self.numeric = self.numeric or other.numeric
+        self.valued = self.valued or other.valued
+        self.positions = self.positions or other.positions
         self.data += other.data
         self.label, self.at = (self.label, self.at) if self.label else (other.label, other.at)
 
@@ -171,6 +187,7 @@ class Places:
                 case s.Constant() as constant:
                     self._later.append((key, constant, mention.role != "head"))
                     self.known(key).named |= boolean or mention.role == "head"
+                    self.known(key).related |= boolean
                 case s.Range() as part:
                     self._arithmetic(key, part)
                 case s.Arithmetic() as part:
@@ -178,10 +195,12 @@ class Places:
                     form = affine(part, self.scalars)
                     for name in form.variables:
                         self._arithmetic((number, name), part)
+                        self.known((number, name)).positions |= not boolean
                         if boolean and len(form.terms) == 1:
                             self.join(key, (number, name))
             if not boolean:
                 self.known(key).numeric = True
+                self.known(key).positions |= isinstance(place.index, s.Range | s.Arithmetic)
 
     def _arithmetic(self, key: Key, part: s.Part) -> None:
         found = self.known(key)
@@ -245,7 +264,7 @@ class Places:
         while pending:
             match pending.pop():
                 case s.Variable(name=name):
-                    self.known((number, name)).numeric = True
+                    self.known((number, name)).valued = True
                 case s.Tensor() | s.Comparison():
                     pass
                 case other:
@@ -258,7 +277,7 @@ class Places:
             by_class.setdefault(id(self.known((statement.name, p))), []).append(p)
         for places in by_class.values():
             found = self.known((statement.name, places[0]))
-            found.named = True
+            found.named = found.related = True
             columns = [statement.columns[p] for p in places]
             rows = columns[0] if len(columns) == 1 else chain.from_iterable(zip(*columns, strict=True))
             for constant in dict.fromkeys(rows):
@@ -273,7 +292,7 @@ class Places:
         joint = getattr(data.elements, "joint", None)
         for places in by_class.values():
             found = self.known((name, places[0]))
-            found.named = True
+            found.named = found.related = True
             columns = [data.elements[p] or () for p in places] if joint is None else [joint(places)]
             for constant in chain.from_iterable(columns):
                 found.constants.setdefault(constant, None)
@@ -300,21 +319,32 @@ class Places:
         if words and sizes and not found.named:
             message = f"{words[0]!r} is no index of {sizes[0].what!r}, which counts from 0 to {sizes[0].size - 1}"
             raise GraphError(message, "write a number", code="E678", location=found.constants[words[0]])
-        if words or (found.constants and not found.numeric and found.arithmetic is None):
+        whole = [c for c in found.constants if isinstance(c, int)]
+        if words or (whole and self._by_name(found, whole)):
             if size is not None and size < len(found.constants):
                 message = f"an index has {len(found.constants)} elements but is {size} in {sizes[0].what}"
                 hint = "give an array with a row for each of: " + ", ".join(map(str, list(found.constants)[:12]))
                 raise GraphError(message, hint, code="E676", location=sizes[0].at)
             return DomainInfo("names" if words else "integers", found.constants, size)
-        whole = [c for c in found.constants if isinstance(c, int)]
         if whole and min(whole) < 0:
+            if found.related and not found.positions and not sizes:  # rules derive numbers from these
+                return integers(min(whole), max(whole))
             message = f"an index cannot be {min(whole)}: it counts from 0"
-            raise GraphError(message, code="E678", location=found.constants[min(whole)])
-        if size is None and whole and (found.arithmetic is None or not found.numeric):
+            hint = "use numbers from 0 on; only relations hold others"
+            raise GraphError(message, hint, code="E678", location=found.constants[min(whole)])
+        if size is None and whole and (found.arithmetic is None or not found.numeric or found.related):
             size = max(whole) + 1
         elif size is None and found.read >= 0:
             size = found.read + 1
         return DomainInfo("range", (), size)
+
+    def _by_name(self, found: _Class, whole: Sequence[int]) -> bool:
+        """Tell whether whole numbers are elements like names, each of its own, and not positions on an axis that counts from 0."""
+        if found.arithmetic is not None:
+            return False
+        if not found.numeric:
+            return not (found.valued and found.data)
+        return found.related and not found.data and (min(whole) < 0 or max(whole) >= MAX_AXIS)
 
 
 def infer_places(

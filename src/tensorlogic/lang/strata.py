@@ -8,6 +8,7 @@ from typing import NamedTuple
 from ..errors import GraphError
 from . import syntax as s
 from .declarations import Declaration, Statement, mentions
+from .rules import strongly_connected
 from .steps import find_step
 
 SETTLED_FIRST = ("count=", "avg=")  # projections that need all of what they run over
@@ -85,45 +86,6 @@ def edges(statements: Iterable[Statement], tensors: Mapping[str, Declaration]) -
     return found
 
 
-def connected(names: Sequence[str], reads: Mapping[str, Sequence[str]]) -> list[tuple[str, ...]]:
-    """Return the strongly connected components, each after those it depends on.
-
-    >>> connected(["a", "b", "c"], {"a": ["b"], "b": ["a", "c"], "c": []})
-    [('c',), ('a', 'b')]
-    """
-    number: dict[str, int] = {}
-    low: dict[str, int] = {}
-    stack: list[str] = []
-    on_stack: set[str] = set()
-    result: list[tuple[str, ...]] = []
-    place = {name: n for n, name in enumerate(names)}
-    for root in names:
-        trail = [] if root in number else [(root, iter(reads[root]))]
-        while trail:
-            name, rest = trail[-1]
-            if name not in number:
-                number[name] = low[name] = len(number)
-                stack.append(name)
-                on_stack.add(name)
-            for other in rest:
-                if other not in number:
-                    trail.append((other, iter(reads[other])))
-                    break
-                if other in on_stack:
-                    low[name] = min(low[name], number[other])
-            else:
-                trail.pop()
-                if trail:
-                    low[trail[-1][0]] = min(low[trail[-1][0]], low[name])
-                if low[name] == number[name]:
-                    members = [stack.pop()]
-                    while members[-1] != name:
-                        members.append(stack.pop())
-                    on_stack.difference_update(members)
-                    result.append(tuple(sorted(members, key=place.__getitem__)))
-    return result
-
-
 def components(
     statements: Sequence[Statement], tensors: Mapping[str, Declaration], scalars: Mapping[str, int | float]
 ) -> tuple[Component, ...]:
@@ -141,8 +103,9 @@ def components(
         by_head.setdefault(edge.head, []).append(edge)
     result = []
     order = {id(statement): n for n, statement in enumerate(statements)}
-    for names in connected(list(own), {name: list(dict.fromkeys(r)) for name, r in reads.items()}):
-        members = set(names)
+    place = {name: n for n, name in enumerate(own)}
+    for members in strongly_connected(own, lambda name: dict.fromkeys(reads[name])):
+        names = tuple(sorted(members, key=place.__getitem__))
         inside = [e for name in names for e in by_head.get(name, ()) if e.read in members]
         mine = [statement for name in names for statement in own[name]]
         mine.sort(key=lambda statement: order[id(statement)])

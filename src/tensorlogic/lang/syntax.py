@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import msgspec
 
@@ -152,6 +153,9 @@ class Not(Part, frozen=True):
     atom: Tensor
 
 
+COMPARISONS = {"=": "equal", "!=": "not_equal", "<": "less", "<=": "less_equal", ">": "greater", ">=": "greater_equal"}
+
+
 class Comparison(Part, frozen=True):
     """A comparison of two values: ``x < y``, ``x = Alice``, ``x != y``, ``y = x + 1``."""
 
@@ -240,14 +244,16 @@ class Module(Part, frozen=True):
     file: str | None = None
 
 
-def children(part: Part) -> Iterator[Part]:
-    """Go through the parts that a part is made of, one level down."""
+def children(part: Part) -> list[Part]:
+    """Return the parts that a part is made of, one level down."""
+    found = []
     for field in part.__struct_fields__:
         value = getattr(part, field)
         if isinstance(value, Part):
-            yield value
-        elif isinstance(value, tuple):
-            yield from (v for v in value if isinstance(v, Part))
+            found.append(value)
+        elif type(value) is tuple:
+            found += [v for v in value if isinstance(v, Part)]
+    return found
 
 
 def walk(part: Part) -> Iterator[Part]:
@@ -255,7 +261,27 @@ def walk(part: Part) -> Iterator[Part]:
     pending = [part]
     while pending:
         yield (found := pending.pop())
-        pending.extend(reversed(list(children(found))))
+        pending += reversed(children(found))
+
+
+def changed(part: Any, change: Callable[[Part], Part | None]) -> Any:
+    """Return a part with what ``change`` makes of the parts in it; where it gives None, it is asked about the parts inside.
+
+    >>> changed(Negative(Variable("x")), lambda p: Variable("y") if isinstance(p, Variable) else None).value.name
+    'y'
+    """
+    if isinstance(part, tuple):
+        return tuple([changed(x, change) for x in part])
+    if not isinstance(part, Part):
+        return part
+    if (found := change(part)) is not None:
+        return found
+    return type(part)(**{f: changed(getattr(part, f), change) for f in part.__struct_fields__})
+
+
+def with_variables(part: Any, change: Callable[[Variable], Part]) -> Any:
+    """Return a part with its variables changed."""
+    return changed(part, lambda p: change(p) if isinstance(p, Variable) else None)
 
 
 def variables(part: Part) -> tuple[str, ...]:

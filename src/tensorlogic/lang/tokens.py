@@ -264,7 +264,7 @@ _STRAY = {
     "¬": "write 'not' before an atom", "\\": "write 'not' before an atom", "∧": "write ',' between the literals of a body",
     "∨": "write two rules with the same head for 'or'", "←": "write <-", "→": "write the head first: head <- body", "≤": "write <=", "≥": "write >=",
     "≠": "write !=", "·": "write * or a space", "×": "write * or a space", "−": "write -", "–": "write -", "…": "a range is written 4:8",
-    "{": "lists are written in [ ]", "}": "lists are written in [ ]", "%": "comments begin with # or //", "@": "matrices are multiplied by their indices: A[i,j] B[j,k]",
+    "{": "lists are written in [ ]", "}": "lists are written in [ ]", "%": "comments begin with # or //; the rest of x by 2 is x - x/2*2", "@": "matrices are multiplied by their indices: A[i,j] B[j,k]",
     "²": "write ^2", "³": "write ^3", "（": "write (", "）": "write )", "，": "write ,", "$": "names are letters, digits, _ and '",
 }  # fmt: skip
 

@@ -261,10 +261,11 @@ def _refuse_index(part: Part, tensor: Token | None) -> NoReturn:
     hint = "a place holds an index: a variable, a constant, x+1 or 4:8"
     if tensor is not None and tensor.type == "RELATION":
         hint += f"; for a product write {tensor.text} * (...)"
-    hints = [hint]
+    shown = _shortened(text_of(part))
     if tensor is not None and tensor.type == "RELATION" and is_variable(tensor.text):
-        hints.insert(0, f"{tensor.text} is no function of the language: {nearest(tensor.text, sorted(FUNCTIONS))[0]}")
-    refuse(part, "E648", f"a place{of} holds a value: {_shortened(text_of(part))}", *hints)
+        message = f"there is no function {tensor.text!r}, and a relation holds indices, not the value {shown}"
+        refuse(part, "E648", message, nearest(tensor.text, sorted(FUNCTIONS))[0], hint)
+    refuse(part, "E648", f"a place{of} holds a value: {shown}", hint)
 
 
 def _shortened(text: str) -> str:

@@ -57,10 +57,17 @@ class BottleneckReport(NamedTuple):
         if not self.bottlenecks:
             return "nothing takes any time"
         rows = [
-            [b.operation, f"{b.percentage:.1f}%", f"{b.total_time_ms:,.3f}", f"{b.calls:,}", b.bound, b.reached,
-             "-" if b.bound == "overhead" else f"{b.fraction:.0%}"]
+            [
+                b.operation,
+                f"{b.percentage:.1f}%",
+                f"{b.total_time_ms:,.3f}",
+                f"{b.calls:,}",
+                b.bound,
+                b.reached,
+                "-" if b.bound == "overhead" else f"{b.fraction:.0%}",
+            ]
             for b in self.bottlenecks
-        ]  # fmt: skip
+        ]
         head = ["operation", "share", "ms", "calls", "bound by", "reached", "of the roofline"]
         lines = [table(head, rows, right={1, 2, 3, 5, 6}), f"this machine: {self.machine}"]
         if self.recommendations:
@@ -130,13 +137,13 @@ def _advice(b: Bottleneck, op: OpProfile, here: Machine) -> Iterator[str]:
     elif op.dtype == "float64" and multiplies and gain >= 1.2:
         yield narrower + f"are multiplied {gain:.1f} times as fast here"
     elif op.dtype in INTEGERS and multiplies and b.fraction <= 0.5:
-        said = f"{b.operation} multiplies {op.dtype} without BLAS, at {b.fraction:.0%} of what this machine can do: "
-        yield said + 'inputs of float64, array.astype("float64"), are exact up to 2**53'
+        advice = f"{b.operation} multiplies {op.dtype} without BLAS, at {b.fraction:.0%} of what this machine can do: "
+        yield advice + 'inputs of float64, array.astype("float64"), are exact up to 2**53'
     elif op.dtype == "float16" and multiplies:
         yield f'{b.operation} converts float16 to float32 and back at every call: give array.astype("float32")'
     if op.kernel == "blocks" and b.operation.rpartition("(")[2].removesuffix(")") in LIKE_BOOLEAN:
-        said = f"{b.operation} has no matrix form: where its inputs are only true or false, "
-        yield said + 'strategy="hard_boolean", or algebra="boolean" in an einsum, makes it a matrix product'
+        advice = f"{b.operation} has no matrix form: where its inputs are only true or false, "
+        yield advice + 'strategy="hard_boolean", or algebra="boolean" in an einsum, makes it a matrix product'
 
 
 def _joint_advice(rows: Sequence[Bottleneck], ops: dict[str, OpProfile]) -> Iterator[str]:
@@ -150,8 +157,10 @@ def _joint_advice(rows: Sequence[Bottleneck], ops: dict[str, OpProfile]) -> Iter
     with_rows = [b for b in rows if ops[b.operation].kernel not in ("loop", "view")]
     share, names = _together([b for b in with_rows if b.bound == "overhead"])
     if share >= HALF:
-        said = f"{share:.0f}% of the time is the cost of calls, not of work ({names}): give each execute() more rows, "
-        yield said + "by a longer first axis of the inputs"
+        advice = (
+            f"{share:.0f}% of the time is the cost of calls, not of work ({names}): give each execute() more rows, "
+        )
+        yield advice + "by a longer first axis of the inputs"
 
 
 def _together(rows: Sequence[Bottleneck]) -> tuple[float, str]:

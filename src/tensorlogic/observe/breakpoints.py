@@ -10,13 +10,13 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import IO, Any
 
 import msgspec
-import numpy as np
 
 from ..diagnostics import Diagnostic
 from ..errors import InputError, expect
-from ..events import RunRecord, StepEvent
+from ..events import RunRecord, StepEvent, running
 from ..plan.build import ExecutionPlan, Step, describe
-from .open_runs import DebugHook, OpenRun, OpenRuns, constant_value
+from ..runtime.frame import Frame
+from .open_runs import DebugHook, OpenRuns
 from .tensorstats import count_bad, is_bad
 
 logger = logging.getLogger("tensorlogic")
@@ -25,10 +25,11 @@ HITS = 10_000  # hits that are kept, the last ones
 
 
 class BreakpointHit(msgspec.Struct, frozen=True, eq=False):
-    """A step that a breakpoint stopped at; ``values`` are its results, valid while the run is stopped.
+    """A step that a breakpoint stopped at; ``values`` are its results, ``operands`` what it read, valid while the run is stopped.
 
-    ``has_nan`` and ``has_inf`` say what the results hold; a step that was handed such values did not make them, and
-    ``inherited`` is then true. ``operands`` are what it read, by name, where a prompt can show them.
+    ``frame`` is the run itself: ``hit.frame.values()`` are the values it holds, ``hit.frame.advance()`` runs one more step, and
+    ``hit.frame.save(path)`` keeps it for later. ``has_nan`` and ``has_inf`` say what the results hold; a step that was handed such
+    values did not make them, and ``inherited`` is then true.
 
     >>> print(BreakpointHit(3, "relu", elapsed_us=12.0))
     node %3: relu, 12.0 µs
@@ -48,7 +49,15 @@ class BreakpointHit(msgspec.Struct, frozen=True, eq=False):
     round: int = 0  # of that body
     thread: int = 0
     inherited: bool = False
-    operands: Mapping[str, Any] = {}
+    frame: Frame | None = None
+
+    @property
+    def operands(self) -> Mapping[str, Any]:
+        """What the step read, by name."""
+        if self.frame is None or self.plan is None or self.step is None:
+            return {}
+        names = self.plan.slot_names()
+        return {names.get(s, "?"): x for s, x in zip(self.step.reads, self.frame.operands, strict=False)}
 
     @property
     def names(self) -> frozenset[str]:
@@ -138,7 +147,12 @@ class BreakpointManager(DebugHook):
         self._stepping: set[int] = set()  # threads that stop at their next step
         self._lock = threading.Lock()
         self._terminal = threading.RLock()  # one prompt at a time
-        self._runs = OpenRuns()  # what they keep of a slot is a copy of its value
+        self._runs = OpenRuns()
+
+    @property
+    def stops(self) -> bool:  # type: ignore[override]
+        """Whether a run may stop, so that it must not write over what is looked at."""
+        return self.enabled and bool(self._points or self._stepping) and (self._on_break is not None or self._asks())
 
     def add_node_breakpoint(self, node_id: int) -> Breakpoint:
         """Stop after a node, by its number as ``print(plan)`` shows it; one of that number in a body counts too."""
@@ -237,7 +251,7 @@ class BreakpointManager(DebugHook):
         hit = msgspec.structs.replace(at, breakpoint=met)
         with self._lock:
             self._paused[at.thread] = hit
-            self.hits.append(msgspec.structs.replace(hit, values=(), plan=None, operands={}))  # values are the run's
+            self.hits.append(msgspec.structs.replace(hit, values=(), plan=None, frame=None))  # values are the run's
         return hit
 
     def on_start(self, plan: ExecutionPlan, inputs: Sequence[Any], *, body: bool) -> None:
@@ -245,11 +259,8 @@ class BreakpointManager(DebugHook):
         if self._runs.busy:
             return
         run = self._runs.enter(plan, body=body)
-        values = {slot: value for (_, slot, _), value in zip(plan.inputs, inputs, strict=True)}
         if body and self._checks():
-            run.bad = {slot for slot, value in values.items() if is_bad(value)}
-        if self._asks():
-            run.values = values
+            run.bad = {slot for (_, slot, _), value in zip(plan.inputs, inputs, strict=True) if is_bad(value)}
 
     def on_run(self, record: RunRecord) -> None:
         """End a run; where a body made something bad, the loop around it did not."""
@@ -273,15 +284,11 @@ class BreakpointManager(DebugHook):
         inherited = not run.bad.isdisjoint(step.reads) or (bool(step.bodies) and run.found)
         hit = self._meet(BreakpointHit(
             step.node, describe(step.op), event.duration_ns / 1e3, has_nan, has_inf, None, event.step, step, plan, values,
-            run.around is not None, run.round, thread, inherited, self._operands(run, step),
+            run.around is not None, run.round, thread, inherited, running.frame,
         ))  # fmt: skip
         if has_nan or has_inf:
             run.bad.update(step.writes)
             run.found = True
-        if self._asks():
-            run.values.update((slot, np.array(v)) for slot, v in zip(step.writes, values, strict=True))
-            for slot in step.frees:
-                run.values.pop(slot, None)
         if hit is not None:
             self._runs.busy = True  # what the callback runs is not stopped at
             try:
@@ -298,14 +305,6 @@ class BreakpointManager(DebugHook):
         """Tell whether a hit opens a prompt."""
         terminal = any(self._streams) or (_is_terminal(sys.stdin) and _is_terminal(sys.stdout))
         return self.enabled and self._on_break is None and terminal
-
-    def _operands(self, run: OpenRun, step: Step) -> dict[str, Any]:
-        """Return what a step reads, where the values were kept for a prompt."""
-        if not self._asks():
-            return {}
-        names = run.plan.slot_names()
-        values = {slot: run.values.get(slot, constant_value(run.plan, slot)) for slot in step.reads}
-        return {names.get(slot, "?"): value for slot, value in values.items() if value is not None}
 
     def _stop(self, hit: BreakpointHit) -> None:
         if self._on_break is not None:

@@ -100,14 +100,24 @@ def to_speedscope(trace: Trace) -> str:
             stack.append(f'{{"type":"C","frame":{frame},"at":{end}}}')
         marks += reversed(stack)
         last = int(track.inner_end[track.depth == 0][-1]) - origin
-        profiles.append({
-            "type": "evented", "name": clean(track.name), "unit": "nanoseconds", "startValue": int(track.start[0]) - origin,
-            "endValue": last, "events": msgspec.Raw(f"[{','.join(marks)}]".encode()),
-        })  # fmt: skip
-    return msgspec.json.encode({
-        "$schema": SPEEDSCOPE, "shared": {"frames": [{"name": f} for f in frames]}, "profiles": profiles,
-        "exporter": "tensorlogic",
-    }).decode()  # fmt: skip
+        profiles.append(
+            {
+                "type": "evented",
+                "name": clean(track.name),
+                "unit": "nanoseconds",
+                "startValue": int(track.start[0]) - origin,
+                "endValue": last,
+                "events": msgspec.Raw(f"[{','.join(marks)}]".encode()),
+            }
+        )
+    return msgspec.json.encode(
+        {
+            "$schema": SPEEDSCOPE,
+            "shared": {"frames": [{"name": f} for f in frames]},
+            "profiles": profiles,
+            "exporter": "tensorlogic",
+        }
+    ).decode()
 
 
 def to_collapsed(trace: Trace) -> str:

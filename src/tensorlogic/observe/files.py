@@ -35,9 +35,15 @@ UNPACKED = 64 << 20  # bytes that any .gz file may unpack to; a larger one to so
 RATIO = 200
 UNITS = {"nanoseconds": 1, "microseconds": 10**3, "milliseconds": 10**6, "seconds": 10**9, "none": 1}
 ENDINGS = {  # the first that fits says the form
-    "speedscope.json": "speedscope", ".rust.json": "rust", ".json": "chrome", ".speedscope": "speedscope",
-    ".collapsed": "collapsed", ".folded": "collapsed", ".txt": "collapsed", ".svg": "flame",
-}  # fmt: skip
+    "speedscope.json": "speedscope",
+    ".rust.json": "rust",
+    ".json": "chrome",
+    ".speedscope": "speedscope",
+    ".collapsed": "collapsed",
+    ".folded": "collapsed",
+    ".txt": "collapsed",
+    ".svg": "flame",
+}
 
 
 class _ChromeEvent(msgspec.Struct, gc=False):
@@ -98,9 +104,12 @@ def write(trace: Trace, form: str) -> str:
     from .flame import flame_svg
 
     writers: dict[str, Callable[[Trace], str]] = {
-        "chrome": to_chrome, "speedscope": to_speedscope, "collapsed": to_collapsed, "flame": flame_svg,
+        "chrome": to_chrome,
+        "speedscope": to_speedscope,
+        "collapsed": to_collapsed,
+        "flame": flame_svg,
         "rust": lambda t: t.to_recorded().to_json(),
-    }  # fmt: skip
+    }
     return writers[form](trace)
 
 

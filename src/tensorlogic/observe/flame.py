@@ -77,13 +77,13 @@ def flame_svg(
 
 def _boxes(root: _Node, narrow: float) -> list[_Box]:
     """Lay frames out, callers below; those narrower than a share of the whole are drawn together."""
-    made: list[_Box] = []
+    boxes: list[_Box] = []
     whole = root.weight or 1
     open: list[tuple[_Node, float, int]] = [(root, 0.0, 0)]
     while open:
         node, x, depth = open.pop()
         share = node.weight / whole
-        made.append(_Box(x, share, depth, node.name, _says(node.name, node.weight, node.count, whole)))
+        boxes.append(_Box(x, share, depth, node.name, _says(node.name, node.weight, node.count, whole)))
         small: list[_Node] = []
         for called in sorted(node.calls.values(), key=lambda n: n.name):
             if called.weight / whole < narrow:
@@ -94,8 +94,8 @@ def _boxes(root: _Node, narrow: float) -> list[_Box]:
         rest, count = sum(n.weight for n in small), sum(n.count for n in small)
         if rest / whole >= narrow:
             name = f"{len(small):,} small frames"
-            made.append(_Box(x, rest / whole, depth + 1, name, _says(name, rest, count, whole), merged=True))
-    return made
+            boxes.append(_Box(x, rest / whole, depth + 1, name, _says(name, rest, count, whole), merged=True))
+    return boxes
 
 
 def _says(name: str, weight: int, count: int, whole: int) -> str:

@@ -50,9 +50,16 @@ class Problem(NamedTuple):
             left_out = f" ({self.omitted:,} earlier operations left out)" if self.omitted else ""
             lines.append(f"the path to it{left_out}:")
             rows = [
-                [f"{s.inside}%{s.node}", s.operation, s.operands, s.result, s.spread, "" if s.location is None else str(s.location)]
+                [
+                    f"{s.inside}%{s.node}",
+                    s.operation,
+                    s.operands,
+                    s.result,
+                    s.spread,
+                    "" if s.location is None else str(s.location),
+                ]
                 for s in self.path
-            ]  # fmt: skip
+            ]
             shown = table(["node", "operation", "reads", "result", "values", "source"], rows)
             lines += [f"  {line}" for line in shown.splitlines()]
         return "\n".join(lines)
@@ -92,8 +99,12 @@ class TensorInspector(DebugHook):
 
     def watch(self, tensor_id: int | str) -> None:
         """Keep statistics of a tensor: a node number as ``print(plan)`` shows it, or the name of an input or output."""
-        expect(None if isinstance(tensor_id, bool) else tensor_id, (int, str), "a tensor is watched by its node number or its name",
-               'write watch(3) or watch("y")')  # fmt: skip
+        expect(
+            None if isinstance(tensor_id, bool) else tensor_id,
+            (int, str),
+            "a tensor is watched by its node number or its name",
+            'write watch(3) or watch("y")',
+        )
         with self._lock:
             self._watched |= {tensor_id}
 
@@ -187,7 +198,10 @@ class TensorInspector(DebugHook):
 
     def __str__(self) -> str:
         latest = list({s.name or s.tensor_id: s for s in self.stats()}.values())
-        rows = [[s.name or str(s.tensor_id), s.operation, f"{s.dtype}[{', '.join(map(str, s.shape))}]", *_cells(s)] for s in latest[-60:]]  # fmt: skip
+        rows = [
+            [s.name or str(s.tensor_id), s.operation, f"{s.dtype}[{', '.join(map(str, s.shape))}]", *_cells(s)]
+            for s in latest[-60:]
+        ]
         head = ["tensor", "operation", "type", "min", "max", "mean", "std", "bad", "histogram"]
         lines = [f"the last 60 of {len(latest):,} tensors:"] if len(latest) > 60 else []
         lines.append(table(head, rows, right={3, 4, 5, 6}) if rows else "no tensor was looked at")
@@ -235,10 +249,10 @@ def _ancestors(plan: ExecutionPlan, last: Step) -> tuple[list[Step], int]:
     known = set(found)
     for n in found:  # grows while it is read: nearest first
         for slot in plan.steps[n].reads:
-            made = maker.get(slot)
-            if made is not None and made not in known:
-                known.add(made)
-                found.append(made)
+            source = maker.get(slot)
+            if source is not None and source not in known:
+                known.add(source)
+                found.append(source)
     return [plan.steps[n] for n in sorted(found[:NEAREST])], max(0, len(found) - NEAREST)
 
 

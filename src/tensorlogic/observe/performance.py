@@ -121,10 +121,13 @@ class PerformanceComparison:
         before, after = self.baseline.op_times_ms, self.now.op_times_ms
         names = sorted({**before, **after}, key=lambda n: -max(before.get(n, 0), after.get(n, 0)))
         rows = [
-            [name, *(f"{ops[name]:,.3f}" if name in ops else "-" for ops in (before, after)),
-             f"{ratio(before[name], after[name]):.2f}x" if name in before and name in after else "-"]
+            [
+                name,
+                *(f"{ops[name]:,.3f}" if name in ops else "-" for ops in (before, after)),
+                f"{ratio(before[name], after[name]):.2f}x" if name in before and name in after else "-",
+            ]
             for name in names
-        ]  # fmt: skip
+        ]
         medians = [f"{side.median_ms:,.3f}" for side in (self.baseline, self.now)]
         rows.append(["median run", *medians, f"{self.speedup:.2f}x"])
         head, less = ["operation", "baseline ms", "now ms", "speedup"], self.memory_reduction_pct
@@ -141,11 +144,13 @@ class PerformanceComparison:
             counts = [len(b.run_times_ms) for b in (self.baseline, self.now)]
             return f"too few runs to tell: {counts[0]} and {counts[1]}, and {FEWEST} of each are needed"
         low, high = self.interval
-        said = {
-            "improvement": "faster", "regression": "slower", "ok": f"not slower by more than {self.threshold:g}x",
+        text = {
+            "improvement": "faster",
+            "regression": "slower",
+            "ok": f"not slower by more than {self.threshold:g}x",
             "unsure": f"too noisy to say whether it is slower by more than {self.threshold:g}x",
-        }[self.verdict]  # fmt: skip
-        return f"speedup {self.speedup:.2f}x, {self.confidence:.0%} interval {low:.2f}x to {high:.2f}x: {said}"
+        }[self.verdict]
+        return f"speedup {self.speedup:.2f}x, {self.confidence:.0%} interval {low:.2f}x to {high:.2f}x: {text}"
 
     def __repr__(self) -> str:
         return f"<PerformanceComparison speedup {self.speedup:.2f}x: {self.verdict}>"

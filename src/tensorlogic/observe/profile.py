@@ -163,11 +163,20 @@ class ProfileData(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             return "no steps were profiled"
         longest = sorted(self.op_profiles.items(), key=lambda item: -item[1].self_time_ms)
         rows = [
-            [name, f"{op.count:,}", f"{op.self_time_ms:,.3f}", f"{self.share(name):.1f}%", f"{op.avg_time_ms * 1e3:,.1f}",
-             f"{op.p50_time_ms * 1e3:,.1f}", f"{op.p99_time_ms * 1e3:,.1f}", bytes_text(op.peak_bytes),
-             f"{op.gflops_per_second:.2f}", f"{op.gb_per_second:.2f}"]
+            [
+                name,
+                f"{op.count:,}",
+                f"{op.self_time_ms:,.3f}",
+                f"{self.share(name):.1f}%",
+                f"{op.avg_time_ms * 1e3:,.1f}",
+                f"{op.p50_time_ms * 1e3:,.1f}",
+                f"{op.p99_time_ms * 1e3:,.1f}",
+                bytes_text(op.peak_bytes),
+                f"{op.gflops_per_second:.2f}",
+                f"{op.gb_per_second:.2f}",
+            ]
             for name, op in longest[:ROWS]
-        ]  # fmt: skip
+        ]
         head = ["operation", "count", "self ms", "share", "mean µs", "p50 µs", "p99 µs", "memory", "GFLOP/s", "GB/s"]
         lines = [table(head, rows, right=range(1, len(head)))]
         if len(longest) > ROWS:

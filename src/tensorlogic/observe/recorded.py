@@ -110,9 +110,13 @@ class EntryKind(NamedTuple):
 
 def _kind(entry: RecordedTraceEntry | _FileEntry) -> EntryKind:
     return EntryKind(
-        entry.operation, entry.device_id, tuple(entry.input_shapes), entry.output_shape, entry.output_elements,
+        entry.operation,
+        entry.device_id,
+        tuple(entry.input_shapes),
+        entry.output_shape,
+        entry.output_elements,
         entry.memory_bytes,
-    )  # fmt: skip
+    )
 
 
 class Entries(Sequence[RecordedTraceEntry]):

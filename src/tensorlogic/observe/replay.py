@@ -21,7 +21,7 @@ from ..ir.graph import EinsumGraph
 from ..ir.types import SAFETENSORS
 from ..ir.untrusted_text import convert, decode_text, strict_json
 from ..plan.build import ExecutionPlan, Step, build_plan, describe
-from ..plan.limits import check_memory
+from ..plan.memory import check_memory
 from ..runtime.frame import Frame
 from ..runtime.program import bind
 from ..tables import html_text, table

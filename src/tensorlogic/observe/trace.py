@@ -55,10 +55,10 @@ class TraceEvent(NamedTuple):
         """Where it ran, if that is known; a file that numbers its devices means its accelerators."""
         if self.step is not None:
             return self.step.device
-        said = (self.args or {}).get("device")
-        if type(said) is int:
-            return f"gpu:{said}" if said >= 0 else "cpu"
-        return said if isinstance(said, str) else None
+        device = (self.args or {}).get("device")
+        if type(device) is int:
+            return f"gpu:{device}" if device >= 0 else "cpu"
+        return device if isinstance(device, str) else None
 
     def facts(self) -> dict[str, Any]:
         """Return what is known of it: for a step device, shapes, dtypes, bytes, flops, node and source line."""
@@ -66,10 +66,15 @@ class TraceEvent(NamedTuple):
             return dict(self.args or {})
         s = self.step
         return {
-            "device": s.device, "node": s.node, "kernel": s.kernel, "inputs": [str(t) for t in s.arg_types],
-            "outputs": [str(t) for t in s.types], "bytes": s.nbytes, "flops": s.flops,
+            "device": s.device,
+            "node": s.node,
+            "kernel": s.kernel,
+            "inputs": [str(t) for t in s.arg_types],
+            "outputs": [str(t) for t in s.types],
+            "bytes": s.nbytes,
+            "flops": s.flops,
             "source": None if s.location is None else str(s.location),
-        }  # fmt: skip
+        }
 
 
 class TracedRun(NamedTuple):

@@ -98,13 +98,18 @@ class TraceDiff(msgspec.Struct, frozen=True):
         head = ["operation", "count before", "after", "ms before", "after", "mean µs before", "after", "change ms", "ratio"]  # fmt: skip
         rows = [
             [
-                name, f"{r.before.count:,}", f"{r.after.count:,}", f"{r.before.total_ns / 1e6:.3f}",
-                f"{r.after.total_ns / 1e6:.3f}", f"{r.before.mean_ns / 1e3:.1f}", f"{r.after.mean_ns / 1e3:.1f}",
+                name,
+                f"{r.before.count:,}",
+                f"{r.after.count:,}",
+                f"{r.before.total_ns / 1e6:.3f}",
+                f"{r.after.total_ns / 1e6:.3f}",
+                f"{r.before.mean_ns / 1e3:.1f}",
+                f"{r.after.mean_ns / 1e3:.1f}",
                 f"{r.change_ns / 1e6:+.3f}",
                 r.state if r.state != "both" else "-" if r.ratio is None else f"{r.ratio:.3f}x",
             ]
             for name, r in zip(short_names([r.after for r in self.rows]), self.rows[:limit], strict=False)
-        ]  # fmt: skip
+        ]
         return head, rows, set(range(1, len(head)))
 
     def summary(self) -> str:
@@ -117,11 +122,15 @@ class TraceDiff(msgspec.Struct, frozen=True):
         """Return the rows as JSON."""
         rows = [
             {
-                "name": clean(r.name), "state": r.state, "change_ns": r.change_ns, "ratio": r.ratio,
-                "before": total_record(r.before), "after": total_record(r.after),
+                "name": clean(r.name),
+                "state": r.state,
+                "change_ns": r.change_ns,
+                "ratio": r.ratio,
+                "before": total_record(r.before),
+                "after": total_record(r.after),
             }
             for r in self.rows
-        ]  # fmt: skip
+        ]
         return msgspec.json.encode({"rows": rows}).decode()
 
     def __str__(self) -> str:
@@ -166,9 +175,12 @@ def totals(trace: Trace, *, by: str = "operation", kind: str | None = None) -> l
     rows = shown[events.kind]
     groups, took = Groups(row[rows], len(names)), (events.end - events.start)[rows]
     columns = (
-        groups.counts(), groups.sums(np.where(outermost[rows], took, 0)), groups.sums(own[rows]), groups.largest(took),
+        groups.counts(),
+        groups.sums(np.where(outermost[rows], took, 0)),
+        groups.sums(own[rows]),
+        groups.largest(took),
         groups.sums(took),
-    )  # fmt: skip
+    )
     numbers = zip(*(c.tolist() for c in columns), strict=True)
     totals = [
         Total(name, count, total, own, most, None if whole == total else whole, kind)
@@ -181,9 +193,15 @@ def totals(trace: Trace, *, by: str = "operation", kind: str | None = None) -> l
 def total_record(row: Total) -> dict[str, object]:
     """Return a row for JSON."""
     return {
-        "name": clean(row.name), "kind": row.kind, "count": row.count, "total_ns": row.total_ns, "self_ns": row.self_ns,
-        "sum_ns": row.total_ns if row.sum_ns is None else row.sum_ns, "mean_ns": row.mean_ns, "max_ns": row.max_ns,
-    }  # fmt: skip
+        "name": clean(row.name),
+        "kind": row.kind,
+        "count": row.count,
+        "total_ns": row.total_ns,
+        "self_ns": row.self_ns,
+        "sum_ns": row.total_ns if row.sum_ns is None else row.sum_ns,
+        "mean_ns": row.mean_ns,
+        "max_ns": row.max_ns,
+    }
 
 
 def totals_cells(rows: Sequence[Total], by: str = "operation", limit: int | None = None) -> Cells:
@@ -191,16 +209,30 @@ def totals_cells(rows: Sequence[Total], by: str = "operation", limit: int | None
     whole = sum(r.self_ns for r in rows) or 1
     cells = [
         [
-            name, f"{r.count:,}", f"{r.total_ns / 1e6:.3f}", f"{r.self_ns / 1e6:.3f}", f"{r.mean_ns / 1e3:.1f}",
-            f"{r.max_ns / 1e3:.1f}", f"{100 * r.self_ns / whole:.1f}%",
+            name,
+            f"{r.count:,}",
+            f"{r.total_ns / 1e6:.3f}",
+            f"{r.self_ns / 1e6:.3f}",
+            f"{r.mean_ns / 1e3:.1f}",
+            f"{r.max_ns / 1e3:.1f}",
+            f"{100 * r.self_ns / whole:.1f}%",
         ]
         for name, r in zip(short_names(rows), rows[:limit], strict=False)
-    ]  # fmt: skip
+    ]
     rest = rows[len(cells) :]
     if rest:
         own = sum(r.self_ns for r in rest)
-        cells.append([f"... {len(rest):,} more", f"{sum(r.count for r in rest):,}", "", f"{own / 1e6:.3f}", "", "",
-                      f"{100 * own / whole:.1f}%"])  # fmt: skip
+        cells.append(
+            [
+                f"... {len(rest):,} more",
+                f"{sum(r.count for r in rest):,}",
+                "",
+                f"{own / 1e6:.3f}",
+                "",
+                "",
+                f"{100 * own / whole:.1f}%",
+            ]
+        )
     return [by, "count", "total ms", "self ms", "mean µs", "max µs", "share"], cells, {1, 2, 3, 4, 5, 6}
 
 

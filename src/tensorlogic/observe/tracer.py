@@ -93,9 +93,14 @@ class ExecutionTrace(NamedTuple):
 
     def __str__(self) -> str:
         rows = [
-            [f"{'  ' if e.body else ''}%{e.node_id}", e.operation, " ".join(f"%{i}" for i in e.input_ids), f"{e.duration_ms():.3f}"]
+            [
+                f"{'  ' if e.body else ''}%{e.node_id}",
+                e.operation,
+                " ".join(f"%{i}" for i in e.input_ids),
+                f"{e.duration_ms():.3f}",
+            ]
             for e in self.entries[:40]
-        ]  # fmt: skip
+        ]
         lines = [table(["node", "operation", "reads", "ms"], rows, right={3})] if rows else []
         if len(self.entries) > 40:
             lines.append(f"... {len(self.entries) - 40:,} more operations")

@@ -90,6 +90,13 @@ def _nest(events: EventColumns, places: NDArray[np.intp], name: str, thread: int
     fits, inner_ends, depths, arounds = zip(*rows, strict=True)
     chosen = np.array(fits, np.intp)
     return Track(
-        name, thread, places[chosen], kind[chosen], starts[chosen], ends[chosen], np.array(inner_ends, starts.dtype),
-        np.array(depths, np.intp), np.array(arounds, np.intp),
-    ), places[others]  # fmt: skip
+        name,
+        thread,
+        places[chosen],
+        kind[chosen],
+        starts[chosen],
+        ends[chosen],
+        np.array(inner_ends, starts.dtype),
+        np.array(depths, np.intp),
+        np.array(arounds, np.intp),
+    ), places[others]

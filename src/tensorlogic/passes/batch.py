@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..errors import GraphError, expect, expect_whole, nearest
+from ..ir.check import require_valid
 from ..ir.graph import EinsumGraph
 from ..ir.sizes import Dim, dim
-from ..ir.validate import require_valid
 from .batch_bodies import add_graph, input_of
 from .batch_rules import Batcher
 from .grad_tape import Tape, unused

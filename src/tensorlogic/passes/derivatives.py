@@ -123,8 +123,10 @@ def _truth(t: Tape, x: Value) -> Value:
 STRAIGHT: dict[str, tuple[Slope | None, ...]] = {
     **dict.fromkeys(("sign", "step", "floor", "ceil", "trunc", "rint"), (_same,)),
     "logical_not": (_minus,),
-    "less": (_minus, _same), "less_equal": (_minus, _same),
-    "greater": (_same, _minus), "greater_equal": (_same, _minus),
+    "less": (_minus, _same),
+    "less_equal": (_minus, _same),
+    "greater": (_same, _minus),
+    "greater_equal": (_same, _minus),
     "logical_and": (lambda t, x, y, g: g * _truth(t, x[1]), lambda t, x, y, g: g * _truth(t, x[0])),
     "logical_or": (lambda t, x, y, g: g * (1 - _truth(t, x[1])), lambda t, x, y, g: g * (1 - _truth(t, x[0]))),
     "logical_xor": (
@@ -132,7 +134,7 @@ STRAIGHT: dict[str, tuple[Slope | None, ...]] = {
         lambda t, x, y, g: g * (1 - 2 * _truth(t, x[0])),
     ),
     "where": (lambda t, x, y, g: g * (x[1] - x[2]), *DERIVATIVES["where"][1:]),
-}  # fmt: skip
+}
 
 
 def slopes(fn: str, *, straight: bool = False) -> tuple[Slope | None, ...]:

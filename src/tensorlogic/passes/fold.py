@@ -10,8 +10,8 @@ from ..errors import CancelledError, GraphError, TensorLogicError
 from ..ir import ops
 from ..ir.graph import Cond, EinsumGraph, Fixpoint, Node, Scan, constant_op, extract, frozen_copy
 from ..ir.types import ITEMSIZE, TensorShape, TensorType
-from .dead import drop_dead
 from .order import BLAS, einsum_cost
+from .rewrite import drop_dead
 
 Evaluate = Callable[[EinsumGraph], Sequence[Any]]
 LARGEST = 64 << 20  # bytes; a larger result is not worth keeping

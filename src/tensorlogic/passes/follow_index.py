@@ -14,8 +14,8 @@ from ..ir import ops
 from ..ir.graph import Cond, EinsumGraph, Fixpoint, Node, Scan, reachable, with_bodies
 from ..ir.ops import Op
 from ..ir.type_rules import Results
-from ..ir.types import TensorType
-from .indices import Index, dims, indices
+from ..ir.types import TensorType, dims
+from .indices import Index, indices
 
 BEFORE, PART, AFTER, DEAD = "before", "part", "after", "dead"
 WHOLE = -1  # a demand for all of a value

@@ -23,9 +23,14 @@ from .grad_shortcuts import SHORTCUTS
 from .grad_tape import Tape, Value, fit, may_be_float, on_device, unused
 
 RULES = (
-    grad_rules.RULES | grad_views.RULES | grad_einsum.RULES | grad_contract.RULES
-    | grad_bodies.RULES | grad_scan.RULES | grad_fixpoint.RULES
-)  # fmt: skip
+    grad_rules.RULES
+    | grad_views.RULES
+    | grad_einsum.RULES
+    | grad_contract.RULES
+    | grad_bodies.RULES
+    | grad_scan.RULES
+    | grad_fixpoint.RULES
+)
 PREPARE = grad_scan.PREPARE | grad_fixpoint.PREPARE
 NO_GRADIENT = "truth values and whole numbers have no gradient"
 SOFT = 'compile rules with strategy="soft_differentiable"'

@@ -60,8 +60,8 @@ def inline_reverse(
     fed = {label_of(back.tape, v): x for v, x in zip(back.inputs, args, strict=True)}
     fed |= {label_of(back.tape, v): g for n, v in back.cotangents.items() if (g := grads[n]) is not None}
     have = [n for n, g in enumerate(back.grads) if g is not None]
-    made = back.tape.finish([(f"r{n}", g) for n in have if (g := back.grads[n]) is not None])
-    return placed(len(args), have, t.inline(made, fed))
+    backward = back.tape.finish([(f"r{n}", g) for n in have if (g := back.grads[n]) is not None])
+    return placed(len(args), have, t.inline(backward, fed))
 
 
 def fresh(t: Tape, label: str) -> str:

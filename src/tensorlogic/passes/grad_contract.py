@@ -53,8 +53,15 @@ def written_out(op: ops.ContractVJP, given: Sequence[TensorType]) -> EinsumGraph
     sums: list[Part] = []
     if row.reduce in ("max", "min"):
         best, labels = _over(t, form, form.contracted, parts, lambda s, v: _joined(s, row, v), wide, row.reduce)
-        ties = _over(t, form, form.contracted, [*parts, (best, labels)],
-                     lambda s, v: indicator(s, s.equal(_joined(s, row, v[:-1]), v[-1]), v[-1]), wide, "sum")  # fmt: skip
+        ties = _over(
+            t,
+            form,
+            form.contracted,
+            [*parts, (best, labels)],
+            lambda s, v: indicator(s, s.equal(_joined(s, row, v[:-1]), v[-1]), v[-1]),
+            wide,
+            "sum",
+        )
         sums = [(best, labels), ties]
     elif row.reduce == "noisy_or":
         terms = ((_certain, "sum"), (_left_by_certain, "sum"), (_left_by_others, "product"))

@@ -88,8 +88,9 @@ def real_gradient(t: Tape, form: Form, args: Sequence[Value], k: int, y: Value, 
     wide = {c for other in rest for c, d in other if d != 1}
     short = len(form.output) - len(g.shape or ())
     small = [n < short or (g.shape or ())[n - short] == 1 for n in range(len(form.output))]
-    if any(s and form.sizes[c] != 1 and c not in wide and c not in target
-           for s, c in zip(small, form.output, strict=True)):  # fmt: skip
+    if any(
+        s and form.sizes[c] != 1 and c not in wide and c not in target for s, c in zip(small, form.output, strict=True)
+    ):
         g, short = full(t, g, y), 0
         small = [d == 1 for d in y.shape or ()]
     cotangent, labels = squeezed(t, g, form.output[short:], small[short:])

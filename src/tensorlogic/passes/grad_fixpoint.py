@@ -39,8 +39,8 @@ def unrolled(op: Fixpoint, given: Sequence[TensorType], rounds: int) -> Scan:
     old = [Value(t, t.place[i]) for i in op.body.inputs.values()]
     join = {"max": t.maximum, "min": t.minimum, "or": t.logical_or}.get(op.combine)
     new = list(t.outputs.items())
-    made = [(name, v if join is None else join(old[n], v)) for n, (name, v) in enumerate(new)]
-    return Scan(t.finish(made), op.carries, 0, rounds)
+    outputs = [(name, v if join is None else join(old[n], v)) for n, (name, v) in enumerate(new)]
+    return Scan(t.finish(outputs), op.carries, 0, rounds)
 
 
 def no_equation(op: Fixpoint) -> GraphError:

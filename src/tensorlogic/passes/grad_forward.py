@@ -55,12 +55,12 @@ def jvp(graph: EinsumGraph, wrt: Wrt = None, *, straight_through: bool = False) 
     def moves(i: int, x: Value) -> Value:
         return t.input(labels[i], x.type)
 
-    made = _walk(t, graph, graph.inference.types, dict.fromkeys(labels, moves), options)
+    tangents = _walk(t, graph, graph.inference.types, dict.fromkeys(labels, moves), options)
     found: dict[str, Value] = {}
     for name, i in graph.outputs:
         y = Value(t, t.place[i])
         if may_be_float(y.type):
-            found[unused(f"t_{name}", found)] = fit(t, made.get((i, 0)), y)
+            found[unused(f"t_{name}", found)] = fit(t, tangents.get((i, 0)), y)
     given = {op.label: i for i in t.given if isinstance(op := t.draft.op(i), ops.Input)}
     t.given = [given[name] for name in (*graph.inputs, *labels.values())]
     return t.finish(found.items())
@@ -96,13 +96,13 @@ def _walk(
             if source is not None:
                 tangents[i, 0] = source
             continue
-        made = t.take(node, types[i])
+        value = t.take(node, types[i])
         if i in roots:
-            tangents[i, 0] = roots[i](i, Value(t, made))
+            tangents[i, 0] = roots[i](i, Value(t, value))
         elif active[i] and active[i][0]:
-            change = _tangent(t, node, Value(t, made), [tangents.get((a, 0)) for a in node.args], options)
+            change = _tangent(t, node, Value(t, value), [tangents.get((a, 0)) for a in node.args], options)
             if change is not None:
-                tangents[i, 0] = of_dtype(t, change, Value(t, made))
+                tangents[i, 0] = of_dtype(t, change, Value(t, value))
     return tangents
 
 
@@ -139,9 +139,16 @@ def _tangent(t: Tape, node: Node, y: Value, moved: Tangents, options: Options) -
             changes = [(k, full(t, change, args[k])) for k, change in enumerate(moved) if change is not None]
             return added(t.apply(op, *args[:k], change, *args[k + 1 :]) for k, change in changes)
         case (
-            ops.Slice() | ops.Reshape() | ops.Transpose() | ops.Broadcast() | ops.Window() | ops.OverlapAdd() | ops.Pad()
-            | ops.Concat() | ops.Cumulate(kind="sum")
-        ):  # fmt: skip
+            ops.Slice()
+            | ops.Reshape()
+            | ops.Transpose()
+            | ops.Broadcast()
+            | ops.Window()
+            | ops.OverlapAdd()
+            | ops.Pad()
+            | ops.Concat()
+            | ops.Cumulate(kind="sum")
+        ):
             return t.apply(op, *(full(t, m, a) for m, a in zip(moved, args, strict=True)))
         case _:
             return _turned_around(t, op, args, moved, options)
@@ -198,8 +205,8 @@ def _ahead(body: EinsumGraph, given: Sequence[TensorType], on: Flags, options: O
     number = {i: n for n, i in enumerate(body.inputs.values())}
 
     def move(i: int, x: Value) -> Value:
-        made = moves[number[i]] = t.input(fresh(t, f"t_{label_of(t, x)}"), x.type)
-        return made
+        tangent = moves[number[i]] = t.input(fresh(t, f"t_{label_of(t, x)}"), x.type)
+        return tangent
 
     made = _walk(t, body, found.types, {i: move for i, n in number.items() if on[n]}, options)
     values = [Value(t, t.place[i]) for _, i in body.outputs]
@@ -253,9 +260,9 @@ def _cond(
         changes = [fit(body.tape, body.tangents[n], body.values[n]) for n in outs]
         graphs.append(body.tape.finish((f"r{n}", v) for n, v in enumerate([*body.values, *changes])))
     extra = [fit(t, d, x) for d, x in zip(moved[1:], args[1:], strict=True) if d is not None]
-    made = t.apply_many(Cond(*graphs), *args, *extra)
-    found = dict(zip(outs, made[count:], strict=True))
-    return made[:count], [found.get(n) for n in range(count)]
+    results = t.apply_many(Cond(*graphs), *args, *extra)
+    found = dict(zip(outs, results[count:], strict=True))
+    return results[:count], [found.get(n) for n in range(count)]
 
 
 def _fixpoint(
@@ -283,8 +290,8 @@ def _fixpoint(
     at = [*values, *args[count:]]
     zero = [spread(t, 0.0, values[n]) for n in some]
     extra = [fit(t, moved[n], args[n]) for n in others_moving]
-    made = t.apply_many(Fixpoint(graph, "replace", 0.0, ADJOINT_ROUNDS), *zero, *at, *extra)
-    found = dict(zip(some, made, strict=True))
+    results = t.apply_many(Fixpoint(graph, "replace", 0.0, ADJOINT_ROUNDS), *zero, *at, *extra)
+    found = dict(zip(some, results, strict=True))
     return values, [found.get(n) for n in range(count)]
 
 

@@ -271,8 +271,8 @@ def _gradients(
     if rule is None and not isinstance(op, ops.Same):
         hint = f"give it one: custom={{{op.name!r}: rule}}"
         raise GraphError(f"{op.name} has no gradient", hint, code="E111").at(node.location)
-    made = [call.g] if rule is None else rule(t, call)
-    return [(a.node, g) for a, g, want in zip(args, made, wants, strict=True) if want]
+    gradients = [call.g] if rule is None else rule(t, call)
+    return [(a.node, g) for a, g, want in zip(args, gradients, wants, strict=True) if want]
 
 
 def _by_hand(

@@ -176,8 +176,8 @@ def _sort(t: Tape, call: Call) -> Grads:
     rank = len(known_shape(x, "gradients of sorts"))
     axis = op.axis % rank
     index, g = (last_axis(t, v, axis) for v in (places(t, x, op), full(t, call.g, call.y)))
-    made = t.scatter_add(last_axis(t, spread(t, 0.0, x), axis), index, g, rank - 1, batch=rank - 1)
-    return [last_axis(t, made, axis, back=True)]
+    result = t.scatter_add(last_axis(t, spread(t, 0.0, x), axis), index, g, rank - 1, batch=rank - 1)
+    return [last_axis(t, result, axis, back=True)]
 
 
 def channel(t: Tape, v: Value, x: Value, axis: int | None) -> Value:
@@ -210,8 +210,13 @@ def _dequantize(t: Tape, call: Call) -> Grads:
 
 
 RULES: dict[type[Op], Rule] = {
-    ops.Elementwise: _elementwise, ops.Reduce: _reduce, ops.Cumulate: _cumulate, ops.Sort: _sort, ops.TopK: _sort,
+    ops.Elementwise: _elementwise,
+    ops.Reduce: _reduce,
+    ops.Cumulate: _cumulate,
+    ops.Sort: _sort,
+    ops.TopK: _sort,
     ops.Cast: lambda t, call: [call.g],  # whoever takes it has it in its own dtype
     ops.Transfer: lambda t, call: [on_device(t, call.g, call.x)],
-    ops.Quantize: _quantize, ops.Dequantize: _dequantize,
-}  # fmt: skip
+    ops.Quantize: _quantize,
+    ops.Dequantize: _dequantize,
+}

@@ -132,8 +132,8 @@ def _scan_body(op: Scan, given: Sequence[TensorType], on: Flags, seeded: Flags, 
     key = (op.body, op.carries, op.scanned, tuple(given), on, seeded)
     if key not in options.cache:
         options.cache[key] = _new_scan_body(op, given, on, seeded, options)
-    made: _ScanBody = options.cache[key]
-    return made
+    body: _ScanBody = options.cache[key]
+    return body
 
 
 class Product(NamedTuple):

@@ -125,11 +125,11 @@ class Tape(TensorMethods[Value]):
     def take(self, node: Node, known: Results | None) -> int:
         """Take one node of the source over."""
         self.draft.origin = node
-        made = self.draft.add(node.op, tuple([self.place[a] for a in node.args]), known)
-        self.place.append(made)
+        node_number = self.draft.add(node.op, tuple([self.place[a] for a in node.args]), known)
+        self.place.append(node_number)
         if isinstance(node.op, ops.Input):
-            self.given.append(made)
-        return made
+            self.given.append(node_number)
+        return node_number
 
     def input(self, label: str, type: TensorType) -> Value:
         """Add an input."""

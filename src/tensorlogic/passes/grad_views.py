@@ -100,6 +100,14 @@ def _scatter_add(t: Tape, call: Call) -> Grads:
 
 
 RULES: dict[type[Op], Rule] = {
-    ops.Slice: _slice, ops.Reshape: _reshape, ops.Transpose: _transpose, ops.Broadcast: _broadcast,
-    ops.Window: _window, ops.OverlapAdd: _overlap_add, ops.Pad: _pad, ops.Concat: _concat, ops.Gather: _gather, ops.ScatterAdd: _scatter_add,
-}  # fmt: skip
+    ops.Slice: _slice,
+    ops.Reshape: _reshape,
+    ops.Transpose: _transpose,
+    ops.Broadcast: _broadcast,
+    ops.Window: _window,
+    ops.OverlapAdd: _overlap_add,
+    ops.Pad: _pad,
+    ops.Concat: _concat,
+    ops.Gather: _gather,
+    ops.ScatterAdd: _scatter_add,
+}

@@ -15,12 +15,19 @@ from ..ir.algebra import algebra
 from ..ir.ops import Op
 from ..ir.spec import expand, parse
 from ..ir.type_rules import Scope, label_sizes, normal_axis, reduced_axes
-from ..ir.types import TensorType
+from ..ir.types import TensorType, dims
 
 JOIN_OF = {  # Algebra.reduce or Reduce.kind: how partial results combine
-    "sum": "add", "prod": "multiply", "max": "maximum", "min": "minimum", "any": "or", "all": "and", "mean": "mean",
-    "logsumexp": "logaddexp", "noisy_or": "noisy_or",
-}  # fmt: skip
+    "sum": "add",
+    "prod": "multiply",
+    "max": "maximum",
+    "min": "minimum",
+    "any": "or",
+    "all": "and",
+    "mean": "mean",
+    "logsumexp": "logaddexp",
+    "noisy_or": "noisy_or",
+}
 Shape = tuple[int, ...]
 
 
@@ -34,11 +41,6 @@ class Index(NamedTuple):
 
 
 Found = list[Index]
-
-
-def dims(t: TensorType) -> Shape:
-    """Return the sizes of a type, which must be known."""
-    return tuple(int(d) for d in t.shape or ())
 
 
 def indices(op: Op, args: Sequence[TensorType], results: Sequence[TensorType]) -> list[Index]:

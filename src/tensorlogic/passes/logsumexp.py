@@ -8,7 +8,7 @@ from __future__ import annotations
 from ..ir import ops
 from ..ir.graph import EinsumGraph
 from ..ir.type_rules import reduced_axes
-from .indices import dims
+from ..ir.types import dims
 from .rewrite import Draft, Rules, rewrite
 
 LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"

@@ -125,8 +125,8 @@ def _moved(form: Spec) -> int:
     batch = tuple(x for x in form.output if x in a and x in b)
     left, right = (tuple(x for x in form.output if x in own and x not in batch) for own in (a, b))
     inner = tuple(x for x in a if x in b and x not in form.output)
-    made = form.output in ((*batch, *left, *right), (*batch, *right, *left))
-    return sum(not _runs(own, group) for own, group in ((a, left), (a, inner), (b, right), (b, inner))) + (not made)
+    in_order = form.output in ((*batch, *left, *right), (*batch, *right, *left))
+    return sum(not _runs(own, group) for own, group in ((a, left), (a, inner), (b, right), (b, inner))) + (not in_order)
 
 
 def _runs(labels: Labels, group: Labels) -> bool:

@@ -218,8 +218,10 @@ def _split(
     working = "float32" if whole.dtype == "float16" else whole.dtype
     path = best_path(form.inputs, form.output, {x: int(n) for x, n in sizes.items()}, op.algebra, str(working))
     exact = op.algebra == "boolean"
-    given = [a if exact or t.dtype == working else _add(nodes, node, ops.Cast(str(working)), a)
-             for a, t in zip(args, types, strict=True)]  # fmt: skip
+    given = [
+        a if exact or t.dtype == working else _add(nodes, node, ops.Cast(str(working)), a)
+        for a, t in zip(args, types, strict=True)
+    ]
     pending = list(zip(form.inputs, given, strict=True))
     for pair in path:
         chosen = [pending.pop(n) for n in sorted(pair, reverse=True)][::-1]

@@ -13,10 +13,10 @@ from ..ir.check import check_structure
 from ..ir.graph import EinsumGraph, Node, bodies, with_bodies
 from ..ir.ops import Op
 from ..tables import table
-from .dead import drop_dead, merge_equal
 from .fold import Evaluate, fold_constants
 from .levels import CompilationConfig, OptimizationLevel, Pass
 from .merge import merge_einsums, stack_products
+from .rewrite import drop_dead, merge_equal
 from .simplify import simplify
 
 LEVELS: dict[OptimizationLevel, tuple[Callable[..., EinsumGraph], ...]] = {
@@ -24,9 +24,15 @@ LEVELS: dict[OptimizationLevel, tuple[Callable[..., EinsumGraph], ...]] = {
     OptimizationLevel.BASIC: (drop_dead,),
     OptimizationLevel.STANDARD: (drop_dead, merge_equal, fold_constants, simplify),
     OptimizationLevel.AGGRESSIVE: (
-        drop_dead, merge_equal, fold_constants, simplify, merge_einsums, stack_products, fold_constants,
+        drop_dead,
+        merge_equal,
+        fold_constants,
+        simplify,
+        merge_einsums,
+        stack_products,
+        fold_constants,
     ),
-}  # fmt: skip
+}
 
 
 FUSING = (merge_einsums, stack_products)  # the passes that make several operations one

@@ -21,10 +21,15 @@ from ..ir.types import DTYPES, FLOATS
 from .rewrite import Draft, Rules, rewrite
 
 UNITS = {  # fn: the literal that leaves x alone as its left (or only as its right) operand
-    "multiply": (1, "both"), "divide": (1, "right"), "power": (1, "right"), "logical_and": (True, "both"),
-    "logical_or": (False, "both"), "logical_xor": (False, "both"), "subtract": (0, "right"),
+    "multiply": (1, "both"),
+    "divide": (1, "right"),
+    "power": (1, "right"),
+    "logical_and": (True, "both"),
+    "logical_or": (False, "both"),
+    "logical_xor": (False, "both"),
+    "subtract": (0, "right"),
     "add": (0, "both"),  # of whole numbers
-}  # fmt: skip
+}
 IDEMPOTENT = frozenset({"maximum", "minimum", "logical_and", "logical_or"})  # f(x, x) = x
 ONCE = frozenset({"absolute", "relu", "floor", "ceil", "trunc", "rint", "sign", "step"})  # f(f(x)) = f(x)
 UNDONE = frozenset({"negative", "logical_not"})  # f(f(x)) = x

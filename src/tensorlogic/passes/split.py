@@ -17,10 +17,10 @@ from ..ir import ops
 from ..ir.graph import EinsumGraph, Fixpoint, Node, Scan, extract, node_name
 from ..ir.ops import Op
 from ..ir.type_rules import normal_axis, reduced_axes
-from ..ir.types import TensorType
+from ..ir.types import TensorType, dims
 from ..tables import table
 from .follow_index import AFTER, BEFORE, PART, WHOLE, Carried, cut_input, follow, matching, producing, resized
-from .indices import Index, dims
+from .indices import Index
 
 SOURCES = (ops.Input, ops.Constant, ops.Literal)  # which every stage has as they are
 _WIDER = frozenset({"add", "mean", "logaddexp", "noisy_or", "multiply"})  # partial results of half floats stay wider
@@ -204,8 +204,16 @@ def _built(graph: EinsumGraph, found: Carried, size: int, place: str) -> Split:
             if a not in found.picks and not own:  # a part has scalars, and constants of which it needs the whole
                 fed[a, need] = None
         if WHOLE in found.wants[i]:
-            joins.append(Join(label(graph, i), i, pick.how or "concat", pick.outs[0], types[i][0],
-                              _counted(graph, i) if pick.how == "mean" else 1))  # fmt: skip
+            joins.append(
+                Join(
+                    label(graph, i),
+                    i,
+                    pick.how or "concat",
+                    pick.outs[0],
+                    types[i][0],
+                    _counted(graph, i) if pick.how == "mean" else 1,
+                )
+            )
     feeds = []
     taken: set[str] = set()
     for a, axis in sorted(fed, key=lambda f: (f[0], -1 if f[1] is None else f[1])):

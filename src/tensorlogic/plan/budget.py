@@ -14,8 +14,8 @@ from ..diagnostics import bytes_text
 from ..errors import InputError, OutOfMemoryError
 from ..ir import ops
 from ..ir.graph import EinsumGraph
-from ..ir.types import TensorType
-from ..passes.indices import dims, indices
+from ..ir.types import TensorType, dims
+from ..passes.indices import indices
 from ..passes.levels import Pass
 from ..passes.order import order_contractions
 from ..passes.pipeline import optimize
@@ -24,8 +24,7 @@ from ..passes.split import Split, split
 from .build import ExecutionPlan, Groups, describe, lay_out
 from .cost import nbytes, rounds
 from .fused import Fused
-from .memory import largest_step
-from .memory_order import lighter
+from .memory import largest_step, lighter
 from .nested import joined_bytes, nested_plan
 
 NODES = 12  # how many of the largest nodes are looked at for an index to cut
@@ -58,8 +57,10 @@ class Slicing(NamedTuple):
 
     def __str__(self) -> str:
         size = max(self.pieces)
-        lines = [f"{self.split.place} ({self.split.size}) in {self.number} parts of {size}: "
-                 f"peak {bytes_text(self.peak_bytes)}, at once {bytes_text(self.whole_bytes)}"]  # fmt: skip
+        lines = [
+            f"{self.split.place} ({self.split.size}) in {self.number} parts of {size}: "
+            f"peak {bytes_text(self.peak_bytes)}, at once {bytes_text(self.whole_bytes)}"
+        ]
         for name, piece in (("before", self.before), ("each part", self.pieces[size]), ("after", self.after)):
             if isinstance(piece, Slicing):
                 lines += [f"  {name}: " + str(piece).replace("\n", "\n  ")]
@@ -75,7 +76,7 @@ class Plans(NamedTuple):
     lowering: Sequence[Pass]  # what the backend wants done to each part
     in_place: bool
     groups: Groups | None = None
-    threads: Callable[[], int] = lambda: 1
+    threads: Callable[[], int] | None = None
 
     def plan(self, graph: EinsumGraph) -> ExecutionPlan:
         """Return the plan of a graph whose sizes are known."""
@@ -92,8 +93,7 @@ def fit(graph: EinsumGraph, types: Mapping[str, TensorType], budget: int) -> Sli
 def fitted(graph: EinsumGraph, budget: int, plans: Plans) -> Piece:
     """Return how a graph whose sizes are known runs within a budget; raise where nothing is found."""
     if isinstance(budget, bool) or not isinstance(budget, int) or budget < 0:
-        raise InputError(f"a budget is a number of bytes, got {budget!r}", code="E301",
-                         suggestions=["write 64 << 20 for 64 MiB"])  # fmt: skip
+        raise InputError(f"a budget is a number of bytes, got {budget!r}", "write 64 << 20 for 64 MiB", code="E301")
     piece = _nearest(graph, budget, plans, DEPTH, max(AT_ONCE, SLOWER * seconds(plans.plan(graph))))
     if piece.peak_bytes > budget:
         raise _misfit(piece, budget)
@@ -108,18 +108,18 @@ def _nearest(graph: EinsumGraph, room: int, plans: Plans, depth: int, most: floa
     best: Slicing | None = None
     near: list[Slicing] = []
     for cut in candidates(graph):
-        made = _sliced(cut, room, plans, whole, best, most)
-        if made is None:
+        slicing = _sliced(cut, room, plans, whole, best, most)
+        if slicing is None:
             continue
-        if made.peak_bytes > room:
-            near.append(made)
-        elif best is None or (made.number, made.peak_bytes) < (best.number, best.peak_bytes):
-            best = made
+        if slicing.peak_bytes > room:
+            near.append(slicing)
+        elif best is None or (slicing.number, slicing.peak_bytes) < (best.number, best.peak_bytes):
+            best = slicing
     if best is not None:
         return best
     near.sort(key=lambda s: s.peak_bytes)
-    for made in near[:TRIED] if depth > 1 else ():
-        near.append(_deeper(made, room, plans, depth - 1, most))
+    for slicing in near[:TRIED] if depth > 1 else ():
+        near.append(_deeper(slicing, room, plans, depth - 1, most))
         if near[-1].peak_bytes <= room:
             return near[-1]
     every: list[Piece] = [whole, *near]
@@ -160,8 +160,8 @@ def candidates(graph: EinsumGraph) -> Iterator[Split]:
 def _held(cut: Split) -> tuple[int, int]:
     """Return the bytes held while parts run, and while what comes after does."""
     part = cut.part(1)
-    made = {name: part.type_of(i) for name, i in part.outputs}
-    joins = sum(joined_bytes(join, made[join.label]) for join in cut.joins)
+    types = {name: part.type_of(i) for name, i in part.outputs}
+    joins = sum(joined_bytes(join, types[join.label]) for join in cut.joins)
     size = {name: nbytes(cut.before.type_of(i)) for name, i in cut.before.outputs}
     needed = set(cut.after.inputs) | {name for _, stage, name in cut.outputs if stage == "before"}
     return joins + sum(size.values()), joins + sum(n for name, n in size.items() if name in needed)
@@ -283,6 +283,8 @@ def _misfit(piece: Piece, budget: int) -> OutOfMemoryError:
     error = OutOfMemoryError(
         f"the graph takes {bytes_text(piece.peak_bytes)} in the best way found to cut it, "
         f"{bytes_text(piece.peak_bytes - budget)} more than the budget of {bytes_text(budget)}",
-        code="E003", context=lines, suggestions=hints,
-    )  # fmt: skip
+        code="E003",
+        context=lines,
+        suggestions=hints,
+    )
     return error.at(None if step is None else step.location)

@@ -7,12 +7,11 @@ to read. Outputs never stand in a buffer: whoever holds one keeps it.
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import TYPE_CHECKING
 
 from ..ir import ops
-from ..ir.elementwise import FUNCTIONS
 from ..ir.graph import Scan
 from ..ir.types import TensorType
 from .cost import elements, nbytes
@@ -143,24 +142,6 @@ def _best(free: list[tuple[int, int]], sizes: list[int], need: int) -> int:
     return len(sizes) - 1
 
 
-MANY = 1 << 18  # elements from which a costly function is worth a second thread
-COSTLY = 10  # work per element from which an array is not bound by memory
-SHARED = 400_000  # elements times work from which a fused step runs on several threads
-
-
-def on_threads(steps: Sequence[Step], threads: Callable[[], int]) -> list[Step]:
-    """Mark the steps that threads of ours share.
-
-    They are costly functions of large arrays, large fused steps and, in a plan that has such, every matrix product: the threads
-    of BLAS spin for a while after a product, and would be in the way.
-    """
-    if not any(_costly(step) for step in steps):
-        return list(steps)
-    count = threads()
-    product = [isinstance(step.op, ops.Einsum) and step.kernel == "matmul" for step in steps]
-    return [s._replace(threads=count) if p or _costly(s) else s for s, p in zip(steps, product, strict=True)]
-
-
 def donated(
     steps: Sequence[Step],
     root: Sequence[int],
@@ -247,20 +228,3 @@ def written_over(
         if slot in found[n].reads:
             found[n] = found[n]._replace(over=(*found[n].over, found[n].reads.index(slot)))
     return found
-
-
-def work(step: Step) -> int:
-    """Return the elements that a fused step computes, each times what its function costs."""
-    return sum(
-        max(elements(t) for t in (*p.arg_types, *p.types)) * (FUNCTIONS[p.op.fn].cost if isinstance(p.op, ops.Elementwise) else 1)
-        for p in step.parts
-    )  # fmt: skip
-
-
-def _costly(step: Step) -> bool:
-    if isinstance(step.op, Fused):
-        return step.op.kind == "rows" and work(step) >= SHARED
-    if not isinstance(step.op, ops.Elementwise) or len(step.arg_types) != 1 or not step.into:
-        return False
-    same = step.arg_types[0].shape == step.types[0].shape
-    return same and FUNCTIONS[step.op.fn].cost >= COSTLY and elements(step.types[0]) >= MANY

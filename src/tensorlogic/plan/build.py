@@ -17,10 +17,11 @@ from ..ir.types import TensorType
 from ..passes.levels import Pass
 from ..passes.specialize import specialize
 from ..tables import html_text, table
-from .buffers import assign, donated, on_threads, written_over
+from .buffers import assign, donated, written_over
 from .contract import Contraction, contraction_of, scratch_bytes
 from .cost import allocates, flops, nbytes, rounds
 from .fused import Cut, Fusable, Fused, fuse
+from .sharing import on_threads
 
 Groups = Callable[[EinsumGraph], Sequence[Fusable]]  # which nodes of a graph become one step
 STEPWISE = "one step after another"
@@ -51,7 +52,7 @@ class Step(NamedTuple):
     bodies: tuple[ExecutionPlan, ...] = ()
     scratch: int = 0  # bytes it takes while it runs, beside its results
     into: tuple[int | None, ...] = ()  # per result: a buffer, -1 - k for the array of output k, or None: new memory
-    threads: int = 0  # of our pool that share it, BLAS keeping to one; 0: NumPy and BLAS as they are
+    threads: int = 0  # that may share it, BLAS keeping to one; 0: NumPy and BLAS as they are, a kernel of ours on one
     parts: tuple[Step, ...] = ()  # the steps that a fused one stands for
     cut: Cut | None = None  # of a step that runs ranges of an index
     over: tuple[int, ...] = ()  # operands, by place, whose memory its results may stand in
@@ -67,10 +68,13 @@ class Step(NamedTuple):
 
     @property
     def computed_by(self) -> str:
-        """What computes the step: NumPy, or the kind of native kernel; with the threads that share it."""
+        """What computes the step: NumPy, or the kind of native kernel; with the threads that share it.
+
+        ``numpy ×1`` keeps BLAS to one thread; ``numpy`` alone leaves BLAS the threads it has, other kernels alone run on one.
+        """
         by = self.op.kind if isinstance(self.op, Fused) else "numpy"
         by = "bits" if by == "algebra" and self.types[0].dtype == "bool" else by
-        return f"{by} ×{self.threads}" if self.threads > 1 else by
+        return f"{by} ×{self.threads}" if self.threads > 1 or (self.threads and by == "numpy") else by
 
 
 class ExecutionPlan(NamedTuple):
@@ -188,10 +192,17 @@ def _row(n: int, step: Step | None, names: Mapping[int, str], outputs: Sequence[
     )
     into = " ".join("" if b is None else str(b) if b >= 0 else outputs[-1 - b] for b in step.into)
     return [
-        str(n), describe(step.op), " ".join(names.get(s, "?") for s in step.reads),
-        " ".join(names.get(s, "?") for s in step.frees), shown, f"{step.flops:,}",
-        bytes_text(step.nbytes) if step.nbytes else "view", step.device, into, step.computed_by,
-    ]  # fmt: skip
+        str(n),
+        describe(step.op),
+        " ".join(names.get(s, "?") for s in step.reads),
+        " ".join(names.get(s, "?") for s in step.frees),
+        shown,
+        f"{step.flops:,}",
+        bytes_text(step.nbytes) if step.nbytes else "view",
+        step.device,
+        into,
+        step.computed_by,
+    ]
 
 
 def describe(op: Op) -> str:
@@ -225,7 +236,7 @@ def build_plan(
 ) -> ExecutionPlan:
     """Bind sizes, run the passes and lay the graph out as steps; ``in_place`` steps write into buffers of the plan."""
     from ..passes.pipeline import optimize
-    from .memory_order import lighter
+    from .memory import lighter
 
     concrete = optimize(specialize(graph, inputs, sizes), passes).graph
     again = partial(lay_out, in_place=in_place)
@@ -238,12 +249,13 @@ def lay_out(
     *,
     in_place: bool = False,
     groups: Groups | None = None,
-    threads: Callable[[], int] = lambda: 1,
+    threads: Callable[[], int] | None = None,
     donate: AbstractSet[str] = frozenset(),
 ) -> ExecutionPlan:
     """Turn a graph whose sizes are known into a plan, its bodies too; ``groups`` tells which nodes become one step.
 
-    ``threads`` tells how many of our pool a large step may use; arrays of inputs to ``donate`` may be written over.
+    ``threads`` tells how many may share a large step; without it, it is left to the backend. Arrays of inputs to ``donate`` may be
+    written over.
     """
     laid = _nodes(graph, device, in_place, groups, threads)
     found = groups(graph) if groups is not None else ()
@@ -271,7 +283,9 @@ def lay_out(
             donors = donated(steps, root, laid.inputs, laid.outputs, alone, donate)
             steps = written_over(steps, laid.inputs, laid.outputs, donors)
         chosen, buffers = assign(steps, root, pinned, alone, {k for k, _ in donors})
-        steps = on_threads([s._replace(into=c) if c else s for s, c in zip(steps, chosen, strict=True)], threads)
+        steps = [s._replace(into=c) if c else s for s, c in zip(steps, chosen, strict=True)]
+    if threads is not None:
+        steps = on_threads(steps, threads)
     exact = all(b.exact for s in steps for b in s.bodies)
     if found:
         from .fusing import exact_group
@@ -279,9 +293,18 @@ def lay_out(
         exact = exact and all(exact_group(graph, g) for g in found)
     name = "native steps" if any(s.parts for s in steps) else STEPWISE
     return ExecutionPlan(
-        graph, laid.inputs, laid.outputs, laid.constants, tuple(steps), len(root), frozenset(shared), buffers, name, exact,
+        graph,
+        laid.inputs,
+        laid.outputs,
+        laid.constants,
+        tuple(steps),
+        len(root),
+        frozenset(shared),
+        buffers,
+        name,
+        exact,
         donors,
-    )  # fmt: skip
+    )
 
 
 class _Laid(NamedTuple):
@@ -308,7 +331,9 @@ def node_slots(graph: EinsumGraph) -> list[tuple[int, ...]]:
     return slot_of
 
 
-def _nodes(graph: EinsumGraph, device: str, in_place: bool, groups: Groups | None, threads: Callable[[], int]) -> _Laid:
+def _nodes(
+    graph: EinsumGraph, device: str, in_place: bool, groups: Groups | None, threads: Callable[[], int] | None
+) -> _Laid:
     """Give every node its slots, and those that compute something a step."""
     types = graph.inference.types
     devices = step_devices(graph, device)

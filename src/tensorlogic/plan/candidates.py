@@ -56,8 +56,9 @@ def candidates(
     def groups(policy: str) -> Groups | None:
         return None if facts is None else partial(_groups, facts=facts, policy=policy, without=without)
 
+    threads = None if facts is None else facts.threads
+
     def laid_out(policy: str) -> Callable[[EinsumGraph], ExecutionPlan]:
-        threads = (lambda: 1) if facts is None else facts.threads
         return partial(lay_out, in_place=in_place, groups=groups(policy), threads=threads, donate=frozenset(donate))
 
     if sparse and facts is not None:
@@ -67,7 +68,7 @@ def candidates(
         return [relational_plan(graph, sparse, others, in_place=in_place, threads=facts.threads)]
     first = laid_out(policy)(graph)
     if reorder:  # a saved plan has its order, and needs none of the passes
-        from .memory_order import lighter
+        from .memory import lighter
 
         first = lighter(first, laid_out(policy))
     plans = [first]
@@ -76,7 +77,7 @@ def candidates(
             plans = [*one_function(first, facts), *plans][:1] + side_by_side(first, facts, without)
         plans.append(laid_out("exact")(first.graph))
     if chains > 1:
-        plans += _chains(lay_out(first.graph, groups=groups("exact")), chains)
+        plans += _chains(lay_out(first.graph, groups=groups("exact"), threads=threads), chains)
     if room is None or len(plans) == 1:
         return plans
     most = max(plans[0].peak_bytes, room)
@@ -109,10 +110,18 @@ def one_function(plan: ExecutionPlan, facts: Facts) -> list[ExecutionPlan]:
     results = [t for _, _, t in inner.outputs]
     step = inner.steps[-1]._replace(
         op=Fused("one function", sum(len(s.parts) or 1 for s in inner.steps), "whole", (), *text),
-        reads=tuple(reads), writes=tuple(writes), frees=(), arg_types=tuple(types), types=tuple(results),
-        flops=inner.flops, nbytes=sum(map(nbytes, results)), contraction=None, bodies=(), parts=inner.steps,
+        reads=tuple(reads),
+        writes=tuple(writes),
+        frees=(),
+        arg_types=tuple(types),
+        types=tuple(results),
+        flops=inner.flops,
+        nbytes=sum(map(nbytes, results)),
+        contraction=None,
+        bodies=(),
+        parts=inner.steps,
         scratch=max(0, sum(s.nbytes for s in inner.steps) - sum(map(nbytes, results))),
-    )  # fmt: skip
+    )
     return [inner._replace(steps=(step,), buffers=(), shared=frozenset(), name="one function", exact=False)]
 
 
@@ -159,9 +168,8 @@ def _ranges(plan: ExecutionPlan, cut: Split, threads: int, count: int, groups: G
     from .nested import nested_plan
 
     lengths = dict.fromkeys(map(len, parts(cut.size, count)))
-    bodies = [lay_out(cut.part(n), in_place=True, groups=groups) for n in lengths]
-    alone = [body._replace(steps=tuple(step._replace(threads=0) for step in body.steps)) for body in bodies]
-    return nested_plan(cut, count, alone, threads=threads, flops=plan.flops)
+    bodies = [lay_out(cut.part(n), in_place=True, groups=groups) for n in lengths]  # each on the thread it is given
+    return nested_plan(cut, count, bodies, threads=threads, flops=plan.flops)
 
 
 def _chains(plan: ExecutionPlan, threads: int) -> list[ExecutionPlan]:
@@ -192,11 +200,16 @@ def _chains(plan: ExecutionPlan, threads: int) -> list[ExecutionPlan]:
             steps += chains[0]
             continue
         inner = []
-        for chain in chains:
+        for steps_of_chain in chains:
+            chain = [step._replace(threads=0) for step in steps_of_chain]  # each on the thread it is given
             written = {slot for step in chain for slot in step.writes}
-            inner.append(subplan(plan, chain, {
-                s for s in written if s in outputs or readers.get(s, set()) - {number[id(chain[0])]}
-            }))  # fmt: skip
+            inner.append(
+                subplan(
+                    plan,
+                    chain,
+                    {s for s in written if s in outputs or readers.get(s, set()) - {number[id(steps_of_chain[0])]}},
+                )
+            )
         steps.append(_side_step(inner, threads))
     kept = {slot for _, slot, _ in (*plan.inputs, *plan.outputs)} | {slot for slot, _ in plan.constants}
     alone = freed([step._replace(frees=()) for step in steps], kept)

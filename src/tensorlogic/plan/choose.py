@@ -12,14 +12,14 @@ from typing import Any, NamedTuple
 from ..diagnostics import bytes_text
 from ..errors import InputError, expect
 from ..ir.graph import EinsumGraph
-from ..tables import table
+from ..tables import counted, table
 from . import fuse
 from .build import ExecutionPlan, Step
 from .cost import rounds
 from .fuse import Fusion, FusionType, Replacement, bytes_moved
 from .fused import Fusable
 from .machine import Machine, machine, roofline_seconds
-from .node_costs import assumption, concrete, counted
+from .node_costs import assumption, concrete
 
 
 class FusionCost(NamedTuple):
@@ -167,10 +167,16 @@ class FusionPlan(NamedTuple):
     def table(self, limit: int = 60) -> str:
         """Return the choices as a table."""
         rows = [
-            [c.fusion.pattern, fuse.listed(c.fusion.nodes), bytes_text(c.fusion.bytes_saved),
-             f"{c.cost.apart * 1e6:.1f} µs", f"{c.cost.fused * 1e6:.1f} µs", f"{'yes' if c.taken else 'no'}: {c.why}"]
+            [
+                c.fusion.pattern,
+                fuse.listed(c.fusion.nodes),
+                bytes_text(c.fusion.bytes_saved),
+                f"{c.cost.apart * 1e6:.1f} µs",
+                f"{c.cost.fused * 1e6:.1f} µs",
+                f"{'yes' if c.taken else 'no'}: {c.why}",
+            ]
             for c in self.choices[:limit]
-        ]  # fmt: skip
+        ]
         head = ["pattern", "nodes", "saves", "one by one", "fused", "taken"]
         lines = [table(head, rows, right={2, 3, 4})] if rows else []
         if len(self.choices) > limit:

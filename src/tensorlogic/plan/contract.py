@@ -113,10 +113,13 @@ def _analysed(equation: str, algebra_name: str, shapes: tuple[TensorShape, ...])
             return Contraction(form, sizes, labels, "product")
         if row.combine in ("multiply", "logical_and") and row.reduce in ("sum", "any"):
             return Contraction(
-                form, sizes, labels, "matmul",
+                form,
+                sizes,
+                labels,
+                "matmul",
                 batch=tuple(x for x in form.output if x in a and x in b),
                 left=tuple(x for x in form.output if x in a and x not in b),
                 right=tuple(x for x in form.output if x in b and x not in a),
                 inner=tuple(x for x in a if x in summed and x in b),
-            )  # fmt: skip
+            )
     return Contraction(form, sizes, labels, "blocks", terms=_TERMS.get(algebra_name))

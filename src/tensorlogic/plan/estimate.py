@@ -8,18 +8,17 @@ from typing import Any, NamedTuple
 from ..diagnostics import bytes_text
 from ..errors import InputError, expect
 from ..ir import ops
+from ..ir.check import require_valid
 from ..ir.graph import EinsumGraph
 from ..ir.types import dtype_name
-from ..ir.validate import require_valid
 from ..passes.levels import OptimizationLevel, Pass
 from ..passes.order import order_contractions
 from ..passes.pipeline import passes_of
-from ..tables import table
+from ..tables import counted, table
 from .build import ExecutionPlan, build_plan
 from .cost import nbytes
 from .inputs import DTYPE, input_types
 from .memory import lifetimes, peak_bytes
-from .node_costs import counted
 
 _BAR = 32  # columns, at most
 

@@ -17,12 +17,12 @@ from ..ir.graph import EinsumGraph, Node, reachable
 from ..passes.levels import Pass
 from ..passes.merge import merge_einsums, stack_products
 from ..passes.order import order_contractions
-from ..tables import table
+from ..tables import counted, table
 from .build import ExecutionPlan, Groups, Step, lay_out
 from .cost import nbytes
 from .fused import Fusable, Fused
 from .fusing import find_groups
-from .node_costs import GIVEN, concrete, constant_nodes, counted
+from .node_costs import GIVEN, concrete, constant_nodes
 
 EXACT: tuple[Pass, ...] = (order_contractions,)  # what every plan does
 MERGING: tuple[Pass, ...] = (merge_einsums, stack_products, order_contractions)  # and what plans do that may reorder
@@ -182,8 +182,9 @@ def follow(graph: EinsumGraph, passes: Sequence[Pass]) -> tuple[EinsumGraph, tup
         return graph, tuple((i,) for i in range(len(graph)))
     marked = EinsumGraph(
         [Node(n.op, n.args, (SourceLocation(line=i),)) for i, n in enumerate(graph.nodes)],
-        graph.outputs, graph.constants,
-    )  # fmt: skip
+        graph.outputs,
+        graph.constants,
+    )
     marked.inference = graph.inference
     for each in passes:
         marked = each(marked)

@@ -228,20 +228,19 @@ def _boolean_groups(r: Reading, graph: EinsumGraph, facts: Facts, policy: str) -
     """Return groups of two or more Boolean nodes that pack their operands once and unpack their results once."""
     if not any(isinstance(r.nodes[i].op, ops.Einsum) and r.types[i][0].dtype == "bool" for i in r.live):
         return []
-    able, heavy = set[int](), dict[int, float]()  # nodes that run on words; large joins, with seconds on NumPy
+    truths = {}  # nodes that read and make truth values only: the types they read, and the form of a contraction
+    heavy: dict[int, float] = {}  # large joins, with seconds on NumPy
     for i in r.live:
-        node, args, result = r.nodes[i], [r.types[a][0] for a in r.nodes[i].args], r.types[i][0]
+        op, args = r.nodes[i].op, [r.types[a][0] for a in r.nodes[i].args]
         if not args or any(t.dtype != "bool" for t in (*args, *r.types[i])):
             continue
-        form = None
-        if isinstance(node.op, ops.Einsum) and len(args) in (1, 2):
-            form = _form(r, i)
-            if facts.joins_bits(node.op, form, args, result):
-                heavy[i] = _seconds(form)
-        if facts.runs_on_bits(node.op, args, result, form):
-            able.add(i)
+        form = _form(r, i) if isinstance(op, ops.Einsum) and len(args) in (1, 2) else None
+        truths[i] = args, form
+        if form is not None and isinstance(op, ops.Einsum) and facts.joins_bits(op, form, args, r.types[i][0]):
+            heavy[i] = _seconds(form)
     if not heavy:
         return []
+    able = {i for i, (args, form) in truths.items() if facts.runs_on_bits(r.nodes[i].op, args, r.types[i][0], form)}
 
     def fits(_: int, chosen: Sequence[Group], __: Footing) -> bool:
         return sum(len(g.members) for g in chosen) < MOST_BITS

@@ -44,8 +44,8 @@ def known_inputs(
     """
     given, known = {} if inputs is None else inputs, dict(sizes or {})
     if not isinstance(given, Mapping):
-        raise InputError(f"inputs must be a mapping of names to arrays or types, got {type(given).__name__}",
-                         code="E301", suggestions=['write {"x": array}'])  # fmt: skip
+        message = f"inputs must be a mapping of names to arrays or types, got {type(given).__name__}"
+        raise InputError(message, 'write {"x": array}', code="E301")
     for name in known:
         if name not in graph.size_names:
             raise InputError(f"the graph has no size {name!r}", *nearest(str(name), graph.size_names), code="E304")
@@ -89,13 +89,13 @@ def input_types(
     found = known_inputs(graph, inputs, sizes, dtype=dtype)
     for name in graph.inputs:
         if name in found.unranked:
-            raise InputError(f"the {what} needs input {name!r}, whose shape is not declared", code="E303",
-                             suggestions=[f"give the inputs: {what}(graph, {{{name!r}: array}})"])  # fmt: skip
+            message = f"the {what} needs input {name!r}, whose shape is not declared"
+            raise InputError(message, f"give the inputs: {what}(graph, {{{name!r}: array}})", code="E303")
         missing = sorted({n for d in found.types[name].shape or () for n in names(d)})
         if missing:
             wanted = ", ".join(f"{n!r}: 64" for n in missing)
-            raise InputError(f"the {what} needs the size {missing[0]!r} of input {name!r}", code="E304",
-                             suggestions=[f"give sizes={{{wanted}}} (--size {missing[0]}=64 on the command line), or the inputs"])  # fmt: skip
+            hint = f"give sizes={{{wanted}}} (--size {missing[0]}=64 on the command line), or the inputs"
+            raise InputError(f"the {what} needs the size {missing[0]!r} of input {name!r}", hint, code="E304")
     return {name: found.types[name] for name in graph.inputs}
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from ..ir import ops
-from ..passes.indices import dims
+from ..ir.types import dims
 
 if TYPE_CHECKING:
     from .build import ExecutionPlan, Step
@@ -74,25 +74,23 @@ def reshaped(layout: Layout, shape: Sequence[int]) -> Layout | None:
 
 def copying_reshapes(plan: ExecutionPlan) -> frozenset[int]:
     """Return the steps, by number, whose reshape has to copy; inputs are taken to lie in order."""
-    if not any(isinstance(step.op, ops.Reshape) for step in plan.steps):
-        return frozenset()
     found = set()
     known: dict[int, Layout | None] = {}  # of slots that do not lie in order; None: nobody knows how
     for n, step in enumerate(plan.steps):
         if len(step.writes) != 1:
             continue
-        made: Layout | None = in_order(dims(step.types[0]))
+        layout: Layout | None = in_order(dims(step.types[0]))
         if isinstance(step.op, ops.Reshape):
             if step.reads[0] in known:
                 own = known[step.reads[0]]
-                made = None if own is None else reshaped(own, dims(step.types[0]))
-                if made is None:
+                layout = None if own is None else reshaped(own, dims(step.types[0]))
+                if layout is None:
                     found.add(n)
                     continue  # the copy is in order
         elif not any(into is not None for into in step.into):
-            made = _made(step, known)
-        if made is None or not is_in_order(made):
-            known[step.writes[0]] = made
+            layout = _made(step, known)
+        if layout is None or not is_in_order(layout):
+            known[step.writes[0]] = layout
     return frozenset(found)
 
 

@@ -5,33 +5,10 @@ What is computed stays the same bit for bit; only when each node runs, and so ho
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from ..ir.graph import EinsumGraph
-from ..passes.pipeline import optimize
-from .build import ExecutionPlan
-from .memory import peak_bytes
+from . import memory
 from .node_costs import known_costs, peak, reordered, working
 from .schedule import frugal
-
-MOST = 20_000  # nodes up to which an order is looked for; it takes about as long as laying out the plan
-LEAST = 1 << 20  # bytes at once from which it is worth the time
-
-
-def lighter(plan: ExecutionPlan, lay_out: Callable[[EinsumGraph], ExecutionPlan]) -> ExecutionPlan:
-    """Return the plan, or the one that ``lay_out`` makes of the same graph in an order with a smaller peak.
-
-    Both are laid out and compared, so that the answer is never worse; where the new order would take more steps, because
-    less of it runs together, the old one stays.
-    """
-    before = peak_bytes(plan)
-    if len(plan.graph.nodes) > MOST or before < LEAST:
-        return plan
-    graph = optimize(plan.graph, (frugal_order,)).graph  # the bodies of loops too
-    if graph is plan.graph:
-        return plan
-    other = lay_out(graph)
-    return other if peak_bytes(other) < before and len(other.steps) <= len(plan.steps) else plan
 
 
 def frugal_order(graph: EinsumGraph) -> EinsumGraph:
@@ -50,7 +27,7 @@ def frugal_order(graph: EinsumGraph) -> EinsumGraph:
     written = working(graph)
     costs = known_costs(graph)
     before = peak(graph, costs, written)
-    if before < LEAST:
+    if before < memory.LEAST:
         return graph
     order = frugal(graph, costs, written)
     return reordered(graph, order) if peak(graph, costs, order) < before else graph

@@ -83,11 +83,16 @@ def nested_plan(
     many = threads > 1
     into = [own for _, kind, own in cut.outputs if kind == "join"]
     add(
-        Fused(side if many else f"{len(ranges)} parts of {cut.place}", len(ranges), "ranges"), reads, writes, bodies,
-        flops=bodies[0].flops * len(ranges) if flops is None else flops, threads=threads if many else 0,
-        scratch=extra + threads * max(b.peak_bytes for b in bodies), cut=Cut(ranges, threads, tuple(feeds), joins),
+        Fused(side if many else f"{len(ranges)} parts of {cut.place}", len(ranges), "ranges"),
+        reads,
+        writes,
+        bodies,
+        flops=bodies[0].flops * len(ranges) if flops is None else flops,
+        threads=threads if many else 0,
+        scratch=extra + threads * max(b.peak_bytes for b in bodies),
+        cut=Cut(ranges, threads, tuple(feeds), joins),
         into=tuple(-1 - into.index(join.label) for join in joins) if many else (),
-    )  # fmt: skip
+    )
     stage(after, "after")
     ends = zip(graph.outputs, cut.outputs, strict=True)
     outputs = tuple((name, places[kind, own], graph.type_of(i)) for (name, i), (_, kind, own) in ends)
@@ -96,9 +101,17 @@ def nested_plan(
     held = {s for _, s, _ in (*inputs, *outputs)} | {s for s, _ in constants}
     exact = not many and all(b.exact for s in steps for b in s.bodies) and all(join.how == "concat" for join in joins)
     return ExecutionPlan(
-        graph, inputs, outputs, tuple(constants), tuple(freed(steps, held)), len(types), frozenset(shared), (),
-        name or side, exact,
-    )  # fmt: skip
+        graph,
+        inputs,
+        outputs,
+        tuple(constants),
+        tuple(freed(steps, held)),
+        len(types),
+        frozenset(shared),
+        (),
+        name or side,
+        exact,
+    )
 
 
 def joined_bytes(join: Join, made: TensorType) -> int:

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 from ..errors import TensorLogicError
 from ..ir import ops, spec
+from ..ir.check import require_valid
 from ..ir.graph import EinsumGraph, bodies, renumbered
-from ..ir.validate import require_valid
 from ..passes.specialize import specialize
 from .contract import contraction_of
 from .cost import allocates, flops, nbytes, rounds
@@ -156,15 +156,6 @@ def peak(graph: EinsumGraph, costs: NodeCosts, order: Sequence[int]) -> int:
         if costs.root[n] == n and n not in outputs and not unread[n]:
             alive -= costs.fresh[n]  # nobody reads it
     return most
-
-
-def counted(n: int, what: str) -> str:
-    """Write a number of things.
-
-    >>> counted(1, "node"), counted(2000, "node")
-    ('1 node', '2,000 nodes')
-    """
-    return f"{n:,} {what}" + ("" if n == 1 else "s")
 
 
 def assumption(assumed: Sequence[str]) -> list[str]:

@@ -6,16 +6,17 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from ..ir import ops
+from ..ir.check import require_valid
 from ..ir.elementwise import FUNCTIONS
 from ..ir.graph import EinsumGraph, reachable
-from ..ir.validate import require_valid
 from ..passes.fold import Evaluate
 from ..passes.levels import CompilationConfig, OptimizationLevel
 from ..passes.pipeline import Optimized, optimize, passes_of
+from ..tables import counted
 from .build import lay_out
 from .choose import FusionCostModel, FusionOptimizer, FusionStrategy
 from .fuse import Fusion, FusionPlanner, listed, show_fusions
-from .node_costs import GIVEN, assumption, concrete, constant_nodes, counted
+from .node_costs import GIVEN, assumption, concrete, constant_nodes
 
 
 class OptimizationResult(NamedTuple):

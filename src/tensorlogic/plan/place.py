@@ -15,10 +15,10 @@ from ..diagnostics import bytes_text
 from ..errors import GraphError, InputError, expect, expect_whole
 from ..ir import ops
 from ..ir.graph import EinsumGraph, Node
-from ..tables import table
+from ..tables import counted, table
 from .build import step_devices as step_devices
 from .device_assignment import Job, by_communication, by_load, by_memory, make_job, sweep
-from .node_costs import NodeCosts, assumption, counted, node_costs
+from .node_costs import NodeCosts, assumption, node_costs
 
 
 class Place(Protocol):

@@ -12,8 +12,7 @@ from ..ir import spec as specs
 from ..ir.graph import Fixpoint
 from ..ir.ops import Op
 from ..ir.type_rules import reduced_axes
-from ..ir.types import TensorType
-from ..passes.indices import dims
+from ..ir.types import TensorType, dims
 from .build import ExecutionPlan, Step, lay_out
 from .queries import COMPARISONS, FUNCTIONS, OPPOSITE, Atom, Fixed, Number, Query, Term, Test, Value, conjoined
 

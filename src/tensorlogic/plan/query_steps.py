@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from ..ir import ops
 from ..ir import spec as specs
 from ..ir.type_rules import reduced_axes
-from ..passes.indices import dims
+from ..ir.types import dims
 from .build import Step
 from .fused import Fused
 from .queries import Fixed, Query, Term, Value

@@ -6,13 +6,18 @@ do not overlap, nothing leaves one and comes back, and there is an order in whic
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from ..ir import ops
 from ..ir.graph import Node
 from ..ir.sizes import Dim
 from ..ir.type_rules import Results, reduced_axes
+from ..ir.types import dims
+
+if TYPE_CHECKING:
+    from .build import Step
 
 Shape = tuple[Dim, ...]
 KERNEL_DTYPES = frozenset(
@@ -70,6 +75,67 @@ def frame_of(shapes: Iterable[Shape], axis: int | None) -> tuple[int, Shape] | N
     if len(rows) > 1:
         return None
     return k, rows[0] if rows else max(tails, key=len)
+
+
+class RowLayout(NamedTuple):
+    """The axes of a group: the outer ones are gone through one by one, the inner ones as one row."""
+
+    outer: tuple[int, ...]
+    inner: tuple[int, ...]
+    shape: tuple[int, ...]  # both, as members have them
+    cells: bool  # whether some members have one element for each place only
+
+    @property
+    def flat(self) -> bool:
+        """Whether there is one row only, which may be cut anywhere."""
+        return not self.outer and not self.cells
+
+    @property
+    def places(self) -> int:
+        """Into how many parts the work can be cut: outer places, or elements of the one row."""
+        return math.prod(self.inner if self.flat else self.outer)
+
+
+def row_layout(step: Step) -> RowLayout | None:
+    """Return which axes of a fused step are gone through one by one and which as one row; None where members do not fit together."""
+    shapes: set[tuple[int, ...]] = set()
+    axis = None
+    for p in step.parts:
+        shapes.add(dims(p.types[0]))
+        if isinstance(p.op, ops.Reduce):
+            whole = dims(p.arg_types[0])
+            shapes.add(whole)
+            axes = sorted(reduced_axes(p.op, len(whole)))
+            axis = axes[0] if axes else len(whole)
+    found = frame_of(shapes, axis)
+    if found is None:
+        return None
+    frame = max(shapes, key=len)[: found[0]]
+    row = tuple(int(d) for d in found[1])
+    if math.prod(row) > 1 or axis is not None:
+        return RowLayout(frame, row, (*frame, *row), True)
+    whole = (*frame, *row)
+    cut = len(whole)  # a chain over whole tensors: the row is as many last axes as every operand has in full or lacks
+    inside = {s for p in step.parts for s in p.writes}
+    uses = [
+        present_axes(dims(t), dims(p.types[0]), whole)
+        for p in step.parts
+        for s, t in zip(p.reads, p.arg_types, strict=True)
+        if s not in inside and not t.weak
+    ]
+    while cut > 0 and all(len({u[a] for a in range(cut - 1, len(whole)) if whole[a] != 1}) < 2 for u in uses):
+        cut -= 1
+    return RowLayout(whole[:cut], whole[cut:], whole, False)
+
+
+def present_axes(own: tuple[int, ...], reader: tuple[int, ...], whole: tuple[int, ...]) -> tuple[bool, ...]:
+    """Tell along which axes of the whole an operand of a member extends; broadcasting aligns at the member's end."""
+    found = [False] * len(whole)
+    for n in range(1, len(own) + 1):
+        at = len(reader) - n
+        if at < len(whole):  # what has one element may have more axes than a row
+            found[at] = own[-n] != 1 and own[-n] == whole[at]
+    return tuple(found)
 
 
 class Group:

@@ -14,13 +14,12 @@ import numpy as np
 from ..diagnostics import bytes_text
 from ..errors import InputError
 from ..ir.graph import EinsumGraph
-from ..tables import table
+from ..tables import counted, table
 from .build import begin_and_end, lay_out
 from .node_costs import (
     GIVEN,
     NodeCosts,
     assumption,
-    counted,
     longest_path,
     memory_reads,
     node_costs,

@@ -12,6 +12,7 @@ from ..errors import InputError, expect_whole, nearest
 from ..lang.data_files import arrow_module
 from ..lang.domains import Codes, Domain, Name
 from ..lang.show import Shown, by_value, scalar_shown, shown
+from ..tables import counted
 
 LISTED = 20  # answers that repr lists
 
@@ -230,7 +231,7 @@ class Relation:
     def names(self, place: int = 0) -> list[Name]:
         """Return the names along an axis, in order."""
         if not -self.arity <= place < self.arity:
-            raise InputError(f"{self.name} has {self.arity} place(s), so none is number {place}", code="E784")
+            raise InputError(f"{self.name} has {counted(self.arity, 'place')}, so none is number {place}", code="E784")
         return self.domains[place].names()[: self.shape[place]]  # facts that came later may have brought more
 
     @property
@@ -270,7 +271,9 @@ class Relation:
     def __contains__(self, row: object) -> bool:
         given = row if isinstance(row, tuple | list) else (row,)
         if len(given) != self.arity:
-            raise InputError(f"{self.name} has {self.arity} place(s), but {row!r} has {len(given)}", code="E778")
+            raise InputError(
+                f"{self.name} has {counted(self.arity, 'place')}, but {row!r} has {len(given)}", code="E778"
+            )
         codes = [d.code(v) if isinstance(v, str | int) else None for v, d in zip(given, self.domains, strict=True)]
         if not codes:
             return len(self) > 0

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from ..backends.bits import BitTensor
 from ..backends.sparse import SparseTensor
 from ..errors import InputError
 from ..ir.graph import EinsumGraph
@@ -14,9 +15,11 @@ from ..lang import syntax as s
 from ..lang.analysis import Analysis, DomainKey, GivenTensor, analyse
 from ..lang.demand import ANSWER, Demand, as_rule, demanded, facts_name
 from ..lang.domains import Domain
+from ..lang.format import text_of
+from ..tables import counted
 from .answers import Answers, unknown_relation
 from .evaluate import Evaluation
-from .model import Model, build, share_domains
+from .model import Model, build, empty, share_domains
 
 Rebuild = Callable[[s.Rule], Evaluation]
 LARGE = 100_000  # facts from which a query with constants is answered on demand, recursive or not
@@ -50,7 +53,7 @@ def check_atom(model: Model, atom: s.Tensor, *, alone: bool) -> None:
         raise unknown_relation(atom.name, list(model.analysis.tensors)).at(atom.at)
     whole = alone and not atom.places and not atom.boolean
     if len(atom.places) != tensor.arity and not whole:
-        message = f"{atom.name} has {tensor.arity} place(s), but the query has {len(atom.places)}"
+        message = f"{atom.name} has {counted(tensor.arity, 'place')}, but the query has {len(atom.places)}"
         hint = f"write {atom.name}({', '.join(f'x{n}' for n in range(1, tensor.arity + 1))})?"
         raise InputError(message, hint, code="E778", location=atom.at)
 
@@ -88,15 +91,8 @@ def place_heads(model: Model, name: str) -> list[str]:
 
 def code_of(model: Model, constant: s.Constant, name: str, place: int) -> int | None:
     """Return the code of a constant in a place; the name of a scalar stands for its value."""
-    value: str | int | float = constant.value
-    if isinstance(value, str) and not constant.quoted:
-        value = model.analysis.scalars.get(value, value)
-    if isinstance(value, float):
-        if not value.is_integer():
-            return None
-        value = int(value)
-    domain = model.place_domains(name)[place]
-    return domain.code(value)
+    value = model.analysis.constant_value(constant)
+    return None if isinstance(value, float) else model.place_domains(name)[place].code(value)
 
 
 class _Selection(NamedTuple):
@@ -130,7 +126,7 @@ def _selection(model: Model, atom: s.Tensor) -> _Selection:
             case s.Constant() as constant:
                 code = code_of(model, constant, atom.name, n)
                 possible = possible and code is not None
-                fixed[n] = code or 0
+                fixed[n] = -1 if code is None else code
             case _:
                 hint = "ask with variables, names and numbers, and compare in the query: P(x), x > 3"
                 raise InputError("a place of a query is a variable or a constant", hint, code="E787", location=place.at)
@@ -145,14 +141,13 @@ def matching(evaluation: Evaluation, atom: s.Tensor) -> Answers:
     asked = [domains[p] for p in chosen.places]
     if not chosen.possible:
         return Answers(chosen.heads, [np.empty(0, np.int64)] * len(asked), asked, count=0)
-    tensor = evaluation.relation(atom.name)
-    columns = list(tensor.columns)
-    kept: Any = slice(None)
-    if 0 in chosen.fixed and columns:  # the tuples are sorted by their first place
-        first = columns[0]
-        kept = slice(*np.searchsorted(first, [chosen.fixed[0], chosen.fixed[0] + 1]))
+    held = evaluation.value(atom.name)
+    tensor = None if isinstance(held, BitTensor) and chosen.fixed else evaluation.relation(atom.name)
+    columns = _columns_of_bits(held, chosen.fixed) if tensor is None else list(tensor.columns)
+    if tensor is not None and 0 in chosen.fixed:  # the tuples are sorted by their first place
+        kept = slice(*np.searchsorted(columns[0], [chosen.fixed[0], chosen.fixed[0] + 1]))
         columns = [c[kept] for c in columns]
-    mask = np.ones(len(columns[0]) if columns else tensor.count, bool)
+    mask = np.ones(len(columns[0]) if columns else tensor.count if tensor is not None else 0, bool)
     for place, code in chosen.fixed.items():
         mask &= columns[place] == code
     for a, b in chosen.equal:
@@ -168,6 +163,14 @@ def matching(evaluation: Evaluation, atom: s.Tensor) -> Answers:
             unique = SparseTensor.of_columns(found, [len(d) for d in asked])
             found, count = list(unique.columns), unique.count
     return Answers(chosen.heads, found, asked, count=count)
+
+
+def _columns_of_bits(held: BitTensor, fixed: Mapping[int, int]) -> list[Any]:
+    """Return the tuples with some places fixed, column by column, of a relation that may be too large to list."""
+    part = held[tuple(fixed.get(n, slice(None)) for n in range(held.ndim))]
+    found = SparseTensor(part)
+    rest = iter(found.columns)
+    return [np.full(found.count, fixed[n]) if n in fixed else next(rest) for n in range(held.ndim)]
 
 
 def _translated(codes: Any, source: Domain, target: Domain) -> Any:
@@ -192,8 +195,11 @@ def numbers(evaluation: Evaluation, atom: s.Tensor) -> Answers:
         chosen = _selection(model, atom)
     index: list[Any] = [chosen.fixed.get(n, slice(None)) for n in range(array.ndim)]
     for n, code in chosen.fixed.items():
-        if not chosen.possible or code >= array.shape[n]:
-            raise InputError(f"a constant of the query is no element of {atom.name}", code="E777", location=atom.at)
+        if code < 0 or code >= array.shape[n]:
+            place = atom.places[n]
+            known = f"0 to {array.shape[n] - 1}" if domains[n].numbers else ", ".join(map(str, domains[n].names()[:12]))
+            message = f"{text_of(place)} is no element of place {n + 1} of {atom.name}"
+            raise InputError(message, f"known: {known}", code="E777", location=place.at)
     part = array[tuple(index)]
     kept = [n for n in range(array.ndim) if n not in chosen.fixed]
     for a, b in chosen.equal:  # the diagonal
@@ -294,12 +300,8 @@ def demand_inputs(
         inputs[found.seed] = SparseTensor.of_columns([[c] for c in codes], analysis.shape(found.seed))
     for name in graph.inputs:
         if name not in inputs:  # a copy starts without facts
-            inputs[name] = _empty(analysis.shape(name))
+            inputs[name] = empty(analysis.shape(name))
     return inputs
-
-
-def _empty(shape: tuple[int, ...]) -> SparseTensor:
-    return SparseTensor.of_codes(np.empty(0, np.int64), shape) if shape else SparseTensor(False)
 
 
 def prepare(model: Model, found: Demand) -> _Prepared | None:
@@ -341,7 +343,4 @@ def origins(model: Model, analysis: Analysis) -> dict[tuple[str, int], DomainKey
 
 def _seed_code(model: Model, prepared: _Prepared, constant: s.Constant, place: int) -> int | None:
     key = prepared.analysis.tensors[prepared.answer].places[place]
-    value: Any = constant.value
-    if isinstance(value, str) and not constant.quoted:
-        value = model.analysis.scalars.get(value, value)
-    return model.domains[prepared.shared[key]].code(value)
+    return model.domains[prepared.shared[key]].code(model.analysis.constant_value(constant))

@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any, NamedTuple
 
-import msgspec
 import numpy as np
 
 from ..backends.sparse import SparseTensor
@@ -63,7 +62,9 @@ class Clause:
         """Return the clause as a rule whose atoms have nothing but variables and constants."""
         places = tuple(s.Place(s.Variable(v)) for v in self.plain.output)
         rule = s.Rule(s.Tensor(self.name, places, True), self.plain.literals, at=self.statement.at)
-        found: s.Rule = replaced(rule, lambda v: s.Variable(v.name.replace("$", "%")))  # the names of others stay free
+        found: s.Rule = s.with_variables(
+            rule, lambda v: s.Variable(v.name.replace("$", "%"))
+        )  # the names of others stay free
         return found
 
     def _variable(self, name: str) -> int:
@@ -90,10 +91,7 @@ class Clause:
 
     def code(self, constant: s.Constant, domain: DomainInfo) -> int | None:
         """Return the code of a constant; the name of a scalar stands for its value."""
-        value: Any = constant.value
-        if isinstance(value, str) and not constant.quoted:
-            value = self.analysis.scalars.get(value, value)
-        return domain.code(int(value) if isinstance(value, float) and value.is_integer() else value)
+        return domain.code(self.analysis.constant_value(constant))
 
     def key(self, literal: Literal, bindings: Bindings) -> tuple[Pattern, Codes]:
         """Return which places of an atom are known, and their codes."""
@@ -290,20 +288,6 @@ class Stored:
             order = np.argsort(keys, kind="stable")
             self._indexes[places] = (keys[order], tuple(c[order] for c in columns))
         return self._indexes[places]
-
-
-def replaced(part: Any, variable: Any) -> Any:
-    """Return a part of a program with its variables replaced; programs nest no deeper than the parser allows."""
-    if isinstance(part, s.Variable):
-        return variable(part)
-    changes: dict[str, Any] = {}
-    for field in part.__struct_fields__:
-        value = getattr(part, field)
-        if isinstance(value, s.Part):
-            changes[field] = replaced(value, variable)
-        elif isinstance(value, tuple) and any(isinstance(v, s.Part) for v in value):
-            changes[field] = tuple(replaced(v, variable) if isinstance(v, s.Part) else v for v in value)
-    return msgspec.structs.replace(part, **changes) if changes else part
 
 
 def _arity(function: str) -> int:

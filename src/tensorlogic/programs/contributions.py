@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import warnings
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +17,7 @@ from ..ir.builder import GraphBuilder, Tensor
 from ..lang import syntax as s
 from ..lang.equations import lower_component
 from ..lang.format import text_of
-from ..passes.grad import grad
+from ..passes.grad import GradientWarning, grad
 from ..tables import html_table, table
 from .ask import code_of
 from .clauses import Codes
@@ -140,12 +141,12 @@ def account(program: Program, evaluation: Evaluation, atom: s.Tensor) -> Account
     words = Words(program, Prover(evaluation))
     shown = words.atom(atom.name, codes)
     if array.ndim != len(codes):
-        codes, note = _last(atom.name, codes, evaluation, array)
-        return Account(shown, array[codes].item(), _equations(atom.name, words), (), (note,))
+        kept, note = _last(atom.name, codes, evaluation, array)
+        return Account(shown, array[kept].item(), _equations(atom.name, codes, words), (), (note,))
     value = array[codes].item()
     part = model.component(atom.name)
     if part is None or not model.readers.direct[part] - set(model.analysis.components[part].names):
-        return Account(shown, value, _equations(atom.name, words), ())
+        return Account(shown, value, _equations(atom.name, codes, words), ())
     group = tuple(words.group(atom.name, codes))
     notes: tuple[str, ...] = ()
     found: list[Contribution] = []
@@ -159,7 +160,7 @@ def account(program: Program, evaluation: Evaluation, atom: s.Tensor) -> Account
         operator = model.analysis.tensors[atom.name].operator
         if operator in PICKS and found:
             notes = (*notes, f"{operator} takes {PICKS[operator]}: only what it was made of has a gradient")
-    return Account(shown, value, _equations(atom.name, words), tuple(found), notes, group)
+    return Account(shown, value, _equations(atom.name, codes, words), tuple(found), notes, group)
 
 
 def _element(evaluation: Evaluation, atom: s.Tensor) -> Codes:
@@ -187,12 +188,20 @@ def _last(name: str, codes: Codes, evaluation: Evaluation, array: Any) -> tuple[
     return tuple(c for n, c in enumerate(codes) if n != virtual), "a virtual index keeps one slice: no gradients"
 
 
-def _equations(name: str, words: Words) -> tuple[tuple[str, SourceLocation | None], ...]:
+def _equations(name: str, codes: Codes, words: Words) -> tuple[tuple[str, SourceLocation | None], ...]:
     part = words.model.component(name)
     if part is None:
         return ()
     own = [x for x in words.model.analysis.components[part].statements if x.head.name == name]
-    return tuple((words.rule(x), x.at) for x in own)
+    return tuple((words.rule(x), x.at) for x in own if _fits(x.head, codes, words))
+
+
+def _fits(head: s.Tensor, codes: Codes, words: Words) -> bool:
+    """Tell whether the constants of a left side are those of an element."""
+    return all(
+        not isinstance(p.index, s.Constant) or code_of(words.model, p.index, head.name, n) == codes[n]
+        for n, p in enumerate(head.places)
+    )
 
 
 def _contributions(
@@ -214,7 +223,9 @@ def _contributions(
     used = [n for n in leaves if n in graph.inputs]
     if not used:
         return [], ()
-    gradients = grad(graph, wrt=used)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", GradientWarning)  # what is flat contributes nothing, and is not shown
+        gradients = grad(graph, wrt=used)
     given = {n: inputs[n] if n in inputs else evaluation.value(n) for n in gradients.inputs}
     outputs = evaluation.executor.execute(gradients, given)
     found, zeros = [], 0

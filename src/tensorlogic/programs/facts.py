@@ -80,16 +80,6 @@ class FactStore:
                 found.update(name for t in tables for c in _sample(t).columns for name in c.values())
         return found
 
-    def locations(self, name: str) -> Iterator[Block]:
-        """Go through the blocks of a relation."""
-        return iter(self.blocks.get(name, ()))
-
-    def copy(self) -> FactStore:
-        """Return a store that can be changed alone."""
-        other = FactStore()
-        other.blocks = {name: list(blocks) for name, blocks in self.blocks.items()}
-        return other
-
 
 def _sample(table: Table) -> Table:
     """Return a small table that says of a large one what kinds of names it has, and its least and greatest numbers."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
@@ -13,7 +13,7 @@ from ..errors import nearest
 from ..lang import syntax as s
 from ..lang.format import text_of
 from ..tables import html_text
-from .clauses import Bindings, Clause, Codes, Literal, replaced
+from .clauses import Bindings, Clause, Codes, Literal
 from .proofs import place
 from .prover import Prover, binds
 
@@ -190,11 +190,7 @@ def _out_of_place(text: str, atom: s.Tensor, codes: Sequence[int | None], words:
         if any(x.variables & unknown for x in clause.literals if not x.written):
             continue  # a constant of the head says otherwise
         values = {clause.names[v]: p.index for v, p, _ in pairs if isinstance(p.index, s.Constant)}
-        shown = [
-            (x, text_of(words.unblanked(replaced(x.part, lambda v, known=values: known.get(v.name, v)))))
-            for x in clause.literals
-            if x.written
-        ]
+        shown = [(x, text_of(words.unblanked(_put_in(x.part, values)))) for x in clause.literals if x.written]
         missing = tuple(
             Missing(said, "no rule gives it" if words.prover.derived(x.name) else "no such fact")
             for x, said in shown
@@ -205,6 +201,10 @@ def _out_of_place(text: str, atom: s.Tensor, codes: Sequence[int | None], words:
     attempts.sort(key=lambda a: len(a.missing))
     note = "" if attempts else f"{atom.name} has no rule whose head fits, and there is no such fact"
     return Refutation(text, attempts=tuple(attempts), note=note)
+
+
+def _put_in(part: s.Part, values: Mapping[str, s.Part]) -> Any:
+    return s.with_variables(part, lambda v: values.get(v.name, v))
 
 
 def _head_fits(clause: Clause, bindings: Bindings, prover: Prover) -> bool:

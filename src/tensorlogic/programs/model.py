@@ -42,7 +42,7 @@ class Model:
         self._drop_samples(facts.samples())
         self._put_in_order(order or {})
         self.domains = {key: domain_of(info) for key, info in self.analysis.domains.items()}
-        self.readers = _reads(self.analysis)
+        self.readers = _Reads(self.analysis)
         self.graphs: dict[object, EinsumGraph] = {}
         self.sizes = 0  # how often domains have grown
         self._facts: dict[str, SparseTensor] = {}
@@ -197,26 +197,37 @@ class Model:
         """Return the number of the component that computes a tensor, None where it is given."""
         return self.readers.component.get(name)
 
-    def graph(self, parts: Sequence[int], outputs: Sequence[str]) -> EinsumGraph:
-        """Return the graph that computes some components; what they read and do not compute is an input."""
-        key = (tuple(parts), tuple(outputs))
+    def graph(self, parts: Sequence[int], outputs: Sequence[str], *, start: bool = True) -> EinsumGraph:
+        """Return the graph that computes some components; what they read and do not compute is an input.
+
+        With ``start`` recursive relations are inputs too, which say what they begin with, even where they have no facts.
+        """
+        key = (tuple(parts), tuple(outputs), start)
         if key not in self.graphs:
             starts = {n for n in self.analysis.tensors if self.has_facts(n)}
             chosen = [self.analysis.components[n] for n in parts]
-            self.graphs[key] = build(self.analysis, chosen, outputs, starts)
+            self.graphs[key] = build(self.analysis, chosen, outputs, starts, start=start)
         return self.graphs[key]
 
 
 def build(
-    analysis: Analysis, components: Iterable[Component], outputs: Sequence[str], facts: Iterable[str] = ()
+    analysis: Analysis,
+    components: Iterable[Component],
+    outputs: Sequence[str],
+    facts: Iterable[str] = (),
+    *,
+    start: bool = True,
 ) -> EinsumGraph:
-    """Build the graph of some components in order; ``facts`` names the relations that have facts beside their rules."""
+    """Build the graph of some components in order; ``facts`` names the relations that have facts beside their rules.
+
+    With ``start`` recursive relations are inputs in any case.
+    """
     b = GraphBuilder()
     values: dict[str, Tensor] = {}
     with_facts = set(facts)
     for component in components:
         for name in component.names:
-            if analysis.tensors[name].boolean and (component.recursive or name in with_facts):
+            if analysis.tensors[name].boolean and ((start and component.recursive) or name in with_facts):
                 values[name] = b.input(name, analysis.shape(name), "bool")
         if component.boolean:
             lower_rules(component, analysis, b, values)
@@ -261,10 +272,6 @@ def _is_word(part: s.Part) -> bool:
     return isinstance(part, s.Constant | s.Number | s.Text | s.Tensor)
 
 
-def _reads(analysis: Analysis) -> _Reads:
-    return _Reads(analysis)
-
-
 def domain_of(info: DomainInfo) -> Domain:
     """Return the domain that a description stands for; it grows together with it."""
     return Domain(size=info.size or 0) if info.kind == RANGE else Domain.over(info.names)
@@ -272,7 +279,7 @@ def domain_of(info: DomainInfo) -> Domain:
 
 def empty(shape: Sequence[int]) -> SparseTensor:
     """Return a relation without tuples."""
-    return SparseTensor.of_codes(np.empty(0, np.int64), shape) if shape else SparseTensor(False)
+    return SparseTensor.of_columns([np.empty(0, np.int64)] * len(shape), shape) if shape else SparseTensor(False)
 
 
 def resized(tensor: SparseTensor, shape: Sequence[int]) -> SparseTensor:

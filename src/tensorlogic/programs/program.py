@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -16,7 +17,7 @@ from ..ir.graph import EinsumGraph, plain_array
 from ..ir.types import TensorType
 from ..lang import syntax as s
 from ..lang.data import Table, of_columns, table_of
-from ..lang.data_files import read_tensor, write_array, write_table, written_kind
+from ..lang.data_files import NamedNumbers, read_tensor, write_array, write_table, written_kind
 from ..lang.declarations import GivenTensor
 from ..lang.domains import Column, Name
 from ..lang.format import text_of
@@ -24,17 +25,48 @@ from ..lang.grammar import parse
 from ..plan.build import ExecutionPlan
 from ..runtime.executor import Executor
 from ..runtime.programs import not_pickled
-from ..tables import html_text
+from ..store import Store
+from ..tables import counted, html_text
 from .answers import Answers, Relation, unknown_relation
 from .ask import ask, place_heads
 from .evaluate import SIZES, Evaluation, Kept, Versions
 from .facts import Block, FactStore, block_of
-from .model import Model
+from .model import Model, empty
 from .results import Results
-from .sources import Sources
+from .sources import QUERY, Sources
 
+SHORT = 1 << 14  # characters up to which programs of the same text share what was read and planned of it
+TEXTS = 64  # of which that is kept
+PLANS = 64  # that are kept for each
 MODELS = 8  # for how many different shapes of inputs what was worked out is kept
 PRINTED = 20  # facts of a relation that are printed
+_plans: Store[tuple[str, str | None], Store[Any, Any]] = Store(TEXTS)
+
+
+def _statements(
+    text: str, file: str | None, functions: tuple[str, ...], scalars: tuple[tuple[str, int], ...]
+) -> tuple[s.Statement, ...]:
+    """Return the statements of a text; a short one that was read before is not read again."""
+    read = _read_text if len(text) <= SHORT else _read_text.__wrapped__
+    return read(text, file, functions, scalars)
+
+
+@lru_cache(TEXTS)
+def _read_text(
+    text: str, file: str | None, functions: tuple[str, ...], scalars: tuple[tuple[str, int], ...]
+) -> tuple[s.Statement, ...]:
+    return parse(text, file, functions=functions, scalars=dict(scalars)).statements
+
+
+def _plans_of(key: tuple[str, str | None]) -> Store[Any, Any]:
+    """Return where programs of one text keep their plans: one that is made anew for other facts need not be planned again."""
+    if len(key[0]) > SHORT:
+        return Store(PLANS)
+    found = _plans.get(key)
+    if found is None:
+        found = Store(PLANS)
+        _plans.put(key, found)
+    return found
 
 
 class Program:
@@ -63,6 +95,7 @@ class Program:
         self._lock = Sources()
         self._executor = executor
         self._file = None if file is None else str(file)
+        self._key = (text, self._file)
         self._statements: list[s.Statement] = []
         self._facts = FactStore()
         self._bound: dict[str, Any] = {}
@@ -88,6 +121,9 @@ class Program:
         """
         expect(name, str, "a relation is named by text", 'write p.add("Parent", rows)')
         with self._lock:
+            if _holds_numbers(self._statements, name):
+                hint = f"give numbers as an array: program.bind({name}=array)"
+                raise InputError(f"{name!r} holds numbers, and facts belong to relations", hint, code="E832")
             self._add(name, self._table(name, rows, header), _file_place(rows))
 
     def retract(self, name: str, rows: Any) -> int:
@@ -108,7 +144,7 @@ class Program:
             table = self._table(name, rows, None)
             model, _, _ = self._model()
             if table.arity != model.analysis.tensors[name].arity:
-                raise InputError(f"{name} has {model.analysis.tensors[name].arity} place(s)", code="E778")
+                raise InputError(f"{name} has {counted(model.analysis.tensors[name].arity, 'place')}", code="E778")
             shape = model.shape(name)
             before = model.facts(name)
             gone = before & _known_tuples(model, name, table, shape)
@@ -128,7 +164,7 @@ class Program:
         scalars = {n: v for n, v in self._scalars().items() if isinstance(v, int)}
         with self._lock:
             file = self._lock.add(text, self._file)
-            self.add_statements(parse(text, file, functions=tuple(self._functions), scalars=scalars).statements)
+            self.add_statements(_statements(text, file, tuple(self._functions), tuple(scalars.items())))
 
     rule = add_rule
 
@@ -194,8 +230,8 @@ class Program:
         >>> p.query("Path(1, x), Edge(x, y)?")
         [(2, 3)]
         """
-        body = self._parsed_query(text)
         with self._lock:
+            body = self._parsed_query(text)
             return self._ask(body)
 
     def relation(self, name: str) -> Relation:
@@ -224,8 +260,11 @@ class Program:
         """Return the graph that computes some tensors, or all that are derived, from the facts and what is given."""
         with self._lock:
             evaluation = self._evaluation(_tensors(inputs))
-            found: EinsumGraph = evaluation.prepared(self._derived(evaluation, names), whole=True)[0]
-            return found
+            model = evaluation.model
+            found: EinsumGraph = evaluation.prepared(self._derived(evaluation, names), whole=True, start=False)[0]
+            domains = {n: model.place_domains(n) for n in {**found.inputs, **dict(found.outputs)}}
+            axes = {n: tuple(None if d.numbers else tuple(d.names()) for d in each) for n, each in domains.items()}
+            return found.with_axis_names({n: each for n, each in axes.items() if any(each)})
 
     def plan(self, *names: str, inputs: Mapping[str, Any] | None = None) -> ExecutionPlan:
         """Return the plan that computes some tensors, or all that are derived: it prints as a table."""
@@ -245,7 +284,9 @@ class Program:
             domains = evaluation.model.place_domains(self._tensor_info(evaluation, relation).name)
             expect(place, int, "a place is a whole number, counted from 0", 'write p.names("Parent", 1)')
             if not -len(domains) <= place < len(domains):
-                raise InputError(f"{relation} has {len(domains)} place(s), so none is number {place}", code="E784")
+                raise InputError(
+                    f"{relation} has {counted(len(domains), 'place')}, so none is number {place}", code="E784"
+                )
             return domains[place].names()
 
     def why(self, text: str) -> Any:
@@ -258,16 +299,16 @@ class Program:
         """
         from .why import why
 
-        body = self._parsed_query(text)
         with self._lock:
+            body = self._parsed_query(text)
             return why(self, body, self._evaluation())
 
     def why_not(self, text: str) -> Any:
         """Return why an atom does not hold: the rules that come closest to it, and what each of them misses."""
         from .why import why_not
 
-        body = self._parsed_query(text)
         with self._lock:
+            body = self._parsed_query(text)
             return why_not(self, body, self._evaluation())
 
     def check(self) -> None:
@@ -333,6 +374,7 @@ class Program:
         """What runs the program's graphs."""
         if self._executor is None:
             self._executor = Executor()
+            self._executor.programs.kept = _plans_of(self._key)
         return self._executor
 
     def name_order(self) -> dict[tuple[str, int], list[Name]]:
@@ -374,7 +416,8 @@ class Program:
         expect(text, str, "a query is text", 'write p.query("Ancestor(Alice, x)?")')
         asked = text if text.rstrip().endswith("?") else f"{text.rstrip().rstrip('.')}?"
         scalars = {n: v for n, v in self._scalars().items() if isinstance(v, int)}
-        found = parse(asked, functions=tuple(self._functions), scalars=scalars).statements
+        self._lock.ask(asked)
+        found = parse(asked, QUERY, functions=tuple(self._functions), scalars=scalars).statements
         if len(found) != 1 or not isinstance(found[0], s.Query):
             hint = 'write p.query("Ancestor(Alice, x)?"); rules are added with p.add_rule'
             raise InputError(f"one query is expected, got {text[:60]!r}", hint, code="E787")
@@ -418,9 +461,10 @@ class Program:
         for name in inputs or {}:
             if name not in model.analysis.tensors:
                 self._refuse_unknown(name)
-        for name in bound:
+        for name, value in bound.items():
             if not _mentioned(self._statements, name) and name not in self._facts.blocks:
                 raise unknown_input(name, model)
+            _check_kind(name, value, model)
         return Evaluation(model, self.executor, bound, self._versions.view(inputs or ()), kept)
 
     def _tensor_info(self, evaluation: Evaluation, name: str) -> Any:
@@ -495,8 +539,7 @@ class Program:
         for block in self._facts.blocks[name]:
             if not shape:
                 continue
-            codes = SparseCodes(model.codes(name, block, grow=False), shape)
-            kept = ~np.isin(codes, gone.codes)
+            kept = ~gone.holds(model.codes(name, block, grow=False))
             if kept.all():
                 kept_blocks.append(block)
             elif kept.any():
@@ -524,9 +567,15 @@ class Program:
                 table = table_of(path, len(head.places) or None, heads=heads, name=head.name)
                 self._facts.add(head.name, Block(table, SourceLocation(str(path))))
                 self._versions.change(head.name, grown=True)
-            else:
-                self._bound[head.name] = read_tensor(path, len(head.places), head.name)
-                self._versions.change(head.name)
+                return
+            found = read_tensor(path, len(head.places), head.name)
+            self._versions.change(head.name)
+            if not isinstance(found, NamedNumbers):
+                self._bound[head.name] = found
+                return
+            at = self._statements.index(statement)
+            self._statements[at : at + 1] = _elements(head, found, SourceLocation(str(path)))
+            self._models.clear()
         except TensorLogicError as error:
             raise error.at(statement.at) from None
 
@@ -534,8 +583,14 @@ class Program:
         path = Path(statement.path)
         if self._file is not None and not path.is_absolute():
             path = Path(self._file).parent / path
-        kind, name = written_kind(path), statement.value.name
-        answers = self._ask((statement.value,))
+        try:
+            return self._write_to(path, statement.value)
+        except TensorLogicError as error:
+            raise error.at(statement.at) from None
+
+    def _write_to(self, path: Path, value: s.Tensor) -> Path:
+        kind, name = written_kind(path), value.name
+        answers = self._ask((value,))
         if kind in (".npy", ".npz", ".safetensors"):
             boolean = self._evaluation().model.analysis.tensors[name].boolean
             write_array(path, name, self.relation(name).dense() if boolean else answers.array())
@@ -579,6 +634,30 @@ def _mentioned(statements: Iterable[s.Statement], name: str) -> bool:
     )  # fmt: skip
 
 
+def _holds_numbers(statements: Iterable[s.Statement], name: str) -> bool:
+    """Tell whether a tensor is written with brackets, or defined as a scalar."""
+    heads = [x.head for x in statements if isinstance(x, s.Equation)]
+    return any(t.name == name and not t.boolean for t in [*heads, *(t for x in statements for t in _atoms(x))])
+
+
+def _elements(head: s.Tensor, found: NamedNumbers, at: SourceLocation) -> list[s.Equation]:
+    """Return the equations of a tensor's elements that a file gives by name."""
+    made = []
+    for row, value in zip(found.rows, found.values, strict=True):
+        places = tuple(s.Place(s.Constant(name, quoted=isinstance(name, str))) for name in row)
+        made.append(s.Equation(s.Tensor(head.name, places, at=at), "=", s.Number(value), at=at))
+    return made
+
+
+def _check_kind(name: str, value: Any, model: Model) -> None:
+    """Refuse numbers for a relation."""
+    tensor = model.analysis.tensors.get(name)
+    if tensor is not None and tensor.boolean and value.dtype != bool:
+        message = f"{name!r} stands in parentheses, so it is true or false, but it is given as {value.dtype}"
+        hints = f"give truth values: {name}={name.lower()} > 0.5", f"write {name}[...] to calculate with the numbers"
+        raise InputError(message, *hints, code="E831", location=tensor.at)
+
+
 def _checked_path(statement: s.Write) -> None:
     try:
         written_kind(statement.path)
@@ -598,10 +677,15 @@ def _tensor(name: str, value: Any) -> Any:
         return value
     if hasattr(value, "tocoo"):
         return SparseTensor(value) if value.dtype == bool else plain_array(value.toarray())
+    if isinstance(value, set | frozenset | Mapping):
+        kind = type(value).__name__
+        hint = "give a list or an array, whose order says which element stands where"
+        raise InputError(f"the tensor {name!r} cannot be a {kind}, which has no order", hint, code="E779")
     array = plain_array(value)
     if array.dtype.kind not in "biuf":
+        kind = "text" if array.dtype.kind in "USOT" else str(array.dtype)
         hint = "facts by name are added with program.add(name, rows)"
-        raise InputError(f"the tensor {name!r} cannot be made of {array.dtype}", hint, code="E779")
+        raise InputError(f"the tensor {name!r} needs numbers or truth values, not {kind}", hint, code="E779")
     return array
 
 
@@ -644,14 +728,9 @@ def _known_tuples(model: Model, name: str, table: Table, shape: tuple[int, ...])
     return SparseTensor.of_columns([c[kept] for c in columns], shape)
 
 
-def SparseCodes(columns: Sequence[Any], shape: tuple[int, ...]) -> Any:  # noqa: N802
-    """Return the number of each tuple's place, in the order of the tuples."""
-    return np.ravel_multi_index([np.asarray(c) for c in columns], shape)
-
-
 def _coded(model: Model, name: str, facts: FactStore) -> SparseTensor:
     shape = model.shape(name)
-    found = model.tensor([np.empty(0, np.int64)] * len(shape), shape, 0)
+    found = empty(shape)
     for block in facts.blocks[name]:
         found = found | model.tensor(model.codes(name, block, grow=False), shape, block.table.count)
     return found

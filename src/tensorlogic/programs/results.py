@@ -10,6 +10,7 @@ import numpy as np
 from ..errors import expect
 from ..lang.show import Shown, show, shown_parts
 from .answers import unknown_relation
+from .ask import place_heads
 from .evaluate import Evaluation
 
 
@@ -53,8 +54,12 @@ class Results(Mapping[str, Any]):
 
     def shown(self, limit: int = 50) -> Shown:
         """Return a table of each tensor, by names."""
-        domains = self._evaluation.model.place_domains
-        return shown_parts({n: _shown(self[n], [d.names() for d in domains(n)], limit) for n in self})
+        model = self._evaluation.model
+        parts = {}
+        for n in self:
+            names = [d.names() for d in model.place_domains(n)]
+            parts[n] = _shown(self[n], names, place_heads(model, n), limit)
+        return shown_parts(parts)
 
     def __str__(self) -> str:
         return str(self.shown())
@@ -66,6 +71,7 @@ class Results(Mapping[str, Any]):
         return f"Results({', '.join(self._names)})"
 
 
-def _shown(array: Any, names: list[list[Any]], limit: int) -> Shown:
+def _shown(array: Any, names: list[list[Any]], heads: list[str], limit: int) -> Shown:
     fits = len(names) == array.ndim and all(len(n) == size for n, size in zip(names, array.shape, strict=True))
-    return show(array, *(names if fits else array.shape), limit=limit, above=-np.inf)
+    titles = heads if len(heads) == array.ndim else []
+    return show(array, *(names if fits else array.shape), heads=titles, limit=limit, above=-np.inf)

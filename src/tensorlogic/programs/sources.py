@@ -8,6 +8,7 @@ from types import TracebackType
 from ..errors import TensorLogicError
 
 SHOWN = 160  # characters of a line that are shown
+QUERY = "<query>"  # the name under which places in a question are known
 
 
 class Sources:
@@ -26,6 +27,10 @@ class Sources:
             name = f"{file or '<text'} {number}" + ("" if file else ">")
         self._texts[name] = text
         return name
+
+    def ask(self, text: str) -> None:
+        """Keep the text of the question that is answered now."""
+        self._texts[QUERY] = text
 
     def __enter__(self) -> None:
         self._lock.acquire()

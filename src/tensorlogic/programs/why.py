@@ -10,10 +10,11 @@ import numpy as np
 from ..diagnostics import SourceLocation
 from ..errors import InputError
 from ..lang import syntax as s
+from ..lang.data_files import row_lines
 from ..lang.format import constant, text_of
 from ..lang.places import DomainInfo
 from .ask import check_atom, code_of
-from .clauses import Bindings, Clause, Codes, Literal, replaced
+from .clauses import Bindings, Clause, Codes, Literal
 from .evaluate import Evaluation
 from .proofs import Proof, Step
 from .prover import Atom, Prover
@@ -93,6 +94,7 @@ class Words:
         self._places: dict[str, tuple[Any, Any, Any]] = {}
         self._domains: dict[str, list[DomainInfo]] = {}
         self._texts: dict[int, str] = {}
+        self._lines: dict[str, list[int]] = {}  # by file: the line of each of its rows
 
     def names(self, relation: str, row: Sequence[int | None]) -> tuple[Any, ...]:
         """Return the names of codes, "_" where there is none."""
@@ -137,7 +139,13 @@ class Words:
             return None, ""
         source, number = blocks[int(block[n])], int(line[n])
         at = source.location(number)
-        return at, f"row {number + 1}" if at is not None and at.line is None else ""
+        if at is None or at.file is None or at.line is not None:
+            return at, ""
+        if at.file not in self._lines:
+            self._lines[at.file] = row_lines(at.file)
+        lines = self._lines[at.file]
+        header = len(lines) - source.table.count
+        return (at.with_line(lines[number + header]), "") if header in (0, 1) else (at, f"row {number + 1}")
 
     # steps
 
@@ -230,7 +238,7 @@ class Words:
 
     def unblanked(self, part: Any) -> Any:
         """Return a part with plain blanks."""
-        return replaced(part, lambda v: s.Variable("_") if v.name[0] == "_" else v)
+        return s.with_variables(part, lambda v: s.Variable("_") if v.name[0] == "_" else v)
 
     # literals with values
 
@@ -260,7 +268,7 @@ class Words:
             code = None if number is None else bindings[number]
             return variable if number is None or code is None else s.Constant(clause.domains[number].element(code))
 
-        return replaced(part, value)
+        return s.with_variables(part, value)
 
     def _group(self, clause: Clause, tensor: s.Tensor, bindings: Bindings) -> list[str]:
         """Return the members of the group that an aggregate was made of, where a tensor is one."""

@@ -15,10 +15,9 @@ import numpy as np
 from ..errors import DTypeError, InputError, expect, nearest
 from ..ir import ops
 from ..ir.graph import EinsumGraph
-from ..ir.types import TensorType
+from ..ir.types import TensorType, dims
 from ..passes.grad import value_and_grad, vjp
 from ..passes.grad_tape import may_be_float, unused
-from ..passes.indices import dims
 from ..plan.cost import nbytes
 from ..store import Store
 from .outputs import Outputs
@@ -140,8 +139,11 @@ def _wanted(names: Sequence[str], values: Sequence[Any], wrt: Sequence[str] | st
         if name not in dtypes:
             raise InputError(f"the graph has no input {name!r}", *nearest(name, names), code="E302")
         if dtypes[name].kind != "f":
-            raise DTypeError(f"input {name!r} is of {dtypes[name]}: only numbers of a float dtype have gradients",
-                             "give it as float32, or leave it out of wrt=", code="E904")  # fmt: skip
+            raise DTypeError(
+                f"input {name!r} is of {dtypes[name]}: only numbers of a float dtype have gradients",
+                "give it as float32, or leave it out of wrt=",
+                code="E904",
+            )
     return wanted
 
 
@@ -168,8 +170,11 @@ def split_gradient(
     way = (GradientStrategy.KEEP if budget is None else GradientStrategy.BUDGETED) if strategy is None else strategy
     expect(way, GradientStrategy, "strategy= is of GradientStrategy", "write GradientStrategy.KEEP")
     if (budget is not None) != (way is GradientStrategy.BUDGETED):
-        raise InputError("a budget of bytes belongs to GradientStrategy.BUDGETED, which needs one",
-                         "write forward(graph, inputs, budget=1 << 30)", code="E922")  # fmt: skip
+        raise InputError(
+            "a budget of bytes belongs to GradientStrategy.BUDGETED, which needs one",
+            "write forward(graph, inputs, budget=1 << 30)",
+            code="E922",
+        )
     names = graph.output_names
     if way is GradientStrategy.EAGER and len(names) == 1 and graph.type_of(graph.outputs[0][1]).shape == ():
         return SplitGradient(value_and_grad(graph, wrt), None, (), {names[0]: names[0]}, wrt, 1)
@@ -254,8 +259,11 @@ def _cotangents(saved: Saved, output_grads: Any) -> dict[str, Any]:
         hint = "write [np.ones_like(outputs[0])]"
         raise InputError(f"gradients come in a list or by name, got {type(output_grads).__name__}", hint, code="E301")
     if len(given) != len(names):
-        raise InputError(f"there are {len(names)} outputs ({', '.join(names)}), but {len(given)} gradients",
-                         "give one for each output, None where it does not count", code="E926")  # fmt: skip
+        raise InputError(
+            f"there are {len(names)} outputs ({', '.join(names)}), but {len(given)} gradients",
+            "give one for each output, None where it does not count",
+            code="E926",
+        )
     found: dict[str, Any] = {}
     for name, value, g in zip(names, saved.outputs, given, strict=True):
         seeded = name in saved.split.seeds

@@ -28,7 +28,7 @@ from .inputs import Inputs, check_call
 if TYPE_CHECKING:
     from .executor import Executor
 
-WORKING_SET = 8 << 20  # bytes of items that run at once: more would leave the caches of a processor
+WORKING_SET = 4 << 20  # bytes of items that run at once: more would leave the caches of a processor
 LARGE = 1 << 20  # bytes of one item from which a batch saves nothing over one call an item
 ROOM = 64 << 20  # bytes of a batch below which nobody asks how much memory there is
 _ARRAY = np.ndarray
@@ -153,18 +153,21 @@ def _grouped(
     names = list(graph.inputs)
     kinds: dict[tuple[Any, ...], list[int]] = {}
     values: dict[int, list[Any]] = {}
-    known: dict[tuple[str, int], Any] = {}  # what a value that several items share became
+    known: dict[
+        tuple[str, int], tuple[Any, Any]
+    ] = {}  # values by id, held so that no other has it; and what they became
     for n, item in enumerate(items):
         try:
             check_call(graph, item)
-            fresh = {k: known.get((k, id(v)), v) for k, v in item.items()}
+            given = dict(item.items())  # read once: a mapping such as an .npz file makes its values anew each time
+            fresh = {k: known[k, id(v)][1] if (k, id(v)) in known else v for k, v in given.items()}
             _, values[n] = executor.arrays(graph, fresh)
         except CancelledError:
             raise
         except Exception as error:
             errors[n] = of_item(error, n)
             continue
-        known |= {(k, id(item[k])): v for k, v in zip(names, values[n], strict=True)}
+        known |= {(k, id(given[k])): (given[k], v) for k, v in zip(names, values[n], strict=True)}
         kind = tuple((v.shape, v.dtype if type(v) is _ARRAY else type(v)) for v in values[n])
         kinds.setdefault(kind, []).append(n)
     found = []
@@ -237,7 +240,7 @@ def most_at_once(executor: Executor, way: Way, limit: int | None, threads: int =
     if limit is None:
         limit = room(executor)
     if limit is None:
-        from ..plan.limits import available_memory
+        from ..plan.memory import available_memory
 
         limit = available_memory() // 2
     return max(1, (limit // threads - way.fixed_bytes) // max(1, way.item_bytes))
@@ -247,11 +250,11 @@ def _cuts(executor: Executor, way: Way, count: int, threads: int) -> list[range]
     """Return the ranges of a group's items that run at once."""
     if way.graph is None:
         return parts(count, threads) if way.reason else [range(count)]
-    unlimited = room(executor) is None and not active_contexts()
-    if threads == 1 and unlimited and count * way.item_bytes <= WORKING_SET:
+    limited = room(executor) is not None
+    if threads == 1 and not limited and count * way.item_bytes <= WORKING_SET:
         return [range(count)]
     most = max(1, WORKING_SET // way.item_bytes)
-    if room(executor) is not None or count * way.item_bytes * threads > ROOM:
+    if limited or count * way.item_bytes * threads > ROOM:
         most = min(most, most_at_once(executor, way, None, threads))
     return parts(count, max(-(-count // most), min(threads, count)))
 

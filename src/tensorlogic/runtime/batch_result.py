@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import repeat
 from types import MappingProxyType
 from typing import Any, NamedTuple, overload
 
@@ -84,7 +85,16 @@ class BatchResult(Sequence[Outputs]):
         return Outputs(self._names, piece.values if piece.single else [v[row, ...] for v in piece.values])
 
     def __iter__(self) -> Iterator[Outputs]:
-        return (self[n] for n in range(self._size))
+        if not self._whole:
+            return (self[n] for n in range(self._size))
+        columns = [iter(v) if v.ndim > 1 else (v[n, ...] for n in range(self._size)) for v in self._pieces[0].values]
+        rows = zip(*columns, strict=True) if columns else repeat((), self._size)
+        return (Outputs(self._names, row) for row in rows)
+
+    @property
+    def _whole(self) -> bool:
+        """Whether all items ran together."""
+        return len(self._pieces) == 1 and not self._pieces[0].single and len(self._pieces[0].items) == self._size
 
     def stacked(self, name: str) -> Any:
         """Return an output of all items as one array, the items in its first axis; their shapes must agree.
@@ -98,7 +108,7 @@ class BatchResult(Sequence[Outputs]):
         """
         if name not in self._names:
             raise InputError(f"there is no output {name!r}", *nearest(name, self._names), code="E305")
-        if len(self._pieces) == 1 and not self._pieces[0].single and len(self._pieces[0].items) == self._size:
+        if self._whole:
             return self._pieces[0].values[self._names.index(name)]
         rows = [outputs[name] for outputs in self]
         shapes = {row.shape for row in rows}

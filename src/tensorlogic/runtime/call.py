@@ -15,7 +15,7 @@ import numpy as np
 
 from ..backends.base import Kernel
 from ..errors import TensorLogicError
-from ..events import Hook, RunRecord, StepEvent, fine, running
+from ..events import Hook, RunRecord, StepEvent, running
 from ..plan.build import Step
 from . import straight
 from .frame import Between, Frame, failed, stop_check
@@ -149,11 +149,12 @@ def _watched_call(
 
     Where kernels round differently from the operations that they hold, what is returned is still what the kernels make.
     """
-    if fine(hooks) and program.fine is not program:
-        exact = program.plan.exact
-        results = watched(program.fine, values, hooks, between=between if exact else None)
-        return owned_by(program.fine, results) if exact else run(program, values, out, between)
-    return watched(program, values, hooks, out, between=between)
+    shown = program.apart(hooks)
+    if shown is program:
+        return watched(program, values, hooks, out, between=between)
+    exact = program.plan.exact
+    results = watched(shown, values, hooks, between=between if exact else None)
+    return owned_by(shown, results) if exact else run(program, values, out, between)
 
 
 def owned_by(program: Program, results: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -208,19 +209,29 @@ def _checking(check: Callable[[], None]) -> Callable[[], int]:
 
 def _noted(frame: Frame, record: RunRecord, live: Sequence[Hook], between: Between | None) -> tuple[Any, ...]:
     """Run the steps of a frame, note when each began and ended, and hand its results to the hooks."""
-    clock, plan = perf_counter_ns, frame.program.plan
+    clock, plan, around = perf_counter_ns, frame.program.plan, running.frame
+    stops = any(h.stops for h in live)
     record.times.append(clock())
-    while not frame.done:
-        if between is not None:
-            between(frame)
-        start = clock()
-        results = frame.advance()
-        record.times.append(clock())
-        if live or between is not None:
-            record.starts.append(start)
-        event = StepEvent(frame.at - 1, start, record.times[-1])
-        for hook in live:
-            hook.on_step(plan, event, results)
+    try:
+        while not frame.done:
+            if between is not None:
+                between(frame)
+            if stops:
+                frame.keep_operands()
+            start = clock()
+            results = frame.advance()
+            record.times.append(clock())
+            if live or between is not None:
+                record.starts.append(start)
+            event = StepEvent(frame.at - 1, start, record.times[-1])
+            running.frame = frame
+            for hook in live:
+                hook.on_step(plan, event, results)
+            for _ in range(frame.at - event.step - 1):  # a hook ran these steps itself
+                record.starts.append(clock())
+                record.times.append(record.starts[-1])
+    finally:
+        running.frame = around
     return frame.results()
 
 

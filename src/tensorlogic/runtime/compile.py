@@ -15,9 +15,9 @@ from ..backends.base import Backend
 from ..backends.native.support import usable
 from ..errors import CancelledError, FormatError, TensorLogicError, expect, expect_whole
 from ..events import span
+from ..ir.check import require_valid
 from ..ir.graph import EinsumGraph
 from ..ir.types import TensorType
-from ..ir.validate import require_valid
 from ..passes.levels import CompilationConfig, OptimizationLevel
 from ..plan.build import ExecutionPlan
 from ..store import EvictionPolicy, Store, StoreStats
@@ -253,8 +253,8 @@ class CompilationKey(NamedTuple):
     @property
     def digest(self) -> str:
         """The key as a short text, the same in every process."""
-        told = f"{self.graph} {msgspec.json.encode(self.config).decode()} {self.backend}"
-        return hashlib.blake2b(told.encode(), digest_size=16).hexdigest()
+        text = f"{self.graph} {msgspec.json.encode(self.config).decode()} {self.backend}"
+        return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 
 class CompilationCache:
@@ -371,11 +371,19 @@ def _save(compiled: CompiledGraph, folder: Path) -> None:
     able = compiled.executor.capabilities()
     programs = compiled.executor.programs.kept.values() if sized_by_inputs(compiled.optimized) else []
     manifest = _Manifest(
-        FORMAT, VERSION, str(__version__), able.name, able.version, compiled.config,
+        FORMAT,
+        VERSION,
+        str(__version__),
+        able.name,
+        able.version,
+        compiled.config,
         compiled.compilation_stats().nodes_before_optimization,
         [(program.plan.name, program.choice) for program in programs],
-        compiled.source_digest, sorted(compiled.size_names), compiled.optimized.digest, [program.plan.graph.digest for program in programs],
-    )  # fmt: skip
+        compiled.source_digest,
+        sorted(compiled.size_names),
+        compiled.optimized.digest,
+        [program.plan.graph.digest for program in programs],
+    )
 
     def fill(place: Path) -> None:
         compiled.optimized.save(place / "optimized.json")
@@ -394,10 +402,10 @@ def _free_to_write(folder: Path) -> bool:
     if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
         return True
     try:
-        told = msgspec.json.decode((folder / "manifest.json").read_bytes())
+        manifest = msgspec.json.decode((folder / "manifest.json").read_bytes())
     except (OSError, msgspec.DecodeError, UnicodeDecodeError):
         return False
-    return isinstance(told, dict) and told.get("format") == FORMAT
+    return isinstance(manifest, dict) and manifest.get("format") == FORMAT
 
 
 def _load(folder: Path, executor: Executor) -> CompiledGraph:
@@ -405,21 +413,21 @@ def _load(folder: Path, executor: Executor) -> CompiledGraph:
 
     start = perf_counter()
     try:
-        told = msgspec.json.decode((folder / "manifest.json").read_bytes(), type=_Manifest)
+        manifest = msgspec.json.decode((folder / "manifest.json").read_bytes(), type=_Manifest)
     except (OSError, msgspec.DecodeError, msgspec.ValidationError, UnicodeDecodeError) as error:
         raise FormatError(f"{str(folder)!r} holds no compiled graph: {error}", code="E220") from None
     able = executor.capabilities()
     for name, theirs, ours in (
-        ("format", told.format, FORMAT),
-        ("version", told.version, VERSION),
-        ("package", told.package, str(__version__)),
-        ("backend", told.backend, able.name),
-        ("backend version", told.backend_version, able.version),
+        ("format", manifest.format, FORMAT),
+        ("version", manifest.version, VERSION),
+        ("package", manifest.package, str(__version__)),
+        ("backend", manifest.backend, able.name),
+        ("backend version", manifest.backend_version, able.version),
     ):
         if theirs != ours:
             hint = "compile the graph again"
             raise FormatError(f"{str(folder)!r} was saved for {name} {theirs}, this is {ours}", hint, code="E220")
-    own = _at_full_speed(executor, told.config)
+    own = _at_full_speed(executor, manifest.config)
 
     def graph(file: str, digest: str) -> EinsumGraph:
         found = EinsumGraph.load(folder / file)
@@ -428,11 +436,11 @@ def _load(folder: Path, executor: Executor) -> CompiledGraph:
             raise FormatError(what, "compile it again", code="E261")
         return found
 
-    if len(told.plans) != len(told.graphs):
-        what = f"{str(folder)!r} holds no compiled graph: {len(told.plans)} plans of {len(told.graphs)} graphs"
+    if len(manifest.plans) != len(manifest.graphs):
+        what = f"{str(folder)!r} holds no compiled graph: {len(manifest.plans)} plans of {len(manifest.graphs)} graphs"
         raise FormatError(what, "compile it again", code="E220")
-    optimized = graph("optimized.json", told.optimized)
-    for n, ((name, choice), digest) in enumerate(zip(told.plans, told.graphs, strict=True)):
+    optimized = graph("optimized.json", manifest.optimized)
+    for n, ((name, choice), digest) in enumerate(zip(manifest.plans, manifest.graphs, strict=True)):
         own.programs.adopt(optimized, graph(f"plan{n}.json", digest), name, choice)
-    stats = CompilationStats(told.before, len(optimized), perf_counter() - start, ())
-    return CompiledGraph(optimized, own, stats, told.source, told.sizes)
+    stats = CompilationStats(manifest.before, len(optimized), perf_counter() - start, ())
+    return CompiledGraph(optimized, own, stats, manifest.source, manifest.sizes)

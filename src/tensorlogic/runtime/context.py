@@ -35,7 +35,7 @@ class ExecutionContext:
     ...         Executor().execute(graph, {"x": [1.0, 2.0, 3.0]})
     ... except CancelledError as error:
     ...     print(error.diagnostic.message)
-    the run was cancelled before step 1 of 1 (exp): the client left
+    the run was cancelled while it was being planned: the client left
 
     ``timeout`` counts seconds from now; ``deadline`` is a reading of the ``clock``. ``memory_limit`` bounds the bytes of one run,
     ``flops_limit`` the planned arithmetic of all runs together. In a trace, what ran under ``labels`` stands inside a span that
@@ -104,7 +104,7 @@ class ExecutionContext:
     def admit(self, program: Program) -> None:
         """Refuse what takes more memory or arithmetic than is left; count the arithmetic of what is run."""
         if self.memory_limit is not None and program.peak_bytes > self.memory_limit:
-            from ..plan.limits import check_memory
+            from ..plan.memory import check_memory
 
             check_memory(program.plan, self.memory_limit)
         if self.flops_limit is None:

@@ -23,12 +23,12 @@ from .program import Program
 from .programs import Programs, not_pickled
 
 if TYPE_CHECKING:
+    from .aio.lanes import Lane
     from .autodiff import Gradients
     from .batch import Way
     from .frame import Between, Frame
     from .jit import Jit
-    from .lanes import Lane
-    from .recover import Recovery
+    from .recovery.run import Recovery
     from .strategy import GradientStrategy
 
 _EXECUTION, _COMPLETE = ExecutionPhase.EXECUTION, ExecutionPhase.COMPLETE
@@ -76,10 +76,18 @@ class Executor:
         if optimization_level is None:  # a backend that wants no passes runs graphs as they are written
             optimization_level = OptimizationLevel.STANDARD if self.backend.passes else OptimizationLevel.NONE
         self.programs = Programs(
-            self.backend, self.context, CompilationConfig(optimization_level),
-            policy=policy, native=native, threads=threads, wrap=wrap,
-            passes=passes, memory_limit=memory_limit, flops_limit=flops_limit, bound=plans,
-        )  # fmt: skip
+            self.backend,
+            self.context,
+            CompilationConfig(optimization_level),
+            policy=policy,
+            native=native,
+            threads=threads,
+            wrap=wrap,
+            passes=passes,
+            memory_limit=memory_limit,
+            flops_limit=flops_limit,
+            bound=plans,
+        )
         self._ready: dict[int, LastCall] = {}  # by the id of a graph, the call it was last run with
         self.jit: Jit | None = None
         self.gradients: Gradients | None = None
@@ -232,10 +240,16 @@ class Executor:
         if policy != "exact" and not chosen.capabilities().supports("native"):
             policy = "exact" if backend is not None else None
         own = Executor(
-            chosen, context=self.context, memory_limit=mine.memory_limit, flops_limit=mine.flops_limit,
-            wrap=mine.wrap if wrap is None else wrap, passes=mine.passes, plans=mine.kept.bound if plans is None else plans, threads=mine.threads,
+            chosen,
+            context=self.context,
+            memory_limit=mine.memory_limit,
+            flops_limit=mine.flops_limit,
+            wrap=mine.wrap if wrap is None else wrap,
+            passes=mine.passes,
+            plans=mine.kept.bound if plans is None else plans,
+            threads=mine.threads,
             policy=policy or mine.policy,
-        )  # fmt: skip
+        )
         own.programs.config, own.profiles = config, self.profiles  # one profile, whoever runs
         return own
 

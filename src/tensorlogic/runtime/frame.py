@@ -33,12 +33,13 @@ class Frame:
     array([1.  , 2.72])
     """
 
-    __slots__ = ("at", "program", "slots")
+    __slots__ = ("at", "operands", "program", "slots")
 
     def __init__(
         self, program: Program, inputs: Sequence[Any], workspace: Workspace | None = None, targets: Sequence[Any] = ()
     ) -> None:
         self.program, self.at = program, 0
+        self.operands: tuple[Any, ...] = ()  # what the last step read, where keep_operands was called before it
         self.slots = program.template.copy()
         for (_, slot, _), value in zip(program.plan.inputs, inputs, strict=True):
             self.slots[slot] = value
@@ -51,6 +52,10 @@ class Frame:
     def done(self) -> bool:
         """Whether every step ran."""
         return self.at == len(self.program.entries)
+
+    def keep_operands(self) -> None:
+        """Hold on to what the next step reads, for those who look at it after the step."""
+        self.operands = tuple([self.slots[s] for s in self.program.entries[self.at].step.reads])
 
     def advance(self) -> tuple[Any, ...]:
         """Run the next step and return its results."""

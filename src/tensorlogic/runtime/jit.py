@@ -244,9 +244,14 @@ class Jit:
         native = sum(any(step.computed_by != "numpy" for step in p.plan.steps) for p in programs)
         looked = self.cache.stats()  # once for each call
         return JitStats(
-            looked.hits + looked.misses, len(self.detector.hot_paths()), self.compiler.done, native, len(programs) - native,
-            self.compiler.failures, looked,
-        )  # fmt: skip
+            looked.hits + looked.misses,
+            len(self.detector.hot_paths()),
+            self.compiler.done,
+            native,
+            len(programs) - native,
+            self.compiler.failures,
+            looked,
+        )
 
     def clear(self) -> None:
         """Forget what was compiled and counted."""

@@ -15,7 +15,7 @@ import numpy as np
 from ..backends.base import Kernel
 from ..backends.threads import on_one_thread, together
 from ..events import Hook, RunRecord, entered, running
-from ..passes.indices import dims
+from ..ir.types import dims
 from ..passes.split import Join
 from ..plan.build import Step
 from ..plan.fused import Cut, Fused
@@ -67,9 +67,15 @@ def _range(value: Any, axis: int | None, part: range) -> Any:
 
 
 _COMBINE: dict[str, Callable[..., Any]] = {
-    "add": np.add, "mean": np.add, "multiply": np.multiply, "maximum": np.maximum, "minimum": np.minimum,
-    "or": np.logical_or, "and": np.logical_and, "logaddexp": np.logaddexp,
-}  # fmt: skip
+    "add": np.add,
+    "mean": np.add,
+    "multiply": np.multiply,
+    "maximum": np.maximum,
+    "minimum": np.minimum,
+    "or": np.logical_or,
+    "and": np.logical_and,
+    "logaddexp": np.logaddexp,
+}
 
 
 def _combine(join: Join, total: Any, value: Any) -> Any:

@@ -16,10 +16,9 @@ from weakref import ref
 import numpy as np
 
 from ..backends.base import Backend, InPlaceBackend, Kernel
-from ..events import check_contexts
+from ..events import Hook, check_contexts, fine
 from ..ir import ops
-from ..ir.types import TensorType
-from ..passes.indices import dims
+from ..ir.types import TensorType, dims
 from ..plan.build import ExecutionPlan, Step, lay_out
 from ..plan.cost import nbytes
 from ..plan.fused import NESTED, Fused
@@ -70,7 +69,7 @@ class Program:
     """A plan bound to a backend: the steps one by one, and the same as one function where the plan is short."""
 
     __slots__ = (
-        "_fine", "_flops", "_peak_bytes", "_timed", "backend", "brief", "choice", "context", "entries", "fresh", "function", "idle", "inner", "kernels", "names", "outputs",
+        "_fine", "_flops", "_peak_bytes", "_separate", "_timed", "backend", "brief", "choice", "context", "entries", "fresh", "function", "idle", "inner", "kernels", "names", "outputs",
         "owned", "plan", "small", "template", "trusted", "types", "verified", "work",
     )  # fmt: skip
 
@@ -95,6 +94,7 @@ class Program:
         self.function = self._straight() if len(entries) <= straight.MOST else None
         self._timed: straight.Function | None = None
         self._fine: Program | None = None
+        self._separate: Program | None = None
         self._peak_bytes: int | None = None
         self._flops: int | None = None
         self.brief: bool | None = None  # whether it takes microseconds, once somebody has asked
@@ -116,6 +116,16 @@ class Program:
         if self._timed is None and self.function is not None:
             self._timed = self._straight(timed=True)
         return self._timed
+
+    def apart(self, hooks: Sequence[Hook]) -> Program:
+        """Return the program that hooks see: one with a step for each operation, and where one may stop the run, one that reuses no memory."""
+        if not fine(hooks):
+            return self
+        found = self.fine
+        if any(h.stops for h in hooks) and any(step.into for step in found.plan.steps):
+            found._separate = found._separate or bind(lay_out(self.plan.graph), self.backend)
+            return found._separate
+        return found
 
     @property
     def peak_bytes(self) -> int:

@@ -14,14 +14,15 @@ import numpy as np
 from ..backends.base import Backend, BackendCapabilities, KernelUnavailable, NativeBackend, check_dtypes
 from ..errors import BackendError, InputError, nearest
 from ..events import ExecutionPhase, Hook, span
+from ..ir.check import require_valid
 from ..ir.graph import EinsumGraph
 from ..ir.types import TensorType
-from ..ir.validate import require_valid
 from ..passes.levels import CompilationConfig, Pass
 from ..passes.specialize import specialize
 from ..plan.build import ExecutionPlan, build_plan, lay_out
 from ..plan.fusing import POLICIES
-from ..plan.limits import available_memory, check_flops, check_memory
+from ..plan.limits import check_flops
+from ..plan.memory import available_memory, check_memory, lighter
 from ..store import Store, StoreStats, reset_in_child
 from .call import Wrapper, run
 from .context import ExecutionContext
@@ -223,10 +224,9 @@ class Programs:
         sparse: Types | None = None,
     ) -> list[ExecutionPlan]:
         if self.facts is None and self.threads == 1:
-            from ..plan.memory_order import lighter
-
-            plan = lay_out(concrete, in_place=self.in_place)
-            again = lay_out if not self.in_place else lambda graph: lay_out(graph, in_place=True)
+            threads = (lambda: 1) if "in_place" in self.capabilities.features else None
+            again = partial(lay_out, in_place=self.in_place, threads=threads)
+            plan = again(concrete)
             return [lighter(plan, again) if reorder and (self.backend.passes or self.passes) else plan]
         from ..plan.candidates import candidates
 
@@ -234,9 +234,17 @@ class Programs:
         if self.policy != "exact" or self.threads > 1:
             room = available_memory() // 2 if self.memory_limit is None else self.memory_limit
         return candidates(
-            concrete, self.facts, policy=self.policy, in_place=self.in_place, chains=self.threads if self.in_place else 1,
-            room=room, donate=donate, reorder=reorder, without=without, sparse=sparse,
-        )  # fmt: skip
+            concrete,
+            self.facts,
+            policy=self.policy,
+            in_place=self.in_place,
+            chains=self.threads if self.in_place else 1,
+            room=room,
+            donate=donate,
+            reorder=reorder,
+            without=without,
+            sparse=sparse,
+        )
 
     def _bound(self, options: Sequence[ExecutionPlan], again: Any) -> list[Program]:
         """Bind plans; where no kernel can be made of a step, plans that do without it take their place."""

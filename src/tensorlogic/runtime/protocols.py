@@ -14,8 +14,12 @@ if TYPE_CHECKING:
     from ..backends.base import BackendCapabilities
     from ..ir.graph import EinsumGraph
     from ..passes.levels import CompilationConfig
+    from .batch_result import BatchResult
     from .compile import CompiledGraph
     from .jit import JitConfig, JitStats
+    from .recovery.config import RecoveryConfig, RecoveryResult
+    from .streams.processor import ChunkMetadata, StreamResult
+    from .streams.stream import StreamingConfig
 
 Tensors = Mapping[str, Any]
 
@@ -61,16 +65,17 @@ class TlEagerAutodiff(Protocol):
 
 @runtime_checkable
 class TlBatchExecutor(TlExecutor, Protocol):
-    """Runs one graph on many inputs, one after another or on threads, and says how many are best run at once.
+    """Runs one graph on many inputs, as one more index or on threads, and says how many are best run at once.
 
-    >>> hasattr(TlBatchExecutor, "optimal_batch_size")
+    >>> from tensorlogic import Executor
+    >>> isinstance(Executor(), TlBatchExecutor)
     True
     """
 
-    def execute_batch(self, graph: EinsumGraph, batch_inputs: Sequence[Tensors]) -> Any: ...  # a BatchResult
+    def execute_batch(self, graph: EinsumGraph, batch_inputs: Sequence[Tensors]) -> BatchResult: ...
     def execute_batch_parallel(
         self, graph: EinsumGraph, batch_inputs: Sequence[Tensors], num_threads: int | None = None
-    ) -> Any: ...
+    ) -> BatchResult: ...
     def optimal_batch_size(self, graph: EinsumGraph) -> int: ...
 
 
@@ -78,12 +83,15 @@ class TlBatchExecutor(TlExecutor, Protocol):
 class TlStreamingExecutor(Protocol):
     """Runs one graph over a stream of chunks: a StreamingConfig and ChunkMetadata go in, StreamResults come out.
 
-    >>> hasattr(TlStreamingExecutor, "execute_chunk")
+    >>> from tensorlogic import Executor
+    >>> isinstance(Executor(), TlStreamingExecutor)
     True
     """
 
-    def execute_stream(self, graph: EinsumGraph, input_stream: Iterable[Any], config: Any) -> Any: ...
-    def execute_chunk(self, graph: EinsumGraph, chunk_inputs: Any, metadata: Any) -> Any: ...
+    def execute_stream(
+        self, graph: EinsumGraph, input_stream: Iterable[Any], config: StreamingConfig
+    ) -> Iterable[StreamResult]: ...
+    def execute_chunk(self, graph: EinsumGraph, chunk_inputs: Tensors, metadata: ChunkMetadata) -> StreamResult: ...
 
 
 @runtime_checkable
@@ -125,15 +133,16 @@ class TlDistributedExecutor(Protocol):
 
 @runtime_checkable
 class TlRecoverableExecutor(TlExecutor, Protocol):
-    """Survives failures as a RecoveryConfig says, and keeps the state of a run in a file.
+    """Survives failures as a RecoveryConfig says, and keeps what is left of a run in a folder.
 
-    >>> hasattr(TlRecoverableExecutor, "save_checkpoint")
+    >>> from tensorlogic import Executor
+    >>> isinstance(Executor(), TlRecoverableExecutor)
     True
     """
 
-    def execute_with_recovery(self, graph: EinsumGraph, inputs: Tensors, config: Any) -> Any: ...  # a RecoveryResult
-    def save_checkpoint(self, path: str) -> None: ...
-    def load_checkpoint(self, path: str) -> None: ...
+    def execute_with_recovery(self, graph: EinsumGraph, inputs: Tensors, config: RecoveryConfig) -> RecoveryResult: ...
+    def save_checkpoint(self, path: str) -> int: ...  # the number of the checkpoint
+    def load_checkpoint(self, path: str) -> int: ...
 
 
 @runtime_checkable

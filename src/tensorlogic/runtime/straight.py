@@ -73,8 +73,8 @@ def function(
     names: dict[str, Any] = {f"s{slot}": value for slot, value in given.items()}
     names |= {f"k{n}": line.kernel for n, line in enumerate(lines)}
     exec(compile(source(lines, inputs, outputs, work, timed=timed), "<plan>", "exec"), names)
-    made: Function = names["steps"]
-    return made
+    function: Function = names["steps"]
+    return function
 
 
 def failed_at(code: CodeType, trace: TracebackType | None) -> tuple[int, dict[str, Any]] | None:

@@ -18,9 +18,9 @@ from ..backends.threads import on_one_thread
 from ..diagnostics import bytes_text
 from ..errors import BackendError, InputError, TensorLogicError, expect
 from ..ir import ops
+from ..ir.check import require_valid
 from ..ir.graph import EinsumGraph, bodies
 from ..ir.sizes import names
-from ..ir.validate import require_valid
 from ..passes.levels import OptimizationLevel
 from ..plan.build import ExecutionPlan, Step
 from ..plan.candidates import CHAIN as COST
@@ -165,11 +165,19 @@ class ExecutionStrategy(msgspec.Struct, frozen=True):
             f"parallelism {self.parallelism.value}, precision {self.precision.value}, gradient {self.gradient.value}"
         )
         rows = [
-            [t.compared, t.mode.value, t.level.name.lower(), t.memory.value, t.parallelism.value,
-             "" if t.seconds is None else f"{t.seconds * 1e6:,.1f} µs", str(t.runs), bytes_text(t.peak_bytes),
-             "chosen" if t.chosen else ""]
+            [
+                t.compared,
+                t.mode.value,
+                t.level.name.lower(),
+                t.memory.value,
+                t.parallelism.value,
+                "" if t.seconds is None else f"{t.seconds * 1e6:,.1f} µs",
+                str(t.runs),
+                bytes_text(t.peak_bytes),
+                "chosen" if t.chosen else "",
+            ]
             for t in self.trials
-        ]  # fmt: skip
+        ]
         head = ["compared", "mode", "level", "memory", "threads", "time", "runs", "peak", ""]
         return "\n".join([words, *([table(head, rows, right={5, 6, 7})] if rows else []), *self.reasons])
 

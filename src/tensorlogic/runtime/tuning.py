@@ -14,8 +14,7 @@ import numpy as np
 
 from ..errors import InputError, TensorLogicError
 from ..events import active_contexts, entered
-from ..ir.types import TensorType
-from ..passes.indices import dims
+from ..ir.types import TensorType, dims
 from .call import run
 from .program import Program
 

@@ -304,8 +304,12 @@ def _array(value: Any) -> Array:
         return np.asarray(value, copy=False)
     except (ValueError, TypeError) as error:
         kind = type(value).__name__
-        raise ViewError(f"a {kind} has no memory to look at without a copy", "make the array first: np.asarray(value)",
-                        code="E960", context=[str(error).splitlines()[0]]) from None  # fmt: skip
+        raise ViewError(
+            f"a {kind} has no memory to look at without a copy",
+            "make the array first: np.asarray(value)",
+            code="E960",
+            context=[str(error).splitlines()[0]],
+        ) from None
 
 
 def _stack(below: TensorView, layer: TensorView) -> TensorView:

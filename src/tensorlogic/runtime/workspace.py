@@ -251,9 +251,16 @@ class WorkspacePool:
         with self._lock:
             self._settle()
             return WorkspaceStats(
-                self._hits, self._misses, len(self._arenas), self._capacity(), self._asked, self._taken,
-                sum(w.size for w in self._waiting), self._largest(), self._peak,
-            )  # fmt: skip
+                self._hits,
+                self._misses,
+                len(self._arenas),
+                self._capacity(),
+                self._asked,
+                self._taken,
+                sum(w.size for w in self._waiting),
+                self._largest(),
+                self._peak,
+            )
 
     def _capacity(self) -> int:
         return sum(s.size for s in self._arenas)

@@ -37,18 +37,27 @@ def _has_case(op: type[Op]) -> bool:
 
 
 _PLACES: dict[MissingRow, Callable[[type[Op]], bool]] = {
-    MissingRow("ir/ops.py", "the classes", "the class itself, by which text and files name it"): lambda op: op in OPS.values(),
-    MissingRow("ir/type_rules.py", "RULES", "the types of its results"): lambda op: op in type_rules.RULES or issubclass(op, Same),
+    MissingRow("ir/ops.py", "the classes", "the class itself, by which text and files name it"): lambda op: (
+        op in OPS.values()
+    ),
+    MissingRow("ir/type_rules.py", "RULES", "the types of its results"): lambda op: (
+        op in type_rules.RULES or issubclass(op, Same)
+    ),
     MissingRow("passes/grad_rules.py", "RULES", "its gradient"): lambda op: op in grad.RULES or issubclass(op, Same),
-    MissingRow("passes/indices.py", "INDICES", "along which indices it can be cut (or set is_pointwise)"):
-        lambda op: op in indices.INDICES or op.is_pointwise,
-    MissingRow("passes/batch_rules.py", "RULES", "what one more leading axis does to it (or set is_pointwise)"):
-        lambda op: op in batch_rules.RULES or op.is_pointwise,
-    MissingRow("backends/reference.py", "DEFINITIONS", "what it computes, element by element"):
-        lambda op: op in reference.DEFINITIONS or issubclass(op, Same),
-    MissingRow("backends/numpy.py", "MAKERS", "its NumPy kernel"): lambda op: op in numpy.MAKERS or issubclass(op, Same),
+    MissingRow("passes/indices.py", "INDICES", "along which indices it can be cut (or set is_pointwise)"): lambda op: (
+        op in indices.INDICES or op.is_pointwise
+    ),
+    MissingRow(
+        "passes/batch_rules.py", "RULES", "what one more leading axis does to it (or set is_pointwise)"
+    ): lambda op: op in batch_rules.RULES or op.is_pointwise,
+    MissingRow("backends/reference.py", "DEFINITIONS", "what it computes, element by element"): lambda op: (
+        op in reference.DEFINITIONS or issubclass(op, Same)
+    ),
+    MissingRow("backends/numpy.py", "MAKERS", "its NumPy kernel"): lambda op: (
+        op in numpy.MAKERS or issubclass(op, Same)
+    ),
     MissingRow("testing/cases.py", "_UNARY", "a case that every backend must answer as the reference does"): _has_case,
-}  # fmt: skip
+}
 
 
 def missing_rows(op: type[Op]) -> list[MissingRow]:

@@ -92,8 +92,11 @@ class BackendTestAdapter:
             outcome = ("" if why is None else "x") + ("passed" if problem is None else "failed")
             results.append(CaseResult(case.name, outcome, why or problem or ""))
         if not results:
-            raise InputError(f"no case matches include={list(include)} and exclude={list(exclude)}",
-                             "names look like 'einsum/ij,jk->ik/real/float64'", code="E362")  # fmt: skip
+            raise InputError(
+                f"no case matches include={list(include)} and exclude={list(exclude)}",
+                "names look like 'einsum/ij,jk->ik/real/float64'",
+                code="E362",
+            )
         return ConformanceReport(tuple(results))
 
     def _lacking_dtypes(self, case: Case) -> list[str]:

@@ -174,7 +174,11 @@ _UNARY: Mapping[str, Make] = {
     "view/broadcast": lambda b, x: (b.broadcast_to(x, (5, 2, 3, 4)), b.broadcast_to(x[:, :1], (2, 3, 4))),
     "view/window": lambda b, x: (b.window(x, 1, 2), b.window(x, 2, 2, step=2), b.window(x, 2, 2, dilation=2)),
     "overlap_add": lambda b, x: (
-        b.overlap_add(x, 1, 6), b.overlap_add(x, 1, 14, step=5), b.overlap_add(x, 1, 11, step=3), b.overlap_add(x, 0, 8, dilation=2)),
+        b.overlap_add(x, 1, 6),
+        b.overlap_add(x, 1, 14, step=5),
+        b.overlap_add(x, 1, 11, step=3),
+        b.overlap_add(x, 0, 8, dilation=2),
+    ),
     "pad": lambda b, x: b.pad(x, [(1, 0), (0, 2), (1, 1)], 3),
     "concat": lambda b, x: (b.concat([x, x, x], 1), b.stack([x, x], -1)),
     "gather": lambda b, x: (b.gather(x, np.array([[1, 0], [1, 1]]), 1), b.gather(x, np.array([2, 0, -1]), 2)),
@@ -188,7 +192,10 @@ _UNARY: Mapping[str, Make] = {
     "quantize": lambda b, x: b.quantize(x, np.float32(0.1), 3),
     "quantize/axis": lambda b, x: b.dequantize(
         b.quantize(x, np.array([0.1, 0.5, 2.0], "f4"), np.array([0, 1, -1]), axis=1),
-        np.array([0.1, 0.5, 2.0], "f4"), np.array([0, 1, -1]), axis=1),
+        np.array([0.1, 0.5, 2.0], "f4"),
+        np.array([0, 1, -1]),
+        axis=1,
+    ),
     "layers/softmax": lambda b, x: (b.softmax(x), b.log_softmax(x, 1), b.logsumexp(x, (0, 1))),
     "layers/norms": lambda b, x: (b.layer_norm(x), b.rms_norm(x), b.var(x, 1)),
     "layers/activations": lambda b, x: (b.gelu(x), b.gelu(x, approximate=True), b.silu(x), b.elu(x), b.softplus(x)),
@@ -200,7 +207,7 @@ _UNARY: Mapping[str, Make] = {
     "fixpoint/replace": lambda b, x: b.fixpoint(lambda c: b.minimum(c + 1, 3), x),
     "fixpoint/max": lambda b, x: b.fixpoint(lambda c: c[:, ::-1], x, combine="max"),
     "fixpoint/two carries": lambda b, x: b.fixpoint(lambda c, d: (b.minimum(c + 1, 4), b.maximum(c, d)), x, x),
-}  # fmt: skip
+}
 _FLOAT_ONLY = ("layers", "quantize", "cond", "scan", "fixpoint")
 
 

@@ -96,14 +96,17 @@ class PerfReport(NamedTuple):
             "table{border-collapse:collapse}</style></head><body>\n"
             f"<h1>Performance</h1>\n<p>{escape(self._summary())}</p>\n"
             + "".join(f"<p>Warning: {escape(w)}</p>\n" for w in self.warnings)
-            + "<table><tr>" + "".join(f"<th>{escape(h)}</th>" for h in _HEAD) + "</tr>\n"
-            + "\n".join(rows) + "\n</table></body></html>\n"
-        )  # fmt: skip
+            + "<table><tr>"
+            + "".join(f"<th>{escape(h)}</th>" for h in _HEAD)
+            + "</tr>\n"
+            + "\n".join(rows)
+            + "\n</table></body></html>\n"
+        )
 
     def _summary(self) -> str:
         counts = Counter(c.verdict for c in self.cases)
-        said = ", ".join(f"{counts[v]} {v}" for v in COLORS if counts[v])
-        return f"{len(self.cases)} case{'' if len(self.cases) == 1 else 's'}: {said}"
+        counts_text = ", ".join(f"{counts[v]} {v}" for v in COLORS if counts[v])
+        return f"{len(self.cases)} case{'' if len(self.cases) == 1 else 's'}: {counts_text}"
 
     def __str__(self) -> str:
         return self.text()
@@ -222,11 +225,13 @@ def _warnings(measured: Mapping[str, object], saved: Mapping[str, _Saved]) -> li
     found: dict[str, list[str]] = {}
     for name, then in ((name, saved[name]) for name in measured if name in saved):
         if then.machine != here:
-            said = f"measured on another machine ({then.machine}; this one is {here}): ratios compare the machines too"
-            found.setdefault(said, []).append(name)
+            reason = (
+                f"measured on another machine ({then.machine}; this one is {here}): ratios compare the machines too"
+            )
+            found.setdefault(reason, []).append(name)
         for part in ("python", "numpy"):
             if then.versions.get(part, versions[part]) != versions[part]:
-                said = f"measured with {part} {then.versions[part]}, now {versions[part]}"
-                found.setdefault(said, []).append(name)
+                reason = f"measured with {part} {then.versions[part]}, now {versions[part]}"
+                found.setdefault(reason, []).append(name)
     found["not measured now"] = [name for name in saved if name not in measured]
-    return [f"baseline of {', '.join(names)}: {said}" for said, names in found.items() if names]
+    return [f"baseline of {', '.join(names)}: {reason}" for reason, names in found.items() if names]

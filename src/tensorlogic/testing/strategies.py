@@ -148,10 +148,10 @@ class _Graphs:
         ]
         kind = self.pick(kinds + (["body"] if self.bodies else []))
         try:
-            made = getattr(self, kind)(self.any())
+            tensor = getattr(self, kind)(self.any())
         except TensorLogicError:
             return
-        for v in made if isinstance(made, list) else [made]:
+        for v in tensor if isinstance(tensor, list) else [tensor]:
             if v is not None and v.tensor.shape is not None and len(v.tensor.shape) < 5 and prod(self.shape(v)) <= MOST:
                 self.values.append(v)
 
@@ -205,10 +205,17 @@ class _Graphs:
         ways += [lambda: b.broadcast_to(t, (2, *(t.shape or ()))), lambda: b.apply(Transfer("cpu:1"), t)]
         if rank:
             ways += [
-                lambda: b.transpose(t), lambda: t[::-1], lambda: t[..., ::2], lambda: t[1:], lambda: t[..., 0], lambda: t[-1:],
-                lambda: b.reshape(t, (-1,)), lambda: b.window(t, rank - 1, 2), lambda: b.pad(t, [(1, 0)] * rank, 1),
+                lambda: b.transpose(t),
+                lambda: t[::-1],
+                lambda: t[..., ::2],
+                lambda: t[1:],
+                lambda: t[..., 0],
+                lambda: t[-1:],
+                lambda: b.reshape(t, (-1,)),
+                lambda: b.window(t, rank - 1, 2),
+                lambda: b.pad(t, [(1, 0)] * rank, 1),
                 lambda: b.transpose(t, (*range(1, rank), 0)),
-            ]  # fmt: skip
+            ]
         return _Value(self.pick(ways)(), x.exact)
 
     def einsum(self, x: _Value) -> _Value:
@@ -288,8 +295,8 @@ class _Graphs:
         y, rank = self.any(), len(x.tensor.shape or ())
         axis = self.pick(range(max(rank, 1)))
         pair = [x.tensor, y.tensor] if self.chance(60) else [x.tensor, x.tensor]
-        made = self.b.concat(pair, axis) if rank and self.chance(60) else self.b.stack(pair, 0)
-        return _Value(made, x.exact and y.exact)
+        tensor = self.b.concat(pair, axis) if rank and self.chance(60) else self.b.stack(pair, 0)
+        return _Value(tensor, x.exact and y.exact)
 
     def layer(self, x: _Value) -> _Value:
         b = self.b
@@ -342,8 +349,8 @@ class _Graphs:
                 test = b.any(b.greater(y.tensor, 1))
                 return _Value(b.cond(test, lambda: t, lambda: b.maximum(t, t[::-1]) if shape else t), x.exact)
             case "cond same" if y.exact and not self.smooth:
-                made = b.cond(b.all(b.less(y.tensor, 1)), lambda: (t, y.tensor), lambda: (t, y.tensor))
-                return [_Value(v, w.exact) for v, w in zip(made, (x, y), strict=True)]
+                results = b.cond(b.all(b.less(y.tensor, 1)), lambda: (t, y.tensor), lambda: (t, y.tensor))
+                return [_Value(v, w.exact) for v, w in zip(results, (x, y), strict=True)]
         return None if not exact else x
 
     def finished(self) -> GraphCase:
@@ -419,8 +426,14 @@ ELEMENTS = ("ann", "bob", "cat", "dan")
 
 
 CONNECTIVES: tuple[Callable[[Any, Any], logic.TLExpr], ...] = (
-    logic.and_, logic.or_, logic.imply, logic.iff, logic.xor, lambda a, b: a < b, lambda a, b: a >= b,
-)  # fmt: skip
+    logic.and_,
+    logic.or_,
+    logic.imply,
+    logic.iff,
+    logic.xor,
+    lambda a, b: a < b,
+    lambda a, b: a >= b,
+)
 
 
 def _formula(below: Below, terms: Sequence[Any], leaves: int, depth: int) -> logic.TLExpr:
@@ -517,9 +530,11 @@ class RuleSet(NamedTuple):
                 rows: list[dict[str, int]] = [{}]
                 for name, a, c in atoms:
                     rows = [
-                        {**row, a: i, c: j} for row in rows for i, j in known[name]
+                        {**row, a: i, c: j}
+                        for row in rows
+                        for i, j in known[name]
                         if row.get(a, i) == i and row.get(c, j) == j and (a != c or i == j)
-                    ]  # fmt: skip
+                    ]
                 known[head] |= {(row[x], row[y]) for row in rows}
             if sum(map(len, known.values())) == before:
                 return {name: pairs for name, pairs in known.items() if name not in self.facts}

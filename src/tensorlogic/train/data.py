@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,6 +10,9 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from ..errors import FormatError, InputError, TensorLogicError, expect, nearest
+from ..lang.data_files import arrow_module
+from ..runtime.streams.sources import HEAD_ERRORS, PACK_ERRORS
+from ..runtime.streams.table_sources import column_values
 
 Arrays = Mapping[str, Any]
 
@@ -152,13 +154,13 @@ def _opened(path: Path) -> Iterator[Any]:
         raise InputError(f"{path} is neither .npz nor .parquet", "save the arrays with np.savez", code="E852")
     try:
         if path.suffix == ".npz":
-            with np.load(path, allow_pickle=False) as file:
+            with path.open("rb") as raw, np.load(raw, allow_pickle=False) as file:  # NumPy leaves a broken one open
                 yield file
         else:
             yield _Columns(path)
     except TensorLogicError:
         raise
-    except (OSError, ValueError, zipfile.BadZipFile) as error:
+    except (*HEAD_ERRORS, *PACK_ERRORS) as error:
         raise FormatError(f"{path} cannot be read: {error}", code="E853") from None
 
 
@@ -166,24 +168,11 @@ class _Columns:
     """The columns of a Parquet file as arrays."""
 
     def __init__(self, path: Path) -> None:
-        import pyarrow.parquet as pq
-
-        self.table = pq.ParquetFile(path)
+        self.table = arrow_module("pyarrow.parquet", f"to read {path.name!r}").ParquetFile(path)
         self.files = list(self.table.schema_arrow.names)
 
     def __getitem__(self, name: str) -> Any:
-        return _column(self.table.read([name]).column(0))
-
-
-def _column(column: Any) -> Any:
-    """Return a column of numbers, or of lists of numbers of one length, as an array."""
-    import pyarrow as pa
-
-    whole = column.combine_chunks()
-    if pa.types.is_list(whole.type) or pa.types.is_fixed_size_list(whole.type) or pa.types.is_large_list(whole.type):
-        rows = len(whole)
-        return np.asarray(whole.flatten().to_numpy(zero_copy_only=False)).reshape(rows, -1)
-    return whole.to_numpy(zero_copy_only=False)
+        return column_values(self.table.read([name]).column(0), name)
 
 
 def _array(name: str, value: Any) -> Any:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import FormatError
 from ..ir.graph import EinsumGraph
-from ..runtime.checkpoints import CheckpointManager
+from ..runtime.recovery.checkpoints import CheckpointManager
 from . import optim
 from .history import History
 

@@ -13,13 +13,13 @@ from ...events import span
 from ...ir import ops
 from ...ir.algebra import algebra
 from ...ir.graph import Scan
-from ...passes.indices import dims
+from ...ir.types import dims
 from ...plan.build import ExecutionPlan, Step, describe
 from ...plan.fused import Fused
 from .. import bitplan
 from ..base import Kernel, KernelUnavailable
 from ..closure import bind_fixpoint
-from ..threads import share
+from ..threads import share, with_threads
 from . import vjp
 from .build import compiled
 from .rows import Source, emit
@@ -28,6 +28,9 @@ from .semiring import bind_semiring, make_ready
 from .support import NativeWarning
 
 Array = Any
+_SHARE_INSIDE = frozenset(
+    {"bits", "algebra", "fixpoint"}
+)  # kernels of several stages, which share each among the threads
 
 
 def bind_fused(step: Step) -> Kernel:
@@ -38,12 +41,12 @@ def bind_fused(step: Step) -> Kernel:
         with span(f"compile {op.pattern}"):
             kernel = _KINDS[op.kind](step)
     except Exception as error:  # numba raises anything where it cannot compile
-        said = f"{op.pattern} runs as {op.count} steps, because no kernel could be made of it: "
-        warnings.warn(f"{said}{type(error).__name__}: {error}", NativeWarning, stacklevel=2)
+        message = f"{op.pattern} runs as {op.count} steps, because no kernel could be made of it: "
+        warnings.warn(f"{message}{type(error).__name__}: {error}", NativeWarning, stacklevel=2)
         raise KernelUnavailable(step, str(error)) from error
     if kernel is None:
         raise KernelUnavailable(step, f"{op.pattern} has no kernel")
-    return kernel
+    return with_threads(kernel, max(step.threads, 1)) if op.kind in _SHARE_INSIDE else kernel
 
 
 def _rows(step: Step) -> Kernel | None:
@@ -93,7 +96,7 @@ def _relations(step: Step) -> Kernel:
 
 def _shared(step: Step, source: Source) -> Kernel:
     sizes, places = source.sizes, source.places
-    count = min(max(step.threads, 1), places)
+    count = max(step.threads, 1)
     native = compiled(source.text, step.arg_types, step.types, len(sizes) + 2, listed=bool(source.literals))
     first = [np.array(source.literals, np.int64)] if source.literals else []
     numbers = (*first, *sizes)
@@ -103,15 +106,15 @@ def _shared(step: Step, source: Source) -> Kernel:
     def run(*operands: Array, out: Any = None) -> Any:
         given = [x if type(x) is np.ndarray and x.flags.c_contiguous else np.asarray(x, order="C") for x in operands]
         if single:
-            made = [np.empty(*shapes[0]) if out is None else out]
+            results = [np.empty(*shapes[0]) if out is None else out]
         else:
             targets = out or [None] * len(shapes)
-            made = [np.empty(*s) if t is None else t for s, t in zip(shapes, targets, strict=True)]
+            results = [np.empty(*s) if t is None else t for s, t in zip(shapes, targets, strict=True)]
         if count == 1:
-            native(*given, *made, *numbers, 0, places)
+            native(*given, *results, *numbers, 0, places)
         else:
-            share(partial(native, *given, *made, *numbers), places, count)
-        return made[0] if single else tuple(made)
+            share(partial(native, *given, *results, *numbers), places, count)
+        return results[0] if single else tuple(results)
 
     return run
 
@@ -129,9 +132,9 @@ def _whole(step: Step) -> Kernel:
             if type(x) is not np.ndarray or not x.flags.c_contiguous:
                 operands = tuple([np.asarray(x, order="C") for x in operands])
                 break
-        made = [empty(shape, dtype) for shape, dtype in shapes]
-        native(*operands, *made, numbers)
-        return made[0] if single else made
+        results = [empty(shape, dtype) for shape, dtype in shapes]
+        native(*operands, *results, numbers)
+        return results[0] if single else results
 
     return run
 
@@ -150,8 +153,8 @@ def sources(plan: ExecutionPlan) -> list[str]:
 
 def _source(step: Step, op: Fused) -> str:
     if op.kind == "rows":
-        made = emit(step)
-        return made.text if made is not None else ""
+        source = emit(step)
+        return source.text if source is not None else ""
     loop = loop_text(step.parts[0].op) if op.kind == "scan" and isinstance(step.parts[0].op, Scan) else None
     return op.source if loop is None else loop.text.text
 

@@ -10,6 +10,9 @@ from ...ir.types import TensorType
 from ...plan.build import ExecutionPlan
 from ...plan.contract import Contraction
 
+SMALL = 3_000_000  # arithmetic operations of a contraction below which BLAS is as fast as packing
+OR_AND = frozenset({"boolean", "real", "max_min", "max_product"})  # over truth values these are one: or of ands
+
 
 class NativeFacts:
     """The facts of the numpy backend's native tier (see :class:`tensorlogic.plan.fusing.Facts`)."""
@@ -43,11 +46,7 @@ class NativeFacts:
 
     def joins_bits(self, op: ops.Einsum, form: Contraction, args: Sequence[TensorType], result: TensorType) -> bool:
         """Tell whether a contraction is a large or of ands."""
-        if result.dtype != "bool":
-            return False
-        from ..bitplan import worth
-
-        return worth(op, form, args, result)
+        return joins_bits(op, form, args, result)
 
     def contracts(
         self, op: ops.Einsum | ops.ContractVJP, form: Contraction, args: Sequence[TensorType], result: TensorType
@@ -80,3 +79,16 @@ class NativeFacts:
         from .whole import small, write
 
         return write(plan, reads) if small(plan) else None
+
+
+def joins_bits(op: ops.Einsum, form: Contraction, args: Sequence[TensorType], result: TensorType) -> bool:
+    """Tell whether a contraction is an or of ands with an index that both factors share, and large."""
+    if op.algebra not in OR_AND or result.dtype != "bool" or len(form.labels) != 2:
+        return False
+    if op.algebra != "boolean" and any(t.dtype != "bool" for t in args):
+        return False
+    shared = set(form.labels[0]).intersection(form.labels[1]).difference(form.spec.output)
+    points = 2
+    for n in form.sizes.values():
+        points *= n
+    return bool(shared) and points >= SMALL

@@ -191,27 +191,43 @@ _UNARY: dict[str, Callable[[Value], Value]] = {
     "floor": _rounding("floor"), "ceil": _rounding("ceil"), "trunc": _rounding("trunc"), "rint": _rounding("rint"),
 }  # fmt: skip
 _TESTS: dict[str, Callable[[Value], Value]] = {
-    "isnan": _test(is_nan, False), "isinf": _test(lambda x: x.call("fabs").compare("==", math.inf), False),
-    "isfinite": _test(lambda x: x.call("fabs") < math.inf, True), "logical_not": lambda x: x.compare("==", 0),
-}  # fmt: skip
+    "isnan": _test(is_nan, False),
+    "isinf": _test(lambda x: x.call("fabs").compare("==", math.inf), False),
+    "isfinite": _test(lambda x: x.call("fabs") < math.inf, True),
+    "logical_not": lambda x: x.compare("==", 0),
+}
 _BINARY: dict[str, Callable[[Value, Value], Value]] = {
-    "add": lambda x, y: x | y if x.kind == "b" else x + y, "subtract": lambda x, y: x - y,
-    "multiply": lambda x, y: x & y if x.kind == "b" else x * y, "divide": lambda x, y: x / y,
-    "floor_divide": _floor_divide, "remainder": _remainder, "minimum": _minimum, "maximum": _maximum,
-    "logaddexp": e.logaddexp, "lukasiewicz": _lukasiewicz,
+    "add": lambda x, y: x | y if x.kind == "b" else x + y,
+    "subtract": lambda x, y: x - y,
+    "multiply": lambda x, y: x & y if x.kind == "b" else x * y,
+    "divide": lambda x, y: x / y,
+    "floor_divide": _floor_divide,
+    "remainder": _remainder,
+    "minimum": _minimum,
+    "maximum": _maximum,
+    "logaddexp": e.logaddexp,
+    "lukasiewicz": _lukasiewicz,
     "godel_implies": lambda x, y: select(x <= y, 1.0, select(is_nan(x), x, y)),
     "goguen_implies": lambda x, y: select(x <= y, 1.0, y / x),
-}  # fmt: skip
+}
 _JOINS: dict[str, Callable[[Value, Value], Value]] = {
-    "logical_and": lambda x, y: true(x) & true(y), "logical_or": lambda x, y: true(x) | true(y),
+    "logical_and": lambda x, y: true(x) & true(y),
+    "logical_or": lambda x, y: true(x) | true(y),
     "logical_xor": lambda x, y: true(x) ^ true(y),
-}  # fmt: skip
+}
 _SINGLE: dict[str, Callable[[Value], Value]] = {"sin": sincos.sin, "cos": sincos.cos}  # of float32
 _LIBRARY: dict[str, tuple[Any, int]] = {
-    "sin": (math.sin, 1), "cos": (math.cos, 1), "tan": (math.tan, 1), "arcsin": (math.asin, 1),
-    "arccos": (math.acos, 1), "arctan": (math.atan, 1), "sinh": (math.sinh, 1), "cosh": (math.cosh, 1),
-    "arctan2": (math.atan2, 2), "power": (math.pow, 2),
-}  # fmt: skip
+    "sin": (math.sin, 1),
+    "cos": (math.cos, 1),
+    "tan": (math.tan, 1),
+    "arcsin": (math.asin, 1),
+    "arccos": (math.acos, 1),
+    "arctan": (math.atan, 1),
+    "sinh": (math.sinh, 1),
+    "cosh": (math.cosh, 1),
+    "arctan2": (math.atan2, 2),
+    "power": (math.pow, 2),
+}
 
 FUNCTIONS: dict[str, Any] = {
     **{name: _unary(name, write) for name, write in _UNARY.items()},
@@ -226,10 +242,18 @@ FUNCTIONS: dict[str, Any] = {
 accumulate = _binary("accumulate", lambda x, y: x.write("fadd add", y, flags=("reassoc",)))
 # the same as Python writes them; where a kernel has fast-math flags, these are reordered and FUNCTIONS are not
 EXPRESSIONS: dict[str, str] = {
-    "negative": "(-{0})", "add": "({0} + {1})", "subtract": "({0} - {1})", "multiply": "({0} * {1})",
-    "divide": "({0} / {1})", "equal": "({0} == {1})", "not_equal": "({0} != {1})", "less": "({0} < {1})",
-    "less_equal": "({0} <= {1})", "greater": "({0} > {1})", "greater_equal": "({0} >= {1})",
-}  # fmt: skip
+    "negative": "(-{0})",
+    "add": "({0} + {1})",
+    "subtract": "({0} - {1})",
+    "multiply": "({0} * {1})",
+    "divide": "({0} / {1})",
+    "equal": "({0} == {1})",
+    "not_equal": "({0} != {1})",
+    "less": "({0} < {1})",
+    "less_equal": "({0} <= {1})",
+    "greater": "({0} > {1})",
+    "greater_equal": "({0} >= {1})",
+}
 # by name and kind of dtype, as in np.dtype.kind: what NumPy does that these do not
 UNSUPPORTED: dict[tuple[str, str], str] = {
     ("power", kind): "an integer to a negative power is an error, and kernels raise none" for kind in "iu"

@@ -37,37 +37,53 @@ class Value:
         chosen = () if self.kind != "f" else flags or (IDLE[name],)
         return Value(self.builder, getattr(self.builder, name)(a.raw, b.raw, flags=chosen), self.kind)
 
-    def __add__(self, other: Value | Number) -> Value: return self.write("fadd add", other)  # fmt: skip
+    def __add__(self, other: Value | Number) -> Value:
+        return self.write("fadd add", other)
 
-    def __radd__(self, other: Number) -> Value: return self.write("fadd add", other, True)  # fmt: skip
+    def __radd__(self, other: Number) -> Value:
+        return self.write("fadd add", other, True)
 
-    def __sub__(self, other: Value | Number) -> Value: return self.write("fsub sub", other)  # fmt: skip
+    def __sub__(self, other: Value | Number) -> Value:
+        return self.write("fsub sub", other)
 
-    def __rsub__(self, other: Number) -> Value: return self.write("fsub sub", other, True)  # fmt: skip
+    def __rsub__(self, other: Number) -> Value:
+        return self.write("fsub sub", other, True)
 
-    def __mul__(self, other: Value | Number) -> Value: return self.write("fmul mul", other)  # fmt: skip
+    def __mul__(self, other: Value | Number) -> Value:
+        return self.write("fmul mul", other)
 
-    def __truediv__(self, other: Value | Number) -> Value: return self.write("fdiv fdiv", other)  # fmt: skip
+    def __truediv__(self, other: Value | Number) -> Value:
+        return self.write("fdiv fdiv", other)
 
-    def __rtruediv__(self, other: Number) -> Value: return self.write("fdiv fdiv", other, True)  # fmt: skip
+    def __rtruediv__(self, other: Number) -> Value:
+        return self.write("fdiv fdiv", other, True)
 
-    def __and__(self, other: Value | Number) -> Value: return self.write("and_ and_", other)  # fmt: skip
+    def __and__(self, other: Value | Number) -> Value:
+        return self.write("and_ and_", other)
 
-    def __or__(self, other: Value | Number) -> Value: return self.write("or_ or_", other)  # fmt: skip
+    def __or__(self, other: Value | Number) -> Value:
+        return self.write("or_ or_", other)
 
-    def __xor__(self, other: Value | Number) -> Value: return self.write("xor xor", other)  # fmt: skip
+    def __xor__(self, other: Value | Number) -> Value:
+        return self.write("xor xor", other)
 
-    def __lshift__(self, other: int) -> Value: return self.write("shl shl", other)  # fmt: skip
+    def __lshift__(self, other: int) -> Value:
+        return self.write("shl shl", other)
 
-    def __rshift__(self, other: int) -> Value: return self.write("lshr lshr", other)  # fmt: skip
+    def __rshift__(self, other: int) -> Value:
+        return self.write("lshr lshr", other)
 
-    def __lt__(self, other: Value | Number) -> Value: return self.compare("<", other)  # fmt: skip
+    def __lt__(self, other: Value | Number) -> Value:
+        return self.compare("<", other)
 
-    def __le__(self, other: Value | Number) -> Value: return self.compare("<=", other)  # fmt: skip
+    def __le__(self, other: Value | Number) -> Value:
+        return self.compare("<=", other)
 
-    def __gt__(self, other: Value | Number) -> Value: return self.compare(">", other)  # fmt: skip
+    def __gt__(self, other: Value | Number) -> Value:
+        return self.compare(">", other)
 
-    def __ge__(self, other: Value | Number) -> Value: return self.compare(">=", other)  # fmt: skip
+    def __ge__(self, other: Value | Number) -> Value:
+        return self.compare(">=", other)
 
     def __neg__(self) -> Value:
         raw = self.builder.fneg(self.raw, flags=("arcp",)) if self.kind == "f" else self.builder.neg(self.raw)

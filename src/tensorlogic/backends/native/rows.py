@@ -15,11 +15,10 @@ import numpy as np
 
 from ...ir import ops
 from ...ir.elementwise import FUNCTIONS as ROWS
-from ...ir.type_rules import reduced_axes
-from ...passes.indices import dims
+from ...ir.types import dims
 from ...plan.build import Step
 from ...plan.fused import Fused
-from ...plan.row_groups import frame_of
+from ...plan.row_groups import RowLayout, present_axes, row_layout
 from .typed import Dtype, cast, expression, literal_bits, supported
 
 LONG = 4096  # elements of a row from which a sum of float32 is added up in float64
@@ -44,15 +43,6 @@ class _Access(NamedTuple):
 
     outer: tuple[bool, ...]
     inner: bool
-
-
-class _Layout(NamedTuple):
-    """The axes of a group: the outer ones are gone through one by one, the inner ones as one row."""
-
-    outer: Sizes
-    inner: Sizes
-    shape: Sizes  # both, as members have them
-    cells: bool  # whether some members have one element for each place only
 
 
 def emit(step: Step) -> Source | None:
@@ -85,56 +75,16 @@ def emit(step: Step) -> Source | None:
     literals = dict(op.literals)
     if not all(supported(p.op, p.arg_types, [literals.get(s) for s in p.reads]) for p in step.parts):
         return None
-    layout = _laid_out(step)
+    layout = row_layout(step)
     if layout is None:
         return None
     return _Writer(step, layout, literals).source()
 
 
-def _laid_out(step: Step) -> _Layout | None:
-    shapes: set[Sizes] = set()
-    axis = None
-    for p in step.parts:
-        shapes.add(dims(p.types[0]))
-        if isinstance(p.op, ops.Reduce):
-            whole = dims(p.arg_types[0])
-            shapes.add(whole)
-            axes = sorted(reduced_axes(p.op, len(whole)))
-            axis = axes[0] if axes else len(whole)
-    found = frame_of(shapes, axis)
-    if found is None:
-        return None
-    frame = max(shapes, key=len)[: found[0]]
-    row = tuple(int(d) for d in found[1])
-    if math.prod(row) > 1 or axis is not None:
-        return _Layout(frame, row, (*frame, *row), True)
-    whole = (*frame, *row)
-    cut = len(whole)  # a chain over whole tensors: the row is as many last axes as every operand has in full or lacks
-    inside = {s for p in step.parts for s in p.writes}
-    uses = [
-        _present(dims(t), dims(p.types[0]), whole)
-        for p in step.parts for s, t in zip(p.reads, p.arg_types, strict=True)
-        if s not in inside and not t.weak
-    ]  # fmt: skip
-    while cut > 0 and all(len({u[a] for a in range(cut - 1, len(whole)) if whole[a] != 1}) < 2 for u in uses):
-        cut -= 1
-    return _Layout(whole[:cut], whole[cut:], whole, False)
-
-
-def _present(own: Sizes, reader: Sizes, whole: Sizes) -> tuple[bool, ...]:
-    """Tell along which axes of the whole an operand of a member extends; broadcasting aligns at the member's end."""
-    found = [False] * len(whole)
-    for n in range(1, len(own) + 1):
-        at = len(reader) - n
-        if at < len(whole):  # what has one element may have more axes than a row
-            found[at] = own[-n] != 1 and own[-n] == whole[at]
-    return tuple(found)
-
-
 class _Writer:
     """The state of writing one kernel."""
 
-    def __init__(self, step: Step, layout: _Layout, literals: Mapping[int, ops.Literal]) -> None:
+    def __init__(self, step: Step, layout: RowLayout, literals: Mapping[int, ops.Literal]) -> None:
         self.step, self.layout, self.literals = step, layout, literals
         self.row = math.prod(layout.inner)
         self.place = {slot: n for n, slot in enumerate(step.reads)}
@@ -221,7 +171,7 @@ class _Writer:
             body += self._cells(level, done)
             body += self._loop(level)
         body += self._cells(self.passes, done)
-        if self.fails or (self.step.over and not self._flat()):
+        if self.fails or (self.step.over and not self.layout.flat):
             return None
         temporaries = [
             f"    t{self.id[s]} = np.empty(m, np.{self.dtype[s].name})"
@@ -240,25 +190,24 @@ class _Writer:
             *(f"    c{n} = np.{dtype.name}({'f' if dtype.kind == 'f' else 'c'}[{n}])" for n, dtype in scalars),
             *temporaries,
         ]
-        flat = self._flat()
-        if flat and self.step.over:
+        if self.layout.flat and self.step.over:
             text = [*head, *self._strips(), *(f"        {line}" for line in (*fixed, *body, *self._written_over()))]
-        elif flat:  # no outer axes: threads share the row itself
+        elif self.layout.flat:  # no outer axes: threads share the row itself
             text = [*head, "    m = hi - lo", *(f"    {line}" for line in fixed), *(f"    {line}" for line in body)]
         else:
             text = [
-                *head, *(f"    {line}" for line in fixed), "    for i in range(lo, hi):",
+                *head,
+                *(f"    {line}" for line in fixed),
+                "    for i in range(lo, hi):",
                 *(f"        {line}" for line in (*self._divided(sizes), *moving, *body)),
-            ]  # fmt: skip
+            ]
         outer = self.layout.outer
         return Source(
-            "\n".join(text), tuple(bits for bits, _ in self.scalars.values()),
-            (self.row, *(outer[1:] if sizes else ())), self.row if flat else math.prod(outer),
-        )  # fmt: skip
-
-    def _flat(self) -> bool:
-        """Tell whether the whole is one row, gone through once."""
-        return not self.layout.outer and self.passes == 1 and not self.layout.cells
+            "\n".join(text),
+            tuple(bits for bits, _ in self.scalars.values()),
+            (self.row, *(outer[1:] if sizes else ())),
+            self.layout.places,
+        )
 
     def _strips(self) -> list[str]:
         """Write the loop over strips of a kernel whose results stand where its operands do.
@@ -298,7 +247,7 @@ class _Writer:
     def _views(self) -> list[tuple[tuple[int, _Access], str]]:
         """Return the lines that give names to rows and cells of arrays."""
         found = []
-        flat = "at:at + m" if self.step.over else "lo:hi" if self._flat() else ""
+        flat = "at:at + m" if self.step.over else "lo:hi" if self.layout.flat else ""
         for (slot, access), name in self.names.items():
             array = f"o{self.result[slot]}" if slot in self.result else f"a{self.place[slot]}"
             at = self._offset(access)
@@ -358,7 +307,7 @@ class _Writer:
     def _access(self, p: Step, t: Any) -> _Access:
         whole, cut = self.layout.shape, len(self.layout.outer)
         reader = dims(p.arg_types[0]) if isinstance(p.op, ops.Reduce) else dims(p.types[0])
-        found = _present(dims(t), reader, whole)
+        found = present_axes(dims(t), reader, whole)
         inner = {found[n] for n in range(cut, len(whole)) if whole[n] != 1}
         if len(inner) > 1:
             self.fails = True  # a row that an operand has only some axes of

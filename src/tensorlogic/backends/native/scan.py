@@ -9,7 +9,7 @@ import numpy as np
 
 from ...ir import ops
 from ...ir.graph import Scan
-from ...passes.indices import dims
+from ...ir.types import dims
 from ...plan.build import Step, lay_out
 from ...plan.cost import rounds
 from ..base import Kernel
@@ -76,11 +76,11 @@ def _around(op: Scan, body: Text, operands: int, constants: int, outputs: int) -
 def bind_scan(step: Step) -> Kernel:
     """Return the kernel of a scan."""
     assert isinstance(step.op, Scan)
-    made = loop_text(step.op)
-    assert made is not None
+    loop = loop_text(step.op)
+    assert loop is not None
     constants = [constant_type(op) for _, op in step.bodies[0].constants if isinstance(op, ops.Constant)]
-    native = compiled(made.text.text, (*step.arg_types, *constants), step.types, 1, listed=True)
-    numbers = np.array(made.text.numbers, np.int64)
+    native = compiled(loop.text.text, (*step.arg_types, *constants), step.types, 1, listed=True)
+    numbers = np.array(loop.text.numbers, np.int64)
     carries = step.op.carries
     length = rounds(step.op, step.arg_types) or 0
     shapes = [(dims(t), t.dtype or "float64") for t in step.types]
@@ -92,7 +92,7 @@ def bind_scan(step: Step) -> Kernel:
             for n in range(carries):  # as they came
                 results[n][...] = given[n]
         else:
-            native(*given, *made.constants, *results, numbers, length)
+            native(*given, *loop.constants, *results, numbers, length)
         return results[0] if len(results) == 1 else tuple(results)
 
     return run

@@ -19,16 +19,15 @@ from ...ir.algebra import ALGEBRAS, Algebra, algebra, check_domain
 from ...ir.spec import Labels
 from ...ir.types import TensorType
 from ...plan.contract import Contraction
+from ...plan.sharing import THIN
 from ..base import Kernel
 from ..contract import MERGE, bind_contraction, caster, prepared, without
-from ..threads import SMALL, on_one_thread, share, workers
+from ..threads import allowed, share, shared_matmul
 
 Array = Any  # a NumPy array; the plan says more about it than a type could
 Contract = Callable[[Array, Array, Array], None]  # [n, i, k] and [n, k, j] in, [n, i, j] written
 ROWS = frozenset(name for name in ALGEBRAS if name not in ("real", "boolean"))  # those two have better kernels
 WORTH = 1 << 15  # terms above which a kernel is faster than the NumPy path even counting how it is called
-PARALLEL = 1 << 21  # terms above which threads are: some hundred microseconds of work
-PARALLEL_EXP = 1 << 17  # the same of exponentials
 NARROW = 16  # columns too few for the inner loop
 FEW = 16  # rows too few to look for NaN beforehand, or to be shared among threads
 _NOTHING = np.empty((0, 0, 0), np.uint8)
@@ -72,8 +71,11 @@ def _layout(form: Contraction) -> _Layout:
         left=tuple(x for x in output if x in a and x not in b),
         right=tuple(x for x in output if x in b and x not in a),
         inner=tuple(x for x in a if x in b and x not in output),
-        alone=(tuple(x for x in a if x not in b and x not in output), tuple(x for x in b if x not in a and x not in output)),
-    )  # fmt: skip
+        alone=(
+            tuple(x for x in a if x not in b and x not in output),
+            tuple(x for x in b if x not in a and x not in output),
+        ),
+    )
 
 
 def bind_semiring(op: ops.Einsum, form: Contraction, args: Sequence[TensorType], result: TensorType) -> Kernel | None:
@@ -91,10 +93,10 @@ def bind_semiring(op: ops.Einsum, form: Contraction, args: Sequence[TensorType],
     prepare = [prepared(own, kept) for own, kept in zip(form.spec.inputs, form.labels, strict=True)]
     cast = caster(row, dtype)
     layout = _layout(form)
-    made = (*layout.batch, *layout.left, *layout.right)
-    in_order = made == output
+    labels_out = (*layout.batch, *layout.left, *layout.right)
+    in_order = labels_out == output
     shape = [sizes[x] for x in output]
-    made_shape = [sizes[x] for x in made]
+    shape_out = [sizes[x] for x in labels_out]
     whole = [math.prod(sizes[x] for x in group) for group in (layout.batch, layout.left, layout.right)]
     empty = any(sizes[x] == 0 for x in form.spec.contracted)
     run = _log_sum_exp(dtype) if row.reduce == "logsumexp" else _folded(row, dtype)
@@ -112,7 +114,7 @@ def bind_semiring(op: ops.Einsum, form: Contraction, args: Sequence[TensorType],
         if empty or not out.size:
             return out
         a, b = (cast(own(x)) for x, own in zip(operands, prepare, strict=True))
-        target = (out if in_order else np.empty(made_shape, dtype)).reshape(whole)
+        target = (out if in_order else np.empty(shape_out, dtype)).reshape(whole)
         if not spread:
             run(*lay(a, b), target)
         else:
@@ -123,7 +125,7 @@ def bind_semiring(op: ops.Einsum, form: Contraction, args: Sequence[TensorType],
                 run(*pair, more)
                 target[...] = MERGE[row.reduce](target, more)
         if not in_order:
-            out[...] = target.reshape(made_shape).transpose([made.index(x) for x in output])
+            out[...] = target.reshape(shape_out).transpose([labels_out.index(x) for x in output])
         return out
 
     return contract
@@ -139,10 +141,10 @@ def _placing(kernel: Kernel) -> Kernel:
     """Return a kernel that takes ``out=``, of one that does not."""
 
     def run(*operands: Array, out: Array = None) -> Array:
-        made = kernel(*operands)
+        result = kernel(*operands)
         if out is None:
-            return made
-        out[...] = made
+            return result
+        out[...] = result
         return out
 
     return run
@@ -246,22 +248,21 @@ def _log_sum_exp(dtype: np.dtype[Any]) -> Contract:
     def with_care(a: Array, b: Array, c: Array, sums: Array, limit: float) -> None:
         loop = _entry("outer", "add", "logsumexp", dtype.name)
         y = np.ascontiguousarray(b)
-        _share(lambda *part: loop(a, y, c, sums, limit, *part, *constants), a, b, exp=True)
+        _share(lambda *part: loop(a, y, c, sums, limit, *part, *constants), a, b)
 
     def run(a: Array, b: Array, c: Array) -> None:
-        if min(c.shape[1:]) <= 8:  # about as many exponentials as terms anyway
+        if min(c.shape[1:]) <= THIN:  # about as many exponentials as terms anyway
             match _way(a, b, True):
                 case "swapped":
                     _swapped(run, a, b, c)
                 case "dot":
-                    _dotted(_entry("dot", "add", "logsumexp", dtype.name), a, b, c, *constants, exp=True)
+                    _dotted(_entry("dot", "add", "logsumexp", dtype.name), a, b, c, *constants)
                 case _:
                     with_care(a, b, c, np.empty(c.shape), math.inf)  # no sum is above it
             return
         with np.errstate(all="ignore"):  # what comes of infinities and zeros is done again
             (high, x), (wide, y) = (_exponentials(v, axis) for v, axis in ((a, 2), (b, 1)))
-            small = len(a) > 1 and x[0].size * y.shape[2] < SMALL
-            sums = (on_one_thread(np.matmul) if small else np.matmul)(x, y)
+            sums = shared_matmul(x, y)
             del x, y
             total = np.log(sums)
             total += high + wide
@@ -297,16 +298,15 @@ def _swapped(run: Contract, a: Array, b: Array, c: Array) -> None:
         c[...] = turned.transpose(0, 2, 1)
 
 
-def _dotted(loop: Callable[..., None], a: Array, b: Array, c: Array, *constants: Any, exp: bool = False) -> None:
+def _dotted(loop: Callable[..., None], a: Array, b: Array, c: Array, *constants: Any) -> None:
     """Run a loop over rows that wants the reduced index last in both factors."""
     x, y = np.ascontiguousarray(a), np.ascontiguousarray(b.transpose(0, 2, 1))
-    _share(lambda lo, hi, *_: loop(x, y, c, lo, hi, *constants), a, b, exp=exp, columns=False)
+    _share(lambda lo, hi, *_: loop(x, y, c, lo, hi, *constants), a, b, columns=False)
 
 
-def _share(loop: Callable[..., None], a: Array, b: Array, *, exp: bool = False, columns: bool = True) -> None:
-    """Run a loop over rows and columns: parts of the rows, or of the columns where those are few, on several threads."""
-    rows, wide = a.shape[0] * a.shape[1], b.shape[2]
-    count = workers() if a.size * wide >= (PARALLEL_EXP if exp else PARALLEL) else 1
+def _share(loop: Callable[..., None], a: Array, b: Array, *, columns: bool = True) -> None:
+    """Run a loop over rows and columns: parts of the rows, or of the columns where those are few, on the threads of the step."""
+    rows, wide, count = a.shape[0] * a.shape[1], b.shape[2], allowed()
     if columns and a.shape[1] < FEW and rows < FEW * count and wide >= NARROW * count:
         share(partial(loop, 0, rows), wide, count)
     else:

@@ -323,22 +323,22 @@ def _compiled(name: str, combine: str, reduce: str, dtype: str) -> Entry:
     in_order = types.Array(number, 3, "C", readonly=True)
     target = types.Array(number, 3, "C")
     table = types.Array(types.uint8, 3, "C")
-    made: Entry
+    code: Entry
     match name, reduce:
         case "survey", _:
-            made = survey.compile((in_order if combine == "in_order" else any_strides, table, place, place, number))
-            return made
+            code = survey.compile((in_order if combine == "in_order" else any_strides, table, place, place, number))
+            return code
         case "outer", "logsumexp":
             sums = types.Array(types.float64, 3, "C", readonly=True)
-            made = outer_exp.compile((any_strides, in_order, target, sums, types.float64, *[place] * 4, number, number))
-            return made
+            code = outer_exp.compile((any_strides, in_order, target, sums, types.float64, *[place] * 4, number, number))
+            return code
         case "dot", "logsumexp":
-            made = dot_exp.compile((in_order, in_order, target, place, place, number, number))
-            return made
+            code = dot_exp.compile((in_order, in_order, target, place, place, number, number))
+            return code
     join, fold = JOINS.index(combine), FOLDS.index(reduce)
     names = (types.UniTuple(place, join), types.UniTuple(place, fold))
     if name == "outer":
-        made = outer.compile((*names, any_strides, in_order, target, table, table, *[place] * 4, number, number))
+        code = outer.compile((*names, any_strides, in_order, target, table, table, *[place] * 4, number, number))
     else:
-        made = dot.compile((*names, in_order, in_order, target, place, place, number, number))
-    return partial(made, (0,) * join, (0,) * fold)
+        code = dot.compile((*names, in_order, in_order, target, place, place, number, number))
+    return partial(code, (0,) * join, (0,) * fold)

@@ -20,12 +20,11 @@ from ...ir.types import TensorType
 from ...plan.contract import Contraction, contraction
 from ..base import Kernel
 from ..contract import placed, prepared
-from ..threads import SMALL, on_one_thread, ranges, share, together, workers
+from ..threads import allowed, ranges, share, shared_matmul, together
 from .semiring import FEW, ROWS, WORTH, _layout, _placing
 
 Array = Any  # a NumPy array; the plan says more about it than a type could
 Shares = Callable[[Array, Array, Array, Array], Array]  # x[n, p, k], y[n, q, k], results and cotangents [n, p, q]: x's
-PARALLEL = 1 << 20  # terms above which threads are worth it: some hundred microseconds of work
 SHORT = 8  # terms of a result too few for a loop over them
 LARGEST_SHIFT = 230.0  # exponentials above it could overflow before they are multiplied by small ones
 LARGEST_COTANGENT = 1e100
@@ -152,7 +151,7 @@ def _log_sum_exp(row: Algebra, dtype: np.dtype[Any]) -> Shares:
             weights[~fine] = 0
             # a result that is not finite gives its terms nothing, but for a cotangent that is no number
             careful = ~fine & (finite | ~np.isfinite(g))
-            d = _product(weights, _exponentials(y, wide, other))
+            d = shared_matmul(weights, _exponentials(y, wide, other))
             del weights, fine, finite
             d *= _exponentials(x, high, sound)
         if careful.any():
@@ -176,21 +175,15 @@ def _exponentials(x: Array, top: Array, sound: Array) -> Array:
     return rest
 
 
-def _product(a: Array, b: Array) -> Array:
-    small = len(a) > 1 and a[0].size * b.shape[2] < SMALL
-    return (on_one_thread(np.matmul) if small else np.matmul)(a, b)
-
-
 def _share(loop: Callable[..., None], d: Array, results: int) -> None:
-    """Run a loop on several threads: on parts of the rows, or of each row's results where rows are few."""
-    rows = d.shape[0] * d.shape[1]
-    count = workers() if d.size * results >= PARALLEL else 1
+    """Run a loop on the threads of the step: on parts of the rows, or of each row's results where rows are few."""
+    rows, count = d.shape[0] * d.shape[1], allowed()
     if count == 1 or rows >= FEW or results < count:
         share(lambda lo, hi: loop(d, lo, hi, 0, results), rows, min(count, rows))
     else:
         parts = [d, *(np.zeros_like(d) for _ in range(count - 1))]
         cuts = ranges(results, count)
-        together([partial(loop, part, 0, rows, r.start, r.stop) for part, r in zip(parts, cuts, strict=True)])
+        together([partial(loop, part, 0, rows, r.start, r.stop) for part, r in zip(parts, cuts, strict=True)], count)
         for part in parts[1:]:
             d += part
 

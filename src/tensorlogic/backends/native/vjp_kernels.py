@@ -49,9 +49,9 @@ def _more(typing: Any, fold: Any, total: Any, term: Any) -> Any:
 
     def write(_context: Any, builder: Any, _signature: Any, args: Any) -> Any:
         _, was, new = args
-        told = ("nnan", "nsz")
-        better = builder.fcmp_ordered(">" if FOLDS[fold.count] == "max" else "<", new, was, flags=told)
-        return builder.select(better, new, was, flags=told)
+        flags = ("nnan", "nsz")
+        better = builder.fcmp_ordered(">" if FOLDS[fold.count] == "max" else "<", new, was, flags=flags)
+        return builder.select(better, new, was, flags=flags)
 
     return total(fold, total, term), write
 
@@ -312,21 +312,21 @@ def _compiled(name: str, combine: str, reduce: str, side: int, dtype: str) -> En
     number, place = getattr(types, dtype), types.intp
     given = types.Array(number, 3, "C", readonly=True)
     target = types.Array(number, 3, "C")
-    made: Entry
+    code: Entry
     clean = types.Array(types.boolean, 2, "C", readonly=True)
     match reduce:
         case "noisy_or":
-            made = noisy_or.compile((given, given, given, target, clean, clean, *[place] * 4, number))
-            return made
+            code = noisy_or.compile((given, given, given, target, clean, clean, *[place] * 4, number))
+            return code
         case "logsumexp":
             marks = types.Array(types.boolean, 3, "C", readonly=True)
             wide = types.Array(types.float64, 3, "C")
-            made = exponentials.compile((given, given, given, given, marks, wide, *[place] * 4))
-            return made
+            code = exponentials.compile((given, given, given, given, marks, wide, *[place] * 4))
+            return code
     join, fold = JOINS.index(combine), FOLDS.index(reduce)
     if name == "careful":
-        made = careful.compile((*[place] * 3, given, given, given, target, clean, clean, *[place] * 4, number, number))
-        return partial(made, join, fold, side)
+        code = careful.compile((*[place] * 3, given, given, given, target, clean, clean, *[place] * 4, number, number))
+        return partial(code, join, fold, side)
     names = (types.UniTuple(place, join), types.UniTuple(place, fold), types.UniTuple(place, side))
-    made = extreme.compile((*names, given, given, given, target, clean, clean, *[place] * 4, number, number))
-    return partial(made, (0,) * join, (0,) * fold, (0,) * side)
+    code = extreme.compile((*names, given, given, given, target, clean, clean, *[place] * 4, number, number))
+    return partial(code, (0,) * join, (0,) * fold, (0,) * side)

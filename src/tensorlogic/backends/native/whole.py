@@ -12,8 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ...ir import ops
-from ...ir.types import TensorType
-from ...passes.indices import dims
+from ...ir.types import TensorType, dims
 from ...plan.build import ExecutionPlan, Step
 from ...plan.fused import Fused
 from ...plan.layout import Layout, in_order, is_in_order
@@ -121,9 +120,10 @@ class _Writer:
                 ref = self.refs[step.reads[0]]
                 at = ref.offset + sum(int(a) * s for (a, _, _), s in zip(step.op.ranges, ref.strides, strict=True))
                 self.refs[step.writes[0]] = ref._replace(
-                    offset=at, shape=dims(step.types[0]),
+                    offset=at,
+                    shape=dims(step.types[0]),
                     strides=tuple(k * s for (_, _, k), s in zip(step.op.ranges, ref.strides, strict=True)),
-                )  # fmt: skip
+                )
                 return True
             case ops.Reshape():
                 flat, shape = self._flat(step.reads[0]), dims(step.types[0])
@@ -186,9 +186,9 @@ class _Writer:
     def _contiguous(self, ref: _Ref) -> _Ref:
         if ref.contiguous:
             return ref
-        made = self._scratch(ref.shape, ref.dtype)
-        self.copy(ref, made)
-        return made
+        target = self._scratch(ref.shape, ref.dtype)
+        self.copy(ref, target)
+        return target
 
     def copy(self, ref: _Ref, made: _Ref) -> None:
         """Write loops that copy a value to another place."""
@@ -233,10 +233,14 @@ class _Writer:
             parts.append(f"@part\ndef {name}({body}")
         lines = [
             f"{', '.join(arrays)}, = {', '.join(f'{a}.reshape(-1)' for a in arrays)},",
-            *(f"s_{dtype} = np.empty({size}, np.{'bool_' if dtype == 'bool' else dtype})" for dtype, size in self.room.items()),
+            *(
+                f"s_{dtype} = np.empty({size}, np.{'bool_' if dtype == 'bool' else dtype})"
+                for dtype, size in self.room.items()
+            ),
             *(f"z{n} = z[{n}]" for n in range(len(self.numbers))),
-            *[f"c = z[{len(self.numbers)}:]"] * bool(self.literals), *self.lines,
-        ]  # fmt: skip
+            *[f"c = z[{len(self.numbers)}:]"] * bool(self.literals),
+            *self.lines,
+        ]
         main = "\n".join([f"def kernel({', '.join([*arrays, 'z'])}):", *(f"    {line}" for line in lines)])
         return Text(
             "\n\n".join(["\n".join(heads), *parts, main] if heads else [*parts, main]), (*self.numbers, *self.literals)

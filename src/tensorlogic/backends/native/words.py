@@ -199,7 +199,7 @@ def row_or(a: Any, b: Any, out: Any, first: int, last: int, lo: int, hi: int, bl
     ends = np.empty(hi - lo + 1, np.int64)
     panel = np.empty((block << 6) * step if apart else 1, np.uint64)
     for batch in range(first, last):
-        left, right, made = a[batch], b[batch], out[batch].reshape(-1)
+        left, right, target = a[batch], b[batch], out[batch].reshape(-1)
         flat = right.reshape(-1)
         for origin in range(0, inner, block):
             bound = min(inner, origin + block)
@@ -235,13 +235,13 @@ def row_or(a: Any, b: Any, out: Any, first: int, last: int, lo: int, hi: int, bl
                         if start == end:
                             continue
                         if apart:
-                            _rows16(made, i * width + at, panel, 0, step, listed, start, end)
+                            _rows16(target, i * width + at, panel, 0, step, listed, start, end)
                         elif step == 16:
-                            _rows16(made, i * width + at, flat, at, width, listed, start, end)
+                            _rows16(target, i * width + at, flat, at, width, listed, start, end)
                         elif step == 4:
-                            _rows4(made, i * width + at, flat, at, width, listed, start, end)
+                            _rows4(target, i * width + at, flat, at, width, listed, start, end)
                         else:
-                            _rows1(made, i * width + at, flat, at, width, listed, start, end)
+                            _rows1(target, i * width + at, flat, at, width, listed, start, end)
                     column += step
                 begin = stop
 
@@ -253,7 +253,7 @@ def table_or(a: Any, b: Any, out: Any, first: int, last: int, lo: int, hi: int) 
     step = 16 if width >= 16 else 4 if width >= 4 else 1
     table = np.zeros(256 * step, np.uint64)
     for batch in range(first, last):
-        left, right, made = a[batch], b[batch], out[batch].reshape(-1)
+        left, right, target = a[batch], b[batch], out[batch].reshape(-1)
         column = 0
         while column < width:
             at = min(column, width - step)
@@ -274,11 +274,11 @@ def table_or(a: Any, b: Any, out: Any, first: int, last: int, lo: int, hi: int) 
                     word = left[i, w]
                     if word:
                         if step == 16:
-                            _table16(made, i * width + at, table, word)
+                            _table16(target, i * width + at, table, word)
                         elif step == 4:
-                            _table4(made, i * width + at, table, word)
+                            _table4(target, i * width + at, table, word)
                         else:
-                            _table1(made, i * width + at, table, word)
+                            _table1(target, i * width + at, table, word)
             column += step
 
 
