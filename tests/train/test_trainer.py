@@ -548,3 +548,36 @@ def test_parameters_that_do_not_fit_are_refused(tmp_path):
     (tmp_path / "file").write_text("no folder")
     with pytest.raises(tl.FormatError):
         tl.Trainer.resume(tmp_path / "file")
+
+
+def test_a_resumed_run_chooses_the_same_plans_again(tmp_path, monkeypatch):
+    """Under policy="fast" plans are chosen by their times; which one may change from process to process."""
+    from tensorlogic.runtime import tuning
+
+    fastest = {"name": "native steps"}
+
+    def best(self, name):
+        return 0.0 if name == fastest["name"] else 1.0
+
+    monkeypatch.setattr(tuning.AdaptiveOptimizer, "best", best)
+
+    def run(epochs, **options):
+        config = tl.TrainerConfig(
+            optimizer=tl.optim.adam(0.05), epochs=epochs, batch_size=16, folder=tmp_path, **options
+        )
+        trainer = tl.Trainer(tl.Executor(policy="fast"), config)
+        trainer.fit(regression(), regression_params(), regression_data(), regression_data(10))
+        return trainer
+
+    def plans(trainer):
+        return {n: p.plan.name for n, p in enumerate(trainer.executor.programs.kept.values())}
+
+    first = run(2)
+    assert "native steps" in plans(first).values()
+    fastest["name"] = "one step after another"
+    assert "native steps" not in plans(run(1, seed=3)).values()  # what it would choose now
+    first.save(tmp_path)
+    resumed = tl.Trainer.resume(tmp_path, tl.Executor(policy="fast"))
+    resumed.config = tl.TrainerConfig(optimizer=resumed.config.optimizer, epochs=4, batch_size=16)
+    resumed.fit(data=regression_data(), validation=regression_data(10))
+    assert plans(resumed) == plans(first)

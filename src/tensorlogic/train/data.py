@@ -59,7 +59,7 @@ class ArrayBatches:
             hint = f"use batch_size={self.rows} or less"
             raise InputError(f"a batch of {size:,} is larger than the data: {self.rows:,} examples", hint, code="E850")
         self.size, self.seed, self.drop_last = size, seed, drop_last
-        self._kept: dict[tuple[str, int], Any] = {}  # arrays that shuffled rows are copied into, by name and rows
+        self._kept: dict[int, dict[str, Any]] = {}  # arrays that shuffled rows are copied into, by how many rows
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -81,13 +81,14 @@ class ArrayBatches:
                 yield Batch(stop - start, self._taken(order[start:stop]))
 
     def _taken(self, places: Any) -> dict[str, Any]:
-        found = {}
+        rows = len(places)
+        kept = self._kept.get(rows)
+        if kept is None:
+            kept = {name: np.empty((rows, *array.shape[1:]), array.dtype) for name, array in self.arrays.items()}
+            self._kept[rows] = kept
         for name, array in self.arrays.items():
-            key = (name, len(places))
-            if key not in self._kept:
-                self._kept[key] = np.empty((len(places), *array.shape[1:]), array.dtype)
-            found[name] = np.take(array, places, axis=0, out=self._kept[key], mode="clip")
-        return found
+            array.take(places, 0, kept[name], "clip")
+        return kept
 
 
 class GivenBatches:

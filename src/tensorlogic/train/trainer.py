@@ -135,7 +135,6 @@ class Trainer:
         self.rows = 0  # of the present epoch so far
         self.plateau: dict[str, float] = {}
         self.names: tuple[str, ...] = ()  # of the parameters
-        self.plans: dict[str, str] = {}  # which plan was chosen for a batch of so many rows
         self._step: TrainingStep | None = None
         self._fixed: dict[str, Any] = {}
         self._stopping = ""

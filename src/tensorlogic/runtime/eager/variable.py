@@ -338,7 +338,7 @@ class Eager(Layers[Variable]):
         return super().index(x, key) if found is None else found
 
     def graph_of(self, fn: Any, *examples: Any) -> Any:
-        """Return the graph of a function of arrays, traced with example inputs: see :func:`.eager_tape.graph_of`."""
+        """Return the graph of a function of arrays, traced with example inputs: see :func:`.tape.graph_of`."""
         from .tape import graph_of
 
         return graph_of(fn, *examples)

@@ -326,7 +326,7 @@ def execute_stream(
     elif resume or config.checkpointing is not None:
         raise InputError("checkpoints need a folder", 'write checkpoint="folder"', code="E540")
     if progress:
-        from ..stream_progress import Bar
+        from .progress import Bar
 
         shown = Bar(clock=clock)
     return Stream(executor, processor, source, config, Options(clock, into, checkpoints, shown))
