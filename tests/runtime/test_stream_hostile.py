@@ -161,3 +161,14 @@ def test_another_kind_of_sink_is_not_resumed(tmp_path, monkeypatch, first, then)
     with pytest.raises(tl.CheckpointError) as caught:
         EX.execute_stream(graph(), {"x": ROWS}, chunks(2), sink=then, checkpoint=tmp_path / "run", resume=True).result()
     assert caught.value.diagnostic.code == "E547"
+
+
+@pytest.mark.parametrize("dtype", ["bool", "int8", "uint8", "int32", "float16", "float64"])
+def test_logsumexp_of_whole_numbers_is_streamed_too(dtype):
+    b = tl.GraphBuilder()
+    made = b.build(y=b.logsumexp(b.input("x", ("n", 2), dtype), axis=0))
+    rows = np.random.default_rng(0).integers(0, 2, (9, 2)).astype(dtype)
+    found = EX.execute_stream(made, {"x": rows}, chunks(4)).result()["y"]
+    plain = EX.execute(made, {"x": rows})["y"]
+    assert found.dtype == plain.dtype
+    np.testing.assert_allclose(found, plain, rtol=1e-3 if dtype == "float16" else 1e-12)

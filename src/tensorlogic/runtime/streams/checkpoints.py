@@ -103,7 +103,7 @@ class Checkpoints:
             "first": list(first), "sizes": sizes.state(), "sink": None if sink is None else self._sink if complete else sink.state(),
             "into": _into(stream), "ended": ended, "complete": complete,
         }  # fmt: skip
-        self._sink = facts["sink"]  # type: ignore[assignment]
+        self._sink = facts["sink"]
         arrays = {f"total {n}": np.asarray(total) for n, total in enumerate(totals)}
         self.manager.save(arrays | {f"first {name}": np.asarray(value) for name, value in first.items()}, facts)
         self._saved = processor.chunks
