@@ -10,8 +10,10 @@ from typing import Any
 import click
 import numpy as np
 
-from ..errors import FormatError, InputError, nearest
+from ..errors import FormatError, InputError, expect, nearest
 from .common import graph_argument, print_json, reported
+
+KINDS = (".npz", ".safetensors")  # files of parameters
 
 
 @click.command("train")
@@ -63,13 +65,17 @@ def train_command(
     from ..ir.graph import EinsumGraph
     from ..train.trainer import Trainer
 
+    if output is not None:
+        _check_output(output)
     settings = _settings(config_path)
     first = settings.pop("initial", {})
+    for name, table in (("initial", first), ("optimizer", settings.get("optimizer", {}))):
+        expect(table, dict, f"{name} is a table of the config", f"write [{name}] and its settings below")
     if resume:
         if folder is None:
             raise click.UsageError("--resume needs --folder, where the checkpoints are")
         trainer, params = Trainer.resume(folder), None
-        loss = trainer.loss
+        loss = EinsumGraph.load(graph)  # fit refuses another one than that of the checkpoint
     else:
         loss = EinsumGraph.load(graph)
         trainer = Trainer(None, _config(settings, folder))
@@ -153,12 +159,32 @@ def _fixed(kind: Any) -> bool:
 
 
 def _read(path: Path) -> dict[str, Any]:
+    from ..runtime.streams.sources import HEAD_ERRORS, PACK_ERRORS
+
+    if path.suffix not in KINDS:
+        raise InputError(f"{path} is neither .npz nor .safetensors", "save the parameters with -o", code="E852")
     if path.suffix == ".safetensors":
+        from safetensors import SafetensorError
         from safetensors.numpy import load_file
 
-        return dict(load_file(path))
-    with np.load(path, allow_pickle=False) as file:
-        return {name: file[name] for name in file.files}
+        try:
+            return dict(load_file(path))
+        except (OSError, SafetensorError) as error:
+            raise FormatError(f"{path} cannot be read: {error}", code="E853") from None
+    try:
+        with path.open("rb") as raw, np.load(raw, allow_pickle=False) as file:
+            return {name: file[name] for name in file.files}
+    except (*HEAD_ERRORS, *PACK_ERRORS) as error:
+        raise FormatError(f"{path} cannot be read: {error}", code="E853") from None
+
+
+def _check_output(path: Path) -> None:
+    """Refuse a file that could not be written before anything is learned."""
+    if path.suffix not in KINDS:
+        raise InputError(f"{path} is neither .npz nor .safetensors", "write -o params.npz", code="E852")
+    if not path.absolute().parent.is_dir():
+        message = f"there is no folder {str(path.parent)!r} to write {path.name!r} into"
+        raise InputError(message, "make it first", code="E543")
 
 
 def _write(path: Path, params: dict[str, Any]) -> None:
