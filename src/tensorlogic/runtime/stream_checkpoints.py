@@ -18,8 +18,10 @@ from .checkpoints import CheckpointManager
 if TYPE_CHECKING:
     from .chunk_sizes import ChunkSizes
     from .stream import Stream
+    from .stream_reader import Chunk
 
 FORMAT = 1
+SAMPLE = 16  # rows before a checkpoint that are compared when the run is resumed
 
 
 class Checkpoints:
@@ -38,6 +40,7 @@ class Checkpoints:
         self._sizes: dict[str, Any] | None = None
         self._saved = -1  # chunks of the newest checkpoint
         self._sink: dict[str, Any] | None = None
+        self._sample: dict[str, Any] | None = None  # of the rows that were computed last
         self.ended = False  # whether it had computed every chunk
 
     def open(self, stream: Stream) -> None:
@@ -56,7 +59,7 @@ class Checkpoints:
         processor.rows, processor.chunks = int(facts["rows"]), int(facts["chunks"])
         processor.totals = [found.arrays[f"total {n}"] for n in range(int(facts["totals"]))]
         processor.first = {name: found.arrays[f"first {name}"] for name in facts["first"]} or None
-        self._sizes, self._saved = facts["sizes"], processor.chunks
+        self._sizes, self._saved, self._sample = facts["sizes"], processor.chunks, facts.get("sample")
         self._sink, self.ended, self.complete = facts["sink"], bool(facts["ended"]), bool(facts["complete"])
 
     def _check(self, stream: Stream, facts: dict[str, Any]) -> None:
@@ -76,6 +79,25 @@ class Checkpoints:
                 hint = "run what was run before, or begin anew in another folder"
                 raise CheckpointError(f"the checkpoints in {folder!r} are of {what}{shown}", hint, code="E547")
 
+    def sample_rows(self) -> int:
+        """Return how many rows before the checkpoint are to be read again and compared."""
+        return 0 if self._sample is None else int(self._sample["rows"])
+
+    def compare(self, stream: Stream, chunk: Chunk | None) -> None:
+        """Refuse a source whose rows before the checkpoint are not those that were computed."""
+        if self._sample is not None and (chunk is None or _sample(stream, chunk) != self._sample):
+            stop = stream.processor.rows
+            message = (
+                f"the checkpoints in {str(self.manager.folder)!r} are of another source, or one that has changed: "
+            )
+            message += f"rows {stop - self.sample_rows():,} to {stop - 1:,} are not those that were read then"
+            raise CheckpointError(
+                message,
+                "run what was run before, or begin anew in another folder",
+                "an iterable is given from its first chunk again: the rows that are done are left out",
+                code="E547",
+            )
+
     def restore(self, stream: Stream, sizes: ChunkSizes) -> None:
         """Go on with the sizes and the sink of the run before, once the graph is cut."""
         if self._sizes is not None:
@@ -84,8 +106,9 @@ class Checkpoints:
         if sink is not None and self._sink is not None:
             sink.restore(self._sink, complete=self.ended)
 
-    def chunk_done(self, stream: Stream, sizes: ChunkSizes) -> None:
+    def chunk_done(self, stream: Stream, sizes: ChunkSizes, chunk: Chunk) -> None:
         """Save the state where it is time."""
+        self._sample = _sample(stream, chunk)
         if stream.processor.chunks - max(self._saved, 0) >= self.every:
             self.save(stream, sizes)
 
@@ -101,7 +124,7 @@ class Checkpoints:
             "format": FORMAT, "graph": processor.graph.digest, "over": processor.axes, "mode": repr(stream.config.mode),
             "inputs": _digests(stream), "source": stream.source.facts(), "rows": processor.rows, "chunks": processor.chunks, "totals": len(totals),
             "first": list(first), "sizes": sizes.state(), "sink": None if sink is None else self._sink if complete else sink.state(),
-            "ended": ended, "complete": complete,
+            "ended": ended, "complete": complete, "sample": self._sample,
         }  # fmt: skip
         self._sink = facts["sink"]  # type: ignore[assignment]
         arrays = {f"total {n}": np.asarray(total) for n, total in enumerate(totals)}
@@ -111,6 +134,16 @@ class Checkpoints:
     def close(self) -> None:
         """Let another run have the folder."""
         self.manager.close()
+
+
+def _sample(stream: Stream, chunk: Chunk) -> dict[str, Any]:
+    """Return a fingerprint of the last rows of a chunk."""
+    rows = min(chunk.rows, SAMPLE)
+    digests = {}
+    for name, axis in stream.processor.axes.items():
+        own = np.asarray(chunk.values[name])[(slice(None),) * axis + (slice(chunk.rows - rows, None),)]
+        digests[name] = constant_digest(np.ascontiguousarray(own))
+    return {"rows": rows, "digests": digests}
 
 
 def _digests(stream: Stream) -> dict[str, str]:

@@ -12,6 +12,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+import msgspec
+
 from ..errors import GraphError, InputError, ShapeError, expect, nearest
 from ..ir import ops
 from ..ir.graph import EinsumGraph, extract, node_name
@@ -99,6 +101,19 @@ def _checked_axis(graph: EinsumGraph, name: str, axis: int) -> int:
     return axis if declared is None else normal_axis(axis, len(declared), "over=")
 
 
+def _in_words(error: ShapeError) -> ShapeError:
+    """Return an error without the number that stands for the rows of the stream."""
+    found = error.diagnostic
+
+    def worded(text: str) -> str:
+        return text.replace(str(STAND_INS[0]), "rows")
+
+    error.diagnostic = msgspec.structs.replace(
+        found, message=worded(found.message), context=tuple(map(worded, found.context))
+    )
+    return error
+
+
 class StreamSplit:
     """A graph as a stream runs it: what comes before the first chunk, the graph of a chunk, and what comes after the last.
 
@@ -115,7 +130,7 @@ class StreamSplit:
             self.cut = self._made(STAND_INS[0] if self.total is None else self.total)
         except ShapeError as error:
             if self.total is not None or not self._fixed_inside(error):
-                raise
+                raise _in_words(error) from None
             if rows is None:
                 why = error.diagnostic.message.partition(": here ")[0].replace(str(STAND_INS[0]), "another size")
                 hint = "declare the streamed axis with the size that it must have"
