@@ -486,6 +486,6 @@ FAULTS: dict[str, Fault] = {
     "E874": Fault("a parameter without a shape", "First values need sizes that are numbers.", "Declare the input's sizes as numbers."),
     "E875": Fault("no such scheme of first values", "The name of a scheme is unknown, or no pattern fits a parameter.", "Use glorot, he, orthogonal, uniform, normal, zeros or ones."),
     "E876": Fault("rules that cannot be learned from", "The strategy has no gradient, or there are no formulas.", "Use a soft strategy, such as soft_differentiable."),
-    "E878": Fault("a training config that cannot be read", "The TOML file of tensorlogic train is broken, or names a setting, optimizer or schedule that is not there.", "Correct the name; the hint has the nearest."),
+    "E878": Fault("a training config that cannot be read", "The TOML file of tensorlogic train is broken, names a setting, optimizer or schedule that is not there, or a file of parameters cannot be read or written.", "Correct the name; the hint has the nearest."),
     "E877": Fault("a parameter that the loss does not depend on", "Its gradient would be 0 for ever.", "Leave it out of params=, or freeze it."),
 }  # fmt: skip

@@ -92,7 +92,7 @@ def test_two_runs_do_not_mix_in_one_sink(kind, tmp_path):
     sink = tmp_path / f"y{kind}"
     stop_early(ROWS, tmp_path / "one", sink=sink)
     stop_early(ROWS, tmp_path / "two", sink=sink, weights=WEIGHTS * 10)
-    with pytest.raises(tl.FormatError, match="is not what the run before wrote|should have") as caught:
+    with pytest.raises(tl.FormatError, match=r"is not what the run before wrote|should have") as caught:
         stream(ROWS, sink=sink, checkpoint=tmp_path / "one", resume=True).result()
     assert caught.value.diagnostic.code == "E545"
     stream(ROWS, WEIGHTS * 10, sink=sink, checkpoint=tmp_path / "two", resume=True).result()
@@ -145,7 +145,7 @@ def test_files_of_another_kind(name, tmp_path):
     (tmp_path / "x.npy").write_text("no array")
     (tmp_path / "x.csv").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(
-        tl.TensorLogicError, match="no array that can be read|cannot be read|has no Parquet files"
+        tl.TensorLogicError, match=r"no array that can be read|cannot be read|has no Parquet files"
     ) as caught:
         stream(tmp_path / name)
     assert "pickle" not in str(caught.value)
@@ -177,5 +177,5 @@ def test_pushing_what_is_no_chunk():
     for given in (None, ROWS):
         with pytest.raises(tl.InputError, match="a chunk is a mapping from inputs to arrays"):
             processor.push(given)
-    with pytest.raises(tl.InputError, match="nothing for input 'x'(.|\n)*did you mean 'X'"):
+    with pytest.raises(tl.InputError, match=r"nothing for input 'x'(.|\n)*did you mean 'X'"):
         processor.push({"X": ROWS})

@@ -483,3 +483,29 @@ def test_a_step_allocates_nothing_after_the_first():
     assert (
         len({trainer.values[n].__array_interface__["data"][0] for n in trainer.values if trainer.values[n].ndim}) == 3
     )
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"every": 0}, {"clip_norm": -1}, {"clip_value": 0}, {"average": 2}, {"clip_norm": "1"}, {"folder": 5}]
+)
+def test_settings_out_of_range(wrong):
+    with pytest.raises(tl.InputError, match=f"{next(iter(wrong))}.*, got {next(iter(wrong.values()))!r}"):
+        tl.TrainerConfig(**wrong)
+
+
+def test_a_folder_belongs_to_one_run(tmp_path):
+    first = trained(folder=tmp_path)
+    with pytest.raises(tl.CheckpointError, match="has checkpoints of a run already"):
+        trained(folder=tmp_path)
+    kept = tl.Trainer.resume(tmp_path).params
+    assert all(np.array_equal(kept[name], value) for name, value in first.params.items())
+
+
+def test_parameters_of_another_shape_are_not_put_in():
+    trainer = trained()
+    before = trainer.params
+    name = next(iter(before))
+    for value in (np.zeros(9), 0.0):
+        with pytest.raises(tl.ShapeError, match=f"parameter '{name}' has the shape"):
+            trainer.replace({name: value})
+    assert all(np.array_equal(trainer.params[n], v) for n, v in before.items())

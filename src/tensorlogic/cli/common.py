@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import re
 import sys
@@ -39,6 +40,11 @@ def reported(command: F) -> F:
                 print_json({"error": diagnostic_json(found, place, kind)})
             else:
                 click.echo(f"{kind}: {error.render(guessed=False)}", err=True)
+            sys.exit(1)
+        except OSError as error:
+            if error.errno == errno.EPIPE:  # whoever reads has had enough: click ends quietly
+                raise
+            click.echo(f"OSError: {error.strerror or error}", err=True)
             sys.exit(1)
 
     return click.option("--json", "as_json", is_flag=True, help="Print JSON for machines.")(guarded)  # type: ignore[return-value]

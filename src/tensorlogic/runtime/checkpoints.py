@@ -170,7 +170,7 @@ class CheckpointManager:
         except CheckpointError:
             raise
         except OSError as error:
-            kept = f"the earlier ones, up to {before[-1]}, are untouched" if before else "there is none before it"
+            kept = f"the earlier ones, up to {before[-1]}, are untouched" if before else "no earlier one is there"
             hint = "make room or permit writing there, or choose another folder; then run again to go on"
             message = f"cannot {what} in {str(self.folder)!r}: {error.strerror or error}; {kept}"
             raise CheckpointError(message, hint, code="E580") from error
@@ -187,6 +187,12 @@ class CheckpointManager:
                     write_all(handle, piece, self._call)
         finally:
             os.close(handle)
+
+    def refuse_used(self) -> None:
+        """Refuse a folder that has checkpoints, for a run that begins anew: it would write over those of another run."""
+        if self.folder.is_dir() and self.numbers():
+            hint = "resume that run (resume=True, Trainer.resume, or --resume), or give another folder"
+            raise CheckpointError(f"{str(self.folder)!r} has checkpoints of a run already", hint, code="E546")
 
     def prune(self) -> list[int]:
         """Delete all but the newest ``keep``; return the numbers that are gone."""

@@ -47,9 +47,8 @@ class Checkpoints:
         """Lock the folder, and put a stream where the newest good checkpoint says."""
         manager = self.manager
         manager.lock()
-        if not self.resume and manager.numbers():
-            hint = "resume that run (resume=True, or --resume), or give another folder"
-            raise CheckpointError(f"{str(manager.folder)!r} has checkpoints of a run already", hint, code="E546")
+        if not self.resume:
+            manager.refuse_used()
         found = manager.latest() if self.resume else None
         if found is None:
             return

@@ -10,9 +10,8 @@ from collections.abc import Iterable, Mapping
 from functools import cached_property
 from typing import Any, NamedTuple
 
-import numpy as np
-
 import msgspec
+import numpy as np
 
 from ..errors import GraphError, InputError, ShapeError, expect, nearest
 from ..ir import ops

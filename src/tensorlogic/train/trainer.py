@@ -6,18 +6,20 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
+from numbers import Real
 from pathlib import Path
 from time import perf_counter
 from typing import Any, NoReturn
 
 import numpy as np
 
-from ..errors import InputError, TrainingError, expect, expect_whole, nearest
+from ..errors import InputError, ShapeError, TrainingError, expect, expect_whole, nearest
 from ..events import Hook, check_contexts, span
 from ..ir.builder import GraphBuilder
 from ..ir.graph import EinsumGraph
 from ..ir.random import STEP, TRAINING
 from ..ir.types import FLOATS, TensorType
+from ..runtime.checkpoints import CheckpointManager
 from ..runtime.executor import Executor
 from . import optim
 from .bound_step import BoundStep
@@ -65,6 +67,17 @@ class TrainerConfig:
     def __post_init__(self) -> None:
         for name, least in (("epochs", 0), ("batch_size", 1), ("accumulate", 1), ("keep", 1), ("seed", 0)):
             expect_whole(name, getattr(self, name), least)
+        if self.every is not None:
+            expect_whole(
+                "every", self.every, 1, "it counts steps between checkpoints; leave it out to save after epochs"
+            )
+        for name in ("clip_norm", "clip_value", "average"):
+            value, most = getattr(self, name), 1.0 if name == "average" else math.inf
+            if value is not None and (isinstance(value, bool) or not isinstance(value, Real) or not 0 < value < most):
+                between = "between 0 and 1" if name == "average" else "above 0"
+                raise InputError(f"{name} must be a number {between}, got {value!r}", code="E310")
+        if self.folder is not None:
+            expect(self.folder, (str, Path), "folder= is a path", 'write folder="run"')
         expect(self.optimizer, Optimizer, "optimizer= is an optimizer", "write tl.optim.adam(1e-3)")
         if self.precision is not None and self.precision not in HIGHEST_SCALE:
             hint = nearest(self.precision, HIGHEST_SCALE)
@@ -143,6 +156,10 @@ class Trainer:
         for name, value in params.items():
             if name not in self.names:
                 raise InputError(f"there is no parameter {name!r}", *nearest(name, self.names), code="E863")
+            if np.shape(value) != self.values[name].shape:
+                there, given = list(self.values[name].shape), list(np.shape(value))
+                raise ShapeError(f"parameter {name!r} has the shape {there}, but {given} is given", code="E001")
+        for name, value in params.items():
             self.values[name][...] = value
 
     # learning
@@ -207,6 +224,10 @@ class Trainer:
         """Take the parameters over, and make what the optimizer starts from."""
         expect(params, Mapping, "params are arrays by name", 'write params={"w": W}')
         assert params is not None
+        if not params:
+            raise InputError("params= is empty: there is nothing to learn", 'write params={"w": W}', code="E301")
+        if self.config.folder is not None:
+            CheckpointManager(self.config.folder).refuse_used()
         given = {name: np.array(value) for name, value in params.items()}
         for name, array in given.items():
             if name not in graph.inputs:
