@@ -153,6 +153,11 @@ def read_value(name: str, text: str) -> Any:
             return np.load(text, allow_pickle=False)
         if text.endswith(".json"):
             return json.loads(Path(text).read_text(encoding="utf-8"))
+        if text.endswith(".npz") and Path(text).is_file():
+            with np.load(text, allow_pickle=False) as archive:
+                keys = list(archive)
+            hint = f"write -i {name}={text}:{name if name in keys or not keys else keys[0]}"
+            raise InputError(f"input {name!r}: {text} holds arrays by name: {', '.join(keys)}", hint, code="E306")
         if not text.strip() or not re.match(r"\s*([-\[{\"\d]|true|false|null|NaN|-?Infinity)", text):
             there = "a file of another kind" if Path(text).is_file() else "no file"
             raise ValueError(f"it is {there}, and no JSON")

@@ -99,6 +99,11 @@ class CheckpointManager:
     def __init__(self, folder: str | Path, keep: int = 3, *, wrap: Sequence[Callable[[Any], Any]] = ()) -> None:
         expect(folder, (str, Path), "a folder is given by its path", 'write CheckpointManager("run")')
         expect_whole("keep", keep, 1)
+        if not str(folder) or Path(folder).is_file():
+            what = f"{str(folder)!r} is a file" if str(folder) else "the name of the folder is empty"
+            raise InputError(
+                f"checkpoints are kept in a folder, and {what}", 'write "run", or another name', code="E301"
+            )
         self.folder, self.keep = Path(folder), keep
         self._call = wrapped_files(wrap)
         self._lock, self._saving = FolderLock(self.folder), RLock()
@@ -142,6 +147,7 @@ class CheckpointManager:
 
         Arrays are written as they are in memory, and must not change meanwhile. Facts are what JSON can hold.
         """
+        expect(arrays, Mapping, "a checkpoint holds arrays by name", 'write save({"w": w})')
         with self._saving:
             self.lock()
             checked = _checked_facts({} if facts is None else facts)
@@ -256,7 +262,8 @@ class CheckpointManager:
                     continue
                 if error.diagnostic.code != "E582":
                     raise
-                warn(f"{error.diagnostic.message}; the one before is used", CheckpointWarning, stacklevel=2)
+                then = "the one before is used" if number != numbers[0] else "there is none before it"
+                warn(f"{error.diagnostic.message}; {then}", CheckpointWarning, stacklevel=2)
         if numbers:
             message = f"none of the {len(numbers)} checkpoints in {str(self.folder)!r} can be read"
             raise CheckpointError(message, "delete the folder to begin anew", code="E583")

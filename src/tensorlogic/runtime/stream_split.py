@@ -64,7 +64,11 @@ def streamed_axes(graph: EinsumGraph, over: Over, whole: Iterable[str]) -> dict[
     missing = [name for name in left if name not in axes]
     if missing or not axes:
         what = f"input {missing[0]!r} is not streamed" if missing else "no input is streamed"
-        hint = f"give it whole: inputs={{{missing[0]!r}: array}}" if missing else "leave one out of inputs="
+        hint = (
+            f"give it whole: inputs={{{missing[0]!r}: array}}"
+            if missing
+            else "leave one out of inputs= (of -i on the command line)"
+        )
         raise InputError(what, hint, code="E530")
     sizes = {name: _shape(graph, name)[axis] for name, axis in axes.items() if _shape(graph, name)}
     if len(set(sizes.values())) > 1:
@@ -73,7 +77,8 @@ def streamed_axes(graph: EinsumGraph, over: Over, whole: Iterable[str]) -> dict[
         )
         message = f"inputs {one!r} and {other!r} would be cut together, but along sizes {a!r} and {b!r}"
         hint = f"give one of them whole, such as inputs={{{other!r}: array}}, or say which size: over={str(a)!r}"
-        raise InputError(message, hint, code="E530")
+        typed = f"on the command line: -i {other}={other}.npy, or --over {a}"
+        raise InputError(message, hint, typed, code="E530")
     return axes
 
 

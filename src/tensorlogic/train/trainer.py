@@ -6,7 +6,6 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
-from numbers import Real
 from pathlib import Path
 from time import perf_counter
 from typing import Any, NoReturn
@@ -73,7 +72,9 @@ class TrainerConfig:
             )
         for name in ("clip_norm", "clip_value", "average"):
             value, most = getattr(self, name), 1.0 if name == "average" else math.inf
-            if value is not None and (isinstance(value, bool) or not isinstance(value, Real) or not 0 < value < most):
+            if value is not None and (
+                isinstance(value, bool) or not isinstance(value, float | int) or not 0 < value < most
+            ):
                 between = "between 0 and 1" if name == "average" else "above 0"
                 raise InputError(f"{name} must be a number {between}, got {value!r}", code="E310")
         if self.folder is not None:
