@@ -129,7 +129,7 @@ def refutation(atom: s.Tensor, codes: Sequence[int | None], words: Words) -> Ref
     found = [r for r in prover.rows(atom.name, places, row) if _fits(atom, r)]
     if found:
         shown = words.atom(atom.name, found[0]).replace('"', "'")
-        return Refutation(text, holds=True, note=f'p.why("{shown}"), or tensorlogic why, says why')
+        return Refutation(text, holds=True, note=f'p.why("{shown}") says why')
     attempts = []
     for clause in prover.clauses.get(atom.name, ()):
         bindings = clause.unified(list(codes))

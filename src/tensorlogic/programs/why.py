@@ -46,9 +46,7 @@ def why(program: Program, body: Sequence[s.Expression], evaluation: Evaluation) 
     steps = () if -1 in row else words.steps((atom.name, row))
     if not steps:
         quoted = text.replace('"', "'")
-        raise InputError(
-            f"{text} does not hold", f'ask what is missing: p.why_not("{quoted}"), or tensorlogic why-not', code="E793"
-        )
+        raise InputError(f"{text} does not hold", f'ask what is missing: p.why_not("{quoted}")', code="E793")
     return Proof(steps)
 
 

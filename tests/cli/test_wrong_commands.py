@@ -37,7 +37,12 @@ def files(tmp_path, monkeypatch):
         ("run model.json -i w=w.npy --stream x.npy --checkpoint w.npy", 1, "'w.npy' is a file"),
         ("query model.json y?", 1, "is a graph file, and a program (.tl) is expected"),
         ("fmt bad.tl", 1, "at bad.tl:1:7"),
-        ("why family.tl Ancestor(Bob,Ann)", 1, "or tensorlogic why-not"),
+        (
+            "why family.tl Ancestor(Bob,Ann)",
+            1,
+            "hint: ask what is missing: tensorlogic why-not family.tl 'Ancestor(Bob,Ann)'",
+        ),
+        ("why-not family.tl Ancestor(Ann,Bob)", 0, "holds: tensorlogic why family.tl 'Ancestor(Ann,Bob)' says why"),
         ("explain-error E1", 1, "--list shows them all"),
     ],
 )
