@@ -9,7 +9,7 @@ AREAS ?=
 CASES ?=
 PIP = $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: run test bench conformance fuzz soak docs clean
+.PHONY: run test bench conformance data fuzz soak docs clean
 
 run: $(VENV)/.installed
 	@$(BIN)/python examples/kinship.py
@@ -33,6 +33,9 @@ soak: $(VENV)/.dev
 
 bench: $(VENV)/.bench $(if $(TORCH),$(VENV)/.torch)
 	$(BIN)/python benchmarks/run.py
+
+data: $(VENV)/.installed
+	$(BIN)/python examples/learning/get_data.py --folder data
 
 docs: $(VENV)/.dev
 	$(BIN)/python tests/seed_readme/make_map.py

@@ -24,6 +24,7 @@ NAMES = (
     "relations",
     "modes",
     "modes_streaming",
+    "training",
 )
 INTRODUCTION = """# Benchmarks
 

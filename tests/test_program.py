@@ -114,7 +114,7 @@ def test_arrays_are_places_of_the_domain():
     assert q.relation("R").dense().tolist() == [True, False]
 
 
-def test_adding_goes_on_from_what_is_there():
+def test_adding_computes_once_what_depends_on_it():
     p = family()
     p.relation("Ancestor")
     count = runs(p)
@@ -125,8 +125,6 @@ def test_adding_goes_on_from_what_is_there():
         ("Alice", "Bob"), ("Alice", "Charlie"), ("Alice", "Dora"), ("Bob", "Charlie"), ("Bob", "Dora"), ("Charlie", "Dora"),
     }  # fmt: skip
     assert len(count) == 1
-    start = count[0][1]["Ancestor"]
-    assert start.count == 3  # the loop began with the three that were known
 
 
 def test_retracting_computes_only_what_depends_on_it():

@@ -488,4 +488,8 @@ FAULTS: dict[str, Fault] = {
     "E876": Fault("rules that cannot be learned from", "The strategy has no gradient, or there are no formulas.", "Use a soft strategy, such as soft_differentiable."),
     "E878": Fault("a training config that cannot be read", "The TOML file of tensorlogic train is broken, names a setting, optimizer or schedule that is not there, or a file of parameters cannot be read or written.", "Correct the name; the hint has the nearest."),
     "E877": Fault("a parameter that the loss does not depend on", "Its gradient would be 0 for ever.", "Leave it out of params=, or freeze it."),
+    "E880": Fault("windows that cannot be added up", "overlap_add takes numbers with windows on the last axis.", "Give it what b.window returned, or something of that shape."),
+    "E881": Fault("weights or axes that a convolution or a pool cannot use", "Tensors are (batch, ..., channels) and weights (..., channels / groups, outputs).", "Write (batch, height, width, channels) and (3, 3, channels, outputs)."),
+    "E882": Fault("a window that cannot go along its axes", "Sizes, strides and dilations are from 1, one or as many as there are axes; padding is 'same', 'valid' or widths from 0.", "Write stride=2, or stride=(2, 1)."),
+    "E883": Fault("no running batch norm", "It takes (batch, ..., channels), the channels as a number, and a momentum from 0 up to 1.", "Declare the last axis as a number."),
 }  # fmt: skip

@@ -60,6 +60,10 @@ def result(graph: tl.EinsumGraph, op: Any, args: list[Any]) -> Any:
             count = (args[0].shape[op.axis] - (op.size - 1) * op.dilation - 1) // op.step + 1
             parts = [jnp.take(args[0], np.arange(count) * op.step + k * op.dilation, op.axis) for k in range(op.size)]
             return jnp.stack(parts, -1)
+        case ops.OverlapAdd():
+            x, axis = jnp.moveaxis(args[0], (op.axis, -1), (0, 1)), op.axis
+            index = np.arange(x.shape[0])[:, None] * op.step + np.arange(x.shape[1]) * op.dilation
+            return jnp.moveaxis(jnp.zeros((op.length, *x.shape[2:]), x.dtype).at[index].add(x), 0, axis)
         case ops.Pad():
             return jnp.pad(args[0], op.widths, constant_values=args[1])
         case ops.Concat():

@@ -20,8 +20,8 @@ import pytest
 
 import tensorlogic as tl
 from tensorlogic.events import active_contexts
-from tensorlogic.runtime import lanes
-from tensorlogic.runtime.brief import brief_call
+from tensorlogic.runtime.aio import lanes
+from tensorlogic.runtime.aio.brief import brief_call
 
 X = np.linspace(0.0, 1.0, 5)
 PATIENCE = 60  # seconds after which a test that waits for something has failed
@@ -799,7 +799,7 @@ def last():
         except tl.TensorLogicError as error:
             print(error.diagnostic.code)
     asyncio.run(main())
-from tensorlogic.runtime import lanes
+from tensorlogic.runtime.aio import lanes
 atexit.register(last)
 """
     assert _child(code) in ("answer (9,)\n", "E560\n")

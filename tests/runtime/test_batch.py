@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -404,3 +405,26 @@ def test_what_a_best_size_needs() -> None:
         with pytest.raises(tl.InputError):
             tl.Executor().optimal_batch_size(layer(), **options)  # type: ignore[arg-type]
     assert tl.Executor().optimal_batch_size(b.build(y=b.iota(3))) == 1
+
+
+class Made(Mapping[str, Any]):
+    """An item whose arrays are made anew whenever they are read, as those of an .npz file are."""
+
+    def __init__(self, k: int) -> None:
+        self.k = k
+
+    def __getitem__(self, name: str) -> Any:
+        return np.full(4 + self.k % 2, self.k if name == "x" else 1.0)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(("x", "w"))
+
+    def __len__(self) -> int:
+        return 2
+
+
+def test_items_may_make_their_arrays_when_they_are_read():
+    b = tl.GraphBuilder()
+    graph = b.build(y=b.input("x", ("n",)) * b.input("w", ("n",)))
+    result = tl.Executor().execute_batch(graph, [Made(k) for k in range(20)])
+    assert [set(outputs["y"].tolist()) for outputs in result] == [{float(k)} for k in range(20)]

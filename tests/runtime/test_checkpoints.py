@@ -19,7 +19,7 @@ from safetensors.numpy import load_file
 
 import tensorlogic as tl
 from tensorlogic import CheckpointError, CheckpointManager, CheckpointWarning
-from tensorlogic.runtime import checkpoints
+from tensorlogic.runtime.recovery import checkpoints
 from tensorlogic.testing import failing_at
 
 OPERATIONS = ("mkdir", "write", "fsync", "rename")

@@ -13,7 +13,9 @@ from hypothesis.extra import numpy as npst
 
 import tensorlogic as tl
 from tensorlogic import Variable, eager
-from tensorlogic.runtime import eager_backward, eager_kernels, eager_numpy
+from tensorlogic.runtime.eager import backward as eager_backward
+from tensorlogic.runtime.eager import kernels as eager_kernels
+from tensorlogic.runtime.eager import numpy_calls as eager_numpy
 
 RNG = np.random.default_rng(0)
 X = RNG.uniform(0.2, 0.9, size=(3, 4))

@@ -15,8 +15,8 @@ import tensorlogic as tl
 from tensorlogic import RecoveryConfig, RecoveryResult, RecoveryStrategy, RetryPolicy
 from tensorlogic.backends.numpy import NumpyBackend
 from tensorlogic.plan.fused import Fused
-from tensorlogic.runtime.checkpoints import Checkpoint
-from tensorlogic.runtime.unfinished import Source, from_checkpoint, to_checkpoint, unfinished
+from tensorlogic.runtime.recovery.checkpoints import Checkpoint
+from tensorlogic.runtime.recovery.unfinished import Source, from_checkpoint, to_checkpoint, unfinished
 from tensorlogic.testing import failing_at
 from tensorlogic.testing.strategies import graphs
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 import tensorlogic as tl
 from tensorlogic.ir import ops
 from tensorlogic.ir.graph import Node
-from tensorlogic.runtime.chunk_sizes import Fastest
+from tensorlogic.runtime.streams.chunk_sizes import Fastest
 from tensorlogic.testing.cases import cases
 from tensorlogic.testing.strategies import graphs
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import tensorlogic as tl
-from tensorlogic.runtime.sinks import sink_of
+from tensorlogic.runtime.streams.sinks import sink_of
 from tensorlogic.testing import failing_at
 
 sys.path.insert(0, str(Path(__file__).parent))

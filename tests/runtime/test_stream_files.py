@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import tensorlogic as tl
-from tensorlogic.runtime.sinks import sink_of
+from tensorlogic.runtime.streams.sinks import sink_of
 from tensorlogic.testing import failing_at
 
 pa = pytest.importorskip("pyarrow")

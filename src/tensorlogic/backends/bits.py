@@ -216,9 +216,12 @@ class BitTensor:
     def __getitem__(self, key: Any) -> Any:
         keys = key if isinstance(key, tuple) else (key,)
         plain = all(isinstance(k, int | slice) and not isinstance(k, bool) for k in keys)
-        if plain and len(keys) < self.ndim:  # the last axis stays whole
-            words = self._words[keys]
-            return BitTensor.of(np.ascontiguousarray(words), (*words.shape[:-1], self._shape[-1]))
+        if plain and (len(keys) < self.ndim or (len(keys) == self.ndim > 1 and keys[-1] == slice(None))):
+            made = self._words[keys]  # the last axis stays whole
+            return BitTensor.of(np.ascontiguousarray(made), (*made.shape[:-1], self._shape[-1]))
+        if plain and len(keys) == self.ndim > 1 and isinstance(keys[-1], int) and 0 <= keys[-1] < self._shape[-1]:
+            bits = self._words[(*keys[:-1], keys[-1] >> 6)] >> np.uint64(keys[-1] & 63) & np.uint64(1)
+            return BitTensor(bits) if np.ndim(bits) else bool(bits)
         found = np.asarray(self)[key]
         return BitTensor(found) if np.ndim(found) else bool(found)
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..events import check_contexts
+from ..events import check_contexts, span
 from ..ir import ops
 from ..ir.graph import Fixpoint
 from ..ir.types import TensorType, dims
@@ -142,8 +142,9 @@ def _plainly(body: Body, op: Fixpoint, values: Values, step: Step) -> list[BitTe
     counts: list[int] = []
     for n in range(op.limit):
         check_contexts()
-        for line in body.lines:
-            values[line.write] = line.how.run(*[values[s] for s in line.reads])
+        with span(f"round {n + 1} on packed bits"):
+            for line in body.lines:
+                values[line.write] = line.how.run(*[values[s] for s in line.reads])
         after = [combine(values[s], values[o]) for s, o in zip(carried, body.outputs, strict=True)]
         gap = [x.words ^ values[s].words for s, x in zip(carried, after, strict=True)]
         moved = [k for k, words in enumerate(gap) if words.any()]
@@ -173,21 +174,22 @@ def _by_what_is_new(body: Body, op: Fixpoint, values: Values, step: Step) -> lis
     moved: list[int] = []
     for n in range(op.limit):
         check_contexts()
-        if n == 0:
-            for line in body.lines:
-                values[line.write] = line.how.run(*[values[s] for s in line.reads])
-            for s in body.grown:
-                whole[s] = values[s].words.copy()
-                values[s] = BitTensor.of(whole[s], values[s].shape)
-            # an output may share its words with a carry, which is about to change
-            new = {o: BitTensor.of(values[o].words.copy(), values[o].shape) for o in body.outputs}
-        else:
-            for line in body.lines:
-                more = _more(line, values, new)
-                if more is not None and line.write in whole:
-                    more = _added(whole[line.write], more)
-                if more is not None:
-                    new[line.write] = more
+        with span(f"round {n + 1} on packed bits"):
+            if n == 0:
+                for line in body.lines:
+                    values[line.write] = line.how.run(*[values[s] for s in line.reads])
+                for s in body.grown:
+                    whole[s] = values[s].words.copy()
+                    values[s] = BitTensor.of(whole[s], values[s].shape)
+                # an output may share its words with a carry, which is about to change
+                new = {o: BitTensor.of(values[o].words.copy(), values[o].shape) for o in body.outputs}
+            else:
+                for line in body.lines:
+                    more = _more(line, values, new)
+                    if more is not None and line.write in whole:
+                        more = _added(whole[line.write], more)
+                    if more is not None:
+                        new[line.write] = more
         found = [new.get(o) for o in body.outputs]
         fresh = [None if x is None else _added(state[s], x) for s, x in zip(carried, found, strict=True)]
         new = {s: x for s, x in zip(carried, fresh, strict=True) if x is not None}

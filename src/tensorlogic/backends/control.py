@@ -9,6 +9,7 @@ import numpy as np
 
 from ..diagnostics import SourceLocation
 from ..errors import ConvergenceError
+from ..events import span
 from ..ir.graph import Cond, Fixpoint, Scan
 from ..plan.build import Step
 from ..plan.cost import rounds
@@ -54,15 +55,18 @@ def _fixpoint(op: Fixpoint, run: Run, args: tuple[Any, ...], step: Step) -> Any:
     captures = args[op.carries :]
     moved: list[int] = []
     counts: list[int] = []
+    how = ""
     seen: list[Any] = []  # the state of an earlier round, to see whether it comes back
     at = 0
     for n in range(op.limit):
-        new = run([*state, *captures])
+        with span(f"round {n + 1}"):
+            new = run([*state, *captures])
         after = [combine(old, x).astype(old.dtype, copy=False) for old, x in zip(state, new, strict=True)]
         del new  # a round holds one state, what its body makes, and no more
         moved = [k for k, (a, b) in enumerate(zip(state, after, strict=True)) if not _unmoved(a, b, op.tolerance)]
         if n == op.limit - 1:
             counts = [int(np.sum(state[k] != after[k])) for k in moved]
+            how = _last_move(state[moved[0]], after[moved[0]]) if moved else ""
         state = after
         del after
         if not moved:
@@ -72,7 +76,18 @@ def _fixpoint(op: Fixpoint, run: Run, args: tuple[Any, ...], step: Step) -> Any:
                 raise goes_round(op, n - at, step.location, state).at(step.location)
             if not seen or n >= 2 * at:
                 seen, at = list(state), n
-    raise not_settled(op, moved, counts, step.location).at(step.location)
+    raise not_settled(op, moved, counts, step.location, how).at(step.location)
+
+
+def _last_move(before: Any, after: Any) -> str:
+    """Return how the element that moved most has changed in the last round."""
+    if before.dtype == bool:
+        return ""
+    with np.errstate(all="ignore"):
+        gap = np.abs(np.asarray(after, float) - np.asarray(before, float))
+    at = np.unravel_index(int(np.argmax(np.nan_to_num(gap, nan=-1.0))), np.shape(after)) if np.ndim(after) else ()
+    place = f"[{', '.join(map(str, at))}]" if at else "it"
+    return f"; in the last round {place} went from {before[at]:.6g} to {after[at]:.6g}"
 
 
 def _named(location: SourceLocation | None) -> str:
@@ -99,14 +114,18 @@ def goes_round(
 
 
 def not_settled(
-    op: Fixpoint, moved: Sequence[int], counts: Sequence[int], location: SourceLocation | None = None
+    op: Fixpoint,
+    moved: Sequence[int],
+    counts: Sequence[int],
+    location: SourceLocation | None = None,
+    how: str = "",
 ) -> ConvergenceError:
-    """Return the error of a fixpoint that ran into its limit."""
+    """Return the error of a fixpoint that ran into its limit; ``how`` says what changed in the last round."""
     which = ", ".join(f"carry {n} ({c} elements still change)" for n, c in zip(moved, counts, strict=True))
     if location is not None and location.rule:  # a program's equations, which know of no carries
         which = f"{sum(counts)} elements still change"
     return ConvergenceError(
-        f"{_named(location)} did not settle within {op.limit} rounds: {which}",
+        f"{_named(location)} did not settle within {op.limit} rounds: {which}{how}",
         STEPS
         if location is not None and location.rule
         else "raise limit=, or give a tolerance= for values that only approach their limit",

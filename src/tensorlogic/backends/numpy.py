@@ -15,6 +15,7 @@ from ..ir.graph import OPS, Cond, Fixpoint, Scan, plain_array
 from ..ir.ops import Op
 from ..ir.type_rules import normal_axis, reduced_axes
 from ..ir.types import DTYPES, TensorType
+from ..passes.copy_windows import copy_windows
 from ..passes.order import order_contractions
 from ..plan.build import ExecutionPlan, Step
 from .base import BackendCapabilities, Device, Kernel, RunBody
@@ -23,6 +24,7 @@ from .control import bind_control
 from .erf import bind_erf
 from .native.facts import NativeFacts
 from .numpy_inplace import bind_into, scalar, sigmoid
+from .numpy_windows import bind_overlap_add, bind_pad, bind_window
 from .threads import on_one_thread
 
 Array = Any  # a NumPy array; the plan says more about it than a type could
@@ -37,7 +39,7 @@ class NumpyBackend:
     """
 
     name = "numpy"
-    passes = (order_contractions,)
+    passes = (order_contractions, copy_windows)
 
     def capabilities(self) -> BackendCapabilities:
         """Say what NumPy can do: every operation, on the processor, in every dtype but bfloat16."""
@@ -261,33 +263,6 @@ def _broadcast(op: ops.Broadcast, args: tuple[TensorType, ...], result: TensorTy
     return lambda x: np.broadcast_to(np.reshape(x, own), shape)
 
 
-def _window(op: ops.Window, args: tuple[TensorType, ...], result: TensorType) -> Kernel:
-    axis = normal_axis(op.axis, len(args[0].shape or ()), "window")
-    reach = (int(op.size) - 1) * op.dilation + 1
-    pick = (slice(None),) * axis + (slice(None, None, op.step),)
-
-    def windows(x: Array) -> Array:
-        view = np.lib.stride_tricks.sliding_window_view(x, reach, axis)
-        return view[pick][..., :: op.dilation]
-
-    return windows
-
-
-def _pad(op: ops.Pad, args: tuple[TensorType, ...], result: TensorType) -> Kernel:
-    shape = tuple(int(d) for d in result.shape or ())
-    inner = tuple(slice(low, n - high) for (low, high), n in zip(op.widths, shape, strict=True))
-
-    def padded(x: Array, value: Any) -> Array:
-        out = np.empty(shape, x.dtype)
-        out[...] = fill = np.asarray(value).astype(x.dtype)
-        if x.dtype.kind in "iu" and fill != value:
-            raise OverflowError(f"the value {value} does not fit {x.dtype}")
-        out[inner] = x
-        return out
-
-    return padded
-
-
 def _concat(op: ops.Concat, args: tuple[TensorType, ...], result: TensorType) -> Kernel:
     return lambda *xs: np.concatenate(xs, axis=op.axis, dtype=result.dtype)
 
@@ -385,7 +360,7 @@ MAKERS: dict[type[Op], Callable[[Any, tuple[TensorType, ...], TensorType], Kerne
     ops.Reduce: _reduce, ops.Cumulate: _cumulate, ops.Sort: _sort, ops.TopK: _top_k, ops.Slice: _slice,
     ops.Reshape: lambda op, args, t: lambda x, s=tuple(t.shape or ()): np.reshape(x, s),
     ops.Transpose: lambda op, args, t: lambda x: np.transpose(x, op.order),
-    ops.Broadcast: _broadcast, ops.Window: _window, ops.Pad: _pad, ops.Concat: _concat, ops.Gather: _gather,
+    ops.Broadcast: _broadcast, ops.Window: bind_window, ops.OverlapAdd: bind_overlap_add, ops.Pad: bind_pad, ops.Concat: _concat, ops.Gather: _gather,
     ops.ScatterAdd: _scatter_add, ops.Cast: lambda op, args, t: lambda x: np.asarray(x).astype(op.dtype),
     ops.Quantize: _quantize, ops.Dequantize: _dequantize,
 }  # fmt: skip

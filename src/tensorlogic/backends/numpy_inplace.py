@@ -6,6 +6,7 @@ operand; ``where`` may not, because it writes in two strokes.
 
 from __future__ import annotations
 
+import itertools
 import math
 from typing import Any
 
@@ -18,6 +19,7 @@ from ..plan.build import Step
 from .base import Kernel
 from .contract import bind_matmul_into
 from .erf import bind_erf
+from .numpy_windows import bind_overlap_add, bind_pad
 from .threads import in_parts, in_rows
 
 Array = Any
@@ -40,6 +42,10 @@ def bind_into(step: Step) -> Kernel:
             return bind_matmul_into(op, step.contraction, result)
         case ops.Cast():
             return _cast(step.arg_types[0])
+        case ops.Pad():
+            return bind_pad(op, step.arg_types, result)
+        case ops.OverlapAdd():
+            return bind_overlap_add(op, step.arg_types, result)
         case _:
             raise AssertionError(op)
 
@@ -124,6 +130,8 @@ def _where(pick: Any, x: Any, y: Any, out: Array) -> Array:
     mask = np.asarray(pick)
     if _flat(mask, np.dtype(bool), out) and all(_flat(v, out.dtype, out, scalars=True) for v in (x, y)):
         return _picked(mask, x, y, out)
+    if _flat(mask, np.dtype(bool), out) and _is_zero(y, out.dtype) and type(x) is np.ndarray and x.dtype == out.dtype:
+        return _kept_where(mask, x, out)
     np.copyto(out, y)
     np.copyto(out, x, where=mask if mask.dtype == np.bool_ else mask.astype(bool))
     return out
@@ -156,6 +164,26 @@ def _picked(mask: Array, x: Array, y: Array, out: Array) -> Array:
     return out
 
 
+def _is_zero(y: Any, dtype: np.dtype[Any]) -> bool:
+    return type(y) is np.ndarray and y.ndim == 0 and y.dtype == dtype and not y.view(f"i{dtype.itemsize}").any()
+
+
+def _kept_where(mask: Array, x: Array, out: Array) -> Array:
+    """Keep x bit by bit where the mask is true, and 0 elsewhere; x may be broadcast, or lie anyhow."""
+    if not out.ndim or not out.size:
+        return _kept_where(mask.reshape(1), x.reshape(1), out.reshape(1)).reshape(()) if out.size else out
+    kind = np.dtype(f"i{out.dtype.itemsize}")
+    source, target, picks = np.broadcast_to(x.view(kind), out.shape), out.view(kind), mask.view(np.int8)
+    rows = max(1, BLOCK * len(out) // out.size)
+    room = np.empty((min(rows, len(out)), *out.shape[1:]), kind)
+    for start in range(0, len(out), rows):
+        part = slice(start, start + rows)
+        own = room[: len(out) - start]
+        np.negative(picks[part], out=own, dtype=kind, casting="unsafe")  # all bits where it is true
+        np.bitwise_and(source[part], own, out=target[part])
+    return out
+
+
 _UFUNC = {
     "sum": np.add,
     "mean": np.add,
@@ -167,6 +195,28 @@ _UFUNC = {
 }
 
 
+def _in_few_slices(shape: list[int], axes: tuple[int, ...]) -> bool:
+    """Tell whether whole slices are compared faster than elements one after another: few of them, of runs that are not short."""
+    last = max(axes, default=len(shape))
+    runs = math.prod(shape[last + 1 :])
+    return 1 < math.prod(shape[a] for a in axes) <= 16 and runs >= 8 and math.prod(shape) >= BLOCK // 16
+
+
+def _of_slices(function: Any, shape: list[int], axes: tuple[int, ...], keep: bool) -> Kernel:
+    places = [
+        tuple((slice(at[a], at[a] + 1) if keep else at[a]) if a in at else slice(None) for a in range(len(shape)))
+        for at in (dict(zip(axes, own, strict=True)) for own in itertools.product(*(range(shape[a]) for a in axes)))
+    ]
+
+    def extreme(x: Array, out: Array) -> Array:
+        function(x[places[0]], x[places[1]], out=out)
+        for place in places[2:]:
+            function(out, x[place], out=out)
+        return out
+
+    return extreme
+
+
 def _reduce(op: ops.Reduce, operand: TensorType, result: TensorType) -> Kernel:
     shape = [int(d) for d in operand.shape or ()]
     axes = reduced_axes(op, len(shape))
@@ -174,6 +224,8 @@ def _reduce(op: ops.Reduce, operand: TensorType, result: TensorType) -> Kernel:
     dtype = np.dtype(result.dtype or "float64")
     reduce: Any = _UFUNC[op.kind].reduce
     divide: Any = np.true_divide
+    if op.kind in ("max", "min") and _in_few_slices(shape, axes):
+        return _of_slices(_UFUNC[op.kind], shape, axes, keep)
     if op.kind not in ("sum", "prod", "mean"):
         return lambda x, out: reduce(x, axes, None, out, keep)
     count = math.prod(shape[a] for a in axes)

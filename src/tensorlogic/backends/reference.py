@@ -429,6 +429,20 @@ def _window(op: ops.Window, args: list[Array], types: Sequence[TensorType]) -> A
     return _fill(types[0], element)
 
 
+def _overlap_add(op: ops.OverlapAdd, args: list[Array], types: Sequence[TensorType]) -> Array:
+    x, axis = args[0], normal_axis(op.axis, args[0].ndim - 1, "overlap_add")
+
+    def element(index: Index) -> Any:
+        terms = []
+        for within in range(x.shape[-1]):
+            place, rest = divmod(index[axis] - within * op.dilation, op.step)
+            if rest == 0 and 0 <= place < x.shape[axis]:
+                terms.append(x[(*index[:axis], place, *index[axis + 1 :], within)].item())
+        return _wrap(sum(terms), x.dtype)
+
+    return _fill(types[0], element)
+
+
 def _pad(op: ops.Pad, args: list[Array], types: Sequence[TensorType]) -> Array:
     x, value = args[0], args[1].astype(args[0].dtype).item()
     if x.dtype.kind in "iu" and value != args[1].item():
@@ -575,7 +589,7 @@ DEFINITIONS: dict[type[Op], Callable[[Any, list[Array], Sequence[TensorType]], A
     ops.Iota: lambda op, args, types: _fill(types[0], lambda index: index[0]),
     ops.Einsum: _einsum, ops.ContractVJP: _contract_vjp, ops.Elementwise: _elementwise, ops.Reduce: _reduce,
     ops.Cumulate: _cumulate, ops.Sort: _sort, ops.TopK: _sort, ops.Slice: _slice, ops.Reshape: _reshape,
-    ops.Transpose: _transpose, ops.Broadcast: _broadcast, ops.Window: _window, ops.Pad: _pad, ops.Concat: _concat,
+    ops.Transpose: _transpose, ops.Broadcast: _broadcast, ops.Window: _window, ops.OverlapAdd: _overlap_add, ops.Pad: _pad, ops.Concat: _concat,
     ops.Gather: _gather, ops.ScatterAdd: _scatter_add, ops.Cast: _cast, ops.Quantize: _quantize,
     ops.Dequantize: _dequantize,
 }  # fmt: skip

@@ -263,11 +263,26 @@ class SparseTensor:
             lo, hi = lo + int(np.searchsorted(span, i)), lo + int(np.searchsorted(span, i, "right"))
         return lo < hi
 
+    def holds(self, columns: Sequence[Column]) -> Any:
+        """Tell of tuples, given column by column, whether each is in it.
+
+        >>> SparseTensor.of_columns([[0, 1], [1, 2]], (3, 3)).holds([np.array([1, 2]), np.array([2, 0])])
+        array([ True, False])
+        """
+        if self.size >= MOST_CODES:
+            mine, theirs, _ = tuples.numbered(self.columns, columns)
+            return tuples.member(theirs, mine)
+        return tuples.member(tuples.encode(columns, self._shape), self.codes)
+
     def _with(self, other: Any, function: Callable[[Codes, Codes], Codes]) -> SparseTensor:
         b = SparseTensor(other)
         if b.shape != self._shape:
             message = f"shapes {self._shape} and {b.shape} differ"
             raise ShapeError(message, "sets of tuples are combined over the same domains", code="E443")
+        if self.size >= MOST_CODES:
+            mine, theirs, columns = tuples.numbered(self.columns, b.columns)
+            kept = function(mine, theirs)
+            return SparseTensor.of_columns([c[kept] for c in columns], self._shape, ordered=True)
         codes = function(self.codes, b.codes)
         return _make(self._shape, len(codes), codes=_fixed(codes))
 

@@ -12,16 +12,18 @@ from typing import Any
 
 import numpy as np
 
+from ..events import check_contexts
 from . import packed, tuples
 from .native import support
 from .packed import Words
-from .threads import together, workers
+from .threads import ranges, together, workers
 
 Rows = tuple[Any, Any]
 ENOUGH = 1 << 14  # elements worth loading numba for, where it is not loaded yet
 SPLIT_PAIRS = 1 << 16  # pairs of matching elements that are worth two threads
 SPREAD = 256  # columns for each element of b from which a join numbers its columns anew
 ROOM = 1 << 24  # columns of a result that are allocated at a time; what is not written to takes no memory
+PAUSE = 1 << 26  # words of a closure after which it can be stopped
 
 
 @cache
@@ -254,7 +256,19 @@ def closure_bits(rows: Rows) -> Words:
     if kernels is None:
         return packed.closure(packed.pack(_matrix(rows, n).toarray()))
     out = np.zeros((n, packed.width(n)), np.uint64)
-    kernels.closure_bits(*rows, *_grouped(kernels, rows), packed.width(n), out.reshape(-1))
+    labels, count, ends, listed = _grouped(kernels, rows)
+    width, flat = packed.width(n), out.reshape(-1)
+    done = 0
+    while done < count:
+        check_contexts()
+        done = int(kernels.closure_bits(*rows, labels, count, ends, listed, done, PAUSE, width, flat))
+    step = max(1, PAUSE // max(1, width))
+    copy = partial(kernels.copy_bits, labels, ends, listed, width, flat)
+    for lo in range(0, n, step) if count < n else ():
+        check_contexts()
+        hi = min(n, lo + step)
+        parts = ranges(hi - lo, workers() if (hi - lo) * width > SPLIT_PAIRS else 1)
+        together([partial(copy, lo + r.start, lo + r.stop) for r in parts])
     return out
 
 
@@ -282,6 +296,7 @@ def closure_rows(rows: Rows, limit: int = 1 << 62) -> Rows | None:
     out = np.empty(max(len(rows[1]) * 2, n, 1), np.int32)
     done = 0
     while True:
+        check_contexts()
         done = int(kernels.closure_rows(*rows, labels, count, ends, listed, done, tops, out, *maps))
         pairs = int((np.diff(tops[: done + 1]) * sizes[:done]).sum())
         if pairs > limit:

@@ -67,8 +67,8 @@ def run_stream(
     as_json: bool,
 ) -> None:
     """Run a graph over a source; print a line for each chunk where nobody looks, and a bar where somebody does."""
-    from ..runtime.chunk_sizes import StreamingMode
-    from ..runtime.stream import StreamingConfig
+    from ..runtime.streams.chunk_sizes import StreamingMode
+    from ..runtime.streams.stream import StreamingConfig
 
     if given.source is None:
         raise click.UsageError("--over, --chunk, --memory, --checkpoint, --every and --resume are for --stream FILE")

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import numpy as np
 
 from ..diagnostics import SourceLocation, caller
-from ..errors import GraphError, expect, nearest
+from ..errors import GraphError, ShapeError, expect, nearest
 from . import ops
 from .check import check_structure
 from .elementwise import FUNCTIONS
@@ -236,6 +236,36 @@ class GraphBuilder(Layers[Tensor]):
         training, step = self.input(TRAINING, (), "bool"), self.input(STEP, (), "uint64")
         self._dropouts += 1
         return self.dropped(x, rate, training, step, self._dropouts if key is None else key)
+
+    def running_batch_norm(
+        self, x: Any, name: str, scale: Any = None, bias: Any = None, *, momentum: float = 0.9, eps: float = 1e-5
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return ``x`` normalised over all axes but the last, and outputs of the graph that keep running statistics for it.
+
+        While training, the mean and the variance are those of the batch. The inputs ``name.mean`` and ``name.var`` are running
+        averages of them, which count when it does not train; a trainer feeds the outputs of the same names back to them. They begin
+        as ``tl.initial`` makes them: zeros and ones.
+
+        >>> b = GraphBuilder()
+        >>> y, running = b.running_batch_norm(b.input("x", ("n", 8), "float32"), "norm")
+        >>> b.build(y=y, **running)
+        <EinsumGraph (x, norm.mean, norm.var, training) -> (y, norm.mean, norm.var): 26 nodes>
+        """
+        shape = self._shape(x, "running_batch_norm")
+        if len(shape) < 2 or not isinstance(shape[-1], int) or not 0 <= momentum < 1:
+            message = f"running_batch_norm of {list(shape)} with momentum {momentum!r}"
+            hint = "give (batch, ..., channels), the channels as a number, and a momentum from 0 up to 1"
+            raise ShapeError(message, hint, code="E883")
+        dtype = x.dtype if isinstance(x, Tensor) else None
+        before = {part: self.input(f"{name}.{part}", shape[-1:], dtype) for part in ("mean", "var")}
+        training, axes = self.input(TRAINING, (), "bool"), tuple(range(len(shape) - 1))
+        now = {"mean": self.mean(x, axes), "var": self.var(x, axes)}
+        used = {part: self.where(training, now[part], own) for part, own in before.items()}
+        after = {
+            f"{name}.{part}": self.where(training, own * momentum + now[part] * (1 - momentum), own)
+            for part, own in before.items()
+        }
+        return self.batch_norm(x, used["mean"], used["var"], scale, bias, eps=eps), after
 
     def apply(self, op: Op, *operands: Any) -> Tensor:
         """Add one operation that has one result."""

@@ -51,6 +51,7 @@ KINDS: dict[type[Op], str] = {
     ops.Input: "input", ops.Constant: "constant", ops.Literal: "constant", ops.Iota: "constant",
     ops.Einsum: "contraction", ops.ContractVJP: "contraction", ops.Elementwise: "elementwise", ops.Cast: "elementwise",
     ops.Quantize: "elementwise", ops.Dequantize: "elementwise", ops.Reduce: "reduction", ops.Cumulate: "reduction",
+    ops.OverlapAdd: "reduction",
     ops.Sort: "reduction", ops.TopK: "reduction", Fixpoint: "control", Scan: "control", Cond: "control",
 }  # fmt: skip
 

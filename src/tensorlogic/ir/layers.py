@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any, Generic, TypeVar
 
+from .convolutions import Convolutions
 from .losses import Losses
 from .methods import Axes
 from .random import Random
@@ -13,8 +14,8 @@ from .random import Random
 T = TypeVar("T")
 
 
-class Layers(Losses[T], Random[T], Generic[T]):
-    """Activations, normalisers, losses and attention."""
+class Layers(Losses[T], Convolutions[T], Random[T], Generic[T]):
+    """Activations, normalisers, convolutions, losses and attention."""
 
     def gelu(self, x: Any, *, approximate: bool = False) -> T:
         """X times the normal distribution function of x; by tanh when approximate."""

@@ -257,6 +257,16 @@ class TensorMethods(ABC, Generic[T]):
         )
         return self.apply(ops.Window(self._axis(x, axis, "window"), dim(size), by, apart), x)
 
+    def overlap_add(self, x: Any, axis: int, length: Dim, *, step: int = 1, dilation: int = 1) -> T:
+        """Put windows, which stand on the last axis, back along an axis of a length, and add up what overlaps.
+
+        It turns :meth:`window` around, and is its gradient.
+        """
+        by, apart = (
+            min(integer(n, f"overlap_add: a {word}"), LONGEST) for n, word in ((step, "step"), (dilation, "dilation"))
+        )
+        return self.apply(ops.OverlapAdd(self._axis(x, axis, "overlap_add"), dim(length), by, apart), x)
+
     def pad(self, x: Any, widths: Sequence[tuple[int, int]], value: Any = 0) -> T:
         """Surround with a value; ``widths`` holds (before, after) for every axis."""
         try:

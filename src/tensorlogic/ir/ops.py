@@ -193,6 +193,16 @@ class Window(Op, frozen=True, tag="window"):
     dilation: int = 1
 
 
+class OverlapAdd(Op, frozen=True, tag="overlap_add"):
+    """Windows put back where :class:`Window` takes them from, along an axis of a length; what overlaps is added up."""
+
+    size_fields: ClassVar[tuple[str, ...]] = ("length",)
+    axis: int
+    length: Dim
+    step: int = 1
+    dilation: int = 1
+
+
 class Pad(Op, frozen=True, tag="pad"):
     """Surround with a value: operands are the tensor and a scalar; widths are (before, after) per axis."""
 

@@ -351,6 +351,21 @@ def _window(op: ops.Window, args: Types, scope: Scope) -> Results:
     return (TensorType(TensorShape([*_put(shape, axis, count), op.size]), args[0].dtype),)
 
 
+def _overlap_add(op: ops.OverlapAdd, args: Types, scope: Scope) -> Results:
+    shape = args[0].shape
+    if shape is None:
+        return (TensorType(None, args[0].dtype),)
+    if args[0].dtype == "bool" or len(shape) < 2:
+        raise ShapeError(f"overlap_add: {scope.operand(0)} of type {args[0]} holds no windows of numbers", code="E880")
+    axis = normal_axis(op.axis, len(shape) - 1, "overlap_add")
+    room = TensorType(TensorShape(_put(shape[:-1], axis, op.length)), args[0].dtype)
+    (windows,) = _window(ops.Window(axis, shape[-1], op.step, op.dilation), (room,), scope)
+    count = (windows.shape or ())[axis]
+    what = f"overlap_add: an axis of {op.length} has {count} windows of {shape[-1]}, but {scope.operand(0)}"
+    scope.same(shape[axis], count, f"{what} has {shape[axis]}")
+    return (room,)
+
+
 def _pad(op: ops.Pad, args: Types, scope: Scope) -> Results:
     shape = args[0].shape
     if args[1].shape:
@@ -452,7 +467,7 @@ RULES: dict[type[Op], Callable[[Any, Types, Scope], Results]] = {
     ops.Input: _declared, ops.Constant: _declared, ops.Literal: _literal, ops.Iota: _iota, ops.Einsum: _einsum,
     ops.ContractVJP: _contract_vjp, ops.Elementwise: _elementwise, ops.Reduce: _reduce, ops.Cumulate: _cumulate,
     ops.Sort: _sort, ops.TopK: _top_k, ops.Slice: _slice, ops.Reshape: _reshape, ops.Transpose: _transpose,
-    ops.Broadcast: _broadcast, ops.Window: _window, ops.Pad: _pad, ops.Concat: _concat,
+    ops.Broadcast: _broadcast, ops.Window: _window, ops.OverlapAdd: _overlap_add, ops.Pad: _pad, ops.Concat: _concat,
     ops.Gather: lambda op, args, scope: (TensorType(_indexed(op, args, scope), args[0].dtype),),
     ops.Cast: lambda op, args, scope: (TensorType(args[0].shape, dtype_name(op.dtype)),),
     ops.ScatterAdd: _scatter_add, ops.Quantize: _quantize, ops.Dequantize: _dequantize,

@@ -15,6 +15,7 @@ from ..errors import InputError, nearest
 Name = str | int
 Codes = np.ndarray[Any, np.dtype[np.int64]]
 MAX_NUMBER = 2**31 - 2  # the largest number that is its own code; a domain with larger ones codes them as names
+FEW = 16  # names in so many elements that are looked up one by one
 
 
 class Column(msgspec.Struct, frozen=True, eq=False):
@@ -189,7 +190,10 @@ class Domain:
             fresh = fresh[np.argsort(first[fresh])]
             found[fresh] = np.arange(len(self._names), len(self._names) + len(fresh))
             self._names += numbers[fresh].tolist()
-            self._array = self._sorted = None
+            self._array = None
+            fresh.sort()
+            at = np.searchsorted(values, numbers[fresh])
+            self._sorted = np.insert(values, at, numbers[fresh]), np.insert(codes, at, found[fresh])
         return found
 
     def _number_table(self) -> tuple[Codes, Codes]:
@@ -256,8 +260,13 @@ class Domain:
         """Return the names of codes, or of all elements; an element without a name is its number."""
         if self._codes is None:
             return list(range(self._size)) if codes is None else np.asarray(codes, np.int64).tolist()
-        array = self.array()
-        return list((array if codes is None else array[np.asarray(codes, np.int64)]).tolist())
+        if codes is None:
+            return list(self.array().tolist())
+        listed = np.asarray(codes, np.int64)
+        if self._array is None and len(listed) < len(self) // FEW:  # not worth an array of all names
+            known = len(self._names)
+            return [self._names[c] if c < known else c for c in listed.tolist()]
+        return list(self.array()[listed].tolist())
 
     def array(self) -> np.ndarray[Any, Any]:
         """Return all names as a NumPy array of objects."""

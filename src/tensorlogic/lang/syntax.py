@@ -244,14 +244,16 @@ class Module(Part, frozen=True):
     file: str | None = None
 
 
-def children(part: Part) -> Iterator[Part]:
-    """Go through the parts that a part is made of, one level down."""
+def children(part: Part) -> list[Part]:
+    """Return the parts that a part is made of, one level down."""
+    found = []
     for field in part.__struct_fields__:
         value = getattr(part, field)
         if isinstance(value, Part):
-            yield value
-        elif isinstance(value, tuple):
-            yield from (v for v in value if isinstance(v, Part))
+            found.append(value)
+        elif type(value) is tuple:
+            found += [v for v in value if isinstance(v, Part)]
+    return found
 
 
 def walk(part: Part) -> Iterator[Part]:
@@ -259,7 +261,7 @@ def walk(part: Part) -> Iterator[Part]:
     pending = [part]
     while pending:
         yield (found := pending.pop())
-        pending.extend(reversed(list(children(found))))
+        pending += reversed(children(found))
 
 
 def changed(part: Any, change: Callable[[Part], Part | None]) -> Any:

@@ -191,7 +191,7 @@ def _channels(b: Batcher, op: Any, args: Sequence[Operand], types: Results) -> V
 
 RULES: dict[type[Op], Rule] = {
     ops.Einsum: _einsum, ops.ContractVJP: _contract_vjp, ops.Reduce: _reduce, ops.Cumulate: _along, ops.Sort: _along,
-    ops.TopK: _along, ops.Window: _along, ops.Slice: _slice, ops.Reshape: _reshape, ops.Transpose: _transpose,
+    ops.TopK: _along, ops.Window: _along, ops.OverlapAdd: _along, ops.Slice: _slice, ops.Reshape: _reshape, ops.Transpose: _transpose,
     ops.Broadcast: _broadcast, ops.Pad: _pad, ops.Concat: _concat, ops.Gather: _gather, ops.ScatterAdd: _scatter_add,
     ops.Quantize: _channels, ops.Dequantize: _channels,
 }  # fmt: skip

@@ -144,6 +144,7 @@ def _tangent(t: Tape, node: Node, y: Value, moved: Tangents, options: Options) -
             | ops.Transpose()
             | ops.Broadcast()
             | ops.Window()
+            | ops.OverlapAdd()
             | ops.Pad()
             | ops.Concat()
             | ops.Cumulate(kind="sum")

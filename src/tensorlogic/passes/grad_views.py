@@ -55,12 +55,13 @@ def _broadcast(t: Tape, call: Call) -> Grads:
 
 def _window(t: Tape, call: Call) -> Grads:
     shape = known_shape(call.x, "gradients of windows")
-    op, axis, rank = call.op, call.op.axis % len(shape), len(shape)
-    index = t.apply(ops.Window(0, op.size, op.step, op.dilation), t.iota(shape[axis]))
-    g = full(t, call.g, call.y)
-    if axis != rank - 1:  # the place within a window stands beside the window
-        g = t.transpose(g, [*range(axis + 1), rank, *range(axis + 1, rank)])
-    return [t.scatter_add(spread(t, 0.0, call.x), index, g, axis)]
+    op, axis = call.op, call.op.axis % len(shape)
+    return [t.apply(ops.OverlapAdd(axis, shape[axis], op.step, op.dilation), full(t, call.g, call.y))]
+
+
+def _overlap_add(t: Tape, call: Call) -> Grads:
+    op, size = call.op, known_shape(call.x, "gradients of windows")[-1]
+    return [t.apply(ops.Window(op.axis, size, op.step, op.dilation), full(t, call.g, call.y))]
 
 
 def _pad(t: Tape, call: Call) -> Grads:
@@ -104,6 +105,7 @@ RULES: dict[type[Op], Rule] = {
     ops.Transpose: _transpose,
     ops.Broadcast: _broadcast,
     ops.Window: _window,
+    ops.OverlapAdd: _overlap_add,
     ops.Pad: _pad,
     ops.Concat: _concat,
     ops.Gather: _gather,

@@ -117,6 +117,10 @@ def _along(op: Any, args: list[Shape], out: Shape, t: TensorType) -> Found:
     return [Index((a,), (a,) * len(args), size) for a, size in enumerate(args[0]) if a != own]
 
 
+def _overlap_add(op: ops.OverlapAdd, args: list[Shape], out: Shape, t: TensorType) -> Found:
+    return _along(op, [out], out, t)
+
+
 def _slice(op: ops.Slice, args: list[Shape], out: Shape, t: TensorType) -> Found:
     pairs = enumerate(zip(op.ranges, args[0], strict=True))
     return [Index((a,), (a,), size) for a, (own, size) in pairs if own == (0, size, 1)]
@@ -164,7 +168,7 @@ def _channels(op: Any, args: list[Shape], out: Shape, t: TensorType) -> Found:
 
 INDICES: dict[type[Op], Callable[..., Found]] = {
     ops.Einsum: _einsum, ops.ContractVJP: _contract_vjp, ops.Reduce: _reduce,
-    ops.Cumulate: _along, ops.Sort: _along, ops.TopK: _along, ops.Window: _along, ops.Concat: _along,
+    ops.Cumulate: _along, ops.Sort: _along, ops.TopK: _along, ops.Window: _along, ops.OverlapAdd: _overlap_add, ops.Concat: _along,
     ops.Slice: _slice, ops.Reshape: _reshape, ops.Transpose: _transpose, ops.Broadcast: _broadcast, ops.Pad: _pad,
     ops.Gather: _gather, ops.ScatterAdd: _scatter_add, ops.Quantize: _channels, ops.Dequantize: _channels,
 }  # fmt: skip

@@ -31,7 +31,7 @@ def writes_into(step: Step) -> bool:
     match step.op:
         case ops.Elementwise():
             return step.op.fn not in WHOLE
-        case ops.Cast():
+        case ops.Cast() | ops.Pad() | ops.OverlapAdd():
             return True
         case Fused():
             return step.op.kind in ("rows", "algebra", "ranges")

@@ -35,7 +35,7 @@ def flops(op: Op, args: Sequence[TensorType], results: Sequence[TensorType], for
             return 0 if form is None else 4 * math.prod(form.sizes.values())
         case ops.Elementwise():
             return FUNCTIONS[op.fn].cost * size
-        case ops.Reduce() | ops.Cumulate():
+        case ops.Reduce() | ops.Cumulate() | ops.OverlapAdd():
             return elements(args[0])
         case ops.Sort() | ops.TopK():
             n = elements(args[0])

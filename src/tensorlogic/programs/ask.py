@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from ..backends.bits import BitTensor
 from ..backends.sparse import SparseTensor
 from ..errors import InputError
 from ..ir.graph import EinsumGraph
@@ -140,14 +141,13 @@ def matching(evaluation: Evaluation, atom: s.Tensor) -> Answers:
     asked = [domains[p] for p in chosen.places]
     if not chosen.possible:
         return Answers(chosen.heads, [np.empty(0, np.int64)] * len(asked), asked, count=0)
-    tensor = evaluation.relation(atom.name)
-    columns = list(tensor.columns)
-    kept: Any = slice(None)
-    if 0 in chosen.fixed and columns:  # the tuples are sorted by their first place
-        first = columns[0]
-        kept = slice(*np.searchsorted(first, [chosen.fixed[0], chosen.fixed[0] + 1]))
+    held = evaluation.value(atom.name)
+    tensor = None if isinstance(held, BitTensor) and chosen.fixed else evaluation.relation(atom.name)
+    columns = _columns_of_bits(held, chosen.fixed) if tensor is None else list(tensor.columns)
+    if tensor is not None and 0 in chosen.fixed:  # the tuples are sorted by their first place
+        kept = slice(*np.searchsorted(columns[0], [chosen.fixed[0], chosen.fixed[0] + 1]))
         columns = [c[kept] for c in columns]
-    mask = np.ones(len(columns[0]) if columns else tensor.count, bool)
+    mask = np.ones(len(columns[0]) if columns else tensor.count if tensor is not None else 0, bool)
     for place, code in chosen.fixed.items():
         mask &= columns[place] == code
     for a, b in chosen.equal:
@@ -163,6 +163,14 @@ def matching(evaluation: Evaluation, atom: s.Tensor) -> Answers:
             unique = SparseTensor.of_columns(found, [len(d) for d in asked])
             found, count = list(unique.columns), unique.count
     return Answers(chosen.heads, found, asked, count=count)
+
+
+def _columns_of_bits(held: BitTensor, fixed: Mapping[int, int]) -> list[Any]:
+    """Return the tuples with some places fixed, column by column, of a relation that may be too large to list."""
+    part = held[tuple(fixed.get(n, slice(None)) for n in range(held.ndim))]
+    found = SparseTensor(part)
+    rest = iter(found.columns)
+    return [np.full(found.count, fixed[n]) if n in fixed else next(rest) for n in range(held.ndim)]
 
 
 def _translated(codes: Any, source: Domain, target: Domain) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
+from ..backends.relations.resume import Before, Earlier, resumed
 from ..backends.sparse import SparseTensor
 from ..errors import InputError, nearest
 from ..runtime.executor import Executor
@@ -15,10 +16,11 @@ SIZES = "@sizes"  # changes where domains grow
 
 
 class Kept(NamedTuple):
-    """A value that was computed, and the versions of all it depends on at that time."""
+    """A value that was computed, the versions of all it depends on at that time, and for a recursion what its rules read."""
 
     value: Any
     stamp: Stamp
+    reads: Mapping[str, Any] = {}
 
 
 class Versions:
@@ -99,7 +101,7 @@ class Evaluation:
         found = SparseTensor(self.value(name))
         kept = self.kept.get(name)
         if kept is not None and self.has(name):
-            self.kept[name] = Kept(found, kept.stamp)
+            self.kept[name] = kept._replace(value=found)
         return found
 
     def has(self, name: str) -> bool:
@@ -124,7 +126,7 @@ class Evaluation:
         loops = [n for part in parts for n in model.analysis.components[part].names if self._is_loop(part)]
         graph = model.graph(parts, list(dict.fromkeys([*names, *([] if whole else loops)])), start=start)
         computed = {n for part in parts for n in model.analysis.components[part].names}
-        return graph, {name: self._start(name) if name in computed else self._known(name) for name in graph.inputs}
+        return graph, {name: self._facts(name) if name in computed else self._known(name) for name in graph.inputs}
 
     def _is_loop(self, part: int) -> bool:
         component = self.model.analysis.components[part]
@@ -148,25 +150,43 @@ class Evaluation:
 
     def _compute(self, names: list[str]) -> dict[str, Any]:
         graph, inputs = self.prepared(names)
-        outputs = self.executor.execute(graph, inputs)
-        found = dict(outputs.items())
+        with resumed(self._before(graph.output_names, inputs)):
+            found = dict(self.executor.execute(graph, inputs).items())
+        readers = self.model.readers
+        reads = {
+            part: {n: inputs[n] for n in readers.direct[part] if n in inputs} if self._is_loop(part) else {}
+            for part in {readers.component[name] for name in found}
+        }
         for name, value in found.items():
-            self.kept[name] = Kept(value, self.versions.stamp(self._depends(name)))
+            stamp = self.versions.stamp(self._depends(name))
+            self.kept[name] = Kept(value, stamp, reads[readers.component[name]])
         return found
+
+    def _before(self, names: Iterable[str], inputs: Mapping[str, Any]) -> Before:
+        """Return what recursive relations were, and what their rules read, where facts were only added since."""
+        model = self.model
+        before: Before = {}
+        known: dict[int, dict[int, SparseTensor]] = {}
+        for name in names:
+            kept = self.kept.get(name)
+            if kept is None or not kept.reads or not isinstance(kept.value, SparseTensor) or name not in inputs:
+                continue
+            if not self.versions.only_grown(kept.stamp, model.readers.careful[name]):
+                continue
+            if id(kept.reads) not in known:
+                known[id(kept.reads)] = {
+                    id(now): resized(was, now.shape)
+                    for read, was in kept.reads.items()
+                    if isinstance(now := inputs.get(read), SparseTensor) and isinstance(was, SparseTensor)
+                }
+            before[id(inputs[name])] = Earlier(resized(kept.value, model.shape(name)), known[id(kept.reads)])
+        return before
 
     def _depends(self, name: str) -> frozenset[str]:
         """Return what a tensor depends on; one of numbers depends on the sizes of the domains too."""
         found = self.model.readers.closure[name]
         part = self.model.readers.component[name]
         return found if self.model.analysis.components[part].boolean else found | {SIZES}
-
-    def _start(self, name: str) -> Any:
-        """Return the facts of a relation that is computed, and what was derived before, if all of that still holds."""
-        facts = self._facts(name)
-        kept = self.kept.get(name)
-        if kept is None or not self.versions.only_grown(kept.stamp, self.model.readers.careful[name]):
-            return facts
-        return resized(SparseTensor(kept.value), facts.shape) | facts
 
     def _facts(self, name: str) -> SparseTensor:
         facts = self.model.facts(name)

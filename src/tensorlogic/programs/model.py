@@ -279,7 +279,7 @@ def domain_of(info: DomainInfo) -> Domain:
 
 def empty(shape: Sequence[int]) -> SparseTensor:
     """Return a relation without tuples."""
-    return SparseTensor.of_codes(np.empty(0, np.int64), shape) if shape else SparseTensor(False)
+    return SparseTensor.of_columns([np.empty(0, np.int64)] * len(shape), shape) if shape else SparseTensor(False)
 
 
 def resized(tensor: SparseTensor, shape: Sequence[int]) -> SparseTensor:

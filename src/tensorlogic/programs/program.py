@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -24,17 +25,48 @@ from ..lang.grammar import parse
 from ..plan.build import ExecutionPlan
 from ..runtime.executor import Executor
 from ..runtime.programs import not_pickled
+from ..store import Store
 from ..tables import counted, html_text
 from .answers import Answers, Relation, unknown_relation
 from .ask import ask, place_heads
 from .evaluate import SIZES, Evaluation, Kept, Versions
 from .facts import Block, FactStore, block_of
-from .model import Model
+from .model import Model, empty
 from .results import Results
 from .sources import QUERY, Sources
 
+SHORT = 1 << 14  # characters up to which programs of the same text share what was read and planned of it
+TEXTS = 64  # of which that is kept
+PLANS = 64  # that are kept for each
 MODELS = 8  # for how many different shapes of inputs what was worked out is kept
 PRINTED = 20  # facts of a relation that are printed
+_plans: Store[tuple[str, str | None], Store[Any, Any]] = Store(TEXTS)
+
+
+def _statements(
+    text: str, file: str | None, functions: tuple[str, ...], scalars: tuple[tuple[str, int], ...]
+) -> tuple[s.Statement, ...]:
+    """Return the statements of a text; a short one that was read before is not read again."""
+    read = _read_text if len(text) <= SHORT else _read_text.__wrapped__
+    return read(text, file, functions, scalars)
+
+
+@lru_cache(TEXTS)
+def _read_text(
+    text: str, file: str | None, functions: tuple[str, ...], scalars: tuple[tuple[str, int], ...]
+) -> tuple[s.Statement, ...]:
+    return parse(text, file, functions=functions, scalars=dict(scalars)).statements
+
+
+def _plans_of(key: tuple[str, str | None]) -> Store[Any, Any]:
+    """Return where programs of one text keep their plans: one that is made anew for other facts need not be planned again."""
+    if len(key[0]) > SHORT:
+        return Store(PLANS)
+    found = _plans.get(key)
+    if found is None:
+        found = Store(PLANS)
+        _plans.put(key, found)
+    return found
 
 
 class Program:
@@ -67,6 +99,7 @@ class Program:
         self._lock = Sources()
         self._executor = executor
         self._file = None if file is None else str(file)
+        self._key = (text, self._file)
         self._statements: list[s.Statement] = []
         self._facts = FactStore()
         self._bound: dict[str, Any] = {}
@@ -135,7 +168,7 @@ class Program:
         scalars = {n: v for n, v in self._scalars().items() if isinstance(v, int)}
         with self._lock:
             file = self._lock.add(text, self._file)
-            self.add_statements(parse(text, file, functions=tuple(self._functions), scalars=scalars).statements)
+            self.add_statements(_statements(text, file, tuple(self._functions), tuple(scalars.items())))
 
     rule = add_rule
 
@@ -345,6 +378,7 @@ class Program:
         """What runs the program's graphs."""
         if self._executor is None:
             self._executor = Executor()
+            self._executor.programs.kept = _plans_of(self._key)
         return self._executor
 
     def name_order(self) -> dict[tuple[str, int], list[Name]]:
@@ -509,8 +543,7 @@ class Program:
         for block in self._facts.blocks[name]:
             if not shape:
                 continue
-            codes = SparseCodes(model.codes(name, block, grow=False), shape)
-            kept = ~np.isin(codes, gone.codes)
+            kept = ~gone.holds(model.codes(name, block, grow=False))
             if kept.all():
                 kept_blocks.append(block)
             elif kept.any():
@@ -699,14 +732,9 @@ def _known_tuples(model: Model, name: str, table: Table, shape: tuple[int, ...])
     return SparseTensor.of_columns([c[kept] for c in columns], shape)
 
 
-def SparseCodes(columns: Sequence[Any], shape: tuple[int, ...]) -> Any:  # noqa: N802
-    """Return the number of each tuple's place, in the order of the tuples."""
-    return np.ravel_multi_index([np.asarray(c) for c in columns], shape)
-
-
 def _coded(model: Model, name: str, facts: FactStore) -> SparseTensor:
     shape = model.shape(name)
-    found = model.tensor([np.empty(0, np.int64)] * len(shape), shape, 0)
+    found = empty(shape)
     for block in facts.blocks[name]:
         found = found | model.tensor(model.codes(name, block, grow=False), shape, block.table.count)
     return found

@@ -154,18 +154,21 @@ def _grouped(
     names = list(graph.inputs)
     kinds: dict[tuple[Any, ...], list[int]] = {}
     values: dict[int, list[Any]] = {}
-    known: dict[tuple[str, int], Any] = {}  # what a value that several items share became
+    known: dict[
+        tuple[str, int], tuple[Any, Any]
+    ] = {}  # values by id, held so that no other has it; and what they became
     for n, item in enumerate(items):
         try:
             check_call(graph, item)
-            fresh = {k: known.get((k, id(v)), v) for k, v in item.items()}
+            given = dict(item.items())  # read once: a mapping such as an .npz file makes its values anew each time
+            fresh = {k: known[k, id(v)][1] if (k, id(v)) in known else v for k, v in given.items()}
             _, values[n] = executor.arrays(graph, fresh)
         except CancelledError:
             raise
         except Exception as error:
             errors[n] = of_item(error, n)
             continue
-        known |= {(k, id(item[k])): v for k, v in zip(names, values[n], strict=True)}
+        known |= {(k, id(given[k])): (given[k], v) for k, v in zip(names, values[n], strict=True)}
         kind = tuple((v.shape, v.dtype if type(v) is _ARRAY else type(v)) for v in values[n])
         kinds.setdefault(kind, []).append(n)
     found = []

@@ -23,12 +23,12 @@ from .program import Program
 from .programs import Programs, not_pickled
 
 if TYPE_CHECKING:
+    from .aio.lanes import Lane
     from .autodiff import Gradients
     from .batch import Way
     from .frame import Between, Frame
     from .jit import Jit
-    from .lanes import Lane
-    from .recover import Recovery
+    from .recovery.run import Recovery
     from .strategy import GradientStrategy
 
 _EXECUTION, _COMPLETE = ExecutionPhase.EXECUTION, ExecutionPhase.COMPLETE

@@ -20,19 +20,19 @@ if TYPE_CHECKING:
     from random import Random
 
     from .. import ProfileData
-    from .aio import AsyncConfig
+    from .aio.calls import AsyncConfig
+    from .aio.lanes import AsyncHandle
+    from .aio.streams import AsyncStream
     from .autodiff import Gradients
     from .batch_result import BatchResult
     from .compile import CompiledGraph
-    from .eager import Variable
+    from .eager.variable import Variable
     from .executor import Executor
     from .jit import Jit, JitConfig, JitStats
-    from .lanes import AsyncHandle
-    from .recovery_config import RecoveryConfig, RecoveryResult
+    from .recovery.config import RecoveryConfig, RecoveryResult
     from .strategy import GradientStrategy
-    from .stream import Stream, StreamingConfig
-    from .stream_async import AsyncStream
-    from .stream_processor import ChunkMetadata, StreamResult
+    from .streams.processor import ChunkMetadata, StreamResult
+    from .streams.stream import Stream, StreamingConfig
 
 
 def compile_graph(
@@ -164,7 +164,7 @@ def execute_async(
     The options are those of :meth:`execute`. Inputs are not copied: they must not change before the call is done. See
     docs/guides/async.md.
     """
-    from .aio import execute_async
+    from .aio.calls import execute_async
 
     return execute_async(executor, graph, inputs, config, options)
 
@@ -180,7 +180,7 @@ def execute_batch_async(
 
     With ``num_threads=`` it is what :meth:`execute_batch_parallel` returns.
     """
-    from .aio import execute_batch_async
+    from .aio.calls import execute_batch_async
 
     return execute_batch_async(executor, graph, batch_inputs, config, options)
 
@@ -193,8 +193,8 @@ def execute_stream_async(
     Of an async iterable each chunk gives one result; the options are ``inputs`` and ``over``. Other sources take all options of
     :meth:`execute_stream`, and its config as ``streaming``. No more than ``config.backpressure_threshold`` chunks are taken in ahead.
     """
-    from .aio import checked_config
-    from .stream_async import execute_stream_async
+    from .aio.calls import checked_config
+    from .aio.streams import execute_stream_async
 
     return execute_stream_async(executor, graph, source, checked_config(config), options)
 
@@ -221,10 +221,10 @@ def backward(
     executor: Executor, outputs: Sequence[Any] | Variable, output_grads: Any = None, *, accumulate: bool = False
 ) -> None:
     """Go back from the outputs of :meth:`forward` (or from a ``Variable``) by the gradients of a loss for them."""
-    from .eager import Variable
+    from .eager.variable import Variable
 
     if isinstance(outputs, Variable):
-        from .eager_backward import backward
+        from .eager.backward import backward
 
         return backward(outputs, output_grads, executor=executor)
     return _gradients(executor).backward(executor, outputs, output_grads, accumulate)
@@ -264,7 +264,7 @@ def execute_stream(
     result and go into the ``sink``, a file; the others are ``stream.outputs``. ``checkpoint`` is a folder that the state is saved
     in, so that another process can ``resume``.
     """
-    from .stream import execute_stream
+    from .streams.stream import execute_stream
 
     return execute_stream(
         executor, graph, source, config, inputs=inputs, over=over, sink=sink, checkpoint=checkpoint, resume=resume,
@@ -274,14 +274,14 @@ def execute_stream(
 
 def execute_chunk(executor: Executor, graph: EinsumGraph, inputs: Inputs, metadata: ChunkMetadata) -> StreamResult:
     """Run a graph on the inputs of one chunk, as it is, and return the result with the chunk's metadata."""
-    from .stream import execute_chunk
+    from .streams.stream import execute_chunk
 
     return execute_chunk(executor, graph, inputs, metadata)
 
 
 def variable(executor: Executor, value: Any, *, requires_grad: bool | None = None) -> Variable:
     """Return a value whose operations run at once and are recorded."""
-    from .eager import Variable
+    from .eager.variable import Variable
 
     return Variable(value, requires_grad=requires_grad)
 
@@ -301,8 +301,8 @@ def execute_with_recovery(
     What fails while it is planned and run is returned as a ``RecoveryResult.Failure``. Cancellation and deadlines are
     raised, and so is what is wrong before: a config, an input that is missing, a folder that another run uses.
     """
-    from .recover import execute_with_recovery
-    from .recovery_config import RecoveryConfig
+    from .recovery.config import RecoveryConfig
+    from .recovery.run import execute_with_recovery
 
     told = RecoveryConfig() if config is None else config
     return execute_with_recovery(
@@ -312,7 +312,7 @@ def execute_with_recovery(
 
 def save_checkpoint(executor: Executor, path: str | Path) -> int:
     """Write what is left of the last run with recovery into a folder of checkpoints, even of one that failed; return the number."""
-    from .recover import save_checkpoint
+    from .recovery.run import save_checkpoint
 
     return save_checkpoint(executor, path)
 
@@ -322,7 +322,7 @@ def load_checkpoint(executor: Executor, path: str | Path) -> int:
 
     It may have been saved by another process, at another optimization level or on another backend.
     """
-    from .recover import load_checkpoint
+    from .recovery.run import load_checkpoint
 
     return load_checkpoint(executor, path)
 

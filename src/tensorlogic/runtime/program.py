@@ -11,6 +11,7 @@ from contextvars import Context
 from operator import itemgetter
 from sys import getrefcount
 from typing import TYPE_CHECKING, Any, NamedTuple
+from weakref import ref
 
 import numpy as np
 
@@ -61,6 +62,7 @@ class Workspace(NamedTuple):
     block: Any  # bytes of the arena that the arrays stand in, or None
     arrays: Sequence[Any]
     last: list[Any]  # the outputs of the last run, to be written again once nobody holds them
+    seen: list[Any]  # references to the inputs of the last run, and the outputs that are written over one, if any
 
 
 class Program:
@@ -161,7 +163,7 @@ class Program:
             own = None if self.context is None else self.context.copy()  # one context serves one run at a time
             buffers = [w for w in self.work if w.buffer >= 0]
             block, views = arrays(self.plan.buffers, buffers) if buffers else (None, [])
-            return Workspace(own, block, views, [None] * len(self.fresh))
+            return Workspace(own, block, views, [None] * len(self.fresh), [])
 
     def targets(
         self, workspace: Workspace, given: Sequence[Any] | None = None, inputs: Sequence[Any] = ()
@@ -172,17 +174,32 @@ class Program:
         """
         if not self.fresh:
             return workspace.arrays
-        donors = dict(self.plan.donors)
+        donated = self._donated(workspace, inputs) if self.plan.donors else {}
         chosen = []
         for n, w in enumerate(self.fresh):
             k = -1 - w.buffer
             array = given[k] if given is not None else None
-            if array is None and k in donors and _donated(inputs, donors[k], w):
-                array = inputs[donors[k]]
+            if array is None and k in donated:
+                array = inputs[donated[k]]
             elif array is None or not array.flags.c_contiguous or any(np.may_share_memory(array, x) for x in inputs):
                 array = recycled(workspace.last, n, w.shape, w.dtype)
             chosen.append(array)
         return [*workspace.arrays, *chosen]
+
+    def _donated(self, workspace: Workspace, inputs: Sequence[Any]) -> dict[int, int]:
+        """Return which input the array of an output is written over; for the very arrays of the last run that is known."""
+        if workspace.seen:
+            before, found = workspace.seen[0]
+            if all([r() is x for r, x in zip(before, inputs, strict=True)]) and all(
+                [inputs[n].flags.writeable for n in found.values()]
+            ):
+                known: dict[int, int] = found
+                return known
+        donors = dict(self.plan.donors)
+        places = [(-1 - w.buffer, w) for w in self.fresh]
+        found = {k: donors[k] for k, w in places if k in donors and _can_be_written_over(inputs, donors[k], w)}
+        workspace.seen[:] = [([ref(x) for x in inputs], found)] if all(type(x) is np.ndarray for x in inputs) else []
+        return found
 
     def leave(self, workspace: Workspace) -> None:
         """Keep the arrays of a run that is over for the next one, unless that would hold much memory for long."""
@@ -213,7 +230,7 @@ def recycled(last: list[Any], n: int, shape: tuple[int, ...], dtype: str) -> Any
     return last[n]
 
 
-def _donated(inputs: Sequence[Any], n: int, work: Work) -> bool:
+def _can_be_written_over(inputs: Sequence[Any], n: int, work: Work) -> bool:
     """Tell whether a donated array can be written into: it is a plain one, and shows no other input."""
     array, flags = inputs[n], inputs[n].flags
     plain = flags.c_contiguous and flags.writeable and flags.aligned and array.dtype == work.dtype

@@ -6,6 +6,7 @@ import itertools
 import threading
 from collections.abc import Mapping, Sequence
 from functools import partial
+from hashlib import blake2b
 from typing import Any
 
 import numpy as np
@@ -63,7 +64,7 @@ class Programs:
         compiles = self.in_place and "native" in features
         self.facts = backend.facts() if compiles and isinstance(backend, NativeBackend) else None
         self.kept: Store[Key, Program] = Store(bound)
-        self._chosen: dict[int, str] = {}  # by the hash of a key, the plan that was measured to be fastest
+        self._chosen: dict[str, str] = {}  # by the digest of a key, the plan that was measured to be fastest
         self.reset_lock()
         reset_in_child(self)
         self._quick = itertools.count(1)  # calls that were just like the last one; next() is atomic
@@ -158,7 +159,7 @@ class Programs:
         options = self.options(graph, types, sizes, budget, donate)
         self._check_limits(options[0])
         self.context.notify(ExecutionPhase.COMPILATION)
-        before = None if key is None else self._chosen.get(hash(key))
+        before = None if key is None or not self._chosen else self._chosen.get(_digest(key))
         options = [plan for plan in options if plan.name == before] or options
         concrete = options[0].graph
         if len(options) > 1:  # loaded before compiling: a fork that waited for a kernel must not meet an import
@@ -176,7 +177,7 @@ class Programs:
                 values = [np.array(v) for v in values]
             chosen = choose(programs, values, inputs or "made-up inputs")
         if key is not None:
-            self._chosen[hash(key)] = chosen.plan.name
+            self._chosen[_digest(key)] = chosen.plan.name
         return chosen
 
     def options(
@@ -268,6 +269,14 @@ class Programs:
         program.kernels = kernels.lines
         return program
 
+    def choices(self) -> dict[str, str]:
+        """Return the names of the plans that were chosen by measuring, by a digest of graph and shapes that every process has."""
+        return dict(self._chosen)
+
+    def prefer(self, choices: Mapping[str, str]) -> None:
+        """Choose the plans of another process again (see :meth:`choices`) where nothing is chosen yet, without measuring."""
+        self._chosen = {**choices, **self._chosen}
+
     def explain(self) -> str:
         """Say of each program that is ready how it runs, why, and which kernels were made for it."""
         lines = []
@@ -324,6 +333,12 @@ def checked_policy(able: BackendCapabilities, native: object, policy: str | None
 def _relations(types: Types) -> dict[str, TensorType]:
     """Return the types of the inputs that are relations."""
     return {name: t for name, t in types.items() if t.layout == "sparse"}
+
+
+def _digest(key: Key) -> str:
+    """Return a fingerprint of a key that is the same in every process."""
+    graph, *rest = key
+    return blake2b(f"{graph.digest} {rest}".encode(), digest_size=16).hexdigest()
 
 
 def _shape_key(t: TensorType) -> tuple[Any, ...]:

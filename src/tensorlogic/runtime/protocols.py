@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from .batch_result import BatchResult
     from .compile import CompiledGraph
     from .jit import JitConfig, JitStats
-    from .recovery_config import RecoveryConfig, RecoveryResult
-    from .stream import StreamingConfig
-    from .stream_processor import ChunkMetadata, StreamResult
+    from .recovery.config import RecoveryConfig, RecoveryResult
+    from .streams.processor import ChunkMetadata, StreamResult
+    from .streams.stream import StreamingConfig
 
 Tensors = Mapping[str, Any]
 

@@ -173,6 +173,12 @@ _UNARY: Mapping[str, Make] = {
     "view/transpose": lambda b, x: (x.T, b.transpose(x, (1, 0, 2))),
     "view/broadcast": lambda b, x: (b.broadcast_to(x, (5, 2, 3, 4)), b.broadcast_to(x[:, :1], (2, 3, 4))),
     "view/window": lambda b, x: (b.window(x, 1, 2), b.window(x, 2, 2, step=2), b.window(x, 2, 2, dilation=2)),
+    "overlap_add": lambda b, x: (
+        b.overlap_add(x, 1, 6),
+        b.overlap_add(x, 1, 14, step=5),
+        b.overlap_add(x, 1, 11, step=3),
+        b.overlap_add(x, 0, 8, dilation=2),
+    ),
     "pad": lambda b, x: b.pad(x, [(1, 0), (0, 2), (1, 1)], 3),
     "concat": lambda b, x: (b.concat([x, x, x], 1), b.stack([x, x], -1)),
     "gather": lambda b, x: (b.gather(x, np.array([[1, 0], [1, 1]]), 1), b.gather(x, np.array([2, 0, -1]), 2)),
@@ -213,7 +219,9 @@ def _others() -> Iterator[Case]:
     for name, fn in _UNARY.items():
         floats = name.startswith(_FLOAT_ONLY)
         for dtype in ("float64", "float32", "float16", "int64", "int8", "uint8", "bool"):
-            if (floats and dtype not in ("float64", "float32")) or (dtype == "bool" and name == "scatter_add"):
+            if (floats and dtype not in ("float64", "float32")) or (
+                dtype == "bool" and name in ("scatter_add", "overlap_add")
+            ):
                 continue
             yield Case(f"{name}/{dtype}", _one(fn, (2, 3, 4), dtype, name), dtype != "uint8")
     for kind in ("sum", "prod", "max", "min", "mean", "any", "all", "argmax", "argmin"):

@@ -43,7 +43,7 @@ class BoundStep:
 
     def __call__(self, arrays: Mapping[str, Any], rate: float, count: int) -> list[float]:
         """Take one step on a batch and return its figures, the loss first."""
-        self.rate[...], self.count[...] = rate, count
+        self.rate[()], self.count[()] = rate, count
         signature = tuple([(name, a.shape, a.dtype) for name, a in arrays.items()])
         program = self.programs.get(signature)
         inputs = {**self.given, **self.values, **arrays}
@@ -52,10 +52,14 @@ class BoundStep:
             program = self.programs[signature] = self._program(known)
         ordered = [inputs[name] for name in self.inputs]
         hooks = (*self.executor.hooks(), *self.own_hooks)
-        for context in (*active_contexts(), self.executor.context):
+        around = active_contexts()
+        for context in (*around, self.executor.context):
             context.check()
             context.admit(program)
-        with entered(()):  # a step goes on to its end: half of one would leave half of the parameters updated
+        if around:
+            with entered(()):  # a step goes on to its end: half of one would leave half of the parameters updated
+                results = call(program, ordered, hooks)
+        else:
             results = call(program, ordered, hooks)
         for n, name in self.carried:
             self.values[name] = results[n]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,6 +10,9 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from ..errors import FormatError, InputError, TensorLogicError, expect, nearest
+from ..lang.data_files import arrow_module
+from ..runtime.streams.sources import HEAD_ERRORS, PACK_ERRORS
+from ..runtime.streams.table_sources import column_values
 
 Arrays = Mapping[str, Any]
 
@@ -57,7 +59,7 @@ class ArrayBatches:
             hint = f"use batch_size={self.rows} or less"
             raise InputError(f"a batch of {size:,} is larger than the data: {self.rows:,} examples", hint, code="E850")
         self.size, self.seed, self.drop_last = size, seed, drop_last
-        self._kept: dict[tuple[str, int], Any] = {}  # arrays that shuffled rows are copied into, by name and rows
+        self._kept: dict[int, dict[str, Any]] = {}  # arrays that shuffled rows are copied into, by how many rows
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -79,13 +81,14 @@ class ArrayBatches:
                 yield Batch(stop - start, self._taken(order[start:stop]))
 
     def _taken(self, places: Any) -> dict[str, Any]:
-        found = {}
+        rows = len(places)
+        kept = self._kept.get(rows)
+        if kept is None:
+            kept = {name: np.empty((rows, *array.shape[1:]), array.dtype) for name, array in self.arrays.items()}
+            self._kept[rows] = kept
         for name, array in self.arrays.items():
-            key = (name, len(places))
-            if key not in self._kept:
-                self._kept[key] = np.empty((len(places), *array.shape[1:]), array.dtype)
-            found[name] = np.take(array, places, axis=0, out=self._kept[key], mode="clip")
-        return found
+            array.take(places, 0, kept[name], "clip")
+        return kept
 
 
 class GivenBatches:
@@ -151,13 +154,13 @@ def _opened(path: Path) -> Iterator[Any]:
         raise InputError(f"{path} is neither .npz nor .parquet", "save the arrays with np.savez", code="E852")
     try:
         if path.suffix == ".npz":
-            with np.load(path, allow_pickle=False) as file:
+            with path.open("rb") as raw, np.load(raw, allow_pickle=False) as file:  # NumPy leaves a broken one open
                 yield file
         else:
             yield _Columns(path)
     except TensorLogicError:
         raise
-    except (OSError, ValueError, zipfile.BadZipFile) as error:
+    except (*HEAD_ERRORS, *PACK_ERRORS) as error:
         raise FormatError(f"{path} cannot be read: {error}", code="E853") from None
 
 
@@ -165,24 +168,11 @@ class _Columns:
     """The columns of a Parquet file as arrays."""
 
     def __init__(self, path: Path) -> None:
-        import pyarrow.parquet as pq
-
-        self.table = pq.ParquetFile(path)
+        self.table = arrow_module("pyarrow.parquet", f"to read {path.name!r}").ParquetFile(path)
         self.files = list(self.table.schema_arrow.names)
 
     def __getitem__(self, name: str) -> Any:
-        return _column(self.table.read([name]).column(0))
-
-
-def _column(column: Any) -> Any:
-    """Return a column of numbers, or of lists of numbers of one length, as an array."""
-    import pyarrow as pa
-
-    whole = column.combine_chunks()
-    if pa.types.is_list(whole.type) or pa.types.is_fixed_size_list(whole.type) or pa.types.is_large_list(whole.type):
-        rows = len(whole)
-        return np.asarray(whole.flatten().to_numpy(zero_copy_only=False)).reshape(rows, -1)
-    return whole.to_numpy(zero_copy_only=False)
+        return column_values(self.table.read([name]).column(0), name)
 
 
 def _array(name: str, value: Any) -> Any:

@@ -25,7 +25,9 @@ def rule_loss(
     """Return how far formulas are from true, from 0 (all hold everywhere) up: the weighted mean of what their truth lacks to 1.
 
     A formula with free variables counts by its mean over all their values. Predicates are inputs of the graph, or given in
-    ``inputs`` as tensors of the builder, or computed by graphs of the context. A mapping gives each formula its weight.
+    ``inputs`` as tensors of the builder, or computed by graphs of the context. A mapping gives each formula its weight. Where what
+    follows is known to be false, an implication under fuzzy_product or fuzzy_godel is 0 whatever its condition, and the condition
+    learns nothing; under the other strategies it is learned to be false.
 
     >>> import numpy as np, tensorlogic as tl
     >>> b = tl.GraphBuilder()

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import FormatError
 from ..ir.graph import EinsumGraph
-from ..runtime.checkpoints import CheckpointManager
+from ..runtime.recovery.checkpoints import CheckpointManager
 from . import optim
 from .history import History
 
@@ -20,7 +21,8 @@ if TYPE_CHECKING:
     from .trainer import Trainer
 
 GRAPH = "loss.json"
-POSITION = ("epoch", "batch", "steps", "rows", "sums", "plateau")
+POSITION = ("epoch", "batch", "steps", "rows")
+FIGURES = ("sums", "plateau")  # numbers by name
 
 
 def save_trainer(trainer: Trainer, folder: str | Path, keep: int) -> None:
@@ -36,7 +38,10 @@ def save_trainer(trainer: Trainer, folder: str | Path, keep: int) -> None:
             trainer.loss.save(path / GRAPH)
         facts = {
             "graph": digest, "config": _config_json(trainer), "names": list(trainer.names),
-            "history": trainer.history.epochs, **{name: getattr(trainer, name) for name in POSITION},
+            "history": [_as_json(epoch) for epoch in trainer.history.epochs],
+            "plans": trainer.executor.programs.choices(),
+            **{name: getattr(trainer, name) for name in POSITION},
+            **{name: _as_json(getattr(trainer, name)) for name in FIGURES},
         }  # fmt: skip
         manager.save(trainer.values, facts)
 
@@ -74,8 +79,20 @@ def load_trainer(
     own = dict(facts["config"])
     own["optimizer"] = optim.from_json(own["optimizer"]) if optimizer is None else optimizer
     trainer = kind(executor, replace(TrainerConfig(), **own), callbacks=callbacks)
+    trainer.executor.programs.prefer(facts.get("plans", {}))  # others might round otherwise
     trainer.loss, trainer.names, trainer.values = graph, tuple(facts["names"]), dict(found.arrays)
-    trainer.history = History(facts["history"])
+    trainer.history = History([_from_json(epoch) for epoch in facts["history"]])
     for name in POSITION:
         setattr(trainer, name, facts[name])
+    for name in FIGURES:
+        setattr(trainer, name, _from_json(facts[name]))
     return trainer
+
+
+def _as_json(figures: Mapping[str, float]) -> dict[str, float | str]:
+    """Return figures for JSON, which has no word for infinity and NaN: half precision may overflow, and nothing is the best yet."""
+    return {name: value if math.isfinite(value) else str(value) for name, value in figures.items()}
+
+
+def _from_json(figures: Mapping[str, float | str]) -> dict[str, float]:
+    return {name: float(value) if isinstance(value, str) else value for name, value in figures.items()}

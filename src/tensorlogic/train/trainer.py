@@ -12,14 +12,14 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from ..errors import InputError, ShapeError, TrainingError, expect, expect_whole, nearest
+from ..errors import InputError, TrainingError, expect, expect_whole, nearest
 from ..events import Hook, check_contexts, span
 from ..ir.builder import GraphBuilder
 from ..ir.graph import EinsumGraph
 from ..ir.random import STEP, TRAINING
 from ..ir.types import FLOATS, TensorType
-from ..runtime.checkpoints import CheckpointManager
 from ..runtime.executor import Executor
+from ..runtime.recovery.checkpoints import CheckpointManager
 from . import optim
 from .bound_step import BoundStep
 from .callbacks import Callback, Progress
@@ -66,23 +66,34 @@ class TrainerConfig:
     def __post_init__(self) -> None:
         for name, least in (("epochs", 0), ("batch_size", 1), ("accumulate", 1), ("keep", 1), ("seed", 0)):
             expect_whole(name, getattr(self, name), least)
+        expect(self.optimizer, Optimizer, "optimizer= is an optimizer", "write tl.optim.adam(1e-3)")
         if self.every is not None:
-            expect_whole(
-                "every", self.every, 1, "it counts steps between checkpoints; leave it out to save after epochs"
-            )
-        for name in ("clip_norm", "clip_value", "average"):
-            value, most = getattr(self, name), 1.0 if name == "average" else math.inf
-            if value is not None and (
-                isinstance(value, bool) or not isinstance(value, float | int) or not 0 < value < most
-            ):
-                between = "between 0 and 1" if name == "average" else "above 0"
-                raise InputError(f"{name} must be a number {between}, got {value!r}", code="E310")
+            expect_whole("every", self.every, 1)
+        for name, most in (("clip_norm", math.inf), ("clip_value", math.inf), ("average", 1.0)):
+            _check_number(name, getattr(self, name), most)
+        expect(self.settings, Mapping, "settings= are mappings by parameter", 'write settings={"w": {"frozen": True}}')
+        for name, own in self.settings.items():
+            expect(own, Mapping, f"settings of {name!r} are a mapping", 'write {"frozen": True}')
+            for key in ("rate", "weight_decay"):
+                _check_number(f"{key} of {name!r}", own.get(key), math.inf, zero=True)
         if self.folder is not None:
             expect(self.folder, (str, Path), "folder= is a path", 'write folder="run"')
-        expect(self.optimizer, Optimizer, "optimizer= is an optimizer", "write tl.optim.adam(1e-3)")
         if self.precision is not None and self.precision not in HIGHEST_SCALE:
             hint = nearest(self.precision, HIGHEST_SCALE)
             raise InputError(f"precision= is a dtype of half the size, got {self.precision!r}", *hint, code="E859")
+
+
+def _check_number(name: str, value: object, below: float, *, zero: bool = False) -> None:
+    """Refuse what is no number above 0 (or of 0) and below a bound: a negative norm would turn the gradient around."""
+    if value is None:
+        return
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not number or not (0 <= value < below) or (value == 0 and not zero):  # type: ignore[operator]
+        least = "of at least 0" if zero else "above 0"
+        raise InputError(
+            f"{name} is a number {least}" + f" and below {below:g}" * (below < math.inf) + f", got {value!r}",
+            code="E840",
+        )
 
 
 class Trainer:
@@ -125,7 +136,6 @@ class Trainer:
         self.rows = 0  # of the present epoch so far
         self.plateau: dict[str, float] = {}
         self.names: tuple[str, ...] = ()  # of the parameters
-        self.plans: dict[str, str] = {}  # which plan was chosen for a batch of so many rows
         self._step: TrainingStep | None = None
         self._fixed: dict[str, Any] = {}
         self._stopping = ""
@@ -157,11 +167,11 @@ class Trainer:
         for name, value in params.items():
             if name not in self.names:
                 raise InputError(f"there is no parameter {name!r}", *nearest(name, self.names), code="E863")
-            if np.shape(value) != self.values[name].shape:
-                there, given = list(self.values[name].shape), list(np.shape(value))
-                raise ShapeError(f"parameter {name!r} has the shape {there}, but {given} is given", code="E001")
-        for name, value in params.items():
-            self.values[name][...] = value
+            new = _numbers(name, value)
+            if new.shape != self.values[name].shape:
+                shapes = f"{list(self.values[name].shape)}, got {list(new.shape)}"
+                raise InputError(f"the parameter {name!r} has the shape {shapes}", code="E863")
+            self.values[name][...] = new
 
     # learning
 
@@ -229,7 +239,7 @@ class Trainer:
             raise InputError("params= is empty: there is nothing to learn", 'write params={"w": W}', code="E301")
         if self.config.folder is not None:
             CheckpointManager(self.config.folder).refuse_used()
-        given = {name: np.array(value) for name, value in params.items()}
+        given = {name: _numbers(name, value) for name, value in params.items()}
         for name, array in given.items():
             if name not in graph.inputs:
                 raise InputError(f"the graph has no input {name!r}", *nearest(name, graph.inputs), code="E302")
@@ -445,6 +455,9 @@ class Trainer:
             found = self.executor.execute(scalars, {name: inputs[name] for name in scalars.inputs})
             sums = {name: total + float(found[name]) * batch.rows for name, total in sums.items()}
             rows += batch.rows
+        if not rows:
+            hint = "give at least one batch; an iterator can be gone through once, a list again in each epoch"
+            raise InputError("there are no batches to measure on", hint, code="E855")
         return {name: total / rows for name, total in sums.items()}
 
     def predict(self, data: Data, output: str, *, fixed: Mapping[str, Any] | None = None) -> Any:
@@ -463,6 +476,8 @@ class Trainer:
         parts = []
         for batch in batches_of(data, wanted, self._evaluated_rows(data), None).epoch(0):
             parts.append(self.executor.execute(needed, {**given, **batch.arrays})[output])
+        if not parts:
+            raise InputError("there are no batches to predict for", "give at least one", code="E855")
         return np.concatenate(parts) if parts[0].ndim else np.stack(parts)
 
     def _loss_and_figures(self) -> tuple[EinsumGraph, tuple[str, ...]]:
@@ -505,6 +520,17 @@ class Trainer:
         from .saved import load_trainer
 
         return load_trainer(cls, folder, executor, optimizer, callbacks)
+
+
+def _numbers(name: str, value: Any) -> Any:
+    """Return the values of a parameter as an array of the trainer's own."""
+    try:
+        array = np.array(value)
+    except ValueError as error:
+        raise InputError(f"the values of {name!r} are no array: {error}", code="E866") from None
+    if array.dtype.kind not in "fiub" and str(array.dtype) not in FLOATS:
+        raise InputError(f"parameter {name!r} is of {array.dtype}; only floats can be learned", code="E866")
+    return array
 
 
 def _hooks(callbacks: Sequence[Callback]) -> list[Hook]:

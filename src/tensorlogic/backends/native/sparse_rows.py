@@ -279,17 +279,21 @@ def _successors(c: Any, indptr: Any, indices: Any, labels: Any, ends: Any, liste
     return found
 
 
-@explicit(CODES, PLACES, PLACES, NUMBER, CODES, PLACES, NUMBER, WORDS_OUT)
+@explicit(CODES, PLACES, PLACES, NUMBER, CODES, PLACES, NUMBER, NUMBER, NUMBER, WORDS_OUT)
 def closure_bits(
-    indptr: Any, indices: Any, labels: Any, count: int, ends: Any, listed: Any, width: int, out: Any
-) -> None:  # fmt: skip
-    """Set each row of the result, which is zero, to what its node leads to in one step or more.
+    indptr: Any, indices: Any, labels: Any, count: int, ends: Any, listed: Any, done: int, budget: int, width: int,
+    out: Any,
+) -> Any:  # fmt: skip
+    """Set the row of each component's first node, which is zero, to what it leads to in one step or more.
 
-    Whatever a component leads to is known when its own row is made, in the place of its first node's.
+    It goes from a component on until about ``budget`` words are read; returns the next one. Whatever a component leads to is known
+    when its own row is made.
     """
     stamps = np.full(count, -1, np.int32)
     heads = np.empty(count, np.int32)
-    for c in range(count):
+    for c in range(done, count):
+        if budget < 0:
+            return c
         start = listed[ends[c]] * width
         for k in range(_successors(c, indptr, indices, labels, ends, listed, stamps, heads)):
             t = heads[k]
@@ -298,15 +302,23 @@ def closure_bits(
                 continue
             if t != c:
                 source = first * width
+                budget -= width
                 for w in range(width):
                     out[start + w] |= out[source + w]
             for m in range(ends[t], ends[t + 1]):
                 v = listed[m]
                 out[start + (v >> 6)] |= ONE << np.uint64(v & 63)
-        for m in range(ends[c] + 1, ends[c + 1]):
-            target = listed[m] * width
+    return count
+
+
+@explicit(PLACES, CODES, PLACES, NUMBER, WORDS_OUT, NUMBER, NUMBER)
+def copy_bits(labels: Any, ends: Any, listed: Any, width: int, out: Any, lo: int, hi: int) -> None:
+    """Copy to a range of nodes the row of their component's first node."""
+    for v in range(lo, hi):
+        first = listed[ends[labels[v]]]
+        if first != v:
             for w in range(width):
-                out[target + w] = out[start + w]
+                out[v * width + w] = out[first * width + w]
 
 
 @explicit(

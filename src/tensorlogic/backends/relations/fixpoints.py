@@ -20,18 +20,21 @@ from ...ir.graph import Fixpoint
 from ...plan.memory import available_memory
 from ...plan.queries import Query
 from ...plan.query_reader import Loop, Queries, Slot
-from .. import packed, sparse_rows, tuples
+from .. import packed, sparse_rows
 from ..bits import BitTensor
 from ..control import not_settled
 from ..sparse import SparseTensor
-from .joins import Joins, union
+from .joins import Joins, nothing, union
+from .resume import Earlier, earlier_results, next_step, with_edges
 from .worklist import read_chains, run_chains
 
 SMALL_BITS = 1 << 17  # bytes of packed carries below which they are packed from the beginning
-FILLED = 64  # one place in so many filled: the rest goes on as bits
+FILLED = 128  # one place in so many filled: the rest goes on as bits
 TUPLE = 24  # bytes that a tuple of a growing relation takes, with what is being added
 RATIO = 4  # a relation is held in pieces, each so many times as large as the next
+MANY = 1_000_000  # rounds; a lower limit counts them, so that no short cut may be taken
 FEW = 64  # sources, of which each is followed by itself
+ROUNDS = 64  # rounds after which it is quicker to begin anew than to go on from what was computed before
 
 Relation = SparseTensor | BitTensor
 _watched = threading.local()  # kernels run in contexts of their own, which would not see a context variable
@@ -58,10 +61,10 @@ OnBits = Callable[[Sequence[Relation]], list[Relation]]  # the kernel of the sam
 class Growing:
     """A relation that grows: what it was before the last round, in a few sorted pieces, and what the last round added."""
 
-    def __init__(self, shape: tuple[int, ...]) -> None:
-        self.shape = shape
-        self.old: list[SparseTensor] = []
-        self.new = SparseTensor.of_codes(np.zeros(0, np.int64), shape)
+    def __init__(self, old: SparseTensor, new: SparseTensor) -> None:
+        self.shape = new.shape
+        self.old = [old] if old.count else []
+        self.new = new
 
     def known(self) -> list[SparseTensor]:
         """Return the pieces, the newest too."""
@@ -80,16 +83,16 @@ class Growing:
         while len(self.old) > 1 and self.old[-2].count < RATIO * self.old[-1].count:
             b, a = self.old.pop(), self.old.pop()
             gone += [a, b]
-            self.old.append(SparseTensor.of_codes(tuples.merge(a.codes, b.codes), self.shape))
-        self.new = SparseTensor.of_codes(np.zeros(0, np.int64), self.shape)
+            self.old.append(a | b)
+        self.new = nothing(self.shape)
         return gone
 
     def fresh(self, parts: Sequence[SparseTensor]) -> SparseTensor:
         """Return what is in some relations and not known yet."""
-        codes = union(parts, self.shape).codes
+        found = union(parts, self.shape)
         for piece in self.known():
-            codes = tuples.minus(codes, piece.codes)
-        return SparseTensor.of_codes(codes, self.shape)
+            found = found - piece
+        return found
 
     def whole(self) -> SparseTensor:
         """Return all of it as one relation."""
@@ -147,9 +150,17 @@ def run_loop(
         return bits(starts)
     for slot, queries in loop.fixed.items():
         values[slot] = union([joins.answer(q, shapes[slot]) for q in queries], shapes[slot])
-    closed = _closure(loop, rules, joins, values, shapes, op, room) if history is None else None
+    earlier = earlier_results(loop, values) if history is None and op.limit >= MANY else None
+    closed = _closure(loop, rules, joins, values, shapes, op, room, earlier) if history is None else None
     if closed is not None:
         return [closed]
+    if earlier is not None and not rules.between:
+        every = {slot: (*rules.once[slot], *queries) for slot, queries in rules.carried.items()}
+        step = next_step(loop, every, joins, values, shapes, earlier)
+        state = {} if step is None else {s: Growing(step.old[s], step.new[s]) for s in loop.carries}
+        for n in range(ROUNDS if state else 0):
+            if not any(new.count for new in _round(n, state, rules, joins, {}).values()):
+                return [state[slot].whole() for slot in loop.carries]
     begun: dict[Slot, SparseTensor] = {}
     for slot in (*loop.carries, *rules.between):
         first = [joins.answer(q, shapes[slot]) for q in rules.once[slot]]
@@ -164,39 +175,47 @@ def run_loop(
             raise _too_many(count).at(loop.step.location)
         return bits is not None and words <= room and count * FILLED > cells
 
-    whole = history is None and op.limit >= 1_000_000  # a smaller limit counts rounds, which a queue does not have
-    if whole and (chained := _chained(rules, joins, shapes, begun, filled)) is not None:
+    if history is None and op.limit >= MANY and (chained := _chained(rules, joins, shapes, begun, filled)) is not None:
         grown_to, complete = chained
         carried = [grown_to[c] for c in loop.carries]
         return list(carried) if complete or bits is None else bits(carried)
-    state = {slot: Growing(shapes[slot]) for slot in (*loop.carries, *rules.between)}
+    targets = dict(zip(loop.carries, loop.step.writes, strict=True))
+    state = {slot: Growing(nothing(shapes[slot]), nothing(shapes[slot])) for slot in (*loop.carries, *rules.between)}
     for slot in loop.carries:
         state[slot].new = begun[slot]
         if history is not None:
-            history[loop.step.writes[loop.carries.index(slot)]] = [state[slot].new]
+            history[targets[slot]] = [state[slot].new]
     moved: list[Slot] = []
     for n in range(op.limit):
-        check_contexts()
-        with span(f"round {n + 1}: {sum(grown.count for grown in state.values()):,} tuples"):
-            for slot, queries in rules.between.items():  # in order: they read what this round has added to others
-                own = [begun[slot]] if n == 0 else []
-                state[slot].new = state[slot].fresh(own + _derived(queries, state, joins, shapes[slot]))
-            found = {slot: _derived(queries, state, joins, shapes[slot]) for slot, queries in rules.carried.items()}
-            fresh = {slot: state[slot].fresh(parts) for slot, parts in found.items()}
-            for grown in state.values():
-                joins.forget(grown.settle())
-        moved = [slot for slot, new in fresh.items() if new.count]
-        for slot in moved:
-            state[slot].new = fresh[slot]
+        fresh = _round(n, state, rules, joins, begun if n == 0 else {})
         if history is not None:
-            for slot, target in zip(loop.carries, loop.step.writes, strict=True):
-                history[target].append(fresh[slot])
+            for slot, new in fresh.items():
+                history[targets[slot]].append(new)
+        moved = [slot for slot, new in fresh.items() if new.count]
         if not moved:
             return [state[slot].whole() for slot in loop.carries]
         if filled(sum(grown.count for grown in state.values())) and bits is not None:
             return bits([state[c].whole() for c in loop.carries])
     places = [loop.carries.index(slot) for slot in moved]
     raise not_settled(op, places, [state[slot].new.count for slot in moved]).at(loop.step.location)
+
+
+def _round(
+    n: int, state: dict[Slot, Growing], rules: Rules, joins: Joins, begun: dict[Slot, SparseTensor]
+) -> dict[Slot, SparseTensor]:
+    """Join what the last round added; add what is new of each carry, and return it."""
+    check_contexts()
+    with span(f"round {n + 1}: {sum(grown.count for grown in state.values()):,} tuples"):
+        for slot, queries in rules.between.items():  # in order: they read what this round has added to others
+            own = [begun[slot]] if slot in begun else []
+            state[slot].new = state[slot].fresh(own + _derived(queries, state, joins, state[slot].shape))
+        found = {slot: _derived(queries, state, joins, state[slot].shape) for slot, queries in rules.carried.items()}
+        fresh = {slot: state[slot].fresh(parts) for slot, parts in found.items()}
+        for grown in state.values():
+            joins.forget(grown.settle())
+    for slot, new in fresh.items():
+        state[slot].new = new
+    return fresh
 
 
 def _chained(
@@ -247,8 +266,12 @@ def _closure(
     shapes: dict[Slot, tuple[int, ...]],
     op: Fixpoint,
     room: int,
+    earlier: dict[Slot, Earlier] | None,
 ) -> Relation | None:
-    """Return the carry of a loop that is a transitive closure, from where it starts; None where it is something else."""
+    """Return the carry of a loop that is a transitive closure, from where it starts; None where it is something else.
+
+    ``earlier`` has what it was when there were fewer edges.
+    """
     if len(loop.carries) != 1 or rules.between:
         return None
     [carry] = loop.carries
@@ -261,12 +284,17 @@ def _closure(
         return None
     parts = [joins.answer(q, shape) for q in rules.once[carry]]
     start = union([SparseTensor(values[loop.starts[0]]), *parts], shape)
-    if kind == "square":
-        return _closed(start, room)
-    edges = union([_oriented(joins.find(slot), flip) for _, slot, flip in (s for s in sides if s is not None)], shape)
+    edges = (
+        start
+        if kind == "square"
+        else union([_oriented(joins.find(slot), flip) for _, slot, flip in (s for s in sides if s is not None)], shape)
+    )
+    if start.same(edges):
+        more = None if earlier is None else with_edges(earlier[carry].result, start - earlier[carry].result)
+        return _closed(edges, room) if more is None else more
     if kind == "left":
         edges, start = edges.transpose(), start.transpose()
-    made = _closed(edges, room) if start.same(edges) else _followed(start, edges, room)
+    made = _followed(start, edges, room)
     return made if made is None or kind == "right" else made.transpose()
 
 

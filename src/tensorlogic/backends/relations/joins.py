@@ -233,15 +233,15 @@ class Joins:
             return _distinct(Rows(kept, columns, pairs), kept, self.sizes)
         strides = dict(zip(kept, _strides(sizes), strict=True))
         mine = tuple(strides.get(v, 0) for v in new)
-        right = self._once(tensor, ("part", len(shared), mine), lambda: _weighted(tensor.columns[len(shared) :], mine))
         own = [v for v in rows.variables if v in strides]
         left = _weighted([rows.column(v) for v in own], [strides[v] for v in own], rows.length)
         if pairs <= EXPANDED:
             i, j = _paired(starts, counts)
-            codes = tuples.unique(left[i] + right[j])
+            codes = tuples.unique(left[i] + _weighted([c[j] for c in tensor.columns[len(shared) :]], mine))
         else:
-            keys = self._once(tensor, ("keys", len(shared)), lambda: _keys(tensor, len(shared)))
-            codes = tuples.join_codes(left, self._left_keys(rows, shared), right, keys)
+            left_keys, keys = self._key_columns(rows, tensor, shared)
+            right = _weighted(tensor.columns[len(shared) :], mine)
+            codes = tuples.join_codes(left, left_keys, right, keys)
         return Rows(kept, tuples.decode(codes, sizes), len(codes))
 
     def _matches(self, rows: Rows, tensor: SparseTensor, shared: Sequence[Variable]) -> tuple[Any, Any]:
@@ -250,8 +250,11 @@ class Joins:
         if not shared:
             return np.zeros(rows.length, np.int64), np.full(rows.length, count)
         space = math.prod(tensor.shape[:width])
-        left = self._left_keys(rows, shared)
-        keys = self._once(tensor, ("keys", width), lambda: _keys(tensor, width))
+        if tensor.ndim == 2 and width == 1 and space <= OFFSETS * count:
+            known, left = tensor.rows[0], rows.column(shared[0])  # a relation keeps its rows
+            starts = known[left]
+            return starts, known[left + 1] - starts
+        left, keys = self._key_columns(rows, tensor, shared)
         if space <= OFFSETS * count:
 
             def offsets() -> Any:
@@ -265,10 +268,16 @@ class Joins:
         starts = np.searchsorted(keys, left)
         return starts, np.searchsorted(keys, left, "right") - starts
 
-    def _left_keys(self, rows: Rows, shared: Sequence[Variable]) -> Any:
+    def _key_columns(self, rows: Rows, tensor: SparseTensor, shared: Sequence[Variable]) -> tuple[Any, Any]:
+        """Return the values of shared variables as one number, of each row and of each tuple of a relation that begins with them."""
+        width = len(shared)
         if not shared:
-            return np.zeros(rows.length, np.int64)
-        return tuples.encode([rows.column(v) for v in shared], [self.sizes[v] for v in shared])
+            return np.zeros(rows.length, np.int64), np.zeros(tensor.count, np.int64)
+        own = [rows.column(v) for v in shared]
+        if math.prod(tensor.shape[:width]) >= CODES:
+            return tuples.numbered(own, tensor.columns[:width])[:2]
+        keys = self._once(tensor, ("keys", width), lambda: tuples.encode(tensor.columns[:width], tensor.shape[:width]))
+        return tuples.encode(own, [self.sizes[v] for v in shared]), keys
 
     def _product(
         self, query: Query, sources: Sequence[Source], negated: Sequence[Atom], shape: Sequence[int]
@@ -315,8 +324,7 @@ class Joins:
         if not variables:
             held = tensor.count > 0
             return rows if held != absent else Rows(rows.variables, tuple(c[:0] for c in rows.columns), 0)
-        keys = tuples.encode([rows.column(v) for v in variables], tensor.shape)
-        mask = tuples.member(keys, tensor.codes)
+        mask = tensor.holds([rows.column(v) for v in variables])
         return rows.where(~mask if absent else mask)
 
     def _filtered(self, rows: Rows, tests: list[Test], negated: list[Atom]) -> Rows:
@@ -455,10 +463,6 @@ def _paired(starts: Any, counts: Any) -> tuple[Any, Any]:
     first = np.cumsum(counts) - counts
     i = np.repeat(np.arange(len(counts)), counts)
     return i, np.arange(len(i)) + np.repeat(starts - first, counts)
-
-
-def _keys(tensor: SparseTensor, count: int) -> Any:
-    return tuples.encode(tensor.columns[:count], tensor.shape[:count]) if count else np.zeros(tensor.count, np.int64)
 
 
 def _weighted(columns: Sequence[Any], weights: Sequence[int], count: int | None = None) -> Any:

@@ -6,13 +6,14 @@ joined once with the tuples before it that share an element with it.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from ...events import check_contexts
+from ...events import check_contexts, span
 from ...plan.queries import Atom, Fixed, Query, Term
 from ...plan.query_reader import Slot
 from ..native import support
@@ -20,7 +21,7 @@ from ..sparse import SparseTensor
 
 MOST_LISTS = 1 << 26  # beginnings of lists: relations times elements
 MOST_GIVEN = 1 << 20  # tuples that it begins with; more are joined by sorting, on several threads
-BUDGET = 20_000_000  # joins after which the loop can be interrupted
+BUDGET = 2_000_000  # joins after which the loop can be stopped
 
 
 class Chains(NamedTuple):
@@ -130,7 +131,7 @@ def run_chains(
     first = [(chains.number[s], t) for s, t in starts.items() if s in chains.number]
     known = sum(t.count for _, t in fixed)
     total = known + sum(t.count for _, t in first)
-    room = max(1024, 4 * total)
+    room = max(1 << 15, 4 * total)
     arrays = [np.empty(room, np.int32) for _ in range(3)]
     keys = np.empty(room, np.int64)
     _fill(arrays, [*fixed, *first])
@@ -141,14 +142,15 @@ def run_chains(
     begins = np.cumsum([0, *map(len, chains.rules)]).astype(np.int32)
     counts = np.array([known, total, 0])
     table = _table(worklist, keys[known:total], room)
-    while True:
+    for n in itertools.count(1):
         check_contexts()
-        status = worklist.derive(*arrays, keys, *links, *lists, table, counts, begins, rows, size, BUDGET)
+        with span(f"round {n}: {total:,} tuples"):
+            status = worklist.derive(*arrays, keys, *links, *lists, table, counts, begins, rows, size, BUDGET)
         total = int(counts[1])
         if status == worklist.DONE or stop(total):
             break
         if status == worklist.FULL:
-            room *= 2
+            room *= 4
             arrays, links = ([np.concatenate((x[:total], np.empty(room - total, np.int32))) for x in group]
                              for group in (arrays, links))  # fmt: skip
             keys = np.concatenate((keys[:total], np.empty(room - total, np.int64)))

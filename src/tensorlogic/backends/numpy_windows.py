@@ -1,0 +1,74 @@
+"""NumPy kernels of windows: to show them, to add them up where they overlap, and to pad what they go along."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ..ir import ops
+from ..ir.type_rules import normal_axis
+from ..ir.types import TensorType
+from .base import Kernel
+
+Array = Any
+
+
+def bind_window(op: ops.Window, args: tuple[TensorType, ...], result: TensorType) -> Kernel:
+    """Return what shows all windows along an axis, without a copy."""
+    axis = normal_axis(op.axis, len(args[0].shape or ()), "window")
+    reach = (int(op.size) - 1) * op.dilation + 1
+    pick = (slice(None),) * axis + (slice(None, None, op.step),)
+
+    def windows(x: Array) -> Array:
+        view = np.lib.stride_tricks.sliding_window_view(x, reach, axis)
+        return view[pick][..., :: op.dilation]
+
+    return windows
+
+
+def bind_overlap_add(op: ops.OverlapAdd, args: tuple[TensorType, ...], result: TensorType) -> Kernel:
+    """Return the kernel that adds windows up where they overlap; it writes its result where ``out=`` says."""
+    *_, size = (int(d) for d in args[0].shape or ())
+    shape, dtype = tuple(int(d) for d in result.shape or ()), np.dtype(result.dtype or "float64")
+    axis = normal_axis(op.axis, len(shape), "overlap_add")
+    count = int((args[0].shape or ())[axis])
+    before = (slice(None),) * axis
+    starts = [k * op.dilation for k in range(size)]
+    places = [(*before, slice(start, start + (count - 1) * op.step + 1, op.step)) for start in starts]
+    apart = starts[-1] < op.step
+    filled = apart and count * size == shape[axis]  # every element is written to
+    working = np.dtype("float32") if dtype == np.float16 and not apart else dtype
+
+    def overlap_add(x: Array, out: Array = None) -> Array:
+        own = out is not None and working == dtype
+        total = out if own else np.empty(shape, working)
+        if not filled:
+            total.fill(0)
+        for k, place in enumerate(places) if count else ():
+            if k == 0 or apart:
+                total[place] = x[..., k]
+            else:
+                np.add(total[place], x[..., k], out=total[place], casting="same_kind")
+        if own or out is None:
+            return total.astype(dtype, copy=False)
+        out[...] = total
+        return out
+
+    return overlap_add
+
+
+def bind_pad(op: ops.Pad, args: tuple[TensorType, ...], result: TensorType) -> Kernel:
+    """Return the kernel that surrounds an array with a value; it writes its result where ``out=`` says."""
+    shape = tuple(int(d) for d in result.shape or ())
+    inner = tuple(slice(low, n - high) for (low, high), n in zip(op.widths, shape, strict=True))
+
+    def padded(x: Array, value: Any, out: Array = None) -> Array:
+        out = np.empty(shape, x.dtype) if out is None else out
+        out[...] = fill = np.asarray(value).astype(x.dtype)
+        if x.dtype.kind in "iu" and fill != value:
+            raise OverflowError(f"the value {value} does not fit {x.dtype}")
+        out[inner] = x
+        return out
+
+    return padded

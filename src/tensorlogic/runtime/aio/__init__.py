@@ -1,0 +1,1 @@
+"""Awaited calls: handles, lanes of worker threads, pools of executors, async streams."""

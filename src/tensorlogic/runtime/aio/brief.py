@@ -1,0 +1,98 @@
+"""Brief calls: what takes less time than handing it to a thread runs on the event loop of asyncio, a little at a stretch.
+
+Only calls count as brief whose plan is ready and says that they take microseconds, whatever the values are: no loops, little arithmetic, nobody
+who watches. After a stretch the loop sees to everything else before it goes on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
+
+from ...ir.graph import EinsumGraph, bodies
+from ...plan.fused import Fused
+from ..inputs import same_again
+from .lanes import AsyncHandle, workers
+
+if TYPE_CHECKING:
+    from ..executor import Executor
+    from ..program import Program
+
+STRETCH = 0.0005  # seconds after which the event loop has its turn
+BRIEF = 0.0001  # seconds that a brief call takes at most, by the plan
+STEP, FLOP, BYTE = 3e-6, 2e-9, 5e-10  # seconds, rather too many: the estimate is an upper bound
+
+
+def is_brief(program: Program) -> bool:
+    """Tell whether a program takes microseconds on any values; worked out once."""
+    if program.brief is None:
+        steps = program.plan.steps
+        fixed = not any(
+            bodies(s.op) or s.bodies or (isinstance(s.op, Fused) and s.op.kind == "relations") for s in steps
+        )
+        estimate = len(steps) * STEP + program.flops * FLOP + program.peak_bytes * BYTE
+        program.brief = fixed and program.trusted and estimate <= BRIEF
+    return program.brief
+
+
+def brief_call(executor: Executor, graph: EinsumGraph, inputs: Any) -> bool:
+    """Tell whether a call is brief: it is just like the last one of its graph, whose plan is brief, and nobody watches."""
+    ready = executor.ready_call(graph)
+    return (
+        ready is not None
+        and is_brief(ready.program)
+        and same_again(ready, graph, inputs) is not None
+        and not executor.hooks()
+    )
+
+
+class BriefCalls:
+    """The brief calls of one event loop: those that wait, and how long others took since the loop had its last turn."""
+
+    __slots__ = ("_scheduled", "_spent", "_waiting")
+
+    def __init__(self) -> None:
+        self._waiting: deque[AsyncHandle[Any]] = deque()
+        self._scheduled = False
+        self._spent = 0.0
+
+    def add(self, handle: AsyncHandle[Any], loop: asyncio.AbstractEventLoop) -> None:
+        """Let a call begin in a moment."""
+        self._waiting.append(handle)
+        if not self._scheduled:
+            self._scheduled = True
+            loop.call_soon(self._stretch)
+
+    def begin(self, handle: AsyncHandle[Any]) -> None:
+        """Run a call now, because it is awaited, unless it is the loop's turn first."""
+        if self._spent < STRETCH:
+            self._run(handle)
+
+    def _stretch(self) -> None:
+        self._scheduled, self._spent = False, 0.0
+        while self._waiting and self._spent < STRETCH:
+            self._run(self._waiting.popleft())
+        if self._waiting:
+            self._scheduled = True
+            asyncio.get_running_loop().call_soon(self._stretch)
+
+    def _run(self, handle: AsyncHandle[Any]) -> None:
+        start, lane = perf_counter(), handle.lane
+        if lane.enter(handle):
+            handle.perform(here=True)
+            following = lane.after(handle)
+            if following is not None:
+                workers.begin(following)
+        self._spent += perf_counter() - start
+
+
+_loops: WeakKeyDictionary[asyncio.AbstractEventLoop, BriefCalls] = WeakKeyDictionary()
+
+
+def brief_calls(loop: asyncio.AbstractEventLoop) -> BriefCalls:
+    """Return the brief calls of an event loop."""
+    found = _loops.get(loop)
+    return _loops.setdefault(loop, BriefCalls()) if found is None else found

@@ -1,0 +1,150 @@
+"""Awaiting answers: planning, compiling and running happen on worker threads, so that an event loop is never held up."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable
+from datetime import timedelta
+from functools import partial
+from inspect import signature
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import msgspec
+
+from ...errors import InputError, expect, expect_whole, nearest
+from ...ir.graph import EinsumGraph
+from ..context import seconds
+from ..inputs import Inputs, check_call
+from .brief import brief_call
+from .lanes import AsyncHandle, Lane
+from .signals import in_trio
+
+if TYPE_CHECKING:
+    from ..batch_result import BatchResult
+    from ..executor import Executor
+    from ..outputs import Outputs
+
+T = TypeVar("T")
+CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+class AsyncConfig(msgspec.Struct, frozen=True):
+    """How many calls run at one time, how many are taken in beyond those, and how long each may take.
+
+    ``timeout`` counts from the moment of the call, its time in line included. ``backpressure_threshold`` bounds what waits: a pool
+    and a stream take nothing more in while so many do.
+
+    >>> config = AsyncConfig().with_max_concurrent(4).with_backpressure_threshold(100).with_timeout(2.5)
+    >>> config.max_concurrent, config.backpressure_threshold, config.timeout
+    (4, 100, 2.5)
+    """
+
+    max_concurrent: int = CORES
+    backpressure_threshold: int = 100
+    timeout: float | None = None  # seconds; a timedelta is taken too
+
+    def __post_init__(self) -> None:
+        expect_whole("max_concurrent", self.max_concurrent, 1)
+        expect_whole("backpressure_threshold", self.backpressure_threshold, 0)
+        if self.timeout is not None:
+            msgspec.structs.force_setattr(self, "timeout", seconds(self.timeout, "timeout"))
+
+    def with_max_concurrent(self, calls: int) -> AsyncConfig:
+        """Return the config with another number of calls that run at one time."""
+        return msgspec.structs.replace(self, max_concurrent=calls)
+
+    def with_backpressure_threshold(self, calls: int) -> AsyncConfig:
+        """Return the config with another number of calls that may wait."""
+        return msgspec.structs.replace(self, backpressure_threshold=calls)
+
+    def with_timeout(self, timeout: float | timedelta | None) -> AsyncConfig:
+        """Return the config with another time for each call, in seconds or as a timedelta."""
+        return msgspec.structs.replace(self, timeout=timeout)
+
+
+DEFAULT = AsyncConfig()
+_anything = Lane(max(CORES, 4), DEFAULT.backpressure_threshold)  # for functions that belong to no executor
+
+
+def checked_config(config: object) -> AsyncConfig:
+    """Return a config, the default one for None."""
+    if config is None:
+        return DEFAULT
+    expect(config, AsyncConfig, "an AsyncConfig is expected", "write AsyncConfig(max_concurrent=4)")
+    return config  # type: ignore[return-value]
+
+
+def run_async(
+    function: Callable[..., T], *args: Any, timeout: float | timedelta | None = None, **named: Any
+) -> AsyncHandle[T]:
+    """Call any function on a worker thread and return a handle to await: for what has no method to await.
+
+    ``await run_async(executor.compile_graph, graph)``, ``await run_async(program.query, "Ancestor(Alice, x)?")``. Runs inside it stop when
+    it is cancelled, and so does planning.
+
+    >>> import asyncio, tensorlogic as tl
+    >>> program = tl.Program("Parent(Bob, Charlie)")
+    >>> async def main():
+    ...     return await tl.run_async(program.query, "Parent(Bob, x)?")
+    >>> asyncio.run(main())
+    [('Charlie',)]
+    """
+    if not callable(function):
+        expect(function, Callable, "a function is expected", "write run_async(program.query, text)")
+    limit = None if timeout is None else seconds(timeout, "timeout")
+    return AsyncHandle(_anything, partial(function, *args, **named), limit).begin()
+
+
+def execute_async(
+    executor: Executor, graph: EinsumGraph, inputs: Inputs | None, config: AsyncConfig | None, options: dict[str, Any]
+) -> AsyncHandle[Outputs]:
+    """Begin a call of ``executor.execute`` on a worker thread, or put it in line."""
+    config = checked_config(config)
+    check_call(graph, {} if inputs is None else inputs)
+    if options:
+        _check_options(executor, options)
+    lane = lane_of(executor, config)
+    work = partial(executor.execute, graph, inputs, **options)
+    loop = _asyncio_loop() if not options and brief_call(executor, graph, inputs) else None
+    handle = AsyncHandle(lane, work, config.timeout, brief=loop is not None)
+    if loop is None:
+        return handle.begin()
+    handle.begin_here(loop)
+    return handle
+
+
+def _check_options(executor: Executor, options: dict[str, Any]) -> None:
+    """Refuse options that ``execute`` does not have here, and not on the worker thread."""
+    for name in options.keys() - signature(executor.execute).parameters.keys():
+        if name in ("timeout", "max_concurrent", "backpressure_threshold"):
+            hints = [f"write execute_async(graph, inputs, AsyncConfig({name}={options[name]!r}))"]
+        else:
+            hints = nearest(name, signature(executor.execute).parameters)
+        raise InputError(f"execute_async has no option {name!r}", *hints, code="E301")
+
+
+def _asyncio_loop() -> asyncio.AbstractEventLoop | None:
+    """Return the event loop of asyncio that runs here; None on trio, and where none does."""
+    try:
+        return None if in_trio() else asyncio.get_running_loop()
+    except RuntimeError:
+        return None
+
+
+def execute_batch_async(
+    executor: Executor, graph: EinsumGraph, batch_inputs: Any, config: AsyncConfig | None, options: dict[str, Any]
+) -> AsyncHandle[BatchResult]:
+    """Begin a call of ``executor.execute_batch`` on a worker thread, or put it in line: a batch is one call."""
+    config = checked_config(config)
+    check_call(graph, {})
+    method = executor.execute_batch_parallel if "num_threads" in options else executor.execute_batch
+    work = partial(method, graph, batch_inputs, **options)
+    return AsyncHandle(lane_of(executor, config), work, config.timeout).begin()
+
+
+def lane_of(executor: Executor, config: AsyncConfig) -> Lane:
+    """Return where the calls of an executor under a config take turns; calls that differ only in their timeout share it."""
+    limits = config.max_concurrent, config.backpressure_threshold
+    found = executor.lanes.get(limits)
+    return executor.lanes.setdefault(limits, Lane(*limits)) if found is None else found

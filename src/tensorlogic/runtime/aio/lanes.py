@@ -1,0 +1,449 @@
+"""Calls on worker threads: a handle to await or cancel, and lanes that let so many run at one time, in order."""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import os
+import sys
+import threading
+from collections import OrderedDict, deque
+from collections.abc import Callable, Generator
+from contextvars import copy_context
+from queue import Empty, SimpleQueue
+from time import monotonic, perf_counter
+from typing import Any, Generic, TypeVar
+from weakref import WeakSet
+
+from ...errors import CancelledError, TensorLogicError
+from ...store import reset_in_child
+from ..context import ExecutionContext
+from .signals import Signal, in_trio
+
+T = TypeVar("T")
+KEPT = 10.0  # seconds that a thread without work stays
+ENDING = 5.0  # seconds that a process which ends waits for steps that still run
+SWITCH = 0.0005  # seconds after which Python lets another thread run while workers are busy: an event loop among them
+
+
+class AsyncHandle(Generic[T]):
+    """A call that runs on a worker thread: await it for what it returns, or cancel it. It begins by itself, in its turn.
+
+    On asyncio a call that was cancelled raises ``asyncio.CancelledError`` where it is awaited, on trio
+    :class:`~tensorlogic.CancelledError`. One that is over its time raises :class:`~tensorlogic.DeadlineError`, a ``TimeoutError``.
+    Whoever awaits it and is cancelled meanwhile, by ``asyncio.timeout`` for one, cancels it too.
+
+    >>> import asyncio, tensorlogic as tl
+    >>> async def main():
+    ...     handle = tl.run_async(sum, [1, 2, 3])
+    ...     return await handle, handle.done(), handle.cancel()
+    >>> asyncio.run(main())
+    (6, True, False)
+    """
+
+    __slots__ = (
+        "_context", "_error", "_settled", "_surroundings", "_told", "_value", "_work", "begun_at", "brief", "deadline", "ended_at", "lane", "queued_at", "reason", "stopped_signal",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        lane: Lane,
+        work: Callable[[], T],
+        timeout: float | None = None,
+        *,
+        brief: bool = False,
+        told: Callable[[AsyncHandle[T]], object] = bool,
+    ) -> None:
+        self._told = told  # of the outcome, once
+        self.lane, self.brief = lane, brief
+        self.deadline = None if timeout is None else monotonic() + timeout
+        self._context: ExecutionContext | None = None  # what stops it while it runs
+        self._work: Callable[[], T] | None = work
+        self._surroundings = copy_context()  # of the caller, as asyncio.to_thread does
+        self._value: T | None = None
+        self._error: BaseException | None = None
+        self._settled, self.stopped_signal = Signal(), Signal()
+        self.reason: str | None = None  # why it was cancelled
+        self.queued_at = perf_counter()
+        self.begun_at = self.ended_at = 0.0
+
+    def done(self) -> bool:
+        """Tell whether it has returned, failed or been cancelled."""
+        return self._settled.is_set
+
+    def cancelled(self) -> bool:
+        """Tell whether it was cancelled."""
+        return self.reason is not None
+
+    def failed(self) -> bool:
+        """Tell whether it raised an error, or was over its time."""
+        return self._error is not None
+
+    def cancel(self, reason: str = "cancel() was called") -> bool:
+        """Stop it: before it begins, or before its next step; return False where it is done already. Any thread may."""
+        return self._stop(None, reason)
+
+    def _stop(self, error: BaseException | None, reason: str) -> bool:
+        lane = self.lane
+        with lane.lock:
+            if self.ended_at:
+                return False
+            self.ended_at, self._error = perf_counter(), error
+            if error is None:
+                self.reason = reason
+            waited = lane.line.pop(self, lane) is None  # a place in line, which somebody else may have
+            held = self in lane.running
+            self._work = None  # frees the inputs, where it has not begun
+            context = self._context
+        if context is not None:
+            context.cancel(reason)
+        self._settle()
+        if waited:
+            lane.let_in()
+        if not held:
+            self.stopped_signal.set()
+        return True
+
+    def perform(self, *, here: bool = False) -> None:
+        """Do the work, unless it was cancelled: on the thread of a worker, or ``here`` on that of an event loop, where nothing could stop it."""
+        context = None if here else ExecutionContext(deadline=self.deadline)
+        with self.lane.lock:
+            work, self._work = self._work, None
+            if work is None:
+                return
+            self.begun_at, self._context = perf_counter(), context
+        if context is not None:
+            value, error = self._surroundings.run(_attempt_in, context, work)
+        elif (late := self._late()) is not None:
+            value, error = None, late
+        else:
+            value, error = self._surroundings.run(_attempt, work)
+        del work
+        with self.lane.lock:
+            if self.ended_at:
+                return  # cancelled meanwhile: what was made is nobody's
+            self.ended_at, self._value, self._error = perf_counter(), value, error
+        self._settle()
+
+    def _settle(self) -> None:
+        told, self._told = self._told, bool
+        told(self)
+        self._settled.set()
+
+    def forget_tasks(self) -> None:
+        """Wake nobody: the tasks that wait are another process's."""
+        for signal in (self._settled, self.stopped_signal):
+            signal.forget()
+
+    def fail(self, error: BaseException) -> None:
+        """Settle it with an error, unless it is done."""
+        self._stop(error, "it could not begin")
+
+    def __await__(self) -> Generator[Any, None, T]:
+        return self._outcome().__await__()
+
+    def expire(self) -> None:
+        """Settle it where its time is over."""
+        if (late := self._late()) is not None:
+            self._stop(late, "its time was over")
+
+    def remaining(self) -> float | None:
+        """Return the seconds that are left, not below 0; None where it may take any time."""
+        return None if self.deadline is None else max(0.0, self.deadline - monotonic())
+
+    def _late(self) -> CancelledError | None:
+        """Return the error of a call whose time is over."""
+        if self.deadline is None or monotonic() < self.deadline:
+            return None
+        try:
+            ExecutionContext(deadline=self.deadline).check()
+        except CancelledError as error:
+            return error
+        return None
+
+    async def _outcome(self) -> T:
+        trio = in_trio()
+        if self.brief and not self.begun_at and not trio:
+            self.begin_here(asyncio.get_running_loop(), at_once=True)
+        if trio or not self._settled.is_set:
+            try:
+                while not await self._settled.wait(self.remaining()):
+                    self.expire()
+            except BaseException:  # whoever awaits it was cancelled
+                self.cancel("the task that awaited it was cancelled")
+                raise
+        if self.reason is not None:
+            if trio:
+                raise CancelledError(f"the run was cancelled: {self.reason}", code="E980")
+            raise asyncio.CancelledError(self.reason)
+        if isinstance(self._error, TensorLogicError):
+            self._error.at_caller()
+        if self._error is not None:
+            raise self._error
+        return self._value  # type: ignore[return-value]
+
+    def begin(self) -> AsyncHandle[T]:
+        """Let it run on a worker thread, or stand in line."""
+        self.lane.submit(self)
+        return self
+
+    def begin_here(self, loop: asyncio.AbstractEventLoop, *, at_once: bool = False) -> None:
+        """Let a brief call run on an event loop, soon or at once; the loop it was made on may be closed by now."""
+        from .brief import brief_calls
+
+        calls = brief_calls(loop)
+        if at_once:
+            calls.begin(self)
+        if not self.done():
+            calls.add(self, loop)
+
+    async def stopped(self) -> None:
+        """Return when nothing of it runs any more: after a cancel that may be one step later than its outcome."""
+        await self.stopped_signal.wait()
+
+    def __repr__(self) -> str:
+        state = "cancelled" if self.cancelled() else "failed" if self._error is not None else "done"
+        if not self.done():
+            state = "running" if self.begun_at else "waiting"
+        return f"<AsyncHandle {state}>"
+
+
+def _attempt_in(context: ExecutionContext, work: Callable[[], T]) -> tuple[T | None, BaseException | None]:
+    """Return what work returns, and what it raises, while it keeps to a context."""
+    try:
+        context.check()
+    except CancelledError as error:
+        return None, error
+    with context:
+        return _attempt(work)
+
+
+def _attempt(work: Callable[[], T]) -> tuple[T | None, BaseException | None]:
+    """Return what work returns, and what it raises: exactly one of them counts."""
+    try:
+        return work(), None
+    except CancelledError as error:
+        error.__cause__ = error.__context__ = None
+        return None, error.with_traceback(None)  # its frames hold what the run held
+    except BaseException as error:  # also what would end the thread: whoever awaits the call gets it
+        return None, error
+
+
+class Lane:
+    """Calls that share a limit: so many run at one time, the others stand in line, first come, first served."""
+
+    def __init__(self, most: int, threshold: int) -> None:
+        self.most, self.threshold = most, threshold
+        self.line: OrderedDict[AsyncHandle[Any], None] = OrderedDict()
+        self.running: set[AsyncHandle[Any]] = set()
+        self.rooms: deque[Signal] = deque()  # of those who wait for room in line
+        self.coming = 0  # who were given room and are not in line yet
+        self.reset_lock()
+        reset_in_child(self)
+        _lanes.add(self)
+
+    def reset_lock(self) -> None:
+        """Make a new lock: a thread that is not in this process may hold the old one."""
+        self.lock = threading.Lock()
+
+    def forget(self) -> None:
+        """Begin anew in a forked process, where no thread works on the calls of the parent: here they are cancelled."""
+        lost = self.outstanding()
+        self.line.clear()
+        self.running.clear()
+        self.rooms.clear()
+        self.coming = 0
+        for handle in lost:
+            handle.forget_tasks()
+            handle.cancel("the process was forked")
+            handle.stopped_signal.set()
+
+    def submit(self, handle: AsyncHandle[Any], *, invited: bool = False) -> None:
+        """Let a call begin, or stand in line; ``invited`` had waited for :meth:`room`."""
+        with self.lock:
+            self.coming -= invited
+            begins = len(self.running) < self.most and not self.line
+            if begins:
+                self.running.add(handle)
+            else:
+                self.line[handle] = None
+        if begins:
+            workers.begin(handle)
+        elif invited:
+            self.let_in()
+
+    def enter(self, handle: AsyncHandle[Any]) -> bool:
+        """Take a call in that runs on this thread now; False where it has begun or is done, or stands in line because there is no room."""
+        with self.lock:
+            if handle.begun_at or handle.ended_at or handle in self.running or handle in self.line:
+                return False
+            if len(self.running) < self.most and not self.line:
+                self.running.add(handle)
+                return True
+            self.line[handle] = None
+            return False
+
+    async def room(self, timeout: float | None = None) -> bool:
+        """Return True when there is room in line, or False when so many seconds are over first.
+
+        Whoever is told True submits a call that is invited, or calls :meth:`decline`.
+        """
+        signal = Signal()
+        with self.lock:
+            if not self.rooms and self._free():
+                self.coming += 1
+                return True
+            self.rooms.append(signal)
+        try:
+            await signal.wait(timeout)
+        except BaseException:
+            if not self._leave(signal):
+                self.decline()
+            raise
+        return not self._leave(signal)
+
+    def _leave(self, signal: Signal) -> bool:
+        """Wait for room no longer; False where room was given already."""
+        with self.lock:
+            if signal not in self.rooms:
+                return False
+            self.rooms.remove(signal)
+            return True
+
+    def decline(self) -> None:
+        """Give room back that was not used."""
+        with self.lock:
+            self.coming -= 1
+        self.let_in()
+
+    def _free(self) -> bool:
+        return len(self.running) + len(self.line) + self.coming < self.most + self.threshold
+
+    def let_in(self) -> None:
+        """Give the room that there is to those who wait for it."""
+        while True:
+            with self.lock:
+                if not self.rooms or not self._free():
+                    return
+                signal = self.rooms.popleft()
+                self.coming += 1
+            signal.set()
+
+    def after(self, handle: AsyncHandle[Any]) -> AsyncHandle[Any] | None:
+        """Take a call out that is over; return the next one in line, which runs in its place."""
+        with self.lock:
+            self.running.discard(handle)
+            following = None
+            if self.line and len(self.running) < self.most:
+                following, _ = self.line.popitem(last=False)
+                self.running.add(following)
+        handle.stopped_signal.set()
+        if self.rooms:
+            self.let_in()
+        return following
+
+    def outstanding(self) -> list[AsyncHandle[Any]]:
+        """Return the calls that run or wait now."""
+        with self.lock:
+            return [*self.running, *self.line]
+
+
+_lanes: WeakSet[Lane] = WeakSet()
+
+
+class Workers:
+    """The threads that calls run on: as many as are busy at one time; those without work leave after a while.
+
+    They are daemons, so that a process can end: it tells calls to stop, and waits for their steps.
+    """
+
+    def __init__(self) -> None:
+        self.reset_lock()
+        reset_in_child(self)
+        atexit.register(self.end)
+
+    def reset_lock(self) -> None:
+        """Begin without threads, as a forked process does."""
+        busy = getattr(self, "_busy", 0)
+        self._lock = threading.Lock()
+        if busy:
+            self._count(-busy)
+        self._jobs: SimpleQueue[AsyncHandle[Any]] = SimpleQueue()
+        self._idle = self._busy = self._started = self._gone = 0
+        self._interval = 0.0  # how long a thread ran at a stretch before we changed it
+
+    def threads(self) -> int:
+        """Return how many threads there are."""
+        return self._started - self._gone
+
+    def begin(self, handle: AsyncHandle[Any]) -> None:
+        """Hand a call to a thread that waits for one, or to a new one."""
+        with self._lock:
+            waiting = self._idle > 0
+            self._idle -= waiting
+            self._started += not waiting
+            number = self._started
+        if waiting:
+            self._jobs.put(handle)
+            return
+        try:
+            threading.Thread(target=self._serve, args=(handle,), name=f"tensorlogic-call-{number}", daemon=True).start()
+        except RuntimeError as error:  # the process is ending, or has too many threads
+            handle.fail(TensorLogicError(f"no thread can be started for the call: {error}", code="E560"))
+            following = handle.lane.after(handle)
+            while following is not None:
+                following.fail(TensorLogicError(f"no thread can be started for the call: {error}", code="E560"))
+                following = following.lane.after(following)
+
+    def _serve(self, handle: AsyncHandle[Any] | None) -> None:
+        jobs = self._jobs
+        while True:
+            self._count(1)
+            while handle is not None:
+                handle.perform()
+                handle = handle.lane.after(handle)
+            self._count(-1)
+            with self._lock:
+                self._idle += 1
+            try:
+                handle = jobs.get(timeout=KEPT)
+            except Empty:
+                with self._lock:
+                    if self._idle:
+                        self._idle -= 1
+                        self._gone += 1
+                        return
+                handle = jobs.get()  # somebody counts on this thread already
+
+    def _count(self, change: int) -> None:
+        """Count busy threads. While there are some, Python switches between threads more often."""
+        with self._lock:
+            self._busy += change
+            if change > 0 and self._busy == 1:
+                self._interval = sys.getswitchinterval()
+                if self._interval > SWITCH:
+                    sys.setswitchinterval(SWITCH)
+            elif self._busy == 0 and self._interval > SWITCH and abs(sys.getswitchinterval() - SWITCH) < 1e-6:
+                sys.setswitchinterval(self._interval)  # unless somebody else has changed it
+
+    def end(self) -> None:
+        """Cancel every call and wait for the steps that run; a thread that is stopped in the middle of one may crash the process."""
+        for lane in list(_lanes):
+            for handle in lane.outstanding():
+                handle.cancel("the process is ending")
+        until = perf_counter() + ENDING
+        idle = threading.Event()  # nobody sets it
+        while self._busy and perf_counter() < until:
+            idle.wait(0.005)
+
+
+workers = Workers()
+
+
+def _in_child() -> None:
+    for lane in list(_lanes):
+        lane.forget()
+
+
+if hasattr(os, "register_at_fork"):  # after the one of the store, which resets the locks
+    os.register_at_fork(after_in_child=_in_child)

@@ -1,0 +1,1 @@
+"""Runs that survive failures: retries, fallbacks, degradation, and checkpoints."""

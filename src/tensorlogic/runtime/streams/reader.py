@@ -1,0 +1,167 @@
+"""The reading side of a stream: blocks of any size become chunks of the size that is wanted, on a thread that reads ahead."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ...errors import InputError, TensorLogicError
+from .sources import Block, Source, rows_of
+
+WAIT = 0.05  # seconds after which somebody who waits for a chunk looks whether the run was cancelled
+
+
+class Chunk(NamedTuple):
+    """Rows to compute: where they begin, how many they are, arrays by input, and whether they are known to be the last."""
+
+    start: int
+    rows: int
+    values: Block
+    last: bool = False
+
+
+class Cutter:
+    """Cuts what a source gives into chunks; all blocks must have the shapes and dtypes of the first, but for their rows.
+
+    >>> from tensorlogic.runtime.streams.sources import Arrays, Wanted
+    >>> from tensorlogic import TensorType
+    >>> source = Arrays({"x": np.arange(5)}, Wanted({"x": 0}, {"x": TensorType(None, None)}))
+    >>> cutter = Cutter(source, {"x": 0})
+    >>> cutter.take(3).values, cutter.take(3).values, cutter.take(3)
+    ({'x': array([0, 1, 2])}, {'x': array([3, 4])}, None)
+    """
+
+    def __init__(self, source: Source, axes: Mapping[str, int], start: int = 0, *, tell_last: bool = False) -> None:
+        self.source, self.axes, self.tell_last = source, dict(axes), tell_last
+        self.at, self.ended = start, False
+        self._blocks: deque[tuple[int, Block]] = deque()
+        self._there = 0  # rows in those blocks
+        self._types: dict[str, tuple[Any, Any]] = {}
+        self._first: Block | None = None
+        self._read = 0  # blocks
+
+    def peek(self, rows: int) -> Block | None:
+        """Return no rows in the shapes of the first block, which stays to be taken; None where there is none."""
+        while not self._blocks and not self.ended:
+            self._more(rows)
+        return None if self._first is None else self._range(self._first, 0, 0)
+
+    def take(self, rows: int) -> Chunk | None:
+        """Return the next chunk; None at the end. With ``tell_last`` it is known of each whether another follows."""
+        ahead = self.tell_last and self.source.rows is None  # else the source says how many rows it has
+        while self._there < rows + ahead and not self.ended:
+            self._more(max(rows - self._there, 0) or rows)
+        count = min(rows, self._there)
+        if not count:
+            return None
+        self._there -= count
+        start, self.at = self.at, self.at + count
+        last = self.tell_last and not self._there and (self.ended or self.at == self.source.rows)
+        return Chunk(start, count, self._cut(count), last)
+
+    def _more(self, rows: int) -> None:
+        block = self.source.read(rows)
+        if block is None:
+            self.ended = True
+            return
+        number, count = self._read, rows_of(block, self.axes, self._read)
+        self._read += 1
+        for name, axis in self.axes.items():
+            value = block[name]
+            own = (*value.shape[:axis], *value.shape[axis + 1 :]), value.dtype
+            first = self._types.setdefault(name, own)
+            if own != first:
+                raise InputError(
+                    f"chunk {number} of the source: input {name!r} is {value.dtype} {list(value.shape)}, "
+                    f"but was {first[1]} of {list(first[0])} a row before",
+                    "chunks may differ in their number of rows only", code="E536",
+                )  # fmt: skip
+        if self._first is None:
+            self._first = self._range(block, 0, 0)
+        if count:
+            self._blocks.append((count, block))
+            self._there += count
+
+    def _cut(self, rows: int) -> Block:
+        """Take so many rows off the blocks; what is in one block is not copied."""
+        pieces: list[Block] = []
+        while rows:
+            count, block = self._blocks.popleft()
+            if count > rows:
+                self._blocks.appendleft((count - rows, self._range(block, rows, count)))
+                count, block = rows, self._range(block, 0, rows)
+            pieces.append(block)
+            rows -= count
+        if len(pieces) == 1:
+            return pieces[0]
+        return {n: np.concatenate([piece[n] for piece in pieces], axis) for n, axis in self.axes.items()}
+
+    def _range(self, block: Block, start: int, stop: int) -> Block:
+        return {n: block[n][(slice(None),) * axis + (slice(start, stop),)] for n, axis in self.axes.items()}
+
+
+class Ahead:
+    """Takes chunks on a thread, at most so many before they are asked for; an error comes after the chunks before it."""
+
+    def __init__(self, take: Callable[[], Chunk | None], close: Callable[[], None], most: int) -> None:
+        self._ready: deque[Chunk | BaseException | None] = deque()
+        self._state = threading.Condition()
+        self._room, self._closed = most, False
+        self._thread = threading.Thread(
+            target=_read_ahead, args=(self, take, close), name="tensorlogic-stream", daemon=True
+        )
+        self._thread.start()
+
+    def take(self, check: Callable[[], None]) -> Chunk | None:
+        """Return the next chunk, None at the end; ``check`` is called now and then while there is none."""
+        while True:
+            with self._state:
+                if self._ready:
+                    found = self._ready.popleft()
+                    self._room += 1
+                    self._state.notify_all()
+                    break
+                self._state.wait(WAIT)
+            check()
+        if isinstance(found, TensorLogicError):
+            raise found.at_caller()
+        if isinstance(found, BaseException):
+            raise found
+        return found
+
+    def close(self) -> None:
+        """Stop reading, close the source on the thread that read it, and wait until the thread is gone."""
+        with self._state:
+            self._closed = True
+            self._state.notify_all()
+        if self._thread is not threading.current_thread():
+            self._thread.join()
+
+
+def _read_ahead(ahead: Ahead, take: Callable[[], Chunk | None], close: Callable[[], None]) -> None:
+    state = ahead._state
+    try:
+        while True:
+            with state:
+                while not ahead._room and not ahead._closed:
+                    state.wait()
+                if ahead._closed:
+                    return
+                ahead._room -= 1
+            found: Chunk | BaseException | None
+            try:
+                found = take()
+            except BaseException as error:
+                found = error
+            with state:
+                ahead._ready.append(found)
+                state.notify_all()
+            if found is None or isinstance(found, BaseException):
+                return
+            del found
+    finally:
+        close()
