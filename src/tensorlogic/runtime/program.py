@@ -190,9 +190,8 @@ class Program:
         """Return which input the array of an output is written over; for the very arrays of the last run that is known."""
         if workspace.seen:
             before, found = workspace.seen[0]
-            if all([r() is x for r, x in zip(before, inputs, strict=True)]) and all(
-                [inputs[n].flags.writeable for n in found.values()]
-            ):
+            same = all(r() is x for r, x in zip(before, inputs, strict=True))
+            if same and all(inputs[n].flags.writeable for n in found.values()):
                 known: dict[int, int] = found
                 return known
         donors = dict(self.plan.donors)

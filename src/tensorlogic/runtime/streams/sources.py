@@ -354,9 +354,9 @@ def _opened(archive: zipfile.ZipFile, member: str, what: str) -> tuple[Any, tupl
     form = np.lib.format
     try:
         file = archive.open(member + ".npy")
-        version = form.read_magic(file)  # type: ignore[arg-type]
+        version = form.read_magic(file)
         read = form.read_array_header_1_0 if version == (1, 0) else form.read_array_header_2_0
-        shape, fortran, dtype = read(file)  # type: ignore[arg-type]
+        shape, fortran, dtype = read(file)
         if not all(type(size) is int and size >= 0 for size in shape):
             raise ValueError(f"its shape is {shape}")
         row_bytes = dtype.itemsize * math.prod(shape[1:])
