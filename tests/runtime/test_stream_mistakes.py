@@ -37,7 +37,7 @@ def pieces(rows, start=0):
 @pytest.mark.parametrize("made", [lambda a: {"x": a}, pieces, lambda a: a], ids=["mapping", "chunks", "array"])
 def test_rows_that_changed_are_not_gone_on_with(made, tmp_path):
     stop_early(made(ROWS), tmp_path / "run")
-    with pytest.raises(tl.CheckpointError, match="rows 0 to 3 are not those that were read then") as caught:
+    with pytest.raises(tl.CheckpointError, match="another source, or one that has changed") as caught:
         stream(made(ROWS + 1), checkpoint=tmp_path / "run", resume=True).result()
     assert caught.value.diagnostic.code == "E547"
     mean = stream(made(ROWS), checkpoint=tmp_path / "run", resume=True).result()["mean"]
@@ -145,7 +145,7 @@ def test_files_of_another_kind(name, tmp_path):
     (tmp_path / "x.npy").write_text("no array")
     (tmp_path / "x.csv").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(
-        tl.TensorLogicError, match=r"no array that can be read|cannot be read|has no Parquet files"
+        tl.TensorLogicError, match=r"no array that can be read|no text in UTF-8|has no Parquet files"
     ) as caught:
         stream(tmp_path / name)
     assert "pickle" not in str(caught.value)
