@@ -82,13 +82,13 @@ def test_a_run_does_not_change_under_way(files):
 
 def test_nothing_is_learned_that_cannot_be_written(files):
     model, data = files / "model.json", files / "train.npz"
-    for output, message in (("p.txt", "are kept as .npz or .safetensors"), ("none/p.npz", "there is no folder")):
+    for output, message in (("p.txt", "is neither .npz nor .safetensors"), ("none/p.npz", "there is no folder")):
         shown = run(model, "--data", data, "--folder", files / "run", "-o", files / output, code=1)
         assert message in shown and not (files / "run").exists()
     (files / "p.npz").write_text("no archive")
     assert "cannot be read" in run(model, "--data", data, "--params", files / "p.npz", code=1)
-    assert "are kept as" in run(model, "--data", data, "--params", files / "p.npy", code=1)
-    assert "there is no file" in run(model, "--data", data, "--params", files / "q.npz", code=1)
+    assert "is neither" in run(model, "--data", data, "--params", files / "p.npy", code=1)
+    assert "cannot be read" in run(model, "--data", data, "--params", files / "q.npz", code=1)
 
 
 def test_mistakes(files):

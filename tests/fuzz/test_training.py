@@ -1,13 +1,17 @@
 """Random losses, configs and accidents: whatever happens, a trainer keeps good parameters, and a resumed run is the whole one."""
 
+import warnings
+
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import tensorlogic as tl
+from tensorlogic.passes.grad import GradientWarning
+from tensorlogic.testing.strategies import graphs
 
-RELAXED = settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+RELAXED = settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
 RATES = {
     "sgd": 0.05, "momentum": 0.01, "nesterov": 0.01, "adam": 0.02, "adamw": 0.02, "rmsprop": 0.01, "adagrad": 0.05, "lion": 0.01,
 }  # fmt: skip
@@ -135,3 +139,40 @@ def test_huge_rates_end_in_an_error_that_names_a_batch_or_in_numbers(problem, na
         assert "the loss is" in str(error)
     else:
         assert np.isfinite(history["loss"]).all()
+
+
+@RELAXED
+@given(graphs(dtypes=("float32",), most=6, smooth=True, sizes=(3, 1, 2)), st.sampled_from(["exact", "fast"]))
+def test_any_graph_of_floats_can_be_learned_and_resumed(tmp_path_factory, case, policy):
+    b = tl.GraphBuilder()
+    outputs = b.inline(case.graph)
+    terms = [b.mean(b.square(b.sin(x))) for x in outputs.values() if x.dtype == "float32"]
+    reached = {name: value for name, value in case.inputs.items() if value.size}
+    if not terms or len(reached) < len(case.inputs):
+        return
+    graph = b.build(loss=sum(terms[1:], terms[0]) + 0.1 * b.mean(b.input("extra", ("rows",), "float32")))
+    folder, data = tmp_path_factory.mktemp("run"), {"extra": np.float32([1, 2, 3])}
+
+    def config(epochs):
+        return tl.TrainerConfig(optimizer=tl.optim.adam(0.01), epochs=epochs, batch_size=2, folder=folder)
+
+    whole = tl.Trainer(tl.Executor(policy=policy), config(3))
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", GradientWarning)
+            whole.fit(graph, reached, data)
+    except tl.TensorLogicError as error:
+        assert error.diagnostic.code in ("E336", "E842", "E871", "E877"), (
+            error
+        )  # no way from a parameter to the loss, or no number
+        return
+    half = tl.Trainer(tl.Executor(policy=policy), config(1))
+    half.executor.programs.prefer(whole.executor.programs.choices())
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", GradientWarning)
+        half.fit(graph, reached, data)
+        half.save(folder)
+        resumed = tl.Trainer.resume(folder, tl.Executor(policy=policy))
+        resumed.config = config(3)
+        resumed.fit(data=data)
+    same(resumed, whole)

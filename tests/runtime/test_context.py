@@ -517,3 +517,22 @@ def test_retries_do_not_wait_beyond_a_cancellation():
     )
     with context, pytest.raises(tl.CancelledError, match="enough"):
         tl.Executor(wrap=[failing]).execute_with_recovery(chain(), {"x": X}, config)
+
+
+def test_a_reason_of_none_cancels_too():
+    context = tl.ExecutionContext()
+    context.cancel(None)  # type: ignore[arg-type]
+    assert context.cancelled
+
+    async def main() -> None:
+        handle = tl.run_async(sum, [1, 2])
+        if handle.cancel(None):  # type: ignore[arg-type]
+            with pytest.raises(asyncio.CancelledError):
+                await handle
+
+    asyncio.run(main())
+
+
+def test_a_deadline_that_never_comes_is_refused():
+    with pytest.raises(tl.InputError):
+        tl.ExecutionContext(deadline=float("nan"))

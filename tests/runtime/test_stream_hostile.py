@@ -161,3 +161,55 @@ def test_another_kind_of_sink_is_not_resumed(tmp_path, monkeypatch, first, then)
     with pytest.raises(tl.CheckpointError) as caught:
         EX.execute_stream(graph(), {"x": ROWS}, chunks(2), sink=then, checkpoint=tmp_path / "run", resume=True).result()
     assert caught.value.diagnostic.code == "E547"
+
+
+@pytest.mark.parametrize("dtype", ["bool", "int8", "uint8", "int32", "float16", "float64"])
+def test_logsumexp_of_whole_numbers_is_streamed_too(dtype):
+    b = tl.GraphBuilder()
+    made = b.build(y=b.logsumexp(b.input("x", ("n", 2), dtype), axis=0))
+    rows = np.random.default_rng(0).integers(0, 2, (9, 2)).astype(dtype)
+    found = EX.execute_stream(made, {"x": rows}, chunks(4)).result()["y"]
+    plain = EX.execute(made, {"x": rows})["y"]
+    assert found.dtype == plain.dtype
+    np.testing.assert_allclose(found, plain, rtol=1e-3 if dtype == "float16" else 1e-12)
+
+
+def blocks(count: int):
+    return ({"x": ROWS[2 * k : 2 * k + 2]} for k in range(count))
+
+
+def test_an_iterable_whose_rows_are_all_done_is_resumed_to_its_end(tmp_path):
+    def run(count: int, resume: bool) -> tl.Stream:
+        return EX.execute_stream(
+            graph(), blocks(count), chunks(2), sink=tmp_path / "y.npz", checkpoint=tmp_path / "run", resume=resume
+        )
+
+    first = run(5, resume=False)
+    for _ in range(3):
+        next(first)
+    first.close()
+    with pytest.raises(tl.InputError, match="2 rows before"):
+        run(2, resume=True).result()
+    assert run(3, resume=True).result()["total"].tolist() == ROWS[:6].sum(0).tolist()
+    np.testing.assert_array_equal(np.load(tmp_path / "y.npz")["y"], 2 * ROWS[:6])
+
+
+def test_outputs_of_a_stream_are_the_callers():
+    stream = EX.execute_stream(graph(), {"x": ROWS}, chunks(4))
+    for result in stream:
+        for value in result.outputs:
+            value[...] = 99
+    stream.result()["total"][...] = 99
+    assert stream.outputs["total"].tolist() == ROWS.sum(0).tolist()
+
+
+def test_a_run_that_has_ended_takes_no_more_rows(tmp_path):
+    def run(count: int) -> tl.Stream:
+        return EX.execute_stream(
+            graph(), blocks(count), chunks(2), sink=tmp_path / "y.npz", checkpoint=tmp_path / "run", resume=True
+        )
+
+    run(3).result()
+    with pytest.raises(tl.InputError, match="had ended after 6 rows"):
+        run(5).result()
+    assert run(3).result()["total"].tolist() == ROWS[:6].sum(0).tolist()

@@ -587,3 +587,12 @@ def test_a_resumed_run_chooses_the_same_plans_again(tmp_path, monkeypatch):
     resumed.config = tl.TrainerConfig(optimizer=resumed.config.optimizer, epochs=4, batch_size=16)
     resumed.fit(data=regression_data(), validation=regression_data(10))
     assert plans(resumed) == plans(first)
+
+
+def test_parameters_may_have_sizes_by_name():
+    b = tl.GraphBuilder()
+    x, w = b.input("x", ("n", "m"), "float32"), b.input("w", ("m",), "float32")
+    graph = b.build(loss=b.mean(b.square(x @ w - 1.0)) + 0.01 * b.mean(b.square(b.sin(w))))
+    trainer = tl.Trainer(None, tl.TrainerConfig(optimizer=tl.optim.adam(0.1), epochs=50, batch_size=4))
+    history = trainer.fit(graph, {"w": np.zeros(3, "float32")}, {"x": np.ones((8, 3), "float32")})
+    assert history["loss"][-1] < 0.1 * history["loss"][0]

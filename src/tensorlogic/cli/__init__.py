@@ -8,7 +8,7 @@ from __future__ import annotations
 import click
 
 from .. import __version__
-from ..errors import InputError
+from ..errors import InputError, nearest
 from ..faults import FAULTS
 from .common import print_json, print_table, reported
 from .graphs import check, compile_command, explain, graph_command, run_command
@@ -74,8 +74,8 @@ def explain_error(code: str | None, listed: bool, as_json: bool) -> None:
         raise click.UsageError("give one error code, or --list")
     wanted = (code or "").upper()
     if not listed and wanted not in FAULTS:
-        hint = "a code is a letter and three digits, such as E304; --list shows them all"
-        raise InputError(f"there is no error code {code!r}", hint, code="E219")
+        near = nearest(wanted, FAULTS) if len(wanted) > 3 else []  # too short to be near to one
+        raise InputError(f"there is no error code {code!r}", *near, "--list shows them all", code="E219")
     shown = FAULTS if listed else {wanted: FAULTS[wanted]}
     if as_json:
         rows = [{"code": c, **fault._asdict()} for c, fault in shown.items()]

@@ -13,9 +13,10 @@ from typing import Any
 import click
 import numpy as np
 
-from ..errors import FormatError, InputError, nearest
-from ..ir.files import no_file
+from ..errors import FormatError, InputError, expect, nearest
 from .common import graph_argument, print_json, reported
+
+KINDS = (".npz", ".safetensors")  # files of parameters
 
 
 @click.command("train")
@@ -71,9 +72,12 @@ def train_command(
         raise click.UsageError("--resume needs --folder, where the checkpoints are")
     if resume and params_path is not None:
         raise click.UsageError("--resume takes the parameters from the checkpoint: leave --params out")
-    _check_output(output)
+    if output is not None:
+        _check_output(output)
     settings = _settings(config_path)
     first = settings.pop("initial", {})
+    for name, table in (("initial", first), ("optimizer", settings.get("optimizer", {}))):
+        expect(table, dict, f"{name} is a table of the config", f"write [{name}] and its settings below")
     loss, params = EinsumGraph.load(graph), None
     if resume:
         assert folder is not None
@@ -190,35 +194,32 @@ def _fixed(kind: Any) -> bool:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    """Return the parameters in a file."""
-    _check_kind(path, "--params")
-    if not path.exists():
-        raise no_file(path)
-    try:
-        if path.suffix == ".safetensors":
-            from safetensors.numpy import load_file
+    from ..runtime.streams.sources import HEAD_ERRORS, PACK_ERRORS
 
+    if path.suffix not in KINDS:
+        raise InputError(f"{path} is neither .npz nor .safetensors", "save the parameters with -o", code="E852")
+    if path.suffix == ".safetensors":
+        from safetensors import SafetensorError
+        from safetensors.numpy import load_file
+
+        try:
             return dict(load_file(path))
-        with np.load(path, allow_pickle=False) as file:
+        except (OSError, SafetensorError) as error:
+            raise FormatError(f"{path} cannot be read: {error}", code="E853") from None
+    try:
+        with path.open("rb") as raw, np.load(raw, allow_pickle=False) as file:
             return {name: file[name] for name in file.files}
-    except Exception as error:  # safetensors has a kind of its own
-        raise FormatError(f"{path} cannot be read: {error}", "save it with np.savez", code="E878") from None
+    except (*HEAD_ERRORS, *PACK_ERRORS) as error:
+        raise FormatError(f"{path} cannot be read: {error}", code="E853") from None
 
 
-def _check_kind(path: Path, option: str) -> None:
-    if path.suffix not in (".npz", ".safetensors"):
-        raise InputError(f"{option} {path}: parameters are kept as .npz or .safetensors", code="E878")
-
-
-def _check_output(path: Path | None) -> None:
-    """Refuse a file that cannot be written before anything is learned, and not after."""
-    if path is None:
-        return
-    _check_kind(path, "-o")
+def _check_output(path: Path) -> None:
+    """Refuse a file that could not be written before anything is learned."""
+    if path.suffix not in KINDS:
+        raise InputError(f"{path} is neither .npz nor .safetensors", "write -o params.npz", code="E852")
     if not path.absolute().parent.is_dir():
-        raise InputError(
-            f"there is no folder {str(path.parent)!r} to write {path.name!r} into", "make it first", code="E878"
-        )
+        message = f"there is no folder {str(path.parent)!r} to write {path.name!r} into"
+        raise InputError(message, "make it first", code="E543")
 
 
 def _write(path: Path, params: dict[str, Any]) -> None:

@@ -51,13 +51,16 @@ def _shifted_sum(draft: Draft, op: ops.Elementwise, args: tuple[int, ...]) -> in
     if top is None or _fn(draft.op(shift)) != "where" or draft.args(shift)[1] != top:
         return None
     shape = dims(draft.type(x))
-    if draft.type(x).dtype in (None, "bool") or len(shape) > len(LETTERS):
+    dtype = draft.results(op, args)[0].dtype
+    if draft.type(x).dtype is None or dtype is None or len(shape) > len(LETTERS):
         return None
     gone = reduced_axes(reduce, len(shape))
     own = LETTERS[: len(shape)]
     kept = "".join(letter for a, letter in enumerate(own) if a not in gone)
+    if draft.type(x).dtype != dtype:  # whole numbers and truth values, which the subtraction made floats
+        x = draft.make(ops.Cast(dtype), (x,))
     contraction = draft.make(ops.Einsum(f"{own}->{kept}", "log_sum_exp"), (x,))
-    if draft.type(contraction).dtype != draft.results(op, args)[0].dtype:
+    if draft.type(contraction).dtype != dtype:
         return None
     return draft.make(ops.Reshape(tuple(1 if a in gone else n for a, n in enumerate(shape))), (contraction,))
 

@@ -63,7 +63,9 @@ class ExecutionContext:
                 expect_whole(name, value)
         if labels is not None:
             expect(labels, Mapping, "labels are a mapping of names to text", 'write labels={"request": "17"}')
-        if deadline is not None and (isinstance(deadline, bool) or not isinstance(deadline, int | float)):
+        if deadline is not None and (
+            isinstance(deadline, bool) or not isinstance(deadline, int | float) or deadline != deadline
+        ):
             hint = "write timeout=2.5 for seconds from now"
             raise InputError(f"a deadline is a reading of the clock, a number, got {deadline!r}", hint, code="E983")
         expect(clock, Callable, "a clock is a function of no arguments", "write clock=time.monotonic")  # type: ignore[arg-type]
@@ -87,7 +89,7 @@ class ExecutionContext:
 
     def cancel(self, reason: str = "cancel() was called") -> None:
         """Stop every run before its next step; safe from any thread and from a signal handler."""
-        self.reason, self.entered = reason, True
+        self.reason, self.entered = str(reason), True  # None would not be told from a context that nobody cancelled
 
     def remaining(self) -> float | None:
         """Return the seconds that are left, not below 0; None without a deadline."""

@@ -78,7 +78,10 @@ def training_step(
     figures = ("loss", *_metrics(loss, states))
     wanted = EinsumGraph(loss.nodes, [(n, i) for n, i in loss.outputs if n in {*figures, *states}], loss.constants)
     b = GraphBuilder()
-    weights = {name: b.input(name, t.shape, t.dtype) for name, t in params.items()}
+    weights = {}
+    for name, t in params.items():
+        declared = loss.type_of(loss.inputs[name]).shape  # its sizes may have names that other parts of the graph use
+        weights[name] = b.input(name, t.shape if declared is None else declared, t.dtype)
     scale = b.input(SCALE, (), "float32") if precision else None
     gradients, values = _gradients(b, wanted, weights, learned, figures, states, precision, scale, micro_batches, rows)
     rate, count = b.input(RATE, (), "float64"), b.input(COUNT, (), "float64")

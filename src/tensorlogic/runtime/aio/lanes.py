@@ -81,7 +81,7 @@ class AsyncHandle(Generic[T]):
 
     def cancel(self, reason: str = "cancel() was called") -> bool:
         """Stop it: before it begins, or before its next step; return False where it is done already. Any thread may."""
-        return self._stop(None, reason)
+        return self._stop(None, str(reason))  # None would not be told from a call that nobody cancelled
 
     def _stop(self, error: BaseException | None, reason: str) -> bool:
         lane = self.lane

@@ -204,7 +204,7 @@ class StreamProcessor:
     @property
     def outputs(self) -> Outputs:
         """The outputs of the whole stream, over the chunks so far."""
-        return self._final if self._final is not None else self._aggregates()
+        return _copies(self._final) if self._final is not None else self._aggregates()
 
     def finish(self) -> Outputs:
         """End the stream and return the outputs of all of it."""
@@ -213,7 +213,7 @@ class StreamProcessor:
             if split.total is not None and self.rows != split.total:
                 raise self._misfit(self.rows)
             self._final = self._aggregates()
-        return self._final
+        return _copies(self._final)
 
     def run_empty(self, block: Block) -> None:
         """Take the outputs of a stream without rows from a plain run on arrays without rows."""
@@ -274,3 +274,8 @@ class StreamProcessor:
         kept = sum(nbytes(made[own]) for _, stage, own in split.cut.outputs if stage == "join" and own in made)
         fixed = sum(np.asarray(value).nbytes for value in self._before.values())
         return peak + held + fixed + kept + read * (ahead + 1)
+
+
+def _copies(outputs: Outputs) -> Outputs:
+    """Return outputs that belong to whoever asked for them."""
+    return Outputs(list(outputs.keys()), [np.array(value) for value in outputs])

@@ -386,6 +386,7 @@ class Chunks:
         self.wanted, self.given = wanted, given
         self._iterator: Iterator[Any] | None = None
         self._skip, self._read = 0, 0
+        self._passed: Block | None = None  # no rows, in the shapes of those that are left out
         self._fresh = isinstance(given, Sequence)  # else an iterator may fill the same array again for its next chunk
         if isinstance(given, Sized) and len(given) == 0:
             raise empty_source()
@@ -399,18 +400,28 @@ class Chunks:
             try:
                 item = next(self._iterator)
             except StopIteration:
-                return None
+                if self._skip:
+                    raise self._shorter() from None
+                found, self._passed = self._passed, None  # all rows are done: no row, in the right shapes
+                return found
             except TensorLogicError:
                 raise
             self._read += 1
             block = self._block(item, number)
             count = rows_of(block, self.wanted.axes, number)
             if not self._skip:
+                self._passed = None
                 return block
+            self._passed = {n: _from(v, self.wanted.axes[n], count) for n, v in block.items()}
             taken = min(count, self._skip)  # what a run that is resumed has read before
             self._skip -= taken
             if count > taken:
+                self._passed = None
                 return {n: _from(v, self.wanted.axes[n], taken) for n, v in block.items()}
+
+    def _shorter(self) -> InputError:
+        message = f"the source ended {self._skip:,} rows before those that the run to be resumed has done"
+        return InputError(message, "give the source that it had", code="E547")
 
     def _block(self, item: Any, number: int) -> Block:
         if type(item).__module__.partition(".")[0] == "pyarrow":

@@ -237,6 +237,9 @@ class Stream(Iterator[StreamResult]):
     def _computed(self, chunk: Chunk) -> StreamResult:
         """Compute a chunk, write what belongs into the sink, and save the state where it is time."""
         processor, options = self.processor, self.options
+        if options.checkpoints is not None and options.checkpoints.ended:
+            message = f"the run to be resumed had ended after {processor.rows:,} rows, and the source has more"
+            raise InputError(message, "give the source that it had, or begin anew in another folder", code="E547")
         result = processor.push(chunk.values, chunk.rows, last=chunk.last, clock=options.clock)
         if options.sink is not None:
             options.sink.write({name: result.outputs[name] for name in processor.split.kept})
