@@ -9,11 +9,12 @@ from collections.abc import Sequence
 from enum import IntEnum
 from itertools import islice, permutations
 from pathlib import Path
-from types import CodeType
+from types import CodeType, FrameType
 
 import msgspec
 
 _PACKAGE = str(Path(__file__).resolve().parent) + os.sep
+_STANDARD = str(Path(os.__file__).parent) + os.sep  # Python's own modules, such as threading and contextlib
 
 
 class Severity(IntEnum):
@@ -65,7 +66,7 @@ _places: dict[tuple[str, CodeType, int], SourceLocation] = {}  # equal code may 
 def caller() -> SourceLocation | None:
     """Return the place in the user's code that is calling into the package."""
     frame = sys._getframe(1)
-    while frame.f_code.co_filename.startswith(_PACKAGE):
+    while not _of_user(frame):
         if frame.f_back is None:
             return None
         frame = frame.f_back
@@ -81,6 +82,16 @@ def caller() -> SourceLocation | None:
         if len(_places) < 100_000:  # a program that makes code without end should not fill memory
             _places[key] = place
     return place
+
+
+def _of_user(frame: FrameType) -> bool:
+    """Tell whether a frame is neither of the package (the methods of its dataclasses are in no file) nor of Python itself."""
+    file = frame.f_code.co_filename
+    if file.startswith(_PACKAGE):
+        return False
+    if file.startswith(_STANDARD):
+        return "site-packages" in file
+    return not (file == "<string>" and str(frame.f_globals.get("__name__")).startswith("tensorlogic."))
 
 
 class Diagnostic(msgspec.Struct, frozen=True):

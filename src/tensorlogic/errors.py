@@ -85,6 +85,13 @@ class TensorLogicError(Exception):
             self.guessed = False
         return self
 
+    def at_caller(self) -> Self:
+        """Point an error that comes from a worker thread at the line of the user that waits for the result."""
+        where = caller() if self.guessed and self.diagnostic.location is None else None
+        if where is not None:
+            self.diagnostic = self.diagnostic.with_location(where)
+        return self
+
     def __str__(self) -> str:
         return self.render()
 
@@ -237,7 +244,8 @@ def expect(value: object, kind: type | tuple[type, ...], what: str, *hints: str)
     a name is text, got 3
     """
     if not isinstance(value, kind):
-        shown = type(value).__name__ if isinstance(value, type) or len(repr(value)) > 60 else repr(value)
+        text = repr(value)
+        shown = type(value).__name__ if isinstance(value, type) or len(text) > 60 or "\n" in text else text
         raise InputError(f"{what}, got {shown}", *hints, code="E301")
 
 

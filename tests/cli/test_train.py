@@ -43,7 +43,8 @@ def test_it_learns(files, kind):
         files / "model.json", "--data", files / f"train.{kind}", "--config", files / "train.toml", "-o", files / "p.safetensors",
         "--validation", files / "train.npz",
     )  # fmt: skip
-    assert shown.splitlines()[0].split()[:2] == ["epoch", "loss"] and len(shown.splitlines()) == 41
+    assert shown.splitlines()[0].split()[:2] == ["epoch", "loss"] and len(shown.splitlines()) == 42
+    assert shown.splitlines()[-1] == f"written to {files / 'p.safetensors'}"
     np.testing.assert_allclose(load_file(files / "p.safetensors")["w"], [1, 2, 3], atol=0.05)
 
 
@@ -57,6 +58,37 @@ def test_resume_is_as_if_never_stopped(files):
     assert trainer.epoch == 15
     found = json.loads(run(model, "--data", data, "--folder", files / "run", "--resume", "--json"))
     assert len(found["epochs"]) == 15  # as many as its config says
+    found = json.loads(run(model, "--data", data, "--config", config, "--folder", files / "run", "--resume", "--json"))
+    assert len(found["epochs"]) == 40
+    run(model, "--data", data, "--folder", files / "run", "--resume", "-o", files / "resumed.npz")
+    assert np.load(files / "whole.npz")["w"].tolist() == np.load(files / "resumed.npz")["w"].tolist()
+
+
+def test_a_run_does_not_change_under_way(files):
+    model, data, config = files / "model.json", files / "train.npz", files / "train.toml"
+    options = ("--data", data, "--folder", files / "run")
+    run(model, *options, "--config", config)
+    assert "has checkpoints of a run already" in run(model, *options, "--config", config, code=1)
+    (files / "other.toml").write_text(config.read_text() + "\n[initial]\nw = 'zeros'\n")
+    run(model, *options, "--config", files / "other.toml", "--resume")
+    (files / "other.toml").write_text("batch_size = 3")
+    shown = run(model, *options, "--config", files / "other.toml", "--resume", code=1)
+    assert "in the checkpoint, and 3 in the config file" in shown
+    assert "leave --params out" in run(model, *options, "--params", data, "--resume", code=2)
+    b = tl.GraphBuilder()
+    b.build(loss=b.sum(b.input("w", (3,), "float64"))).save(files / "other.json")
+    assert "this trainer learns" in run(files / "other.json", *options, "--resume", code=1)
+
+
+def test_nothing_is_learned_that_cannot_be_written(files):
+    model, data = files / "model.json", files / "train.npz"
+    for output, message in (("p.txt", "is neither .npz nor .safetensors"), ("none/p.npz", "there is no folder")):
+        shown = run(model, "--data", data, "--folder", files / "run", "-o", files / output, code=1)
+        assert message in shown and not (files / "run").exists()
+    (files / "p.npz").write_text("no archive")
+    assert "cannot be read" in run(model, "--data", data, "--params", files / "p.npz", code=1)
+    assert "is neither" in run(model, "--data", data, "--params", files / "p.npy", code=1)
+    assert "cannot be read" in run(model, "--data", data, "--params", files / "q.npz", code=1)
 
 
 def test_mistakes(files):
@@ -65,6 +97,8 @@ def test_mistakes(files):
     assert "did you mean 'epochs'" in _config_error(files, "epoch = 3")
     assert "cannot be read" in _config_error(files, "epochs =")
     assert "there is no schedule 'cosin'" in _config_error(files, '[optimizer]\nrate = { schedule = "cosin" }')
+    assert "did you mean 'rate'" in _config_error(files, '[optimizer]\nname = "adam"\nlr = 0.1')
+    assert "there is no parameter 'v'" in _config_error(files, '[initial]\nv = "zeros"')
     assert "needs --folder" in run(model, "--data", data, "--resume", code=2)
     assert "cannot be read" in run(model, "--data", files / "none.npz", code=1)
     assert "no checkpoint of a trainer" in run(model, "--data", data, "--folder", files / "none", "--resume", code=1)

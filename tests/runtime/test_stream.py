@@ -366,7 +366,7 @@ def test_outputs_so_far_of_an_endless_stream():
         processor.push({"x": [1.0]})
     with pytest.raises(tl.InputError, match="nothing for input 'x'"):
         tl.StreamProcessor(EX, processor.graph).push({})
-    with pytest.raises(tl.InputError, match="'z', which is no input"):
+    with pytest.raises(tl.InputError, match="'z', but the graph has no such input"):
         tl.StreamProcessor(EX, processor.graph).push({"x": [1.0], "z": 1})
 
 

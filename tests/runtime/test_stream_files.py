@@ -101,8 +101,11 @@ def test_columns_of_several_inputs_and_dtypes(tmp_path):
 @pytest.mark.parametrize(
     ("content", "message", "code"),
     [
-        ("x_0,x_1,x_2\n1,2,3\n4,,6\n", "could not convert", "E538"),
-        ("x_0,x_1,x_2\n1,2,3\n4,five,6\n", "'five'.*at row 1", "E538"),
+        ("x_0,x_1,x_2\n1,2,3\n4,,6\n", r"'x_1': a value is missing\n  at .*x.csv:3\n    4,,6", "E538"),
+        ("x_0,x_1,x_2\n1,2,3\n\n4,five,6\n", r"'x_1': 'five' is no number\n  at .*x.csv:4\n", "E538"),
+        ("x_0,x_1,x_2\n1,2,3\n4,5\n", r"a row of 2 cells, where the first line has 3\n  at .*x.csv:3\n    4,5", "E538"),
+        ("x_0,x_l,x_2\n1,2,3\n", "no column 'x_1'(.|\n)*did you mean 'x_l'", "E534"),
+        ("x_1,x_2,x_3\n1,2,3\n", "no column 'x_0'", "E534"),
         ("a,b\n1,2\n", "axis 1 must be 3", "E001"),
         ("x_0,x_0,x_2\n1,2,3\n", "two columns 'x_0'", "E535"),
         ("", "has no line", "E535"),

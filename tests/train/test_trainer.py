@@ -486,6 +486,14 @@ def test_a_step_allocates_nothing_after_the_first():
     )
 
 
+def test_a_folder_belongs_to_one_run(tmp_path):
+    first = trained(folder=tmp_path)
+    with pytest.raises(tl.CheckpointError, match="has checkpoints of a run already"):
+        trained(folder=tmp_path)
+    kept = tl.Trainer.resume(tmp_path).params
+    assert all(np.array_equal(kept[name], value) for name, value in first.params.items())
+
+
 @pytest.mark.parametrize(
     "option",
     [
@@ -546,7 +554,7 @@ def test_parameters_that_do_not_fit_are_refused(tmp_path):
         with pytest.raises(tl.InputError):
             trainer.replace({"w": values})
     (tmp_path / "file").write_text("no folder")
-    with pytest.raises(tl.FormatError):
+    with pytest.raises(tl.InputError, match="is a file"):
         tl.Trainer.resume(tmp_path / "file")
 
 
@@ -562,9 +570,7 @@ def test_a_resumed_run_chooses_the_same_plans_again(tmp_path, monkeypatch):
     monkeypatch.setattr(tuning.AdaptiveOptimizer, "best", best)
 
     def run(epochs, **options):
-        config = tl.TrainerConfig(
-            optimizer=tl.optim.adam(0.05), epochs=epochs, batch_size=16, folder=tmp_path, **options
-        )
+        config = tl.TrainerConfig(optimizer=tl.optim.adam(0.05), epochs=epochs, batch_size=16, **options)
         trainer = tl.Trainer(tl.Executor(policy="fast"), config)
         trainer.fit(regression(), regression_params(), regression_data(), regression_data(10))
         return trainer
@@ -572,7 +578,7 @@ def test_a_resumed_run_chooses_the_same_plans_again(tmp_path, monkeypatch):
     def plans(trainer):
         return {n: p.plan.name for n, p in enumerate(trainer.executor.programs.kept.values())}
 
-    first = run(2)
+    first = run(2, folder=tmp_path)
     assert "native steps" in plans(first).values()
     fastest["name"] = "one step after another"
     assert "native steps" not in plans(run(1, seed=3)).values()  # what it would choose now

@@ -74,7 +74,8 @@ def explain_error(code: str | None, listed: bool, as_json: bool) -> None:
         raise click.UsageError("give one error code, or --list")
     wanted = (code or "").upper()
     if not listed and wanted not in FAULTS:
-        raise InputError(f"there is no error code {code!r}", *nearest(wanted, FAULTS), code="E219")
+        near = nearest(wanted, FAULTS) if len(wanted) > 3 else []  # too short to be near to one
+        raise InputError(f"there is no error code {code!r}", *near, "--list shows them all", code="E219")
     shown = FAULTS if listed else {wanted: FAULTS[wanted]}
     if as_json:
         rows = [{"code": c, **fault._asdict()} for c, fault in shown.items()]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import re
 import sys
@@ -39,6 +40,11 @@ def reported(command: F) -> F:
                 print_json({"error": diagnostic_json(found, place, kind)})
             else:
                 click.echo(f"{kind}: {error.render(guessed=False)}", err=True)
+            sys.exit(1)
+        except OSError as error:
+            if error.errno == errno.EPIPE:  # whoever reads has had enough: click ends quietly
+                raise
+            click.echo(f"OSError: {error.strerror or error}", err=True)
             sys.exit(1)
 
     return click.option("--json", "as_json", is_flag=True, help="Print JSON for machines.")(guarded)  # type: ignore[return-value]
@@ -147,6 +153,11 @@ def read_value(name: str, text: str) -> Any:
             return np.load(text, allow_pickle=False)
         if text.endswith(".json"):
             return json.loads(Path(text).read_text(encoding="utf-8"))
+        if text.endswith(".npz") and Path(text).is_file():
+            with np.load(text, allow_pickle=False) as archive:
+                keys = list(archive)
+            hint = f"write -i {name}={text}:{name if name in keys or not keys else keys[0]}"
+            raise InputError(f"input {name!r}: {text} holds arrays by name: {', '.join(keys)}", hint, code="E306")
         if not text.strip() or not re.match(r"\s*([-\[{\"\d]|true|false|null|NaN|-?Infinity)", text):
             there = "a file of another kind" if Path(text).is_file() else "no file"
             raise ValueError(f"it is {there}, and no JSON")

@@ -18,7 +18,7 @@ from .stream import StreamOptions, run_stream, stream_options
 if TYPE_CHECKING:
     from ..ir.graph import AxisNames
 
-NO_STREAM = StreamOptions(None, None, None, None, None, 1, False)
+NO_STREAM = StreamOptions(None, None, None, None, None, None, False)
 MAX_SHOWN = 1000  # elements of an output printed in full
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from ..errors import FormatError
+from ..errors import FormatError, TensorLogicError
 from . import common
 from .common import Texts, rounds
 
@@ -28,6 +28,9 @@ def load_program(path: Path, inputs: Texts = (), backend: str = "numpy", level: 
     """Load a program and bind the inputs that are given on the command line."""
     from ..programs.program import load
 
+    if path.suffix == ".json" and path.is_file():
+        hint = f"a graph is run: tensorlogic run {path} -i NAME=VALUE"
+        raise FormatError(f"{str(path)!r} is a graph file, and a program (.tl) is expected", hint, code="E773")
     program = load(path, executor=common.executor_of(backend, level))
     return program.bind(common.read_values(inputs)) if inputs else program
 
@@ -144,7 +147,13 @@ def fmt_command(programs: tuple[Path, ...], in_place: bool, only_check: bool, as
     changed: list[str] = []
     for path in programs:
         text = read_text(path)
-        laid_out = format_program(text)
+        try:
+            laid_out = format_program(text)
+        except TensorLogicError as error:
+            where = error.diagnostic.location
+            if where is not None:
+                error.diagnostic = error.diagnostic.with_location(where.with_file(str(path)))
+            raise
         if laid_out != text:
             changed.append(str(path))
         if in_place and laid_out != text:

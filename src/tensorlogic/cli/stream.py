@@ -28,13 +28,13 @@ class StreamOptions(NamedTuple):
     chunk: int | None
     memory: float | None
     checkpoint: Path | None
-    every: int
+    every: int | None
     resume: bool
 
     def arguments(self) -> list[str]:
         """Return the options as they are typed."""
         typed = [("--stream", self.source), ("--over", self.over), ("--chunk", self.chunk), ("--memory", self.memory),
-                 ("--checkpoint", self.checkpoint), ("--every", None if self.every == 1 else self.every)]  # fmt: skip
+                 ("--checkpoint", self.checkpoint), ("--every", self.every)]  # fmt: skip
         return [word for name, value in typed if value is not None for word in (name, str(value))]
 
 
@@ -43,13 +43,13 @@ def stream_options(command: F) -> F:
     for option in reversed((
         click.option("--stream", "source", metavar="FILE", help="Run over the rows of a file, chunk by chunk: .npy, .npz, .csv, .tsv, "
                      ".parquet, .arrow, .feather, or a folder of Parquet files."),
-        click.option("--over", metavar="NAME", help="The size or the input that is streamed, where that is not plain."),
+        click.option("--over", metavar="NAME", help="The size or the input that is streamed, where the inputs that are left do not tell."),
         click.option("--chunk", type=click.IntRange(1), metavar="ROWS", help="The rows of a chunk."),
         click.option("--memory", type=click.FloatRange(0, min_open=True), metavar="MB", help="Chunks as large as fit in so many "
                      "megabytes; 64 if neither this nor --chunk is given."),
         click.option("--checkpoint", type=click.Path(path_type=Path), metavar="DIR", help="Save the state in a folder, so that a "
                      "run that was stopped can go on."),
-        click.option("--every", type=click.IntRange(1), default=1, show_default=True, metavar="N", help="Save it after N chunks."),
+        click.option("--every", type=click.IntRange(1), metavar="N", help="Save it after N chunks; after each if not given."),
         click.option("--resume", is_flag=True, help="Go on where the run that saved the checkpoints stopped."),
     )):  # fmt: skip
         command = option(command)
@@ -71,15 +71,15 @@ def run_stream(
     from ..runtime.streams.stream import StreamingConfig
 
     if given.source is None:
-        raise click.UsageError("--over, --chunk, --memory, --checkpoint and --resume are for --stream FILE")
+        raise click.UsageError("--over, --chunk, --memory, --checkpoint, --every and --resume are for --stream FILE")
     if given.chunk is not None and given.memory is not None:
         raise click.UsageError("give --chunk or --memory, not both")
-    if given.resume and given.checkpoint is None:
-        raise click.UsageError("--resume needs --checkpoint DIR")
+    if given.checkpoint is None and (given.resume or given.every is not None):
+        raise click.UsageError(f"{'--resume' if given.resume else '--every'} needs --checkpoint DIR")
     mode: StreamingMode = StreamingMode.DynamicChunk(64 if given.memory is None else given.memory)
     if given.chunk is not None:
         mode = StreamingMode.FixedChunk(given.chunk)
-    config = StreamingConfig(mode, prefetch=2, checkpointing=None if given.checkpoint is None else given.every)
+    config = StreamingConfig(mode, prefetch=2, checkpointing=None if given.checkpoint is None else given.every or 1)
     executor, loaded = common.executor_of(backend, level), common.load_graph(graph)
     lines = as_json or not sys.stdout.isatty()
     stream = executor.execute_stream(

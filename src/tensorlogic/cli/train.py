@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import shlex
 import tomllib
-from dataclasses import fields
+from dataclasses import fields, replace
+from fnmatch import fnmatchcase
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +29,7 @@ KINDS = (".npz", ".safetensors")  # files of parameters
     help="A .npz or Parquet file with an array for each data input.",
 )
 @click.option("--validation", type=click.Path(path_type=Path), help="The same, to measure on after each epoch.")
-@click.option("--config", "config_path", type=click.Path(path_type=Path), help="A TOML file: see below.")
+@click.option("--config", "config_path", type=click.Path(path_type=Path), help="A TOML file of settings: see above.")
 @click.option(
     "--params",
     "params_path",
@@ -65,30 +68,35 @@ def train_command(
     from ..ir.graph import EinsumGraph
     from ..train.trainer import Trainer
 
+    if resume and folder is None:
+        raise click.UsageError("--resume needs --folder, where the checkpoints are")
+    if resume and params_path is not None:
+        raise click.UsageError("--resume takes the parameters from the checkpoint: leave --params out")
     if output is not None:
         _check_output(output)
     settings = _settings(config_path)
     first = settings.pop("initial", {})
     for name, table in (("initial", first), ("optimizer", settings.get("optimizer", {}))):
         expect(table, dict, f"{name} is a table of the config", f"write [{name}] and its settings below")
+    loss, params = EinsumGraph.load(graph), None
     if resume:
-        if folder is None:
-            raise click.UsageError("--resume needs --folder, where the checkpoints are")
-        trainer, params = Trainer.resume(folder), None
-        loss = EinsumGraph.load(graph)  # fit refuses another one than that of the checkpoint
+        assert folder is not None
+        trainer = Trainer.resume(folder)
+        trainer.config = _resumed(trainer.config, settings)
     else:
-        loss = EinsumGraph.load(graph)
         trainer = Trainer(None, _config(settings, folder))
         params = _read(params_path) if params_path is not None else _drawn(loss, data, first, trainer.config.seed)
     try:
         history = trainer.fit(loss, params, data, validation)
     except KeyboardInterrupt:
-        if trainer.config.folder is None:
-            raise
-        click.echo(
-            f"stopped; to go on: tensorlogic train {graph} --data {data} --folder {trainer.config.folder} --resume",
-            err=True,
-        )
+        kept = trainer.config.folder
+        if kept is None:
+            click.echo("stopped; nothing is kept: with --folder DIR a run can go on", err=True)
+        else:
+            words = ["tensorlogic", "train", graph, "--data", data, "--folder", kept, "--resume"]
+            for option, value in (("--validation", validation), ("--config", config_path), ("-o", output)):
+                words += [] if value is None else [option, value]
+            click.echo(f"stopped; to go on: {shlex.join(map(str, words))}", err=True)
         raise SystemExit(130) from None
     if output is not None:
         _write(output, trainer.params)
@@ -96,6 +104,8 @@ def train_command(
         print_json({"epochs": history.epochs, "steps": trainer.steps})
     else:
         click.echo(str(history))
+        if output is not None:
+            click.echo(f"written to {output}")
 
 
 def _settings(path: Path | None) -> dict[str, Any]:
@@ -134,11 +144,33 @@ def _config(settings: dict[str, Any], folder: Path | None) -> Any:
     )
 
 
+def _resumed(config: Any, settings: dict[str, Any]) -> Any:
+    """Return the config of a run that goes on: the one it began with, for as many epochs as the file says now."""
+    now = _config(settings, config.folder)
+    for name in settings:
+        if name not in ("epochs", "folder", "progress") and repr(getattr(now, name)) != repr(getattr(config, name)):
+            message = (
+                f"{name} is {getattr(config, name)!r} in the checkpoint, and {getattr(now, name)!r} in the config file"
+            )
+            hint = "a run goes on with the settings that it began with; only epochs may change"
+            raise InputError(message, hint, code="E878")
+    return replace(config, epochs=now.epochs) if "epochs" in settings else config
+
+
 def _called(make: Any, options: dict[str, Any], what: str) -> Any:
+    known = list(signature(make).parameters)
+    for name in options:
+        if name not in known:
+            raise InputError(f"{what} has no setting {name!r}", *_setting(name, known), code="E878")
     try:
         return make(**options)
     except TypeError as error:
-        raise InputError(f"{what}: {error}", "look at the settings that it takes", code="E878") from None
+        raise InputError(f"{what}: {error}", f"its settings: {', '.join(known)}", code="E878") from None
+
+
+def _setting(name: str, known: list[str]) -> list[str]:
+    """Return what was meant by a setting: other libraries call the learning rate lr."""
+    return ["did you mean 'rate'?"] if name in ("lr", "learning_rate") and "rate" in known else nearest(name, known)
 
 
 def _drawn(loss: Any, data: Path, scheme: dict[str, str], seed: int) -> dict[str, Any]:
@@ -151,6 +183,9 @@ def _drawn(loss: Any, data: Path, scheme: dict[str, str], seed: int) -> dict[str
     names = [
         n for n, i in loss.inputs.items() if n not in there and n not in loss.output_names and _fixed(loss.type_of(i))
     ]
+    for pattern in scheme:
+        if not any(fnmatchcase(name, pattern) for name in names):
+            raise InputError(f"[initial]: there is no parameter {pattern!r}", *nearest(pattern, names), code="E878")
     return initial(loss, names, {**scheme, "*": "glorot"} if scheme else "glorot", seed=seed)
 
 

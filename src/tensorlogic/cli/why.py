@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
 import click
+from msgspec import structs
 
+from ..errors import InputError
 from . import common
 from .common import Texts
 from .programs import load_program, program_argument
@@ -36,7 +39,13 @@ def why_command(program: Path, atom: str, inputs: Texts, form: str, whole: bool,
       tensorlogic why family.tl "Ancestor(Alice, Charlie)" --format mermaid
       tensorlogic why network.tl "Y[3]" -i X=x.npy
     """  # noqa: D301
-    found = load_program(program, inputs).why(atom)
+    try:
+        found = load_program(program, inputs).why(atom)
+    except InputError as error:
+        if error.diagnostic.code == "E793":  # it does not hold: the hint is a call in Python
+            typed = (f"ask what is missing: {shlex.join(['tensorlogic', 'why-not', str(program), atom])}",)
+            error.diagnostic = structs.replace(error.diagnostic, suggestions=typed)
+        raise
     if as_json:
         common.print_json(found.to_dict())
     elif form == "text":
@@ -63,5 +72,7 @@ def why_not_command(program: Path, atom: str, inputs: Texts, whole: bool, as_jso
     found = load_program(program, inputs).why_not(atom)
     if as_json:
         common.print_json(found.to_dict())
+    elif not found:
+        click.echo(f"{atom} holds: {shlex.join(['tensorlogic', 'why', str(program), atom])} says why")
     else:
         click.echo(found.text() if whole else str(found))

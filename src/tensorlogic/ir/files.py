@@ -186,6 +186,8 @@ def load(path: str | Path, *, limit: int = LIMIT) -> EinsumGraph:
 
             return parse_graph(text, file=str(path), limit=limit)
     except TensorLogicError as error:
+        if error.diagnostic.code == "E231":  # no text at all, such as an array
+            error = error.renamed(f"{str(path)!r} is not a graph file: {error.diagnostic.message}")
         raise error.at(SourceLocation(file=str(path))) from None
     hint = "a graph file is JSON, or text that starts with 'graph {'"
     raise FormatError(f"{str(path)!r} is not a graph file", hint, code="E224", location=SourceLocation(file=str(path)))

@@ -90,6 +90,10 @@ class Program:
         self, text: str = "", *, file: str | os.PathLike[str] | None = None, executor: Executor | None = None
     ) -> None:
         expect(text, str, "a program is text", 'read a file with tl.load("family.tl")')
+        if text.endswith(".tl") and len(text.split()) == 1 and "(" not in text:
+            raise InputError(
+                f"a program is text, got the name of a file: {text!r}", f"write tl.load({text!r})", code="E301"
+            )
         if executor is not None:
             expect(executor, Executor, "a program runs on an executor", "write executor=tl.Executor()")
         self._lock = Sources()

@@ -89,7 +89,8 @@ def execute_batch(
 def _listed(items: Any) -> Sequence[Inputs]:
     if type(items) is list:
         return items
-    if isinstance(items, Mapping | str | bytes) or not isinstance(items, Iterable):
+    frame = hasattr(items, "columns")  # it would give the names of its columns as items
+    if frame or isinstance(items, Mapping | str | bytes) or not isinstance(items, Iterable):
         hints = (
             'write execute_batch(graph, [{"x": first}, {"x": second}])',
             "arrays that are stacked already go to tl.batched",

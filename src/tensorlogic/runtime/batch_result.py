@@ -71,7 +71,13 @@ class BatchResult(Sequence[Outputs]):
     def __getitem__(self, key: int | slice) -> Any:
         if isinstance(key, slice):
             return [self[n] for n in range(*key.indices(self._size))]
-        number = range(self._size)[key]
+        if isinstance(key, str):
+            hint = f"write result[0][{key!r}] for one item, or result.stacked({key!r}) for all"
+            raise InputError(f"items of a batch are numbered, got {key!r}", hint, code="E301")
+        try:
+            number = range(self._size)[key]
+        except IndexError:
+            raise IndexError(f"there is no item {key}: the batch has {self._size:,}") from None
         if self._places is None:
             places: list[tuple[Piece, int] | None] = [None] * self._size
             for piece in self._pieces:

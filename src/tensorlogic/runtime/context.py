@@ -100,7 +100,9 @@ class ExecutionContext:
         if self.reason is not None:
             raise CancelledError(f"the run was cancelled{where}: {self.reason}", code="E980")
         if self.deadline is not None and (late := self.clock() - self.deadline) >= 0:
-            hint = "give it more time: ExecutionContext(timeout=seconds)"
+            hint = (
+                "give it more time: ExecutionContext(timeout=seconds), or AsyncConfig(timeout=seconds) of an async call"
+            )
             raise DeadlineError(f"the run was stopped{where}: its time was over {late:.3g} s ago", hint, code="E981")
 
     def admit(self, program: Program) -> None:

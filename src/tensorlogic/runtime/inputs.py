@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -20,9 +21,13 @@ Sizes = Mapping[str, int] | None  # by name
 def check_call(graph: object, inputs: object) -> None:
     """Refuse what is no graph, or no mapping of inputs."""
     if type(graph) is not EinsumGraph:
-        expect(graph, EinsumGraph, "an EinsumGraph is expected", "build one: b.build(y=y)")
+        hint = (
+            f"read it: tl.EinsumGraph.load({graph!r})" if isinstance(graph, str | Path) else "build one: b.build(y=y)"
+        )
+        expect(graph, EinsumGraph, "an EinsumGraph is expected", hint)
     if type(inputs) is not dict:
-        expect(inputs, Mapping, "inputs must be a mapping of names to arrays", 'write {"x": array}')
+        hint = 'write {"x": frame["x"]}' if hasattr(inputs, "columns") else 'write {"x": array}'
+        expect(inputs, Mapping, "inputs must be a mapping of names to arrays", hint)
 
 
 def checked_sizes(graph: EinsumGraph, sizes: Sizes) -> Sizes:

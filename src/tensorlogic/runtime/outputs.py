@@ -38,7 +38,11 @@ class Outputs(Sequence[Any]):
             if key not in self._names:
                 raise InputError(f"there is no output {key!r}", *nearest(key, self._names), code="E305")
             return self._values[self._names.index(key)]
-        return self._values[key]
+        try:
+            return self._values[key]
+        except IndexError:
+            message = f"there is no output {key}: there are {len(self._values)}, {', '.join(self._names)}"
+            raise IndexError(message) from None
 
     def __contains__(self, name: object) -> bool:
         return name in self._names or f"d_{name}" in self._names

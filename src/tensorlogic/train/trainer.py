@@ -19,6 +19,7 @@ from ..ir.graph import EinsumGraph
 from ..ir.random import STEP, TRAINING
 from ..ir.types import FLOATS, TensorType
 from ..runtime.executor import Executor
+from ..runtime.recovery.checkpoints import CheckpointManager
 from . import optim
 from .bound_step import BoundStep
 from .callbacks import Callback, Progress
@@ -234,6 +235,10 @@ class Trainer:
         """Take the parameters over, and make what the optimizer starts from."""
         expect(params, Mapping, "params are arrays by name", 'write params={"w": W}')
         assert params is not None
+        if not params:
+            raise InputError("params= is empty: there is nothing to learn", 'write params={"w": W}', code="E301")
+        if self.config.folder is not None:
+            CheckpointManager(self.config.folder).refuse_used()
         given = {name: _numbers(name, value) for name, value in params.items()}
         for name, array in given.items():
             if name not in graph.inputs:

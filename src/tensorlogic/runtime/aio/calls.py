@@ -7,11 +7,12 @@ import os
 from collections.abc import Callable
 from datetime import timedelta
 from functools import partial
+from inspect import signature
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
-from ...errors import expect, expect_whole
+from ...errors import InputError, expect, expect_whole, nearest
 from ...ir.graph import EinsumGraph
 from ..context import seconds
 from ..inputs import Inputs, check_call
@@ -101,6 +102,8 @@ def execute_async(
     """Begin a call of ``executor.execute`` on a worker thread, or put it in line."""
     config = checked_config(config)
     check_call(graph, {} if inputs is None else inputs)
+    if options:
+        _check_options(executor, options)
     lane = lane_of(executor, config)
     work = partial(executor.execute, graph, inputs, **options)
     loop = _asyncio_loop() if not options and brief_call(executor, graph, inputs) else None
@@ -109,6 +112,16 @@ def execute_async(
         return handle.begin()
     handle.begin_here(loop)
     return handle
+
+
+def _check_options(executor: Executor, options: dict[str, Any]) -> None:
+    """Refuse options that ``execute`` does not have here, and not on the worker thread."""
+    for name in options.keys() - signature(executor.execute).parameters.keys():
+        if name in ("timeout", "max_concurrent", "backpressure_threshold"):
+            hints = [f"write execute_async(graph, inputs, AsyncConfig({name}={options[name]!r}))"]
+        else:
+            hints = nearest(name, signature(executor.execute).parameters)
+        raise InputError(f"execute_async has no option {name!r}", *hints, code="E301")
 
 
 def _asyncio_loop() -> asyncio.AbstractEventLoop | None:

@@ -176,6 +176,8 @@ class AsyncHandle(Generic[T]):
             if trio:
                 raise CancelledError(f"the run was cancelled: {self.reason}", code="E980")
             raise asyncio.CancelledError(self.reason)
+        if isinstance(self._error, TensorLogicError):
+            self._error.at_caller()
         if self._error is not None:
             raise self._error
         return self._value  # type: ignore[return-value]

@@ -99,6 +99,11 @@ class CheckpointManager:
     def __init__(self, folder: str | Path, keep: int = 3, *, wrap: Sequence[Callable[[Any], Any]] = ()) -> None:
         expect(folder, (str, Path), "a folder is given by its path", 'write CheckpointManager("run")')
         expect_whole("keep", keep, 1)
+        if not str(folder) or Path(folder).is_file():
+            what = f"{str(folder)!r} is a file" if str(folder) else "the name of the folder is empty"
+            raise InputError(
+                f"checkpoints are kept in a folder, and {what}", 'write "run", or another name', code="E301"
+            )
         self.folder, self.keep = Path(folder), keep
         self._call = wrapped_files(wrap)
         self._lock, self._saving = FolderLock(self.folder), RLock()
@@ -142,6 +147,7 @@ class CheckpointManager:
 
         Arrays are written as they are in memory, and must not change meanwhile. Facts are what JSON can hold.
         """
+        expect(arrays, Mapping, "a checkpoint holds arrays by name", 'write save({"w": w})')
         with self._saving:
             self.lock()
             checked = _checked_facts({} if facts is None else facts)
@@ -170,7 +176,7 @@ class CheckpointManager:
         except CheckpointError:
             raise
         except OSError as error:
-            kept = f"the earlier ones, up to {before[-1]}, are untouched" if before else "there is none before it"
+            kept = f"the earlier ones, up to {before[-1]}, are untouched" if before else "no earlier one is there"
             hint = "make room or permit writing there, or choose another folder; then run again to go on"
             message = f"cannot {what} in {str(self.folder)!r}: {error.strerror or error}; {kept}"
             raise CheckpointError(message, hint, code="E580") from error
@@ -187,6 +193,12 @@ class CheckpointManager:
                     write_all(handle, piece, self._call)
         finally:
             os.close(handle)
+
+    def refuse_used(self) -> None:
+        """Refuse a folder that has checkpoints, for a run that begins anew: it would write over those of another run."""
+        if self.folder.is_dir() and self.numbers():
+            hint = "resume that run (resume=True, Trainer.resume, or --resume), or give another folder"
+            raise CheckpointError(f"{str(self.folder)!r} has checkpoints of a run already", hint, code="E546")
 
     def prune(self) -> list[int]:
         """Delete all but the newest ``keep``; return the numbers that are gone."""
@@ -250,7 +262,8 @@ class CheckpointManager:
                     continue
                 if error.diagnostic.code != "E582":
                     raise
-                warn(f"{error.diagnostic.message}; the one before is used", CheckpointWarning, stacklevel=2)
+                then = "the one before is used" if number != numbers[0] else "there is none before it"
+                warn(f"{error.diagnostic.message}; {then}", CheckpointWarning, stacklevel=2)
         if numbers:
             message = f"none of the {len(numbers)} checkpoints in {str(self.folder)!r} can be read"
             raise CheckpointError(message, "delete the folder to begin anew", code="E583")

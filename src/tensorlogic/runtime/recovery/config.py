@@ -68,7 +68,12 @@ class RecoveryConfig(msgspec.Struct, frozen=True):
         if self.checkpoint_seconds is not None:
             seconds(self.checkpoint_seconds, "checkpoint_seconds")
         for name in ("optional", "fallback_backends"):
-            expect(getattr(self, name), tuple, f"{name} must be a tuple", f'write {name}=("a",)')
+            expect(
+                getattr(self, name),
+                tuple,
+                f"{name} must be a tuple",
+                f'write {name}=("reference",)' if name == "fallback_backends" else 'write optional=("y",)',
+            )
         for each in self.optional:
             if not isinstance(each, str | int) or isinstance(each, bool):
                 hint = "name an output, or give the number of a node"
@@ -98,6 +103,7 @@ class RecoveryConfig(msgspec.Struct, frozen=True):
 
     def with_folder(self, folder: str | Path, keep: int = 3) -> RecoveryConfig:
         """Return the config of a run that writes checkpoints into a folder, of which it keeps so many."""
+        expect(folder, (str, Path), "a folder is given by its path", 'write with_folder("run")')
         return msgspec.structs.replace(self, folder=str(folder), keep=keep)
 
     def with_optional(self, *outputs: str | int) -> RecoveryConfig:

@@ -17,9 +17,11 @@ from ..recovery.checkpoints import CheckpointManager
 
 if TYPE_CHECKING:
     from .chunk_sizes import ChunkSizes
+    from .reader import Chunk
     from .stream import Stream
 
 FORMAT = 2
+SAMPLE = 16  # rows before a checkpoint that are compared when the run is resumed
 
 
 class Checkpoints:
@@ -38,15 +40,15 @@ class Checkpoints:
         self._sizes: dict[str, Any] | None = None
         self._saved = -1  # chunks of the newest checkpoint
         self._sink: dict[str, Any] | None = None
+        self._sample: dict[str, Any] | None = None  # of the rows that were computed last
         self.ended = False  # whether it had computed every chunk
 
     def open(self, stream: Stream) -> None:
         """Lock the folder, and put a stream where the newest good checkpoint says."""
         manager = self.manager
         manager.lock()
-        if not self.resume and manager.numbers():
-            hint = "resume that run (resume=True, or --resume), or give another folder"
-            raise CheckpointError(f"{str(manager.folder)!r} has checkpoints of a run already", hint, code="E546")
+        if not self.resume:
+            manager.refuse_used()
         found = manager.latest() if self.resume else None
         if found is None:
             return
@@ -56,7 +58,7 @@ class Checkpoints:
         processor.rows, processor.chunks = int(facts["rows"]), int(facts["chunks"])
         processor.totals = [found.arrays[f"total {n}"] for n in range(int(facts["totals"]))]
         processor.first = {name: found.arrays[f"first {name}"] for name in facts["first"]} or None
-        self._sizes, self._saved = facts["sizes"], processor.chunks
+        self._sizes, self._saved, self._sample = facts["sizes"], processor.chunks, facts.get("sample")
         self._sink, self.ended, self.complete = facts["sink"], bool(facts["ended"]), bool(facts["complete"])
 
     def _check(self, stream: Stream, facts: dict[str, Any]) -> None:
@@ -76,6 +78,25 @@ class Checkpoints:
                 hint = "run what was run before, or begin anew in another folder"
                 raise CheckpointError(f"the checkpoints in {folder!r} are of {what}{shown}", hint, code="E547")
 
+    def sample_rows(self) -> int:
+        """Return how many rows before the checkpoint are to be read again and compared."""
+        return 0 if self._sample is None else int(self._sample["rows"])
+
+    def compare(self, stream: Stream, chunk: Chunk | None) -> None:
+        """Refuse a source whose rows before the checkpoint are not those that were computed."""
+        if self._sample is not None and (chunk is None or _sample(stream, chunk) != self._sample):
+            stop = stream.processor.rows
+            message = (
+                f"the checkpoints in {str(self.manager.folder)!r} are of another source, or one that has changed: "
+            )
+            message += f"rows {stop - self.sample_rows():,} to {stop - 1:,} are not those that were read then"
+            raise CheckpointError(
+                message,
+                "run what was run before, or begin anew in another folder",
+                "an iterable is given from its first chunk again: the rows that are done are left out",
+                code="E547",
+            )
+
     def restore(self, stream: Stream, sizes: ChunkSizes) -> None:
         """Go on with the sizes and the sink of the run before, once the graph is cut."""
         if self._sizes is not None:
@@ -84,8 +105,11 @@ class Checkpoints:
         if sink is not None and self._sink is not None:
             sink.restore(self._sink, complete=self.ended)
 
-    def chunk_done(self, stream: Stream, sizes: ChunkSizes) -> None:
+    def chunk_done(self, stream: Stream, sizes: ChunkSizes, chunk: Chunk) -> None:
         """Save the state where it is time."""
+        source = stream.source.facts()
+        marked = source.get("mark") or source.get("marks")  # then that is compared
+        self._sample = None if marked else _sample(stream, chunk)
         if stream.processor.chunks - max(self._saved, 0) >= self.every:
             self.save(stream, sizes)
 
@@ -101,7 +125,7 @@ class Checkpoints:
             "format": FORMAT, "graph": processor.graph.digest, "over": processor.axes, "mode": repr(stream.config.mode),
             "inputs": _digests(stream), "source": stream.source.facts(), "rows": processor.rows, "chunks": processor.chunks, "totals": len(totals),
             "first": list(first), "sizes": sizes.state(), "sink": None if sink is None else self._sink if complete else sink.state(),
-            "into": _into(stream), "ended": ended, "complete": complete,
+            "into": _into(stream), "ended": ended, "complete": complete, "sample": self._sample,
         }  # fmt: skip
         self._sink = facts["sink"]
         arrays = {f"total {n}": np.asarray(total) for n, total in enumerate(totals)}
@@ -111,6 +135,16 @@ class Checkpoints:
     def close(self) -> None:
         """Let another run have the folder."""
         self.manager.close()
+
+
+def _sample(stream: Stream, chunk: Chunk) -> dict[str, Any]:
+    """Return a fingerprint of the last rows of a chunk."""
+    rows = min(chunk.rows, SAMPLE)
+    digests = {}
+    for name, axis in stream.processor.axes.items():
+        own = np.asarray(chunk.values[name])[(slice(None),) * axis + (slice(chunk.rows - rows, None),)]
+        digests[name] = constant_digest(np.ascontiguousarray(own))
+    return {"rows": rows, "digests": digests}
 
 
 def _into(stream: Stream) -> Any:

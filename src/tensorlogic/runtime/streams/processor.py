@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from ...errors import InputError
+from ...errors import InputError, expect, nearest
 from ...events import span
 from ...ir.graph import EinsumGraph
 from ...ir.types import TensorType
@@ -19,7 +19,7 @@ from ...plan.nested import joined_bytes
 from ..inputs import Inputs, check_call
 from ..outputs import Outputs
 from ..parts import Parts
-from .sources import Block, rows_of
+from .sources import Block, not_streamed, rows_of
 from .split import Feeds, Over, StreamSplit, feeds_of, positions, streamed_axes
 
 if TYPE_CHECKING:
@@ -96,7 +96,9 @@ class StreamProcessor:
     def split(self) -> StreamSplit:
         """How the graph is cut, once the first chunk told the shapes."""
         if self._split is None:
-            raise InputError("nothing is known of the stream before its first chunk", "push a chunk first", code="E541")
+            raise InputError(
+                "nothing is known of the stream before its first chunk", "read or push a chunk first", code="E541"
+            )
         return self._split
 
     def prepare(self, block: Block, total: int | None = None) -> None:
@@ -150,15 +152,14 @@ class StreamProcessor:
         return StreamResult(result, metadata, (clock() - begin) * 1e3)
 
     def _named(self, chunk: Block) -> Block:
+        expect(chunk, Mapping, "a chunk is a mapping from inputs to arrays", 'write push({"x": rows})')
         for name in self.axes:
             if name not in chunk:
-                raise InputError(f"chunk {self.chunks} has nothing for input {name!r}", code="E534")
+                message = f"chunk {self.chunks} has nothing for input {name!r}"
+                raise InputError(message, *nearest(name, chunk), code="E534")
         for name in chunk:
             if name not in self.axes:
-                hint = f"give what is whole apart: inputs={{{name!r}: array}}"
-                raise InputError(
-                    f"chunk {self.chunks} has {name!r}, which is no input that is streamed", hint, code="E534"
-                )
+                raise not_streamed(name, f"chunk {self.chunks}", self.declared)
         return chunk
 
     def _kept(self, chunk: Block, rows: int) -> dict[str, Any]:

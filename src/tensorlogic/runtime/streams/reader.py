@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ...errors import InputError
+from ...errors import InputError, TensorLogicError
 from .sources import Block, Source, rows_of
 
 WAIT = 0.05  # seconds after which somebody who waits for a chunk looks whether the run was cancelled
@@ -127,6 +127,8 @@ class Ahead:
                     break
                 self._state.wait(WAIT)
             check()
+        if isinstance(found, TensorLogicError):
+            raise found.at_caller()
         if isinstance(found, BaseException):
             raise found
         return found

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import zipfile
+import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -21,6 +22,7 @@ from ...ir.whole_files import FileCall, file_call, remove, temporary_name, to_di
 Values = Mapping[str, Any]
 State = dict[str, Any]
 LINES = 65536  # rows of text that are made at once
+TAIL = 4096  # bytes at the end of a file that tell it from a file of another run
 
 
 class Sink(Protocol):
@@ -41,7 +43,15 @@ def sink_of(given: Any, outputs: Sequence[str], *, staged: bool, wrap: Sequence[
         for name in given:
             if name not in outputs:
                 raise InputError(f"the graph has no output {name!r}", *nearest(name, outputs), code="E305")
-        return Several({name: _of_path(Path(path), (name,), staged, call) for name, path in given.items()})
+        paths = {name: Path(path) for name, path in given.items()}
+        files = {path.absolute(): name for name, path in paths.items()}
+        for name, path in paths.items():
+            if files[path.absolute()] != name:
+                message = (
+                    f"outputs {name!r} and {files[path.absolute()]!r} would be written into one file, {str(path)!r}"
+                )
+                raise InputError(message, "give each a file of its own, or write all into an .npz file", code="E543")
+        return Several({name: _of_path(path, (name,), staged, call) for name, path in paths.items()})
     if isinstance(given, str | os.PathLike):
         return _of_path(Path(given), tuple(outputs), staged, call)
     if all(hasattr(given, name) for name in ("begin", "write", "finish", "state", "restore", "close")):
@@ -50,6 +60,17 @@ def sink_of(given: Any, outputs: Sequence[str], *, staged: bool, wrap: Sequence[
     raise InputError(
         f"a sink is a path, or a mapping from outputs to paths, got {type(given).__name__}", hint, code="E543"
     )
+
+
+def refuse_source(sink: Any, source: Any) -> None:
+    """Refuse a sink that would take the place of the file that is read."""
+    if not isinstance(source, str | os.PathLike):
+        return
+    paths = sink.values() if isinstance(sink, Mapping) else [sink]
+    for path in paths:
+        if isinstance(path, str | os.PathLike) and Path(path).resolve() == Path(source).resolve():
+            hint = "give the outputs a file of their own"
+            raise InputError(f"{str(path)!r} is the source, and would be overwritten by the sink", hint, code="E543")
 
 
 def sink_facts(sink: Sink) -> Any:
@@ -79,6 +100,7 @@ class Staging:
         self.path, self.call = path, call
         self.part = path.with_name(path.name + ".part") if staged else temporary_name(path)
         self.staged, self.published = staged, False
+        self.head = 0  # bytes at the beginning that are written again in the end
         self._handle: int | None = None
 
     @property
@@ -109,11 +131,31 @@ class Staging:
             self.call("fsync", (self.handle,))
             return os.fstat(self.handle).st_size
 
-    def restore(self, length: int, *, complete: bool) -> None:
+    def state(self) -> State:
+        """Bring the file to the disk, and return its length and a checksum of its end."""
+        length = self.safe_length()
+        return {"length": length, "tail": self._tail(self.handle, length)}
+
+    def _tail(self, handle: int, length: int) -> int:
+        """Return the checksum of the bytes before a length."""
+        start = max(min(self.head, length), length - TAIL)
+        os.lseek(handle, start, os.SEEK_SET)
+        checksum = zlib.crc32(os.read(handle, length - start))
+        os.lseek(handle, 0, os.SEEK_END)
+        return checksum
+
+    def restore(self, state: State, *, complete: bool) -> None:
         """Go on with the file of another process, cut back to a length that it had; a complete one may have its name already."""
+        length = int(state["length"])
         if self.part.exists() and self.part.stat().st_size >= length:
             with writing(self.path):
                 self._handle = os.open(self.part, os.O_RDWR | getattr(os, "O_BINARY", 0))
+                if self._tail(self._handle, length) != state.get("tail"):
+                    self.close()
+                    message = (
+                        f"{str(self.part)!r} is not what the run before wrote: another run has written to it since"
+                    )
+                    raise FormatError(message, "begin anew in another folder, without resuming", code="E545")
                 os.ftruncate(self._handle, length)
                 os.lseek(self._handle, 0, os.SEEK_END)
         elif complete and self.path.exists() and not self.part.exists():
@@ -164,6 +206,7 @@ class Rows:
 
     def __init__(self, staging: Staging) -> None:
         self.staging = staging
+        staging.head = self.HEAD
         self.rows, self.row_shape, self.dtype = 0, (), ""
         self.last_axis = (
             False  # whether the streamed index is the last axis: then columns follow each other in the file
@@ -202,12 +245,13 @@ class Rows:
 
     def state(self) -> State:
         """Return what is safely written."""
-        return {"length": self.staging.safe_length(), "rows": self.rows, "row_shape": list(self.row_shape), "dtype": self.dtype,
-                "last_axis": self.last_axis}  # fmt: skip
+        return self.staging.state() | {
+            "rows": self.rows, "row_shape": list(self.row_shape), "dtype": self.dtype, "last_axis": self.last_axis,
+        }  # fmt: skip
 
     def restore(self, state: State, *, complete: bool) -> None:
         """Go on from there."""
-        self.staging.restore(int(state["length"]), complete=complete)
+        self.staging.restore(state, complete=complete)
         self.rows, self.row_shape, self.dtype = int(state["rows"]), tuple(state["row_shape"]), str(state["dtype"])
         self.last_axis = bool(state["last_axis"])
 

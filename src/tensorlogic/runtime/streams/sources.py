@@ -95,7 +95,7 @@ def source_of(given: Any, wanted: Wanted) -> Source:
         wanted.checked(given, "the source")
         for name in given:
             if name not in wanted.names:
-                raise _not_streamed(name, "the source")
+                raise not_streamed(name, "the source", wanted.types)
         return Arrays({name: _array(given[name], wanted, name) for name in wanted.names}, wanted)
     if isinstance(given, np.ndarray):
         return Arrays({wanted.only("an array"): _array(given, wanted, wanted.names[0])}, wanted)
@@ -111,7 +111,10 @@ def source_of(given: Any, wanted: Wanted) -> Source:
     return Chunks(given, wanted)
 
 
-def _not_streamed(name: str, what: str) -> InputError:
+def not_streamed(name: str, what: str, inputs: Iterable[str]) -> InputError:
+    """Return the error of an array that is given for an input that is whole, or for none."""
+    if name not in inputs:
+        return InputError(f"{what} has {name!r}, but the graph has no such input", *nearest(name, inputs), code="E534")
     hint = f"give what is whole apart: inputs={{{name!r}: array}}"
     return InputError(f"{what} has {name!r}, which is no input that is streamed", hint, code="E534")
 
@@ -140,6 +143,8 @@ def _of_path(path: Path, wanted: Wanted) -> Source:
 
 def _mapped(path: Path) -> Any:
     try:
+        with path.open("rb") as file:
+            np.lib.format.read_magic(file)  # what np.load would take for a pickle
         with np.errstate(over="ignore"):  # a head may claim more elements than can be counted
             return np.load(path, mmap_mode="r", allow_pickle=False)
     except HEAD_ERRORS as error:
@@ -151,10 +156,7 @@ def _array(value: Any, wanted: Wanted, name: str) -> Any:
         array = _mapped(Path(value))
     else:
         array = value if isinstance(value, np.ndarray) else np.asarray(value, wanted.types[name].dtype)
-    if array.ndim <= wanted.axes[name]:
-        raise InputError(
-            f"input {name!r} is streamed along axis {wanted.axes[name]}, but has {array.ndim} axes", code="E536"
-        )
+    check_axes(array, name, wanted.axes[name])
     return array
 
 
@@ -431,7 +433,7 @@ class Chunks:
         self.wanted.checked(item, f"chunk {number}")
         for name in item:
             if name not in self.wanted.names:
-                raise _not_streamed(name, f"chunk {number}")
+                raise not_streamed(name, f"chunk {number}", self.wanted.types)
         return {n: self._array(n, v) for n, v in item.items()}
 
     def _array(self, name: str, value: Any) -> Any:
@@ -457,18 +459,29 @@ class Chunks:
 def empty_source() -> InputError:
     """Return the error of a stream without a single chunk."""
     hint = "a stream needs one chunk at least to know the shapes; an array of no rows will do"
-    return InputError("the source is empty: no chunk came from it", hint, code="E537")
+    used = "a generator that was read before is used up: make a new one"
+    return InputError("the source is empty: no chunk came from it", hint, used, code="E537")
+
+
+def check_axes(value: Any, name: str, axis: int, prefix: str = "") -> None:
+    """Refuse what has no rows: None, text, or a single number."""
+    array = np.asarray(value)
+    if array.ndim > axis:
+        return
+    if array.dtype.kind in "OUS":
+        shown = repr(array.item()) if array.ndim == 0 else f"an array of {array.dtype}"
+        message = f"{prefix}an array is expected for input {name!r}, got {shown}"
+    else:
+        message = f"{prefix}input {name!r} is streamed along axis {axis}, but has {array.ndim} axes"
+    raise InputError(message, "chunks are arrays of rows, or mappings from inputs to such arrays", code="E536")
 
 
 def rows_of(block: Block, axes: Mapping[str, int], number: int) -> int:
     """Return the rows of a block, which must be as many for every input."""
     counts = {}
     for name, axis in axes.items():
-        shape = np.shape(block[name])
-        if len(shape) <= axis:
-            message = f"chunk {number}: input {name!r} is streamed along axis {axis}, but has {len(shape)} axes"
-            raise InputError(message, code="E536")
-        counts[name] = shape[axis]
+        check_axes(block[name], name, axis, f"chunk {number}: ")
+        counts[name] = np.shape(block[name])[axis]
     if len(set(counts.values())) > 1:
         told = ", ".join(f"{name!r} has {n:,}" for name, n in counts.items())
         raise InputError(f"chunk {number}: its inputs have as many rows each, but {told}", code="E536")

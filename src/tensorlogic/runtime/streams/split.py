@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from functools import cached_property
 from typing import Any, NamedTuple
 
+import msgspec
 import numpy as np
 
 from ...errors import GraphError, InputError, ShapeError, expect, nearest
@@ -63,7 +64,11 @@ def streamed_axes(graph: EinsumGraph, over: Over, whole: Iterable[str]) -> dict[
     missing = [name for name in left if name not in axes]
     if missing or not axes:
         what = f"input {missing[0]!r} is not streamed" if missing else "no input is streamed"
-        hint = f"give it whole: inputs={{{missing[0]!r}: array}}" if missing else "leave one out of inputs="
+        hint = (
+            f"give it whole: inputs={{{missing[0]!r}: array}}"
+            if missing
+            else "leave one out of inputs= (of -i on the command line)"
+        )
         raise InputError(what, hint, code="E530")
     sizes = {name: _shape(graph, name)[axis] for name, axis in axes.items() if _shape(graph, name)}
     if len(set(sizes.values())) > 1:
@@ -72,7 +77,8 @@ def streamed_axes(graph: EinsumGraph, over: Over, whole: Iterable[str]) -> dict[
         )
         message = f"inputs {one!r} and {other!r} would be cut together, but along sizes {a!r} and {b!r}"
         hint = f"give one of them whole, such as inputs={{{other!r}: array}}, or say which size: over={str(a)!r}"
-        raise InputError(message, hint, code="E530")
+        typed = f"on the command line: -i {other}={other}.npy, or --over {a}"
+        raise InputError(message, hint, typed, code="E530")
     return axes
 
 
@@ -99,6 +105,19 @@ def _checked_axis(graph: EinsumGraph, name: str, axis: int) -> int:
     return axis if declared is None else normal_axis(axis, len(declared), "over=")
 
 
+def _in_words(error: ShapeError) -> ShapeError:
+    """Return an error without the number that stands for the rows of the stream."""
+    found = error.diagnostic
+
+    def worded(text: str) -> str:
+        return text.replace(str(STAND_INS[0]), "rows")
+
+    error.diagnostic = msgspec.structs.replace(
+        found, message=worded(found.message), context=tuple(map(worded, found.context))
+    )
+    return error
+
+
 class StreamSplit:
     """A graph as a stream runs it: what comes before the first chunk, the graph of a chunk, and what comes after the last.
 
@@ -115,7 +134,7 @@ class StreamSplit:
             self.cut = self._made(STAND_INS[0] if self.total is None else self.total)
         except ShapeError as error:
             if self.total is not None or not self._fixed_inside(error):
-                raise
+                raise _in_words(error) from None
             if rows is None:
                 why = error.diagnostic.message.partition(": here ")[0].replace(str(STAND_INS[0]), "another size")
                 hint = "declare the streamed axis with the size that it must have"

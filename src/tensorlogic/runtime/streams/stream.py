@@ -125,7 +125,14 @@ class Stream(Iterator[StreamResult]):
         """Run to the end and return the outputs of the whole stream."""
         for _ in self:
             pass
+        if self._state == "closed":
+            message = f"the stream was closed after {self.rows:,} rows, before its end"
+            raise InputError(message, "stream.outputs are those of the rows so far", code="E541")
         return self.outputs
+
+    def __repr__(self) -> str:
+        of = "" if self.total is None else f" of {self.total:,}"
+        return f"<Stream of {list(self.processor.graph.output_names)}: {self.rows:,}{of} rows, {self._state}>"
 
     def __iter__(self) -> Self:
         return self
@@ -174,15 +181,19 @@ class Stream(Iterator[StreamResult]):
         if saved is not None:
             saved.open(self)
         start = processor.rows
+        before = 0 if saved is None else saved.sample_rows()
         if start:
-            self.source.seek(start)
-        cutter = Cutter(self.source, processor.axes, start)
+            self.source.seek(start - before)
+        cutter = Cutter(self.source, processor.axes, start - before)
+        if saved is not None and before:
+            saved.compare(self, cutter.take(before))
         known = getattr(self.source, "empty", lambda: None)()
         self._no_rows = cutter.peek(FIRST) if known is None else known
         if self._no_rows is None:
             raise empty_source()
         processor.prepare(self._no_rows, self.source.rows)
-        if known is None and hasattr(self.source, "empty"):  # it was opened for blocks of another size
+        rewinds = hasattr(self.source, "empty") and getattr(self.source, "rewinds", True)
+        if rewinds and (before or known is None):  # it was opened for blocks of another size
             self.source.seek(start)
             cutter = Cutter(self.source, processor.axes, start)
         cutter.tell_last = bool(processor.split.final)
@@ -234,7 +245,7 @@ class Stream(Iterator[StreamResult]):
             options.sink.write({name: result.outputs[name] for name in processor.split.kept})
         processor.torn = False
         if options.checkpoints is not None and self._sizes is not None:
-            options.checkpoints.chunk_done(self, self._sizes)
+            options.checkpoints.chunk_done(self, self._sizes, chunk)
         if options.progress is not None:
             options.progress(processor.rows, self.source.rows)
         return result
@@ -319,7 +330,9 @@ def execute_stream(
     processor = StreamProcessor(executor, graph, inputs=inputs, over=over)
     into = checkpoints = shown = None
     if sink is not None:
-        from .sinks import sink_of
+        from .sinks import refuse_source, sink_of
+
+        refuse_source(sink, source)
 
         into = sink_of(sink, tuple(graph.output_names), staged=checkpoint is not None)
     if checkpoint is not None:

@@ -95,11 +95,11 @@ class Csv(_Table):
 
     def state(self) -> State:
         """Return what is safely written."""
-        return {"length": self.staging.safe_length(), "head": self.head}
+        return self.staging.state() | {"head": self.head}
 
     def restore(self, state: State, *, complete: bool) -> None:
         """Go on from there."""
-        self.staging.restore(int(state["length"]), complete=complete)
+        self.staging.restore(state, complete=complete)
         self.head = bool(state["head"])
 
     def finish(self, final: Values, empty: Values) -> None:
@@ -141,11 +141,11 @@ class Parquet(_Table):
 
     def state(self) -> State:
         """Return what is safely written."""
-        return {"length": self.staging.safe_length(), "started": self.started}
+        return self.staging.state() | {"started": self.started}
 
     def restore(self, state: State, *, complete: bool) -> None:
         """Go on from there."""
-        self.staging.restore(int(state["length"]), complete=complete)
+        self.staging.restore(state, complete=complete)
         self.started = bool(state["started"])
 
     def finish(self, final: Values, empty: Values) -> None:

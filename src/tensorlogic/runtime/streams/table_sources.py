@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from ...diagnostics import SourceLocation
 from ...errors import FormatError, InputError, TensorLogicError, nearest
 from ...lang.data_files import arrow_module
 from .source_marks import file_mark
@@ -46,16 +47,24 @@ def columns_for(there: Sequence[str], wanted: Wanted, what: str) -> Columns:
         if name in there:
             found[name] = [name]
         elif numbered:
-            order = sorted(numbered)
-            gap = next((n for n, (own, _) in enumerate(order, order[0][0]) if own != n), None)
-            if gap is not None:
-                raise InputError(f"{what} has columns of input {name!r}, but not '{name}_{gap}' once", code="E534")
-            found[name] = [column for _, column in order]
+            found[name] = [column for _, column in _unbroken(sorted(numbered), name, there, what)]
         elif len(wanted.names) == 1 and there and (shape is None or len(shape) == 2 or len(there) == 1):
             found[name] = list(there)
         else:
             raise InputError(f"{what} has no column for input {name!r}", *nearest(name, there), code="E534")
     return found
+
+
+def _unbroken(numbered: list[tuple[int, str]], name: str, there: Sequence[str], what: str) -> list[tuple[int, str]]:
+    """Refuse columns with a gap in their numbers, which is a name typed wrongly: nothing says that a column is left out."""
+    for number, (own, _) in enumerate(numbered):
+        if own != number:
+            missing = f"{name}_{number}"
+            used = {column for _, column in numbered}
+            hints = nearest(missing, [column for column in there if column not in used])
+            message = f"{what} has columns for input {name!r} up to {numbered[-1][1]!r}, but no column {missing!r}"
+            raise InputError(message, *hints, code="E534")
+    return numbered
 
 
 def batch_rows(batch: Any, columns: Columns, wanted: Wanted, start: int) -> Block:
@@ -119,9 +128,18 @@ class Batches:
     copies = 9  # measured: pages, decoded columns, and what the allocator of Arrow keeps
 
     def __init__(
-        self, opened: Any, schema: Any, rows: int | None, wanted: Wanted, what: str, mark: str | None = None
+        self,
+        opened: Any,
+        schema: Any,
+        rows: int | None,
+        wanted: Wanted,
+        what: str,
+        mark: str | None = None,
+        *,
+        rewinds: bool = True,
     ) -> None:
         self.rows, self.what, self.wanted, self.mark = rows, what, wanted, mark
+        self.rewinds = rewinds  # whether it can be opened a second time
         self.columns = columns_for(schema.names, wanted, what)
         self.schema, self._open = schema, opened
         self._batches: Iterator[Any] | None = None
@@ -204,9 +222,13 @@ def unreadable(what: str, error: Exception) -> FormatError:
 
 def of_file(path: Path, wanted: Wanted) -> Batches:
     """Return the rows of a Parquet or Arrow file, or of a folder of Parquet files."""
-    what = repr(path.name)
+    what = repr(str(path) if path.is_dir() else path.name)
     try:
         if path.is_dir():
+            if not any(path.rglob("*.parquet")):
+                raise InputError(
+                    f"the folder {what} has no Parquet files", "give a file, or another folder", code="E534"
+                )
             found = of_arrow(arrow_module("pyarrow.dataset", f"to read {what}").dataset(path), wanted, what)
             found.mark = file_mark(path)
             return found
@@ -273,7 +295,7 @@ def of_arrow(given: Any, wanted: Wanted, what: str = "the table") -> Batches:
             what,
         )
     reader = given if isinstance(given, pyarrow.RecordBatchReader) else pyarrow.RecordBatchReader.from_stream(given)
-    return Batches(lambda row, rows, names: (iter(reader), 0), reader.schema, None, wanted, what)
+    return Batches(lambda row, rows, names: (iter(reader), 0), reader.schema, None, wanted, what, rewinds=False)
 
 
 class Lines:
@@ -292,6 +314,7 @@ class Lines:
         names = cells if self.header else [f"column {n}" for n in range(len(cells))]
         if not cells:
             raise FormatError(f"{path.name!r} has no line", code="E535")
+        self._names = names
         self.columns = columns_for(names, wanted, repr(path.name))
         self._types = {
             column: _text_type(wanted.types[name].dtype) for name, own in self.columns.items() for column in own
@@ -340,10 +363,37 @@ class Lines:
                 lines, dtype=form, delimiter=self.separator, usecols=self._places, quotechar='"', comments=None, ndmin=1
             )
         except ValueError as error:
-            said = re.sub(r"at row (\d+)", lambda m: f"at row {int(m[1]) + self._at:,}", str(error)).splitlines()[0]
-            raise FormatError(f"{self.path.name!r}: {said}", code="E538") from None
+            raise self._misread(error, lines) from None
         self._at += len(lines)
         return self._block(table)
+
+    def _misread(self, error: ValueError, lines: list[str]) -> FormatError:
+        """Return the error of a line that NumPy could not read, with its place in the file."""
+        bad = re.search(r"string '(.*)' to \w+ at row (\d+), column (\d+)", str(error))
+        short = re.search(r"at row (\d+) with (\d+) columns", str(error))  # rows from 1 here
+        if bad is None and short is None:
+            return FormatError(f"{self.path.name!r}: {str(error).splitlines()[0]}", code="E538")
+        row = int(bad[2]) if bad else int(short[1]) - 1  # type: ignore[index]
+        line = lines[row].rstrip("\r\n")
+        where = SourceLocation(str(self.path), self._line_number(self._at + row))
+        if bad is None:
+            count = len(line.split(self.separator))
+            message = f"{self.path.name!r}: a row of {count} cells, where the first line has {len(self._names)}"
+            return FormatError(message, location=where, source=line, code="E538")
+        column = self._names[int(bad[3]) - 1]
+        what = f"{bad[1]!r} is no number" if bad[1] else "a value is missing"
+        hint = "write nan for a number that is not known, or leave the row out"
+        return FormatError(f"column {column!r}: {what}", hint, location=where, source=line, code="E538")
+
+    def _line_number(self, row: int) -> int:
+        """Return the line of the file that a row stands on; empty lines are no rows."""
+        left = row + self.header
+        with self._opened() as file:
+            for number, line in enumerate(file, 1):
+                left -= bool(line.strip())
+                if left < 0:
+                    return number
+        return number
 
     def _block(self, table: Any) -> Block:
         place = {column: f"c{n}" for n, column in enumerate(self._types)}
