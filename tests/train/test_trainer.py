@@ -423,6 +423,15 @@ MISTAKES = {
     ),
     "evaluate before fit": (lambda: tl.Trainer().evaluate(regression_data()), "has learned nothing yet"),
     "save before fit": (lambda: tl.Trainer().save("x"), "has learned nothing yet"),
+    "a fixed input the graph lacks": (
+        lambda: tl.Trainer().fit(regression(), regression_params(), regression_data(), fixed={"ys": 1.0}),
+        "the loss graph has no input 'ys'",
+    ),
+    "a state the graph lacks": (
+        lambda: tl.Trainer().fit(regression(), regression_params(), regression_data(), states={"mean": 1.0}),
+        "the loss graph has no input 'mean'",
+    ),
+    "shuffled by a word": (lambda: tl.TrainerConfig(shuffle="no"), "shuffle= is True or False"),
     "a path of another kind": (
         lambda: tl.Trainer().fit(regression(), regression_params(), "x.txt"),
         "neither .npz nor .parquet",

@@ -66,6 +66,8 @@ class TrainerConfig:
     def __post_init__(self) -> None:
         for name, least in (("epochs", 0), ("batch_size", 1), ("accumulate", 1), ("keep", 1), ("seed", 0)):
             expect_whole(name, getattr(self, name), least)
+        for name in ("shuffle", "drop_last"):
+            expect(getattr(self, name), bool, f"{name}= is True or False", f"write {name}=False")
         expect(self.optimizer, Optimizer, "optimizer= is an optimizer", "write tl.optim.adam(1e-3)")
         if self.every is not None:
             expect_whole("every", self.every, 1)
@@ -192,6 +194,9 @@ class Trainer:
         does a trainer from :meth:`resume`: the graph and the parameters are then those it has.
         """
         self._fixed = {name: np.asarray(value) for name, value in (fixed or {}).items()}
+        for name in (*self._fixed, *(states or {})):
+            if (known := loss or self.loss) is not None and name not in getattr(known, "inputs", (name,)):
+                raise InputError(f"the loss graph has no input {name!r}", *nearest(name, known.inputs), code="E302")
         graph = self._graph(loss)
         if not self.values:
             self._begin(graph, params, states or {})
