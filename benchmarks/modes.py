@@ -6,6 +6,8 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import modes_async
+import modes_recovery
+import modes_streaming
 import numpy as np
 from harness import Table, contest
 
@@ -89,7 +91,7 @@ def batches() -> list[Table]:
     return tables
 
 
-MODES = (batches, modes_async.tables)
+MODES = (batches, modes_async.tables, modes_recovery.tables, modes_streaming.tables)
 
 
 def tables() -> list[Table]:

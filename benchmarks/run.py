@@ -23,7 +23,6 @@ NAMES = (
     "tracing",
     "relations",
     "modes",
-    "modes_streaming",
     "training",
 )
 INTRODUCTION = """# Benchmarks
