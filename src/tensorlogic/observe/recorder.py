@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import platform
 import threading
 from collections.abc import Iterator, Mapping, Sequence
@@ -230,8 +229,11 @@ def save_run(
         while True:  # another process may record into the same folder
             path = folder / f"run-{number:06}"
             if not path.exists():
-                with contextlib.suppress(FileExistsError):
+                try:
                     return write_folder(path, fill, replace=False)
+                except FileExistsError:
+                    if not path.exists():  # it is the folder around it that is a file
+                        raise
             number += 1
     except (OSError, SafetensorError) as error:
         raise FormatError(f"cannot record the run in {str(folder)!r}: {error}", code="E730") from None
