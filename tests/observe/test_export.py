@@ -93,7 +93,7 @@ def test_collapsed_lines_are_accepted_and_add_up(real):
     assert all(LINE.match(line) for line in lines)
     outer = next(e for e in real.events() if e.name.startswith("outer"))
     assert sum(int(line.rsplit(" ", 1)[1]) for line in lines) == outer.duration_ns
-    assert any(line.startswith("outer\\x3b with\\x0aodd name;fixpoint;einsum") for line in lines)
+    assert any(line.startswith("outer\\x3b with\\x0aodd name;fixpoint;round 1;einsum") for line in lines)
 
 
 def test_empty():
