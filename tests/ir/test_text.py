@@ -42,6 +42,7 @@ def every_op(*, intern: bool = True) -> EinsumGraph:
         "transpose": x.T,
         "broadcast": b.broadcast_to(w, ("k", 6, 2)),
         "window": b.window(x, 0, 3, step=2),
+        "overlap_add": b.overlap_add(b.window(x, 0, 3), 0, 9),
         "pad": b.pad(w, [(1, 0), (0, 2)], 1.5),
         "concat": b.concat([x, x], 0),
         "gather": b.gather(x, index),
