@@ -49,14 +49,15 @@ def test_a_recursion_is_stopped_between_rounds_and_answers_when_asked_again(make
     monkeypatch.setattr(sparse_rows, "PAUSE", 100)
     _, whole = make()
     expected = whole()
-    counted = itertools.count()
-    with tl.ExecutionContext(deadline=1_000_000, clock=counted.__next__):
-        make()[1]()
-    checks = next(counted)
+    for _ in range(2):  # the second time it is planned already, as it is below
+        counted = itertools.count()
+        with tl.ExecutionContext(deadline=1_000_000, clock=counted.__next__):
+            make()[1]()
+        checks = next(counted)
     assert checks > 6  # it asks for the time while it runs
     _, ask = make()
     clock = itertools.count()
-    with pytest.raises(tl.DeadlineError), tl.ExecutionContext(deadline=checks - 2, clock=clock.__next__):
+    with pytest.raises(tl.DeadlineError), tl.ExecutionContext(deadline=checks - 4, clock=clock.__next__):
         ask()
     assert ask() == expected
 
