@@ -36,7 +36,8 @@ def public_names() -> dict[str, str]:
     """Return for every public name the module that defines it."""
     text = (Path(tl.__file__).parent / "__init__.pyi").read_text(encoding="utf-8")
     found = re.findall(r"^from \.([\w.]+) import (\w+) as \w+$", text, re.MULTILINE)
-    return {name: f"tensorlogic.{module}" for module, name in found}
+    modules = {name: f"tensorlogic.{module}" for module, name in found}
+    return {n: f"{m}.{n}" if isinstance(getattr(tl, n), ModuleType) else m for n, m in modules.items()}
 
 
 def resolve_annotations(modules: Iterable[ModuleType]) -> None:

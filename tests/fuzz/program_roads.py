@@ -128,7 +128,6 @@ ROADS: tuple[tuple[str, float, Callable[[datalog.Program, Path], tl.Program]], .
     ("in a folder", 1.0, _in_a_folder),
     ("grown", 1.0, _grown),
     ("after a fork", 0.3, _after_a_fork),
-    ("reference", 0.2, _plain("reference")),
     ("fast", 0.05, _plain("fast")),
 )
 

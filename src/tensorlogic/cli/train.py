@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import click
-import numpy as np
 
 from ..errors import FormatError, InputError, expect, nearest
 from .common import graph_argument, print_json, reported
@@ -207,6 +206,8 @@ def _read(path: Path) -> dict[str, Any]:
         except (OSError, SafetensorError) as error:
             raise FormatError(f"{path} cannot be read: {error}", code="E853") from None
     try:
+        import numpy as np
+
         with path.open("rb") as raw, np.load(raw, allow_pickle=False) as file:
             return {name: file[name] for name in file.files}
     except (*HEAD_ERRORS, *PACK_ERRORS) as error:
@@ -223,6 +224,8 @@ def _check_output(path: Path) -> None:
 
 
 def _write(path: Path, params: dict[str, Any]) -> None:
+    import numpy as np
+
     if path.suffix == ".safetensors":
         from safetensors.numpy import save_file
 
