@@ -87,7 +87,8 @@ def index(names: dict[str, str]) -> str:
     guides = [f'<li><a href="{p[:-3]}.html">{escape(title_of(p))}</a></li>' for p in PAGES]
     rows = []
     for name in sorted(names, key=str.casefold):
-        target = f"{names[name].replace('.', '/')}.html#{name}"
+        place = "" if names[name].endswith(f".{name}") and isinstance(getattr(tl, name), ModuleType) else f"#{name}"
+        target = f"{names[name].replace('.', '/')}.html{place}"
         said = (getattr(tl, name).__doc__ or "").strip().partition("\n")[0]
         rows.append(f'<tr><td><a href="{target}"><code>{name}</code></a></td><td>{escape(said)}</td></tr>')
     about = escape((tl.__doc__ or "").partition("\n")[0])
