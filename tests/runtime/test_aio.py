@@ -764,6 +764,7 @@ def waiting(call):
     return f
 ex, plain = tl.Executor(wrap=[waiting]), tl.Executor()
 async def get(h): return await h
+asyncio.run(get(plain.execute_async(g, x)))  # loads what calls need: a fork while another thread imports may hang
 handles = [ex.execute_async(g, x) for _ in range(10)]
 while len(began) < min(10, tl.AsyncConfig().max_concurrent): time.sleep(0.001)
 pid = os.fork()
