@@ -101,6 +101,8 @@ def _after_a_fork(case: datalog.Program, _: Path) -> tl.Program:
     made = tl.Program(datalog.text(case))
     for name in case.derived[:1]:
         len(made.relation(name))
+    if "jax" in sys.modules:  # whose threads do not survive a fork
+        return made
     read, write = os.pipe()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # of threads at a fork, since Python 3.12

@@ -153,7 +153,7 @@ def test_any_graph_of_floats_can_be_learned_and_resumed(tmp_path_factory, case, 
     graph = b.build(loss=sum(terms[1:], terms[0]) + 0.1 * b.mean(b.input("extra", ("rows",), "float32")))
     folder, data = tmp_path_factory.mktemp("run"), {"extra": np.float32([1, 2, 3])}
 
-    def config(epochs):
+    def config(epochs, folder=None):
         return tl.TrainerConfig(optimizer=tl.optim.adam(0.01), epochs=epochs, batch_size=2, folder=folder)
 
     whole = tl.Trainer(tl.Executor(policy=policy), config(3))
