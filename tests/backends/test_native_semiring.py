@@ -290,14 +290,16 @@ def test_an_index_that_one_factor_has_alone_is_spread_in_parts() -> None:
     operands = _operands("ijl,jkm->ik", "float64", seed=10, sizes=dict.fromkeys("ijklm", n))
     native, by_numpy, _ = _bound("ijl,jkm->ik", "goguen_residuum", operands)
     native(*operands)
-    tracemalloc.start()
-    try:
-        got = native(*operands)
-        peak = tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
+    peaks = []
+    for _ in range(3):  # what other threads of the process allocate meanwhile is no part of it
+        tracemalloc.start()
+        try:
+            got = native(*operands)
+            peaks.append(tracemalloc.get_traced_memory()[1])
+        finally:
+            tracemalloc.stop()
     _check(got, by_numpy(*operands), "goguen_residuum")
-    assert peak < 6 * 8 * n**3  # spread whole, each factor would be n**4
+    assert min(peaks) < 6 * 8 * n**3  # spread whole, each factor would be n**4
 
 
 def test_what_is_worth_a_kernel_and_what_is_ready() -> None:
