@@ -6,6 +6,7 @@ keeps the streamed index, the outputs of the whole stream are the only row.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from .sinks import LINES, Staging, State, Values, writing
 from .table_sources import written_columns
 
 
-class _Table:
+class _Table(ABC):
     """What tables have in common: which outputs they hold, and when they are complete."""
 
     def __init__(self, path: Path, outputs: tuple[str, ...], staged: bool, call: FileCall) -> None:
@@ -45,9 +46,9 @@ class _Table:
         if self.rows:
             self.add({name: _columns(name, values[name]) for name in self.names})
 
+    @abstractmethod
     def add(self, columns: dict[str, Any]) -> None:
         """Append rows."""
-        raise NotImplementedError
 
     def add_rest(self, final: Values, empty: Values) -> None:
         """Append what has not come with a chunk: the only row, or nothing but the head."""
