@@ -23,7 +23,7 @@ from ..plan.build import ExecutionPlan, build_plan, lay_out
 from ..plan.fusing import POLICIES
 from ..plan.limits import check_flops
 from ..plan.memory import available_memory, check_memory, lighter
-from ..store import Store, StoreStats, reset_in_child
+from ..store import Store, StoreStats, free_in_child
 from .call import Wrapper, run
 from .context import ExecutionContext
 from .inputs import Sizes
@@ -65,14 +65,9 @@ class Programs:
         self.facts = backend.facts() if compiles and isinstance(backend, NativeBackend) else None
         self.kept: Store[Key, Program] = Store(bound)
         self._chosen: dict[str, str] = {}  # by the digest of a key, the plan that was measured to be fastest
-        self.reset_lock()
-        reset_in_child(self)
+        self._making = free_in_child(threading.RLock())
         self._quick = itertools.count(1)  # calls that were just like the last one; next() is atomic
         self._quick_calls = 0
-
-    def reset_lock(self) -> None:
-        """Make a new lock, because a thread that is not in this process may hold the old one."""
-        self._making = threading.RLock()
 
     def graph_passes(self) -> tuple[Pass, ...]:
         """Return what is done to a graph whatever its sizes are."""
