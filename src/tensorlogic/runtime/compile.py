@@ -206,6 +206,7 @@ def compile_for(
         require_valid(graph)
         done = optimize(graph, own.programs.graph_passes(), executor.context.hooks)
     stats = CompilationStats(len(graph), len(done.graph), perf_counter() - start, done.reports)
+    own.programs.optimized = done.graph
     compiled = CompiledGraph(done.graph, own, stats, graph.digest, graph.size_names)
     if example is not None:
         names, values = own.arrays(done.graph, example)
@@ -439,7 +440,7 @@ def _load(folder: Path, executor: Executor) -> CompiledGraph:
     if len(manifest.plans) != len(manifest.graphs):
         what = f"{str(folder)!r} holds no compiled graph: {len(manifest.plans)} plans of {len(manifest.graphs)} graphs"
         raise FormatError(what, "compile it again", code="E220")
-    optimized = graph("optimized.json", manifest.optimized)
+    optimized = own.programs.optimized = graph("optimized.json", manifest.optimized)
     for n, ((name, choice), digest) in enumerate(zip(manifest.plans, manifest.graphs, strict=True)):
         own.programs.adopt(optimized, graph(f"plan{n}.json", digest), name, choice)
     stats = CompilationStats(manifest.before, len(optimized), perf_counter() - start, ())

@@ -18,7 +18,7 @@ from ..ir.check import require_valid
 from ..ir.graph import EinsumGraph
 from ..ir.types import TensorType
 from ..passes.levels import CompilationConfig, Pass
-from ..passes.specialize import specialize
+from ..passes.specialize import specialize, with_dtypes
 from ..plan.build import ExecutionPlan, build_plan, lay_out
 from ..plan.fusing import POLICIES
 from ..plan.limits import check_flops
@@ -64,17 +64,26 @@ class Programs:
         compiles = self.in_place and "native" in features
         self.facts = backend.facts() if compiles and isinstance(backend, NativeBackend) else None
         self.kept: Store[Key, Program] = Store(bound)
+        self.optimized: EinsumGraph | None = (
+            None  # the graph that all these are of, where it went through its passes already
+        )
+        self._typed: Store[tuple[str | None, ...], EinsumGraph] = Store(
+            bound
+        )  # what it became for dtypes of its inputs
         self._chosen: dict[str, str] = {}  # by the digest of a key, the plan that was measured to be fastest
         self._making = free_in_child(threading.RLock())
         self._quick = itertools.count(1)  # calls that were just like the last one; next() is atomic
         self._quick_calls = 0
 
     def graph_passes(self) -> tuple[Pass, ...]:
-        """Return what is done to a graph whatever its sizes are."""
+        """Return what is done to a graph whatever its sizes are: the passes of the level, then the user's."""
+        return (*self._level_passes(), *self.passes)
+
+    def _level_passes(self) -> tuple[Pass, ...]:
         from ..passes.pipeline import passes_of
 
         folds = not self.wrap and self.computes  # what is folded no wrapper sees
-        return (*passes_of(self.config, self._evaluate if folds else None, differentiable=False), *self.passes)
+        return passes_of(self.config, self._evaluate if folds else None, differentiable=False)
 
     def for_call(
         self,
@@ -203,11 +212,33 @@ class Programs:
         return plan_of(fitted(concrete, budget, how))
 
     def _concrete(self, graph: EinsumGraph, types: Types, sizes: Sizes, lowered: bool) -> EinsumGraph:
-        """Bind sizes and run the passes: those of the level, the user's and, unless parts are planned apart, the backend's."""
+        """Bind sizes and run the passes: those of the level, the user's and, unless parts are planned apart, the backend's.
+
+        Of the first two, a graph that went through them runs only those again that have more to do where sizes are known.
+        """
+        from ..passes.pipeline import optimize, sized_passes
+
+        ranked = all(graph.type_of(i).shape is not None for i in graph.inputs.values())
+        if graph == self.optimized and ranked:
+            graph = self._with_dtypes(graph, types)
+            own = sized_passes(graph, self._level_passes())
+        else:
+            own = self.graph_passes()
+        passes = (*own, *(self.backend.passes if lowered else ()))
+        return optimize(specialize(graph, types, sizes), passes, self.context.hooks).graph
+
+    def _with_dtypes(self, graph: EinsumGraph, types: Types) -> EinsumGraph:
+        """Return what passes make of an optimized graph once the dtypes of all its inputs are known; they run once for these."""
+        if all(graph.type_of(i).dtype is not None for i in graph.inputs.values()):
+            return graph
         from ..passes.pipeline import optimize
 
-        passes = (*self.graph_passes(), *(self.backend.passes if lowered else ()))
-        return optimize(specialize(graph, types, sizes), passes, self.context.hooks).graph
+        dtypes = tuple(types[n].dtype for n in graph.inputs)
+        typed = self._typed.get(dtypes)
+        if typed is None:
+            typed = optimize(with_dtypes(graph, dtypes), self._level_passes(), self.context.hooks).graph
+            self._typed.put(dtypes, typed)
+        return typed
 
     def _candidates(
         self,
