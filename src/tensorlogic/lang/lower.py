@@ -111,7 +111,11 @@ class _Lowering:
         """Let a graph know the names of the domains of its outputs and predicates, where they have names."""
         places = {n: [(n, i) for i in range(self.domains.arity(n))] for n in graph.inputs}
         names = {n: tuple(self.domains.members(p) for p in keys) for n, keys in {**places, **outputs}.items()}
-        return graph.with_axis_names({n: axes for n, axes in names.items() if any(axes)})
+        graph = graph.with_axis_names({n: axes for n, axes in names.items() if any(axes)})
+        predicates = [
+            n for n in graph.inputs if n in self.formulas.predicates
+        ]  # other inputs belong to graphs of predicates
+        return graph.with_scores(predicates) if self.s.scores else graph
 
     def _either(self, answers: Sequence[Tensor]) -> Tensor:
         return reduce(partial(self.s.or_, self.b), answers)

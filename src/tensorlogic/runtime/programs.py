@@ -70,6 +70,7 @@ class Programs:
         self._typed: Store[tuple[str | None, ...], EinsumGraph] = Store(
             bound
         )  # what it became for dtypes of its inputs
+        self._warned: dict[int, set[str]] = {}  # by the hash of a rule that ran, the inputs whose values were warned of
         self._chosen: dict[str, str] = {}  # by the digest of a key, the plan that was measured to be fastest
         self._making = free_in_child(threading.RLock())
         self._quick = itertools.count(1)  # calls that were just like the last one; next() is atomic
@@ -100,6 +101,8 @@ class Programs:
         if budget is not None or donate:
             key += (budget, donate)
         program = self.kept.get(key)
+        if graph.scores and (program is None or hash(graph) not in self._warned):
+            self._look_at_scores(graph, names, values)
         if program is None:
             types = {n: TensorType.of(v) for n, v in zip(names, values, strict=True)}
             with self._making:  # of several callers one chooses, so that all have the same bits
@@ -108,6 +111,16 @@ class Programs:
                     program = self.make(graph, types, sizes, values, "the inputs given", budget, donate, key)
                     self.kept.put(key, program)
         return program
+
+    def _look_at_scores(self, graph: EinsumGraph, names: Sequence[str], values: Sequence[Any]) -> None:
+        """Warn of truth values outside of 0 to 1, once for each input of a rule; only the first run of each signature is looked at."""
+        from ..lang.context import warn, wrong_score
+
+        warned = self._warned.setdefault(hash(graph), set())
+        for name, value in zip(names, values, strict=True):
+            if name in graph.scores and name not in warned and (message := wrong_score(name, value)):
+                warned.add(name)
+                warn(f"{message}; the logic computes with such numbers as they are", None)
 
     def plan(self, graph: EinsumGraph, types: Types, sizes: Sizes, budget: int | None = None) -> ExecutionPlan:
         """Return the plan that runs for inputs of these types; where several compete, that takes compiling and measuring them."""
