@@ -34,6 +34,7 @@ from tensorlogic.testing.strategies import FormulaCase, GraphCase, RuleSet, form
 sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1] / "lang")]
 import batches  # noqa: E402 - modules beside this one
 import brute  # noqa: E402 - a module beside the tests of the language
+import driven  # noqa: E402
 import hostile  # noqa: E402
 import interrupted  # noqa: E402
 import program_roads  # noqa: E402
@@ -533,6 +534,9 @@ AREAS: dict[str, Area] = {
     "threads": Area(graph_case, threads, 20, 0.5),
     "callers": Area(graph_case, callers, 5, 0.5),
     "batch": Area(graph_case, batches.batches, 20, 0.5),
+    "streams": Area(graph_case, driven.streams, 30, 0.3),
+    "awaited": Area(graph_case, driven.awaited, 10, 0.5),
+    "training": Area(driven.learning_case, driven.training, 5, 0.5, False),
     "native": Area(SHORT, native, 2, 0.5),
     "compiled": Area(SHORT, compiled, 30, 0.5),
     "jit": Area(SHORT, jit, 3, 0.5),
