@@ -23,7 +23,7 @@ _RuleBody = tuple[Formula, list[Variable], TLExpr]  # over the places of the hea
 
 def compile(
     source: TLExpr | Rule | str | Sequence[Rule | str],
-    context: CompilerContext,
+    context: CompilerContext | None = None,
     *,
     strategy: str | Strategy = "hard_boolean",
     clip: bool = False,
@@ -51,8 +51,9 @@ def compile(
            [0, 0, 0]])
     """
     if not isinstance(context, CompilerContext):
-        hint = "CompilerContext(domains={'Person': 10})"
-        raise GraphError(f"a CompilerContext is expected, got {type(context).__name__}", hint, code="E301")
+        hint = "compile(source, CompilerContext(domains={'Person': 10})) says what there is"
+        given = "" if context is None else f", got {type(context).__name__}"
+        raise GraphError(f"a CompilerContext with the domains is expected{given}", hint, code="E301")
     row = get_strategy(strategy)
     lowering = _Lowering(context, clipped(row) if clip else row)
     if isinstance(source, str) and not holds_rules(source):
