@@ -52,8 +52,8 @@ def compile(
     """
     if not isinstance(context, CompilerContext):
         hint = "compile(source, CompilerContext(domains={'Person': 10})) says what there is"
-        given = "" if context is None else f", got {type(context).__name__}"
-        raise GraphError(f"a CompilerContext with the domains is expected{given}", hint, code="E301")
+        kind = "" if context is None else f", got {type(context).__name__}"
+        raise GraphError(f"a CompilerContext with the domains is expected{kind}", hint, code="E301")
     row = get_strategy(strategy)
     lowering = _Lowering(context, clipped(row) if clip else row)
     if isinstance(source, str) and not holds_rules(source):
@@ -113,10 +113,9 @@ class _Lowering:
         places = {n: [(n, i) for i in range(self.domains.arity(n))] for n in graph.inputs}
         names = {n: tuple(self.domains.members(p) for p in keys) for n, keys in {**places, **outputs}.items()}
         graph = graph.with_axis_names({n: axes for n, axes in names.items() if any(axes)})
-        predicates = [
-            n for n in graph.inputs if n in self.formulas.predicates
-        ]  # other inputs belong to graphs of predicates
-        return graph.with_scores(predicates) if self.s.scores else graph
+        # inputs that are no predicates belong to graphs that compute some
+        scores = [n for n in graph.inputs if n in self.formulas.predicates] if self.s.scores else []
+        return graph.with_scores(scores) if scores else graph
 
     def _either(self, answers: Sequence[Tensor]) -> Tensor:
         return reduce(partial(self.s.or_, self.b), answers)
