@@ -136,9 +136,9 @@ def test_save_and_load(tmp_path):
     ],
 )  # fmt: skip
 def test_files_that_are_no_baseline(tmp_path, text, said):
-    path = tmp_path / "bäd.json"
+    path = tmp_path / "bad.json"
     path.write_text(text)
-    with pytest.raises(tl.FormatError, match=rf"bäd\.json' is not a baseline: .*{said}"):
+    with pytest.raises(tl.FormatError, match=rf"bad\.json' is not a baseline: .*{said}"):
         tl.PerformanceBaseline.load(path)
 
 
