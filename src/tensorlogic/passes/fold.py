@@ -37,7 +37,7 @@ def fold_constants(graph: EinsumGraph, evaluate: Evaluate) -> EinsumGraph:
         match node.op:
             case ops.Constant() | ops.Literal():
                 fixed[i] = 1
-            case ops.Input() | Fixpoint() | Scan() | Cond() | ops.Item():
+            case ops.Input() | ops.Collective() | Fixpoint() | Scan() | Cond() | ops.Item():
                 continue
             case _:
                 t = types[i][0]
