@@ -13,6 +13,8 @@ from threading import Lock, get_ident, local
 from time import perf_counter_ns
 from typing import Any, NamedTuple
 
+from .store import free_in_child
+
 
 class ExecutionPhase(Enum):
     """The phases of a run, in order.
@@ -136,7 +138,7 @@ def fine(hooks: Iterable[Hook]) -> bool:
 
 
 _watchers: tuple[Hook, ...] = ()  # those who watch every run in the process; replaced, never changed in place
-_lock = Lock()
+_lock = free_in_child(Lock())
 
 
 def watchers() -> tuple[Hook, ...]:
