@@ -10,6 +10,7 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
+from .code_cache import CodeCache
 from .support import kernel
 
 _lock = threading.Lock()
@@ -23,12 +24,15 @@ NUMBER = types.int64
 class Explicit:
     """A kernel that takes arguments of the given types, and whatever turns into them; it is never compiled for others.
 
-    Arrays that are only read are declared read-only, so that both kinds can be given.
+    Arrays that are only read are declared read-only, so that both kinds can be given. A function that is made by another one says
+    in ``made_for`` what it was made for, so that their machine code is told apart on disk.
     """
 
-    def __init__(self, function: Callable[..., Any], signature: tuple[Any, ...]) -> None:
+    def __init__(self, function: Callable[..., Any], signature: tuple[Any, ...], made_for: str = "") -> None:
         self.__doc__, self.__name__ = function.__doc__, function.__name__
         self._dispatcher = kernel(function)
+        if made_for:
+            self._dispatcher._cache = CodeCache(f"{function.__qualname__} {made_for}")
         self._signature = signature
         self._ready = False
 
