@@ -9,13 +9,40 @@ table of their 256 values and written by rounding to the nearest one, a tie goin
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 Array = NDArray[Any]
 FLOAT8 = {"e4m3": (4, 3, 7), "e5m2": (5, 2, 15)}  # bits of the exponent, bits of the fraction, bias
+
+
+class NumberKind(NamedTuple):
+    """A kind of small number: its bits, the least and the greatest value, and the dtype that holds it unpacked.
+
+    >>> KINDS["int4"].low, KINDS["int4"].high, KINDS["int4"].dtype
+    (-8, 7, 'int8')
+    """
+
+    bits: int
+    low: int
+    high: int
+    dtype: str = "int8"
+
+
+KINDS = {
+    "int8": NumberKind(8, -128, 127),
+    "uint8": NumberKind(8, 0, 255, "uint8"),
+    "int4": NumberKind(4, -8, 7),
+    "int2": NumberKind(2, -2, 1),
+    "ternary": NumberKind(2, -1, 1),
+    "binary": NumberKind(1, -1, 1),
+    "e4m3": NumberKind(8, -448, 448, "float32"),
+    "e5m2": NumberKind(8, -57344, 57344, "float32"),
+}
+PACKED = tuple(name for name in KINDS if "int8" not in name)  # those whose bytes are not the numbers themselves
+NARROW = tuple(name for name in PACKED if KINDS[name].dtype == "int8")  # whole numbers, several to a byte
 
 
 def packed_size(count: int, bits: int) -> int:
@@ -91,15 +118,6 @@ def float8_table(kind: str) -> Array:
     return table
 
 
-def float8_max(kind: str) -> float:
-    """Return the largest finite value of a float of 8 bits.
-
-    >>> float8_max("e4m3"), float8_max("e5m2")
-    (448.0, 57344.0)
-    """
-    return float(np.nanmax(np.where(np.isinf(float8_table(kind)), 0, float8_table(kind))))
-
-
 @lru_cache(4)
 def _midpoints(kind: str) -> Array:
     values = float8_table(kind)[:128].astype(np.float64)
@@ -130,3 +148,29 @@ def decode_float8(codes: Array, kind: str) -> Array:
     [1.0, -1.0]
     """
     return np.asarray(float8_table(kind)[codes])
+
+
+def pack_numbers(values: Array, kind: str) -> Array:
+    """Return numbers of a kind as bytes, along the last axis.
+
+    >>> pack_numbers(np.array([1.0, -448.0]), "e4m3"), pack_numbers(np.array([-1, 1], np.int8), "ternary")
+    (array([ 56, 254], dtype=uint8), array([7], dtype=uint8))
+    """
+    if kind in FLOAT8:
+        return encode_float8(values, kind)
+    if kind in NARROW:
+        return pack(values, KINDS[kind].bits)
+    return np.ascontiguousarray(values).view(np.uint8)
+
+
+def unpack_numbers(packed: Array, kind: str, count: int) -> Array:
+    """Return the numbers of a kind that bytes hold, in the dtype of the kind.
+
+    >>> unpack_numbers(np.array([7], np.uint8), "ternary", 2)
+    array([-1,  1], dtype=int8)
+    """
+    if kind in FLOAT8:
+        return decode_float8(packed, kind)
+    if kind in NARROW:
+        return unpack(packed, KINDS[kind].bits, count)
+    return packed.view(KINDS[kind].dtype)
