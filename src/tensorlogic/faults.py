@@ -153,6 +153,8 @@ FAULTS: dict[str, Fault] = {
     "E315": Fault("an unknown policy", "policy= is none of the three words.", "Write policy=\"exact\", \"fast\" or \"adaptive\"."),
     "E316": Fault("a donation of something that is no input", "donate= names something that the graph has no input of.", "Name inputs of the graph."),
     "E317": Fault("a pickle of something that runs", "Executors and compiled graphs hold machine code, locks and threads.", "Make an executor in each process; keep a compiled graph with save and load."),
+    "E318": Fault("an unknown kind of small numbers", "A kind of quantized numbers is none of int8, uint8, int4, int2, ternary, binary, e4m3 and e5m2.", "Use one of these; the hint names the nearest."),
+    "E319": Fault("groups that cannot be", "A group of elements with a scale of its own is a whole number of at least 1 along the last axis, and has no axis beside it.", "Write QuantizationGranularity.PER_GROUP(32), or group=32 without axis=."),
     # E33x to E37x: planning
     "E330": Fault("nodes that nothing runs as one", "A cost was asked for a fusion that no step of a plan and no pass makes.", "Take the fusion from FusionPlanner().find_fusion_opportunities(graph), or ask validate(graph, fusion) why it is none."),
     "E331": Fault("a cost threshold that is no cost", "The threshold of a cost-based schedule is not a number, is negative, or is NaN.", "Give a number of 0 or more: SchedulingStrategy.CostBased(cost_threshold=1000)."),
