@@ -76,15 +76,16 @@ def add_products(builder: Any, form: DotForm, total: Any, left: Any, right: Any)
             octets = ir.VectorType(BYTE, 4 * form.lanes)
             left, right = builder.bitcast(left, octets), builder.bitcast(right, octets)
         if form.instruction:
-            return _call(builder, form.instruction, lanes, total, left, right)
+            return call(builder, form.instruction, lanes, total, left, right)
         return builder.add(total, _plainly(builder, form, left, right))
     pairs = ir.VectorType(ir.IntType(16), 2 * form.lanes)
     left, right = builder.bitcast(left, pairs), builder.bitcast(right, pairs)
-    products = _call(builder, form.instruction, lanes, left, right) if form.instruction else None
+    products = call(builder, form.instruction, lanes, left, right) if form.instruction else None
     return builder.add(total, _plainly(builder, form, left, right) if products is None else products)
 
 
-def _call(builder: Any, name: str, result: Any, *args: Any) -> Any:
+def call(builder: Any, name: str, result: Any, *args: Any) -> Any:
+    """Write a call of one of LLVM's functions."""
     kind = ir.FunctionType(result, [x.type for x in args])
     function = builder.module.globals.get(name) or ir.Function(builder.module, kind, name)
     return builder.call(function, args)
@@ -148,9 +149,13 @@ def tile_of(form: DotForm) -> Any:
     return tile
 
 
+def vector_at(builder: Any, data: Any, place: int) -> Any:
+    """Write the address of an element."""
+    return builder.gep(data, [ir.IntType(64)(place)])
+
+
 def _vector(builder: Any, data: Any, place: int, vector: Any) -> Any:
-    address = builder.bitcast(builder.gep(data, [ir.IntType(64)(place)]), vector.as_pointer())
-    return builder.load(address, align=4)
+    return builder.load(builder.bitcast(vector_at(builder, data, place), vector.as_pointer()), align=4)
 
 
 def _spread(builder: Any, value: Any, vector: Any) -> Any:
@@ -158,3 +163,68 @@ def _spread(builder: Any, value: Any, vector: Any) -> Any:
     first = builder.insert_element(ir.Constant(vector, ir.Undefined), value, INT32(0))
     places = ir.Constant(ir.VectorType(INT32, vector.count), None)
     return builder.shuffle_vector(first, ir.Constant(vector, ir.Undefined), places)
+
+
+STRIP = 8  # four-byte steps that are laid out at once
+
+
+def strip_of(terms: int, width: int, unsigned: bool, flip: bool) -> Any:
+    """Return what lays out eight steps of a panel: it reads rows, each in order, and writes their steps side by side.
+
+    ``flip`` turns over the highest bit of each byte, which adds 128 and makes signed bytes unsigned.
+    """
+
+    @intrinsic
+    def strip(typing: Any, x: Any, row: Any, column: Any, panels: Any, at: Any) -> Any:
+        def write(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            source = context.make_array(signature.args[0])(context, builder, args[0])
+            stride = cgutils.unpack_tuple(builder, source.strides, 2)[0]
+            place, vector = args[1].type, ir.VectorType(INT32, STRIP)
+            octets = ir.VectorType(BYTE, STRIP * terms)
+            start = builder.bitcast(source.data, BYTE.as_pointer())
+            target = context.make_array(signature.args[3])(context, builder, args[3]).data
+            for first in range(0, width, STRIP):
+                count = min(STRIP, width - first)
+                lanes = []
+                for n in range(count):
+                    offset = builder.add(builder.mul(builder.add(args[1], place(first + n)), stride), args[2])
+                    address = builder.bitcast(builder.gep(start, [offset]), octets.as_pointer())
+                    lanes.append(_four_bytes(builder, builder.load(address, align=1), terms, unsigned, flip))
+                lanes += [ir.Constant(vector, ir.Undefined)] * (STRIP - count)
+                for step, value in enumerate(_transposed(builder, lanes)):
+                    kept = builder.shuffle_vector(value, value, _places(range(count))) if count < STRIP else value
+                    address = builder.gep(target, [builder.add(args[4], place(step * width + first))])
+                    builder.store(kept, builder.bitcast(address, kept.type.as_pointer()), align=4)
+            return context.get_dummy_value()
+
+        return types.void(x, row, column, panels, at), write
+
+    return strip
+
+
+def _four_bytes(builder: Any, octets: Any, terms: int, unsigned: bool, flip: bool) -> Any:
+    """Write bytes as lanes of four bytes each: as they are, or widened to pairs of int16."""
+    if terms == 2:
+        wide = ir.VectorType(ir.IntType(16), octets.type.count)
+        octets = (builder.zext if unsigned else builder.sext)(octets, wide)
+    lanes = builder.bitcast(octets, ir.VectorType(INT32, STRIP))
+    return builder.xor(lanes, ir.Constant(lanes.type, [INT32(0x80808080)] * STRIP)) if flip else lanes
+
+
+def _places(numbers: Any) -> Any:
+    every = [INT32(n) for n in numbers]
+    return ir.Constant(ir.VectorType(INT32, len(every)), every)
+
+
+def _transposed(builder: Any, lanes: list[Any]) -> list[Any]:
+    """Write: lane j of vector i as lane i of vector j; both are powers of two in number."""
+    size = len(lanes)
+    near = 1
+    while near < size:
+        low = _places(j if not j & near else size + (j ^ near) for j in range(size))
+        high = _places(j | near if not j & near else size + j for j in range(size))
+        for i in (i for i in range(size) if not i & near):
+            a, b = lanes[i], lanes[i | near]
+            lanes[i], lanes[i | near] = builder.shuffle_vector(a, b, low), builder.shuffle_vector(a, b, high)
+        near *= 2
+    return lanes

@@ -28,9 +28,11 @@ class Explicit:
     in ``made_for`` what it was made for, so that their machine code is told apart on disk.
     """
 
-    def __init__(self, function: Callable[..., Any], signature: tuple[Any, ...], made_for: str = "") -> None:
+    def __init__(
+        self, function: Callable[..., Any], signature: tuple[Any, ...], made_for: str = "", **options: Any
+    ) -> None:
         self.__doc__, self.__name__ = function.__doc__, function.__name__
-        self._dispatcher = kernel(function)
+        self._dispatcher = kernel(function, **options)
         if made_for:
             self._dispatcher._cache = CodeCache(f"{function.__qualname__} {made_for}")
         self._signature = signature

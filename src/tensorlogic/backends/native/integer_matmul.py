@@ -13,7 +13,7 @@ import numpy as np
 from numba import types
 
 from ..threads import allowed, share
-from .dot_instructions import DotForm, dot_form, tile_of
+from .dot_instructions import STRIP, DotForm, dot_form, strip_of, tile_of
 from .explicit import NUMBER, Explicit
 
 Array = Any
@@ -22,55 +22,45 @@ BLOCK = 128  # rows whose panels stay in the second cache
 FEW = 4  # rows of a result up to which every weight is read once, in the order of memory
 _WORDS, _WORDS_OUT = types.Array(types.int32, 1, "C", readonly=True), types.Array(types.int32, 1, "C")
 _SUMS_OUT = types.Array(types.int32, 2, "C")
-_ANY = {
-    kind: types.Array(getattr(types, kind), 2, "A", readonly=True) for kind in ("int8", "uint8")
-}
-_ROWS = {kind: types.Array(getattr(types, kind), 2, "C", readonly=True) for kind in ("int8", "uint8")}
 
 
-class Kernels:
-    """The loops for one form of dot products; each is compiled when it is first used."""
-
-    def __init__(self, form: DotForm) -> None:
-        self.form = form
-        self.multiply = Explicit(_multiplying(form), (_WORDS, _WORDS, _SUMS_OUT, *[NUMBER] * 3), repr(form))
-        self.pack = {
-            kind: Explicit(_packing(form.terms), (_ANY[kind], _panels(form), *[NUMBER] * 6), f"{form.terms} {kind}")
-            for kind in _ANY
-        }
+def _bytes_in_rows(dtype: str) -> Any:
+    return types.Array(getattr(types, dtype), 2, "A", readonly=True)
 
 
-def _panels(form: DotForm) -> Any:
-    return types.Array(types.int16 if form.terms == 2 else types.int8, 1, "C")
+@cache
+def packing(form: DotForm, width: int, dtype: str, flip: bool) -> Explicit:
+    """Return the loop that lays out panels of so many rows."""
+    terms, unsigned, mask = form.terms, dtype == "uint8", 0x80 if flip else 0
+    strip, part = strip_of(terms, width, unsigned, flip), 32 // terms
 
-
-def _packing(terms: int) -> Any:
-    def pack(x: Any, panels: Any, width: int, first: int, last: int, lo: int, hi: int, shift: int) -> None:
-        """Lay out the panels ``lo`` to ``hi`` of so many rows each: columns ``first`` to ``last``; what is missing is 0."""
+    def pack(x: Any, panels: Any, first: int, last: int, lo: int, hi: int) -> None:
+        """Lay out the panels ``lo`` to ``hi`` of the columns ``first`` to ``last``; what is missing is 0."""
         steps = (last - first + terms - 1) // terms
-        whole = (last - first) // terms
+        whole = (last - first) // (terms * STRIP) * STRIP
         for panel in range(lo, hi):
-            start = panel * width * steps * terms
+            start = panel * width * steps
+            done = 0
+            if (panel + 1) * width <= x.shape[0]:
+                for step in range(0, whole, STRIP):
+                    strip(x, panel * width, first + step * terms, panels, start + step * width)
+                done = whole
             for n in range(width):
                 row = panel * width + n
-                if row >= x.shape[0]:
-                    for step in range(steps):
-                        for t in range(terms):
-                            panels[start + (step * width + n) * terms + t] = 0
-                    continue
-                for step in range(whole):
-                    at, k = start + (step * width + n) * terms, first + step * terms
+                for step in range(done, steps):
+                    word, k = 0, first + step * terms
                     for t in range(terms):
-                        panels[at + t] = x[row, k + t] + shift
-                for step in range(whole, steps):
-                    at, k = start + (step * width + n) * terms, first + step * terms
-                    for t in range(terms):
-                        panels[at + t] = x[row, k + t] + shift if k + t < last else 0
+                        if row < x.shape[0] and k + t < last:
+                            word |= ((np.int64(x[row, k + t]) ^ mask) & ((1 << part) - 1)) << (part * t)
+                    panels[start + step * width + n] = np.int32(word)
 
-    return pack
+    made_for = f"{terms} {width} {flip}"
+    return Explicit(pack, (_bytes_in_rows(dtype), _WORDS_OUT, *[NUMBER] * 4), made_for)
 
 
-def _multiplying(form: DotForm) -> Any:
+@cache
+def multiplying(form: DotForm) -> Explicit:
+    """Return the loop over tiles."""
     tile, height, width = tile_of(form), form.rows, form.columns
     block = max(1, BLOCK // height)
 
@@ -93,42 +83,70 @@ def _multiplying(form: DotForm) -> Any:
                             for c in range(min(width, columns - column)):
                                 sums[row + r, column + c] += edge[r * width + c]
 
-    return multiply
+    return Explicit(multiply, (_WORDS, _WORDS, _SUMS_OUT, *[NUMBER] * 3), repr(form))
 
 
 @cache
-def kernels(form: DotForm) -> Kernels:
-    """Return the loops for a form."""
-    return Kernels(form)
+def dotting(left: str, right: str) -> Explicit:
+    """Return the loop over dot products, for few rows: LLVM finds the instruction itself, and every factor is read once."""
+
+    def dots(a: Any, b: Any, sums: Any, lo: int, hi: int) -> None:
+        """Write the sums of the columns ``lo`` to ``hi``."""
+        for j in range(lo, hi):
+            y = b[j]
+            for i in range(len(a)):
+                x = a[i]
+                total = np.int32(0)
+                for k in range(len(x)):
+                    total += np.int32(np.int32(x[k]) * np.int32(y[k]))
+                sums[i, j] = total
+
+    rows = [types.Array(getattr(types, kind), 2, "C", readonly=True) for kind in (left, right)]
+    return Explicit(dots, (*rows, _SUMS_OUT, NUMBER, NUMBER), f"{left} {right}")
 
 
 def integer_matmul(a: Array, b: Array, out: Array, form: DotForm | None = None) -> None:
-    """Write the sums over k of a[i, k] * b[j, k] into int32 ``out[i, j]``; strides are free, and out is contiguous."""
-    form = form or dot_form()
-    loops = kernels(form)
-    (rows, depth), columns = a.shape, len(b)
-    out.fill(0)
-    shift_a, shift_b = (0, 0) if form.terms == 2 else _shifts(form, a.dtype, b.dtype)
-    left_panels, right_panels = -(-rows // form.rows), -(-columns // form.columns)
-    size = min(SLAB, -(-depth // form.terms))
-    store = np.int16 if form.terms == 2 else np.int8
-    left = np.empty(left_panels * form.rows * size * form.terms, store)
-    right = np.empty(right_panels * form.columns * size * form.terms, store)
+    """Write the sums over k of a[i, k] * b[j, k] into int32 ``out[i, j]``, which is contiguous; the factors may be strided."""
+    a, b = (x if x.strides[1] == 1 else np.ascontiguousarray(x) for x in (a, b))
     count = allowed()
-    for first in range(0, depth, SLAB * form.terms):
-        last = min(depth, first + SLAB * form.terms)
-        steps = -(-(last - first) // form.terms)
-        for x, panels, width, number, shift in (
-            (a, left, form.rows, left_panels, shift_a), (b, right, form.columns, right_panels, shift_b),
-        ):  # fmt: skip
-            pack = loops.pack[x.dtype.name]
-            share(
-                lambda lo, hi, x=x, panels=panels, width=width, shift=shift, pack=pack: pack(
-                    x, panels, width, first, last, lo, hi, shift
-                ),
-                number,
-                min(count, number),
-            )
-        share(
-            partial(loops.multiply, left.view(np.int32), right.view(np.int32), out, steps), left_panels, min(count, left_panels)
-        )
+    if form is None and min(len(a), len(b)) <= FEW:
+        if len(b) < len(a):
+            turned = np.empty(out.shape[::-1], np.int32)
+            integer_matmul(b, a, turned)
+            out[...] = turned.T
+            return
+        loop = dotting(a.dtype.name, b.dtype.name)
+        share(partial(loop, np.ascontiguousarray(a), np.ascontiguousarray(b), out), len(b), min(count, len(b)))
+        return
+    _in_panels(a, b, out, form or dot_form(), count)
+
+
+def _in_panels(a: Array, b: Array, out: Array, form: DotForm, count: int) -> None:
+    depth, slab = a.shape[1], SLAB * form.terms
+    loop = multiplying(form)
+    flips = [form.terms == 4 and (x.dtype == np.int8) == want for x, want in ((a, form.unsigned_left), (b, False))]
+    panels = []
+    for x, width, flip in zip((a, b), (form.rows, form.columns), flips, strict=True):
+        number = -(-len(x) // width)
+        words = np.empty(number * width * min(SLAB, -(-depth // form.terms)), np.int32)
+        panels.append((partial(packing(form, width, x.dtype.name, flip), x, words), words, number))
+    out.fill(0)
+    for first in range(0, depth, slab):
+        last = min(depth, first + slab)
+        for pack, _, number in panels:
+            share(partial(pack, first, last), number, min(count, number))
+        (_, left, number), (_, right, _) = panels
+        share(partial(loop, left, right, out, -(-(last - first) // form.terms)), number, min(count, number))
+    if any(flips):
+        _take_off(a, b, out, flips, form)
+
+
+def _take_off(a: Array, b: Array, out: Array, flips: list[bool], form: DotForm) -> None:
+    """Take off what the bytes had more, or less, than they stand for: a flip adds 128 to an int8, and takes 128 off a uint8."""
+    more_a, more_b = (128 * flip * (1 if x.dtype == np.int8 else -1) for x, flip in zip((a, b), flips, strict=True))
+    with np.errstate(over="ignore"):
+        if more_a:
+            out -= np.int32(more_a) * b.sum(1, dtype=np.int32)
+        if more_b:
+            total = a.sum(1, dtype=np.int32) + np.int32(more_a * a.shape[1])
+            out -= (np.int32(more_b) * total)[:, None]
