@@ -28,9 +28,7 @@ class WeightForm(NamedTuple):
     lanes: int
     rows: int
     outputs: int
-    zeros: bool = False
     ahead: int = 0
-    natural: bool = True
 
     @property
     def each(self) -> int:
@@ -43,9 +41,16 @@ class WeightForm(NamedTuple):
         return self.lanes * self.each
 
     @property
-    def unit(self) -> float:
-        """What 1 is in the sums: weights of 2 and 4 bits stay at the upper end of a word."""
-        return 2.0 ** (32 - self.bits) if self.bits > 1 and not (self.bits == 8 and self.natural) and self.signed and not self.zeros else 1.0
+    def bias(self) -> int:
+        """What weights are more than they stand for: two's complement is read as what is above the least."""
+        return 1 << (self.bits - 1) if self.signed and self.bits > 1 else 0
+
+    @property
+    def factors(self) -> list[float]:
+        """What the rows are multiplied by beforehand, for each place in a word."""
+        if self.bits == 1:
+            return [1.0] * self.each
+        return [2.0 ** -(self.bits * s) for s in range(self.each - 1)] + [1.0]
 
 
 class _Writer:
@@ -66,29 +71,22 @@ class _Writer:
     def load(self, address: Any, kind: Any) -> Any:
         return self.builder.load(self.builder.bitcast(address, kind.as_pointer()), align=1)
 
-    def weights_at(self, data: Any, zero: Any) -> Iterator[Any]:
-        """Write the weights of a block as vectors of floats, less the zero where there is one, and as often as :attr:`WeightForm.unit` says."""
-        b, form = self.builder, self.form
-        if form.bits == 8 and form.natural:
-            octets = ir.VectorType(BYTE, form.lanes)
-            for s in range(4):
-                value = self.load(vector_at(b, data, s * form.lanes), octets)
-                wide = (b.sext if form.signed else b.zext)(value, self.words)
-                yield b.sitofp(wide if zero is None else b.sub(wide, zero), self.floats)
-            return
+    def weights_at(self, data: Any) -> Iterator[Any]:
+        """Write the weights of a block as vectors of floats: the s-th of each word, s after s."""
+        b, bits, last = self.builder, self.form.bits, self.form.each - 1
         word = self.load(data, self.words)
-        if form.bits == 1:
+        if bits == 1:
             word = b.xor(word, self.same(-1))
-        for s in range(form.each):
-            high = b.shl(word, self.same(32 - form.bits * (s + 1)))
-            if form.bits == 1:  # 1.0, with the opposite of the bit as its sign
-                sign = b.and_(high, self.same(-(1 << 31)))
+        elif self.form.signed:
+            word = b.xor(word, self.same(sum(1 << bits * s + bits - 1 for s in range(last + 1))))
+        for s in range(last + 1):
+            if bits == 1:  # 1.0, with the opposite of the bit as its sign
+                sign = b.and_(b.shl(word, self.same(31 - s)), self.same(-(1 << 31)))
                 yield b.bitcast(b.or_(sign, self.same(0x3F800000)), self.floats)
-            elif zero is None and form.signed:
-                yield b.sitofp(b.and_(high, self.same(-1 << 32 - form.bits)), self.floats)
+            elif s == last:
+                yield b.sitofp(b.lshr(word, self.same(32 - bits)), self.floats)
             else:
-                low = (b.ashr if form.signed else b.lshr)(high, self.same(32 - form.bits))
-                yield b.sitofp(low if zero is None else b.sub(low, zero), self.floats)
+                yield b.sitofp(b.and_(word, self.same((1 << bits) - 1 << bits * s)), self.floats)
 
     def multiply_add(self, x: Any, y: Any, z: Any) -> Any:
         return call(self.builder, f"llvm.fmuladd.v{self.form.lanes}f32", self.floats, x, y, z)
@@ -113,116 +111,132 @@ class _Writer:
 def weight_dots_of(form: WeightForm) -> Any:
     """Return what writes the dot products of some rows with some rows of weights.
 
-    ``span`` blocks share a scale and a zero; where it is 0, each word has those that ``scale_of`` says. Of the bytes of a row of weights that are
-    no whole block, ``rest`` has a copy, filled up.
+    ``span`` blocks share a scale and a zero; where it is 0, each word has those that ``scale_of`` says. ``x_sums`` has the sums of what the rows
+    are multiplied with, lane by lane, for each span, or for each block where there are none. Of the bytes of a row of weights that are no whole
+    block, ``rest`` has a copy, filled up. Zeros are read at ``zero_step`` times their place: 0 where there is only one.
     """
     partial = max(1, min(form.each, 8 // (form.rows * form.outputs)))  # sums that do not wait for one another
 
     @intrinsic
     def weight_dots(
-        typing: Any, data: Any, width: Any, rest: Any, x: Any, at_x: Any, next_x: Any, scales: Any, zeros: Any, groups: Any, scale_of: Any,
-        span: Any, out: Any, at_out: Any, next_out: Any, first: Any, last: Any,
+        typing: Any, data: Any, width: Any, rest: Any, x: Any, next_x: Any, x_sums: Any, next_sums: Any, scales: Any, zeros: Any, groups: Any,
+        zero_step: Any, scale_of: Any, span: Any, out: Any, columns: Any, row: Any, first: Any, last: Any,
     ) -> Any:  # fmt: skip
+        kinds = (
+            data, width, rest, x, next_x, x_sums, next_sums, scales, zeros, groups, zero_step, scale_of, span, out, columns, row, first, last
+        )  # fmt: skip
+        names = (
+            "data width rest x next_x x_sums next_sums scales zeros groups zero_step scale_of span out columns row first last"
+        ).split()
+
         def write(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-            w = _Writer(builder, form)
-            place = args[1].type
-            width, span, groups = args[1], args[10], args[8]
-
-            def pointer(n: int, *offsets: Any) -> Any:
-                start = context.make_array(signature.args[n])(context, builder, args[n]).data
-                for offset in offsets:
-                    start = builder.gep(start, [offset])
-                return start
-
-            rows = [pointer(3, args[4], builder.mul(args[5], place(r))) for r in range(form.rows)]
+            w, given = _Writer(builder, form), dict(zip(names, args, strict=True))
+            start = {
+                name: context.make_array(kind)(context, builder, value).data
+                for name, kind, value in zip(names, signature.args, args, strict=True)
+                if isinstance(kind, types.Array)
+            }
+            place, lanes, times, plus = given["width"].type, form.lanes, builder.mul, builder.add
+            width, span, groups, last = (given[name] for name in ("width", "span", "groups", "last"))
             numbers = []  # of the outputs; the last again where there are fewer
             for n in range(form.outputs):
-                number, highest = builder.add(args[14], place(n)), builder.sub(args[15], place(1))
+                number, highest = plus(given["first"], place(n)), builder.sub(last, place(1))
                 numbers.append(builder.select(builder.icmp_signed("<", number, highest), number, highest))
-            sources = [builder.bitcast(pointer(0, builder.mul(n, width)), BYTE.as_pointer()) for n in numbers]
-            lefts = [builder.bitcast(pointer(2, place(4 * form.lanes * n)), BYTE.as_pointer()) for n in range(form.outputs)]
-            scale_rows = [pointer(6, builder.mul(n, groups)) for n in numbers]
-            zero_rows = [pointer(7, builder.mul(n, groups)) for n in numbers]
-            nothing, none = ir.Constant(w.floats, None), [None] * form.outputs
+
+            def at(name: str, *offsets: Any) -> Any:
+                address = start[name]
+                for offset in offsets:
+                    address = builder.gep(address, [offset])
+                return address
+
+            line = [plus(given["row"], place(r)) for r in range(form.rows)]
+            rows = [at("x", times(given["next_x"], r)) for r in line]
+            row_sums = [at("x_sums", times(given["next_sums"], r)) for r in line]
+            sources = [at("data", times(n, width)) for n in numbers]
+            lefts = [at("rest", place(4 * lanes * n)) for n in range(form.outputs)]
             cells = [(r, o) for r in range(form.rows) for o in range(form.outputs)]
-            totals = {cell: cgutils.alloca_once_value(builder, nothing) for cell in cells}
+            totals = {cell: cgutils.alloca_once_value(builder, ir.Constant(w.floats, None)) for cell in cells}
             sums = {cell: [cgutils.alloca_once(builder, w.floats) for _ in range(partial)] for cell in cells}
 
             def clear() -> None:
                 for own in sums.values():
                     for s in own:
-                        builder.store(nothing, s)
+                        builder.store(ir.Constant(w.floats, None), s)
 
-            def add_block(data: Sequence[Any], number: Any, zero: Sequence[Any]) -> None:
-                start = builder.mul(number, place(form.block))
+            def add_block(data: Sequence[Any], number: Any) -> None:
                 if form.ahead:
                     for source in data:
                         hint = [INT32(0), INT32(3), INT32(1)]
                         call(builder, "llvm.prefetch.p0i8", ir.VoidType(), builder.gep(source, [place(form.ahead)]), *hint)
-                every = [w.weights_at(source, own) for source, own in zip(data, zero, strict=True)]
-                for s, values in enumerate(zip(*every, strict=True)):
-                    offset = builder.add(start, place(s * form.lanes))
+                for s, values in enumerate(zip(*map(w.weights_at, data), strict=True)):
+                    offset = plus(times(number, place(form.block)), place(s * lanes))
                     for r in range(form.rows):
                         factor = w.load(builder.gep(rows[r], [offset]), w.floats)
                         for o in range(form.outputs):
                             own = sums[r, o][s % partial]
                             builder.store(w.multiply_add(factor, values[o], builder.load(own)), own)
 
-            def add_sums(scale: Sequence[Any]) -> None:
+            def add_sums(scale: Sequence[Any], zero: Sequence[Any], number: Any) -> None:
+                """Add (sums - zero * sums of the rows) * scale to the totals."""
                 for (r, o), own in sums.items():
                     more = w.total([builder.load(s) for s in own])
+                    if form.bits > 1:
+                        least = w.load(builder.gep(row_sums[r], [times(number, place(lanes))]), w.floats)
+                        more = w.multiply_add(builder.fneg(zero[o]), least, more)
                     builder.store(w.multiply_add(more, scale[o], builder.load(totals[r, o])), totals[r, o])
 
-            def shared(which: Any, table: Sequence[Any]) -> list[Any]:
-                return [w.spread(builder.load(builder.gep(row, [which]))) for row in table]
+            def scale_at(o: int, which: Any) -> Any:
+                return builder.load(at("scales", plus(times(numbers[o], groups), which)))
 
-            def by_word(number: Any, table: Sequence[Any], kind: Any) -> list[Any]:
-                found = [ir.Constant(kind, ir.Undefined) for _ in table]
-                for n in range(form.lanes):
-                    which = builder.load(pointer(9, builder.mul(number, place(form.lanes)), place(n)))
-                    for o, row in enumerate(table):
-                        found[o] = builder.insert_element(found[o], builder.load(builder.gep(row, [which])), INT32(n))
+            def zero_at(o: int, which: Any) -> Any:
+                return builder.load(at("zeros", times(plus(times(numbers[o], groups), which), given["zero_step"])))
+
+            def shared(which: Any, read: Callable[[int, Any], Any]) -> list[Any]:
+                return [w.spread(read(o, which)) for o in range(form.outputs)]
+
+            def by_word(number: Any, read: Callable[[int, Any], Any]) -> list[Any]:
+                found = [ir.Constant(w.floats, ir.Undefined) for _ in numbers]
+                for n in range(lanes):
+                    which = builder.load(at("scale_of", times(number, place(lanes)), place(n)))
+                    for o in range(form.outputs):
+                        found[o] = builder.insert_element(found[o], read(o, which), INT32(n))
                 return found
 
-            blocks = builder.sdiv(width, place(4 * form.lanes))
-            whole = builder.mul(blocks, place(4 * form.lanes))
-            some_left = builder.icmp_signed("<", whole, width)
+            blocks = builder.sdiv(width, place(4 * lanes))
+            some_left = builder.icmp_signed("<", times(blocks, place(4 * lanes)), width)
 
             def moved(number: Any) -> list[Any]:
-                return [builder.gep(source, [builder.mul(number, place(4 * form.lanes))]) for source in sources]
+                return [builder.gep(source, [times(number, place(4 * lanes))]) for source in sources]
 
             with builder.if_else(builder.icmp_signed(">", span, place(0))) as (together, apart):
                 with together:
-                    everything = builder.add(blocks, builder.zext(some_left, place))
-                    spans = builder.sdiv(builder.sub(builder.add(everything, span), place(1)), span)
+                    everything = plus(blocks, builder.zext(some_left, place))
+                    spans = builder.sdiv(builder.sub(plus(everything, span), place(1)), span)
                     with cgutils.for_range(builder, spans) as outer:
                         clear()
-                        start = builder.mul(outer.index, span)
-                        end = builder.add(start, span)
+                        begin = times(outer.index, span)
+                        end = plus(begin, span)
                         stop = builder.select(builder.icmp_signed("<", end, blocks), end, blocks)
-                        zero = shared(outer.index, zero_rows) if form.zeros else none
-                        with cgutils.for_range(builder, builder.sub(stop, start)) as inner:
-                            number = builder.add(start, inner.index)
-                            add_block(moved(number), number, zero)
+                        with cgutils.for_range(builder, builder.sub(stop, begin)) as inner:
+                            number = plus(begin, inner.index)
+                            add_block(moved(number), number)
                         with builder.if_then(builder.and_(some_left, builder.icmp_signed(">", end, blocks))):
-                            add_block(lefts, blocks, zero)
-                        add_sums(shared(outer.index, scale_rows))
+                            add_block(lefts, blocks)
+                        add_sums(shared(outer.index, scale_at), shared(outer.index, zero_at), outer.index)
                 with apart:
                     with cgutils.for_range(builder, blocks) as outer:
                         clear()
-                        add_block(moved(outer.index), outer.index, by_word(outer.index, zero_rows, w.words) if form.zeros else none)
-                        add_sums(by_word(outer.index, scale_rows, w.floats))
+                        add_block(moved(outer.index), outer.index)
+                        add_sums(by_word(outer.index, scale_at), by_word(outer.index, zero_at), outer.index)
                     with builder.if_then(some_left):
                         clear()
-                        add_block(lefts, blocks, by_word(blocks, zero_rows, w.words) if form.zeros else none)
-                        add_sums(by_word(blocks, scale_rows, w.floats))
+                        add_block(lefts, blocks)
+                        add_sums(by_word(blocks, scale_at), by_word(blocks, zero_at), blocks)
             for (r, o), total in totals.items():
-                target = pointer(11, args[12], builder.mul(args[13], place(r)), numbers[o])
-                whole = w.sum_of_lanes(builder.load(total))
-                builder.store(builder.fmul(whole, FLOAT(1 / form.unit)), target)
+                target = at("out", times(given["columns"], line[r]), numbers[o])
+                builder.store(w.sum_of_lanes(builder.load(total)), target)
             return context.get_dummy_value()
 
-        kinds = (data, width, rest, x, at_x, next_x, scales, zeros, groups, scale_of, span, out, at_out, next_out, first, last)
         return types.void(*kinds), write
 
     return weight_dots

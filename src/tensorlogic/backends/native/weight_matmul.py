@@ -46,8 +46,8 @@ def _dotting(form: WeightForm) -> Explicit:
     weight_dots, size, height, at_once = weight_dots_of(form), 4 * form.lanes, form.rows, form.outputs
 
     def dots(
-        data: Any, width: int, x: Any, next_x: int, rows: int, scales: Any, zeros: Any, groups: int, scale_of: Any, span: int, out: Any,
-        columns: int, lo: int, hi: int,
+        data: Any, width: int, x: Any, next_x: int, x_sums: Any, next_sums: int, rows: int, scales: Any, zeros: Any, groups: int, zero_step: int,
+        scale_of: Any, span: int, out: Any, columns: int, lo: int, hi: int,
     ) -> None:  # fmt: skip
         """Write the dot products with the rows ``lo`` to ``hi`` of the weights into a result of as many columns."""
         whole = width // size * size
@@ -56,13 +56,13 @@ def _dotting(form: WeightForm) -> Explicit:
             for n in range(at_once):
                 for t in range(width - whole):
                     rest[n * size + t] = data[min(first + n, hi - 1) * width + whole + t]
-            for r in range(0, rows, height):
+            for row in range(0, rows, height):
                 weight_dots(
-                    data, width, rest, x, r * next_x, next_x, scales, zeros, groups, scale_of, span, out, r * columns, columns, first, hi
-                )
+                    data, width, rest, x, next_x, x_sums, next_sums, scales, zeros, groups, zero_step, scale_of, span, out, columns, row, first, hi
+                )  # fmt: skip
 
     kinds = (
-        _OCTETS, NUMBER, _FLOATS, NUMBER, NUMBER, _FLOATS, _NUMBERS, NUMBER, _PLACES, NUMBER, _FLOATS_OUT, *[NUMBER] * 3
+        _OCTETS, NUMBER, _FLOATS, NUMBER, _FLOATS, NUMBER, NUMBER, _FLOATS, _FLOATS, NUMBER, NUMBER, _PLACES, NUMBER, _FLOATS_OUT, *[NUMBER] * 3
     )  # fmt: skip
     return Explicit(dots, kinds, repr(form))
 
@@ -107,7 +107,7 @@ def _unpacking(bits: int, signed: bool) -> Explicit:
 def weight_matmul(x: Array, weights: Weights, out: Array) -> None:
     """Write the product of float32 rows with the weights, turned over, into a contiguous ``out`` of rows × rows of weights."""
     one = len(x) == 1
-    form = WeightForm(weights.bits, weights.signed, min(8, dot_form().lanes), *((1, 1) if one else (AT_ONCE, 2)), weights.zeros is not None)
+    form = WeightForm(weights.bits, weights.signed, min(8, dot_form().lanes), *((1, 2) if one else (AT_ONCE, 2)))
     if len(x) > FEW or weights.group % form.each or not _scalable(x):
         _by_blas(x, weights, out)
     else:
@@ -125,18 +125,20 @@ def _in_registers(x: Array, weights: Weights, out: Array, form: WeightForm) -> N
     lanes, block, groups = form.lanes, form.block, weights.scales.shape[1]
     padded = -(-rows // form.rows) * form.rows
     blocks = -(-width // (4 * lanes))
-    wide = np.zeros((padded, blocks * block), np.float32)
-    wide[:rows, : weights.depth] = x
-    # as words give them: lane after lane for each place in a word
-    if form.bits < 8 or not form.natural:
-        wide = np.ascontiguousarray(wide.reshape(padded, blocks, lanes, form.each).swapaxes(2, 3))
+    wide = np.zeros((padded, blocks, lanes, form.each), np.float32)
+    wide.reshape(padded, blocks * block)[:rows, : weights.depth] = x
     span = max(1, blocks) if groups == 1 else 0 if weights.group % block else weights.group // block
+    sums = wide.sum(3)
+    if span > 1:
+        sums = np.add.reduceat(sums, range(0, blocks, span), axis=1) if blocks else sums
+    # as words give them: lane after lane for each place in a word
+    laid = np.multiply(wide.swapaxes(2, 3), np.array(form.factors, np.float32)[:, None], order="C")
     scale_of = np.minimum(np.arange(1 if span else blocks * lanes) * form.each // weights.group, groups - 1)
-    zeros = np.zeros(weights.scales.shape, np.int32) if weights.zeros is None else weights.zeros
+    zeros = np.array([form.bias], np.float32) if weights.zeros is None else weights.zeros.astype(np.float32) + np.float32(form.bias)
     result = np.empty((padded, len(data)), np.float32) if padded != rows else out
     loop = partial(
-        _dotting(form), data.reshape(-1), width, wide.reshape(-1), blocks * block, padded, weights.scales.reshape(-1), zeros.reshape(-1),
-        groups, scale_of, span, result.reshape(-1), len(data),
+        _dotting(form), data.reshape(-1), width, laid.reshape(-1), blocks * block, sums.reshape(-1), sums[0].size, padded,
+        weights.scales.reshape(-1), zeros.reshape(-1), groups, int(weights.zeros is not None), scale_of, span, result.reshape(-1), len(data),
     )  # fmt: skip
     share(loop, len(data), min(allowed(), max(1, len(data))))
     if padded != rows:
