@@ -38,6 +38,13 @@ from .events import span as span
 from .ir.builder import GraphBuilder as GraphBuilder
 from .ir.builder import Tensor as Tensor
 from .ir.graph import EinsumGraph as EinsumGraph
+from .ir.quantization_config import ActivationMode as ActivationMode
+from .ir.quantization_config import CalibrationMethod as CalibrationMethod
+from .ir.quantization_config import QuantizationConfig as QuantizationConfig
+from .ir.quantization_config import QuantizationRounding as QuantizationRounding
+from .ir.quantized import QuantizationGranularity as QuantizationGranularity
+from .ir.quantized import QuantizationType as QuantizationType
+from .ir.quantized import QuantizedTensor as QuantizedTensor
 from .ir.types import TensorShape as TensorShape
 from .ir.types import TensorType as TensorType
 from .ir.validate import GraphValidator as GraphValidator
@@ -80,6 +87,7 @@ from .observe.performance import PerformanceBaseline as PerformanceBaseline
 from .observe.performance import PerformanceComparison as PerformanceComparison
 from .observe.profile import OpProfile as OpProfile
 from .observe.profile import ProfileData as ProfileData
+from .observe.quantization.post_training import quantize as quantize
 from .observe.recorded import RecordedExecutionTrace as RecordedExecutionTrace
 from .observe.recorded import RecordedTraceEntry as RecordedTraceEntry
 from .observe.recorded import TraceRecorder as TraceRecorder
