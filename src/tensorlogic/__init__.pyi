@@ -88,6 +88,9 @@ from .observe.performance import PerformanceComparison as PerformanceComparison
 from .observe.profile import OpProfile as OpProfile
 from .observe.profile import ProfileData as ProfileData
 from .observe.quantization.post_training import quantize as quantize
+from .observe.quantization.precision import PrecisionAssignment as PrecisionAssignment
+from .observe.quantization.precision import assign_precision as assign_precision
+from .observe.quantization.report import QuantizationReport as QuantizationReport
 from .observe.recorded import RecordedExecutionTrace as RecordedExecutionTrace
 from .observe.recorded import RecordedTraceEntry as RecordedTraceEntry
 from .observe.recorded import TraceRecorder as TraceRecorder
@@ -233,6 +236,9 @@ from .train.history import History as History
 from .train.initial import initial as initial
 from .train.optim import Optimizer as Optimizer
 from .train.rules import rule_loss as rule_loss
+from .train.quantization_aware import FakeQuantized as FakeQuantized
+from .train.quantization_aware import convert_quantized as convert_quantized
+from .train.quantization_aware import fake_quantize as fake_quantize
 from .train.trainer import Trainer as Trainer
 from .train.trainer import TrainerConfig as TrainerConfig
 

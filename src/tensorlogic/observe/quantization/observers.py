@@ -86,6 +86,7 @@ def _entropy(seen: Seen, config: QuantizationConfig) -> tuple[float, float]:
     sizes = seen.counts[BINS:] + seen.counts[:BINS][::-1]
     while len(sizes) > 2 * LEVELS and sizes.sum() < FULL * len(sizes):  # chance must not look like structure
         sizes = sizes.reshape(-1, 2).sum(1)
+    sizes[0] = sizes[1]  # zeros, such as relu makes many of, are told exactly whatever the range
     best, found = np.inf, len(sizes)
     for stop in np.unique(np.linspace(LEVELS, len(sizes), TRIALS).astype(int)):
         inside = sizes[:stop].copy()
