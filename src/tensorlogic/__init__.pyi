@@ -235,10 +235,10 @@ from .train.callbacks import TensorBoardLog as TensorBoardLog
 from .train.history import History as History
 from .train.initial import initial as initial
 from .train.optim import Optimizer as Optimizer
-from .train.rules import rule_loss as rule_loss
 from .train.quantization_aware import FakeQuantized as FakeQuantized
 from .train.quantization_aware import convert_quantized as convert_quantized
 from .train.quantization_aware import fake_quantize as fake_quantize
+from .train.rules import rule_loss as rule_loss
 from .train.trainer import Trainer as Trainer
 from .train.trainer import TrainerConfig as TrainerConfig
 

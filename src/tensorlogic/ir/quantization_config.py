@@ -92,7 +92,11 @@ class QuantizationConfig(msgspec.Struct, frozen=True):
         hint = "write QuantizationGranularity.PER_CHANNEL()"
         expect(self.granularity, QuantizationGranularity, "a QuantizationGranularity is expected", hint)
         expect(self.symmetric, bool, "symmetric= is True or False")
-        for name, kind in (("activations", ActivationMode), ("calibration", CalibrationMethod), ("rounding", QuantizationRounding)):
+        for name, kind in (
+            ("activations", ActivationMode),
+            ("calibration", CalibrationMethod),
+            ("rounding", QuantizationRounding),
+        ):
             if name != "activations" or self.activations is not None:
                 words = ", ".join(f"{kind.__name__}.{m.name}" for m in kind)
                 expect(getattr(self, name), kind, f"{name}= is one of {words}")
@@ -101,9 +105,15 @@ class QuantizationConfig(msgspec.Struct, frozen=True):
             if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= most:
                 raise InputError(f"{name}= is a number above 0 and up to {most:g}, got {value!r}", code="E324")
         if self.activations not in (None, ActivationMode.WEIGHT_ONLY) and not self.sums_whole_numbers:
-            why = "floats of 8 bits" if self.type.is_float else f"scales {self.granularity}, which lie inside of the sums,"
+            why = (
+                "floats of 8 bits"
+                if self.type.is_float
+                else f"scales {self.granularity}, which lie inside of the sums,"
+            )
             hint = "use PER_CHANNEL() and a type of whole numbers, or ActivationMode.WEIGHT_ONLY"
-            raise InputError(f"sums of whole numbers cannot be taken of {why} with {self.activations}", hint, code="E325")
+            raise InputError(
+                f"sums of whole numbers cannot be taken of {why} with {self.activations}", hint, code="E325"
+            )
 
     @property
     def sums_whole_numbers(self) -> bool:

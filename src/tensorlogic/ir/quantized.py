@@ -233,7 +233,9 @@ def checked_floats(array: Any, name: str = "") -> Array:
     bad = ~np.isfinite(values)
     if bad.any():
         place = tuple(int(i) for i in np.argwhere(bad)[0])
-        found = f"{int(bad.sum()):,} of {values.size:,} values of {what} are NaN or infinite, the first at {list(place)}"
+        found = (
+            f"{int(bad.sum()):,} of {values.size:,} values of {what} are NaN or infinite, the first at {list(place)}"
+        )
         hint = "find out where it comes from: tensorlogic.debug.TensorInspector"
         raise InputError(f"{found}: {values[place]}", hint, code="E321")
     return values.astype(np.float32, copy=False)
@@ -241,7 +243,9 @@ def checked_floats(array: Any, name: str = "") -> Array:
 
 def placed(granularity: QuantizationGranularity, shape: tuple[int, ...]) -> tuple[int | None, int | None]:
     """Return the axis and the group of a granularity for a tensor of some shape."""
-    expect(granularity, QuantizationGranularity, "a granularity is expected", "write QuantizationGranularity.PER_TENSOR")
+    expect(
+        granularity, QuantizationGranularity, "a granularity is expected", "write QuantizationGranularity.PER_TENSOR"
+    )
     if granularity.word == "tensor":
         return None, None
     if not shape:

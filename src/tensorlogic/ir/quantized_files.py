@@ -39,9 +39,7 @@ def save_quantized(tensors: Mapping[str, QuantizedTensor], path: str | Path) -> 
     """
     from safetensors.numpy import save
 
-    arrays = {
-        f"{name}.{part}": np.array(getattr(t, part), order="C") for name, t in tensors.items() for part in PARTS
-    }
+    arrays = {f"{name}.{part}": np.array(getattr(t, part), order="C") for name, t in tensors.items() for part in PARTS}
     facts = {name: _Facts(t.kind, t.shape, t.axis, t.group) for name, t in tensors.items()}
     header = {"format": FORMAT, "tensors": msgspec.json.encode(facts).decode("ascii")}
     target = Path(path)

@@ -100,7 +100,9 @@ def _transposed(draft: Draft, i: int, order: Sequence[int]) -> int:
 def _viewed(draft: Draft, i: int, order: Sequence[int], shape: Sequence[Dim]) -> int:
     """Return a node with its axes in another order, and then under another shape."""
     moved = _transposed(draft, i, order)
-    return moved if list(draft.type(moved).shape or ()) == list(shape) else draft.make(ops.Reshape(tuple(shape)), (moved,))
+    return (
+        moved if list(draft.type(moved).shape or ()) == list(shape) else draft.make(ops.Reshape(tuple(shape)), (moved,))
+    )
 
 
 def constant(draft: Draft, array: Any) -> int:

@@ -42,7 +42,9 @@ class Product(NamedTuple):
         return np.transpose(w, self.w_order).reshape(-1, self.terms)
 
 
-def with_params(graph: EinsumGraph, params: Mapping[str, Any], types: Mapping[str, TensorType]) -> tuple[EinsumGraph, dict[int, str]]:
+def with_params(
+    graph: EinsumGraph, params: Mapping[str, Any], types: Mapping[str, TensorType]
+) -> tuple[EinsumGraph, dict[int, str]]:
     """Return the graph with some inputs as constants and the others of a known dtype, and the names of the constants by node.
 
     >>> from tensorlogic import GraphBuilder
@@ -81,7 +83,9 @@ def constant_nodes(graph: EinsumGraph) -> bytearray:
         if isinstance(node.op, ops.Constant):
             fixed[i] = 1
         elif not isinstance(node.op, ops.Input | ops.Literal | Fixpoint | Scan | Cond | ops.Item):
-            fixed[i] = bool(node.args) and all(fixed[a] or isinstance(graph.nodes[a].op, ops.Literal) for a in node.args)
+            fixed[i] = bool(node.args) and all(
+                fixed[a] or isinstance(graph.nodes[a].op, ops.Literal) for a in node.args
+            )
     return fixed
 
 
@@ -108,7 +112,9 @@ def _product(graph: EinsumGraph, i: int, value: int, weight: int, names: Mapping
     rows = [x for x in own if x in form.output and x not in other]
     columns = [x for x in other if x in form.output and x not in own]
     terms = [x for x in own if x in other and x not in form.output]
-    plain = len({*own}) == len(own) == len(rows) + len(terms) and len({*other}) == len(other) == len(columns) + len(terms)
+    plain = len({*own}) == len(own) == len(rows) + len(terms) and len({*other}) == len(other) == len(columns) + len(
+        terms
+    )
     sizes = dict(zip(other, (int(d) for d in types[weight].shape or ()), strict=True)) if plain else {}
     met = dict(zip(own, types[value].shape or (), strict=True)) if plain else {}
     if not plain or not columns or not terms or any(sizes[t] != met[t] for t in terms) or 0 in sizes.values():

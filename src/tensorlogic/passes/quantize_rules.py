@@ -66,7 +66,13 @@ def whole_number_product(draft: Draft, op: ops.Einsum, args: tuple[int, ...]) ->
     terms = (draft.type(qw).shape or (0, 0))[1]
     numbers, scales, zeros = _held(draft, qw), _held(draft, sw), _held(draft, zw)
     x_zero = _held(draft, zx)
-    if not all(k in BYTES for k in kinds) or not isinstance(terms, int) or scales is None or zeros is None or x_zero is None:
+    if (
+        not all(k in BYTES for k in kinds)
+        or not isinstance(terms, int)
+        or scales is None
+        or zeros is None
+        or x_zero is None
+    ):
         return None
     by_row = of_x.group is not None
     if (by_row and (of_x.group != terms or x_zero.any())) or of_x.axis is not None or of_w.group is not None:
@@ -120,7 +126,12 @@ def scaled_after(draft: Draft, op: ops.Elementwise, args: tuple[int, ...]) -> in
         return None
     for n, other in ((0, 1), (1, 0)) if op.fn == "multiply" else ((0, 1),):
         inner, factor = draft.op(args[n]), _held(draft, args[other])
-        if not isinstance(inner, ops.Dequantize) or factor is None or inner.group is not None or draft.uses[args[n]] > 1:
+        if (
+            not isinstance(inner, ops.Dequantize)
+            or factor is None
+            or inner.group is not None
+            or draft.uses[args[n]] > 1
+        ):
             continue
         q, s, z = draft.args(args[n])
         scales = _held(draft, s)

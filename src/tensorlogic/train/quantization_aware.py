@@ -69,7 +69,9 @@ def fake_quantize(
         assert isinstance(choice.weight, LearnedScale)
         matrix = p.weight_matrix(checked_floats(values[p.name], p.name))
         own = choice.weight
-        scales[own.scale] = scales_of(matrix, own.kind, own.axis, own.group, symmetric=True, search=own.kind != "int8")[0]
+        scales[own.scale] = scales_of(matrix, own.kind, own.axis, own.group, symmetric=True, search=own.kind != "int8")[
+            0
+        ]
         choices[p.node] = (p, choice)
     if static:
         scales |= _activation_scales(graph, choices, config, values, checked_batches(calibration), executor)
@@ -99,7 +101,9 @@ def convert_quantized(graph: EinsumGraph, config: QuantizationConfig | None, par
     missing = [name for name in fake.inputs if name not in graph.inputs and name not in values]
     if missing:
         hint = "give what was learned: convert_quantized(graph, config, trainer.params)"
-        raise InputError(f"the scale {missing[0]!r} is not among params", hint, *nearest(missing[0], values), code="E344")
+        raise InputError(
+            f"the scale {missing[0]!r} is not among params", hint, *nearest(missing[0], values), code="E344"
+        )
     held = {name: array for name, array in values.items() if name in fake.inputs}
     return lowered(with_params(fake, held, {})[0])
 
@@ -137,7 +141,9 @@ def _choices(products: list[Product], config: QuantizationConfig) -> list[tuple[
     for p in products:
         columns = int(np.prod(p.columns))
         axis, group = placed(config.granularity, (columns, p.terms))
-        shape = () if axis is None and group is None else (columns,) if group is None else (columns, -(-p.terms // group))
+        shape = (
+            () if axis is None and group is None else (columns,) if group is None else (columns, -(-p.terms // group))
+        )
         weight = LearnedScale(f"{p.name}.scale", shape, config.type.value, axis, group)
         number = f"{count[p.name] + 1}" if count[p.name] else ""
         count[p.name] += 1
@@ -157,7 +163,9 @@ def _activation_scales(
     """Watch the activations of each product on calibration data, and return the scales of their ranges."""
     if not batches:
         hint = "give batches of the inputs that are not parameters: calibration=[{'x': X}]"
-        raise InputError("static activation scales are found on calibration data, and there are none", hint, code="E326")
+        raise InputError(
+            "static activation scales are found on calibration data, and there are none", hint, code="E326"
+        )
     bound, _ = with_params(graph, values, {name: TensorType.of(plain_array(v)) for name, v in batches[0].items()})
     seen = {node: Seen() for node in choices}
 

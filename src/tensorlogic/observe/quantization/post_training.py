@@ -89,7 +89,12 @@ def quantize(
             hint = "leave out one of them: a budget chooses the configs by itself"
             raise InputError("a config and a budget are given together", hint, code="E329")
         config = assign_precision(
-            graph, calibration=calibration, params=params, budget_bytes=budget_bytes, max_error=max_error, executor=executor
+            graph,
+            calibration=calibration,
+            params=params,
+            budget_bytes=budget_bytes,
+            max_error=max_error,
+            executor=executor,
         )
         calibration = config.batches
     return quantize_graph(graph, config, calibration=calibration, params=params, executor=executor).graph
@@ -129,7 +134,9 @@ def model_of(
     weights = _weights(bound, products, executor)
     taken = {p.node for p in products}
     inputs = {i: n for n, i in bound.inputs.items() if n in first and (bound.type_of(i).shape or ("?",))}
-    for p in find_products(bound, inputs, bytearray(i in inputs and _static(bound, i) for i in range(len(bound.nodes)))):
+    for p in find_products(
+        bound, inputs, bytearray(i in inputs and _static(bound, i) for i in range(len(bound.nodes)))
+    ):
         if p.node not in taken:
             taken.add(p.node)
             products.append(p)

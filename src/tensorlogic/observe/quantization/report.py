@@ -136,7 +136,9 @@ class QuantizationReport(NamedTuple):
             lines.append(f"accuracy {self.accuracy[0]:.2%} before, {self.accuracy[1]:.2%} after: {points:+.2f} points")
         if self.seconds is not None:
             before, after = (1e3 * s for s in self.seconds)
-            lines.append(f"time {before:.3f} ms before, {after:.3f} ms after: {before / max(after, 1e-9):.2f} times as fast")
+            lines.append(
+                f"time {before:.3f} ms before, {after:.3f} ms after: {before / max(after, 1e-9):.2f} times as fast"
+            )
         return "\n\n".join([*parts, "\n".join(lines)])
 
     _repr_html_ = html_text

@@ -56,7 +56,10 @@ def error_svg(report: QuantizationReport) -> str:
         f'<text x="{SIDE - 6}" y="{TOP + 10}" text-anchor="end">{most:.0f} dB</text>',
         f'<text x="{SIDE - 6}" y="{HEIGHT - BOTTOM}" text-anchor="end">0</text>',
     ]
-    return _frame("Signal to noise after each product (less is more error)", [*axis, *_bars(heights, [n for n, _ in figures], most)])
+    return _frame(
+        "Signal to noise after each product (less is more error)",
+        [*axis, *_bars(heights, [n for n, _ in figures], most)],
+    )
 
 
 def histogram_svg(report: QuantizationReport, name: str) -> str:
@@ -72,7 +75,9 @@ def histogram_svg(report: QuantizationReport, name: str) -> str:
     for value in picture.grid[:: max(1, -(-len(picture.grid) // GRID_LINES))]:
         x = SIDE + room * (value - low) / span
         if SIDE <= x <= WIDTH - SIDE:
-            lines.append(f'<line x1="{x:.1f}" x2="{x:.1f}" y1="{TOP}" y2="{HEIGHT - BOTTOM + 5}" stroke="{LINE}" stroke-width="0.7"/>')
+            lines.append(
+                f'<line x1="{x:.1f}" x2="{x:.1f}" y1="{TOP}" y2="{HEIGHT - BOTTOM + 5}" stroke="{LINE}" stroke-width="0.7"/>'
+            )
     ends = [
         f'<text x="{SIDE}" y="{HEIGHT - BOTTOM + 18}">{low:.3g}</text>',
         f'<text x="{WIDTH - SIDE}" y="{HEIGHT - BOTTOM + 18}" text-anchor="end">{high:.3g}</text>',
@@ -90,9 +95,12 @@ def page(report: QuantizationReport) -> str:
     ]  # fmt: skip
     head = ["weight", "shape", "kind", "scales", "bytes before", "after", "SQNR dB", "largest error", "mean error"]
     layers = [
-        [row.weight, f"{row.error.sqnr_db:.1f}", f"{row.error.largest:.3g}", f"{row.error.mean:.3g}"] for row in report.layers
+        [row.weight, f"{row.error.sqnr_db:.1f}", f"{row.error.largest:.3g}", f"{row.error.mean:.3g}"]
+        for row in report.layers
     ]
-    style = "body{font-family:sans-serif;margin:2em}table{border-collapse:collapse}td,th{padding:2px 10px;text-align:right}"
+    style = (
+        "body{font-family:sans-serif;margin:2em}table{border-collapse:collapse}td,th{padding:2px 10px;text-align:right}"
+    )
     parts = [
         "<!doctype html>", '<html lang="en"><head><meta charset="utf-8"><title>Quantization report</title>',
         f"<style>{style}</style></head><body><h1>Quantization report</h1>",
@@ -100,7 +108,10 @@ def page(report: QuantizationReport) -> str:
         "<h2>Weights</h2>", html_table(head, weights),
     ]  # fmt: skip
     if report.layers:
-        parts += ["<h2>After each product</h2>", html_table(["weight", "SQNR dB", "largest error", "mean error"], layers)]
+        parts += [
+            "<h2>After each product</h2>",
+            html_table(["weight", "SQNR dB", "largest error", "mean error"], layers),
+        ]
         parts.append(error_svg(report))
     parts.append("<h2>Values and grids</h2>")
     parts += [histogram_svg(report, name) for name in report.pictures]
