@@ -533,7 +533,9 @@ def _nearest_float8(value: float, kind: str) -> float:
     if math.isnan(value):
         return value
     size, sign = min(abs(value), KINDS[kind].high), math.copysign(1.0, value)
-    codes = [(abs(float(v) - size), code % 2, float(v)) for code, v in enumerate(float8_table(kind)[:128]) if v < math.inf]
+    codes = [
+        (abs(float(v) - size), code % 2, float(v)) for code, v in enumerate(float8_table(kind)[:128]) if v < math.inf
+    ]
     return sign * min(codes)[2]
 
 

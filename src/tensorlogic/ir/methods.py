@@ -316,7 +316,14 @@ class TensorMethods(ABC, Generic[T]):
         return self.apply(ops.StopGradient(), x)
 
     def quantize(
-        self, x: Any, scale: Any, zero_point: Any, dtype: Any = "int8", *, axis: int | None = None, group: int | None = None
+        self,
+        x: Any,
+        scale: Any,
+        zero_point: Any,
+        dtype: Any = "int8",
+        *,
+        axis: int | None = None,
+        group: int | None = None,
     ) -> T:
         """Return ``round(x / scale) + zero_point`` clamped to an integer dtype, or to a kind of small numbers ("int4").
 

@@ -230,7 +230,11 @@ def _dequantize(t: Tape, call: Call) -> Grads:
     found: list[Value | None] = [call.g * s if call.wants[0] else None, None, None]
     if call.wants[1]:
         dtype = scale.dtype or "float32"
-        steps = t.cast(t.subtract(t.cast(q, "int32"), t.cast(z, "int32")), dtype) if q.dtype not in FLOATS else q - t.cast(z, dtype)
+        steps = (
+            t.cast(t.subtract(t.cast(q, "int32"), t.cast(z, "int32")), dtype)
+            if q.dtype not in FLOATS
+            else q - t.cast(z, dtype)
+        )
         found[1] = _to_scales(t, full(t, call.g, call.y) * steps, scale, call.op)
     return found
 

@@ -204,7 +204,8 @@ _UNARY: Mapping[str, Make] = {
         b.quantize(x, _SCALES, np.zeros((2, 3, 2), "i1"), "int4", group=3), _SCALES, np.zeros((2, 3, 2), "i1"), group=3
     ),
     "quantize/kinds": lambda b, x: tuple(
-        b.cast(b.quantize(x, np.float32(0.7), 0, kind), "float32") for kind in ("int2", "ternary", "binary", "e4m3", "e5m2")
+        b.cast(b.quantize(x, np.float32(0.7), 0, kind), "float32")
+        for kind in ("int2", "ternary", "binary", "e4m3", "e5m2")
     ),
     "quantize/unpack": lambda b, x: tuple(
         x * b.cast(b.unpack(_BYTES[kind], kind, 4), "float32") for kind in ("int4", "int2", "ternary", "binary", "e4m3")
