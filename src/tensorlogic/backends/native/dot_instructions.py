@@ -228,3 +228,13 @@ def _transposed(builder: Any, lanes: list[Any]) -> list[Any]:
             lanes[i], lanes[i | near] = builder.shuffle_vector(a, b, low), builder.shuffle_vector(a, b, high)
         near *= 2
     return lanes
+
+
+@intrinsic
+def ones_in(typing: Any, word: Any) -> Any:
+    """Return how many bits of a word are set."""
+
+    def write(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.ctpop(args[0])
+
+    return types.int64(types.uint64), write

@@ -13,7 +13,7 @@ import numpy as np
 from numba import types
 
 from ..threads import allowed, share
-from .dot_instructions import STRIP, DotForm, dot_form, strip_of, tile_of
+from .dot_instructions import STRIP, DotForm, dot_form, ones_in, strip_of, tile_of
 from .explicit import NUMBER, Explicit
 
 Array = Any
@@ -150,3 +150,34 @@ def _take_off(a: Array, b: Array, out: Array, flips: list[bool], form: DotForm) 
         if more_b:
             total = a.sum(1, dtype=np.int32) + np.int32(more_a * a.shape[1])
             out -= (np.int32(more_b) * total)[:, None]
+
+
+@cache
+def _counting() -> Explicit:
+    """Return the loop that counts bits in which rows differ."""
+
+    def count(a: Any, b: Any, sums: Any, depth: int, lo: int, hi: int) -> None:
+        """Write the sums of the columns ``lo`` to ``hi``: places that agree less places that differ."""
+        for j in range(lo, hi):
+            y = b[j]
+            for i in range(len(a)):
+                x = a[i]
+                different = np.int64(0)
+                for k in range(len(x)):
+                    different += ones_in(x[k] ^ y[k])
+                sums[i, j] = np.int32(depth - 2 * different)
+
+    words = types.Array(types.uint64, 2, "C", readonly=True)
+    return Explicit(count, (words, words, _SUMS_OUT, *[NUMBER] * 3), "bits")
+
+
+def binary_matmul(a: Array, b: Array, depth: int, out: Array) -> None:
+    """Write the sums of products of -1 and 1 into int32 ``out``; factors are rows of packed bits, filled up with zeros."""
+    words = []
+    for x in (a, b):
+        if x.shape[1] % 8 or not x.flags.c_contiguous:
+            wide = np.zeros((len(x), -(-x.shape[1] // 8) * 8), np.uint8)
+            wide[:, : x.shape[1]] = x
+            x = wide
+        words.append(x.view(np.uint64))
+    share(partial(_counting(), *words, out, depth), len(b), min(allowed(), max(1, len(b))))

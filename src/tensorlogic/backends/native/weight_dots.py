@@ -18,6 +18,7 @@ from numba.extending import intrinsic
 from .dot_instructions import BYTE, INT32, call, vector_at
 
 FLOAT = ir.FloatType()
+AHEAD = 4096  # bytes before they are read, weights are asked for: across a page, where the processor does not do so itself
 
 
 class WeightForm(NamedTuple):
@@ -28,7 +29,6 @@ class WeightForm(NamedTuple):
     lanes: int
     rows: int
     outputs: int
-    ahead: int = 0
 
     @property
     def each(self) -> int:
@@ -164,10 +164,9 @@ def weight_dots_of(form: WeightForm) -> Any:
                         builder.store(ir.Constant(w.floats, None), s)
 
             def add_block(data: Sequence[Any], number: Any) -> None:
-                if form.ahead:
-                    for source in data:
-                        hint = [INT32(0), INT32(3), INT32(1)]
-                        call(builder, "llvm.prefetch.p0i8", ir.VoidType(), builder.gep(source, [place(form.ahead)]), *hint)
+                for source in data:
+                    address, hint = builder.gep(source, [place(AHEAD)]), [INT32(0), INT32(3), INT32(1)]
+                    call(builder, "llvm.prefetch.p0i8", ir.VoidType(), address, *hint)
                 for s, values in enumerate(zip(*map(w.weights_at, data), strict=True)):
                     offset = plus(times(number, place(form.block)), place(s * lanes))
                     for r in range(form.rows):

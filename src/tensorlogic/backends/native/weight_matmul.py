@@ -106,8 +106,8 @@ def _unpacking(bits: int, signed: bool) -> Explicit:
 
 def weight_matmul(x: Array, weights: Weights, out: Array) -> None:
     """Write the product of float32 rows with the weights, turned over, into a contiguous ``out`` of rows × rows of weights."""
-    one = len(x) == 1
-    form = WeightForm(weights.bits, weights.signed, min(8, dot_form().lanes), *((1, 2) if one else (AT_ONCE, 2)))
+    rows, outputs = (1, 1 if weights.bits == 8 else 2) if len(x) == 1 else (AT_ONCE, 2)
+    form = WeightForm(weights.bits, weights.signed, min(8, dot_form().lanes), rows, outputs)
     if len(x) > FEW or weights.group % form.each or not _scalable(x):
         _by_blas(x, weights, out)
     else:
