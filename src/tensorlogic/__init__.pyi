@@ -39,6 +39,13 @@ from .events import span as span
 from .ir.builder import GraphBuilder as GraphBuilder
 from .ir.builder import Tensor as Tensor
 from .ir.graph import EinsumGraph as EinsumGraph
+from .ir.quantization_config import ActivationMode as ActivationMode
+from .ir.quantization_config import CalibrationMethod as CalibrationMethod
+from .ir.quantization_config import QuantizationConfig as QuantizationConfig
+from .ir.quantization_config import QuantizationRounding as QuantizationRounding
+from .ir.quantized import QuantizationGranularity as QuantizationGranularity
+from .ir.quantized import QuantizationType as QuantizationType
+from .ir.quantized import QuantizedTensor as QuantizedTensor
 from .ir.types import TensorShape as TensorShape
 from .ir.types import TensorType as TensorType
 from .ir.validate import GraphValidator as GraphValidator
@@ -81,6 +88,10 @@ from .observe.performance import PerformanceBaseline as PerformanceBaseline
 from .observe.performance import PerformanceComparison as PerformanceComparison
 from .observe.profile import OpProfile as OpProfile
 from .observe.profile import ProfileData as ProfileData
+from .observe.quantization.post_training import quantize as quantize
+from .observe.quantization.precision import PrecisionAssignment as PrecisionAssignment
+from .observe.quantization.precision import assign_precision as assign_precision
+from .observe.quantization.report import QuantizationReport as QuantizationReport
 from .observe.recorded import RecordedExecutionTrace as RecordedExecutionTrace
 from .observe.recorded import RecordedTraceEntry as RecordedTraceEntry
 from .observe.recorded import TraceRecorder as TraceRecorder
@@ -234,6 +245,9 @@ from .train.callbacks import TensorBoardLog as TensorBoardLog
 from .train.history import History as History
 from .train.initial import initial as initial
 from .train.optim import Optimizer as Optimizer
+from .train.quantization_aware import FakeQuantized as FakeQuantized
+from .train.quantization_aware import convert_quantized as convert_quantized
+from .train.quantization_aware import fake_quantize as fake_quantize
 from .train.rules import rule_loss as rule_loss
 from .train.trainer import Trainer as Trainer
 from .train.trainer import TrainerConfig as TrainerConfig

@@ -241,18 +241,34 @@ class Cast(Op, frozen=True, tag="cast"):
 
 
 class Quantize(Op, frozen=True, tag="quantize"):
-    """round(x / scale) + zero point, clamped to the dtype; operands x, scale, zero point; axis for per-channel."""
+    """round(x / scale) + zero point, clamped to the dtype; operands x, scale, zero point; axis for per-channel.
+
+    A tie rounds to the even number. ``kind`` clamps to a narrower grid that the dtype holds: int4, int2, ternary and binary (-1
+    below 0, else +1) in int8; e4m3 and e5m2, the floats of 8 bits, in float32. ``group`` gives so many elements of the last axis a
+    scale of their own: scales are then x's shape with the number of groups at the end, and the last group may be shorter.
+    """
 
     arity: ClassVar[int | None] = 3
     dtype: str
     axis: int | None = None
+    group: int | None = None
+    kind: str | None = None
 
 
 class Dequantize(Op, frozen=True, tag="dequantize"):
-    """(q - zero point) * scale; operands q, scale, zero point."""
+    """(q - zero point) * scale; operands q, scale, zero point; axis and group as of Quantize."""
 
     arity: ClassVar[int | None] = 3
     axis: int | None = None
+    group: int | None = None
+
+
+class Unpack(Op, frozen=True, tag="unpack"):
+    """The numbers that bytes hold along the last axis: ``count`` of a kind, as int8, or as float32 of floats of 8 bits."""
+
+    size_fields: ClassVar[tuple[str, ...]] = ("count",)
+    kind: str
+    count: Dim
 
 
 class Item(Op, frozen=True, tag="item"):

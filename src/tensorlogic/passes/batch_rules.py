@@ -180,6 +180,10 @@ def _scatter_add(b: Batcher, op: ops.ScatterAdd, args: Sequence[Operand], types:
 
 def _channels(b: Batcher, op: Any, args: Sequence[Operand], types: Results) -> Value:
     x, *scales = args
+    if op.group is not None:
+        if any(s.batched and not s.shape for s in scales):
+            return item_by_item(b, op, args, types)
+        return b.apply(op, b.lead(x), *(b.lead(s) if s.shape else s.value for s in scales))
     if op.axis is None:  # a scale of each item's own is one of its channel
         axis = 0 if any(s.batched for s in scales) else None
     elif any(s.batched for s in scales):
@@ -199,6 +203,7 @@ RULES: dict[type[Op], Rule] = {
     ops.Broadcast: _broadcast, ops.Pad: _pad, ops.Concat: _concat, ops.Gather: _gather, ops.ScatterAdd: _scatter_add,
     ops.Quantize: _channels, ops.Dequantize: _channels,
     ops.AllGather: _along, ops.ReduceScatter: _along, ops.AllToAll: _all_to_all,
+    ops.Unpack: lambda b, op, args, types: b.apply(op, b.lead(args[0])),
 }  # fmt: skip
 
 

@@ -216,8 +216,12 @@ def describe(op: Op) -> str:
             return f"{op.name} {op.spec}" + ("" if op.algebra == "real" else f" ({op.algebra})")
         case ops.Reduce():
             return op.kind + ("" if op.axes is None else f" over {','.join(map(str, op.axes))}")
-        case ops.Cast() | ops.Quantize():
+        case ops.Cast():
             return f"{op.name} {op.dtype}"
+        case ops.Quantize():
+            return f"quantize {op.kind or op.dtype}"
+        case ops.Unpack():
+            return f"unpack {op.kind}"
         case ops.Transfer():
             return f"transfer to {op.device}"
         case ops.Send() | ops.Receive():
