@@ -17,7 +17,7 @@ FACTORS = np.linspace(1.0, 0.3, 36)[1:]  # of the scale of the range, that a sea
 ROUNDS = 12  # of the search for the threshold of ternary numbers
 
 
-def range_scales(low: Array, high: Array, kind: str, *, symmetric: bool) -> tuple[Array, Array]:
+def range_scales(low: Any, high: Any, kind: str, *, symmetric: bool) -> tuple[Array, Array]:
     """Return the scales (float32) and zero points (int32) by which numbers of a kind cover ranges of values; 0 is in each.
 
     >>> range_scales(np.float64(-1.0), np.float64(3.0), "uint8", symmetric=False)

@@ -442,9 +442,9 @@ def _channels(op: ops.Quantize | ops.Dequantize, args: Types, scope: Scope) -> N
         if op.axis is None and shape:
             raise ShapeError(f"{op.name}: {scope.operand(n)} must be a scalar unless axis= is given", code="E023")
         if op.axis is not None and shape:
-            axis = normal_axis(op.axis, len(args[0].shape), op.name)
+            axis = normal_axis(op.axis, len(whole), op.name)
             what = f"{op.name}: {scope.operand(n)} and axis {axis}"
-            equal_shapes(shape, TensorShape([args[0].shape[axis]]), what, scope)
+            equal_shapes(shape, TensorShape([whole[axis]]), what, scope)
     for n, what, kinds in ((2, "zero point must be an integer", INTEGERS), (1, "scale must be a float", FLOATS)):
         if args[n].dtype is not None and args[n].dtype not in kinds:
             raise DTypeError(f"{op.name}: the {what}, got {args[n].dtype}", code="E121")

@@ -141,7 +141,8 @@ class QuantizationReport(NamedTuple):
             )
         return "\n\n".join([*parts, "\n".join(lines)])
 
-    _repr_html_ = html_text
+    def _repr_html_(self) -> str:
+        return html_text(self)
 
     def to_json(self) -> str:
         """Return the figures as JSON; the graph and the pictures are not in it."""
@@ -186,12 +187,12 @@ def _plain(row: TensorRow | LayerRow) -> dict[str, Any]:
 
 
 def _tensors(made: Quantization) -> tuple[tuple[TensorRow, ...], dict[str, Picture]]:
-    rows, pictures = [], {}
+    rows: list[TensorRow] = []
+    pictures: dict[str, Picture] = {}
     for p in made.model.products:
         if p.node not in made.choices:
             continue
-        matrix, weight = made.model.weights[p.node], made.choices[p.node].weight
-        assert isinstance(weight, QuantizedTensor)
+        matrix, weight = made.model.weights[p.node], made.choices[p.node].tensor
         became = weight.dequantize()
         figures = ErrorFigures.of(matrix, became)
         rows.append(
