@@ -110,6 +110,7 @@ class _Running(local):
     hooks: Sequence[Hook] = ()  # of the run that it is in
     listening: tuple[Hook, ...] = ()  # of the spans around
     contexts: tuple[Any, ...] = ()  # that the run it is in keeps to, the outermost first: see ExecutionContext
+    ranks: Any = None  # by the name of a group, the way to its other ranks
     frame: Any = None  # of the run whose hooks are called between its steps
 
 

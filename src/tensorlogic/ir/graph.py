@@ -102,7 +102,7 @@ class EinsumGraph:
         self.outputs = tuple(outputs)
         given = constants or {}
         used = [n.op.digest for n in self.nodes if isinstance(n.op, ops.Constant)]
-        self.constants: Mapping[str, Array] = MappingProxyType({d: _frozen(given[d]) for d in used if d in given})
+        self.constants: Mapping[str, Array] = MappingProxyType({d: frozen(given[d]) for d in used if d in given})
         self.axis_names: Mapping[str, AxisNames] = MappingProxyType(dict(axis_names or {}))
         self.scores = frozenset(scores)  # inputs that are truth values from 0 to 1
 
@@ -328,7 +328,9 @@ class Cond(Op, frozen=True, tag="cond"):
 
 _KINDS: list[type[Op]] = [t for t in vars(ops).values() if isinstance(t, type) and issubclass(t, Op)]
 _KINDS += [Fixpoint, Scan, Cond]
-OPS: dict[str, type[Op]] = {str(t.__struct_config__.tag): t for t in _KINDS if t not in (Op, ops.Same)}  # by name
+OPS: dict[str, type[Op]] = {
+    str(t.__struct_config__.tag): t for t in _KINDS if t not in (Op, ops.Same, ops.Collective)
+}  # by name
 
 
 @lru_cache
@@ -396,7 +398,7 @@ def frozen_copy(value: object) -> Array:
     return copy
 
 
-def _frozen(value: Array) -> Array:
+def frozen(value: Array) -> Array:
     """Return an array that nobody can write to: itself, or a copy where it or what it is a view of can be."""
     whole: Any = value
     while isinstance(whole, np.ndarray):

@@ -14,6 +14,7 @@ import numpy as np
 from ..backends.base import Backend, BackendCapabilities, KernelUnavailable, NativeBackend, check_dtypes
 from ..errors import BackendError, InputError, nearest
 from ..events import ExecutionPhase, Hook, span
+from ..ir import ops
 from ..ir.check import require_valid
 from ..ir.graph import EinsumGraph
 from ..ir.types import TensorType
@@ -174,6 +175,8 @@ class Programs:
         A signature whose program had to go has the plan again that was chosen for it before.
         """
         options = self.options(graph, types, sizes, budget, donate)
+        if meets(options[0].graph):  # ranks that measure would not meet
+            options = options[:1]
         self._check_limits(options[0])
         self.context.notify(ExecutionPhase.COMPILATION)
         before = None if key is None or not self._chosen else self._chosen.get(_digest(key))
@@ -262,6 +265,8 @@ class Programs:
         without: frozenset[object] = frozenset(),
         sparse: Types | None = None,
     ) -> list[ExecutionPlan]:
+        together = meets(concrete)  # ranks must meet in one order
+        reorder = reorder and not together
         if self.facts is None and self.threads == 1:
             threads = (lambda: 1) if "in_place" in self.capabilities.features else None
             again = partial(lay_out, in_place=self.in_place, threads=threads)
@@ -277,7 +282,7 @@ class Programs:
             self.facts,
             policy=self.policy,
             in_place=self.in_place,
-            chains=self.threads if self.in_place else 1,
+            chains=self.threads if self.in_place and not together else 1,
             room=room,
             donate=donate,
             reorder=reorder,
@@ -410,3 +415,8 @@ class _Kernels(Hook):
         """Note a kernel and how long it took."""
         if name.startswith("compile "):
             self.lines.append(f"{name.removeprefix('compile ')}: kernel ready after {(end_ns - start_ns) / 1e6:.1f} ms")
+
+
+def meets(graph: EinsumGraph) -> bool:
+    """Tell whether a graph waits for other ranks."""
+    return any(isinstance(node.op, ops.Collective) for node in graph.nodes)
