@@ -527,4 +527,8 @@ FAULTS: dict[str, Fault] = {
     "E377": Fault("a distributed config that cannot be used", "The devices, the communication or the timeout is not what is expected.", "See DistributedConfig."),
     "E378": Fault("too few operations for the stages", "The graph cannot be cut into so many stages that each has something to do.", "Use fewer stages."),
     "E379": Fault("no rows to share", "It is not clear which size of the inputs is that of the rows.", 'Name it: DataParallel(num_replicas=4, over="n").'),
+    "E380": Fault("PyTorch is not installed", "Ranks that are processes meet through torch.distributed, which comes with PyTorch.", "Install it: pip install 'tensorlogic-infer[distributed]'."),
+    "E381": Fault("a process that is not a rank", "A script asks for other ranks, but was started by itself.", "Start it with tensorlogic launch -n 4 script.py, or with torchrun."),
+    "E382": Fault("the process of a rank ended", "A worker was killed or crashed while the driver waited for it.", "Run again: workers are started anew. Look at memory if it was killed by signal 9."),
+    "E383": Fault("ranks with different work", "Processes that run the same script were given different graphs, inputs or configs.", "Compare the two lines of the message: every rank must be given the same."),
 }  # fmt: skip
