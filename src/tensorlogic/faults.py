@@ -222,6 +222,7 @@ FAULTS: dict[str, Fault] = {
     "E545": Fault("a sink that is not where its checkpoint left it", "The file that a run was writing is gone, is shorter than its checkpoint says, or was written by another run since.", "Begin anew in another folder."),
     "E546": Fault("checkpoints of a run that is not resumed", "The folder holds the state of a run, and a new run would begin beside it.", "Resume that run, or give another folder."),
     "E547": Fault("checkpoints of another stream", "The graph, the streamed index, the sizes of chunks, the source or the sink are not those of the run that saved the checkpoints.", "Run what was run before, or begin anew in another folder."),
+    "E548": Fault("a whole number that a float would round", "A column of a table becomes floats, and holds a whole number beyond 2^53 that they do not have.", "Declare the input's dtype as int64, or give the column an input of its own."),
     # E56x: awaiting
     "E560": Fault("no thread for a call", "The process is ending, or the system gives it no more threads, so the call cannot begin.", "Await calls before the process ends, or lower max_concurrent= of AsyncConfig."),
     "E561": Fault("a pool without executors", "AsyncExecutorPool was given an empty list.", "Write AsyncExecutorPool([Executor()])."),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from typing import Any
 
 import anyio
@@ -14,12 +14,6 @@ import pytest
 import tensorlogic as tl
 
 ROWS = np.arange(24.0).reshape(12, 2)
-
-
-@pytest.fixture(params=["asyncio", "trio"])
-def run(request: pytest.FixtureRequest) -> Callable[[Callable[[], Awaitable[Any]]], Any]:
-    """Run an async function to its end, on each library."""
-    return lambda function: anyio.run(function, backend=request.param)
 
 
 def graph() -> tl.EinsumGraph:

@@ -113,6 +113,39 @@ def remove(path: Path) -> None:
             path.unlink()
 
 
+class EarlyDisk:
+    """Brings a growing file to the disk on a thread while more is written, so that little is left for the end.
+
+    It only saves time: whoever writes the file brings it to the disk once more when it is complete.
+    """
+
+    def __init__(self, handle: int) -> None:
+        self._handle = handle
+        self._pool: Any = None
+        self._under_way: Any = None
+
+    def begin(self) -> None:
+        """Let the disk take what was written so far, unless it is at work already."""
+        if self._under_way is None or self._under_way.done():
+            self.finish()
+            if self._pool is None:
+                from concurrent.futures import ThreadPoolExecutor  # loaded by those who write much
+
+                self._pool = ThreadPoolExecutor(1, "tensorlogic-disk")
+            self._under_way = self._pool.submit(getattr(os, "fdatasync", os.fsync), self._handle)
+
+    def finish(self) -> None:
+        """Wait for what is under way, and raise what went wrong with it: the system tells an error once."""
+        if self._under_way is not None:
+            self._under_way.result()
+            self._under_way = None
+
+    def close(self) -> None:
+        """End the thread."""
+        if self._pool is not None:
+            self._pool.shutdown()
+
+
 def to_disk(path: Path, call: FileCall = file_call) -> None:
     """Have the system write a file or folder out before anything relies on it; not every system can do so with folders."""
     folder = path.is_dir()

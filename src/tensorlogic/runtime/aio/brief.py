@@ -15,7 +15,8 @@ from weakref import WeakKeyDictionary
 from ...ir.graph import EinsumGraph, bodies
 from ...plan.fused import Fused
 from ..inputs import same_again
-from .lanes import AsyncHandle, workers
+from .lanes import AsyncHandle
+from .workers import workers
 
 if TYPE_CHECKING:
     from ..executor import Executor

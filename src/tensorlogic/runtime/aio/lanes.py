@@ -3,27 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-import atexit
 import os
-import sys
 import threading
 from collections import OrderedDict, deque
 from collections.abc import Callable, Generator
 from contextvars import copy_context
-from queue import Empty, SimpleQueue
 from time import monotonic, perf_counter
 from typing import Any, Generic, TypeVar
-from weakref import WeakSet
 
 from ...errors import CancelledError, TensorLogicError
 from ...store import reset_in_child
 from ..context import ExecutionContext
 from .signals import Signal, in_trio
+from .workers import lanes, workers
 
 T = TypeVar("T")
-KEPT = 10.0  # seconds that a thread without work stays
-ENDING = 5.0  # seconds that a process which ends waits for steps that still run
-SWITCH = 0.0005  # seconds after which Python lets another thread run while workers are busy: an event loop among them
 
 
 class AsyncHandle(Generic[T]):
@@ -240,7 +234,7 @@ class Lane:
         self.coming = 0  # who were given room and are not in line yet
         self.reset_lock()
         reset_in_child(self)
-        _lanes.add(self)
+        lanes.add(self)
 
     def reset_lock(self) -> None:
         """Make a new lock: a thread that is not in this process may hold the old one."""
@@ -348,100 +342,8 @@ class Lane:
             return [*self.running, *self.line]
 
 
-_lanes: WeakSet[Lane] = WeakSet()
-
-
-class Workers:
-    """The threads that calls run on: as many as are busy at one time; those without work leave after a while.
-
-    They are daemons, so that a process can end: it tells calls to stop, and waits for their steps.
-    """
-
-    def __init__(self) -> None:
-        self.reset_lock()
-        reset_in_child(self)
-        atexit.register(self.end)
-
-    def reset_lock(self) -> None:
-        """Begin without threads, as a forked process does."""
-        busy = getattr(self, "_busy", 0)
-        self._lock = threading.Lock()
-        if busy:
-            self._count(-busy)
-        self._jobs: SimpleQueue[AsyncHandle[Any]] = SimpleQueue()
-        self._idle = self._busy = self._started = self._gone = 0
-        self._interval = 0.0  # how long a thread ran at a stretch before we changed it
-
-    def threads(self) -> int:
-        """Return how many threads there are."""
-        return self._started - self._gone
-
-    def begin(self, handle: AsyncHandle[Any]) -> None:
-        """Hand a call to a thread that waits for one, or to a new one."""
-        with self._lock:
-            waiting = self._idle > 0
-            self._idle -= waiting
-            self._started += not waiting
-            number = self._started
-        if waiting:
-            self._jobs.put(handle)
-            return
-        try:
-            threading.Thread(target=self._serve, args=(handle,), name=f"tensorlogic-call-{number}", daemon=True).start()
-        except RuntimeError as error:  # the process is ending, or has too many threads
-            handle.fail(TensorLogicError(f"no thread can be started for the call: {error}", code="E560"))
-            following = handle.lane.after(handle)
-            while following is not None:
-                following.fail(TensorLogicError(f"no thread can be started for the call: {error}", code="E560"))
-                following = following.lane.after(following)
-
-    def _serve(self, handle: AsyncHandle[Any] | None) -> None:
-        jobs = self._jobs
-        while True:
-            self._count(1)
-            while handle is not None:
-                handle.perform()
-                handle = handle.lane.after(handle)
-            self._count(-1)
-            with self._lock:
-                self._idle += 1
-            try:
-                handle = jobs.get(timeout=KEPT)
-            except Empty:
-                with self._lock:
-                    if self._idle:
-                        self._idle -= 1
-                        self._gone += 1
-                        return
-                handle = jobs.get()  # somebody counts on this thread already
-
-    def _count(self, change: int) -> None:
-        """Count busy threads. While there are some, Python switches between threads more often."""
-        with self._lock:
-            self._busy += change
-            if change > 0 and self._busy == 1:
-                self._interval = sys.getswitchinterval()
-                if self._interval > SWITCH:
-                    sys.setswitchinterval(SWITCH)
-            elif self._busy == 0 and self._interval > SWITCH and abs(sys.getswitchinterval() - SWITCH) < 1e-6:
-                sys.setswitchinterval(self._interval)  # unless somebody else has changed it
-
-    def end(self) -> None:
-        """Cancel every call and wait for the steps that run; a thread that is stopped in the middle of one may crash the process."""
-        for lane in list(_lanes):
-            for handle in lane.outstanding():
-                handle.cancel("the process is ending")
-        until = perf_counter() + ENDING
-        idle = threading.Event()  # nobody sets it
-        while self._busy and perf_counter() < until:
-            idle.wait(0.005)
-
-
-workers = Workers()
-
-
 def _in_child() -> None:
-    for lane in list(_lanes):
+    for lane in list(lanes):
         lane.forget()
 
 

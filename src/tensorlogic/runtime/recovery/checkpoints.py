@@ -24,7 +24,7 @@ from ...diagnostics import bytes_text
 from ...errors import CheckpointError, InputError, expect, expect_whole
 from ...events import span
 from ...ir.types import SAFETENSORS
-from ...ir.whole_files import remove, set_aside, wrapped_files, write_all, write_folder
+from ...ir.whole_files import EarlyDisk, remove, set_aside, wrapped_files, write_all, write_folder
 from .folder_lock import FolderLock
 
 FORMAT, VERSION = "tensorlogic-checkpoint", 1
@@ -32,6 +32,7 @@ NAME = re.compile(r"checkpoint-(\d{8,})")
 LEFTOVER = re.compile(r"\.checkpoint-\d+\.[0-9a-f]+\.(tmp|old)")  # of a process that stopped while it wrote or deleted
 ARRAYS, MANIFEST = "values.safetensors", "manifest.json"
 PIECE = 1 << 20  # bytes written at a time, which a cache holds
+EARLY = 64 << 20  # bytes after which the disk begins to take what is written, while the rest is
 PAGE = 4096  # bytes summed up at a time
 CODES = {name: code for code, name in SAFETENSORS.items()}
 T = TypeVar("T")
@@ -184,6 +185,7 @@ class CheckpointManager:
     def _write(self, path: Path, head: bytes, table: Sequence[_Array] = (), views: Sequence[Any] = ()) -> None:
         """Write a file piece by piece, and note the checksums of arrays while the pieces are near the core."""
         handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o644)
+        disk, written = EarlyDisk(handle), 0
         try:
             write_all(handle, head, self._call)
             for row, view in zip(table, views, strict=True):
@@ -191,7 +193,13 @@ class CheckpointManager:
                     piece = view[start : start + PIECE]
                     row.checksum = checksum(piece, row.checksum)
                     write_all(handle, piece, self._call)
+                    written += len(piece)
+                    if written >= EARLY:
+                        disk.begin()
+                        written = 0
+            disk.finish()
         finally:
+            disk.close()
             os.close(handle)
 
     def refuse_used(self) -> None:

@@ -73,6 +73,9 @@ class Adaptive(StreamingMode):
 StreamingMode.FixedChunk, StreamingMode.DynamicChunk, StreamingMode.Adaptive = FixedChunk, DynamicChunk, Adaptive
 
 
+DEFAULT = DynamicChunk(64)  # for those who say nothing
+
+
 class ChunkSizes(Protocol):
     """Says how many rows the next chunk has, and hears how long chunks took."""
 
@@ -165,17 +168,19 @@ class Fastest:
         self._rates = [float(rate) for rate in state["rates"]]
 
 
-def chunk_sizes(mode: StreamingMode, chunk_bytes: Callable[[int], int], room: int, reader: int = 0) -> ChunkSizes:
+def chunk_sizes(
+    mode: StreamingMode, chunk_bytes: Callable[[int], int], room: int, reader_bytes: Callable[[], int] = lambda: 0
+) -> ChunkSizes:
     """Return what chooses the sizes of chunks; ``chunk_bytes`` tells what a chunk of so many rows takes in all.
 
-    ``reader`` are the bytes that the source takes whatever the chunks are; they count up to half of the memory.
+    ``reader_bytes`` tells what the source takes whatever the chunks are. Where nobody asked for a limit, that comes on top of it.
     """
     match mode:
         case FixedChunk(rows):
             return Constant(rows)
         case DynamicChunk(megabytes):
-            most = int(megabytes * MEGABYTE)
-            return Constant(largest_within(chunk_bytes, most - min(reader, most // 2)))
+            reader = 0 if mode is DEFAULT else reader_bytes()
+            return Constant(largest_within(lambda rows: reader + chunk_bytes(rows), int(megabytes * MEGABYTE)))
         case Adaptive(rows):
             try:
                 most = largest_within(chunk_bytes, room)
@@ -204,7 +209,7 @@ def largest_within(chunk_bytes: Callable[[int], int], budget: int) -> int:
     if low == 0:
         one = chunk_bytes(1)
         raise OutOfMemoryError(
-            f"a chunk of one row takes {bytes_text(one)}, more than the {bytes_text(budget)} that the stream may have",
+            f"a chunk of one row, and reading it, takes {bytes_text(one)}, more than the {bytes_text(budget)} that the stream may have",
             f"allow at least {one / SPARE / MEGABYTE:.3g} MB: StreamingMode.DynamicChunk(...)", code="E533",
         )  # fmt: skip
     return low
