@@ -14,7 +14,7 @@ import pytest
 from async_calls import CANCELLED, PATIENCE, Gate, X, chain, expected
 
 import tensorlogic as tl
-from tensorlogic.runtime.aio.brief import brief_call
+from tensorlogic.runtime.aio.brief import short_call
 
 # limits
 
@@ -68,22 +68,22 @@ def test_configs_are_checked():
 
 def test_which_calls_are_brief():
     graph, executor = chain(), tl.Executor()
-    assert not brief_call(executor, graph, {"x": X})  # not planned yet
+    assert not short_call(executor, graph, {"x": X})  # not planned yet
     executor.execute(graph, {"x": X})
-    assert brief_call(executor, graph, {"x": X})
-    assert not brief_call(executor, graph, {"x": np.ones(7)})  # planned for another size
-    assert not brief_call(executor, graph, {"x": list(X)})
+    assert short_call(executor, graph, {"x": X}) == "brief"
+    assert not short_call(executor, graph, {"x": np.ones(7)})  # planned for another size
+    assert not short_call(executor, graph, {"x": list(X)})
     with tl.trace():
-        assert not brief_call(executor, graph, {"x": X})
+        assert not short_call(executor, graph, {"x": X})
     executor.execute(graph, {"x": np.ones(1_000_000)})
-    assert not brief_call(executor, graph, {"x": np.ones(1_000_000)})
+    assert not short_call(executor, graph, {"x": np.ones(1_000_000)})
     wrapped = tl.Executor(wrap=[lambda call: call])
     wrapped.execute(graph, {"x": X})
-    assert not brief_call(wrapped, graph, {"x": X})
+    assert not short_call(wrapped, graph, {"x": X})
     b = tl.GraphBuilder()
     loop = b.build(y=b.fixpoint(lambda c: b.minimum(c + 1.0, 9.0), b.input("x", (5,), "float64")))
     executor.execute(loop, {"x": X})
-    assert not brief_call(executor, loop, {"x": X})
+    assert not short_call(executor, loop, {"x": X})
 
 
 def test_brief_calls_leave_the_loop_its_turns():

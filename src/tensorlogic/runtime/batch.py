@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from functools import partial
+from functools import lru_cache, partial
 from operator import attrgetter
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -110,10 +110,13 @@ def uniform(graph: EinsumGraph, items: Sequence[Inputs]) -> list[Group] | None:
     try:
         if not items or list(map(len, items)).count(len(graph.inputs)) != count:
             return None
+        first = items[0]
+        shared = tuple([name for name in graph.inputs if items[-1][name] is first[name]])
+        if shared and _others(shared)(items, *[first[name] for name in shared]):
+            shared = tuple([name for name in shared if all(item[name] is first[name] for item in items)])
         for name in graph.inputs:
-            first = items[0][name]
-            if items[-1][name] is first and [item[name] is first for item in items].count(True) == count:
-                column = [first]  # an input that all items share
+            if name in shared:
+                column = [first[name]]
             else:
                 column = [item[name] for item in items]
                 over.append(name)
@@ -125,6 +128,18 @@ def uniform(graph: EinsumGraph, items: Sequence[Inputs]) -> list[Group] | None:
     except (TypeError, LookupError):  # no mappings, or a name is missing
         return None
     return [Group(range(count), columns, tuple(over), tuple(kinds))] if kinds else None
+
+
+@lru_cache(maxsize=256)
+def _others(names: tuple[str, ...]) -> Callable[..., list[int]]:
+    """Return a function of items and values that lists those items in which one of some inputs is another object.
+
+    One comprehension over all inputs takes half of the time of one for each.
+    """
+    values = [f"v{n}" for n in range(len(names))]
+    tests = " or ".join(f"i[{name!r}] is not {value}" for name, value in zip(names, values, strict=True))
+    function: Callable[..., list[int]] = eval(f"lambda items, {', '.join(values)}: [0 for i in items if {tests}]")
+    return function
 
 
 def _kind(column: Sequence[Any]) -> tuple[Any, Any] | None:

@@ -36,7 +36,7 @@ class AsyncHandle(Generic[T]):
     """
 
     __slots__ = (
-        "_context", "_error", "_settled", "_surroundings", "_told", "_value", "_work", "begun_at", "brief", "deadline", "ended_at", "lane", "queued_at", "reason", "stopped_signal",
+        "_context", "_error", "_settled", "_surroundings", "_told", "_value", "_work", "begun_at", "brief", "deadline", "ended_at", "lane", "late", "queued_at", "reason", "stopped_signal",
     )  # fmt: skip
 
     def __init__(
@@ -50,6 +50,7 @@ class AsyncHandle(Generic[T]):
     ) -> None:
         self._told = told  # of the outcome, once
         self.lane, self.brief = lane, brief
+        self.late = False  # whether it waits for a moment, to see whether it is awaited at once
         self.deadline = None if timeout is None else monotonic() + timeout
         self._context: ExecutionContext | None = None  # what stops it while it runs
         self._work: Callable[[], T] | None = work
@@ -157,7 +158,12 @@ class AsyncHandle(Generic[T]):
 
     async def _outcome(self) -> T:
         trio = in_trio()
-        if self.brief and not self.begun_at and not trio:
+        if self.late and (trio or self.lane.outstanding()):
+            self._begin_now()
+        elif self.late:
+            self.late = False
+            self.begin_here(asyncio.get_running_loop(), at_once=True)
+        elif self.brief and not self.begun_at and not trio:
             self.begin_here(asyncio.get_running_loop(), at_once=True)
         if trio or not self._settled.is_set:
             try:
@@ -190,6 +196,17 @@ class AsyncHandle(Generic[T]):
             calls.begin(self)
         if not self.done():
             calls.add(self, loop)
+
+    def begin_late(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Let a quick call run on the event loop where it is awaited at once and alone, else on a worker thread."""
+        self.late = True
+        loop.call_soon(self._begin_now)
+
+    def _begin_now(self) -> None:
+        if self.late:
+            self.late = False
+            if not self.ended_at:
+                self.begin()
 
     async def stopped(self) -> None:
         """Return when nothing of it runs any more: after a cancel that may be one step later than its outcome."""
