@@ -14,6 +14,7 @@ import pytest
 from async_calls import CANCELLED, PATIENCE, Gate, X, chain, expected
 
 import tensorlogic as tl
+from tensorlogic.runtime.aio import brief, calls
 from tensorlogic.runtime.aio.brief import short_call
 
 # limits
@@ -84,6 +85,58 @@ def test_which_calls_are_brief():
     loop = b.build(y=b.fixpoint(lambda c: b.minimum(c + 1.0, 9.0), b.input("x", (5,), "float64")))
     executor.execute(loop, {"x": X})
     assert not short_call(executor, loop, {"x": X})
+
+
+def test_quick_calls_run_on_the_loop_where_they_are_awaited_at_once_and_alone(monkeypatch):
+    monkeypatch.setattr(brief, "BRIEF", 0.0)  # no call is brief by its plan
+    monkeypatch.setattr(brief, "QUICK", 60.0)
+    graph, executor, threads = chain(), tl.Executor(), []
+    executor.execute(graph, {"x": X})
+
+    async def call() -> None:
+        def told(handle: Any) -> None:
+            threads.append(threading.current_thread().name)
+            note(executor, graph, handle)
+
+        monkeypatch.setattr(calls, "note_time", lambda executor, graph, handle: told(handle))
+        handle = executor.execute_async(graph, {"x": X})
+        np.testing.assert_array_equal((await handle)["y"], expected(X))
+
+    async def main() -> None:
+        for _ in range(brief.RUNS):
+            await call()
+        assert all(name.startswith("tensorlogic-call") for name in threads)
+        await call()
+        assert threads[-1] == threading.current_thread().name
+        threads.clear()
+        handles = [executor.execute_async(graph, {"x": X}) for _ in range(3)]
+        await asyncio.sleep(0)  # nobody awaits them in this turn of the loop
+        for handle in handles:
+            await handle
+        assert all(name.startswith("tensorlogic-call") for name in threads)
+        cancelled = executor.execute_async(graph, {"x": X})
+        cancelled.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await cancelled
+
+    note = calls.note_time
+    asyncio.run(main())
+
+
+def test_a_call_that_takes_long_is_not_quick_any_more():
+    executor, graph = tl.Executor(), chain()
+    executor.execute(graph, {"x": np.ones(200_000)})
+    program = executor.ready_call(graph).program
+    program.quick_runs, inputs = brief.RUNS, {"x": np.ones(200_000)}
+    assert short_call(executor, graph, inputs) == "quick"
+    handle = asyncio.run(awaited_handle(executor, graph, inputs))
+    assert (handle.ended_at - handle.begun_at < brief.QUICK) == (short_call(executor, graph, inputs) == "quick")
+
+
+async def awaited_handle(executor: tl.Executor, graph: tl.EinsumGraph, inputs: Any) -> tl.AsyncHandle[Any]:
+    handle = executor.execute_async(graph, inputs)
+    await handle
+    return handle
 
 
 def test_brief_calls_leave_the_loop_its_turns():

@@ -62,7 +62,9 @@ def test_a_checkpoint_on_a_full_disk_is_refused_and_the_ones_before_stay(disk: P
     with tl.CheckpointManager(disk / "run") as manager:
         manager.save({"x": np.arange(10)}, {"n": 1})
         ballast = fill(disk, leaving=100_000)
-        with pytest.raises(tl.CheckpointError, match="No space left on device; the earlier ones, up to 1, are untouched"):
+        with pytest.raises(
+            tl.CheckpointError, match="No space left on device; the earlier ones, up to 1, are untouched"
+        ):
             manager.save({"x": np.ones(50_000)}, {"n": 2})
         assert manager.latest().facts == {"n": 1}
         ballast.unlink()

@@ -11,6 +11,7 @@ from ...errors import InputError, OutOfMemoryError, expect_whole
 
 MEGABYTE = 1 << 20
 LARGEST = 1 << 24  # rows of a chunk, whatever the memory
+ENOUGH = 20 << 20  # bytes of rows beyond which a chunk leaves the caches of a processor, and is slower than two of half its size
 SPARE = 0.85  # of the memory, that chunks are planned for: the interpreter has small objects too
 BETTER = 1.05  # times as fast, which a larger chunk must be to be worth its memory
 ROUNDS = 2  # chunks of a size that are measured, after one that is not: it is planned meanwhile
@@ -44,7 +45,7 @@ class FixedChunk(StreamingMode):
 
 @dataclass(frozen=True, slots=True)
 class DynamicChunk(StreamingMode):
-    """Chunks as large as the memory allows: inputs that were read ahead, what computing takes, and the results."""
+    """Chunks as large as the memory allows (inputs that were read ahead, what computing takes, and the results), and caches make fast."""
 
     target_memory_mb: float
 
@@ -180,7 +181,9 @@ def chunk_sizes(
             return Constant(rows)
         case DynamicChunk(megabytes):
             reader = 0 if mode is DEFAULT else reader_bytes()
-            return Constant(largest_within(lambda rows: reader + chunk_bytes(rows), int(megabytes * MEGABYTE)))
+            most = largest_within(lambda rows: reader + chunk_bytes(rows), int(megabytes * MEGABYTE))
+            one = chunk_bytes(1)
+            return Constant(min(most, largest_within(lambda rows: chunk_bytes(rows) - one, ENOUGH)))
         case Adaptive(rows):
             try:
                 most = largest_within(chunk_bytes, room)

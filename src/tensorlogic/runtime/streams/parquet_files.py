@@ -10,11 +10,12 @@ from ...errors import FormatError, InputError
 from ...lang.data_files import arrow_module
 from .blocks import Wanted
 from .source_marks import file_mark
-from .table_sources import Batches, Opened
+from .table_sources import LISTS, Batches, Opened, is_list
 
 FILE_BUFFER = 1 << 16  # bytes of each column that are read at once
 SPARE = 1.25  # times what Arrow says it holds, which its allocator takes
 OTHER = 2 << 20  # bytes beside that
+LIST_BYTES = 256  # beside that, for an element of a list: measured with zstd and snappy
 
 
 def of_parquet(path: Path, wanted: Wanted, what: str) -> Batches:
@@ -46,10 +47,14 @@ def of_parquet(path: Path, wanted: Wanted, what: str) -> Batches:
         for n in dict.fromkeys(n for n, _ in groups):
             with open_file(files[n]) as file:
                 _check_columns(file.schema_arrow, names, files[n])
-                yield from file.iter_batches(rows, [group for own, group in groups if own == n], names)
+                chosen = [group for own, group in groups if own == n]  # on threads it would take more memory
+                yield from file.iter_batches(rows, chosen, names, use_threads=False)
 
     def held(names: list[str], rows: int) -> int:
-        """Measure what Arrow holds after the first rows of the largest row group: pages, dictionaries and the rows."""
+        """Return what Arrow says that it holds after the first rows of the largest row group: pages, dictionaries and the rows.
+
+        It does not tell what it takes for the places of elements in lists.
+        """
         sizes = [
             (own.row_group(g).total_byte_size, n, g)
             for n, own in enumerate(metadata)
@@ -61,7 +66,8 @@ def of_parquet(path: Path, wanted: Wanted, what: str) -> Batches:
         batch = next(first, None)
         taken = pool.bytes_allocated() - before + (0 if batch is None else batch.nbytes)
         first.close()  # type: ignore[attr-defined]
-        return int(SPARE * max(0, taken)) + OTHER
+        lists = any(is_list(schema.field(name).type) for name in names)
+        return int(SPARE * max(0, taken)) + OTHER + lists * LIST_BYTES * LISTS
 
     rows = sum(own.num_rows for own in metadata)
     return Batches(opened, schema, rows, wanted, what, file_mark(path), held=held)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,7 +24,9 @@ from .source_marks import file_mark
 
 Columns = dict[str, list[str]]  # by input
 TILE = 2048  # rows that columns are put together for at once, so that they stay in the cache
-BATCH = 1 << 20  # bytes of the columns that Arrow is asked for at once
+BATCH = 1 << 18  # cells that Arrow is asked for at once
+LISTS = 1 << 15  # the same where some are in lists, for each of which it takes more memory
+UNKNOWN = 32  # elements of a list that may have any number of them
 EXACT = 1 << 53  # up to which float64 has every whole number
 
 
@@ -100,8 +103,9 @@ def batch_parts(batch: Any, columns: Columns, wanted: Wanted, start: int) -> dic
         shape = wanted.types[name].shape
         arrays = [column_values(batch.column(column), column, start) for column in own]
         one = len(own) == 1 and (shape is None or len(shape) == 1 or arrays[0].ndim == 2)
-        dtype = np.result_type(*{array.dtype for array in arrays})
-        if dtype.kind == "f":
+        dtypes = {array.dtype for array in arrays}
+        dtype = np.result_type(*dtypes)
+        if len(dtypes) > 1 and dtype.kind == "f":
             for column, array in zip(own, arrays, strict=True):
                 _refuse_rounding(array, column, start)
         found[name] = Parts(arrays, one, dtype)
@@ -132,9 +136,16 @@ def batch_rows(batch: Any, columns: Columns, wanted: Wanted, start: int) -> Bloc
     return block
 
 
-def _is_list(kind: Any) -> bool:
-    types = arrow_module("pyarrow.types", "to read a table")
-    return bool(types.is_fixed_size_list(kind) or types.is_list(kind) or types.is_large_list(kind))
+@cache
+def _list_kinds() -> frozenset[int]:
+    """Return the numbers that Arrow gives to types of lists."""
+    lib = arrow_module("pyarrow.lib", "to read a table")
+    return frozenset({lib.Type_LIST, lib.Type_LARGE_LIST, lib.Type_FIXED_SIZE_LIST})
+
+
+def is_list(kind: Any) -> bool:
+    """Tell whether a column of a type holds lists."""
+    return kind.id in _list_kinds()
 
 
 def column_values(column: Any, name: str, start: int = 0) -> Any:
@@ -144,21 +155,17 @@ def column_values(column: Any, name: str, start: int = 0) -> Any:
         hint = "fill it, or leave such rows out"
         raise FormatError(f"column {name!r} has no value at row {at:,}", hint, code="E538")
     kind = column.type
-    if not _is_list(kind):
+    if not is_list(kind):
         array = column.to_numpy(zero_copy_only=False)
         if array.dtype.kind not in "biuf":
             raise FormatError(f"column {name!r} holds {kind}, and no numbers or truth values", code="E538")
         return array
-    flat = column.flatten() if hasattr(column, "flatten") else column
     if hasattr(column, "num_chunks"):
         flat = arrow_module("pyarrow", "to read a table").concat_arrays([c.flatten() for c in column.chunks])
+    else:
+        flat = column.flatten()
     width, rest = divmod(len(flat), max(1, len(column)))
-    lengths = (
-        {len(column[0])}
-        if not arrow_module("pyarrow.types", "to read a table").is_fixed_size_list(kind) and len(column)
-        else set()
-    )
-    if rest or (lengths and not _even(column, width)):
+    if rest or (len(column) and not hasattr(kind, "list_size") and not _even(column, width)):
         raise FormatError(f"column {name!r} has lists of different lengths near row {start:,}", code="E538")
     return column_values(flat, name, start).reshape(len(column), width)
 
@@ -210,8 +217,9 @@ class Batches:
 
     def _rows_at_once(self) -> int:
         """Return how many rows Arrow is asked for at a time."""
-        widths = [getattr(self.schema.field(c).type, "list_size", 1) for c in self.names]
-        return max(256, BATCH // (8 * sum(widths)))
+        kinds = [self.schema.field(column).type for column in self.names]
+        cells = sum(getattr(kind, "list_size", UNKNOWN) if is_list(kind) else 1 for kind in kinds)
+        return max(64, (LISTS if any(map(is_list, kinds)) else BATCH) // cells)
 
     def read(self, rows: int) -> Block | None:
         """Return the next rows: as many as are wanted, where there are so many left."""
@@ -266,7 +274,7 @@ class Batches:
         """Return no rows, in the right shapes; None where only a row tells them."""
         pyarrow = arrow_module("pyarrow", "to read a table")
         kinds = {column: self.schema.field(column).type for column in self.names}
-        if any(_is_list(kind) and not hasattr(kind, "list_size") for kind in kinds.values()):
+        if any(is_list(kind) and not hasattr(kind, "list_size") for kind in kinds.values()):
             return None
         batch = pyarrow.RecordBatch.from_arrays([pyarrow.array([], kind) for kind in kinds.values()], names=self.names)
         block = batch_rows(batch, self.columns, self.wanted, 0)
