@@ -13,7 +13,7 @@ from stream_memory import WIDTH, graph, measured_peak
 import tensorlogic as tl
 
 pa = pytest.importorskip("pyarrow")
-ROWS = 400_000
+ROWS = 300_000
 WEIGHTS = {"w": np.ones((WIDTH, 16), "float32")}
 
 

@@ -346,7 +346,7 @@ def closure_rows(
                 bound += tops[t + 1] - tops[t]
         if tops[c] + min(bound, n) > out.size or budget < 0:
             return c
-        budget -= bound + 1
+        budget -= int(bound) + 1
         for k in range(found):
             t = heads[k]
             first = listed[ends[t]]

@@ -33,7 +33,7 @@ def of_parquet(path: Path, wanted: Wanted, what: str) -> Batches:
         return parquet.ParquetFile(file, buffer_size=FILE_BUFFER, pre_buffer=False)
 
     def opened(row: int, rows: int, names: list[str]) -> Opened:
-        begin, groups = 0, []
+        begin, groups = 0, list[tuple[int, int]]()
         for n, own in enumerate(metadata):
             for group in range(own.num_row_groups):
                 count = own.row_group(group).num_rows
