@@ -194,6 +194,7 @@ def execute_stream_async(
         processor = StreamProcessor(executor, graph, **options)
         return AsyncStream(feed, partial(_async_chunks, source, processor), lambda: processor.outputs)
     stream = executor.execute_stream(graph, source, options.pop("streaming", None), **options)
+    feed.most = min(feed.most, max(1, stream.config.prefetch))  # results that wait are memory too
     return AsyncStream(feed, partial(_chunks, stream), lambda: stream.outputs)
 
 

@@ -352,13 +352,19 @@ def _ipc(path: Path, wanted: Wanted, what: str) -> Batches:
     return Batches(lambda row, rows, names: (reader()[1], 0), schema, None, wanted, what, file_mark(path), held=held)
 
 
+def _largest_row_group(dataset: Any) -> int:
+    """Return the bytes of the largest row group of a dataset of Parquet files, of which Arrow holds one and reads the next; 0 of others."""
+    fragments = dataset.get_fragments()
+    return max((g.total_byte_size for f in fragments for g in getattr(f, "row_groups", ())), default=0)
+
+
 def of_arrow(given: Any, wanted: Wanted, what: str = "the table") -> Batches:
     """Return the rows of an Arrow table, batch, reader or dataset, or of anything that can be read as an Arrow stream."""
     pyarrow = arrow_module("pyarrow", "to read a table")
     if hasattr(given, "to_batches") and hasattr(given, "count_rows"):  # a dataset
         return Batches(
             lambda row, rows, names: (iter(given.to_batches(columns=names, batch_size=rows, batch_readahead=1, fragment_readahead=1)), 0),
-            given.schema, None, wanted, what,
+            given.schema, None, wanted, what, held=lambda names, rows: 3 * _largest_row_group(given),
         )  # fmt: skip
     if isinstance(given, pyarrow.RecordBatch):
         given = pyarrow.Table.from_batches([given])
