@@ -15,6 +15,7 @@ import numpy as np
 
 from ...errors import CancelledError, InputError, TensorLogicError
 from ...events import span
+from ...store import free_in_child
 from ..outputs import Outputs
 from ..streams.blocks import empty_source
 from ..streams.processor import ChunkMetadata, Computed, StreamProcessor, StreamResult
@@ -205,7 +206,7 @@ class _InOrder:
         self.processor = processor
         self._ready: dict[int, Computed] = {}
         self._following = 0
-        self._lock = Lock()
+        self._lock = free_in_child(Lock())
 
     def push(self, chunk: Any, metadata: ChunkMetadata) -> StreamResult:
         """Compute a chunk, and add it together with those that wait for it: when all up to a chunk were pushed, all are added."""

@@ -17,6 +17,7 @@ from ...ir.types import TensorType
 from ...plan.cost import nbytes
 from ...plan.fused import Cut
 from ...plan.nested import joined_bytes
+from ...store import free_in_child
 from ..inputs import Inputs, check_call
 from ..outputs import Outputs
 from ..parts import Parts
@@ -98,7 +99,7 @@ class StreamProcessor:
         self._before: dict[str, Any] = {}
         self.first: Block | None = None  # where the first chunk has one row, that row: it may be all there is
         self._last: EinsumGraph | None = None  # of the chunk before
-        self._lock = RLock()  # of the split and the totals: several threads may compute chunks
+        self._lock = free_in_child(RLock())  # of the split and the totals: several threads may compute chunks
         self._final: Outputs | None = None
         self._empty: Outputs | None = None  # of a stream without rows
 
