@@ -15,7 +15,7 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from .dot_instructions import BYTE, INT32, call, vector_at
+from .dot_instructions import INT32, call
 
 FLOAT = ir.FloatType()
 AHEAD = 4096  # bytes before they are read, weights are asked for: across a page, where the processor does not do so itself
