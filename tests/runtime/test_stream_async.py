@@ -136,9 +136,9 @@ def test_a_source_that_keeps_a_stream_waiting_keeps_no_other_call_waiting(run):
     go_on = threading.Event()
 
     def slow() -> Any:
-        yield {"x": ROWS[:2]}
+        yield {"x": ROWS[:4]}
         assert go_on.wait(PATIENCE)
-        yield {"x": ROWS[2:4]}
+        yield {"x": ROWS[4:6]}
 
     async def main() -> None:
         executor, config = tl.Executor(), tl.AsyncConfig(max_concurrent=1)
@@ -147,7 +147,7 @@ def test_a_source_that_keeps_a_stream_waiting_keeps_no_other_call_waiting(run):
             assert (await anext(stream)).metadata.chunk_id == 0
             assert (await executor.execute_async(graph(), {"x": ROWS}, config))["largest"] == 23.0
             go_on.set()
-            assert [r.metadata.chunk_id async for r in stream] == [1]
+            assert [r.metadata.chunk_id async for r in stream] == [1, 2]
 
     run(main)
 
