@@ -72,7 +72,17 @@ def _unpacking(bits: int, signed: bool) -> Explicit:
     each, top = 8 // bits, 32 - bits
 
     def unpack(
-        data: Any, width: int, depth: int, scales: Any, zeros: Any, groups: int, group: int, first: int, out: Any, lo: int, hi: int
+        data: Any,
+        width: int,
+        depth: int,
+        scales: Any,
+        zeros: Any,
+        groups: int,
+        group: int,
+        first: int,
+        out: Any,
+        lo: int,
+        hi: int,
     ) -> None:
         """Write the weights of rows ``lo`` to ``hi`` as floats; ``first`` is the row that the result begins with."""
         for o in range(lo, hi):
@@ -106,12 +116,25 @@ def _unpacking(bits: int, signed: bool) -> Explicit:
 
 def weight_matmul(x: Array, weights: Weights, out: Array) -> None:
     """Write the product of float32 rows with the weights, turned over, into a contiguous ``out`` of rows × rows of weights."""
-    rows, outputs = (1, 1 if weights.bits == 8 else 2) if len(x) == 1 else (AT_ONCE, 2)
-    form = WeightForm(weights.bits, weights.signed, min(8, dot_form().lanes), rows, outputs)
-    if len(x) > FEW or weights.group % form.each or not _scalable(x):
+    form = _form(len(x), weights.bits, weights.signed, weights.group)
+    if form is None or not _scalable(x):
         _by_blas(x, weights, out)
     else:
         _in_registers(x, weights, out, form)
+
+
+def make_ready(rows: int, bits: int, signed: bool, group: int) -> None:
+    """Compile the loop for so many rows, or load it from the disk."""
+    form = _form(rows, bits, signed, group)
+    (_unpacking(bits, signed) if form is None else _dotting(form)).load()
+
+
+def _form(rows: int, bits: int, signed: bool, group: int) -> WeightForm | None:
+    """Return how weights are unpacked in registers; None where a block of them is unpacked for BLAS."""
+    if rows > FEW or group % (32 // bits):
+        return None
+    height, outputs = (1, 1 if bits == 8 else 2) if rows == 1 else (AT_ONCE, 2)
+    return WeightForm(bits, signed, min(8, dot_form().lanes), height, outputs)
 
 
 def _scalable(x: Array) -> bool:
@@ -134,7 +157,11 @@ def _in_registers(x: Array, weights: Weights, out: Array, form: WeightForm) -> N
     # as words give them: lane after lane for each place in a word
     laid = np.multiply(wide.swapaxes(2, 3), np.array(form.factors, np.float32)[:, None], order="C")
     scale_of = np.minimum(np.arange(1 if span else blocks * lanes) * form.each // weights.group, groups - 1)
-    zeros = np.array([form.bias], np.float32) if weights.zeros is None else weights.zeros.astype(np.float32) + np.float32(form.bias)
+    zeros = (
+        np.array([form.bias], np.float32)
+        if weights.zeros is None
+        else weights.zeros.astype(np.float32) + np.float32(form.bias)
+    )
     result = np.empty((padded, len(data)), np.float32) if padded != rows else out
     loop = partial(
         _dotting(form), data.reshape(-1), width, laid.reshape(-1), blocks * block, sums.reshape(-1), sums[0].size, padded,
