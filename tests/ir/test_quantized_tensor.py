@@ -160,19 +160,19 @@ def test_files_that_are_cut_short_or_lie_are_refused(tmp_path: Path) -> None:
         with pytest.raises(tl.FormatError, match="no whole file") as error:
             tl.QuantizedTensor.load(path)
         assert error.value.diagnostic.code == "E322"
-    lies = {
-        b'[3,7]': b'[3,9]', b'[4,7]': b'[3,7]', b'"int4\\"': b'"int2\\"', b'\\"axis\\":0': b'\\"axis\\":5',
-        b'\\"axis\\":0': b'\\"axis\\":1', b'\\"int4\\"': b'\\"int9\\"',
-    }  # fmt: skip
+    lies = [
+        (b"[3,7]", b"[3,9]"), (b'\\"axis\\":0', b'\\"axis\\":5'), (b'\\"axis\\":0', b'\\"axis\\":1'),
+        (b'\\"int4\\"', b'\\"int9\\"'), (b'\\"int4\\"', b'\\"int2\\"'),
+    ]  # fmt: skip
     done = 0
-    for old, new in lies.items():
+    for old, new in lies:
         if old in whole:
             path.write_bytes(whole.replace(old, new, 1))
             with pytest.raises(tl.FormatError) as error:
                 tl.QuantizedTensor.load(path)
             assert error.value.diagnostic.code in ("E322", "E323")
             done += 1
-    assert done >= 3
+    assert done == len(lies)
     from safetensors.numpy import save
 
     path.write_bytes(save({"x": np.zeros(3)}))
