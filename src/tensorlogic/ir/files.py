@@ -65,6 +65,7 @@ class _GraphFile(_BodyFile, forbid_unknown_fields=True):
     version: int
     constants: dict[str, _ConstantFile] = {}
     axis_names: _NamesFile | None = None
+    scores: list[str] = []
 
 
 # writing
@@ -90,6 +91,7 @@ def _document(graph: EinsumGraph, arrays: Mapping[str, Array], *, data: bool) ->
     outputs = json.dumps(list(graph.outputs))
     table = ",\n  ".join(f"{json.dumps(d)}: {json.dumps(c | held.get(d, {}))}" for d, c in rows.items())
     names = f',\n "axis_names": {json.dumps(_plain_names(graph.axis_names))}' if graph.axis_names else ""
+    names += f',\n "scores": {json.dumps(sorted(graph.scores))}' if graph.scores else ""
     return f'{head}{nodes}\n ],\n "outputs": {outputs},\n "constants": {{\n  {table}\n }}{names}}}\n'
 
 
@@ -243,7 +245,9 @@ def from_json(
     file: _GraphFile = convert({**raw, "nodes": []}, _GraphFile, "$")
     body = {"nodes": raw.get("nodes"), "outputs": raw.get("outputs")}
     graph = check_graph(_graph(body, _constants(file.constants, path, arrays or {}), "$", 0))
-    return graph.with_axis_names(_read_names(file.axis_names)) if file.axis_names else graph
+    if file.axis_names:
+        graph = graph.with_axis_names(_read_names(file.axis_names))
+    return graph.with_scores(file.scores) if file.scores else graph
 
 
 def _graph(raw: Any, constants: Mapping[str, Array], path: str, depth: int) -> EinsumGraph:

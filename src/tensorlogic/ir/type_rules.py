@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..errors import DTypeError, GraphError, ShapeError, nearest
-from . import ops, spec
+from . import collectives, ops, spec
 from .algebra import algebra
 from .elementwise import FUNCTIONS
 from .ops import Op
@@ -506,5 +506,5 @@ RULES: dict[type[Op], Callable[[Any, Types, Scope], Results]] = {
     ops.Gather: lambda op, args, scope: (TensorType(_indexed(op, args, scope), args[0].dtype),),
     ops.Cast: lambda op, args, scope: (TensorType(args[0].shape, dtype_name(op.dtype)),),
     ops.ScatterAdd: _scatter_add, ops.Quantize: _quantize, ops.Dequantize: _dequantize, ops.Unpack: _unpack,
-    ops.Transfer: _transfer,
+    ops.Transfer: _transfer, **collectives.RULES,
 }  # fmt: skip
