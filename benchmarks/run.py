@@ -24,6 +24,7 @@ NAMES = (
     "relations",
     "modes",
     "training",
+    "quantization",
     "quantization_kernels",
 )
 INTRODUCTION = """# Benchmarks

@@ -4,6 +4,7 @@ from .backends.base import Backend as Backend
 from .backends.base import BackendCapabilities as BackendCapabilities
 from .backends.base import Device as Device
 from .backends.bits import BitTensor as BitTensor
+from .backends.collectives import CommunicationBackend as CommunicationBackend
 from .backends.sparse import SparseTensor as SparseTensor
 from .diagnostics import Diagnostic as Diagnostic
 from .diagnostics import DiagnosticCollector as DiagnosticCollector
@@ -114,6 +115,7 @@ from .passes.grad_forward import jvp as jvp
 from .passes.levels import CompilationConfig as CompilationConfig
 from .passes.levels import OptimizationLevel as OptimizationLevel
 from .passes.pipeline import PassReport as PassReport
+from .passes.shard import shard as shard
 from .plan.build import ExecutionPlan as ExecutionPlan
 from .plan.build import Step as Step
 from .plan.choose import FusionCostModel as FusionCostModel
@@ -154,6 +156,14 @@ from .runtime.compile import CompiledGraph as CompiledGraph
 from .runtime.compile import GraphCompiler as GraphCompiler
 from .runtime.context import ExecutionContext as ExecutionContext
 from .runtime.context import LoggingHook as LoggingHook
+from .runtime.distributed.config import DistributedConfig as DistributedConfig
+from .runtime.distributed.config import DistributedParallelismStrategy as DistributedParallelismStrategy
+from .runtime.distributed.config import ShardingSpec as ShardingSpec
+from .runtime.distributed.coordinators import DataParallelCoordinator as DataParallelCoordinator
+from .runtime.distributed.coordinators import DistributedExecutor as DistributedExecutor
+from .runtime.distributed.coordinators import ModelParallelCoordinator as ModelParallelCoordinator
+from .runtime.distributed.coordinators import PipelineParallelCoordinator as PipelineParallelCoordinator
+from .runtime.distributed.stats import DistributedStats as DistributedStats
 from .runtime.eager.record import no_grad as no_grad
 from .runtime.eager.tape import EagerTape as EagerTape
 from .runtime.eager.variable import Variable as Variable

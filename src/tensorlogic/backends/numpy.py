@@ -21,6 +21,7 @@ from ..passes.copy_windows import copy_windows
 from ..passes.order import order_contractions
 from ..plan.build import ExecutionPlan, Step
 from .base import BackendCapabilities, Device, Kernel, RunBody
+from .collectives import COLLECTIVES, bind_collective
 from .contract import COMBINE, bind_contract_vjp, bind_contraction
 from .control import bind_control
 from .erf import bind_erf
@@ -340,6 +341,6 @@ MAKERS: dict[type[Op], Callable[[Any, tuple[TensorType, ...], TensorType], Kerne
     ops.Transpose: lambda op, args, t: lambda x: np.transpose(x, op.order),
     ops.Broadcast: _broadcast, ops.Window: bind_window, ops.OverlapAdd: bind_overlap_add, ops.Pad: bind_pad, ops.Concat: _concat, ops.Gather: _gather,
     ops.ScatterAdd: _scatter_add, ops.Cast: lambda op, args, t: lambda x: np.asarray(x).astype(op.dtype),
-    ops.Quantize: _quantize, ops.Dequantize: _dequantize,
+    ops.Quantize: _quantize, ops.Dequantize: _dequantize, **dict.fromkeys(COLLECTIVES, bind_collective),
     ops.Unpack: lambda op, args, t: lambda x: unpack_numbers(x, op.kind, int(op.count)),
 }  # fmt: skip

@@ -25,6 +25,7 @@ from ..passes.levels import Pass
 from ..passes.specialize import specialize
 from ..plan.build import Step
 from .base import BackendCapabilities, Device, Kernel, RunBody
+from .collectives import COLLECTIVES, bind_collective
 from .control import not_settled
 from .numpy import as_numpy
 from .scalars import NAN, SCALARS
@@ -619,11 +620,15 @@ def _scan(op: Scan, args: list[Array], types: Sequence[TensorType], run: Run) ->
     return (*state, *stacked)
 
 
+def _collective(op: Any, args: list[Array], types: Sequence[TensorType]) -> Array:
+    return np.asarray(bind_collective(op, (), types[0])(*args))
+
+
 DEFINITIONS: dict[type[Op], Callable[[Any, list[Array], Sequence[TensorType]], Array]] = {
     ops.Iota: lambda op, args, types: _fill(types[0], lambda index: index[0]),
     ops.Einsum: _einsum, ops.ContractVJP: _contract_vjp, ops.Elementwise: _elementwise, ops.Reduce: _reduce,
     ops.Cumulate: _cumulate, ops.Sort: _sort, ops.TopK: _sort, ops.Slice: _slice, ops.Reshape: _reshape,
     ops.Transpose: _transpose, ops.Broadcast: _broadcast, ops.Window: _window, ops.OverlapAdd: _overlap_add, ops.Pad: _pad, ops.Concat: _concat,
     ops.Gather: _gather, ops.ScatterAdd: _scatter_add, ops.Cast: _cast, ops.Quantize: _quantize,
-    ops.Dequantize: _dequantize, ops.Unpack: _unpack,
+    ops.Dequantize: _dequantize, ops.Unpack: _unpack, **dict.fromkeys(COLLECTIVES, _collective),
 }  # fmt: skip

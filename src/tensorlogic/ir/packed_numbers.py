@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Array = NDArray[Any]
-FLOAT8 = {"e4m3": (4, 3, 7), "e5m2": (5, 2, 15)}  # bits of the exponent, bits of the fraction, bias
+FLOAT8 = {"e4m3": (3, 7), "e5m2": (2, 15)}  # bits of the fraction, bias of the exponent
 
 
 class NumberKind(NamedTuple):
@@ -103,7 +103,7 @@ def float8_table(kind: str) -> Array:
     >>> float8_table("e4m3")[[0, 1, 0x7E, 0x7F, 0x80]].tolist()
     [0.0, 0.001953125, 448.0, nan, -0.0]
     """
-    exponents, fractions, bias = FLOAT8[kind]
+    fractions, bias = FLOAT8[kind]
     code = np.arange(128)
     exponent, fraction = code >> fractions, (code & ((1 << fractions) - 1)) / (1 << fractions)
     with np.errstate(over="ignore"):

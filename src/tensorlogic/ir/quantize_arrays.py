@@ -71,7 +71,7 @@ def dequantize_array(q: Any, scale: Any, zero: Any, op: Dequantize, dtype: str) 
         away = q.astype(np.float32)
         if zeros.any():
             away -= zeros
-        return np.multiply(away, scales, out=away) if away.ndim else away * scales
+        return np.asarray(np.multiply(away, scales, out=away) if away.ndim else away * scales)
     if q.dtype.kind == "f":
         return np.asarray(((q - zeros) * scales.astype(np.float64)).astype(dtype))
     return np.asarray(((q.astype(np.int64) - zeros.astype(np.int64)) * scales.astype(np.float64)).astype(dtype))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ FACTORS = np.linspace(1.0, 0.3, 36)[1:]  # of the scale of the range, that a sea
 ROUNDS = 12  # of the search for the threshold of ternary numbers
 
 
-def range_scales(low: Array, high: Array, kind: str, *, symmetric: bool) -> tuple[Array, Array]:
+def range_scales(low: Any, high: Any, kind: str, *, symmetric: bool) -> tuple[Array, Array]:
     """Return the scales (float32) and zero points (int32) by which numbers of a kind cover ranges of values; 0 is in each.
 
     >>> range_scales(np.float64(-1.0), np.float64(3.0), "uint8", symmetric=False)
@@ -46,7 +47,7 @@ def scales_of(
     """Return the scales and zero points of an array, one for each slice along an axis or group of the last one."""
     rows = as_rows(values, axis, group)
     shape = () if rows.ndim == 1 else rows.shape[:-1]
-    flat = rows.reshape(-1, rows.shape[-1])
+    flat = rows.reshape(math.prod(shape), rows.shape[-1])
     if kind == "binary":
         scale = _mean_size(flat)
         zero = np.zeros(scale.shape, np.int32)

@@ -6,6 +6,7 @@ is beyond the range to its end. Zero is always among the values that numbers sta
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -41,7 +42,7 @@ class QuantizationType(Enum):
     FP8_E5M2 = "e5m2"
     TERNARY = "ternary"
     BINARY = "binary"
-    FP8 = "e4m3"
+    FP8 = "e4m3"  # noqa: PIE796 - another name of the one that weights are mostly kept in
 
     @property
     def row(self) -> NumberKind:
@@ -72,22 +73,11 @@ class QuantizationGranularity(msgspec.Struct, frozen=True):
     """
 
     PER_TENSOR: ClassVar[QuantizationGranularity]
+    PER_CHANNEL: ClassVar[Callable[..., QuantizationGranularity]]
+    PER_GROUP: ClassVar[Callable[..., QuantizationGranularity]]
     word: str = "tensor"
     axis: int | None = None
     size: int | None = None
-
-    @staticmethod
-    def PER_CHANNEL(axis: int | None = None) -> QuantizationGranularity:
-        """Return the granularity of one scale for each slice along an axis."""
-        if axis is not None and (isinstance(axis, bool) or not isinstance(axis, int)):
-            raise InputError(f"an axis is a whole number, got {axis!r}", "write PER_CHANNEL(0)", code="E310")
-        return QuantizationGranularity("channel", axis)
-
-    @staticmethod
-    def PER_GROUP(size: int = 32) -> QuantizationGranularity:
-        """Return the granularity of one scale for every so many elements of the last axis."""
-        expect_whole("the size of a group", size, 1, "write PER_GROUP(32)")
-        return QuantizationGranularity("group", None, size)
 
     def __str__(self) -> str:
         if self.word == "group":
@@ -95,7 +85,22 @@ class QuantizationGranularity(msgspec.Struct, frozen=True):
         return f"per {self.word}" + ("" if self.axis is None else f" of axis {self.axis}")
 
 
+def _per_channel(axis: int | None = None) -> QuantizationGranularity:
+    """Return the granularity of one scale for each slice along an axis."""
+    if axis is not None and (isinstance(axis, bool) or not isinstance(axis, int)):
+        raise InputError(f"an axis is a whole number, got {axis!r}", "write PER_CHANNEL(0)", code="E310")
+    return QuantizationGranularity("channel", axis)
+
+
+def _per_group(size: int = 32) -> QuantizationGranularity:
+    """Return the granularity of one scale for every so many elements of the last axis."""
+    expect_whole("the size of a group", size, 1, "write PER_GROUP(32)")
+    return QuantizationGranularity("group", None, size)
+
+
 QuantizationGranularity.PER_TENSOR = QuantizationGranularity()
+QuantizationGranularity.PER_CHANNEL = staticmethod(_per_channel)
+QuantizationGranularity.PER_GROUP = staticmethod(_per_group)
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -203,6 +208,8 @@ class QuantizedTensor:
         arrays = ((self.packed, other.packed), (self.scales, other.scales), (self.zero_points, other.zero_points))
         facts = [(t.kind, t.shape, t.axis, t.group) for t in (self, other)]
         return facts[0] == facts[1] and all(np.array_equal(a, b) for a, b in arrays)
+
+    __hash__ = None  # type: ignore[assignment]  # arrays have none
 
     def save(self, path: str | Path) -> None:
         """Write the tensor as a safetensors file."""

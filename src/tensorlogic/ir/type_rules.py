@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..errors import DTypeError, GraphError, ShapeError, nearest
-from . import ops, spec
+from . import collectives, ops, spec
 from .algebra import algebra
 from .elementwise import FUNCTIONS
 from .ops import Op
@@ -442,9 +442,9 @@ def _channels(op: ops.Quantize | ops.Dequantize, args: Types, scope: Scope) -> N
         if op.axis is None and shape:
             raise ShapeError(f"{op.name}: {scope.operand(n)} must be a scalar unless axis= is given", code="E023")
         if op.axis is not None and shape:
-            axis = normal_axis(op.axis, len(args[0].shape), op.name)
+            axis = normal_axis(op.axis, len(whole), op.name)
             what = f"{op.name}: {scope.operand(n)} and axis {axis}"
-            equal_shapes(shape, TensorShape([args[0].shape[axis]]), what, scope)
+            equal_shapes(shape, TensorShape([whole[axis]]), what, scope)
     for n, what, kinds in ((2, "zero point must be an integer", INTEGERS), (1, "scale must be a float", FLOATS)):
         if args[n].dtype is not None and args[n].dtype not in kinds:
             raise DTypeError(f"{op.name}: the {what}, got {args[n].dtype}", code="E121")
@@ -506,5 +506,5 @@ RULES: dict[type[Op], Callable[[Any, Types, Scope], Results]] = {
     ops.Gather: lambda op, args, scope: (TensorType(_indexed(op, args, scope), args[0].dtype),),
     ops.Cast: lambda op, args, scope: (TensorType(args[0].shape, dtype_name(op.dtype)),),
     ops.ScatterAdd: _scatter_add, ops.Quantize: _quantize, ops.Dequantize: _dequantize, ops.Unpack: _unpack,
-    ops.Transfer: _transfer,
+    ops.Transfer: _transfer, **collectives.RULES,
 }  # fmt: skip

@@ -193,11 +193,16 @@ def _channels(b: Batcher, op: Any, args: Sequence[Operand], types: Results) -> V
     return b.apply(replace(op, axis=axis), b.lead(x), *(s.value for s in scales))
 
 
+def _all_to_all(b: Batcher, op: ops.AllToAll, args: Sequence[Operand], types: Results) -> Value:
+    return b.apply(replace(op, cut=op.cut + 1, joined=op.joined + 1), args[0].value)
+
+
 RULES: dict[type[Op], Rule] = {
     ops.Einsum: _einsum, ops.ContractVJP: _contract_vjp, ops.Reduce: _reduce, ops.Cumulate: _along, ops.Sort: _along,
     ops.TopK: _along, ops.Window: _along, ops.OverlapAdd: _along, ops.Slice: _slice, ops.Reshape: _reshape, ops.Transpose: _transpose,
     ops.Broadcast: _broadcast, ops.Pad: _pad, ops.Concat: _concat, ops.Gather: _gather, ops.ScatterAdd: _scatter_add,
     ops.Quantize: _channels, ops.Dequantize: _channels,
+    ops.AllGather: _along, ops.ReduceScatter: _along, ops.AllToAll: _all_to_all,
     ops.Unpack: lambda b, op, args, types: b.apply(op, b.lead(args[0])),
 }  # fmt: skip
 

@@ -41,6 +41,12 @@ class Choice(NamedTuple):
     weight: QuantizedTensor | LearnedScale
     activation: StaticScale | str | None = None
 
+    @property
+    def tensor(self) -> QuantizedTensor:
+        """The weight, of a choice that was made after learning."""
+        assert isinstance(self.weight, QuantizedTensor)
+        return self.weight
+
 
 class LearnedScale(NamedTuple):
     """A weight that stays a float, rounded in each run by a scale that is an input of the graph."""

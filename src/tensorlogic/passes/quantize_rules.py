@@ -42,10 +42,10 @@ def _constant(draft: Draft, value: Any) -> int:
 
 def keep_packed(draft: Draft, op: ops.Quantize, args: tuple[int, ...]) -> int | None:
     """Quantize a constant once for all: it stays as packed numbers."""
-    values = [_held(draft, a) for a in args]
-    if any(v is None for v in values) or isinstance(draft.op(args[0]), ops.Literal):
+    values, scale, zero = (_held(draft, a) for a in args)
+    if values is None or scale is None or zero is None or isinstance(draft.op(args[0]), ops.Literal):
         return None
-    numbers = quantize_array(*values, op)
+    numbers = quantize_array(values, scale, zero, op)
     if op.kind is None or op.kind not in PACKED:
         return _constant(draft, numbers)
     return draft.make(ops.Unpack(op.kind, numbers.shape[-1]), (_constant(draft, pack_numbers(numbers, op.kind)),))

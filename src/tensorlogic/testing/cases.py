@@ -15,7 +15,7 @@ from ..ir.algebra import ALGEBRAS
 from ..ir.builder import GraphBuilder, Tensor
 from ..ir.elementwise import FUNCTIONS
 from ..ir.graph import EinsumGraph
-from ..ir.ops import Barrier, Transfer
+from ..ir.ops import AllGather, AllReduce, AllToAll, Barrier, BroadcastFrom, ReduceScatter, Transfer
 from ..ir.spec import parse
 from ..ir.types import DTYPES, FLOATS
 
@@ -193,6 +193,13 @@ _UNARY: Mapping[str, Make] = {
     "iota": lambda b, x: x + b.iota(4),
     "stop_gradient": lambda b, x: (b.stop_gradient(x), b.stop_gradient(x * 2) + x, b.apply(Barrier(), x) * x),
     "transfer": lambda b, x: (b.apply(Transfer("cpu:1"), x), b.apply(Transfer("cpu:1"), x * 2) + 1),
+    "collectives": lambda b, x: (  # of one rank, which meets nobody
+        b.apply(AllReduce("data", 1, 0), x),
+        b.apply(AllGather("data", 1, 0, 1, 3), x),
+        b.apply(ReduceScatter("data", 1, 0, 1), x),
+        b.apply(AllToAll("data", 1, 0, 0, 1, 3), x),
+        b.apply(BroadcastFrom("data", 1, 0), x) + x,
+    ),
     "quantize": lambda b, x: b.quantize(x, np.float32(0.1), 3),
     "quantize/axis": lambda b, x: b.dequantize(
         b.quantize(x, np.array([0.1, 0.5, 2.0], "f4"), np.array([0, 1, -1]), axis=1),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -11,9 +10,8 @@ from numba import types
 from numba.extending import intrinsic
 
 from .code_cache import CodeCache
-from .support import kernel
+from .support import COMPILING, kernel
 
-_lock = threading.Lock()
 CODES, CODES_OUT = types.Array(types.int64, 1, "C", readonly=True), types.Array(types.int64, 1, "C")
 PLACES, PLACES_OUT = types.Array(types.int32, 1, "C", readonly=True), types.Array(types.int32, 1, "C")
 WORDS, WORDS_OUT = types.Array(types.uint64, 1, "C", readonly=True), types.Array(types.uint64, 1, "C")
@@ -45,7 +43,7 @@ class Explicit:
 
     def load(self) -> None:
         """Compile the kernel, or load it from disk, now."""
-        with _lock:
+        with COMPILING:
             if not self._ready:
                 self._dispatcher.compile(self._signature)
                 self._dispatcher.disable_compile()

@@ -24,7 +24,7 @@ from .observers import RANGES, Seen, checked_activations, run_watched
 if TYPE_CHECKING:
     from ...runtime.executor import Executor
 
-Batches = Iterable[Mapping[str, Any]]
+Batches = Iterable[Mapping[str, Any]] | Mapping[str, Any]  # one mapping is one batch
 Configs = Mapping[str, QuantizationConfig | None]  # by the name of a weight; None leaves it as it is
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ...diagnostics import bytes_text
 from ...errors import InputError, expect_whole
 from ...ir.constants import all_constants
-from ...ir.graph import EinsumGraph
+from ...ir.graph import EinsumGraph, constant_digest
 from ...ir.quantization_config import ActivationMode, QuantizationConfig, QuantizationRounding
 from ...ir.quantized import QuantizationGranularity, QuantizationType
 from ...passes.quantize import lowered, with_pairs
@@ -175,8 +175,10 @@ class _Measure:
         found = []
         for name in dict.fromkeys(p.name for p in self.model.products):
             nodes = [p for p in self.model.products if p.name == name]
-            sizes = [sum(self.model.weights[p.node].nbytes for p in nodes)]
-            sizes += [sum(own[p.node].weight.nbytes for p in nodes) for own in self.choices[1:]]  # type: ignore[union-attr]
+            sizes = [self.model.weights[nodes[0].node].nbytes]  # a weight that several products read is kept once
+            for own in self.choices[1:]:
+                tensors = [own[p.node].tensor for p in nodes]
+                sizes.append(sum({constant_digest(t.packed): t.nbytes for t in tensors}.values()))
             errors = tuple(self._error_of({name: level}) for level in range(len(LEVELS)))
             found.append(PrecisionRow(name, self.model.weights[nodes[0].node].shape, tuple(sizes), errors))
         return found
@@ -191,7 +193,7 @@ class _Measure:
             return 0.0
         if not self.model.batches:
             weights = [self.model.weights[node] for node in at]
-            rounded = [self.choices[level][node].weight.dequantize() for node, (_, level) in at.items()]  # type: ignore[union-attr]
+            rounded = [self.choices[level][node].tensor.dequantize() for node, (_, level) in at.items()]
             return relative_error(weights, rounded)
         pairs = {node: (p, self.choices[level][node]) for node, (p, level) in at.items()}
         graph = lowered(with_pairs(self.model.graph, pairs, self.model.given))
