@@ -20,7 +20,7 @@ from .weight_dots import WeightForm, weight_dots_of
 
 Array = Any
 FEW = 16  # rows up to which unpacking in registers is faster than BLAS on a block of floats
-LEAST = 2.0**-90  # what is smaller, but not 0, could become too small for a normal number
+LEAST, MOST = 2.0**-90, 2.0**90  # what is beyond, but not 0, could become too small or too large for a normal number
 AT_ONCE = 4  # rows that share what was unpacked
 BLOCK_BYTES = 1 << 20  # of floats that weights become at once
 _FLOATS, _FLOATS_OUT = types.Array(types.float32, 1, "C", readonly=True), types.Array(types.float32, 1, "C")
@@ -116,6 +116,9 @@ def _unpacking(bits: int, signed: bool) -> Explicit:
 
 def weight_matmul(x: Array, weights: Weights, out: Array) -> None:
     """Write the product of float32 rows with the weights, turned over, into a contiguous ``out`` of rows × rows of weights."""
+    if not out.size or not weights.depth:
+        out.fill(0)
+        return
     form = _form(len(x), weights.bits, weights.signed, weights.group)
     if form is None or not _scalable(x):
         _by_blas(x, weights, out)
@@ -138,9 +141,9 @@ def _form(rows: int, bits: int, signed: bool, group: int) -> WeightForm | None:
 
 
 def _scalable(x: Array) -> bool:
-    """Tell whether numbers can be made 2 ** 30 times smaller without a loss."""
+    """Tell whether numbers can be made 2 ** 30 times smaller, and 2 ** 8 times larger and added up, without a loss."""
     size = np.abs(x)
-    return bool(size.max(initial=0) < np.inf) and bool(np.where(size == 0, 1, size).min(initial=1) > LEAST)
+    return bool(size.max() < MOST) and bool(np.where(size == 0, 1, size).min() > LEAST)
 
 
 def _in_registers(x: Array, weights: Weights, out: Array, form: WeightForm) -> None:
