@@ -119,7 +119,7 @@ def weight_matmul(x: Array, weights: Weights, out: Array) -> None:
     if not out.size or not weights.depth:
         out.fill(0)
         return
-    form = _form(len(x), weights.bits, weights.signed, weights.group)
+    form = _form(len(x), weights.bits, weights.signed, weights.group if weights.scales.shape[1] > 1 else 0)
     if form is None or not _scalable(x):
         _by_blas(x, weights, out)
     else:
@@ -127,7 +127,7 @@ def weight_matmul(x: Array, weights: Weights, out: Array) -> None:
 
 
 def make_ready(rows: int, bits: int, signed: bool, group: int) -> None:
-    """Compile the loop for so many rows, or load it from the disk."""
+    """Compile the loop for so many rows, or load it from the disk; a group is 0 where there is only one."""
     form = _form(rows, bits, signed, group)
     (_unpacking(bits, signed) if form is None else _dotting(form)).load()
 
