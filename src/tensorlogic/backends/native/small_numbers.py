@@ -160,8 +160,15 @@ def _bits_of(parts: _Parts, slot: int) -> Reader:
     if isinstance(maker.op, ops.Unpack):
         source = parts.read(maker.reads[0])
         return lambda operands: _as_rows(source(operands))
-    numbers = _bytes_of(parts, slot)
-    return lambda operands: pack(_as_rows(numbers(operands)), 1)
+    numbers, x, scale = _bytes_of(parts, slot), parts.read(maker.reads[0]), parts.read(maker.reads[1])
+
+    def signs(operands: Sequence[Array]) -> Array:
+        scales = scale(operands)
+        if (scales > 0).all() and (scales < np.inf).all():  # then it is the sign that decides
+            return np.packbits(_as_rows(~(x(operands) < 0)), axis=-1, bitorder="little")
+        return pack(_as_rows(numbers(operands)), 1)
+
+    return signs
 
 
 def _as_rows(x: Array) -> Array:
