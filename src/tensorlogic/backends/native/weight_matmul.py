@@ -15,15 +15,19 @@ from numba import types
 
 from ..threads import allowed, on_one_thread, share
 from .dot_instructions import dot_form
-from .explicit import NUMBER, Explicit
+from .explicit import NUMBER, Explicit, explicit
 from .weight_dots import WeightForm, weight_dots_of
 
 Array = Any
 FEW = 16  # rows up to which unpacking in registers is faster than BLAS on a block of floats
-LEAST, MOST = 2.0**-90, 2.0**90  # what is beyond, but not 0, could become too small or too large for a normal number
+LEAST, MOST = (
+    np.float32(2.0**-90),
+    np.float32(2.0**90),
+)  # what is beyond could become too small or too large for a normal number
 AT_ONCE = 4  # rows that share what was unpacked
 BLOCK_BYTES = 1 << 20  # of floats that weights become at once
 _FLOATS, _FLOATS_OUT = types.Array(types.float32, 1, "C", readonly=True), types.Array(types.float32, 1, "C")
+_ROWS = types.Array(types.float32, 2, "C", readonly=True)
 _OCTETS = types.Array(types.uint8, 1, "C", readonly=True)
 _NUMBERS = types.Array(types.int32, 1, "C", readonly=True)
 _PLACES = types.Array(types.int64, 1, "C", readonly=True)
@@ -120,16 +124,18 @@ def weight_matmul(x: Array, weights: Weights, out: Array) -> None:
         out.fill(0)
         return
     form = _form(len(x), weights.bits, weights.signed, weights.group if weights.scales.shape[1] > 1 else 0)
-    if form is None or not _scalable(x):
+    if form is None or not _in_registers(x, weights, out, form):
         _by_blas(x, weights, out)
-    else:
-        _in_registers(x, weights, out, form)
 
 
 def make_ready(rows: int, bits: int, signed: bool, group: int) -> None:
     """Compile the loop for so many rows, or load it from the disk; a group is 0 where there is only one."""
     form = _form(rows, bits, signed, group)
-    (_unpacking(bits, signed) if form is None else _dotting(form)).load()
+    if form is None:
+        _unpacking(bits, signed).load()
+    else:
+        _lay_out.load()
+        _dotting(form).load()
 
 
 def _form(rows: int, bits: int, signed: bool, group: int) -> WeightForm | None:
@@ -140,39 +146,54 @@ def _form(rows: int, bits: int, signed: bool, group: int) -> WeightForm | None:
     return WeightForm(bits, signed, min(8, dot_form().lanes), height, outputs)
 
 
-def _scalable(x: Array) -> bool:
-    """Tell whether numbers can be made 2 ** 30 times smaller, and 2 ** 8 times larger and added up, without a loss."""
-    size = np.abs(x)
-    return bool(size.max() < MOST) and bool(np.where(size == 0, 1, size).min() > LEAST)
+@explicit(_ROWS, _FLOATS, NUMBER, NUMBER, NUMBER, _FLOATS_OUT, _FLOATS_OUT)
+def _lay_out(x: Any, factors: Any, lanes: int, blocks: int, span: int, laid: Any, sums: Any) -> bool:
+    """Lay rows out as words give weights: lane after lane for each place in a word; add lanes up for each span of blocks.
+
+    Return whether that is exact: numbers are made up to 2 ** 30 times smaller here, and 2 ** 8 times larger in a product.
+    """
+    each = len(factors)
+    spans = len(sums) // (len(x) * lanes)
+    fine = True
+    for r in range(len(x)):
+        for block in range(blocks):
+            for lane in range(lanes):
+                total, first = np.float32(0), (block * lanes + lane) * each
+                for s in range(each):
+                    value = x[r, first + s] if first + s < x.shape[1] else np.float32(0)
+                    size = abs(value)
+                    fine &= (size < MOST) & ((size > LEAST) | (size == 0))
+                    total += value
+                    laid[((r * blocks + block) * each + s) * lanes + lane] = value * factors[s]
+                sums[(r * spans + block // span) * lanes + lane] += total
+    return fine
 
 
-def _in_registers(x: Array, weights: Weights, out: Array, form: WeightForm) -> None:
+def _in_registers(x: Array, weights: Weights, out: Array, form: WeightForm) -> bool:
+    """Multiply, and return True; where rows cannot be laid out exactly, only return False."""
     data, (rows, width) = weights.data, (len(x), weights.data.shape[1])
-    lanes, block, groups = form.lanes, form.block, weights.scales.shape[1]
+    lanes, groups = form.lanes, weights.scales.shape[1]
     padded = -(-rows // form.rows) * form.rows
     blocks = -(-width // (4 * lanes))
-    wide = np.zeros((padded, blocks, lanes, form.each), np.float32)
-    wide.reshape(padded, blocks * block)[:rows, : weights.depth] = x
-    span = max(1, blocks) if groups == 1 else 0 if weights.group % block else weights.group // block
-    sums = wide.sum(3)
-    if span > 1:
-        sums = np.add.reduceat(sums, range(0, blocks, span), axis=1) if blocks else sums
-    # as words give them: lane after lane for each place in a word
-    laid = np.multiply(wide.swapaxes(2, 3), np.array(form.factors, np.float32)[:, None], order="C")
+    span = blocks if groups == 1 else 0 if weights.group % form.block else weights.group // form.block
+    spans = -(-blocks // (span or 1))
+    laid, sums = np.zeros(padded * blocks * form.block, np.float32), np.zeros(padded * spans * lanes, np.float32)
+    factors, given = np.array(form.factors, np.float32), np.ascontiguousarray(x)
+    if not _lay_out(given, factors, lanes, blocks, span or 1, laid, sums[: rows * spans * lanes]):
+        return False
     scale_of = np.minimum(np.arange(1 if span else blocks * lanes) * form.each // weights.group, groups - 1)
-    zeros = (
-        np.array([form.bias], np.float32)
-        if weights.zeros is None
-        else weights.zeros.astype(np.float32) + np.float32(form.bias)
-    )
+    zeros = np.array([form.bias], np.float32)
+    if weights.zeros is not None:
+        zeros = zeros + weights.zeros.astype(np.float32)
     result = np.empty((padded, len(data)), np.float32) if padded != rows else out
     loop = partial(
-        _dotting(form), data.reshape(-1), width, laid.reshape(-1), blocks * block, sums.reshape(-1), sums[0].size, padded,
-        weights.scales.reshape(-1), zeros.reshape(-1), groups, int(weights.zeros is not None), scale_of, span, result.reshape(-1), len(data),
+        _dotting(form), data.reshape(-1), width, laid, blocks * form.block, sums, spans * lanes, padded, weights.scales.reshape(-1),
+        zeros.reshape(-1), groups, int(weights.zeros is not None), scale_of, span, result.reshape(-1), len(data),
     )  # fmt: skip
-    share(loop, len(data), min(allowed(), max(1, len(data))))
+    share(loop, len(data), min(allowed(), len(data)))
     if padded != rows:
         out[...] = result[:rows]
+    return True
 
 
 def _by_blas(x: Array, weights: Weights, out: Array) -> None:
