@@ -113,7 +113,7 @@ def test_weights_stay_packed(kind: str, scales: str) -> None:
     assert answers(graph, {"x": x}, exact=False) == ["weights"]
     plan = native_plan(tl.Executor(native=True), graph, {"x": x})
     assert not plan.exact and plan.steps[0].computed_by == "weights"
-    assert plan.peak_bytes < 2 << 20
+    assert plan.peak_bytes < 5 << 20
 
 
 def test_weights_that_someone_else_reads_are_unpacked_for_all() -> None:

@@ -30,7 +30,7 @@ STEPS = (1 / 255, float(np.float32(1 / 255)))  # of truth values in 8 bits
 POINT = 1e-9  # seconds that NumPy takes for one product of a matrix product of integers
 UNPACKED = 6e-9  # and for making a float of one small number
 SLAB_BYTES = 1024  # that a row, or a column, of a product of bytes is laid out in at a time
-BLOCK_BYTES = 1 << 20  # of floats that weights become at once, on each thread
+BLOCK_BYTES = 4 << 20  # of floats that weights become at once, on each thread
 
 
 def small_number_groups(

@@ -195,7 +195,7 @@ def bind_weights(step: Step) -> Kernel:
     columns, depth = (form.sizes[label] for label in form.labels[side])
     turn, result = _turned(form, 1 - side), _Result(_facing(form, side), np.dtype(np.float32))
     rows = math.prod(form.sizes[label] for label in (form.left, form.right)[1 - side])
-    make_weights_ready(rows, bits, signed, 0 if group is None or group >= depth else group)
+    make_weights_ready(rows, bits, signed)
 
     def run(*operands: Array, out: Array = None) -> Array:
         zeros = zero(operands)
