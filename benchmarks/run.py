@@ -25,6 +25,8 @@ NAMES = (
     "modes",
     "training",
     "distributed",
+    "quantization",
+    "quantization_kernels",
 )
 INTRODUCTION = """# Benchmarks
 
