@@ -39,7 +39,7 @@ def quantize_truths(graph: EinsumGraph) -> EinsumGraph:
     if found is typed or not any(_is_join(node.op) for node in graph.nodes):
         hint = 'compile rules with strategy="fuzzy_godel" or "fuzzy_product", for inputs of float32'
         raise InputError("the graph has no max-min or max-product join of float32", hint, code="E346")
-    return rewrite(found, {ops.Quantize: (cancel,)})
+    return rewrite(found, {ops.Quantize: (cancel,)}).with_axis_names(graph.axis_names)
 
 
 def _is_join(op: ops.Op) -> bool:
