@@ -25,6 +25,7 @@ NAMES = (
     "modes",
     "training",
     "quantization",
+    "distributed",
 )
 INTRODUCTION = """# Benchmarks
 
