@@ -130,6 +130,7 @@ class DynamicBatcher:
         request = self._request(inputs, priority, timeout)
         self._enter(request, asyncio.get_running_loop())
         future: asyncio.Future[Outputs] = request.future
+        future.add_done_callback(partial(self._if_cancelled, request))
         return future
 
     def submit_nowait(
@@ -168,37 +169,29 @@ class DynamicBatcher:
     def _enter(self, request: Request, loop: asyncio.AbstractEventLoop | None) -> None:
         """Let a request in, and see to it that somebody runs it."""
         start, retry_after = False, None
+        if loop is not None:
+            request.loop, request.future = loop, loop.create_future()
         with self._lock:
-            queue = self._queue
-            if not self._closed:
+            closed, queue = self._closed, self._queue
+            if not closed:
                 retry_after = queue.add(request, self._clock())
-                if retry_after is not None and self._sweep():
-                    retry_after = queue.add(request, self._clock())
-            if self._closed or retry_after is not None:
+            if closed or retry_after is not None:
                 self._counts.refused += 1
-            else:
-                if loop is not None:
-                    request.loop, request.future = loop, loop.create_future()
-                if loop is None or not self._soon_on(loop, request):
-                    start = self._wake(request.deadline)
-        if self._closed:
-            raise InputError(f"the batcher takes no requests: {self._closed}", code="E457")
+            elif loop is None or not self._soon_on(loop, request):
+                start = self._wake(request.deadline)
+        if closed:
+            raise InputError(f"the batcher takes no requests: {closed}", code="E457")
         if retry_after is not None:
-            message = f"{queue.waiting:,} requests wait already, and max_queue is {self.config.max_queue:,}"
+            message = f"{self.config.max_queue:,} requests wait already, as many as max_queue allows"
             raise QueueFullError(message, f"come back in {retry_after:.3g} s", retry_after=retry_after, code="E458")
         if start:
             self._start()
 
-    def _sweep(self) -> int:
-        """Take out requests whose future was cancelled by whoever holds it; return how many."""
-        gone = [request for request in self._queue if request.future.cancelled() and self._queue.cancel(request)]
-        self._counts.cancelled += len(gone)
-        return len(gone)
-
-    def _if_cancelled(self, request: Request, future: Future[Outputs]) -> None:
+    def _if_cancelled(self, request: Request, future: Future[Outputs] | asyncio.Future[Outputs]) -> None:
         if future.cancelled():
             self._cancel(request)
-            future.set_running_or_notify_cancel()
+            if isinstance(future, Future):
+                future.set_running_or_notify_cancel()
 
     def _cancel(self, request: Request) -> None:
         with self._lock:
@@ -266,7 +259,7 @@ class DynamicBatcher:
 
     def _start(self) -> None:
         """Begin one more thread."""
-        work = partial(AsyncHandle[None], self._lane, self._serve, told=self._ended)
+        work = partial(AsyncHandle[None], self._lane, self._serve, told=partial(self._ended, self._queue))
         Context().run(work).begin()  # not in the contexts of whoever came first
 
     def _serve(self) -> None:
@@ -315,10 +308,10 @@ class DynamicBatcher:
             counts.queue_time += len(requests) * now - sum([r.arrived for r in requests])
         return found
 
-    def _ended(self, handle: AsyncHandle[None]) -> None:
+    def _ended(self, queue: BatchQueue, handle: AsyncHandle[None]) -> None:
         """Told when a thread is done. One that was stopped, because the process ends, or could not begin takes all that wait with it."""
-        if not handle.cancelled() and not handle.failed():
-            return
+        if queue is not self._queue or not (handle.cancelled() or handle.failed()):
+            return  # a queue of the process that this one was forked from
         with self._changed:
             self._threads -= not handle.begun_at
             if handle.cancelled():
