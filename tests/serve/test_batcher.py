@@ -319,7 +319,6 @@ def test_tasks_threads_and_trio_at_once_with_a_storm_of_cancellations():
     graph = scores()
     config = BatcherConfig(max_batch=16, max_queue=200, workers=2, timeout=20)
     batcher, outcomes, errors = DynamicBatcher(tl.Executor(), graph, config), [], []
-    sent = 0
 
     def request(choice):
         row = np.array([choice.random(), 2.0, 0.0])
@@ -395,21 +394,22 @@ def test_tasks_threads_and_trio_at_once_with_a_storm_of_cancellations():
     )  # tasks of trio and asyncio that were cancelled before they began sent nothing
 
 
+async def leave(batcher):
+    batcher.submit_on_loop({"x": np.ones(3)})  # and the loop ends before its turn
+
+
+async def ask(batcher):
+    return (await batcher.submit({"x": np.ones(3)}))["best"]
+
+
 def test_loops_that_end_leave_the_batcher_usable():
     batcher = DynamicBatcher(tl.Executor(), scores())
     batcher.warm_up({"x": np.ones(3)})
-
-    async def leave():
-        batcher.submit_on_loop({"x": np.ones(3)})  # and the loop ends before its turn
-
-    async def ask():
-        return (await batcher.submit({"x": np.ones(3)}))["best"]
-
     for _ in range(3):
-        asyncio.run(leave())
+        asyncio.run(leave(batcher))
         assert batcher.submit_nowait({"x": np.ones(3)}).result(10)["best"] == 0
-        asyncio.run(leave())
-        assert asyncio.run(ask()) == 0
+        asyncio.run(leave(batcher))
+        assert asyncio.run(ask(batcher)) == 0
     batcher.close()
     gone = weakref.ref(batcher)
     del batcher
