@@ -471,6 +471,31 @@ def test_watchers_see_batches():
     assert "batch of 5" in {event.name for event in trace.events()}
 
 
+def test_callbacks_may_wait_for_other_requests():
+    with DynamicBatcher(tl.Executor(), scores()) as batcher:
+        found, done = [], threading.Event()
+
+        def again(_):
+            found.append(batcher.submit_nowait({"x": np.ones(3)}).result(10)["best"])
+            if len(found) == 3:
+                done.set()
+
+        for _ in range(3):
+            batcher.submit_nowait({"x": np.ones(3)}).add_done_callback(again)
+        assert done.wait(20)
+
+
+def test_a_thread_that_never_came_is_not_waited_for():
+    late = [0.0]
+    with DynamicBatcher(tl.Executor(), scores(), clock=lambda: time.monotonic() + late[0]) as batcher:
+        batcher._threads += 1  # as an interrupt leaves it, between counting a thread and starting it
+        batcher._called_at = time.monotonic()
+        lost = batcher.submit_nowait({"x": np.ones(3)})
+        late[0] = 5.0
+        assert batcher.submit_nowait({"x": np.ones(3)}).result(10)["best"] == 0
+        assert lost.result(10)["best"] == 0
+
+
 def test_configs_are_checked():
     for wrong in ({"max_batch": 0}, {"max_queue": -1}, {"strategy": "latency"}, {"max_wait": -1}, {"pad": {"n": 0}}):
         with pytest.raises(tl.InputError):

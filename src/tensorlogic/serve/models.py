@@ -71,7 +71,11 @@ class Usage:
 
 
 class ModelStats(NamedTuple):
-    """The resources of one model so far."""
+    """The resources of one model so far.
+
+    >>> ModelStats("small@1", True, 2048, calls=3, errors=1, seconds=0.006, loads=1, unloads=0).errors
+    1
+    """
 
     model: str
     loaded: bool
