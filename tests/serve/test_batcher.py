@@ -239,7 +239,8 @@ def test_cancelling_before_and_while_it_runs():
     assert (batcher.stats().cancelled, batcher.stats().completed) == (2, 1)
 
     async def main():
-        async with DynamicBatcher(tl.Executor(wrap=[Gate(is_open=True)]), scores()) as batcher:
+        held = Gate()
+        async with DynamicBatcher(tl.Executor(wrap=[held]), scores()) as batcher:
             task = asyncio.create_task(batcher.submit({"x": np.ones(3)}))
             future = batcher.submit_on_loop({"x": np.ones(3)})
             await asyncio.sleep(0)
@@ -250,6 +251,7 @@ def test_cancelling_before_and_while_it_runs():
             with pytest.raises(TimeoutError):
                 async with asyncio.timeout(0):
                     await batcher.submit({"x": np.ones(3)})
+            held.event.set()
             return await batcher.submit({"x": np.ones(3)}), batcher
 
     answer, batcher = asyncio.run(main())
