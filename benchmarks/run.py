@@ -27,6 +27,7 @@ NAMES = (
     "distributed",
     "quantization",
     "quantization_kernels",
+    "serving_batcher",
 )
 INTRODUCTION = """# Benchmarks
 
