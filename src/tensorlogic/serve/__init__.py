@@ -1,0 +1,1 @@
+"""Serving: many callers, several models, one machine kept busy."""
