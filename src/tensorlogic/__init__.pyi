@@ -25,6 +25,7 @@ from .errors import FormatError as FormatError
 from .errors import GraphError as GraphError
 from .errors import InputError as InputError
 from .errors import OutOfMemoryError as OutOfMemoryError
+from .errors import QueueFullError as QueueFullError
 from .errors import ShapeError as ShapeError
 from .errors import SpecError as SpecError
 from .errors import TensorLogicError as TensorLogicError
@@ -203,6 +204,11 @@ from .runtime.views import ViewBuilder as ViewBuilder
 from .runtime.workspace import AllocationStrategy as AllocationStrategy
 from .runtime.workspace import SharedWorkspacePool as SharedWorkspacePool
 from .runtime.workspace import WorkspacePool as WorkspacePool
+from .serve.batch_queue import Priority as Priority
+from .serve.batcher import DynamicBatcher as DynamicBatcher
+from .serve.batcher_stats import BatcherStats as BatcherStats
+from .serve.pace import BatcherConfig as BatcherConfig
+from .serve.pace import BatchingStrategy as BatchingStrategy
 from .store import EvictionPolicy as EvictionPolicy
 from .store import Store as Store
 from .store import StoreStats as StoreStats

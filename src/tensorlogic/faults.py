@@ -194,6 +194,15 @@ FAULTS: dict[str, Fault] = {
     "E448": Fault("a tensor with more places than can be numbered", "A tuple is held as one whole number of 63 bits, and the sizes multiply to more.", "Use smaller domains, or relations of fewer columns."),
     "E449": Fault("a join beyond memory", "A rule would join more tuples at once than there is memory for.", "Add an atom that the rule's variables share, or ask for fewer variables in its head."),
     "E450": Fault("a recursive rule beyond memory", "What a recursive rule derives does not fit in the memory that is free.", "Ask for less: a query with constants derives only what they need."),
+    # E451 to E469: batchers and models that are served
+    "E451": Fault("a shared input in a request", "The input is the same for all requests of a batcher, which was given it as shared=.", "Leave it out of the request, or out of shared=."),
+    "E452": Fault("a size that cannot be padded", "Zeros beside the places of this size would change an answer: some output mixes its places, or an input has it in a way that cannot be filled up.", "Leave it out of pad=; requests are then grouped by shape."),
+    "E453": Fault("a batcher for another graph", "The compiled graph that it was given was not made of the graph beside it.", "Give the compiled graph alone."),
+    "E454": Fault("a request that was not answered in time", "The time of the request was over while it waited, or while its batch ran.", "Give it more time, send fewer requests, or look at what takes long."),
+    "E455": Fault("a batch that was ended from outside", "An interrupt, or an exception that no step may raise, ended a batch while it ran.", "Look at the exception that the message names."),
+    "E456": Fault("a request that never ran", "The batcher was closed without drain, or the process ended or was forked, before the request ran.", "Close the batcher with drain=True, or send the request again."),
+    "E457": Fault("a batcher that is closed", "A request came after close().", "Send requests before close(), or inside `with`."),
+    "E458": Fault("a full queue", "As many requests wait as max_queue allows.", "Come back after retry_after seconds, send fewer, or raise max_queue."),
     "E404": Fault("an output that is not what was planned", "A backend or a wrapper returned an array of another shape or dtype.", "Look at the wrappers, and check the backend with BackendTestAdapter(backend).run()."),
     "E405": Fault("a compiled graph of another backend", "The graph was compiled for one backend and is run by an executor of another.", "Compile it with the executor that runs it."),
     # E5xx: running

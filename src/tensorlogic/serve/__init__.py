@@ -1,1 +1,1 @@
-"""Serving: many callers, several models, one machine kept busy."""
+"""Many callers, several models: requests that gather into batches, models by name, ensembles, routes."""
