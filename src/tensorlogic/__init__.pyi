@@ -209,6 +209,9 @@ from .serve.batcher import DynamicBatcher as DynamicBatcher
 from .serve.batcher_stats import BatcherStats as BatcherStats
 from .serve.pace import BatcherConfig as BatcherConfig
 from .serve.pace import BatchingStrategy as BatchingStrategy
+from .serve.client import AsyncClient as AsyncClient
+from .serve.client import Client as Client
+from .serve.client import ServerError as ServerError
 from .store import EvictionPolicy as EvictionPolicy
 from .store import Store as Store
 from .store import StoreStats as StoreStats

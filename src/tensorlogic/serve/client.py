@@ -299,7 +299,7 @@ class AsyncClient(_Calls):
             try:
                 async with asyncio.timeout(self.timeout):
                     answer = await self._once(wire)
-            except (OSError, TimeoutError, asyncio.IncompleteReadError, ValueError) as error:
+            except (OSError, TimeoutError, EOFError, ValueError, LookupError) as error:
                 wrong = self._unreachable(error)
             if answer is not None and answer.status < 400:
                 return answer

@@ -159,15 +159,20 @@ class Connection(asyncio.BufferedProtocol):
         if self.request is None:
             self.head_bytes += count
         try:
-            self.parser.feed_data(self.listener.buffer[:count])
-        except httptools.HttpParserUpgrade:
-            self.refuse(FormatError("the protocol is not changed here", "speak HTTP/1.1", code="E470"))
+            self._feed(self.listener.buffer[:count])
         except httptools.HttpParserError as error:
             if not self.lingering:
                 self.refuse(FormatError(f"this is no HTTP request: {error}", code="E470"))
         if self.head_bytes > self.listener.limits.head_bytes and not self.lingering:
             limit = self.listener.limits.head_bytes
             self.refuse(InputError(f"the headers have more than {limit:,} bytes", code="E492"))
+
+    def _feed(self, data: memoryview) -> None:
+        try:
+            self.parser.feed_data(data)
+        except httptools.HttpParserUpgrade as upgrade:  # another protocol was offered: go on with this one
+            self.parser = httptools.HttpRequestParser(self)
+            self._feed(data[upgrade.args[0] :])
 
     def eof_received(self) -> bool:
         return self.current is not None  # half closed: the answer is still sent

@@ -245,7 +245,8 @@ def _wrong_count(given: GivenTensor, found: int, count: int) -> ShapeError:
 def _of_values(given: GivenTensor, dtype: np.dtype[Any], count: int) -> Array:
     values = _values(given, LEAF[dtype.kind], count)
     try:
-        array = np.array(values, dtype)
+        with np.errstate(over="ignore"):  # what becomes infinite is refused below
+            array = np.array(values, dtype)
     except (ValueError, OverflowError, TypeError) as error:
         raise InputError(f"the data of input {given.name!r} is not {given.datatype}: {error}", code="E474") from None
     if array.size != count or (array.ndim > 1 and array.shape != given.shape):

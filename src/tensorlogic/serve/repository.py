@@ -13,10 +13,12 @@ from typing import Any, NamedTuple
 import msgspec
 import numpy as np
 
-from ..errors import FormatError, InputError, TensorLogicError, nearest
+from ..errors import FormatError, InputError, OutOfMemoryError, TensorLogicError, nearest
 from ..events import span
 from ..ir.graph import EinsumGraph, Node, constant_op
 from ..ir.types import TensorType
+from ..plan.limits import check_flops
+from ..plan.memory import check_memory
 from ..programs.program import load as load_program
 from ..runtime.compile import CompiledGraph
 from ..runtime.executor import Executor
@@ -70,7 +72,7 @@ class ServedModel:
         self.static = all(
             s.datatype is not None and s.shape is not None and -1 not in s.shape for s in self.inputs.values()
         )
-        self.planner = Executor(memory_limit=limits.memory_bytes, flops_limit=limits.flops)
+        self.planner = Executor()
         self.admitted: set[tuple[Any, ...]] = set()
         if self.static:
             self.admit({n: np.zeros(s.shape or (), _dtype(s)) for n, s in self.inputs.items()})
@@ -86,12 +88,12 @@ class ServedModel:
 
     def admit(self, inputs: Mapping[str, Array]) -> None:
         """Plan a request of these shapes, and refuse one that would take too much; it may take a while."""
+        plan = self.planner.plan(self.graph, inputs)
         try:
-            self.planner.plan(self.graph, inputs)
-        except TensorLogicError as error:
-            if isinstance(error, MemoryError) or error.diagnostic.code == "E309":
-                raise InputError(error.diagnostic.message, "send less at a time", code="E479") from None
-            raise
+            check_flops(plan, self.limits.flops)
+            check_memory(plan, self.limits.memory_bytes)
+        except (InputError, OutOfMemoryError) as error:
+            raise InputError(error.diagnostic.message, "send less at a time", code="E479") from None
         if len(self.admitted) >= SIGNATURES:
             self.admitted.clear()
         self.admitted.add(_signature(inputs))

@@ -56,7 +56,10 @@ class Routes:
     # before the body is there
 
     def refuse_early(self, request: Request) -> None:
-        """Refuse a request without the right token, before its body is read."""
+        """Refuse a request of another site's page, or without the right token, before its body is read."""
+        origin = request.headers.get(b"origin")
+        if origin is not None and origin.partition(b"//")[2] != request.headers.get(b"host"):
+            raise InputError("pages of other sites may not ask here", code="E480")
         if self.tokens and not self._is_public(request):
             given = request.headers.get(b"authorization", b"")
             if not allowed(given, self.tokens):
@@ -157,7 +160,7 @@ class _Infer:
         service.metrics.in_flight += 1
         try:
             if kind is not None and kind not in KINDS and kind.partition(b";")[0].strip().lower() not in KINDS:
-                raise FormatError(f"the content type {kind[:80]!r} is not read here", "send application/json", code="E485")
+                raise _wrong_kind(kind)
             json_length = None if length is None else _number(length)
             if (len(body) if json_length is None else json_length) > LARGE:
                 service.when_done(service.threads.submit(parse_request, body, json_length, service.limits), self._parsed)
@@ -242,6 +245,10 @@ KINDS = frozenset({b"application/json", b"application/octet-stream", b"applicati
 def id_of(connection: Connection) -> int:
     """Return the number of the track that the spans of a connection stand on in a trace."""
     return id(connection) & 0x7FFF_FFFF
+
+
+def _wrong_kind(kind: bytes) -> FormatError:
+    return FormatError(f"the content type {kind[:80].decode('latin-1')!r} is not read here", "send application/json", code="E485")
 
 
 def _trace_id(header: bytes | None) -> str:
@@ -340,6 +347,9 @@ async def _unload(routes: Routes, request: Request, values: Mapping[str, str]) -
 def _json_body(request: Request) -> dict[str, Any]:
     if not request.body:
         return {}
+    kind = request.headers.get(b"content-type")
+    if kind is not None and kind.partition(b";")[0].strip().lower() not in KINDS:
+        raise _wrong_kind(kind)
     if len(request.body) > LARGE:
         raise malformed("the body is far larger than anything that is said here")
     try:

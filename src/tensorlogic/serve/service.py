@@ -20,7 +20,7 @@ from .repository import Repository, ServedModel
 Done = Callable[[ServedModel | None, Any], None]  # is given the outputs, or the exception
 LARGE = 256 << 10  # bytes of JSON that are not read on the event loop
 STATUS = {  # of HTTP, by the code of the fault
-    "E472": 413, "E476": 404, "E477": 404, "E479": 422, "E482": 401, "E483": 404, "E484": 405, "E485": 415, "E486": 408,
+    "E472": 413, "E476": 404, "E477": 404, "E479": 422, "E480": 403, "E482": 401, "E483": 404, "E484": 405, "E485": 415, "E486": 408,
     "E487": 503, "E488": 500, "E489": 500, "E490": 500, "E491": 422, "E492": 431, "E498": 403, "E499": 503,
 }  # fmt: skip
 GRPC = {  # the status of gRPC for one of HTTP
