@@ -116,14 +116,22 @@ async def measure(port: int, request: bytes, connections: int, seconds: float, r
     await load.done
     times = sorted(load.latencies)
     share = [times[min(len(times) - 1, int(q * len(times)))] if times else 0.0 for q in (0.5, 0.99)]
-    return {"requests": len(times), "rate": len(times) / seconds, "p50": share[0], "p99": share[1], "errors": load.errors}
+    return {
+        "requests": len(times),
+        "rate": len(times) / seconds,
+        "p50": share[0],
+        "p99": share[1],
+        "errors": load.errors,
+    }
 
 
 def request_bytes(path: str, body: bytes, json_length: int | None) -> bytes:
     """Return a POST as clients send it."""
     more = "" if json_length is None else f"Inference-Header-Content-Length: {json_length}\r\n"
     kind = "application/json" if json_length is None else "application/octet-stream"
-    head = f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: {kind}\r\n{more}Content-Length: {len(body)}\r\n\r\n"
+    head = (
+        f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: {kind}\r\n{more}Content-Length: {len(body)}\r\n\r\n"
+    )
     return head.encode() + body
 
 

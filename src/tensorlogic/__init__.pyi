@@ -207,11 +207,11 @@ from .runtime.workspace import WorkspacePool as WorkspacePool
 from .serve.batch_queue import Priority as Priority
 from .serve.batcher import DynamicBatcher as DynamicBatcher
 from .serve.batcher_stats import BatcherStats as BatcherStats
-from .serve.pace import BatcherConfig as BatcherConfig
-from .serve.pace import BatchingStrategy as BatchingStrategy
 from .serve.client import AsyncClient as AsyncClient
 from .serve.client import Client as Client
 from .serve.client import ServerError as ServerError
+from .serve.pace import BatcherConfig as BatcherConfig
+from .serve.pace import BatchingStrategy as BatchingStrategy
 from .store import EvictionPolicy as EvictionPolicy
 from .store import Store as Store
 from .store import StoreStats as StoreStats

@@ -454,6 +454,7 @@ FAULTS: dict[str, Fault] = {
     "E478": Fault("an output that the model does not have", "The request asks for an output of another name, or by names of elements where there are none.", "Ask for outputs of GET /v2/models/NAME."),
     "E479": Fault("a request that would take too much", "The plan for inputs of these shapes takes more arithmetic or memory than the limits allow.", "Send less at a time, or raise --limit flops=... or memory_bytes=..."),
     "E480": Fault("a request of another site's page", "A browser sent the request for a page that another site served.", "Ask from a program, or from the server's own status page."),
+    "E481": Fault("a request that took too long", "Its answer was not there when the server's time for a request was over.", "Ask for less at a time, or raise --limit seconds=..."),
     "E482": Fault("no token, or a wrong one", "The server asks for a token, and the request has none that it knows.", "Send the header Authorization: Bearer TOKEN."),
     "E483": Fault("a path that the server does not have", "Nothing is served there.", "Look at /openapi.json."),
     "E484": Fault("a path that takes another method", "The path exists, for another method.", "Use the method that the answer's Allow header names."),

@@ -165,4 +165,9 @@ def vector(*values: float, name: str = "x") -> dict:
 def binary(name: str, array: np.ndarray, datatype: str) -> tuple[dict, bytes]:
     """Describe an array that follows the JSON."""
     data = array.tobytes()
-    return {"name": name, "shape": list(array.shape), "datatype": datatype, "parameters": {"binary_data_size": len(data)}}, data
+    return {
+        "name": name,
+        "shape": list(array.shape),
+        "datatype": datatype,
+        "parameters": {"binary_data_size": len(data)},
+    }, data

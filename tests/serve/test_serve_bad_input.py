@@ -29,7 +29,9 @@ def next_request_is_served(served):
     yield
     assert infer(served.port, "double", vector(1)).json["outputs"][0]["data"] == [2]
     deadline = time.monotonic() + 10
-    while (served.listener.busy or served.listener.buffered or served.service.metrics.in_flight) and time.monotonic() < deadline:
+    while (
+        served.listener.busy or served.listener.buffered or served.service.metrics.in_flight
+    ) and time.monotonic() < deadline:
         time.sleep(0.01)
     assert (served.listener.busy, served.listener.buffered, served.service.metrics.in_flight) == (0, 0, 0)
 
@@ -101,11 +103,20 @@ def re_code(code):
 
 
 def test_the_error_says_which_input_and_what_it_should_be(served):
-    message = infer(served.port, "simple", {"name": "INPUT1", "shape": [1, 15], "datatype": "INT32", "data": [0] * 15}).json["error"]
+    message = infer(
+        served.port, "simple", {"name": "INPUT1", "shape": [1, 15], "datatype": "INT32", "data": [0] * 15}
+    ).json["error"]
     assert "'INPUT1'" in message and "[1, 15]" in message and "[1, 16]" in message
-    message = infer(served.port, "simple", {"name": "INPUT0", "shape": [1, 16], "datatype": "INT32", "data": [1.5] * 16}).json["error"]
+    message = infer(
+        served.port, "simple", {"name": "INPUT0", "shape": [1, 16], "datatype": "INT32", "data": [1.5] * 16}
+    ).json["error"]
     assert "'INPUT0'" in message and "INT32" in message
-    assert infer(served.port, "simple", {"name": "INPUT0", "shape": [1, 16], "datatype": "INT32", "data": [2**31] * 16}).json["code"] == "E474"
+    assert (
+        infer(
+            served.port, "simple", {"name": "INPUT0", "shape": [1, 16], "datatype": "INT32", "data": [2**31] * 16}
+        ).json["code"]
+        == "E474"
+    )
     assert "did you mean 'INPUT0'?" in infer(served.port, "simple", vector(1, name="input0")).json["hints"]
 
 
@@ -140,14 +151,30 @@ def test_lying_binary_sizes(served, size):
 def test_lying_lengths_of_names_and_truth_values(served):
     described = {"name": "Parent", "shape": [1, 2], "datatype": "BYTES"}
     word = struct.pack("<I", 5) + b"Alice"
-    for data in (word, word + struct.pack("<I", 2**32 - 1) + b"Bob", word + b"\x01", word * 3, word + struct.pack("<I", 1) + b"\xff"):
+    for data in (
+        word,
+        word + struct.pack("<I", 2**32 - 1) + b"Bob",
+        word + b"\x01",
+        word * 3,
+        word + struct.pack("<I", 1) + b"\xff",
+    ):
         text = json.dumps({"inputs": [{**described, "parameters": {"binary_data_size": len(data)}}]}).encode()
-        found = ask(served.port, "POST", "/v2/models/family/infer", text + data, f"Inference-Header-Content-Length: {len(text)}")
+        found = ask(
+            served.port, "POST", "/v2/models/family/infer", text + data, f"Inference-Header-Content-Length: {len(text)}"
+        )
         assert found.status == 400, found.body
     found = infer(served.port, "family", {**described, "data": ["Alice", "Zoe"]})
     assert (found.status, found.json["code"]) == (400, "E496") and "Zoe" in found.json["error"]
-    text = json.dumps({"inputs": [{"name": "Parent", "shape": [3, 3], "datatype": "BOOL", "parameters": {"binary_data_size": 9}}]}).encode()
-    found = ask(served.port, "POST", "/v2/models/family/infer", text + b"\x02" * 9, f"Inference-Header-Content-Length: {len(text)}")
+    text = json.dumps(
+        {"inputs": [{"name": "Parent", "shape": [3, 3], "datatype": "BOOL", "parameters": {"binary_data_size": 9}}]}
+    ).encode()
+    found = ask(
+        served.port,
+        "POST",
+        "/v2/models/family/infer",
+        text + b"\x02" * 9,
+        f"Inference-Header-Content-Length: {len(text)}",
+    )
     assert (found.status, found.json["code"]) == (400, "E474")
 
 
@@ -160,7 +187,9 @@ def test_content_types_and_encodings(served):
     assert ask(served.port, "POST", PATH, gzip.compress(good), JSON, "Content-Encoding: gzip").status == 200
     assert ask(served.port, "POST", PATH, good, JSON, "Content-Encoding: br").json["code"] == "E485"
     assert ask(served.port, "POST", PATH, good, JSON, "Content-Encoding: gzip").json["code"] == "E470"
-    assert ask(served.port, "POST", PATH, gzip.compress(good)[:-12], JSON, "Content-Encoding: gzip").json["code"] == "E470"
+    assert (
+        ask(served.port, "POST", PATH, gzip.compress(good)[:-12], JSON, "Content-Encoding: gzip").json["code"] == "E470"
+    )
     bomb = gzip.compress(bytes(200 << 20))
     before = resident_bytes()
     assert ask(served.port, "POST", PATH, bomb, JSON, "Content-Encoding: gzip").json["code"] == "E472"
@@ -309,7 +338,9 @@ def test_a_full_queue_says_when_to_come_back(tmp_path):
         x = {"name": "x", "shape": [300, 300], "datatype": "FP32", "parameters": {"binary_data_size": 360_000}}
         text = json.dumps({"inputs": [x]}).encode()
         data = text + np.full((300, 300), 0.01, "float32").tobytes()
-        request = head("POST", "/v2/models/slow/infer", len(data), f"Inference-Header-Content-Length: {len(text)}") + data
+        request = (
+            head("POST", "/v2/models/slow/infer", len(data), f"Inference-Header-Content-Length: {len(text)}") + data
+        )
         wires = [Wire(server.port) for _ in range(12)]
         for wire in wires:
             wire.send(request)

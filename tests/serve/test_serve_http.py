@@ -24,7 +24,12 @@ def served(tmp_path_factory):
 
 
 def test_health_and_metadata(served):
-    for path in ("/v2/health/live", "/v2/health/ready", "/v2/models/double/ready", "/v2/models/double/versions/1/ready"):
+    for path in (
+        "/v2/health/live",
+        "/v2/health/ready",
+        "/v2/models/double/ready",
+        "/v2/models/double/versions/1/ready",
+    ):
         assert ask(served.port, "GET", path).status == 200
     assert ask(served.port, "GET", "/v2").json["name"] == "tensorlogic"
     found = ask(served.port, "GET", "/v2/models/double").json
@@ -53,7 +58,13 @@ def test_infer_with_binary_tensors(served):
     text = json.dumps({"inputs": [described], "outputs": [{"name": "y", "parameters": {"binary_data": True}}]}).encode()
     for pad in range(5):
         start = text + b" " * pad
-        found = ask(served.port, "POST", "/v2/models/double/infer", start + data, f"Inference-Header-Content-Length: {len(start)}")
+        found = ask(
+            served.port,
+            "POST",
+            "/v2/models/double/infer",
+            start + data,
+            f"Inference-Header-Content-Length: {len(start)}",
+        )
         assert found.status == 200
         length = int(found.headers["inference-header-content-length"])
         assert json.loads(found.body[:length])["outputs"][0]["parameters"] == {"binary_data_size": 400_004}
@@ -68,11 +79,18 @@ def test_formulas_and_programs_have_names_in_and_out(served):
     assert found.json["outputs"][0]["data"] == ["alice", "carol"]
     found = infer(served.port, "family")  # its own facts
     assert found.json["outputs"] == [
-        {"name": "Ancestor", "datatype": "BYTES", "shape": [3, 2], "data": ["Alice", "Bob", "Alice", "Charlie", "Bob", "Charlie"]}
+        {
+            "name": "Ancestor",
+            "datatype": "BYTES",
+            "shape": [3, 2],
+            "data": ["Alice", "Bob", "Alice", "Charlie", "Bob", "Charlie"],
+        }
     ]
     found = infer(served.port, "family", names("Parent", ("Charlie", "Alice")))
     assert found.json["outputs"][0]["data"] == ["Charlie", "Alice"]
-    dense = infer(served.port, "family", outputs=[{"name": "Ancestor", "parameters": {"names": False}}]).json["outputs"][0]
+    dense = infer(served.port, "family", outputs=[{"name": "Ancestor", "parameters": {"names": False}}]).json[
+        "outputs"
+    ][0]
     assert (dense["datatype"], dense["shape"], sum(dense["data"])) == ("BOOL", [3, 3], 3)
 
 
@@ -80,10 +98,16 @@ def test_all_datatypes_come_back_as_they_went(tmp_path):
     from tensorlogic.serve.protocol import DATATYPES
 
     b = tl.GraphBuilder()
-    save(tmp_path, "same", b.build(**{f"{t}_out": b.input(t, (2,), dtype).reshape((1, 2)) for t, dtype in DATATYPES.items()}))
+    save(
+        tmp_path,
+        "same",
+        b.build(**{f"{t}_out": b.input(t, (2,), dtype).reshape((1, 2)) for t, dtype in DATATYPES.items()}),
+    )
     with running(tmp_path) as server:
         data = {t: [True, False] if t == "BOOL" else [1, 0] for t in DATATYPES}
-        found = infer(server.port, "same", *[{"name": t, "shape": [2], "datatype": t, "data": v} for t, v in data.items()])
+        found = infer(
+            server.port, "same", *[{"name": t, "shape": [2], "datatype": t, "data": v} for t, v in data.items()]
+        )
         assert {o["name"]: o["data"] for o in found.json["outputs"]} == {f"{t}_out": v for t, v in data.items()}
         described, buffers = zip(*[binary(t, np.array(v, DATATYPES[t]), t) for t, v in data.items()], strict=True)
         text = json.dumps({"inputs": described, "parameters": {"binary_data_output": True}}).encode()
@@ -198,7 +222,12 @@ def test_metrics_and_openapi(served):
 
 
 def test_pages_of_other_sites_are_refused(served):
-    assert ask(served.port, "POST", "/v2/repository/models/double/unload", None, "Origin: http://evil.example").json["code"] == "E480"
+    assert (
+        ask(served.port, "POST", "/v2/repository/models/double/unload", None, "Origin: http://evil.example").json[
+            "code"
+        ]
+        == "E480"
+    )
     assert ask(served.port, "GET", "/v2", None, "Origin: http://test").status == 200
 
 
@@ -238,7 +267,12 @@ def test_every_request_is_a_span_from_the_socket_to_the_kernels(tmp_path):
     trace_id = "0af7651916cd43dd8448eb211c80319c"
     with tl.trace() as found, running(tmp_path) as server:
         for n in range(3):
-            infer(server.port, "m", vector(1), headers=(f"X-Request-Id: r{n}", f"traceparent: 00-{trace_id}-b7ad6b7169203331-01"))
+            infer(
+                server.port,
+                "m",
+                vector(1),
+                headers=(f"X-Request-Id: r{n}", f"traceparent: 00-{trace_id}-b7ad6b7169203331-01"),
+            )
     spans = {e.name.split()[1]: e for e in found.events() if e.kind == "span" and e.name.startswith("request ")}
     assert spans.keys() == {"r0", "r1", "r2"}
     assert all(trace_id in e.name and "model=m" in e.name for e in spans.values())
@@ -260,7 +294,7 @@ def test_logs_are_json_lines_and_a_full_disk_stops_nothing(tmp_path):
     requests = [line for line in lines if line["event"] == "request"]
     assert [(r["status"], r.get("code"), r.get("id")) for r in requests] == [(200, None, "one"), (400, "E473", None)]
     assert [line["event"] for line in lines if line["event"] != "request"] == ["listening", "draining", "ended"]
-    full = open("/dev/full", "w", buffering=1)
+    full = open("/dev/full", "w", buffering=1)  # noqa: SIM115 - closing it fails, which is looked at
     log = AccessLog(full, requests=True)
     with running(tmp_path, log=log) as server:
         assert all(infer(server.port, "m", vector(n)).status == 200 for n in range(20))
@@ -279,9 +313,17 @@ def test_going_down_answers_what_was_taken_in(tmp_path):
     save(tmp_path, "slow", b.build(y=slow.sum()))
     (tmp_path / "slow" / "model.toml").write_text("[batching]\nmax_batch = 1\n")
     with running(tmp_path) as server:
-        body = json.dumps({"inputs": [{"name": "x", "shape": [300, 300], "datatype": "FP32", "parameters": {"binary_data_size": 360_000}}]}).encode()
+        body = json.dumps(
+            {
+                "inputs": [
+                    {"name": "x", "shape": [300, 300], "datatype": "FP32", "parameters": {"binary_data_size": 360_000}}
+                ]
+            }
+        ).encode()
         data = body + np.full((300, 300), 0.01, "float32").tobytes()
-        request = head("POST", "/v2/models/slow/infer", len(data), f"Inference-Header-Content-Length: {len(body)}") + data
+        request = (
+            head("POST", "/v2/models/slow/infer", len(data), f"Inference-Header-Content-Length: {len(body)}") + data
+        )
         wires = [Wire(server.port) for _ in range(8)]
         for wire in wires:
             wire.send(request)

@@ -12,21 +12,43 @@ from .common import reported
 
 @click.command("serve")
 @click.argument("folder", type=click.Path(path_type=Path))
-@click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on; only this machine reaches the default.")
-@click.option("--port", default=8000, show_default=True, type=click.IntRange(0, 65535), help="The port of HTTP; 0: any.")
+@click.option(
+    "--host",
+    default="127.0.0.1",
+    show_default=True,
+    help="The address to listen on; only this machine reaches the default.",
+)
+@click.option(
+    "--port", default=8000, show_default=True, type=click.IntRange(0, 65535), help="The port of HTTP; 0: any."
+)
 @click.option("--grpc-port", type=click.IntRange(0, 65535), help="The port of gRPC; left out, there is none.")
-@click.option("--workers", default=1, show_default=True, type=click.IntRange(1, 256), help="Processes that share the port.")
+@click.option(
+    "--workers", default=1, show_default=True, type=click.IntRange(1, 256), help="Processes that share the port."
+)
 @click.option("--name", default="tensorlogic", show_default=True, help="What the server calls itself in its metadata.")
 @click.option("--load", "load", multiple=True, metavar="MODEL", help="Begin with these models only.")
-@click.option("--control/--no-control", default=True, show_default=True, help="Whether requests may load and unload models.")
-@click.option("--token-file", type=click.Path(path_type=Path), help="A file of tokens, one a line; requests need one of them.")
+@click.option(
+    "--control/--no-control", default=True, show_default=True, help="Whether requests may load and unload models."
+)
+@click.option(
+    "--token-file", type=click.Path(path_type=Path), help="A file of tokens, one a line; requests need one of them."
+)
 @click.option("--tls-cert", type=click.Path(path_type=Path), help="A certificate (PEM): serve over TLS.")
 @click.option("--tls-key", type=click.Path(path_type=Path), help="The key of the certificate.")
 @click.option("--log-requests", is_flag=True, help="Write a line for each request to standard error.")
 @click.option("--limit", "limits", multiple=True, metavar="NAME=VALUE", help="A limit of requests: body_bytes, flops, memory_bytes, "
               "seconds, rank, ...; repeat for several.")  # fmt: skip
-@click.option("--drain-seconds", default=30.0, show_default=True, help="How long requests may take once the server is told to end.")
-@click.option("--trace", type=click.Path(path_type=Path), help="Record every request and step, and write them to a Chrome trace at the end.")
+@click.option(
+    "--drain-seconds",
+    default=30.0,
+    show_default=True,
+    help="How long requests may take once the server is told to end.",
+)
+@click.option(
+    "--trace",
+    type=click.Path(path_type=Path),
+    help="Record every request and step, and write them to a Chrome trace at the end.",
+)
 @reported
 def serve_command(
     folder: Path, host: str, port: int, grpc_port: int | None, workers: int, name: str, load: tuple[str, ...], control: bool,

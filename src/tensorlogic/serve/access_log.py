@@ -18,7 +18,7 @@ PENDING = 10_000  # lines that wait to be written; beyond that they are counted,
 
 
 class AccessLog:
-    """Writes what happened, and with ``requests`` every request, as lines of JSON.
+    r"""Writes what happened, and with ``requests`` every request, as lines of JSON.
 
     >>> import io
     >>> out = io.StringIO()
@@ -26,7 +26,7 @@ class AccessLog:
     >>> log.event("started", port=8000)
     >>> log.close()
     >>> out.getvalue()
-    '{"time":"1970-01-01T00:00:00.000Z","event":"started","port":8000}\\n'
+    '{"time":"1970-01-01T00:00:00.000Z","event":"started","port":8000}\n'
     """
 
     def __init__(self, stream: TextIO, *, requests: bool = False, clock: Callable[[], float] = time) -> None:

@@ -50,7 +50,12 @@ class _Wire(NamedTuple):
 
 
 def infer_wire(
-    model: str, inputs: Mapping[str, Any], outputs: Sequence[str] | None, version: str, parameters: Mapping[str, Any], names: bool | None
+    model: str,
+    inputs: Mapping[str, Any],
+    outputs: Sequence[str] | None,
+    version: str,
+    parameters: Mapping[str, Any],
+    names: bool | None,
 ) -> _Wire:
     """Return a request to infer; arrays go in binary form, sequences of names as JSON."""
     described: list[dict[str, Any]] = []
@@ -63,16 +68,29 @@ def infer_wire(
             continue
         datatype = NAME_OF.get(array.dtype.name)
         if datatype is None:
-            raise FormatError(f"input {name!r} is {array.dtype}, which the protocol does not have", f"use one of {', '.join(DATATYPES.values())}", code="E474")
+            raise FormatError(
+                f"input {name!r} is {array.dtype}, which the protocol does not have",
+                f"use one of {', '.join(DATATYPES.values())}",
+                code="E474",
+            )
         data = np.ascontiguousarray(array, NUMPY[datatype]).tobytes()
-        described.append({"name": name, "datatype": datatype, "shape": list(array.shape), "parameters": {"binary_data_size": len(data)}})
+        described.append(
+            {
+                "name": name,
+                "datatype": datatype,
+                "shape": list(array.shape),
+                "parameters": {"binary_data_size": len(data)},
+            }
+        )
         buffers.append(data)
     body: dict[str, Any] = {"inputs": described, "parameters": {"binary_data_output": True, **parameters}}
     if outputs is not None:
         extra = {} if names is None else {"names": names}
         body["outputs"] = [{"name": name, "parameters": {"binary_data": True, **extra}} for name in outputs]
     text = json.dumps(body, allow_nan=False).encode()
-    path = f"/v2/models/{quote(model, safe='')}" + (f"/versions/{quote(version, safe='')}" if version else "") + "/infer"
+    path = (
+        f"/v2/models/{quote(model, safe='')}" + (f"/versions/{quote(version, safe='')}" if version else "") + "/infer"
+    )
     headers = {"Content-Type": "application/octet-stream", "Inference-Header-Content-Length": str(len(text))}
     return _Wire("POST", path, b"".join((text, *buffers)), headers)
 
@@ -90,7 +108,9 @@ def outputs_from(answer: _Answer) -> Outputs:
         if datatype == "BYTES":
             words = list(strings_of(raw, tensor["name"], int(np.prod(shape)))) if raw is not None else tensor["data"]
             places = shape[-1] if len(shape) > 1 else 1
-            values.append([tuple(words[n : n + places]) for n in range(0, len(words), places)] if places else [()] * shape[0])
+            values.append(
+                [tuple(words[n : n + places]) for n in range(0, len(words), places)] if places else [()] * shape[0]
+            )
         elif raw is not None:
             values.append(np.frombuffer(raw, NUMPY[datatype]).reshape(shape).copy())
         else:
@@ -112,7 +132,9 @@ def _problem(answer: _Answer) -> ServerError:
         message, hints, code = str(told["error"]), [str(h) for h in told.get("hints", ())], str(told.get("code", ""))
     except (ValueError, KeyError, TypeError):
         message, hints, code = f"the server answered {answer.status}", [], ""
-    return ServerError(f"{message} ({answer.status}{', ' + code if code else ''})", *hints, status=answer.status, server_code=code)
+    return ServerError(
+        f"{message} ({answer.status}{', ' + code if code else ''})", *hints, status=answer.status, server_code=code
+    )
 
 
 def _pause(answer: _Answer | None, own: float) -> float:
@@ -160,7 +182,9 @@ class Client(_Calls):
     False
     """
 
-    def __init__(self, url: str = "http://127.0.0.1:8000", *, sleep: Callable[[float], object] = time.sleep, **options: Any) -> None:
+    def __init__(
+        self, url: str = "http://127.0.0.1:8000", *, sleep: Callable[[float], object] = time.sleep, **options: Any
+    ) -> None:
         super().__init__(url, **options)
         self._sleep = sleep
         self._connection: http.client.HTTPConnection | None = None
@@ -237,7 +261,9 @@ class Client(_Calls):
             if self.tls is None:
                 self._connection = http.client.HTTPConnection(self.host, self.port, timeout=self.timeout)
             else:
-                self._connection = http.client.HTTPSConnection(self.host, self.port, timeout=self.timeout, context=self.tls)
+                self._connection = http.client.HTTPSConnection(
+                    self.host, self.port, timeout=self.timeout, context=self.tls
+                )
         connection = self._connection
         connection.request(wire.method, wire.path, wire.body, {**self.headers, **wire.headers})
         reply = connection.getresponse()
@@ -256,7 +282,11 @@ class AsyncClient(_Calls):
     """
 
     def __init__(
-        self, url: str = "http://127.0.0.1:8000", *, sleep: Callable[[float], Awaitable[object]] = asyncio.sleep, **options: Any
+        self,
+        url: str = "http://127.0.0.1:8000",
+        *,
+        sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
+        **options: Any,
     ) -> None:
         super().__init__(url, **options)
         self._sleep = sleep
@@ -309,14 +339,16 @@ class AsyncClient(_Calls):
             await self._sleep(_pause(answer, pause))
 
     async def _once(self, wire: _Wire) -> _Answer:
-        reader, writer = self._idle.pop() if self._idle else await asyncio.open_connection(self.host, self.port, ssl=self.tls)
+        reader, writer = (
+            self._idle.pop() if self._idle else await asyncio.open_connection(self.host, self.port, ssl=self.tls)
+        )
         try:
             headers = {**self.headers, **wire.headers, "Content-Length": str(len(wire.body))}
             lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
             writer.write(f"{wire.method} {wire.path} HTTP/1.1\r\n{lines}\r\n".encode() + wire.body)
             status = int((await reader.readline()).split()[1])
             found: dict[str, str] = {}
-            while (line := (await reader.readline()).decode("latin-1").strip()):
+            while line := (await reader.readline()).decode("latin-1").strip():
                 name, _, value = line.partition(":")
                 found[name.lower()] = value.strip()
             body = await reader.readexactly(int(found["content-length"]))

@@ -25,7 +25,22 @@ CONTENTS = {  # the field that holds the elements of a datatype where they do no
     "UINT8": "uint_contents", "UINT16": "uint_contents", "UINT32": "uint_contents", "UINT64": "uint64_contents",
     "FP32": "fp32_contents", "FP64": "fp64_contents", "BYTES": "bytes_contents",
 }  # fmt: skip
-TYPES = ["", "BOOL", "UINT8", "UINT16", "UINT32", "UINT64", "INT8", "INT16", "INT32", "INT64", "FP16", "FP32", "FP64", "STRING"]
+TYPES = [
+    "",
+    "BOOL",
+    "UINT8",
+    "UINT16",
+    "UINT32",
+    "UINT64",
+    "INT8",
+    "INT16",
+    "INT32",
+    "INT64",
+    "FP16",
+    "FP32",
+    "FP64",
+    "STRING",
+]
 Method = Callable[[Any], Any]
 
 
@@ -171,7 +186,9 @@ class GrpcServer:
             try:
                 yield made(infer_response=await self._infer(request))
             except TensorLogicError as error:
-                yield made(error_message=error.diagnostic.message, infer_response=CLASSES["ModelInferResponse"](id=request.id))
+                yield made(
+                    error_message=error.diagnostic.message, infer_response=CLASSES["ModelInferResponse"](id=request.id)
+                )
 
 
 def _handler(name: str, call: Any) -> Any:
@@ -180,7 +197,11 @@ def _handler(name: str, call: Any) -> Any:
 
 
 def _parameters(given: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: getattr(p, p.WhichOneof("parameter_choice")) for name, p in given.items() if p.WhichOneof("parameter_choice")}
+    return {
+        name: getattr(p, p.WhichOneof("parameter_choice"))
+        for name, p in given.items()
+        if p.WhichOneof("parameter_choice")
+    }
 
 
 def request_of(request: Any) -> InferRequest:
@@ -213,7 +234,11 @@ def _elements(tensor: Any) -> list[Any]:
     if field is None:
         raise InputError(f"input {tensor.name!r} of {tensor.datatype[:40]!r} goes as raw contents", code="E474")
     try:
-        return [x.decode() for x in tensor.contents.bytes_contents] if tensor.datatype == "BYTES" else list(getattr(tensor.contents, field))
+        return (
+            [x.decode() for x in tensor.contents.bytes_contents]
+            if tensor.datatype == "BYTES"
+            else list(getattr(tensor.contents, field))
+        )
     except UnicodeDecodeError:
         raise malformed(f"input {tensor.name!r} holds bytes that are no UTF-8") from None
 

@@ -92,13 +92,19 @@ def _classes() -> dict[str, Any]:
         message = file.message_type.add(name=name)
         for rule, kind, field, number in _FIELD.findall(body):
             repeated = rule in ("repeated", "map")
-            made = message.field.add(name=field, number=int(number), label=FIELD.LABEL_REPEATED if repeated else FIELD.LABEL_OPTIONAL)
+            made = message.field.add(
+                name=field, number=int(number), label=FIELD.LABEL_REPEATED if repeated else FIELD.LABEL_OPTIONAL
+            )
             if rule == "map":
                 entry = message.nested_type.add(name=f"{field.capitalize()}Entry")
                 entry.options.map_entry = True
                 entry.field.add(name="key", number=1, label=FIELD.LABEL_OPTIONAL, type=FIELD.TYPE_STRING)
                 entry.field.add(
-                    name="value", number=2, label=FIELD.LABEL_OPTIONAL, type=FIELD.TYPE_MESSAGE, type_name=f".inference.{kind}"
+                    name="value",
+                    number=2,
+                    label=FIELD.LABEL_OPTIONAL,
+                    type=FIELD.TYPE_MESSAGE,
+                    type_name=f".inference.{kind}",
                 )
                 made.type, made.type_name = FIELD.TYPE_MESSAGE, f".inference.{name}.{entry.name}"
             elif kind[0].isupper():

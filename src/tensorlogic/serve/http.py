@@ -8,13 +8,13 @@ from collections import deque
 from collections.abc import Callable
 from math import ceil
 from time import perf_counter
-from typing import Any
+from typing import Any, NamedTuple
 
 import httptools
 import msgspec
 import numpy as np
 
-from ..errors import FormatError, InputError, TensorLogicError
+from ..errors import DeadlineError, FormatError, InputError, TensorLogicError
 from .protocol import too_large
 from .service import described, status_of
 
@@ -28,6 +28,10 @@ HEADS = {status: b"HTTP/1.1 %d %b\r\n" % (status, reason.encode()) for status, r
 JSON = b"application/json"
 RECEIVE = 64 << 10  # bytes that are read at one time; a larger body is read into its own memory
 PIPELINED = 8  # requests of one connection that may wait for the one before them
+HEAD, HEADS_KEPT = (
+    1024,
+    1024,
+)  # bytes of a head that is kept because the next one may be the same, and how many are kept
 LINGER = 2.0  # seconds that a connection which is to be closed is still read, so that its client sees the answer
 ALIGN = 64
 
@@ -72,14 +76,31 @@ def error_reply(error: BaseException) -> Reply:
     return Reply(status, [_encode(body)], JSON, headers, body["code"])
 
 
+class KnownHead(NamedTuple):
+    """The head of a request that was parsed before, and the length of the body that it announces."""
+
+    method: bytes
+    url: bytes
+    headers: dict[bytes, bytes]
+    keep: bool
+    length: int
+
+
 class Listener:
     """What the connections of one server share: who answers, the limits, the buffer they read into, and who is open."""
 
-    def __init__(self, answer: Callable[[Connection, Request], None], limits: Any, metrics: Any, refuse_early: Callable[[Request], None]) -> None:
+    def __init__(
+        self,
+        answer: Callable[[Connection, Request], None],
+        limits: Any,
+        metrics: Any,
+        refuse_early: Callable[[Request], None],
+    ) -> None:
         self.answer, self.limits, self.metrics, self.refuse_early = answer, limits, metrics, refuse_early
         self.buffer = memoryview(bytearray(RECEIVE))
         self.connections: set[Connection] = set()
         self.draining = False
+        self.heads: dict[bytes, KnownHead] = {}
         self.buffered = 0  # bytes of bodies that are being received
         self.busy = 0  # requests that are being answered
 
@@ -102,7 +123,7 @@ class Connection(asyncio.BufferedProtocol):
     """One connection. It answers one request at a time, in order; those sent ahead wait, and then reading pauses."""
 
     __slots__ = (
-        "body", "cancel", "chunks", "current", "deadline", "direct", "head_bytes", "headers", "idle", "lingering", "listener",
+        "body", "cancel", "chunks", "current", "deadline", "direct", "head_bytes", "headers", "idle", "last", "lingering", "listener",
         "parser", "paused", "received", "request", "started", "transport", "url", "waiting",
     )  # fmt: skip
 
@@ -115,6 +136,7 @@ class Connection(asyncio.BufferedProtocol):
         self.waiting: deque[Request] | None = None
         self.cancel: Callable[[], object] | None = None  # how to give up the one being answered
         self.direct: memoryview | None = None  # where a large body is read into
+        self.last: Request | None = None  # received last
         self.received = self.head_bytes = 0
         self.lingering = self.paused = False
         self.idle = True
@@ -157,15 +179,49 @@ class Connection(asyncio.BufferedProtocol):
                 self.parser = httptools.HttpRequestParser(self)  # which has not seen the body
             return
         if self.request is None:
+            if not self.head_bytes and self._known(count):
+                return
             self.head_bytes += count
         try:
+            whole = self.head_bytes == count
             self._feed(self.listener.buffer[:count])
+            if whole and self.last is not None and self.request is None:
+                self._remember(self.last, count)
+            self.last = None
         except httptools.HttpParserError as error:
             if not self.lingering:
                 self.refuse(FormatError(f"this is no HTTP request: {error}", code="E470"))
         if self.head_bytes > self.listener.limits.head_bytes and not self.lingering:
             limit = self.listener.limits.head_bytes
             self.refuse(InputError(f"the headers have more than {limit:,} bytes", code="E492"))
+
+    def _known(self, count: int) -> bool:
+        """Take in a whole request whose head is byte for byte one that was parsed before; False where it is none."""
+        listener = self.listener
+        data = bytes(listener.buffer[:count])
+        end = data.find(b"\r\n\r\n") + 4
+        known = listener.heads.get(data[:end])
+        if known is None or count != end + known.length:
+            return False
+        self.started = perf_counter()
+        self.idle = False
+        request = Request(known.method, known.url, known.headers, known.keep, self.started)
+        request.body = data[end:]
+        self._take(request)
+        return True
+
+    def _remember(self, request: Request, count: int) -> None:
+        """Keep the head of a request that came whole, so that the next one like it need not be parsed."""
+        listener, data = self.listener, bytes(self.listener.buffer[:count])
+        length = request.headers.get(b"content-length", b"")
+        end = data.find(b"\r\n\r\n") + 4
+        if (
+            length.isdigit() and count == end + int(length) and end <= HEAD and len(listener.heads) < HEADS_KEPT
+            and b"expect" not in request.headers and b"upgrade" not in request.headers and b"transfer-encoding" not in request.headers
+        ):  # fmt: skip
+            listener.heads[data[:end]] = KnownHead(
+                request.method, request.url, request.headers, request.keep, int(length)
+            )
 
     def _feed(self, data: memoryview) -> None:
         try:
@@ -220,7 +276,9 @@ class Connection(asyncio.BufferedProtocol):
                 if size > RECEIVE:
                     self._receive_directly(size, headers)
         except (TensorLogicError, ValueError) as error:
-            self.refuse(error if isinstance(error, TensorLogicError) else FormatError(f"content-length: {error}", code="E470"))
+            self.refuse(
+                error if isinstance(error, TensorLogicError) else FormatError(f"content-length: {error}", code="E470")
+            )
             return
         if headers.get(b"expect", b"").lower() == b"100-continue":
             self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
@@ -269,7 +327,7 @@ class Connection(asyncio.BufferedProtocol):
     # answering
 
     def _complete(self) -> None:
-        request = self.request
+        request = self.last = self.request
         assert request is not None
         if self.direct is not None:
             request.body = self.direct
@@ -278,6 +336,10 @@ class Connection(asyncio.BufferedProtocol):
             request.body = chunks[0] if len(chunks) == 1 else b"".join(chunks)
         self._drop_body()
         self.request = None
+        self._take(request)
+
+    def _take(self, request: Request) -> None:
+        """Answer a request now, or once those before it are answered."""
         if self.current is None and not self.paused:
             self._begin(request)
             return
@@ -290,7 +352,7 @@ class Connection(asyncio.BufferedProtocol):
     def _begin(self, request: Request) -> None:
         self.current = request
         self.listener.busy += 1
-        self.deadline = request.started + 4 * self.listener.limits.seconds  # beyond every timeout of its own
+        self.deadline = request.started + self.listener.limits.seconds
         encoding = request.headers.get(b"content-encoding")
         try:
             if encoding is not None:
@@ -361,8 +423,16 @@ class Connection(asyncio.BufferedProtocol):
         """Give up a client that takes too long: to send, to read, or to ask again."""
         if self.transport is None:
             self.listener.connections.discard(self)
-        elif self.lingering or self.paused or self.transport.is_closing() or self.current is not None:
+        elif self.lingering or self.paused or self.transport.is_closing():
             self.transport.abort()
+        elif self.current is not None:
+            cancel, self.cancel = self.cancel, None
+            error = DeadlineError(
+                "the time for the request was over", "ask for less, or raise --limit seconds=...", code="E481"
+            )
+            self.reply(self.current, error_reply(error))
+            if cancel is not None:
+                cancel()
         elif self.idle:
             self.close()
         else:
@@ -374,7 +444,9 @@ def inflated(body: Any, encoding: bytes, limit: int) -> bytes:
     kinds = {b"gzip": 31, b"deflate": 15, b"identity": 0}
     bits = kinds.get(encoding.strip().lower())
     if bits is None:
-        raise FormatError(f"the content encoding {encoding[:40]!r} is not read here", "send gzip or deflate", code="E485")
+        raise FormatError(
+            f"the content encoding {encoding[:40]!r} is not read here", "send gzip or deflate", code="E485"
+        )
     if not bits:
         return bytes(body)
     reader = zlib.decompressobj(bits)

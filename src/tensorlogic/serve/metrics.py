@@ -88,7 +88,9 @@ class Metrics:
     def snapshot(self, models: Iterable[Any]) -> dict[str, Any]:
         """Return everything as plain data: numbers by metric and labels, and histograms as bounds, counts and sums."""
         numbers: dict[str, dict[str, float]] = {name: {} for name, (kind, _) in ABOUT.items() if kind != "histogram"}
-        histograms: dict[str, dict[str, list[Any]]] = {name: {} for name, (kind, _) in ABOUT.items() if kind == "histogram"}
+        histograms: dict[str, dict[str, list[Any]]] = {
+            name: {} for name, (kind, _) in ABOUT.items() if kind == "histogram"
+        }
         for each in self.models.values():
             for (protocol, code), count in each.codes.items():
                 key = f"{each.labels},{labels(protocol=protocol, code=code)}"

@@ -23,7 +23,9 @@ def _list(items: Any) -> dict[str, Any]:
 
 
 _METADATA = _object("name datatype shape", name=TEXT, datatype=DATATYPE, shape=SHAPE, parameters=ANY)
-_INPUT = _object("name datatype shape", name=TEXT, datatype=DATATYPE, shape=SHAPE, parameters=ANY, data={"type": "array"})
+_INPUT = _object(
+    "name datatype shape", name=TEXT, datatype=DATATYPE, shape=SHAPE, parameters=ANY, data={"type": "array"}
+)
 _STATS = _object("name version inference_count", name=TEXT, version=TEXT, inference_count=WHOLE)
 SCHEMAS: dict[str, Any] = {
     "Error": _object("error code", error=TEXT, code=TEXT, hints=_list(TEXT), retry_after={"type": "number"}),

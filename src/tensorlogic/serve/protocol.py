@@ -20,7 +20,13 @@ DATATYPES = {
 }  # fmt: skip
 NAME_OF = {dtype: name for name, dtype in DATATYPES.items()}
 NUMPY = {name: np.dtype(dtype).newbyteorder("<") for name, dtype in DATATYPES.items()}
+DATATYPE = {np.dtype(dtype): name for name, dtype in DATATYPES.items()}
+LARGEST = {np.dtype(t).newbyteorder("<"): float(np.finfo(t).max) for t in ("float16", "float32", "float64")}
 LEAF = {"b": bool, "i": int, "u": int, "f": float}  # what JSON may hold, by the kind of the dtype
+SAFE = {dtype: min(largest**2, 1e300) for dtype, largest in LARGEST.items() if largest < 1e100} | {
+    np.dtype("<f8"): 1e300
+}
+FEW, SMALL = 16, 6e4  # elements that are looked at one by one, and numbers that every float holds
 Array = np.ndarray[Any, Any]
 Names = list[tuple[str, ...]]
 EMPTY: dict[str, Any] = {}
@@ -44,20 +50,25 @@ class TensorSpec(NamedTuple):
         if self.names:
             found: dict[str, Any] = {"name": self.name, "datatype": "BYTES", "shape": [-1, len(self.shape or ())]}
         else:
-            found = {"name": self.name, "datatype": self.datatype or "FP32", "shape": [-1] if self.shape is None else list(self.shape)}
+            found = {
+                "name": self.name,
+                "datatype": self.datatype or "FP32",
+                "shape": [-1] if self.shape is None else list(self.shape),
+            }
         parameters: dict[str, Any] = {"optional": True} if self.optional else {}
         if self.axis_names is not None and sum(len(axis or ()) for axis in self.axis_names) <= 1000:
             parameters["axis_names"] = [None if axis is None else [str(n) for n in axis] for axis in self.axis_names]
         return {**found, "parameters": parameters} if parameters else found
 
 
-class GivenTensor(NamedTuple):
+class GivenTensor(msgspec.Struct):
     """An input as a request gives it: its data is JSON text (``Raw``), little-endian bytes, or a list of Python values."""
 
     name: str
     shape: tuple[int, ...]
     datatype: str
-    data: Any
+    data: msgspec.Raw = msgspec.Raw(b"")
+    parameters: dict[str, Any] = EMPTY
 
 
 class WantedOutput(NamedTuple):
@@ -78,21 +89,13 @@ class InferRequest(NamedTuple):
     binary: bool = False  # the form of outputs when none is asked for by name
 
 
-class _Input(msgspec.Struct):
-    name: str
-    shape: list[int]
-    datatype: str
-    parameters: dict[str, Any] = EMPTY
-    data: msgspec.Raw = msgspec.Raw(b"")
-
-
 class _Output(msgspec.Struct):
     name: str
     parameters: dict[str, Any] = EMPTY
 
 
 class _Body(msgspec.Struct):
-    inputs: list[_Input]
+    inputs: list[GivenTensor]
     id: str = ""
     parameters: dict[str, Any] = EMPTY
     outputs: list[_Output] = []
@@ -121,28 +124,26 @@ def parse_request(body: bytes | bytearray, json_length: int | None, limits: Limi
         hint = 'send {"inputs": [{"name": ..., "shape": ..., "datatype": ..., "data": ...}]}'
         raise malformed(f"the body is no infer request: {error}", hint) from None
     at = end
-    inputs = []
     for each in told.inputs:
-        size = each.parameters.get("binary_data_size") if each.parameters else None
-        data: Any = each.data
-        if size is not None:
+        if not each.parameters:
+            continue
+        if (size := each.parameters.get("binary_data_size")) is not None:
             if type(size) is not int or size < 0:
                 raise FormatError(f"binary_data_size of {each.name!r} is {_shown(size)}, no size", code="E471")
-            if len(data):
+            if bytes(each.data):
                 raise malformed(f"input {each.name!r} has both data and binary_data_size")
             if at + size > len(body):
                 left = f"{len(body) - at:,} are left in the body"
                 raise FormatError(f"input {each.name!r} says {size:,} binary bytes, {left}", code="E471")
-            data = memoryview(body)[at : at + size]
+            each.data = memoryview(body)[at : at + size]  # type: ignore[assignment]
             at += size
-        elif each.parameters and "shared_memory_region" in each.parameters:
+        elif "shared_memory_region" in each.parameters:
             raise malformed("shared memory is not served", "send the data in the body")
-        inputs.append(GivenTensor(each.name, tuple(each.shape), each.datatype, data))
     if at != len(body):
         raise FormatError(f"{len(body) - at:,} bytes of the body belong to no input", code="E471")
     binary = told.parameters.get("binary_data_output", False) is True if told.parameters else False
-    outputs = [_wanted(o.name, o.parameters, binary) for o in told.outputs]
-    return InferRequest(told.id, inputs, outputs, told.parameters, binary)
+    outputs = [_wanted(o.name, o.parameters, binary) for o in told.outputs] if told.outputs else ()
+    return InferRequest(told.id, told.inputs, outputs, told.parameters, binary)
 
 
 def _wanted(name: str, parameters: Mapping[str, Any], binary: bool) -> WantedOutput:
@@ -150,14 +151,18 @@ def _wanted(name: str, parameters: Mapping[str, Any], binary: bool) -> WantedOut
         return WantedOutput(name, binary)
     for key in ("classification", "shared_memory_region"):
         if key in parameters:
-            raise malformed(f"output {name!r}: {key} is not served", "ask for the tensor, and work on it where it arrives")
+            raise malformed(
+                f"output {name!r}: {key} is not served", "ask for the tensor, and work on it where it arrives"
+            )
     names = parameters.get("names")
     return WantedOutput(name, parameters.get("binary_data", binary) is True, None if names is None else names is True)
 
 
 def too_large(what: str, size: int, limit: int) -> InputError:
     """Return the error of a body, or part of one, that is over its limit."""
-    return InputError(f"{what} has {size:,} bytes, the limit is {limit:,}", "send less at a time, or raise the limit", code="E472")
+    return InputError(
+        f"{what} has {size:,} bytes, the limit is {limit:,}", "send less at a time, or raise the limit", code="E472"
+    )
 
 
 def arrays_of(request: InferRequest, specs: Mapping[str, TensorSpec], limits: Limits) -> dict[str, Array]:
@@ -168,7 +173,9 @@ def arrays_of(request: InferRequest, specs: Mapping[str, TensorSpec], limits: Li
     for given in request.inputs:
         spec = specs.get(given.name)
         if spec is None:
-            raise InputError(f"the model has no input {_shown(given.name)}", *nearest(given.name[:100], specs), code="E473")
+            raise InputError(
+                f"the model has no input {_shown(given.name)}", *nearest(given.name[:100], specs), code="E473"
+            )
         if given.name in found:
             raise InputError(f"input {given.name!r} is given twice", code="E473")
         found[given.name] = _array(given, spec, limits)
@@ -183,20 +190,23 @@ def _array(given: GivenTensor, spec: TensorSpec, limits: Limits) -> Array:
     name, shape = given.name, given.shape
     if len(shape) > limits.rank:
         raise ShapeError(f"input {name!r} has {len(shape)} axes, the limit is {limits.rank}", code="E497")
-    if min(shape, default=0) < 0:
-        raise ShapeError(f"input {name!r} has the shape {list(shape)}, with a size below 0", code="E475")
-    count = math.prod(shape)
-    if given.datatype == "BYTES":
-        return _relation(given, spec, count)
-    dtype = NUMPY.get(given.datatype)
-    if dtype is None or (spec.datatype is not None and given.datatype != spec.datatype):
-        wanted = spec.datatype or f"one of {', '.join(DATATYPES)}"
-        raise InputError(f"input {name!r} has the datatype {_shown(given.datatype)}, the model takes {wanted}", code="E474")
-    if spec.shape is not None and (
-        len(shape) != len(spec.shape) or any(a not in (b, -1) for b, a in zip(shape, spec.shape, strict=True))
-    ):
-        raise ShapeError(f"input {name!r} has the shape {list(shape)}, the model takes {list(spec.shape)}", code="E475")
-    data = given.data
+    if shape != spec.shape or given.datatype != spec.datatype:
+        if min(shape, default=0) < 0:
+            raise ShapeError(f"input {name!r} has the shape {list(shape)}, with a size below 0", code="E475")
+        if given.datatype == "BYTES":
+            return _relation(given, spec, math.prod(shape))
+        if given.datatype not in NUMPY or (spec.datatype is not None and given.datatype != spec.datatype):
+            wanted = spec.datatype or f"one of {', '.join(DATATYPES)}"
+            raise InputError(
+                f"input {name!r} has the datatype {_shown(given.datatype)}, the model takes {wanted}", code="E474"
+            )
+        if spec.shape is not None and (
+            len(shape) != len(spec.shape) or any(a not in (b, -1) for b, a in zip(shape, spec.shape, strict=True))
+        ):
+            raise ShapeError(
+                f"input {name!r} has the shape {list(shape)}, the model takes {list(spec.shape)}", code="E475"
+            )
+    dtype, count, data = NUMPY[given.datatype], math.prod(shape), given.data
     if isinstance(data, memoryview):
         if len(data) != count * dtype.itemsize:
             what = f"{len(data):,} bytes, its shape {list(shape)} of {given.datatype} takes {count * dtype.itemsize:,}"
@@ -216,9 +226,12 @@ def _decoder(leaf: type, depth: int) -> msgspec.json.Decoder[Any]:
     return msgspec.json.Decoder(kind)
 
 
+_FLAT: dict[type, Any] = {leaf: msgspec.json.Decoder(list[leaf]) for leaf in (bool, int, float, str)}  # type: ignore[valid-type]
+
+
 def _values(given: GivenTensor, leaf: type, count: int) -> Any:
     """Return the data of an input as a list: flat, or nested as its shape says."""
-    raw = given.data
+    raw: Any = given.data
     if isinstance(raw, list):
         if len(raw) != count:
             raise _wrong_count(given, len(raw), count)
@@ -226,15 +239,18 @@ def _values(given: GivenTensor, leaf: type, count: int) -> Any:
     text = bytes(raw)
     if not text:
         raise malformed(f"input {given.name!r} has no data")
-    if leaf is not str and (commas := text.count(b",")) + 1 > max(count, 1):  # before anything is made of it
+    if leaf is not str and (commas := text.count(b",")) >= (count or 1):  # before anything is made of it
         raise _wrong_count(given, commas + 1, count)
-    nested = text[1:64].lstrip()[:1] == b"["
     try:
-        return _decoder(leaf, max(len(given.shape), 1) if nested else 1).decode(text)
+        if text[1:64].lstrip()[:1] == b"[":
+            return _decoder(leaf, max(len(given.shape), 1)).decode(text)
+        return _FLAT[leaf].decode(text)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         code = "E474" if isinstance(error, msgspec.ValidationError) else "E470"
         hint = f"data is a flat list, or nested as the shape {list(given.shape)} says"
-        raise InputError(f"the data of input {given.name!r} is not {given.datatype}: {error}", hint, code=code) from None
+        raise InputError(
+            f"the data of input {given.name!r} is not {given.datatype}: {error}", hint, code=code
+        ) from None
 
 
 def _wrong_count(given: GivenTensor, found: int, count: int) -> ShapeError:
@@ -245,15 +261,25 @@ def _wrong_count(given: GivenTensor, found: int, count: int) -> ShapeError:
 def _of_values(given: GivenTensor, dtype: np.dtype[Any], count: int) -> Array:
     values = _values(given, LEAF[dtype.kind], count)
     try:
-        with np.errstate(over="ignore"):  # what becomes infinite is refused below
+        if dtype.kind == "f" and not (
+            0 < count <= FEW and type(values[0]) is float and -SMALL < min(values) <= max(values) < SMALL
+        ):
+            array = np.array(values, np.float64)
+            flat = array.reshape(-1)
+            if (
+                not flat.dot(flat) < SAFE[dtype]
+                and isinstance(given.data, msgspec.Raw)
+                and np.abs(flat).max() > LARGEST[dtype]
+            ):
+                raise OverflowError("a number is too large")  # JSON has no infinity, and none is made of it
+            array = array.astype(dtype)
+        else:
             array = np.array(values, dtype)
     except (ValueError, OverflowError, TypeError) as error:
         raise InputError(f"the data of input {given.name!r} is not {given.datatype}: {error}", code="E474") from None
     if array.size != count or (array.ndim > 1 and array.shape != given.shape):
         raise _wrong_count(given, array.size, count)
-    if dtype.kind == "f" and isinstance(given.data, msgspec.Raw) and count and not np.isfinite(array).all():
-        raise InputError(f"input {given.name!r} holds a number that is too large for {given.datatype}", code="E474")
-    return array.reshape(given.shape)
+    return array if array.shape == given.shape else array.reshape(given.shape)
 
 
 def _relation(given: GivenTensor, spec: TensorSpec, count: int) -> Array:
@@ -263,9 +289,12 @@ def _relation(given: GivenTensor, spec: TensorSpec, count: int) -> Array:
         raise InputError(f"input {given.name!r} takes no names, but {spec.datatype or 'numbers'}", code="E474")
     places = len(axes)
     if given.shape[1:] != (places,) and not (places == 1 and len(given.shape) == 1):
-        raise ShapeError(f"input {given.name!r} has the shape {list(given.shape)}, names take [-1, {places}]", code="E475")
-    if isinstance(given.data, memoryview):
-        words = list(strings_of(given.data, given.name, count))
+        raise ShapeError(
+            f"input {given.name!r} has the shape {list(given.shape)}, names take [-1, {places}]", code="E475"
+        )
+    data: Any = given.data
+    if isinstance(data, memoryview):
+        words = list(strings_of(data, given.name, count))
     else:
         found = _values(given, str, count)
         words = [w for row in found for w in row] if found and isinstance(found[0], list) else found
@@ -281,7 +310,13 @@ def _codes(words: Sequence[str], axis: tuple[str | int, ...] | None, size: int, 
     table = _codes_of(axis) if axis is not None else None
     codes = []
     for word in words:
-        code = table.get(word) if table is not None else int(word) if word.isascii() and word.isdigit() and len(word) < 19 else None
+        code = (
+            table.get(word)
+            if table is not None
+            else int(word)
+            if word.isascii() and word.isdigit() and len(word) < 19
+            else None
+        )
         if code is None or not 0 <= code < size:
             known = nearest(word[:100], table) if table is not None else [f"numbers from 0 to {size - 1}"]
             raise InputError(f"input {name!r}: {_shown(word)} is unknown to the model", *known, code="E496")
@@ -318,26 +353,31 @@ class OutputTensor(NamedTuple):
 
     name: str
     datatype: str
-    shape: list[int]
+    shape: tuple[int, ...]
     value: Any
     binary: bool
 
 
 def outputs_of(
-    request: InferRequest, outputs: Mapping[str, Array], specs: Mapping[str, TensorSpec], binary: bool | None = None
+    request: InferRequest, outputs: Any, specs: Mapping[str, TensorSpec], binary: bool | None = None
 ) -> list[OutputTensor]:
     """Return the outputs that a request asks for, all where it names none; ``binary`` overrules the request."""
-    wanted = request.outputs or [WantedOutput(name, request.binary) for name in specs]
+    if not request.outputs:
+        default = request.binary if binary is None else binary
+        return [_output(specs[name], array, specs[name].names, default) for name, array in outputs.items()]
     found = []
-    for each in wanted:
-        spec, array = specs[each.name], outputs[each.name]
-        as_binary = each.binary if binary is None else binary
-        if spec.names if each.names is None else each.names:
-            rows = names_of(array, spec)
-            found.append(OutputTensor(each.name, "BYTES", [len(rows), array.ndim], rows, as_binary))
-        else:
-            found.append(OutputTensor(each.name, NAME_OF[array.dtype.name], list(array.shape), array, as_binary))
+    for each in request.outputs:
+        spec = specs[each.name]
+        as_names = spec.names if each.names is None else each.names
+        found.append(_output(spec, outputs[each.name], as_names, each.binary if binary is None else binary))
     return found
+
+
+def _output(spec: TensorSpec, array: Array, as_names: bool, binary: bool) -> OutputTensor:
+    if as_names:
+        rows = names_of(array, spec)
+        return OutputTensor(spec.name, "BYTES", (len(rows), array.ndim), rows, binary)
+    return OutputTensor(spec.name, DATATYPE[array.dtype], array.shape, array, binary)
 
 
 def check_outputs(request: InferRequest, specs: Mapping[str, TensorSpec]) -> None:
@@ -345,7 +385,9 @@ def check_outputs(request: InferRequest, specs: Mapping[str, TensorSpec]) -> Non
     for each in request.outputs:
         spec = specs.get(each.name)
         if spec is None:
-            raise InputError(f"the model has no output {_shown(each.name)}", *nearest(each.name[:100], specs), code="E478")
+            raise InputError(
+                f"the model has no output {_shown(each.name)}", *nearest(each.name[:100], specs), code="E478"
+            )
         if each.names and (spec.axis_names is None or spec.datatype != "BOOL"):
             raise InputError(f"output {each.name!r} has no tuples of names, it holds {spec.datatype}", code="E478")
 
@@ -367,20 +409,25 @@ def encode_response(head: bytes, id: str, tensors: Sequence[OutputTensor]) -> tu
 
     ``head`` is how every response of the model begins: ``{"model_name":"mlp","model_version":"1"``.
     """
-    described: list[dict[str, Any]] = []
+    described: list[bytes] = []
     buffers: list[Any] = []
     for tensor in tensors:
-        found: dict[str, Any] = {"name": tensor.name, "datatype": tensor.datatype, "shape": tensor.shape}
+        start = _described(tensor.name, tensor.datatype, tensor.shape)
         if tensor.binary:
             data = binary_data(tensor)
-            found["parameters"] = {"binary_data_size": len(data)}
+            described.append(b'%b,"parameters":{"binary_data_size":%d}}' % (start, len(data)))
             buffers.append(data)
         else:
-            found["data"] = json_data(tensor)
-        described.append(found)
-    start = head if not id else b'%b,"id":%b' % (head, _encode(id))
-    text = b'%b,"outputs":%b}' % (start, _encode(described))
+            described.append(b'%b,"data":%b}' % (start, _encode(json_data(tensor))))
+    if id:
+        head = b'%b,"id":%b' % (head, _encode(id))
+    text = b'%b,"outputs":[%b]}' % (head, b",".join(described))
     return [text, *buffers], len(text) if buffers else None
+
+
+@lru_cache(1024)
+def _described(name: str, datatype: str, shape: tuple[int, ...]) -> bytes:
+    return _encode({"name": name, "datatype": datatype, "shape": shape})[:-1]
 
 
 def json_data(tensor: OutputTensor) -> list[Any]:
@@ -388,10 +435,10 @@ def json_data(tensor: OutputTensor) -> list[Any]:
     if tensor.datatype == "BYTES":
         return [word for row in tensor.value for word in row]
     array: Array = tensor.value
-    if array.dtype.kind == "f" and not np.isfinite(array).all():
+    values: list[Any] = array.ravel().tolist()
+    if array.dtype.kind == "f" and not math.isfinite(sum(values)) and not np.isfinite(array).all():
         hint = 'ask for it in binary form: "parameters": {"binary_data": true}'
         raise InputError(f"output {tensor.name!r} holds NaN or infinity, which JSON has no word for", hint, code="E491")
-    values: list[Any] = array.ravel().tolist()
     return values
 
 

@@ -110,7 +110,11 @@ class ServedModel:
         """Return what is configured, in the fields that Triton's clients read."""
         tensors = {
             kind: [
-                {"name": s["name"], "data_type": f"TYPE_{'STRING' if s['datatype'] == 'BYTES' else s['datatype']}", "dims": s["shape"]}
+                {
+                    "name": s["name"],
+                    "data_type": f"TYPE_{'STRING' if s['datatype'] == 'BYTES' else s['datatype']}",
+                    "dims": s["shape"],
+                }
                 for s in (spec.metadata() for spec in specs.values())
             ]
             for kind, specs in (("input", self.inputs), ("output", self.outputs))
@@ -278,7 +282,9 @@ class Repository:
 
     def index(self, ready_only: bool = False) -> list[dict[str, str]]:
         """Return every model and version with its state."""
-        found = {(name, v.name): ModelState("UNAVAILABLE") for name in self.names() for v in _versions(self.folder / name)}
+        found = {
+            (name, v.name): ModelState("UNAVAILABLE") for name in self.names() for v in _versions(self.folder / name)
+        }
         found |= self.states
         rows = [
             {"name": name, "version": version, "state": s.state, "reason": s.reason}
@@ -350,7 +356,9 @@ def _versions(folder: Path) -> list[Path]:
     """Return the folders of a model's versions, the latest last."""
     if not folder.is_dir():
         return []
-    found = [p for p in folder.iterdir() if p.name.isascii() and p.name.isdigit() and any((p / f).exists() for f in FILES)]
+    found = [
+        p for p in folder.iterdir() if p.name.isascii() and p.name.isdigit() and any((p / f).exists() for f in FILES)
+    ]
     return sorted(found, key=lambda p: int(p.name))
 
 

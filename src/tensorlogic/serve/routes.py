@@ -51,7 +51,7 @@ class Routes:
         self.service, self.log = service, log
         self.tokens = [f"Bearer {token}".encode() for token in tokens]
         self.infers: dict[bytes, tuple[str, str]] = {}
-        self._ids = map("{}-{:x}".format, itertools.repeat(os.urandom(4).hex()), itertools.count(1))
+        self.prefix, self.count = os.urandom(4).hex().encode(), itertools.count(1)  # of ids of requests that have none
 
     # before the body is there
 
@@ -128,10 +128,6 @@ class Routes:
         if self.log is not None:
             self.log.request(request, reply, model, perf_counter() - request.started)
 
-    def next_id(self) -> str:
-        """Return an id for a request that has none."""
-        return next(self._ids)
-
 
 def allowed(given: bytes, tokens: Sequence[bytes]) -> bool:
     """Tell whether a token is among those that are known; how long this takes tells nothing about them.
@@ -150,20 +146,20 @@ class _Infer:
     def __init__(self, routes: Routes, connection: Connection, request: Request, name: str, version: str) -> None:
         self.routes, self.connection, self.request = routes, connection, request
         self.name, self.version = name, version
-        body, headers = request.body, request.headers
-        given = headers.get(b"x-request-id")
-        self.request_id = given.decode("latin-1") if given is not None and ID.fullmatch(given) else routes.next_id()
-        self.trace = _trace_id(headers.get(b"traceparent"))
-        kind = headers.get(b"content-type")
-        length = headers.get(b"inference-header-content-length")
-        service = routes.service
+        body, service = request.body, routes.service
         service.metrics.in_flight += 1
         try:
-            if kind is not None and kind not in KINDS and kind.partition(b";")[0].strip().lower() not in KINDS:
-                raise _wrong_kind(kind)
-            json_length = None if length is None else _number(length)
+            facts = request.headers.get(FACTS)
+            if facts is None:
+                facts = request.headers[FACTS] = _facts(request.headers)  # the same for every request with this head
+            given_id, self.trace, json_length, wrong = facts
+            self.request_id = given_id or b"%b-%x" % (routes.prefix, next(routes.count))
+            if wrong is not None:
+                raise wrong.renamed(wrong.diagnostic.message)
             if (len(body) if json_length is None else json_length) > LARGE:
-                service.when_done(service.threads.submit(parse_request, body, json_length, service.limits), self._parsed)
+                service.when_done(
+                    service.threads.submit(parse_request, body, json_length, service.limits), self._parsed
+                )
             else:
                 self._begin(parse_request(body, json_length, service.limits))
         except Exception as error:
@@ -183,8 +179,7 @@ class _Infer:
         self.told = told
         if service.draining:
             request.keep = False
-        left = service.limits.seconds - (perf_counter() - request.started)
-        self.connection.cancel = service.infer(self.name, self.version, told, left, self._done)
+        self.connection.cancel = service.infer(self.name, self.version, told, None, self._done)
 
     def _done(self, model: ServedModel | None, outputs: Any) -> None:
         if isinstance(outputs, BaseException):
@@ -195,7 +190,7 @@ class _Infer:
         try:
             tensors = outputs_of(self.told, outputs, model.outputs)
             id = self.told.id
-            if sum(t.value.nbytes for t in tensors if not t.binary and t.datatype != "BYTES") > LARGE:
+            if any(not t.binary and t.datatype != "BYTES" and t.value.nbytes > LARGE for t in tensors):
                 work = service.threads.submit(encode_response, model.head, id, tensors)
                 service.when_done(work, partial(self._encoded, model))
             else:
@@ -214,12 +209,12 @@ class _Infer:
         headers, kind = b"", b"application/json"
         if json_length is not None:
             kind, headers = b"application/octet-stream", b"Inference-Header-Content-Length: %d\r\n" % json_length
-        headers += b"X-Request-Id: %b\r\n" % self.request_id.encode("latin-1")
+        headers += b"X-Request-Id: %b\r\n" % self.request_id
         self._finish(Reply(200, parts, kind, headers), model)
 
     def _fail(self, error: BaseException, model: ServedModel | None = None) -> None:
         reply = error_reply(error)
-        reply.headers += b"X-Request-Id: %b\r\n" % self.request_id.encode("latin-1")
+        reply.headers += b"X-Request-Id: %b\r\n" % self.request_id
         if status_of(error) >= 500 and self.routes.log is not None:
             self.routes.log.failure(error, self.trace)
         self._finish(reply, model)
@@ -228,13 +223,13 @@ class _Infer:
         service, request = self.routes.service, self.request
         service.metrics.in_flight -= 1
         if model is not None:
-            metrics = service.metrics.model(model.name, model.version)
-            metrics.count("http", reply.code or "ok", perf_counter() - request.started)
+            seconds = perf_counter() - request.started
+            service.metrics.model(model.name, model.version).count("http", reply.code or "ok", seconds)
         self.routes.finish(self.connection, request, reply, self.name)
         if hooks := watchers():
             end = perf_counter_ns()
             start = end - int((perf_counter() - request.started) * 1e9)
-            name = f"request {self.request_id} model={self.name} trace={self.trace or '-'} {reply.status}"
+            name = f"request {self.request_id.decode()} model={self.name} trace={self.trace or '-'} {reply.status}"
             for hook in hooks:
                 hook.on_span(name, start, end, id_of(self.connection))
 
@@ -247,20 +242,32 @@ def id_of(connection: Connection) -> int:
     return id(connection) & 0x7FFF_FFFF
 
 
+FACTS = b""  # no header has this name
+
+
+def _facts(headers: dict[bytes, bytes]) -> tuple[bytes, str, int | None, TensorLogicError | None]:
+    """Return what the headers of a request to infer say: its id, its trace, the length of its JSON, and what is wrong with them."""
+    given, kind = headers.get(b"x-request-id", b""), headers.get(b"content-type")
+    length = headers.get(b"inference-header-content-length")
+    id, trace = given if ID.fullmatch(given) else b"", _trace_id(headers.get(b"traceparent"))
+    if kind is not None and kind.partition(b";")[0].strip().lower() not in KINDS:
+        return id, trace, None, _wrong_kind(kind)
+    if length is not None and (not length.isdigit() or len(length) > 18):
+        what = f"Inference-Header-Content-Length is {length[:40].decode('latin-1')!r}, no number"
+        return id, trace, None, FormatError(what, code="E471")
+    return id, trace, None if length is None else int(length), None
+
+
 def _wrong_kind(kind: bytes) -> FormatError:
-    return FormatError(f"the content type {kind[:80].decode('latin-1')!r} is not read here", "send application/json", code="E485")
+    return FormatError(
+        f"the content type {kind[:80].decode('latin-1')!r} is not read here", "send application/json", code="E485"
+    )
 
 
 def _trace_id(header: bytes | None) -> str:
     """Return the trace that a request belongs to, by its W3C ``traceparent``; empty where there is none that can be read."""
     found = TRACEPARENT.fullmatch(header) if header is not None else None
     return found[1].decode() if found is not None else ""
-
-
-def _number(text: bytes) -> int:
-    if not text.isdigit() or len(text) > 18:
-        raise FormatError(f"Inference-Header-Content-Length is {text[:40]!r}, no number", code="E471")
-    return int(text)
 
 
 # the table
@@ -302,7 +309,9 @@ def _config(routes: Routes, request: Request, values: Mapping[str, str]) -> Repl
 
 def _stats(routes: Routes, request: Request, values: Mapping[str, str]) -> Reply:
     service = routes.service
-    models = [service.repository.find(values["name"], values.get("version", ""))] if "name" in values else service.models()
+    models = (
+        [service.repository.find(values["name"], values.get("version", ""))] if "name" in values else service.models()
+    )
     return json_reply({"model_stats": [statistics(service, model) for model in models]})
 
 
@@ -402,6 +411,4 @@ ROUTES = [
     Route("GET", "/", _page, "The status page.", public=True),
 ]  # fmt: skip
 ROUTES.sort(key=lambda r: "{" in r.path)  # a path without names before one that could be taken for it
-PATTERNS = [
-    (route, re.compile(re.sub(r"\\\{(\w+)\\\}", r"(?P<\1>[^/]+)", re.escape(route.path)))) for route in ROUTES
-]
+PATTERNS = [(route, re.compile(re.sub(r"\\\{(\w+)\\\}", r"(?P<\1>[^/]+)", re.escape(route.path)))) for route in ROUTES]

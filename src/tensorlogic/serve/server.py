@@ -57,7 +57,9 @@ class Server:
 
     def __init__(self, config: ServerConfig, log: AccessLog | None = None) -> None:
         self.config, self.log = config, log
-        self.service = Service(Repository(config.folder, config.limits), config.limits, name=config.name, control=config.control)
+        self.service = Service(
+            Repository(config.folder, config.limits), config.limits, name=config.name, control=config.control
+        )
         self.routes = Routes(self.service, config.tokens, log)
         self.listener = Listener(self.routes.answer, config.limits, self.service.metrics, self.routes.refuse_early)
         self.port = config.port
@@ -113,7 +115,9 @@ class Server:
         try:
             context.load_cert_chain(self.config.certificate, self.config.key)
         except (OSError, ssl.SSLError) as error:
-            raise InputError(f"the certificate cannot be used: {error}", "give --tls-cert and --tls-key", code="E495") from None
+            raise InputError(
+                f"the certificate cannot be used: {error}", "give --tls-cert and --tls-key", code="E495"
+            ) from None
         return context
 
     def _sweep(self) -> None:
@@ -154,7 +158,9 @@ def event_loop() -> asyncio.AbstractEventLoop:
     try:
         import uvloop
     except ImportError:
-        raise BackendError("the server needs uvloop and httptools", "pip install 'tensorlogic-infer[serve]'", code="E495") from None
+        raise BackendError(
+            "the server needs uvloop and httptools", "pip install 'tensorlogic-infer[serve]'", code="E495"
+        ) from None
     return uvloop.new_event_loop()
 
 

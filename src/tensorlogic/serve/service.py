@@ -20,7 +20,7 @@ from .repository import Repository, ServedModel
 Done = Callable[[ServedModel | None, Any], None]  # is given the outputs, or the exception
 LARGE = 256 << 10  # bytes of JSON that are not read on the event loop
 STATUS = {  # of HTTP, by the code of the fault
-    "E472": 413, "E476": 404, "E477": 404, "E479": 422, "E480": 403, "E482": 401, "E483": 404, "E484": 405, "E485": 415, "E486": 408,
+    "E472": 413, "E476": 404, "E477": 404, "E479": 422, "E480": 403, "E481": 504, "E482": 401, "E483": 404, "E484": 405, "E485": 415, "E486": 408,
     "E487": 503, "E488": 500, "E489": 500, "E490": 500, "E491": 422, "E492": 431, "E498": 403, "E499": 503,
 }  # fmt: skip
 GRPC = {  # the status of gRPC for one of HTTP
@@ -65,7 +65,9 @@ def described(error: BaseException) -> dict[str, Any]:
 class Service:
     """The models, the limits and the metrics of one process, and the way of a request through them."""
 
-    def __init__(self, repository: Repository, limits: Limits, *, name: str = "tensorlogic", control: bool = True) -> None:
+    def __init__(
+        self, repository: Repository, limits: Limits, *, name: str = "tensorlogic", control: bool = True
+    ) -> None:
         self.repository, self.limits, self.name, self.control = repository, limits, name, control
         self.metrics = Metrics()
         self.draining = False
@@ -77,18 +79,26 @@ class Service:
         self._answers: deque[tuple[Callable[..., None], Any]] = deque()
         self._awake = False
 
-    def infer(self, name: str, version: str, request: InferRequest, seconds: float, done: Done) -> Callable[[], object]:
-        """Begin to answer a request within some seconds; ``done`` is called on the event loop. Return how to cancel it.
+    def infer(
+        self, name: str, version: str, request: InferRequest, seconds: float | None, done: Done
+    ) -> Callable[[], object]:
+        """Begin to answer a request; ``done`` is called on the event loop. Return how to cancel it.
 
-        What is wrong with the request itself is raised here, before any work.
+        Without ``seconds`` whoever asks gives up by itself when the server's time for a request is over. What is wrong with the request itself is raised here, before any work.
         """
         model = self.repository.find(name, version)
-        check_outputs(request, model.outputs)
-        inputs = model.complete(arrays_of(request, model.inputs, model.limits))
-        priority, timeout = model.priority, min(seconds, model.limits.seconds)
+        if request.outputs:
+            check_outputs(request, model.outputs)
+        inputs = arrays_of(request, model.inputs, model.limits)
+        if model.values:
+            inputs = model.complete(inputs)
+        priority = model.priority
+        timeout = model.limits.seconds if seconds is None else min(seconds, model.limits.seconds)
         if request.parameters:
             priority, timeout = _told(request, priority, timeout)
-        if model.is_admitted(inputs):
+        if seconds is None and timeout == self.limits.seconds:
+            timeout = None  # which the connection looks after
+        if model.static or model.is_admitted(inputs):
             return self._submit(model, inputs, priority, timeout, done)
         pending = _Pending()
 
@@ -106,7 +116,7 @@ class Service:
         return pending.cancel
 
     def _submit(
-        self, model: ServedModel, inputs: dict[str, Array], priority: Priority, timeout: float, done: Done
+        self, model: ServedModel, inputs: dict[str, Array], priority: Priority, timeout: float | None, done: Done
     ) -> Callable[[], object]:
         try:
             future = model.batcher.submit_on_loop(inputs, priority, timeout)
@@ -141,7 +151,9 @@ class Service:
     async def change(self, what: str, name: str) -> None:
         """Load or unload a model, here and in the other worker processes."""
         if not self.control:
-            raise InputError("models are neither loaded nor unloaded by requests here", "serve with --control", code="E498")
+            raise InputError(
+                "models are neither loaded nor unloaded by requests here", "serve with --control", code="E498"
+            )
         if self.peers is not None:
             await self.peers.change(what, name)
         else:

@@ -126,7 +126,9 @@ class Parent:
             ours, theirs = socket.socketpair()
             command = [sys.executable, "-m", "tensorlogic.serve.workers", str(theirs.fileno())]
             with theirs:
-                process = subprocess.Popen(command, pass_fds=[theirs.fileno()], stdin=subprocess.PIPE, start_new_session=True)
+                process = subprocess.Popen(
+                    command, pass_fds=[theirs.fileno()], stdin=subprocess.PIPE, start_new_session=True
+                )
             assert process.stdin is not None
             process.stdin.write(msgspec.json.encode(self.config))
             process.stdin.close()
@@ -144,14 +146,18 @@ class Parent:
     def stop(self) -> None:
         """Let every worker answer what it took in, and end."""
         self.ending = True
+        self._tell_all(signal.SIGTERM)
+
+    def _tell_all(self, number: signal.Signals) -> None:
         for process, _ in self.workers.values():
-            process.terminate()
+            process.send_signal(number)
 
     async def run(self, started: Callable[[int], object]) -> None:
         """Run the workers until SIGTERM or SIGINT."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self.stop)
+        loop.add_signal_handler(signal.SIGHUP, self._tell_all, signal.SIGHUP)  # load every model anew
         with _reserved(self.config) as config:
             self.config = config
             started(config.port)
