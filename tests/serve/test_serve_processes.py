@@ -11,10 +11,7 @@ import threading
 import time
 from contextlib import contextmanager
 
-import numpy as np
-from live_server import ask, double, infer, save, vector
-
-import tensorlogic as tl
+from live_server import Wire, ask, double, head, infer, save, vector
 
 
 @contextmanager
@@ -80,16 +77,20 @@ def test_sigterm_under_load_loses_no_request(tmp_path):
     with command(tmp_path) as (process, port):
         until(lambda: ready(port))
         lost, answered = [], []
+        body = json.dumps({"inputs": [vector(1)]}).encode()
+        request = head("POST", "/v2/models/m/infer", len(body), "Content-Type: application/json") + body
 
         def hammer():
-            with tl.Client(f"http://127.0.0.1:{port}", retries=0) as client:
-                while True:
-                    try:
-                        answered.append(client.infer("m", {"x": np.ones(3, "float32")})["y"][0])
-                    except tl.ServerError as error:
-                        if "refused" not in str(error).lower():  # no connection any more: nothing was sent
-                            lost.append(error)
+            with Wire(port) as wire:
+                closing = False
+                while not closing:
+                    wire.send(request)
+                    found = wire.reply()
+                    if found is None or found.status != 200:
+                        lost.append(found)
                         return
+                    answered.append(found.json["outputs"][0]["data"][0])
+                    closing = found.headers.get("connection") == "close"
 
         threads = [threading.Thread(target=hammer) for _ in range(8)]
         for thread in threads:

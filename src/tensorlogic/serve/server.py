@@ -65,6 +65,7 @@ class Server:
         self.port = config.port
         self.grpc_port: int | None = None
         self._server: asyncio.Server | None = None
+        self._socket: socket.socket | None = None
         self._grpc: Any = None
         self._sweeper: asyncio.TimerHandle | None = None
 
@@ -80,7 +81,10 @@ class Server:
             except Exception as error:
                 if self.log is not None:
                     self.log.event("load failed", model=name, error=str(error).splitlines()[0])
-        self._server = await loop.create_server(self.listener, sock=self._socket(), ssl=self._tls(), backlog=BACKLOG)
+        listening = self._bound()
+        self._socket = listening.dup()  # outlives the server by a moment
+        self._socket.setblocking(False)
+        self._server = await loop.create_server(self.listener, sock=listening, ssl=self._tls(), backlog=BACKLOG)
         if self.config.grpc_port is not None:
             from .grpc import GrpcServer
 
@@ -91,7 +95,7 @@ class Server:
             ready = sorted(self.service.repository.ready)
             self.log.event("listening", host=self.config.host, port=self.port, grpc_port=self.grpc_port, models=ready)
 
-    def _socket(self) -> socket.socket:
+    def _bound(self) -> socket.socket:
         host = self.config.host
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         found = socket.socket(family, socket.SOCK_STREAM)
@@ -124,6 +128,18 @@ class Server:
         self.listener.sweep()
         self._sweeper = asyncio.get_running_loop().call_later(SWEEP, self._sweep)
 
+    async def _accept_rest(self) -> None:
+        """Accept the connections that the system has made already, and only then stop it from making more."""
+        assert self._socket is not None
+        found = []
+        with self._socket, contextlib.suppress(OSError):
+            while True:
+                found.append(self._socket.accept()[0])
+        for each in found:
+            each.setblocking(False)
+            with contextlib.suppress(OSError, ssl.SSLError):
+                await asyncio.get_running_loop().connect_accepted_socket(self.listener, each, ssl=self._tls())
+
     async def drain(self) -> None:
         """Take in no more connections, answer every request that was taken in, then end."""
         loop, listener, service = asyncio.get_running_loop(), self.listener, self.service
@@ -131,9 +147,9 @@ class Server:
         if self.log is not None:
             self.log.event("draining", connections=len(listener.connections), requests=listener.busy)
         end = loop.time() + self.config.drain_seconds
-        await asyncio.sleep(0.05)  # connections that wait to be accepted are accepted
         if self._server is not None:
             self._server.close()
+            await self._accept_rest()
         if self._grpc is not None:
             await self._grpc.drain(self.config.drain_seconds)
         quiet_since = loop.time()
