@@ -28,10 +28,8 @@ HEADS = {status: b"HTTP/1.1 %d %b\r\n" % (status, reason.encode()) for status, r
 JSON = b"application/json"
 RECEIVE = 64 << 10  # bytes that are read at one time; a larger body is read into its own memory
 PIPELINED = 8  # requests of one connection that may wait for the one before them
-HEAD, HEADS_KEPT = (
-    1024,
-    1024,
-)  # bytes of a head that is kept because the next one may be the same, and how many are kept
+HEAD = 1024  # bytes of a head that is kept because the next one may be the same
+HEADS_KEPT = 1024
 LINGER = 2.0  # seconds that a connection which is to be closed is still read, so that its client sees the answer
 ALIGN = 64
 
@@ -41,12 +39,12 @@ _encode = msgspec.json.Encoder().encode
 class Request:
     """One request: its method, path, headers and body."""
 
-    __slots__ = ("body", "headers", "keep", "method", "started", "trace", "url")
+    __slots__ = ("body", "headers", "keep", "method", "repeated", "started", "url")
 
     def __init__(self, method: bytes, url: bytes, headers: dict[bytes, bytes], keep: bool, started: float) -> None:
         self.method, self.url, self.headers, self.keep, self.started = method, url, headers, keep, started
         self.body: Any = b""
-        self.trace = ""
+        self.repeated = False  # whether its head came before, byte for byte; then its headers are the same object
 
 
 class Reply:
@@ -206,7 +204,7 @@ class Connection(asyncio.BufferedProtocol):
         self.started = perf_counter()
         self.idle = False
         request = Request(known.method, known.url, known.headers, known.keep, self.started)
-        request.body = data[end:]
+        request.body, request.repeated = data[end:], True
         self._take(request)
         return True
 

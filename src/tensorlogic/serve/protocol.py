@@ -26,6 +26,8 @@ LEAF = {"b": bool, "i": int, "u": int, "f": float}  # what JSON may hold, by the
 SAFE = {dtype: min(largest**2, 1e300) for dtype, largest in LARGEST.items() if largest < 1e100} | {
     np.dtype("<f8"): 1e300
 }
+SHORT = 4096  # elements of an output that is written at once
+PATTERN = 4096  # bytes of a body that is compared with the one before it
 FEW, SMALL = 16, 6e4  # elements that are looked at one by one, and numbers that every float holds
 Array = np.ndarray[Any, Any]
 Names = list[tuple[str, ...]]
@@ -380,6 +382,55 @@ def _output(spec: TensorSpec, array: Array, as_names: bool, binary: bool) -> Out
     return OutputTensor(spec.name, DATATYPE[array.dtype], array.shape, array, binary)
 
 
+class BodyPattern(NamedTuple):
+    """What requests of one caller have in common: every byte of the body but the numbers of its one input, which is of floats."""
+
+    before: bytes
+    after: bytes
+    request: InferRequest
+    name: str
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    count: int
+
+    def array(self, body: bytes) -> Array | None:
+        """Return the input of a body like this; None where it is not, or where something about it has to be looked at."""
+        if not (body.startswith(self.before) and body.endswith(self.after)):
+            return None
+        try:
+            values = _FLAT[float].decode(body[len(self.before) : len(body) - len(self.after)])
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            return None
+        if len(values) != self.count or not -SMALL < min(values) <= max(values) < SMALL:
+            return None
+        array = np.array(values, self.dtype)
+        return array if array.ndim == len(self.shape) else array.reshape(self.shape)
+
+
+def pattern_of(body: Any, request: InferRequest, specs: Mapping[str, TensorSpec]) -> BodyPattern | None:
+    """Return the pattern of a request's body, where it is small and has one input of floats as a flat list in JSON."""
+    if (
+        len(specs) != 1
+        or len(request.inputs) != 1
+        or request.parameters
+        or type(body) is not bytes
+        or len(body) > PATTERN
+    ):
+        return None
+    given = request.inputs[0]
+    text, dtype = bytes(given.data), NUMPY.get(given.datatype)
+    if (
+        dtype is None
+        or dtype.kind != "f"
+        or body.count(text) != 1
+        or text[1:64].lstrip()[:1] == b"["
+        or not math.prod(given.shape)
+    ):
+        return None
+    before, _, after = body.partition(text)
+    return BodyPattern(before, after, request, given.name, given.shape, dtype, math.prod(given.shape))
+
+
 def check_outputs(request: InferRequest, specs: Mapping[str, TensorSpec]) -> None:
     """Refuse a request for an output that the model does not have, or in a form that it cannot have; before anything is run."""
     for each in request.outputs:
@@ -423,6 +474,19 @@ def encode_response(head: bytes, id: str, tensors: Sequence[OutputTensor]) -> tu
         head = b'%b,"id":%b' % (head, _encode(id))
     text = b'%b,"outputs":[%b]}' % (head, b",".join(described))
     return [text, *buffers], len(text) if buffers else None
+
+
+def encode_sole_output(head: bytes, id: str, name: str, array: Array) -> bytes | None:
+    """Return the response of a model with one small output, in JSON; None where it is large, or may hold what JSON cannot."""
+    if array.size > SHORT:
+        return None
+    values = array.ravel().tolist()
+    if array.dtype.kind == "f" and not math.isfinite(sum(values)):
+        return None
+    if id:
+        head = b'%b,"id":%b' % (head, _encode(id))
+    start = _described(name, DATATYPE[array.dtype], array.shape)
+    return b'%b,"outputs":[%b,"data":%b}]}' % (head, start, _encode(values))
 
 
 @lru_cache(1024)

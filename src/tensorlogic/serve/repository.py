@@ -68,6 +68,8 @@ class ServedModel:
         by_name = settings.names if settings.names is not None else values is not None
         self.inputs = {n: _spec(graph, n, graph.type_of(i), by_name, n in self.values) for n, i in graph.inputs.items()}
         self.outputs = {n: _spec(graph, n, graph.type_of(i), by_name) for n, i in graph.outputs}
+        sole = next(iter(self.outputs.values())) if len(self.outputs) == 1 else None
+        self.sole_output = None if sole is None or sole.names else sole.name
         self.head = msgspec.json.encode({"model_name": name, "model_version": version})[:-1]
         self.static = all(
             s.datatype is not None and s.shape is not None and -1 not in s.shape for s in self.inputs.values()

@@ -8,22 +8,22 @@ import os
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
-from time import perf_counter, perf_counter_ns
+from time import perf_counter
 from typing import Any, NamedTuple
 from urllib.parse import unquote
 
 import msgspec
 
 from .. import __version__
-from ..errors import FormatError, InputError, TensorLogicError
-from ..events import watchers
+from ..errors import InputError, TensorLogicError
 from . import status_page
 from .access_log import AccessLog
 from .http import Connection, Reply, Request, error_reply, json_reply
+from .http_infer import KINDS, HttpInfer, wrong_kind
 from .metrics import prometheus
-from .protocol import InferRequest, encode_response, malformed, outputs_of, parse_request
+from .protocol import malformed
 from .repository import ServedModel
-from .service import LARGE, Service, status_of
+from .service import LARGE, Service
 
 EXTENSIONS = ["binary_tensor_data", "model_repository", "model_configuration", "statistics"]
 TRACEPARENT = re.compile(rb"00-([0-9a-f]{32})-([0-9a-f]{16})-[0-9a-f]{2}")
@@ -75,7 +75,7 @@ class Routes:
         """Answer a request that is complete."""
         target = self.infers.get(request.url)
         if target is not None and request.method == b"POST":
-            _Infer(self, connection, request, *target)
+            HttpInfer(self, connection, request, *target)
             return
         path = request.url.partition(b"?")[0].decode("latin-1")
         allow = []
@@ -89,7 +89,7 @@ class Routes:
             if route.handler is infer:
                 if len(self.infers) < CACHED and values["name"] in self.service.repository.ready:
                     self.infers[request.url] = values["name"], values.get("version", "")
-                _Infer(self, connection, request, values["name"], values.get("version", ""))
+                HttpInfer(self, connection, request, values["name"], values.get("version", ""))
                 return
             self._send(connection, request, partial(route.handler, self, request, values))
             return
@@ -138,143 +138,11 @@ def allowed(given: bytes, tokens: Sequence[bytes]) -> bool:
     return sum([hmac.compare_digest(given, token) for token in tokens]) > 0
 
 
-class _Infer:
-    """A request to infer on its way: read, handed to the batcher, answered."""
-
-    __slots__ = ("connection", "name", "request", "request_id", "routes", "told", "trace", "version")
-
-    def __init__(self, routes: Routes, connection: Connection, request: Request, name: str, version: str) -> None:
-        self.routes, self.connection, self.request = routes, connection, request
-        self.name, self.version = name, version
-        body, service = request.body, routes.service
-        service.metrics.in_flight += 1
-        try:
-            facts = request.headers.get(FACTS)
-            if facts is None:
-                facts = request.headers[FACTS] = _facts(request.headers)  # the same for every request with this head
-            given_id, self.trace, json_length, wrong = facts
-            self.request_id = given_id or b"%b-%x" % (routes.prefix, next(routes.count))
-            if wrong is not None:
-                raise wrong.renamed(wrong.diagnostic.message)
-            if (len(body) if json_length is None else json_length) > LARGE:
-                service.when_done(
-                    service.threads.submit(parse_request, body, json_length, service.limits), self._parsed
-                )
-            else:
-                self._begin(parse_request(body, json_length, service.limits))
-        except Exception as error:
-            self._fail(error)
-
-    def _parsed(self, future: Any) -> None:
-        error = future.exception()
-        try:
-            if error is not None:
-                raise error
-            self._begin(future.result())
-        except Exception as wrong:
-            self._fail(wrong)
-
-    def _begin(self, told: InferRequest) -> None:
-        service, request = self.routes.service, self.request
-        self.told = told
-        if service.draining:
-            request.keep = False
-        self.connection.cancel = service.infer(self.name, self.version, told, None, self._done)
-
-    def _done(self, model: ServedModel | None, outputs: Any) -> None:
-        if isinstance(outputs, BaseException):
-            self._fail(outputs, model)
-            return
-        assert model is not None
-        service = self.routes.service
-        try:
-            tensors = outputs_of(self.told, outputs, model.outputs)
-            id = self.told.id
-            if any(not t.binary and t.datatype != "BYTES" and t.value.nbytes > LARGE for t in tensors):
-                work = service.threads.submit(encode_response, model.head, id, tensors)
-                service.when_done(work, partial(self._encoded, model))
-            else:
-                self._reply(model, *encode_response(model.head, id, tensors))
-        except Exception as error:
-            self._fail(error, model)
-
-    def _encoded(self, model: ServedModel, future: Any) -> None:
-        error = future.exception()
-        if error is not None:
-            self._fail(error, model)
-        else:
-            self._reply(model, *future.result())
-
-    def _reply(self, model: ServedModel, parts: list[Any], json_length: int | None) -> None:
-        headers, kind = b"", b"application/json"
-        if json_length is not None:
-            kind, headers = b"application/octet-stream", b"Inference-Header-Content-Length: %d\r\n" % json_length
-        headers += b"X-Request-Id: %b\r\n" % self.request_id
-        self._finish(Reply(200, parts, kind, headers), model)
-
-    def _fail(self, error: BaseException, model: ServedModel | None = None) -> None:
-        reply = error_reply(error)
-        reply.headers += b"X-Request-Id: %b\r\n" % self.request_id
-        if status_of(error) >= 500 and self.routes.log is not None:
-            self.routes.log.failure(error, self.trace)
-        self._finish(reply, model)
-
-    def _finish(self, reply: Reply, model: ServedModel | None) -> None:
-        service, request = self.routes.service, self.request
-        service.metrics.in_flight -= 1
-        if model is not None:
-            seconds = perf_counter() - request.started
-            service.metrics.model(model.name, model.version).count("http", reply.code or "ok", seconds)
-        self.routes.finish(self.connection, request, reply, self.name)
-        if hooks := watchers():
-            end = perf_counter_ns()
-            start = end - int((perf_counter() - request.started) * 1e9)
-            name = f"request {self.request_id.decode()} model={self.name} trace={self.trace or '-'} {reply.status}"
-            for hook in hooks:
-                hook.on_span(name, start, end, id_of(self.connection))
-
-
-KINDS = frozenset({b"application/json", b"application/octet-stream", b"application/vnd.sagemaker-triton.binary+json"})
-
-
-def id_of(connection: Connection) -> int:
-    """Return the number of the track that the spans of a connection stand on in a trace."""
-    return id(connection) & 0x7FFF_FFFF
-
-
-FACTS = b""  # no header has this name
-
-
-def _facts(headers: dict[bytes, bytes]) -> tuple[bytes, str, int | None, TensorLogicError | None]:
-    """Return what the headers of a request to infer say: its id, its trace, the length of its JSON, and what is wrong with them."""
-    given, kind = headers.get(b"x-request-id", b""), headers.get(b"content-type")
-    length = headers.get(b"inference-header-content-length")
-    id, trace = given if ID.fullmatch(given) else b"", _trace_id(headers.get(b"traceparent"))
-    if kind is not None and kind.partition(b";")[0].strip().lower() not in KINDS:
-        return id, trace, None, _wrong_kind(kind)
-    if length is not None and (not length.isdigit() or len(length) > 18):
-        what = f"Inference-Header-Content-Length is {length[:40].decode('latin-1')!r}, no number"
-        return id, trace, None, FormatError(what, code="E471")
-    return id, trace, None if length is None else int(length), None
-
-
-def _wrong_kind(kind: bytes) -> FormatError:
-    return FormatError(
-        f"the content type {kind[:80].decode('latin-1')!r} is not read here", "send application/json", code="E485"
-    )
-
-
-def _trace_id(header: bytes | None) -> str:
-    """Return the trace that a request belongs to, by its W3C ``traceparent``; empty where there is none that can be read."""
-    found = TRACEPARENT.fullmatch(header) if header is not None else None
-    return found[1].decode() if found is not None else ""
-
-
 # the table
 
 
 def infer(routes: Routes, request: Request, values: Mapping[str, str]) -> Reply:
-    """Stands for the requests that :class:`_Infer` answers."""
+    """Stands for the requests that :class:`HttpInfer` answers."""
     raise NotImplementedError
 
 
@@ -358,7 +226,7 @@ def _json_body(request: Request) -> dict[str, Any]:
         return {}
     kind = request.headers.get(b"content-type")
     if kind is not None and kind.partition(b";")[0].strip().lower() not in KINDS:
-        raise _wrong_kind(kind)
+        raise wrong_kind(kind)
     if len(request.body) > LARGE:
         raise malformed("the body is far larger than anything that is said here")
     try:

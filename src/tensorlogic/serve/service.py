@@ -125,7 +125,7 @@ class Service:
                 raise
             model = self.repository.find(model.name, model.version)  # it was loaded anew since it was found
             future = model.batcher.submit_on_loop(inputs, priority, timeout)
-        future.add_done_callback(partial(_settle, model, done))
+        future.add_done_callback(partial(settle, model, done))
         return future.cancel
 
     def _answered(self, deliver: Callable[[Any], None], future: Any) -> None:
@@ -196,7 +196,8 @@ class _Pending:
             self.cancel_run()
 
 
-def _settle(model: ServedModel, done: Done, future: Any) -> None:
+def settle(model: ServedModel, done: Done, future: Any) -> None:
+    """Hand the outcome of a future on."""
     if future.cancelled():
         done(model, CancelledError("the request was cancelled", code="E980"))
         return
