@@ -24,6 +24,7 @@ NAMES = (
     "relations",
     "modes",
     "training",
+    "serving_batcher",
     "serving",
 )
 INTRODUCTION = """# Benchmarks

@@ -207,9 +207,17 @@ from .runtime.workspace import WorkspacePool as WorkspacePool
 from .serve.batch_queue import Priority as Priority
 from .serve.batcher import DynamicBatcher as DynamicBatcher
 from .serve.batcher_stats import BatcherStats as BatcherStats
+from .serve.cascade import CascadeReport as CascadeReport
 from .serve.client import AsyncClient as AsyncClient
 from .serve.client import Client as Client
 from .serve.client import ServerError as ServerError
+from .serve.coordinator import MultiModelCoordinator as MultiModelCoordinator
+from .serve.coordinator import Routed as Routed
+from .serve.coordinator import RoutingStrategy as RoutingStrategy
+from .serve.coordinator import ShadowReport as ShadowReport
+from .serve.ensembles import EnsembleStrategy as EnsembleStrategy
+from .serve.models import CoordinatorStats as CoordinatorStats
+from .serve.models import ModelStats as ModelStats
 from .serve.pace import BatcherConfig as BatcherConfig
 from .serve.pace import BatchingStrategy as BatchingStrategy
 from .store import EvictionPolicy as EvictionPolicy

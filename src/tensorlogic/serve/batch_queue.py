@@ -152,7 +152,8 @@ class BatchQueue:
     def _next_kind(self, now: float) -> tuple[Any, float]:
         """Return the kind that runs next, and when: of those that are ready the one with the least rank."""
         pace, limit, first = self.pace, self.pace.limit, self._earliest_deadline()
-        chosen, chosen_rank, soonest, soonest_kind = None, inf, inf, None
+        chosen: list[tuple[Any, Any]] = []  # the kinds that are ready, each with the request that goes first
+        soonest, soonest_kind = inf, None
         for kind, lines in self.lines.items():
             heads = [next(iter(line)) for line in lines if line]
             count = sum(map(len, lines))
@@ -161,13 +162,13 @@ class BatchQueue:
                 ready_at = pace.ready_at(min(head.arrived for head in heads))
                 if first is not None and first.kind is kind:
                     ready_at = min(ready_at, first.deadline - pace.estimate(count))
-            rank = min(head.rank for head in heads)
             if ready_at <= now:
-                if rank < chosen_rank:
-                    chosen, chosen_rank = kind, rank
+                chosen.append((min(heads, key=_order), kind))
             elif ready_at < soonest:
                 soonest, soonest_kind = ready_at, kind
-        return (soonest_kind, soonest) if chosen is None else (chosen, now)
+        if not chosen:
+            return soonest_kind, soonest
+        return min(chosen, key=lambda entry: _order(entry[0]))[1], now
 
     def _leave(self, kind: Any) -> list[Request]:
         """Take the requests of a batch out of line: those with the least ranks, as many as a batch takes."""
@@ -176,7 +177,7 @@ class BatchQueue:
         taken: list[Request] = []
         limit = self.pace.limit
         while busy and len(taken) < limit:
-            line = busy[0] if len(busy) == 1 else min(busy, key=_first_rank)
+            line = busy[0] if len(busy) == 1 else min(busy, key=lambda line: _order(next(iter(line))))
             taken.append(line.popitem(last=False)[0])
             if not line:
                 busy.remove(line)
@@ -245,5 +246,6 @@ class BatchQueue:
         return found
 
 
-def _first_rank(line: OrderedDict[Request, None]) -> float:
-    return next(iter(line)).rank
+def _order(request: Request) -> tuple[float, int, int]:
+    """Return what requests are sorted by: their rank; of equal ones the more urgent, then the earlier goes first."""
+    return request.rank, -request.priority, request.number

@@ -233,7 +233,8 @@ def _padded(kind: Kind, rows: Sequence[list[Any]], size: int) -> list[Any]:
     stacks = [np.zeros((size, *shape), dtype) for shape, dtype in kind.key]
     for n, row in enumerate(rows):
         for array, value in zip(stacks, row, strict=True):
-            array[(n, *map(slice, value.shape))] = value
+            place: Any = (n, *(slice(length) for length in value.shape))
+            array[place] = value
     return stacks
 
 

@@ -10,21 +10,20 @@ import asyncio
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, InvalidStateError
-from contextlib import suppress
+from concurrent.futures import Future
 from contextvars import Context
 from datetime import timedelta
 from functools import partial
 from math import inf
 from time import monotonic
-from typing import Any, Self
+from typing import Self
 
-from ..errors import CancelledError, DeadlineError, ExecutionError, InputError, QueueFullError, TensorLogicError, expect
+from ..errors import CancelledError, ExecutionError, InputError, QueueFullError, TensorLogicError, expect
 from ..events import active_contexts, entered_contexts
 from ..ir.graph import EinsumGraph
 from ..runtime.aio.calls import run_async
 from ..runtime.aio.lanes import AsyncHandle, Lane
-from ..runtime.aio.signals import Signal, in_trio
+from ..runtime.aio.signals import in_trio
 from ..runtime.compile import CompiledGraph
 from ..runtime.context import seconds
 from ..runtime.executor import Executor
@@ -34,10 +33,10 @@ from ..store import reset_in_child
 from .batch_queue import RUNNING, Batch, BatchQueue, Decision, Priority, Request
 from .batch_runs import BatchedGraph, Outcome, rounded
 from .batcher_stats import BatcherStats, Counts
+from .outcomes import deliver, deliver_late, outcome_of, tell
 from .pace import BatcherConfig
 
 KEPT = 10.0  # seconds that a thread without work stays
-Told = Sequence[tuple[Request, Outcome]]
 
 
 class DynamicBatcher:
@@ -72,7 +71,7 @@ class DynamicBatcher:
             if graph is not None and graph.digest not in (executor.source_digest, executor.optimized.digest):
                 hint = "write DynamicBatcher(compiled)"
                 raise InputError("the compiled graph was made of another graph", hint, code="E453")
-            executor, graph = executor.executor, executor.optimized
+            graph, executor = executor.optimized, executor.executor
         if config is not None:
             expect(config, BatcherConfig, "a BatcherConfig is expected", "write config=BatcherConfig(max_batch=32)")
         self.config = config = config or BatcherConfig()
@@ -101,7 +100,7 @@ class DynamicBatcher:
             for request in [*old, *(r for batch in old.running for r in batch.requests)]:
                 if request.loop is None and request.future is not None:
                     request.future._condition = threading.Condition()  # a thread of the parent may hold it
-                    _tell(request.future, error)
+                    tell(request.future, error)
 
     # requests
 
@@ -110,7 +109,7 @@ class DynamicBatcher:
     ) -> Outputs:
         """Return the outputs for inputs, after the batch that they ran in; a task that is cancelled meanwhile takes its request back."""
         if in_trio():
-            return await self._submit_in_trio(inputs, priority, timeout)
+            return await outcome_of(self.submit_nowait(inputs, priority, timeout))
         request = self._request(inputs, priority, timeout)
         self._enter(request, asyncio.get_running_loop())
         try:
@@ -130,6 +129,7 @@ class DynamicBatcher:
         request = self._request(inputs, priority, timeout)
         self._enter(request, asyncio.get_running_loop())
         future: asyncio.Future[Outputs] = request.future
+        future.add_done_callback(partial(self._if_cancelled, request))
         return future
 
     def submit_nowait(
@@ -155,50 +155,32 @@ class DynamicBatcher:
                 limit = left if limit is None or (left is not None and left < limit) else limit
         return Request(kind, values, priority, inf if limit is None else self._clock() + limit, sizes)
 
-    async def _submit_in_trio(self, inputs: Inputs, priority: Priority, timeout: float | timedelta | None) -> Outputs:
-        future, done = self.submit_nowait(inputs, priority, timeout), Signal()
-        future.add_done_callback(lambda _: done.set())
-        try:
-            await done.wait()
-        except BaseException:
-            future.cancel()
-            raise
-        return future.result()
-
     def _enter(self, request: Request, loop: asyncio.AbstractEventLoop | None) -> None:
         """Let a request in, and see to it that somebody runs it."""
         start, retry_after = False, None
+        if loop is not None:
+            request.loop, request.future = loop, loop.create_future()
         with self._lock:
-            queue = self._queue
-            if not self._closed:
+            closed, queue = self._closed, self._queue
+            if not closed:
                 retry_after = queue.add(request, self._clock())
-                if retry_after is not None and self._sweep():
-                    retry_after = queue.add(request, self._clock())
-            if self._closed or retry_after is not None:
+            if closed or retry_after is not None:
                 self._counts.refused += 1
-            else:
-                if loop is not None:
-                    request.loop, request.future = loop, loop.create_future()
-                if loop is None or not self._soon_on(loop, request):
-                    start = self._wake(request.deadline)
-        if self._closed:
-            raise InputError(f"the batcher takes no requests: {self._closed}", code="E457")
+            elif loop is None or not self._soon_on(loop, request):
+                start = self._wake(request.deadline)
+        if closed:
+            raise InputError(f"the batcher takes no requests: {closed}", code="E457")
         if retry_after is not None:
-            message = f"{queue.waiting:,} requests wait already, and max_queue is {self.config.max_queue:,}"
+            message = f"{self.config.max_queue:,} requests wait already, as many as max_queue allows"
             raise QueueFullError(message, f"come back in {retry_after:.3g} s", retry_after=retry_after, code="E458")
         if start:
             self._start()
 
-    def _sweep(self) -> int:
-        """Take out requests whose future was cancelled by whoever holds it; return how many."""
-        gone = [request for request in self._queue if request.future.cancelled() and self._queue.cancel(request)]
-        self._counts.cancelled += len(gone)
-        return len(gone)
-
-    def _if_cancelled(self, request: Request, future: Future[Outputs]) -> None:
+    def _if_cancelled(self, request: Request, future: Future[Outputs] | asyncio.Future[Outputs]) -> None:
         if future.cancelled():
             self._cancel(request)
-            future.set_running_or_notify_cancel()
+            if isinstance(future, Future):
+                future.set_running_or_notify_cancel()
 
     def _cancel(self, request: Request) -> None:
         with self._lock:
@@ -241,7 +223,7 @@ class DynamicBatcher:
                 self._timer = loop.call_later(max(0.0, wake_at - now), self._turn, loop, context=Context())
         if start:
             self._start()
-        self._tell_late(late)
+        deliver_late(late, self._clock)
         if here and batch is not None:
             self._run(batch, here=True)
 
@@ -266,14 +248,14 @@ class DynamicBatcher:
 
     def _start(self) -> None:
         """Begin one more thread."""
-        work = partial(AsyncHandle[None], self._lane, self._serve, told=self._ended)
+        work = partial(AsyncHandle[None], self._lane, self._serve, told=partial(self._ended, self._queue))
         Context().run(work).begin()  # not in the contexts of whoever came first
 
     def _serve(self) -> None:
         """Run batches, and tell requests that are late, until there is nothing to do for a while."""
         while (work := self._next()) is not None:
             batch, late = work
-            self._tell_late(late)
+            deliver_late(late, self._clock)
             if batch is not None:
                 self._run(batch, here=False)
 
@@ -315,10 +297,10 @@ class DynamicBatcher:
             counts.queue_time += len(requests) * now - sum([r.arrived for r in requests])
         return found
 
-    def _ended(self, handle: AsyncHandle[None]) -> None:
+    def _ended(self, queue: BatchQueue, handle: AsyncHandle[None]) -> None:
         """Told when a thread is done. One that was stopped, because the process ends, or could not begin takes all that wait with it."""
-        if not handle.cancelled() and not handle.failed():
-            return
+        if queue is not self._queue or not (handle.cancelled() or handle.failed()):
+            return  # a queue of the process that this one was forked from
         with self._changed:
             self._threads -= not handle.begun_at
             if handle.cancelled():
@@ -327,7 +309,7 @@ class DynamicBatcher:
             self._counts.cancelled += len(waiting)
             self._changed.notify_all()
         why = f"the request did not run: {handle.reason or 'no thread could be started'}"
-        _deliver([(r, CancelledError(why, code="E456")) for r in waiting])
+        deliver([(r, CancelledError(why, code="E456")) for r in waiting])
 
     # outcomes
 
@@ -355,18 +337,11 @@ class DynamicBatcher:
                 self._changed.notify_all()
             elif here and self._queue.waiting and self._turn_on is None:
                 start = self._wake(inf)
-        _deliver(told)
+        deliver(told)
         if start:
             self._start()
         if here and interrupt is not None and not isinstance(interrupt, Exception):
             raise interrupt
-
-    def _tell_late(self, late: Sequence[Request]) -> None:
-        if late:
-            now = self._clock()
-            message = "the request was not answered in time: it came {:.3g} s ago"
-            hint = "give it more time: submit(inputs, timeout=seconds); stats() says how long requests wait"
-            _deliver([(r, DeadlineError(message.format(now - r.arrived), hint, code="E454")) for r in late])
 
     # the whole
 
@@ -399,7 +374,7 @@ class DynamicBatcher:
             self._counts.cancelled += len(waiting)
             self._changed.notify_all()
         error = "the batcher was closed before the request ran"
-        _deliver([(r, CancelledError(error, code="E456")) for r in waiting])
+        deliver([(r, CancelledError(error, code="E456")) for r in waiting])
         while True:  # with a hand in the work: an event loop that closes it cannot have its turn
             with self._changed:
                 batch, late, wake_at = self._take(now := self._clock())
@@ -409,7 +384,7 @@ class DynamicBatcher:
                     self._changed.wait(min(KEPT, max(0.0, wake_at - now)))
                     continue
                 self._busy += batch is not None
-            self._tell_late(late)
+            deliver_late(late, self._clock)
             if batch is not None:
                 self._run(batch, here=False)
 
@@ -428,31 +403,3 @@ class DynamicBatcher:
 
     async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
         await self.aclose(drain=kind is None)
-
-
-def _deliver(told: Told) -> None:
-    """Tell requests their outcomes: those of an event loop by one call of it for all of them."""
-    here, by_loop = asyncio._get_running_loop(), {}
-    for request, outcome in told:
-        if request.loop is None or request.loop is here:
-            _tell(request.future, outcome)
-        else:
-            by_loop.setdefault(request.loop, []).append((request.future, outcome))
-    for loop, pairs in by_loop.items():
-        with suppress(RuntimeError):  # it is closed, and nobody waits there any more
-            loop.call_soon_threadsafe(_tell_all, pairs)
-
-
-def _tell_all(pairs: Sequence[tuple[Any, Outcome]]) -> None:
-    for future, outcome in pairs:
-        _tell(future, outcome)
-
-
-def _tell(future: Any, outcome: Outcome) -> None:
-    if future.done():
-        return  # cancelled by whoever holds it
-    with suppress(InvalidStateError):  # in this moment
-        if isinstance(outcome, BaseException):
-            future.set_exception(outcome)
-        else:
-            future.set_result(outcome)

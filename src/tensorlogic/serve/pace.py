@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from enum import Enum
+from math import inf
 
 import msgspec
 
@@ -91,6 +92,7 @@ class Pace:
         self.wait = 0.0 if self._adaptive else self._max_wait
         self._weight = self._sizes = self._times = self._squares = self._products = 0.0
         self._most = 0  # requests of the largest batch so far
+        self._share = 0.5  # of the target that a batch may take: a request may just miss one, and wait for two
         self._gap = self._last = -1.0  # between requests, on average; when the last one came
 
     def estimate(self, size: int) -> float:
@@ -136,14 +138,13 @@ class Pace:
             self._learn(size, latency)
 
     def _learn(self, size: int, latency: float) -> None:
-        """Choose the largest batch of which two, the one that a request just missed and its own, fit into the target."""
+        """Choose the largest batch that leaves room for the wait before it; under more load than that serves, a larger one."""
         target, (fixed, each) = self._config.target_latency, self._line()
+        late = latency > target
+        self._share = min(1.0, 1.25 * self._share) if late and size >= self.limit else max(0.5, 0.98 * self._share)
         self._most = max(size, self._most)
-        affordable = (target / 2 - fixed) / each if each > 0 else float("inf")
+        affordable = (self._share * target - fixed) / each if each > 0 else inf
         ceiling = min(self._config.max_batch, 2 * self._most)  # beyond that nothing was measured
         self.limit = max(1, int(min(affordable + 1e-6, ceiling)))
-        if latency > target:
-            self.wait *= 0.5
-        else:
-            most = min(self._max_wait, max(0.0, target - 2 * (fixed + each * self.limit)))
-            self.wait = min(self.wait + STEP * target, most)
+        most = min(self._max_wait, max(0.0, target - 2 * (fixed + each * self.limit)))
+        self.wait = 0.5 * self.wait if late else min(self.wait + STEP * target, most)
