@@ -355,3 +355,30 @@ def test_only_loopback_unless_told():
     from tensorlogic.serve.server import ServerConfig
 
     assert ServerConfig("models").host == "127.0.0.1"
+
+
+def test_requests_that_differ_in_their_numbers_only_take_a_shorter_way_to_the_same_answers(tmp_path):
+    b = tl.GraphBuilder()
+    save(tmp_path, "m", b.build(y=b.input("x", (2,), "float32") + 1.0))
+    start, end = b'{"inputs":[{"name":"x","shape":[2],"datatype":"FP32","data":', b"}]}"
+    path, kind = "/v2/models/m/infer", "Content-Type: application/json"
+    asked = {
+        b"[10, 20]": [11, 21], b"[30, 40]": [31, 41], b"[ 5,6  ]": [6, 7], b"[[7,8]] ": None, b"[1,2,3] ": None, b"[7,true]": None,
+        b'["a",1]': None, b"[NaN, 1]": None, b"[1],1: [": None, b"[5e4,-1]": [50001, 0], b"[1e39,0]": None, b"[0.5, 2]": [1.5, 3],
+    }  # fmt: skip
+    with running(tmp_path) as server, Wire(server.port) as wire:
+        for _ in range(3):
+            for data, answer in asked.items():
+                body = start + data.ljust(8) + end
+                wire.send(head("POST", path, len(body), kind) + body)
+                found = wire.reply()
+                assert (found.status, found.json["outputs"][0]["data"] if answer else None) == (200 if answer else 400, answer), data
+        assert len(server.listener.heads) == 1
+        save(tmp_path, "m", b.build(y=b.input("x", (2,), "float32") + 2.0))
+        assert ask(server.port, "POST", "/v2/repository/models/m/load").status == 200
+        body = start + b"[10, 20]" + end
+        wire.send(head("POST", path, len(body), kind) + body)
+        assert wire.reply().json["outputs"][0]["data"] == [12, 22]
+        assert ask(server.port, "POST", "/v2/repository/models/m/unload").status == 200
+        wire.send(head("POST", path, len(body), kind) + body)
+        assert wire.reply().status == 404

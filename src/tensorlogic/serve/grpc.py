@@ -15,8 +15,9 @@ from grpc import aio
 from .. import __version__
 from ..errors import BackendError, FormatError, InputError, TensorLogicError
 from .grpc_messages import CLASSES, SERVICE
-from .protocol import GivenTensor, InferRequest, WantedOutput, binary_data, malformed, outputs_of
+from .protocol import GivenTensor, InferRequest, WantedOutput, malformed
 from .repository import ServedModel
+from .responses import binary_data, outputs_of
 from .routes import EXTENSIONS, allowed, statistics
 from .service import GRPC, Service, described, status_of
 

@@ -10,16 +10,9 @@ from typing import Any
 from ..errors import FormatError, TensorLogicError
 from ..events import watchers
 from .http import Connection, Reply, Request, error_reply
-from .protocol import (
-    BodyPattern,
-    InferRequest,
-    encode_response,
-    encode_sole_output,
-    outputs_of,
-    parse_request,
-    pattern_of,
-)
+from .protocol import BodyPattern, InferRequest, parse_request, pattern_of
 from .repository import ServedModel
+from .responses import encode_response, encode_sole_output, outputs_of
 from .service import LARGE, settle, status_of
 
 TRACEPARENT = re.compile(rb"00-([0-9a-f]{32})-([0-9a-f]{16})-[0-9a-f]{2}")

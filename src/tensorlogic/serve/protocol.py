@@ -20,13 +20,11 @@ DATATYPES = {
 }  # fmt: skip
 NAME_OF = {dtype: name for name, dtype in DATATYPES.items()}
 NUMPY = {name: np.dtype(dtype).newbyteorder("<") for name, dtype in DATATYPES.items()}
-DATATYPE = {np.dtype(dtype): name for name, dtype in DATATYPES.items()}
 LARGEST = {np.dtype(t).newbyteorder("<"): float(np.finfo(t).max) for t in ("float16", "float32", "float64")}
 LEAF = {"b": bool, "i": int, "u": int, "f": float}  # what JSON may hold, by the kind of the dtype
 SAFE = {dtype: min(largest**2, 1e300) for dtype, largest in LARGEST.items() if largest < 1e100} | {
     np.dtype("<f8"): 1e300
 }
-SHORT = 4096  # elements of an output that is written at once
 PATTERN = 4096  # bytes of a body that is compared with the one before it
 FEW, SMALL = 16, 6e4  # elements that are looked at one by one, and numbers that every float holds
 Array = np.ndarray[Any, Any]
@@ -131,7 +129,7 @@ def parse_request(body: bytes | bytearray, json_length: int | None, limits: Limi
             continue
         if (size := each.parameters.get("binary_data_size")) is not None:
             if type(size) is not int or size < 0:
-                raise FormatError(f"binary_data_size of {each.name!r} is {_shown(size)}, no size", code="E471")
+                raise FormatError(f"binary_data_size of {each.name!r} is {shown(size)}, no size", code="E471")
             if bytes(each.data):
                 raise malformed(f"input {each.name!r} has both data and binary_data_size")
             if at + size > len(body):
@@ -176,7 +174,7 @@ def arrays_of(request: InferRequest, specs: Mapping[str, TensorSpec], limits: Li
         spec = specs.get(given.name)
         if spec is None:
             raise InputError(
-                f"the model has no input {_shown(given.name)}", *nearest(given.name[:100], specs), code="E473"
+                f"the model has no input {shown(given.name)}", *nearest(given.name[:100], specs), code="E473"
             )
         if given.name in found:
             raise InputError(f"input {given.name!r} is given twice", code="E473")
@@ -200,7 +198,7 @@ def _array(given: GivenTensor, spec: TensorSpec, limits: Limits) -> Array:
         if given.datatype not in NUMPY or (spec.datatype is not None and given.datatype != spec.datatype):
             wanted = spec.datatype or f"one of {', '.join(DATATYPES)}"
             raise InputError(
-                f"input {name!r} has the datatype {_shown(given.datatype)}, the model takes {wanted}", code="E474"
+                f"input {name!r} has the datatype {shown(given.datatype)}, the model takes {wanted}", code="E474"
             )
         if spec.shape is not None and (
             len(shape) != len(spec.shape) or any(a not in (b, -1) for b, a in zip(shape, spec.shape, strict=True))
@@ -321,7 +319,7 @@ def _codes(words: Sequence[str], axis: tuple[str | int, ...] | None, size: int, 
         )
         if code is None or not 0 <= code < size:
             known = nearest(word[:100], table) if table is not None else [f"numbers from 0 to {size - 1}"]
-            raise InputError(f"input {name!r}: {_shown(word)} is unknown to the model", *known, code="E496")
+            raise InputError(f"input {name!r}: {shown(word)} is unknown to the model", *known, code="E496")
         codes.append(code)
     return codes
 
@@ -347,41 +345,6 @@ def strings_of(data: memoryview, name: str, count: int) -> Iterator[str]:
         raise FormatError(f"input {name!r} has {len(data) - at:,} bytes more than its {count:,} elements", code="E471")
 
 
-# answers
-
-
-class OutputTensor(NamedTuple):
-    """An output as it goes over the wire: an array, or rows of names."""
-
-    name: str
-    datatype: str
-    shape: tuple[int, ...]
-    value: Any
-    binary: bool
-
-
-def outputs_of(
-    request: InferRequest, outputs: Any, specs: Mapping[str, TensorSpec], binary: bool | None = None
-) -> list[OutputTensor]:
-    """Return the outputs that a request asks for, all where it names none; ``binary`` overrules the request."""
-    if not request.outputs:
-        default = request.binary if binary is None else binary
-        return [_output(specs[name], array, specs[name].names, default) for name, array in outputs.items()]
-    found = []
-    for each in request.outputs:
-        spec = specs[each.name]
-        as_names = spec.names if each.names is None else each.names
-        found.append(_output(spec, outputs[each.name], as_names, each.binary if binary is None else binary))
-    return found
-
-
-def _output(spec: TensorSpec, array: Array, as_names: bool, binary: bool) -> OutputTensor:
-    if as_names:
-        rows = names_of(array, spec)
-        return OutputTensor(spec.name, "BYTES", (len(rows), array.ndim), rows, binary)
-    return OutputTensor(spec.name, DATATYPE[array.dtype], array.shape, array, binary)
-
-
 class BodyPattern(NamedTuple):
     """What requests of one caller have in common: every byte of the body but the numbers of its one input, which is of floats."""
 
@@ -391,7 +354,7 @@ class BodyPattern(NamedTuple):
     name: str
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
-    count: int
+    size: int
 
     def array(self, body: bytes) -> Array | None:
         """Return the input of a body like this; None where it is not, or where something about it has to be looked at."""
@@ -401,7 +364,7 @@ class BodyPattern(NamedTuple):
             values = _FLAT[float].decode(body[len(self.before) : len(body) - len(self.after)])
         except (msgspec.DecodeError, UnicodeDecodeError):
             return None
-        if len(values) != self.count or not -SMALL < min(values) <= max(values) < SMALL:
+        if len(values) != self.size or not -SMALL < min(values) <= max(values) < SMALL:
             return None
         array = np.array(values, self.dtype)
         return array if array.ndim == len(self.shape) else array.reshape(self.shape)
@@ -431,91 +394,7 @@ def pattern_of(body: Any, request: InferRequest, specs: Mapping[str, TensorSpec]
     return BodyPattern(before, after, request, given.name, given.shape, dtype, math.prod(given.shape))
 
 
-def check_outputs(request: InferRequest, specs: Mapping[str, TensorSpec]) -> None:
-    """Refuse a request for an output that the model does not have, or in a form that it cannot have; before anything is run."""
-    for each in request.outputs:
-        spec = specs.get(each.name)
-        if spec is None:
-            raise InputError(
-                f"the model has no output {_shown(each.name)}", *nearest(each.name[:100], specs), code="E478"
-            )
-        if each.names and (spec.axis_names is None or spec.datatype != "BOOL"):
-            raise InputError(f"output {each.name!r} has no tuples of names, it holds {spec.datatype}", code="E478")
-
-
-def names_of(array: Array, spec: TensorSpec) -> Names:
-    """Return the tuples that hold in a relation, by name."""
-    axes = spec.axis_names or (None,) * array.ndim
-    return [
-        tuple(str(n if axis is None else axis[n]) for n, axis in zip(row, axes, strict=True))
-        for row in np.argwhere(array).tolist()
-    ]
-
-
-_encode = msgspec.json.Encoder().encode
-
-
-def encode_response(head: bytes, id: str, tensors: Sequence[OutputTensor]) -> tuple[list[Any], int | None]:
-    """Return the parts of a response body, and the length of its JSON where binary tensors follow.
-
-    ``head`` is how every response of the model begins: ``{"model_name":"mlp","model_version":"1"``.
-    """
-    described: list[bytes] = []
-    buffers: list[Any] = []
-    for tensor in tensors:
-        start = _described(tensor.name, tensor.datatype, tensor.shape)
-        if tensor.binary:
-            data = binary_data(tensor)
-            described.append(b'%b,"parameters":{"binary_data_size":%d}}' % (start, len(data)))
-            buffers.append(data)
-        else:
-            described.append(b'%b,"data":%b}' % (start, _encode(json_data(tensor))))
-    if id:
-        head = b'%b,"id":%b' % (head, _encode(id))
-    text = b'%b,"outputs":[%b]}' % (head, b",".join(described))
-    return [text, *buffers], len(text) if buffers else None
-
-
-def encode_sole_output(head: bytes, id: str, name: str, array: Array) -> bytes | None:
-    """Return the response of a model with one small output, in JSON; None where it is large, or may hold what JSON cannot."""
-    if array.size > SHORT:
-        return None
-    values = array.ravel().tolist()
-    if array.dtype.kind == "f" and not math.isfinite(sum(values)):
-        return None
-    if id:
-        head = b'%b,"id":%b' % (head, _encode(id))
-    start = _described(name, DATATYPE[array.dtype], array.shape)
-    return b'%b,"outputs":[%b,"data":%b}]}' % (head, start, _encode(values))
-
-
-@lru_cache(1024)
-def _described(name: str, datatype: str, shape: tuple[int, ...]) -> bytes:
-    return _encode({"name": name, "datatype": datatype, "shape": shape})[:-1]
-
-
-def json_data(tensor: OutputTensor) -> list[Any]:
-    """Return the elements of an output as JSON can hold them; NaN and infinities it cannot."""
-    if tensor.datatype == "BYTES":
-        return [word for row in tensor.value for word in row]
-    array: Array = tensor.value
-    values: list[Any] = array.ravel().tolist()
-    if array.dtype.kind == "f" and not math.isfinite(sum(values)) and not np.isfinite(array).all():
-        hint = 'ask for it in binary form: "parameters": {"binary_data": true}'
-        raise InputError(f"output {tensor.name!r} holds NaN or infinity, which JSON has no word for", hint, code="E491")
-    return values
-
-
-def binary_data(tensor: OutputTensor) -> memoryview | bytes:
-    """Return an output in its binary form."""
-    if tensor.datatype == "BYTES":
-        words = [word.encode() for row in tensor.value for word in row]
-        return b"".join(struct.pack("<I", len(word)) + word for word in words)
-    array = np.ascontiguousarray(tensor.value, NUMPY[tensor.datatype])
-    return array.reshape(-1).view(np.uint8).data if array.size else b""
-
-
-def _shown(value: object) -> str:
+def shown(value: object) -> str:
     """Return something a caller sent, short enough for a message."""
     text = repr(value)
     return text if len(text) <= 80 else f"{text[:76]}...{text[-1]}"

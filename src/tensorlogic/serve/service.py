@@ -14,8 +14,9 @@ from ..errors import CancelledError, DeadlineError, GraphError, InputError, Tens
 from .batch_queue import Priority
 from .limits import Limits
 from .metrics import Metrics
-from .protocol import Array, InferRequest, arrays_of, check_outputs, malformed
+from .protocol import Array, InferRequest, arrays_of, malformed
 from .repository import Repository, ServedModel
+from .responses import check_outputs
 
 Done = Callable[[ServedModel | None, Any], None]  # is given the outputs, or the exception
 LARGE = 256 << 10  # bytes of JSON that are not read on the event loop
