@@ -98,10 +98,10 @@ class HttpInfer:
         service = self.routes.service
         told = self.told
         try:
-            if model.sole_output is not None and not told.outputs and not told.binary:
-                text = encode_sole_output(model.head, told.id, model.sole_output, outputs[0])
-                if text is not None:
-                    self._reply(model, [text], None)
+            if model.sole_output is not None and not told.outputs:
+                parts = encode_sole_output(model.head, told.id, model.sole_output, outputs[0], told.binary)
+                if parts is not None:
+                    self._reply(model, parts, len(parts[0]) if told.binary else None)
                     return
             tensors = outputs_of(told, outputs, model.outputs)
             id = told.id

@@ -214,7 +214,7 @@ def _array(given: GivenTensor, spec: TensorSpec, limits: Limits) -> Array:
         array = np.frombuffer(data, dtype).reshape(shape)
         if given.datatype == "BOOL" and count and array.view(np.uint8).max() > 1:
             raise InputError(f"input {name!r} is BOOL and holds bytes that are neither 0 nor 1", code="E474")
-        return array if array.flags.aligned else array.copy()
+        return array if array.flags.aligned else np.frombuffer(bytes(data), dtype).reshape(shape)
     return _of_values(given, dtype, count)
 
 
@@ -346,10 +346,13 @@ def strings_of(data: memoryview, name: str, count: int) -> Iterator[str]:
 
 
 class BodyPattern(NamedTuple):
-    """What requests of one caller have in common: every byte of the body but the numbers of its one input, which is of floats."""
+    """What requests of one caller have in common: every byte of the body but the numbers of its one input, which is of floats.
+
+    The numbers stand in the JSON, or follow it in binary form; then ``after`` is None.
+    """
 
     before: bytes
-    after: bytes
+    after: bytes | None
     request: InferRequest
     name: str
     shape: tuple[int, ...]
@@ -358,7 +361,16 @@ class BodyPattern(NamedTuple):
 
     def array(self, body: bytes) -> Array | None:
         """Return the input of a body like this; None where it is not, or where something about it has to be looked at."""
-        if not (body.startswith(self.before) and body.endswith(self.after)):
+        if not body.startswith(self.before):
+            return None
+        if self.after is None:
+            data = body[len(self.before) :]
+            return (
+                np.frombuffer(data, self.dtype).reshape(self.shape)
+                if len(data) == self.size * self.dtype.itemsize
+                else None
+            )
+        if not body.endswith(self.after):
             return None
         try:
             values = _FLAT[float].decode(body[len(self.before) : len(body) - len(self.after)])
@@ -371,27 +383,22 @@ class BodyPattern(NamedTuple):
 
 
 def pattern_of(body: Any, request: InferRequest, specs: Mapping[str, TensorSpec]) -> BodyPattern | None:
-    """Return the pattern of a request's body, where it is small and has one input of floats as a flat list in JSON."""
-    if (
-        len(specs) != 1
-        or len(request.inputs) != 1
-        or request.parameters
-        or type(body) is not bytes
-        or len(body) > PATTERN
-    ):
+    """Return the pattern of a request's body, where it is small and has one input of floats: a flat list in JSON, or binary."""
+    if len(specs) != 1 or len(request.inputs) != 1 or type(body) is not bytes or len(body) > PATTERN:
         return None
-    given = request.inputs[0]
-    text, dtype = bytes(given.data), NUMPY.get(given.datatype)
-    if (
-        dtype is None
-        or dtype.kind != "f"
-        or body.count(text) != 1
-        or text[1:64].lstrip()[:1] == b"["
-        or not math.prod(given.shape)
-    ):
+    if request.parameters and request.parameters.keys() != {"binary_data_output"}:
+        return None
+    given: Any = request.inputs[0]
+    dtype, size = NUMPY.get(given.datatype), math.prod(given.shape)
+    if dtype is None or dtype.kind != "f" or not size:
+        return None
+    if isinstance(given.data, memoryview):
+        return BodyPattern(body[: len(body) - len(given.data)], None, request, given.name, given.shape, dtype, size)
+    text = bytes(given.data)
+    if body.count(text) != 1 or text[1:64].lstrip()[:1] == b"[":
         return None
     before, _, after = body.partition(text)
-    return BodyPattern(before, after, request, given.name, given.shape, dtype, math.prod(given.shape))
+    return BodyPattern(before, after, request, given.name, given.shape, dtype, size)
 
 
 def shown(value: object) -> str:
