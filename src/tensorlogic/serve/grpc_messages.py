@@ -63,7 +63,10 @@ message ModelConfig {
 message ModelConfigResponse { ModelConfig config = 1; }
 message ModelStatisticsRequest { string name = 1; string version = 2; }
 message StatisticDuration { uint64 count = 1; uint64 ns = 2; }
-message InferStatistics { StatisticDuration success = 1; StatisticDuration fail = 2; }
+message InferStatistics {
+  StatisticDuration success = 1; StatisticDuration fail = 2; StatisticDuration queue = 3; StatisticDuration compute_input = 4;
+  StatisticDuration compute_infer = 5; StatisticDuration compute_output = 6;
+}
 message InferBatchStatistics { uint64 batch_size = 1; }
 message ModelStatistics {
   string name = 1; string version = 2; uint64 inference_count = 4; uint64 execution_count = 5;

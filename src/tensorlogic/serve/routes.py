@@ -188,15 +188,21 @@ def statistics(service: Service, model: ServedModel) -> dict[str, Any]:
     found = service.metrics.model(model.name, model.version)
     good = sum(count for (_, code), count in found.codes.items() if code == "ok")
     bad = sum(found.codes.values()) - good
-    sizes = model.batcher.stats().batch_sizes
+    stats = model.batcher.stats()
+    sizes, whole = stats.batch_sizes, int(found.seconds.total * 1e9)
+    queue = min(whole, int(stats.avg_queue_time * stats.completed * 1e9))
     return {
         "name": model.name,
         "version": model.version,
         "inference_count": good,
         "execution_count": sum(sizes.values()),
         "inference_stats": {
-            "success": {"count": good, "ns": int(found.seconds.total * 1e9)},
+            "success": {"count": good, "ns": whole},
             "fail": {"count": bad, "ns": 0},
+            "queue": {"count": good, "ns": queue},
+            "compute_input": {"count": good, "ns": 0},
+            "compute_infer": {"count": good, "ns": whole - queue},
+            "compute_output": {"count": good, "ns": 0},
         },
         "batch_stats": [{"batch_size": size} for size in sorted(sizes)],
     }
