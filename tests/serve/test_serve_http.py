@@ -372,7 +372,10 @@ def test_requests_that_differ_in_their_numbers_only_take_a_shorter_way_to_the_sa
                 body = start + data.ljust(8) + end
                 wire.send(head("POST", path, len(body), kind) + body)
                 found = wire.reply()
-                assert (found.status, found.json["outputs"][0]["data"] if answer else None) == (200 if answer else 400, answer), data
+                assert (found.status, found.json["outputs"][0]["data"] if answer else None) == (
+                    200 if answer else 400,
+                    answer,
+                ), data
         assert len(server.listener.heads) == 1
         save(tmp_path, "m", b.build(y=b.input("x", (2,), "float32") + 2.0))
         assert ask(server.port, "POST", "/v2/repository/models/m/load").status == 200

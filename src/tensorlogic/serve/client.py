@@ -100,7 +100,9 @@ def outputs_from(answer: _Answer) -> Outputs:
     length = answer.headers.get("inference-header-content-length")
     end = len(answer.body) if length is None else int(length)
     told = json.loads(answer.body[:end])
-    names, values, at = [], [], end
+    names: list[str] = []
+    values: list[Any] = []
+    at = end
     for tensor in told["outputs"]:
         size = tensor.get("parameters", {}).get("binary_data_size")
         datatype, shape = tensor["datatype"], tensor["shape"]
@@ -137,10 +139,15 @@ def _problem(answer: _Answer) -> ServerError:
     )
 
 
-def _pause(answer: _Answer | None, own: float) -> float:
-    """Return how long to wait: what the server says, else the client's own pause."""
+def _pause_or_raise(answer: _Answer | None, wrong: ServerError | None, tries: Iterator[float]) -> float:
+    """Return how long to wait before the next try: what the server says, else the client's own pause; raise where it is no use."""
+    own = next(tries, None)
     if answer is None:
-        return own
+        if own is None and wrong is not None:
+            raise wrong
+        return own or 0.0
+    if own is None or answer.status not in AGAIN:
+        raise _problem(answer)
     try:
         found = json.loads(answer.body).get("retry_after")
         return min(LONGEST, float(answer.headers["retry-after"] if found is None else found))
@@ -198,7 +205,8 @@ class Client(_Calls):
 
     def metadata(self, model: str = "", version: str = "") -> dict[str, Any]:
         """Return what the server says of itself, or of a model."""
-        return _json(self._call(self._get(_model_path(model, version))))
+        found: dict[str, Any] = _json(self._call(self._get(_model_path(model, version))))
+        return found
 
     def is_live(self) -> bool:
         """Tell whether the server answers."""
@@ -251,10 +259,7 @@ class Client(_Calls):
                 wrong = self._unreachable(error)
             if answer is not None and answer.status < 400:
                 return answer
-            pause = next(tries, None)
-            if pause is None or (answer is not None and answer.status not in AGAIN):
-                raise wrong if answer is None and wrong is not None else _problem(answer)  # type: ignore[arg-type]
-            self._sleep(_pause(answer, pause))
+            self._sleep(_pause_or_raise(answer, wrong, tries))
 
     def _once(self, wire: _Wire) -> _Answer:
         if self._connection is None:
@@ -301,7 +306,8 @@ class AsyncClient(_Calls):
 
     async def metadata(self, model: str = "", version: str = "") -> dict[str, Any]:
         """Return what the server says of itself, or of a model."""
-        return _json(await self._call(self._get(_model_path(model, version))))
+        found: dict[str, Any] = _json(await self._call(self._get(_model_path(model, version))))
+        return found
 
     async def is_live(self) -> bool:
         """Tell whether the server answers."""
@@ -333,10 +339,7 @@ class AsyncClient(_Calls):
                 wrong = self._unreachable(error)
             if answer is not None and answer.status < 400:
                 return answer
-            pause = next(tries, None)
-            if pause is None or (answer is not None and answer.status not in AGAIN):
-                raise wrong if answer is None and wrong is not None else _problem(answer)  # type: ignore[arg-type]
-            await self._sleep(_pause(answer, pause))
+            await self._sleep(_pause_or_raise(answer, wrong, tries))
 
     async def _once(self, wire: _Wire) -> _Answer:
         reader, writer = (
