@@ -125,7 +125,7 @@ def binary_request(array: np.ndarray[Any, Any], path: Path) -> int:
     return len(text)
 
 
-def tiny(root: Path, port: int, rounds: int = 7, seconds: float = 1.2) -> list[Table]:
+def tiny(root: Path, port: int, rounds: int = 5, seconds: float = 1.2) -> list[Table]:
     """Measure requests a second of a tiny model in JSON, and the 99th percentile at half of that."""
     body, path = root / "tiny.json", "/v2/models/tiny/infer"
     body.write_text(json.dumps(TINY))
@@ -171,7 +171,7 @@ def tiny(root: Path, port: int, rounds: int = 7, seconds: float = 1.2) -> list[T
     ]  # fmt: skip
 
 
-def mlp(root: Path, port: int, rounds: int = 5) -> list[Table]:
+def mlp(root: Path, port: int, rounds: int = 4) -> list[Table]:
     """Measure an MLP under 64 clients, in batches and one by one, and its latency against load."""
     body = root / "mlp.bin"
     length = binary_request(np.random.default_rng(1).normal(size=WIDTHS[0]).astype("float32"), body)
