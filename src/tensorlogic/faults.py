@@ -489,7 +489,7 @@ FAULTS: dict[str, Fault] = {
     "E485": Fault("a content type or encoding that is not read", "Bodies are JSON, or JSON with binary tensors, plain or compressed by gzip or deflate.", "Send Content-Type: application/json."),
     "E486": Fault("a request that did not arrive in time", "The client began to send and paused for longer than the limit.", "Send the whole request at once, or raise --limit seconds=..."),
     "E487": Fault("a server that is going down", "It was told to end: it answers what it took in, and is not ready for more.", "Ask another one, or later."),
-    "E488": Fault("a model that cannot be loaded", "Something failed while it was read and planned; what was served before is still served.", "Look at the message, mend the folder, and load it again."),
+    "E488": Fault("a failure on the server's side", "Something failed that nobody foresaw, while a model was loaded or a request answered; what was served before is still served.", "Look at the server's log, and at the model's folder."),
     "E489": Fault("a model folder that cannot be used", "There is no such folder, its parameters do not fit its graph, or a datatype has no name in the protocol.", "Put model.json, model.tl or a compiled graph into models/NAME/VERSION/."),
     "E490": Fault("settings that cannot be read", "model.toml, or a --limit, has an unknown name or a value of the wrong kind.", "Correct the name; the hint has those that are known."),
     "E491": Fault("an answer that JSON cannot hold", "An output has NaN or infinities, and JSON has no words for them.", "Ask for the output in binary form."),

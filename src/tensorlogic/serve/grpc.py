@@ -52,7 +52,7 @@ class GrpcServer:
         self.service, self.config = service, config
         self.tokens = [f"Bearer {token}".encode() for token in config.tokens]
         self._server: Any = None
-        calls = {
+        calls: dict[str, Method] = {
             "ServerLive": self._server_live, "ServerReady": self._server_ready, "ModelReady": self._model_ready,
             "ServerMetadata": self._server_metadata, "ModelMetadata": self._model_metadata, "ModelInfer": self._infer,
             "ModelConfig": self._model_config, "ModelStatistics": self._statistics, "RepositoryIndex": self._index,

@@ -39,12 +39,13 @@ _encode = msgspec.json.Encoder().encode
 class Request:
     """One request: its method, path, headers and body."""
 
-    __slots__ = ("body", "headers", "keep", "method", "repeated", "started", "url")
+    __slots__ = ("body", "headers", "keep", "method", "notes", "repeated", "started", "url")
 
     def __init__(self, method: bytes, url: bytes, headers: dict[bytes, bytes], keep: bool, started: float) -> None:
         self.method, self.url, self.headers, self.keep, self.started = method, url, headers, keep, started
         self.body: Any = b""
-        self.repeated = False  # whether its head came before, byte for byte; then its headers are the same object
+        self.notes: dict[str, Any] = {}  # what is known of its head; requests with the same head share them
+        self.repeated = False  # whether its head came before, byte for byte
 
 
 class Reply:
@@ -82,6 +83,7 @@ class KnownHead(NamedTuple):
     headers: dict[bytes, bytes]
     keep: bool
     length: int
+    notes: dict[str, Any]
 
 
 class Listener:
@@ -204,7 +206,7 @@ class Connection(asyncio.BufferedProtocol):
         self.started = perf_counter()
         self.idle = False
         request = Request(known.method, known.url, known.headers, known.keep, self.started)
-        request.body, request.repeated = data[end:], True
+        request.body, request.repeated, request.notes = data[end:], True, known.notes
         self._take(request)
         return True
 
@@ -218,7 +220,7 @@ class Connection(asyncio.BufferedProtocol):
             and b"expect" not in request.headers and b"upgrade" not in request.headers and b"transfer-encoding" not in request.headers
         ):  # fmt: skip
             listener.heads[data[:end]] = KnownHead(
-                request.method, request.url, request.headers, request.keep, int(length)
+                request.method, request.url, request.headers, request.keep, int(length), request.notes
             )
 
     def _feed(self, data: memoryview) -> None:
@@ -243,7 +245,8 @@ class Connection(asyncio.BufferedProtocol):
     # the parser
 
     def on_message_begin(self) -> None:
-        self.url, self.headers = b"", {}
+        self.url = b""
+        self.headers: dict[bytes, bytes] = {}
         self.started = perf_counter()
         self.received = 0
         self.idle = False

@@ -18,13 +18,13 @@ from .service import LARGE, settle, status_of
 TRACEPARENT = re.compile(rb"00-([0-9a-f]{32})-([0-9a-f]{16})-[0-9a-f]{2}")
 ID = re.compile(rb"[!-~]{1,128}")
 KINDS = frozenset({b"application/json", b"application/octet-stream", b"application/vnd.sagemaker-triton.binary+json"})
-FACTS, PATTERN = b"", b"\0"  # kept beside the headers of a head that comes again and again; no header has such a name
 
 
 class HttpInfer:
     """A request to infer on its way: read, handed to the batcher, answered."""
 
     __slots__ = ("connection", "name", "request", "request_id", "routes", "told", "trace", "version")
+    request_id: bytes
 
     def __init__(self, routes: Any, connection: Connection, request: Request, name: str, version: str) -> None:
         self.routes, self.connection, self.request = routes, connection, request
@@ -32,14 +32,14 @@ class HttpInfer:
         body, service = request.body, routes.service
         service.metrics.in_flight += 1
         try:
-            facts = request.headers.get(FACTS)
+            facts = request.notes.get("facts")
             if facts is None:
-                facts = request.headers[FACTS] = _facts(request.headers)  # the same for every request with this head
+                facts = request.notes["facts"] = _facts(request.headers)
             given_id, self.trace, json_length, wrong = facts
             self.request_id = given_id or b"%b-%x" % (routes.prefix, next(routes.count))
             if wrong is not None:
                 raise wrong.renamed(wrong.diagnostic.message)
-            known = request.headers.get(PATTERN)
+            known = request.notes.get("pattern")
             if known is not None and self._is_like(known, body):
                 return
             if (len(body) if json_length is None else json_length) > LARGE:
@@ -70,7 +70,7 @@ class HttpInfer:
         model = service.repository.find(self.name, self.version)
         pattern = pattern_of(request.body, told, model.inputs)
         if pattern is not None and model.static and model.limits.seconds >= service.limits.seconds:
-            request.headers[PATTERN] = ready, model, pattern
+            request.notes["pattern"] = ready, model, pattern
 
     def _parsed(self, future: Any) -> None:
         error = future.exception()

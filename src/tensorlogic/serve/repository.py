@@ -197,8 +197,8 @@ def load_model(name: str, folder: Path, limits: Limits) -> ServedModel:
             graph = program.graph()
             values = {n: np.asarray(v) for n, v in program.inputs().items()}
         elif (folder / "manifest.json").exists():
-            executor = CompiledGraph.load(folder, executor)
-            graph = executor.optimized
+            executor = compiled = CompiledGraph.load(folder, Executor(memory_limit=limits.memory_bytes))
+            graph = compiled.optimized
         else:
             graph = with_constants(EinsumGraph.load(folder / "model.json"), params)
         return ServedModel(name, folder.name, graph, executor, settings, limits, values)

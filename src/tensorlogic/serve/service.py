@@ -54,11 +54,11 @@ def described(error: BaseException) -> dict[str, Any]:
     """Return what went wrong as JSON: the message, its code, hints, and when to come back where that helps."""
     if isinstance(error, TensorLogicError):
         found = error.diagnostic
-        body: dict[str, Any] = {"error": found.message, "code": found.code or "E000"}
+        body: dict[str, Any] = {"error": found.message, "code": found.code or "E488"}
         if found.suggestions:
             body["hints"] = list(found.suggestions)
     else:
-        body = {"error": f"the server failed: {type(error).__name__}", "code": "E000"}
+        body = {"error": f"the server failed: {type(error).__name__}", "code": "E488"}
     retry = getattr(error, "retry_after", None)
     return body if retry is None else {**body, "retry_after": round(float(retry), 3)}
 
@@ -94,11 +94,12 @@ class Service:
         if model.values:
             inputs = model.complete(inputs)
         priority = model.priority
-        timeout = model.limits.seconds if seconds is None else min(seconds, model.limits.seconds)
+        limit = model.limits.seconds if seconds is None else min(seconds, model.limits.seconds)
         if request.parameters:
-            priority, timeout = _told(request, priority, timeout)
-        if seconds is None and timeout == self.limits.seconds:
-            timeout = None  # which the connection looks after
+            priority, limit = _told(request, priority, limit)
+        timeout = (
+            None if seconds is None and limit == self.limits.seconds else limit
+        )  # None: the connection looks after it
         if model.static or model.is_admitted(inputs):
             return self._submit(model, inputs, priority, timeout, done)
         pending = _Pending()
