@@ -229,6 +229,27 @@ def test_an_upgrade_is_not_taken_up(served):
         assert [wire.reply().status, wire.reply().status] == [200, 200]
 
 
+def test_a_head_that_goes_on_is_not_taken_for_a_new_one(served):
+    good = head("POST", PATH, len(body(tensor())), JSON) + body(tensor())
+    with Wire(served.port) as wire:
+        for _ in range(3):  # its head is known from now on
+            wire.send(good)
+            assert wire.reply().status == 200
+        wire.send(good + b"GET /v2/health/live HTTP/1.1\r\nX-Rest: ")
+        assert wire.reply().status == 200
+        time.sleep(0.05)
+        wire.send(good)  # the value of a header, the rest of the head, and a body
+        assert wire.reply().json == {"live": True}
+
+
+def test_a_client_that_closes_its_side_gets_its_answers(served):
+    with Wire(served.port) as wire:
+        wire.send((head("POST", PATH, len(body(tensor())), JSON) + body(tensor())) * 20)
+        wire.socket.shutdown(socket.SHUT_WR)
+        assert [wire.reply().status for _ in range(20)] == [200] * 20
+        assert wire.reply() is None
+
+
 def test_thousands_of_small_parts(served):
     data = body(tensor())
     chunks = b"".join(b"1\r\n" + data[n : n + 1] + b"\r\n" for n in range(len(data))) + b"0\r\n\r\n"

@@ -123,7 +123,7 @@ class Connection(asyncio.BufferedProtocol):
     """One connection. It answers one request at a time, in order; those sent ahead wait, and then reading pauses."""
 
     __slots__ = (
-        "body", "cancel", "chunks", "current", "deadline", "direct", "head_bytes", "headers", "idle", "last", "lingering", "listener",
+        "body", "cancel", "chunks", "current", "deadline", "direct", "half_closed", "head_bytes", "headers", "idle", "last", "lingering", "listener",
         "parser", "paused", "received", "request", "started", "transport", "url", "waiting",
     )  # fmt: skip
 
@@ -138,7 +138,7 @@ class Connection(asyncio.BufferedProtocol):
         self.direct: memoryview | None = None  # where a large body is read into
         self.last: Request | None = None  # received last
         self.received = self.head_bytes = 0
-        self.lingering = self.paused = False
+        self.lingering = self.paused = self.half_closed = False
         self.idle = True
         self.deadline = 0.0
 
@@ -231,7 +231,8 @@ class Connection(asyncio.BufferedProtocol):
             self._feed(data[upgrade.args[0] :])
 
     def eof_received(self) -> bool:
-        return self.current is not None  # half closed: the answer is still sent
+        self.half_closed = True
+        return self.current is not None or bool(self.waiting)  # what was asked is still answered
 
     def pause_writing(self) -> None:
         self.paused = True
@@ -249,6 +250,7 @@ class Connection(asyncio.BufferedProtocol):
         self.headers: dict[bytes, bytes] = {}
         self.started = perf_counter()
         self.received = 0
+        self.head_bytes = self.head_bytes or 1  # a head has begun, perhaps behind the request before it
         self.idle = False
         if self.current is None:
             self.deadline = self.started + self.listener.limits.seconds
@@ -370,7 +372,7 @@ class Connection(asyncio.BufferedProtocol):
         self.cancel = None
         parts = reply.parts
         length = len(parts[0]) if len(parts) == 1 else sum(map(len, parts))
-        keep = request.keep and not listener.draining
+        keep = request.keep and not (listener.draining or self.lingering or (self.half_closed and not self.waiting))
         head = b"%bContent-Type: %b\r\nContent-Length: %d\r\n%b%b\r\n" % (
             HEADS[reply.status], reply.kind, length, reply.headers, b"" if keep else b"Connection: close\r\n",
         )  # fmt: skip
