@@ -352,34 +352,28 @@ def test_answers_that_json_cannot_hold(served):
 
 
 def test_a_full_queue_says_when_to_come_back(tmp_path):
-    b = tl_slow()
-    save(tmp_path, "slow", b)
-    (tmp_path / "slow" / "model.toml").write_text("[batching]\nmax_batch = 1\nmax_queue = 2\n")
+    save(tmp_path, "double", double())
+    (tmp_path / "double" / "model.toml").write_text(
+        '[batching]\nstrategy = "throughput"\nmax_wait = 1.0\nmax_queue = 2\n'
+    )
     with running(tmp_path) as server:
-        x = {"name": "x", "shape": [300, 300], "datatype": "FP32", "parameters": {"binary_data_size": 360_000}}
-        text = json.dumps({"inputs": [x]}).encode()
-        data = text + np.full((300, 300), 0.01, "float32").tobytes()
-        request = (
-            head("POST", "/v2/models/slow/infer", len(data), f"Inference-Header-Content-Length: {len(text)}") + data
-        )
-        wires = [Wire(server.port) for _ in range(12)]
+        data = body(tensor())
+        wires = [Wire(server.port) for _ in range(6)]
         for wire in wires:
-            wire.send(request)
+            wire.send(head("POST", PATH, len(data), JSON) + data)
         replies = [wire.reply() for wire in wires]
         refused = [r for r in replies if r.status == 429]
         assert {r.status for r in replies} == {200, 429} and refused
         assert all(int(r.headers["retry-after"]) >= 1 and r.json["retry_after"] > 0 for r in refused)
-        late = infer(server.port, "slow", {**x, "parameters": {}, "data": [0.01] * 90_000}, parameters={"timeout": 1})
-        assert late.status == 504
         for wire in wires:
             wire.__exit__()
 
 
-def tl_slow():
-    import tensorlogic as tl
-
-    b = tl.GraphBuilder()
-    y = x = b.input("x", (300, 300), "float32")
-    for _ in range(40):
-        y = b.tanh(y @ x)
-    return b.build(y=y.sum())
+def test_a_request_that_takes_too_long_is_told_so(tmp_path):
+    save(tmp_path, "double", double())
+    save(tmp_path, "quick", double())
+    (tmp_path / "double" / "model.toml").write_text('[batching]\nstrategy = "throughput"\nmax_wait = 60.0\n')
+    with running(tmp_path, limits=Limits(seconds=0.5)) as server:
+        found = ask(server.port, "POST", PATH, body(tensor()), JSON)
+        assert (found.status, found.json["code"]) == (504, "E481")
+        assert infer(server.port, "quick", vector(1)).status == 200
