@@ -28,6 +28,7 @@ NAMES = (
     "quantization",
     "quantization_kernels",
     "serving_batcher",
+    "serving",
 )
 INTRODUCTION = """# Benchmarks
 
