@@ -31,7 +31,7 @@ def ready(graph: tl.EinsumGraph, params: dict[str, Array], inputs: dict[str, Arr
 
 def step_of(trainer: Trainer) -> BoundStep:
     assert trainer.loss is not None
-    return BoundStep(trainer.executor, trainer._planned(trainer.loss), trainer.values, trainer._given())
+    return BoundStep(trainer.executor, trainer.planned(trainer.loss), trainer.values, trainer.given())
 
 
 def stepping(bound: BoundStep, inputs: dict[str, Array], rate: float) -> Callable[[], float]:

@@ -226,6 +226,6 @@ from .train.initial import initial as initial
 from .train.optim import Optimizer as Optimizer
 from .train.rules import rule_loss as rule_loss
 from .train.trainer import Trainer as Trainer
-from .train.trainer import TrainerConfig as TrainerConfig
+from .train.config import TrainerConfig as TrainerConfig
 
 __version__: str

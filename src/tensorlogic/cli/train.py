@@ -118,7 +118,7 @@ def _settings(path: Path | None) -> dict[str, Any]:
 
 def _config(settings: dict[str, Any], folder: Path | None) -> Any:
     from ..train import optim
-    from ..train.trainer import TrainerConfig
+    from ..train.config import TrainerConfig
 
     given = dict(settings)
     own = dict(given.pop("optimizer", {"name": "adam"}))
