@@ -221,11 +221,11 @@ from .train.callbacks import EarlyStopping as EarlyStopping
 from .train.callbacks import JSONLog as JSONLog
 from .train.callbacks import PlotFile as PlotFile
 from .train.callbacks import TensorBoardLog as TensorBoardLog
+from .train.config import TrainerConfig as TrainerConfig
 from .train.history import History as History
 from .train.initial import initial as initial
 from .train.optim import Optimizer as Optimizer
 from .train.rules import rule_loss as rule_loss
 from .train.trainer import Trainer as Trainer
-from .train.config import TrainerConfig as TrainerConfig
 
 __version__: str

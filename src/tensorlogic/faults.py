@@ -492,4 +492,5 @@ FAULTS: dict[str, Fault] = {
     "E881": Fault("weights or axes that a convolution or a pool cannot use", "Tensors are (batch, ..., channels) and weights (..., channels / groups, outputs).", "Write (batch, height, width, channels) and (3, 3, channels, outputs)."),
     "E882": Fault("a window that cannot go along its axes", "Sizes, strides and dilations are from 1, one or as many as there are axes; padding is 'same', 'valid' or widths from 0.", "Write stride=2, or stride=(2, 1)."),
     "E883": Fault("no running batch norm", "It takes (batch, ..., channels), the channels as a number, and a momentum from 0 up to 1.", "Declare the last axis as a number."),
+    "E884": Fault("other data in the middle of an epoch", "A run that stopped within an epoch goes on with data of other lengths, dtypes or values, so that the epoch would mix both.", "Go on with the same data, or begin a new run."),
 }  # fmt: skip

@@ -28,7 +28,9 @@ class Fusable(NamedTuple):
 
     nodes: tuple[int, ...]
     pattern: str
-    kind: str = "rows"  # "rows", "scan", "bits", "algebra", "fixpoint", "relations" or "whole"
+    kind: str = (
+        "rows"  # "rows", "scan", "bits", "algebra", "fixpoint", "windows", "overlaps", "sums", "relations" or "whole"
+    )
 
 
 class Cut(NamedTuple):
