@@ -79,6 +79,9 @@ def candidates(
         if policy == "fast" and len(plans) == 1 and _worth_threads(first) and (threads := facts.threads()) > 1:
             from .batch_ranges import batch_on_threads
 
+            if any(step.threads and step.kernel == "matmul" for step in first.steps):
+                alone = lay_out(first.graph, in_place=in_place, groups=groups(policy), donate=frozenset(donate))
+                plans.append(alone._replace(name="native steps, threads of BLAS"))
             plans += batch_on_threads(first, threads, partial(_fast_groups, facts, without), frozenset(donate))
         plans.append(laid_out("exact")(first.graph))
     if chains > 1:
