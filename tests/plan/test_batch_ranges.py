@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from typing import Any
 
 import numpy as np
@@ -89,6 +90,20 @@ def test_donated_arrays_are_written_over() -> None:
         if name in params:
             assert found[name] is value
             np.testing.assert_allclose(value, want[name], rtol=2e-5, atol=1e-6)
+
+
+def test_runs_allocate_nothing_after_the_first() -> None:
+    graph, inputs = network(400, hidden=64)  # results of 100 KiB
+    [plan] = ranged(graph, inputs)
+    program, values = bind(plan, tl.Executor().backend), [inputs[name] for name in plan.graph.inputs]
+    for _ in range(3):
+        call(program, values)
+    tracemalloc.start()
+    try:
+        call(program, values)
+        assert tracemalloc.get_traced_memory()[1] < 40_000
+    finally:
+        tracemalloc.stop()
 
 
 def test_a_graph_without_a_batch_has_no_such_plan() -> None:

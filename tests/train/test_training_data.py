@@ -94,3 +94,29 @@ def test_averages_of_a_resumed_run_are_there(tmp_path):
     found = tl.Trainer.resume(tmp_path).averages
     assert found.keys() == {"w", "c"}
     np.testing.assert_array_equal(found["w"], saved.averages["w"])
+
+
+def test_batches_are_read_ahead_on_a_thread():
+    import threading
+
+    data, threads = regression_data(), set()
+
+    def batches(epoch):
+        for start in range(0, 40, 8):
+            threads.add(threading.current_thread())
+            yield {name: value[start : start + 8] for name, value in data.items()}
+
+    def run(prefetch):
+        return trained(batches, prefetch=prefetch, shuffle=False).params["w"]
+
+    plain = run(0)
+    assert threads == {threading.main_thread()}
+    np.testing.assert_array_equal(run(2), plain)
+    assert len(threads) > 1 and not any(t.is_alive() for t in threads - {threading.main_thread()})
+
+    def broken(epoch):
+        yield {name: value[:8] for name, value in data.items()}
+        raise OSError("no more")
+
+    with pytest.raises(OSError, match="no more"):
+        trained(broken, prefetch=3)

@@ -24,7 +24,7 @@ class TrainerConfig:
     ``settings`` say what holds for some parameters, by name or pattern: ``{"embed*": {"frozen": True}, "w2": {"rate": 0.1,
     "weight_decay": 1e-4}}``. ``accumulate`` adds up the gradients of so many parts of each batch, to save memory. ``precision`` is a
     dtype that the loss is computed in (float16). ``average`` keeps a moving average of the parameters by that factor, in
-    ``trainer.averages``. With a ``folder`` checkpoints are kept there, after each epoch and after ``every`` so many steps.
+    ``trainer.averages``. ``prefetch`` batches of an iterable are read ahead on a thread, which must yield new arrays each time. With a ``folder`` checkpoints are kept there, after each epoch and after ``every`` so many steps.
 
     >>> TrainerConfig(epochs=3).batch_size
     32
@@ -36,6 +36,7 @@ class TrainerConfig:
     seed: int = 0
     shuffle: bool = True
     drop_last: bool = False
+    prefetch: int = 0
     accumulate: int = 1
     clip_norm: float | None = None
     clip_value: float | None = None
@@ -48,7 +49,14 @@ class TrainerConfig:
     progress: bool | None = None
 
     def __post_init__(self) -> None:
-        for name, least in (("epochs", 0), ("batch_size", 1), ("accumulate", 1), ("keep", 1), ("seed", 0)):
+        for name, least in (
+            ("epochs", 0),
+            ("batch_size", 1),
+            ("accumulate", 1),
+            ("keep", 1),
+            ("seed", 0),
+            ("prefetch", 0),
+        ):
             expect_whole(name, getattr(self, name), least)
         for name in ("shuffle", "drop_last"):
             expect(getattr(self, name), bool, f"{name}= is True or False", f"write {name}=False")

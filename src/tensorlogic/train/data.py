@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence, Sized
 from contextlib import contextmanager
 from hashlib import blake2b
 from pathlib import Path
@@ -12,8 +12,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..errors import FormatError, InputError, TensorLogicError, expect, nearest
+from ..events import check_contexts
 from ..ir.types import TensorType
 from ..lang.data_files import arrow_module
+from ..runtime.streams.reader import Ahead
 from ..runtime.streams.sources import HEAD_ERRORS, PACK_ERRORS, Wanted
 from ..runtime.streams.table_sources import batch_rows, columns_for
 
@@ -90,10 +92,13 @@ class ArrayBatches:
 
 
 class GivenBatches:
-    """Batches that come by themselves: a list of mappings, or a function of the epoch's number that returns an iterable."""
+    """Batches that come by themselves: a list of mappings, or a function of the epoch's number that returns an iterable.
 
-    def __init__(self, source: Iterable[Arrays] | Callable[[int], Iterable[Arrays]]) -> None:
-        self.source = source
+    Up to ``ahead`` of them are read before they are asked for, on a thread as a stream has one.
+    """
+
+    def __init__(self, source: Iterable[Arrays] | Callable[[int], Iterable[Arrays]], ahead: int = 0) -> None:
+        self.source, self.ahead = source, ahead
         self.replayable = callable(source) or iter(source) is not source
         self.names: tuple[str, ...] | None = None
         self._gone = False
@@ -112,6 +117,18 @@ class GivenBatches:
             hint = "give a list, or a function that returns the batches of an epoch"
             raise InputError("the data is an iterator, which can be gone through once", hint, code="E851")
         self._gone = True
+        batches = self._checked(number, first)
+        if not self.ahead:
+            yield from batches
+            return
+        reader: Ahead[Batch] = Ahead(lambda: next(batches, None), batches.close, self.ahead)
+        try:
+            while (batch := reader.take(check_contexts)) is not None:
+                yield batch
+        finally:
+            reader.close()
+
+    def _checked(self, number: int, first: int) -> Generator[Batch, None, None]:
         for n, arrays in enumerate(self.source(number) if callable(self.source) else self.source):
             if n < first:
                 continue
@@ -121,7 +138,14 @@ class GivenBatches:
 
 
 def batches_of(
-    data: Data, names: Iterable[str], size: int, seed: int | None, *, drop_last: bool = False, short: bool = False
+    data: Data,
+    names: Iterable[str],
+    size: int,
+    seed: int | None,
+    *,
+    drop_last: bool = False,
+    short: bool = False,
+    ahead: int = 0,
 ) -> ArrayBatches | GivenBatches:
     """Return batches of arrays by name, of a data frame or Arrow table, of a .npz or Parquet file, or of an iterable of batches.
 
@@ -136,7 +160,7 @@ def batches_of(
     if isinstance(data, Mapping):
         return ArrayBatches(data, size, seed, drop_last=drop_last, short=short)
     if isinstance(data, Iterable) or callable(data):
-        return GivenBatches(data)
+        return GivenBatches(data, ahead)
     hint = (
         'write data={"x": x, "labels": y}, a data frame, a path to a .npz or Parquet file, or a list of such mappings'
     )

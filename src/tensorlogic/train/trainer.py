@@ -247,7 +247,8 @@ class Trainer:
         known, config = {*self.values, *self._fixed, TRAINING, STEP}, self.config
         wanted = [name for name in self.loss.inputs if name not in known]
         if size is None:
-            found = batches_of(data, wanted, config.batch_size, seed, drop_last=config.drop_last)
+            ahead, drop = config.prefetch, config.drop_last
+            found = batches_of(data, wanted, config.batch_size, seed, drop_last=drop, ahead=ahead)
         else:
             found = batches_of(data, wanted, size, seed, short=True)
         if found.names is None:  # the first batch tells
