@@ -203,7 +203,6 @@ CHILD = """
     import sys, time
     sys.path.insert(0, {tests!r})
     import tensorlogic as tl
-from tensorlogic.runtime.arena import ARENA
     from problems import regression, regression_data, regression_params
     class Slow(tl.Callback):
         def on_batch(self, trainer, figures):

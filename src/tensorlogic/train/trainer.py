@@ -79,6 +79,10 @@ class Trainer:
         self._stopping = ""
         self._snapshot = Snapshot()
 
+    def __repr__(self) -> str:
+        learned = ", ".join(self.names) or "nothing yet"
+        return f"<Trainer of {learned}: epoch {self.epoch} of {self.config.epochs}, {self.steps:,} steps>"
+
     @property
     def params(self) -> dict[str, Any]:
         """The parameters as they are now, as copies: the next step writes over its own."""
