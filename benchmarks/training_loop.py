@@ -48,7 +48,8 @@ def optimizers(graph: tl.EinsumGraph, params: dict[str, Array], inputs: dict[str
     }
     note = "The step of a trainer on one batch. The goal is Adam within 1.1 of SGD."
     title = f"Optimizers on the MLP, batch {rows}"
-    return contest(title, note, contenders, rounds=15, calls=10, ours=tuple(contenders), pause=PAUSE, each=True)
+    calls = 20 if rows < 256 else 5
+    return contest(title, note, contenders, rounds=12, calls=calls, ours=tuple(contenders), pause=PAUSE, each=True)
 
 
 def digits_graph() -> tl.EinsumGraph:

@@ -56,7 +56,7 @@ class Runs(NamedTuple):
     starts: Any
     length: int
     example: int
-    count: int
+    examples: int
 
 
 Link = tuple[ops.Op, Shape, Shape]  # an operation of a chain, the shape that it reads and the one that it makes
