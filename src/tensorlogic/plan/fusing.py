@@ -23,6 +23,7 @@ from .contract import Contraction, contraction_of
 from .cost import nbytes
 from .fused import Fusable
 from .row_groups import Footing, Group, Reading, grow_groups, row_groups
+from .small_numbers import small_number_groups
 from .window_groups import window_groups
 
 if TYPE_CHECKING:
@@ -93,8 +94,12 @@ def find_groups(
     groups = [g for g in _boolean_groups(reading, graph, facts, policy) if taken.isdisjoint(g.nodes)]
     taken = taken | {i for group in groups for i in group.nodes}
     groups += _contractions(reading, facts, policy, taken)
+    taken = taken | {i for group in groups for i in group.nodes}
+    least = 0.0 if policy != "exact" else PAYS, 0.0 if policy == "fast" else PAYS_REORDERED
+    groups += small_number_groups(reading, (i for _, i in graph.outputs), taken, least)
     groups += [g for g in _fixpoints(reading, facts, policy) if taken.isdisjoint(g.nodes)]
     if policy == "fast" and reading.live and facts.usable():
+        taken = taken | {i for group in groups for i in group.nodes}
         copies = window_groups(graph, [i for i in reading.live if i not in taken], backwards=True)
         groups += [*copies, *_column_sums(reading, taken)]
     if policy != "exact" and reading.live and facts.usable():
@@ -115,7 +120,7 @@ def single_rows(graph: EinsumGraph, facts: Facts) -> list[Fusable]:
 
 def exact_group(graph: EinsumGraph, group: Fusable) -> bool:
     """Tell whether the kernel of a group gives NumPy's bits."""
-    if group.kind in ("bits", "fixpoint", "relations"):
+    if group.kind in ("bits", "fixpoint", "relations", "integers"):
         return True
     if group.kind == "algebra":
         op = graph.nodes[group.nodes[0]].op

@@ -6,6 +6,7 @@ import threading
 from types import TracebackType
 
 from ..errors import TensorLogicError
+from ..store import free_in_child
 
 SHOWN = 160  # characters of a line that are shown
 QUERY = "<query>"  # the name under which places in a question are known
@@ -15,7 +16,7 @@ class Sources:
     """A lock, whose holder's errors leave with the line of text that they point at."""
 
     def __init__(self) -> None:
-        self._lock = threading.RLock()
+        self._lock = free_in_child(threading.RLock())
         self._texts: dict[str | None, str] = {}
 
     def add(self, text: str, file: str | None) -> str | None:

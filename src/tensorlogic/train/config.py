@@ -23,8 +23,10 @@ class TrainerConfig:
 
     ``settings`` say what holds for some parameters, by name or pattern: ``{"embed*": {"frozen": True}, "w2": {"rate": 0.1,
     "weight_decay": 1e-4}}``. ``accumulate`` adds up the gradients of so many parts of each batch, to save memory. ``precision`` is a
-    dtype that the loss is computed in (float16). ``average`` keeps a moving average of the parameters by that factor, in
-    ``trainer.averages``. ``prefetch`` batches of an iterable are read ahead on a thread, which must yield new arrays each time. With a ``folder`` checkpoints are kept there, after each epoch and after ``every`` so many steps.
+    dtype that the loss is computed in (float16). ``straight_through`` lets gradients pass through rounding and steps as if they were
+    not there, as learning with quantized weights needs. ``average`` keeps a moving average of the parameters by that factor, in
+    ``trainer.averages``. ``prefetch`` batches of an iterable are read ahead on a thread; it must yield new arrays each time. With a
+    ``folder`` checkpoints are kept there, after each epoch and after ``every`` so many steps.
 
     >>> TrainerConfig(epochs=3).batch_size
     32
@@ -42,6 +44,7 @@ class TrainerConfig:
     clip_value: float | None = None
     average: float | None = None
     precision: str | None = None
+    straight_through: bool = False
     settings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     folder: str | Path | None = None
     every: int | None = None
@@ -58,7 +61,7 @@ class TrainerConfig:
             ("prefetch", 0),
         ):
             expect_whole(name, getattr(self, name), least)
-        for name in ("shuffle", "drop_last"):
+        for name in ("shuffle", "drop_last", "straight_through"):
             expect(getattr(self, name), bool, f"{name}= is True or False", f"write {name}=False")
         expect(self.optimizer, Optimizer, "optimizer= is an optimizer", "write tl.optim.adam(1e-3)")
         if self.every is not None:

@@ -221,6 +221,7 @@ class Trainer:
                 graph, types, config.optimizer, settings=settings_of(config.settings, types), clip_norm=config.clip_norm,
                 clip_value=config.clip_value, average=config.average, precision=config.precision,
                 micro_batches=config.accumulate, rows=[n for n in rows if n not in graph.output_names],
+                straight_through=config.straight_through,
             )  # fmt: skip
         return self._step
 

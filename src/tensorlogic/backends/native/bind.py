@@ -34,7 +34,7 @@ from .windows import bind_windows
 
 Array = Any
 _SHARE_INSIDE = frozenset(
-    {"bits", "algebra", "fixpoint"}
+    {"bits", "algebra", "fixpoint", "integers", "weights"}
 )  # kernels of several stages, which share each among the threads
 
 
@@ -97,6 +97,18 @@ def _relations(step: Step) -> Kernel:
     from ..relations.bind import bind_relations
 
     return bind_relations(step)
+
+
+def _integers(step: Step) -> Kernel:
+    from .small_numbers import bind_integers
+
+    return bind_integers(step)
+
+
+def _weights(step: Step) -> Kernel:
+    from .small_numbers import bind_weights
+
+    return bind_weights(step)
 
 
 def _shared(step: Step, source: Source) -> Kernel:
@@ -189,6 +201,8 @@ _KINDS: dict[str, Callable[[Step], Kernel | None]] = {
     "bits": _on_bits,
     "algebra": _algebra,
     "fixpoint": lambda step: bind_fixpoint(step.parts[0]),
+    "integers": _integers,
+    "weights": _weights,
     "relations": _relations,
     "whole": _whole,
     "windows": bind_windows,
