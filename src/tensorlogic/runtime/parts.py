@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from ..backends.base import Kernel
-from ..backends.combine import combine_into
+from ..backends.combine import COMBINE, combine_into
 from ..backends.threads import on_one_thread, together
 from ..events import Hook, RunRecord, entered, running
 from ..ir.types import dims
@@ -158,16 +158,15 @@ def _side_by_side(parts: Parts, by_size: dict[int, Program], *operands: Any, out
 
 def _combined(join: Join, values: Sequence[Any], out: Any) -> Any:
     """Write into an array what ranges make together, always in their order."""
-    first, second, *rest = (*values, None) if len(values) == 1 else values
-    if second is None or first.dtype != out.dtype:  # one range, or half floats whose parts are wider
-        total = np.array(first)
+    if values[0].dtype != out.dtype:  # half floats, whose parts are wider
+        total = np.array(values[0])
         for value in values[1:]:
-            total = _combine(join, total, value)
+            total = combine_into(join.how, total, value)
         out[...] = _finished(join, total)
         return out
-    _COMBINE[join.how](first, second, out=out)
-    for value in rest:
-        _combine(join, out, value)
+    COMBINE[join.how](values[0], values[1], out=out)
+    for value in values[2:]:
+        combine_into(join.how, out, value)
     return np.divide(out, join.divisor, out=out) if join.how == "mean" else out
 
 

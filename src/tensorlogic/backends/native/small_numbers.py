@@ -98,9 +98,7 @@ def bind_integers(step: Step) -> Kernel:
         sums = out if out is not None and scale is None else np.empty(result.shape, np.int32)
         factors: list[Array] = []
         if bits is not None and not wanted:
-            binary_matmul(
-                *(side(operands) for side in bits), form.sizes[form.inner[0]], sums.reshape(-1, sums.shape[-1])
-            )
+            binary_matmul(*(side(operands) for side in bits), form.sizes[form.inner[0]], sums.reshape(-1, sums.shape[-1]))
         else:
             factors = [side(operands) for side in sides]
             product(operands, factors, sums)
@@ -212,7 +210,9 @@ def _one_width(weights: Weights) -> Weights:
     wide = max(weights.scales.shape[1], weights.zeros.shape[1])
     if wide == 1:
         return weights._replace(group=max(1, weights.depth))
-    scales, zeros = (np.ascontiguousarray(np.broadcast_to(x, (len(x), wide))) for x in (weights.scales, weights.zeros))
+    scales, zeros = (
+        np.ascontiguousarray(np.broadcast_to(x, (len(x), wide))) for x in (weights.scales, weights.zeros)
+    )
     return weights._replace(scales=scales, zeros=zeros)
 
 
@@ -257,9 +257,7 @@ def quantize_rows(x: Array, scale: Array, zero: Array, dtype: str) -> Array:
 
 @cache
 def _dequantizing() -> Explicit:
-    def dequantize(
-        sums: Any, scales: Any, next_scale: int, zeros: Any, next_zero: int, out: Any, lo: int, hi: int
-    ) -> None:
+    def dequantize(sums: Any, scales: Any, next_scale: int, zeros: Any, next_zero: int, out: Any, lo: int, hi: int) -> None:
         """Write (sums - zero) * scale of the rows ``lo`` to ``hi``, each product rounded once."""
         for r in range(lo, hi):
             row, target = sums[r], out[r]

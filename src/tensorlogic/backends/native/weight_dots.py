@@ -15,12 +15,10 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from .dot_instructions import INT32, call
+from .dot_instructions import BYTE, INT32, call, vector_at
 
 FLOAT = ir.FloatType()
-AHEAD = (
-    4096  # bytes before they are read, weights are asked for: across a page, where the processor does not do so itself
-)
+AHEAD = 4096  # bytes before they are read, weights are asked for: across a page, where the processor does not do so itself
 
 
 class WeightForm(NamedTuple):
@@ -96,10 +94,7 @@ class _Writer:
     def total(self, vectors: Sequence[Any]) -> Any:
         every = list(vectors)
         while len(every) > 1:
-            every = [
-                self.builder.fadd(*every[n : n + 2]) if n + 1 < len(every) else every[n]
-                for n in range(0, len(every), 2)
-            ]
+            every = [self.builder.fadd(*every[n : n + 2]) if n + 1 < len(every) else every[n] for n in range(0, len(every), 2)]
         return every[0]
 
     def sum_of_lanes(self, vector: Any) -> Any:
@@ -107,9 +102,7 @@ class _Writer:
         size = self.form.lanes
         while size > 1:
             size //= 2
-            low, high = (
-                ir.Constant(ir.VectorType(INT32, size), [INT32(n + at) for n in range(size)]) for at in (0, size)
-            )
+            low, high = (ir.Constant(ir.VectorType(INT32, size), [INT32(n + at) for n in range(size)]) for at in (0, size))
             parts = (self.builder.shuffle_vector(vector, vector, places) for places in (low, high))
             vector = self.builder.fadd(*parts)
         return self.builder.extract_element(vector, INT32(0))

@@ -72,17 +72,7 @@ def _unpacking(bits: int, signed: bool) -> Explicit:
     each, top = 8 // bits, 32 - bits
 
     def unpack(
-        data: Any,
-        width: int,
-        depth: int,
-        scales: Any,
-        zeros: Any,
-        groups: int,
-        group: int,
-        first: int,
-        out: Any,
-        lo: int,
-        hi: int,
+        data: Any, width: int, depth: int, scales: Any, zeros: Any, groups: int, group: int, first: int, out: Any, lo: int, hi: int
     ) -> None:
         """Write the weights of rows ``lo`` to ``hi`` as floats; ``first`` is the row that the result begins with."""
         for o in range(lo, hi):
@@ -144,11 +134,7 @@ def _in_registers(x: Array, weights: Weights, out: Array, form: WeightForm) -> N
     # as words give them: lane after lane for each place in a word
     laid = np.multiply(wide.swapaxes(2, 3), np.array(form.factors, np.float32)[:, None], order="C")
     scale_of = np.minimum(np.arange(1 if span else blocks * lanes) * form.each // weights.group, groups - 1)
-    zeros = (
-        np.array([form.bias], np.float32)
-        if weights.zeros is None
-        else weights.zeros.astype(np.float32) + np.float32(form.bias)
-    )
+    zeros = np.array([form.bias], np.float32) if weights.zeros is None else weights.zeros.astype(np.float32) + np.float32(form.bias)
     result = np.empty((padded, len(data)), np.float32) if padded != rows else out
     loop = partial(
         _dotting(form), data.reshape(-1), width, laid.reshape(-1), blocks * block, sums.reshape(-1), sums[0].size, padded,
