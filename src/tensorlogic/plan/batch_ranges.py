@@ -18,7 +18,7 @@ from .build import ExecutionPlan, Groups, Step, lay_out, node_slots
 from .cost import nbytes
 from .fused import Cut, Fusable, Fused
 
-TRIED = 4  # inputs that may hold the batch
+TRIED = 8  # inputs that may hold the batch
 JOINS = frozenset({"concat", "add", "mean", "multiply", "maximum", "minimum", "or", "and"})
 LEAST_SHARE = 0.25  # of the arithmetic that ranges must have, to be worth a plan
 
