@@ -51,7 +51,8 @@ def on_threads(steps: Sequence[Step], threads: Callable[[], int]) -> list[Step]:
             number = _product_threads(step, count) if ours else int(small_batch(step.contraction))
         else:
             number = min(count, _places(step)) if own else 0
-            number = count if isinstance(step.op, Fused) and step.op.kind == "ranges" else number
+            kind = step.op.kind if isinstance(step.op, Fused) else ""
+            number = count if kind == "ranges" else int(ours) if kind == "sums" else number  # sums are products by BLAS
         found.append(step._replace(threads=number) if number != step.threads else step)
     return found
 

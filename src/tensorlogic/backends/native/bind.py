@@ -23,7 +23,7 @@ from .. import bitplan
 from ..base import Kernel, KernelUnavailable
 from ..closure import bind_fixpoint
 from ..numpy_inplace import of_slices
-from ..threads import share, with_threads
+from ..threads import on_one_thread, share, with_threads
 from . import vjp
 from .build import compiled
 from .rows import Source, emit
@@ -192,7 +192,7 @@ def _sums(step: Step) -> Kernel:
         np.dot(ones, x.reshape(-1, width), out.reshape(width))
         return out
 
-    return run
+    return on_one_thread(run) if step.threads else run
 
 
 _KINDS: dict[str, Callable[[Step], Kernel | None]] = {
