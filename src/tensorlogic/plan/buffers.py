@@ -37,7 +37,8 @@ def writes_into(step: Step) -> bool:
         case ops.Cast() | ops.Pad() | ops.OverlapAdd():
             return True
         case Fused():
-            return step.op.kind in WRITING or (step.op.kind in ("integers", "weights") and len(step.writes) == 1)
+            single = step.op.kind in ("integers", "weights", "fuzzy") and len(step.writes) == 1
+            return step.op.kind in WRITING or single
         case ops.Reduce():
             return step.op.kind in REDUCED_INTO
         case ops.Einsum() if step.contraction is not None and step.contraction.in_order:

@@ -93,10 +93,10 @@ def find_groups(
     reading = _reading(graph)
     groups = [g for g in _boolean_groups(reading, graph, facts, policy) if taken.isdisjoint(g.nodes)]
     taken = taken | {i for group in groups for i in group.nodes}
-    groups += _contractions(reading, facts, policy, taken)
-    taken = taken | {i for group in groups for i in group.nodes}
     least = 0.0 if policy != "exact" else PAYS, 0.0 if policy == "fast" else PAYS_REORDERED
-    groups += small_number_groups(reading, (i for _, i in graph.outputs), taken, least)
+    groups += small_number_groups(reading, (i for _, i in graph.outputs), graph.constants, taken, least)
+    taken = taken | {i for group in groups for i in group.nodes}
+    groups += _contractions(reading, facts, policy, taken)
     groups += [g for g in _fixpoints(reading, facts, policy) if taken.isdisjoint(g.nodes)]
     if policy == "fast" and reading.live and facts.usable():
         taken = taken | {i for group in groups for i in group.nodes}
@@ -120,7 +120,7 @@ def single_rows(graph: EinsumGraph, facts: Facts) -> list[Fusable]:
 
 def exact_group(graph: EinsumGraph, group: Fusable) -> bool:
     """Tell whether the kernel of a group gives NumPy's bits."""
-    if group.kind in ("bits", "fixpoint", "relations", "integers"):
+    if group.kind in ("bits", "fixpoint", "relations", "integers", "fuzzy"):
         return True
     if group.kind == "algebra":
         op = graph.nodes[group.nodes[0]].op

@@ -15,8 +15,9 @@ from ..errors import FormatError, InputError, TensorLogicError, expect, nearest
 from ..events import check_contexts
 from ..ir.types import TensorType
 from ..lang.data_files import arrow_module
+from ..runtime.streams.array_sources import HEAD_ERRORS, PACK_ERRORS
+from ..runtime.streams.blocks import Wanted
 from ..runtime.streams.reader import Ahead
-from ..runtime.streams.sources import HEAD_ERRORS, PACK_ERRORS, Wanted
 from ..runtime.streams.table_sources import batch_rows, columns_for
 
 Arrays = Mapping[str, Any]
