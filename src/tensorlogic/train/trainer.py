@@ -16,6 +16,7 @@ from ..events import Hook, check_contexts, span
 from ..ir.graph import EinsumGraph
 from ..ir.random import STEP, TRAINING
 from ..ir.types import FLOATS, TensorType
+from ..runtime.distributed.config import DistributedConfig
 from ..runtime.executor import Executor
 from ..runtime.recovery.checkpoints import CheckpointManager, CheckpointWarning
 from .bound_step import BoundStep
@@ -36,7 +37,8 @@ class Trainer:
     """Learns the parameters of a loss graph from data.
 
     The output ``loss`` of the graph is a scalar; its inputs are the parameters and the data. Other scalar outputs are figures of the
-    history; an output that has the name of an input is that input's next value (running means).
+    history; an output that has the name of an input is that input's next value (running means). With ``distributed`` the devices of a
+    config share the rows of every batch.
 
     >>> import numpy as np, tensorlogic as tl
     >>> b = tl.GraphBuilder()
@@ -55,7 +57,9 @@ class Trainer:
         config: TrainerConfig | None = None,
         *,
         callbacks: Sequence[Callback] = (),
+        distributed: DistributedConfig | None = None,
     ) -> None:
+        self.distributed = distributed
         self.executor = Executor() if executor is None else executor
         self.config = TrainerConfig() if config is None else config
         expect(self.executor, Executor, "a trainer runs on an Executor", "write tl.Trainer(tl.Executor(), config)")
@@ -144,7 +148,9 @@ class Trainer:
         batches = self.batches(data, self.config.seed if self.config.shuffle else None)
         self._check_data(batches)
         watching = [*self.callbacks, *Progress.wanted(self.config.progress)]
-        bound = BoundStep(self.executor, self.planned(graph), self.values, self.given(), _hooks(watching))
+        bound = BoundStep(
+            self.executor, self.planned(graph), self.values, self.given(), _hooks(watching), self.distributed
+        )
         self._stopping = ""
         for callback in watching:
             callback.on_begin(self, batches.count())
