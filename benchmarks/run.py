@@ -24,6 +24,7 @@ NAMES = (
     "relations",
     "modes",
     "training",
+    "distributed",
     "quantization",
     "quantization_kernels",
 )

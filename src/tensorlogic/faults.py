@@ -220,7 +220,7 @@ FAULTS: dict[str, Fault] = {
     "E510": Fault("nothing to batch", "over= names no input, so no axis could be added.", "Name the inputs that differ between items: over=[\"x\"]."),
     "E511": Fault("a batch of unknown rank", "One more axis can only be put in front of a tensor whose number of axes is known.", "Declare the inputs' shapes, or use execute_batch, which takes them from the items."),
     "E512": Fault("a batch that is no list", "A batch is a list with a mapping of names to arrays for each item.", "Write [{\"x\": first}, {\"x\": second}]; for arrays that are stacked already use tl.batched."),
-    "E513": Fault("items that cannot be one array", "An output has another shape in some items, so they cannot be stacked.", "Read the items one by one."),
+    "E513": Fault("items that cannot be one array", "An output has another shape in some items, or there is none, so they cannot be stacked.", "Read the items one by one."),
     # E53x and E54x: streams
     "E530": Fault("unclear what is streamed", "A stream cuts one index of some inputs; which one, or which inputs are whole, does not follow from what was given.", "Give inputs that are whole in inputs=, and name the size, the input or the axes in over=."),
     "E531": Fault("a graph that cannot be streamed along this index", "An operation needs all of the streamed index at once, or its size before the stream has ended.", "Run it whole, stream along another index, or write it with reductions, which are combined chunk by chunk."),
@@ -240,6 +240,7 @@ FAULTS: dict[str, Fault] = {
     "E545": Fault("a sink that is not where its checkpoint left it", "The file that a run was writing is gone, is shorter than its checkpoint says, or was written by another run since.", "Begin anew in another folder."),
     "E546": Fault("checkpoints of a run that is not resumed", "The folder holds the state of a run, and a new run would begin beside it.", "Resume that run, or give another folder."),
     "E547": Fault("checkpoints of another stream", "The graph, the streamed index, the sizes of chunks, the source or the sink are not those of the run that saved the checkpoints.", "Run what was run before, or begin anew in another folder."),
+    "E548": Fault("a whole number that a float would round", "A column of a table becomes floats, and holds a whole number beyond 2^53 that they do not have.", "Declare the input's dtype as int64, or give the column an input of its own."),
     # E56x: awaiting
     "E560": Fault("no thread for a call", "The process is ending, or the system gives it no more threads, so the call cannot begin.", "Await calls before the process ends, or lower max_concurrent= of AsyncConfig."),
     "E561": Fault("a pool without executors", "AsyncExecutorPool was given an empty list.", "Write AsyncExecutorPool([Executor()])."),
@@ -527,4 +528,8 @@ FAULTS: dict[str, Fault] = {
     "E377": Fault("a distributed config that cannot be used", "The devices, the communication or the timeout is not what is expected.", "See DistributedConfig."),
     "E378": Fault("too few operations for the stages", "The graph cannot be cut into so many stages that each has something to do.", "Use fewer stages."),
     "E379": Fault("no rows to share", "It is not clear which size of the inputs is that of the rows.", 'Name it: DataParallel(num_replicas=4, over="n").'),
+    "E380": Fault("PyTorch is not installed", "Ranks that are processes meet through torch.distributed, which comes with PyTorch.", "Install it: pip install 'tensorlogic-infer[distributed]'."),
+    "E381": Fault("a process that is not a rank", "A script asks for other ranks, but was started by itself.", "Start it with tensorlogic launch -n 4 script.py, or with torchrun."),
+    "E382": Fault("the process of a rank ended", "A worker was killed or crashed while the driver waited for it.", "Run again: workers are started anew. Look at memory if it was killed by signal 9."),
+    "E383": Fault("ranks with different work", "Processes that run the same script were given different graphs, inputs or configs.", "Compare the two lines of the message: every rank must be given the same."),
 }  # fmt: skip

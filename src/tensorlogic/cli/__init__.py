@@ -12,6 +12,7 @@ from ..errors import InputError, nearest
 from ..faults import FAULTS
 from .common import print_json, print_table, reported
 from .graphs import check, compile_command, explain, graph_command, run_command
+from .launch import launch_command
 from .programs import fmt_command, query_command
 from .quantize import quantize_command
 from .traces import trace_group
@@ -37,6 +38,7 @@ def main() -> None:
       tensorlogic compile 'exists y:P. likes(x,y)' -d P=ann,bob -v x=P -o likes.json
       tensorlogic train model.json --data train.npz --config train.toml --folder run
       tensorlogic quantize model.json --to int4 --calibrate data.npz --report report.html
+      tensorlogic launch -n 4 script.py
       tensorlogic trace record model.json -i x=x.npy -o run.json
       tensorlogic explain-error E304
     """  # noqa: D301 - \b keeps click from joining the lines
@@ -101,6 +103,7 @@ for command in (
     compile_command,
     train_command,
     quantize_command,
+    launch_command,
     trace_group,
 ):
     main.add_command(command)
