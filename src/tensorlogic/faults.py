@@ -171,6 +171,7 @@ FAULTS: dict[str, Fault] = {
     "E343": Fault("labels that do not fit", "Labels were given without data, or not one for each row of the first output.", "Give data= and as many labels as it has rows."),
     "E344": Fault("a scale that was not learned", "The parameters lack a scale of the graph that learned.", "Give all that the trainer has: convert_quantized(graph, config, trainer.params)."),
     "E345": Fault("learning with zero points", "Learning with rounded weights has symmetric numbers: scales are learned, zero points are not.", "Leave out symmetric=False."),
+    "E346": Fault("no fuzzy join to quantize", "The graph has no einsum in the max_min or max_product algebra whose factors are of float32.", 'Compile rules with strategy="fuzzy_godel" or "fuzzy_product", for inputs of float32.'),
     # E33x to E37x: planning
     "E330": Fault("nodes that nothing runs as one", "A cost was asked for a fusion that no step of a plan and no pass makes.", "Take the fusion from FusionPlanner().find_fusion_opportunities(graph), or ask validate(graph, fusion) why it is none."),
     "E331": Fault("a cost threshold that is no cost", "The threshold of a cost-based schedule is not a number, is negative, or is NaN.", "Give a number of 0 or more: SchedulingStrategy.CostBased(cost_threshold=1000)."),

@@ -190,6 +190,8 @@ def test_what_cannot_be_quantized_says_why() -> None:
             tl.InputError, match=r"1 of 4 values of the tensor 'w' are NaN or infinite, the first at \[1, 0\]"
         ):
             tl.QuantizedTensor.of(np.array([[1.0, 2.0], [bad, 3.0]]), name="w")
+    with pytest.raises(tl.InputError, match="infinite"):
+        tl.QuantizedTensor.of(np.array([1e300]))  # more than float32 holds
     with pytest.raises(tl.ShapeError, match="axis"):
         tl.QuantizedTensor.of(np.ones((2, 2)), granularity=G.PER_CHANNEL(2))
     with pytest.raises(tl.ShapeError, match="a scalar has no axis"):

@@ -89,6 +89,11 @@ def test_static_products_fold_scales_and_zero_points_into_one_dequantize() -> No
     )
 
 
+def test_names_of_axes_stay() -> None:
+    named = GRAPH.with_axis_names({"y": (None, ("ann", "bob", "eve"))})
+    assert tl.quantize(named, C(), params=PARAMS).axis_names == named.axis_names
+
+
 def test_pairs_that_meet_cancel_and_other_pairs_stay() -> None:
     b = tl.GraphBuilder()
     x, s = b.input("x", ("n", 3), "float32"), np.float32(0.25)
