@@ -28,7 +28,9 @@ class Fusable(NamedTuple):
 
     nodes: tuple[int, ...]
     pattern: str
-    kind: str = "rows"  # "rows", "scan", "bits", "algebra", "fixpoint", "integers", "weights", "fuzzy", "relations" or "whole"
+    kind: str = (
+        "rows"  # "rows", "scan", "bits", "algebra", "fixpoint", "integers", "weights", "fuzzy", "relations" or "whole"
+    )
 
 
 class Cut(NamedTuple):
