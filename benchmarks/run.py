@@ -27,6 +27,8 @@ NAMES = (
     "distributed",
     "quantization",
     "quantization_kernels",
+    "serving_batcher",
+    "serving",
 )
 INTRODUCTION = """# Benchmarks
 
