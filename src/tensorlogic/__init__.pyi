@@ -116,6 +116,7 @@ from .passes.grad_forward import jvp as jvp
 from .passes.levels import CompilationConfig as CompilationConfig
 from .passes.levels import OptimizationLevel as OptimizationLevel
 from .passes.pipeline import PassReport as PassReport
+from .passes.quantize_truths import quantize_truths as quantize_truths
 from .passes.shard import shard as shard
 from .plan.build import ExecutionPlan as ExecutionPlan
 from .plan.build import Step as Step
@@ -229,6 +230,9 @@ from .serve.batch_queue import Priority as Priority
 from .serve.batcher import DynamicBatcher as DynamicBatcher
 from .serve.batcher_stats import BatcherStats as BatcherStats
 from .serve.cascade import CascadeReport as CascadeReport
+from .serve.client import AsyncClient as AsyncClient
+from .serve.client import Client as Client
+from .serve.client import ServerError as ServerError
 from .serve.coordinator import MultiModelCoordinator as MultiModelCoordinator
 from .serve.coordinator import Routed as Routed
 from .serve.coordinator import RoutingStrategy as RoutingStrategy
