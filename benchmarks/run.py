@@ -24,6 +24,9 @@ NAMES = (
     "relations",
     "modes",
     "training",
+    "distributed",
+    "quantization",
+    "quantization_kernels",
     "serving_batcher",
     "serving",
 )

@@ -66,19 +66,18 @@ def callers(title: str, graph: tl.EinsumGraph, rows: np.ndarray) -> Table:
     executor, loop = tl.Executor(), asyncio.new_event_loop()
     batchers = {
         f"DynamicBatcher, tasks, {strategy.name}": tl.DynamicBatcher(
-            tl.Executor(), graph, tl.BatcherConfig(strategy=strategy, max_wait=0.002)
+            executor, graph, tl.BatcherConfig(strategy=strategy, max_wait=0.002)
         )
         for strategy in tl.BatchingStrategy
     }
-    threaded = tl.DynamicBatcher(tl.Executor(), graph)
+    threaded = tl.DynamicBatcher(executor, graph)
     contenders: dict[str, Callable[[], object]] = {
         "one by one, tasks (execute_async)": lambda: loop.run_until_complete(
             on_tasks(partial(executor.execute_async, graph), rows)
         ),
         "one by one, threads (execute)": lambda: on_threads(partial(executor.execute, graph), rows),
     }
-    for batcher in (*batchers.values(), threaded):
-        batcher.warm_up({"x": rows[0]})
+    threaded.warm_up({"x": rows[0]})  # the others have the same plans
     for name, batcher in batchers.items():
         contenders[name] = lambda batcher=batcher: loop.run_until_complete(on_tasks(batcher.submit, rows))
     contenders["DynamicBatcher, threads"] = lambda: on_threads(lambda i: threaded.submit_nowait(i).result(), rows)

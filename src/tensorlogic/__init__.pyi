@@ -116,6 +116,7 @@ from .passes.grad_forward import jvp as jvp
 from .passes.levels import CompilationConfig as CompilationConfig
 from .passes.levels import OptimizationLevel as OptimizationLevel
 from .passes.pipeline import PassReport as PassReport
+from .passes.quantize_truths import quantize_truths as quantize_truths
 from .passes.shard import shard as shard
 from .plan.build import ExecutionPlan as ExecutionPlan
 from .plan.build import Step as Step

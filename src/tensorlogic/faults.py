@@ -171,6 +171,7 @@ FAULTS: dict[str, Fault] = {
     "E343": Fault("labels that do not fit", "Labels were given without data, or not one for each row of the first output.", "Give data= and as many labels as it has rows."),
     "E344": Fault("a scale that was not learned", "The parameters lack a scale of the graph that learned.", "Give all that the trainer has: convert_quantized(graph, config, trainer.params)."),
     "E345": Fault("learning with zero points", "Learning with rounded weights has symmetric numbers: scales are learned, zero points are not.", "Leave out symmetric=False."),
+    "E346": Fault("no fuzzy join to quantize", "The graph has no einsum in the max_min or max_product algebra whose factors are of float32.", 'Compile rules with strategy="fuzzy_godel" or "fuzzy_product", for inputs of float32.'),
     # E33x to E37x: planning
     "E330": Fault("nodes that nothing runs as one", "A cost was asked for a fusion that no step of a plan and no pass makes.", "Take the fusion from FusionPlanner().find_fusion_opportunities(graph), or ask validate(graph, fusion) why it is none."),
     "E331": Fault("a cost threshold that is no cost", "The threshold of a cost-based schedule is not a number, is negative, or is NaN.", "Give a number of 0 or more: SchedulingStrategy.CostBased(cost_threshold=1000)."),
@@ -239,7 +240,7 @@ FAULTS: dict[str, Fault] = {
     "E510": Fault("nothing to batch", "over= names no input, so no axis could be added.", "Name the inputs that differ between items: over=[\"x\"]."),
     "E511": Fault("a batch of unknown rank", "One more axis can only be put in front of a tensor whose number of axes is known.", "Declare the inputs' shapes, or use execute_batch, which takes them from the items."),
     "E512": Fault("a batch that is no list", "A batch is a list with a mapping of names to arrays for each item.", "Write [{\"x\": first}, {\"x\": second}]; for arrays that are stacked already use tl.batched."),
-    "E513": Fault("items that cannot be one array", "An output has another shape in some items, so they cannot be stacked.", "Read the items one by one."),
+    "E513": Fault("items that cannot be one array", "An output has another shape in some items, or there is none, so they cannot be stacked.", "Read the items one by one."),
     # E53x and E54x: streams
     "E530": Fault("unclear what is streamed", "A stream cuts one index of some inputs; which one, or which inputs are whole, does not follow from what was given.", "Give inputs that are whole in inputs=, and name the size, the input or the axes in over=."),
     "E531": Fault("a graph that cannot be streamed along this index", "An operation needs all of the streamed index at once, or its size before the stream has ended.", "Run it whole, stream along another index, or write it with reductions, which are combined chunk by chunk."),
@@ -259,6 +260,7 @@ FAULTS: dict[str, Fault] = {
     "E545": Fault("a sink that is not where its checkpoint left it", "The file that a run was writing is gone, is shorter than its checkpoint says, or was written by another run since.", "Begin anew in another folder."),
     "E546": Fault("checkpoints of a run that is not resumed", "The folder holds the state of a run, and a new run would begin beside it.", "Resume that run, or give another folder."),
     "E547": Fault("checkpoints of another stream", "The graph, the streamed index, the sizes of chunks, the source or the sink are not those of the run that saved the checkpoints.", "Run what was run before, or begin anew in another folder."),
+    "E548": Fault("a whole number that a float would round", "A column of a table becomes floats, and holds a whole number beyond 2^53 that they do not have.", "Declare the input's dtype as int64, or give the column an input of its own."),
     # E56x: awaiting
     "E560": Fault("no thread for a call", "The process is ending, or the system gives it no more threads, so the call cannot begin.", "Await calls before the process ends, or lower max_concurrent= of AsyncConfig."),
     "E561": Fault("a pool without executors", "AsyncExecutorPool was given an empty list.", "Write AsyncExecutorPool([Executor()])."),

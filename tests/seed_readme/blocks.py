@@ -40,6 +40,7 @@ BUILT = frozenset(
         "JIT",
         "gradients",
         "streaming",
+        "quantization",
         "serving",
     }
 )
@@ -318,7 +319,7 @@ LISTED: dict[str, str] = {
 
 # the README's "New Beta.1 Modules" have neither code nor type names; one name stands for each
 MODULES: tuple[Component, ...] = (
-    Component("quantization.rs", "Quantizer", "quantization"),
+    Component("quantization.rs", "QuantizationConfig", "quantization"),
     Component("dynamic_batching.rs", "DynamicBatcher", "serving"),
     Component("fusion.rs", "FusionOptimizer", "graph optimization"),
     Component("workspace.rs", "WorkspacePool", "memory planning"),

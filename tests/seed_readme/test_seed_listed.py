@@ -52,6 +52,26 @@ def test_variable_and_eager_tape(inputs):
     np.testing.assert_allclose(w.grad, inputs["x"].T @ (2 * y * (1 - y**2)))
 
 
+def test_quantization(inputs):
+    b = tl.GraphBuilder()
+    graph = b.build(y=b.input("x", ("n", 10), "float64") @ b.input("w", (10, 4), "float64"))
+    assert {"INT8", "INT4", "INT2", "FP8_E4M3", "FP8_E5M2", "BINARY", "TERNARY"} <= {
+        t.name for t in tl.QuantizationType
+    }
+    granularity = tl.QuantizationGranularity
+    for kind in tl.QuantizationType:
+        for scales in (granularity.PER_TENSOR, granularity.PER_CHANNEL()):
+            for symmetric in (True, False):
+                config = tl.QuantizationConfig(
+                    kind, scales, symmetric=symmetric, activations=tl.ActivationMode.WEIGHT_ONLY
+                )
+                report = tl.QuantizationReport.of(graph, config, params={"w": inputs["w"]}, data={"x": inputs["x"]})
+                assert report.bytes_after < report.bytes_before
+                assert np.isfinite(report.outputs["y"].sqnr_db)
+    fake = tl.fake_quantize(graph, tl.QuantizationConfig(tl.QuantizationType.INT4), params={"w": inputs["w"]})
+    assert set(fake.scales) == {"w.scale"}
+
+
 def test_dynamic_batching(layer, inputs):
     assert [p.name for p in tl.Priority] == ["LOW", "NORMAL", "HIGH", "CRITICAL"]
     for strategy in (tl.BatchingStrategy.LATENCY, tl.BatchingStrategy.THROUGHPUT, tl.BatchingStrategy.ADAPTIVE):

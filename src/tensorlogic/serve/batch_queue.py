@@ -97,6 +97,7 @@ class BatchQueue:
         self.waiting = 0
         self.draining = False  # run what there is, without waiting for more
         self._deadlines: list[tuple[float, Request]] = []  # a heap; who does not wait any more is dropped in time
+        self._worth = [priority * config.aging for priority in Priority]  # seconds in line
         self._count = 0
 
     def add(self, request: Request, now: float) -> float | None:
@@ -105,7 +106,7 @@ class BatchQueue:
             return self.retry_after()
         self._count += 1
         request.number, request.arrived, request.state = self._count, now, WAITING
-        request.rank = now - request.priority * self.config.aging
+        request.rank = now - self._worth[request.priority]
         lines = self.lines.get(request.kind)
         if lines is None:
             lines = self.lines[request.kind] = tuple(OrderedDict() for _ in Priority)

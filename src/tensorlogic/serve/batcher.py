@@ -37,6 +37,8 @@ from .outcomes import deliver, deliver_late, outcome_of, tell
 from .pace import BatcherConfig
 
 KEPT = 10.0  # seconds that a thread without work stays
+TRUST = 1.0  # seconds within which a thread that was called looks: after an interrupt at a bad moment it may never come
+THREADS = 1 << 20  # there are as many as run batches, one to keep the time, and those that callbacks hold up
 
 
 class DynamicBatcher:
@@ -78,7 +80,7 @@ class DynamicBatcher:
         self._graph = BatchedGraph(executor, graph, shared, config.pad)  # type: ignore[arg-type]
         self._clock = clock
         self._counts = Counts()
-        self._lane = Lane(config.workers + 1, 0)
+        self._lane = Lane(THREADS, 0)
         self._closed = ""  # why nothing is let in any more
         self.reset_lock()
         reset_in_child(self)
@@ -90,7 +92,7 @@ class DynamicBatcher:
         self._changed = threading.Condition(self._lock)
         self._queue = BatchQueue(self.config)
         self._threads = self._sleeping = self._busy = 0  # that serve; of those so many sleep, and so many run a batch
-        self._called = False  # whether one that sleeps was called and has not looked yet
+        self._called, self._called_at = False, -inf  # whether one that sleeps was called and has not looked yet; when
         self._wake_at = inf  # when the last one that fell asleep wakes by itself
         self._handed: deque[Batch] = deque()  # batches that an event loop took and a thread is to run
         self._turn_on: asyncio.AbstractEventLoop | None = None  # the event loop that is to run the next batch,
@@ -199,8 +201,8 @@ class DynamicBatcher:
             return False
         if self._timer is not None:
             self._timer.cancel()
-        self._turn_on, self._timer = loop, None
         loop.call_soon(self._turn, loop, context=Context())  # not in the contexts of whoever came first
+        self._turn_on, self._timer = loop, None
         return True
 
     def _turn(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -216,11 +218,11 @@ class DynamicBatcher:
                     self._handed.append(batch)
                     start = self._wake(batch.deadline, handed=True)
                 elif self._queue.waiting:
-                    self._turn_on = loop
                     loop.call_soon(self._turn, loop, context=Context())
+                    self._turn_on = loop
             elif wake_at < inf and self._queue.waiting:
-                self._turn_on = loop
                 self._timer = loop.call_later(max(0.0, wake_at - now), self._turn, loop, context=Context())
+                self._turn_on = loop
         if start:
             self._start()
         deliver_late(late, self._clock)
@@ -232,13 +234,16 @@ class DynamicBatcher:
     def _wake(self, deadline: float, *, handed: bool = False) -> bool:
         """See to it that a thread looks at the queue, to run a batch or to be in time for a deadline; True where one has to be started."""
         if self._called or self._threads > self._sleeping + self._busy:
-            return False  # somebody is about to look
+            if self._clock() - self._called_at < TRUST:
+                return False  # somebody is about to look
+            self._called, self._threads = False, self._sleeping + self._busy
         if (
             not handed
             and len(self._queue.running) >= self.config.workers
             and (deadline == inf or (self._sleeping and self._wake_at <= deadline))
         ):
             return False  # whoever runs a batch looks after it
+        self._called_at = self._clock()
         if self._sleeping:
             self._called = True
             self._changed.notify()
@@ -257,7 +262,12 @@ class DynamicBatcher:
             batch, late = work
             deliver_late(late, self._clock)
             if batch is not None:
-                self._run(batch, here=False)
+                try:
+                    self._run(batch, here=False)
+                finally:  # also after callbacks, which take as long as they like
+                    with self._lock:
+                        self._busy -= 1
+                        self._called_at = self._clock()
 
     def _next(self) -> tuple[Batch | None, list[Request]] | None:
         """Sleep until there is something to do; None where this thread is not needed any more."""
@@ -288,13 +298,9 @@ class DynamicBatcher:
         if self._handed:
             return Decision(self._handed.popleft(), [], self._queue.next_deadline())
         found = self._queue.take(now)
-        counts = self._counts
-        counts.late += len(found.late)
+        self._counts.late += len(found.late)
         if found.batch is not None:
-            requests = found.batch.requests
-            counts.sizes[len(requests)] += 1
-            counts.taken += len(requests)
-            counts.queue_time += len(requests) * now - sum([r.arrived for r in requests])
+            self._counts.taken([r.arrived for r in found.batch.requests], now)
         return found
 
     def _ended(self, queue: BatchQueue, handle: AsyncHandle[None]) -> None:
@@ -329,17 +335,14 @@ class DynamicBatcher:
             told = [(r, outcome) for r, outcome in zip(requests, outcomes, strict=True) if r.state is RUNNING]
             self._queue.finish(batch, now)
             failed = sum([isinstance(outcome, BaseException) for _, outcome in told])
-            self._counts.failed += failed
-            self._counts.completed += len(told) - failed
-            self._counts.latencies.extend([now - r.arrived for r, _ in told])
-            self._busy -= not here
+            self._counts.finished([now - r.arrived for r, _ in told], failed)
             if self._closed:
                 self._changed.notify_all()
             elif here and self._queue.waiting and self._turn_on is None:
                 start = self._wake(inf)
-        deliver(told)
         if start:
             self._start()
+        deliver(told)
         if here and interrupt is not None and not isinstance(interrupt, Exception):
             raise interrupt
 
@@ -383,7 +386,6 @@ class DynamicBatcher:
                         return
                     self._changed.wait(min(KEPT, max(0.0, wake_at - now)))
                     continue
-                self._busy += batch is not None
             deliver_late(late, self._clock)
             if batch is not None:
                 self._run(batch, here=False)

@@ -63,16 +63,28 @@ class Counts:
     """What is counted while a batcher works."""
 
     def __init__(self) -> None:
-        self.completed = self.failed = self.late = self.cancelled = self.refused = self.taken = 0
+        self.completed = self.failed = self.late = self.cancelled = self.refused = 0
         self.sizes: Counter[int] = Counter()
         self.queue_time = 0.0
         self.latencies: deque[float] = deque(maxlen=KEPT)
+
+    def taken(self, arrivals: Sequence[float], now: float) -> None:
+        """Count a batch, by when its requests came."""
+        self.sizes[len(arrivals)] += 1
+        self.queue_time += len(arrivals) * now - sum(arrivals)
+
+    def finished(self, latencies: Sequence[float], failed: int) -> None:
+        """Count the requests of a batch that were told an outcome, some of them an error."""
+        self.failed += failed
+        self.completed += len(latencies) - failed
+        self.latencies.extend(latencies)
 
     def report(self, waiting: int, running: int, limit: int, wait: float) -> BatcherStats:
         """Return the counts so far."""
         times: Sequence[float] = sorted(self.latencies)
         p50, p95, p99 = (percentile(times, share) for share in (0.50, 0.95, 0.99))
-        queued = self.queue_time / self.taken if self.taken else 0.0
+        taken = sum(size * count for size, count in self.sizes.items())
+        queued = self.queue_time / taken if taken else 0.0
         return BatcherStats(
             self.completed, self.failed, self.late, self.cancelled, self.refused, waiting, running,
             self.sizes.total(), dict(self.sizes), limit, wait, queued, p50, p95, p99,

@@ -45,7 +45,11 @@ class RoutingStrategy(Enum):
 
 
 class Routed(NamedTuple):
-    """An answer, the model that gave it (of a cascade, the last one that ran), and what the stages of a cascade did."""
+    """An answer, the model that gave it (of a cascade, the last one that ran), and what the stages of a cascade did.
+
+    >>> Routed(Outputs(("y",), (1.0,)), "small@1").model
+    'small@1'
+    """
 
     outputs: Outputs
     model: str
@@ -53,7 +57,11 @@ class Routed(NamedTuple):
 
 
 class ShadowReport(NamedTuple):
-    """How a version that runs beside another one compares with it."""
+    """How a version that runs beside another one compares with it.
+
+    >>> ShadowReport(calls=10, differing=2, errors=0, left_out=0, largest_difference=0.5).differing
+    2
+    """
 
     calls: int
     differing: int  # answers that were not close to those given

@@ -59,8 +59,10 @@ def tell(future: Any, outcome: Outcome) -> None:
     """Tell a future its outcome, unless it was cancelled."""
     if future.done():
         return  # cancelled by whoever holds it
-    with suppress(InvalidStateError):  # in this moment
-        if isinstance(outcome, BaseException):
-            future.set_exception(outcome)
-        else:
+    try:
+        if type(outcome) is Outputs:
             future.set_result(outcome)
+        else:
+            future.set_exception(outcome)
+    except InvalidStateError:
+        return  # cancelled in this moment

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from enum import Enum
-from math import inf
 
 import msgspec
 
@@ -12,6 +11,7 @@ from ..runtime.context import seconds
 
 FORGET = 0.95  # the weight of a batch falls to so much with each one after it
 GAPS = 4.0  # a pause of so many usual gaps between requests: more are not on their way
+SHRINK = 0.9  # of a batch that took too long: the size of the next
 STEP = 0.02  # of the target: by how much the learned wait grows after a batch that was early enough
 
 
@@ -78,10 +78,10 @@ class Pace:
     and less.
 
     >>> pace = Pace(BatcherConfig(strategy=BatchingStrategy.ADAPTIVE, target_latency=0.020, max_batch=256))
-    >>> for size in [1, 2, 4, 8, 16, 32] * 3:
-    ...     pace.finished(size, 0.001 + 0.0005 * size, 0.010)
-    >>> round(pace.estimate(8), 4), pace.limit
-    (0.005, 18)
+    >>> for _ in range(100):
+    ...     pace.finished(pace.limit, 0.001 + 0.0005 * pace.limit, 0.010)
+    >>> round(pace.estimate(8), 4), 16 <= pace.limit <= 19
+    (0.005, True)
     """
 
     def __init__(self, config: BatcherConfig) -> None:
@@ -91,8 +91,6 @@ class Pace:
         self.limit = 1 if self._adaptive else config.max_batch
         self.wait = 0.0 if self._adaptive else self._max_wait
         self._weight = self._sizes = self._times = self._squares = self._products = 0.0
-        self._most = 0  # requests of the largest batch so far
-        self._share = 0.5  # of the target that a batch may take: a request may just miss one, and wait for two
         self._gap = self._last = -1.0  # between requests, on average; when the last one came
 
     def estimate(self, size: int) -> float:
@@ -135,16 +133,20 @@ class Pace:
         self._squares = FORGET * self._squares + size * size
         self._products = FORGET * self._products + size * took
         if self._adaptive:
-            self._learn(size, latency)
+            self._learn(size, took, latency)
 
-    def _learn(self, size: int, latency: float) -> None:
-        """Choose the largest batch that leaves room for the wait before it; under more load than that serves, a larger one."""
-        target, (fixed, each) = self._config.target_latency, self._line()
+    def _learn(self, size: int, took: float, latency: float) -> None:
+        """Let batches grow while two of them, the one that a request just missed and its own, are within the target.
+
+        Where requests are late because more come than batches of this size serve, they grow up to where one alone takes that long: smaller
+        ones would serve still fewer.
+        """
+        target = self._config.target_latency
         late = latency > target
-        self._share = min(1.0, 1.25 * self._share) if late and size >= self.limit else max(0.5, 0.98 * self._share)
-        self._most = max(size, self._most)
-        affordable = (self._share * target - fixed) / each if each > 0 else inf
-        ceiling = min(self._config.max_batch, 2 * self._most)  # beyond that nothing was measured
-        self.limit = max(1, int(min(affordable + 1e-6, ceiling)))
-        most = min(self._max_wait, max(0.0, target - 2 * (fixed + each * self.limit)))
+        if took > target or (2 * took > target and not late):
+            self.limit = max(1, min(self.limit, int(SHRINK * size)))
+        elif size >= self.limit:
+            part = 1 if 4 * took <= target else 4 if late else 16
+            self.limit = min(self._config.max_batch, self.limit + max(1, self.limit // part))
+        most = min(self._max_wait, max(0.0, target - 2 * self.estimate(self.limit)))
         self.wait = 0.5 * self.wait if late else min(self.wait + STEP * target, most)

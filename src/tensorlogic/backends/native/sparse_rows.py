@@ -322,14 +322,15 @@ def copy_bits(labels: Any, ends: Any, listed: Any, width: int, out: Any, lo: int
 
 
 @explicit(
-    CODES, PLACES, PLACES, NUMBER, CODES, PLACES, NUMBER, CODES_OUT, PLACES_OUT, WORDS_OUT, WORDS_OUT, WORDS_OUT
+    CODES, PLACES, PLACES, NUMBER, CODES, PLACES, NUMBER, NUMBER, CODES_OUT, PLACES_OUT, WORDS_OUT, WORDS_OUT, WORDS_OUT
 )  # fmt: skip
 def closure_rows(
-    indptr: Any, indices: Any, labels: Any, count: int, ends: Any, listed: Any, done: int,
+    indptr: Any, indices: Any, labels: Any, count: int, ends: Any, listed: Any, done: int, budget: int,
     tops: Any, out: Any, low: Any, middle: Any, top: Any,
 ) -> Any:  # fmt: skip
     """Write what the nodes of each component lead to, from a component on while there is room; return the next one.
 
+    It stops too once about ``budget`` elements were read, after one component at the least.
     Row c of ``out`` ends at ``tops[c + 1]``. The bitmaps are zero, before and after.
     """
     n = labels.size
@@ -343,8 +344,9 @@ def closure_rows(
             bound += ends[t + 1] - ends[t]
             if t != c:
                 bound += tops[t + 1] - tops[t]
-        if tops[c] + min(bound, n) > out.size:
+        if tops[c] + min(bound, n) > out.size or budget < 0:
             return c
+        budget -= int(bound) + 1
         for k in range(found):
             t = heads[k]
             first = listed[ends[t]]

@@ -106,6 +106,10 @@ class Job:
         place, cuts = self.mesh.coordinates(rank), part.ranks[0, 0].outputs
         return [n for n, stage in part.makers.items() if stage == place["stage"] and owned_by(cuts.get(n, ()), place)]
 
+    def everywhere(self, part: Part, name: str) -> bool:
+        """Tell whether every rank has all of an output anyway."""
+        return self.mesh.stage == 1 and not part.ranks[0, 0].outputs.get(name)
+
     def whole(self, part: Part, results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         """Return the outputs of a micro-batch, put together from what the ranks have of them."""
         outputs = {}
@@ -213,6 +217,9 @@ class Distributed:
                 graph, values = tasks[rank][n][0], {}
                 places = dict(graph.outputs)
                 for name in job.handed_in(part, rank):
+                    if job.everywhere(part, name):
+                        values[name] = own.outputs[n][name]
+                        continue
                     t = graph.type_of(places[name])
                     x = own.outputs[n][name] if rank == world.rank else np.empty(dims(t), t.dtype)
                     values[name] = world.broadcast(x, rank)
