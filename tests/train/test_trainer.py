@@ -14,6 +14,7 @@ import pytest
 from problems import gradients, regression, regression_data, regression_params
 
 import tensorlogic as tl
+from tensorlogic.runtime.arena import ARENA
 
 
 def trained(**options):
@@ -466,23 +467,24 @@ def test_a_parameter_nothing_depends_on():
 # what a step costs
 
 
-def test_a_step_allocates_nothing_after_the_first():
+@pytest.mark.parametrize("policy", ["exact", "fast"])
+def test_a_step_allocates_nothing_after_the_first(policy):
     b = tl.GraphBuilder()
     x, y = b.input("x", (64, 256), "float32"), b.input("y", (64, 128), "float32")
     w = b.input("w", (256, 128), "float32")
     graph = b.build(loss=b.mean_squared_error(b.tanh(x @ w), y))
     rng = np.random.default_rng(0)
     data = {"x": rng.normal(size=(640, 256)).astype("float32"), "y": rng.normal(size=(640, 128)).astype("float32")}
-    peaks = []
+    peaks, blocks = [], []
 
     class Peak(tl.Callback):
         def on_batch(self, trainer, figures):
             peaks.append(tracemalloc.get_traced_memory()[1])
+            blocks.append(ARENA.stats().allocations)
             tracemalloc.reset_peak()
 
-    trainer = tl.Trainer(
-        None, tl.TrainerConfig(optimizer=tl.optim.adam(1e-3), epochs=3, batch_size=64), callbacks=[Peak()]
-    )
+    config = tl.TrainerConfig(optimizer=tl.optim.adam(1e-3), epochs=3, batch_size=64)
+    trainer = tl.Trainer(tl.Executor(policy=policy), config, callbacks=[Peak()])
     tracemalloc.start()
     try:
         trainer.fit(graph, {"w": rng.normal(size=(256, 128)).astype("float32")}, data)
@@ -490,6 +492,7 @@ def test_a_step_allocates_nothing_after_the_first():
         tracemalloc.stop()
     steady = peaks[15:]
     assert max(steady) - min(steady) < 20_000  # arrays are 32 KiB and more
+    assert len(set(blocks[1:])) == 1
     assert (
         len({trainer.values[n].__array_interface__["data"][0] for n in trainer.values if trainer.values[n].ndim}) == 3
     )

@@ -101,7 +101,7 @@ class Stream(Iterator[StreamResult]):
         self._given = given
         self.source = source_of(given, Wanted(processor.axes, processor.declared))
         self._cutter: Cutter | None = None
-        self._ahead: Ahead | None = None
+        self._ahead: Ahead[Chunk] | None = None
         self._sizes: ChunkSizes | None = None
         self._no_rows: Block | None = None  # no rows, in the shapes of the source
         self._state = "new"  # then "open", "done", "closed"
