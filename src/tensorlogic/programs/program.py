@@ -179,7 +179,7 @@ class Program:
                 if isinstance(statement, s.Facts):
                     self._statements.append(statement)
                     self._facts.add(statement.name, block_of(statement))
-                    self._versions.change(statement.name, grown=True)
+                    self._versions.change(statement.name)
                     continue
                 if isinstance(statement, s.Write):
                     _checked_path(statement)
@@ -534,7 +534,7 @@ class Program:
                 del self._facts.blocks[name]
             self._models.clear()
             raise
-        self._versions.change(name, grown=True)
+        self._versions.change(name)
 
     def _drop(self, model: Model, name: str, gone: SparseTensor) -> None:
         """Take tuples out of every block that has them, and out of the models."""
@@ -570,7 +570,7 @@ class Program:
                 heads = [p.index.name for p in head.places if isinstance(p.index, s.Variable)]
                 table = table_of(path, len(head.places) or None, heads=heads, name=head.name)
                 self._facts.add(head.name, Block(table, SourceLocation(str(path))))
-                self._versions.change(head.name, grown=True)
+                self._versions.change(head.name)
                 return
             found = read_tensor(path, len(head.places), head.name)
             self._versions.change(head.name)

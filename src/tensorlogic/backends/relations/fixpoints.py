@@ -18,14 +18,14 @@ from ...errors import OutOfMemoryError
 from ...events import check_contexts, span
 from ...ir.graph import Fixpoint
 from ...plan.memory import available_memory
-from ...plan.queries import Query
+from ...plan.queries import Atom, Query
 from ...plan.query_reader import Loop, Queries, Slot
 from .. import packed, sparse_rows
 from ..bits import BitTensor
 from ..control import not_settled
 from ..sparse import SparseTensor
 from .joins import Joins, nothing, union
-from .resume import Earlier, earlier_results, next_step, with_edges
+from .update import Past, begin_update, pairs_through, with_edges
 from .worklist import read_chains, run_chains
 
 SMALL_BITS = 1 << 17  # bytes of packed carries below which they are packed from the beginning
@@ -136,8 +136,12 @@ def run_loop(
     values: dict[Slot, Relation],
     shapes: dict[Slot, tuple[int, ...]],
     bits: OnBits | None,
+    past: Past | None,
 ) -> list[Relation]:
-    """Return the carries of a loop once nothing changes any more; ``bits`` computes the same on packed bits."""
+    """Return the carries of a loop once nothing changes any more; ``bits`` computes the same on packed bits.
+
+    ``past`` has what relations were before facts changed.
+    """
     op = loop.step.op
     assert isinstance(op, Fixpoint)
     starts = [values[s] for s in loop.starts]
@@ -150,17 +154,16 @@ def run_loop(
         return bits(starts)
     for slot, queries in loop.fixed.items():
         values[slot] = union([joins.answer(q, shapes[slot]) for q in queries], shapes[slot])
-    earlier = earlier_results(loop, values) if history is None and op.limit >= MANY else None
-    closed = _closure(loop, rules, joins, values, shapes, op, room, earlier) if history is None else None
-    if closed is not None:
-        return [closed]
-    if earlier is not None and not rules.between:
-        every = {slot: (*rules.once[slot], *queries) for slot, queries in rules.carried.items()}
-        step = next_step(loop, every, joins, values, shapes, earlier)
-        state = {} if step is None else {s: Growing(step.old[s], step.new[s]) for s in loop.carries}
-        for n in range(ROUNDS if state else 0):
-            if not any(new.count for new in _round(n, state, rules, joins, {}).values()):
-                return [state[slot].whole() for slot in loop.carries]
+        if past is not None:
+            past.queries[slot] = queries, shapes[slot]
+    if history is None and op.limit >= MANY and past is not None:
+        updated = _updated(loop, rules, joins, shapes, past)
+        if updated is not None:
+            return list(updated)
+    if history is None and (walk := _walk(loop, rules, joins, shapes, op)) is not None:
+        closed = _walked(walk, room)
+        if closed is not None:
+            return [closed]
     begun: dict[Slot, SparseTensor] = {}
     for slot in (*loop.carries, *rules.between):
         first = [joins.answer(q, shapes[slot]) for q in rules.once[slot]]
@@ -255,23 +258,64 @@ def _derived(queries: Queries, state: dict[Slot, Growing], joins: Joins, shape: 
     return found
 
 
+def _updated(
+    loop: Loop, rules: Rules, joins: Joins, shapes: dict[Slot, tuple[int, ...]], past: Past
+) -> list[SparseTensor] | None:
+    """Return the carries of a loop, brought up to date after facts changed; None where it has to begin anew."""
+    old: dict[Slot, SparseTensor] = {}
+    for carry, slot in zip(loop.carries, loop.starts, strict=True):
+        was = past.result(slot)
+        if was is None or rules.between:
+            return None
+        old[carry] = was
+    gone: dict[Slot, SparseTensor] | None = None
+    op = loop.step.op
+    assert isinstance(op, Fixpoint)
+    now, then = (_walk(loop, rules, known, shapes, op) for known in (joins, past.joins))
+    if now is not None and then is not None and now.is_closure and then.is_closure:
+        [carry] = loop.carries
+        added, removed = now.edges - then.edges, then.edges - now.edges
+        if not removed.count:
+            more = with_edges(old[carry], added)
+            return None if more is None else [more]
+        through = pairs_through(old[carry], removed)
+        if through is None:
+            return None
+        gone = {carry: through}
+    every = {}
+    for carry, slot, copy in zip(loop.carries, loop.starts, loop.copies, strict=True):
+        begin = Query(copy.terms, (Atom(slot, copy.terms),))
+        every[carry] = (begin, *rules.once[carry], *rules.carried[carry])
+    start = begin_update(old, every, joins, past, gone)
+    if start is None:
+        return None
+    state = {slot: Growing(start.old[slot], start.new[slot]) for slot in loop.carries}
+    for n in range(ROUNDS):
+        if not any(new.count for new in _round(n, state, rules, joins, {}).values()):
+            return [state[slot].whole() for slot in loop.carries]
+    return None
+
+
 # transitive closures
 
 
-def _closure(
-    loop: Loop,
-    rules: Rules,
-    joins: Joins,
-    values: dict[Slot, Relation],
-    shapes: dict[Slot, tuple[int, ...]],
-    op: Fixpoint,
-    room: int,
-    earlier: dict[Slot, Earlier] | None,
-) -> Relation | None:
-    """Return the carry of a loop that is a transitive closure, from where it starts; None where it is something else.
+class Walk(NamedTuple):
+    """A loop that follows edges from where it starts: on the right of what it has, on the left, or by joining paths (a square)."""
 
-    ``earlier`` has what it was when there were fewer edges.
-    """
+    kind: str
+    start: SparseTensor
+    edges: SparseTensor
+
+    @property
+    def is_closure(self) -> bool:
+        """Whether it starts with the edges themselves."""
+        return self.start.same(self.edges)
+
+
+def _walk(
+    loop: Loop, rules: Rules, joins: Joins, shapes: dict[Slot, tuple[int, ...]], op: Fixpoint
+) -> Walk | None:
+    """Return what edges a loop follows, and from where; None where it does something else."""
     if len(loop.carries) != 1 or rules.between:
         return None
     [carry] = loop.carries
@@ -283,19 +327,21 @@ def _closure(
     if None in sides or len(kinds) != 1 or (kind := kinds.pop()) not in ("square", "left", "right"):
         return None
     parts = [joins.answer(q, shape) for q in rules.once[carry]]
-    start = union([SparseTensor(values[loop.starts[0]]), *parts], shape)
-    edges = (
-        start
-        if kind == "square"
-        else union([_oriented(joins.find(slot), flip) for _, slot, flip in (s for s in sides if s is not None)], shape)
-    )
-    if start.same(edges):
-        more = None if earlier is None else with_edges(earlier[carry].result, start - earlier[carry].result)
-        return _closed(edges, room) if more is None else more
-    if kind == "left":
-        edges, start = edges.transpose(), start.transpose()
-    made = _followed(start, edges, room)
-    return made if made is None or kind == "right" else made.transpose()
+    start = union([joins.find(loop.starts[0]), *parts], shape)
+    if kind == "square":
+        return Walk(kind, start, start)
+    steps = [_oriented(joins.find(slot), flip) for _, slot, flip in (s for s in sides if s is not None)]
+    return Walk(kind, start, union(steps, shape))
+
+
+def _walked(walk: Walk, room: int) -> Relation | None:
+    """Return where a walk leads to; None where there is no memory to find it in one go."""
+    if walk.is_closure:
+        return _closed(walk.edges, room)
+    if walk.kind == "left":
+        made = _followed(walk.start.transpose(), walk.edges.transpose(), room)
+        return None if made is None else made.transpose()
+    return _followed(walk.start, walk.edges, room)
 
 
 def _oriented(tensor: SparseTensor, flip: bool) -> SparseTensor:
