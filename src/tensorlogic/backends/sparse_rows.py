@@ -16,7 +16,7 @@ from ..events import check_contexts
 from . import packed, tuples
 from .native import support
 from .packed import Words
-from .threads import ranges, together, workers
+from .threads import ranges, together, together_or_stop, workers
 
 Rows = tuple[Any, Any]
 ENOUGH = 1 << 14  # elements worth loading numba for, where it is not loaded yet
@@ -24,6 +24,7 @@ SPLIT_PAIRS = 1 << 16  # pairs of matching elements that are worth two threads
 SPREAD = 256  # columns for each element of b from which a join numbers its columns anew
 ROOM = 1 << 24  # columns of a result that are allocated at a time; what is not written to takes no memory
 PAUSE = 1 << 26  # words of a closure after which it can be stopped
+PAUSE_PAIRS = 1 << 25  # matching pairs of a join, or elements of a closure's rows, after which it can be stopped
 
 
 @cache
@@ -110,7 +111,7 @@ def join_rows(a: Rows, b: Rows, size: int) -> Rows:
             parts[k].append(out[:used])
             lo = done
 
-    together([partial(run, k) for k in range(len(bounds))])
+    together_or_stop([partial(run, k) for k in range(len(bounds))])
     sizes = [sum(map(len, chunks)) for chunks in parts]
     for k in range(1, len(bounds)):
         ends[edges[k] + 1 : edges[k + 1] + 1] += sum(sizes[:k])
@@ -136,7 +137,7 @@ def join_rows_count(a: Rows, b: Rows, size: int) -> Any:
     def run(k: int) -> None:
         kernels.join_count(*a, *b, edges[k], edges[k + 1], counts, np.full(size, -1, np.int32))
 
-    together([partial(run, k) for k in range(len(bounds))])
+    together_or_stop([partial(run, k) for k in range(len(bounds))])
     return counts
 
 
@@ -147,12 +148,12 @@ def _renumbered(rows: Rows) -> tuple[Any, Rows]:
 
 
 def _parts(a: Rows, b: Rows) -> tuple[list[int], list[int]]:
-    """Cut the rows of a where the work of a join is halved, or whatever the number of threads is; also return each part's pairs."""
+    """Cut the rows of a so that the parts of a join have as many pairs, one for each thread or more; also return each part's pairs."""
     n = len(a[0]) - 1
     pairs = np.zeros(len(a[1]) + 1, np.int64)  # of all elements of a before each
     np.cumsum(np.diff(b[0])[a[1]], out=pairs[1:])
     total = int(pairs[-1])
-    count = min(workers(), n) if total >= SPLIT_PAIRS else 1
+    count = max(1, min(max(workers(), total // PAUSE_PAIRS), n)) if total >= SPLIT_PAIRS else 1
     before = pairs[a[0]]
     edges = [0, *(int(np.searchsorted(before, total * k // count)) for k in range(1, count)), n]
     return edges, [int(before[hi] - before[lo]) for lo, hi in pairwise(edges)]
@@ -297,14 +298,15 @@ def closure_rows(rows: Rows, limit: int = 1 << 62) -> Rows | None:
     done = 0
     while True:
         check_contexts()
-        done = int(kernels.closure_rows(*rows, labels, count, ends, listed, done, tops, out, *maps))
+        done = int(kernels.closure_rows(*rows, labels, count, ends, listed, done, PAUSE_PAIRS, tops, out, *maps))
         pairs = int((np.diff(tops[: done + 1]) * sizes[:done]).sum())
         if pairs > limit:
             return None
         if done == count:
             break
-        out, old = np.empty(len(out) * 2 + n, np.int32), out
-        out[: tops[done]] = old[: tops[done]]
+        if tops[done] + n > len(out):  # the next row may not fit
+            out, old = np.empty(len(out) * 2 + n, np.int32), out
+            out[: tops[done]] = old[: tops[done]]
     lengths = np.diff(tops)
     indptr = np.zeros(n + 1, np.int64)
     np.cumsum(lengths[labels], out=indptr[1:])

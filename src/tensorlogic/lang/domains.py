@@ -249,6 +249,24 @@ class Domain:
             return self._known().get(name)
         return name if isinstance(name, int) and 0 <= name < self._size else None
 
+    def codes(self, column: Column) -> Codes:
+        """Return the code of each value of a column, -1 where the domain does not have it; nothing is added.
+
+        >>> Domain(["Ann", "Bob"]).codes(column_of(["Bob", "Carol"])).tolist()
+        [1, -1]
+        """
+        if self._codes is None and column.names is None:
+            return np.where((column.codes >= 0) & (column.codes < self._size), column.codes, -1)
+        if column.names is None:
+            names, values = np.unique(column.codes, return_inverse=True)
+        else:
+            names, values = np.asarray(column.names, object), column.codes
+        if self._codes is None:
+            found = [-1 if (code := self.code(name)) is None else code for name in names.tolist()]
+        else:
+            found = [self._known().get(name, -1) for name in names.tolist()]
+        return np.array(found, np.int64)[values]
+
     def find(self, name: Name, where: str = "the domain") -> int:
         """Return the code of a name; refuse one that is not in the domain, naming the closest one."""
         if (code := self.code(name)) is None:

@@ -35,8 +35,7 @@ class Model:
         functions: Mapping[str, Function],
         order: Mapping[tuple[str, int], Sequence[Name]] | None = None,
     ) -> None:
-        added = {n: g for n in facts.blocks if n not in given and (g := facts.given(n)) is not None}
-        self.given = {**added, **given}
+        self.given = {**facts.given(statements), **given}
         self.analysis = analyse(statements, given=self.given, functions=functions)
         self._settle_empty()
         self._drop_samples(facts.samples())
@@ -135,13 +134,16 @@ class Model:
 
     def add(self, name: str, block: Block) -> None:
         """Code the tuples of a block, and add them to the facts of a relation."""
-        codes = self.codes(name, block, grow=True)
-        before = self._facts.get(name)
+        before, shape = self._facts.get(name), self.shape(name)
+        if block.is_blank:
+            self._facts[name] = empty(shape) if before is None else before
+            return
+        codes = self.codes(name, block)
         shape = self.shape(name)
         new = self.tensor(codes, shape, block.table.count)
         self._facts[name] = new if before is None else resized(before, shape) | new
 
-    def codes(self, name: str, block: Block, *, grow: bool) -> list[np.ndarray[Any, Any]]:
+    def codes(self, name: str, block: Block) -> list[np.ndarray[Any, Any]]:
         """Return the codes of a block's columns; names that are new are added to their domains."""
         found = []
         sizes = [len(d) for d in self.domains.values()]

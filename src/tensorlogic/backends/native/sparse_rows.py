@@ -322,13 +322,15 @@ def copy_bits(labels: Any, ends: Any, listed: Any, width: int, out: Any, lo: int
 
 
 @explicit(
-    CODES, PLACES, PLACES, NUMBER, CODES, PLACES, NUMBER, CODES_OUT, PLACES_OUT, WORDS_OUT, WORDS_OUT, WORDS_OUT
+    CODES, PLACES, PLACES, NUMBER, CODES, PLACES, NUMBER, NUMBER, CODES_OUT, PLACES_OUT, WORDS_OUT, WORDS_OUT, WORDS_OUT
 )  # fmt: skip
 def closure_rows(
-    indptr: Any, indices: Any, labels: Any, count: int, ends: Any, listed: Any, done: int,
+    indptr: Any, indices: Any, labels: Any, count: int, ends: Any, listed: Any, done: int, budget: int,
     tops: Any, out: Any, low: Any, middle: Any, top: Any,
 ) -> Any:  # fmt: skip
     """Write what the nodes of each component lead to, from a component on while there is room; return the next one.
+
+    It also returns where about ``budget`` elements of rows are read.
 
     Row c of ``out`` ends at ``tops[c + 1]``. The bitmaps are zero, before and after.
     """
@@ -336,6 +338,8 @@ def closure_rows(
     stamps = np.full(count, -1, np.int32)
     heads = np.empty(count, np.int32)
     for c in range(done, count):
+        if budget < 0:
+            return c
         found = _successors(c, indptr, indices, labels, ends, listed, stamps, heads)
         bound = np.int64(0)
         for k in range(found):
@@ -353,6 +357,7 @@ def closure_rows(
             for m in range(ends[t], ends[t + 1]):
                 _gather(listed[m], low, middle, top)
             if t != c:
+                budget -= tops[t + 1] - tops[t]
                 for q in range(tops[t], tops[t + 1]):
                     _gather(out[q], low, middle, top)
         tops[c + 1] = _drain(low, middle, top, out, tops[c])

@@ -14,7 +14,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ...errors import OutOfMemoryError
 from ...events import check_contexts, span
 from ...ir.graph import Fixpoint
 from ...plan.memory import available_memory
@@ -24,13 +23,13 @@ from .. import packed, sparse_rows
 from ..bits import BitTensor
 from ..control import not_settled
 from ..sparse import SparseTensor
-from .joins import Joins, nothing, union
+from .joins import Joins, nothing, too_many_tuples, union
 from .update import Past, begin_update, pairs_through, with_edges
 from .worklist import read_chains, run_chains
 
 SMALL_BITS = 1 << 17  # bytes of packed carries below which they are packed from the beginning
 FILLED = 128  # one place in so many filled: the rest goes on as bits
-TUPLE = 24  # bytes that a tuple of a growing relation takes, with what is being added
+TUPLE = 24  # bytes that a pair of a closure takes, in the forms that it is made and asked for in
 RATIO = 4  # a relation is held in pieces, each so many times as large as the next
 MANY = 1_000_000  # rounds; a lower limit counts them, so that no short cut may be taken
 FEW = 64  # sources, of which each is followed by itself
@@ -74,6 +73,11 @@ class Growing:
     def count(self) -> int:
         """The number of tuples."""
         return sum(p.count for p in self.old) + self.new.count
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of all pieces, in the forms that they are held in."""
+        return sum(p.nbytes for p in self.known())
 
     def settle(self) -> list[SparseTensor]:
         """Count the newest to the old ones; return the pieces that were merged and are no more."""
@@ -173,12 +177,10 @@ def run_loop(
     cells = sum(math.prod(shapes[c]) for c in loop.carries)
 
     def filled(count: int) -> bool:
-        """Tell whether so many tuples are better held as bits; refuse more than there is memory for."""
-        if count * TUPLE > 3 * room:
-            raise _too_many(count).at(loop.step.location)
+        """Tell whether so many tuples are better held as bits."""
         return bits is not None and words <= room and count * FILLED > cells
 
-    if history is None and op.limit >= MANY and (chained := _chained(rules, joins, shapes, begun, filled)) is not None:
+    if history is None and op.limit >= MANY and (chained := _chained(rules, joins, shapes, begun, filled, 3 * room)) is not None:
         grown_to, complete = chained
         carried = [grown_to[c] for c in loop.carries]
         return list(carried) if complete or bits is None else bits(carried)
@@ -197,8 +199,11 @@ def run_loop(
         moved = [slot for slot, new in fresh.items() if new.count]
         if not moved:
             return [state[slot].whole() for slot in loop.carries]
-        if filled(sum(grown.count for grown in state.values())) and bits is not None:
+        count = sum(grown.count for grown in state.values())
+        if filled(count) and bits is not None:
             return bits([state[c].whole() for c in loop.carries])
+        if sum(grown.nbytes for grown in state.values()) + joins.nbytes > 2 * room:  # twice that while they are merged
+            raise too_many_tuples(count).at(loop.step.location)
     places = [loop.carries.index(slot) for slot in moved]
     raise not_settled(op, places, [state[slot].new.count for slot in moved]).at(loop.step.location)
 
@@ -227,14 +232,15 @@ def _chained(
     shapes: dict[Slot, tuple[int, ...]],
     begun: dict[Slot, SparseTensor],
     filled: Callable[[int], bool],
+    memory: int,
 ) -> tuple[dict[Slot, SparseTensor], bool] | None:
-    """Run rules that chain two-column relations by a queue; None where they are something else."""
+    """Run rules that chain two-column relations by a queue, within some bytes of memory; None where they are something else."""
     heads = {**rules.between, **rules.carried}
     chains = read_chains(heads, shapes)
     if chains is None:
         return None
     slots = {a.slot for queries in heads.values() for q in queries for a in q.atoms if a.slot not in begun}
-    return run_chains(chains, {slot: joins.find(slot) for slot in slots}, begun, filled)
+    return run_chains(chains, {slot: joins.find(slot) for slot in slots}, begun, filled, memory)
 
 
 def _packed_bytes(shape: Sequence[int]) -> int:
@@ -378,14 +384,8 @@ def _closed(edges: SparseTensor, room: int) -> Relation:
     if found is not None:
         return SparseTensor.of_rows(*found, edges.shape)
     if cells > room:
-        raise _too_many(most)
+        raise too_many_tuples(most)
     return BitTensor.of(sparse_rows.closure_bits(edges.rows), edges.shape)
-
-
-def _too_many(tuples_: int) -> OutOfMemoryError:
-    message = f"a recursive rule derives more than {tuples_:,} tuples, and there is no memory for more"
-    hint = "ask for less: a query with constants, such as Path(1, x)?, derives only what they need"
-    return OutOfMemoryError(message, hint, code="E450")
 
 
 def _followed(start: SparseTensor, edges: SparseTensor, room: int) -> Relation | None:

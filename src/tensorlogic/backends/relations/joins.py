@@ -63,6 +63,11 @@ class Joins:
         gone = {id(t) for t in tensors}
         self._kept = {k: v for k, v in self._kept.items() if k[0] not in gone}
 
+    @property
+    def nbytes(self) -> int:
+        """The bytes of what is kept about relations, beside what they hold themselves."""
+        return sum(int(made.nbytes) for key, (_, made) in self._kept.items() if key[1] != "order")
+
     def _once(self, tensor: SparseTensor, key: tuple[Any, ...], make: Callable[[], Any]) -> Any:
         found = self._kept.get((id(tensor), *key))
         if found is None:
@@ -417,6 +422,13 @@ class Joins:
             return SparseTensor.of_columns(columns, shape)
         codes = tuples.encode(columns, shape)
         return SparseTensor.of_codes(codes, shape, _increasing(codes))
+
+
+def too_many_tuples(count: int) -> OutOfMemoryError:
+    """Return the error for a recursion that there is no memory for."""
+    message = f"a recursive rule derives more than {count:,} tuples, and there is no memory for more"
+    hint = "ask for less: a query with constants, such as Path(1, x)?, derives only what they need"
+    return OutOfMemoryError(message, hint, code="E450")
 
 
 def nothing(shape: Sequence[int]) -> SparseTensor:
