@@ -6,6 +6,7 @@ sorted within a row and without duplicates.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache, partial
 from itertools import pairwise
 from typing import Any
@@ -50,6 +51,20 @@ def rows_of(first: Any, second: Any, size: int) -> Rows:
     return indptr, np.ascontiguousarray(second, np.int32)
 
 
+def rows_of_codes(codes: Any, shape: Sequence[int]) -> Rows:
+    """Return the rows of a matrix whose true places have these codes, sorted.
+
+    >>> [x.tolist() for x in rows_of_codes(np.array([1, 2, 6]), (3, 3))]
+    [[0, 2, 2, 3], [1, 2, 0]]
+    """
+    kernels = _native(len(codes))
+    if kernels is None:
+        return rows_of(*tuples.decode(codes, shape), shape[0])
+    indptr, indices = np.empty(shape[0] + 1, np.int64), np.empty(len(codes), np.int32)
+    kernels.split(codes, shape[1], indptr, indices)
+    return indptr, indices
+
+
 def columns_of(rows: Rows) -> tuple[Any, Any]:
     """Return the two columns of rows, sorted lexicographically.
 
@@ -57,7 +72,12 @@ def columns_of(rows: Rows) -> tuple[Any, Any]:
     [[0, 0, 2], [1, 2, 0]]
     """
     indptr, indices = rows
-    return np.repeat(np.arange(len(indptr) - 1, dtype=np.int32), np.diff(indptr)), indices
+    kernels = _native(len(indices))
+    if kernels is None:
+        return np.repeat(np.arange(len(indptr) - 1, dtype=np.int32), np.diff(indptr)), indices
+    first = np.empty(len(indices), np.int32)
+    kernels.repeat(indptr, first)
+    return first, indices
 
 
 def transposed(rows: Rows, size: int) -> Rows:

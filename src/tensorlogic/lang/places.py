@@ -294,8 +294,8 @@ class Places:
             found = self.known((name, places[0]))
             found.named = found.related = True
             columns = [data.elements[p] or () for p in places] if joint is None else [joint(places)]
-            for constant in chain.from_iterable(columns):
-                found.constants.setdefault(constant, None)
+            known = found.constants
+            known.update({c: None for c in chain.from_iterable(columns) if c not in known})
 
     # the result
 

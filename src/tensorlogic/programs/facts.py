@@ -152,8 +152,8 @@ class Elements(tuple[Iterable[Name], ...]):
                 names, first = _first_rows(table, place)
                 rows += names
                 firsts.append(first * len(places) + k)
-            order = np.argsort(np.concatenate(firsts), kind="stable") if firsts else ()
-            yield from (rows[n] for n in order)
+            order = np.argsort(np.concatenate(firsts), kind="stable").tolist() if firsts else ()
+            yield from map(rows.__getitem__, order)
 
 
 class _Place(Iterable[Name]):
@@ -163,7 +163,7 @@ class _Place(Iterable[Name]):
     def __iter__(self) -> Iterator[Name]:
         for table in self.tables:
             names, first = _first_rows(table, self.place)
-            yield from (names[n] for n in np.argsort(first, kind="stable"))
+            yield from map(names.__getitem__, np.argsort(first, kind="stable").tolist())
 
 
 def _first_rows(table: Table, place: int) -> tuple[list[Name], np.ndarray[Any, Any]]:

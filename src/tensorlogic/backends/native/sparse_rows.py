@@ -159,6 +159,31 @@ def join_count(aptr: Any, aidx: Any, bptr: Any, bidx: Any, lo: int, hi: int, cou
         counts[i] = found
 
 
+@explicit(CODES, NUMBER, CODES_OUT, PLACES_OUT)
+def split(codes: Any, width: int, ends: Any, out: Any) -> None:
+    """Write the rows of a set of codes of a matrix of so many columns; ``ends`` is one longer than there are rows."""
+    row, start = np.int64(0), np.int64(0)
+    ends[0] = 0
+    for k in range(codes.size):
+        if codes[k] - start >= width:
+            here = codes[k] // width
+            while row < here:
+                row += 1
+                ends[row] = k
+            start = row * width
+        out[k] = codes[k] - start
+    for i in range(row + 1, ends.size):
+        ends[i] = codes.size
+
+
+@explicit(CODES, PLACES_OUT)
+def repeat(indptr: Any, out: Any) -> None:
+    """Write the number of the row of each element."""
+    for i in range(indptr.size - 1):
+        for k in range(indptr[i], indptr[i + 1]):
+            out[k] = i
+
+
 @explicit(CODES, PLACES, CODES_OUT, PLACES_OUT)
 def transpose(indptr: Any, indices: Any, ends: Any, out: Any) -> None:
     """Exchange rows and columns; ``ends`` is zero, one longer than there are columns, and becomes the offsets."""
@@ -187,6 +212,8 @@ def reach(indptr: Any, indices: Any, sources: Any, seen: Any) -> None:
     head = 0
     while head < tail:
         v = queue[head]
+        if head + AHEAD < tail:
+            prefetch(indices, indptr[queue[head + AHEAD]])
         head += 1
         for p in range(indptr[v], indptr[v + 1]):
             t = indices[p]
@@ -321,6 +348,25 @@ def copy_bits(labels: Any, ends: Any, listed: Any, width: int, out: Any, lo: int
                 out[v * width + w] = out[first * width + w]
 
 
+@kernel
+def _with_one(out: Any, start: Any, stop: Any, column: Any, place: Any) -> Any:
+    """Write a row that stands elsewhere with one more column, which it may have already; return where it ends."""
+    k = start
+    while k < stop and out[k] < column:
+        out[place] = out[k]
+        place += 1
+        k += 1
+    out[place] = column
+    place += 1
+    if k < stop and out[k] == column:
+        k += 1
+    while k < stop:
+        out[place] = out[k]
+        place += 1
+        k += 1
+    return place
+
+
 @explicit(
     CODES, PLACES, PLACES, NUMBER, CODES, PLACES, NUMBER, NUMBER, CODES_OUT, PLACES_OUT, WORDS_OUT, WORDS_OUT, WORDS_OUT
 )  # fmt: skip
@@ -349,6 +395,11 @@ def closure_rows(
                 bound += tops[t + 1] - tops[t]
         if tops[c] + min(bound, n) > out.size:
             return c
+        t = heads[0]
+        if found == 1 and t != c and ends[t + 1] - ends[t] == 1:  # one way on, as in a tree: that node among what it leads to
+            budget -= tops[t + 1] - tops[t]
+            tops[c + 1] = _with_one(out, tops[t], tops[t + 1], listed[ends[t]], tops[c])
+            continue
         for k in range(found):
             t = heads[k]
             first = listed[ends[t]]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,6 +25,7 @@ CIRCULAR = 4096  # tuples from which a circular join is done variable by variabl
 ROW = 48  # bytes that a row of two columns takes while it is joined and sorted; one more column takes 8
 EXPANDED = 1 << 21  # pairs of rows up to which a join is written out and sorted
 OFFSETS = 8  # keys for each tuple, up to which a table of where each begins is made
+FEW = 1 << 12  # rows that there is memory for without asking
 EMPTY = np.zeros(0, np.int64)
 
 
@@ -55,8 +57,12 @@ class Joins:
 
     def __init__(self, sizes: Sequence[int], find: Callable[[Any], SparseTensor]) -> None:
         self.sizes, self.find = sizes, find
-        self.most = max(available_memory() // ROW, 1)  # rows that an intermediate result may have
         self._kept: dict[tuple[Any, ...], tuple[SparseTensor, Any]] = {}
+
+    @cached_property
+    def most(self) -> int:
+        """The rows that an intermediate result may have."""
+        return max(available_memory() // ROW, 1)
 
     def forget(self, tensors: Iterable[SparseTensor]) -> None:
         """Let go of what is kept about relations that are there no more."""
@@ -176,15 +182,17 @@ class Joins:
         bound = set(rows.variables)
         most = rows.length * source.tensor.count
         kept = math.prod(self.sizes[v] for v in {*rows.variables, *source.variables} if v in needed)
-        if min(most, kept) <= self.most // len(source.variables) or not any(
-            v in needed and v not in bound for v in source.variables
-        ):
+        if min(most, kept) <= FEW or not any(v in needed and v not in bound for v in source.variables):
+            return 0
+        if min(most, kept) <= self.most // len(source.variables):
             return 0
         shared = tuple(v for v in source.variables if v in bound)
         tensor = self._ordered(source, (*shared, *(v for v in source.variables if v not in bound)))
         return min(int(self._matches(rows, tensor, shared)[1].sum()), kept)
 
     def _refuse_more(self, rows: int, columns: int) -> None:
+        if rows <= FEW:
+            return
         most = self.most * 6 // max(4 + columns, 6)
         if rows > most:
             message = f"a rule would join up to {rows:,} tuples at once, and there is memory for {most:,}"
@@ -242,7 +250,8 @@ class Joins:
         left = _weighted([rows.column(v) for v in own], [strides[v] for v in own], rows.length)
         if pairs <= EXPANDED:
             i, j = _paired(starts, counts)
-            codes = tuples.unique(left[i] + _weighted([c[j] for c in tensor.columns[len(shared) :]], mine))
+            right = [tensor.column(a)[j] for a in range(len(shared), tensor.ndim)]
+            codes = tuples.unique(left[i] + _weighted(right, mine))
         else:
             left_keys, keys = self._key_columns(rows, tensor, shared)
             right = _weighted(tensor.columns[len(shared) :], mine)
