@@ -51,9 +51,7 @@ def changed(program: Program, seed: int, changes: int) -> None:
 @pytest.mark.parametrize("batch", range(4))
 def test_random_programs_are_brought_up_to_date(batch, always, monkeypatch):
     begun = []
-    monkeypatch.setattr(
-        fixpoints, "begin_update", lambda *a, f=fixpoints.begin_update: (begun.append(1), f(*a))[1]
-    )
+    monkeypatch.setattr(fixpoints, "begin_update", lambda *a, f=fixpoints.begin_update: (begun.append(1), f(*a))[1])
     for seed in range(batch * 10, batch * 10 + 10):
         changed(program_of_seed(seed, aggregates=False), seed, 3)
     assert begun  # it was not all computed anew
@@ -112,11 +110,14 @@ def watched(program, *names):
     return hook.names
 
 
-RULES = CLOSURE + """
+RULES = (
+    CLOSURE
+    + """
 Q(x,y) <- F(x,y)
 Q(x,z) <- Q(x,y), F(y,z)
 Both(x,y) <- P(x,y), Q(x,y)
 Apart(x,y) <- G(x,y), not P(x,y)"""
+)
 
 
 def test_strata_that_a_change_does_not_reach_are_not_touched(monkeypatch):

@@ -32,7 +32,10 @@ def leapfrog(
     weights = np.array([*strides, 0], np.int64)
     driver = max((columns[0] for columns, own in atoms if own[0] == 0), key=len)
     pieces = max(PIECES * threads if threads > 1 else 1, len(driver) // PAUSE) if outputs else 1
-    cuts = [*sorted({0, *(int(driver[r.start]) for r in ranges(len(driver), min(pieces, len(driver)))[1:])}), (1 << 63) - 1]
+    cuts = [
+        *sorted({0, *(int(driver[r.start]) for r in ranges(len(driver), min(pieces, len(driver)))[1:])}),
+        (1 << 63) - 1,
+    ]
     parts: list[Any] = [None] * (len(cuts) - 1)
 
     def part(k: int) -> None:

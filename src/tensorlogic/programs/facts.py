@@ -93,7 +93,9 @@ class FactStore:
         blank = {n for n, blocks in self.blocks.items() if blocks[0].is_blank}
         if blank:
             blank &= {m.tensor.name for x in statements for m in mentions(x) if m.role != "whole"}
-        found = {n: self._given([b.table for b in self.blocks[n] if not b.lines]) for n in self.blocks if n not in blank}
+        found = {
+            n: self._given([b.table for b in self.blocks[n] if not b.lines]) for n in self.blocks if n not in blank
+        }
         return {name: given for name, given in found.items() if given is not None}
 
     def _given(self, tables: list[Table]) -> GivenTensor | None:

@@ -396,7 +396,9 @@ def closure_rows(
         if tops[c] + min(bound, n) > out.size:
             return c
         t = heads[0]
-        if found == 1 and t != c and ends[t + 1] - ends[t] == 1:  # one way on, as in a tree: that node among what it leads to
+        if (
+            found == 1 and t != c and ends[t + 1] - ends[t] == 1
+        ):  # one way on, as in a tree: that node among what it leads to
             budget -= tops[t + 1] - tops[t]
             tops[c + 1] = _with_one(out, tops[t], tops[t + 1], listed[ends[t]], tops[c])
             continue

@@ -180,7 +180,11 @@ def run_loop(
         """Tell whether so many tuples are better held as bits."""
         return bits is not None and words <= room and count * FILLED > cells
 
-    if history is None and op.limit >= MANY and (chained := _chained(rules, joins, shapes, begun, filled, 3 * room)) is not None:
+    if (
+        history is None
+        and op.limit >= MANY
+        and (chained := _chained(rules, joins, shapes, begun, filled, 3 * room)) is not None
+    ):
         grown_to, complete = chained
         carried = [grown_to[c] for c in loop.carries]
         return list(carried) if complete or bits is None else bits(carried)
@@ -318,9 +322,7 @@ class Walk(NamedTuple):
         return self.start.same(self.edges)
 
 
-def _walk(
-    loop: Loop, rules: Rules, joins: Joins, shapes: dict[Slot, tuple[int, ...]], op: Fixpoint
-) -> Walk | None:
+def _walk(loop: Loop, rules: Rules, joins: Joins, shapes: dict[Slot, tuple[int, ...]], op: Fixpoint) -> Walk | None:
     """Return what edges a loop follows, and from where; None where it does something else."""
     if len(loop.carries) != 1 or rules.between:
         return None

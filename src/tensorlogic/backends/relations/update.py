@@ -161,9 +161,7 @@ def _taken_out(
                 for n in own:
                     part = new[query.atoms[n].slot]
                     if part.count:
-                        found[slot].append(
-                            past.joins.answer(query, old[slot].shape, given={**own, n: part}, first=n)
-                        )
+                        found[slot].append(past.joins.answer(query, old[slot].shape, given={**own, n: part}, first=n))
         new = {slot: union(parts, old[slot].shape) - gone[slot] for slot, parts in found.items()}
     return gone
 
