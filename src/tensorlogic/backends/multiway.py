@@ -20,7 +20,7 @@ PAUSE = 1 << 12  # rows of the table that leads, after which the work can be sto
 
 
 def leapfrog(
-    atoms: Atoms, outputs: int, strides: Sequence[int], threads: int, *, counting: bool
+    atoms: Atoms, outputs: int, strides: Sequence[int], threads: int
 ) -> list[tuple[Codes, int]]:
     """Run the kernel for parts of the first variable's values; return the codes of each part, and how many of them count."""
     from .native import multiway as kernels
@@ -40,7 +40,7 @@ def leapfrog(
 
     def part(k: int) -> None:
         total = np.zeros(1, np.int64)
-        codes = run(*layout, weights, outputs, cuts[k], cuts[k + 1], counting, total)
+        codes = run(*layout, weights, outputs, cuts[k], cuts[k + 1], total)
         parts[k] = codes, int(total[0])
 
     together_or_stop([partial(part, k) for k in range(len(parts))], threads)

@@ -138,29 +138,6 @@ def join_rows(a: Rows, b: Rows, size: int) -> Rows:
     return ends, _joined([chunk for chunks in parts for chunk in chunks])
 
 
-def join_rows_count(a: Rows, b: Rows, size: int) -> Any:
-    """Return how many elements each row of :func:`join_rows` has, without making them.
-
-    >>> edges = rows_of(np.array([0, 1]), np.array([1, 2]), 3)
-    >>> join_rows_count(edges, edges, 3)
-    array([1, 0, 0])
-    """
-    if size > SPREAD * (len(b[1]) + 1):
-        names, fewer = _renumbered(b)
-        return join_rows_count(a, fewer, len(names))
-    kernels = _native(len(a[1]) + len(b[1]))
-    if kernels is None:
-        return np.diff(join_rows(a, b, size)[0])
-    edges, bounds = _parts(a, b)
-    counts = np.zeros(len(a[0]) - 1, np.int64)
-
-    def run(k: int) -> None:
-        kernels.join_count(*a, *b, edges[k], edges[k + 1], counts, np.full(size, -1, np.int32))
-
-    together_or_stop([partial(run, k) for k in range(len(bounds))])
-    return counts
-
-
 def _renumbered(rows: Rows) -> tuple[Any, Rows]:
     """Return the columns that occur, sorted, and the same rows with the place of each there."""
     names = tuples.unique(rows[1]).astype(np.int32)

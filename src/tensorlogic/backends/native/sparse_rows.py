@@ -144,21 +144,6 @@ def join(
     return hi
 
 
-@explicit(CODES, PLACES, CODES, PLACES, NUMBER, NUMBER, CODES_OUT, PLACES_OUT)
-def join_count(aptr: Any, aidx: Any, bptr: Any, bidx: Any, lo: int, hi: int, counts: Any, stamps: Any) -> None:
-    """Count the distinct columns of rows of a join; stamps are less than every row to begin with."""
-    for i in range(lo, hi):
-        found = 0
-        for p in range(aptr[i], aptr[i + 1]):
-            if p + AHEAD < aidx.size:
-                prefetch(bidx, bptr[aidx[p + AHEAD]])
-            for q in range(bptr[aidx[p]], bptr[aidx[p] + 1]):
-                j = bidx[q]
-                found += stamps[j] != i
-                stamps[j] = i
-        counts[i] = found
-
-
 @explicit(CODES, NUMBER, CODES_OUT, PLACES_OUT)
 def split(codes: Any, width: int, ends: Any, out: Any) -> None:
     """Write the rows of a set of codes of a matrix of so many columns; ``ends`` is one longer than there are rows."""
