@@ -4,6 +4,7 @@ from .backends.base import Backend as Backend
 from .backends.base import BackendCapabilities as BackendCapabilities
 from .backends.base import Device as Device
 from .backends.bits import BitTensor as BitTensor
+from .backends.collectives import CommunicationBackend as CommunicationBackend
 from .backends.sparse import SparseTensor as SparseTensor
 from .diagnostics import Diagnostic as Diagnostic
 from .diagnostics import DiagnosticCollector as DiagnosticCollector
@@ -38,6 +39,13 @@ from .events import span as span
 from .ir.builder import GraphBuilder as GraphBuilder
 from .ir.builder import Tensor as Tensor
 from .ir.graph import EinsumGraph as EinsumGraph
+from .ir.quantization_config import ActivationMode as ActivationMode
+from .ir.quantization_config import CalibrationMethod as CalibrationMethod
+from .ir.quantization_config import QuantizationConfig as QuantizationConfig
+from .ir.quantization_config import QuantizationRounding as QuantizationRounding
+from .ir.quantized import QuantizationGranularity as QuantizationGranularity
+from .ir.quantized import QuantizationType as QuantizationType
+from .ir.quantized import QuantizedTensor as QuantizedTensor
 from .ir.types import TensorShape as TensorShape
 from .ir.types import TensorType as TensorType
 from .ir.validate import GraphValidator as GraphValidator
@@ -80,6 +88,10 @@ from .observe.performance import PerformanceBaseline as PerformanceBaseline
 from .observe.performance import PerformanceComparison as PerformanceComparison
 from .observe.profile import OpProfile as OpProfile
 from .observe.profile import ProfileData as ProfileData
+from .observe.quantization.post_training import quantize as quantize
+from .observe.quantization.precision import PrecisionAssignment as PrecisionAssignment
+from .observe.quantization.precision import assign_precision as assign_precision
+from .observe.quantization.report import QuantizationReport as QuantizationReport
 from .observe.recorded import RecordedExecutionTrace as RecordedExecutionTrace
 from .observe.recorded import RecordedTraceEntry as RecordedTraceEntry
 from .observe.recorded import TraceRecorder as TraceRecorder
@@ -103,6 +115,7 @@ from .passes.grad_forward import jvp as jvp
 from .passes.levels import CompilationConfig as CompilationConfig
 from .passes.levels import OptimizationLevel as OptimizationLevel
 from .passes.pipeline import PassReport as PassReport
+from .passes.shard import shard as shard
 from .plan.build import ExecutionPlan as ExecutionPlan
 from .plan.build import Step as Step
 from .plan.choose import FusionCostModel as FusionCostModel
@@ -143,6 +156,14 @@ from .runtime.compile import CompiledGraph as CompiledGraph
 from .runtime.compile import GraphCompiler as GraphCompiler
 from .runtime.context import ExecutionContext as ExecutionContext
 from .runtime.context import LoggingHook as LoggingHook
+from .runtime.distributed.config import DistributedConfig as DistributedConfig
+from .runtime.distributed.config import DistributedParallelismStrategy as DistributedParallelismStrategy
+from .runtime.distributed.config import ShardingSpec as ShardingSpec
+from .runtime.distributed.coordinators import DataParallelCoordinator as DataParallelCoordinator
+from .runtime.distributed.coordinators import DistributedExecutor as DistributedExecutor
+from .runtime.distributed.coordinators import ModelParallelCoordinator as ModelParallelCoordinator
+from .runtime.distributed.coordinators import PipelineParallelCoordinator as PipelineParallelCoordinator
+from .runtime.distributed.stats import DistributedStats as DistributedStats
 from .runtime.eager.record import no_grad as no_grad
 from .runtime.eager.tape import EagerTape as EagerTape
 from .runtime.eager.variable import Variable as Variable
@@ -224,6 +245,9 @@ from .train.callbacks import TensorBoardLog as TensorBoardLog
 from .train.history import History as History
 from .train.initial import initial as initial
 from .train.optim import Optimizer as Optimizer
+from .train.quantization_aware import FakeQuantized as FakeQuantized
+from .train.quantization_aware import convert_quantized as convert_quantized
+from .train.quantization_aware import fake_quantize as fake_quantize
 from .train.rules import rule_loss as rule_loss
 from .train.trainer import Trainer as Trainer
 from .train.trainer import TrainerConfig as TrainerConfig

@@ -278,8 +278,8 @@ class MemoryDiagnostic:
     """
 
     @staticmethod
-    def out_of_memory(requested: int, available: int) -> Diagnostic:
-        """Say how much was wanted, how much there is, and what helps."""
+    def out_of_memory(requested: int, available: int, *, wide: bool = True) -> Diagnostic:
+        """Say how much was wanted, how much there is, and what helps: a narrower dtype where there are ``wide`` ones."""
         message = f"Out of memory: {bytes_text(requested)} requested, {bytes_text(available)} available"
         return _finding(
             Severity.CRITICAL,
@@ -287,7 +287,7 @@ class MemoryDiagnostic:
             message,
             [f"Short by {bytes_text(max(0, requested - available))}"],
             "Use a smaller batch or smaller inputs",
-            "Use a narrower dtype, such as float32 in place of float64",
+            *(["Use a narrower dtype, such as float32 in place of float64"] if wide else []),
             "Run it in parts: execute(graph, inputs, budget=bytes)",
             "Raise the limit with Executor(memory_limit=bytes) if the machine has more",
         )

@@ -13,6 +13,8 @@ from threading import Lock, get_ident, local
 from time import perf_counter_ns
 from typing import Any, NamedTuple
 
+from .store import free_in_child
+
 
 class ExecutionPhase(Enum):
     """The phases of a run, in order.
@@ -108,6 +110,7 @@ class _Running(local):
     hooks: Sequence[Hook] = ()  # of the run that it is in
     listening: tuple[Hook, ...] = ()  # of the spans around
     contexts: tuple[Any, ...] = ()  # that the run it is in keeps to, the outermost first: see ExecutionContext
+    ranks: Any = None  # by the name of a group, the way to its other ranks
     frame: Any = None  # of the run whose hooks are called between its steps
 
 
@@ -135,7 +138,7 @@ def fine(hooks: Iterable[Hook]) -> bool:
 
 
 _watchers: tuple[Hook, ...] = ()  # those who watch every run in the process; replaced, never changed in place
-_lock = Lock()
+_lock = free_in_child(Lock())
 
 
 def watchers() -> tuple[Hook, ...]:

@@ -8,12 +8,13 @@ import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator
 from enum import Enum
-from typing import Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from .errors import InputError
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
+L = TypeVar("L")
 
 
 class EvictionPolicy(Enum):
@@ -62,6 +63,7 @@ class _Locked(Protocol):
 
 
 _locked: weakref.WeakSet[_Locked] = weakref.WeakSet()
+_locks: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
 def reset_in_child(holder: _Locked) -> None:
@@ -69,7 +71,23 @@ def reset_in_child(holder: _Locked) -> None:
     _locked.add(holder)
 
 
+def free_in_child(lock: L) -> L:
+    """Return a lock that is free in a forked process, where the thread that may have held it is missing.
+
+    For what is whole at any moment; what a thread may have left half changed is put right by :func:`reset_in_child`.
+
+    >>> with free_in_child(threading.Lock()) as held:
+    ...     held
+    True
+    """
+    _locks.add(lock)
+    return lock
+
+
 def _reset_locks() -> None:
+    for lock in list(_locks):
+        if not (hasattr(lock, "_is_owned") and lock._is_owned()):  # the thread that forks goes on holding its own
+            lock._at_fork_reinit()
     for holder in list(_locked):
         holder.reset_lock()
 

@@ -243,6 +243,18 @@ def test_a_python_integer_that_makes_no_narrow_integer_is_free(build: Any, expec
     np.testing.assert_array_equal(got, expected)
 
 
+@pytest.mark.parametrize("dtype", ["int64", "int8", "uint64"])
+def test_large_powers_of_integers_wrap_as_numpys_do(dtype: str) -> None:
+    limits = np.iinfo(dtype)
+    values = np.array([0, 1, 2, 3, limits.max, limits.min, limits.max - 1, limits.min + 7], dtype)
+    powers = np.array([0, 1, 63, 64, 65, 100, limits.max, limits.max - 1], dtype)
+    b = tl.GraphBuilder()
+    graph = b.build(y=b.power(b.input("x", (8, 1), dtype), b.input("p", (1, 8), dtype)))
+    for backend in ("numpy", "reference"):  # without the last 64 bits alone, the reference would need all digits
+        out = tl.Executor(backend).execute(graph, {"x": values[:, None], "p": powers[None]})["y"]
+        np.testing.assert_array_equal(out, np.power(values[:, None], powers[None]))
+
+
 def test_an_integer_to_a_negative_power_is_refused() -> None:
     with pytest.raises(tl.ExecutionError, match="negative integer powers"):
         _one(lambda b, x: x**-1, np.int64([2]))

@@ -282,7 +282,8 @@ def test_memory_is_that_of_the_result_and_of_copies(algebra: str) -> None:
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-    assert peak < (3 if algebra != "log_sum_exp" else 10) * 4 * n * n  # there in float64, and again as exponentials
+    arrays = 3 if algebra != "log_sum_exp" else 10  # there in float64, and again as exponentials
+    assert peak < arrays * 4 * n * n + 65536  # and small objects of the interpreter
 
 
 def test_an_index_that_one_factor_has_alone_is_spread_in_parts() -> None:

@@ -134,6 +134,20 @@ def copies(inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {name: np.array(value) for name, value in inputs.items()}
 
 
+def check_owned(road: str, outputs: Mapping[str, Any], inputs: Mapping[str, Any], *earlier: Mapping[str, Any]) -> None:
+    """See to it that outputs are arrays of their own: of no input, no other output and no earlier one."""
+    held = [*inputs.items(), *((f"the last {name}", value) for outputs in earlier for name, value in outputs.items())]
+    for name, value in outputs.items():
+        if not isinstance(value, np.ndarray):
+            raise Wrong(f"{road}: output {name} is a {type(value).__name__}")
+        if not value.flags.writeable:
+            raise Wrong(f"{road}: output {name} cannot be written to")
+        for other, array in held:
+            if value.size and isinstance(array, np.ndarray) and np.shares_memory(value, array):
+                raise Wrong(f"{road}: output {name} stands in the memory of {other}")
+        held.append((name, value))
+
+
 def run(road: str, expected: Expected, function: Callable[[dict[str, Any]], Any], *, exact: bool = True, times: int = 2,
         may_refuse: bool | Callable[[], bool] = False, donated: Sequence[str] = (), rarer: float = 1.0, always: bool = False) -> None:  # fmt: skip
     """Take a road, or a share of the cases: right, owned, repeatable, and no exception but ours."""
@@ -160,20 +174,8 @@ def run(road: str, expected: Expected, function: Callable[[dict[str, Any]], Any]
         for name, value in inputs.items():
             if name not in donated and not same_bits(value, before[name]):
                 raise Wrong(f"{road}: input {name} was written over")
-        arrays = list(named.items())
-        for n, (name, value) in enumerate(arrays):
-            others = [
-                *((k, v) for k, v in inputs.items() if k not in donated),
-                *arrays[:n],
-                *((f"the last {k}", v) for h, _ in held for k, v in h.items()),
-            ]
-            for other, array in others:
-                if isinstance(value, np.ndarray) and value.size and np.shares_memory(value, array):
-                    raise Wrong(f"{road}: output {name} stands in the memory of {other}")
-            if not isinstance(value, np.ndarray):
-                raise Wrong(f"{road}: output {name} is a {type(value).__name__}")
-            if not value.flags.writeable:
-                raise Wrong(f"{road}: output {name} cannot be written to")
+        others = {k: v for k, v in inputs.items() if k not in donated}
+        check_owned(road, named, others, *(h for h, _ in held))
         held.append((named, copies(named)))
     first = held[0][1] if held else {}
     for named, kept in held:

@@ -34,10 +34,11 @@ from tensorlogic.testing.strategies import FormulaCase, GraphCase, RuleSet, form
 sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1] / "lang")]
 import batches  # noqa: E402 - modules beside this one
 import brute  # noqa: E402 - a module beside the tests of the language
+import driven  # noqa: E402
 import hostile  # noqa: E402
 import interrupted  # noqa: E402
 import program_roads  # noqa: E402
-from checking import TAKEN, Expected, Largest, Roads, Wrong, copies, quiet, run, same_bits  # noqa: E402
+from checking import TAKEN, Expected, Largest, Roads, Wrong, check_owned, copies, quiet, run, same_bits  # noqa: E402
 
 
 @contextmanager
@@ -342,9 +343,14 @@ def logic(case: FormulaCase, roads: Roads) -> None:
         for options in ({}, {"backend": "reference"}, {"optimization_level": tl.OptimizationLevel.AGGRESSIVE}):
             if options and not roads.takes(f"{strategy} {options}", 0.3):
                 continue
-            got = tl.Executor(**options).execute(graph, {n: tables[n] for n in graph.inputs})["result"]
+            executor, given = tl.Executor(**options), {n: tables[n] for n in graph.inputs}
+            one, two = (dict(executor.execute(graph, given)) for _ in range(2))
+            check_owned(f"{strategy}, {options}", two, given, one)
+            got = one["result"]
             if got.shape != want.shape or not np.allclose(got, want, rtol=1e-9, atol=1e-9):
                 raise Wrong(f"{strategy}, {options}: {case.expr} is\n{got!r}\nnot\n{want!r}")
+            if not same_bits(got, two["result"]):
+                raise Wrong(f"{strategy}, {options}: {case.expr} is\n{two['result']!r}\nin a second run, not\n{got!r}")
 
 
 def rules(case: RuleSet, roads: Roads) -> None:
@@ -366,9 +372,11 @@ def rules(case: RuleSet, roads: Roads) -> None:
             continue
         TAKEN[""] += 1
         with everything_pays() if "bits" in name else nullcontext():
-            executor = tl.Executor(**options)
+            executor, given, earlier = tl.Executor(**options), {n: case.facts[n] for n in graph.inputs}, []
             for _ in range(2):
-                made = executor.execute(graph, {n: case.facts[n] for n in graph.inputs})
+                made = dict(executor.execute(graph, given))
+                check_owned(name, made, given, *earlier)
+                earlier.append(made)
                 for head, array in want.items():
                     if not np.array_equal(made[head], array):
                         raise Wrong(f"{name}: {head} of {case.rules} is\n{made[head] * 1}\nnot\n{array * 1}")
@@ -405,7 +413,13 @@ def slopes(case: GraphCase, options: Mapping[str, Any]) -> Slopes | None:
         made = []
         for graph, given in ((back, cotangents), (ahead, tangents)):
             inputs = {**copies(case.inputs), **{n: v for n, v in given.items() if n in graph.inputs}}
-            made.append(dict(tl.Executor(**options).execute(graph, {n: inputs[n] for n in graph.inputs})))
+            executor, given = tl.Executor(**options), {n: inputs[n] for n in graph.inputs}
+            one, two = (dict(executor.execute(graph, given)) for _ in range(2))
+            check_owned(f"derivatives, {options}", two, given, one)
+            for name, value in one.items():
+                if not same_bits(value, two[name]):
+                    raise Wrong(f"derivatives, {options}: equal calls give different bits in {name}")
+            made.append(one)
     return Slopes(case.graph, case.inputs, cotangents, tangents, made[0], made[1])
 
 
@@ -533,6 +547,9 @@ AREAS: dict[str, Area] = {
     "threads": Area(graph_case, threads, 20, 0.5),
     "callers": Area(graph_case, callers, 5, 0.5),
     "batch": Area(graph_case, batches.batches, 20, 0.5),
+    "streams": Area(graph_case, driven.streams, 30, 0.3),
+    "awaited": Area(graph_case, driven.awaited, 10, 0.5),
+    "training": Area(driven.learning_case, driven.training, 5, 0.5, False),
     "native": Area(SHORT, native, 2, 0.5),
     "compiled": Area(SHORT, compiled, 30, 0.5),
     "jit": Area(SHORT, jit, 3, 0.5),

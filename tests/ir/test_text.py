@@ -52,6 +52,7 @@ def every_op(*, intern: bool = True) -> EinsumGraph:
         "stop": b.apply(ops.Barrier(), b.stop_gradient(x)),
         "dequantize": b.dequantize(b.quantize(x, 0.5, 3), 0.5, 3),
         "quantize axis": b.quantize(w, np.ones(2, np.float32), np.zeros(2, np.int8), "uint8", axis=1),
+        "unpack": b.unpack(np.array([[129, 7]], "u1"), "int4", 3),
         "small": b.constant(np.array([[1.0, np.nan], [-0.0, -np.inf]], np.float16)),
         "large": b.constant(np.arange(40, dtype=np.int32).reshape(5, 8)),
         "path": b.fixpoint(

@@ -1,6 +1,9 @@
 """What people get wrong in logic, and what they are told."""
 
+import pickle
 import time
+import warnings
+from functools import partial
 
 import numpy as np
 import pytest
@@ -90,11 +93,48 @@ def test_scores_are_checked_on_request():
         context.check_scores({"p": [np.nan]})
 
 
-def test_scores_are_warned_of_once():
-    context = tl.CompilerContext({"P": 2})
-    with pytest.warns(tl.LogicWarning, match="score 2.0 of 'p'"):
-        context.check_scores({"p": [2.0]}, warn=True)
-    context.check_scores({"p": [2.0]}, warn=True)  # a second warning would be an error here
+@pytest.mark.parametrize("strategy", list(tl.STRATEGIES))
+def test_the_first_run_warns_of_scores_once(strategy, tmp_path):
+    x = tl.variables("x", domain="P")
+    graph = tl.compile(tl.pred("p", x) | ~tl.pred("q", x), tl.CompilerContext({"P": 2}), strategy=strategy)
+    bad = {"p": np.array([0.5, -3.5]), "q": np.array([0.0, 1.0])}
+    graph.save(tmp_path / "rule.json")
+    executor = tl.Executor()
+    runs = {
+        "plain": lambda: executor.execute(graph, bad),
+        "compiled": partial(executor.compile_graph(graph), bad),
+        "loaded": lambda: tl.Executor().execute(tl.EinsumGraph.load(tmp_path / "rule.json"), bad),
+        "pickled": lambda: tl.Executor().execute(pickle.loads(pickle.dumps(graph)), bad),
+        "batch": lambda: tl.Executor().execute_batch(graph, [bad, bad]),
+        "jit": lambda: tl.Executor().execute_jit(graph, bad),
+    }
+    fuzzy = strategy not in ("hard_boolean", "soft_differentiable")  # one takes any number as true, the other counts
+    for road, run in runs.items():
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            run()
+        found = [str(w.message) for w in caught]
+        assert found == ["score -3.5 of 'p' at [1] is outside of 0 to 1 (1 are); the logic computes with such numbers as they are"] * fuzzy, road  # fmt: skip
+        assert all(w.filename == __file__ for w in caught)
+    executor.execute(graph, bad)  # a second warning would be an error here
+
+
+def test_right_scores_and_those_of_no_rule_are_not_warned_of():
+    x = tl.variables("x", domain="P")
+    context = tl.CompilerContext({"P": 2}, graphs={"p": _scaled()})
+    graph = tl.compile(tl.pred("p", x) & tl.pred("q", x), context, strategy="fuzzy_godel")
+    assert graph.scores == {"q"}  # what a classifier reads is no truth value
+    executor = tl.Executor()
+    executor.execute(graph, {"image": np.array([-3.0, 5.0]), "q": np.array([0, 1])})
+    with pytest.warns(
+        tl.LogicWarning, match="score 2 of 'q' at"
+    ):  # of inputs of another kind, the first run is looked at too
+        executor.execute(graph, {"image": np.array([-3.0, 5.0]), "q": np.array([0, 2], "int8")})
+
+
+def _scaled() -> tl.EinsumGraph:
+    b = tl.GraphBuilder()
+    return b.build(score=b.sigmoid(b.input("image", (2,))))
 
 
 def test_show_of_several_outputs_and_of_a_mapping():

@@ -419,8 +419,11 @@ def test_what_is_not_a_domain(wrong):
 def test_domains_take_numpy_sizes_and_compile_says_what_it_wants():
     x = tl.variables("x", domain="D")
     assert tl.CompilerContext({"D": np.int64(3)}).size("D") == 3
-    with pytest.raises(tl.GraphError, match="a CompilerContext is expected"):
+    with pytest.raises(tl.GraphError, match="a CompilerContext with the domains is expected, got dict"):
         tl.compile(tl.pred("p", x), {"D": 3})
+    with pytest.raises(tl.GraphError, match="a CompilerContext with the domains is expected") as caught:
+        tl.compile("p(x)")
+    assert "CompilerContext(domains=" in caught.value.diagnostic.suggestions[0]
     for source in ([tl.pred("p", x)], 3, None):
         with pytest.raises(tl.GraphError, match="an expression or rules are expected"):
             tl.compile(source, tl.CompilerContext({"D": 3}))

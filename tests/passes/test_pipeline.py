@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,13 +16,16 @@ from hypothesis import strategies as st
 import tensorlogic as tl
 from tensorlogic import EinsumGraph, GraphBuilder, OptimizationLevel
 from tensorlogic.diagnostics import SourceLocation
+from tensorlogic.events import Hook
 from tensorlogic.ir import ops
 from tensorlogic.ir.graph import Node, Scan, bodies
 from tensorlogic.passes.merge import merge_einsums, stack_products
-from tensorlogic.passes.pipeline import LEVELS, Optimized, PassReport, optimize, passes_of
+from tensorlogic.passes.pipeline import LEVELS, Optimized, PassReport, optimize, passes_of, sized_passes
 from tensorlogic.passes.rewrite import drop_dead, merge_equal
 from tensorlogic.passes.simplify import simplify
+from tensorlogic.passes.specialize import specialize, with_dtypes
 from tensorlogic.testing import cases
+from tensorlogic.testing.strategies import graph_case
 
 NONE, BASIC, STANDARD, AGGRESSIVE = OptimizationLevel
 EXECUTORS = {level: tl.Executor(optimization_level=level) for level in OptimizationLevel}
@@ -431,3 +436,99 @@ def test_sums_and_products_round_alike(name: str, dtype: str) -> None:
     graph = b.build(y=ROUNDING[name](b, b.input("x", X.shape, dtype), c))
     wanted = bits(EXECUTORS[NONE].execute(graph, {"x": X}))
     assert bits(EXECUTORS[STANDARD].execute(graph, {"x": X})) == wanted
+
+
+class _PassCounts(Hook):
+    """How often each pass ran, of those that do not belong to the backend."""
+
+    def __init__(self) -> None:
+        self.counts: Counter[str] = Counter()
+
+    def on_span(self, name: str, start: int, end: int, thread: int) -> None:
+        if name.startswith("pass ") and name not in ("pass order_contractions", "pass copy_windows"):
+            self.counts[name.removeprefix("pass ")] += 1
+
+
+def _counted(graph: EinsumGraph, level: OptimizationLevel, passes: Any = ()) -> tuple[tl.CompiledGraph, Counter[str]]:
+    hook = _PassCounts()
+    executor = tl.Executor(context=tl.ExecutionContext([hook]), passes=passes)
+    return executor.compile_graph(graph, tl.CompilationConfig(level)), hook.counts
+
+
+@pytest.mark.parametrize("level", [STANDARD, AGGRESSIVE])
+@pytest.mark.parametrize("dtype", ["float64", None])
+def test_a_compiled_graph_goes_through_its_passes_once_for_all_sizes(
+    level: OptimizationLevel, dtype: str | None, tmp_path: Path
+) -> None:
+    b = GraphBuilder(intern=False)
+    x, w = b.input("x", ("n", 4), dtype), b.input("w", (4, 4), dtype)
+    graph = b.build(y=b.sum(b.relu(b.transpose(b.transpose(x)) @ w) @ w, axis=1), z=b.exp(x) + b.exp(x))
+    compiled, counts = _counted(graph, level)
+    once = {getattr(p, "func", p).__name__: 1 for p in passes_of(level, lambda _: [])}
+    if level is AGGRESSIVE:
+        once["fold_constants"] = 2
+    assert counts == once
+    weights = np.arange(16.0).reshape(4, 4) - 7
+
+    def check(graph: tl.CompiledGraph, sizes: range) -> None:
+        for n in sizes:
+            rows = np.arange(4.0 * n).reshape(n, 4)
+            out = graph({"x": rows, "w": weights})
+            np.testing.assert_allclose(out["y"], (np.maximum(rows @ weights, 0) @ weights).sum(1))
+            np.testing.assert_allclose(out["z"], 2 * np.exp(rows))
+
+    check(compiled, range(6))
+    # dtypes that were not declared are known with the first inputs: for them the passes run once more
+    assert counts == once if dtype else {name: 2 * n for name, n in once.items()}
+    compiled.save(tmp_path / "saved")
+    hook = _PassCounts()
+    loaded = tl.CompiledGraph.load(tmp_path / "saved", tl.Executor(context=tl.ExecutionContext([hook])))
+    check(loaded, range(6))
+    assert not hook.counts  # those sizes were saved
+    check(loaded, range(6, 9))
+    assert hook.counts == ({} if dtype else once)
+
+
+def test_passes_of_the_user_run_once_for_a_compiled_graph() -> None:
+    def doubled(graph: EinsumGraph) -> EinsumGraph:
+        b = GraphBuilder()
+        x = b.input("x", ("n",))
+        return b.build(y=b.exp(x) * 2.0) if len(graph) == 2 else b.build(y=b.exp(x) * 2.0 * 2.0)
+
+    b = GraphBuilder()
+    compiled, counts = _counted(b.build(y=b.exp(b.input("x", ("n",)))), STANDARD, [doubled])
+    for n in (1, 2, 3):
+        np.testing.assert_allclose(compiled({"x": np.zeros(n)})["y"], 2.0)
+    assert counts["doubled"] == 1
+
+
+@pytest.mark.parametrize("level", [STANDARD, AGGRESSIVE])
+def test_passes_run_again_only_where_a_size_decides_what_they_do(level: OptimizationLevel) -> None:
+    """Where no pass is said to wait for sizes, running all of them on the graph with sizes changes nothing."""
+    waiting = 0
+    for seed in range(250):
+        case = graph_case(random.Random(seed).randrange)
+        typed = with_dtypes(case.graph, [str(case.inputs[n].dtype) for n in case.graph.inputs])
+        passes = passes_of(level, differentiable=False)
+        done = optimize(typed, passes).graph
+        if sized_passes(done, passes):
+            waiting += 1
+            continue
+        try:
+            concrete = specialize(done, {n: tl.TensorType.of(v) for n, v in case.inputs.items()})
+        except tl.TensorLogicError:  # the sizes do not fit each other
+            continue
+        again = optimize(concrete, passes).graph
+        assert again == concrete, f"seed {seed}:\n{concrete}\nbecame\n{again}"
+    assert 0 < waiting < 125
+
+
+def test_a_sum_of_nothing_is_not_merged_away_before_sizes_are_known() -> None:
+    b = GraphBuilder()
+    a, c, d = b.input("a", (2, "n"), "float64"), b.input("c", ("n", 3), "float64"), b.input("d", (3, 2), "float64")
+    graph = b.build(y=(a @ c) @ d)
+    compiled, counts = _counted(graph, AGGRESSIVE)
+    for n in (0, 2):  # the product of a sum of nothing with infinity is NaN
+        inputs = {"a": np.ones((2, n)), "c": np.ones((n, 3)), "d": np.full((3, 2), np.inf)}
+        np.testing.assert_array_equal(compiled(inputs)["y"], tl.Executor().execute(graph, inputs)["y"])
+    assert counts["merge_einsums"] == 3  # at first, and for each size: one is merged, the other is not

@@ -55,7 +55,8 @@ def killed_and_resumed(folder: Path, seed: int, *, kills: int, sink: str = "out.
     done = 0
     command = [sys.executable, __file__, str(folder / "killed"), sink, str(every), mode]
     while True:
-        child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        pause = "0.01" if done < kills else "0"  # long enough to be killed within
+        child = subprocess.Popen([*command, pause], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         assert child.stdout is not None
         if done < kills:
             child.stdout.readline()
@@ -76,4 +77,4 @@ def killed_and_resumed(folder: Path, seed: int, *, kills: int, sink: str = "out.
 
 
 if __name__ == "__main__":
-    run(Path(sys.argv[1]), sys.argv[2], every=int(sys.argv[3]), mode=sys.argv[4], pause=0.002)
+    run(Path(sys.argv[1]), sys.argv[2], every=int(sys.argv[3]), mode=sys.argv[4], pause=float(sys.argv[5]))

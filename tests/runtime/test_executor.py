@@ -275,6 +275,16 @@ def test_sizes_beyond_every_machine() -> None:
     _refused(lambda b, x: b.broadcast_to(x, (10**10, 10**10)))
 
 
+@pytest.mark.parametrize(("dtype", "helps"), [("bool", False), ("float32", False), ("float64", True)])
+def test_a_narrower_dtype_is_advised_only_where_there_is_one(dtype: str, helps: bool) -> None:
+    b = tl.GraphBuilder()
+    x = b.input("x", (64, 64), dtype)
+    graph = b.build(y=b.einsum("ij,jk->ik", x, x, algebra="boolean" if dtype == "bool" else "real"))
+    with pytest.raises(tl.OutOfMemoryError) as caught:
+        tl.Executor(memory_limit=10).execute(graph, {"x": np.ones((64, 64), dtype)})
+    assert any("narrower" in hint for hint in caught.value.diagnostic.suggestions) is helps
+
+
 def test_memory_inside_of_bodies_counts() -> None:
     def build(b: tl.GraphBuilder, x: Any) -> Any:
         return b.scan(lambda c, r: (c, b.sum(r + b.cast(b.iota(5_000_000), "float64"))), np.float64(0), x)[1]

@@ -5,14 +5,17 @@ from __future__ import annotations
 import gc
 import os
 import random
+import re
 import subprocess
 import sys
 import threading
 import tracemalloc
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 import pytest
+from forked import in_child
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
@@ -21,6 +24,7 @@ import tensorlogic as tl
 from tensorlogic import AllocationStrategy, MemoryPool, SharedWorkspacePool, WorkspacePool
 from tensorlogic.runtime.arena import ALIGN, ARENA, Arena, PoolStats
 from tensorlogic.runtime.workspace import Workspace, WorkspaceStats
+from tensorlogic.store import free_in_child
 
 STRATEGIES = list(AllocationStrategy)
 MB = 1 << 20
@@ -690,3 +694,41 @@ assert store.get("a") == 1  # the parent keeps what it has
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no forks here")
 def test_a_fork_does_not_wait_for_a_thread_of_its_parent():
     subprocess.run([sys.executable, "-c", FORK], check=True)  # in a process that has no other threads
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no forks here")
+def test_a_lock_that_a_thread_holds_is_free_in_a_forked_process():
+    lock, owned = free_in_child(threading.Lock()), free_in_child(threading.RLock())
+    held, go_on = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with lock:
+            held.set()
+            go_on.wait(30)
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    held.wait(30)
+
+    def child() -> None:
+        assert lock.acquire(timeout=10)
+        assert owned._is_owned()  # type: ignore[attr-defined]
+
+    with owned:  # the thread that forks is in the child too
+        ended = in_child(child)
+    go_on.set()
+    thread.join()
+    assert ended == 0
+
+
+def test_no_lock_of_the_package_stays_held_in_a_forked_process():
+    """Each lock is freed after a fork, made anew by a ``reset_lock`` or ``_in_child``, or held during it."""
+    kept = {"backends/threads.py", "backends/native/support.py", "store.py"}
+    source = Path(tl.__file__).parent
+    for path in source.rglob("*.py"):
+        inside = ""
+        for line in path.read_text(encoding="utf-8").splitlines():
+            inside = found[1] if (found := re.match(r" *def (\w+)", line)) else inside
+            made = re.search(r"(?<!free_in_child\()(?<!free_in_child\(threading\.)\bR?Lock\(\)", line)
+            if made and inside != "reset_lock" and path.relative_to(source).as_posix() not in kept:
+                raise AssertionError(f"{path}: {line.strip()}")

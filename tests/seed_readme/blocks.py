@@ -33,6 +33,7 @@ BUILT = frozenset(
         "async",
         "batching",
         "recovery",
+        "distributed",
         "scheduling and placement",
         "graph optimization",
         "strategies",

@@ -4,7 +4,6 @@ The seed's four GPUs are virtual CPU devices here, so that the tests run anywher
 """
 
 import numpy as np
-from blocks import not_yet
 
 import tensorlogic as tl
 
@@ -14,7 +13,6 @@ def run(executor, graph, inputs, strategy, devices=4):
     return executor.execute_distributed(graph, inputs, config)
 
 
-@not_yet("distributed", "DistributedConfig")
 def test_tl_distributed_executor(executor, layer, inputs, relu_of):
     devices = [tl.Device.CPU(0), tl.Device.CPU(1), tl.Device.CPU(2), tl.Device.CPU(3)]
     config = tl.DistributedConfig(devices).with_strategy(tl.DistributedParallelismStrategy.DataParallel(num_replicas=4))
@@ -29,7 +27,6 @@ def test_tl_distributed_executor(executor, layer, inputs, relu_of):
     assert 0 < stats.efficiency <= 1
 
 
-@not_yet("distributed", "DistributedParallelismStrategy")
 def test_data_parallel(executor, layer, make_inputs, relu_of):
     strategy = tl.DistributedParallelismStrategy.DataParallel(num_replicas=4)
     assert strategy.num_replicas == 4
@@ -37,7 +34,6 @@ def test_data_parallel(executor, layer, make_inputs, relu_of):
     np.testing.assert_allclose(run(executor, layer, inputs, strategy)["y"], relu_of(inputs))
 
 
-@not_yet("distributed", "ShardingSpec")
 def test_model_parallel(executor):
     spec = tl.ShardingSpec().shard_tensor("weights", 0, 4)  # the contracted dimension: shards are summed
     strategy = tl.DistributedParallelismStrategy.ModelParallel(sharding_spec=spec)
@@ -62,14 +58,12 @@ def four_layers():
     return b.build(y=h), inputs, expected
 
 
-@not_yet("distributed", "DistributedParallelismStrategy")
 def test_pipeline_parallel(executor):
     strategy = tl.DistributedParallelismStrategy.PipelineParallel(num_stages=4, micro_batch_size=32)
     graph, inputs, expected = four_layers()
     np.testing.assert_allclose(run(executor, graph, inputs, strategy)["y"], expected)
 
 
-@not_yet("distributed", "DistributedParallelismStrategy")
 def test_hybrid(executor):
     strategy = tl.DistributedParallelismStrategy.Hybrid(
         data_parallel_groups=2, model_parallel_size=2, pipeline_stages=2

@@ -13,12 +13,15 @@ from ..errors import BackendError, DTypeError
 from ..ir import ops
 from ..ir.graph import OPS, Cond, Fixpoint, Scan, plain_array
 from ..ir.ops import Op
+from ..ir.packed_numbers import unpack_numbers
+from ..ir.quantize_arrays import dequantize_array, quantize_array
 from ..ir.type_rules import normal_axis, reduced_axes
 from ..ir.types import DTYPES, TensorType
 from ..passes.copy_windows import copy_windows
 from ..passes.order import order_contractions
 from ..plan.build import ExecutionPlan, Step
 from .base import BackendCapabilities, Device, Kernel, RunBody
+from .collectives import COLLECTIVES, bind_collective
 from .contract import COMBINE, bind_contract_vjp, bind_contraction
 from .control import bind_control
 from .erf import bind_erf
@@ -319,36 +322,12 @@ def _scatter_add(op: ops.ScatterAdd, args: tuple[TensorType, ...], result: Tenso
     return scatter
 
 
-def _channel(x: Any, axis: int | None, rank: int) -> Array:
-    array = np.asarray(x)
-    if axis is None or array.ndim == 0:
-        return array
-    shape = [1] * rank
-    shape[axis] = array.shape[0]
-    return array.reshape(shape)
-
-
 def _quantize(op: ops.Quantize, args: tuple[TensorType, ...], result: TensorType) -> Kernel:
-    rank = len(args[0].shape or ())
-    info = np.iinfo(op.dtype)
-
-    def quantize(x: Array, scale: Any, zero: Any) -> Array:
-        scaled = np.rint(np.divide(x, _channel(scale, op.axis, rank), dtype=np.float64)) + _channel(zero, op.axis, rank)
-        whole = np.clip(np.nan_to_num(scaled, nan=0.0), info.min, info.max)
-        return np.where(whole >= info.max, info.max, whole.astype(op.dtype))  # float64 cannot hold 2^63 - 1
-
-    return quantize
+    return lambda x, scale, zero: quantize_array(x, scale, zero, op)
 
 
 def _dequantize(op: ops.Dequantize, args: tuple[TensorType, ...], result: TensorType) -> Kernel:
-    rank = len(args[0].shape or ())
-    dtype = np.dtype(result.dtype or "float32")
-
-    def dequantize(q: Array, scale: Any, zero: Any) -> Array:
-        away = q.astype(np.int64) - _channel(zero, op.axis, rank).astype(np.int64)
-        return (away * _channel(scale, op.axis, rank).astype(np.float64)).astype(dtype)
-
-    return dequantize
+    return lambda q, scale, zero: dequantize_array(q, scale, zero, op, result.dtype or "float32")
 
 
 def _same(op: Op, args: tuple[TensorType, ...], result: TensorType) -> Kernel:
@@ -362,5 +341,6 @@ MAKERS: dict[type[Op], Callable[[Any, tuple[TensorType, ...], TensorType], Kerne
     ops.Transpose: lambda op, args, t: lambda x: np.transpose(x, op.order),
     ops.Broadcast: _broadcast, ops.Window: bind_window, ops.OverlapAdd: bind_overlap_add, ops.Pad: bind_pad, ops.Concat: _concat, ops.Gather: _gather,
     ops.ScatterAdd: _scatter_add, ops.Cast: lambda op, args, t: lambda x: np.asarray(x).astype(op.dtype),
-    ops.Quantize: _quantize, ops.Dequantize: _dequantize,
+    ops.Quantize: _quantize, ops.Dequantize: _dequantize, **dict.fromkeys(COLLECTIVES, bind_collective),
+    ops.Unpack: lambda op, args, t: lambda x: unpack_numbers(x, op.kind, int(op.count)),
 }  # fmt: skip

@@ -18,12 +18,14 @@ from ..ir import ops, spec
 from ..ir.algebra import Algebra, algebra, check_domain
 from ..ir.graph import OPS, Cond, EinsumGraph, Fixpoint, Scan, bodies
 from ..ir.ops import Op
+from ..ir.packed_numbers import FLOAT8, KINDS, float8_table
 from ..ir.type_rules import Scope, label_sizes, normal_axis, reduced_axes
 from ..ir.types import DTYPES, FLOATS, TensorShape, TensorType, promote
 from ..passes.levels import Pass
 from ..passes.specialize import specialize
 from ..plan.build import Step
 from .base import BackendCapabilities, Device, Kernel, RunBody
+from .collectives import COLLECTIVES, bind_collective
 from .control import not_settled
 from .numpy import as_numpy
 from .scalars import NAN, SCALARS
@@ -499,31 +501,64 @@ def _cast(op: ops.Cast, args: list[Array], types: Sequence[TensorType]) -> Array
     return args[0].astype(op.dtype)
 
 
-def _channel(x: Array, axis: int | None, index: Index) -> Any:
-    return x[index[axis]].item() if axis is not None and x.ndim else x.item()
+def _channel(x: Array, op: ops.Quantize | ops.Dequantize, index: Index) -> Any:
+    if not x.ndim:
+        return x.item()
+    if op.group is not None:
+        return x[(*index[:-1], index[-1] // op.group)].item()
+    return x[index[op.axis or 0]].item()
 
 
 def _quantize(op: ops.Quantize, args: list[Array], types: Sequence[TensorType]) -> Array:
-    info = np.iinfo(op.dtype)
     x, scale, zero = args
+    row = KINDS.get(op.kind or "")
+    low, high = (row.low, row.high) if row else (int(np.iinfo(op.dtype).min), int(np.iinfo(op.dtype).max))
 
     def element(index: Index) -> Any:
-        value = SCALARS["divide"](x[index].item(), _channel(scale, op.axis, index))
+        value = SCALARS["divide"](x[index].item(), _channel(scale, op, index))
+        if op.kind in FLOAT8:
+            return _nearest_float8(value + _channel(zero, op, index), op.kind)
+        if op.kind == "binary":
+            return -1 if value < 0 else 1
         if math.isnan(value):
             return 0
         if math.isinf(value):
-            return int(info.max if value > 0 else info.min)
-        return max(int(info.min), min(int(info.max), round(value) + _channel(zero, op.axis, index)))
+            return high if value > 0 else low
+        return max(low, min(high, round(value) + _channel(zero, op, index)))
 
     return _fill(types[0], element)
 
 
+def _nearest_float8(value: float, kind: str) -> float:
+    """Return the finite value of the table that is nearest, of two the one with the even code."""
+    if math.isnan(value):
+        return value
+    size, sign = min(abs(value), KINDS[kind].high), math.copysign(1.0, value)
+    codes = [
+        (abs(float(v) - size), code % 2, float(v)) for code, v in enumerate(float8_table(kind)[:128]) if v < math.inf
+    ]
+    return sign * min(codes)[2]
+
+
 def _dequantize(op: ops.Dequantize, args: list[Array], types: Sequence[TensorType]) -> Array:
     q, scale, zero = args
-    return _fill(
-        types[0],
-        lambda index: (q[index].item() - _channel(zero, op.axis, index)) * _channel(scale, op.axis, index),
-    )
+    return _fill(types[0], lambda index: (q[index].item() - _channel(zero, op, index)) * _channel(scale, op, index))
+
+
+def _unpack(op: ops.Unpack, args: list[Array], types: Sequence[TensorType]) -> Array:
+    kind = KINDS[op.kind]
+    each = 8 // kind.bits
+
+    def element(index: Index) -> Any:
+        byte = args[0][(*index[:-1], index[-1] // each)].item()
+        if op.kind in FLOAT8:
+            return float8_table(op.kind)[byte].item()
+        code = byte >> kind.bits * (index[-1] % each) & ((1 << kind.bits) - 1)
+        if op.kind == "binary":
+            return 2 * code - 1
+        return code if kind.low == 0 or code < 1 << (kind.bits - 1) else code - (1 << kind.bits)
+
+    return _fill(types[0], element)
 
 
 def _run(body: EinsumGraph, args: Sequence[Array]) -> list[Array]:
@@ -585,11 +620,15 @@ def _scan(op: Scan, args: list[Array], types: Sequence[TensorType], run: Run) ->
     return (*state, *stacked)
 
 
+def _collective(op: Any, args: list[Array], types: Sequence[TensorType]) -> Array:
+    return np.asarray(bind_collective(op, (), types[0])(*args))
+
+
 DEFINITIONS: dict[type[Op], Callable[[Any, list[Array], Sequence[TensorType]], Array]] = {
     ops.Iota: lambda op, args, types: _fill(types[0], lambda index: index[0]),
     ops.Einsum: _einsum, ops.ContractVJP: _contract_vjp, ops.Elementwise: _elementwise, ops.Reduce: _reduce,
     ops.Cumulate: _cumulate, ops.Sort: _sort, ops.TopK: _sort, ops.Slice: _slice, ops.Reshape: _reshape,
     ops.Transpose: _transpose, ops.Broadcast: _broadcast, ops.Window: _window, ops.OverlapAdd: _overlap_add, ops.Pad: _pad, ops.Concat: _concat,
     ops.Gather: _gather, ops.ScatterAdd: _scatter_add, ops.Cast: _cast, ops.Quantize: _quantize,
-    ops.Dequantize: _dequantize,
+    ops.Dequantize: _dequantize, ops.Unpack: _unpack, **dict.fromkeys(COLLECTIVES, _collective),
 }  # fmt: skip

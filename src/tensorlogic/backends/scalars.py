@@ -48,7 +48,7 @@ def _power(x: Any, y: Any) -> Any:
     if isinstance(x, int) and isinstance(y, int):
         if y < 0:
             raise ValueError("integers to negative integer powers are not allowed")
-        return x**y
+        return x**y if y < 64 or -2 < x < 2 else pow(x, y, 1 << 64)  # the last 64 bits are kept of it anyway
     x, y = float(x), float(y)
     if x == 1 or y == 0:
         return 1.0

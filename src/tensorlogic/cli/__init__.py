@@ -13,6 +13,7 @@ from ..faults import FAULTS
 from .common import print_json, print_table, reported
 from .graphs import check, compile_command, explain, graph_command, run_command
 from .programs import fmt_command, query_command
+from .quantize import quantize_command
 from .traces import trace_group
 from .train import train_command
 from .why import why_command, why_not_command
@@ -35,6 +36,7 @@ def main() -> None:
       tensorlogic graph model.json --format mermaid
       tensorlogic compile 'exists y:P. likes(x,y)' -d P=ann,bob -v x=P -o likes.json
       tensorlogic train model.json --data train.npz --config train.toml --folder run
+      tensorlogic quantize model.json --to int4 --calibrate data.npz --report report.html
       tensorlogic trace record model.json -i x=x.npy -o run.json
       tensorlogic explain-error E304
     """  # noqa: D301 - \b keeps click from joining the lines
@@ -98,6 +100,7 @@ for command in (
     why_not_command,
     compile_command,
     train_command,
+    quantize_command,
     trace_group,
 ):
     main.add_command(command)

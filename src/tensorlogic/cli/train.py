@@ -84,7 +84,7 @@ def train_command(
         trainer.config = _resumed(trainer.config, settings)
     else:
         trainer = Trainer(None, _config(settings, folder))
-        params = _read(params_path) if params_path is not None else _drawn(loss, data, first, trainer.config.seed)
+        params = read_arrays(params_path) if params_path is not None else _drawn(loss, data, first, trainer.config.seed)
     try:
         history = trainer.fit(loss, params, data, validation)
     except KeyboardInterrupt:
@@ -192,7 +192,8 @@ def _fixed(kind: Any) -> bool:
     return kind.shape is not None and kind.shape.is_static and kind.dtype in (None, "float16", "float32", "float64")
 
 
-def _read(path: Path) -> dict[str, Any]:
+def read_arrays(path: Path) -> dict[str, Any]:
+    """Read the arrays of a .npz or safetensors file by name."""
     from ..runtime.streams.sources import HEAD_ERRORS, PACK_ERRORS
 
     if path.suffix not in KINDS:

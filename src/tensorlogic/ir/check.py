@@ -105,7 +105,7 @@ def _check(graph: EinsumGraph, path: str, depth: int, found: list[Diagnostic]) -
             case ops.Literal() if not plain_literal(op):
                 message = f": {op.text[:40]!r} is not how a literal {op.kind} is written"
                 report("E134", message, "make the node with Literal.of(value)")
-        for size in _sizes(op):
+        for size in op_sizes(op):
             if isinstance(size, str) and (normal := _size_hint(size)):
                 report("E209", f" has a size {size[:40]!r} that is not in normal form", normal)
         for key, body in zip(body_fields(type(op)), bodies(op), strict=True):
@@ -154,7 +154,7 @@ def plain_literal(op: ops.Literal) -> bool:
         return False
 
 
-def _sizes(op: Op) -> Iterable[Dim | None]:
+def op_sizes(op: Op) -> Iterable[Dim | None]:
     """Return the sizes in an operation's fields: a size, a shape, or ranges of them."""
     fields = [getattr(op, name) for name in op.size_fields]
     shapes = [value if isinstance(value, tuple) else (value,) for value in fields]

@@ -11,7 +11,7 @@ import numpy as np
 from ..errors import FormatError, GraphError, nearest
 from . import ops
 from .check import no_array, too_deep
-from .graph import MAX_BODY_DEPTH, Array, EinsumGraph, bodies, constant_digest, frozen_copy
+from .graph import MAX_BODY_DEPTH, Array, EinsumGraph, bodies, constant_digest, frozen, frozen_copy
 from .type_rules import MAX_RANK
 from .types import DTYPES, ITEMSIZE
 
@@ -59,7 +59,7 @@ def decode(text: str, dtype: str, shape: tuple[int, ...]) -> Array:
 
 def verified_constant(digest: str, array: Array, dtype: str, shape: tuple[int, ...]) -> Array:
     """Return a constant that was read, frozen, if it is what the graph says it is."""
-    array = frozen_copy(array)
+    array = frozen(array) if array.dtype.isnative and array.flags.c_contiguous else frozen_copy(array)
     if array.dtype.name != dtype or array.shape != shape:
         message = f"constant {digest} is {array.dtype.name}{list(array.shape)}, the graph says {dtype}{list(shape)}"
         raise FormatError(message, code="E227")

@@ -50,9 +50,10 @@ STYLES = {
 KINDS: dict[type[Op], str] = {
     ops.Input: "input", ops.Constant: "constant", ops.Literal: "constant", ops.Iota: "constant",
     ops.Einsum: "contraction", ops.ContractVJP: "contraction", ops.Elementwise: "elementwise", ops.Cast: "elementwise",
-    ops.Quantize: "elementwise", ops.Dequantize: "elementwise", ops.Reduce: "reduction", ops.Cumulate: "reduction",
+    ops.Quantize: "elementwise", ops.Dequantize: "elementwise", ops.Unpack: "elementwise", ops.Reduce: "reduction", ops.Cumulate: "reduction",
     ops.OverlapAdd: "reduction",
     ops.Sort: "reduction", ops.TopK: "reduction", Fixpoint: "control", Scan: "control", Cond: "control",
+    **dict.fromkeys((ops.AllReduce, ops.AllGather, ops.ReduceScatter, ops.AllToAll, ops.BroadcastFrom, ops.Send, ops.Receive), "movement"),
 }  # fmt: skip
 
 

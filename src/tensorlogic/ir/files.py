@@ -30,6 +30,7 @@ from .untrusted_text import LIMIT, convert, decode_text, strict_json, too_large
 from .whole_files import write_whole
 
 FORMAT, VERSION = "tensorlogic-graph", 1
+PIECE = 1 << 20  # elements of a large constant that are read at a time
 
 
 @lru_cache(4)
@@ -64,6 +65,7 @@ class _GraphFile(_BodyFile, forbid_unknown_fields=True):
     version: int
     constants: dict[str, _ConstantFile] = {}
     axis_names: _NamesFile | None = None
+    scores: list[str] = []
 
 
 # writing
@@ -89,6 +91,7 @@ def _document(graph: EinsumGraph, arrays: Mapping[str, Array], *, data: bool) ->
     outputs = json.dumps(list(graph.outputs))
     table = ",\n  ".join(f"{json.dumps(d)}: {json.dumps(c | held.get(d, {}))}" for d, c in rows.items())
     names = f',\n "axis_names": {json.dumps(_plain_names(graph.axis_names))}' if graph.axis_names else ""
+    names += f',\n "scores": {json.dumps(sorted(graph.scores))}' if graph.scores else ""
     return f'{head}{nodes}\n ],\n "outputs": {outputs},\n "constants": {{\n  {table}\n }}{names}}}\n'
 
 
@@ -201,7 +204,8 @@ def _read(path: Path, limit: int) -> bytes:
         if status.st_size > limit:
             raise too_large(status.st_size, limit)
         with path.open("rb") as file:
-            return file.read(limit + 1)  # it may have grown
+            text = file.read(status.st_size + 1)
+            return text if len(text) <= status.st_size else text + file.read(limit + 1)  # it may have grown
     except TensorLogicError:
         raise
     except FileNotFoundError:
@@ -241,7 +245,9 @@ def from_json(
     file: _GraphFile = convert({**raw, "nodes": []}, _GraphFile, "$")
     body = {"nodes": raw.get("nodes"), "outputs": raw.get("outputs")}
     graph = check_graph(_graph(body, _constants(file.constants, path, arrays or {}), "$", 0))
-    return graph.with_axis_names(_read_names(file.axis_names)) if file.axis_names else graph
+    if file.axis_names:
+        graph = graph.with_axis_names(_read_names(file.axis_names))
+    return graph.with_scores(file.scores) if file.scores else graph
 
 
 def _graph(raw: Any, constants: Mapping[str, Array], path: str, depth: int) -> EinsumGraph:
@@ -280,6 +286,23 @@ def _constants(table: Mapping[str, _ConstantFile], path: Path | None, given: Map
     return found
 
 
+def _own_array(file: Any, digest: str) -> Array:
+    """Read an array, a large one in pieces, so that it is never in memory twice."""
+    piece = file.get_slice(digest)
+    shape = piece.get_shape()
+    rows = shape[0] if shape else 0
+    if rows < 2 or math.prod(shape) < PIECE:
+        return file.get_tensor(digest)  # type: ignore[no-any-return]
+    each = max(1, PIECE * rows // math.prod(shape))
+    first = piece[0:each]
+    whole = np.empty(shape, first.dtype)
+    whole[:each] = first
+    for start in range(each, rows, each):
+        whole[start : start + each] = piece[start : min(start + each, rows)]
+    whole.setflags(write=False)
+    return whole
+
+
 def _beside_arrays(wanted: Mapping[str, _ConstantFile], path: Path) -> dict[str, Array]:
     from safetensors import safe_open
 
@@ -294,7 +317,7 @@ def _beside_arrays(wanted: Mapping[str, _ConstantFile], path: Path) -> dict[str,
                 if digest not in there:
                     hint = "it belongs to another graph; save the graph again"
                     raise FormatError(f"{path.name!r} does not hold constant {digest}", hint, code="E226")
-                found[digest] = verified_constant(digest, file.get_tensor(digest), c.dtype, c.shape)
+                found[digest] = verified_constant(digest, _own_array(file, digest), c.dtype, c.shape)
     except TensorLogicError:
         raise
     except Exception as error:  # the library raises several kinds, its own among them

@@ -96,13 +96,15 @@ class EinsumGraph:
         outputs: Iterable[tuple[str, int]],
         constants: Mapping[str, Array] | None = None,
         axis_names: Mapping[str, AxisNames] | None = None,
+        scores: Iterable[str] = (),
     ) -> None:
         self.nodes = tuple(nodes)
         self.outputs = tuple(outputs)
         given = constants or {}
         used = [n.op.digest for n in self.nodes if isinstance(n.op, ops.Constant)]
-        self.constants: Mapping[str, Array] = MappingProxyType({d: _frozen(given[d]) for d in used if d in given})
+        self.constants: Mapping[str, Array] = MappingProxyType({d: frozen(given[d]) for d in used if d in given})
         self.axis_names: Mapping[str, AxisNames] = MappingProxyType(dict(axis_names or {}))
+        self.scores = frozenset(scores)  # inputs that are truth values from 0 to 1
 
     def __setattr__(self, name: str, value: object) -> None:
         if name in ("nodes", "outputs", "constants") and name in self.__dict__:
@@ -120,7 +122,22 @@ class EinsumGraph:
         >>> EinsumGraph.from_json(graph.to_json()).axis_names["y"]
         (('ann', 'bob'),)
         """
-        return EinsumGraph(self.nodes, self.outputs, self.constants, axis_names)
+        return EinsumGraph(self.nodes, self.outputs, self.constants, axis_names, self.scores)
+
+    def with_scores(self, names: Iterable[str]) -> EinsumGraph:
+        """Return the graph with the names of inputs that are truth values from 0 to 1; an executor warns of others, once.
+
+        They change nothing that is computed, and are saved with the graph. Rules in fuzzy logics have them.
+
+        >>> from tensorlogic import GraphBuilder
+        >>> b = GraphBuilder()
+        >>> b.build(y=b.minimum(b.input("p", (2,)), b.input("q", (2,)))).with_scores(["p", "q"]).scores == {"p", "q"}
+        True
+        """
+        graph = EinsumGraph(self.nodes, self.outputs, self.constants, self.axis_names, names)
+        if "inference" in self.__dict__:
+            graph.inference = self.inference
+        return graph
 
     @cached_property
     def has_bodies(self) -> bool:
@@ -198,10 +215,11 @@ class EinsumGraph:
             self.outputs,
             dict(self.constants),
             dict(self.axis_names),
+            self.scores,
         )  # read-only mappings cannot be pickled
 
     def __setstate__(self, state: tuple[Any, ...]) -> None:
-        self.nodes, self.outputs, constants, axis_names = state
+        self.nodes, self.outputs, constants, axis_names, self.scores = state
         self.axis_names = MappingProxyType(axis_names)
         for array in constants.values():
             array.setflags(write=False)
@@ -310,7 +328,9 @@ class Cond(Op, frozen=True, tag="cond"):
 
 _KINDS: list[type[Op]] = [t for t in vars(ops).values() if isinstance(t, type) and issubclass(t, Op)]
 _KINDS += [Fixpoint, Scan, Cond]
-OPS: dict[str, type[Op]] = {str(t.__struct_config__.tag): t for t in _KINDS if t not in (Op, ops.Same)}  # by name
+OPS: dict[str, type[Op]] = {
+    str(t.__struct_config__.tag): t for t in _KINDS if t not in (Op, ops.Same, ops.Collective)
+}  # by name
 
 
 @lru_cache
@@ -378,7 +398,7 @@ def frozen_copy(value: object) -> Array:
     return copy
 
 
-def _frozen(value: Array) -> Array:
+def frozen(value: Array) -> Array:
     """Return an array that nobody can write to: itself, or a copy where it or what it is a view of can be."""
     whole: Any = value
     while isinstance(whole, np.ndarray):

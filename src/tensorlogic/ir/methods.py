@@ -17,6 +17,7 @@ from ..errors import DTypeError, GraphError, ShapeError, SpecError
 from . import ops, spec
 from .algebra import algebra as lookup
 from .elementwise import FUNCTIONS
+from .packed_numbers import KINDS, PACKED
 from .sizes import Dim, add, dim, floordiv, integer, sub
 from .type_rules import normal_axis
 from .types import TensorShape, dtype_name
@@ -314,15 +315,37 @@ class TensorMethods(ABC, Generic[T]):
         """
         return self.apply(ops.StopGradient(), x)
 
-    def quantize(self, x: Any, scale: Any, zero_point: Any, dtype: Any = "int8", *, axis: int | None = None) -> T:
-        """Return ``round(x / scale) + zero_point`` clamped to an integer dtype."""
-        at = None if axis is None else self._axis(x, axis, "quantize")
-        return self.apply(ops.Quantize(dtype_name(dtype), at), x, scale, zero_point)
+    def quantize(
+        self,
+        x: Any,
+        scale: Any,
+        zero_point: Any,
+        dtype: Any = "int8",
+        *,
+        axis: int | None = None,
+        group: int | None = None,
+    ) -> T:
+        """Return ``round(x / scale) + zero_point`` clamped to an integer dtype, or to a kind of small numbers ("int4").
 
-    def dequantize(self, x: Any, scale: Any, zero_point: Any, *, axis: int | None = None) -> T:
-        """Return ``(x - zero_point) * scale``."""
+        Scales are scalars, one for each element of an ``axis``, or one for each ``group`` of so many elements of the last axis.
+        """
+        at = None if axis is None else self._axis(x, axis, "quantize")
+        each = None if group is None else integer(group, "quantize: group")
+        kind = dtype if isinstance(dtype, str) and dtype in PACKED else None
+        held = dtype_name(dtype) if kind is None else KINDS[kind].dtype
+        return self.apply(ops.Quantize(held, at, each, kind), x, scale, zero_point)
+
+    def dequantize(
+        self, x: Any, scale: Any, zero_point: Any, *, axis: int | None = None, group: int | None = None
+    ) -> T:
+        """Return ``(x - zero_point) * scale``; scales as :meth:`quantize` has them."""
         at = None if axis is None else self._axis(x, axis, "dequantize")
-        return self.apply(ops.Dequantize(at), x, scale, zero_point)
+        each = None if group is None else integer(group, "dequantize: group")
+        return self.apply(ops.Dequantize(at, each), x, scale, zero_point)
+
+    def unpack(self, x: Any, kind: str, count: Dim) -> T:
+        """Return the ``count`` small numbers of a kind ("int4", "binary", "e4m3") that bytes hold along the last axis."""
+        return self.apply(ops.Unpack(kind, dim(count)), x)
 
 
 class TensorOperators(Generic[R]):

@@ -241,18 +241,34 @@ class Cast(Op, frozen=True, tag="cast"):
 
 
 class Quantize(Op, frozen=True, tag="quantize"):
-    """round(x / scale) + zero point, clamped to the dtype; operands x, scale, zero point; axis for per-channel."""
+    """round(x / scale) + zero point, clamped to the dtype; operands x, scale, zero point; axis for per-channel.
+
+    A tie rounds to the even number. ``kind`` clamps to a narrower grid that the dtype holds: int4, int2, ternary and binary (-1
+    below 0, else +1) in int8; e4m3 and e5m2, the floats of 8 bits, in float32. ``group`` gives so many elements of the last axis a
+    scale of their own: scales are then x's shape with the number of groups at the end, and the last group may be shorter.
+    """
 
     arity: ClassVar[int | None] = 3
     dtype: str
     axis: int | None = None
+    group: int | None = None
+    kind: str | None = None
 
 
 class Dequantize(Op, frozen=True, tag="dequantize"):
-    """(q - zero point) * scale; operands q, scale, zero point."""
+    """(q - zero point) * scale; operands q, scale, zero point; axis and group as of Quantize."""
 
     arity: ClassVar[int | None] = 3
     axis: int | None = None
+    group: int | None = None
+
+
+class Unpack(Op, frozen=True, tag="unpack"):
+    """The numbers that bytes hold along the last axis: ``count`` of a kind, as int8, or as float32 of floats of 8 bits."""
+
+    size_fields: ClassVar[tuple[str, ...]] = ("count",)
+    kind: str
+    count: Dim
 
 
 class Item(Op, frozen=True, tag="item"):
@@ -283,6 +299,76 @@ class Barrier(Same, frozen=True, tag="barrier"):
     """The operand as another node, so that what reads it is not merged with equal nodes that read the operand."""
 
 
+class Collective(Op, frozen=True):
+    """The base of operations in which the ranks of a group take part together, each with its own share of a value.
+
+    ``over`` names the group: an axis of the mesh of ranks. ``ranks`` is how many there are, and ``rank`` which of them runs this. Shares
+    are ranges of nearly equal length, the longer ones first. Ranks must meet in the same order everywhere.
+    """
+
+    over: str
+    ranks: int
+    rank: int
+
+
+class AllReduce(Collective, frozen=True, tag="all_reduce"):
+    """The values of all ranks combined into one that all of them have."""
+
+    is_pointwise: ClassVar[bool] = True
+    how: str = "add"
+
+
+class AllGather(Collective, frozen=True, tag="all_gather"):
+    """The shares of all ranks end to end along an axis, where they have a size together."""
+
+    size_fields: ClassVar[tuple[str, ...]] = ("size",)
+    axis: int = 0
+    size: Dim = 0
+
+
+class ReduceScatter(Collective, frozen=True, tag="reduce_scatter"):
+    """The values of all ranks combined, of which each keeps its share along an axis."""
+
+    axis: int = 0
+    how: str = "add"
+
+
+class AllToAll(Collective, frozen=True, tag="all_to_all"):
+    """Shares along the axis ``joined`` become shares along the axis ``cut``; ``size`` is that of the joined axis."""
+
+    size_fields: ClassVar[tuple[str, ...]] = ("size",)
+    cut: int = 0
+    joined: int = 1
+    size: Dim = 0
+
+
+class BroadcastFrom(Collective, frozen=True, tag="broadcast_from"):
+    """The value of one rank, which all have afterwards."""
+
+    is_pointwise: ClassVar[bool] = True
+    root: int = 0
+
+
+class Send(Collective, frozen=True, tag="send"):
+    """The operand, once it was sent to another rank under a label."""
+
+    is_view: ClassVar[bool] = True
+    is_pointwise: ClassVar[bool] = True
+    to: int = 0
+    label: str = ""
+
+
+class Receive(Collective, frozen=True, tag="receive"):
+    """What another rank sends under a label."""
+
+    arity: ClassVar[int | None] = 0
+    source: int = 0
+    label: str = ""
+    shape: tuple[int, ...] = ()
+    dtype: str = "float32"
+
+
+COMBINATIONS = ("add", "multiply", "maximum", "minimum", "or", "and", "logaddexp", "noisy_or")
 REDUCTIONS = ("sum", "prod", "max", "min", "mean", "any", "all", "argmax", "argmin")
 CUMULATIONS = ("sum", "prod", "max", "min")
 COMBINES = ("replace", "or", "max", "min")

@@ -12,10 +12,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..errors import DTypeError, GraphError, ShapeError, nearest
-from . import ops, spec
+from . import collectives, ops, spec
 from .algebra import algebra
 from .elementwise import FUNCTIONS
 from .ops import Op
+from .packed_numbers import KINDS, NumberKind
 from .sizes import Dim, add, floordiv, integer, mul, prod, sub
 from .types import FLOATS, INTEGERS, TensorShape, TensorType, dtype_name, promote, ufunc_dtype
 
@@ -424,16 +425,26 @@ def _scatter_add(op: ops.ScatterAdd, args: Types, scope: Scope) -> Results:
 
 
 def _channels(op: ops.Quantize | ops.Dequantize, args: Types, scope: Scope) -> None:
+    if op.group is not None and (op.group < 1 or op.axis is not None):
+        message = f"{op.name}: a group has at least one element of the last axis, got group={op.group}, axis={op.axis}"
+        raise ShapeError(message, "write group=32 without axis=", code="E319")
     for n in (1, 2):
-        shape = args[n].shape
-        if shape is None or args[0].shape is None:
+        shape, whole = args[n].shape, args[0].shape
+        if shape is None or whole is None:
+            continue
+        if op.group is not None and shape:
+            if not whole:
+                raise ShapeError(f"{op.name}: a scalar has no last axis to make groups of", code="E319")
+            groups = floordiv(add(whole[-1], op.group - 1), op.group)
+            what = f"{op.name}: {scope.operand(n)} and groups of {op.group}"
+            equal_shapes(shape, TensorShape([*whole[:-1], groups]), what, scope)
             continue
         if op.axis is None and shape:
             raise ShapeError(f"{op.name}: {scope.operand(n)} must be a scalar unless axis= is given", code="E023")
         if op.axis is not None and shape:
-            axis = normal_axis(op.axis, len(args[0].shape), op.name)
+            axis = normal_axis(op.axis, len(whole), op.name)
             what = f"{op.name}: {scope.operand(n)} and axis {axis}"
-            equal_shapes(shape, TensorShape([args[0].shape[axis]]), what, scope)
+            equal_shapes(shape, TensorShape([whole[axis]]), what, scope)
     for n, what, kinds in ((2, "zero point must be an integer", INTEGERS), (1, "scale must be a float", FLOATS)):
         if args[n].dtype is not None and args[n].dtype not in kinds:
             raise DTypeError(f"{op.name}: the {what}, got {args[n].dtype}", code="E121")
@@ -441,9 +452,33 @@ def _channels(op: ops.Quantize | ops.Dequantize, args: Types, scope: Scope) -> N
 
 def _quantize(op: ops.Quantize, args: Types, scope: Scope) -> Results:
     _channels(op, args, scope)
-    if dtype_name(op.dtype) not in INTEGERS:
+    if op.kind is not None:
+        held = _kind(op.kind, "quantize").dtype
+        if op.dtype != held:
+            raise DTypeError(f"quantize to {op.kind} makes {held}, not {op.dtype}", f"use {held!r}", code="E121")
+    elif dtype_name(op.dtype) not in INTEGERS:
         raise DTypeError(f"quantize makes integers, not {op.dtype}", "use 'int8'", code="E121")
     return (TensorType(args[0].shape, op.dtype),)
+
+
+def _kind(name: str, what: str) -> NumberKind:
+    if name not in KINDS:
+        raise DTypeError(f"{what}: there is no kind of number {name!r}", *nearest(name, KINDS), code="E318")
+    return KINDS[name]
+
+
+def _unpack(op: ops.Unpack, args: Types, scope: Scope) -> Results:
+    kind = _kind(op.kind, "unpack")
+    if args[0].dtype not in (None, "uint8"):
+        raise DTypeError(f"unpack reads bytes, got {args[0].dtype}", "give a uint8 array", code="E121")
+    shape = args[0].shape
+    if shape is None:
+        return (TensorType(None, kind.dtype),)
+    if not shape:
+        raise ShapeError("unpack: a scalar has no last axis that numbers are packed along", code="E024")
+    size = floordiv(add(mul(op.count, kind.bits), 7), 8)
+    scope.same(size, shape[-1], f"unpack: {op.count} of {op.kind} are {size} bytes, the operand has {shape[-1]}")
+    return (TensorType(TensorShape([*shape[:-1], op.count]), kind.dtype),)
 
 
 def _dequantize(op: ops.Dequantize, args: Types, scope: Scope) -> Results:
@@ -470,6 +505,6 @@ RULES: dict[type[Op], Callable[[Any, Types, Scope], Results]] = {
     ops.Broadcast: _broadcast, ops.Window: _window, ops.OverlapAdd: _overlap_add, ops.Pad: _pad, ops.Concat: _concat,
     ops.Gather: lambda op, args, scope: (TensorType(_indexed(op, args, scope), args[0].dtype),),
     ops.Cast: lambda op, args, scope: (TensorType(args[0].shape, dtype_name(op.dtype)),),
-    ops.ScatterAdd: _scatter_add, ops.Quantize: _quantize, ops.Dequantize: _dequantize,
-    ops.Transfer: _transfer,
+    ops.ScatterAdd: _scatter_add, ops.Quantize: _quantize, ops.Dequantize: _dequantize, ops.Unpack: _unpack,
+    ops.Transfer: _transfer, **collectives.RULES,
 }  # fmt: skip

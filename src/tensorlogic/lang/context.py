@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..diagnostics import SourceLocation
+from ..diagnostics import SourceLocation, caller
 from ..errors import GraphError, InputError, nearest
 from ..ir.graph import EinsumGraph, plain_array
 
@@ -21,6 +21,31 @@ class LogicWarning(UserWarning):
     >>> issubclass(LogicWarning, UserWarning)
     True
     """
+
+
+def warn(message: str, location: SourceLocation | None) -> None:
+    """Warn of something at a place in the user's text, or in the code that calls."""
+    location = location or caller()
+    if location is not None and location.file and location.line:
+        warnings.warn_explicit(message, LogicWarning, location.file, location.line)
+    else:
+        warnings.warn(message, LogicWarning, stacklevel=2)
+
+
+def wrong_score(name: str, value: Any) -> str:
+    """Return what is wrong with the scores of a predicate: the first that is below 0, above 1 or NaN; nothing where none is.
+
+    >>> wrong_score("likes", [0.5, 2.0])
+    "score 2.0 of 'likes' at [1] is outside of 0 to 1 (1 are)"
+    """
+    array = plain_array(value)
+    if array.dtype == bool:
+        return ""
+    outside = ~((array >= 0) & (array <= 1))
+    if not outside.any():
+        return ""
+    place = tuple(int(i) for i in np.argwhere(outside)[0])
+    return f"score {array[place]} of {name!r} at {list(place)} is outside of 0 to 1 ({outside.sum():,} are)"
 
 
 class CompilerContext:
@@ -68,7 +93,6 @@ class CompilerContext:
         for predicate, signature in self.predicates.items():
             for domain in signature:
                 self.check(domain, f"predicate {predicate!r}")
-        self._warned: set[str] = set()
         self.graphs = dict(graphs or {})
         for predicate, graph in self.graphs.items():
             if not isinstance(graph, EinsumGraph):
@@ -84,25 +108,16 @@ class CompilerContext:
             message = f"{where} has domain {domain!r}, which is not given"
             raise GraphError(message, *nearest(domain, self.domains), hint, code="E606", location=location)
 
-    def check_scores(self, inputs: Mapping[str, Any], *, warn: bool = False) -> None:
+    def check_scores(self, inputs: Mapping[str, Any]) -> None:
         """Refuse scores that no fuzzy logic or probability knows: below 0, above 1, or NaN.
 
-        Logics do not look at values while they run; call this on what a rule is given. With ``warn=True`` it only
-        warns, once for each predicate.
+        Call this on what a rule is given. Without it, an executor looks at what a rule is given first, and warns once.
 
         >>> CompilerContext(domains={}).check_scores({"likes": [0.0, 0.7, 1.0]})
         """
         for name, value in inputs.items():
-            array = plain_array(value)
-            outside = ~((array >= 0) & (array <= 1))
-            if array.dtype == bool or not outside.any() or (warn and name in self._warned):
-                continue
-            place = tuple(int(i) for i in np.argwhere(outside)[0])
-            message = f"score {array[place]} of {name!r} at {list(place)} is outside of 0 to 1 ({outside.sum():,} are)"
-            if not warn:
+            if message := wrong_score(name, value):
                 raise InputError(message, "scale or clip the scores, such as 1 / (1 + np.exp(-x))", code="E622")
-            self._warned.add(name)
-            warnings.warn(message, LogicWarning, stacklevel=2)
 
     def size(self, domain: str) -> int:
         """Return the number of elements of a domain."""

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Sequence
 from functools import partial, reduce
 from typing import Any, NamedTuple
 
-from ..diagnostics import SourceLocation
 from ..errors import OutOfMemoryError, ShapeError, TensorLogicError
 from ..ir.builder import GraphBuilder, Tensor
 from ..ir.spec import write
-from .context import CompilerContext, DomainTable, LogicWarning
+from .context import CompilerContext, DomainTable, warn
 from .expr import ARITHMETIC, COMPARISONS, FUNCTIONS, Term, TLExpr
 from .formula import Formula, Formulas, Steps, Variable, once, run_steps
 from .strategies import Along, QuantifierContraction, Strategy
@@ -26,14 +24,6 @@ class Value(NamedTuple):
 
     tensor: Tensor
     axes: tuple[Variable, ...]
-
-
-def warn(message: str, location: SourceLocation | None) -> None:
-    """Warn of something at a place in the user's text."""
-    if location is not None and location.file and location.line:
-        warnings.warn_explicit(message, LogicWarning, location.file, location.line)
-    else:
-        warnings.warn(message, LogicWarning, stacklevel=2)
 
 
 class Emitter:

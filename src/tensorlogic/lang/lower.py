@@ -23,7 +23,7 @@ _RuleBody = tuple[Formula, list[Variable], TLExpr]  # over the places of the hea
 
 def compile(
     source: TLExpr | Rule | str | Sequence[Rule | str],
-    context: CompilerContext,
+    context: CompilerContext | None = None,
     *,
     strategy: str | Strategy = "hard_boolean",
     clip: bool = False,
@@ -51,8 +51,9 @@ def compile(
            [0, 0, 0]])
     """
     if not isinstance(context, CompilerContext):
-        hint = "CompilerContext(domains={'Person': 10})"
-        raise GraphError(f"a CompilerContext is expected, got {type(context).__name__}", hint, code="E301")
+        hint = "compile(source, CompilerContext(domains={'Person': 10})) says what there is"
+        kind = "" if context is None else f", got {type(context).__name__}"
+        raise GraphError(f"a CompilerContext with the domains is expected{kind}", hint, code="E301")
     row = get_strategy(strategy)
     lowering = _Lowering(context, clipped(row) if clip else row)
     if isinstance(source, str) and not holds_rules(source):
@@ -111,7 +112,10 @@ class _Lowering:
         """Let a graph know the names of the domains of its outputs and predicates, where they have names."""
         places = {n: [(n, i) for i in range(self.domains.arity(n))] for n in graph.inputs}
         names = {n: tuple(self.domains.members(p) for p in keys) for n, keys in {**places, **outputs}.items()}
-        return graph.with_axis_names({n: axes for n, axes in names.items() if any(axes)})
+        graph = graph.with_axis_names({n: axes for n, axes in names.items() if any(axes)})
+        # inputs that are no predicates belong to graphs that compute some
+        scores = [n for n in graph.inputs if n in self.formulas.predicates] if self.s.scores else []
+        return graph.with_scores(scores) if scores else graph
 
     def _either(self, answers: Sequence[Tensor]) -> Tensor:
         return reduce(partial(self.s.or_, self.b), answers)

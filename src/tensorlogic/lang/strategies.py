@@ -51,6 +51,7 @@ class Strategy(NamedTuple):
     forall_and: QuantifierContraction | None = None  # ∀ over ∧ as one contraction, where there is one
     exists: Along | None = None  # how ∃ removes axes, where no algebra says it; then join is not used
     boolean: bool = False  # truth values are bool
+    scores: bool = False  # truth values lie within 0 to 1; what else a rule is given is warned of
     after: Unary | None = None  # what is done to the result of a quantifier
     de_morgan: bool = False  # ¬ is an involution and turns ∧ into ∨ and ∃ into ∀
     merges: bool = False  # ∃x. (a ∧ ∃y. b) is ∃x y. (a ∧ b), and p ∧ ∃x. q is ∃x. (p ∧ q)
@@ -97,7 +98,7 @@ STRATEGIES: dict[str, Strategy] = {
             forall=_least,
             imply=lambda b, x, y: b.godel_implies(x, y),
             meet="min_max", residuum="godel_residuum",
-            de_morgan=True, merges=True, splits=True, frees=True, lattice=True, rounds="max",
+            scores=True, de_morgan=True, merges=True, splits=True, frees=True, lattice=True, rounds="max",
         ),
         Strategy(
             "fuzzy_product",
@@ -110,7 +111,7 @@ STRATEGIES: dict[str, Strategy] = {
             residuum="goguen_residuum",
             exists_or=QuantifierContraction("min_product", _not, lambda b, x, n, k: _not(b, x)),
             forall_and=QuantifierContraction("min_product", None, lambda b, x, n, k: x),
-            de_morgan=True, merges=True, frees=True, rounds="max",
+            scores=True, de_morgan=True, merges=True, frees=True, rounds="max",
         ),
         Strategy(
             "fuzzy_lukasiewicz",
@@ -121,7 +122,7 @@ STRATEGIES: dict[str, Strategy] = {
             forall=_least,
             exists_or=QuantifierContraction("max_plus", None, lambda b, x, n, k: b.clip(x, 0.0, 1.0)),
             forall_and=QuantifierContraction("min_plus", None, lambda b, x, n, k: b.clip(b.subtract(x, float(k - 1)), 0.0, 1.0)),
-            de_morgan=True, merges=True, frees=True, rounds="max",
+            scores=True, de_morgan=True, merges=True, frees=True, rounds="max",
         ),
         Strategy(
             "probabilistic",
@@ -130,7 +131,7 @@ STRATEGIES: dict[str, Strategy] = {
             not_=_not,
             join="noisy_or",
             forall=lambda b, x, axes: b.prod(x, axes),
-            de_morgan=True, splits=True,
+            scores=True, de_morgan=True, splits=True,
         ),
         Strategy(
             "soft_differentiable",

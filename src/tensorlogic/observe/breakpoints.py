@@ -16,6 +16,7 @@ from ..errors import InputError, expect
 from ..events import RunRecord, StepEvent, running
 from ..plan.build import ExecutionPlan, Step, describe
 from ..runtime.frame import Frame
+from ..store import free_in_child
 from .open_runs import DebugHook, OpenRuns
 from .tensorstats import count_bad, is_bad
 
@@ -145,8 +146,8 @@ class BreakpointManager(DebugHook):
         self._made = 0
         self._paused: dict[int, BreakpointHit] = {}  # by thread
         self._stepping: set[int] = set()  # threads that stop at their next step
-        self._lock = threading.Lock()
-        self._terminal = threading.RLock()  # one prompt at a time
+        self._lock = free_in_child(threading.Lock())
+        self._terminal = free_in_child(threading.RLock())  # one prompt at a time
         self._runs = OpenRuns()
 
     @property

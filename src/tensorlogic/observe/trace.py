@@ -18,6 +18,7 @@ from ..events import Hook, RunRecord, watching
 from ..ir.types import ITEMSIZE
 from ..plan.build import ExecutionPlan, Step, describe
 from ..plan.cost import nbytes
+from ..store import free_in_child
 from ..tables import table
 from .columns import FAR, EventColumns, Names
 from .recorded import LIMIT, RecordedExecutionTrace, RecordedTraceEntry, Shape
@@ -122,7 +123,7 @@ class Trace(Hook):
         self._fresh: list[tuple[int, RunRecord]] = []  # plan and times, as the loop left them
         self._waiting = 0
         self._runs: list[TracedRun] = []
-        self._lock = RLock()  # runs of several threads end when they like
+        self._lock = free_in_child(RLock())  # runs of several threads end when they like
         self.spans: list[TraceEvent] = []
         self._given: list[TraceEvent] = []
         for n, event in enumerate(events):

@@ -56,4 +56,4 @@ def batched(graph: EinsumGraph, over: str | Sequence[str], size: Dim = "batch") 
     for (name, i), x in zip(graph.outputs, outputs, strict=True):
         b.tape.draft.origin = graph.nodes[i]
         found.append((name, b.lead(x)))
-    return b.tape.finish(found)
+    return b.tape.finish(found).with_scores(graph.scores)

@@ -180,6 +180,10 @@ def _scatter_add(b: Batcher, op: ops.ScatterAdd, args: Sequence[Operand], types:
 
 def _channels(b: Batcher, op: Any, args: Sequence[Operand], types: Results) -> Value:
     x, *scales = args
+    if op.group is not None:
+        if any(s.batched and not s.shape for s in scales):
+            return item_by_item(b, op, args, types)
+        return b.apply(op, b.lead(x), *(b.lead(s) if s.shape else s.value for s in scales))
     if op.axis is None:  # a scale of each item's own is one of its channel
         axis = 0 if any(s.batched for s in scales) else None
     elif any(s.batched for s in scales):
@@ -189,11 +193,17 @@ def _channels(b: Batcher, op: Any, args: Sequence[Operand], types: Results) -> V
     return b.apply(replace(op, axis=axis), b.lead(x), *(s.value for s in scales))
 
 
+def _all_to_all(b: Batcher, op: ops.AllToAll, args: Sequence[Operand], types: Results) -> Value:
+    return b.apply(replace(op, cut=op.cut + 1, joined=op.joined + 1), args[0].value)
+
+
 RULES: dict[type[Op], Rule] = {
     ops.Einsum: _einsum, ops.ContractVJP: _contract_vjp, ops.Reduce: _reduce, ops.Cumulate: _along, ops.Sort: _along,
     ops.TopK: _along, ops.Window: _along, ops.OverlapAdd: _along, ops.Slice: _slice, ops.Reshape: _reshape, ops.Transpose: _transpose,
     ops.Broadcast: _broadcast, ops.Pad: _pad, ops.Concat: _concat, ops.Gather: _gather, ops.ScatterAdd: _scatter_add,
     ops.Quantize: _channels, ops.Dequantize: _channels,
+    ops.AllGather: _along, ops.ReduceScatter: _along, ops.AllToAll: _all_to_all,
+    ops.Unpack: lambda b, op, args, types: b.apply(op, b.lead(args[0])),
 }  # fmt: skip
 
 

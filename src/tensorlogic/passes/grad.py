@@ -16,7 +16,16 @@ from ..ir.check import check_structure
 from ..ir.elementwise import FUNCTIONS
 from ..ir.graph import OPS, EinsumGraph, reachable
 from ..ir.ops import REDUCTIONS
-from . import grad_bodies, grad_contract, grad_einsum, grad_fixpoint, grad_rules, grad_scan, grad_views
+from . import (
+    grad_bodies,
+    grad_collectives,
+    grad_contract,
+    grad_einsum,
+    grad_fixpoint,
+    grad_rules,
+    grad_scan,
+    grad_views,
+)
 from .derivatives import TRUTHS
 from .grad_reverse import Custom, Options, activity, backward, forward
 from .grad_shortcuts import SHORTCUTS
@@ -30,6 +39,7 @@ RULES = (
     | grad_bodies.RULES
     | grad_scan.RULES
     | grad_fixpoint.RULES
+    | grad_collectives.RULES
 )
 PREPARE = grad_scan.PREPARE | grad_fixpoint.PREPARE
 NO_GRADIENT = "truth values and whole numbers have no gradient"

@@ -90,9 +90,11 @@ def passes(op: Op, operand: int, result: TensorType, straight: bool) -> bool:
         case ops.ScatterAdd():
             return operand != 1
         case ops.Quantize():
-            return straight and operand == 0
+            return straight and operand < 2
         case ops.Dequantize():
             return operand == 1 or (straight and operand == 0)
+        case ops.Unpack():
+            return False
         case ops.Einsum():
             return straight or op.algebra != "boolean"
         case _:

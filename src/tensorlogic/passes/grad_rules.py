@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 from msgspec.structs import replace
 
+from ..errors import ShapeError
 from ..ir import ops
 from ..ir.graph import EinsumGraph, Scan
 from ..ir.ops import Op
-from ..ir.sizes import Dim, prod
+from ..ir.packed_numbers import KINDS
+from ..ir.sizes import Dim, mul, prod, sub
 from ..ir.type_rules import reduced_axes
-from ..ir.types import TensorShape, TensorType
+from ..ir.types import FLOATS, TensorShape, TensorType
 from .derivatives import slopes
 from .grad_reverse import Call, Grads, Rule
 from .grad_tape import Tape, Value, count, filled, full, indicator, known_shape, on_device, scalar, spread, unbroadcast
@@ -180,32 +183,59 @@ def _sort(t: Tape, call: Call) -> Grads:
     return [last_axis(t, result, axis, back=True)]
 
 
-def channel(t: Tape, v: Value, x: Value, axis: int | None) -> Value:
-    """Lay a scale or a zero point along the axis of its tensor."""
-    if axis is None or not v.shape or x.shape is None:
+def channel(t: Tape, v: Value, x: Value, op: ops.Quantize | ops.Dequantize) -> Value:
+    """Lay a scale or a zero point along the axis of its tensor, or over its groups."""
+    if not v.shape or x.shape is None:
         return v
-    shape: list[Dim] = [x.shape[axis]] + [1] * (len(x.shape) - 1 - axis % len(x.shape))
+    if op.group is not None:
+        wide = t.broadcast_to(t.reshape(v, (*v.shape, 1)), (*v.shape, op.group))
+        flat = t.reshape(wide, (*x.shape[:-1], mul(v.shape[-1], op.group)))
+        return t.apply(ops.Slice(tuple((0, d, 1) for d in x.shape)), flat)
+    axis = (op.axis or 0) % len(x.shape)
+    shape: list[Dim] = [x.shape[axis]] + [1] * (len(x.shape) - 1 - axis)
     return t.reshape(v, shape)
+
+
+def _to_scales(t: Tape, share: Value, scale: Value, op: ops.Quantize | ops.Dequantize) -> Value:
+    """Add up what each element has for its scale."""
+    shape = known_shape(share, "gradients of scales")
+    if not scale.shape or op.group is None:
+        own = None if op.axis is None or not scale.shape else op.axis % len(shape)
+        return t.sum(share, [a for a in range(len(shape)) if a != own])
+    missing = sub(mul(scale.shape[-1], op.group), shape[-1])
+    if not isinstance(missing, int):
+        raise ShapeError("gradients of the scales of groups need the size of the last axis", code="E007")
+    whole = t.apply(ops.Pad((*((0, 0),) * (len(shape) - 1), (0, missing))), share, 0) if missing else share
+    return t.sum(t.reshape(whole, (*scale.shape, op.group)), [len(shape)])
 
 
 def _quantize(t: Tape, call: Call) -> Grads:
     """Straight through: as if nothing were rounded, but what was clamped stays where it is."""
     x, scale, zero = call.args
-    s, z = (channel(t, v, x, call.op.axis) for v in (scale, zero))
-    free = t.equal(t.cast(t.rint(x / s), "float32") + z, call.y)
-    return [t.where(free, call.g / s, 0), None, None]
+    s, z = (channel(t, v, x, call.op) for v in (scale, zero))
+    row = KINDS.get(call.op.kind or call.op.dtype)
+    low, high = (row.low, row.high) if row else (int(np.iinfo(call.op.dtype).min), int(np.iinfo(call.op.dtype).max))
+    steps = x / s
+    place = t.rint(steps) + t.cast(z, x.dtype or "float32")
+    d_x = t.where(t.logical_and(t.greater_equal(place, low), t.less_equal(place, high)), call.g / s, 0)
+    if not call.wants[1]:
+        return [d_x, None, None]
+    share = t.negative(full(t, d_x, call.y) * steps)
+    return [d_x, _to_scales(t, t.cast(share, scale.dtype or "float32"), scale, call.op), None]
 
 
 def _dequantize(t: Tape, call: Call) -> Grads:
     q, scale, zero = call.args
-    s, z = (channel(t, v, q, call.op.axis) for v in (scale, zero))
+    s, z = (channel(t, v, q, call.op) for v in (scale, zero))
     found: list[Value | None] = [call.g * s if call.wants[0] else None, None, None]
     if call.wants[1]:
-        steps = t.cast(t.subtract(t.cast(q, "int32"), t.cast(z, "int32")), scale.dtype or "float32")
-        share = full(t, call.g, call.y) * steps
-        rank = len(known_shape(share, "gradients of scales"))
-        own = None if call.op.axis is None or not scale.shape else call.op.axis % rank
-        found[1] = t.sum(share, [a for a in range(rank) if a != own])
+        dtype = scale.dtype or "float32"
+        steps = (
+            t.cast(t.subtract(t.cast(q, "int32"), t.cast(z, "int32")), dtype)
+            if q.dtype not in FLOATS
+            else q - t.cast(z, dtype)
+        )
+        found[1] = _to_scales(t, full(t, call.g, call.y) * steps, scale, call.op)
     return found
 
 
@@ -219,4 +249,5 @@ RULES: dict[type[Op], Rule] = {
     ops.Transfer: lambda t, call: [on_device(t, call.g, call.x)],
     ops.Quantize: _quantize,
     ops.Dequantize: _dequantize,
+    ops.Unpack: lambda t, call: [None],  # bytes have none
 }

@@ -162,8 +162,19 @@ def _scatter_add(op: ops.ScatterAdd, args: list[Shape], out: Shape, t: TensorTyp
 
 
 def _channels(op: Any, args: list[Shape], out: Shape, t: TensorType) -> Found:
+    if op.group is not None:  # groups of the last axis stay whole
+        places = [tuple(a if s else None for s in args[1:]) for a in range(len(out))]
+        return [Index((a,), (a, *places[a]), size) for a, size in enumerate(out[:-1])]
     own = None if op.axis is None else normal_axis(op.axis, len(out), op.name)
     return [Index((a,), (a, *(0 if a == own and s else None for s in args[1:])), size) for a, size in enumerate(out)]
+
+
+def _gathered(op: Any, args: list[Shape], out: Shape, t: TensorType) -> Found:
+    return [Index((a,), (a,), size) for a, size in enumerate(out) if args[0][a] == size and a != op.axis]
+
+
+def _moved(op: ops.AllToAll, args: list[Shape], out: Shape, t: TensorType) -> Found:
+    return [Index((a,), (a,), size) for a, size in enumerate(out) if a not in (op.cut, op.joined)]
 
 
 INDICES: dict[type[Op], Callable[..., Found]] = {
@@ -171,4 +182,6 @@ INDICES: dict[type[Op], Callable[..., Found]] = {
     ops.Cumulate: _along, ops.Sort: _along, ops.TopK: _along, ops.Window: _along, ops.OverlapAdd: _overlap_add, ops.Concat: _along,
     ops.Slice: _slice, ops.Reshape: _reshape, ops.Transpose: _transpose, ops.Broadcast: _broadcast, ops.Pad: _pad,
     ops.Gather: _gather, ops.ScatterAdd: _scatter_add, ops.Quantize: _channels, ops.Dequantize: _channels,
+    ops.AllGather: _gathered, ops.ReduceScatter: _gathered, ops.AllToAll: _moved,
+    ops.Unpack: lambda op, args, out, t: [Index((a,), (a,), size) for a, size in enumerate(out[:-1])],
 }  # fmt: skip

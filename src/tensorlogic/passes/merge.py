@@ -7,7 +7,7 @@ einsum become part of it; sibling products of one operand with constants become 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from ..ir import ops, spec
 from ..ir.algebra import algebra
@@ -60,6 +60,14 @@ def _sums_alone(form: Spec) -> bool:
     return any(sum(x in labels for labels in form.inputs) == 1 for x in form.contracted)
 
 
+def _sums_over_names(form: Spec, types: Sequence[TensorType]) -> bool:
+    """Tell whether an einsum of operands of these types sums over an index whose size is not known yet."""
+    sizes = {
+        x: d for labels, t in zip(form.inputs, types, strict=True) for x, d in zip(labels, t.shape or (), strict=False)
+    }
+    return any(isinstance(sizes.get(x), str) for x in form.contracted)
+
+
 def _written(inputs: Iterable[Labels], output: Labels) -> str:
     """Return a spec whose labels are a, b, c ... in order, so that equal einsums are equal text."""
     form = Spec(tuple(inputs), output)
@@ -80,6 +88,8 @@ def _einsum(draft: Draft, op: Op, args: tuple[int, ...]) -> int | None:
             continue
         if _sums_alone(form) or _sums_alone(inner) or any(0 in (draft.type(x).shape or ()) for x in (*parts, *args)):
             continue  # the product of a sum of nothing and of what is not finite is NaN, the merged sum is not
+        if op.algebra != "boolean" and _sums_over_names(inner, [draft.type(x) for x in parts]):
+            continue  # which may turn out to be 0
         if result.dtype not in FULL or any(draft.type(x).dtype != result.dtype for x in (*parts, *args)):
             continue
         name = dict(zip(inner.output, form.inputs[n], strict=True))
@@ -100,11 +110,16 @@ def _reduce(draft: Draft, op: ops.Reduce, args: tuple[int, ...]) -> int | None:
         return None
     if any(draft.type(x).dtype != t.dtype for x in draft.args(args[0])) or draft.results(op, args)[0].dtype != t.dtype:
         return None
-    if (len(form.inputs) > 1 and _sums_alone(form)) or any(d == 0 or not isinstance(d, int) for d in t.shape):
+    if (len(form.inputs) > 1 and _sums_alone(form)) or 0 in t.shape or _named(op, t):
         return None  # the maximum of nothing is an error, the einsum's is its zero
     axes = reduced_axes(op, len(t.shape))
     output = tuple(x for n, x in enumerate(form.output) if n not in axes)
     return draft.make(ops.Einsum(_written(form.inputs, output), inner.algebra), draft.args(args[0]))
+
+
+def _named(op: ops.Reduce, t: TensorType) -> bool:
+    """Tell whether a reduction must not be of nothing, and has an operand whose sizes are not all known yet."""
+    return op.kind not in ("sum", "any") and any(isinstance(d, str) for d in t.shape or ())
 
 
 def _transpose(draft: Draft, op: ops.Transpose, args: tuple[int, ...]) -> int | None:
@@ -194,6 +209,18 @@ def _joined(several: Iterable[Dim], fewer: Iterable[Dim]) -> list[tuple[int, ...
             run.append(first)
         found.append(tuple(run))
     return None if rest else found
+
+
+def waits_for_sizes(graph: EinsumGraph, op: Op, args: tuple[int, ...]) -> bool:
+    """Tell whether more may be merged into an operation once sizes are known that have names now."""
+    for a in args if isinstance(op, ops.Einsum | ops.Reduce) else ():
+        types = [graph.type_of(x) for x in graph.nodes[a].args] if isinstance(graph.nodes[a].op, ops.Einsum) else []
+        form = _plain(graph.nodes[a].op, types)
+        if form is not None and isinstance(op, ops.Einsum) and _sums_over_names(form, types):
+            return True
+        if form is not None and isinstance(op, ops.Reduce) and _named(op, graph.type_of(a)):
+            return True
+    return False
 
 
 RULES: Rules = {

@@ -9,13 +9,13 @@ from typing import Any, NamedTuple
 
 from ..errors import CancelledError, GraphError, TensorLogicError
 from ..events import Hook, check_contexts, span
-from ..ir.check import check_structure
+from ..ir.check import check_structure, op_sizes
 from ..ir.graph import EinsumGraph, Node, bodies, with_bodies
-from ..ir.ops import Op
+from ..ir.ops import Input, Op
 from ..tables import table
 from .fold import Evaluate, fold_constants
 from .levels import CompilationConfig, OptimizationLevel, Pass
-from .merge import merge_einsums, stack_products
+from .merge import merge_einsums, stack_products, waits_for_sizes
 from .rewrite import drop_dead, merge_equal
 from .simplify import simplify
 
@@ -63,6 +63,35 @@ def passes_of(
         elif config.fusion_enabled or p not in FUSING:
             chosen.append(p)
     return tuple(chosen)
+
+
+def sized_passes(graph: EinsumGraph, passes: Sequence[Pass]) -> tuple[Pass, ...]:
+    """Return those of the passes that a graph went through which may find more to do where its sizes have become numbers.
+
+    There are none unless an operation names a size (a reshape to ``n``), one size has two names, or a contraction waits to be merged.
+
+    >>> from tensorlogic import GraphBuilder
+    >>> b = GraphBuilder()
+    >>> x = b.input("x", ("n", 3), "float32")
+    >>> [len(sized_passes(b.build(y=y), passes_of(OptimizationLevel.STANDARD))) for y in (b.exp(x), b.reshape(x, ("n*3",)))]
+    [0, 2]
+    """
+    waiting = [p for p in passes if getattr(p, "func", p) is not drop_dead]
+    return tuple(waiting) if _has_named_sizes(graph, merge_einsums in passes) else ()
+
+
+def _has_named_sizes(graph: EinsumGraph, merges: bool) -> bool:
+    """Tell whether the name of a size keeps a pass from doing something."""
+    if graph.inference.equalities:
+        return True
+    for node in graph.nodes:
+        if not isinstance(node.op, Input) and any(isinstance(size, str) for size in op_sizes(node.op)):
+            return True
+        if merges and waits_for_sizes(graph, node.op, node.args):
+            return True
+        if any(_has_named_sizes(body, merges) for body in bodies(node.op)):
+            return True
+    return False
 
 
 class PassReport(NamedTuple):

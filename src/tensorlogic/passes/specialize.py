@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -36,6 +36,14 @@ def specialize(
                 context=[f"sizes: {', '.join(f'{k}={v}' for k, v in sorted(env.items()))}"],
             ).at(graph.nodes[equality.node].location)
     return _concrete(graph, inputs, env)
+
+
+def with_dtypes(graph: EinsumGraph, dtypes: Sequence[str | None]) -> EinsumGraph:
+    """Return a graph that declares dtypes for its inputs, given in order; sizes keep their names."""
+    nodes = list(graph.nodes)
+    for i, dtype in zip(graph.inputs.values(), dtypes, strict=True):
+        nodes[i] = Node(replace(nodes[i].op, dtype=dtype), (), nodes[i].locations)
+    return EinsumGraph(nodes, graph.outputs, graph.constants)
 
 
 def bind_sizes(graph: EinsumGraph, inputs: Mapping[str, TensorType], sizes: Mapping[str, int]) -> dict[str, int]:

@@ -211,7 +211,7 @@ def _built(graph: EinsumGraph, found: Carried, size: int, place: str) -> Split:
                     pick.how or "concat",
                     pick.outs[0],
                     types[i][0],
-                    _counted(graph, i) if pick.how == "mean" else 1,
+                    mean_divisor(graph, i) if pick.how == "mean" else 1,
                 )
             )
     feeds = []
@@ -240,7 +240,8 @@ def _built(graph: EinsumGraph, found: Carried, size: int, place: str) -> Split:
     return Split(graph, place, size, roles, before, after, tuple(feeds), tuple(joins), tuple(outputs), found.picks)
 
 
-def _counted(graph: EinsumGraph, i: int) -> int:
+def mean_divisor(graph: EinsumGraph, i: int) -> int:
+    """Return how many elements a mean is made of."""
     op, shape = graph.nodes[i].op, dims(graph.type_of(graph.nodes[i].args[0]))
     assert isinstance(op, ops.Reduce)
     return math.prod(shape[a] for a in reduced_axes(op, len(shape)))
@@ -280,7 +281,7 @@ def _part(whole: Split, size: int) -> EinsumGraph:
         if isinstance(op, ops.Reduce | ops.Einsum) and pick.how:
             if pick.how == "mean" and isinstance(op, ops.Reduce):
                 op = ops.Reduce("sum", op.axes, op.keepdims)
-            working = _working(pick.how, types[i][0].dtype or "float64")
+            working = working_dtype(pick.how, types[i][0].dtype or "float64")
             if working is not None:
                 args = [
                     n if types[a][0].dtype == working or types[a][0].weak else add(ops.Cast(working), (n,), i)
@@ -290,7 +291,7 @@ def _part(whole: Split, size: int) -> EinsumGraph:
     return EinsumGraph(nodes, [(join.label, place[join.node]) for join in whole.joins], graph.constants)
 
 
-def _working(how: str, dtype: str) -> str | None:
+def working_dtype(how: str, dtype: str) -> str | None:
     """Return the dtype that partial results are made in; None where it is that of the whole."""
     if dtype in ("float16", "bfloat16") and how in _WIDER:
         return "float32"

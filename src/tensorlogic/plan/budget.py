@@ -24,7 +24,7 @@ from ..passes.split import Split, split
 from .build import ExecutionPlan, Groups, describe, lay_out
 from .cost import nbytes, rounds
 from .fused import Fused
-from .memory import largest_step, lighter
+from .memory import has_wide_types, largest_step, lighter
 from .nested import joined_bytes, nested_plan
 
 NODES = 12  # how many of the largest nodes are looked at for an index to cut
@@ -275,8 +275,7 @@ def _misfit(piece: Piece, budget: int) -> OutOfMemoryError:
         lines.append(f"the largest result left is {', '.join(map(str, step.types))}, of {describe(step.op)}")
     outputs = sum(nbytes(graph.type_of(i)) for i in {i for _, i in graph.outputs})
     lines.append(f"the outputs are {bytes_text(outputs)} and must be held")
-    wide = any(t.dtype in ("float64", "int64") for own in graph.inference.types for t in own)
-    narrower = ", or a narrower dtype" if wide else ""
+    narrower = ", or a narrower dtype" if has_wide_types(graph) else ""
     hints = [f"allow {piece.peak_bytes:,} bytes, the least that is known to work{narrower}"]
     if outputs > budget // 2:
         hints.append("reduce the outputs in the graph, such as to a sum, a top_k or one column")

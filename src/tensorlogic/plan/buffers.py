@@ -34,7 +34,9 @@ def writes_into(step: Step) -> bool:
         case ops.Cast() | ops.Pad() | ops.OverlapAdd():
             return True
         case Fused():
-            return step.op.kind in ("rows", "algebra", "ranges")
+            return step.op.kind in ("rows", "algebra", "ranges") or (
+                step.op.kind in ("integers", "weights") and len(step.writes) == 1
+            )
         case ops.Reduce():
             return step.op.kind in REDUCED_INTO
         case ops.Einsum() if step.contraction is not None and step.contraction.in_order:

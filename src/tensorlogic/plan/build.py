@@ -216,10 +216,18 @@ def describe(op: Op) -> str:
             return f"{op.name} {op.spec}" + ("" if op.algebra == "real" else f" ({op.algebra})")
         case ops.Reduce():
             return op.kind + ("" if op.axes is None else f" over {','.join(map(str, op.axes))}")
-        case ops.Cast() | ops.Quantize():
+        case ops.Cast():
             return f"{op.name} {op.dtype}"
+        case ops.Quantize():
+            return f"quantize {op.kind or op.dtype}"
+        case ops.Unpack():
+            return f"unpack {op.kind}"
         case ops.Transfer():
             return f"transfer to {op.device}"
+        case ops.Send() | ops.Receive():
+            return f"{op.name} {op.label} {'to' if isinstance(op, ops.Send) else 'from'} {op.over} {op.to if isinstance(op, ops.Send) else op.source}"
+        case ops.Collective():
+            return f"{op.name} {getattr(op, 'how', '')}".strip() + f" over {op.over}, {op.rank} of {op.ranks}"
         case Fused():
             return f"{op.pattern} ({op.count} ops)" if op.count > 1 else op.pattern
         case _:

@@ -42,7 +42,7 @@ def flops(op: Op, args: Sequence[TensorType], results: Sequence[TensorType], for
             return n * max(1, n.bit_length())
         case ops.ScatterAdd():
             return elements(args[2])
-        case ops.Quantize() | ops.Dequantize():
+        case ops.Quantize() | ops.Dequantize() | ops.Unpack():
             return 4 * size
         case _:
             return 0

@@ -28,7 +28,7 @@ class Fusable(NamedTuple):
 
     nodes: tuple[int, ...]
     pattern: str
-    kind: str = "rows"  # "rows", "scan", "bits", "algebra", "fixpoint", "relations" or "whole"
+    kind: str = "rows"  # "rows", "scan", "bits", "algebra", "fixpoint", "integers", "weights", "relations" or "whole"
 
 
 class Cut(NamedTuple):
@@ -108,7 +108,11 @@ def _ordered(
 
 
 def _packed(parts: Sequence[Step], kind: str) -> int:
-    """Return the bytes that a step on packed bits takes while it runs: words of what it reads and makes, and of one round more."""
+    """Return the bytes that a step takes while it runs; on packed bits, words of what it reads and makes, and of one round more."""
+    if kind in ("integers", "weights"):
+        from .small_numbers import scratch_bytes
+
+        return scratch_bytes(parts, kind)
     if kind not in ("bits", "fixpoint") and not (kind == "algebra" and parts[0].types[0].dtype == "bool"):
         return 0
     every = [t for p in parts for t in (*p.arg_types, *p.types)] + [

@@ -21,6 +21,7 @@ from .contract import Contraction, contraction_of
 from .cost import nbytes
 from .fused import Fusable
 from .row_groups import Footing, Group, Reading, grow_groups, row_groups
+from .small_numbers import small_number_groups
 
 if TYPE_CHECKING:
     from .build import ExecutionPlan
@@ -85,6 +86,9 @@ def find_groups(graph: EinsumGraph, facts: Facts, policy: str = "fast") -> list[
     groups = _boolean_groups(reading, graph, facts, policy)
     taken = {i for group in groups for i in group.nodes}
     groups += _contractions(reading, facts, policy, taken)
+    least = 0.0 if policy != "exact" else PAYS, 0.0 if policy == "fast" else PAYS_REORDERED
+    taken.update(i for group in groups for i in group.nodes)
+    groups += small_number_groups(reading, (i for _, i in graph.outputs), taken, least)
     groups += _fixpoints(reading, facts, policy)
     if policy != "exact" and reading.live and facts.usable():
         taken = {i for group in groups for i in group.nodes}
@@ -104,7 +108,7 @@ def single_rows(graph: EinsumGraph, facts: Facts) -> list[Fusable]:
 
 def exact_group(graph: EinsumGraph, group: Fusable) -> bool:
     """Tell whether the kernel of a group gives NumPy's bits."""
-    if group.kind in ("bits", "fixpoint", "relations"):
+    if group.kind in ("bits", "fixpoint", "relations", "integers"):
         return True
     if group.kind == "algebra":
         op = graph.nodes[group.nodes[0]].op

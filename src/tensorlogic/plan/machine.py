@@ -11,6 +11,8 @@ from threading import Lock
 from time import perf_counter
 from typing import Any, NamedTuple
 
+from ..store import free_in_child
+
 WIDE = frozenset({"float64", "int64", "uint64"})  # measured as float64; the others are computed as float32 is
 MATRIX = 384  # rows of the matrices that are multiplied: large enough for BLAS, small enough for a slow machine
 STREAM = 40 << 20  # bytes of the array that is read and written, beyond the caches of most processors
@@ -54,7 +56,7 @@ def roofline_seconds(flops: float, nbytes: float, machine: Machine, dtype: str =
 
 
 _measured: list[Machine] = []
-_lock = Lock()
+_lock = free_in_child(Lock())
 
 
 def machine() -> Machine:

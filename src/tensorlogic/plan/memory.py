@@ -100,7 +100,7 @@ def check_memory(plan: ExecutionPlan, limit: int | None) -> None:
     needed = plan.peak_bytes
     if needed <= available:
         return
-    found = MemoryDiagnostic.out_of_memory(needed, available)
+    found = MemoryDiagnostic.out_of_memory(needed, available, wide=has_wide_types(plan.graph))
     step = largest_step(plan)
     if step is not None:
         shapes = ", ".join(str(t) for t in step.types)
@@ -108,6 +108,11 @@ def check_memory(plan: ExecutionPlan, limit: int | None) -> None:
         if step.location is not None:
             found = found.with_location(step.location)
     raise OutOfMemoryError.of(found)
+
+
+def has_wide_types(graph: EinsumGraph) -> bool:
+    """Tell whether a graph has numbers of eight bytes, which could be narrower."""
+    return any(t.dtype in ("float64", "int64", "uint64") for own in graph.inference.types for t in own)
 
 
 def available_memory() -> int:

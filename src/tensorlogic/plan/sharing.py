@@ -30,6 +30,7 @@ TERMS = 1 << 21  # terms of a contraction in another algebra from which it is sh
 TERMS_EXP = 1 << 17  # the same where each term is an exponential
 THIN = 8  # rows or columns of a result with about as many exponentials to compute as it has terms
 TERMS_VJP = 1 << 20  # the same of a contraction's gradient
+SMALL_NUMBERS = 4_000_000  # arithmetic operations from which a product of small numbers is shared
 PACKED_BYTES = 1 << 22  # truth values from which packing them is shared
 ORED_ROWS = 60_000  # ORs of 16 words from which a product of packed bits is shared
 DENSE = 8  # set bits of a word from which looking its digits up in tables is faster than ORing the rows it names
@@ -83,6 +84,8 @@ def _is_shared(step: Step) -> bool:
                 return work(step) >= SHARED
             case "algebra" if step.types[0].dtype != "bool":
                 return _many_terms(step.parts[0])
+            case "integers" | "weights":
+                return step.flops >= SMALL_NUMBERS
             case "algebra" | "bits" | "fixpoint":
                 return _many_bits(step)
             case _:

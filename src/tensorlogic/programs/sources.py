@@ -11,7 +11,7 @@ from typing import Any
 from ..errors import InputError, TensorLogicError
 from ..lang import syntax as s
 from ..lang.grammar import parse
-from ..store import Store
+from ..store import Store, free_in_child
 
 SHOWN = 160  # characters of a line that are shown
 QUERY = "<query>"  # the name under which places in a question are known
@@ -25,7 +25,7 @@ class Sources:
     """A lock, whose holder's errors leave with the line of text that they point at."""
 
     def __init__(self) -> None:
-        self._lock = threading.RLock()
+        self._lock = free_in_child(threading.RLock())
         self._texts: dict[str | None, str] = {}
 
     def add(self, text: str, file: str | None) -> str | None:

@@ -16,7 +16,7 @@ import numpy as np
 
 from ..diagnostics import bytes_text
 from ..errors import InputError, OutOfMemoryError, ViewError
-from ..store import reset_in_child
+from ..store import free_in_child
 
 Array = np.ndarray[Any, Any]
 ALIGN = 64  # bytes: a cache line, and the widest vector register
@@ -90,12 +90,7 @@ class Arena:
         # blocks given back, and those whose memory was dropped: noted at any moment, in a finalizer too, and sorted in later
         self._returned: deque[Any] = deque()
         self._allocations = self._reuses = self._in_use = self._kept = self._peak = 0
-        self.reset_lock()
-        reset_in_child(self)
-
-    def reset_lock(self) -> None:
-        """Make a new lock, because a thread that is not in this process may hold the old one."""
-        self._lock = threading.RLock()
+        self._lock = free_in_child(threading.RLock())
 
     def take(self, nbytes: int) -> Array:
         """Return so many bytes, aligned to 64, whose contents are whatever was there before."""

@@ -206,19 +206,20 @@ def compile_for(
         require_valid(graph)
         done = optimize(graph, own.programs.graph_passes(), executor.context.hooks)
     stats = CompilationStats(len(graph), len(done.graph), perf_counter() - start, done.reports)
-    compiled = CompiledGraph(done.graph, own, stats, graph.digest, graph.size_names)
+    optimized = own.programs.optimized = done.graph.with_scores(graph.scores) if graph.scores else done.graph
+    compiled = CompiledGraph(optimized, own, stats, graph.digest, graph.size_names)
     if example is not None:
-        names, values = own.arrays(done.graph, example)
+        names, values = own.arrays(optimized, example)
         types = {n: TensorType.of(v) for n, v in zip(names, values, strict=True)}
-        own.programs.prepare(done.graph, types, checked_sizes(done.graph, sizes), values)
+        own.programs.prepare(optimized, types, checked_sizes(optimized, sizes), values)
     elif sizes is not None or not (
         graph.size_names or any(None in graph.type_of(i)[:2] for i in graph.inputs.values())
     ):
-        types = own.input_types(done.graph, None, sizes)
+        types = own.input_types(optimized, None, sizes)
         if sized_by_inputs(graph):
-            own.programs.prepare(done.graph, types, sizes)
+            own.programs.prepare(optimized, types, sizes)
         else:
-            own.programs.plan(done.graph, types, sizes)  # what is wrong with it is said now
+            own.programs.plan(optimized, types, sizes)  # what is wrong with it is said now
     return compiled
 
 
@@ -439,7 +440,7 @@ def _load(folder: Path, executor: Executor) -> CompiledGraph:
     if len(manifest.plans) != len(manifest.graphs):
         what = f"{str(folder)!r} holds no compiled graph: {len(manifest.plans)} plans of {len(manifest.graphs)} graphs"
         raise FormatError(what, "compile it again", code="E220")
-    optimized = graph("optimized.json", manifest.optimized)
+    optimized = own.programs.optimized = graph("optimized.json", manifest.optimized)
     for n, ((name, choice), digest) in enumerate(zip(manifest.plans, manifest.graphs, strict=True)):
         own.programs.adopt(optimized, graph(f"plan{n}.json", digest), name, choice)
     stats = CompilationStats(manifest.before, len(optimized), perf_counter() - start, ())

@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from ..errors import CancelledError, DeadlineError, InputError, expect, expect_whole
 from ..events import ExecutionPhase, Hook, RunRecord, entered_contexts, running, span
+from ..store import free_in_child
 
 if TYPE_CHECKING:
     from .program import Program
 
 T = TypeVar("T")
+_counting = free_in_child(Lock())  # of what runs use
 
 
 class ExecutionContext:
@@ -80,7 +82,6 @@ class ExecutionContext:
             True  # by the runs of an executor that has it; one that nobody asked for waits until it is cancelled
         )
         self.phase: ExecutionPhase | None = None
-        self._lock = Lock()
 
     @property
     def cancelled(self) -> bool:
@@ -114,7 +115,7 @@ class ExecutionContext:
         if self.flops_limit is None:
             return
         flops = program.flops
-        with self._lock:
+        with _counting:
             left = self.flops_limit - self.flops_used
             if flops > left:
                 what = f"the run takes {flops:,} flops, and {left:,} of {self.flops_limit:,} are left"

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from .aio.lanes import Lane
     from .autodiff import Gradients
     from .batch import Way
+    from .distributed.run import Distributed
     from .frame import Between, Frame
     from .jit import Jit
     from .recovery.run import Recovery
@@ -95,6 +96,7 @@ class Executor:
         self.profiles = Profiles()
         self.lanes: dict[tuple[int, int], Lane] = {}  # where calls that are awaited take turns, by their limits
         self.recovery: Recovery | None = None
+        self.distributed: Distributed | None = None
         self.batches: Store[Any, Way] | None = None  # how items of each kind run in a batch
 
     @property
@@ -206,6 +208,7 @@ class Executor:
     execute_async, execute_batch_async = modes.execute_async, modes.execute_batch_async
     execute_stream_async = modes.execute_stream_async
     execute_with_recovery = modes.execute_with_recovery
+    execute_distributed, get_distributed_stats = modes.execute_distributed, modes.get_distributed_stats
     save_checkpoint, load_checkpoint = modes.save_checkpoint, modes.load_checkpoint
     enable_profiling, disable_profiling = modes.enable_profiling, modes.disable_profiling
     get_profile_data = modes.get_profile_data

@@ -13,7 +13,7 @@ import msgspec
 from ..errors import expect_whole
 from ..ir.graph import EinsumGraph
 from ..ir.types import TensorType
-from ..store import EvictionPolicy, Store, StoreStats, reset_in_child
+from ..store import EvictionPolicy, Store, StoreStats, free_in_child, reset_in_child
 from .program import Program
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ class HotPathDetector:
         self.threshold = threshold
         self._counts: Store[Hashable, int] = Store(remembered)
         self._hot: Store[Hashable, None] = Store(remembered, EvictionPolicy.FIFO)
-        self._lock = threading.Lock()
+        self._lock = free_in_child(threading.Lock())
 
     def record(self, path: Hashable, *, at_once: bool = False, again: bool = False) -> bool:
         """Count one run and tell whether it is the one that made the path hot; ``at_once`` waits for no others.

@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     from .autodiff import Gradients
     from .batch_result import BatchResult
     from .compile import CompiledGraph
+    from .distributed.config import DistributedConfig
+    from .distributed.run import Distributed
+    from .distributed.stats import DistributedStats
     from .eager.variable import Variable
     from .executor import Executor
     from .jit import Jit, JitConfig, JitStats
@@ -308,6 +311,26 @@ def execute_with_recovery(
     return execute_with_recovery(
         executor, graph, {} if inputs is None else inputs, told, clock=clock, sleep=sleep, rng=rng
     )
+
+
+def execute_distributed(
+    executor: Executor, graph: EinsumGraph, inputs: Inputs | None, config: DistributedConfig
+) -> Outputs:
+    """Run a graph on several devices, as a config says, and return its outputs, whole: see docs/guides/distributed.md."""
+    return _distributed(executor).execute(executor, graph, {} if inputs is None else inputs, config)
+
+
+def get_distributed_stats(executor: Executor) -> DistributedStats:
+    """Return where the time of the last distributed run went."""
+    return _distributed(executor).stats
+
+
+def _distributed(executor: Executor) -> Distributed:
+    from .distributed.run import Distributed
+
+    if executor.distributed is None:
+        executor.distributed = Distributed()
+    return executor.distributed
 
 
 def save_checkpoint(executor: Executor, path: str | Path) -> int:

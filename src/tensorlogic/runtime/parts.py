@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from ..backends.base import Kernel
+from ..backends.combine import combine_into
 from ..backends.threads import on_one_thread, together
 from ..events import Hook, RunRecord, entered, running
 from ..ir.types import dims
@@ -55,7 +56,7 @@ class Parts:
             elif totals[n] is None:
                 totals[n] = np.array(value)
             else:
-                totals[n] = _combine(join, totals[n], value)
+                totals[n] = combine_into(join.how, totals[n], value)
 
     def whole(self, totals: Sequence[Any]) -> list[Any]:
         """Return the joined results, once every range is there."""
@@ -64,25 +65,6 @@ class Parts:
 
 def _range(value: Any, axis: int | None, part: range) -> Any:
     return value if axis is None else value[(slice(None),) * axis + (slice(part.start, part.stop),)]
-
-
-_COMBINE: dict[str, Callable[..., Any]] = {
-    "add": np.add,
-    "mean": np.add,
-    "multiply": np.multiply,
-    "maximum": np.maximum,
-    "minimum": np.minimum,
-    "or": np.logical_or,
-    "and": np.logical_and,
-    "logaddexp": np.logaddexp,
-}
-
-
-def _combine(join: Join, total: Any, value: Any) -> Any:
-    if join.how == "noisy_or":  # a + b - ab, which keeps small chances that 1 - (1 - a)(1 - b) would round away
-        rest = np.multiply(np.subtract(1, total, dtype=total.dtype), value)
-        return np.add(total, rest, out=total)
-    return _COMBINE[join.how](total, value, out=total)
 
 
 def _finished(join: Join, total: Any) -> Any:

@@ -14,16 +14,17 @@ import numpy as np
 from ..backends.base import Backend, BackendCapabilities, KernelUnavailable, NativeBackend, check_dtypes
 from ..errors import BackendError, InputError, nearest
 from ..events import ExecutionPhase, Hook, span
+from ..ir import ops
 from ..ir.check import require_valid
 from ..ir.graph import EinsumGraph
 from ..ir.types import TensorType
 from ..passes.levels import CompilationConfig, Pass
-from ..passes.specialize import specialize
+from ..passes.specialize import specialize, with_dtypes
 from ..plan.build import ExecutionPlan, build_plan, lay_out
 from ..plan.fusing import POLICIES
 from ..plan.limits import check_flops
 from ..plan.memory import available_memory, check_memory, lighter
-from ..store import Store, StoreStats, reset_in_child
+from ..store import Store, StoreStats, free_in_child
 from .call import Wrapper, run
 from .context import ExecutionContext
 from .inputs import Sizes
@@ -64,22 +65,27 @@ class Programs:
         compiles = self.in_place and "native" in features
         self.facts = backend.facts() if compiles and isinstance(backend, NativeBackend) else None
         self.kept: Store[Key, Program] = Store(bound)
+        self.optimized: EinsumGraph | None = (
+            None  # the graph that all these are of, where it went through its passes already
+        )
+        self._typed: Store[tuple[str | None, ...], EinsumGraph] = Store(
+            bound
+        )  # what it became for dtypes of its inputs
+        self._warned: dict[int, set[str]] = {}  # by the hash of a rule that ran, the inputs whose values were warned of
         self._chosen: dict[str, str] = {}  # by the digest of a key, the plan that was measured to be fastest
-        self.reset_lock()
-        reset_in_child(self)
+        self._making = free_in_child(threading.RLock())
         self._quick = itertools.count(1)  # calls that were just like the last one; next() is atomic
         self._quick_calls = 0
 
-    def reset_lock(self) -> None:
-        """Make a new lock, because a thread that is not in this process may hold the old one."""
-        self._making = threading.RLock()
-
     def graph_passes(self) -> tuple[Pass, ...]:
-        """Return what is done to a graph whatever its sizes are."""
+        """Return what is done to a graph whatever its sizes are: the passes of the level, then the user's."""
+        return (*self._level_passes(), *self.passes)
+
+    def _level_passes(self) -> tuple[Pass, ...]:
         from ..passes.pipeline import passes_of
 
         folds = not self.wrap and self.computes  # what is folded no wrapper sees
-        return (*passes_of(self.config, self._evaluate if folds else None, differentiable=False), *self.passes)
+        return passes_of(self.config, self._evaluate if folds else None, differentiable=False)
 
     def for_call(
         self,
@@ -96,6 +102,8 @@ class Programs:
         if budget is not None or donate:
             key += (budget, donate)
         program = self.kept.get(key)
+        if graph.scores and (program is None or hash(graph) not in self._warned):
+            self._look_at_scores(graph, names, values)
         if program is None:
             types = {n: TensorType.of(v) for n, v in zip(names, values, strict=True)}
             with self._making:  # of several callers one chooses, so that all have the same bits
@@ -104,6 +112,16 @@ class Programs:
                     program = self.make(graph, types, sizes, values, "the inputs given", budget, donate, key)
                     self.kept.put(key, program)
         return program
+
+    def _look_at_scores(self, graph: EinsumGraph, names: Sequence[str], values: Sequence[Any]) -> None:
+        """Warn of truth values outside of 0 to 1, once for each input of a rule; only the first run of each signature is looked at."""
+        from ..lang.context import warn, wrong_score
+
+        warned = self._warned.setdefault(hash(graph), set())
+        for name, value in zip(names, values, strict=True):
+            if name in graph.scores and name not in warned and (message := wrong_score(name, value)):
+                warned.add(name)
+                warn(f"{message}; the logic computes with such numbers as they are", None)
 
     def plan(self, graph: EinsumGraph, types: Types, sizes: Sizes, budget: int | None = None) -> ExecutionPlan:
         """Return the plan that runs for inputs of these types; where several compete, that takes compiling and measuring them."""
@@ -157,6 +175,8 @@ class Programs:
         A signature whose program had to go has the plan again that was chosen for it before.
         """
         options = self.options(graph, types, sizes, budget, donate)
+        if meets(options[0].graph):  # ranks that measure would not meet
+            options = options[:1]
         self._check_limits(options[0])
         self.context.notify(ExecutionPhase.COMPILATION)
         before = None if key is None or not self._chosen else self._chosen.get(_digest(key))
@@ -208,11 +228,33 @@ class Programs:
         return plan_of(fitted(concrete, budget, how))
 
     def _concrete(self, graph: EinsumGraph, types: Types, sizes: Sizes, lowered: bool) -> EinsumGraph:
-        """Bind sizes and run the passes: those of the level, the user's and, unless parts are planned apart, the backend's."""
+        """Bind sizes and run the passes: those of the level, the user's and, unless parts are planned apart, the backend's.
+
+        Of the first two, a graph that went through them runs only those again that have more to do where sizes are known.
+        """
+        from ..passes.pipeline import optimize, sized_passes
+
+        ranked = all(graph.type_of(i).shape is not None for i in graph.inputs.values())
+        if graph == self.optimized and ranked:
+            graph = self._with_dtypes(graph, types)
+            own = sized_passes(graph, self._level_passes())
+        else:
+            own = self.graph_passes()
+        passes = (*own, *(self.backend.passes if lowered else ()))
+        return optimize(specialize(graph, types, sizes), passes, self.context.hooks).graph
+
+    def _with_dtypes(self, graph: EinsumGraph, types: Types) -> EinsumGraph:
+        """Return what passes make of an optimized graph once the dtypes of all its inputs are known; they run once for these."""
+        if all(graph.type_of(i).dtype is not None for i in graph.inputs.values()):
+            return graph
         from ..passes.pipeline import optimize
 
-        passes = (*self.graph_passes(), *(self.backend.passes if lowered else ()))
-        return optimize(specialize(graph, types, sizes), passes, self.context.hooks).graph
+        dtypes = tuple(types[n].dtype for n in graph.inputs)
+        typed = self._typed.get(dtypes)
+        if typed is None:
+            typed = optimize(with_dtypes(graph, dtypes), self._level_passes(), self.context.hooks).graph
+            self._typed.put(dtypes, typed)
+        return typed
 
     def _candidates(
         self,
@@ -223,6 +265,8 @@ class Programs:
         without: frozenset[object] = frozenset(),
         sparse: Types | None = None,
     ) -> list[ExecutionPlan]:
+        together = meets(concrete)  # ranks must meet in one order
+        reorder = reorder and not together
         if self.facts is None and self.threads == 1:
             threads = (lambda: 1) if "in_place" in self.capabilities.features else None
             again = partial(lay_out, in_place=self.in_place, threads=threads)
@@ -238,7 +282,7 @@ class Programs:
             self.facts,
             policy=self.policy,
             in_place=self.in_place,
-            chains=self.threads if self.in_place else 1,
+            chains=self.threads if self.in_place and not together else 1,
             room=room,
             donate=donate,
             reorder=reorder,
@@ -371,3 +415,8 @@ class _Kernels(Hook):
         """Note a kernel and how long it took."""
         if name.startswith("compile "):
             self.lines.append(f"{name.removeprefix('compile ')}: kernel ready after {(end_ns - start_ns) / 1e6:.1f} ms")
+
+
+def meets(graph: EinsumGraph) -> bool:
+    """Tell whether a graph waits for other ranks."""
+    return any(isinstance(node.op, ops.Collective) for node in graph.nodes)

@@ -13,6 +13,7 @@ import numpy as np
 
 from ..diagnostics import bytes_text
 from ..errors import InputError, OutOfMemoryError, ShapeError, expect
+from ..store import free_in_child
 from .arena import ALIGN, ALONE, ARENA, Array
 from .pool import number_dtype, whole_bytes, whole_shape
 
@@ -182,7 +183,7 @@ class WorkspacePool:
         first = -(-whole_bytes(capacity, "capacity") // ALIGN) * ALIGN
         if self.limit is not None and first > self.limit:
             raise InputError(f"capacity ({first}) is beyond the limit ({self.limit})", code="E957")
-        self._lock = threading.RLock()
+        self._lock = free_in_child(threading.RLock())
         self._arenas: list[_Stretch] = []
         self._added = 0  # arenas so far; each keeps its number
         if first:

@@ -15,7 +15,7 @@ from ..ir.algebra import ALGEBRAS
 from ..ir.builder import GraphBuilder, Tensor
 from ..ir.elementwise import FUNCTIONS
 from ..ir.graph import EinsumGraph
-from ..ir.ops import Barrier, Transfer
+from ..ir.ops import AllGather, AllReduce, AllToAll, Barrier, BroadcastFrom, ReduceScatter, Transfer
 from ..ir.spec import parse
 from ..ir.types import DTYPES, FLOATS
 
@@ -160,6 +160,10 @@ def _one(fn: Make, shape: tuple[int, ...], dtype: str, name: str) -> Callable[[]
     return make
 
 
+_SCALES = np.array([0.1, 0.5, 2.0, 0.3, 1.0, 0.7] * 2, "f4").reshape(2, 3, 2)
+_BYTES = {kind: np.array(row, "u1") for kind, row in {
+    "int4": [0x81, 0x7F], "int2": [0xE4], "ternary": [0x07], "binary": [0x05], "e4m3": [56, 184, 126, 1],
+}.items()}  # fmt: skip
 _UNARY: Mapping[str, Make] = {
     "literal": lambda b, x: x * 2 + 1.5,
     "reduce/all axes": lambda b, x: (b.sum(x), b.max(x), b.mean(x), b.argmax(x), b.any(x)),
@@ -189,12 +193,29 @@ _UNARY: Mapping[str, Make] = {
     "iota": lambda b, x: x + b.iota(4),
     "stop_gradient": lambda b, x: (b.stop_gradient(x), b.stop_gradient(x * 2) + x, b.apply(Barrier(), x) * x),
     "transfer": lambda b, x: (b.apply(Transfer("cpu:1"), x), b.apply(Transfer("cpu:1"), x * 2) + 1),
+    "collectives": lambda b, x: (  # of one rank, which meets nobody
+        b.apply(AllReduce("data", 1, 0), x),
+        b.apply(AllGather("data", 1, 0, 1, 3), x),
+        b.apply(ReduceScatter("data", 1, 0, 1), x),
+        b.apply(AllToAll("data", 1, 0, 0, 1, 3), x),
+        b.apply(BroadcastFrom("data", 1, 0), x) + x,
+    ),
     "quantize": lambda b, x: b.quantize(x, np.float32(0.1), 3),
     "quantize/axis": lambda b, x: b.dequantize(
         b.quantize(x, np.array([0.1, 0.5, 2.0], "f4"), np.array([0, 1, -1]), axis=1),
         np.array([0.1, 0.5, 2.0], "f4"),
         np.array([0, 1, -1]),
         axis=1,
+    ),
+    "quantize/group": lambda b, x: b.dequantize(
+        b.quantize(x, _SCALES, np.zeros((2, 3, 2), "i1"), "int4", group=3), _SCALES, np.zeros((2, 3, 2), "i1"), group=3
+    ),
+    "quantize/kinds": lambda b, x: tuple(
+        b.cast(b.quantize(x, np.float32(0.7), 0, kind), "float32")
+        for kind in ("int2", "ternary", "binary", "e4m3", "e5m2")
+    ),
+    "quantize/unpack": lambda b, x: tuple(
+        x * b.cast(b.unpack(_BYTES[kind], kind, 4), "float32") for kind in ("int4", "int2", "ternary", "binary", "e4m3")
     ),
     "layers/softmax": lambda b, x: (b.softmax(x), b.log_softmax(x, 1), b.logsumexp(x, (0, 1))),
     "layers/norms": lambda b, x: (b.layer_norm(x), b.rms_norm(x), b.var(x, 1)),

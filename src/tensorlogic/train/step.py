@@ -63,11 +63,13 @@ def training_step(
     precision: str | None = None,
     micro_batches: int = 1,
     rows: Sequence[str] = (),
+    straight_through: bool = False,
 ) -> TrainingStep:
     """Return the step of an optimizer down the gradient of the output ``loss``.
 
     ``micro_batches`` above 1 gives the inputs named in ``rows`` one more axis in front, along which gradients are added up before
     the update. ``precision`` is the dtype that the loss is computed in, with the loss scaled so that gradients do not vanish.
+    ``straight_through`` lets gradients pass through rounding and steps as if they were not there.
     """
     found = {name: (settings or {}).get(name, Setting()) for name in params}
     learned = [name for name, own in found.items() if not own.frozen]
@@ -83,7 +85,9 @@ def training_step(
         declared = loss.type_of(loss.inputs[name]).shape  # its sizes may have names that other parts of the graph use
         weights[name] = b.input(name, t.shape if declared is None else declared, t.dtype)
     scale = b.input(SCALE, (), "float32") if precision else None
-    gradients, values = _gradients(b, wanted, weights, learned, figures, states, precision, scale, micro_batches, rows)
+    gradients, values = _gradients(
+        b, wanted, weights, learned, figures, states, precision, scale, micro_batches, rows, straight_through
+    )
     rate, count = b.input(RATE, (), "float64"), b.input(COUNT, (), "float64")
     if scale is not None:
         gradients = {name: g / scale for name, g in gradients.items()}
@@ -163,11 +167,12 @@ def _gradients(
     scale: Tensor | None,
     micro_batches: int,
     rows: Sequence[str],
+    straight: bool,
 ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     """Return the gradients of the learned parameters, and the figures and states, as tensors of the step."""
     if precision is not None:
         loss = _in_precision(loss, precision, (*figures, *states))
-    both = value_and_grad(loss, wrt=list(learned), of="scaled" if precision else "loss")
+    both = value_and_grad(loss, wrt=list(learned), of="scaled" if precision else "loss", straight_through=straight)
     given: dict[str, Any] = {name: w for name, w in weights.items() if name in both.inputs}
     if scale is not None:
         given[SCALE] = scale

@@ -39,7 +39,8 @@ class TrainerConfig:
 
     ``settings`` say what holds for some parameters, by name or pattern: ``{"embed*": {"frozen": True}, "w2": {"rate": 0.1,
     "weight_decay": 1e-4}}``. ``accumulate`` adds up the gradients of so many parts of each batch, to save memory. ``precision`` is a
-    dtype that the loss is computed in (float16). ``average`` keeps a moving average of the parameters by that factor, in
+    dtype that the loss is computed in (float16). ``straight_through`` lets gradients pass through rounding and steps as if they were
+    not there, as learning with quantized weights needs. ``average`` keeps a moving average of the parameters by that factor, in
     ``trainer.averages``. With a ``folder`` checkpoints are kept there, after each epoch and after ``every`` so many steps.
 
     >>> TrainerConfig(epochs=3).batch_size
@@ -57,6 +58,7 @@ class TrainerConfig:
     clip_value: float | None = None
     average: float | None = None
     precision: str | None = None
+    straight_through: bool = False
     settings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     folder: str | Path | None = None
     every: int | None = None
@@ -66,7 +68,7 @@ class TrainerConfig:
     def __post_init__(self) -> None:
         for name, least in (("epochs", 0), ("batch_size", 1), ("accumulate", 1), ("keep", 1), ("seed", 0)):
             expect_whole(name, getattr(self, name), least)
-        for name in ("shuffle", "drop_last"):
+        for name in ("shuffle", "drop_last", "straight_through"):
             expect(getattr(self, name), bool, f"{name}= is True or False", f"write {name}=False")
         expect(self.optimizer, Optimizer, "optimizer= is an optimizer", "write tl.optim.adam(1e-3)")
         if self.every is not None:
@@ -279,6 +281,7 @@ class Trainer:
                 graph, types, config.optimizer, settings=_settings(config.settings, types), clip_norm=config.clip_norm,
                 clip_value=config.clip_value, average=config.average, precision=config.precision,
                 micro_batches=config.accumulate, rows=[n for n in rows if n not in graph.output_names],
+                straight_through=config.straight_through,
             )  # fmt: skip
         return self._step
 

@@ -29,7 +29,7 @@ from .support import NativeWarning
 
 Array = Any
 _SHARE_INSIDE = frozenset(
-    {"bits", "algebra", "fixpoint"}
+    {"bits", "algebra", "fixpoint", "integers", "weights"}
 )  # kernels of several stages, which share each among the threads
 
 
@@ -92,6 +92,18 @@ def _relations(step: Step) -> Kernel:
     from ..relations.bind import bind_relations
 
     return bind_relations(step)
+
+
+def _integers(step: Step) -> Kernel:
+    from .small_numbers import bind_integers
+
+    return bind_integers(step)
+
+
+def _weights(step: Step) -> Kernel:
+    from .small_numbers import bind_weights
+
+    return bind_weights(step)
 
 
 def _shared(step: Step, source: Source) -> Kernel:
@@ -165,6 +177,8 @@ _KINDS: dict[str, Callable[[Step], Kernel | None]] = {
     "bits": _on_bits,
     "algebra": _algebra,
     "fixpoint": lambda step: bind_fixpoint(step.parts[0]),
+    "integers": _integers,
+    "weights": _weights,
     "relations": _relations,
     "whole": _whole,
 }

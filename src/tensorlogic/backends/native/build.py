@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import sys
-import threading
 from collections import Counter
 from collections.abc import Sequence
-from functools import cache, lru_cache
+from functools import lru_cache
 from types import ModuleType
 from typing import Any
 
@@ -17,7 +15,7 @@ import numpy as np
 from ...ir.types import TensorType
 from ...store import Store
 from ..base import Kernel
-from .support import FAST
+from .support import COMPILING, FAST, mind_forks
 
 HEAD = """\
 import numpy as np
@@ -32,34 +30,6 @@ ENGINE = 32  # kernels that share an engine, whose machine code is given back wh
 MOST_COMPILED = 2000  # in one process: LLVM keeps about a megabyte of each compilation for ever
 _kernels: Store[str, Any] = Store(MOST_KERNELS)
 _count: Counter[str] = Counter()  # kernels that were "bound" in this process, and those of them that were "compiled"
-_lock = threading.RLock()
-
-
-def _compilers() -> list[Any]:
-    """Return the locks under which something is compiled, ours and then numba's: the order in which they are taken."""
-    from numba.core.compiler_lock import global_compiler_lock
-
-    return [_lock, global_compiler_lock]
-
-
-def _hold() -> None:
-    for lock in _compilers():
-        lock.acquire()
-
-
-def _let_go() -> None:
-    for lock in reversed(_compilers()):
-        lock.release()
-
-
-@cache
-def _mind_forks() -> None:
-    """Let a fork wait for compilations: the child would wait for ever for one that a thread it does not have was in.
-
-    What is registered last is asked first, so this comes after numba has loaded logging, which holds a lock of its own meanwhile.
-    """
-    if hasattr(os, "register_at_fork"):
-        os.register_at_fork(before=_hold, after_in_parent=_let_go, after_in_child=_let_go)
 
 
 def array_type(t: TensorType, *, written: bool) -> Any:
@@ -79,12 +49,12 @@ def compiled(
     """
     from numba import types
 
-    _mind_forks()
+    mind_forks()
     arrays = [array_type(t, written=False) for t in reads] + [array_type(t, written=True) for t in writes]
     last = [types.Array(types.int64, 1, "C", readonly=True)] * listed + [types.int64] * numbers
     signature = (*arrays, *last)
     digest = hashlib.blake2b(f"{text}{signature}".encode(), digest_size=12).hexdigest()
-    with _lock:
+    with COMPILING:
         kernel = _kernels.get(digest)
         if kernel is None:
             kernel = _compile(text, digest, signature)

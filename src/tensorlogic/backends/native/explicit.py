@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -10,9 +9,9 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from .support import kernel
+from .code_cache import CodeCache
+from .support import COMPILING, kernel
 
-_lock = threading.Lock()
 CODES, CODES_OUT = types.Array(types.int64, 1, "C", readonly=True), types.Array(types.int64, 1, "C")
 PLACES, PLACES_OUT = types.Array(types.int32, 1, "C", readonly=True), types.Array(types.int32, 1, "C")
 WORDS, WORDS_OUT = types.Array(types.uint64, 1, "C", readonly=True), types.Array(types.uint64, 1, "C")
@@ -23,12 +22,17 @@ NUMBER = types.int64
 class Explicit:
     """A kernel that takes arguments of the given types, and whatever turns into them; it is never compiled for others.
 
-    Arrays that are only read are declared read-only, so that both kinds can be given.
+    Arrays that are only read are declared read-only, so that both kinds can be given. A function that is made by another one says
+    in ``made_for`` what it was made for, so that their machine code is told apart on disk.
     """
 
-    def __init__(self, function: Callable[..., Any], signature: tuple[Any, ...]) -> None:
+    def __init__(
+        self, function: Callable[..., Any], signature: tuple[Any, ...], made_for: str = "", **options: Any
+    ) -> None:
         self.__doc__, self.__name__ = function.__doc__, function.__name__
-        self._dispatcher = kernel(function)
+        self._dispatcher = kernel(function, **options)
+        if made_for:
+            self._dispatcher._cache = CodeCache(f"{function.__qualname__} {made_for}")
         self._signature = signature
         self._ready = False
 
@@ -39,7 +43,7 @@ class Explicit:
 
     def load(self) -> None:
         """Compile the kernel, or load it from disk, now."""
-        with _lock:
+        with COMPILING:
             if not self._ready:
                 self._dispatcher.compile(self._signature)
                 self._dispatcher.disable_compile()

@@ -6,7 +6,9 @@ Modules that hold kernels import numba when they are imported, so nobody imports
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
+import threading
 import warnings
 from collections.abc import Callable
 from functools import cache
@@ -15,6 +17,7 @@ from typing import Any, TypeVar
 F = TypeVar("F", bound=Callable[..., Any])
 # what may be reordered: sums of floats; never what NaN and infinity are
 FAST = frozenset({"contract", "reassoc", "nsz", "arcp"})
+COMPILING = threading.RLock()  # held by whoever compiles
 
 
 class NativeWarning(UserWarning):
@@ -37,6 +40,33 @@ def loaded() -> bool:
     return "numba" in sys.modules and usable()
 
 
+def _compilers() -> list[Any]:
+    """Return the locks under which something is compiled, ours and then numba's: the order in which they are taken."""
+    from numba.core.compiler_lock import global_compiler_lock
+
+    return [COMPILING, global_compiler_lock]
+
+
+def _hold() -> None:
+    for lock in _compilers():
+        lock.acquire()
+
+
+def _let_go() -> None:
+    for lock in reversed(_compilers()):
+        lock.release()
+
+
+@cache
+def mind_forks() -> None:
+    """Let a fork wait for compilations: the child would wait for ever for one that a thread it does not have was in.
+
+    What is registered last is asked first, so this comes after numba has loaded logging, which holds a lock of its own meanwhile.
+    """
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(before=_hold, after_in_parent=_let_go, after_in_child=_let_go)
+
+
 def kernel(function: F | None = None, *, inline: bool = False, fast: bool = True, **options: Any) -> Any:
     """Decorate a function that numba compiles: without the GIL, with NumPy's division, cached on disk where that is possible.
 
@@ -45,6 +75,8 @@ def kernel(function: F | None = None, *, inline: bool = False, fast: bool = True
     import numba
 
     from .code_cache import CodeCache
+
+    mind_forks()
 
     def decorate(f: F) -> F:
         chosen: dict[str, Any] = {"nogil": True, "error_model": "numpy", **options}

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 from ...errors import CancelledError, GraphError, InputError, expect, expect_whole
 from ...events import span
 from ...ir.graph import EinsumGraph
-from ...store import reset_in_child
+from ...store import free_in_child
 from ...tables import table
 from ..context import seconds
 from ..inputs import Inputs, check_call
@@ -130,12 +130,7 @@ class AsyncExecutorPool:
         self._executions = self._failures = self._cancelled = self._begun = 0
         self._queue_time = 0.0
         self._latencies: deque[float] = deque(maxlen=KEPT)
-        self.reset_lock()
-        reset_in_child(self)
-
-    def reset_lock(self) -> None:
-        """Make a new lock: a thread that is not in this process may hold the old one."""
-        self._lock = Lock()
+        self._lock = free_in_child(Lock())
 
     async def execute(self, graph: EinsumGraph, inputs: Inputs | None = None, **options: Any) -> Outputs:
         """Run a graph on one of the executors and return its outputs; waits while too many calls stand in line."""

@@ -16,7 +16,7 @@ from typing import Any, Generic, TypeVar
 from weakref import WeakSet
 
 from ...errors import CancelledError, TensorLogicError
-from ...store import reset_in_child
+from ...store import free_in_child, reset_in_child
 from ..context import ExecutionContext
 from .signals import Signal, in_trio
 
@@ -238,13 +238,8 @@ class Lane:
         self.running: set[AsyncHandle[Any]] = set()
         self.rooms: deque[Signal] = deque()  # of those who wait for room in line
         self.coming = 0  # who were given room and are not in line yet
-        self.reset_lock()
-        reset_in_child(self)
+        self.lock = free_in_child(threading.Lock())
         _lanes.add(self)
-
-    def reset_lock(self) -> None:
-        """Make a new lock: a thread that is not in this process may hold the old one."""
-        self.lock = threading.Lock()
 
     def forget(self) -> None:
         """Begin anew in a forked process, where no thread works on the calls of the parent: here they are cancelled."""

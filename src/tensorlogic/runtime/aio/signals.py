@@ -17,22 +17,9 @@ from threading import Lock
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from ...store import reset_in_child
+from ...store import free_in_child
 
-
-class _Guard:
-    """The lock of all signals, which are set and awaited for moments only."""
-
-    def __init__(self) -> None:
-        self.reset_lock()
-        reset_in_child(self)
-
-    def reset_lock(self) -> None:
-        """Make a new lock: a thread that is not in this process may hold the old one."""
-        self.lock = Lock()
-
-
-_guard = _Guard()
+_lock = free_in_child(Lock())  # of all signals, which are set and awaited for moments only
 
 
 class Signal:
@@ -52,7 +39,7 @@ class Signal:
 
     def set(self) -> None:
         """Wake everyone who waits; those who come later do not wait."""
-        with _guard.lock:
+        with _lock:
             self.is_set = True
             wakes, self._wakes = self._wakes, ()
         for wake in wakes:
@@ -60,14 +47,14 @@ class Signal:
 
     def add(self, wake: Callable[[], None]) -> bool:
         """Have a function called once it is set; return False where it is already, and the function is not called."""
-        with _guard.lock:
+        with _lock:
             if not self.is_set:
                 self._wakes = (*self._wakes, wake)
             return not self.is_set
 
     def remove(self, wake: Callable[[], None]) -> None:
         """Take a function back."""
-        with _guard.lock:
+        with _lock:
             self._wakes = tuple(w for w in self._wakes if w is not wake)
 
     def forget(self) -> None:
@@ -123,7 +110,7 @@ _mailboxes: WeakKeyDictionary[asyncio.AbstractEventLoop, _Mailbox] = WeakKeyDict
 def _mailbox(loop: asyncio.AbstractEventLoop) -> _Mailbox:
     found = _mailboxes.get(loop)
     if found is None:
-        with _guard.lock:
+        with _lock:
             found = _mailboxes.setdefault(loop, _Mailbox())
     return found
 

@@ -25,6 +25,7 @@ from ...errors import CheckpointError, InputError, expect, expect_whole
 from ...events import span
 from ...ir.types import SAFETENSORS
 from ...ir.whole_files import remove, set_aside, wrapped_files, write_all, write_folder
+from ...store import free_in_child
 from .folder_lock import FolderLock
 
 FORMAT, VERSION = "tensorlogic-checkpoint", 1
@@ -106,7 +107,7 @@ class CheckpointManager:
             )
         self.folder, self.keep = Path(folder), keep
         self._call = wrapped_files(wrap)
-        self._lock, self._saving = FolderLock(self.folder), RLock()
+        self._lock, self._saving = FolderLock(self.folder), free_in_child(RLock())
 
     def __enter__(self) -> Self:
         self.lock()

@@ -1,0 +1,100 @@
+"""What ranks do together, as kernels: each asks the way to its group that the run was given."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+
+from ..errors import ExecutionError
+from ..events import running
+from ..ir import ops
+from ..ir.ops import Op
+from ..ir.types import TensorType
+from .base import Kernel
+
+Array = Any
+
+
+@runtime_checkable
+class CommunicationBackend(Protocol):
+    """The way from one rank of a group to the others; threads of this process, or processes on several machines.
+
+    Arrays that are given are not changed, and those that are returned belong to the caller. Every rank of the group makes the same
+    calls in the same order. Shares of an axis may differ in length.
+
+    >>> from tensorlogic.runtime.distributed.local import local_group
+    >>> (alone,) = local_group(1)
+    >>> isinstance(alone, CommunicationBackend), alone.rank, alone.size
+    (True, 0, 1)
+    """
+
+    rank: int
+    size: int
+
+    def all_reduce(self, x: Array, how: str) -> Array: ...  # combined over all ranks
+    def all_gather(self, x: Array, axis: int, length: int) -> Array: ...  # end to end, of a length together
+    def reduce_scatter(self, x: Array, axis: int, how: str) -> Array: ...  # this rank's share of what is combined
+    def all_to_all(self, x: Array, cut: int, joined: int, length: int) -> Array: ...  # shares of another axis
+    def broadcast(self, x: Array, root: int) -> Array: ...
+    def send(self, x: Array, to: int, label: str) -> None: ...
+    def receive(self, source: int, label: str, shape: tuple[int, ...], dtype: str) -> Array: ...
+    def group(self, ranks: Sequence[int]) -> CommunicationBackend: ...  # of some of the ranks, this one among them
+    def close(self) -> None: ...
+
+
+def _way(op: ops.Collective) -> CommunicationBackend:
+    ways = running.ranks or {}
+    way: CommunicationBackend | None = ways.get(op.over)
+    if way is None:
+        message = f"{op.name}: this run has no ranks along {op.over!r} to meet"
+        raise ExecutionError(
+            message, "run the graph with executor.execute_distributed(graph, inputs, config)", code="E367"
+        )
+    if (way.size, way.rank) != (op.ranks, op.rank):
+        message = f"{op.name}: the graph is that of rank {op.rank} of {op.ranks} along {op.over!r}, this is rank {way.rank} of {way.size}"
+        raise ExecutionError(message, "give every rank the graph that was made for it", code="E368")
+    return way
+
+
+def _receive(op: ops.Receive) -> Kernel:
+    return lambda: _way(op).receive(op.source, op.label, op.shape, op.dtype)
+
+
+def _send(op: ops.Send) -> Kernel:
+    def send(x: Array) -> Array:
+        _way(op).send(x, op.to, op.label)
+        return x
+
+    return send
+
+
+_CALLS: dict[type[Op], Callable[[Any, CommunicationBackend, Array], Array]] = {
+    ops.AllReduce: lambda op, way, x: way.all_reduce(x, op.how),
+    ops.AllGather: lambda op, way, x: way.all_gather(x, op.axis, op.size),
+    ops.ReduceScatter: lambda op, way, x: way.reduce_scatter(x, op.axis, op.how),
+    ops.AllToAll: lambda op, way, x: way.all_to_all(x, op.cut, op.joined, op.size),
+    ops.BroadcastFrom: lambda op, way, x: way.broadcast(x, op.root),
+}
+
+
+def _meeting(op: Any) -> Kernel:
+    call = _CALLS[type(op)]
+    if op.ranks == 1:
+        return np.array
+    return lambda x: call(op, _way(op), np.asarray(x))
+
+
+def bind_collective(op: ops.Collective, args: tuple[TensorType, ...], result: TensorType) -> Kernel:
+    """Return the kernel of a collective operation."""
+    match op:
+        case ops.Receive():
+            return _receive(op)
+        case ops.Send():
+            return _send(op)
+        case _:
+            return _meeting(op)
+
+
+COLLECTIVES: tuple[type[Op], ...] = (*_CALLS, ops.Send, ops.Receive)

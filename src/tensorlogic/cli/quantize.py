@@ -1,0 +1,143 @@
+"""The command that quantizes a graph file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from ..errors import InputError
+from .common import graph_argument, load_graph, print_json, reported, writing
+from .train import read_arrays
+
+TYPES = {"int8": "INT8", "uint8": "UINT8", "int4": "INT4", "int2": "INT2", "fp8": "FP8", "e4m3": "FP8_E4M3",
+         "e5m2": "FP8_E5M2", "ternary": "TERNARY", "binary": "BINARY"}  # fmt: skip
+WORDS = {"weight-only": "WEIGHT_ONLY", "dynamic": "DYNAMIC", "static": "STATIC"}
+
+
+@click.command("quantize")
+@graph_argument
+@click.option("--to", "kind", type=click.Choice(list(TYPES)), help="What weights become; int8 if no budget is given.")
+@click.option(
+    "--group", type=click.IntRange(1), help="A scale for every so many terms of a sum, not one for each channel."
+)
+@click.option("--per-tensor", is_flag=True, help="One scale for each weight.")
+@click.option("--asymmetric", is_flag=True, help="Numbers with zero points.")
+@click.option(
+    "--activations", type=click.Choice(list(WORDS)), help="Static where there are calibration data, if left out."
+)
+@click.option("--method", type=click.Choice(["min-max", "moving-average", "percentile", "entropy", "mse"]), default="min-max",
+              show_default=True, help="How ranges of activations are found.")  # fmt: skip
+@click.option("--rounding", type=click.Choice(["nearest", "scale-search", "compensating", "compensating-search"]),
+              default="nearest", show_default=True, help="How weights are rounded.")  # fmt: skip
+@click.option(
+    "--budget",
+    "budget_bytes",
+    type=click.IntRange(1),
+    help="Choose a precision for each weight: bytes of all constants.",
+)
+@click.option("--max-error", type=float, help="The same, by the relative error of the outputs.")
+@click.option("--calibrate", type=click.Path(path_type=Path), help="A .npz file with an array for each input.")
+@click.option(
+    "--params",
+    "params_path",
+    type=click.Path(path_type=Path),
+    help="A .npz or safetensors file of inputs that are weights.",
+)
+@click.option("--labels", help="The array of the calibration file with the right classes, to measure accuracy.")
+@click.option("--report", "report_path", type=click.Path(path_type=Path), help="Write the report as .html or .json.")
+@click.option("-o", "--output", type=click.Path(path_type=Path), help="Write the quantized graph.")
+@reported
+def quantize_command(
+    graph: Path, kind: str | None, group: int | None, per_tensor: bool, asymmetric: bool, activations: str | None, method: str,
+    rounding: str, budget_bytes: int | None, max_error: float | None, calibrate: Path | None, params_path: Path | None,
+    labels: str | None, report_path: Path | None, output: Path | None, as_json: bool,
+) -> None:  # fmt: skip
+    """Store the weights of a graph file in a few bits, and tell what that saves and costs.
+
+    \b
+    Examples:
+      tensorlogic quantize model.json --to int8 -o small.json
+      tensorlogic quantize model.json --to int4 --group 32 --calibrate data.npz --report report.html
+      tensorlogic quantize model.json --params params.npz --budget 100000 --calibrate data.npz
+    """  # noqa: D301
+    from ..observe.quantization.precision import assign_precision
+    from ..observe.quantization.report import QuantizationReport
+
+    if budget_bytes is not None or max_error is not None:
+        if kind is not None:
+            raise click.UsageError("--to and a budget exclude each other")
+        if budget_bytes is not None and max_error is not None:
+            raise click.UsageError("--budget and --max-error exclude each other")
+    if group is not None and per_tensor:
+        raise click.UsageError("--group and --per-tensor exclude each other")
+    loaded = load_graph(graph)
+    params = {} if params_path is None else read_arrays(params_path)
+    data = None if calibrate is None else read_arrays(calibrate)
+    right = _labels(data, labels)
+    given = None if data is None else {k: v for k, v in data.items() if k != labels or k in loaded.inputs}
+    config: Any
+    if budget_bytes is not None or max_error is not None:
+        config = assign_precision(
+            loaded, calibration=given, params=params, budget_bytes=budget_bytes, max_error=max_error
+        )
+        if not as_json:
+            click.echo(f"{config}\n")
+    else:
+        config = _config(kind, group, per_tensor, asymmetric, activations, method, rounding)
+    report = QuantizationReport.of(loaded, config, calibration=given, params=params, data=given, labels=right)
+    if output is not None:
+        with writing(output):
+            report.graph.save(output)
+    if report_path is not None:
+        with writing(report_path):
+            report.save(report_path)
+    if as_json:
+        import json
+
+        print_json(json.loads(report.to_json()))
+    else:
+        click.echo(str(report))
+        for path in (output, report_path):
+            if path is not None:
+                click.echo(f"written to {path}")
+
+
+def _config(
+    kind: str | None,
+    group: int | None,
+    per_tensor: bool,
+    asymmetric: bool,
+    activations: str | None,
+    method: str,
+    rounding: str,
+) -> Any:
+    from .. import (
+        ActivationMode,
+        CalibrationMethod,
+        QuantizationConfig,
+        QuantizationGranularity,
+        QuantizationRounding,
+        QuantizationType,
+    )
+
+    scales = QuantizationGranularity.PER_TENSOR if per_tensor else QuantizationGranularity.PER_CHANNEL()
+    return QuantizationConfig(
+        QuantizationType[TYPES[kind or "int8"]],
+        scales if group is None else QuantizationGranularity.PER_GROUP(group),
+        symmetric=not asymmetric,
+        activations=None if activations is None else ActivationMode[WORDS[activations]],
+        calibration=CalibrationMethod[method.upper().replace("-", "_")],
+        rounding=QuantizationRounding[rounding.upper().replace("-", "_")],
+    )
+
+
+def _labels(data: dict[str, Any] | None, name: str | None) -> Any:
+    if name is None:
+        return None
+    if data is None or name not in data:
+        raise InputError(
+            f"the calibration data have no array {name!r}", "write --labels with one of its names", code="E306"
+        )
+    return data[name]

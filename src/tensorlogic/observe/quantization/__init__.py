@@ -1,0 +1,1 @@
+"""Quantization of whole graphs: calibration by hooks, better rounding, precision by budget, and the report."""

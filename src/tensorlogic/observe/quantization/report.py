@@ -1,0 +1,251 @@
+"""The report of a quantization: bytes, errors of weights, errors after each layer, accuracy and time, before and after."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from time import perf_counter
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from ...diagnostics import bytes_text
+from ...errors import InputError, ShapeError
+from ...ir.constants import all_constants
+from ...ir.graph import Array, EinsumGraph
+from ...ir.quantization_config import QuantizationConfig
+from ...ir.quantized import QuantizedTensor
+from ...ir.whole_files import write_whole
+from ...passes.quantize import lowered, with_pairs
+from ...tables import html_text, table
+from .errors_measured import ErrorFigures, decibels, finite_or_none
+from .post_training import Batches, Configs, Quantization, quantize_graph
+
+if TYPE_CHECKING:
+    from ...runtime.executor import Executor
+
+ROUNDS = 5  # of each graph, in turns, of which the fastest counts
+BINS = 64  # of a histogram
+
+
+class TensorRow(NamedTuple):
+    """What one weight was and became."""
+
+    name: str
+    shape: tuple[int, ...]
+    kind: str
+    granularity: str
+    bytes_before: int
+    bytes_after: int
+    error: ErrorFigures
+
+
+class LayerRow(NamedTuple):
+    """How far the result of one product is from what it was, with all the rounding before it."""
+
+    weight: str
+    node: int
+    error: ErrorFigures
+
+
+class Picture(NamedTuple):
+    """A weight's values as a histogram, and the values that its numbers stand for."""
+
+    counts: tuple[int, ...]
+    edges: tuple[float, ...]
+    grid: tuple[float, ...]
+
+
+class QuantizationReport(NamedTuple):
+    """What quantizing a graph saves and costs. It prints as tables; ``graph`` is the result.
+
+    >>> import tensorlogic as tl
+    >>> b = tl.GraphBuilder()
+    >>> graph = b.build(y=b.input("x", ("n", 64), "float32") @ b.input("w", (64, 8), "float32"))
+    >>> rng = np.random.default_rng(0)
+    >>> W, X = rng.normal(size=(64, 8)).astype("float32"), rng.normal(size=(50, 64)).astype("float32")
+    >>> report = QuantizationReport.of(graph, tl.QuantizationConfig(), params={"w": W}, data={"x": X})
+    >>> report.bytes_before, report.bytes_after, report.layers[0].error.sqnr_db > 35
+    (2048, 544, True)
+    """
+
+    tensors: tuple[TensorRow, ...]
+    layers: tuple[LayerRow, ...]
+    outputs: Mapping[str, ErrorFigures]
+    bytes_before: int
+    bytes_after: int
+    accuracy: tuple[float, float] | None
+    seconds: tuple[float, float] | None
+    pictures: Mapping[str, Picture]
+    graph: EinsumGraph
+
+    @classmethod
+    def of(
+        cls,
+        graph: EinsumGraph,
+        config: QuantizationConfig | Configs | None = None,
+        *,
+        calibration: Batches | None = None,
+        params: Mapping[str, Any] | None = None,
+        data: Mapping[str, Any] | None = None,
+        labels: Any = None,
+        executor: Executor | None = None,
+        clock: Callable[[], float] = perf_counter,
+    ) -> QuantizationReport:
+        """Quantize a graph and measure it on data; without ``data`` the first batch of calibration data serves.
+
+        ``labels`` are the right classes of the rows: accuracy is the share of rows whose greatest value of the first output
+        stands there.
+        """
+        from ...runtime.executor import Executor
+
+        made = quantize_graph(graph, config, calibration=calibration, params=params, executor=executor)
+        model = made.model
+        given = model.batches[0] if data is None and model.batches else data
+        tensors, pictures = _tensors(made)
+        before, after = (sum(a.nbytes for a in all_constants(g).values()) for g in (model.graph, made.graph))
+        if given is None:
+            if labels is not None:
+                raise InputError("labels are given without data", 'write data={"x": X}', code="E343")
+            return cls(tensors, (), {}, before, after, None, None, pictures, made.graph)
+        values = {k: v for k, v in given.items() if k in model.graph.inputs or k not in (params or {})}
+        run = executor or Executor()
+        layers, outputs = _compared(made, values, run)
+        answers = [run.execute(g, values)[0] for g in (model.graph, made.graph)]
+        accuracy = None if labels is None else (_accuracy(answers[0], labels), _accuracy(answers[1], labels))
+        seconds = _timed(run, (model.graph, made.graph), values, clock)
+        return cls(tensors, layers, outputs, before, after, accuracy, seconds, pictures, made.graph)
+
+    def __str__(self) -> str:
+        rows = [
+            [t.name, "×".join(map(str, t.shape)), t.kind, t.granularity, f"{t.bytes_before:,}", f"{t.bytes_after:,}", *_shown(t.error)]
+            for t in self.tensors
+        ]  # fmt: skip
+        head = ["weight", "shape", "kind", "scales", "bytes before", "after", "SQNR dB", "largest error", "mean error"]
+        parts = [table(head, rows, right=set(range(4, 9)))]
+        if self.layers:
+            below = ["after the product with", "SQNR dB", "largest error", "mean error"]
+            found = [[f"{row.weight} (%{row.node})", *_shown(row.error)] for row in self.layers]
+            found += [[f"output {name}", *_shown(error)] for name, error in self.outputs.items()]
+            parts.append(table(below, found, right={1, 2, 3}))
+        share = self.bytes_after / max(self.bytes_before, 1)
+        lines = [f"{bytes_text(self.bytes_before)} of constants became {bytes_text(self.bytes_after)}, {share:.0%}"]
+        if self.accuracy is not None:
+            points = 100 * (self.accuracy[1] - self.accuracy[0])
+            lines.append(f"accuracy {self.accuracy[0]:.2%} before, {self.accuracy[1]:.2%} after: {points:+.2f} points")
+        if self.seconds is not None:
+            before, after = (1e3 * s for s in self.seconds)
+            lines.append(
+                f"time {before:.3f} ms before, {after:.3f} ms after: {before / max(after, 1e-9):.2f} times as fast"
+            )
+        return "\n\n".join([*parts, "\n".join(lines)])
+
+    def _repr_html_(self) -> str:
+        return html_text(self)
+
+    def to_json(self) -> str:
+        """Return the figures as JSON; the graph and the pictures are not in it."""
+        plain = self._asdict()
+        del plain["graph"], plain["pictures"]
+        plain["tensors"] = [_plain(t) for t in self.tensors]
+        plain["layers"] = [_plain(row) for row in self.layers]
+        plain["outputs"] = {name: finite_or_none(e._asdict()) for name, e in self.outputs.items()}
+        return json.dumps(plain, allow_nan=False)
+
+    def error_svg(self) -> str:
+        """Return a picture of the error after each product."""
+        from .report_pictures import error_svg
+
+        return error_svg(self)
+
+    def histogram_svg(self, name: str) -> str:
+        """Return a picture of a weight's values, with a line for each value that a number stands for."""
+        from .report_pictures import histogram_svg
+
+        return histogram_svg(self, name)
+
+    def to_html(self) -> str:
+        """Return the report as one HTML page with its pictures."""
+        from .report_pictures import page
+
+        return page(self)
+
+    def save(self, path: str | Path) -> None:
+        """Write the report: as HTML, or as JSON where the name ends so."""
+        target = Path(path)
+        text = self.to_json() if target.suffix == ".json" else self.to_html()
+        write_whole(target, lambda temporary: temporary.write_text(text, encoding="utf-8"))
+
+
+def _shown(error: ErrorFigures) -> list[str]:
+    return [decibels(error.sqnr_db), f"{error.largest:.3g}", f"{error.mean:.3g}"]
+
+
+def _plain(row: TensorRow | LayerRow) -> dict[str, Any]:
+    return {**row._asdict(), "error": finite_or_none(row.error._asdict())}
+
+
+def _tensors(made: Quantization) -> tuple[tuple[TensorRow, ...], dict[str, Picture]]:
+    rows: list[TensorRow] = []
+    pictures: dict[str, Picture] = {}
+    for p in made.model.products:
+        if p.node not in made.choices:
+            continue
+        matrix, weight = made.model.weights[p.node], made.choices[p.node].tensor
+        became = weight.dequantize()
+        figures = ErrorFigures.of(matrix, became)
+        rows.append(
+            TensorRow(p.name, matrix.shape, weight.kind, str(weight.granularity), matrix.nbytes, weight.nbytes, figures)
+        )
+        pictures.setdefault(p.name, _picture(matrix, weight))
+    return tuple(rows), pictures
+
+
+def _picture(matrix: Array, weight: QuantizedTensor) -> Picture:
+    """Return the histogram of a weight, with the values of its first scale."""
+    counts, edges = np.histogram(matrix, BINS)
+    first = weight.dequantize()[:1, : weight.group] if weight.shape[0] else np.zeros((1, 0))
+    grid = np.unique(first)
+    return Picture(tuple(map(int, counts)), tuple(map(float, edges)), tuple(map(float, grid)))
+
+
+def _compared(
+    made: Quantization, values: Mapping[str, Any], executor: Executor
+) -> tuple[tuple[LayerRow, ...], dict[str, ErrorFigures]]:
+    """Run the graph before and after, and compare what each product makes, and the outputs."""
+    source = made.model.graph
+    chosen = [p for p in made.model.products if p.node in made.choices]
+    asked = EinsumGraph(
+        source.nodes, [*source.outputs, *((f"layer.{p.node}", p.node) for p in chosen)], source.constants
+    )
+    pairs = {p.node: (p, made.choices[p.node]) for p in chosen}
+    exact = executor.execute(asked, values)
+    rounded = executor.execute(lowered(with_pairs(asked, pairs, made.model.given)), values)
+    layers = tuple(
+        LayerRow(p.name, p.node, ErrorFigures.of(exact[f"layer.{p.node}"], rounded[f"layer.{p.node}"])) for p in chosen
+    )
+    floats = [name for name, i in source.outputs if np.asarray(exact[name]).dtype.kind == "f"]
+    return layers, {name: ErrorFigures.of(exact[name], rounded[name]) for name in floats}
+
+
+def _accuracy(answers: Any, labels: Any) -> float:
+    classes = np.argmax(np.asarray(answers), -1)
+    right = np.asarray(labels)
+    if classes.shape != right.shape:
+        message = f"labels have the shape {list(right.shape)}, the answers of the first output {list(classes.shape)}"
+        raise ShapeError(message, "give one label for each row", code="E343")
+    return float(np.mean(classes == right))
+
+
+def _timed(
+    executor: Executor, graphs: tuple[EinsumGraph, EinsumGraph], values: Mapping[str, Any], clock: Callable[[], float]
+) -> tuple[float, float]:
+    """Return the least seconds that each graph takes, of several rounds in turns."""
+    best = [float("inf"), float("inf")]
+    for _ in range(ROUNDS):
+        for n, graph in enumerate(graphs):
+            start = clock()
+            executor.execute(graph, values)
+            best[n] = min(best[n], clock() - start)
+    return best[0], best[1]

@@ -1,0 +1,1 @@
+"""One graph on several ranks: shares of tensors, stages of a pipeline, and the ways between the ranks."""

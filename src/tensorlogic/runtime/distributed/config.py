@@ -1,0 +1,232 @@
+"""How a graph is spread over devices: the strategy, which tensors lie in shares, and the mesh of ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar, NamedTuple
+
+from ...backends.base import Device
+from ...errors import InputError, expect, expect_whole, nearest
+
+CARRIERS = ("local", "torch")
+
+
+class Shard(NamedTuple):
+    """A tensor in shares: the axis, and how many."""
+
+    axis: int
+    parts: int
+
+
+@dataclass(frozen=True, slots=True)
+class ShardingSpec:
+    """Which axis of which tensors lies in shares.
+
+    >>> ShardingSpec().shard_tensor("w1", 1, 4).shard_tensor("w2", 0, 4).tensors["w2"]
+    Shard(axis=0, parts=4)
+    """
+
+    shards: tuple[tuple[str, Shard], ...] = ()
+
+    @property
+    def tensors(self) -> dict[str, Shard]:
+        """The tensors that are cut, by name."""
+        return dict(self.shards)
+
+    def shard_tensor(self, name: str, axis: int, parts: int) -> ShardingSpec:
+        """Return a spec that also cuts a tensor along an axis into so many shares."""
+        expect(name, str, "the name of an input is expected", 'write shard_tensor("w", 0, 4)')
+        expect_whole("parts", parts, 1)
+        return ShardingSpec(tuple({**self.tensors, name: Shard(axis, parts)}.items()))
+
+
+class DistributedParallelismStrategy:
+    """What the devices share: ``DataParallel``, ``ModelParallel``, ``PipelineParallel`` or ``Hybrid``.
+
+    >>> match DistributedParallelismStrategy.DataParallel(num_replicas=4):
+    ...     case DistributedParallelismStrategy.DataParallel(count):
+    ...         print(count)
+    4
+    """
+
+    DataParallel: ClassVar[type[DataParallel]]
+    ModelParallel: ClassVar[type[ModelParallel]]
+    PipelineParallel: ClassVar[type[PipelineParallel]]
+    Hybrid: ClassVar[type[Hybrid]]
+
+
+@dataclass(frozen=True, slots=True)
+class DataParallel(DistributedParallelismStrategy):
+    """Each replica has all weights and a share of the rows; ``over`` names the size that is shared, where it is not plain."""
+
+    num_replicas: int
+    over: str | None = None
+
+    def __post_init__(self) -> None:
+        expect_whole("num_replicas", self.num_replicas, 1)
+
+
+@dataclass(frozen=True, slots=True)
+class ModelParallel(DistributedParallelismStrategy):
+    """Each device has a share of the tensors that the spec names, and of those that only their shares meet."""
+
+    sharding_spec: ShardingSpec
+
+    def __post_init__(self) -> None:
+        expect(
+            self.sharding_spec,
+            ShardingSpec,
+            "a ShardingSpec is expected",
+            'write ShardingSpec().shard_tensor("w", 0, 4)',
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class PipelineParallel(DistributedParallelismStrategy):
+    """Each device runs a stretch of the graph, on so many rows at a time; ``over`` names the size that the rows are of."""
+
+    num_stages: int
+    micro_batch_size: int
+    over: str | None = None
+
+    def __post_init__(self) -> None:
+        expect_whole("num_stages", self.num_stages, 1)
+        expect_whole("micro_batch_size", self.micro_batch_size, 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Hybrid(DistributedParallelismStrategy):
+    """Stages of a pipeline, in each of which groups of devices share the rows and the weights."""
+
+    data_parallel_groups: int
+    model_parallel_size: int
+    pipeline_stages: int
+    micro_batch_size: int | None = None  # None: twice as many micro-batches as stages
+    sharding_spec: ShardingSpec | None = None  # None: every weight, where it can be
+    over: str | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("data_parallel_groups", "model_parallel_size", "pipeline_stages"):
+            expect_whole(name, getattr(self, name), 1)
+        if self.micro_batch_size is not None:
+            expect_whole("micro_batch_size", self.micro_batch_size, 1)
+
+
+for _kind in (DataParallel, ModelParallel, PipelineParallel, Hybrid):
+    setattr(DistributedParallelismStrategy, _kind.__name__, _kind)
+
+
+class Mesh(NamedTuple):
+    """Ranks along three axes: shares of rows (data), of weights (model), and stages of a pipeline.
+
+    >>> mesh = Mesh(data=2, model=2, stage=2)
+    >>> mesh.size, mesh.coordinates(5), mesh.group(5, "data")
+    (8, {'data': 0, 'model': 1, 'stage': 1}, [5, 7])
+    """
+
+    data: int = 1
+    model: int = 1
+    stage: int = 1
+
+    @property
+    def size(self) -> int:
+        """The number of ranks."""
+        return self.data * self.model * self.stage
+
+    def coordinates(self, rank: int) -> dict[str, int]:
+        """Return where a rank stands along each axis."""
+        rest, model = divmod(rank, self.model)
+        stage, data = divmod(rest, self.data)
+        return {"data": data, "model": model, "stage": stage}
+
+    def rank(self, data: int, model: int, stage: int) -> int:
+        """Return the rank that stands at a place."""
+        return (stage * self.data + data) * self.model + model
+
+    def group(self, rank: int, axis: str) -> list[int]:
+        """Return the ranks that differ from one along an axis only, and itself."""
+        own = self.coordinates(rank)
+        return [self.rank(**(own | {axis: n})) for n in range(getattr(self, axis))]
+
+
+def mesh_of(strategy: DistributedParallelismStrategy) -> Mesh:
+    """Return the mesh that a strategy asks for."""
+    match strategy:
+        case DataParallel():
+            return Mesh(data=strategy.num_replicas)
+        case ModelParallel():
+            return Mesh(model=_parts(strategy.sharding_spec))
+        case PipelineParallel():
+            return Mesh(stage=strategy.num_stages)
+        case Hybrid():
+            found = Mesh(strategy.data_parallel_groups, strategy.model_parallel_size, strategy.pipeline_stages)
+            if strategy.sharding_spec is not None and _parts(strategy.sharding_spec) != found.model:
+                message = f"the spec cuts tensors into {_parts(strategy.sharding_spec)}, but model_parallel_size is {found.model}"
+                raise InputError(message, code="E376")
+            return found
+        case _:
+            hint = "write DistributedParallelismStrategy.DataParallel(num_replicas=4)"
+            raise InputError(f"a strategy is expected, got {strategy!r}", hint, code="E376")
+
+
+def _parts(spec: ShardingSpec) -> int:
+    parts = {shard.parts for shard in spec.tensors.values()}
+    if len(parts) != 1:
+        told = ", ".join(f"{name!r} {shard.parts}" for name, shard in spec.tensors.items()) or "none"
+        raise InputError(f"the tensors of a spec are cut into as many shares each, got {told}", code="E376")
+    return parts.pop()
+
+
+@dataclass(frozen=True, slots=True)
+class DistributedConfig:
+    """The devices that run a graph together, and how; ``timeout`` is how many seconds a rank waits for another.
+
+    Devices of the same processor are virtual: threads, or processes with ``communication="torch"``.
+
+    >>> config = DistributedConfig([Device.CPU(0), Device.CPU(1)])
+    >>> config.strategy
+    DataParallel(num_replicas=2, over=None)
+    """
+
+    devices: tuple[Device, ...]
+    communication: str = "local"
+    strategy: DistributedParallelismStrategy = None  # type: ignore[assignment] # the devices share the rows
+    timeout: float = 60.0
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "devices", checked_devices(self.devices))
+        if self.communication not in CARRIERS:
+            hints = nearest(self.communication, CARRIERS) if isinstance(self.communication, str) else ()
+            message = f"ranks communicate by {', '.join(map(repr, CARRIERS))}, not {self.communication!r}"
+            raise InputError(message, *hints, code="E377")
+        if not isinstance(self.timeout, int | float) or isinstance(self.timeout, bool) or not self.timeout > 0:
+            raise InputError(f"timeout is a number of seconds above 0, got {self.timeout!r}", code="E377")
+        if self.strategy is None:
+            object.__setattr__(self, "strategy", DataParallel(len(self.devices)))
+        mesh = mesh_of(self.strategy)
+        if mesh.size != len(self.devices):
+            wanted = " × ".join(f"{n} along {axis}" for axis, n in mesh._asdict().items() if n > 1) or "one"
+            message = f"{type(self.strategy).__name__} needs {mesh.size} devices ({wanted}), got {len(self.devices)}"
+            raise InputError(message, f"write [Device.CPU(n) for n in range({mesh.size})]", code="E376")
+
+    @property
+    def mesh(self) -> Mesh:
+        """The ranks along each axis."""
+        return mesh_of(self.strategy)
+
+    def with_strategy(self, strategy: DistributedParallelismStrategy) -> DistributedConfig:
+        """Return the config with another strategy."""
+        return replace(self, strategy=strategy)
+
+
+def checked_devices(devices: Sequence[Device]) -> tuple[Device, ...]:
+    """Return devices as a tuple; raise where there are none, or something else stands among them."""
+    hint = "write [Device.CPU(0), Device.CPU(1)]"
+    if not isinstance(devices, Sequence) or isinstance(devices, str):
+        raise InputError(f"devices are a list, got {devices!r}", hint, code="E377")
+    for device in devices:
+        expect(device, Device, "a Device is expected", hint)
+    if not devices:
+        raise InputError("no devices are given", hint, code="E377")
+    return tuple(devices)

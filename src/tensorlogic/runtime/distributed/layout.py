@@ -1,0 +1,143 @@
+"""What each rank of a mesh runs: its graph, and its share of every input and output."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from ...errors import InputError, ShapeError, nearest
+from ...ir import ops
+from ...ir.collectives import share
+from ...ir.graph import EinsumGraph
+from ...passes.shard import shard
+from .config import DataParallel, DistributedParallelismStrategy, Hybrid, Mesh, ModelParallel, PipelineParallel
+
+Cuts = tuple[tuple[str, int], ...]  # axes of the mesh, each with the axis of the tensor that lies along it
+
+
+class RankGraph(NamedTuple):
+    """The graph of a rank, and how its inputs and outputs are cut; what is not named is whole."""
+
+    graph: EinsumGraph
+    inputs: Mapping[str, Cuts]
+    outputs: Mapping[str, Cuts]
+
+
+def batch_axes(graph: EinsumGraph, over: str | None, whole: Sequence[str] = ()) -> dict[str, int]:
+    """Return the inputs that have rows, each with their axis: those of a named size, or of the first size that has a name.
+
+    >>> from tensorlogic import GraphBuilder
+    >>> b = GraphBuilder()
+    >>> batch_axes(b.build(y=b.input("x", ("n", 3)) @ b.input("w", (3, 2))), None)
+    {'x': 0}
+    """
+    shapes = {name: graph.nodes[i].op.shape or () for name, i in graph.inputs.items() if name not in whole}  # type: ignore[attr-defined]
+    named = [d for shape in shapes.values() for d in shape[:1] if isinstance(d, str)]
+    if over is not None and over in graph.inputs:
+        return {over: 0}
+    if over is not None and over not in graph.size_names:
+        known = [*sorted(graph.size_names), *graph.inputs]
+        raise InputError(f"the graph has no size and no input {over!r} to share", *nearest(over, known), code="E379")
+    size = over or (max(dict.fromkeys(named), key=named.count) if named else None)
+    if size is None:
+        first = next((name for name, shape in shapes.items() if shape), None)
+        if first is None:
+            raise InputError("the graph has no input with rows to share", code="E379")
+        return {first: 0}
+    return {name: shape.index(size) for name, shape in shapes.items() if size in shape}
+
+
+def weight_axes(graph: EinsumGraph, ranks: int, rows: Mapping[str, int]) -> dict[str, int]:
+    """Return axes along which the weights of a graph can be shared: one after another, unless another's shares decide it."""
+    found: dict[str, int] = {}
+    for name, i in graph.inputs.items():
+        t = graph.type_of(i)
+        if name in rows or name in found or t.shape is None or len(t.shape) < 2:
+            continue
+        for axis in range(len(t.shape) - 1, -1, -1):
+            try:
+                found = dict(shard(graph, {**found, name: axis}, ranks, 0, "model").inputs)
+                break
+            except ShapeError:
+                continue
+    return {name: axis for name, axis in found.items() if name not in rows}
+
+
+def rank_graphs(
+    graph: EinsumGraph, mesh: Mesh, rows: Mapping[str, int], strategy: DistributedParallelismStrategy
+) -> dict[tuple[int, int], RankGraph]:
+    """Return what runs at each place along the data and the model axis; ``rows`` are the inputs that the data axis shares."""
+    weights = _weights(graph, mesh, rows, strategy)
+    found = {}
+    for data in range(mesh.data):
+        for model in range(mesh.model):
+            own = RankGraph(graph, {}, {})
+            for over, axes, count, at in (("data", rows, mesh.data, data), ("model", weights, mesh.model, model)):
+                if count > 1:
+                    made = shard(own.graph, axes, count, at, over)
+                    own = RankGraph(
+                        made.graph, _with(own.inputs, over, made.inputs), _with(own.outputs, over, made.outputs)
+                    )
+            found[data, model] = own
+    return found
+
+
+def _weights(
+    graph: EinsumGraph, mesh: Mesh, rows: Mapping[str, int], strategy: DistributedParallelismStrategy
+) -> dict[str, int]:
+    if mesh.model == 1:
+        return {}
+    match strategy:
+        case ModelParallel() | Hybrid() if strategy.sharding_spec is not None:
+            return {name: own.axis for name, own in strategy.sharding_spec.tensors.items()}
+        case _:
+            return weight_axes(graph, mesh.model, rows)
+
+
+def _with(cuts: Mapping[str, Cuts], over: str, axes: Mapping[str, int]) -> dict[str, Cuts]:
+    found = dict(cuts)
+    for name, axis in axes.items():
+        found[name] = (*found.get(name, ()), (over, axis))
+    return found
+
+
+def own_ranges(shape: Sequence[int], cuts: Cuts, mesh: Mesh, place: Mapping[str, int]) -> tuple[slice, ...]:
+    """Return the part of a tensor that a rank has."""
+    starts, sizes = [0] * len(shape), list(shape)
+    for over, axis in cuts:
+        part = share(sizes[axis], getattr(mesh, over), place[over])
+        starts[axis], sizes[axis] = starts[axis] + part.start, len(part)
+    return tuple([slice(start, start + size) for start, size in zip(starts, sizes, strict=True)])
+
+
+def owned_by(cuts: Cuts, place: Mapping[str, int]) -> bool:
+    """Tell whether a rank is the one that hands an output in, of those that have the same part of it."""
+    along = {over for over, _ in cuts}
+    return all(place[over] == 0 for over in ("data", "model") if over not in along)
+
+
+def rows_of(graph: EinsumGraph, strategy: DistributedParallelismStrategy, mesh: Mesh) -> dict[str, int]:
+    """Return the inputs whose rows are shared or come in micro-batches; none where neither is done."""
+    match strategy:
+        case DataParallel() | PipelineParallel() | Hybrid() if mesh.data > 1 or mesh.stage > 1:
+            return batch_axes(graph, strategy.over)
+        case _:
+            return {}
+
+
+def micro_batch_rows(strategy: Any, stages: int, rows: int) -> int:
+    """Return how many rows a micro-batch has."""
+    return min(rows, strategy.micro_batch_size or max(1, rows // (2 * stages)))
+
+
+def check_names(graph: EinsumGraph, strategy: DistributedParallelismStrategy) -> None:
+    """Raise where a spec names a tensor that is no input, before anything is planned."""
+    spec = getattr(strategy, "sharding_spec", None)
+    for name in spec.tensors if spec is not None else ():
+        if name not in graph.inputs:
+            raise InputError(f"the graph has no input {name!r} to shard", *nearest(name, graph.inputs), code="E369")
+
+
+def is_collective(op: ops.Op) -> bool:
+    """Tell whether an operation waits for other ranks."""
+    return isinstance(op, ops.Collective)

@@ -1,0 +1,112 @@
+"""What one rank does in a run: its graphs, one micro-batch after another, and how long it computed, communicated and waited."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import contextmanager
+from time import perf_counter_ns
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ...backends.collectives import CommunicationBackend
+from ...errors import TensorLogicError
+from ...events import Hook, RunRecord, running
+from ...ir import ops
+from ...ir.graph import EinsumGraph
+from ..call import call
+from .config import Mesh
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from ..executor import Executor
+
+Ways = Mapping[str, CommunicationBackend]
+Task = tuple[EinsumGraph, Mapping[str, Any]]  # a graph and its inputs
+
+
+class RankTimes(NamedTuple):
+    """How long a rank took in all, computed, communicated and, of that, waited for others; and the bytes that it gave."""
+
+    total_ns: int = 0
+    computation_ns: int = 0
+    communication_ns: int = 0
+    waiting_ns: int = 0
+    moved: Mapping[str, int] = {}
+
+
+class RankResult(NamedTuple):
+    """The outputs of each of a rank's tasks, by name, its times, and the records of its runs."""
+
+    outputs: list[dict[str, Any]]
+    times: RankTimes
+    records: list[RunRecord]
+
+
+def mesh_ways(world: CommunicationBackend, mesh: Mesh) -> dict[str, CommunicationBackend]:
+    """Return the way of a rank to the others along each axis of the mesh."""
+    return {axis: world.group(mesh.group(world.rank, axis)) for axis in Mesh._fields if getattr(mesh, axis) > 1}
+
+
+class _Records(Hook):
+    def __init__(self) -> None:
+        self.records: list[RunRecord] = []
+
+    def on_run(self, record: RunRecord) -> None:
+        """Keep a record."""
+        self.records.append(record)
+
+
+@contextmanager
+def meeting(ways: Ways) -> Iterator[None]:
+    """Let collective operations that run on this thread meet others on these ways.
+
+    >>> with meeting({}):
+    ...     running.ranks
+    {}
+    """
+    around = running.ranks
+    try:
+        running.ranks = ways
+        yield
+    finally:
+        running.ranks = around
+
+
+def run_rank(executor: Executor, ways: Ways, tasks: Sequence[Task]) -> RankResult:
+    """Run the tasks of a rank in turn."""
+    watch = _Records()
+    outputs = []
+    start = perf_counter_ns()
+    with meeting(ways):
+        for graph, inputs in tasks:
+            names, values = executor.arrays(graph, inputs)
+            program = executor.programs.for_call(graph, names, values, None)
+            outputs.append(dict(zip(program.names, call(program, values, (watch,)), strict=True)))
+    total = perf_counter_ns() - start
+    return RankResult(outputs, _times(watch.records, ways, total), watch.records)
+
+
+def _times(records: Sequence[RunRecord], ways: Ways, total: int) -> RankTimes:
+    computation = communication = 0
+    for record in records:
+        if record.body:
+            continue
+        for event in record:
+            if isinstance(record.plan.steps[event.step].op, ops.Collective):
+                communication += event.duration_ns
+            else:
+                computation += event.duration_ns
+    moved: dict[str, int] = {}
+    waited = 0
+    for way in ways.values():
+        waited += getattr(way, "waited_ns", 0)
+        for kind, count in getattr(way, "moved", {}).items():
+            moved[kind] = moved.get(kind, 0) + count
+    return RankTimes(total, computation, communication, min(waited, communication), moved)
+
+
+def of_rank(error: BaseException, rank: int) -> BaseException:
+    """Return an error that names the rank it was raised on."""
+    if isinstance(error, TensorLogicError) and error.diagnostic.code not in ("E373", "E374", "E375"):
+        return error.renamed(f"rank {rank}: {error.diagnostic.message}").with_traceback(error.__traceback__)
+    return error

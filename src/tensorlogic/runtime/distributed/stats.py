@@ -1,0 +1,65 @@
+"""Where the time of a distributed run went, measured by the ranks themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from ...diagnostics import bytes_text
+from ...tables import table
+from .rank import RankTimes
+
+
+@dataclass(frozen=True, slots=True)
+class DistributedStats:
+    """The times of the ranks of one run, added up; ``efficiency`` is the share of their time that they computed.
+
+    Communication includes waiting for other ranks. ``bubble`` is the share of their time in which ranks did neither: the stages of a
+    pipeline that have nothing to do yet, or any more.
+
+    >>> stats = DistributedStats.of([RankTimes(10_000_000, 8_000_000, 2_000_000, 500_000, {"all_reduce": 400})])
+    >>> stats.efficiency, stats.communication_time_ms, stats.bytes
+    (0.8, 2.0, {'all_reduce': 400})
+    """
+
+    communication_time_ms: float = 0.0
+    computation_time_ms: float = 0.0
+    waiting_time_ms: float = 0.0
+    efficiency: float = 1.0
+    bytes: Mapping[str, int] = field(default_factory=dict)  # that the ranks gave, by collective
+    ranks: tuple[RankTimes, ...] = ()
+
+    @classmethod
+    def of(cls, times: Sequence[RankTimes]) -> DistributedStats:
+        """Add up the times of ranks."""
+        moved: dict[str, int] = {}
+        for own in times:
+            for kind, count in own.moved.items():
+                moved[kind] = moved.get(kind, 0) + count
+        computation, communication = (
+            sum(getattr(t, name) for t in times) for name in ("computation_ns", "communication_ns")
+        )
+        busy = computation + communication
+        return cls(
+            communication / 1e6,
+            computation / 1e6,
+            sum(t.waiting_ns for t in times) / 1e6,
+            computation / busy if busy else 1.0,
+            moved,
+            tuple(times),
+        )
+
+    @property
+    def bubble(self) -> float:
+        """The share of the ranks' time that they spent waiting."""
+        longest = max((t.total_ns for t in self.ranks), default=0) * len(self.ranks)
+        return 0.0 if not longest else sum(t.waiting_ns for t in self.ranks) / longest
+
+    def __str__(self) -> str:
+        rows = [
+            [str(n), *(f"{value / 1e6:.3f}" for value in t[:4]), bytes_text(sum(t.moved.values()))]
+            for n, t in enumerate(self.ranks)
+        ]
+        head = ["rank", "total ms", "computing", "communicating", "waiting", "sent"]
+        moved = ", ".join(f"{kind} {bytes_text(count)}" for kind, count in self.bytes.items()) or "nothing"
+        return "\n".join([table(head, rows), f"sent: {moved}; efficiency {self.efficiency:.0%}"])
