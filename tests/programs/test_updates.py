@@ -10,7 +10,7 @@ from datalog import Program, program_of_seed, text
 from oracles import by_hand
 
 import tensorlogic as tl
-from tensorlogic.backends.relations import fixpoints, update
+from tensorlogic.backends.relations import closures, fixpoints, update
 from tensorlogic.programs import evaluate
 
 
@@ -76,7 +76,7 @@ def test_edges_are_taken_from_a_closure_without_beginning_anew(monkeypatch):
     program = fresh(CLOSURE, E=tree(3000))
     program.add("E", [(17, 2), (2999, 3)])
     program.relation("P")
-    monkeypatch.setattr(fixpoints, "_closed", lambda *_: pytest.fail("it began anew"))
+    monkeypatch.setattr(closures, "_closed", lambda *_: pytest.fail("it began anew"))
     for gone in ([(17, 2)], [(17, 8), (2999, 3)], [(1, 0)]):
         program.retract("E", gone)
         program.relation("P")

@@ -19,9 +19,7 @@ PIECES = 8  # parts of the work for each thread, because some take longer than o
 PAUSE = 1 << 12  # rows of the table that leads, after which the work can be stopped
 
 
-def leapfrog(
-    atoms: Atoms, outputs: int, strides: Sequence[int], threads: int
-) -> list[tuple[Codes, int]]:
+def leapfrog(atoms: Atoms, outputs: int, strides: Sequence[int], threads: int) -> list[tuple[Codes, int]]:
     """Run the kernel for parts of the first variable's values; return the codes of each part, and how many of them count."""
     from .native import multiway as kernels
 

@@ -199,7 +199,8 @@ class SparseTensor:
             if self._codes is not None and self._columns is None and max(self._shape) < 1 << 31:
                 indptr, indices = sparse_rows.rows_of_codes(self._codes, self._shape)
             else:
-                indptr, indices = sparse_rows.rows_of(*self.columns, self._shape[0])
+                first, second = self.columns
+                indptr, indices = sparse_rows.rows_of(first, second, self._shape[0])
             self._rows = _fixed(indptr), _fixed(indices)
         return self._rows
 

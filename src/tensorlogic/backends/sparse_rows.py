@@ -59,7 +59,8 @@ def rows_of_codes(codes: Any, shape: Sequence[int]) -> Rows:
     """
     kernels = _native(len(codes))
     if kernels is None:
-        return rows_of(*tuples.decode(codes, shape), shape[0])
+        first, second = tuples.decode(codes, shape)
+        return rows_of(first, second, shape[0])
     indptr, indices = np.empty(shape[0] + 1, np.int64), np.empty(len(codes), np.int32)
     kernels.split(codes, shape[1], indptr, indices)
     return indptr, indices
@@ -291,7 +292,7 @@ def closure_rows(rows: Rows, limit: int = 1 << 62) -> Rows | None:
     labels, count, ends, listed = _grouped(kernels, rows)
     sizes = np.diff(ends)
     tops, maps = np.zeros(count + 1, np.int64), _bitmaps(n)
-    out = np.empty(max(len(rows[1]) * 2, n, 1), np.int32)
+    out = np.empty(max(len(rows[1]) * 2, n, min(limit, ROOM), 1), np.int32)  # what is not written to takes no memory
     done = 0
     while True:
         check_contexts()

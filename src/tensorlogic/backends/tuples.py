@@ -16,7 +16,7 @@ import numpy as np
 
 from . import packed
 from . import tuples_numpy as plain
-from .multiway import Atoms, leapfrog
+from .multiway import leapfrog
 from .native import support
 from .packed import Words, width
 from .threads import ranges, share, together, workers

@@ -239,7 +239,7 @@ class Domain:
         domain = cls()
         domain._names = names
         domain._codes = {}
-        domain._whole = not names or (set(map(type, names)) == {int} and -(2**63) < min(names) <= max(names) < 2**63)  # type: ignore[type-var, operator]
+        domain._whole = not names or (set(map(type, names)) == {int} and -(2**63) < min(names) <= max(names) < 2**63)  # type: ignore[operator]
         return domain
 
     @classmethod

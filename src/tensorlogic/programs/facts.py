@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -147,15 +148,7 @@ class Elements(tuple[Iterable[Name], ...]):
 
     def joint(self, places: Sequence[int]) -> Iterator[Name]:
         """Go through the names in some places, in the order in which they appear, row by row."""
-        for table in self.tables:
-            rows: list[Name] = []
-            firsts: list[np.ndarray[Any, Any]] = []
-            for k, place in enumerate(places):
-                names, first = _first_rows(table, place)
-                rows += names
-                firsts.append(first * len(places) + k)
-            order = np.argsort(np.concatenate(firsts), kind="stable").tolist() if firsts else ()
-            yield from map(rows.__getitem__, order)
+        return chain.from_iterable(_joint_names(table, places) for table in self.tables)
 
 
 class _Place(Iterable[Name]):
@@ -166,6 +159,17 @@ class _Place(Iterable[Name]):
         for table in self.tables:
             names, first = _first_rows(table, self.place)
             yield from map(names.__getitem__, np.argsort(first, kind="stable").tolist())
+
+
+def _joint_names(table: Table, places: Sequence[int]) -> Iterator[Name]:
+    rows: list[Name] = []
+    firsts: list[np.ndarray[Any, Any]] = []
+    for k, place in enumerate(places):
+        names, first = _first_rows(table, place)
+        rows += names
+        firsts.append(first * len(places) + k)
+    order = np.argsort(np.concatenate(firsts), kind="stable").tolist() if firsts else ()
+    return map(rows.__getitem__, order)
 
 
 def _first_rows(table: Table, place: int) -> tuple[list[Name], np.ndarray[Any, Any]]:

@@ -371,6 +371,20 @@ def closure_rows(
     for c in range(done, count):
         if budget < 0:
             return c
+        if c + AHEAD < count:
+            ahead = listed[ends[c + AHEAD]]
+            if indptr[ahead] < indptr[ahead + 1]:
+                prefetch(out, tops[min(labels[indices[indptr[ahead]]], c)])
+        v = listed[ends[c]]
+        if ends[c + 1] - ends[c] == 1 and indptr[v + 1] - indptr[v] == 1:
+            t = labels[indices[indptr[v]]]
+            if t != c and ends[t + 1] - ends[t] == 1:  # one way on, as in a tree: that node, and what it leads to
+                length = tops[t + 1] - tops[t]
+                if tops[c] + length + 1 > out.size:
+                    return c
+                budget -= length
+                tops[c + 1] = _with_one(out, tops[t], tops[t + 1], listed[ends[t]], tops[c])
+                continue
         found = _successors(c, indptr, indices, labels, ends, listed, stamps, heads)
         bound = np.int64(0)
         for k in range(found):
@@ -380,13 +394,6 @@ def closure_rows(
                 bound += tops[t + 1] - tops[t]
         if tops[c] + min(bound, n) > out.size:
             return c
-        t = heads[0]
-        if (
-            found == 1 and t != c and ends[t + 1] - ends[t] == 1
-        ):  # one way on, as in a tree: that node among what it leads to
-            budget -= tops[t + 1] - tops[t]
-            tops[c + 1] = _with_one(out, tops[t], tops[t + 1], listed[ends[t]], tops[c])
-            continue
         for k in range(found):
             t = heads[k]
             first = listed[ends[t]]

@@ -17,8 +17,11 @@ from ..base import Kernel
 from ..bits import BitTensor
 from ..closure import bind_fixpoint
 from ..sparse import SparseTensor
-from .fixpoints import OnBits, Relation, Rules, read_rules, run_loop
-from .joins import Joins, union
+from .closures import Relation
+from .fixpoints import OnBits, run_loop
+from .joins import Joins
+from .rules import Rules, read_rules
+from .tables import union
 from .update import past_of, updated_union
 
 MOST_CELLS = (

@@ -18,7 +18,8 @@ from ...plan.queries import Atom, Fixed, Query
 from ...plan.query_reader import Queries, Slot
 from .. import tuples
 from ..sparse import SparseTensor
-from .joins import Joins, nothing, union
+from .joins import Joins
+from .tables import nothing, union
 
 SHARE = 8  # one tuple in so many changed, up to which it pays to go on
 LOST = 2  # one tuple in so many taken out, up to which it pays to see what comes back

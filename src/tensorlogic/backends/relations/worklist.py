@@ -18,7 +18,7 @@ from ...plan.queries import Atom, Fixed, Query, Term
 from ...plan.query_reader import Slot
 from ..native import support
 from ..sparse import SparseTensor
-from .joins import too_many_tuples
+from .tables import too_many_tuples
 
 MOST_LISTS = 1 << 26  # beginnings of lists: relations times elements
 MOST_GIVEN = 1 << 20  # tuples that it begins with; more are joined by sorting, on several threads
