@@ -39,6 +39,7 @@ Uncle(x,z) <- Married(x,w), Sibling(w,y), Parent(y,z)
 Aunt(x,z) <- Female(x), Sibling(x,y), Parent(y,z)
 Cousin(x,y) <- Parent(p,x), Sibling(p,q), Parent(q,y)
 Grandchild(z,x) <- Parent(x,y), Parent(y,z)"""
+LABELLED = "Path(x,y,l) <- Edge(x,y,l)\nPath(x,z,l) <- Path(x,y,l), Edge(y,z,l)"
 TRIANGLES = "Triangle(x,y,z) <- Edge(x,y), Edge(y,z), Edge(x,z)"
 FAIR = (
     "Ours adds the facts from arrays and counts; DuckDB has them in tables; clingo reads them from text and Nemo from CSV, "
@@ -658,31 +659,34 @@ def tables_from_files(count: int = 1_000_000) -> list[Table]:
     return [contest(f"Loading {count:,} tuples from files", note, contenders, rounds=3, calls=1, ours=mine)]
 
 
-def changed_facts(nodes: int = 100_000) -> list[Table]:
-    """Time one edge taken from a closure and put back, beside computing it anew."""
-    edges = tree(nodes, 5)
-    program = tl.Program(CLOSURE)
+def changed_facts(chains: int = 100, length: int = 60) -> list[Table]:
+    """Time one fact taken from a deep recursion and put back, beside computing everything anew."""
+    first = (np.arange(chains)[:, None] * length + np.arange(length - 1)).ravel()
+    edges = np.concatenate([np.stack([first, first + 1, np.full_like(first, label)], axis=1) for label in (0, 1)])
+    at = length // 2
+    program = tl.Program(LABELLED)
     program.add("Edge", edges)
     program.relation("Path")
-    edge = [tuple(edges[nodes // 2].tolist())]
 
     def updated() -> int:
-        program.retract("Edge", edge)
+        program.retract("Edge", edges[at : at + 1])
         fewer = len(program.relation("Path"))
-        program.add("Edge", edge)
+        program.add("Edge", edges[at : at + 1])
         return len(program.relation("Path")) - fewer
 
     def anew() -> int:
-        rest = np.delete(edges, nodes // 2, axis=0)
-        fewer, all_ = (ours(CLOSURE, {"Edge": e})()["Path"] for e in (rest, edges))
-        return all_ - fewer
+        rest = np.delete(edges, at, axis=0)
+        fewer, every = (ours(LABELLED, {"Edge": e})()["Path"] for e in (rest, edges))
+        return every - fewer
 
-    contenders: dict[str, Contender] = {"taken back and put back": updated, "both closures anew": anew}
-    counts = {name: counts_of(call) for name, call in contenders.items() if not isinstance(call, str)}
+    contenders: dict[str, Contender] = {"taken back and put back": updated, "both computed anew": anew}
+    counts = {name: call() for name, call in contenders.items() if not isinstance(call, str)}
     if len(set(counts.values())) != 1:
         raise ValueError(f"changed facts differ: {counts}")
-    note = f"The closure of a tree of {nodes:,} nodes, when one edge is taken back and then put back."
-    return [contest("Changing one fact of a closure", note, contenders, rounds=3, calls=1, ours=tuple(contenders)[:1])]
+    note = f"Paths of one label over {2 * chains:,} chains of {length:,}, when one edge is taken back and then put back."
+    return [
+        contest("Changing one fact of a recursion", note, contenders, rounds=3, calls=1, ours=tuple(contenders)[:1])
+    ]
 
 
 def closure_memory() -> list[Table]:
