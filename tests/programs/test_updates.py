@@ -148,6 +148,14 @@ def test_a_change_that_changes_nothing_below_ends_there(always, monkeypatch):
     assert set(program.relation("Both")) == {(0, 2)} and not len(program.relation("Apart"))
 
 
+def test_a_relation_that_reads_nothing_grows_with_its_domain(always):
+    program = fresh("P(Ann) <- 1 < 2\nQ(x,y) <- P(x), E(x,y)\nQ(x,z) <- Q(x,y), E(y,z)", E=[("Ann", "Bob")])
+    assert set(program.relation("Q")) == {("Ann", "Bob")}
+    program.add("E", [("Bob", "Carol"), ("Dan", "Ann")])
+    assert set(program.relation("P")) == {("Ann",)} and program.relation("P").dense().shape == (4,)
+    assert set(program.relation("Q")) == {("Ann", "Bob"), ("Ann", "Carol")}
+
+
 def test_joins_are_brought_up_to_date_from_what_changed(monkeypatch):
     rng = np.random.default_rng(0)
     rows = np.unique(rng.integers(0, 2000, (20_000, 2)), axis=0)

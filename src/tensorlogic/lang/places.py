@@ -321,7 +321,7 @@ class Places:
         if words and sizes and not found.named:
             message = f"{words[0]!r} is no index of {sizes[0].what!r}, which counts from 0 to {sizes[0].size - 1}"
             raise GraphError(message, "write a number", code="E678", location=found.constants[words[0]])
-        whole = list(found.constants) if numeric else [c for c in found.constants if isinstance(c, int)]
+        whole: list[int] = [*found.constants] if numeric else [c for c in found.constants if isinstance(c, int)]  # type: ignore[list-item]
         if words or (whole and self._by_name(found, whole)):
             if size is not None and size < len(found.constants):
                 message = f"an index has {len(found.constants)} elements but is {size} in {sizes[0].what}"

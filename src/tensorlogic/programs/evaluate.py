@@ -82,8 +82,9 @@ class Evaluation:
         """Return several tensors; those that have to be computed are computed together."""
         names = list(names)
         missing = [n for n in names if self.model.component(n) is not None and not self.has(n)]
-        found = self._compute(missing) if missing else {}
-        return {n: found[n] if n in found else self._known(n) for n in names}
+        if missing:
+            self._compute(missing)
+        return {n: self._known(n) for n in names}
 
     def relation(self, name: str) -> SparseTensor:
         """Return a relation as a sparse tensor."""
@@ -139,7 +140,7 @@ class Evaluation:
                 ]
         return sorted(found)
 
-    def _compute(self, names: list[str]) -> dict[str, Any]:
+    def _compute(self, names: list[str]) -> None:
         """Compute tensors and what they need: brought up to date where it is known what they were before, else anew."""
         anew: list[int] = []
         for part in self._parts(names, whole=False):
@@ -159,7 +160,6 @@ class Evaluation:
                 self._run([part], names, before)
         if anew:
             self._run(anew, names)
-        return {name: self.kept[name].value for name in names}
 
     def _run(self, parts: list[int], names: Iterable[str], before: Mapping[str, Any] | None = None) -> None:
         """Run the graph of some components; keep what is asked for of them, and what can be brought up to date later.
@@ -180,7 +180,8 @@ class Evaluation:
         for part, component in components:
             read = model.readers.direct[part]
             facts = {n: inputs[n] for n in component.names if n in inputs and self._has_facts(n)}
-            reads = {n: values[n] for n in read} | facts if read <= values.keys() else None
+            known = component.boolean and read <= values.keys()
+            reads = {n: values[n] for n in read} | facts if known else None
             for name in component.names:
                 if name in found:
                     self._keep(name, found[name], reads)
