@@ -148,7 +148,7 @@ class Joins:
             return None
         if len(set(query.terms)) == len(query.terms) == len(variables):
             return self._ordered(source, [t for t in query.terms if not isinstance(t, Fixed)])
-        return SparseTensor.of_columns([source.tensor.columns[variables.index(t)] for t in query.terms], shape)  # type: ignore[arg-type]
+        return SparseTensor.of_columns([source.tensor.columns[variables.index(t)] for t in query.terms], shape)
 
     # one atom after another
 
