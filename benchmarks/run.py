@@ -24,6 +24,11 @@ NAMES = (
     "relations",
     "modes",
     "training",
+    "distributed",
+    "quantization",
+    "quantization_kernels",
+    "serving_batcher",
+    "serving",
 )
 INTRODUCTION = """# Benchmarks
 

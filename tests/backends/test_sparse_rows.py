@@ -161,6 +161,16 @@ def test_closures(name: str, tier: str) -> None:
 
 
 @pytest.mark.parametrize("name", GRAPHS)
+def test_closures_that_are_stopped_on_the_way(name: str, tier: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(packed, "PAUSE", 10)
+    rows, expected = rows_of(GRAPHS[name]), closed(GRAPHS[name])
+    np.testing.assert_array_equal(sparse_rows.closure_bits(rows), packed.pack(expected))
+    made = sparse_rows.closure_rows(rows)
+    assert made is not None
+    np.testing.assert_array_equal(dense(made, len(GRAPHS[name])), expected)
+
+
+@pytest.mark.parametrize("name", GRAPHS)
 def test_components(name: str, tier: str) -> None:
     edges = GRAPHS[name]
     count, labels = sparse_rows.components(rows_of(edges))

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import tensorlogic as tl
-from tensorlogic.backends import multiway, sparse_rows
+from tensorlogic.backends import multiway, packed, sparse_rows
 from tensorlogic.backends.relations import worklist
 
 
@@ -54,7 +54,7 @@ MADE = {
 @pytest.mark.parametrize("make", MADE.values(), ids=MADE)
 def test_a_recursion_is_stopped_between_rounds_and_answers_when_asked_again(make, monkeypatch):
     monkeypatch.setattr(worklist, "BUDGET", 100)
-    monkeypatch.setattr(sparse_rows, "PAUSE", 100)
+    monkeypatch.setattr(packed, "PAUSE", 100)
     monkeypatch.setattr(sparse_rows, "PAUSE_PAIRS", 1000)
     monkeypatch.setattr(multiway, "PAUSE", 100)
     _, whole = make()

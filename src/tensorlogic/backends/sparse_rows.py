@@ -24,8 +24,7 @@ ENOUGH = 1 << 14  # elements worth loading numba for, where it is not loaded yet
 SPLIT_PAIRS = 1 << 16  # pairs of matching elements that are worth two threads
 SPREAD = 256  # columns for each element of b from which a join numbers its columns anew
 ROOM = 1 << 24  # columns of a result that are allocated at a time; what is not written to takes no memory
-PAUSE = 1 << 26  # words of a closure after which it can be stopped
-PAUSE_PAIRS = 1 << 25  # matching pairs of a join, or elements of a closure's rows, after which it can be stopped
+PAUSE_PAIRS = 1 << 25  # matching pairs of a join after which it can be stopped
 
 
 @cache
@@ -260,8 +259,8 @@ def closure_bits(rows: Rows) -> Words:
     done = 0
     while done < count:
         check_contexts()
-        done = int(kernels.closure_bits(*rows, labels, count, ends, listed, done, PAUSE, width, flat))
-    step = max(1, PAUSE // max(1, width))
+        done = int(kernels.closure_bits(*rows, labels, count, ends, listed, done, packed.PAUSE, width, flat))
+    step = max(1, packed.PAUSE // max(1, width))
     copy = partial(kernels.copy_bits, labels, ends, listed, width, flat)
     for lo in range(0, n, step) if count < n else ():
         check_contexts()
@@ -282,6 +281,7 @@ def closure_rows(rows: Rows, limit: int = 1 << 62) -> Rows | None:
     if kernels is None:
         total, new = rows, rows
         while len(new[1]) and len(total[1]) <= limit:
+            check_contexts()
             more = _matrix(join_rows(new, rows, n), n)
             fresh = (more > _matrix(total, n)).tocsr()
             both = (more + _matrix(total, n)).tocsr()
@@ -293,16 +293,15 @@ def closure_rows(rows: Rows, limit: int = 1 << 62) -> Rows | None:
     sizes = np.diff(ends)
     tops, maps = np.zeros(count + 1, np.int64), _bitmaps(n)
     out = np.empty(max(len(rows[1]) * 2, n, min(limit, ROOM), 1), np.int32)  # what is not written to takes no memory
-    done = 0
-    while True:
+    kernel = partial(kernels.closure_rows, *rows, labels, count, ends, listed)
+    done = pairs = 0
+    while done < count:
         check_contexts()
-        done = int(kernels.closure_rows(*rows, labels, count, ends, listed, done, PAUSE_PAIRS, tops, out, *maps))
+        before, done = done, int(kernel(done, packed.PAUSE, tops, out, *maps))
         pairs = int((np.diff(tops[: done + 1]) * sizes[:done]).sum())
         if pairs > limit:
             return None
-        if done == count:
-            break
-        if tops[done] + n > len(out):  # the next row may not fit
+        if done == before:  # there was no room for the next
             out, old = np.empty(len(out) * 2 + n, np.int32), out
             out[: tops[done]] = old[: tops[done]]
     lengths = np.diff(tops)

@@ -12,8 +12,10 @@ from ..errors import InputError, nearest
 from ..faults import FAULTS
 from .common import print_json, print_table, reported
 from .graphs import check, compile_command, explain, graph_command, run_command
+from .launch import launch_command
 from .programs import fmt_command, query_command
 from .quantize import quantize_command
+from .serve import serve_command
 from .traces import trace_group
 from .train import train_command
 from .why import why_command, why_not_command
@@ -37,6 +39,8 @@ def main() -> None:
       tensorlogic compile 'exists y:P. likes(x,y)' -d P=ann,bob -v x=P -o likes.json
       tensorlogic train model.json --data train.npz --config train.toml --folder run
       tensorlogic quantize model.json --to int4 --calibrate data.npz --report report.html
+      tensorlogic launch -n 4 script.py
+      tensorlogic serve models/ --port 8000
       tensorlogic trace record model.json -i x=x.npy -o run.json
       tensorlogic explain-error E304
     """  # noqa: D301 - \b keeps click from joining the lines
@@ -101,6 +105,8 @@ for command in (
     compile_command,
     train_command,
     quantize_command,
+    launch_command,
+    serve_command,
     trace_group,
 ):
     main.add_command(command)

@@ -194,7 +194,7 @@ def _fixed(kind: Any) -> bool:
 
 def read_arrays(path: Path) -> dict[str, Any]:
     """Read the arrays of a .npz or safetensors file by name."""
-    from ..runtime.streams.sources import HEAD_ERRORS, PACK_ERRORS
+    from ..runtime.streams.array_sources import HEAD_ERRORS, PACK_ERRORS
 
     if path.suffix not in KINDS:
         raise InputError(f"{path} is neither .npz nor .safetensors", "save the parameters with -o", code="E852")

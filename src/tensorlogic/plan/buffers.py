@@ -35,7 +35,7 @@ def writes_into(step: Step) -> bool:
             return True
         case Fused():
             return step.op.kind in ("rows", "algebra", "ranges") or (
-                step.op.kind in ("integers", "weights") and len(step.writes) == 1
+                step.op.kind in ("integers", "weights", "fuzzy") and len(step.writes) == 1
             )
         case ops.Reduce():
             return step.op.kind in REDUCED_INTO

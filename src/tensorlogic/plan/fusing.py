@@ -85,10 +85,10 @@ def find_groups(graph: EinsumGraph, facts: Facts, policy: str = "fast") -> list[
     reading = _reading(graph)
     groups = _boolean_groups(reading, graph, facts, policy)
     taken = {i for group in groups for i in group.nodes}
-    groups += _contractions(reading, facts, policy, taken)
     least = 0.0 if policy != "exact" else PAYS, 0.0 if policy == "fast" else PAYS_REORDERED
-    taken.update(i for group in groups for i in group.nodes)
-    groups += small_number_groups(reading, (i for _, i in graph.outputs), taken, least)
+    groups += small_number_groups(reading, (i for _, i in graph.outputs), graph.constants, taken, least)
+    taken = {i for group in groups for i in group.nodes}
+    groups += _contractions(reading, facts, policy, taken)
     groups += _fixpoints(reading, facts, policy)
     if policy != "exact" and reading.live and facts.usable():
         taken = {i for group in groups for i in group.nodes}
@@ -108,7 +108,7 @@ def single_rows(graph: EinsumGraph, facts: Facts) -> list[Fusable]:
 
 def exact_group(graph: EinsumGraph, group: Fusable) -> bool:
     """Tell whether the kernel of a group gives NumPy's bits."""
-    if group.kind in ("bits", "fixpoint", "relations", "integers"):
+    if group.kind in ("bits", "fixpoint", "relations", "integers", "fuzzy"):
         return True
     if group.kind == "algebra":
         op = graph.nodes[group.nodes[0]].op

@@ -84,7 +84,7 @@ def _is_shared(step: Step) -> bool:
                 return work(step) >= SHARED
             case "algebra" if step.types[0].dtype != "bool":
                 return _many_terms(step.parts[0])
-            case "integers" | "weights":
+            case "integers" | "weights" | "fuzzy":
                 return step.flops >= SMALL_NUMBERS
             case "algebra" | "bits" | "fixpoint":
                 return _many_bits(step)

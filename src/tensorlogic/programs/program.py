@@ -195,6 +195,17 @@ class Program:
             axes = {n: tuple(None if d.numbers else tuple(d.names()) for d in each) for n, each in domains.items()}
             return found.with_axis_names({n: each for n, each in axes.items() if any(each)})
 
+    def inputs(self, *names: str) -> dict[str, Any]:
+        """Return what the program itself gives to the inputs of :meth:`graph`: its facts, as arrays, and tensors that are bound.
+
+        >>> Program("Parent(Alice, Bob); Child(y,x) <- Parent(x,y)").inputs()["Parent"].tolist()
+        [[True]]
+        """
+        with self._lock:
+            evaluation = self._evaluation()
+            given = evaluation.prepared(self._derived(evaluation, names), whole=True, start=False)[1]
+            return {name: np.asarray(value) for name, value in given.items()}
+
     def plan(self, *names: str, inputs: Mapping[str, Any] | None = None) -> ExecutionPlan:
         """Return the plan that computes some tensors, or all that are derived: it prints as a table."""
         with self._lock:

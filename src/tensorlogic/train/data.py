@@ -11,7 +11,7 @@ import numpy as np
 
 from ..errors import FormatError, InputError, TensorLogicError, expect, nearest
 from ..lang.data_files import arrow_module
-from ..runtime.streams.sources import HEAD_ERRORS, PACK_ERRORS
+from ..runtime.streams.array_sources import HEAD_ERRORS, PACK_ERRORS
 from ..runtime.streams.table_sources import column_values
 
 Arrays = Mapping[str, Any]

@@ -29,7 +29,7 @@ from .support import NativeWarning
 
 Array = Any
 _SHARE_INSIDE = frozenset(
-    {"bits", "algebra", "fixpoint", "integers", "weights"}
+    {"bits", "algebra", "fixpoint", "integers", "weights", "fuzzy"}
 )  # kernels of several stages, which share each among the threads
 
 
@@ -84,6 +84,10 @@ def _of_algebra(step: Step) -> Kernel | None:
         return vjp.bind_native_vjp(part.op, part.contraction, part.types[0], part.arg_types)
     if step.types[0].dtype == "bool":
         return bitplan.bind_bits(part.op, part.contraction, part.arg_types, part.types[0])
+    if step.types[0].dtype == "uint8":
+        from .fuzzy import bind_fuzzy
+
+        return bind_fuzzy(part.op.algebra, part.contraction, part.types[0])
     make_ready(algebra(part.op.algebra), step.types[0].dtype or "float64")
     return bind_semiring(part.op, part.contraction, part.arg_types, part.types[0])
 
@@ -104,6 +108,12 @@ def _weights(step: Step) -> Kernel:
     from .small_numbers import bind_weights
 
     return bind_weights(step)
+
+
+def _fuzzy(step: Step) -> Kernel:
+    from .small_numbers import bind_fuzzy_step
+
+    return bind_fuzzy_step(step)
 
 
 def _shared(step: Step, source: Source) -> Kernel:
@@ -179,6 +189,7 @@ _KINDS: dict[str, Callable[[Step], Kernel | None]] = {
     "fixpoint": lambda step: bind_fixpoint(step.parts[0]),
     "integers": _integers,
     "weights": _weights,
+    "fuzzy": _fuzzy,
     "relations": _relations,
     "whole": _whole,
 }

@@ -361,8 +361,7 @@ def closure_rows(
 ) -> Any:  # fmt: skip
     """Write what the nodes of each component lead to, from a component on while there is room; return the next one.
 
-    It also returns where about ``budget`` elements of rows are read.
-
+    It stops too once about ``budget`` elements were read, after one component at the least.
     Row c of ``out`` ends at ``tops[c + 1]``. The bitmaps are zero, before and after.
     """
     n = labels.size
@@ -382,7 +381,7 @@ def closure_rows(
                 length = tops[t + 1] - tops[t]
                 if tops[c] + length + 1 > out.size:
                     return c
-                budget -= length
+                budget -= int(length) + 1
                 tops[c + 1] = _with_one(out, tops[t], tops[t + 1], listed[ends[t]], tops[c])
                 continue
         found = _successors(c, indptr, indices, labels, ends, listed, stamps, heads)
@@ -394,6 +393,7 @@ def closure_rows(
                 bound += tops[t + 1] - tops[t]
         if tops[c] + min(bound, n) > out.size:
             return c
+        budget -= int(bound) + 1
         for k in range(found):
             t = heads[k]
             first = listed[ends[t]]
@@ -402,7 +402,6 @@ def closure_rows(
             for m in range(ends[t], ends[t + 1]):
                 _gather(listed[m], low, middle, top)
             if t != c:
-                budget -= tops[t + 1] - tops[t]
                 for q in range(tops[t], tops[t + 1]):
                     _gather(out[q], low, middle, top)
         tops[c + 1] = _drain(low, middle, top, out, tops[c])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import contextmanager
 from time import perf_counter_ns
@@ -76,6 +77,7 @@ def run_rank(executor: Executor, ways: Ways, tasks: Sequence[Task]) -> RankResul
     """Run the tasks of a rank in turn."""
     watch = _Records()
     outputs = []
+    before = _counts(ways)
     start = perf_counter_ns()
     with meeting(ways):
         for graph, inputs in tasks:
@@ -83,10 +85,19 @@ def run_rank(executor: Executor, ways: Ways, tasks: Sequence[Task]) -> RankResul
             program = executor.programs.for_call(graph, names, values, None)
             outputs.append(dict(zip(program.names, call(program, values, (watch,)), strict=True)))
     total = perf_counter_ns() - start
-    return RankResult(outputs, _times(watch.records, ways, total), watch.records)
+    return RankResult(outputs, _times(watch.records, before, _counts(ways), total), watch.records)
 
 
-def _times(records: Sequence[RunRecord], ways: Ways, total: int) -> RankTimes:
+def _counts(ways: Ways) -> tuple[int, Counter[str]]:
+    """Return how long a rank waited on its ways so far, and the bytes that it gave."""
+    waited, moved = 0, Counter[str]()
+    for way in ways.values():
+        waited += getattr(way, "waited_ns", 0)
+        moved.update(getattr(way, "moved", {}))
+    return waited, moved
+
+
+def _times(records: Sequence[RunRecord], before: Any, after: Any, total: int) -> RankTimes:
     computation = communication = 0
     for record in records:
         if record.body:
@@ -96,13 +107,7 @@ def _times(records: Sequence[RunRecord], ways: Ways, total: int) -> RankTimes:
                 communication += event.duration_ns
             else:
                 computation += event.duration_ns
-    moved: dict[str, int] = {}
-    waited = 0
-    for way in ways.values():
-        waited += getattr(way, "waited_ns", 0)
-        for kind, count in getattr(way, "moved", {}).items():
-            moved[kind] = moved.get(kind, 0) + count
-    return RankTimes(total, computation, communication, min(waited, communication), moved)
+    return RankTimes(total, computation, communication, min(after[0] - before[0], communication), after[1] - before[1])
 
 
 def of_rank(error: BaseException, rank: int) -> BaseException:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -9,7 +10,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from ...errors import ExecutionError, TensorLogicError, expect
+from ...backends.collectives import CommunicationBackend
+from ...errors import ExecutionError, InputError, TensorLogicError, expect
 from ...events import Hook, active_contexts, entered, span
 from ...ir.graph import EinsumGraph
 from ...ir.types import TensorType, dims
@@ -25,12 +27,14 @@ from ..parts import Parts
 from .config import DistributedConfig, Mesh
 from .layout import RankGraph, check_names, micro_batch_rows, own_ranges, owned_by, rank_graphs, rows_of
 from .local import local_group
-from .rank import RankResult, Task, mesh_ways, of_rank, run_rank
+from .rank import RankResult, RankTimes, Task, mesh_ways, of_rank, run_rank
 from .stats import DistributedStats
 
 if TYPE_CHECKING:
     from ..executor import Executor
+    from .workers import Workers
 
+LONGEST = 400  # bytes of what ranks compare
 JOBS = 32  # graphs with their configs that stay ready
 
 
@@ -97,6 +101,15 @@ class Job:
             found.append((graph, values))
         return found
 
+    def handed_in(self, part: Part, rank: int) -> list[str]:
+        """Return the outputs that a rank hands in: of those who have the same part of one, the first does."""
+        place, cuts = self.mesh.coordinates(rank), part.ranks[0, 0].outputs
+        return [n for n, stage in part.makers.items() if stage == place["stage"] and owned_by(cuts.get(n, ()), place)]
+
+    def everywhere(self, part: Part, name: str) -> bool:
+        """Tell whether every rank has all of an output anyway."""
+        return self.mesh.stage == 1 and not part.ranks[0, 0].outputs.get(name)
+
     def whole(self, part: Part, results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         """Return the outputs of a micro-batch, put together from what the ranks have of them."""
         outputs = {}
@@ -105,13 +118,12 @@ class Job:
             cuts = part.ranks[0, 0].outputs.get(name, ())
             array = np.empty(dims(t), t.dtype) if cuts else None
             for rank, own in enumerate(results):
-                place = self.mesh.coordinates(rank)
-                if place["stage"] != part.makers[name] or not owned_by(cuts, place):
+                if name not in self.handed_in(part, rank):
                     continue
                 if array is None:
                     array = own[name]
                 else:
-                    array[own_ranges(dims(t), cuts, self.mesh, place)] = own[name]
+                    array[own_ranges(dims(t), cuts, self.mesh, self.mesh.coordinates(rank))] = own[name]
             outputs[name] = array
         return outputs
 
@@ -122,6 +134,8 @@ class Distributed:
     def __init__(self) -> None:
         self.jobs: Store[Any, Job] = Store(JOBS)
         self.stats = DistributedStats()
+        self.workers: Workers | None = None
+        self.world: CommunicationBackend | None = None  # of the processes that were started beside this one
 
     def execute(self, executor: Executor, graph: EinsumGraph, inputs: Inputs, config: DistributedConfig) -> Outputs:
         """Run a graph on the devices of a config and return its outputs, whole."""
@@ -153,13 +167,73 @@ class Distributed:
         ranges = job.micro_batches()
         chosen = [job.part(len(r)) for r in ranges]
         by_batch = [job.tasks(part, inputs) for part, inputs in zip(chosen, batches, strict=True)]
-        results = run_threads(
-            executor, job.mesh, [[tasks[r] for tasks in by_batch] for r in range(job.mesh.size)], config
-        )
+        tasks = [[each[rank] for each in by_batch] for rank in range(job.mesh.size)]
+        if config.communication == "torch" and "RANK" in os.environ:
+            results = self._beside_others(executor, job, chosen, tasks, config)
+        else:
+            results = self._ranks(executor, job.mesh, tasks, config)
         self.stats = DistributedStats.of([result.times for result in results])
         _told(executor.hooks(), results, config)
         each = enumerate(chosen)
         return [job.whole(part, [result.outputs[n] for result in results]) for n, part in each]
+
+    def _ranks(
+        self, executor: Executor, mesh: Mesh, tasks: Sequence[Sequence[Task]], config: DistributedConfig
+    ) -> list[RankResult]:
+        """Run the tasks of every rank: on threads, or in processes that stay for the next run."""
+        if config.communication == "local":
+            return run_threads(executor, mesh, tasks, config)
+        from .workers import Workers
+
+        if self.workers is None or not self.workers.fits(executor, mesh.size, config.timeout):
+            self.close()
+            self.workers = Workers(executor, mesh.size, config.timeout)
+        try:
+            return self.workers.run(mesh, tasks)
+        except BaseException:
+            self.close()
+            raise
+
+    def _beside_others(
+        self,
+        executor: Executor,
+        job: Job,
+        chosen: Sequence[Part],
+        tasks: Sequence[Sequence[Task]],
+        config: DistributedConfig,
+    ) -> list[RankResult]:
+        """Run the tasks of this process, which is one of the ranks, and hand the outputs round, so that every rank has them whole."""
+        from .torch_ways import world_from_environment
+
+        if self.world is None:
+            self.world = world_from_environment(config.timeout)
+        world = self.world
+        check_same_job(world, job)
+        own = run_rank(executor, mesh_ways(world, job.mesh), tasks[world.rank])
+        results = []
+        for rank in range(job.mesh.size):
+            outputs = []
+            for n, part in enumerate(chosen):
+                graph, values = tasks[rank][n][0], {}
+                places = dict(graph.outputs)
+                for name in job.handed_in(part, rank):
+                    if job.everywhere(part, name):
+                        values[name] = own.outputs[n][name]
+                        continue
+                    t = graph.type_of(places[name])
+                    x = own.outputs[n][name] if rank == world.rank else np.empty(dims(t), t.dtype)
+                    values[name] = world.broadcast(x, rank)
+                outputs.append(values)
+            results.append(
+                own._replace(outputs=outputs) if rank == world.rank else RankResult(outputs, RankTimes(), [])
+            )
+        return results
+
+    def close(self) -> None:
+        """End the processes of other ranks; the next run starts them anew."""
+        if self.workers is not None:
+            self.workers.close()
+            self.workers = None
 
     def _pipelined(
         self, executor: Executor, job: Job, inputs: Mapping[str, Any], config: DistributedConfig
@@ -189,6 +263,22 @@ class Distributed:
         return {
             name: np.array(known[label]) if stage == "before" else known[label] for name, stage, label in cut.outputs
         }
+
+
+def check_same_job(world: CommunicationBackend, job: Job) -> None:
+    """Raise where ranks were given different graphs, inputs or configs, before any of them waits for something that does not come."""
+    if job.mesh.size != world.size:
+        message = f"the config is for {job.mesh.size} ranks, but {world.size} processes were started"
+        raise InputError(message, f"start {job.mesh.size} processes, or give {world.size} devices", code="E376")
+    types = ", ".join(f"{name}: {job.graph.type_of(i)}" for name, i in job.graph.inputs.items())
+    mine = f"graph {job.graph.digest[:12]}, {job.config.strategy}, {types}"
+    line = np.frombuffer(mine.encode()[:LONGEST].ljust(LONGEST), np.uint8)
+    lines = world.all_gather(line.reshape(1, -1), 0, world.size)
+    for rank, other in enumerate(lines):
+        if not np.array_equal(other, line):
+            theirs = other.tobytes().decode(errors="replace").strip()
+            message = f"rank {rank} was given something else than rank {world.rank}"
+            raise ExecutionError(message, f"here: {mine}", f"there: {theirs}", code="E383")
 
 
 def _rows(value: Any, axis: int | None, rows: range) -> Any:

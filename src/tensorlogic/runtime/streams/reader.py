@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ...errors import InputError, TensorLogicError
-from .sources import Block, Source, rows_of
+from .blocks import Block, Source, rows_of
 
 WAIT = 0.05  # seconds after which somebody who waits for a chunk looks whether the run was cancelled
 
@@ -27,7 +27,8 @@ class Chunk(NamedTuple):
 class Cutter:
     """Cuts what a source gives into chunks; all blocks must have the shapes and dtypes of the first, but for their rows.
 
-    >>> from tensorlogic.runtime.streams.sources import Arrays, Wanted
+    >>> from tensorlogic.runtime.streams.array_sources import Arrays
+    >>> from tensorlogic.runtime.streams.blocks import Wanted
     >>> from tensorlogic import TensorType
     >>> source = Arrays({"x": np.arange(5)}, Wanted({"x": 0}, {"x": TensorType(None, None)}))
     >>> cutter = Cutter(source, {"x": 0})

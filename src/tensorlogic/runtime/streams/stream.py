@@ -17,10 +17,11 @@ from ...ir.graph import EinsumGraph
 from ...plan.memory import available_memory
 from ..inputs import Inputs, check_call
 from ..outputs import Outputs
-from .chunk_sizes import ChunkSizes, DynamicChunk, StreamingMode, chunk_sizes
+from .blocks import Block, Wanted, empty_source
+from .chunk_sizes import DEFAULT, ChunkSizes, StreamingMode, chunk_sizes
 from .processor import ChunkMetadata, StreamProcessor, StreamResult
 from .reader import Ahead, Chunk, Cutter
-from .sources import Block, Wanted, empty_source, source_of
+from .sources import source_of
 from .split import Over
 
 if TYPE_CHECKING:
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
     from .sinks import Sink
 
 FIRST = 1024  # rows that are asked for to learn the shapes
-DEFAULT = DynamicChunk(64)  # megabytes
 SHARE = 8  # of the memory that is free, the part that chunks of an adaptive stream may grow to
 
 
@@ -204,7 +204,7 @@ class Stream(Iterator[StreamResult]):
             self.config.mode,
             lambda n: processor.chunk_bytes(n, ahead),
             available_memory() // SHARE,
-            getattr(self.source, "reader_bytes", 0),
+            lambda: getattr(self.source, "reader_bytes", 0),
         )
         if saved is not None:
             saved.restore(self, sizes)

@@ -1,0 +1,199 @@
+"""Ranks that are processes, on one machine or several: torch.distributed carries what they give each other (``communication="torch"``).
+
+NumPy arrays are handed over without a copy where PyTorch knows their dtype. What it cannot combine is gathered, and combined in the order of
+the ranks.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from time import perf_counter_ns
+from typing import Any, TypeVar
+
+import numpy as np
+
+from ...backends.combine import combined
+from ...errors import BackendError, ExecutionError
+from ...ir.collectives import share
+
+Array = Any
+T = TypeVar("T")
+OPERATIONS = {"add": "SUM", "multiply": "PRODUCT", "maximum": "MAX", "minimum": "MIN", "or": "MAX", "and": "MIN"}
+SUMMED = frozenset({"float32", "float64", "int8", "uint8", "int32", "int64"})  # what gloo adds up as NumPy does
+
+
+def torch_distributed() -> Any:
+    """Return torch.distributed, or say how to install it."""
+    try:
+        import torch.distributed as dist
+    except ImportError:
+        hint = "install it: pip install 'tensorlogic-infer[distributed]'"
+        raise BackendError('communication="torch" needs PyTorch, which is not installed', hint, code="E380") from None
+    return dist
+
+
+def join_world(rank: int, size: int, address: str, timeout: float) -> TorchCommunication:
+    """Meet the other processes at an address, such as ``file:///tmp/meeting`` or ``tcp://host:29500``."""
+    dist = torch_distributed()
+    if not dist.is_initialized():
+        if address.startswith("file:"):
+            os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # processes of one machine
+        dist.init_process_group(
+            "gloo", init_method=address, rank=rank, world_size=size, timeout=timedelta(seconds=timeout)
+        )
+    return TorchCommunication(tuple(range(size)), rank, None, timeout)
+
+
+def world_from_environment(timeout: float) -> TorchCommunication:
+    """Meet the processes that torchrun or ``tensorlogic launch`` started beside this one."""
+    try:
+        rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    except (KeyError, ValueError):
+        hint = "start it with: tensorlogic launch -n 4 script.py, or torchrun --nproc-per-node 4 script.py"
+        raise BackendError("this process was not started as one of several ranks", hint, code="E381") from None
+    return join_world(rank, size, os.environ.get("TENSORLOGIC_MEETING", "env://"), timeout)
+
+
+class TorchCommunication:
+    """The way from one process to the others of its group."""
+
+    def __init__(self, ranks: tuple[int, ...], own: int, group: Any, timeout: float) -> None:
+        self._dist = torch_distributed()
+        self._ranks, self._own, self._group, self._timeout = ranks, own, group, timeout
+        self.rank, self.size = ranks.index(own), len(ranks)
+        self.waited_ns = 0
+        self.moved: Counter[str] = Counter()
+        self._groups: dict[tuple[int, ...], Any] = {}
+
+    def all_reduce(self, x: Array, how: str) -> Array:
+        """Return the values of all ranks combined."""
+        self.moved["all_reduce"] += x.nbytes
+        if how in OPERATIONS and (x.dtype.name in SUMMED or x.dtype == bool):
+            result = np.array(x.view(np.uint8) if x.dtype == bool else x, order="C")
+            operation = getattr(self._dist.ReduceOp, OPERATIONS[how])
+            self._do("all_reduce", lambda: self._dist.all_reduce(_tensor(result), operation, self._group))
+            return result.view(bool) if x.dtype == bool else result
+        return combined(how, self._gathered("all_reduce", x, [x.shape] * self.size))
+
+    def all_gather(self, x: Array, axis: int, length: int) -> Array:
+        """Return the shares of all ranks end to end."""
+        self.moved["all_gather"] += x.nbytes
+        shapes = [
+            (*x.shape[:axis], len(share(length, self.size, rank)), *x.shape[axis + 1 :]) for rank in range(self.size)
+        ]
+        return np.concatenate(self._gathered("all_gather", x, shapes), axis)
+
+    def reduce_scatter(self, x: Array, axis: int, how: str) -> Array:
+        """Return this rank's share of the values of all ranks combined."""
+        self.moved["reduce_scatter"] += x.nbytes
+        pieces = [_cut(x, axis, share(x.shape[axis], self.size, rank)) for rank in range(self.size)]
+        received = self._exchanged("reduce_scatter", pieces, [pieces[self.rank].shape] * self.size)
+        return combined(how, received)
+
+    def all_to_all(self, x: Array, cut: int, joined: int, length: int) -> Array:
+        """Return this rank's share along the axis ``cut`` of what lay in shares along ``joined``."""
+        self.moved["all_to_all"] += x.nbytes
+        pieces = [_cut(x, cut, share(x.shape[cut], self.size, rank)) for rank in range(self.size)]
+        own = list(pieces[self.rank].shape)
+        shapes = []
+        for rank in range(self.size):
+            own[joined] = len(share(length, self.size, rank))
+            shapes.append(tuple(own))
+        return np.concatenate(self._exchanged("all_to_all", pieces, shapes), joined)
+
+    def broadcast(self, x: Array, root: int) -> Array:
+        """Return the value of one rank."""
+        self.moved["broadcast"] += x.nbytes if self.rank == root else 0
+        result = np.array(x, order="C")
+        self._do("broadcast", lambda: self._dist.broadcast(_bytes(result), self._ranks[root], self._group))
+        return result
+
+    def send(self, x: Array, to: int, label: str) -> None:
+        """Send an array to another rank."""
+        self.moved["send"] += x.nbytes
+        self._do("send", lambda: self._dist.send(_bytes(np.array(x, order="C")), self._ranks[to], self._group))
+
+    def receive(self, source: int, label: str, shape: tuple[int, ...], dtype: str) -> Array:
+        """Return what another rank sends."""
+        result = np.empty(shape, dtype)
+        self._do("receive", lambda: self._dist.recv(_bytes(result), self._ranks[source], self._group))
+        return result
+
+    def group(self, ranks: Sequence[int]) -> TorchCommunication:
+        """Return the way to some of the ranks; every rank of this group must ask for its own, in the same order."""
+        chosen = tuple(self._ranks[r] for r in ranks)
+        if chosen == self._ranks:
+            return self
+        if chosen not in self._groups:
+            self._groups[chosen] = self._dist.new_group(
+                list(chosen), timeout=timedelta(seconds=self._timeout), backend="gloo", use_local_synchronization=True
+            )
+        return TorchCommunication(chosen, self._own, self._groups[chosen], self._timeout)
+
+    def fail(self, message: str) -> None:
+        """Leave, so that those who wait for this rank hear of it."""
+        self.close()
+
+    def close(self) -> None:
+        """Leave the group."""
+        if self._dist.is_initialized():
+            self._dist.destroy_process_group()
+
+    def _gathered(self, call: str, x: Array, shapes: Sequence[tuple[int, ...]]) -> list[Array]:
+        longest = max(int(np.prod(shape)) for shape in shapes) * x.itemsize
+        own = np.zeros(longest, np.uint8)
+        own[: x.nbytes] = np.ascontiguousarray(x).reshape(-1).view(np.uint8)
+        everyone = np.empty((self.size, longest), np.uint8)
+        lines = [_tensor(line) for line in everyone]
+        self._do(call, lambda: self._dist.all_gather(lines, _tensor(own), self._group))
+        return [_shaped(line, shape, x.dtype) for line, shape in zip(everyone, shapes, strict=True)]
+
+    def _exchanged(self, call: str, pieces: Sequence[Array], shapes: Sequence[tuple[int, ...]]) -> list[Array]:
+        received = [np.empty(shape, pieces[0].dtype) for shape in shapes]
+        received[self.rank][...] = pieces[self.rank]
+
+        def swap() -> None:
+            work = []
+            for other in range(self.size):
+                if other != self.rank:
+                    work.append(
+                        self._dist.isend(_bytes(np.array(pieces[other], order="C")), self._ranks[other], self._group)
+                    )
+                    work.append(self._dist.irecv(_bytes(received[other]), self._ranks[other], self._group))
+            for each in work:
+                each.wait()
+
+        self._do(call, swap)
+        return received
+
+    def _do(self, call: str, act: Callable[[], T]) -> T:
+        start = perf_counter_ns()
+        try:
+            return act()
+        except RuntimeError as error:
+            message = f"rank {self._own} of {self.size} lost the others in {call}: {str(error).splitlines()[0]}"
+            raise ExecutionError(message, "another rank died or is too slow", code="E373") from error
+        finally:
+            self.waited_ns += perf_counter_ns() - start
+
+
+def _cut(x: Array, axis: int, places: range) -> Array:
+    return x[(slice(None),) * axis + (slice(places.start, places.stop),)]
+
+
+def _tensor(x: Array) -> Any:
+    import torch
+
+    return torch.from_numpy(x)
+
+
+def _bytes(x: Array) -> Any:
+    return _tensor(x.reshape(-1).view(np.uint8))
+
+
+def _shaped(line: Array, shape: tuple[int, ...], dtype: Any) -> Array:
+    count = int(np.prod(shape)) * np.dtype(dtype).itemsize
+    return line[:count].view(dtype).reshape(shape)
