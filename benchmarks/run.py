@@ -25,6 +25,10 @@ NAMES = (
     "modes",
     "training",
     "distributed",
+    "quantization",
+    "quantization_kernels",
+    "serving_batcher",
+    "serving",
 )
 INTRODUCTION = """# Benchmarks
 

@@ -19,7 +19,7 @@ PACKAGE = ROOT / "src" / "tensorlogic"
 # each layer may import what stands to its left, and itself
 LAYERS = [
     {"errors", "diagnostics", "events", "store", "tables", "faults"}, {"ir"}, {"lang", "passes"}, {"plan"}, {"backends"},
-    {"runtime"}, {"observe", "debug"}, {"train"}, {"serve"}, {"programs"}, {"api"}, {"cli", "testing"},
+    {"runtime"}, {"observe", "debug"}, {"train"}, {"programs"}, {"serve"}, {"api"}, {"cli", "testing"},
 ]  # fmt: skip
 RANK = {name: n for n, layer in enumerate(LAYERS) for name in layer}
 MODULES = sorted(

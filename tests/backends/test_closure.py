@@ -308,3 +308,16 @@ def test_many_callers_at_once() -> None:
         for got in (list(pool.map(lambda e: kernel(e, e), edges)) for _ in range(5)):
             for a, b in zip(got, expected, strict=True):
                 np.testing.assert_array_equal(a, b)
+
+
+def test_a_closure_can_be_stopped_on_the_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    packed.load()
+    monkeypatch.setattr(packed, "PAUSE", 50)
+    edges = flags((200, 200), 0.01, seed=3)
+    stops: list[int] = []
+    monkeypatch.setattr(packed, "check_contexts", lambda: stops.append(1))
+    paths = np.zeros_like(edges)
+    for start, end in nx.transitive_closure(nx.from_numpy_array(edges, create_using=nx.DiGraph)).edges:
+        paths[start, end] = True
+    np.testing.assert_array_equal(packed.closure(packed.pack(edges)), packed.pack(paths))
+    assert len(stops) > 20

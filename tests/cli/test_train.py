@@ -91,6 +91,16 @@ def test_nothing_is_learned_that_cannot_be_written(files):
     assert "cannot be read" in run(model, "--data", data, "--params", files / "q.npz", code=1)
 
 
+def test_a_folder_of_the_config_is_enough_to_go_on(files):
+    config = files / "train.toml"
+    options = [files / "model.json", "--data", files / "train.parquet", "--config", config]
+    text = config.read_text()
+    config.write_text(f'folder = "{(files / "run").as_posix()}"\n' + text.replace("epochs = 40", "epochs = 3"))
+    run(*options)
+    config.write_text(config.read_text().replace("epochs = 3", "epochs = 5"))
+    assert run(*options, "--resume").splitlines()[-1].split()[0] == "5"
+
+
 def test_mistakes(files):
     model, data = files / "model.json", files / "train.npz"
     assert "there is no optimizer 'adm'" in _config_error(files, '[optimizer]\nname = "adm"')

@@ -247,9 +247,9 @@ def test_hooks_of_contexts_see_runs_of_every_executor():
 def loop(kind: str) -> tuple[tl.EinsumGraph, dict[str, Any]]:
     b = tl.GraphBuilder()
     if kind == "scan":
-        x = b.input("x", (8, 5), "float64")
+        x = b.input("x", (300, 5), "float64")
         _, ys = b.scan(lambda c, row: (b.tanh(c + row), c), b.sum(x, axis=0), x)
-        return b.build(y=ys), {"x": np.ones((8, 5))}
+        return b.build(y=ys), {"x": np.ones((300, 5))}
     if kind == "fixpoint":
         x = b.input("x", (5,), "float64")
         y = b.fixpoint(lambda c: b.minimum(c + 1.0, 100.0), x)
@@ -325,8 +325,6 @@ def test_loops_give_the_same_under_a_context_and_stop_in_the_middle(kind, native
     with context:
         executor.execute(graph, inputs)
     looked = clock.now
-    if native and kind == "scan":
-        return  # one native step
     assert looked > 4, "the rounds do not look at the context"
     late = tl.ExecutionContext(deadline=looked / 2, clock=Clock(step=1.0))
     with late, pytest.raises(tl.DeadlineError):

@@ -437,7 +437,7 @@ def test_a_target_that_one_row_is_too_much_for():
     b = tl.GraphBuilder()
     graph = b.build(y=b.input("x", ("n", 10_000)) * 2)
     mode = tl.StreamingMode.DynamicChunk(0.01)
-    with pytest.raises(tl.OutOfMemoryError, match="one row takes") as caught:
+    with pytest.raises(tl.OutOfMemoryError, match="one row, and reading it, takes") as caught:
         EX.execute_stream(graph, {"x": np.ones((3, 10_000))}, tl.StreamingConfig(mode)).result()
     assert caught.value.diagnostic.code == "E533"
 

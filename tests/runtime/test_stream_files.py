@@ -242,3 +242,48 @@ def test_a_full_disk_is_told_and_what_was_there_stays(operation, tmp_path):
     assert caught.value.diagnostic.code == "E544"
     assert [p.name for p in tmp_path.iterdir()] == ["out.npz"]
     assert target.read_bytes() == b"before"
+
+
+# whole numbers, and folders
+
+LARGE = (1 << 53) + 1  # which float64 does not have
+
+
+def largest(dtype: str | None, shape: tuple[Any, ...] = ("n",)) -> tl.EinsumGraph:
+    b = tl.GraphBuilder()
+    return b.build(top=b.max(b.input("id", shape, dtype)))
+
+
+def test_whole_numbers_of_text_are_exact_or_refused(tmp_path):
+    (tmp_path / "ids.csv").write_text(f'name,id\n1,3\n\n2,"{LARGE}"\n3,-{LARGE - 1}\n')
+    assert EX.execute_stream(largest("int64"), tmp_path / "ids.csv").result()["top"] == LARGE
+    with pytest.raises(tl.FormatError, match=f"column 'id': {LARGE} is a whole number") as caught:
+        EX.execute_stream(largest(None), tmp_path / "ids.csv").result()
+    assert caught.value.diagnostic.code == "E548" and caught.value.diagnostic.location.line == 4
+    (tmp_path / "ids.csv").write_text(f"id\n{LARGE - 1}\n1e300\n-{1 << 60}\n")  # which float64 has
+    assert EX.execute_stream(largest(None), tmp_path / "ids.csv").result()["top"] == 1e300
+
+
+def test_whole_numbers_of_tables_are_not_rounded_beside_floats(tmp_path):
+    table = pa.table({"id_0": pa.array([1, LARGE]), "id_1": pa.array([0.5, 1.5])})
+    parquet.write_table(table, tmp_path / "x.parquet")
+    with pytest.raises(tl.FormatError, match=f"column 'id_0' has {LARGE} at row 1") as caught:
+        EX.execute_stream(largest(None, ("n", 2)), tmp_path / "x.parquet").result()
+    assert caught.value.diagnostic.code == "E548"
+    parquet.write_table(table.select(["id_0"]).rename_columns(["id"]), tmp_path / "x.parquet")
+    assert EX.execute_stream(largest(None), tmp_path / "x.parquet").result()["top"] == LARGE
+
+
+def test_files_of_a_folder_follow_each_other_and_must_be_alike(tmp_path):
+    folder = folder_of_parquet(tmp_path / "parts")
+    (folder / "_metadata.parquet").write_text("no table")
+    stream = EX.execute_stream(graph(), folder, CONFIG)
+    assert stream.total == 200
+    np.testing.assert_array_equal(np.concatenate([r.outputs["y"] for r in stream]), 2 * ROWS)
+    parquet.write_table(TABLE.select(["x_0", "x_1"]), folder / "c.parquet")
+    with pytest.raises(tl.FormatError, match=r"'c\.parquet' has no column 'x_2'"):
+        EX.execute_stream(graph(), folder, CONFIG).result()
+    columns = {f"x_{n}": ROWS[:, n].astype("float32") for n in range(3)}
+    parquet.write_table(pa.table(columns), folder / "c.parquet")
+    with pytest.raises(tl.InputError, match="near row 200 input 'x' is float32"):
+        EX.execute_stream(graph(), folder, CONFIG).result()

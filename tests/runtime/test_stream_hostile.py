@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import tensorlogic as tl
-from tensorlogic.runtime.streams import table_sources
+from tensorlogic.runtime.streams import text_sources
 
 EX = tl.Executor()
 ROWS = np.arange(20.0).reshape(10, 2)
@@ -106,7 +106,7 @@ def test_text_that_is_no_table_is_refused(tmp_path, text, code):
 
 @pytest.mark.parametrize("text", ["1," * 5000, "a,b\n" + "1," * 5000])
 def test_a_line_of_any_length_is_not_read_whole(tmp_path, monkeypatch, text):
-    monkeypatch.setattr(table_sources, "LONGEST_LINE", 1000)
+    monkeypatch.setattr(text_sources, "LONGEST_LINE", 1000)
     path = tmp_path / "rows.csv"
     path.write_text(text)
     with pytest.raises(tl.FormatError, match="a line of more than 1,000 characters"):

@@ -40,6 +40,8 @@ BUILT = frozenset(
         "JIT",
         "gradients",
         "streaming",
+        "quantization",
+        "serving",
     }
 )
 
@@ -311,11 +313,14 @@ LISTED: dict[str, str] = {
     "PerfRegression": "test_seed_profiling.py::test_perf_regression",
     "Variable": "test_seed_listed.py::test_variable_and_eager_tape",
     "EagerTape": "test_seed_listed.py::test_variable_and_eager_tape",
+    "quantization.rs": "test_seed_listed.py::test_quantization",
+    "dynamic_batching.rs": "test_seed_listed.py::test_dynamic_batching",
+    "multimodel.rs": "test_seed_listed.py::test_multi_model_coordination",
 }
 
 # the README's "New Beta.1 Modules" have neither code nor type names; one name stands for each
 MODULES: tuple[Component, ...] = (
-    Component("quantization.rs", "Quantizer", "quantization"),
+    Component("quantization.rs", "QuantizationConfig", "quantization"),
     Component("dynamic_batching.rs", "DynamicBatcher", "serving"),
     Component("fusion.rs", "FusionOptimizer", "graph optimization"),
     Component("workspace.rs", "WorkspacePool", "memory planning"),

@@ -28,9 +28,16 @@ from tensorlogic.testing.strategies import graph_case
 
 Counts = Counter[str]
 Attempt = Callable[[Any], None]  # is given a failpoint of steps, or None
-FILES = {"mkdir": 1, "write": 3, "fsync": 5, "rename": 2}  # operations, and how many of each a checkpoint takes
+FILES = {
+    "mkdir": 1,
+    "write": 3,
+    "fsync": 5,
+    "rename": 2,
+    "replace": 1,
+}  # operations, and how many of each a checkpoint takes
 DONE, FAILED = 0, 3  # how a child ends, beside by a signal
 MOST = 8  # attempts with faults; the one after has none
+SINKS = ("y.npy", "y.npz", "y.csv", "y.parquet")
 
 
 class WrongError(AssertionError):
@@ -83,10 +90,12 @@ def run_trial(trial: Callable[[random.Random, Path, Counts], None], number: int,
 # processes that die
 
 
-def until_done(attempt: Attempt, rng: random.Random, steps: int, counts: Counts) -> None:
-    """Try something in children with faults until one comes to its end; the last child has none."""
+def until_done(attempt: Attempt, rng: random.Random, steps: int, seconds: float, counts: Counts) -> None:
+    """Try something that takes some steps and seconds in children with faults until one comes to its end; the last child has none."""
     for n in range(MOST + 1):
-        ended = in_child(attempt, None if n == MOST else draw_fault(rng, steps))
+        by_clock = rng.random() < 0.3
+        fault = None if n == MOST or by_clock else draw_fault(rng, steps)
+        ended = in_child(attempt, fault, rng.random() * seconds if by_clock and n < MOST else None)
         if ended == DONE:
             return
         if ended not in (-signal.SIGKILL, FAILED):
@@ -100,11 +109,11 @@ def draw_fault(rng: random.Random, steps: int) -> tuple[str, Any]:
     kill = rng.random() < 0.7
     error = None if kill else rng.choice([OSError(28, "No space left on device"), OSError(5, "Input/output error")])
     where = rng.choice(["step", *FILES])
-    return where, failing_at(call=1 + int(rng.random() ** 2 * steps * FILES.get(where, 1)), kill=kill, error=error)
+    return where, failing_at(call=1 + int(rng.random() ** 3 * steps * FILES.get(where, 1)), kill=kill, error=error)
 
 
-def in_child(attempt: Attempt, fault: tuple[str, Any] | None) -> int:
-    """Do something in a forked process under a fault, and return how that ended."""
+def in_child(attempt: Attempt, fault: tuple[str, Any] | None, killed_after: float | None = None) -> int:
+    """Do something in a forked process under a fault, or kill it after some seconds, and return how that ended."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # of forks among threads: the child waits for none
         child = os.fork()
@@ -120,6 +129,9 @@ def in_child(attempt: Attempt, fault: tuple[str, Any] | None) -> int:
             code = FAILED
         finally:
             os._exit(code)
+    if killed_after is not None:
+        time.sleep(killed_after)
+        os.kill(child, signal.SIGKILL)  # it is a child until it is waited for, even where it has ended
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
@@ -148,6 +160,9 @@ def frames(rng: random.Random, folder: Path, counts: Counts) -> None:
             return executor.execute_with_recovery(case.graph, case.inputs, told, sleep=lambda _: None)
 
     expected = run(tl.RecoveryConfig(tl.RecoveryStrategy.CHECKPOINT, policy), [])
+    begin = time.perf_counter()
+    run(config.with_folder(str(folder / "whole")), [])
+    seconds = time.perf_counter() - begin
     if isinstance(expected, tl.RecoveryResult.Failure):
         return  # a graph that cannot run, such as a reduction of nothing
     result = folder / "result.bin"
@@ -159,7 +174,7 @@ def frames(rng: random.Random, folder: Path, counts: Counts) -> None:
         with result.open("ab") as file:  # twice would be twice as long
             file.write(content(found.result))
 
-    until_done(attempt, rng, steps, counts)
+    until_done(attempt, rng, steps, seconds, counts)
     same(result.read_bytes(), content(expected.result))
 
 
@@ -188,7 +203,7 @@ def same(found: bytes, expected: bytes) -> None:
 
 def streams(rng: random.Random, folder: Path, counts: Counts) -> None:
     """Stream rows through a graph into a file, with a total over all of them."""
-    rows, chunk = rng.randrange(1, 60), rng.randrange(1, 9)
+    rows, chunk, sink = rng.randrange(1, 60), rng.randrange(1, 9), rng.choice(SINKS)
     data = np.random.default_rng(rng.randrange(1 << 30)).normal(size=(rows, 3))
     np.save(folder / "x.npy", data)
     b = tl.GraphBuilder()
@@ -203,13 +218,15 @@ def streams(rng: random.Random, folder: Path, counts: Counts) -> None:
         executor: Any = tl.Executor(wrap=wrap)
         place.mkdir(exist_ok=True)
         stream = executor.execute_stream(
-            graph, folder / "x.npy", config, inputs={"w": np.arange(6.0).reshape(3, 2)}, sink=place / "y.npy",
+            graph, folder / "x.npy", config, inputs={"w": np.arange(6.0).reshape(3, 2)}, sink=place / sink,
             checkpoint=place / "run", resume=True,
         )  # fmt: skip
         outputs = stream.result()
         return {name: np.asarray(outputs[name]) for name in ("total", "largest")}
 
+    begin = time.perf_counter()
     expected = run(folder / "whole", [])
+    seconds = time.perf_counter() - begin
     result = folder / "result.bin"
 
     def attempt(point: Any) -> None:
@@ -217,9 +234,9 @@ def streams(rng: random.Random, folder: Path, counts: Counts) -> None:
         with result.open("wb") as file:
             file.write(content(found))
 
-    until_done(attempt, rng, 3 * (1 + rows // chunk), counts)
+    until_done(attempt, rng, 3 * (1 + rows // chunk), seconds, counts)
     same(result.read_bytes(), content(expected))
-    same((folder / "killed" / "y.npy").read_bytes(), (folder / "whole" / "y.npy").read_bytes())
+    same((folder / "killed" / sink).read_bytes(), (folder / "whole" / sink).read_bytes())
 
 
 def pools(rng: random.Random, folder: Path, counts: Counts) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from ..events import check_contexts
 from ..plan import sharing
 from ..plan.sharing import DENSE
 from .native import support
@@ -20,6 +21,7 @@ from .threads import allowed, share
 Words = Any  # an array of uint64
 ENOUGH = 1 << 20  # bits worth loading numba for, where it is not loaded yet
 SQUARE = 90  # ORs of 16 words that take as long as the transpose of 64 by 64 bits
+PAUSE = 1 << 26  # words of a closure after which it can be stopped
 PANEL = 16  # words of a row that are gone through at a time where many bits are set
 
 
@@ -230,8 +232,11 @@ def closure(edges: Words) -> Words:
     out = np.zeros_like(edges)
     kernels = _native(n * n)
     if kernels is not None:
-        if n:
-            kernels.closure(np.ascontiguousarray(edges), out)
+        edges, nodes = np.ascontiguousarray(edges), np.zeros((5, n), np.int32)
+        sets, counts = np.zeros((4, edges.shape[1]), np.uint64), np.array([0, -1, 0, 0])
+        sets[0] = pack(np.ones(n, bool))
+        while not kernels.closure(edges, out, nodes, sets, counts, PAUSE):
+            check_contexts()
         return out
     out |= edges
     for _ in range(max(1, n).bit_length()):

@@ -6,6 +6,7 @@ sorted within a row and without duplicates.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache, partial
 from itertools import pairwise
 from typing import Any
@@ -16,14 +17,14 @@ from ..events import check_contexts
 from . import packed, tuples
 from .native import support
 from .packed import Words
-from .threads import ranges, together, workers
+from .threads import ranges, together, together_or_stop, workers
 
 Rows = tuple[Any, Any]
 ENOUGH = 1 << 14  # elements worth loading numba for, where it is not loaded yet
 SPLIT_PAIRS = 1 << 16  # pairs of matching elements that are worth two threads
 SPREAD = 256  # columns for each element of b from which a join numbers its columns anew
 ROOM = 1 << 24  # columns of a result that are allocated at a time; what is not written to takes no memory
-PAUSE = 1 << 26  # words of a closure after which it can be stopped
+PAUSE_PAIRS = 1 << 25  # matching pairs of a join after which it can be stopped
 
 
 @cache
@@ -49,6 +50,21 @@ def rows_of(first: Any, second: Any, size: int) -> Rows:
     return indptr, np.ascontiguousarray(second, np.int32)
 
 
+def rows_of_codes(codes: Any, shape: Sequence[int]) -> Rows:
+    """Return the rows of a matrix whose true places have these codes, sorted.
+
+    >>> [x.tolist() for x in rows_of_codes(np.array([1, 2, 6]), (3, 3))]
+    [[0, 2, 2, 3], [1, 2, 0]]
+    """
+    kernels = _native(len(codes))
+    if kernels is None:
+        first, second = tuples.decode(codes, shape)
+        return rows_of(first, second, shape[0])
+    indptr, indices = np.empty(shape[0] + 1, np.int64), np.empty(len(codes), np.int32)
+    kernels.split(codes, shape[1], indptr, indices)
+    return indptr, indices
+
+
 def columns_of(rows: Rows) -> tuple[Any, Any]:
     """Return the two columns of rows, sorted lexicographically.
 
@@ -56,7 +72,12 @@ def columns_of(rows: Rows) -> tuple[Any, Any]:
     [[0, 0, 2], [1, 2, 0]]
     """
     indptr, indices = rows
-    return np.repeat(np.arange(len(indptr) - 1, dtype=np.int32), np.diff(indptr)), indices
+    kernels = _native(len(indices))
+    if kernels is None:
+        return np.repeat(np.arange(len(indptr) - 1, dtype=np.int32), np.diff(indptr)), indices
+    first = np.empty(len(indices), np.int32)
+    kernels.repeat(indptr, first)
+    return first, indices
 
 
 def transposed(rows: Rows, size: int) -> Rows:
@@ -110,34 +131,11 @@ def join_rows(a: Rows, b: Rows, size: int) -> Rows:
             parts[k].append(out[:used])
             lo = done
 
-    together([partial(run, k) for k in range(len(bounds))])
+    together_or_stop([partial(run, k) for k in range(len(bounds))])
     sizes = [sum(map(len, chunks)) for chunks in parts]
     for k in range(1, len(bounds)):
         ends[edges[k] + 1 : edges[k + 1] + 1] += sum(sizes[:k])
     return ends, _joined([chunk for chunks in parts for chunk in chunks])
-
-
-def join_rows_count(a: Rows, b: Rows, size: int) -> Any:
-    """Return how many elements each row of :func:`join_rows` has, without making them.
-
-    >>> edges = rows_of(np.array([0, 1]), np.array([1, 2]), 3)
-    >>> join_rows_count(edges, edges, 3)
-    array([1, 0, 0])
-    """
-    if size > SPREAD * (len(b[1]) + 1):
-        names, fewer = _renumbered(b)
-        return join_rows_count(a, fewer, len(names))
-    kernels = _native(len(a[1]) + len(b[1]))
-    if kernels is None:
-        return np.diff(join_rows(a, b, size)[0])
-    edges, bounds = _parts(a, b)
-    counts = np.zeros(len(a[0]) - 1, np.int64)
-
-    def run(k: int) -> None:
-        kernels.join_count(*a, *b, edges[k], edges[k + 1], counts, np.full(size, -1, np.int32))
-
-    together([partial(run, k) for k in range(len(bounds))])
-    return counts
 
 
 def _renumbered(rows: Rows) -> tuple[Any, Rows]:
@@ -147,12 +145,12 @@ def _renumbered(rows: Rows) -> tuple[Any, Rows]:
 
 
 def _parts(a: Rows, b: Rows) -> tuple[list[int], list[int]]:
-    """Cut the rows of a where the work of a join is halved, or whatever the number of threads is; also return each part's pairs."""
+    """Cut the rows of a so that the parts of a join have as many pairs, one for each thread or more; also return each part's pairs."""
     n = len(a[0]) - 1
     pairs = np.zeros(len(a[1]) + 1, np.int64)  # of all elements of a before each
     np.cumsum(np.diff(b[0])[a[1]], out=pairs[1:])
     total = int(pairs[-1])
-    count = min(workers(), n) if total >= SPLIT_PAIRS else 1
+    count = max(1, min(max(workers(), total // PAUSE_PAIRS), n)) if total >= SPLIT_PAIRS else 1
     before = pairs[a[0]]
     edges = [0, *(int(np.searchsorted(before, total * k // count)) for k in range(1, count)), n]
     return edges, [int(before[hi] - before[lo]) for lo, hi in pairwise(edges)]
@@ -261,8 +259,8 @@ def closure_bits(rows: Rows) -> Words:
     done = 0
     while done < count:
         check_contexts()
-        done = int(kernels.closure_bits(*rows, labels, count, ends, listed, done, PAUSE, width, flat))
-    step = max(1, PAUSE // max(1, width))
+        done = int(kernels.closure_bits(*rows, labels, count, ends, listed, done, packed.PAUSE, width, flat))
+    step = max(1, packed.PAUSE // max(1, width))
     copy = partial(kernels.copy_bits, labels, ends, listed, width, flat)
     for lo in range(0, n, step) if count < n else ():
         check_contexts()
@@ -283,6 +281,7 @@ def closure_rows(rows: Rows, limit: int = 1 << 62) -> Rows | None:
     if kernels is None:
         total, new = rows, rows
         while len(new[1]) and len(total[1]) <= limit:
+            check_contexts()
             more = _matrix(join_rows(new, rows, n), n)
             fresh = (more > _matrix(total, n)).tocsr()
             both = (more + _matrix(total, n)).tocsr()
@@ -293,18 +292,18 @@ def closure_rows(rows: Rows, limit: int = 1 << 62) -> Rows | None:
     labels, count, ends, listed = _grouped(kernels, rows)
     sizes = np.diff(ends)
     tops, maps = np.zeros(count + 1, np.int64), _bitmaps(n)
-    out = np.empty(max(len(rows[1]) * 2, n, 1), np.int32)
-    done = 0
-    while True:
+    out = np.empty(max(len(rows[1]) * 2, n, min(limit, ROOM), 1), np.int32)  # what is not written to takes no memory
+    kernel = partial(kernels.closure_rows, *rows, labels, count, ends, listed)
+    done = pairs = 0
+    while done < count:
         check_contexts()
-        done = int(kernels.closure_rows(*rows, labels, count, ends, listed, done, tops, out, *maps))
+        before, done = done, int(kernel(done, packed.PAUSE, tops, out, *maps))
         pairs = int((np.diff(tops[: done + 1]) * sizes[:done]).sum())
         if pairs > limit:
             return None
-        if done == count:
-            break
-        out, old = np.empty(len(out) * 2 + n, np.int32), out
-        out[: tops[done]] = old[: tops[done]]
+        if done == before:  # there was no room for the next
+            out, old = np.empty(len(out) * 2 + n, np.int32), out
+            out[: tops[done]] = old[: tops[done]]
     lengths = np.diff(tops)
     indptr = np.zeros(n + 1, np.int64)
     np.cumsum(lengths[labels], out=indptr[1:])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -46,7 +47,7 @@ def scales_of(
     """Return the scales and zero points of an array, one for each slice along an axis or group of the last one."""
     rows = as_rows(values, axis, group)
     shape = () if rows.ndim == 1 else rows.shape[:-1]
-    flat = rows.reshape(-1, rows.shape[-1])
+    flat = rows.reshape(math.prod(shape), rows.shape[-1])
     if kind == "binary":
         scale = _mean_size(flat)
         zero = np.zeros(scale.shape, np.int32)

@@ -236,7 +236,8 @@ def checked_floats(array: Any, name: str = "") -> Array:
     if str(values.dtype) not in FLOATS:
         hint = "quantize the floats that it was made of, or cast it: x.astype('float32')"
         raise DTypeError(f"{what} is of {values.dtype}; only floats are quantized", hint, code="E320")
-    values = values.astype(np.float64 if values.dtype == np.float64 else np.float32, copy=False)
+    with np.errstate(over="ignore"):  # beyond float32 is infinite, and told so
+        values = values.astype(np.float32, copy=False)
     bad = ~np.isfinite(values)
     if bad.any():
         place = tuple(int(i) for i in np.argwhere(bad)[0])
@@ -245,7 +246,7 @@ def checked_floats(array: Any, name: str = "") -> Array:
         )
         hint = "find out where it comes from: tensorlogic.debug.TensorInspector"
         raise InputError(f"{found}: {values[place]}", hint, code="E321")
-    return values.astype(np.float32, copy=False)
+    return values
 
 
 def placed(granularity: QuantizationGranularity, shape: tuple[int, ...]) -> tuple[int | None, int | None]:

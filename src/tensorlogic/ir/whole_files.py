@@ -113,6 +113,60 @@ def remove(path: Path) -> None:
             path.unlink()
 
 
+class Beside:
+    """A thread for something that is done while a file is written; without one, it is done at once."""
+
+    def __init__(self, thread: bool) -> None:
+        self._pool: Any = None
+        if thread:
+            from concurrent.futures import ThreadPoolExecutor  # loaded by those who write much
+
+            self._pool = ThreadPoolExecutor(1, "tensorlogic-disk")
+
+    def call(self, function: Callable[..., Any], *args: Any) -> Callable[[], Any]:
+        """Begin a call; what is returned waits for what it gives, or raises what it raises."""
+        if self._pool is not None:
+            result: Callable[[], Any] = self._pool.submit(function, *args).result
+            return result
+        value = function(*args)
+        return lambda: value
+
+    def close(self) -> None:
+        """Wait for what is under way, leave the rest, and end the thread."""
+        if self._pool is not None:
+            self._pool.shutdown(cancel_futures=True)
+
+
+class EarlyDisk:
+    """Brings a growing file to the disk on a thread while more is written, so that little is left for the end.
+
+    It only saves time: whoever writes the file brings it to the disk once more when it is complete.
+    """
+
+    def __init__(self, handle: int) -> None:
+        self._handle = handle
+        self._beside: Beside | None = None
+        self._under_way: Callable[[], Any] | None = None
+
+    def begin(self) -> None:
+        """Let the disk take what was written so far, once it has taken what there was before."""
+        self.finish()
+        if self._beside is None:
+            self._beside = Beside(thread=True)
+        self._under_way = self._beside.call(getattr(os, "fdatasync", os.fsync), self._handle)
+
+    def finish(self) -> None:
+        """Wait for what is under way, and raise what went wrong with it: the system tells an error once."""
+        if self._under_way is not None:
+            self._under_way()
+            self._under_way = None
+
+    def close(self) -> None:
+        """End the thread."""
+        if self._beside is not None:
+            self._beside.close()
+
+
 def to_disk(path: Path, call: FileCall = file_call) -> None:
     """Have the system write a file or folder out before anything relies on it; not every system can do so with folders."""
     folder = path.is_dir()

@@ -69,12 +69,12 @@ def with_pairs(
     The weights of products in ``given`` stay inputs, and are rounded in each run by the scales of the choice.
     """
     chosen = {id(graph.nodes[i]): (*own, i in given) for i, own in choices.items()}
-    return rewrite(graph, {ops.Einsum: (partial(_insert, chosen=chosen),)})
+    return rewrite(graph, {ops.Einsum: (partial(_insert, chosen=chosen),)}).with_axis_names(graph.axis_names)
 
 
 def lowered(graph: EinsumGraph) -> EinsumGraph:
     """Let pairs of Quantize and Dequantize sink into products, fold scales into their neighbours, and cancel pairs that meet."""
-    return drop_dead(rewrite(rewrite(graph, LOWER), CANCEL))
+    return drop_dead(rewrite(rewrite(graph, LOWER), CANCEL)).with_axis_names(graph.axis_names)
 
 
 def _insert(

@@ -116,6 +116,8 @@ class BatchResult(Sequence[Outputs]):
             raise InputError(f"there is no output {name!r}", *nearest(name, self._names), code="E305")
         if self._whole:
             return self._pieces[0].values[self._names.index(name)]
+        if not self._size:
+            raise InputError("a batch of nothing has no array of its items", "give it one item at least", code="E513")
         rows = [outputs[name] for outputs in self]
         shapes = {row.shape for row in rows}
         if len(shapes) != 1:

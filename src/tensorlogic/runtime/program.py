@@ -70,7 +70,7 @@ class Program:
 
     __slots__ = (
         "_fine", "_flops", "_peak_bytes", "_separate", "_timed", "backend", "brief", "choice", "context", "entries", "fresh", "function", "idle", "inner", "kernels", "names", "outputs",
-        "owned", "plan", "small", "template", "trusted", "types", "verified", "work",
+        "owned", "plan", "quick_runs", "small", "template", "trusted", "types", "verified", "work",
     )  # fmt: skip
 
     def __init__(
@@ -98,6 +98,7 @@ class Program:
         self._peak_bytes: int | None = None
         self._flops: int | None = None
         self.brief: bool | None = None  # whether it takes microseconds, once somebody has asked
+        self.quick_runs = 0  # awaited runs in a row that took less than a millisecond
         self.idle: list[Workspace] = []  # of runs that are over
         self.fresh = [w for w in work if w.buffer < 0]
         self.small = sum(plan.buffers) + sum(nbytes(plan.outputs[-1 - w.buffer][2]) for w in self.fresh) <= KEPT_BYTES

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
+from time import perf_counter
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from ...events import active_contexts
 from ...ir import ops
 from ...ir.graph import Scan
 from ...ir.types import dims
@@ -17,6 +20,8 @@ from .build import compiled
 from .whole import Text, constant_type, small, write
 
 Array = Any
+FIRST = 16  # steps of a scan after which it is first looked whether it has to stop
+STRETCH = 0.005  # seconds: looking takes longer and longer to come round until that
 
 
 class Loop(NamedTuple):
@@ -46,10 +51,13 @@ def loop_text(op: Scan) -> Loop | None:
 
 
 def _around(op: Scan, body: Text, operands: int, constants: int, outputs: int) -> Text:
-    """Return the loop: carries go from one place to another and back, scanned operands and results a step at a time."""
+    """Return the loop over some of the steps: carries go from one place to another and back, scanned operands and results a step at a time.
+
+    The results hold the carries before the first of these steps, and after the last.
+    """
     names = [f"a{n}" for n in range(operands + constants)]
     results = [f"o{n}" for n in range(outputs)]
-    carries, scanned = names[: op.carries], names[op.carries : op.carries + op.scanned]
+    scanned = names[op.carries : op.carries + op.scanned]
     made, stacked = results[: op.carries], results[op.carries :]
     given = [f"p{n}" for n in range(op.carries)]
     given += [f"{x}[i * w{n}:i * w{n} + w{n}]" for n, x in enumerate(scanned)]
@@ -58,12 +66,12 @@ def _around(op: Scan, body: Text, operands: int, constants: int, outputs: int) -
     given += [f"{x}[i * u{n}:i * u{n} + u{n}]" for n, x in enumerate(stacked)]
     every = [*names, *results]
     lines = [
-        f"def kernel({', '.join([*every, 'z', 'length'])}):",
+        f"def kernel({', '.join([*every, 'z', 'length', 'start', 'stop'])}):",
         f"    {', '.join(every)}, = {', '.join(f'{a}.reshape(-1)' for a in every)},",
-        *(f"    p{n}, q{n} = {x}.copy(), np.empty_like({x})" for n, x in enumerate(carries)),
+        *(f"    p{n}, q{n} = {x}.copy(), np.empty_like({x})" for n, x in enumerate(made)),
         *(f"    w{n} = {x}.size // length" for n, x in enumerate(scanned)),
         *(f"    u{n} = {x}.size // length" for n, x in enumerate(stacked)),
-        "    for t in range(length):",
+        "    for t in range(start, stop):",
         f"        i = {'length - 1 - t' if op.reverse else 't'}",
         f"        body({', '.join([*given, 'z'])})",
         *(f"        p{n}, q{n} = q{n}, p{n}" for n in range(op.carries)),
@@ -73,13 +81,28 @@ def _around(op: Scan, body: Text, operands: int, constants: int, outputs: int) -
     return Text(f"{head}@part\ndef body({last}\n\n" + "\n".join(lines), body.numbers)
 
 
+def _ranges(length: int, contexts: Sequence[Any], clock: Callable[[], float] = perf_counter) -> Iterator[range]:
+    """Yield the steps in stretches of some milliseconds, between which the run can be stopped; all at once where nobody could.
+
+    >>> list(_ranges(5, ()))
+    [range(0, 5)]
+    """
+    start, count = 0, FIRST if contexts else length
+    while start < length:
+        stop, begin = min(length, start + count), clock()
+        yield range(start, stop)
+        for context in contexts if stop < length else ():
+            context.check(f" at step {stop:,} of {length:,} of a scan")
+        start, count = stop, count * 2 if clock() - begin < STRETCH else count
+
+
 def bind_scan(step: Step) -> Kernel:
     """Return the kernel of a scan."""
     assert isinstance(step.op, Scan)
     loop = loop_text(step.op)
     assert loop is not None
     constants = [constant_type(op) for _, op in step.bodies[0].constants if isinstance(op, ops.Constant)]
-    native = compiled(loop.text.text, (*step.arg_types, *constants), step.types, 1, listed=True)
+    native = compiled(loop.text.text, (*step.arg_types, *constants), step.types, 3, listed=True)
     numbers = np.array(loop.text.numbers, np.int64)
     carries = step.op.carries
     length = rounds(step.op, step.arg_types) or 0
@@ -88,11 +111,10 @@ def bind_scan(step: Step) -> Kernel:
     def run(*operands: Array, out: Any = None) -> Any:
         given = [np.asarray(x, order="C") for x in operands]
         results = [np.empty(*s) for s in shapes]
-        if length == 0:
-            for n in range(carries):  # as they came
-                results[n][...] = given[n]
-        else:
-            native(*given, *loop.constants, *results, numbers, length)
+        for n in range(carries):
+            results[n][...] = given[n]
+        for part in _ranges(length, active_contexts()):
+            native(*given, *loop.constants, *results, numbers, length, part.start, part.stop)
         return results[0] if len(results) == 1 else tuple(results)
 
     return run

@@ -313,31 +313,32 @@ def transpose(a: Any, out: Any, lo: int, hi: int) -> None:
 
 
 @kernel
-def closure(edges: Any, out: Any) -> None:
+def closure(edges: Any, out: Any, nodes: Any, sets: Any, counts: Any, budget: int) -> Any:
     """Set each row of the result to what its node reaches in one step or more.
 
     Tarjan's search names strongly connected components from the sinks up, so that whatever a component leads to is known
-    when its own row is made: the OR of rows that are not yet part of it.
+    when its own row is made: the OR of rows that are not yet part of it. After about ``budget`` words it stops between two nodes and returns
+    False; called again with the same arrays it goes on. ``nodes`` and ``sets`` are zero before, but for the set of all nodes, the first;
+    ``counts`` has the root, the depth (-1), and how many nodes were met and are on the stack.
     """
     n, width = edges.shape
-    order = np.zeros(n, np.int32)  # when a node was met, from 1; 0: not yet
-    low = np.zeros(n, np.int32)
-    place = np.zeros(n, np.int32)  # the word of its row that a node is at
-    path = np.empty(n, np.int32)
-    stack = np.empty(n, np.int32)
-    new = np.zeros(width, np.uint64)  # nodes not met yet
-    waiting = np.zeros(width, np.uint64)  # nodes on the stack
-    own = np.zeros(width, np.uint64)  # nodes of the component
-    total = np.zeros(width, np.uint64)
-    for i in range(n):
-        new[i >> 6] |= ONE << np.uint64(i & 63)
-    met = top = 0
-    for root in range(n):
-        if order[root]:
-            continue
-        depth = 0
-        path[0] = root
+    order, low = nodes[0], nodes[1]  # order: when a node was met, from 1; 0: not yet
+    place, path, stack = nodes[2], nodes[3], nodes[4]  # place: the word of its row that a node is at
+    new, waiting = sets[0], sets[1]  # nodes not met yet, and nodes on the stack
+    own, total = sets[2], sets[3]  # own: nodes of the component
+    root, depth, met, top = counts[0], counts[1], counts[2], counts[3]
+    while root < n:
+        if depth < 0:
+            if order[root]:
+                root += 1
+                continue
+            depth = 0
+            path[0] = root
         while depth >= 0:
+            if budget < 0:
+                counts[0], counts[1], counts[2], counts[3] = root, depth, met, top
+                return False
+            budget -= width
             v = path[depth]
             if not order[v]:
                 met += 1
@@ -380,6 +381,7 @@ def closure(edges: Any, out: Any) -> None:
                     word = edges[u, w] & ~total[w] & ~own[w]
                     while word:
                         t = (w << 6) + lowest(word)
+                        budget -= width
                         for j in range(width):
                             total[j] |= out[t, j]
                         total[w] |= word & (~word + ONE)
@@ -391,7 +393,10 @@ def closure(edges: Any, out: Any) -> None:
             for k in range(start, top):
                 for j in range(width):
                     out[stack[k], j] = total[j]
+            budget -= 2 * (top - start) * width
             top = start
             for j in range(width):
                 total[j] = 0
                 own[j] = 0
+        root += 1
+    return True

@@ -14,6 +14,7 @@ from ...diagnostics import bytes_text
 from ...errors import InputError, ShapeError
 from ...ir.constants import all_constants
 from ...ir.graph import Array, EinsumGraph
+from ...ir.packed_numbers import FLOAT8, KINDS, float8_table
 from ...ir.quantization_config import QuantizationConfig
 from ...ir.quantized import QuantizedTensor
 from ...ir.whole_files import write_whole
@@ -203,10 +204,12 @@ def _tensors(made: Quantization) -> tuple[tuple[TensorRow, ...], dict[str, Pictu
 
 
 def _picture(matrix: Array, weight: QuantizedTensor) -> Picture:
-    """Return the histogram of a weight, with the values of its first scale."""
+    """Return the histogram of a weight, with the values that all numbers stand for by its first scale."""
     counts, edges = np.histogram(matrix, BINS)
-    first = weight.dequantize()[:1, : weight.group] if weight.shape[0] else np.zeros((1, 0))
-    grid = np.unique(first)
+    row, kind = KINDS[weight.kind], weight.kind
+    numbers = float8_table(kind) if kind in FLOAT8 else np.arange(row.low, row.high + 1, 2 if kind == "binary" else 1)
+    scale, zero = np.ravel(weight.scales)[0], np.ravel(weight.zero_points)[0]
+    grid = (numbers[np.isfinite(numbers)].astype(np.float64) - zero) * scale
     return Picture(tuple(map(int, counts)), tuple(map(float, edges)), tuple(map(float, grid)))
 
 

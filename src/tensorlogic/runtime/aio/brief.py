@@ -1,7 +1,8 @@
 """Brief calls: what takes less time than handing it to a thread runs on the event loop of asyncio, a little at a stretch.
 
 Only calls count as brief whose plan is ready and says that they take microseconds, whatever the values are: no loops, little arithmetic, nobody
-who watches. After a stretch the loop sees to everything else before it goes on.
+who watches. After a stretch the loop sees to everything else before it goes on. Calls that were measured to take less than a millisecond run there too
+where they are awaited at once and no other call is under way; several at one time are for threads.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ from weakref import WeakKeyDictionary
 from ...ir.graph import EinsumGraph, bodies
 from ...plan.fused import Fused
 from ..inputs import same_again
-from .lanes import AsyncHandle, workers
+from .lanes import AsyncHandle
+from .workers import workers
 
 if TYPE_CHECKING:
     from ..executor import Executor
@@ -23,30 +25,39 @@ if TYPE_CHECKING:
 
 STRETCH = 0.0005  # seconds after which the event loop has its turn
 BRIEF = 0.0001  # seconds that a brief call takes at most, by the plan
+QUICK, RUNS = 0.001, 3  # seconds, and how many runs in a row must have taken less
 STEP, FLOP, BYTE = 3e-6, 2e-9, 5e-10  # seconds, rather too many: the estimate is an upper bound
 
 
 def is_brief(program: Program) -> bool:
     """Tell whether a program takes microseconds on any values; worked out once."""
     if program.brief is None:
-        steps = program.plan.steps
-        fixed = not any(
-            bodies(s.op) or s.bodies or (isinstance(s.op, Fused) and s.op.kind == "relations") for s in steps
-        )
-        estimate = len(steps) * STEP + program.flops * FLOP + program.peak_bytes * BYTE
-        program.brief = fixed and program.trusted and estimate <= BRIEF
+        estimate = len(program.plan.steps) * STEP + program.flops * FLOP + program.peak_bytes * BYTE
+        program.brief = estimate <= BRIEF and _steady(program)
     return program.brief
 
 
-def brief_call(executor: Executor, graph: EinsumGraph, inputs: Any) -> bool:
-    """Tell whether a call is brief: it is just like the last one of its graph, whose plan is brief, and nobody watches."""
-    ready = executor.ready_call(graph)
-    return (
-        ready is not None
-        and is_brief(ready.program)
-        and same_again(ready, graph, inputs) is not None
-        and not executor.hooks()
+def _steady(program: Program) -> bool:
+    """Tell whether a program takes as long on any values: it has no loops, and nobody's wrappers."""
+    return program.trusted and not any(
+        bodies(s.op) or s.bodies or (isinstance(s.op, Fused) and s.op.kind == "relations") for s in program.plan.steps
     )
+
+
+def short_call(executor: Executor, graph: EinsumGraph, inputs: Any) -> str:
+    """Return "brief" or "quick" for a call that is just like the last one of its graph, where its plan or its last runs say so and nobody watches; else ""."""
+    ready = executor.ready_call(graph)
+    if ready is None or same_again(ready, graph, inputs) is None or executor.hooks():
+        return ""
+    return "brief" if is_brief(ready.program) else "quick" if ready.program.quick_runs >= RUNS else ""
+
+
+def note_time(executor: Executor, graph: EinsumGraph, handle: AsyncHandle[Any]) -> None:
+    """Note how long a call ran, for the next ones like it."""
+    ready = executor.ready_call(graph)
+    if ready is not None and handle.begun_at and not ready.program.brief:
+        took, program = handle.ended_at - handle.begun_at, ready.program
+        program.quick_runs = program.quick_runs + 1 if took < QUICK and (program.quick_runs or _steady(program)) else 0
 
 
 class BriefCalls:

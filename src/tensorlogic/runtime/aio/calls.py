@@ -16,7 +16,7 @@ from ...errors import InputError, expect, expect_whole, nearest
 from ...ir.graph import EinsumGraph
 from ..context import seconds
 from ..inputs import Inputs, check_call
-from .brief import brief_call
+from .brief import note_time, short_call
 from .lanes import AsyncHandle, Lane
 from .signals import in_trio
 
@@ -106,11 +106,16 @@ def execute_async(
         _check_options(executor, options)
     lane = lane_of(executor, config)
     work = partial(executor.execute, graph, inputs, **options)
-    loop = _asyncio_loop() if not options and brief_call(executor, graph, inputs) else None
-    handle = AsyncHandle(lane, work, config.timeout, brief=loop is not None)
+    short = short_call(executor, graph, inputs) if not options else ""
+    loop = _asyncio_loop() if short else None
+    told = bool if short == "brief" else partial(note_time, executor, graph)
+    handle = AsyncHandle(lane, work, config.timeout, brief=loop is not None and short == "brief", told=told)
     if loop is None:
         return handle.begin()
-    handle.begin_here(loop)
+    if short == "brief":
+        handle.begin_here(loop)
+    else:
+        handle.begin_late(loop)
     return handle
 
 

@@ -3,27 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-import atexit
 import os
-import sys
 import threading
 from collections import OrderedDict, deque
 from collections.abc import Callable, Generator
 from contextvars import copy_context
-from queue import Empty, SimpleQueue
 from time import monotonic, perf_counter
 from typing import Any, Generic, TypeVar
-from weakref import WeakSet
 
 from ...errors import CancelledError, TensorLogicError
-from ...store import free_in_child, reset_in_child
+from ...store import free_in_child
 from ..context import ExecutionContext
 from .signals import Signal, in_trio
+from .workers import lanes, workers
 
 T = TypeVar("T")
-KEPT = 10.0  # seconds that a thread without work stays
-ENDING = 5.0  # seconds that a process which ends waits for steps that still run
-SWITCH = 0.0005  # seconds after which Python lets another thread run while workers are busy: an event loop among them
 
 
 class AsyncHandle(Generic[T]):
@@ -42,7 +36,7 @@ class AsyncHandle(Generic[T]):
     """
 
     __slots__ = (
-        "_context", "_error", "_settled", "_surroundings", "_told", "_value", "_work", "begun_at", "brief", "deadline", "ended_at", "lane", "queued_at", "reason", "stopped_signal",
+        "_context", "_error", "_settled", "_surroundings", "_told", "_value", "_work", "begun_at", "brief", "deadline", "ended_at", "lane", "late", "queued_at", "reason", "stopped_signal",
     )  # fmt: skip
 
     def __init__(
@@ -56,6 +50,7 @@ class AsyncHandle(Generic[T]):
     ) -> None:
         self._told = told  # of the outcome, once
         self.lane, self.brief = lane, brief
+        self.late = False  # whether it waits for a moment, to see whether it is awaited at once
         self.deadline = None if timeout is None else monotonic() + timeout
         self._context: ExecutionContext | None = None  # what stops it while it runs
         self._work: Callable[[], T] | None = work
@@ -163,7 +158,12 @@ class AsyncHandle(Generic[T]):
 
     async def _outcome(self) -> T:
         trio = in_trio()
-        if self.brief and not self.begun_at and not trio:
+        if self.late and (trio or self.lane.outstanding()):
+            self._begin_now()
+        elif self.late:
+            self.late = False
+            self.begin_here(asyncio.get_running_loop(), at_once=True)
+        elif self.brief and not self.begun_at and not trio:
             self.begin_here(asyncio.get_running_loop(), at_once=True)
         if trio or not self._settled.is_set:
             try:
@@ -196,6 +196,17 @@ class AsyncHandle(Generic[T]):
             calls.begin(self)
         if not self.done():
             calls.add(self, loop)
+
+    def begin_late(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Let a quick call run on the event loop where it is awaited at once and alone, else on a worker thread."""
+        self.late = True
+        loop.call_soon(self._begin_now)
+
+    def _begin_now(self) -> None:
+        if self.late:
+            self.late = False
+            if not self.ended_at:
+                self.begin()
 
     async def stopped(self) -> None:
         """Return when nothing of it runs any more: after a cancel that may be one step later than its outcome."""
@@ -239,7 +250,7 @@ class Lane:
         self.rooms: deque[Signal] = deque()  # of those who wait for room in line
         self.coming = 0  # who were given room and are not in line yet
         self.lock = free_in_child(threading.Lock())
-        _lanes.add(self)
+        lanes.add(self)
 
     def forget(self) -> None:
         """Begin anew in a forked process, where no thread works on the calls of the parent: here they are cancelled."""
@@ -343,100 +354,8 @@ class Lane:
             return [*self.running, *self.line]
 
 
-_lanes: WeakSet[Lane] = WeakSet()
-
-
-class Workers:
-    """The threads that calls run on: as many as are busy at one time; those without work leave after a while.
-
-    They are daemons, so that a process can end: it tells calls to stop, and waits for their steps.
-    """
-
-    def __init__(self) -> None:
-        self.reset_lock()
-        reset_in_child(self)
-        atexit.register(self.end)
-
-    def reset_lock(self) -> None:
-        """Begin without threads, as a forked process does."""
-        busy = getattr(self, "_busy", 0)
-        self._lock = threading.Lock()
-        if busy:
-            self._count(-busy)
-        self._jobs: SimpleQueue[AsyncHandle[Any]] = SimpleQueue()
-        self._idle = self._busy = self._started = self._gone = 0
-        self._interval = 0.0  # how long a thread ran at a stretch before we changed it
-
-    def threads(self) -> int:
-        """Return how many threads there are."""
-        return self._started - self._gone
-
-    def begin(self, handle: AsyncHandle[Any]) -> None:
-        """Hand a call to a thread that waits for one, or to a new one."""
-        with self._lock:
-            waiting = self._idle > 0
-            self._idle -= waiting
-            self._started += not waiting
-            number = self._started
-        if waiting:
-            self._jobs.put(handle)
-            return
-        try:
-            threading.Thread(target=self._serve, args=(handle,), name=f"tensorlogic-call-{number}", daemon=True).start()
-        except RuntimeError as error:  # the process is ending, or has too many threads
-            handle.fail(TensorLogicError(f"no thread can be started for the call: {error}", code="E560"))
-            following = handle.lane.after(handle)
-            while following is not None:
-                following.fail(TensorLogicError(f"no thread can be started for the call: {error}", code="E560"))
-                following = following.lane.after(following)
-
-    def _serve(self, handle: AsyncHandle[Any] | None) -> None:
-        jobs = self._jobs
-        while True:
-            self._count(1)
-            while handle is not None:
-                handle.perform()
-                handle = handle.lane.after(handle)
-            self._count(-1)
-            with self._lock:
-                self._idle += 1
-            try:
-                handle = jobs.get(timeout=KEPT)
-            except Empty:
-                with self._lock:
-                    if self._idle:
-                        self._idle -= 1
-                        self._gone += 1
-                        return
-                handle = jobs.get()  # somebody counts on this thread already
-
-    def _count(self, change: int) -> None:
-        """Count busy threads. While there are some, Python switches between threads more often."""
-        with self._lock:
-            self._busy += change
-            if change > 0 and self._busy == 1:
-                self._interval = sys.getswitchinterval()
-                if self._interval > SWITCH:
-                    sys.setswitchinterval(SWITCH)
-            elif self._busy == 0 and self._interval > SWITCH and abs(sys.getswitchinterval() - SWITCH) < 1e-6:
-                sys.setswitchinterval(self._interval)  # unless somebody else has changed it
-
-    def end(self) -> None:
-        """Cancel every call and wait for the steps that run; a thread that is stopped in the middle of one may crash the process."""
-        for lane in list(_lanes):
-            for handle in lane.outstanding():
-                handle.cancel("the process is ending")
-        until = perf_counter() + ENDING
-        idle = threading.Event()  # nobody sets it
-        while self._busy and perf_counter() < until:
-            idle.wait(0.005)
-
-
-workers = Workers()
-
-
 def _in_child() -> None:
-    for lane in list(_lanes):
+    for lane in list(lanes):
         lane.forget()
 
 

@@ -35,7 +35,7 @@ class Signal:
 
     def __init__(self) -> None:
         self.is_set = False
-        self._wakes: tuple[Callable[[], None], ...] = ()
+        self._wakes: tuple[Callable[[], object], ...] = ()
 
     def set(self) -> None:
         """Wake everyone who waits; those who come later do not wait."""
@@ -45,14 +45,14 @@ class Signal:
         for wake in wakes:
             wake()
 
-    def add(self, wake: Callable[[], None]) -> bool:
+    def add(self, wake: Callable[[], object]) -> bool:
         """Have a function called once it is set; return False where it is already, and the function is not called."""
         with _lock:
             if not self.is_set:
                 self._wakes = (*self._wakes, wake)
             return not self.is_set
 
-    def remove(self, wake: Callable[[], None]) -> None:
+    def remove(self, wake: Callable[[], object]) -> None:
         """Take a function back."""
         with _lock:
             self._wakes = tuple(w for w in self._wakes if w is not wake)

@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import math
 import weakref
 from collections import deque
 from collections.abc import AsyncIterator, Callable
 from functools import partial
+from threading import Lock
+from time import perf_counter
 from typing import TYPE_CHECKING, Any, Self
 
+import numpy as np
+
 from ...errors import CancelledError, InputError, TensorLogicError
+from ...events import span
+from ...store import free_in_child
 from ..outputs import Outputs
-from ..streams.processor import StreamProcessor, StreamResult
-from ..streams.sources import empty_source
+from ..streams.blocks import empty_source
+from ..streams.processor import ChunkMetadata, Computed, StreamProcessor, StreamResult
+from ..streams.reader import Chunk
 from ..streams.stream import Stream
-from .calls import AsyncConfig
+from .calls import AsyncConfig, lane_of, run_async
 from .lanes import AsyncHandle, Lane
 from .signals import Signal, spawn
 
@@ -26,28 +34,32 @@ END = object()  # comes after the last chunk
 class _Feed:
     """What goes on behind an async stream: calls for chunks that were taken in and not handed out yet, in order."""
 
-    def __init__(self, config: AsyncConfig) -> None:
-        self.lane = Lane(1, config.backpressure_threshold)  # one chunk after another: totals are added up in order
+    def __init__(self, lane: Lane, config: AsyncConfig) -> None:
+        self.lane = lane  # of the executor: chunks of all its streams, and its other calls, share the limit
         self.timeout, self.most = config.timeout, max(1, config.backpressure_threshold)
         self.calls: deque[AsyncHandle[Any]] = deque()
+        self.stopping: list[AsyncHandle[Any]] = []  # what may still run after the stream was closed
         self.changed, self.ended = Signal(), Signal()
-        self.failed = self.closed = False
+        self.closed = False
+        self.taken, self.failed = 0, math.inf  # how many calls there were, and the first of them that failed
         self.cancel: Callable[[], object] | None = None
 
     def call(self, function: Callable[[], Any]) -> AsyncHandle[Any]:
         """Take a call in, and tell whoever waits for one."""
-        handle = AsyncHandle(self.lane, partial(self._unless_failed, function), self.timeout).begin()
+        work = partial(self._unless_failed, function, self.taken)
+        self.taken += 1
+        handle = AsyncHandle(self.lane, work, self.timeout).begin()
         self.calls.append(handle)
         self.tell()
         return handle
 
-    def _unless_failed(self, function: Callable[[], Any]) -> Any:
-        if self.failed:
+    def _unless_failed(self, function: Callable[[], Any], number: int) -> Any:
+        if self.failed < number:
             raise CancelledError("the stream ended with an error before this chunk", code="E980")
         try:
             return function()
         except BaseException:
-            self.failed = True
+            self.failed = min(self.failed, number)
             raise
 
     def tell(self) -> None:
@@ -67,6 +79,7 @@ class _Feed:
             self.cancel()
         for handle in self.calls:
             handle.cancel("the stream was closed")
+        self.stopping += self.calls
         self.calls.clear()
         self.tell()
 
@@ -74,9 +87,9 @@ class _Feed:
 class AsyncStream(AsyncIterator[StreamResult]):
     """The results of a graph over a source, chunk by chunk, for ``async for``; ``outputs`` are those of the whole stream.
 
-    Each chunk of an async iterable gives one result, as it comes; other sources are cut as ``execute_stream`` cuts them. Chunks are computed in
-    order on a worker thread, while the source is read and the last result is used. Stopping early closes the source; ``async with``
-    and :meth:`aclose` wait for it.
+    Each chunk of an async iterable gives one result, as it comes, and up to ``max_concurrent`` of them are computed at one time; other
+    sources are cut as ``execute_stream`` cuts them, read ahead on a thread, and computed one by one. Results come in order, and totals are added up in
+    order. Stopping early closes the source; ``async with`` and :meth:`aclose` wait for it.
 
     >>> import asyncio, numpy as np, tensorlogic as tl
     >>> b = tl.GraphBuilder()
@@ -97,8 +110,8 @@ class AsyncStream(AsyncIterator[StreamResult]):
     array(1.5)
     """
 
-    def __init__(self, config: AsyncConfig, run: Callable[[_Feed], Any], outputs: Callable[[], Outputs]) -> None:
-        self._feed, self._run, self._outputs = _Feed(config), run, outputs
+    def __init__(self, feed: _Feed, run: Callable[[_Feed], Any], outputs: Callable[[], Outputs]) -> None:
+        self._feed, self._run, self._outputs = feed, run, outputs
         self._state = "new"  # then "open", "done"
         weakref.finalize(self, self._feed.shut).atexit = False  # a consumer that stops early and forgets about it
 
@@ -142,12 +155,11 @@ class AsyncStream(AsyncIterator[StreamResult]):
     async def aclose(self) -> None:
         """Stop: close the source, and return when nothing of the stream runs any more."""
         feed = self._feed
-        outstanding = feed.lane.outstanding()
         if self._state != "new":
             feed.shut()
             await feed.ended.wait()
         self._state = "done"
-        for handle in outstanding:
+        for handle in feed.stopping:
             await handle.stopped()
 
     async def __aenter__(self) -> Self:
@@ -176,19 +188,44 @@ def execute_stream_async(
     executor: Executor, graph: Any, source: Any, config: AsyncConfig, options: dict[str, Any]
 ) -> AsyncStream:
     """Return the async stream of a graph over a source."""
+    feed = _Feed(lane_of(executor, config), config)
     if hasattr(source, "__aiter__"):
         if wrong := options.keys() - {"inputs", "over"}:
             hint = "take inputs= and over=, or give a source that can be read from a thread"
             raise InputError(f"chunks of an async iterable come as they are: no {min(wrong)}=", hint, code="E563")
         processor = StreamProcessor(executor, graph, **options)
-        return AsyncStream(config, partial(_async_chunks, source, processor), lambda: processor.outputs)
+        return AsyncStream(feed, partial(_async_chunks, source, processor), lambda: processor.outputs)
     stream = executor.execute_stream(graph, source, options.pop("streaming", None), **options)
-    return AsyncStream(config, partial(_chunks, stream), lambda: stream.outputs)
+    feed.most = min(feed.most, max(1, stream.config.prefetch))  # results that wait are memory too
+    return AsyncStream(feed, partial(_chunks, stream), lambda: stream.outputs)
+
+
+class _InOrder:
+    """Adds chunks that are computed side by side to the totals in their order, so that sums have the same bits every time."""
+
+    def __init__(self, processor: StreamProcessor) -> None:
+        self.processor = processor
+        self._ready: dict[int, Computed] = {}
+        self._following = 0
+        self._lock = free_in_child(Lock())
+
+    def push(self, chunk: Any, metadata: ChunkMetadata) -> StreamResult:
+        """Compute a chunk, and add it together with those that wait for it: when all up to a chunk were pushed, all are added."""
+        processor, begin = self.processor, perf_counter()
+        with span(f"chunk {metadata.chunk_id}", processor.executor.hooks()):
+            computed = processor.compute(chunk, metadata)
+        result = processor.result(processor.kept(computed), metadata, perf_counter() - begin)
+        with self._lock:
+            self._ready[metadata.chunk_id] = computed
+            while (following := self._ready.pop(self._following, None)) is not None:
+                processor.add(following)
+                self._following += 1
+        return result
 
 
 async def _async_chunks(source: Any, processor: StreamProcessor, feed: _Feed) -> None:
     """Take in the chunks of an async iterable as they come."""
-    chunks, taken = aiter(source), 0
+    chunks, in_order, rows = aiter(source), _InOrder(processor), 0
     try:
         while True:
             await feed.room()
@@ -199,14 +236,25 @@ async def _async_chunks(source: Any, processor: StreamProcessor, feed: _Feed) ->
             except TensorLogicError:
                 raise
             except Exception as error:
-                what = f"the source failed at chunk {taken}: {type(error).__name__}: {error}"
+                what = f"the source failed at chunk {feed.taken}: {type(error).__name__}: {error}"
                 raise InputError(what, "the results before it are there", code="E539") from error
-            taken += 1
-            feed.call(partial(processor.push, chunk))
+            arrays, count = await _as_arrays(processor, chunk, feed.taken)
+            metadata = ChunkMetadata(feed.taken, count, rows)
+            rows += count
+            feed.call(partial(in_order.push, arrays, metadata))
     finally:
         if hasattr(chunks, "aclose"):
             await chunks.aclose()
+    for handle in list(feed.calls):
+        await handle.stopped()
     feed.call(partial(_finish, processor))
+
+
+async def _as_arrays(processor: StreamProcessor, chunk: Any, number: int) -> tuple[Any, int]:
+    """Return a chunk as arrays, and its rows; what is no array becomes one on a thread, because that may take long."""
+    if isinstance(chunk, dict) and all(isinstance(value, np.ndarray) for value in chunk.values()):
+        return processor.checked(chunk, number)
+    return await run_async(processor.checked, chunk, number)
 
 
 def _finish(processor: StreamProcessor) -> object:
@@ -217,13 +265,30 @@ def _finish(processor: StreamProcessor) -> object:
 
 
 async def _chunks(stream: Stream, feed: _Feed) -> None:
-    """Take in the chunks of a source that is read on a thread."""
+    """Take in the chunks of a source that is read on a thread; while a call waits for one, it takes nobody's place."""
+    reading = Lane(1, 0)
+    closing = AsyncHandle(reading, stream.close)
+    feed.stopping.append(closing)
+    last: AsyncHandle[Any] | None = None
     try:
-        while True:
+        over = final = False
+        while not over and not final:
             await feed.room()
-            handle = feed.call(partial(next, stream, END))
-            await handle.stopped()
-            if handle.failed() or handle.cancelled() or await handle is END:
-                break
-    finally:
-        AsyncHandle(feed.lane, stream.close).begin()
+            last = taking = AsyncHandle(reading, stream.take, feed.timeout).begin()
+            chunk = await taking
+            last = feed.call(partial(_computed, stream, chunk))
+            over, final = chunk is None, chunk is not None and chunk.last
+            del chunk, taking  # they would be held while the next one is read
+            await last.stopped()
+            if last.failed() or last.cancelled():
+                return
+        if final:  # nothing comes after its result
+            feed.call(lambda: END)
+    finally:  # once nothing reads it any more
+        if last is None or not last.stopped_signal.add(closing.begin):
+            closing.begin()
+
+
+def _computed(stream: Stream, chunk: Chunk | None) -> object:
+    result = stream.compute(chunk)
+    return END if result is None else result

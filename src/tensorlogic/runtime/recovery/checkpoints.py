@@ -24,7 +24,7 @@ from ...diagnostics import bytes_text
 from ...errors import CheckpointError, InputError, expect, expect_whole
 from ...events import span
 from ...ir.types import SAFETENSORS
-from ...ir.whole_files import remove, set_aside, wrapped_files, write_all, write_folder
+from ...ir.whole_files import Beside, EarlyDisk, remove, set_aside, wrapped_files, write_all, write_folder
 from ...store import free_in_child
 from .folder_lock import FolderLock
 
@@ -32,7 +32,8 @@ FORMAT, VERSION = "tensorlogic-checkpoint", 1
 NAME = re.compile(r"checkpoint-(\d{8,})")
 LEFTOVER = re.compile(r"\.checkpoint-\d+\.[0-9a-f]+\.(tmp|old)")  # of a process that stopped while it wrote or deleted
 ARRAYS, MANIFEST = "values.safetensors", "manifest.json"
-PIECE = 1 << 20  # bytes written at a time, which a cache holds
+PIECE = 1 << 22  # bytes written at a time
+EARLY = 64 << 20  # bytes after which the disk begins to take what is written, while the rest is
 PAGE = 4096  # bytes summed up at a time
 CODES = {name: code for code, name in SAFETENSORS.items()}
 T = TypeVar("T")
@@ -183,16 +184,26 @@ class CheckpointManager:
             raise CheckpointError(message, hint, code="E580") from error
 
     def _write(self, path: Path, head: bytes, table: Sequence[_Array] = (), views: Sequence[Any] = ()) -> None:
-        """Write a file piece by piece, and note the checksums of arrays while the pieces are near the core."""
+        """Write a file piece by piece; of a large one the checksums are made on a thread, and the disk begins before all is written."""
         handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o644)
+        disk, beside, written = EarlyDisk(handle), Beside(sum(map(len, views)) >= EARLY), 0
         try:
             write_all(handle, head, self._call)
-            for row, view in zip(table, views, strict=True):
+            sums = [beside.call(checksum, view) for view in views]
+            for view in views:
                 for start in range(0, len(view), PIECE):
                     piece = view[start : start + PIECE]
-                    row.checksum = checksum(piece, row.checksum)
                     write_all(handle, piece, self._call)
+                    written += len(piece)
+                    if written >= EARLY:
+                        disk.begin()
+                        written = 0
+            for row, total in zip(table, sums, strict=True):
+                row.checksum = total()
+            disk.finish()
         finally:
+            disk.close()
+            beside.close()
             os.close(handle)
 
     def refuse_used(self) -> None:

@@ -11,6 +11,9 @@ from ...errors import InputError, OutOfMemoryError, expect_whole
 
 MEGABYTE = 1 << 20
 LARGEST = 1 << 24  # rows of a chunk, whatever the memory
+ENOUGH = (
+    20 << 20
+)  # bytes of rows beyond which a chunk leaves the caches of a processor, and is slower than two of half its size
 SPARE = 0.85  # of the memory, that chunks are planned for: the interpreter has small objects too
 BETTER = 1.05  # times as fast, which a larger chunk must be to be worth its memory
 ROUNDS = 2  # chunks of a size that are measured, after one that is not: it is planned meanwhile
@@ -44,7 +47,7 @@ class FixedChunk(StreamingMode):
 
 @dataclass(frozen=True, slots=True)
 class DynamicChunk(StreamingMode):
-    """Chunks as large as the memory allows: inputs that were read ahead, what computing takes, and the results."""
+    """Chunks as large as the memory allows (inputs that were read ahead, what computing takes, and the results), and caches make fast."""
 
     target_memory_mb: float
 
@@ -71,6 +74,9 @@ class Adaptive(StreamingMode):
 
 
 StreamingMode.FixedChunk, StreamingMode.DynamicChunk, StreamingMode.Adaptive = FixedChunk, DynamicChunk, Adaptive
+
+
+DEFAULT = DynamicChunk(64)  # for those who say nothing
 
 
 class ChunkSizes(Protocol):
@@ -165,17 +171,21 @@ class Fastest:
         self._rates = [float(rate) for rate in state["rates"]]
 
 
-def chunk_sizes(mode: StreamingMode, chunk_bytes: Callable[[int], int], room: int, reader: int = 0) -> ChunkSizes:
+def chunk_sizes(
+    mode: StreamingMode, chunk_bytes: Callable[[int], int], room: int, reader_bytes: Callable[[], int] = lambda: 0
+) -> ChunkSizes:
     """Return what chooses the sizes of chunks; ``chunk_bytes`` tells what a chunk of so many rows takes in all.
 
-    ``reader`` are the bytes that the source takes whatever the chunks are; they count up to half of the memory.
+    ``reader_bytes`` tells what the source takes whatever the chunks are. Where nobody asked for a limit, that comes on top of it.
     """
     match mode:
         case FixedChunk(rows):
             return Constant(rows)
         case DynamicChunk(megabytes):
-            most = int(megabytes * MEGABYTE)
-            return Constant(largest_within(chunk_bytes, most - min(reader, most // 2)))
+            reader = 0 if mode is DEFAULT else reader_bytes()
+            most = largest_within(lambda rows: reader + chunk_bytes(rows), int(megabytes * MEGABYTE))
+            one = chunk_bytes(1)
+            return Constant(min(most, largest_within(lambda rows: chunk_bytes(rows) - one, ENOUGH)))
         case Adaptive(rows):
             try:
                 most = largest_within(chunk_bytes, room)
@@ -204,7 +214,7 @@ def largest_within(chunk_bytes: Callable[[int], int], budget: int) -> int:
     if low == 0:
         one = chunk_bytes(1)
         raise OutOfMemoryError(
-            f"a chunk of one row takes {bytes_text(one)}, more than the {bytes_text(budget)} that the stream may have",
+            f"a chunk of one row, and reading it, takes {bytes_text(one)}, more than the {bytes_text(budget)} that the stream may have",
             f"allow at least {one / SPARE / MEGABYTE:.3g} MB: StreamingMode.DynamicChunk(...)", code="E533",
         )  # fmt: skip
     return low

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from threading import RLock
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -16,10 +17,11 @@ from ...ir.types import TensorType
 from ...plan.cost import nbytes
 from ...plan.fused import Cut
 from ...plan.nested import joined_bytes
+from ...store import free_in_child
 from ..inputs import Inputs, check_call
 from ..outputs import Outputs
 from ..parts import Parts
-from .sources import Block, not_streamed, rows_of
+from .blocks import Block, not_streamed, rows_of
 from .split import Feeds, Over, StreamSplit, feeds_of, positions, streamed_axes
 
 if TYPE_CHECKING:
@@ -56,6 +58,14 @@ class StreamResult(NamedTuple):
     processing_time_ms: float
 
 
+class Computed(NamedTuple):
+    """A chunk that was computed and whose results are not added to the totals yet."""
+
+    metadata: ChunkMetadata
+    chunk: Block
+    results: dict[str, Any]  # by label of the split
+
+
 class StreamProcessor:
     """Computes chunks that are pushed to it: for those who have a loop of their own, such as a message queue.
 
@@ -89,6 +99,7 @@ class StreamProcessor:
         self._before: dict[str, Any] = {}
         self.first: Block | None = None  # where the first chunk has one row, that row: it may be all there is
         self._last: EinsumGraph | None = None  # of the chunk before
+        self._lock = free_in_child(RLock())  # of the split and the totals: several threads may compute chunks
         self._final: Outputs | None = None
         self._empty: Outputs | None = None  # of a stream without rows
 
@@ -133,40 +144,46 @@ class StreamProcessor:
                 "the stream has ended: no chunk can be pushed to it", "make a new StreamProcessor", code="E541"
             )
         if rows is None:
-            chunk = {
-                n: v if isinstance(v, np.ndarray) else np.asarray(v, self.declared[n].dtype)
-                for n, v in self._named(chunk).items()
-            }
-            rows = rows_of(chunk, self.axes, self.chunks)
-        with span(f"chunk {self.chunks}", self.executor.hooks()):
-            self.prepare(chunk)
-            outputs = self._kept(chunk, rows) if rows else {}
-            metadata = ChunkMetadata(self.chunks, rows, self.rows)
-            if rows == 1 and not self.rows:
-                self.first = {name: np.array(value) for name, value in chunk.items()}  # the caller may write to its own
-            self.rows, self.chunks = self.rows + rows, self.chunks + 1
+            chunk, rows = self.checked(chunk, self.chunks)
+        metadata = ChunkMetadata(self.chunks, rows, self.rows)
+        with span(f"chunk {metadata.chunk_id}", self.executor.hooks()):
+            computed = self.compute(chunk, metadata)
+            self.add(computed)
+            outputs = self.kept(computed)
             if last:
                 outputs.update(self.finish().items())
+        return self.result(outputs, metadata, clock() - begin)
+
+    def result(self, outputs: Mapping[str, Any], metadata: ChunkMetadata, seconds: float) -> StreamResult:
+        """Return outputs of a chunk in the order that the graph has them."""
         names = [name for name in self.split.output_names if name in outputs]
         result = Outputs(names, [outputs[name] for name in names])
-        return StreamResult(result, metadata, (clock() - begin) * 1e3)
+        return StreamResult(result, metadata, seconds * 1e3)
 
-    def _named(self, chunk: Block) -> Block:
+    def checked(self, chunk: Block, number: int) -> tuple[Block, int]:
+        """Return a chunk that is given by hand as arrays, and its rows."""
         expect(chunk, Mapping, "a chunk is a mapping from inputs to arrays", 'write push({"x": rows})')
         for name in self.axes:
             if name not in chunk:
-                message = f"chunk {self.chunks} has nothing for input {name!r}"
+                message = f"chunk {number} has nothing for input {name!r}"
                 raise InputError(message, *nearest(name, chunk), code="E534")
         for name in chunk:
             if name not in self.axes:
-                raise not_streamed(name, f"chunk {self.chunks}", self.declared)
-        return chunk
+                raise not_streamed(name, f"chunk {number}", self.declared)
+        arrays = {
+            n: v if isinstance(v, np.ndarray) else np.asarray(v, self.declared[n].dtype) for n, v in chunk.items()
+        }
+        return arrays, rows_of(arrays, self.axes, number)
 
-    def _kept(self, chunk: Block, rows: int) -> dict[str, Any]:
-        """Run the graph of a chunk, add to the totals, and return the outputs that keep the index."""
+    def compute(self, chunk: Block, metadata: ChunkMetadata) -> Computed:
+        """Run the graph of a chunk; several threads may, of different chunks, and none waits for the chunks before it."""
+        with self._lock:
+            self.prepare(chunk)
+        if not metadata.size:
+            return Computed(metadata, chunk, {})
         split, feeds = self.split, self._feeds
         assert feeds is not None
-        place = range(self.rows, self.rows + rows)
+        rows, place = metadata.size, range(metadata.start, metadata.start + metadata.size)
         if split.total is not None and place.stop > split.total:
             raise self._misfit(place.stop)
         values = {own: chunk[name] for own, name in feeds.streamed}
@@ -178,13 +195,14 @@ class StreamProcessor:
             self.release()  # chunks of another size have arrays of their own
             self._last = graph
         made = self.executor.execute(graph, values) if graph.outputs else Outputs((), ())
-        results = dict(made.items())
-        self.torn = True
-        with self.executor.backend.guard():  # infinities and NaN combine without a word, as they do in a run
-            self._parts.join(self.totals, [results[join.label] for join in split.totals], range(rows))
-        for n, (join, total) in enumerate(zip(split.totals, self.totals, strict=True)):
-            if join.how in _SUMS and total.dtype.name in _WIDE:
-                self.totals[n] = total.astype(_WIDE[total.dtype.name])
+        return Computed(metadata, chunk, dict(made.items()))
+
+    def kept(self, computed: Computed) -> dict[str, Any]:
+        """Return the outputs of a chunk that keep the index."""
+        metadata, chunk, results = computed
+        if not metadata.size:
+            return {}
+        split = self.split
         outputs = {
             name: results[own] for name, stage, own in split.cut.outputs if stage == "join" and name in split.kept
         }
@@ -195,6 +213,22 @@ class StreamProcessor:
         passed = {name: np.array(chunk[owner], self.declared[owner].dtype) for name, owner in split.passed.items()}
         return outputs | passed
 
+    def add(self, computed: Computed) -> None:
+        """Add what was computed of a chunk to the totals: one chunk after the other, in their order."""
+        metadata, chunk, results = computed
+        split, rows = self.split, metadata.size
+        with self._lock:
+            if rows:
+                self.torn = True
+                with self.executor.backend.guard():  # infinities and NaN combine without a word, as they do in a run
+                    self._parts.join(self.totals, [results[join.label] for join in split.totals], range(rows))
+                for n, (join, total) in enumerate(zip(split.totals, self.totals, strict=True)):
+                    if join.how in _SUMS and total.dtype.name in _WIDE:
+                        self.totals[n] = total.astype(_WIDE[total.dtype.name])
+            if rows == 1 and not metadata.start:
+                self.first = {name: np.array(value) for name, value in chunk.items()}  # the caller may write to its own
+            self.rows, self.chunks = metadata.start + rows, metadata.chunk_id + 1
+
     def _misfit(self, rows: int) -> InputError:
         total = self.split.total
         more = "more" if total is not None and rows > total else f"{rows:,}"
@@ -204,7 +238,8 @@ class StreamProcessor:
     @property
     def outputs(self) -> Outputs:
         """The outputs of the whole stream, over the chunks so far."""
-        return _copies(self._final) if self._final is not None else self._aggregates()
+        with self._lock:
+            return _copies(self._final) if self._final is not None else self._aggregates()
 
     def finish(self) -> Outputs:
         """End the stream and return the outputs of all of it."""

@@ -7,6 +7,7 @@ what is computed from that follows after the last chunk.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
@@ -17,10 +18,11 @@ from ...ir.graph import EinsumGraph
 from ...plan.memory import available_memory
 from ..inputs import Inputs, check_call
 from ..outputs import Outputs
-from .chunk_sizes import ChunkSizes, DynamicChunk, StreamingMode, chunk_sizes
+from .blocks import Block, Wanted, empty_source
+from .chunk_sizes import DEFAULT, ChunkSizes, StreamingMode, chunk_sizes
 from .processor import ChunkMetadata, StreamProcessor, StreamResult
 from .reader import Ahead, Chunk, Cutter
-from .sources import Block, Wanted, empty_source, source_of
+from .sources import source_of
 from .split import Over
 
 if TYPE_CHECKING:
@@ -29,7 +31,6 @@ if TYPE_CHECKING:
     from .sinks import Sink
 
 FIRST = 1024  # rows that are asked for to learn the shapes
-DEFAULT = DynamicChunk(64)  # megabytes
 SHARE = 8  # of the memory that is free, the part that chunks of an adaptive stream may grow to
 
 
@@ -101,10 +102,11 @@ class Stream(Iterator[StreamResult]):
         self._given = given
         self.source = source_of(given, Wanted(processor.axes, processor.declared))
         self._cutter: Cutter | None = None
-        self._ahead: Ahead | None = None
+        self._ahead: Ahead[Chunk] | None = None
         self._sizes: ChunkSizes | None = None
         self._no_rows: Block | None = None  # no rows, in the shapes of the source
         self._state = "new"  # then "open", "done", "closed"
+        self._begin = 0.0  # when the chunk at hand was asked for
 
     @property
     def outputs(self) -> Outputs:
@@ -140,36 +142,46 @@ class Stream(Iterator[StreamResult]):
     def __next__(self) -> StreamResult:
         if self._state in ("done", "closed"):
             raise StopIteration
-        try:
-            clock = self.options.clock
-            begin = clock()
+        result = self.compute(self.take())
+        if result is None:
+            raise StopIteration
+        return result
+
+    def take(self) -> Chunk | None:
+        """Wait for the next chunk and return it; None at the end."""
+        with self._closing_on_error():
+            self._begin = self.options.clock()
             if self._state == "new":
                 self._open()
             self._check()
-            chunk = self._take()
+            return self._take()
+
+    def compute(self, chunk: Chunk | None) -> StreamResult | None:
+        """Return the result of the chunk that was taken; None at the end."""
+        with self._closing_on_error():
             if chunk is None and not self.rows and self._no_rows is not None:
                 self.processor.run_empty(self._no_rows)
             if chunk is None:
                 self._finish()
-                raise StopIteration
+                return None
             result = self._computed(chunk)
             assert self._sizes is not None
-            self._sizes.note(chunk.rows, clock() - begin)
+            self._sizes.note(chunk.rows, self.options.clock() - self._begin)
             if chunk.last:
                 self._finish()
             return result
-        except StopIteration:
-            raise
-        except BaseException as error:
-            self._fail(error)
-            raise
 
-    def _fail(self, error: BaseException) -> None:
+    @contextmanager
+    def _closing_on_error(self) -> Iterator[None]:
         """Close after an error; what goes wrong while closing is told with it."""
         try:
-            self.close()
-        except TensorLogicError as other:
-            error.add_note(f"and the state could not be saved: {other.diagnostic.message}")
+            yield
+        except BaseException as error:
+            try:
+                self.close()
+            except TensorLogicError as other:
+                error.add_note(f"and the state could not be saved: {other.diagnostic.message}")
+            raise
 
     def _check(self) -> None:
         self.executor.context.check()
@@ -204,7 +216,7 @@ class Stream(Iterator[StreamResult]):
             self.config.mode,
             lambda n: processor.chunk_bytes(n, ahead),
             available_memory() // SHARE,
-            getattr(self.source, "reader_bytes", 0),
+            lambda: getattr(self.source, "reader_bytes", 0),
         )
         if saved is not None:
             saved.restore(self, sizes)

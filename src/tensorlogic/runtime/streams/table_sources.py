@@ -1,28 +1,33 @@
-"""Tables as the source of a stream: Parquet and Arrow files, folders of them, Arrow objects in memory, CSV and TSV.
+"""Tables as the source of a stream: Parquet and Arrow files, folders of them, and Arrow objects in memory.
 
 An input of one axis is the column of its name. An input of two axes is a column of lists, the columns ``x_0``, ``x_1``, ... of an input
 ``x``, or all columns where it is the only input that is streamed.
+
+Arrow reads a little at a time, and what it reads is copied into arrays that are used again; so what Arrow takes does not depend on
+how large the chunks are.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from ...diagnostics import SourceLocation
 from ...errors import FormatError, InputError, TensorLogicError, nearest
 from ...lang.data_files import arrow_module
+from .blocks import Block, Buffers, Wanted
 from .source_marks import file_mark
-from .sources import Block, Wanted, _from
 
 Columns = dict[str, list[str]]  # by input
-LONGEST_LINE = 1 << 24  # characters of a row of text
-TILE = 2048  # rows that columns are put together for at once
-FILE_BUFFER = 1 << 16  # bytes of each column of a Parquet file that are read at once
+TILE = 2048  # rows that columns are put together for at once, so that they stay in the cache
+BATCH = 1 << 18  # cells that Arrow is asked for at once
+LISTS = 1 << 15  # the same where some are in lists, for each of which it takes more memory
+UNKNOWN = 32  # elements of a list that may have any number of them
+EXACT = 1 << 53  # up to which float64 has every whole number
 
 
 def columns_for(there: Sequence[str], wanted: Wanted, what: str) -> Columns:
@@ -67,27 +72,80 @@ def _unbroken(numbered: list[tuple[int, str]], name: str, there: Sequence[str], 
     return numbered
 
 
+class Parts(NamedTuple):
+    """What a batch has for one input: an array, or the arrays of columns that become one matrix."""
+
+    arrays: list[Any]
+    one: bool
+    dtype: Any
+
+    @property
+    def row_shape(self) -> tuple[int, ...]:
+        """The shape of a row."""
+        return self.arrays[0].shape[1:] if self.one else (len(self.arrays),)
+
+    def copy(self, start: int, stop: int, target: Any) -> None:
+        """Copy a range of rows."""
+        if self.one:
+            target[...] = self.arrays[0][start:stop]
+            return
+        for row in range(start, stop, TILE):
+            end = min(stop, row + TILE)
+            tile = target[row - start : end - start]
+            for n, array in enumerate(self.arrays):
+                tile[:, n] = array[row:end]
+
+
+def batch_parts(batch: Any, columns: Columns, wanted: Wanted, start: int) -> dict[str, Parts]:
+    """Return what an Arrow batch has for each input; ``start`` is the row of the stream that it begins at."""
+    found: dict[str, Parts] = {}
+    for name, own in columns.items():
+        shape = wanted.types[name].shape
+        arrays = [column_values(batch.column(column), column, start) for column in own]
+        one = len(own) == 1 and (shape is None or len(shape) == 1 or arrays[0].ndim == 2)
+        dtypes = {array.dtype for array in arrays}
+        dtype = np.result_type(*dtypes)
+        if len(dtypes) > 1 and dtype.kind == "f":
+            for column, array in zip(own, arrays, strict=True):
+                _refuse_rounding(array, column, start)
+        found[name] = Parts(arrays, one, dtype)
+    return found
+
+
+def _refuse_rounding(array: Any, column: str, start: int) -> None:
+    """Refuse whole numbers that float64 does not have, in a column that becomes part of a matrix of floats."""
+    if array.dtype.kind in "iu" and array.dtype.itemsize == 8:
+        beyond = np.flatnonzero((array > EXACT) | (array < -EXACT if array.dtype.kind == "i" else False))
+        if len(beyond):
+            message = (
+                f"column {column!r} has {array[beyond[0]]} at row {start + beyond[0]:,}, which float64 may not have"
+            )
+            hint = "other columns of the same input are floats; give this one an input of its own"
+            raise FormatError(message, hint, code="E548")
+
+
 def batch_rows(batch: Any, columns: Columns, wanted: Wanted, start: int) -> Block:
     """Return the rows of an Arrow batch as arrays by input; ``start`` is the row of the stream that it begins at."""
     block: Block = {}
-    for name, own in columns.items():
-        shape = wanted.types[name].shape
-        if len(own) == 1 and (shape is None or len(shape) == 1 or _is_list(batch.column(own[0]).type)):
-            block[name] = column_values(batch.column(own[0]), own[0], start)
+    for name, parts in batch_parts(batch, columns, wanted, start).items():
+        if parts.one:
+            block[name] = parts.arrays[0]
             continue
-        parts = [column_values(batch.column(column), column, start) for column in own]
-        dtype = np.result_type(*{part.dtype for part in parts})
-        block[name] = array = np.empty((batch.num_rows, len(own)), dtype)
-        for start_row in range(0, batch.num_rows, TILE):  # a few rows at a time, so that they stay in the cache
-            tile = array[start_row : start_row + TILE]
-            for n, part in enumerate(parts):
-                tile[:, n] = part[start_row : start_row + TILE]
+        block[name] = np.empty((batch.num_rows, *parts.row_shape), parts.dtype)
+        parts.copy(0, batch.num_rows, block[name])
     return block
 
 
-def _is_list(kind: Any) -> bool:
-    types = arrow_module("pyarrow.types", "to read a table")
-    return bool(types.is_fixed_size_list(kind) or types.is_list(kind) or types.is_large_list(kind))
+@cache
+def _list_kinds() -> frozenset[int]:
+    """Return the numbers that Arrow gives to types of lists."""
+    lib = arrow_module("pyarrow.lib", "to read a table")
+    return frozenset({lib.Type_LIST, lib.Type_LARGE_LIST, lib.Type_FIXED_SIZE_LIST})
+
+
+def is_list(kind: Any) -> bool:
+    """Tell whether a column of a type holds lists."""
+    return kind.id in _list_kinds()
 
 
 def column_values(column: Any, name: str, start: int = 0) -> Any:
@@ -97,21 +155,17 @@ def column_values(column: Any, name: str, start: int = 0) -> Any:
         hint = "fill it, or leave such rows out"
         raise FormatError(f"column {name!r} has no value at row {at:,}", hint, code="E538")
     kind = column.type
-    if not _is_list(kind):
+    if not is_list(kind):
         array = column.to_numpy(zero_copy_only=False)
         if array.dtype.kind not in "biuf":
             raise FormatError(f"column {name!r} holds {kind}, and no numbers or truth values", code="E538")
         return array
-    flat = column.flatten() if hasattr(column, "flatten") else column
     if hasattr(column, "num_chunks"):
         flat = arrow_module("pyarrow", "to read a table").concat_arrays([c.flatten() for c in column.chunks])
+    else:
+        flat = column.flatten()
     width, rest = divmod(len(flat), max(1, len(column)))
-    lengths = (
-        {len(column[0])}
-        if not arrow_module("pyarrow.types", "to read a table").is_fixed_size_list(kind) and len(column)
-        else set()
-    )
-    if rest or (lengths and not _even(column, width)):
+    if rest or (len(column) and not hasattr(kind, "list_size") and not _even(column, width)):
         raise FormatError(f"column {name!r} has lists of different lengths near row {start:,}", code="E538")
     return column_values(flat, name, start).reshape(len(column), width)
 
@@ -121,15 +175,18 @@ def _even(column: Any, width: int) -> bool:
     return bool(compute.all(compute.equal(compute.list_value_length(column), width)).as_py())
 
 
+Opened = tuple[Iterator[Any], int]  # batches, and the row that the first of them begins at
+Opener = Callable[[int, int, list[str]], Opened]  # from a row, rows at once, columns
+
+
 class Batches:
     """Rows that come as Arrow batches, from a function that opens them at a row."""
 
-    reader_bytes = 32 << 20  # that Arrow and its allocator take, whatever is read: measured
-    copies = 9  # measured: pages, decoded columns, and what the allocator of Arrow keeps
+    copies = 0
 
     def __init__(
         self,
-        opened: Any,
+        opened: Opener,
         schema: Any,
         rows: int | None,
         wanted: Wanted,
@@ -137,50 +194,87 @@ class Batches:
         mark: str | None = None,
         *,
         rewinds: bool = True,
+        held: Callable[[list[str], int], int] = lambda names, rows: 0,
     ) -> None:
         self.rows, self.what, self.wanted, self.mark = rows, what, wanted, mark
         self.rewinds = rewinds  # whether it can be opened a second time
         self.columns = columns_for(schema.names, wanted, what)
-        self.schema, self._open = schema, opened
+        self.schema, self._open, self._held = schema, opened, held
         self._batches: Iterator[Any] | None = None
-        self._at, self._skip = 0, 0
+        self._parts: dict[str, Parts] = {}  # of the batch that rows are taken from now
+        self._at = self._place = self._stop = 0  # the row of the stream; that of the batch, and where it ends
+        self._buffers = Buffers()
 
     @property
     def names(self) -> list[str]:
         """The columns that are read."""
         return [column for own in self.columns.values() for column in own]
 
+    @property
+    def reader_bytes(self) -> int:
+        """The bytes that Arrow takes to read, whatever the chunks are."""
+        return self._held(self.names, self._rows_at_once())
+
+    def _rows_at_once(self) -> int:
+        """Return how many rows Arrow is asked for at a time."""
+        kinds = [self.schema.field(column).type for column in self.names]
+        cells = sum(getattr(kind, "list_size", UNKNOWN) if is_list(kind) else 1 for kind in kinds)
+        return max(64, (LISTS if any(map(is_list, kinds)) else BATCH) // cells)
+
     def read(self, rows: int) -> Block | None:
-        """Return the next batch."""
+        """Return the next rows: as many as are wanted, where there are so many left."""
+        block: Block = {}
+        there = 0
         try:
-            if self._batches is None:
-                self._batches, begins = self._open(self._at, rows, self.names)
-                self._skip, self._at = self._at - begins, begins
-            while True:
-                batch = next(self._batches, None)
-                if batch is None:
-                    return None
-                start = self._at
-                self._at += batch.num_rows
-                if batch.num_rows > self._skip:
-                    break
-                self._skip -= batch.num_rows
-            block = batch_rows(batch, self.columns, self.wanted, start)
+            while there < rows and self._more():
+                count = min(rows - there, self._stop - self._place)
+                for name, parts in self._parts.items():
+                    if name not in block:
+                        block[name] = self._buffers.array((rows, *parts.row_shape), parts.dtype)
+                    parts.copy(
+                        self._place, self._place + count, self._fitting(block[name], parts, name)[there : there + count]
+                    )
+                there, self._place, self._at = there + count, self._place + count, self._at + count
         except TensorLogicError:
             raise
         except Exception as error:  # Arrow has kinds of its own, and they are no relatives
             if not _is_arrow(error):
                 raise
             raise unreadable(self.what, error) from None
-        if self._skip:
-            block, self._skip = {n: _from(v, 0, self._skip) for n, v in block.items()}, 0
-        return block
+        return {name: array[:there] for name, array in block.items()} if there else None
+
+    def _more(self) -> bool:
+        """Go to the next batch where the one before is used up; False at the end."""
+        skip = 0
+        if self._batches is None:
+            self._batches, begins = self._open(self._at, self._rows_at_once(), self.names)
+            skip, self._place, self._stop = self._at - begins, 0, 0
+        while self._place == self._stop:
+            self._parts = {}
+            batch = next(self._batches, None)
+            if batch is None:
+                return False
+            self._place, self._stop = min(skip, batch.num_rows), batch.num_rows
+            skip -= self._place
+            if self._place < self._stop:
+                self._parts = batch_parts(batch, self.columns, self.wanted, self._at - self._place)
+        return True
+
+    def _fitting(self, array: Any, parts: Parts, name: str) -> Any:
+        """Refuse a batch whose rows are not like those before it."""
+        if array.shape[1:] == parts.row_shape and array.dtype == parts.dtype:
+            return array
+        message = (
+            f"{self.what}: near row {self._at:,} input {name!r} is {parts.dtype} of {list(parts.row_shape)} a row, "
+        )
+        message += f"but was {array.dtype} of {list(array.shape[1:])} before"
+        raise InputError(message, "all rows have the same columns and types", code="E536")
 
     def empty(self) -> Block | None:
         """Return no rows, in the right shapes; None where only a row tells them."""
         pyarrow = arrow_module("pyarrow", "to read a table")
         kinds = {column: self.schema.field(column).type for column in self.names}
-        if any(_is_list(kind) and not hasattr(kind, "list_size") for kind in kinds.values()):
+        if any(is_list(kind) and not hasattr(kind, "list_size") for kind in kinds.values()):
             return None
         batch = pyarrow.RecordBatch.from_arrays([pyarrow.array([], kind) for kind in kinds.values()], names=self.names)
         block = batch_rows(batch, self.columns, self.wanted, 0)
@@ -191,14 +285,14 @@ class Batches:
 
     def seek(self, row: int) -> None:
         """Go to a row."""
-        self._batches, self._at, self._skip = None, row, 0
+        self._batches, self._parts, self._place, self._stop, self._at = None, {}, 0, 0, row
 
     def close(self) -> None:
         """Let go of the file."""
         close = getattr(self._batches, "close", None)
         if close is not None:
             close()
-        self._batches = None
+        self._batches, self._parts, self._place, self._stop = None, {}, 0, 0
 
     def facts(self) -> dict[str, Any]:
         """Return what tells this source from another."""
@@ -224,16 +318,10 @@ def of_file(path: Path, wanted: Wanted) -> Batches:
     """Return the rows of a Parquet or Arrow file, or of a folder of Parquet files."""
     what = repr(str(path) if path.is_dir() else path.name)
     try:
-        if path.is_dir():
-            if not any(path.rglob("*.parquet")):
-                raise InputError(
-                    f"the folder {what} has no Parquet files", "give a file, or another folder", code="E534"
-                )
-            found = of_arrow(arrow_module("pyarrow.dataset", f"to read {what}").dataset(path), wanted, what)
-            found.mark = file_mark(path)
-            return found
-        if path.suffix.lower() == ".parquet":
-            return _parquet(path, wanted, what)
+        if path.is_dir() or path.suffix.lower() == ".parquet":
+            from .parquet_files import of_parquet
+
+            return of_parquet(path, wanted, what)
         return _ipc(path, wanted, what)
     except TensorLogicError:
         raise
@@ -241,22 +329,6 @@ def of_file(path: Path, wanted: Wanted) -> Batches:
         if not _is_arrow(error):
             raise
         raise unreadable(what, error) from None
-
-
-def _parquet(path: Path, wanted: Wanted, what: str) -> Batches:
-    parquet = arrow_module("pyarrow.parquet", f"to read {what}")
-
-    def opened(row: int, rows: int, names: list[str]) -> tuple[Iterator[Any], int]:
-        file = parquet.ParquetFile(path, buffer_size=FILE_BUFFER, pre_buffer=False)
-        begin, first = 0, 0
-        while first < file.num_row_groups and begin + file.metadata.row_group(first).num_rows <= row:
-            begin += file.metadata.row_group(first).num_rows
-            first += 1
-        groups = list(range(first, file.num_row_groups))
-        return file.iter_batches(batch_size=rows, row_groups=groups, columns=names), begin
-
-    with parquet.ParquetFile(path) as file:
-        return Batches(opened, file.schema_arrow, file.metadata.num_rows, wanted, what, file_mark(path))
 
 
 def _ipc(path: Path, wanted: Wanted, what: str) -> Batches:
@@ -272,7 +344,18 @@ def _ipc(path: Path, wanted: Wanted, what: str) -> Batches:
             made = ipc.open_stream(file)
             return made.schema, iter(made)
 
-    return Batches(lambda row, rows, names: (reader()[1], 0), reader()[0], None, wanted, what, file_mark(path))
+    def held(names: list[str], rows: int) -> int:
+        first = next(reader()[1], None)
+        return 0 if first is None else 2 * first.nbytes  # one is read while the last rows of another are there
+
+    schema = reader()[0]
+    return Batches(lambda row, rows, names: (reader()[1], 0), schema, None, wanted, what, file_mark(path), held=held)
+
+
+def _largest_row_group(dataset: Any) -> int:
+    """Return the bytes of the largest row group of a dataset of Parquet files, of which Arrow holds one and reads the next; 0 of others."""
+    fragments = dataset.get_fragments()
+    return max((g.total_byte_size for f in fragments for g in getattr(f, "row_groups", ())), default=0)
 
 
 def of_arrow(given: Any, wanted: Wanted, what: str = "the table") -> Batches:
@@ -281,7 +364,7 @@ def of_arrow(given: Any, wanted: Wanted, what: str = "the table") -> Batches:
     if hasattr(given, "to_batches") and hasattr(given, "count_rows"):  # a dataset
         return Batches(
             lambda row, rows, names: (iter(given.to_batches(columns=names, batch_size=rows, batch_readahead=1, fragment_readahead=1)), 0),
-            given.schema, None, wanted, what,
+            given.schema, None, wanted, what, held=lambda names, rows: 3 * _largest_row_group(given),
         )  # fmt: skip
     if isinstance(given, pyarrow.RecordBatch):
         given = pyarrow.Table.from_batches([given])
@@ -296,145 +379,6 @@ def of_arrow(given: Any, wanted: Wanted, what: str = "the table") -> Batches:
         )
     reader = given if isinstance(given, pyarrow.RecordBatchReader) else pyarrow.RecordBatchReader.from_stream(given)
     return Batches(lambda row, rows, names: (iter(reader), 0), reader.schema, None, wanted, what, rewinds=False)
-
-
-class Lines:
-    """The rows of a CSV or TSV file with a header, or without one where the first row has only numbers."""
-
-    rows: int | None = None
-    copies = 16  # a number as text is a Python object
-
-    def __init__(self, path: Path, wanted: Wanted) -> None:
-        self.path, self.wanted = path, wanted
-        self.separator = "\t" if path.suffix.lower() == ".tsv" else ","
-        with self._opened() as file:
-            first = self._line(file).rstrip("\r\n")
-        cells = [cell.strip().strip('"') for cell in first.split(self.separator)] if first else []
-        self.header = not all(_is_number(cell) for cell in cells)
-        names = cells if self.header else [f"column {n}" for n in range(len(cells))]
-        if not cells:
-            raise FormatError(f"{path.name!r} has no line", code="E535")
-        self._names = names
-        self.columns = columns_for(names, wanted, repr(path.name))
-        self._types = {
-            column: _text_type(wanted.types[name].dtype) for name, own in self.columns.items() for column in own
-        }
-        self._places = [names.index(column) for column in self._types]
-        self._cells = len(names)
-        self._file: Any = None
-        self._at = 0
-        self._mark = file_mark(path)
-
-    def _opened(self) -> Any:
-        return self.path.open(encoding="utf-8-sig", newline="")
-
-    def _line(self, file: Any) -> str:
-        """Return the next line, of a length that a table may have: a file that is no table may be one line of any length."""
-        try:
-            line: str = file.readline(LONGEST_LINE)
-        except UnicodeDecodeError as error:
-            message = f"{self.path.name!r} is no text in UTF-8: {error.reason} at byte {error.start:,} of a piece"
-            raise FormatError(message, "save it as UTF-8", code="E535") from None
-        if len(line) >= LONGEST_LINE:
-            message = f"{self.path.name!r} has a line of more than {LONGEST_LINE:,} characters"
-            raise FormatError(message, "write a row on each line", code="E535")
-        return line
-
-    def read(self, rows: int) -> Block | None:
-        """Return the next rows."""
-        if self._file is None:
-            self._file = self._opened()
-            passed = self._at + self.header
-            while passed and (line := self._line(self._file)):
-                passed -= bool(line.strip())
-        lines: list[str] = []
-        while len(lines) < rows and (line := self._line(self._file)):
-            if not line.strip():
-                continue
-            if line.count(self.separator) >= self._cells and '"' not in line:
-                message = f"{self.path.name!r}: row {self._at + len(lines):,} has {line.count(self.separator) + 1} cells, and there are {self._cells} columns"
-                raise FormatError(message, code="E538")
-            lines.append(line)
-        if not lines:
-            return None
-        form = np.dtype([(f"c{n}", dtype) for n, dtype in enumerate(self._types.values())])
-        try:
-            table = np.loadtxt(
-                lines, dtype=form, delimiter=self.separator, usecols=self._places, quotechar='"', comments=None, ndmin=1
-            )
-        except ValueError as error:
-            raise self._misread(error, lines) from None
-        self._at += len(lines)
-        return self._block(table)
-
-    def _misread(self, error: ValueError, lines: list[str]) -> FormatError:
-        """Return the error of a line that NumPy could not read, with its place in the file."""
-        bad = re.search(r"string '(.*)' to \w+ at row (\d+), column (\d+)", str(error))
-        short = re.search(r"at row (\d+) with (\d+) columns", str(error))  # rows from 1 here
-        if bad is None and short is None:
-            return FormatError(f"{self.path.name!r}: {str(error).splitlines()[0]}", code="E538")
-        row = int(bad[2]) if bad else int(short[1]) - 1  # type: ignore[index]
-        line = lines[row].rstrip("\r\n")
-        where = SourceLocation(str(self.path), self._line_number(self._at + row))
-        if bad is None:
-            count = len(line.split(self.separator))
-            message = f"{self.path.name!r}: a row of {count} cells, where the first line has {len(self._names)}"
-            return FormatError(message, location=where, source=line, code="E538")
-        column = self._names[int(bad[3]) - 1]
-        what = f"{bad[1]!r} is no number" if bad[1] else "a value is missing"
-        hint = "write nan for a number that is not known, or leave the row out"
-        return FormatError(f"column {column!r}: {what}", hint, location=where, source=line, code="E538")
-
-    def _line_number(self, row: int) -> int:
-        """Return the line of the file that a row stands on; empty lines are no rows."""
-        left = row + self.header
-        with self._opened() as file:
-            for number, line in enumerate(file, 1):
-                left -= bool(line.strip())
-                if left < 0:
-                    return number
-        return number
-
-    def _block(self, table: Any) -> Block:
-        place = {column: f"c{n}" for n, column in enumerate(self._types)}
-        block: Block = {}
-        for name, own in self.columns.items():
-            shape = self.wanted.types[name].shape
-            one = len(own) == 1 and (shape is None or len(shape) == 1)
-            values = table[place[own[0]]].copy() if one else np.stack([table[place[column]] for column in own], axis=1)
-            block[name] = values.astype(bool) if self.wanted.types[name].dtype == "bool" else values
-        return block
-
-    def empty(self) -> Block:
-        """Return no rows, in the right shapes."""
-        return self._block(np.empty(0, [(f"c{n}", dtype) for n, dtype in enumerate(self._types.values())]))
-
-    def seek(self, row: int) -> None:
-        """Go to a row."""
-        self.close()
-        self._at = row
-
-    def close(self) -> None:
-        """Close the file."""
-        if self._file is not None:
-            self._file.close()
-            self._file = None
-
-    def facts(self) -> dict[str, Any]:
-        """Return what tells this source from another."""
-        return {"columns": self.columns, "mark": self._mark}
-
-
-def _is_number(cell: str) -> bool:
-    try:
-        float(cell)
-    except ValueError:
-        return False
-    return True
-
-
-def _text_type(declared: str | None) -> Any:
-    return np.dtype("int8") if declared == "bool" else np.dtype(declared or "float64")
 
 
 def written_columns(name: str, shape: tuple[int, ...]) -> list[str]:
