@@ -683,7 +683,9 @@ def changed_facts(chains: int = 100, length: int = 60) -> list[Table]:
     counts = {name: call() for name, call in contenders.items() if not isinstance(call, str)}
     if len(set(counts.values())) != 1:
         raise ValueError(f"changed facts differ: {counts}")
-    note = f"Paths of one label over {2 * chains:,} chains of {length:,}, when one edge is taken back and then put back."
+    note = (
+        f"Paths of one label over {2 * chains:,} chains of {length:,}, when one edge is taken back and then put back."
+    )
     return [
         contest("Changing one fact of a recursion", note, contenders, rounds=3, calls=1, ours=tuple(contenders)[:1])
     ]
