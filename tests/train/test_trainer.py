@@ -498,6 +498,34 @@ def test_a_step_allocates_nothing_after_the_first(policy):
     )
 
 
+def test_a_full_disk_at_checkpoint_time_loses_nothing(tmp_path):
+    resource = pytest.importorskip("resource")
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+
+    class Full(tl.Callback):
+        def on_epoch(self, trainer, figures):
+            if trainer.epoch == 2:
+                resource.setrlimit(resource.RLIMIT_FSIZE, (100, limits[1]))  # files can be no longer
+
+    def trainer_for(**options):
+        callbacks = options.pop("callbacks", ())
+        config = tl.TrainerConfig(optimizer=tl.optim.adam(0.05), epochs=3, batch_size=8, **options)
+        return tl.Trainer(None, config, callbacks=callbacks)
+
+    trainer, whole = trainer_for(folder=tmp_path, callbacks=[Full()]), trainer_for()
+    try:
+        with pytest.raises(tl.CheckpointError, match="File too large"):
+            trainer.fit(regression(), regression_params(), regression_data())
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert trainer.epoch == 2 and tl.Trainer.resume(tmp_path).epoch == 1  # what was learned, and what was saved before
+    trainer.callbacks.clear()
+    trainer.fit(data=regression_data())
+    whole.fit(regression(), regression_params(), regression_data())
+    same(trainer, whole)
+    assert tl.Trainer.resume(tmp_path).epoch == 3
+
+
 def test_a_folder_belongs_to_one_run(tmp_path):
     first = trained(folder=tmp_path)
     with pytest.raises(tl.CheckpointError, match="has checkpoints of a run already"):
