@@ -544,7 +544,7 @@ def _report(call: Callable[[], object], warm: Callable[[], object]) -> None:
 
 
 def _resident() -> tuple[int, int]:
-    text = Path("/proc/self/status").read_text()
+    text = Path("/proc/self/status").read_text(encoding="utf-8")
     now, peak = (int(re.search(rf"{key}:\s+(\d+) kB", text)[1]) * 1024 for key in ("VmRSS", "VmHWM"))  # type: ignore[index]
     return now, peak
 

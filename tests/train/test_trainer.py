@@ -302,12 +302,12 @@ def test_logs(tmp_path):
             tl.PlotFile(tmp_path / "loss.svg"), tl.BestCheckpoint(tmp_path / "best", "loss"),
         ]
     )  # fmt: skip
-    rows = (tmp_path / "log.csv").read_text().splitlines()
+    rows = (tmp_path / "log.csv").read_text(encoding="utf-8").splitlines()
     assert rows[0].startswith("epoch,loss,error") and len(rows) == 6
-    epochs = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
+    epochs = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text(encoding="utf-8").splitlines()]
     assert [e["epoch"] for e in epochs] == [1, 2, 3, 4, 5]
     assert len(lines) == 5 + 25
-    assert (tmp_path / "loss.svg").read_text().count("<polyline") == 2
+    assert (tmp_path / "loss.svg").read_text(encoding="utf-8").count("<polyline") == 2
     assert tl.Trainer.resume(tmp_path / "best").epoch == int(np.argmin(trainer.history["loss"])) + 1
 
 
