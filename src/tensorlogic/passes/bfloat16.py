@@ -31,7 +31,7 @@ def compute_in_float32(graph: EinsumGraph) -> EinsumGraph:
     >>> b = GraphBuilder()
     >>> x = b.input("x", (3,), "bfloat16")
     >>> [node.op.name for node in compute_in_float32(b.build(y=b.exp(x))).nodes]
-    ['input', 'cast', 'elementwise', 'cast']
+    ['input', 'cast', 'exp', 'cast']
     """
     if not any(t.dtype == BRAIN for own in graph.inference.types for t in own) or not has_bfloat16():
         return graph  # the backend says that it has no such dtype
