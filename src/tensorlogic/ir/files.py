@@ -30,7 +30,7 @@ from .untrusted_text import LIMIT, convert, decode_text, strict_json, too_large
 from .whole_files import write_whole
 
 FORMAT, VERSION = "tensorlogic-graph", 1
-PIECE = 1 << 20  # elements of a large constant that are read at a time
+PIECE = 1 << 18  # elements of a large constant that are read at a time
 
 
 @lru_cache(4)
@@ -294,10 +294,8 @@ def _own_array(file: Any, digest: str) -> Array:
     if rows < 2 or math.prod(shape) < PIECE:
         return file.get_tensor(digest)  # type: ignore[no-any-return]
     each = max(1, PIECE * rows // math.prod(shape))
-    first = piece[0:each]
-    whole = np.empty(shape, first.dtype)
-    whole[:each] = first
-    for start in range(each, rows, each):
+    whole = np.empty(shape, piece[0:1].dtype)
+    for start in range(0, rows, each):
         whole[start : start + each] = piece[start : min(start + each, rows)]
     whole.setflags(write=False)
     return whole
