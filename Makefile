@@ -9,7 +9,7 @@ AREAS ?=
 CASES ?=
 PIP = $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: run test bench conformance data fuzz soak docs clean
+.PHONY: run test bench conformance data fuzz soak judge docs clean
 
 run: $(VENV)/.installed
 	@$(BIN)/python examples/kinship.py
@@ -30,6 +30,10 @@ fuzz: $(VENV)/.dev
 
 soak: $(VENV)/.dev
 	$(BIN)/python tests/soak/soak.py --seconds $(SECONDS) --seed $(SEED)
+	$(BIN)/python tests/soak/serving_soak.py --seconds $(SECONDS)
+
+judge: $(VENV)/.dev
+	$(BIN)/python tests/judge/judge.py --venv $(VENV)-judge
 
 bench: $(VENV)/.bench $(if $(TORCH),$(VENV)/.torch)
 	$(BIN)/python benchmarks/run.py

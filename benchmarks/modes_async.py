@@ -183,7 +183,9 @@ async def _longest_stall(work: Callable[[], Awaitable[object]]) -> float:
 def tables() -> list[Table]:
     return [
         one_call(16, "which takes microseconds and runs on the event loop itself"),
-        one_call(256, "which is measured to take less than a millisecond, so that it runs there too when it is awaited alone"),
+        one_call(
+            256, "which is measured to take less than a millisecond, so that it runs there too when it is awaited alone"
+        ),
         one_call(640, "which runs on a worker thread"),
         at_once(),
         stalls(),

@@ -39,6 +39,13 @@ PLOTS = (
     Plot("mlp", "MLP 784-512-256-10", "models", r"^MLP .*, batch ([\d,]+)$", "batch"),
     Plot("depth", "Small layers, one after another", "small", r"^([\d,]+) layers? of 16×16$", "depth"),
     Plot("threads", "Callers at once", "small", r"^([\d,]+) callers? at once$", "threads"),
+    Plot(
+        "serving-latency",
+        "Latency of an MLP against load",
+        "serving",
+        r"^MLP at ([\d,]+) requests a second$",
+        "requests a second",
+    ),
     Plot("nodes", "Whole graphs", "scaling", r"^Graph of ([\d,]+) nodes$", "nodes"),
 )
 

@@ -39,6 +39,7 @@ Uncle(x,z) <- Married(x,w), Sibling(w,y), Parent(y,z)
 Aunt(x,z) <- Female(x), Sibling(x,y), Parent(y,z)
 Cousin(x,y) <- Parent(p,x), Sibling(p,q), Parent(q,y)
 Grandchild(z,x) <- Parent(x,y), Parent(y,z)"""
+LABELLED = "Path(x,y,l) <- Edge(x,y,l)\nPath(x,z,l) <- Path(x,y,l), Edge(y,z,l)"
 TRIANGLES = "Triangle(x,y,z) <- Edge(x,y), Edge(y,z), Edge(x,z)"
 FAIR = (
     "Ours adds the facts from arrays and counts; DuckDB has them in tables; clingo reads them from text and Nemo from CSV, "
@@ -543,7 +544,7 @@ def _report(call: Callable[[], object], warm: Callable[[], object]) -> None:
 
 
 def _resident() -> tuple[int, int]:
-    text = Path("/proc/self/status").read_text()
+    text = Path("/proc/self/status").read_text(encoding="utf-8")
     now, peak = (int(re.search(rf"{key}:\s+(\d+) kB", text)[1]) * 1024 for key in ("VmRSS", "VmHWM"))  # type: ignore[index]
     return now, peak
 
@@ -615,6 +616,81 @@ def texts(count: int = 100_000) -> list[Table]:
     ]
 
 
+def tables_from_files(count: int = 1_000_000) -> list[Table]:
+    """Time tuples from CSV and Parquet files until the relation can be read, beside DuckDB and pandas with the files read alone."""
+    import pandas
+    import pyarrow
+    from pyarrow import csv, parquet
+
+    rng = np.random.default_rng(12)
+    folder = Path(tempfile.mkdtemp(prefix="tuples"))
+    names = np.char.add("person ", np.arange(100_000).astype(str))
+    columns = [pyarrow.array(names[rng.integers(0, 100_000, count)]) for _ in range(2)]
+    table = pyarrow.table(columns, ["parent", "child"])
+    csv.write_csv(table, folder / "names.csv")
+    parquet.write_table(table, folder / "names.parquet")
+    expected = table.group_by(["parent", "child"]).aggregate([]).num_rows
+
+    def ours_reads(path: Path) -> Callable[[], object]:
+        def call() -> int:
+            program = tl.Program()
+            program.add("Parent", path, header=True)
+            return len(program.relation("Parent"))
+
+        return call
+
+    def duckdb_reads() -> Callable[[], object]:
+        import duckdb
+
+        query = f"select count(*) from (select distinct * from read_csv('{folder}/names.csv'))"
+        return lambda: duckdb.connect().execute(query).fetchall()[0][0]
+
+    contenders: dict[str, Contender] = {
+        "Program.add of a CSV file": ours_reads(folder / "names.csv"),
+        "Program.add of a Parquet file": ours_reads(folder / "names.parquet"),
+        "DuckDB: distinct rows of the CSV file": peer("duckdb", duckdb_reads),
+        "pandas: distinct rows of the CSV file": lambda: len(pandas.read_csv(folder / "names.csv").drop_duplicates()),
+    }
+    counts = {name: call() for name, call in contenders.items() if not isinstance(call, str)}
+    if set(counts.values()) != {expected}:
+        raise ValueError(f"tuples differ: {counts}, not {expected}")
+    note = f"{count:,} tuples of two among 100,000 names, until the relation can be read. The goal: about a second."
+    mine = tuple(name for name in contenders if name.startswith("Program"))
+    return [contest(f"Loading {count:,} tuples from files", note, contenders, rounds=3, calls=1, ours=mine)]
+
+
+def changed_facts(chains: int = 100, length: int = 60) -> list[Table]:
+    """Time one fact taken from a deep recursion and put back, beside computing everything anew."""
+    first = (np.arange(chains)[:, None] * length + np.arange(length - 1)).ravel()
+    edges = np.concatenate([np.stack([first, first + 1, np.full_like(first, label)], axis=1) for label in (0, 1)])
+    at = length // 2
+    program = tl.Program(LABELLED)
+    program.add("Edge", edges)
+    program.relation("Path")
+
+    def updated() -> int:
+        program.retract("Edge", edges[at : at + 1])
+        fewer = len(program.relation("Path"))
+        program.add("Edge", edges[at : at + 1])
+        return len(program.relation("Path")) - fewer
+
+    def anew() -> int:
+        rest = np.delete(edges, at, axis=0)
+        fewer, every = (ours(LABELLED, {"Edge": e})()["Path"] for e in (rest, edges))
+        return every - fewer
+
+    contenders: dict[str, Contender] = {"taken back and put back": updated, "both computed anew": anew}
+    counts = {name: call() for name, call in contenders.items() if not isinstance(call, str)}
+    if len(set(counts.values())) != 1:
+        raise ValueError(f"changed facts differ: {counts}")
+    note = (
+        f"Paths of one label over {2 * chains:,} chains of {length:,}, when one edge is taken back and then put back."
+    )
+    return [
+        contest("Changing one fact of a recursion", note, contenders, rounds=3, calls=1, ours=tuple(contenders)[:1])
+    ]
+
+
 def closure_memory() -> list[Table]:
     """Measure the peak memory of a closure beside its packed size."""
     found = []
@@ -632,7 +708,10 @@ def closure_memory() -> list[Table]:
     return found
 
 
-ALL = (joins, closures, generations, points_to, one_source, triangles, families, texts, closure_memory)
+ALL = (
+    joins, closures, generations, points_to, one_source, triangles, families, texts, tables_from_files, changed_facts,
+    closure_memory,
+)  # fmt: skip
 
 
 def tables() -> list[Table]:

@@ -24,8 +24,11 @@ NAMES = (
     "relations",
     "modes",
     "training",
-    "quantization",
     "distributed",
+    "quantization",
+    "quantization_kernels",
+    "serving_batcher",
+    "serving",
 )
 INTRODUCTION = """# Benchmarks
 

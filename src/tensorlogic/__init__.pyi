@@ -26,6 +26,7 @@ from .errors import FormatError as FormatError
 from .errors import GraphError as GraphError
 from .errors import InputError as InputError
 from .errors import OutOfMemoryError as OutOfMemoryError
+from .errors import QueueFullError as QueueFullError
 from .errors import ShapeError as ShapeError
 from .errors import SpecError as SpecError
 from .errors import TensorLogicError as TensorLogicError
@@ -225,6 +226,22 @@ from .runtime.views import ViewBuilder as ViewBuilder
 from .runtime.workspace import AllocationStrategy as AllocationStrategy
 from .runtime.workspace import SharedWorkspacePool as SharedWorkspacePool
 from .runtime.workspace import WorkspacePool as WorkspacePool
+from .serve.batch_queue import Priority as Priority
+from .serve.batcher import DynamicBatcher as DynamicBatcher
+from .serve.batcher_stats import BatcherStats as BatcherStats
+from .serve.cascade import CascadeReport as CascadeReport
+from .serve.client import AsyncClient as AsyncClient
+from .serve.client import Client as Client
+from .serve.client import ServerError as ServerError
+from .serve.coordinator import MultiModelCoordinator as MultiModelCoordinator
+from .serve.coordinator import Routed as Routed
+from .serve.coordinator import RoutingStrategy as RoutingStrategy
+from .serve.coordinator import ShadowReport as ShadowReport
+from .serve.ensembles import EnsembleStrategy as EnsembleStrategy
+from .serve.models import CoordinatorStats as CoordinatorStats
+from .serve.models import ModelStats as ModelStats
+from .serve.pace import BatcherConfig as BatcherConfig
+from .serve.pace import BatchingStrategy as BatchingStrategy
 from .store import EvictionPolicy as EvictionPolicy
 from .store import Store as Store
 from .store import StoreStats as StoreStats
@@ -243,6 +260,7 @@ from .train.callbacks import EarlyStopping as EarlyStopping
 from .train.callbacks import JSONLog as JSONLog
 from .train.callbacks import PlotFile as PlotFile
 from .train.callbacks import TensorBoardLog as TensorBoardLog
+from .train.config import TrainerConfig as TrainerConfig
 from .train.history import History as History
 from .train.initial import initial as initial
 from .train.optim import Optimizer as Optimizer
@@ -251,6 +269,5 @@ from .train.quantization_aware import convert_quantized as convert_quantized
 from .train.quantization_aware import fake_quantize as fake_quantize
 from .train.rules import rule_loss as rule_loss
 from .train.trainer import Trainer as Trainer
-from .train.trainer import TrainerConfig as TrainerConfig
 
 __version__: str

@@ -15,6 +15,7 @@
      ├─ ExecutionError    a step that failed while running        (RuntimeError)
      ├─ ConvergenceError  a fixpoint that did not settle          (RuntimeError)
      ├─ CheckpointError   a checkpoint that cannot be written or used (OSError)
+     ├─ QueueFullError    a request that came while too many wait (RuntimeError)
      └─ CancelledError    a run that was told to stop             (RuntimeError)
          └─ DeadlineError a run that was over its time            (TimeoutError)
 """
@@ -22,7 +23,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Self
+from typing import Any, Self
 
 import msgspec
 
@@ -232,6 +233,18 @@ class DeadlineError(CancelledError, TimeoutError):
     >>> issubclass(DeadlineError, TimeoutError)
     True
     """
+
+
+class QueueFullError(TensorLogicError, RuntimeError):
+    """A request that was refused because too many wait already; ``retry_after`` says in how many seconds to come back.
+
+    >>> QueueFullError("1,024 requests wait already", retry_after=0.25).retry_after
+    0.25
+    """
+
+    def __init__(self, message: str, *hints: str, retry_after: float = 0.0, **more: Any) -> None:
+        super().__init__(message, *hints, **more)
+        self.retry_after = retry_after
 
 
 def expect(value: object, kind: type | tuple[type, ...], what: str, *hints: str) -> None:

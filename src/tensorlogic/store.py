@@ -171,6 +171,13 @@ class Store(Generic[K, V]):
         if entry is not None:
             self._size -= entry.size
 
+    def discard(self, key: K) -> bool:
+        """Forget what is kept under a key; False where there is nothing."""
+        with self._lock:
+            there = key in self._entries
+            self._drop(key)
+            return there
+
     def values(self) -> list[V]:
         """Return what is kept, without counting it as looked for."""
         with self._lock:

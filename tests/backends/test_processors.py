@@ -19,10 +19,11 @@ import llvmlite.binding
 
 HERE = Path(__file__).parent
 # what a processor's code could get wrong: accuracy, vectors, NaN and ties, packed bits, sums
-FILES = ["functions", "rows", "semiring", "vjp"]
+FILES = ["functions", "rows", "semiring", "vjp", "integers", "weights"]
 CHOSEN = (
     "vectorised or errors_stay or special_values or norm_kept or summed_precisely or log_sum_exp or certain_terms"
     " or (every_form and max_min) or multiply_gives_the_same or products_add_to_what or random_graphs_in_groups"
+    " or those_of_whole_numbers or (unpacked_weights and int4)"
 )
 
 

@@ -72,7 +72,18 @@ def test_join(shape: tuple[int, int, int], density: float, tier: str, threads: i
     a, b = flags((n, k), density), flags((k, m), density, 1)
     expected = a.astype(int) @ b.astype(int) > 0
     np.testing.assert_array_equal(dense(sparse_rows.join_rows(rows_of(a), rows_of(b), m), m), expected)
-    np.testing.assert_array_equal(sparse_rows.join_rows_count(rows_of(a), rows_of(b), m), expected.sum(axis=1))
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (3, 5), (40, 300), (300, 40)])
+@pytest.mark.parametrize("density", [0.0, 0.02, 0.5, 1.0])
+def test_rows_of_codes(shape: tuple[int, int], density: float, tier: str) -> None:
+    """Rows and columns read off codes, with rows that are empty at the beginning, in between and at the end."""
+    expected = flags(shape, density)
+    expected[: shape[0] // 4] = expected[shape[0] - shape[0] // 4 :] = False
+    rows = sparse_rows.rows_of_codes(np.flatnonzero(expected), shape)
+    np.testing.assert_array_equal(dense(rows, shape[1]), expected)
+    for found, column in zip(sparse_rows.columns_of(rows), np.nonzero(expected), strict=True):
+        np.testing.assert_array_equal(found, column)
 
 
 def test_join_of_many_columns(tier: str, threads: int) -> None:

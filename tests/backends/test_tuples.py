@@ -157,7 +157,6 @@ def test_multiway(name: str, count: int, tier: str, threads: int) -> None:
             is_set(tuples.multiway(atoms, outputs, strides[::-1])),
             sorted({sum(map(int.__mul__, row, strides[::-1])) for row in expected}),
         )
-        assert tuples.multiway_count(atoms, outputs) == len(expected)
 
 
 @pytest.mark.parametrize("name", SHAPES)
@@ -171,10 +170,9 @@ def test_multiway_of_sparse_tables(name: str, size: int, threads: int, monkeypat
     variables = 1 + max(itertools.chain(*SHAPES[name]))
     for outputs in range(variables + 1):
         strides = [1 if name == "star" else size**k for k in reversed(range(outputs))]
-        count, found = tuples.multiway_count(atoms, outputs), tuples.multiway(atoms, outputs, strides)
+        found = tuples.multiway(atoms, outputs, strides)
         with monkeypatch.context() as patch:
             patch.setattr(tuples, "_native", lambda work: None)
-            assert count == tuples.multiway_count(atoms, outputs)
             np.testing.assert_array_equal(found, tuples.multiway(atoms, outputs, strides))
 
 
@@ -184,7 +182,6 @@ def test_multiway_with_huge_values(tier: str) -> None:
     atoms = [((x, y), (0, 1)), ((np.array([3, 1 << 41]),), (1,))]
     np.testing.assert_array_equal(tuples.multiway(atoms, 1, (1,)), [0, 5])
     np.testing.assert_array_equal(tuples.multiway(atoms, 2, (1, 0)), [0, 5])
-    assert tuples.multiway_count(atoms, 2) == 2
 
 
 @pytest.mark.parametrize("shape", [(), (0,), (1,), (63,), (64,), (65,), (3, 0), (0, 3), (3, 70), (2, 3, 130)])

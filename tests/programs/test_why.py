@@ -408,6 +408,17 @@ def test_pictures(family):
     assert "no such fact" in dot
 
 
+def test_pictures_of_what_is_missing():
+    p = tl.Program("Parent(Ann, Bob); Old(Ann)\nElder(x) <- Parent(x,y), Old(y), x != Ann\nElder(x) <- Chief(x)")
+    p.add("Chief", [])
+    found = p.why_not("Elder(Ann)")
+    dot, mermaid = found.to_dot(), found.to_mermaid()
+    assert dot.count("->") == mermaid.count("-->") == len(found.drawn_steps()) - 1
+    assert "Elder(Ann)\\ndoes not hold" in dot and "tried  (line 3)" in mermaid and "Chief(Ann)" in mermaid
+    assert "does not hold" in found._repr_html_()
+    assert p.why_not("Old(Ann)").to_dot().count("holds") == 1  # it does
+
+
 def test_facts_of_files_have_their_line_or_row(tmp_path):
     tables = pytest.importorskip("pyarrow.parquet")
     (tmp_path / "parents.csv").write_text("Ann,Bob\nBob,Cid\n")

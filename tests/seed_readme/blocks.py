@@ -41,6 +41,7 @@ BUILT = frozenset(
         "gradients",
         "streaming",
         "quantization",
+        "serving",
     }
 )
 
@@ -312,6 +313,9 @@ LISTED: dict[str, str] = {
     "PerfRegression": "test_seed_profiling.py::test_perf_regression",
     "Variable": "test_seed_listed.py::test_variable_and_eager_tape",
     "EagerTape": "test_seed_listed.py::test_variable_and_eager_tape",
+    "quantization.rs": "test_seed_listed.py::test_quantization",
+    "dynamic_batching.rs": "test_seed_listed.py::test_dynamic_batching",
+    "multimodel.rs": "test_seed_listed.py::test_multi_model_coordination",
 }
 
 # the README's "New Beta.1 Modules" have neither code nor type names; one name stands for each

@@ -70,3 +70,29 @@ def test_quantization(inputs):
                 assert np.isfinite(report.outputs["y"].sqnr_db)
     fake = tl.fake_quantize(graph, tl.QuantizationConfig(tl.QuantizationType.INT4), params={"w": inputs["w"]})
     assert set(fake.scales) == {"w.scale"}
+
+
+def test_dynamic_batching(layer, inputs):
+    assert [p.name for p in tl.Priority] == ["LOW", "NORMAL", "HIGH", "CRITICAL"]
+    for strategy in (tl.BatchingStrategy.LATENCY, tl.BatchingStrategy.THROUGHPUT, tl.BatchingStrategy.ADAPTIVE):
+        with tl.DynamicBatcher(tl.Executor(), layer, tl.BatcherConfig(strategy=strategy, max_queue=100)) as batcher:
+            futures = [batcher.submit_nowait(inputs, priority, timeout=30) for priority in tl.Priority]
+            for future in futures:
+                np.testing.assert_allclose(future.result()[0], tl.Executor().execute(layer, inputs)[0])
+        assert batcher.stats().completed == 4
+
+
+def test_multi_model_coordination(layer, inputs):
+    assert {s.name for s in tl.EnsembleStrategy} == {"AVERAGING", "VOTING", "STACKING", "BOOSTING"}
+    assert {s.name for s in tl.RoutingStrategy} == {"PRIORITY", "LATENCY", "ACCURACY", "ROUND_ROBIN", "CASCADE"}
+    coordinator = tl.MultiModelCoordinator()
+    for name in ("one", "other"):
+        coordinator.register(name, layer)
+    coordinator.ensemble("both", ["one", "other"], tl.EnsembleStrategy.AVERAGING)
+    expected = tl.Executor().execute(layer, inputs)[0]
+    np.testing.assert_allclose(coordinator.run("both", inputs)[0], expected)
+    routed = coordinator.route(inputs, tl.RoutingStrategy.CASCADE, confidence=0.0)  # every row leaves early
+    np.testing.assert_allclose(
+        routed.outputs[0][routed.cascade.decided_by == 0], expected[routed.cascade.decided_by == 0]
+    )
+    assert {row.model: row.calls for row in coordinator.stats().models}["both@1"] == 1

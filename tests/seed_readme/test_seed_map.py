@@ -6,7 +6,7 @@ from pathlib import Path
 
 import make_map
 import pytest
-from blocks import BLOCKS, BUILT, COMPONENTS, LISTED, SEED, look_up, python_name, read_blocks, read_components
+from blocks import BLOCKS, BUILT, COMPONENTS, LISTED, MODULES, SEED, look_up, python_name, read_blocks, read_components
 
 
 @pytest.fixture
@@ -56,7 +56,7 @@ def test_every_block_has_its_tests():
 
 def test_marks_say_what_is_missing():
     found = functions()
-    capability_of = {c.name: c.capability for c in COMPONENTS}
+    capability_of = {c.name: c.capability for c in (*COMPONENTS, *MODULES)}
     rows = [(test, b.capability) for b in BLOCKS for test in b.tests]
     rows += [(test, capability_of[name]) for name, test in LISTED.items()]
     for test, capability in rows:

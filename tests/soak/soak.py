@@ -28,7 +28,13 @@ from tensorlogic.testing.strategies import graph_case
 
 Counts = Counter[str]
 Attempt = Callable[[Any], None]  # is given a failpoint of steps, or None
-FILES = {"mkdir": 1, "write": 3, "fsync": 5, "rename": 2, "replace": 1}  # operations, and how many of each a checkpoint takes
+FILES = {
+    "mkdir": 1,
+    "write": 3,
+    "fsync": 5,
+    "rename": 2,
+    "replace": 1,
+}  # operations, and how many of each a checkpoint takes
 DONE, FAILED = 0, 3  # how a child ends, beside by a signal
 MOST = 8  # attempts with faults; the one after has none
 SINKS = ("y.npy", "y.npz", "y.csv", "y.parquet")

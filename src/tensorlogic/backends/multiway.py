@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .threads import ranges, together
+from .threads import ranges, together_or_stop
 
 Codes = Any  # an array of int64
 Column = Any  # an array of int32 or int64
@@ -16,11 +16,10 @@ Atoms = Sequence[tuple[Sequence[Column], Sequence[int]]]  # the columns of table
 NARROW = (1 << 31) - 2  # the greatest value that a column of int32 may have
 MARKED = 1 << 25  # the greatest value that a bitmap is made for
 PIECES = 8  # parts of the work for each thread, because some take longer than others
+PAUSE = 1 << 12  # rows of the table that leads, after which the work can be stopped
 
 
-def leapfrog(
-    atoms: Atoms, outputs: int, strides: Sequence[int], threads: int, *, counting: bool
-) -> list[tuple[Codes, int]]:
+def leapfrog(atoms: Atoms, outputs: int, strides: Sequence[int], threads: int) -> list[tuple[Codes, int]]:
     """Run the kernel for parts of the first variable's values; return the codes of each part, and how many of them count."""
     from .native import multiway as kernels
 
@@ -30,16 +29,19 @@ def leapfrog(
     run = kernels.narrow if layout.data.dtype == np.int32 else kernels.wide
     weights = np.array([*strides, 0], np.int64)
     driver = max((columns[0] for columns, own in atoms if own[0] == 0), key=len)
-    pieces = min(PIECES * threads, len(driver)) if threads > 1 and outputs else 1
-    cuts = [*sorted({0, *(int(driver[r.start]) for r in ranges(len(driver), pieces)[1:])}), (1 << 63) - 1]
+    pieces = max(PIECES * threads if threads > 1 else 1, len(driver) // PAUSE) if outputs else 1
+    cuts = [
+        *sorted({0, *(int(driver[r.start]) for r in ranges(len(driver), min(pieces, len(driver)))[1:])}),
+        (1 << 63) - 1,
+    ]
     parts: list[Any] = [None] * (len(cuts) - 1)
 
     def part(k: int) -> None:
         total = np.zeros(1, np.int64)
-        codes = run(*layout, weights, outputs, cuts[k], cuts[k + 1], counting, total)
+        codes = run(*layout, weights, outputs, cuts[k], cuts[k + 1], total)
         parts[k] = codes, int(total[0])
 
-    together([partial(part, k) for k in range(len(parts))], threads)
+    together_or_stop([partial(part, k) for k in range(len(parts))], threads)
     return parts
 
 

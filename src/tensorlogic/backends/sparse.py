@@ -176,12 +176,18 @@ class SparseTensor:
     def columns(self) -> tuple[Column, ...]:
         """One array for each axis: the tuples, sorted lexicographically; int32 where the size allows it."""
         if self._columns is None:
-            if self._rows is not None:
-                first, second = sparse_rows.columns_of(self._rows)
+            if self._rows is not None or self._has_few_rows():
+                first, second = sparse_rows.columns_of(self.rows)
                 self._columns = _fixed(first), second
             else:
                 self._columns = tuple(map(_fixed, tuples.decode(self._codes, self._shape)))
         return self._columns
+
+    def column(self, axis: int) -> Column:
+        """Return one of the :attr:`columns`; the second of a matrix is found without the first."""
+        if axis == 1 and self._columns is None and (self._rows is not None or self._has_few_rows()):
+            return self.rows[1]
+        return self.columns[axis]
 
     @property
     def rows(self) -> Rows:
@@ -190,10 +196,17 @@ class SparseTensor:
             if self.ndim != 2:
                 message = f"rows are those of a matrix, but the shape is {self._shape}"
                 raise ShapeError(message, "use .columns for other ranks", code="E446")
-            first, second = self.columns
-            indptr, indices = sparse_rows.rows_of(first, second, self._shape[0])
+            if self._codes is not None and self._columns is None and max(self._shape) < 1 << 31:
+                indptr, indices = sparse_rows.rows_of_codes(self._codes, self._shape)
+            else:
+                first, second = self.columns
+                indptr, indices = sparse_rows.rows_of(first, second, self._shape[0])
             self._rows = _fixed(indptr), _fixed(indices)
         return self._rows
+
+    def _has_few_rows(self) -> bool:
+        """Tell whether it is a matrix whose rows are quicker to find than the digits of its codes."""
+        return self.ndim == 2 and max(self._shape) < 1 << 31 and self._shape[0] <= 4 * self._count
 
     @property
     def T(self) -> SparseTensor:  # noqa: N802 - as NumPy calls it

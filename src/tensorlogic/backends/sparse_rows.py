@@ -6,6 +6,7 @@ sorted within a row and without duplicates.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache, partial
 from itertools import pairwise
 from typing import Any
@@ -16,13 +17,14 @@ from ..events import check_contexts
 from . import packed, tuples
 from .native import support
 from .packed import Words
-from .threads import ranges, together, workers
+from .threads import ranges, together, together_or_stop, workers
 
 Rows = tuple[Any, Any]
 ENOUGH = 1 << 14  # elements worth loading numba for, where it is not loaded yet
 SPLIT_PAIRS = 1 << 16  # pairs of matching elements that are worth two threads
 SPREAD = 256  # columns for each element of b from which a join numbers its columns anew
 ROOM = 1 << 24  # columns of a result that are allocated at a time; what is not written to takes no memory
+PAUSE_PAIRS = 1 << 25  # matching pairs of a join after which it can be stopped
 
 
 @cache
@@ -48,6 +50,21 @@ def rows_of(first: Any, second: Any, size: int) -> Rows:
     return indptr, np.ascontiguousarray(second, np.int32)
 
 
+def rows_of_codes(codes: Any, shape: Sequence[int]) -> Rows:
+    """Return the rows of a matrix whose true places have these codes, sorted.
+
+    >>> [x.tolist() for x in rows_of_codes(np.array([1, 2, 6]), (3, 3))]
+    [[0, 2, 2, 3], [1, 2, 0]]
+    """
+    kernels = _native(len(codes))
+    if kernels is None:
+        first, second = tuples.decode(codes, shape)
+        return rows_of(first, second, shape[0])
+    indptr, indices = np.empty(shape[0] + 1, np.int64), np.empty(len(codes), np.int32)
+    kernels.split(codes, shape[1], indptr, indices)
+    return indptr, indices
+
+
 def columns_of(rows: Rows) -> tuple[Any, Any]:
     """Return the two columns of rows, sorted lexicographically.
 
@@ -55,7 +72,12 @@ def columns_of(rows: Rows) -> tuple[Any, Any]:
     [[0, 0, 2], [1, 2, 0]]
     """
     indptr, indices = rows
-    return np.repeat(np.arange(len(indptr) - 1, dtype=np.int32), np.diff(indptr)), indices
+    kernels = _native(len(indices))
+    if kernels is None:
+        return np.repeat(np.arange(len(indptr) - 1, dtype=np.int32), np.diff(indptr)), indices
+    first = np.empty(len(indices), np.int32)
+    kernels.repeat(indptr, first)
+    return first, indices
 
 
 def transposed(rows: Rows, size: int) -> Rows:
@@ -109,34 +131,11 @@ def join_rows(a: Rows, b: Rows, size: int) -> Rows:
             parts[k].append(out[:used])
             lo = done
 
-    together([partial(run, k) for k in range(len(bounds))])
+    together_or_stop([partial(run, k) for k in range(len(bounds))])
     sizes = [sum(map(len, chunks)) for chunks in parts]
     for k in range(1, len(bounds)):
         ends[edges[k] + 1 : edges[k + 1] + 1] += sum(sizes[:k])
     return ends, _joined([chunk for chunks in parts for chunk in chunks])
-
-
-def join_rows_count(a: Rows, b: Rows, size: int) -> Any:
-    """Return how many elements each row of :func:`join_rows` has, without making them.
-
-    >>> edges = rows_of(np.array([0, 1]), np.array([1, 2]), 3)
-    >>> join_rows_count(edges, edges, 3)
-    array([1, 0, 0])
-    """
-    if size > SPREAD * (len(b[1]) + 1):
-        names, fewer = _renumbered(b)
-        return join_rows_count(a, fewer, len(names))
-    kernels = _native(len(a[1]) + len(b[1]))
-    if kernels is None:
-        return np.diff(join_rows(a, b, size)[0])
-    edges, bounds = _parts(a, b)
-    counts = np.zeros(len(a[0]) - 1, np.int64)
-
-    def run(k: int) -> None:
-        kernels.join_count(*a, *b, edges[k], edges[k + 1], counts, np.full(size, -1, np.int32))
-
-    together([partial(run, k) for k in range(len(bounds))])
-    return counts
 
 
 def _renumbered(rows: Rows) -> tuple[Any, Rows]:
@@ -146,12 +145,12 @@ def _renumbered(rows: Rows) -> tuple[Any, Rows]:
 
 
 def _parts(a: Rows, b: Rows) -> tuple[list[int], list[int]]:
-    """Cut the rows of a where the work of a join is halved, or whatever the number of threads is; also return each part's pairs."""
+    """Cut the rows of a so that the parts of a join have as many pairs, one for each thread or more; also return each part's pairs."""
     n = len(a[0]) - 1
     pairs = np.zeros(len(a[1]) + 1, np.int64)  # of all elements of a before each
     np.cumsum(np.diff(b[0])[a[1]], out=pairs[1:])
     total = int(pairs[-1])
-    count = min(workers(), n) if total >= SPLIT_PAIRS else 1
+    count = max(1, min(max(workers(), total // PAUSE_PAIRS), n)) if total >= SPLIT_PAIRS else 1
     before = pairs[a[0]]
     edges = [0, *(int(np.searchsorted(before, total * k // count)) for k in range(1, count)), n]
     return edges, [int(before[hi] - before[lo]) for lo, hi in pairwise(edges)]
@@ -293,14 +292,12 @@ def closure_rows(rows: Rows, limit: int = 1 << 62) -> Rows | None:
     labels, count, ends, listed = _grouped(kernels, rows)
     sizes = np.diff(ends)
     tops, maps = np.zeros(count + 1, np.int64), _bitmaps(n)
-    out = np.empty(max(len(rows[1]) * 2, n, 1), np.int32)
+    out = np.empty(max(len(rows[1]) * 2, n, min(limit, ROOM), 1), np.int32)  # what is not written to takes no memory
+    kernel = partial(kernels.closure_rows, *rows, labels, count, ends, listed)
     done = pairs = 0
     while done < count:
         check_contexts()
-        before, done = (
-            done,
-            int(kernels.closure_rows(*rows, labels, count, ends, listed, done, packed.PAUSE, tops, out, *maps)),
-        )
+        before, done = done, int(kernel(done, packed.PAUSE, tops, out, *maps))
         pairs = int((np.diff(tops[: done + 1]) * sizes[:done]).sum())
         if pairs > limit:
             return None

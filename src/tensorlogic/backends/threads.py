@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from ..events import active_contexts
 from ..plan.contract import Contraction
 from .base import Kernel
 
@@ -213,6 +214,21 @@ def together(calls: Sequence[Callable[[], Any]], threads: int | None = None) -> 
             raise interrupt
     if errors:
         raise min(errors, key=lambda entry: (isinstance(entry[1], Exception), entry[0]))[1]
+
+
+def together_or_stop(calls: Sequence[Callable[[], Any]], threads: int | None = None) -> None:
+    """Run calls as :func:`together` does, each only while the run is not cancelled and within its time.
+
+    For work that may take long, cut into calls of a fraction of a second each, whose results are dropped where one is not run.
+    """
+    contexts = active_contexts()  # those of this thread: others do not know them
+
+    def run(call: Callable[[], Any]) -> None:
+        for context in contexts:
+            context.check()
+        call()
+
+    together([partial(run, call) for call in calls], threads)
 
 
 def ranges(size: int, count: int) -> list[slice]:

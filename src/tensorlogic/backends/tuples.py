@@ -16,7 +16,7 @@ import numpy as np
 
 from . import packed
 from . import tuples_numpy as plain
-from .multiway import Atoms, leapfrog
+from .multiway import leapfrog
 from .native import support
 from .packed import Words, width
 from .threads import ranges, share, together, workers
@@ -278,21 +278,8 @@ def multiway(atoms: Sequence[tuple[Sequence[Column], Sequence[int]]], outputs: i
     rows = sum(len(columns[0]) for columns, _ in atoms)
     if _native(rows) is None:
         return plain.multiway(atoms, outputs, strides)
-    parts = leapfrog(atoms, outputs, strides, _threads(rows), counting=False)
+    parts = leapfrog(atoms, outputs, strides, _threads(rows))
     return unique(np.concatenate([codes[:total] for codes, total in parts]))
-
-
-def multiway_count(atoms: Atoms, outputs: int) -> int:
-    """Return how many results :func:`multiway` has, without making them.
-
-    >>> x, y = np.array([0, 0, 1]), np.array([1, 2, 2])
-    >>> multiway_count([((x, y), (0, 1)), ((x, y), (1, 2)), ((x, y), (0, 2))], 3)
-    1
-    """
-    rows = sum(len(columns[0]) for columns, _ in atoms)
-    if _native(rows) is None:
-        return plain.multiway_count(atoms, outputs)
-    return sum(total for _, total in leapfrog(atoms, outputs, [0] * outputs, _threads(rows), counting=True))
 
 
 def encode(columns: Sequence[Column], shape: Sequence[int]) -> Codes:

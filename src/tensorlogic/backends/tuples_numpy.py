@@ -86,14 +86,6 @@ def multiway(atoms: Atoms, outputs: int, strides: Sequence[int]) -> Codes:
     return unique(codes)
 
 
-def multiway_count(atoms: Atoms, outputs: int) -> int:
-    """Return how many distinct values the output variables of a join of all atoms take."""
-    known = _join(atoms)
-    if not outputs:
-        return int(min((len(c) for c in known.values()), default=1) > 0)
-    return int(np.unique(np.stack([known[v] for v in range(outputs)]), axis=1).shape[1])
-
-
 def set_bits(flat: Any, places: Codes) -> None:
     """Set bits of words, given their places."""
     word, bit = places >> 6, np.uint64(1) << (places & 63).astype(np.uint64)

@@ -15,6 +15,7 @@ from .graphs import check, compile_command, explain, graph_command, run_command
 from .launch import launch_command
 from .programs import fmt_command, query_command
 from .quantize import quantize_command
+from .serve import serve_command
 from .traces import trace_group
 from .train import train_command
 from .why import why_command, why_not_command
@@ -39,6 +40,7 @@ def main() -> None:
       tensorlogic train model.json --data train.npz --config train.toml --folder run
       tensorlogic quantize model.json --to int4 --calibrate data.npz --report report.html
       tensorlogic launch -n 4 script.py
+      tensorlogic serve models/ --port 8000
       tensorlogic trace record model.json -i x=x.npy -o run.json
       tensorlogic explain-error E304
     """  # noqa: D301 - \b keeps click from joining the lines
@@ -104,6 +106,7 @@ for command in (
     train_command,
     quantize_command,
     launch_command,
+    serve_command,
     trace_group,
 ):
     main.add_command(command)

@@ -16,18 +16,16 @@ from .programs import load_program, program_argument
 FORMATS = {"text": "text", "dot": "to_dot", "mermaid": "to_mermaid", "svg": "to_svg"}
 
 
+format_option = click.option(
+    "--format", "form", type=click.Choice(list(FORMATS)), default="text", show_default=True, help="How it is shown."
+)
+
+
 @click.command("why")
 @program_argument
 @click.argument("atom")
 @common.input_option
-@click.option(
-    "--format",
-    "form",
-    type=click.Choice(list(FORMATS)),
-    default="text",
-    show_default=True,
-    help="How a proof is shown.",
-)
+@format_option
 @click.option("--all", "whole", is_flag=True, help="Print every step, however many there are.")
 @common.reported
 def why_command(program: Path, atom: str, inputs: Texts, form: str, whole: bool, as_json: bool) -> None:
@@ -60,19 +58,23 @@ def why_command(program: Path, atom: str, inputs: Texts, form: str, whole: bool,
 @program_argument
 @click.argument("atom")
 @common.input_option
+@format_option
 @click.option("--all", "whole", is_flag=True, help="Print every rule, however many there are.")
 @common.reported
-def why_not_command(program: Path, atom: str, inputs: Texts, whole: bool, as_json: bool) -> None:
+def why_not_command(program: Path, atom: str, inputs: Texts, form: str, whole: bool, as_json: bool) -> None:
     """Say why an atom does not hold: the closest rules, and what each of them misses.
 
     \b
     Examples:
       tensorlogic why-not family.tl "Ancestor(Charlie, Alice)"
+      tensorlogic why-not family.tl "Ancestor(Charlie, Alice)" --format mermaid
     """  # noqa: D301
     found = load_program(program, inputs).why_not(atom)
     if as_json:
         common.print_json(found.to_dict())
     elif not found:
         click.echo(f"{atom} holds: {shlex.join(['tensorlogic', 'why', str(program), atom])} says why")
+    elif form != "text":
+        click.echo(getattr(found, FORMATS[form])())
     else:
         click.echo(found.text() if whole else str(found))

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from functools import lru_cache, reduce
 from operator import or_
 from pathlib import Path, PurePath
-from typing import Any
+from typing import Any, BinaryIO
 
 import msgspec
 import numpy as np
@@ -30,7 +30,11 @@ from .untrusted_text import LIMIT, convert, decode_text, strict_json, too_large
 from .whole_files import write_whole
 
 FORMAT, VERSION = "tensorlogic-graph", 1
-PIECE = 1 << 18  # elements of a large constant that are read at a time
+STORED = {"BOOL": "bool"} | {  # safetensors' names of dtypes
+    f"{letter}{8 * size}": f"{word}{8 * size}"
+    for letter, word, sizes in (("F", "float", (2, 4, 8)), ("I", "int", (1, 2, 4, 8)), ("U", "uint", (1, 2, 4, 8)))
+    for size in sizes
+}
 
 
 @lru_cache(4)
@@ -286,19 +290,14 @@ def _constants(table: Mapping[str, _ConstantFile], path: Path | None, given: Map
     return found
 
 
-def _own_array(file: Any, digest: str) -> Array:
-    """Read an array, a large one in pieces, so that it is never in memory twice."""
-    piece = file.get_slice(digest)
-    shape = piece.get_shape()
-    rows = shape[0] if shape else 0
-    if rows < 2 or math.prod(shape) < PIECE:
-        return file.get_tensor(digest)  # type: ignore[no-any-return]
-    each = max(1, PIECE * rows // math.prod(shape))
-    whole = np.empty(shape, piece[0:1].dtype)
-    for start in range(0, rows, each):
-        whole[start : start + each] = piece[start : min(start + each, rows)]
-    whole.setflags(write=False)
-    return whole
+def _own_array(file: BinaryIO, entry: Mapping[str, Any], start: int) -> Array:
+    """Read one array of a safetensors file straight into memory of its own, so that no byte of it is there twice."""
+    array = np.empty(entry["shape"], np.dtype(STORED[entry["dtype"]]).newbyteorder("<"))
+    file.seek(start + entry["data_offsets"][0])
+    if file.readinto(array.reshape(-1).view(np.uint8)) != array.nbytes:  # type: ignore[attr-defined]
+        raise FormatError("the safetensors file ends within an array", code="E235")
+    array.setflags(write=False)
+    return array
 
 
 def _beside_arrays(wanted: Mapping[str, _ConstantFile], path: Path) -> dict[str, Array]:
@@ -309,13 +308,17 @@ def _beside_arrays(wanted: Mapping[str, _ConstantFile], path: Path) -> dict[str,
         raise FormatError(message, hint, code="E226", context=[f"looked for {str(path)!r}"])
     found = {}
     try:
-        with safe_open(str(path), framework="numpy") as file:
-            there = set(file.keys())
+        with safe_open(str(path), framework="numpy"):  # which checks that the header is true of the file
+            pass
+        with path.open("rb") as file:
+            length = int.from_bytes(file.read(8), "little")
+            header = json.loads(file.read(length))
             for digest, c in wanted.items():
-                if digest not in there:
+                if digest not in header:
                     hint = "it belongs to another graph; save the graph again"
                     raise FormatError(f"{path.name!r} does not hold constant {digest}", hint, code="E226")
-                found[digest] = verified_constant(digest, _own_array(file, digest), c.dtype, c.shape)
+                array = _own_array(file, header[digest], 8 + length)
+                found[digest] = verified_constant(digest, array, c.dtype, c.shape)
     except TensorLogicError:
         raise
     except Exception as error:  # the library raises several kinds, its own among them

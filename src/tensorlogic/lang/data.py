@@ -156,6 +156,8 @@ def _of_array(array: np.ndarray[Any, Any], arity: int | None, name: str) -> Tabl
     if array.dtype.names:  # a structured array
         fields = [column_of(array[f].ravel(), f"column {f!r} of {name}") for f in array.dtype.names]
         return of_columns(fields, name)
+    if not array.size and array.ndim == 1:
+        return empty(arity or 0)
     if array.dtype.kind not in "iuUSOT":
         hint = "an array of truth values (array > 0.5), or of names with a row for each tuple, makes facts"
         other = "numbers are bound to a tensor: program.bind(W=array)"

@@ -99,7 +99,7 @@ def demanded(
     Path@bf@demand(@1) <- @answer@bf@demand(@1)
     @answer@bf(@1, y) <- @answer@bf@demand(@1), Path@bf(@1, y)
     Path@bf(@x, @y) <- Path@bf@demand(@x), Edge(@x, @y)
-    Path@bf(@x, @z) <- Path@bf@demand(@x), Path@bf(@x, @y), Edge(@y, @z)
+    Path@bf(@x, @z) <- Path@bf(@x, @y), Edge(@y, @z)
     """
     rules: dict[str, list[Rule]] = {}
     whole: set[str] = set()  # relations that are not only made of plain rules
@@ -190,6 +190,8 @@ class _Rewriting:
                 done.append(literal)
             known |= set(variables(literal))
         head = Tensor(name=_copy(rule.head.name, adornment), places=rule.head.places, boolean=True, at=rule.head.at)
+        if not self.as_written and any(_asks_the_same(head, literal, adornment) for literal in done):
+            del done[0]  # a tuple of the copy is there only where it was asked for
         self.made.append(Rule(head=head, body=tuple(done), at=rule.at))
 
     def copied(self, atom: Tensor, known: set[str], before: list[Expression]) -> Tensor:
@@ -291,6 +293,14 @@ def _bound_share(atom: Expression, known: Collection[str]) -> tuple[bool, float]
     places = atom.places if isinstance(atom, Tensor) else ()
     share = sum(_known(p, known) for p in places) / max(1, len(places))
     return share > 0, share
+
+
+def _asks_the_same(head: Tensor, literal: Expression, adornment: str) -> bool:
+    """Tell whether a literal is the relation of the head, with the same values in the places that are known."""
+    if not isinstance(literal, Tensor) or literal.name != head.name:
+        return False
+    places = zip(head.places, literal.places, adornment, strict=True)
+    return all(mine.index == theirs.index for mine, theirs, known in places if known == "b")
 
 
 def _needed(literals: Sequence[Expression], wanted: set[str]) -> list[Expression]:

@@ -101,6 +101,13 @@ def _no_name(value: Any, where: str, values: Sequence[Any]) -> InputError:
     return InputError(f"{shown}{at}{place} cannot be a name: it is of type {type(value).__name__}", hint, code="E775")
 
 
+def _ranks(places: Codes) -> Codes:
+    """Return of each of some different places how many are less, without sorting."""
+    marks = np.zeros(int(places.max()) + 1, np.int64)
+    marks[places] = 1
+    return (np.cumsum(marks) - 1)[places]
+
+
 class Domain:
     """The elements of an index: a name for each code, growing as names are added.
 
@@ -187,13 +194,17 @@ class Domain:
         found = codes[place] if len(values) else np.empty(len(numbers), np.int64)
         fresh = np.flatnonzero(~known)
         if len(fresh):
-            fresh = fresh[np.argsort(first[fresh])]
-            found[fresh] = np.arange(len(self._names), len(self._names) + len(fresh))
-            self._names += numbers[fresh].tolist()
+            order = _ranks(first[fresh])
+            found[fresh] = len(self._names) + order
+            names = np.empty(len(fresh), np.int64)
+            names[order] = numbers[fresh]
+            self._names += names.tolist()
             self._array = None
-            fresh.sort()
-            at = np.searchsorted(values, numbers[fresh])
-            self._sorted = np.insert(values, at, numbers[fresh]), np.insert(codes, at, found[fresh])
+            if len(values):
+                at = np.searchsorted(values, numbers[fresh])
+                self._sorted = np.insert(values, at, numbers[fresh]), np.insert(codes, at, found[fresh])
+            else:
+                self._sorted = numbers, found.copy()
         return found
 
     def _number_table(self) -> tuple[Codes, Codes]:
@@ -228,7 +239,7 @@ class Domain:
         domain = cls()
         domain._names = names
         domain._codes = {}
-        domain._whole = set(map(type, names)) <= {int} and not any(abs(int(n)) >= 2**63 for n in names)
+        domain._whole = not names or (set(map(type, names)) == {int} and -(2**63) < min(names) <= max(names) < 2**63)  # type: ignore[operator]
         return domain
 
     @classmethod
@@ -248,6 +259,24 @@ class Domain:
         if self._codes is not None:
             return self._known().get(name)
         return name if isinstance(name, int) and 0 <= name < self._size else None
+
+    def codes(self, column: Column) -> Codes:
+        """Return the code of each value of a column, -1 where the domain does not have it; nothing is added.
+
+        >>> Domain(["Ann", "Bob"]).codes(column_of(["Bob", "Carol"])).tolist()
+        [1, -1]
+        """
+        if self._codes is None and column.names is None:
+            return np.where((column.codes >= 0) & (column.codes < self._size), column.codes, -1)
+        if column.names is None:
+            names, values = np.unique(column.codes, return_inverse=True)
+        else:
+            names, values = np.asarray(column.names, object), column.codes
+        if self._codes is None:
+            found = [-1 if (code := self.code(name)) is None else code for name in names.tolist()]
+        else:
+            found = [self._known().get(name, -1) for name in names.tolist()]
+        return np.array(found, np.int64)[values]
 
     def find(self, name: Name, where: str = "the domain") -> int:
         """Return the code of a name; refuse one that is not in the domain, naming the closest one."""

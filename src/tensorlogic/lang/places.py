@@ -294,8 +294,9 @@ class Places:
             found = self.known((name, places[0]))
             found.named = found.related = True
             columns = [data.elements[p] or () for p in places] if joint is None else [joint(places)]
-            for constant in chain.from_iterable(columns):
-                found.constants.setdefault(constant, None)
+            new = dict.fromkeys(chain.from_iterable(columns))
+            known = found.constants
+            known.update({c: None for c in new if c not in known} if known else new)
 
     # the result
 
@@ -311,7 +312,8 @@ class Places:
                     message, "give arrays whose sizes agree", code="E676", location=other.at or sizes[0].at
                 )
         size = sizes[0].size if sizes else None
-        words = [c for c in found.constants if isinstance(c, str)]
+        numeric = set(map(type, found.constants)) <= {int}
+        words = [] if numeric else [c for c in found.constants if isinstance(c, str)]
         if words and found.arithmetic is not None:
             message = f"an index with the element {words[0]!r} is calculated with"
             hint = "index arithmetic is for whole numbers"
@@ -319,7 +321,7 @@ class Places:
         if words and sizes and not found.named:
             message = f"{words[0]!r} is no index of {sizes[0].what!r}, which counts from 0 to {sizes[0].size - 1}"
             raise GraphError(message, "write a number", code="E678", location=found.constants[words[0]])
-        whole = [c for c in found.constants if isinstance(c, int)]
+        whole: list[int] = [*found.constants] if numeric else [c for c in found.constants if isinstance(c, int)]  # type: ignore[list-item]
         if words or (whole and self._by_name(found, whole)):
             if size is not None and size < len(found.constants):
                 message = f"an index has {len(found.constants)} elements but is {size} in {sizes[0].what}"

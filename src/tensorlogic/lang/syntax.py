@@ -9,6 +9,8 @@ import msgspec
 
 from ..diagnostics import SourceLocation
 
+WALK, WALKS = 256, 4096  # parts inside a part, up to which they are remembered, and of how many parts that is
+
 
 class Part(msgspec.Struct, frozen=True, kw_only=True):
     """The base of every part of a program; two parts are equal where they say the same, wherever they stand."""
@@ -256,12 +258,23 @@ def children(part: Part) -> list[Part]:
     return found
 
 
-def walk(part: Part) -> Iterator[Part]:
-    """Go through a part and everything inside it, in the order it is written."""
-    pending = [part]
+_walks: dict[int, tuple[Part, ...]] = {}  # by the id of a part, which is the first of them and so stays
+
+
+def walk(part: Part) -> tuple[Part, ...]:
+    """Return a part and everything inside it, in the order it is written; what was gone through lately is remembered."""
+    known = _walks.get(id(part))
+    if known is not None:
+        return known
+    found, pending = list[Part](), [part]
     while pending:
-        yield (found := pending.pop())
-        pending += reversed(children(found))
+        found.append(pending.pop())
+        pending += reversed(children(found[-1]))
+    if len(found) <= WALK:
+        if len(_walks) >= WALKS:
+            _walks.clear()
+        _walks[id(part)] = tuple(found)
+    return tuple(found)
 
 
 def changed(part: Any, change: Callable[[Part], Part | None]) -> Any:

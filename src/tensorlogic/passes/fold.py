@@ -37,7 +37,16 @@ def fold_constants(graph: EinsumGraph, evaluate: Evaluate) -> EinsumGraph:
         match node.op:
             case ops.Constant() | ops.Literal():
                 fixed[i] = 1
-            case ops.Input() | ops.Collective() | Fixpoint() | Scan() | Cond() | ops.Item() | ops.Unpack() | ops.Dequantize():
+            case (
+                ops.Input()
+                | ops.Collective()
+                | Fixpoint()
+                | Scan()
+                | Cond()
+                | ops.Item()
+                | ops.Unpack()
+                | ops.Dequantize()
+            ):
                 continue  # what was made small to be kept stays small
             case ops.Cast("int32") if types[node.args[0]][0].dtype in ("int8", "uint8"):
                 continue

@@ -28,7 +28,7 @@ class Fusable(NamedTuple):
 
     nodes: tuple[int, ...]
     pattern: str
-    kind: str = "rows"  # "rows", "scan", "bits", "algebra", "fixpoint", "integers", "weights", "relations" or "whole"
+    kind: str = "rows"  # what computes them: see the kinds of docs/architecture.md
 
 
 class Cut(NamedTuple):
@@ -109,7 +109,7 @@ def _ordered(
 
 def _packed(parts: Sequence[Step], kind: str) -> int:
     """Return the bytes that a step takes while it runs; on packed bits, words of what it reads and makes, and of one round more."""
-    if kind in ("integers", "weights"):
+    if kind in ("integers", "weights", "fuzzy"):
         from .small_numbers import scratch_bytes
 
         return scratch_bytes(parts, kind)

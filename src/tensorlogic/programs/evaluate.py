@@ -5,38 +5,37 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
-from ..backends.relations.resume import Before, Earlier, resumed
+from ..backends.relations.update import Earlier, resumed
 from ..backends.sparse import SparseTensor
 from ..errors import InputError, nearest
+from ..ir.graph import EinsumGraph
 from ..runtime.executor import Executor
-from .model import Model, resized
+from .model import Model, empty, resized
 
 Stamp = Mapping[str, int]
 SIZES = "@sizes"  # changes where domains grow
+LARGE = 4096  # tuples from which a relation without recursion is brought up to date, and not computed again
 
 
 class Kept(NamedTuple):
-    """A value that was computed, the versions of all it depends on at that time, and for a recursion what its rules read."""
+    """A value that was computed, the versions of all it depends on at that time, and what its rules read, where that is known."""
 
     value: Any
     stamp: Stamp
-    reads: Mapping[str, Any] = {}
+    reads: Mapping[str, Any] | None = None
 
 
 class Versions:
-    """How often each tensor has changed, and when it last lost something."""
+    """When each tensor last changed."""
 
     def __init__(self) -> None:
         self.now: dict[str, int] = {}
-        self.lost: dict[str, int] = {}
         self.count = 0
 
-    def change(self, name: str, *, grown: bool = False) -> None:
-        """Note a change; ``grown`` where facts were only added."""
+    def change(self, name: str) -> None:
+        """Note a change."""
         self.count += 1
         self.now[name] = self.count
-        if not grown:
-            self.lost[name] = self.count
 
     def view(self, inputs: Iterable[str]) -> View:
         """Return the versions as a run sees them that is given some tensors of its own."""
@@ -65,16 +64,6 @@ class View(NamedTuple):
         """Tell whether nothing has changed since."""
         return all(self.version(name) == version for name, version in stamp.items())
 
-    def only_grown(self, stamp: Stamp, careful: Iterable[str]) -> bool:
-        """Tell whether all that was derived then can be derived now: facts were only added, and to nothing that is negated."""
-        lost = {**self.versions.lost, **self.own}
-        if any(
-            lost.get(name, 0) > version or (name in self.own) != (version == self.own.get(name))
-            for name, version in stamp.items()
-        ):
-            return False
-        return all(self.version(name) == stamp.get(name, 0) for name in careful)
-
 
 class Evaluation:
     """The values of a model's tensors for some inputs, each computed when it is first asked for."""
@@ -93,8 +82,9 @@ class Evaluation:
         """Return several tensors; those that have to be computed are computed together."""
         names = list(names)
         missing = [n for n in names if self.model.component(n) is not None and not self.has(n)]
-        found = self._compute(missing) if missing else {}
-        return {n: found[n] if n in found else self._known(n) for n in names}
+        if missing:
+            self._compute(missing)
+        return {n: self._known(n) for n in names}
 
     def relation(self, name: str) -> SparseTensor:
         """Return a relation as a sparse tensor."""
@@ -122,11 +112,13 @@ class Evaluation:
         ``whole`` computes again what is kept; with ``start`` recursive relations begin with what is given for them.
         """
         parts = self._parts(names, whole)
-        model = self.model
-        loops = [n for part in parts for n in model.analysis.components[part].names if self._is_loop(part)]
-        graph = model.graph(parts, list(dict.fromkeys([*names, *([] if whole else loops)])), start=start)
-        computed = {n for part in parts for n in model.analysis.components[part].names}
-        return graph, {name: self._facts(name) if name in computed else self._known(name) for name in graph.inputs}
+        graph = self.model.graph(parts, names, start=start)
+        return graph, self._inputs(graph, parts)
+
+    def _inputs(self, graph: EinsumGraph, parts: Iterable[int]) -> dict[str, Any]:
+        """Return what the graph of some components is given: the facts of what it computes, and the values of all else."""
+        computed = {n for part in parts for n in self.model.analysis.components[part].names}
+        return {name: self._facts(name) if name in computed else self._known(name) for name in graph.inputs}
 
     def _is_loop(self, part: int) -> bool:
         component = self.model.analysis.components[part]
@@ -148,39 +140,83 @@ class Evaluation:
                 ]
         return sorted(found)
 
-    def _compute(self, names: list[str]) -> dict[str, Any]:
-        graph, inputs = self.prepared(names)
-        with resumed(self._before(graph.output_names, inputs)):
-            found = dict(self.executor.execute(graph, inputs).items())
-        readers = self.model.readers
-        reads = {
-            part: {n: inputs[n] for n in readers.direct[part] if n in inputs} if self._is_loop(part) else {}
-            for part in {readers.component[name] for name in found}
-        }
-        for name, value in found.items():
-            stamp = self.versions.stamp(self._depends(name))
-            self.kept[name] = Kept(value, stamp, reads[readers.component[name]])
-        return found
+    def _compute(self, names: list[str]) -> None:
+        """Compute tensors and what they need: brought up to date where it is known what they were before, else anew."""
+        anew: list[int] = []
+        for part in self._parts(names, whole=False):
+            component, read = self.model.analysis.components[part], self.model.readers.direct[part]
+            before = self._reads_before(part)
+            if before is None:
+                anew.append(part)
+                continue
+            if any(self.model.component(n) in anew for n in read):
+                self._run(anew, names)
+                anew = []
+            now = {n: self._known(n) for n in read} | {n: self._facts(n) for n in component.names if self._has_facts(n)}
+            if now.keys() == before.keys() and all(before[n] is value for n, value in now.items()):
+                for name in component.names:  # what has changed changes nothing here
+                    self._keep(name, self.kept[name].value, before)
+            else:
+                self._run([part], names, before)
+        if anew:
+            self._run(anew, names)
 
-    def _before(self, names: Iterable[str], inputs: Mapping[str, Any]) -> Before:
-        """Return what recursive relations were, and what their rules read, where facts were only added since."""
+    def _run(self, parts: list[int], names: Iterable[str], before: Mapping[str, Any] | None = None) -> None:
+        """Run the graph of some components; keep what is asked for of them, and what can be brought up to date later.
+
+        ``before`` has what the rules of one component read when it last ran, where it is to be brought up to date.
+        """
         model = self.model
-        before: Before = {}
-        known: dict[int, dict[int, SparseTensor]] = {}
-        for name in names:
+        components = [(part, model.analysis.components[part]) for part in parts]
+        own = [n for _, c in components for n in c.names]
+        again = any(n in self.kept for n in own)  # what has changed once may change again
+        kept = {n for part, c in components if self._is_loop(part) or (again and c.boolean) for n in c.names}
+        outputs = [n for n in own if n in kept or n in names]
+        graph = model.graph(parts, outputs, given=() if before is None else own)
+        inputs = self._inputs(graph, parts)
+        with resumed(None if before is None else self._earlier(own, inputs, before)):
+            found = dict(self.executor.execute(graph, inputs).items())
+        values = {**inputs, **found}
+        for part, component in components:
+            read = model.readers.direct[part]
+            facts = {n: inputs[n] for n in component.names if n in inputs and self._has_facts(n)}
+            known = component.boolean and read <= values.keys()
+            reads = {n: values[n] for n in read} | facts if known else None
+            for name in component.names:
+                if name in found:
+                    self._keep(name, found[name], reads)
+
+    def _keep(self, name: str, value: Any, reads: Mapping[str, Any] | None) -> None:
+        self.kept[name] = Kept(value, self.versions.stamp(self._depends(name)), reads)
+
+    def _reads_before(self, part: int) -> Mapping[str, Any] | None:
+        """Return what the rules of a component read when all its relations were computed; None where it has to be computed anew."""
+        component = self.model.analysis.components[part]
+        first = self.kept.get(component.names[0])
+        if not component.boolean or first is None or first.reads is None:
+            return None
+        tuples = 0
+        for name in component.names:
             kept = self.kept.get(name)
-            if kept is None or not kept.reads or not isinstance(kept.value, SparseTensor) or name not in inputs:
-                continue
-            if not self.versions.only_grown(kept.stamp, model.readers.careful[name]):
-                continue
-            if id(kept.reads) not in known:
-                known[id(kept.reads)] = {
-                    id(now): resized(was, now.shape)
-                    for read, was in kept.reads.items()
-                    if isinstance(now := inputs.get(read), SparseTensor) and isinstance(was, SparseTensor)
-                }
-            before[id(inputs[name])] = Earlier(resized(kept.value, model.shape(name)), known[id(kept.reads)])
-        return before
+            if kept is None or kept.reads is not first.reads or not isinstance(kept.value, SparseTensor):
+                return None
+            tuples += kept.value.count
+        return first.reads if component.recursive or tuples >= LARGE else None
+
+    def _earlier(self, own: Iterable[str], inputs: Mapping[str, Any], before: Mapping[str, Any]) -> Earlier:
+        """Return what the relations of a component were, and what their rules read then."""
+        results = {id(inputs[n]): resized(self.kept[n].value, inputs[n].shape) for n in own}
+        reads: dict[int, Any] = {}
+        for name, now in inputs.items():
+            was = before.get(name, empty(now.shape) if name in own else None)
+            if was is now:
+                reads[id(now)] = now
+            elif isinstance(was, SparseTensor) and isinstance(now, SparseTensor):
+                reads[id(now)] = resized(was, now.shape)
+        return Earlier(results, reads)
+
+    def _has_facts(self, name: str) -> bool:
+        return name in self.bound or self.model.has_facts(name)
 
     def _depends(self, name: str) -> frozenset[str]:
         """Return what a tensor depends on; one of numbers depends on the sizes of the domains too."""

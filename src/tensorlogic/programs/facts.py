@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from ..backends.sparse import SparseTensor
 from ..diagnostics import SourceLocation
 from ..lang.data import Table
-from ..lang.declarations import GivenTensor
+from ..lang.declarations import GivenTensor, mentions
 from ..lang.domains import Column, Name, column_of
-from ..lang.syntax import Facts
+from ..lang.syntax import Facts, Statement
 
 LARGE = 20_000  # facts of a relation from which the analysis is told of a few of them
 Rows = np.ndarray[Any, Any]  # numbers of rows, or a truth value for each
@@ -28,7 +31,22 @@ class Block(NamedTuple):
         """Return where a tuple stands."""
         return self.at.with_line(self.lines[row]) if self.at is not None and row < len(self.lines) else self.at
 
-    def without(self, kept: Rows) -> Block:
+    @classmethod
+    def of(cls, table: Table, rows: Any) -> Block:
+        """Return the block of a table that was given as rows, or as the path of a file."""
+        return cls(table, SourceLocation(str(rows)) if isinstance(rows, str | os.PathLike) else None)
+
+    @property
+    def is_blank(self) -> bool:
+        """Whether it has neither tuples nor places, so that it says only that there is such a relation."""
+        return not self.table.count and not self.table.arity
+
+    def without_tuples(self, tuples: SparseTensor, codes: Sequence[Any]) -> Block:
+        """Return the block without some tuples, given the codes of its columns."""
+        kept = ~tuples.holds(codes) if tuples.shape else np.zeros(self.table.count, bool)
+        return self if kept.all() else self.rows(kept)
+
+    def rows(self, kept: Rows) -> Block:
         """Return the block with some rows alone."""
         columns = tuple(Column(c.codes[kept], c.names) for c in self.table.columns)
         lines = tuple(np.asarray(self.lines)[kept].tolist()) if self.lines else ()
@@ -49,27 +67,44 @@ class FactStore:
 
     def add(self, name: str, block: Block) -> None:
         """Keep one more block."""
-        self.blocks.setdefault(name, []).append(block)
+        self.replace(name, [*self.blocks.get(name, ()), block])
+
+    def replace(self, name: str, blocks: Sequence[Block]) -> None:
+        """Keep other blocks for a relation; none: it is as if it had never had facts."""
+        if blocks:
+            self.blocks[name] = [b for b in blocks if not b.is_blank] or list(blocks[:1])
+        else:
+            self.blocks.pop(name, None)
 
     def arity(self, name: str) -> int | None:
-        """Return the number of places of a relation's facts, None where it has none."""
+        """Return the number of places of a relation's facts, None where they do not say."""
         found = self.blocks.get(name)
-        return found[0].table.arity if found else None
+        return found[0].table.arity if found and not found[0].is_blank else None
 
     def count(self, name: str | None = None) -> int:
         """Return the number of tuples that were added, to one relation or to all."""
         names = self.blocks if name is None else [name]
         return sum(b.table.count for n in names for b in self.blocks.get(n, ()))
 
-    def given(self, name: str) -> GivenTensor | None:
-        """Describe the facts that were added from Python for the analysis: their arity, and the elements that they name."""
-        tables = [b.table for b in self.blocks[name] if not b.lines]
+    def given(self, statements: Iterable[Statement]) -> dict[str, GivenTensor]:
+        """Describe the facts that were added from Python for the analysis: their arity, and the elements that they name.
+
+        A relation that was only said to be there has the places that statements give it.
+        """
+        blank = {n for n, blocks in self.blocks.items() if blocks[0].is_blank}
+        if blank:
+            blank &= {m.tensor.name for x in statements for m in mentions(x) if m.role != "whole"}
+        found = {
+            n: self._given([b.table for b in self.blocks[n] if not b.lines]) for n in self.blocks if n not in blank
+        }
+        return {name: given for name, given in found.items() if given is not None}
+
+    def _given(self, tables: list[Table]) -> GivenTensor | None:
         if not tables:
             return None
-        arity = tables[0].arity
         large = sum(t.count for t in tables) > LARGE
         elements = Elements([_sample(t) for t in tables] if large else tables)
-        return GivenTensor((None,) * arity, boolean=True, dtype="bool", elements=elements)
+        return GivenTensor((None,) * tables[0].arity, boolean=True, dtype="bool", elements=elements)
 
     def samples(self) -> set[Name]:
         """Return the names that stand for those of large tables in what the analysis is told."""
@@ -113,15 +148,7 @@ class Elements(tuple[Iterable[Name], ...]):
 
     def joint(self, places: Sequence[int]) -> Iterator[Name]:
         """Go through the names in some places, in the order in which they appear, row by row."""
-        for table in self.tables:
-            rows: list[Name] = []
-            firsts: list[np.ndarray[Any, Any]] = []
-            for k, place in enumerate(places):
-                names, first = _first_rows(table, place)
-                rows += names
-                firsts.append(first * len(places) + k)
-            order = np.argsort(np.concatenate(firsts), kind="stable") if firsts else ()
-            yield from (rows[n] for n in order)
+        return chain.from_iterable(_joint_names(table, places) for table in self.tables)
 
 
 class _Place(Iterable[Name]):
@@ -131,7 +158,18 @@ class _Place(Iterable[Name]):
     def __iter__(self) -> Iterator[Name]:
         for table in self.tables:
             names, first = _first_rows(table, self.place)
-            yield from (names[n] for n in np.argsort(first, kind="stable"))
+            yield from map(names.__getitem__, np.argsort(first, kind="stable").tolist())
+
+
+def _joint_names(table: Table, places: Sequence[int]) -> Iterator[Name]:
+    rows: list[Name] = []
+    firsts: list[np.ndarray[Any, Any]] = []
+    for k, place in enumerate(places):
+        names, first = _first_rows(table, place)
+        rows += names
+        firsts.append(first * len(places) + k)
+    order = np.argsort(np.concatenate(firsts), kind="stable").tolist() if firsts else ()
+    return map(rows.__getitem__, order)
 
 
 def _first_rows(table: Table, place: int) -> tuple[list[Name], np.ndarray[Any, Any]]:

@@ -144,7 +144,7 @@ def _load_folder(path: Path, executor: Executor | None) -> Program:
                 _check_codes(columns, entry.count)
                 sizes = None if entry.sizes is None else tuple(entry.sizes)
                 program.facts.add(entry.name, Block(Table(columns, entry.count, sizes)))
-            program.order = {(name, place): names for name, place, names in manifest.order}
+            program.state.order = {(name, place): names for name, place, names in manifest.order}
             program.bind({name: arrays.get_tensor(f"bound.{name}") for name in manifest.bound})
     except TensorLogicError:
         raise

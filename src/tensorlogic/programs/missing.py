@@ -12,9 +12,8 @@ from ..diagnostics import SourceLocation
 from ..errors import nearest
 from ..lang import syntax as s
 from ..lang.format import text_of
-from ..tables import html_text
 from .clauses import Bindings, Clause, Codes, Literal
-from .proofs import place
+from .proofs import Explanation, Step, place
 from .prover import Prover, binds
 
 if TYPE_CHECKING:
@@ -51,7 +50,7 @@ class Attempt(msgspec.Struct, frozen=True, omit_defaults=True):
         return found + [f"  open     {text}" for text in self.open]
 
 
-class Refutation:
+class Refutation(Explanation):
     """Why an atom does not hold: ``attempts`` has the rules that could derive it, the closest first. It prints as text.
 
     It is true where the atom does not hold, and false where it does.
@@ -96,7 +95,32 @@ class Refutation:
     def __str__(self) -> str:
         return self.text(SHOWN)
 
-    _repr_html_ = html_text
+    def drawn_steps(self) -> Sequence[Step]:
+        """Return the atom, the rules that could derive it, and what holds and what is missing of each.
+
+        >>> from tensorlogic import Program
+        >>> found = Program("Child(y,x) <- Parent(x,y); Parent(Alice, Bob)").why_not("Child(Alice, Bob)")
+        >>> [(step.kind, step.atom) for step in found.drawn_steps()]
+        [('absent', 'Child(Alice, Bob)'), ('tried', 'Child(y, x) <- Parent(x, y)'), ('absent', 'Parent(Bob, Alice)')]
+        """
+        steps: list[Step] = []
+        tried = []
+        for attempt in self.attempts:
+            parts = [Step(text, "holds", note="holds") for text in attempt.holds]
+            parts += [Step(m.literal, "absent", note=m.note) for m in attempt.missing]
+            parts += [Step(text, "open", note="open") for text in attempt.open]
+            tried.append(1 + len(steps))
+            because = tuple(range(tried[-1] + 1, tried[-1] + 1 + len(parts)))
+            steps += [Step(attempt.rule, "tried", at=attempt.at, because=because, note="tried"), *parts]
+        note = "; ".join([*self.unknown_names, *([self.note] if self.note else [])])
+        verdict = "holds" if self.holds else "does not hold"
+        root = Step(
+            self.atom,
+            "holds" if self.holds else "absent",
+            because=tuple(tried),
+            note=f"{verdict}: {note}" if note else verdict,
+        )
+        return [root, *steps]
 
     def __repr__(self) -> str:
         return f"<Refutation of {self.atom}: {'it holds' if self.holds else f'{len(self.attempts)} rules tried'}>"

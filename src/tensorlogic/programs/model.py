@@ -35,8 +35,7 @@ class Model:
         functions: Mapping[str, Function],
         order: Mapping[tuple[str, int], Sequence[Name]] | None = None,
     ) -> None:
-        added = {n: g for n in facts.blocks if n not in given and (g := facts.given(n)) is not None}
-        self.given = {**added, **given}
+        self.given = {**facts.given(statements), **given}
         self.analysis = analyse(statements, given=self.given, functions=functions)
         self._settle_empty()
         self._drop_samples(facts.samples())
@@ -135,13 +134,16 @@ class Model:
 
     def add(self, name: str, block: Block) -> None:
         """Code the tuples of a block, and add them to the facts of a relation."""
-        codes = self.codes(name, block, grow=True)
-        before = self._facts.get(name)
+        before, shape = self._facts.get(name), self.shape(name)
+        if block.is_blank:
+            self._facts[name] = empty(shape) if before is None else before
+            return
+        codes = self.codes(name, block)
         shape = self.shape(name)
         new = self.tensor(codes, shape, block.table.count)
         self._facts[name] = new if before is None else resized(before, shape) | new
 
-    def codes(self, name: str, block: Block, *, grow: bool) -> list[np.ndarray[Any, Any]]:
+    def codes(self, name: str, block: Block) -> list[np.ndarray[Any, Any]]:
         """Return the codes of a block's columns; names that are new are added to their domains."""
         found = []
         sizes = [len(d) for d in self.domains.values()]
@@ -197,14 +199,17 @@ class Model:
         """Return the number of the component that computes a tensor, None where it is given."""
         return self.readers.component.get(name)
 
-    def graph(self, parts: Sequence[int], outputs: Sequence[str], *, start: bool = True) -> EinsumGraph:
+    def graph(
+        self, parts: Sequence[int], outputs: Sequence[str], *, start: bool = True, given: Sequence[str] = ()
+    ) -> EinsumGraph:
         """Return the graph that computes some components; what they read and do not compute is an input.
 
-        With ``start`` recursive relations are inputs too, which say what they begin with, even where they have no facts.
+        With ``start`` recursive relations are inputs too, which say what they begin with, even where they have no facts; so
+        are those of ``given``.
         """
-        key = (tuple(parts), tuple(outputs), start)
+        key = (tuple(parts), tuple(outputs), start, tuple(given))
         if key not in self.graphs:
-            starts = {n for n in self.analysis.tensors if self.has_facts(n)}
+            starts = {n for n in self.analysis.tensors if self.has_facts(n)}.union(given)
             chosen = [self.analysis.components[n] for n in parts]
             self.graphs[key] = build(self.analysis, chosen, outputs, starts, start=start)
         return self.graphs[key]
@@ -239,33 +244,24 @@ def build(
 
 
 class _Reads:
-    """Which component computes a tensor, what it reads, and what it reads so that more of it may give less."""
+    """Which component computes a tensor, what each component reads, and all that a tensor depends on."""
 
     def __init__(self, analysis: Analysis) -> None:
         self.component: dict[str, int] = {}
         self.direct: dict[int, set[str]] = {}
         self.closure: dict[str, frozenset[str]] = {}  # everything that a tensor depends on, itself too
-        self.careful: dict[str, frozenset[str]] = {}  # of that, what is read under a negation, or as a number
         for number, component in enumerate(analysis.components):
             own = set(component.names)
             self.component.update(dict.fromkeys(component.names, number))
-            read = [
-                m
+            names = {
+                m.tensor.name
                 for x in component.statements
                 for m in mentions(x)
                 if m.role != "head" and m.tensor.name not in own and m.tensor.name in analysis.tensors
-            ]  # a bare word in a comparison may be the name of an element
-            names = {m.tensor.name for m in read}
+            }  # a bare word in a comparison may be the name of an element
             self.direct[number] = names
-            whole, careful = set(own), set[str]()
-            for m in read:
-                below = self.closure.get(m.tensor.name, frozenset({m.tensor.name}))
-                whole |= below
-                careful |= self.careful.get(m.tensor.name, frozenset())
-                if m.role == "not" or not component.boolean:
-                    careful |= below
-            for name in component.names:
-                self.closure[name], self.careful[name] = frozenset(whole), frozenset(careful)
+            below = [self.closure.get(name, frozenset({name})) for name in names]
+            self.closure.update(dict.fromkeys(component.names, frozenset(own.union(*below))))
 
 
 def _is_word(part: s.Part) -> bool:

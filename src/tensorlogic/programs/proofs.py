@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -55,7 +56,40 @@ def place(at: SourceLocation) -> str:
     return at.file if at.line is None else f"{at.file}:{at.line}"
 
 
-class Proof:
+class Explanation(ABC):
+    """Why an atom holds, or does not: it prints as text, and can be drawn."""
+
+    @abstractmethod
+    def drawn_steps(self) -> Sequence[Step]:
+        """Return what is drawn, the atom that was asked for first; each step tells by number what it follows from."""
+
+    def to_dot(self) -> str:
+        """Return it as Graphviz DOT."""
+        from .proof_pictures import to_dot
+
+        return to_dot(self)
+
+    def to_mermaid(self) -> str:
+        """Return it as a Mermaid flowchart."""
+        from .proof_pictures import to_mermaid
+
+        return to_mermaid(self)
+
+    def to_svg(self, *, timeout: float = 60.0) -> str:
+        """Return it as an SVG picture, drawn by the ``dot`` program of Graphviz."""
+        from ..ir.draw import dot_svg
+
+        longer = "give it longer: proof.to_svg(timeout=600)"
+        others = "or use proof.to_mermaid() or proof.to_dot(), which need no program"
+        return dot_svg(self.to_dot(), f"{len(self.drawn_steps())} steps", (longer, others), timeout)
+
+    def _repr_html_(self) -> str:
+        from .proof_pictures import to_html
+
+        return to_html(self)
+
+
+class Proof(Explanation):
     """Why an atom holds: a tree of rules that ends in facts, with the least height; of several such, one with the fewest facts.
 
     Every step of it is itself the lowest proof of its atom. (Where the atom depends on very much, it has the least height, and few facts
@@ -139,6 +173,10 @@ class Proof:
                     pending.append(b)
         return found
 
+    def drawn_steps(self) -> Sequence[Step]:
+        """Return all steps."""
+        return self.steps
+
     def lines(self, depth: int | None = None) -> Iterator[str]:
         """Go through the lines of the tree; what stands above already is not repeated, and what lies below ``depth`` is counted."""
         shown: set[int] = set()
@@ -203,28 +241,3 @@ class Proof:
     def to_json(self, indent: int | None = 2) -> str:
         """Return the proof as JSON."""
         return json.dumps(self.to_dict(), indent=indent, ensure_ascii=False)
-
-    def to_dot(self) -> str:
-        """Return the proof as Graphviz DOT."""
-        from .proof_pictures import to_dot
-
-        return to_dot(self)
-
-    def to_mermaid(self) -> str:
-        """Return the proof as a Mermaid flowchart."""
-        from .proof_pictures import to_mermaid
-
-        return to_mermaid(self)
-
-    def to_svg(self, *, timeout: float = 60.0) -> str:
-        """Return the proof as an SVG picture, drawn by the ``dot`` program of Graphviz."""
-        from ..ir.draw import dot_svg
-
-        longer = "give it longer: proof.to_svg(timeout=600)"
-        others = "or use proof.to_mermaid() or proof.to_dot(), which need no program"
-        return dot_svg(self.to_dot(), f"{len(self.steps)} steps", (longer, others), timeout)
-
-    def _repr_html_(self) -> str:
-        from .proof_pictures import to_html
-
-        return to_html(self)

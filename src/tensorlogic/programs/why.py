@@ -127,7 +127,7 @@ class Words:
             found = [(b.location(0), "") for b in blocks if b.table.count]
             return found[0] if found else (None, "")
         if relation not in self._places:
-            codes = [_keys(self.model.codes(relation, b, grow=False), self.model.shape(relation)) for b in blocks]
+            codes = [_keys(self.model.codes(relation, b), self.model.shape(relation)) for b in blocks]
             block = np.repeat(np.arange(len(blocks)), [len(c) for c in codes])
             line = np.concatenate([np.arange(len(c)) for c in codes]) if codes else np.empty(0, np.int64)
             keys, first = np.unique(np.concatenate(codes) if codes else line, return_index=True)

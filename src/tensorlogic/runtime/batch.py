@@ -73,9 +73,9 @@ def execute_batch(
     calls: list[Callable[[], None]] = []
     for group in groups:
         way = way_of(executor, graph, group)
-        cuts = _cuts(executor, way, len(group.items), threads)
-        ways.append(partial(_described, way, len(group.items), group.over, cuts))
-        for part in cuts:
+        ranges = cuts(executor, way, len(group.items), threads)
+        ways.append(partial(_described, way, len(group.items), group.over, ranges))
+        for part in ranges:
             calls.append(partial(_run, executor, graph, given, group, way, part, pieces, errors))
     if threads > 1 and len(calls) > 1:
         _side_by_side(calls, threads)
@@ -266,7 +266,7 @@ def most_at_once(executor: Executor, way: Way, limit: int | None, threads: int =
     return max(1, (limit // threads - way.fixed_bytes) // max(1, way.item_bytes))
 
 
-def _cuts(executor: Executor, way: Way, count: int, threads: int) -> list[range]:
+def cuts(executor: Executor, way: Way, count: int, threads: int) -> list[range]:
     """Return the ranges of a group's items that run at once."""
     if way.graph is None:
         return parts(count, threads) if way.reason else [range(count)]
@@ -279,12 +279,12 @@ def _cuts(executor: Executor, way: Way, count: int, threads: int) -> list[range]
     return parts(count, max(-(-count // most), min(threads, count)))
 
 
-def _described(way: Way, count: int, over: Sequence[str], cuts: Sequence[range]) -> str:
+def _described(way: Way, count: int, over: Sequence[str], ranges: Sequence[range]) -> str:
     items = f"{count:,} item{'s' * (count != 1)}"
     if way.graph is None:
         return f"{items} one by one: {way.reason}" if way.reason else f"{items} by one run: their inputs are the same"
     index = f"{items} as one more index of {', '.join(map(repr, over))}"
-    return index if len(cuts) == 1 else f"{index}, in {len(cuts)} parts of up to {len(cuts[0]):,}"
+    return index if len(ranges) == 1 else f"{index}, in {len(ranges)} parts of up to {len(ranges[0]):,}"
 
 
 def _run(
@@ -302,7 +302,7 @@ def _run(
     if len(places) == 1 or (way.graph is None and way.reason):
         return _one_by_one(executor, graph, items, places, pieces, errors)
     try:
-        with _marked(executor, f"batch of {len(places)}"):
+        with marked(executor, f"batch of {len(places)}"):
             pieces.append(_together(executor, graph, group, way, part, places))
     except CancelledError:
         raise
@@ -317,7 +317,7 @@ def _run(
 _UNMARKED = nullcontext()
 
 
-def _marked(executor: Executor, name: str) -> AbstractContextManager[None]:
+def marked(executor: Executor, name: str) -> AbstractContextManager[None]:
     """Return a span for those who watch the executor; without any, nothing is noted."""
     own = (*executor.context.hooks, *executor.profiles.hooks)
     return span(name, own) if own or running.listening or active_contexts() or watchers() else _UNMARKED
@@ -365,7 +365,7 @@ def _one_by_one(
 ) -> None:
     for n in places:
         try:
-            with _marked(executor, f"item {n}"):
+            with marked(executor, f"item {n}"):
                 values = executor.execute(graph, items[n]).values()
         except CancelledError:
             raise

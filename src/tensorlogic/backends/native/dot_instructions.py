@@ -149,13 +149,9 @@ def tile_of(form: DotForm) -> Any:
     return tile
 
 
-def vector_at(builder: Any, data: Any, place: int) -> Any:
-    """Write the address of an element."""
-    return builder.gep(data, [ir.IntType(64)(place)])
-
-
 def _vector(builder: Any, data: Any, place: int, vector: Any) -> Any:
-    return builder.load(builder.bitcast(vector_at(builder, data, place), vector.as_pointer()), align=4)
+    address = builder.bitcast(builder.gep(data, [ir.IntType(64)(place)]), vector.as_pointer())
+    return builder.load(address, align=4)
 
 
 def _spread(builder: Any, value: Any, vector: Any) -> Any:

@@ -9,6 +9,7 @@ from ...ir.graph import Fixpoint, Scan
 from ...ir.types import TensorType
 from ...plan.build import ExecutionPlan
 from ...plan.contract import Contraction
+from ...plan.small_numbers import plain_join
 
 SMALL = 3_000_000  # arithmetic operations of a contraction below which BLAS is as fast as packing
 OR_AND = frozenset({"boolean", "real", "max_min", "max_product"})  # over truth values these are one: or of ands
@@ -56,10 +57,12 @@ class NativeFacts:
             from . import vjp
 
             return vjp.worth(op, args, result)
-        if op.algebra in ("real", "boolean") or result.dtype not in ("float32", "float64"):
+        if op.algebra in ("real", "boolean") or result.dtype not in ("float32", "float64", "uint8"):
             return False
         from .semiring import ROWS, worth
 
+        if result.dtype == "uint8" and not (op.algebra == "max_min" and plain_join(form)):
+            return False
         return op.algebra in ROWS and worth(form)
 
     def scans(self, op: Scan) -> bool:

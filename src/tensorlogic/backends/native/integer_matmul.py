@@ -29,7 +29,7 @@ def _bytes_in_rows(dtype: str) -> Any:
 
 
 @cache
-def packing(form: DotForm, width: int, dtype: str, flip: bool) -> Explicit:
+def _packing(form: DotForm, width: int, dtype: str, flip: bool) -> Explicit:
     """Return the loop that lays out panels of so many rows."""
     terms, unsigned, mask = form.terms, dtype == "uint8", 0x80 if flip else 0
     strip, part = strip_of(terms, width, unsigned, flip), 32 // terms
@@ -48,7 +48,7 @@ def packing(form: DotForm, width: int, dtype: str, flip: bool) -> Explicit:
             for n in range(width):
                 row = panel * width + n
                 for step in range(done, steps):
-                    word, k = 0, first + step * terms
+                    word, k = np.int64(0), first + step * terms
                     for t in range(terms):
                         if row < x.shape[0] and k + t < last:
                             word |= ((np.int64(x[row, k + t]) ^ mask) & ((1 << part) - 1)) << (part * t)
@@ -59,7 +59,7 @@ def packing(form: DotForm, width: int, dtype: str, flip: bool) -> Explicit:
 
 
 @cache
-def multiplying(form: DotForm) -> Explicit:
+def _multiplying(form: DotForm) -> Explicit:
     """Return the loop over tiles."""
     tile, height, width = tile_of(form), form.rows, form.columns
     block = max(1, BLOCK // height)
@@ -87,7 +87,7 @@ def multiplying(form: DotForm) -> Explicit:
 
 
 @cache
-def dotting(left: str, right: str) -> Explicit:
+def _dotting(left: str, right: str) -> Explicit:
     """Return the loop over dot products, for few rows: LLVM finds the instruction itself, and every factor is read once."""
 
     def dots(a: Any, b: Any, sums: Any, lo: int, hi: int) -> None:
@@ -106,54 +106,79 @@ def dotting(left: str, right: str) -> Explicit:
 
 
 def integer_matmul(a: Array, b: Array, out: Array, form: DotForm | None = None) -> None:
-    """Write the sums over k of a[i, k] * b[j, k] into int32 ``out[i, j]``, which is contiguous; the factors may be strided."""
+    """Write the sums over k of a[i, k] * b[j, k] into int32 ``out[i, j]``, which is contiguous; the factors may be strided.
+
+    Sums beyond int32 wrap; :func:`most_terms` of them never are.
+    """
     a, b = (x if x.strides[1] == 1 else np.ascontiguousarray(x) for x in (a, b))
-    count = allowed()
-    if form is None and min(len(a), len(b)) <= FEW:
-        if len(b) < len(a):
-            turned = np.empty(out.shape[::-1], np.int32)
-            integer_matmul(b, a, turned)
-            out[...] = turned.T
-            return
-        loop = dotting(a.dtype.name, b.dtype.name)
-        share(partial(loop, np.ascontiguousarray(a), np.ascontiguousarray(b), out), len(b), min(count, len(b)))
+    if form is not None or min(len(a), len(b)) > FEW:
+        _in_panels(a, b, out, form or dot_form(), allowed())
+    elif len(b) < len(a):
+        turned = np.empty(out.shape[::-1], np.int32)
+        integer_matmul(b, a, turned)
+        out[...] = turned.T
+    else:
+        loop = partial(_dotting(a.dtype.name, b.dtype.name), np.ascontiguousarray(a), np.ascontiguousarray(b), out)
+        share(loop, len(b), min(allowed(), max(1, len(b))))
+
+
+def most_terms(left: str, right: str) -> int:
+    """Return how many products of bytes of some dtypes always fit a sum in int32.
+
+    >>> most_terms("int8", "int8"), most_terms("uint8", "int8"), most_terms("uint8", "uint8")
+    (131071, 65793, 33025)
+    """
+    largest = {"int8": 128, "uint8": 255}
+    return (2**31 - 1) // (largest[left] * largest[right])
+
+
+def make_ready(rows: int, columns: int, left: str, right: str) -> None:
+    """Compile the loops of a product of some size, or load them from the disk."""
+    if min(rows, columns) <= FEW:
+        _dotting(*((left, right) if rows <= columns else (right, left))).load()
         return
-    _in_panels(a, b, out, form or dot_form(), count)
+    form = dot_form()
+    _multiplying(form).load()
+    for dtype, width, flip in zip((left, right), (form.rows, form.columns), _flips(form, left, right), strict=True):
+        _packing(form, width, dtype, flip).load()
+
+
+def _flips(form: DotForm, left: str, right: str) -> list[bool]:
+    """Return whether the highest bit of each factor is turned over, for an instruction that takes bytes of the other kind."""
+    wanted = ("uint8" if form.unsigned_left else "int8", "int8")
+    return [form.terms == 4 and dtype != want for dtype, want in zip((left, right), wanted, strict=True)]
 
 
 def _in_panels(a: Array, b: Array, out: Array, form: DotForm, count: int) -> None:
     depth, slab = a.shape[1], SLAB * form.terms
-    loop = multiplying(form)
-    flips = [form.terms == 4 and (x.dtype == np.int8) == want for x, want in ((a, form.unsigned_left), (b, False))]
+    loop = _multiplying(form)
+    flips = _flips(form, a.dtype.name, b.dtype.name)
     panels = []
     for x, width, flip in zip((a, b), (form.rows, form.columns), flips, strict=True):
         number = -(-len(x) // width)
         words = np.empty(number * width * min(SLAB, -(-depth // form.terms)), np.int32)
-        panels.append((partial(packing(form, width, x.dtype.name, flip), x, words), words, number))
+        panels.append((partial(_packing(form, width, x.dtype.name, flip), x, words), words, number))
     out.fill(0)
+    (pack_left, left, rows), (pack_right, right, columns) = panels
     for first in range(0, depth, slab):
         last = min(depth, first + slab)
-        for pack, _, number in panels:
-            share(partial(pack, first, last), number, min(count, number))
-        (_, left, number), (_, right, _) = panels
-        share(partial(loop, left, right, out, -(-(last - first) // form.terms)), number, min(count, number))
-    if any(flips):
-        _take_off(a, b, out, flips, form)
+        share(partial(pack_left, first, last), rows, min(count, rows))
+        share(partial(pack_right, first, last), columns, min(count, columns))
+        share(partial(loop, left, right, out, -(-(last - first) // form.terms)), rows, min(count, rows))
+    _take_off(a, b, out, flips)
 
 
-def _take_off(a: Array, b: Array, out: Array, flips: list[bool], form: DotForm) -> None:
+def _take_off(a: Array, b: Array, out: Array, flips: list[bool]) -> None:
     """Take off what the bytes had more, or less, than they stand for: a flip adds 128 to an int8, and takes 128 off a uint8."""
     more_a, more_b = (128 * flip * (1 if x.dtype == np.int8 else -1) for x, flip in zip((a, b), flips, strict=True))
-    with np.errstate(over="ignore"):
-        if more_a:
-            out -= np.int32(more_a) * b.sum(1, dtype=np.int32)
-        if more_b:
-            total = a.sum(1, dtype=np.int32) + np.int32(more_a * a.shape[1])
-            out -= (np.int32(more_b) * total)[:, None]
+    if more_a:
+        out -= (more_a * b.sum(1, dtype=np.int64)).astype(np.int32)  # wraps, as the sums did
+    if more_b:
+        out -= (more_b * (a.sum(1, dtype=np.int64) + more_a * a.shape[1])).astype(np.int32)[:, None]
 
 
 @cache
-def _counting() -> Explicit:
+def counting() -> Explicit:
     """Return the loop that counts bits in which rows differ."""
 
     def count(a: Any, b: Any, sums: Any, depth: int, lo: int, hi: int) -> None:
@@ -180,4 +205,4 @@ def binary_matmul(a: Array, b: Array, depth: int, out: Array) -> None:
             wide[:, : x.shape[1]] = x
             x = wide
         words.append(x.view(np.uint64))
-    share(partial(_counting(), *words, out, depth), len(b), min(allowed(), max(1, len(b))))
+    share(partial(counting(), *words, out, depth), len(b), min(allowed(), max(1, len(b))))

@@ -56,14 +56,10 @@ def _grown(codes: Any, size: Any, more: Any) -> Any:
 def _both(
     data: Any, i: Any, end: Any, j: Any, last: Any, codes: Any, size: Any, code: Any, stride: Any, most: Any
 ) -> Any:
-    """Write the codes of the values that two sorted ranges have in common, up to so many; return the new size.
-
-    Where nothing is to be written, codes is empty, and the values are only counted.
-    """
+    """Write the codes of the values that two sorted ranges have in common, up to so many; return the new size."""
     if end - i > last - j:
         i, end, j, last = j, last, i, end
     limit = size + most
-    write = codes.size > 0
     if (end - i) * APART < last - j:
         while i < end and size < limit:
             value = data[i]
@@ -71,23 +67,15 @@ def _both(
             if j == last:
                 break
             if data[j] == value:
-                if write:
-                    codes[size] = code + value * stride
+                codes[size] = code + value * stride
                 size += 1
             i += 1
-    elif write or most == 1:
+    else:
         while i < end and j < last and size < limit:
             a, b = data[i], data[j]
             if a == b:
-                if write:
-                    codes[size] = code + a * stride
+                codes[size] = code + a * stride
                 size += 1
-            i += a <= b
-            j += b <= a
-    else:
-        while i < end and j < last:
-            a, b = data[i], data[j]
-            size += a == b
             i += a <= b
             j += b <= a
     return size
@@ -96,7 +84,7 @@ def _both(
 @kernel
 def _wedges(
     data: Any, index: Any, values: Any, stop: Any, table: Any, length: Any, column: Any, bitmap: Any,
-    codes: Any, size: Any, code: Any, outer: Any, inner: Any, each: Any, counting: Any,
+    codes: Any, size: Any, code: Any, outer: Any, inner: Any, each: Any,
 ) -> Any:  # fmt: skip
     """Take each value of a range, and of its rows in an indexed table those whose second column is marked in a bitmap.
 
@@ -114,19 +102,12 @@ def _wedges(
         if value + 1 >= length:
             break
         lo, hi = column + index[table + value], column + index[table + value + 1]
-        if counting and each == 2:
-            for k in range(lo, hi):
-                j = np.uint64(data[k])
-                size += np.int64(j < bits and bitmap[j >> np.uint64(6)] >> (j & np.uint64(63)) & ONE != 0)
-            continue
-        if not counting:
-            codes = _grown(codes, size, hi - lo)
+        codes = _grown(codes, size, hi - lo)
         base = code + value * outer
         for k in range(lo, hi):
             j = np.uint64(data[k])
             if j < bits and bitmap[j >> np.uint64(6)] >> (j & np.uint64(63)) & ONE:
-                if not counting:
-                    codes[size] = base + data[k] * inner
+                codes[size] = base + data[k] * inner
                 size += 1
                 if each < 2:
                     break
@@ -137,9 +118,9 @@ def _wedges(
 
 def _multiway(
     data: Any, index: Any, first: Any, column: Any, rows: Any, after: Any, indexed: Any, wedge: Any, strides: Any,
-    outputs: int, lo: int, hi: int, counting: int, total: Any,
+    outputs: int, lo: int, hi: int, total: Any,
 ) -> Any:  # fmt: skip
-    """Return the codes of the results whose first variable is from lo up to hi; or only count them.
+    """Return the codes of the results whose first variable is from lo up to hi.
 
     ``first[d]`` is the first participant of variable d. Of each participant: where its column is in ``data``, how many rows its table
     has, which participant is the next column of its table (-1: none), and where ``index`` has, for every value, how many
@@ -157,7 +138,7 @@ def _multiway(
         np.zeros(count, np.int64),
     )
     code = np.zeros(depths + 1, np.int64)
-    codes = np.empty(0 if counting else 1024, np.int64)
+    codes = np.empty(1024, np.int64)
     size = np.int64(0)
     depth = 0
     bound = np.int64(lo)
@@ -173,7 +154,7 @@ def _multiway(
             codes, size = _wedges(
                 data, index, column[p] + cursor[p], column[p] + stop[p], indexed[2 * q], indexed[2 * q + 1], column[after[q]],
                 bitmap, codes, size, code[depth], strides[depth] if outputs > depth else np.int64(0),
-                strides[depth + 1] if outputs == depths else np.int64(0), max(0, outputs - depth), counting,
+                strides[depth + 1] if outputs == depths else np.int64(0), max(0, outputs - depth),
             )  # fmt: skip
             for k in range(column[fixed] + start[fixed], column[fixed] + stop[fixed]):
                 bitmap[data[k] >> 6] = 0
@@ -194,8 +175,7 @@ def _multiway(
                     width = min(width, stop[q] - cursor[q])
                 most = np.int64(1) if one else width
                 before = size
-                if not counting:
-                    codes = _grown(codes, size, most)
+                codes = _grown(codes, size, most)
                 if many == 2:
                     size = _both(
                         data, column[p] + cursor[p], column[p] + stop[p], column[q] + cursor[q], column[q] + stop[q],
@@ -203,9 +183,8 @@ def _multiway(
                     )  # fmt: skip
                 else:
                     most = min(most, width)
-                    if not counting:
-                        for k in range(most):
-                            codes[size + k] = base + data[column[p] + cursor[p] + k] * stride
+                    for k in range(most):
+                        codes[size + k] = base + data[column[p] + cursor[p] + k] * stride
                     size += most
                 if one and size > before:
                     depth = outputs - 1
@@ -254,9 +233,8 @@ def _multiway(
                 for p in range(first[depth], first[depth + 1]):
                     cursor[p] = start[p]
                 continue
-            if not counting:
-                codes = _grown(codes, size, 1)
-                codes[size] = code[depth + 1]
+            codes = _grown(codes, size, 1)
+            codes[size] = code[depth + 1]
             size += 1
             depth = min(depth, outputs - 1)
         else:
@@ -268,6 +246,6 @@ def _multiway(
     return codes
 
 
-_REST = (PLACES, *[CODES] * 7, *[NUMBER] * 4, CODES_OUT)
+_REST = (PLACES, *[CODES] * 7, *[NUMBER] * 3, CODES_OUT)
 narrow = explicit(PLACES, *_REST)(_multiway)
 wide = explicit(CODES, *_REST)(_multiway)

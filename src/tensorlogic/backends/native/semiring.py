@@ -63,7 +63,8 @@ class _Layout(NamedTuple):
     alone: tuple[Labels, Labels]  # reduced, in one factor only
 
 
-def _layout(form: Contraction) -> _Layout:
+def join_layout(form: Contraction) -> _Layout:
+    """Return where the indices of two factors go."""
     a, b = form.labels
     output = form.spec.output
     return _Layout(
@@ -92,7 +93,7 @@ def bind_semiring(op: ops.Einsum, form: Contraction, args: Sequence[TensorType],
     dtype, sizes, output = np.dtype(result.dtype), form.sizes, form.spec.output
     prepare = [prepared(own, kept) for own, kept in zip(form.spec.inputs, form.labels, strict=True)]
     cast = caster(row, dtype)
-    layout = _layout(form)
+    layout = join_layout(form)
     labels_out = (*layout.batch, *layout.left, *layout.right)
     in_order = labels_out == output
     shape = [sizes[x] for x in output]
@@ -100,7 +101,7 @@ def bind_semiring(op: ops.Einsum, form: Contraction, args: Sequence[TensorType],
     whole = [math.prod(sizes[x] for x in group) for group in (layout.batch, layout.left, layout.right)]
     empty = any(sizes[x] == 0 for x in form.spec.contracted)
     run = _log_sum_exp(dtype) if row.reduce == "logsumexp" else _folded(row, dtype)
-    lay = _laid_out(form.labels, layout, sizes)
+    lay = laid_out(form.labels, layout, sizes)
     spread = any(layout.alone)
 
     def contract(*operands: Array, out: Array = None) -> Array:
@@ -150,7 +151,7 @@ def _placing(kernel: Kernel) -> Kernel:
     return run
 
 
-def _laid_out(
+def laid_out(
     labels: Sequence[Labels], layout: _Layout, sizes: dict[str, int]
 ) -> Callable[[Array, Array], tuple[Array, Array]]:
     """Return what lays two factors out as [n, i, k] and [n, k, j], their own indices after k: views where they can be."""
@@ -168,11 +169,11 @@ def _parts(
     row: Algebra, labels: Sequence[Labels], layout: _Layout, sizes: dict[str, int], a: Array, b: Array
 ) -> Iterator[tuple[Array, Array]]:
     """Lay out factors with indices that only one of them has: reduced before, or spread over the other part by part."""
-    lay, alone = _laid_out(labels, layout, sizes), layout.alone
+    lay, alone = laid_out(labels, layout, sizes), layout.alone
     if _separable(row, layout, a, b):
         gone = {*alone[0], *alone[1]}
         (a, first), (b, second) = (without(row, x, own, gone, x.dtype) for x, own in zip((a, b), labels, strict=True))
-        yield _laid_out((first, second), layout._replace(alone=((), ())), sizes)(a, b)
+        yield laid_out((first, second), layout._replace(alone=((), ())), sizes)(a, b)
         return
     a, b = lay(a, b)
     k, p, q = (math.prod(sizes[x] for x in group) for group in (layout.inner, *alone))

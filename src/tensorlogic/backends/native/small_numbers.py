@@ -19,8 +19,11 @@ from ...plan.fused import Fused
 from ..base import Kernel
 from ..threads import allowed, share
 from .explicit import NUMBER, Explicit
-from .integer_matmul import binary_matmul, integer_matmul
+from .fuzzy import bind_fuzzy
+from .integer_matmul import binary_matmul, counting, integer_matmul
+from .integer_matmul import make_ready as make_integers_ready
 from .weight_matmul import Weights, weight_matmul
+from .weight_matmul import make_ready as make_weights_ready
 
 Array = Any
 Reader = Callable[[Sequence[Array]], Array]  # from the operands of a step to one array
@@ -85,9 +88,19 @@ def bind_integers(step: Step) -> Kernel:
     wanted = [(casts[n], n) for n in (0, 1) if casts[n].writes[0] in step.writes]
     turns, result = [_turned(form, n) for n in (0, 1)], _Result(form, np.dtype(np.int32))
     scale, zero = (parts.read(s) for s in last.reads[1:]) if isinstance(last.op, ops.Dequantize) else (None, None)
-    bits = _binary_sides(parts, casts, form)
+    bits = None if wanted else _binary_sides(parts, casts, form)
+    rows, columns = (math.prod(form.sizes[x] for x in free) for free in (form.left, form.right))
+    if bits is not None:
+        counting().load()
+    else:
+        make_integers_ready(rows, columns, *(cast.arg_types[0].dtype or "int8" for cast in casts))
+    for part in step.parts:
+        if isinstance(part.op, ops.Quantize) and part.op.kind is None:
+            _quantizing(part.op.dtype).load()
+    if scale is not None:
+        _dequantizing().load()
 
-    def product(operands: Sequence[Array], factors: Sequence[Array], out: Array) -> None:
+    def product(factors: Sequence[Array], out: Array) -> None:
         sums = result.batches(out)
         a, b = (turn(x) for turn, x in zip(turns, factors, strict=True))
         for n in range(len(sums)):
@@ -97,11 +110,12 @@ def bind_integers(step: Step) -> Kernel:
     def run(*operands: Array, out: Array = None) -> Any:
         sums = out if out is not None and scale is None else np.empty(result.shape, np.int32)
         factors: list[Array] = []
-        if bits is not None and not wanted:
-            binary_matmul(*(side(operands) for side in bits), form.sizes[form.inner[0]], sums.reshape(-1, sums.shape[-1]))
+        if bits is not None:
+            a, b = (side(operands) for side in bits)
+            binary_matmul(a, b, form.sizes[form.inner[0]], sums.reshape(-1, sums.shape[-1]))
         else:
             factors = [side(operands) for side in sides]
-            product(operands, factors, sums)
+            product(factors, sums)
         if scale is not None and zero is not None:
             floats = np.empty(result.shape, np.float32) if out is None else out
             dequantize_sums(sums, scale(operands), zero(operands), floats)
@@ -137,20 +151,28 @@ def _binary_sides(parts: _Parts, casts: Sequence[Step], form: Contraction) -> li
     rows = (*form.left, *form.right) == form.spec.output and len(form.right) == 1 and len(form.inner) == 1
     if kinds != ["binary", "binary"] or not rows or any(own[-1:] != form.inner for own in form.labels):
         return None
-    found: list[Reader] = []
-    for maker, cast in zip(makers, casts, strict=True):
-        assert maker is not None
-        if isinstance(maker.op, ops.Unpack):
-            source = parts.read(maker.reads[0])
-            found.append(lambda operands, source=source: source(operands).reshape(-1, source(operands).shape[-1]))
-        else:
-            numbers = _bytes_of(parts, cast.reads[0])
-            found.append(lambda operands, numbers=numbers: _packed_rows(numbers(operands)))
-    return found
+    return [_bits_of(parts, cast.reads[0]) for cast in casts]
 
 
-def _packed_rows(numbers: Array) -> Array:
-    return pack(numbers.reshape(-1, numbers.shape[-1]), 1)
+def _bits_of(parts: _Parts, slot: int) -> Reader:
+    """Return what gives a factor of -1 and 1 as packed bits, rows × bytes."""
+    maker = parts.makers[slot]
+    if isinstance(maker.op, ops.Unpack):
+        source = parts.read(maker.reads[0])
+        return lambda operands: _as_rows(source(operands))
+    numbers, x, scale = _bytes_of(parts, slot), parts.read(maker.reads[0]), parts.read(maker.reads[1])
+
+    def signs(operands: Sequence[Array]) -> Array:
+        scales = scale(operands)
+        if (scales > 0).all() and (scales < np.inf).all():  # then it is the sign that decides
+            return np.packbits(_as_rows(~(x(operands) < 0)), axis=-1, bitorder="little")
+        return pack(_as_rows(numbers(operands)), 1)
+
+    return signs
+
+
+def _as_rows(x: Array) -> Array:
+    return x.reshape(-1, x.shape[-1])
 
 
 def bind_weights(step: Step) -> Kernel:
@@ -172,6 +194,8 @@ def bind_weights(step: Step) -> Kernel:
     x = parts.read(parts.product.reads[1 - side])
     columns, depth = (form.sizes[label] for label in form.labels[side])
     turn, result = _turned(form, 1 - side), _Result(_facing(form, side), np.dtype(np.float32))
+    rows = math.prod(form.sizes[label] for label in (form.left, form.right)[1 - side])
+    make_weights_ready(rows, bits, signed)
 
     def run(*operands: Array, out: Array = None) -> Array:
         zeros = zero(operands)
@@ -188,6 +212,24 @@ def bind_weights(step: Step) -> Kernel:
         return out
 
     return run
+
+
+def bind_fuzzy_step(step: Step) -> Kernel:
+    """Return the kernel of a join of truth values that are bytes before and after."""
+    parts = _Parts(step)
+    op, form = parts.product.op, parts.product.contraction
+    assert isinstance(op, ops.Einsum) and form is not None
+    sides = [_truths_of(parts, slot) for slot in parts.product.reads]
+    kernel = bind_fuzzy(op.algebra, form, step.types[0])
+    return lambda *operands, out=None: kernel(*(side(operands) for side in sides), out=out)
+
+
+def _truths_of(parts: _Parts, slot: int) -> Reader:
+    """Return what gives a factor as bytes; others read it as floats too, which are within a rounding of q / 255."""
+    if slot in parts.makers:
+        return parts.read(parts.makers[slot].reads[0])
+    floats = parts.read(slot)
+    return lambda operands: np.rint(floats(operands) * np.float32(255)).astype(np.uint8)
 
 
 def _facing(form: Contraction, side: int) -> Contraction:
@@ -210,9 +252,7 @@ def _one_width(weights: Weights) -> Weights:
     wide = max(weights.scales.shape[1], weights.zeros.shape[1])
     if wide == 1:
         return weights._replace(group=max(1, weights.depth))
-    scales, zeros = (
-        np.ascontiguousarray(np.broadcast_to(x, (len(x), wide))) for x in (weights.scales, weights.zeros)
-    )
+    scales, zeros = (np.ascontiguousarray(np.broadcast_to(x, (len(x), wide))) for x in (weights.scales, weights.zeros))
     return weights._replace(scales=scales, zeros=zeros)
 
 
@@ -257,7 +297,9 @@ def quantize_rows(x: Array, scale: Array, zero: Array, dtype: str) -> Array:
 
 @cache
 def _dequantizing() -> Explicit:
-    def dequantize(sums: Any, scales: Any, next_scale: int, zeros: Any, next_zero: int, out: Any, lo: int, hi: int) -> None:
+    def dequantize(
+        sums: Any, scales: Any, next_scale: int, zeros: Any, next_zero: int, out: Any, lo: int, hi: int
+    ) -> None:
         """Write (sums - zero) * scale of the rows ``lo`` to ``hi``, each product rounded once."""
         for r in range(lo, hi):
             row, target = sums[r], out[r]

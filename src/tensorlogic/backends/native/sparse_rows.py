@@ -144,19 +144,29 @@ def join(
     return hi
 
 
-@explicit(CODES, PLACES, CODES, PLACES, NUMBER, NUMBER, CODES_OUT, PLACES_OUT)
-def join_count(aptr: Any, aidx: Any, bptr: Any, bidx: Any, lo: int, hi: int, counts: Any, stamps: Any) -> None:
-    """Count the distinct columns of rows of a join; stamps are less than every row to begin with."""
-    for i in range(lo, hi):
-        found = 0
-        for p in range(aptr[i], aptr[i + 1]):
-            if p + AHEAD < aidx.size:
-                prefetch(bidx, bptr[aidx[p + AHEAD]])
-            for q in range(bptr[aidx[p]], bptr[aidx[p] + 1]):
-                j = bidx[q]
-                found += stamps[j] != i
-                stamps[j] = i
-        counts[i] = found
+@explicit(CODES, NUMBER, CODES_OUT, PLACES_OUT)
+def split(codes: Any, width: int, ends: Any, out: Any) -> None:
+    """Write the rows of a set of codes of a matrix of so many columns; ``ends`` is one longer than there are rows."""
+    row, start = np.int64(0), np.int64(0)
+    ends[0] = 0
+    for k in range(codes.size):
+        if codes[k] - start >= width:
+            here = codes[k] // width
+            while row < here:
+                row += 1
+                ends[row] = k
+            start = row * width
+        out[k] = codes[k] - start
+    for i in range(row + 1, ends.size):
+        ends[i] = codes.size
+
+
+@explicit(CODES, PLACES_OUT)
+def repeat(indptr: Any, out: Any) -> None:
+    """Write the number of the row of each element."""
+    for i in range(indptr.size - 1):
+        for k in range(indptr[i], indptr[i + 1]):
+            out[k] = i
 
 
 @explicit(CODES, PLACES, CODES_OUT, PLACES_OUT)
@@ -187,6 +197,8 @@ def reach(indptr: Any, indices: Any, sources: Any, seen: Any) -> None:
     head = 0
     while head < tail:
         v = queue[head]
+        if head + AHEAD < tail:
+            prefetch(indices, indptr[queue[head + AHEAD]])
         head += 1
         for p in range(indptr[v], indptr[v + 1]):
             t = indices[p]
@@ -321,6 +333,25 @@ def copy_bits(labels: Any, ends: Any, listed: Any, width: int, out: Any, lo: int
                 out[v * width + w] = out[first * width + w]
 
 
+@kernel
+def _with_one(out: Any, start: Any, stop: Any, column: Any, place: Any) -> Any:
+    """Write a row that stands elsewhere with one more column, which it may have already; return where it ends."""
+    k = start
+    while k < stop and out[k] < column:
+        out[place] = out[k]
+        place += 1
+        k += 1
+    out[place] = column
+    place += 1
+    if k < stop and out[k] == column:
+        k += 1
+    while k < stop:
+        out[place] = out[k]
+        place += 1
+        k += 1
+    return place
+
+
 @explicit(
     CODES, PLACES, PLACES, NUMBER, CODES, PLACES, NUMBER, NUMBER, CODES_OUT, PLACES_OUT, WORDS_OUT, WORDS_OUT, WORDS_OUT
 )  # fmt: skip
@@ -337,6 +368,22 @@ def closure_rows(
     stamps = np.full(count, -1, np.int32)
     heads = np.empty(count, np.int32)
     for c in range(done, count):
+        if budget < 0:
+            return c
+        if c + AHEAD < count:
+            ahead = listed[ends[c + AHEAD]]
+            if indptr[ahead] < indptr[ahead + 1]:
+                prefetch(out, tops[min(labels[indices[indptr[ahead]]], c)])
+        v = listed[ends[c]]
+        if ends[c + 1] - ends[c] == 1 and indptr[v + 1] - indptr[v] == 1:
+            t = labels[indices[indptr[v]]]
+            if t != c and ends[t + 1] - ends[t] == 1:  # one way on, as in a tree: that node, and what it leads to
+                length = tops[t + 1] - tops[t]
+                if tops[c] + length + 1 > out.size:
+                    return c
+                budget -= int(length) + 1
+                tops[c + 1] = _with_one(out, tops[t], tops[t + 1], listed[ends[t]], tops[c])
+                continue
         found = _successors(c, indptr, indices, labels, ends, listed, stamps, heads)
         bound = np.int64(0)
         for k in range(found):
@@ -344,7 +391,7 @@ def closure_rows(
             bound += ends[t + 1] - ends[t]
             if t != c:
                 bound += tops[t + 1] - tops[t]
-        if tops[c] + min(bound, n) > out.size or budget < 0:
+        if tops[c] + min(bound, n) > out.size:
             return c
         budget -= int(bound) + 1
         for k in range(found):

@@ -21,7 +21,7 @@ from ...plan.contract import Contraction, contraction
 from ..base import Kernel
 from ..contract import placed, prepared
 from ..threads import allowed, ranges, share, shared_matmul, together
-from .semiring import FEW, ROWS, WORTH, _layout, _placing
+from .semiring import FEW, ROWS, WORTH, _placing, join_layout
 
 Array = Any  # a NumPy array; the plan says more about it than a type could
 Shares = Callable[[Array, Array, Array, Array], Array]  # x[n, p, k], y[n, q, k], results and cotangents [n, p, q]: x's
@@ -37,7 +37,7 @@ def worth(op: ops.ContractVJP, args: Sequence[TensorType], result: TensorType) -
     form = contraction(op.spec, op.algebra, [t.shape or () for t in args[:-2]])  # type: ignore[misc]
     if not _has(op, form, result) or math.prod(form.sizes.values()) < WORTH:
         return False
-    return math.prod(form.sizes[x] for x in _layout(form).inner) >= SHORT
+    return math.prod(form.sizes[x] for x in join_layout(form).inner) >= SHORT
 
 
 def _has(op: ops.ContractVJP, form: Contraction, result: TensorType) -> bool:
@@ -45,7 +45,7 @@ def _has(op: ops.ContractVJP, form: Contraction, result: TensorType) -> bool:
         return False
     if form.kernel != "blocks" or 0 in form.sizes.values():
         return False
-    layout = _layout(form)
+    layout = join_layout(form)
     return bool(layout.inner) and not any(layout.alone)
 
 
@@ -67,7 +67,7 @@ def bind_native_vjp(
     if not _has(op, form, result):
         return None
     row, dtype, sizes = algebra(op.algebra), np.dtype(result.dtype), form.sizes
-    layout = _layout(form)
+    layout = join_layout(form)
     free = (layout.left, layout.right) if op.wrt == 0 else (layout.right, layout.left)
     spaces = [(*layout.batch, *own, *layout.inner) for own in free]
     n, p, q, k = (math.prod(sizes[x] for x in group) for group in (layout.batch, *free, layout.inner))

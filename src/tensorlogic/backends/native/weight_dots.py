@@ -15,10 +15,12 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from .dot_instructions import BYTE, INT32, call, vector_at
+from .dot_instructions import INT32, call
 
 FLOAT = ir.FloatType()
-AHEAD = 4096  # bytes before they are read, weights are asked for: across a page, where the processor does not do so itself
+AHEAD = (
+    4096  # bytes before they are read, weights are asked for: across a page, where the processor does not do so itself
+)
 
 
 class WeightForm(NamedTuple):
@@ -94,7 +96,10 @@ class _Writer:
     def total(self, vectors: Sequence[Any]) -> Any:
         every = list(vectors)
         while len(every) > 1:
-            every = [self.builder.fadd(*every[n : n + 2]) if n + 1 < len(every) else every[n] for n in range(0, len(every), 2)]
+            every = [
+                self.builder.fadd(*every[n : n + 2]) if n + 1 < len(every) else every[n]
+                for n in range(0, len(every), 2)
+            ]
         return every[0]
 
     def sum_of_lanes(self, vector: Any) -> Any:
@@ -102,7 +107,9 @@ class _Writer:
         size = self.form.lanes
         while size > 1:
             size //= 2
-            low, high = (ir.Constant(ir.VectorType(INT32, size), [INT32(n + at) for n in range(size)]) for at in (0, size))
+            low, high = (
+                ir.Constant(ir.VectorType(INT32, size), [INT32(n + at) for n in range(size)]) for at in (0, size)
+            )
             parts = (self.builder.shuffle_vector(vector, vector, places) for places in (low, high))
             vector = self.builder.fadd(*parts)
         return self.builder.extract_element(vector, INT32(0))
@@ -239,3 +246,44 @@ def weight_dots_of(form: WeightForm) -> Any:
         return types.void(*kinds), write
 
     return weight_dots
+
+
+def weight_floats_of(form: WeightForm) -> Any:
+    """Return what writes one row of weights as floats, (number - zero) * scale, in the order in which rows are laid out."""
+
+    @intrinsic
+    def weight_floats(
+        typing: Any, data: Any, at: Any, scales: Any, zeros: Any, at_scale: Any, zero_step: Any, scale_of: Any, at_word: Any, blocks: Any,
+        out: Any, at_out: Any,
+    ) -> Any:  # fmt: skip
+        kinds = (data, at, scales, zeros, at_scale, zero_step, scale_of, at_word, blocks, out, at_out)
+
+        def write(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            w = _Writer(builder, form)
+            place, lanes = args[1].type, form.lanes
+
+            def pointer(n: int, offset: Any) -> Any:
+                return builder.gep(context.make_array(signature.args[n])(context, builder, args[n]).data, [offset])
+
+            with cgutils.for_range(builder, args[8]) as loop:
+                word = builder.add(args[7], builder.mul(loop.index, place(lanes)))
+                scale = zero = ir.Constant(w.floats, ir.Undefined)
+                for n in range(lanes):
+                    which = builder.load(pointer(6, builder.add(word, place(n))))
+                    spot = builder.add(args[4], which)
+                    scale = builder.insert_element(scale, builder.load(pointer(2, spot)), INT32(n))
+                    spot = builder.mul(spot, args[5])
+                    zero = builder.insert_element(zero, builder.load(pointer(3, spot)), INT32(n))
+                source = pointer(0, builder.add(args[1], builder.mul(loop.index, place(4 * lanes))))
+                for s, value in enumerate(w.weights_at(source)):
+                    if form.bits > 1:
+                        factor = ir.Constant(w.floats, [FLOAT(form.factors[s])] * lanes)
+                        value = builder.fsub(builder.fmul(value, factor), zero)  # both exact
+                    offset = builder.add(builder.mul(loop.index, place(form.block)), place(s * lanes))
+                    target = builder.bitcast(pointer(9, builder.add(args[10], offset)), w.floats.as_pointer())
+                    builder.store(builder.fmul(value, scale), target, align=4)
+            return context.get_dummy_value()
+
+        return types.void(*kinds), write
+
+    return weight_floats

@@ -17,8 +17,12 @@ from ..base import Kernel
 from ..bits import BitTensor
 from ..closure import bind_fixpoint
 from ..sparse import SparseTensor
-from .fixpoints import OnBits, Relation, Rules, read_rules, run_loop
-from .joins import Joins, union
+from .closures import Relation
+from .fixpoints import OnBits, run_loop
+from .joins import Joins
+from .rules import Rules, read_rules
+from .tables import union
+from .update import past_of, updated_union
 
 MOST_CELLS = (
     1 << 26
@@ -77,13 +81,19 @@ def _run(step: Step, bound: Bound, given: Mapping[int, Any]) -> Any:
         return found
 
     joins = Joins(reader.sizes, find)
+    past = past_of(joins, given)
     for stage in reader.stages:
         if isinstance(stage, Union):
-            values[stage.slot] = union([joins.answer(q, stage.shape) for q in stage.queries], stage.shape)
+            found = None if past is None else updated_union(stage.queries, stage.slot, joins, past)
+            if found is None:
+                found = _written(stage.queries, stage.shape, joins)
+            values[stage.slot] = found
+            if past is not None:
+                past.queries[stage.slot] = stage.queries, stage.shape
         else:
             rules, kernel = bound.loops[id(stage)]
             bits = None if kernel is None else _on_bits(stage, kernel, reader, joins, values)
-            results = run_loop(stage, rules, joins, values, reader.shapes, bits)
+            results = run_loop(stage, rules, joins, values, reader.shapes, bits, past)
             values.update(zip(stage.step.writes, results, strict=True))
     made = tuple(_counted(find(counts[s].slot), counts[s]) if s in counts else values[s] for s in step.writes)
     return made[0] if len(made) == 1 else made

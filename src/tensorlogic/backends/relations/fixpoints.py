@@ -10,33 +10,27 @@ import math
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import NamedTuple
 
-import numpy as np
-
-from ...errors import OutOfMemoryError
 from ...events import check_contexts, span
 from ...ir.graph import Fixpoint
 from ...plan.memory import available_memory
-from ...plan.queries import Query
+from ...plan.queries import Atom, Query
 from ...plan.query_reader import Loop, Queries, Slot
-from .. import packed, sparse_rows
-from ..bits import BitTensor
 from ..control import not_settled
 from ..sparse import SparseTensor
-from .joins import Joins, nothing, union
-from .resume import Earlier, earlier_results, next_step, with_edges
+from .closures import Relation, follow, packed_bytes, walk_of
+from .joins import Joins
+from .rules import Rules
+from .tables import nothing, too_many_tuples, union
+from .update import Past, begin_update, pairs_through, with_edges
 from .worklist import read_chains, run_chains
 
 SMALL_BITS = 1 << 17  # bytes of packed carries below which they are packed from the beginning
 FILLED = 128  # one place in so many filled: the rest goes on as bits
-TUPLE = 24  # bytes that a tuple of a growing relation takes, with what is being added
 RATIO = 4  # a relation is held in pieces, each so many times as large as the next
 MANY = 1_000_000  # rounds; a lower limit counts them, so that no short cut may be taken
-FEW = 64  # sources, of which each is followed by itself
 ROUNDS = 64  # rounds after which it is quicker to begin anew than to go on from what was computed before
 
-Relation = SparseTensor | BitTensor
 _watched = threading.local()  # kernels run in contexts of their own, which would not see a context variable
 
 
@@ -75,6 +69,11 @@ class Growing:
         """The number of tuples."""
         return sum(p.count for p in self.old) + self.new.count
 
+    @property
+    def nbytes(self) -> int:
+        """The bytes of all pieces, in the forms that they are held in."""
+        return sum(p.nbytes for p in self.known())
+
     def settle(self) -> list[SparseTensor]:
         """Count the newest to the old ones; return the pieces that were merged and are no more."""
         gone = []
@@ -99,36 +98,6 @@ class Growing:
         return union(self.known(), self.shape)
 
 
-class Rules(NamedTuple):
-    """A loop ready to run: for each relation that grows, what it is derived by; those between come before the carries."""
-
-    between: dict[Slot, Queries]
-    carried: dict[Slot, Queries]
-    once: dict[Slot, list[Query]]  # what holds from the beginning
-
-
-def read_rules(loop: Loop) -> Rules:
-    """Return the rules of a loop, which negates nothing that grows."""
-    rules = dict(loop.rules)
-    growing = {*loop.carries, *rules}
-    used = [a.slot for qs in rules.values() for q in qs for a in q.atoms]
-    carried: dict[Slot, Queries] = dict.fromkeys(loop.carries, ())
-    for carry, result, copy in zip(loop.carries, loop.results, loop.copies, strict=True):
-        if result == carry:
-            continue
-        if result in rules and result not in used and loop.results.count(result) == 1:
-            carried[carry] = rules.pop(result)
-        else:
-            carried[carry] = (copy,)
-    once: dict[Slot, list[Query]] = {}
-    for heads in (rules, carried):
-        for slot, queries in heads.items():
-            varying = tuple(q for q in queries if any(a.slot in growing for a in q.atoms))
-            once[slot] = [q for q in queries if q not in varying]
-            heads[slot] = varying
-    return Rules(rules, carried, once)
-
-
 def run_loop(
     loop: Loop,
     rules: Rules,
@@ -136,8 +105,12 @@ def run_loop(
     values: dict[Slot, Relation],
     shapes: dict[Slot, tuple[int, ...]],
     bits: OnBits | None,
+    past: Past | None,
 ) -> list[Relation]:
-    """Return the carries of a loop once nothing changes any more; ``bits`` computes the same on packed bits."""
+    """Return the carries of a loop once nothing changes any more; ``bits`` computes the same on packed bits.
+
+    ``past`` has what relations were before facts changed.
+    """
     op = loop.step.op
     assert isinstance(op, Fixpoint)
     starts = [values[s] for s in loop.starts]
@@ -145,22 +118,21 @@ def run_loop(
     if history is not None:
         bits = None
     room = available_memory() // 4
-    words = sum(_packed_bytes(shapes[c]) for c in loop.carries)
+    words = sum(packed_bytes(shapes[c]) for c in loop.carries)
     if bits is not None and words <= SMALL_BITS:
         return bits(starts)
     for slot, queries in loop.fixed.items():
         values[slot] = union([joins.answer(q, shapes[slot]) for q in queries], shapes[slot])
-    earlier = earlier_results(loop, values) if history is None and op.limit >= MANY else None
-    closed = _closure(loop, rules, joins, values, shapes, op, room, earlier) if history is None else None
-    if closed is not None:
-        return [closed]
-    if earlier is not None and not rules.between:
-        every = {slot: (*rules.once[slot], *queries) for slot, queries in rules.carried.items()}
-        step = next_step(loop, every, joins, values, shapes, earlier)
-        state = {} if step is None else {s: Growing(step.old[s], step.new[s]) for s in loop.carries}
-        for n in range(ROUNDS if state else 0):
-            if not any(new.count for new in _round(n, state, rules, joins, {}).values()):
-                return [state[slot].whole() for slot in loop.carries]
+        if past is not None:
+            past.queries[slot] = queries, shapes[slot]
+    if history is None and op.limit >= MANY and past is not None:
+        updated = _updated(loop, rules, joins, shapes, past)
+        if updated is not None:
+            return list(updated)
+    if history is None and (walk := walk_of(loop, rules, joins, shapes, op)) is not None:
+        closed = follow(walk, room)
+        if closed is not None:
+            return [closed]
     begun: dict[Slot, SparseTensor] = {}
     for slot in (*loop.carries, *rules.between):
         first = [joins.answer(q, shapes[slot]) for q in rules.once[slot]]
@@ -170,12 +142,14 @@ def run_loop(
     cells = sum(math.prod(shapes[c]) for c in loop.carries)
 
     def filled(count: int) -> bool:
-        """Tell whether so many tuples are better held as bits; refuse more than there is memory for."""
-        if count * TUPLE > 3 * room:
-            raise _too_many(count).at(loop.step.location)
+        """Tell whether so many tuples are better held as bits."""
         return bits is not None and words <= room and count * FILLED > cells
 
-    if history is None and op.limit >= MANY and (chained := _chained(rules, joins, shapes, begun, filled)) is not None:
+    if (
+        history is None
+        and op.limit >= MANY
+        and (chained := _chained(rules, joins, shapes, begun, filled, 3 * room)) is not None
+    ):
         grown_to, complete = chained
         carried = [grown_to[c] for c in loop.carries]
         return list(carried) if complete or bits is None else bits(carried)
@@ -194,8 +168,11 @@ def run_loop(
         moved = [slot for slot, new in fresh.items() if new.count]
         if not moved:
             return [state[slot].whole() for slot in loop.carries]
-        if filled(sum(grown.count for grown in state.values())) and bits is not None:
+        count = sum(grown.count for grown in state.values())
+        if filled(count) and bits is not None:
             return bits([state[c].whole() for c in loop.carries])
+        if sum(grown.nbytes for grown in state.values()) + joins.nbytes > 2 * room:  # twice that while they are merged
+            raise too_many_tuples(count).at(loop.step.location)
     places = [loop.carries.index(slot) for slot in moved]
     raise not_settled(op, places, [state[slot].new.count for slot in moved]).at(loop.step.location)
 
@@ -224,18 +201,15 @@ def _chained(
     shapes: dict[Slot, tuple[int, ...]],
     begun: dict[Slot, SparseTensor],
     filled: Callable[[int], bool],
+    memory: int,
 ) -> tuple[dict[Slot, SparseTensor], bool] | None:
-    """Run rules that chain two-column relations by a queue; None where they are something else."""
+    """Run rules that chain two-column relations by a queue, within some bytes of memory; None where they are something else."""
     heads = {**rules.between, **rules.carried}
     chains = read_chains(heads, shapes)
     if chains is None:
         return None
     slots = {a.slot for queries in heads.values() for q in queries for a in q.atoms if a.slot not in begun}
-    return run_chains(chains, {slot: joins.find(slot) for slot in slots}, begun, filled)
-
-
-def _packed_bytes(shape: Sequence[int]) -> int:
-    return 8 * math.prod(shape[:-1]) * packed.width(shape[-1] if shape else 1)
+    return run_chains(chains, {slot: joins.find(slot) for slot in slots}, begun, filled, memory)
 
 
 def _derived(queries: Queries, state: dict[Slot, Growing], joins: Joins, shape: tuple[int, ...]) -> list[SparseTensor]:
@@ -255,112 +229,39 @@ def _derived(queries: Queries, state: dict[Slot, Growing], joins: Joins, shape: 
     return found
 
 
-# transitive closures
-
-
-def _closure(
-    loop: Loop,
-    rules: Rules,
-    joins: Joins,
-    values: dict[Slot, Relation],
-    shapes: dict[Slot, tuple[int, ...]],
-    op: Fixpoint,
-    room: int,
-    earlier: dict[Slot, Earlier] | None,
-) -> Relation | None:
-    """Return the carry of a loop that is a transitive closure, from where it starts; None where it is something else.
-
-    ``earlier`` has what it was when there were fewer edges.
-    """
-    if len(loop.carries) != 1 or rules.between:
-        return None
-    [carry] = loop.carries
-    shape = shapes[carry]
-    if len(shape) != 2 or shape[0] != shape[1] or op.limit <= shape[0]:
-        return None
-    sides = [_side(q, carry) for q in rules.carried[carry]]
-    kinds = {side[0] for side in sides if side is not None}
-    if None in sides or len(kinds) != 1 or (kind := kinds.pop()) not in ("square", "left", "right"):
-        return None
-    parts = [joins.answer(q, shape) for q in rules.once[carry]]
-    start = union([SparseTensor(values[loop.starts[0]]), *parts], shape)
-    edges = (
-        start
-        if kind == "square"
-        else union([_oriented(joins.find(slot), flip) for _, slot, flip in (s for s in sides if s is not None)], shape)
-    )
-    if start.same(edges):
-        more = None if earlier is None else with_edges(earlier[carry].result, start - earlier[carry].result)
-        return _closed(edges, room) if more is None else more
-    if kind == "left":
-        edges, start = edges.transpose(), start.transpose()
-    made = _followed(start, edges, room)
-    return made if made is None or kind == "right" else made.transpose()
-
-
-def _oriented(tensor: SparseTensor, flip: bool) -> SparseTensor:
-    return tensor.transpose() if flip else tensor
-
-
-def _side(query: Query, carry: Slot) -> tuple[str, Slot, bool] | None:
-    """Return what is joined to the carry, on which side, and whether it is turned round: T(x,z) <- T(x,y), E(y,z) has E on the right."""
-    if len(query.atoms) != 2 or query.tests or any(a.negated or len(a.terms) != 2 for a in query.atoms):
-        return None
-    variables = {t for a in query.atoms for t in a.terms}
-    if not all(isinstance(t, int) for t in (*variables, *query.terms)) or len(variables) != 3:
-        return None
-    x, z = query.terms
-    [y] = variables - {x, z}
-    own = [a for a in query.atoms if a.slot == carry]
-    if len(own) == 2:
-        return ("square", carry, False) if {a.terms for a in own} == {(x, y), (y, z)} else None
-    if len(own) != 1:
-        return None
-    [other] = [a for a in query.atoms if a.slot != carry]
-    if own[0].terms == (x, y) and set(other.terms) == {y, z}:
-        return "right", other.slot, other.terms == (z, y)
-    if own[0].terms == (y, z) and set(other.terms) == {x, y}:
-        return "left", other.slot, other.terms == (y, x)
-    return None
-
-
-def _closed(edges: SparseTensor, room: int) -> Relation:
-    """Return the closure of a graph: as rows where it stays sparse, as bits where it fills up."""
-    cells = _packed_bytes(edges.shape)
-    most = min(max(cells // 8, 4 * edges.count), room // TUPLE)
-    found = sparse_rows.closure_rows(edges.rows, most)
-    if found is not None:
-        return SparseTensor.of_rows(*found, edges.shape)
-    if cells > room:
-        raise _too_many(most)
-    return BitTensor.of(sparse_rows.closure_bits(edges.rows), edges.shape)
-
-
-def _too_many(tuples_: int) -> OutOfMemoryError:
-    message = f"a recursive rule derives more than {tuples_:,} tuples, and there is no memory for more"
-    hint = "ask for less: a query with constants, such as Path(1, x)?, derives only what they need"
-    return OutOfMemoryError(message, hint, code="E450")
-
-
-def _followed(start: SparseTensor, edges: SparseTensor, room: int) -> Relation | None:
-    """Return where a start leads to, over any number of edges."""
-    first = start.columns[0]
-    sources = np.unique(first)
-    if len(sources) <= FEW:
-        rows, columns = [], []
-        for source in sources:
-            seen = sparse_rows.reach(edges.rows, start.columns[1][first == source], start=True)
-            found = np.flatnonzero(seen)
-            rows.append(np.full(len(found), source))
-            columns.append(found)
-        if not rows:
-            return start
-        return SparseTensor.of_columns([np.concatenate(rows), np.concatenate(columns)], start.shape, ordered=True)
-    paths = _closed(edges, room)
-    if isinstance(paths, BitTensor):
-        if 3 * _packed_bytes(edges.shape) > room:
+def _updated(
+    loop: Loop, rules: Rules, joins: Joins, shapes: dict[Slot, tuple[int, ...]], past: Past
+) -> list[SparseTensor] | None:
+    """Return the carries of a loop, brought up to date after facts changed; None where it has to begin anew."""
+    old: dict[Slot, SparseTensor] = {}
+    for carry, slot in zip(loop.carries, loop.starts, strict=True):
+        was = past.result(slot)
+        if was is None or rules.between:
             return None
-        begun = start.bits()
-        return begun | (begun @ paths)
-    made = sparse_rows.join_rows(start.rows, paths.rows, start.shape[1])
-    return start | SparseTensor.of_rows(*made, start.shape)
+        old[carry] = was
+    gone: dict[Slot, SparseTensor] | None = None
+    op = loop.step.op
+    assert isinstance(op, Fixpoint)
+    now, then = (walk_of(loop, rules, known, shapes, op) for known in (joins, past.joins))
+    if now is not None and then is not None and now.is_closure and then.is_closure:
+        [carry] = loop.carries
+        added, removed = now.edges - then.edges, then.edges - now.edges
+        if not removed.count:
+            more = with_edges(old[carry], added)
+            return None if more is None else [more]
+        through = pairs_through(old[carry], removed)
+        if through is None:
+            return None
+        gone = {carry: through}
+    every = {}
+    for carry, slot, copy in zip(loop.carries, loop.starts, loop.copies, strict=True):
+        begin = Query(copy.terms, (Atom(slot, copy.terms),))
+        every[carry] = (begin, *rules.once[carry], *rules.carried[carry])
+    start = begin_update(old, every, joins, past, gone)
+    if start is None:
+        return None
+    state = {slot: Growing(start.old[slot], start.new[slot]) for slot in loop.carries}
+    for n in range(ROUNDS):
+        if not any(new.count for new in _round(n, state, rules, joins, {}).values()):
+            return [state[slot].whole() for slot in loop.carries]
+    return None

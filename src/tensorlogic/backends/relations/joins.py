@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple
+from functools import cached_property
+from typing import Any
 
 import numpy as np
 
@@ -17,37 +18,28 @@ from ...plan.memory import available_memory
 from ...plan.queries import Atom, Fixed, Query, Test, Variable
 from .. import sparse_rows, tuples
 from ..sparse import SparseTensor
+from .tables import (
+    CODES,
+    EMPTY,
+    Rows,
+    Source,
+    crossed,
+    distinct_rows,
+    in_a_circle,
+    is_increasing,
+    nothing,
+    paired,
+    strides_of,
+    variables_of,
+    weighted,
+)
 
-CODES = 1 << 62  # a table whose codes are below this is deduplicated by code
 DENSE_JOIN = 8  # a join goes row by row where the left table has at least one tuple in so many rows
 CIRCULAR = 4096  # tuples from which a circular join is done variable by variable
 ROW = 48  # bytes that a row of two columns takes while it is joined and sorted; one more column takes 8
 EXPANDED = 1 << 21  # pairs of rows up to which a join is written out and sorted
 OFFSETS = 8  # keys for each tuple, up to which a table of where each begins is made
-EMPTY = np.zeros(0, np.int64)
-
-
-class Rows(NamedTuple):
-    """A table over variables: a column for each, all of one length."""
-
-    variables: tuple[Variable, ...]
-    columns: tuple[Any, ...]
-    length: int
-
-    def column(self, v: Variable) -> Any:
-        """Return the column of a variable."""
-        return self.columns[self.variables.index(v)]
-
-    def where(self, mask: Any) -> Rows:
-        """Return the rows for which a mask is set."""
-        return Rows(self.variables, tuple(c[mask] for c in self.columns), int(np.count_nonzero(mask)))
-
-
-class Source(NamedTuple):
-    """A relation with a different variable for each of its axes."""
-
-    tensor: SparseTensor
-    variables: tuple[Variable, ...]
+FEW = 1 << 12  # rows that there is memory for without asking
 
 
 class Joins:
@@ -55,13 +47,22 @@ class Joins:
 
     def __init__(self, sizes: Sequence[int], find: Callable[[Any], SparseTensor]) -> None:
         self.sizes, self.find = sizes, find
-        self.most = max(available_memory() // ROW, 1)  # rows that an intermediate result may have
         self._kept: dict[tuple[Any, ...], tuple[SparseTensor, Any]] = {}
+
+    @cached_property
+    def most(self) -> int:
+        """The rows that an intermediate result may have."""
+        return max(available_memory() // ROW, 1)
 
     def forget(self, tensors: Iterable[SparseTensor]) -> None:
         """Let go of what is kept about relations that are there no more."""
         gone = {id(t) for t in tensors}
         self._kept = {k: v for k, v in self._kept.items() if k[0] not in gone}
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of what is kept about relations, beside what they hold themselves."""
+        return sum(int(made.nbytes) for key, (_, made) in self._kept.items() if key[1] != "order")
 
     def _once(self, tensor: SparseTensor, key: tuple[Any, ...], make: Callable[[], Any]) -> Any:
         found = self._kept.get((id(tensor), *key))
@@ -98,6 +99,10 @@ class Joins:
                 begin = source
             else:
                 sources.append(source)
+        if len(sources) + (begin is not None) == 1 and not negated and not query.tests:
+            alone = self._turned(query, begin or sources[0], shape)
+            if alone is not None:
+                return alone
         shown = tuple(dict.fromkeys(t for t in query.terms if not isinstance(t, Fixed)))
         product = self._product(query, [*([begin] if begin else []), *sources], negated, shape)
         if product is not None:
@@ -133,6 +138,18 @@ class Joins:
 
         return Source(self._once(tensor, ("select", pattern), select), different)
 
+    def _turned(self, query: Query, source: Source, shape: Sequence[int]) -> SparseTensor | None:
+        """Return the one relation of a query as it is, or with some of its columns, in another order; None where that is not all."""
+        variables = source.variables
+        if not query.terms or not all(t in variables for t in query.terms):
+            return None
+        sizes = [source.tensor.shape[variables.index(t)] for t in query.terms if not isinstance(t, Fixed)]
+        if sizes != list(shape):
+            return None
+        if len(set(query.terms)) == len(query.terms) == len(variables):
+            return self._ordered(source, [t for t in query.terms if not isinstance(t, Fixed)])
+        return SparseTensor.of_columns([source.tensor.columns[variables.index(t)] for t in query.terms], shape)
+
     # one atom after another
 
     def _joined(
@@ -155,14 +172,14 @@ class Joins:
                 break
             n = self._next(rows, sources)
             source = sources.pop(n)
-            needed = {*shown, *_variables(sources, tests, negated)}
+            needed = {*shown, *variables_of(sources, tests, negated)}
             self._refuse_more(self._pairs(rows, source, needed), len(needed))
             rows = self._extended(rows, source, needed)
         bound = set(rows.variables)
-        for v in dict.fromkeys((*shown, *_variables([], tests, negated))):
+        for v in dict.fromkeys((*shown, *variables_of([], tests, negated))):
             if v not in bound:  # nothing says what it is: every element of its domain
                 self._refuse_more(rows.length * self.sizes[v], len(rows.variables) + 1)
-                rows = _crossed(rows, v, self.sizes[v])
+                rows = crossed(rows, v, self.sizes[v])
                 rows = self._filtered(rows, tests, negated)
         return rows
 
@@ -171,15 +188,17 @@ class Joins:
         bound = set(rows.variables)
         most = rows.length * source.tensor.count
         kept = math.prod(self.sizes[v] for v in {*rows.variables, *source.variables} if v in needed)
-        if min(most, kept) <= self.most // len(source.variables) or not any(
-            v in needed and v not in bound for v in source.variables
-        ):
+        if min(most, kept) <= FEW or not any(v in needed and v not in bound for v in source.variables):
+            return 0
+        if min(most, kept) <= self.most // len(source.variables):
             return 0
         shared = tuple(v for v in source.variables if v in bound)
         tensor = self._ordered(source, (*shared, *(v for v in source.variables if v not in bound)))
         return min(int(self._matches(rows, tensor, shared)[1].sum()), kept)
 
     def _refuse_more(self, rows: int, columns: int) -> None:
+        if rows <= FEW:
+            return
         most = self.most * 6 // max(4 + columns, 6)
         if rows > most:
             message = f"a rule would join up to {rows:,} tuples at once, and there is memory for {most:,}"
@@ -221,26 +240,27 @@ class Joins:
         kept = tuple(v for v in (*rows.variables, *new) if v in needed)
         if not any(v in needed for v in new):  # only whether there is one
             narrowed = self._projected(source, shared)
-            return _distinct(self._member(rows, narrowed, shared), kept, self.sizes)
+            return distinct_rows(self._member(rows, narrowed, shared), kept, self.sizes)
         tensor = self._ordered(source, (*shared, *new))
         sizes = [self.sizes[v] for v in kept]
         starts, counts = self._matches(rows, tensor, shared)
         pairs = int(counts.sum())
         if math.prod(sizes) >= CODES:
-            i, j = _paired(starts, counts)
+            i, j = paired(starts, counts)
             right_columns = dict(zip((*shared, *new), tensor.columns, strict=True))
             columns = tuple(rows.column(v)[i] if v in bound else right_columns[v][j] for v in kept)
-            return _distinct(Rows(kept, columns, pairs), kept, self.sizes)
-        strides = dict(zip(kept, _strides(sizes), strict=True))
+            return distinct_rows(Rows(kept, columns, pairs), kept, self.sizes)
+        strides = dict(zip(kept, strides_of(sizes), strict=True))
         mine = tuple(strides.get(v, 0) for v in new)
         own = [v for v in rows.variables if v in strides]
-        left = _weighted([rows.column(v) for v in own], [strides[v] for v in own], rows.length)
+        left = weighted([rows.column(v) for v in own], [strides[v] for v in own], rows.length)
         if pairs <= EXPANDED:
-            i, j = _paired(starts, counts)
-            codes = tuples.unique(left[i] + _weighted([c[j] for c in tensor.columns[len(shared) :]], mine))
+            i, j = paired(starts, counts)
+            right = [tensor.column(a)[j] for a in range(len(shared), tensor.ndim)]
+            codes = tuples.unique(left[i] + weighted(right, mine))
         else:
             left_keys, keys = self._key_columns(rows, tensor, shared)
-            right = _weighted(tensor.columns[len(shared) :], mine)
+            right = weighted(tensor.columns[len(shared) :], mine)
             codes = tuples.join_codes(left, left_keys, right, keys)
         return Rows(kept, tuples.decode(codes, sizes), len(codes))
 
@@ -386,7 +406,7 @@ class Joins:
         """Return the answers of a query whose atoms form a circle, or None where they do not, or where that would not pay."""
         if len(sources) < 3 or negated or query.tests or not shown or math.prod(shape) >= CODES:
             return None
-        if max(s.tensor.count for s in sources) < CIRCULAR or not _in_a_circle(sources):
+        if max(s.tensor.count for s in sources) < CIRCULAR or not in_a_circle(sources):
             return None
         hidden = dict.fromkeys(v for s in sources for v in s.variables if v not in shown)
         if not {*shown}.issubset({v for s in sources for v in s.variables}):
@@ -398,7 +418,7 @@ class Joins:
             atoms.append((self._ordered(s, order).columns, tuple(number[v] for v in order)))
         weight = dict.fromkeys(shown, 0)
         start = 0
-        for t, stride in zip(query.terms, _strides(shape), strict=True):
+        for t, stride in zip(query.terms, strides_of(shape), strict=True):
             if isinstance(t, Fixed):
                 start += t.code * stride
             else:
@@ -416,97 +436,4 @@ class Joins:
         if math.prod(shape) >= CODES:
             return SparseTensor.of_columns(columns, shape)
         codes = tuples.encode(columns, shape)
-        return SparseTensor.of_codes(codes, shape, _increasing(codes))
-
-
-def nothing(shape: Sequence[int]) -> SparseTensor:
-    """Return the empty relation of a shape."""
-    if math.prod(shape) < CODES:
-        return SparseTensor.of_codes(EMPTY, shape)
-    return SparseTensor.of_columns([EMPTY] * len(shape), shape)
-
-
-def union(parts: Sequence[SparseTensor], shape: Sequence[int]) -> SparseTensor:
-    """Return the union of relations of one shape."""
-    parts = [p for p in parts if p.count]
-    if len(parts) < 2:
-        return parts[0] if parts else nothing(shape)
-    if math.prod(shape) < CODES:
-        codes = parts[0].codes
-        for p in sorted(parts[1:], key=lambda p: p.count):
-            codes = tuples.merge(codes, p.codes)
-        return SparseTensor.of_codes(codes, shape)
-    columns = [np.concatenate([p.columns[a] for p in parts]) for a in range(len(shape))]
-    return SparseTensor.of_columns(columns, shape)
-
-
-def _increasing(codes: Any) -> bool:
-    return len(codes) < 2 or bool((codes[1:] > codes[:-1]).all())
-
-
-def _variables(sources: Iterable[Source], tests: Iterable[Test], negated: Iterable[Atom]) -> set[Variable]:
-    found = {v for s in sources for v in s.variables}
-    found |= {v for t in tests for v in t.variables()}
-    return found | {t for a in negated for t in a.terms if not isinstance(t, Fixed)}
-
-
-def _strides(sizes: Sequence[int]) -> list[int]:
-    strides, total = [], 1
-    for n in reversed(sizes):
-        strides.append(total)
-        total *= n
-    return strides[::-1]
-
-
-def _paired(starts: Any, counts: Any) -> tuple[Any, Any]:
-    """Return every row with each of the places from its start on."""
-    first = np.cumsum(counts) - counts
-    i = np.repeat(np.arange(len(counts)), counts)
-    return i, np.arange(len(i)) + np.repeat(starts - first, counts)
-
-
-def _weighted(columns: Sequence[Any], weights: Sequence[int], count: int | None = None) -> Any:
-    total = np.zeros(len(columns[0]) if count is None else count, np.int64)
-    for column, weight in zip(columns, weights, strict=True):
-        if weight:
-            total += column.astype(np.int64) * weight
-    return total
-
-
-def _distinct(rows: Rows, kept: Sequence[Variable], sizes: Sequence[int]) -> Rows:
-    """Return rows of some variables only, each once."""
-    columns = [rows.column(v) for v in kept]
-    own = [sizes[v] for v in kept]
-    if not kept:
-        return Rows((), (), min(1, rows.length))
-    if math.prod(own) < CODES:
-        codes = tuples.unique(tuples.encode(columns, own))
-        return Rows(tuple(kept), tuples.decode(codes, own), len(codes))
-    order = np.lexsort(columns[::-1])
-    columns = [c[order] for c in columns]
-    fresh = np.ones(rows.length, np.bool_)
-    if rows.length:
-        fresh[1:] = np.logical_or.reduce([c[1:] != c[:-1] for c in columns])
-    return Rows(tuple(kept), tuple(c[fresh] for c in columns), int(np.count_nonzero(fresh)))
-
-
-def _crossed(rows: Rows, v: Variable, size: int) -> Rows:
-    """Return rows with every value of one more variable."""
-    columns = (*(np.repeat(c, size) for c in rows.columns), np.tile(np.arange(size, dtype=np.int64), rows.length))
-    return Rows((*rows.variables, v), columns, rows.length * size)
-
-
-def _in_a_circle(sources: Sequence[Source]) -> bool:
-    """Tell whether atoms cannot be taken off one by one, each with all that it shares within one other (Graham's reduction)."""
-    edges = [set(s.variables) for s in sources]
-    moved = True
-    while moved and len(edges) > 1:
-        moved = False
-        for n, edge in enumerate(edges):
-            others = edges[:n] + edges[n + 1 :]
-            shared = {v for v in edge if any(v in o for o in others)}
-            if any(shared <= o for o in others):
-                edges = others
-                moved = True
-                break
-    return len(edges) > 1
+        return SparseTensor.of_codes(codes, shape, is_increasing(codes))

@@ -18,10 +18,12 @@ from ...plan.queries import Atom, Fixed, Query, Term
 from ...plan.query_reader import Slot
 from ..native import support
 from ..sparse import SparseTensor
+from .tables import too_many_tuples
 
 MOST_LISTS = 1 << 26  # beginnings of lists: relations times elements
 MOST_GIVEN = 1 << 20  # tuples that it begins with; more are joined by sorting, on several threads
 BUDGET = 2_000_000  # joins after which the loop can be stopped
+TUPLE = 28  # bytes of a tuple in the queue: its relation and elements, its number, and its places in two lists
 
 
 class Chains(NamedTuple):
@@ -113,10 +115,12 @@ def run_chains(
     given: Mapping[Slot, SparseTensor],
     starts: Mapping[Slot, SparseTensor],
     stop: Callable[[int], bool],
+    memory: int,
 ) -> tuple[dict[Slot, SparseTensor], bool] | None:
     """Return what each relation with a start has become, and whether that is all; None where there is too much to begin with.
 
-    ``given`` are the relations that do not change. ``stop`` is asked now and then, with the number of tuples.
+    ``given`` are the relations that do not change. ``stop`` is asked now and then, with the number of tuples. Where more
+    than ``memory`` bytes would be needed, it is an error.
     """
     size = max((n for t in (*given.values(), *starts.values()) for n in t.shape), default=0)
     relations = len(chains.rules)
@@ -132,6 +136,9 @@ def run_chains(
     known = sum(t.count for _, t in fixed)
     total = known + sum(t.count for _, t in first)
     room = max(1 << 15, 4 * total)
+    fixed_bytes = 2 * 4 * relations * size
+    if fixed_bytes + _bytes(room) > memory:
+        return None
     arrays = [np.empty(room, np.int32) for _ in range(3)]
     keys = np.empty(room, np.int64)
     _fill(arrays, [*fixed, *first])
@@ -150,7 +157,11 @@ def run_chains(
         if status == worklist.DONE or stop(total):
             break
         if status == worklist.FULL:
-            room *= 4
+            copied = fixed_bytes + TUPLE * room  # what there is stays until it is copied
+            larger = [r for r in (4 * room, 2 * room) if copied + _bytes(r) <= memory]
+            if not larger:
+                raise too_many_tuples(total)
+            room, table = larger[0], None
             arrays, links = ([np.concatenate((x[:total], np.empty(room - total, np.int32))) for x in group]
                              for group in (arrays, links))  # fmt: skip
             keys = np.concatenate((keys[:total], np.empty(room - total, np.int64)))
@@ -166,6 +177,15 @@ def run_chains(
     return found, bool(counts[0] == total)
 
 
+def _bytes(room: int) -> int:
+    """Return the bytes that a queue with room for so many tuples takes, with its table."""
+    return TUPLE * room + 8 * _slots(room)
+
+
+def _slots(room: int) -> int:
+    return 1 << math.ceil(math.log2(2 * room))
+
+
 def _fill(arrays: Sequence[Any], tables: Sequence[tuple[int, SparseTensor]]) -> None:
     at = 0
     for number, tensor in tables:
@@ -176,6 +196,6 @@ def _fill(arrays: Sequence[Any], tables: Sequence[tuple[int, SparseTensor]]) -> 
 
 
 def _table(kernels: Any, keys: Any, room: int) -> Any:
-    table = np.full(1 << math.ceil(math.log2(2 * room)), -1, np.int64)
+    table = np.full(_slots(room), -1, np.int64)
     kernels.rehash(keys, table)
     return table

@@ -163,7 +163,7 @@ class AsyncExecutorPool:
         """Return the counts and times so far."""
         with self._lock:
             times = sorted(self._latencies)
-            p50, p95, p99 = (1e3 * _percentile(times, share) for share in (0.50, 0.95, 0.99))
+            p50, p95, p99 = (1e3 * percentile(times, share) for share in (0.50, 0.95, 0.99))
             waited = 1e3 * self._queue_time / self._begun if self._begun else 0.0
             members = [ExecutorState(m.outstanding, m.executions, m.failures, not m.rests_for) for m in self._members]
             return PoolReport(
@@ -247,10 +247,10 @@ class AsyncExecutorPool:
             self._latencies.append(handle.ended_at - handle.queued_at)
 
 
-def _percentile(times: Sequence[float], share: float) -> float:
+def percentile(times: Sequence[float], share: float) -> float:
     """Return the time that so large a share of calls did not exceed; 0 of none.
 
-    >>> _percentile([1.0, 2.0, 3.0, 4.0], 0.5)
+    >>> percentile([1.0, 2.0, 3.0, 4.0], 0.5)
     2.0
     """
     return times[math.ceil(len(times) * share) - 1] if times else 0.0

@@ -1,0 +1,256 @@
+"""The Open Inference Protocol over gRPC, on the same event loop, models and limits as HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping
+from functools import partial
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import grpc
+from grpc import aio
+
+from .. import __version__
+from ..errors import BackendError, FormatError, InputError, TensorLogicError
+from .grpc_messages import CLASSES, SERVICE
+from .protocol import GivenTensor, InferRequest, WantedOutput, malformed
+from .repository import ServedModel
+from .responses import binary_data, outputs_of
+from .routes import EXTENSIONS, allowed, statistics
+from .service import GRPC, Service, described, status_of
+
+CONTENTS = {  # the field that holds the elements of a datatype where they do not come as raw bytes
+    "BOOL": "bool_contents", "INT8": "int_contents", "INT16": "int_contents", "INT32": "int_contents", "INT64": "int64_contents",
+    "UINT8": "uint_contents", "UINT16": "uint_contents", "UINT32": "uint_contents", "UINT64": "uint64_contents",
+    "FP32": "fp32_contents", "FP64": "fp64_contents", "BYTES": "bytes_contents",
+}  # fmt: skip
+TYPES = [
+    "",
+    "BOOL",
+    "UINT8",
+    "UINT16",
+    "UINT32",
+    "UINT64",
+    "INT8",
+    "INT16",
+    "INT32",
+    "INT64",
+    "FP16",
+    "FP32",
+    "FP64",
+    "STRING",
+]
+Method = Callable[[Any], Any]
+
+
+class GrpcServer:
+    """The gRPC side of a server."""
+
+    def __init__(self, service: Service, config: Any) -> None:
+        self.service, self.config = service, config
+        self.tokens = [f"Bearer {token}".encode() for token in config.tokens]
+        self._server: Any = None
+        calls: dict[str, Method] = {
+            "ServerLive": self._server_live, "ServerReady": self._server_ready, "ModelReady": self._model_ready,
+            "ServerMetadata": self._server_metadata, "ModelMetadata": self._model_metadata, "ModelInfer": self._infer,
+            "ModelConfig": self._model_config, "ModelStatistics": self._statistics, "RepositoryIndex": self._index,
+            "RepositoryModelLoad": partial(self._change, "load"), "RepositoryModelUnload": partial(self._change, "unload"),
+        }  # fmt: skip
+        handlers = {name: _handler(name, partial(self._guarded, name, call)) for name, call in calls.items()}
+        handlers["ModelStreamInfer"] = grpc.stream_stream_rpc_method_handler(
+            self._stream, CLASSES["ModelInferRequest"].FromString, CLASSES["ModelStreamInferResponse"].SerializeToString
+        )
+        self._handlers = grpc.method_handlers_generic_handler(SERVICE, handlers)
+
+    async def start(self) -> int:
+        """Listen; return the port."""
+        size = self.config.limits.body_bytes
+        self._server = aio.server(
+            options=[("grpc.max_receive_message_length", size), ("grpc.max_send_message_length", size), ("grpc.so_reuseport", 1),
+                     ("grpc.max_metadata_size", self.config.limits.head_bytes)],
+            maximum_concurrent_rpcs=self.config.limits.connections,
+        )  # fmt: skip
+        self._server.add_generic_rpc_handlers((self._handlers,))
+        address = f"{self.config.host}:{self.config.grpc_port}"
+        try:
+            if self.config.certificate is None:
+                port = self._server.add_insecure_port(address)
+            else:
+                pair = Path(self.config.key).read_bytes(), Path(self.config.certificate).read_bytes()
+                port = self._server.add_secure_port(address, grpc.ssl_server_credentials([pair]))
+        except (RuntimeError, OSError) as error:
+            raise BackendError(f"cannot listen on {address}: {error}", code="E495") from None
+        await self._server.start()
+        return int(port)
+
+    async def drain(self, seconds: float) -> None:
+        """Take in no more calls, and end once all are answered."""
+        await self._server.stop(seconds)
+
+    async def _guarded(self, name: str, call: Method, request: Any, context: Any) -> Any:
+        """Answer a call; what goes wrong becomes a status of gRPC with the same code and message that HTTP has."""
+        try:
+            if self.tokens and name not in ("ServerLive", "ServerReady"):
+                given = dict(context.invocation_metadata() or ()).get("authorization", "")
+                if not allowed(given.encode() if isinstance(given, str) else given, self.tokens):
+                    raise InputError("a token is needed", "send authorization: Bearer TOKEN", code="E482")
+            found = call(request)
+            return await found if asyncio.iscoroutine(found) else found
+        except asyncio.CancelledError:
+            raise
+        except Exception as error:
+            body = described(error)
+            self.service.metrics.refuse(body["code"])
+            trailing = [("tensorlogic-code", body["code"])]
+            if "retry_after" in body:
+                trailing.append(("retry-after", str(body["retry_after"])))
+            status = getattr(grpc.StatusCode, GRPC.get(status_of(error), "INTERNAL"))
+            await context.abort(status, body["error"], tuple(trailing))
+
+    def _server_live(self, request: Any) -> Any:
+        return CLASSES["ServerLiveResponse"](live=True)
+
+    def _server_ready(self, request: Any) -> Any:
+        return CLASSES["ServerReadyResponse"](ready=not self.service.draining)
+
+    def _model_ready(self, request: Any) -> Any:
+        try:
+            self.service.repository.find(request.name, request.version)
+        except TensorLogicError:
+            return CLASSES["ModelReadyResponse"](ready=False)
+        return CLASSES["ModelReadyResponse"](ready=True)
+
+    def _server_metadata(self, request: Any) -> Any:
+        return CLASSES["ServerMetadataResponse"](name=self.service.name, version=__version__, extensions=EXTENSIONS)
+
+    def _model_metadata(self, request: Any) -> Any:
+        repository = self.service.repository
+        model = repository.find(request.name, request.version)
+        found = model.metadata(list(repository.ready[model.name]))
+        for tensor in (*found["inputs"], *found["outputs"]):
+            tensor.pop("parameters", None)
+        return CLASSES["ModelMetadataResponse"](**found)
+
+    def _model_config(self, request: Any) -> Any:
+        found = self.service.repository.find(request.name, request.version).config()
+        for tensor in (*found["input"], *found["output"]):
+            tensor["data_type"] = TYPES.index(tensor["data_type"].removeprefix("TYPE_"))
+        return CLASSES["ModelConfigResponse"](config=found)
+
+    def _statistics(self, request: Any) -> Any:
+        service = self.service
+        models = [service.repository.find(request.name, request.version)] if request.name else service.models()
+        return CLASSES["ModelStatisticsResponse"](model_stats=[statistics(service, model) for model in models])
+
+    def _index(self, request: Any) -> Any:
+        return CLASSES["RepositoryIndexResponse"](models=self.service.repository.index(request.ready))
+
+    async def _change(self, what: str, request: Any) -> Any:
+        if what == "load" and request.parameters:
+            raise malformed("a model is loaded as its folder says, without parameters")
+        await self.service.change(what, request.model_name)
+        return CLASSES["RepositoryModelLoadResponse" if what == "load" else "RepositoryModelUnloadResponse"]()
+
+    async def _infer(self, request: Any) -> Any:
+        started, service = perf_counter(), self.service
+        told = request_of(request)
+        loop = asyncio.get_running_loop()
+        answer: asyncio.Future[tuple[ServedModel, Any]] = loop.create_future()
+
+        def done(model: ServedModel | None, outputs: Any) -> None:
+            if not answer.done():
+                answer.set_result((model, outputs))  # type: ignore[arg-type]
+
+        service.metrics.in_flight += 1
+        try:
+            cancel = service.infer(request.model_name, request.model_version, told, service.limits.seconds, done)
+            try:
+                model, outputs = await answer
+            except asyncio.CancelledError:  # the client has left
+                cancel()
+                raise
+        finally:
+            service.metrics.in_flight -= 1
+        wrong = isinstance(outputs, BaseException)
+        code = described(outputs)["code"] if wrong else "ok"
+        service.metrics.model(model.name, model.version).count("grpc", code, perf_counter() - started)
+        if wrong:
+            raise outputs
+        return response_of(model, told, outputs)
+
+    async def _stream(self, requests: AsyncIterator[Any], context: Any) -> AsyncIterator[Any]:
+        """Answer the requests of a stream in order; one that fails says so and the next is answered."""
+        made = CLASSES["ModelStreamInferResponse"]
+        async for request in requests:
+            try:
+                yield made(infer_response=await self._infer(request))
+            except TensorLogicError as error:
+                yield made(
+                    error_message=error.diagnostic.message, infer_response=CLASSES["ModelInferResponse"](id=request.id)
+                )
+
+
+def _handler(name: str, call: Any) -> Any:
+    request, response = CLASSES[f"{name}Request"], CLASSES[f"{name}Response"]
+    return grpc.unary_unary_rpc_method_handler(call, request.FromString, response.SerializeToString)
+
+
+def _parameters(given: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        name: getattr(p, p.WhichOneof("parameter_choice"))
+        for name, p in given.items()
+        if p.WhichOneof("parameter_choice")
+    }
+
+
+def request_of(request: Any) -> InferRequest:
+    """Return a request to infer from its message; its tensors are raw bytes, or lists of elements."""
+    raw = request.raw_input_contents
+    if raw and len(raw) != len(request.inputs):
+        raise FormatError(f"{len(raw)} raw contents are given for {len(request.inputs)} inputs", code="E471")
+    inputs = []
+    for n, each in enumerate(request.inputs):
+        if "shared_memory_region" in each.parameters:
+            raise malformed("shared memory is not served", "send the data in the message")
+        if raw:
+            if each.HasField("contents"):
+                raise malformed(f"input {each.name!r} has both contents and raw contents")
+            data: Any = memoryview(raw[n])
+        else:
+            data = _elements(each)
+        inputs.append(GivenTensor(each.name, tuple(each.shape), each.datatype, data))
+    outputs = []
+    for output in request.outputs:
+        told = _parameters(output.parameters)
+        if "classification" in told or "shared_memory_region" in told:
+            raise malformed(f"output {output.name!r}: classification and shared memory are not served")
+        outputs.append(WantedOutput(output.name, True, told.get("names")))
+    return InferRequest(request.id, inputs, outputs, _parameters(request.parameters), True)
+
+
+def _elements(tensor: Any) -> list[Any]:
+    field = CONTENTS.get(tensor.datatype)
+    if field is None:
+        raise InputError(f"input {tensor.name!r} of {tensor.datatype[:40]!r} goes as raw contents", code="E474")
+    try:
+        return (
+            [x.decode() for x in tensor.contents.bytes_contents]
+            if tensor.datatype == "BYTES"
+            else list(getattr(tensor.contents, field))
+        )
+    except UnicodeDecodeError:
+        raise malformed(f"input {tensor.name!r} holds bytes that are no UTF-8") from None
+
+
+def response_of(model: ServedModel, told: InferRequest, outputs: Any) -> Any:
+    """Return the message that answers a request; tensors go as raw bytes."""
+    tensors = outputs_of(told, outputs, model.outputs, binary=True)
+    return CLASSES["ModelInferResponse"](
+        model_name=model.name,
+        model_version=model.version,
+        id=told.id,
+        outputs=[{"name": t.name, "datatype": t.datatype, "shape": t.shape} for t in tensors],
+        raw_output_contents=[bytes(binary_data(t)) for t in tensors],
+    )

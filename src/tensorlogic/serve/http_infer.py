@@ -1,0 +1,180 @@
+"""A request to infer over HTTP, from its complete body to its answer."""
+
+from __future__ import annotations
+
+import re
+from functools import partial
+from time import perf_counter, perf_counter_ns
+from typing import Any
+
+from ..errors import FormatError, TensorLogicError
+from ..events import watchers
+from .http import Connection, Reply, Request, error_reply
+from .protocol import BodyPattern, InferRequest, parse_request, pattern_of
+from .repository import ServedModel
+from .responses import encode_response, encode_sole_output, outputs_of
+from .service import LARGE, settle, status_of
+
+TRACEPARENT = re.compile(rb"00-([0-9a-f]{32})-([0-9a-f]{16})-[0-9a-f]{2}")
+ID = re.compile(rb"[!-~]{1,128}")
+KINDS = frozenset({b"application/json", b"application/octet-stream", b"application/vnd.sagemaker-triton.binary+json"})
+
+
+class HttpInfer:
+    """A request to infer on its way: read, handed to the batcher, answered."""
+
+    __slots__ = ("connection", "name", "request", "request_id", "routes", "told", "trace", "version")
+    request_id: bytes
+
+    def __init__(self, routes: Any, connection: Connection, request: Request, name: str, version: str) -> None:
+        self.routes, self.connection, self.request = routes, connection, request
+        self.name, self.version = name, version
+        body, service = request.body, routes.service
+        service.metrics.in_flight += 1
+        try:
+            facts = request.notes.get("facts")
+            if facts is None:
+                facts = request.notes["facts"] = _facts(request.headers)
+            given_id, self.trace, json_length, wrong = facts
+            self.request_id = given_id or b"%b-%x" % (routes.prefix, next(routes.count))
+            if wrong is not None:
+                raise wrong.renamed(wrong.diagnostic.message)
+            known = request.notes.get("pattern")
+            if known is not None and self._is_like(known, body):
+                return
+            if (len(body) if json_length is None else json_length) > LARGE:
+                service.when_done(
+                    service.threads.submit(parse_request, body, json_length, service.limits), self._parsed
+                )
+            else:
+                self._begin(parse_request(body, json_length, service.limits))
+        except Exception as error:
+            self._fail(error)
+
+    def _is_like(self, known: tuple[Any, ServedModel, BodyPattern], body: bytes) -> bool:
+        """Begin to answer a request that differs from one before it in its numbers only; False where it does not."""
+        ready, model, pattern = known
+        service = self.routes.service
+        if ready is not service.repository.ready or service.draining or (array := pattern.array(body)) is None:
+            return False
+        self.told = pattern.request
+        future = model.batcher.submit_on_loop({pattern.name: array}, model.priority)
+        future.add_done_callback(partial(settle, model, self._done))
+        self.connection.cancel = future.cancel
+        return True
+
+    def _remember(self, told: InferRequest) -> None:
+        """Keep what the next request with this head is likely to have in common with this one."""
+        service, request = self.routes.service, self.request
+        ready = service.repository.ready
+        model = service.repository.find(self.name, self.version)
+        pattern = pattern_of(request.body, told, model.inputs)
+        if pattern is not None and model.static and model.limits.seconds >= service.limits.seconds:
+            request.notes["pattern"] = ready, model, pattern
+
+    def _parsed(self, future: Any) -> None:
+        error = future.exception()
+        try:
+            if error is not None:
+                raise error
+            self._begin(future.result())
+        except Exception as wrong:
+            self._fail(wrong)
+
+    def _begin(self, told: InferRequest) -> None:
+        service, request = self.routes.service, self.request
+        self.told = told
+        if service.draining:
+            request.keep = False
+        self.connection.cancel = service.infer(self.name, self.version, told, None, self._done)
+        if request.repeated:
+            self._remember(told)
+
+    def _done(self, model: ServedModel | None, outputs: Any) -> None:
+        if isinstance(outputs, BaseException):
+            self._fail(outputs, model)
+            return
+        assert model is not None
+        service = self.routes.service
+        told = self.told
+        try:
+            if model.sole_output is not None and not told.outputs:
+                parts = encode_sole_output(model.head, told.id, model.sole_output, outputs[0], told.binary)
+                if parts is not None:
+                    self._reply(model, parts, len(parts[0]) if told.binary else None)
+                    return
+            tensors = outputs_of(told, outputs, model.outputs)
+            id = told.id
+            if any(not t.binary and t.datatype != "BYTES" and t.value.nbytes > LARGE for t in tensors):
+                work = service.threads.submit(encode_response, model.head, id, tensors)
+                service.when_done(work, partial(self._encoded, model))
+            else:
+                self._reply(model, *encode_response(model.head, id, tensors))
+        except Exception as error:
+            self._fail(error, model)
+
+    def _encoded(self, model: ServedModel, future: Any) -> None:
+        error = future.exception()
+        if error is not None:
+            self._fail(error, model)
+        else:
+            self._reply(model, *future.result())
+
+    def _reply(self, model: ServedModel, parts: list[Any], json_length: int | None) -> None:
+        headers, kind = b"", b"application/json"
+        if json_length is not None:
+            kind, headers = b"application/octet-stream", b"Inference-Header-Content-Length: %d\r\n" % json_length
+        headers += b"X-Request-Id: %b\r\n" % self.request_id
+        self._finish(Reply(200, parts, kind, headers), model)
+
+    def _fail(self, error: BaseException, model: ServedModel | None = None) -> None:
+        reply = error_reply(error)
+        reply.headers += b"X-Request-Id: %b\r\n" % self.request_id
+        if status_of(error) >= 500 and self.routes.log is not None:
+            self.routes.log.failure(error, self.trace)
+        self._finish(reply, model)
+
+    def _finish(self, reply: Reply, model: ServedModel | None) -> None:
+        service, request = self.routes.service, self.request
+        service.metrics.in_flight -= 1
+        if model is not None:
+            seconds = perf_counter() - request.started
+            service.metrics.model(model.name, model.version).count("http", reply.code or "ok", seconds)
+        self.routes.finish(self.connection, request, reply, self.name)
+        if hooks := watchers():
+            end = perf_counter_ns()
+            start = end - int((perf_counter() - request.started) * 1e9)
+            name = f"request {self.request_id.decode()} model={self.name} trace={self.trace or '-'} {reply.status}"
+            for hook in hooks:
+                hook.on_span(name, start, end, id_of(self.connection))
+
+
+def id_of(connection: Connection) -> int:
+    """Return the number of the track that the spans of a connection stand on in a trace."""
+    return id(connection) & 0x7FFF_FFFF
+
+
+def _facts(headers: dict[bytes, bytes]) -> tuple[bytes, str, int | None, TensorLogicError | None]:
+    """Return what the headers of a request to infer say: its id, its trace, the length of its JSON, and what is wrong with them."""
+    given, kind = headers.get(b"x-request-id", b""), headers.get(b"content-type")
+    length = headers.get(b"inference-header-content-length")
+    id, trace = given if ID.fullmatch(given) else b"", _trace_id(headers.get(b"traceparent"))
+    if kind is not None and kind.partition(b";")[0].strip().lower() not in KINDS:
+        return id, trace, None, wrong_kind(kind)
+    if length is not None and (not length.isdigit() or len(length) > 18):
+        what = f"Inference-Header-Content-Length is {length[:40].decode('latin-1')!r}, no number"
+        return id, trace, None, FormatError(what, code="E471")
+    return id, trace, None if length is None else int(length), None
+
+
+def wrong_kind(kind: bytes) -> FormatError:
+    """Return the error of a body that is neither JSON nor JSON with binary tensors."""
+    return FormatError(
+        f"the content type {kind[:80].decode('latin-1')!r} is not read here", "send application/json", code="E485"
+    )
+
+
+def _trace_id(header: bytes | None) -> str:
+    """Return the trace that a request belongs to, by its W3C ``traceparent``; empty where there is none that can be read."""
+    found = TRACEPARENT.fullmatch(header) if header is not None else None
+    return found[1].decode() if found is not None else ""

@@ -1,0 +1,68 @@
+"""Telling requests what became of them, on the event loop or the thread that waits."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, InvalidStateError
+from contextlib import suppress
+from typing import Any
+
+from ..errors import DeadlineError
+from ..runtime.aio.signals import Signal
+from ..runtime.outputs import Outputs
+from .batch_queue import Request
+from .batch_runs import Outcome
+
+
+def deliver(told: Sequence[tuple[Request, Outcome]]) -> None:
+    """Tell requests their outcomes: those of an event loop by one call of it for all of them."""
+    here = asyncio._get_running_loop()
+    by_loop: dict[asyncio.AbstractEventLoop, list[tuple[Any, Outcome]]] = {}
+    for request, outcome in told:
+        if request.loop is None or request.loop is here:
+            tell(request.future, outcome)
+        else:
+            by_loop.setdefault(request.loop, []).append((request.future, outcome))
+    for loop, pairs in by_loop.items():
+        with suppress(RuntimeError):  # it is closed, and nobody waits there any more
+            loop.call_soon_threadsafe(tell_all, pairs)
+
+
+def deliver_late(late: Sequence[Request], clock: Callable[[], float]) -> None:
+    """Tell requests that their time is over."""
+    if late:
+        now, message = clock(), "the request was not answered in time: it came {:.3g} s ago"
+        hint = "give it more time: submit(inputs, timeout=seconds); stats() says how long requests wait"
+        deliver([(r, DeadlineError(message.format(now - r.arrived), hint, code="E454")) for r in late])
+
+
+async def outcome_of(future: Future[Outputs]) -> Outputs:
+    """Wait for a future of threads in a task of any library; a task that is cancelled meanwhile cancels it."""
+    done = Signal()
+    future.add_done_callback(lambda _: done.set())
+    try:
+        await done.wait()
+    except BaseException:
+        future.cancel()
+        raise
+    return future.result()
+
+
+def tell_all(pairs: Sequence[tuple[Any, Outcome]]) -> None:
+    """Tell futures their outcomes, on the event loop that they belong to."""
+    for future, outcome in pairs:
+        tell(future, outcome)
+
+
+def tell(future: Any, outcome: Outcome) -> None:
+    """Tell a future its outcome, unless it was cancelled."""
+    if future.done():
+        return  # cancelled by whoever holds it
+    try:
+        if type(outcome) is Outputs:
+            future.set_result(outcome)
+        else:
+            future.set_exception(outcome)
+    except InvalidStateError:
+        return  # cancelled in this moment

@@ -1,0 +1,219 @@
+"""Several processes on one port: a parent that starts them, starts one again that died, and carries what concerns all of them.
+
+Each worker has one end of a socket. It asks over it ("load", "snapshot"), the parent puts the question to every worker and returns the answers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from ..errors import InputError, TensorLogicError
+from .access_log import AccessLog
+from .metrics import added
+from .server import Server, ServerConfig, event_loop, serve_until_told
+from .service import Service, described
+
+LINE = 8 << 20  # bytes of one message
+ANSWER = 120.0  # seconds that a worker has to answer
+AGAIN = 0.5  # seconds before a worker that died is started again
+
+
+class Messages:
+    """Questions and answers over one socket, as lines of JSON; either side may ask."""
+
+    def __init__(self, answer: Callable[[dict[str, Any]], Any]) -> None:
+        self._answer = answer
+        self._numbers = itertools.count(1)
+        self._asked: dict[int, asyncio.Future[dict[str, Any]]] = {}
+        self._writer: asyncio.StreamWriter | None = None
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    async def run(self, end: socket.socket) -> None:
+        """Read messages until the other side is gone."""
+        reader, self._writer = await asyncio.open_connection(sock=end, limit=LINE)
+        try:
+            while line := await reader.readline():
+                message = msgspec.json.decode(line)
+                if "answer" in message:
+                    future = self._asked.pop(message["to"], None)
+                    if future is not None and not future.done():
+                        future.set_result(message["answer"])
+                else:
+                    task = asyncio.create_task(self._reply(message))
+                    self._tasks.add(task)
+                    task.add_done_callback(self._tasks.discard)
+        finally:
+            for future in self._asked.values():
+                if not future.done():
+                    future.set_result({"error": "the worker process ended", "code": "E499"})
+
+    async def _reply(self, message: dict[str, Any]) -> None:
+        try:
+            answer = await self._answer(message["ask"])
+        except Exception as error:
+            answer = described(error)
+        self._send({"to": message["number"], "answer": answer})
+
+    async def ask(self, question: dict[str, Any]) -> dict[str, Any]:
+        """Return the answer of the other side."""
+        number = next(self._numbers)
+        future = self._asked[number] = asyncio.get_running_loop().create_future()
+        self._send({"number": number, "ask": question})
+        try:
+            return await asyncio.wait_for(future, ANSWER)
+        except TimeoutError:
+            return {"error": "a worker process did not answer in time", "code": "E499"}
+        finally:
+            self._asked.pop(number, None)
+
+    def _send(self, message: dict[str, Any]) -> None:
+        assert self._writer is not None
+        self._writer.write(msgspec.json.encode(message) + b"\n")
+
+
+class Peers:
+    """What a worker asks of all workers, itself among them, through the parent."""
+
+    def __init__(self, service: Service) -> None:
+        self.service = service
+        self.messages = Messages(self._answer)
+
+    async def _answer(self, question: dict[str, Any]) -> dict[str, Any]:
+        if question["what"] == "snapshot":
+            return {"snapshot": self.service.snapshot()}
+        await self.service.change_here(question["what"], question["name"])
+        return {}
+
+    async def change(self, what: str, name: str) -> None:
+        """Load or unload a model in every worker."""
+        found = await self.messages.ask({"what": what, "name": name})
+        for answer in found.get("answers", [found]):
+            if "error" in answer:
+                raise InputError(answer["error"], *answer.get("hints", ()), code=answer.get("code"))
+
+    async def snapshots(self) -> dict[str, Any]:
+        """Return the metrics of all workers, added up."""
+        found = await self.messages.ask({"what": "snapshot"})
+        return added(answer["snapshot"] for answer in found.get("answers", ()) if "snapshot" in answer)
+
+
+class Parent:
+    """Starts the workers, and puts what one asks to all."""
+
+    def __init__(self, config: ServerConfig, count: int, log: AccessLog) -> None:
+        self.config, self.count, self.log = config, count, log
+        self.workers: dict[int, tuple[subprocess.Popen[bytes], Messages]] = {}
+        self.ending = False
+
+    async def _everyone(self, question: dict[str, Any]) -> dict[str, Any]:
+        asked = [messages.ask(question) for _, messages in self.workers.values()]
+        return {"answers": await asyncio.gather(*asked)}
+
+    async def keep_running(self, number: int) -> None:
+        """Run one worker, and another one when it dies."""
+        while not self.ending:
+            ours, theirs = socket.socketpair()
+            command = [sys.executable, "-m", "tensorlogic.serve.workers", str(theirs.fileno())]
+            with theirs:
+                process = subprocess.Popen(
+                    command, pass_fds=[theirs.fileno()], stdin=subprocess.PIPE, start_new_session=True
+                )
+            assert process.stdin is not None
+            process.stdin.write(msgspec.json.encode(self.config))
+            process.stdin.close()
+            messages = Messages(self._everyone)
+            self.workers[number] = process, messages
+            if self.ending:
+                process.terminate()
+            await messages.run(ours)
+            code = await asyncio.get_running_loop().run_in_executor(None, process.wait)
+            del self.workers[number]
+            if not self.ending:
+                self.log.event("worker ended", number=number, code=code)
+                await asyncio.sleep(AGAIN)
+
+    def stop(self) -> None:
+        """Let every worker answer what it took in, and end."""
+        self.ending = True
+        self._tell_all(signal.SIGTERM)
+
+    def _tell_all(self, number: signal.Signals) -> None:
+        for process, _ in self.workers.values():
+            process.send_signal(number)
+
+    async def run(self, started: Callable[[ServerConfig], object]) -> None:
+        """Run the workers until SIGTERM or SIGINT."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self.stop)
+        loop.add_signal_handler(signal.SIGHUP, self._tell_all, signal.SIGHUP)  # load every model anew
+        with _reserved(self.config) as config:
+            self.config = config
+            started(config)
+            await asyncio.gather(*(self.keep_running(n) for n in range(self.count)))
+
+
+@contextlib.contextmanager
+def _reserved(config: ServerConfig) -> Any:
+    """Hold the ports while workers come and go; a port of 0 becomes the one that the system gives."""
+    ports = {"port": config.port, **({} if config.grpc_port is None else {"grpc_port": config.grpc_port})}
+    with contextlib.ExitStack() as stack:
+        for name, port in ports.items():
+            held = stack.enter_context(socket.socket(socket.AF_INET6 if ":" in config.host else socket.AF_INET))
+            held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+            try:
+                held.bind((config.host, port))  # not listening: connections go to the workers
+            except OSError as error:
+                message = f"cannot listen on {config.host}:{port}: {error.strerror}"
+                raise TensorLogicError(message, "choose another with --port", code="E495") from None
+            ports[name] = held.getsockname()[1]
+        yield msgspec.structs.replace(config, **ports)
+
+
+def run(config: ServerConfig, count: int, started: Callable[[ServerConfig], object]) -> None:
+    """Serve in several processes, until told to end."""
+    log = AccessLog(sys.stderr)
+    loop = event_loop()
+    try:
+        asyncio.set_event_loop(loop)
+        loop.run_until_complete(Parent(config, count, log).run(started))
+    finally:
+        log.close()
+        loop.close()
+
+
+async def _work(config: ServerConfig, end: socket.socket, log: AccessLog) -> None:
+    server = Server(config, log)
+    peers = Peers(server.service)
+    told = asyncio.create_task(peers.messages.run(end))
+    told.add_done_callback(lambda _: os.kill(os.getpid(), signal.SIGTERM))  # without a parent there is no server
+    await serve_until_told(server, peers=peers)
+
+
+def main() -> None:
+    """Be one worker: the socket is an argument, the config comes in as JSON."""
+    config = msgspec.json.decode(sys.stdin.buffer.read(), type=ServerConfig)
+    log = AccessLog(sys.stderr, requests=config.log_requests)
+    loop = event_loop()
+    try:
+        asyncio.set_event_loop(loop)
+        with socket.socket(fileno=int(sys.argv[1])) as end:
+            loop.run_until_complete(_work(config, end, log))
+    finally:
+        log.close()
+        loop.close()
+
+
+if __name__ == "__main__":
+    main()
