@@ -30,7 +30,7 @@ def quantize_truths(graph: EinsumGraph) -> EinsumGraph:
     >>> p = b.input("p", (2, 2), "float32")
     >>> graph = b.build(y=b.einsum("xy,yz->xz", p, p, algebra="max_min"))
     >>> Executor().execute(quantize_truths(graph), {"p": [[0.5, 1.0], [0.25, 0.1]]})["y"]
-    array([[0.5019608 , 0.5019608 ],
+    array([[0.49803925, 0.49803925],
            [0.2509804 , 0.2509804 ]], dtype=float32)
     """
     expect(graph, EinsumGraph, "quantize_truths takes an EinsumGraph", "build one: b.build(y=y)")

@@ -30,7 +30,11 @@ if TYPE_CHECKING:
 
 
 class FakeQuantized(NamedTuple):
-    """A graph that rounds as it learns, and what its scales begin with: parameters beside those it had."""
+    """A graph that rounds as it learns, and what its scales begin with: parameters beside those it had.
+
+    >>> FakeQuantized._fields
+    ('graph', 'scales')
+    """
 
     graph: EinsumGraph
     scales: dict[str, Array]
@@ -57,7 +61,7 @@ def fake_quantize(
     >>> config = tl.QuantizationConfig(tl.QuantizationType.TERNARY)
     >>> fake = fake_quantize(loss, config, params={"w": np.ones((4, 2), "float32")})
     >>> fake.graph.input_names, fake.scales["w.scale"].tolist()
-    (['x', 'w', 'y', 'w.scale'], [1.0, 1.0])
+    (['x', 'w', 'w.scale', 'y'], [1.0, 1.0])
     """
     config = QuantizationConfig() if config is None else config
     values = _checked(graph, config, params)

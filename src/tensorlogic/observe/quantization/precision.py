@@ -51,6 +51,10 @@ class PrecisionAssignment(Mapping[str, "QuantizationConfig | None"]):
 
     ``error`` is the relative error of the outputs with all of them rounded, measured on the calibration data; without such data
     errors are those of the weights themselves.
+
+    >>> row = PrecisionRow("w", (4, 4), (64, 20, 16, 12), (0.0, 0.01, 0.1, 0.4), level=1)
+    >>> PrecisionAssignment((row,), 20, 0.01, None)["w"].type.name
+    'INT8'
     """
 
     def __init__(
