@@ -203,7 +203,7 @@ class Program:
         """
         with self._lock:
             evaluation = self._evaluation()
-            given = evaluation.prepared(self._derived(evaluation, names), whole=True, start=False)[1]
+            given = evaluation.prepared(_derived(evaluation, names), whole=True, start=False)[1]
             return {name: np.asarray(value) for name, value in given.items()}
 
     def plan(self, *names: str, inputs: Mapping[str, Any] | None = None) -> ExecutionPlan:
