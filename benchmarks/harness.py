@@ -241,7 +241,9 @@ def machine() -> str:
     info = Path("/proc/cpuinfo")
     if info.exists():
         names = [
-            line.split(":", 1)[1].strip() for line in info.read_text().splitlines() if line.startswith("model name")
+            line.split(":", 1)[1].strip()
+            for line in info.read_text(encoding="utf-8").splitlines()
+            if line.startswith("model name")
         ]
         cpu = names[0] if names else cpu
     parts = [f"{cpu}, {os.cpu_count()} cores", f"Python {platform.python_version()}"]

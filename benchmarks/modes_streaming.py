@@ -79,7 +79,7 @@ def write(path: Path) -> None:
 
 def resident() -> int:
     """Return the bytes of this process that are in memory now."""
-    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
+    return int(Path("/proc/self/statm").read_text(encoding="utf-8").split()[1]) * 4096
 
 
 def child(path: Path) -> dict[str, Any]:

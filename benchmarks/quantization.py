@@ -168,7 +168,7 @@ def each_table() -> Iterator[Table]:
     if (DATA / "mnist.npz").exists():
         data = arrays_of(DATA / "mnist.npz")
         learned, test = ({k: data[f"{part}_{k}"] for k in ("images", "labels")} for part in ("train", "test"))
-        yield digits_table("MNIST, perceptron, quantized", "perceptron", learned, test, 255, 3, 2)
+        yield digits_table("MNIST, perceptron, quantized", "perceptron", learned, test, 255, 2, 2)
 
 
 if __name__ == "__main__":

@@ -544,7 +544,7 @@ def _report(call: Callable[[], object], warm: Callable[[], object]) -> None:
 
 
 def _resident() -> tuple[int, int]:
-    text = Path("/proc/self/status").read_text()
+    text = Path("/proc/self/status").read_text(encoding="utf-8")
     now, peak = (int(re.search(rf"{key}:\s+(\d+) kB", text)[1]) * 1024 for key in ("VmRSS", "VmHWM"))  # type: ignore[index]
     return now, peak
 
@@ -683,7 +683,9 @@ def changed_facts(chains: int = 100, length: int = 60) -> list[Table]:
     counts = {name: call() for name, call in contenders.items() if not isinstance(call, str)}
     if len(set(counts.values())) != 1:
         raise ValueError(f"changed facts differ: {counts}")
-    note = f"Paths of one label over {2 * chains:,} chains of {length:,}, when one edge is taken back and then put back."
+    note = (
+        f"Paths of one label over {2 * chains:,} chains of {length:,}, when one edge is taken back and then put back."
+    )
     return [
         contest("Changing one fact of a recursion", note, contenders, rounds=3, calls=1, ours=tuple(contenders)[:1])
     ]

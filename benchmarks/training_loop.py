@@ -31,7 +31,7 @@ def ready(graph: tl.EinsumGraph, params: dict[str, Array], inputs: dict[str, Arr
 
 def step_of(trainer: Trainer) -> BoundStep:
     assert trainer.loss is not None
-    return BoundStep(trainer.executor, trainer._planned(trainer.loss), trainer.values, trainer._given())
+    return BoundStep(trainer.executor, trainer.planned(trainer.loss), trainer.values, trainer.given())
 
 
 def stepping(bound: BoundStep, inputs: dict[str, Array], rate: float) -> Callable[[], float]:
@@ -48,7 +48,8 @@ def optimizers(graph: tl.EinsumGraph, params: dict[str, Array], inputs: dict[str
     }
     note = "The step of a trainer on one batch. The goal is Adam within 1.1 of SGD."
     title = f"Optimizers on the MLP, batch {rows}"
-    return contest(title, note, contenders, rounds=15, calls=10, ours=tuple(contenders), pause=PAUSE, each=True)
+    calls = 20 if rows < 256 else 5
+    return contest(title, note, contenders, rounds=12, calls=calls, ours=tuple(contenders), pause=PAUSE, each=True)
 
 
 def digits_graph() -> tl.EinsumGraph:

@@ -105,7 +105,7 @@ def test_graph_formats(folder, form, start):
     assert done.exit_code == 0
     assert done.output.startswith(start)
     assert call("graph", "layer.json", "-f", form, "-o", "out").exit_code == 0
-    assert (folder / "out").read_text().startswith(start)
+    assert (folder / "out").read_text(encoding="utf-8").startswith(start)
 
 
 def test_text_form_is_a_graph_file_too(folder):

@@ -222,7 +222,7 @@ def test_a_file_beside_the_package_is_the_users():
 
 
 def test_the_column_counts_characters(tmp_path: Path):
-    file = tmp_path / "wörter.py"
+    file = tmp_path / "words.py"
     file.write_text("ä = '日本語'; g = b.build(y=b.input('x'))\n", encoding="utf-8")
     source = file.read_text(encoding="utf-8")
     assert place(source, str(file)).column == source.index("b.input") + 1

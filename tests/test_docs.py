@@ -21,14 +21,14 @@ def test_page_runs(page):
 
 
 def test_readme_example(capsys):
-    code = (DOCS.parent / "README.md").read_text().split("```python\n")[1].split("```")[0]
+    code = (DOCS.parent / "README.md").read_text(encoding="utf-8").split("```python\n")[1].split("```")[0]
     exec(code, {})  # the README's own code
     said = "".join(line[2:] + "\n" for line in code.splitlines() if line.startswith("# "))
     assert capsys.readouterr().out == said
 
 
 def test_readme_links_lead_somewhere():
-    for target in re.findall(r"\]\(([^)#]+)\)", (DOCS.parent / "README.md").read_text()):
+    for target in re.findall(r"\]\(([^)#]+)\)", (DOCS.parent / "README.md").read_text(encoding="utf-8")):
         assert (DOCS.parent / target).exists(), target
 
 

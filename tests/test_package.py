@@ -31,7 +31,7 @@ def imported(path: Path) -> set[str]:
     """Return the parts of the package that a module imports, in or out of functions."""
     package = ["tensorlogic", *path.relative_to(PACKAGE).parent.parts]
     found = set()
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.ImportFrom) and node.level:
             base = package[: len(package) - node.level + 1] + (node.module.split(".") if node.module else [])
             names = [base] if len(base) > 1 else [[*base, alias.name] for alias in node.names]
@@ -88,8 +88,8 @@ def test_public_names_have_an_example(name):
 
 @pytest.mark.parametrize("path", sorted((ROOT / "examples").glob("*.py")), ids=lambda p: p.name)
 def test_examples_run(path, golden):
-    env = {**os.environ, "PYTHONWARNINGS": "error"}
-    done = subprocess.run([sys.executable, str(path)], capture_output=True, text=True, check=False, env=env)
+    env = {**os.environ, "PYTHONWARNINGS": "error", "PYTHONUTF8": "1"}  # they print more than ASCII
+    done = subprocess.run([sys.executable, str(path)], capture_output=True, encoding="utf-8", check=False, env=env)
     assert done.returncode == 0, done.stderr
     golden(f"example_{path.stem}.txt", done.stdout)
 

@@ -211,7 +211,7 @@ def test_files_are_read_and_written_when_asked(tmp_path):
     assert p.answers() == {"Old(x, z)?": [("Alice", "Carol")]}
     assert not (tmp_path / "out.tsv").exists()
     assert [path.name for path in p.write_files()] == ["out.tsv", "out.npy"]
-    assert (tmp_path / "out.tsv").read_text() == "Alice\tCarol\n"
+    assert (tmp_path / "out.tsv").read_text(encoding="utf-8") == "Alice\tCarol\n"
     assert np.load(tmp_path / "out.npy").sum() == 1
     (tmp_path / "parents.csv").write_text("Alice,Bob\nBob\n")
     with pytest.raises(tl.FormatError) as caught:

@@ -105,6 +105,9 @@ def main(arguments: list[str] | None = None) -> dict[str, float]:
     parser.add_argument("--rate", type=float, default=1e-3)
     parser.add_argument("--dropout", type=float, default=0.3)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument(
+        "--folder", type=Path, help="where checkpoints are kept; a run that was stopped goes on from there"
+    )
     options = parser.parse_args(arguments)
     data = mnist(options.data)
     rng = np.random.default_rng(options.seed)
@@ -116,9 +119,12 @@ def main(arguments: list[str] | None = None) -> dict[str, float]:
     steps = options.epochs * -(-count // options.batch)
     config = tl.TrainerConfig(
         optimizer=tl.optim.adam(tl.optim.cosine(options.rate, steps=steps)), epochs=options.epochs,
-        batch_size=options.batch, clip_norm=1.0, average=0.995, seed=options.seed,
+        batch_size=options.batch, clip_norm=1.0, average=0.995, seed=options.seed, folder=options.folder,
     )  # fmt: skip
-    trainer = tl.Trainer(tl.Executor(), config)
+    if options.folder is not None and options.folder.exists():
+        trainer = tl.Trainer.resume(options.folder)
+    else:
+        trainer = tl.Trainer(tl.Executor(), config)
     start = perf_counter()
     history = trainer.fit(graph, params, learned, fixed={"images": data["train_images"]})
     seconds = perf_counter() - start

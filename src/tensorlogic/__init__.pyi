@@ -260,6 +260,7 @@ from .train.callbacks import EarlyStopping as EarlyStopping
 from .train.callbacks import JSONLog as JSONLog
 from .train.callbacks import PlotFile as PlotFile
 from .train.callbacks import TensorBoardLog as TensorBoardLog
+from .train.config import TrainerConfig as TrainerConfig
 from .train.history import History as History
 from .train.initial import initial as initial
 from .train.optim import Optimizer as Optimizer
@@ -268,6 +269,5 @@ from .train.quantization_aware import convert_quantized as convert_quantized
 from .train.quantization_aware import fake_quantize as fake_quantize
 from .train.rules import rule_loss as rule_loss
 from .train.trainer import Trainer as Trainer
-from .train.trainer import TrainerConfig as TrainerConfig
 
 __version__: str

@@ -562,6 +562,7 @@ FAULTS: dict[str, Fault] = {
     "E881": Fault("weights or axes that a convolution or a pool cannot use", "Tensors are (batch, ..., channels) and weights (..., channels / groups, outputs).", "Write (batch, height, width, channels) and (3, 3, channels, outputs)."),
     "E882": Fault("a window that cannot go along its axes", "Sizes, strides and dilations are from 1, one or as many as there are axes; padding is 'same', 'valid' or widths from 0.", "Write stride=2, or stride=(2, 1)."),
     "E883": Fault("no running batch norm", "It takes (batch, ..., channels), the channels as a number, and a momentum from 0 up to 1.", "Declare the last axis as a number."),
+    "E884": Fault("other data in the middle of an epoch", "A run that stopped within an epoch goes on with data of other lengths, dtypes or values, so that the epoch would mix both.", "Go on with the same data, or begin a new run."),
     # E363 to E399: several ranks
     "E363": Fault("a rank that does not exist", "A collective operation names a rank that is not below the number of ranks.", "Count ranks from 0: rank=0 is the first of ranks=4."),
     "E364": Fault("a collective along an axis that is not there", "An operation between ranks cuts or joins an axis that its operand does not have.", "Name an axis of the operand, counted from 0."),

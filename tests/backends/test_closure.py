@@ -311,6 +311,7 @@ def test_many_callers_at_once() -> None:
 
 
 def test_a_closure_can_be_stopped_on_the_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    packed.load()
     monkeypatch.setattr(packed, "PAUSE", 50)
     edges = flags((200, 200), 0.01, seed=3)
     stops: list[int] = []

@@ -118,6 +118,21 @@ def test_mixed_dtypes_promote_as_numpy_does(dtypes: tuple[str, str]) -> None:
     np.testing.assert_allclose(got, expected)
 
 
+@pytest.mark.parametrize(
+    ("algebra", "combine"), [("max_product", np.multiply), ("max_plus", np.add), ("min_plus", np.add)]
+)
+def test_integers_wrap_before_the_largest_is_chosen(algebra: str, combine: np.ufunc) -> None:
+    x, y = (np.random.default_rng(n).integers(100, 255, (4, 4)).astype("uint8") for n in (0, 1))
+    reduce = np.minimum if algebra.startswith("min") else np.maximum
+    want = reduce.reduce(combine(x[:, :, None], y[None]), 1)
+    b = tl.GraphBuilder()
+    graph = b.build(
+        z=b.einsum("ij,jk->ik", b.input("x", (4, 4), "uint8"), b.input("y", (4, 4), "uint8"), algebra=algebra)
+    )
+    for backend in ("numpy", "reference"):
+        np.testing.assert_array_equal(tl.Executor(backend).execute(graph, {"x": x, "y": y})["z"], want)
+
+
 def test_integers_wrap_as_numpy_does() -> None:
     a = np.full((3, 3), 100, np.int8)
     with np.errstate(all="ignore"):

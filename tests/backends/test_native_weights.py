@@ -59,13 +59,14 @@ def test_products_are_near_those_of_the_unpacked_weights(kind: str) -> None:
                 check(x, *draw(rng, kind, columns, depth, group, zeros))
 
 
-def test_many_rows_multiply_exactly_the_dequantized_weights() -> None:
+def test_weights_are_rounded_once() -> None:
     """Each weight is (number - zero) * scale rounded once; with one 1 in a row, the product is the weight."""
     rng = np.random.default_rng(1)
     weights, floats = draw(rng, "int4", 6, 40, 8, zeros=True)
-    out = np.empty((40, 6), np.float32)
-    weight_matmul(np.eye(40, dtype=np.float32), weights, out)
-    np.testing.assert_array_equal(out, floats.T.astype(np.float32))
+    for times in (1, FEW // 40 + 1):
+        out = np.empty((40 * times, 6), np.float32)
+        weight_matmul(np.tile(np.eye(40, dtype=np.float32), (times, 1)), weights, out)
+        np.testing.assert_array_equal(out, np.tile(floats.T.astype(np.float32), (times, 1)))
 
 
 @pytest.mark.parametrize("kind", ["int4", "int8"])

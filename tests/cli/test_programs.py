@@ -71,7 +71,7 @@ def test_files_are_written_by_run_alone(folder):
     assert not (folder / "out.csv").exists()
     done = call("run", "out.tl", "--json")
     assert json.loads(done.output)["written"] == ["out.csv"]
-    assert (folder / "out.csv").read_text() == "Alice,Bob\n"
+    assert (folder / "out.csv").read_text(encoding="utf-8") == "Alice,Bob\n"
 
 
 def test_query(folder):
@@ -94,7 +94,7 @@ def test_fmt(folder):
     assert done.output.startswith("# a family\nParent(Alice, Bob)")
     assert call("fmt", "--check", "family.tl").exit_code == 1
     assert call("fmt", "-w", "family.tl").exit_code == 0
-    assert (folder / "family.tl").read_text() == done.output
+    assert (folder / "family.tl").read_text(encoding="utf-8") == done.output
     assert call("fmt", "--check", "family.tl").exit_code == 0
     assert json.loads(call("fmt", "family.tl", "--json").output) == {"changed": []}
 

@@ -52,7 +52,7 @@ def test_resume_is_as_if_never_stopped(files):
     model, data, config = files / "model.json", files / "train.npz", files / "train.toml"
     run(model, "--data", data, "--config", config, "-o", files / "whole.npz")
     short = files / "short.toml"
-    short.write_text(config.read_text().replace("epochs = 40", "epochs = 15"))
+    short.write_text(config.read_text(encoding="utf-8").replace("epochs = 40", "epochs = 15"))
     run(model, "--data", data, "--config", short, "--folder", files / "run")
     trainer = tl.Trainer.resume(files / "run")
     assert trainer.epoch == 15
@@ -69,7 +69,7 @@ def test_a_run_does_not_change_under_way(files):
     options = ("--data", data, "--folder", files / "run")
     run(model, *options, "--config", config)
     assert "has checkpoints of a run already" in run(model, *options, "--config", config, code=1)
-    (files / "other.toml").write_text(config.read_text() + "\n[initial]\nw = 'zeros'\n")
+    (files / "other.toml").write_text(config.read_text(encoding="utf-8") + "\n[initial]\nw = 'zeros'\n")
     run(model, *options, "--config", files / "other.toml", "--resume")
     (files / "other.toml").write_text("batch_size = 3")
     shown = run(model, *options, "--config", files / "other.toml", "--resume", code=1)
@@ -89,6 +89,16 @@ def test_nothing_is_learned_that_cannot_be_written(files):
     assert "cannot be read" in run(model, "--data", data, "--params", files / "p.npz", code=1)
     assert "is neither" in run(model, "--data", data, "--params", files / "p.npy", code=1)
     assert "cannot be read" in run(model, "--data", data, "--params", files / "q.npz", code=1)
+
+
+def test_a_folder_of_the_config_is_enough_to_go_on(files):
+    config = files / "train.toml"
+    options = [files / "model.json", "--data", files / "train.parquet", "--config", config]
+    text = config.read_text()
+    config.write_text(f'folder = "{(files / "run").as_posix()}"\n' + text.replace("epochs = 40", "epochs = 3"))
+    run(*options)
+    config.write_text(config.read_text().replace("epochs = 3", "epochs = 5"))
+    assert run(*options, "--resume").splitlines()[-1].split()[0] == "5"
 
 
 def test_mistakes(files):

@@ -25,11 +25,12 @@ import numpy as np
 
 import tensorlogic as tl
 from tensorlogic.events import Hook
+from tensorlogic.ir.sizes import evaluate
 from tensorlogic.passes.specialize import specialize
 from tensorlogic.runtime.call import call
 from tensorlogic.runtime.frame import Frame
 from tensorlogic.testing.programs import every_program
-from tensorlogic.testing.strategies import FormulaCase, GraphCase, RuleSet, formula_case, graph_case, rule_set
+from tensorlogic.testing.strategies import FormulaCase, GraphCase, RuleSet, arrays, formula_case, graph_case, rule_set
 
 sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1] / "lang")]
 import batches  # noqa: E402 - modules beside this one
@@ -292,6 +293,9 @@ def compiled(expected: Expected) -> None:
                 raise
             continue
         run(f"compiled {level.name}", expected, made, exact=exact, always=True)
+        other = Expected(_resized(case, expected.salt))
+        if other.error is None:
+            run(f"compiled {level.name}, other sizes", other, made, exact=exact, may_refuse=other.fails_unseen)
         with tempfile.TemporaryDirectory() as folder:
             made.save(Path(folder) / "c")
             loaded = tl.CompiledGraph.load(Path(folder) / "c")
@@ -301,6 +305,17 @@ def compiled(expected: Expected) -> None:
                 for name in expected.outputs:
                     if not same_bits(one[name], other[name]):
                         raise Wrong(f"loaded {level.name}: {name} has other bits than before it was saved")
+
+
+def _resized(case: GraphCase, salt: int) -> GraphCase:
+    """Return a case with inputs of other sizes where sizes have names."""
+    rng = np.random.default_rng(salt)
+    sizes = {name: int(rng.integers(0, 5)) for name in sorted(case.graph.size_names)}
+    inputs = {}
+    for name, i in case.graph.inputs.items():
+        shape = tuple(evaluate(d, sizes) for d in case.graph.type_of(i).shape)
+        inputs[name] = arrays(rng, shape, case.inputs[name].dtype.name)
+    return case._replace(inputs=inputs)
 
 
 def jit(expected: Expected) -> None:

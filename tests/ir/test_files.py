@@ -90,7 +90,7 @@ def test_save_puts_constants_beside_the_json(tmp_path: Path) -> None:
     GRAPH.save(path)
     assert sorted(os.listdir(tmp_path)) == ["g.json", "g.safetensors"]
     assert set(load_file(tmp_path / "g.safetensors")) == set(all_constants(GRAPH))
-    assert '"data"' not in path.read_text()
+    assert '"data"' not in path.read_text(encoding="utf-8")
     again = EinsumGraph.load(path)
     assert again == GRAPH and locations(again) == locations(GRAPH)
     assert EinsumGraph.load(str(path)) == GRAPH
@@ -168,7 +168,7 @@ def test_load_says_what_is_wrong_with_files(tmp_path: Path) -> None:
     with pytest.raises(FormatError, match="the graph says float32"):
         EinsumGraph.load(path)
     with pytest.raises(FormatError, match=r"(?s)does not hold their data.*load\(path\)"):
-        EinsumGraph.from_json(path.read_text())
+        EinsumGraph.from_json(path.read_text(encoding="utf-8"))
     (tmp_path / "other").write_text("hello")
     with pytest.raises(FormatError, match="is not a graph file"):
         EinsumGraph.load(tmp_path / "other")

@@ -343,7 +343,7 @@ def test_one_hook_for_two_executors(tmp_path):
     ] * 2  # fmt: skip
     assert all(a.start_ms <= b.start_ms for a, b in itertools.pairwise(profiler.entries()))
     profiler.to_trace().save(tmp_path / "t.json")
-    assert len(json.loads((tmp_path / "t.json").read_text())["traceEvents"]) >= 8
+    assert len(json.loads((tmp_path / "t.json").read_text(encoding="utf-8"))["traceEvents"]) >= 8
 
 
 def test_a_hook_needs_a_profiler():

@@ -269,12 +269,12 @@ def _swap_graph(run):
 def _symbolic(run):
     graph = chain()
     graph.save(run / "graph.json")
-    manifest = json.loads((run / "manifest.json").read_text())
+    manifest = json.loads((run / "manifest.json").read_text(encoding="utf-8"))
     (run / "manifest.json").write_text(json.dumps({**manifest, "graph": graph.digest}))
 
 
 def _edit(run, **changes):
-    manifest = json.loads((run / "manifest.json").read_text())
+    manifest = json.loads((run / "manifest.json").read_text(encoding="utf-8"))
     (run / "manifest.json").write_text(json.dumps({**manifest, **changes}))
 
 

@@ -73,12 +73,14 @@ def test_collapsed_both_ways(traced, tmp_path):
     loaded = tl.Trace.load(tmp_path / "t.collapsed")
     assert {r.name: r.self_ns for r in totals(loaded)} == {"load; data": 792, "relu": 107}
     loaded.save(tmp_path / "again.folded")
-    assert (tmp_path / "again.folded").read_text() == (tmp_path / "t.collapsed").read_text()
+    assert (tmp_path / "again.folded").read_text(encoding="utf-8") == (tmp_path / "t.collapsed").read_text(
+        encoding="utf-8"
+    )
 
 
 def test_rust_both_ways(traced, tmp_path):
     traced.save(tmp_path / "t.rust.json")
-    recorded = tl.RecordedExecutionTrace.from_json((tmp_path / "t.rust.json").read_text())
+    recorded = tl.RecordedExecutionTrace.from_json((tmp_path / "t.rust.json").read_text(encoding="utf-8"))
     assert [(e.operation, e.device_id, e.output_shape, e.memory_bytes, e.duration_us) for e in recorded.entries] == [
         ("relu", "cpu:0", (4, 2), 32, 0.107), ("雪\n", None, (), 0, 0.0),
     ]  # fmt: skip
@@ -87,7 +89,7 @@ def test_rust_both_ways(traced, tmp_path):
 
 def test_flame_is_written_by_suffix(traced, tmp_path):
     traced.save(tmp_path / "t.svg")
-    assert (tmp_path / "t.svg").read_text().startswith("<?xml")
+    assert (tmp_path / "t.svg").read_text(encoding="utf-8").startswith("<?xml")
 
 
 @pytest.mark.parametrize(
@@ -239,7 +241,7 @@ def test_chrome_in_chrome_out_loses_nothing(tmp_path):
     ]
     timed = [x(0, 1.25, pid=7, tid="s", cat="cpu_op", args={"k": 1}), x(2, 1, pid=0, tid=9, cat="kernel", args={})]
     read(chrome(*others, *timed, schemaVersion=1, deviceProperties=[{"id": 0}])).save(tmp_path / "again.json")
-    file = json.loads((tmp_path / "again.json").read_text())
+    file = json.loads((tmp_path / "again.json").read_text(encoding="utf-8"))
     assert {k: v for k, v in file.items() if k != "traceEvents"} == {
         "schemaVersion": 1,
         "deviceProperties": [{"id": 0}],
@@ -247,7 +249,9 @@ def test_chrome_in_chrome_out_loses_nothing(tmp_path):
     assert sorted(file["traceEvents"], key=json.dumps) == sorted([*others, *timed], key=json.dumps)
     again = load(tmp_path / "again.json")
     again.save(tmp_path / "twice.json")
-    assert (tmp_path / "twice.json").read_text() == (tmp_path / "again.json").read_text()
+    assert (tmp_path / "twice.json").read_text(encoding="utf-8") == (tmp_path / "again.json").read_text(
+        encoding="utf-8"
+    )
 
 
 @pytest.mark.parametrize(
@@ -387,7 +391,7 @@ def test_a_real_file_adds_up_and_comes_back(tmp_path):
     assert f" threads within {length / 1e6:.3f} ms" in str(t)
     t.save(tmp_path / "again.json")
     before = json.loads(gzip.decompress((REAL / "h100_bert_small.json.gz").read_bytes()))
-    after = json.loads((tmp_path / "again.json").read_text())
+    after = json.loads((tmp_path / "again.json").read_text(encoding="utf-8"))
     assert before.keys() == after.keys()
     places = [
         Counter((e["ph"], e.get("name"), str(e.get("pid")), str(e.get("tid"))) for e in file["traceEvents"])
@@ -426,7 +430,7 @@ def test_links_and_devices_stay_what_they_are(tmp_path):
     (tmp_path / "link.json").symlink_to(tmp_path / "real.json")
     tl.Trace().save(tmp_path / "link.json")
     assert (tmp_path / "link.json").is_symlink()
-    assert "traceEvents" in (tmp_path / "real.json").read_text()
+    assert "traceEvents" in (tmp_path / "real.json").read_text(encoding="utf-8")
     os.mkfifo(tmp_path / "pipe.json")
     with ThreadPoolExecutor() as pool:
         read = pool.submit((tmp_path / "pipe.json").read_text)

@@ -157,6 +157,17 @@ def test_a_join_of_truth_values_is_within_its_bound() -> None:
         assert np.abs(found - want).max() <= bound + 1e-7
 
 
+def test_a_truth_value_may_be_joined_twice() -> None:
+    b = tl.GraphBuilder()
+    near = b.dequantize(b.input("near", (12, 12), "uint8"), STEP, 0)
+    graph = near
+    for _ in range(2):
+        graph = b.dequantize(
+            b.quantize(b.einsum("xy,yz->xz", graph, near, algebra="max_product"), STEP, 0, "uint8"), STEP, 0
+        )
+    assert answers(b.build(y=graph), {"near": small(np.random.default_rng(9), (12, 12), "uint8")}) == ["fuzzy", "fuzzy"]
+
+
 def test_bytes_are_joined_by_max_min_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
     from tensorlogic.backends.native import semiring
 

@@ -138,12 +138,12 @@ def test_a_saved_program_is_whole_or_refused(tmp_path: Path) -> None:
     p.add("Age", [("Ann", 31), ("Bob", 7)])
     p.save(tmp_path / "p")
     assert list(tl.load(tmp_path / "p").relation("Old")) == [("Ann",)]
-    text = (tmp_path / "p" / "program.tl").read_text()
+    text = (tmp_path / "p" / "program.tl").read_text(encoding="utf-8")
     (tmp_path / "p" / "program.tl").write_text(text.replace("30", "3"))
     with pytest.raises(tl.FormatError, match=r"program\.tl is not the file that was saved with it"):
         tl.load(tmp_path / "p")
     (tmp_path / "p" / "program.tl").write_text(text)
-    manifest = json.loads((tmp_path / "p" / "program.json").read_text())
+    manifest = json.loads((tmp_path / "p" / "program.json").read_text(encoding="utf-8"))
     for key, value in (("order", [["Age", "n", ["x"]]]), ("facts", [{**manifest["facts"][0], "name": 5}]), ("order", [["Age", -1, ["x"]]])):  # fmt: skip
         (tmp_path / "p" / "program.json").write_text(json.dumps({**manifest, key: value}))
         with pytest.raises(tl.FormatError, match="cannot be read"):

@@ -166,7 +166,7 @@ def test_a_spoilt_cache_is_ignored_with_a_warning_and_rebuilt(tmp_path: Path, sp
 
 
 def _edit(folder: Path, **changes: Any) -> None:
-    told = json.loads((folder / "manifest.json").read_text())
+    told = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
     (folder / "manifest.json").write_text(json.dumps(told | changes))
 
 
@@ -282,7 +282,7 @@ def test_a_spoilt_or_foreign_entry_of_a_cache_is_made_anew(tmp_path):
     for key, factor in zip(keys, (0.5, 3.0), strict=True):
         tl.CompilationCache(10, tmp_path).insert(key, tl.GraphCompiler().compile(graph(factor)))
     spoilt = tmp_path / keys[0].digest / "optimized.json"
-    spoilt.write_text(spoilt.read_text().replace("0.5", "0.7"))
+    spoilt.write_text(spoilt.read_text(encoding="utf-8").replace("0.5", "0.7"))
     with pytest.warns(tl.CacheWarning, match="is not the graph that was saved"):
         assert tl.CompilationCache(10, tmp_path).get(keys[0]) is None
     shutil.rmtree(tmp_path / keys[0].digest)

@@ -174,9 +174,9 @@ def test_a_folder_is_written_whole_or_not_at_all(tmp_path):
         return lambda folder: (folder / "a.txt").write_text(text)
 
     assert write_folder(place, fill("one")) == place
-    assert (place / "a.txt").read_text() == "one"
+    assert (place / "a.txt").read_text(encoding="utf-8") == "one"
     write_folder(place, fill("two"))  # what was there gives way
-    assert (place / "a.txt").read_text() == "two"
+    assert (place / "a.txt").read_text(encoding="utf-8") == "two"
     with pytest.raises(FileExistsError):
         write_folder(place, fill("three"), replace=False)
 
@@ -186,8 +186,8 @@ def test_a_folder_is_written_whole_or_not_at_all(tmp_path):
 
     with pytest.raises(ValueError, match="stopped"):
         write_folder(place, broken)
-    assert (place / "a.txt").read_text() == "two"
+    assert (place / "a.txt").read_text(encoding="utf-8") == "two"
     place.parent.joinpath("file").write_text("not a folder")
     write_folder(place.with_name("file"), fill("four"))
-    assert (place.with_name("file") / "a.txt").read_text() == "four"
+    assert (place.with_name("file") / "a.txt").read_text(encoding="utf-8") == "four"
     assert {p.name for p in place.parent.iterdir()} == {"entry", "file"}  # nothing is left behind

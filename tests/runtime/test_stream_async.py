@@ -132,6 +132,26 @@ def test_streams_of_one_executor_share_its_limit(run, asynchronous):
     run(main)
 
 
+def test_a_source_that_keeps_a_stream_waiting_keeps_no_other_call_waiting(run):
+    go_on = threading.Event()
+
+    def slow() -> Any:
+        yield {"x": ROWS[:4]}
+        assert go_on.wait(PATIENCE)
+        yield {"x": ROWS[4:6]}
+
+    async def main() -> None:
+        executor, config = tl.Executor(), tl.AsyncConfig(max_concurrent=1)
+        streaming = tl.StreamingConfig(tl.StreamingMode.FixedChunk(2), prefetch=0)
+        async with executor.execute_stream_async(graph(), slow(), config, streaming=streaming) as stream:
+            assert (await anext(stream)).metadata.chunk_id == 0
+            assert (await executor.execute_async(graph(), {"x": ROWS}, config))["largest"] == 23.0
+            go_on.set()
+            assert [r.metadata.chunk_id async for r in stream] == [1, 2]
+
+    run(main)
+
+
 def test_chunks_that_are_no_arrays_become_such_on_a_thread(run):
     async def lists() -> AsyncIterator[dict[str, Any]]:
         for start in range(0, 12, 4):

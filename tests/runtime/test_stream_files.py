@@ -195,7 +195,7 @@ def test_only_totals_are_one_row(tmp_path):
     for name in ("a.parquet", "a.csv", "a.npz"):
         EX.execute_stream(made, {"x": np.ones((5, 3))}, CONFIG, sink=tmp_path / name).result()
     assert parquet.read_table(tmp_path / "a.parquet").to_pylist() == [{"total": [5.0, 5.0, 5.0], "top": 1.0}]
-    assert (tmp_path / "a.csv").read_text() == "total_0,total_1,total_2,top\n5.0,5.0,5.0,1.0\n"
+    assert (tmp_path / "a.csv").read_text(encoding="utf-8") == "total_0,total_1,total_2,top\n5.0,5.0,5.0,1.0\n"
     assert np.load(tmp_path / "a.npz")["top"] == 1
 
 
@@ -203,7 +203,7 @@ def test_no_rows_are_a_file_of_no_rows(tmp_path):
     for name in ("out.npz", "out.csv", "out.parquet"):
         EX.execute_stream(graph(), {"x": np.ones((0, 3))}, CONFIG, sink=tmp_path / name).result()
     assert np.load(tmp_path / "out.npz")["y"].shape == (0, 3)
-    assert (tmp_path / "out.csv").read_text().strip() == "y_0,y_1,y_2"
+    assert (tmp_path / "out.csv").read_text(encoding="utf-8").strip() == "y_0,y_1,y_2"
     assert parquet.read_table(tmp_path / "out.parquet").num_rows == 0
 
 

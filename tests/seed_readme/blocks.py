@@ -313,6 +313,7 @@ LISTED: dict[str, str] = {
     "PerfRegression": "test_seed_profiling.py::test_perf_regression",
     "Variable": "test_seed_listed.py::test_variable_and_eager_tape",
     "EagerTape": "test_seed_listed.py::test_variable_and_eager_tape",
+    "quantization.rs": "test_seed_listed.py::test_quantization",
     "dynamic_batching.rs": "test_seed_listed.py::test_dynamic_batching",
     "multimodel.rs": "test_seed_listed.py::test_multi_model_coordination",
 }

@@ -21,7 +21,11 @@ import tensorlogic as tl
 from tensorlogic import BatcherConfig, BatchingStrategy, DynamicBatcher, Priority
 
 RNG = np.random.default_rng(0)
-GATHER = BatcherConfig(strategy=BatchingStrategy.THROUGHPUT, max_wait=0.05)
+
+
+def gather(count, **more):
+    """Return the config of a batcher that waits until so many requests have come."""
+    return BatcherConfig(strategy=BatchingStrategy.THROUGHPUT, max_wait=30, max_batch=count, **more)
 
 
 def scores():
@@ -94,7 +98,7 @@ def test_answers_of_tasks_are_those_of_single_runs():
 
 def test_answers_of_threads_are_those_of_single_runs():
     graph, inputs = scores(), [{"x": row} for row in rows(50)]
-    with DynamicBatcher(tl.Executor(), graph, GATHER) as batcher:
+    with DynamicBatcher(tl.Executor(), graph, gather(50)) as batcher:
         futures = [batcher.submit_nowait(i) for i in inputs]
         check(graph, inputs, [f.result(10) for f in futures])
     assert batcher.stats().batches == 1
@@ -125,7 +129,7 @@ def test_products_differ_by_rounding_only_and_weights_are_shared():
     x, w = b.input("x", ("n", 20), "float32"), b.input("w", (20, 5), "float32")
     graph, weights = b.build(y=b.softmax(x @ w)), RNG.normal(size=(20, 5)).astype("float32")
     inputs = [{"x": RNG.normal(size=(n % 3 + 1, 20)).astype("float32")} for n in range(30)]
-    for config in (GATHER, BatcherConfig(pad={"n": 4}, strategy=BatchingStrategy.THROUGHPUT, max_wait=0.05)):
+    for config in (gather(10), gather(30, pad={"n": 4})):
         with DynamicBatcher(tl.Executor(), graph, config, shared={"w": weights}) as batcher:
             answers = [f.result(10) for f in [batcher.submit_nowait(i) for i in inputs]]
         check(graph, [i | {"w": weights} for i in inputs], answers, exact=False)
@@ -133,7 +137,7 @@ def test_products_differ_by_rounding_only_and_weights_are_shared():
     with pytest.raises(tl.InputError, match="given as shared"):
         batcher.submit_nowait(inputs[0] | {"w": weights})
     compiled = tl.Executor().compile_graph(graph)
-    with DynamicBatcher(compiled, graph, GATHER, shared={"w": weights}) as batcher:
+    with DynamicBatcher(compiled, graph, gather(10), shared={"w": weights}) as batcher:
         answers = [f.result(30) for f in [batcher.submit_nowait(i) for i in inputs[::3]]]
     check(graph, [i | {"w": weights} for i in inputs[::3]], answers, exact=False)
     with pytest.raises(tl.InputError, match="another graph"):
@@ -161,7 +165,7 @@ def test_a_bad_request_fails_alone():
     gate = Gate(is_open=True)
     inputs = [{"x": row} for row in rows(40)]
     inputs[7] = {"x": np.array([0.0, np.nan, 0.0])}
-    with DynamicBatcher(tl.Executor(wrap=[gate]), scores(), GATHER) as batcher:
+    with DynamicBatcher(tl.Executor(wrap=[gate]), scores(), gather(40)) as batcher:
         futures = [batcher.submit_nowait(i) for i in inputs]
         with pytest.raises(tl.ExecutionError, match="a NaN came in"):
             futures[7].result(10)
@@ -308,7 +312,7 @@ def test_closing_answers_or_cancels_what_waits():
         batcher.submit_nowait({"x": np.ones(3)})
 
     async def main():
-        batcher = DynamicBatcher(tl.Executor(), scores(), GATHER)
+        batcher = DynamicBatcher(tl.Executor(), scores(), gather(20))
         futures = [batcher.submit_on_loop({"x": np.ones(3)}) for _ in range(5)]
         batcher.close()  # on the event loop that the answers are for
         return [(await f)["best"] for f in futures]
@@ -467,7 +471,7 @@ futures[-1].add_done_callback(lambda f: print(type(f.exception()).__name__, flus
 
 
 def test_watchers_see_batches():
-    with tl.trace() as trace, DynamicBatcher(tl.Executor(), scores(), GATHER) as batcher:
+    with tl.trace() as trace, DynamicBatcher(tl.Executor(), scores(), gather(5)) as batcher:
         for future in [batcher.submit_nowait({"x": row}) for row in rows(5)]:
             future.result(10)
     assert "batch of 5" in {event.name for event in trace.events()}

@@ -222,13 +222,20 @@ def test_metrics_and_openapi(served):
 
 
 def test_pages_of_other_sites_are_refused(served):
-    assert (
-        ask(served.port, "POST", "/v2/repository/models/double/unload", None, "Origin: http://evil.example").json[
-            "code"
-        ]
-        == "E480"
-    )
-    assert ask(served.port, "GET", "/v2", None, "Origin: http://test").status == 200
+    for origin, host in (
+        ("http://evil.example", "127.0.0.1"),
+        ("http://evil.example", "evil.example"),
+        ("null", "localhost"),
+    ):
+        with Wire(served.port) as wire:
+            wire.send(
+                f"POST /v2/repository/models/double/unload HTTP/1.1\r\nHost: {host}\r\nOrigin: {origin}\r\n\r\n".encode()
+            )
+            found = wire.reply()
+            assert (found.status, found.json["code"]) == (403, "E480")
+    with Wire(served.port) as wire:
+        wire.send(b"GET /v2 HTTP/1.1\r\nHost: localhost:8000\r\nOrigin: http://localhost:8000\r\n\r\n")
+        assert wire.reply().status == 200
 
 
 def test_tokens_are_asked_for_before_the_body_is_read(tmp_path):

@@ -11,7 +11,10 @@ import threading
 import time
 from contextlib import contextmanager
 
+import grpc
 from live_server import Wire, ask, double, head, infer, save, vector
+
+from tensorlogic.serve.grpc_messages import CLASSES, SERVICE
 
 
 @contextmanager
@@ -22,6 +25,7 @@ def command(folder, *options):
     try:
         said = process.stdout.readline()
         assert said, process.stderr.read()
+        process.grpc_port = json.loads(said)["grpc_port"]
         yield process, int(json.loads(said)["url"].rpartition(":")[2])
     finally:
         process.terminate()
@@ -51,8 +55,11 @@ def workers_of(port):
 
 def test_several_processes_share_a_port_models_and_metrics(tmp_path):
     save(tmp_path, "m", double(2))
-    with command(tmp_path, "--workers", "2") as (process, port):
+    with command(tmp_path, "--workers", "2", "--grpc-port", "0") as (process, port):
         until(lambda: workers_of(port) == 2 and ready(port))
+        with grpc.insecure_channel(f"127.0.0.1:{process.grpc_port}") as channel:
+            call = channel.unary_unary(f"/{SERVICE}/ServerReady", None, CLASSES["ServerReadyResponse"].FromString)
+            assert call(b"", timeout=60, wait_for_ready=True).ready
         assert all(infer(port, "m", vector(1)).json["outputs"][0]["data"] == [2] for _ in range(40))
         text = ask(port, "GET", "/metrics").body.decode()
         assert re.search(r'requests_total\{model="m",version="1",protocol="http",code="ok"\} 40\b', text), text

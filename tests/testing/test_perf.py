@@ -135,7 +135,7 @@ def test_cases_that_were_not_measured_keep_their_baseline(path):
     assert [(c.name, c.verdict) for c in report.cases] == [("b", "new")]
     assert report.warnings == ("baseline of a, ü; 漢字: not measured now",)
     perf.save()
-    assert list(json.loads(path.read_text())["cases"]) == ["a", "b", "ü; 漢字"]
+    assert list(json.loads(path.read_text(encoding="utf-8"))["cases"]) == ["a", "b", "ü; 漢字"]
     assert os.listdir(path.parent) == [path.name]
 
 
@@ -143,7 +143,7 @@ def test_baselines_of_elsewhere_are_compared_with_a_warning(path):
     clock, perf = kit(path)
     perf.measure("case", clock.takes(0.01))
     perf.save()
-    data = json.loads(path.read_text())
+    data = json.loads(path.read_text(encoding="utf-8"))
     data["cases"]["case"] |= {"machine": "abacus", "versions": {"numpy": "0.1"}}
     path.write_text(json.dumps(data))
     report = perf.check()
@@ -169,7 +169,7 @@ def test_a_file_that_is_corrupt_is_neither_believed_nor_overwritten(path, text, 
     for act in (perf.check, perf.save):
         with pytest.raises(tl.FormatError, match=rf"baselines\.json' is not a file of performance baselines: .*{said}"):
             act()
-    assert path.read_text() == text
+    assert path.read_text(encoding="utf-8") == text
 
 
 def test_wrong_arguments(path):

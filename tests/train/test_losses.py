@@ -243,3 +243,19 @@ def test_progress_shows_epoch_batch_figures_and_speed():
     assert lines[2].startswith("epoch 1/2  loss ") and "rate 0.1" in lines[2]
     assert lines[5].startswith("epoch 2/2  loss ")
     assert file.getvalue().count("\n") == 2
+
+
+@pytest.mark.parametrize("dtype", ["int8", "int64", "uint8"])
+def test_labels_that_are_no_class_are_refused(dtype):
+    b = tl.GraphBuilder()
+    graph = b.build(loss=b.cross_entropy(b.input("z", ("n", 100), "float32"), b.input("labels", ("n",), dtype)))
+    z = np.random.default_rng(0).normal(size=(3, 100)).astype("float32")
+
+    def loss(labels):
+        return float(tl.Executor().execute(graph, {"z": z, "labels": np.array(labels, dtype)})["loss"])
+
+    logs = z - np.log(np.exp(z).sum(1, keepdims=True))
+    assert loss([0, 99, 50]) == pytest.approx(-np.mean([logs[0, 0], logs[1, 99], logs[2, 50]]), rel=1e-5)
+    for wrong in (100, -1, -100) if dtype != "uint8" else (100,):
+        with pytest.raises(tl.ExecutionError, match="out of range for an axis of 100"):
+            loss([0, 1, wrong])

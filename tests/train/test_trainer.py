@@ -14,6 +14,7 @@ import pytest
 from problems import gradients, regression, regression_data, regression_params
 
 import tensorlogic as tl
+from tensorlogic.runtime.arena import ARENA
 
 
 def trained(**options):
@@ -301,12 +302,12 @@ def test_logs(tmp_path):
             tl.PlotFile(tmp_path / "loss.svg"), tl.BestCheckpoint(tmp_path / "best", "loss"),
         ]
     )  # fmt: skip
-    rows = (tmp_path / "log.csv").read_text().splitlines()
+    rows = (tmp_path / "log.csv").read_text(encoding="utf-8").splitlines()
     assert rows[0].startswith("epoch,loss,error") and len(rows) == 6
-    epochs = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
+    epochs = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text(encoding="utf-8").splitlines()]
     assert [e["epoch"] for e in epochs] == [1, 2, 3, 4, 5]
     assert len(lines) == 5 + 25
-    assert (tmp_path / "loss.svg").read_text().count("<polyline") == 2
+    assert (tmp_path / "loss.svg").read_text(encoding="utf-8").count("<polyline") == 2
     assert tl.Trainer.resume(tmp_path / "best").epoch == int(np.argmin(trainer.history["loss"])) + 1
 
 
@@ -466,23 +467,24 @@ def test_a_parameter_nothing_depends_on():
 # what a step costs
 
 
-def test_a_step_allocates_nothing_after_the_first():
+@pytest.mark.parametrize("policy", ["exact", "fast"])
+def test_a_step_allocates_nothing_after_the_first(policy):
     b = tl.GraphBuilder()
     x, y = b.input("x", (64, 256), "float32"), b.input("y", (64, 128), "float32")
     w = b.input("w", (256, 128), "float32")
     graph = b.build(loss=b.mean_squared_error(b.tanh(x @ w), y))
     rng = np.random.default_rng(0)
     data = {"x": rng.normal(size=(640, 256)).astype("float32"), "y": rng.normal(size=(640, 128)).astype("float32")}
-    peaks = []
+    peaks, blocks = [], []
 
     class Peak(tl.Callback):
         def on_batch(self, trainer, figures):
             peaks.append(tracemalloc.get_traced_memory()[1])
+            blocks.append(ARENA.stats().allocations)
             tracemalloc.reset_peak()
 
-    trainer = tl.Trainer(
-        None, tl.TrainerConfig(optimizer=tl.optim.adam(1e-3), epochs=3, batch_size=64), callbacks=[Peak()]
-    )
+    config = tl.TrainerConfig(optimizer=tl.optim.adam(1e-3), epochs=3, batch_size=64)
+    trainer = tl.Trainer(tl.Executor(policy=policy), config, callbacks=[Peak()])
     tracemalloc.start()
     try:
         trainer.fit(graph, {"w": rng.normal(size=(256, 128)).astype("float32")}, data)
@@ -490,9 +492,38 @@ def test_a_step_allocates_nothing_after_the_first():
         tracemalloc.stop()
     steady = peaks[15:]
     assert max(steady) - min(steady) < 20_000  # arrays are 32 KiB and more
+    assert len(set(blocks[1:])) == 1
     assert (
         len({trainer.values[n].__array_interface__["data"][0] for n in trainer.values if trainer.values[n].ndim}) == 3
     )
+
+
+def test_a_full_disk_at_checkpoint_time_loses_nothing(tmp_path):
+    resource = pytest.importorskip("resource")
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+
+    class Full(tl.Callback):
+        def on_epoch(self, trainer, figures):
+            if trainer.epoch == 2:
+                resource.setrlimit(resource.RLIMIT_FSIZE, (100, limits[1]))  # files can be no longer
+
+    def trainer_for(**options):
+        callbacks = options.pop("callbacks", ())
+        config = tl.TrainerConfig(optimizer=tl.optim.adam(0.05), epochs=3, batch_size=8, **options)
+        return tl.Trainer(None, config, callbacks=callbacks)
+
+    trainer, whole = trainer_for(folder=tmp_path, callbacks=[Full()]), trainer_for()
+    try:
+        with pytest.raises(tl.CheckpointError, match="File too large"):
+            trainer.fit(regression(), regression_params(), regression_data())
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert trainer.epoch == 2 and tl.Trainer.resume(tmp_path).epoch == 1  # what was learned, and what was saved before
+    trainer.callbacks.clear()
+    trainer.fit(data=regression_data())
+    whole.fit(regression(), regression_params(), regression_data())
+    same(trainer, whole)
+    assert tl.Trainer.resume(tmp_path).epoch == 3
 
 
 def test_a_folder_belongs_to_one_run(tmp_path):

@@ -172,5 +172,7 @@ def check_dtypes(plan: ExecutionPlan, able: BackendCapabilities) -> None:
 def _check(dtype: str | None, able: BackendCapabilities, step: Step | None) -> None:
     if dtype is not None and dtype not in able.dtypes:
         message = f"the {able.name} backend has no {dtype}" + (f", which {step.op.name} makes" if step else "")
-        hints = ["cast to float32"] if dtype == "bfloat16" else nearest(dtype, able.dtypes)
+        hints = nearest(dtype, able.dtypes)
+        if dtype == "bfloat16":
+            hints = ["cast to float32", *["pip install ml_dtypes, which comes with JAX"] * (able.name == "numpy")]
         raise BackendError(message, *hints, code="E402").at(step.location if step else None)

@@ -141,18 +141,22 @@ def _product(
 
 
 def _plain_matmul(form: Contraction, dtype: np.dtype[Any]) -> Kernel | None:
-    """Return NumPy's own matmul where operands and result already have its form, up to a transposed matrix."""
+    """Return NumPy's own matmul where operands and result already have its form, up to a transposed matrix.
+
+    Several indices that stand side by side in both are one, where there is no batch.
+    """
     if dtype.kind != "f" or dtype.itemsize < 4 or form.spec.inputs != form.labels:
         return None
-    if any(len(group) != 1 for group in (form.left, form.right, form.inner)):
-        return None
-    if form.spec.output != (*form.batch, *form.left, *form.right):
+    single = all(len(group) == 1 for group in (form.left, form.right, form.inner))
+    if form.spec.output != (*form.batch, *form.left, *form.right) or not (single or not form.batch):
         return None
     flips = []
-    for own, want in zip(form.labels, ((*form.left, *form.inner), (*form.inner, *form.right)), strict=True):
-        if own not in ((*form.batch, *want), (*form.batch, *want[::-1])):
+    for own, (one, other) in zip(form.labels, ((form.left, form.inner), (form.inner, form.right)), strict=True):
+        if own not in ((*form.batch, *one, *other), (*form.batch, *other, *one)):
             return None
-        flips.append(own != (*form.batch, *want))
+        flips.append(own != (*form.batch, *one, *other))
+    if not single:
+        return _merged_matmul(form, flips)
     match flips:
         case [False, False]:
             return np.matmul if form.batch else np.dot  # the same product; dot checks less
@@ -162,6 +166,23 @@ def _plain_matmul(form: Contraction, dtype: np.dtype[Any]) -> Kernel | None:
             return lambda a, b, out=None: np.matmul(a.swapaxes(-1, -2), b, out=out)
         case _:
             return lambda a, b, out=None: np.matmul(a.swapaxes(-1, -2), b.swapaxes(-1, -2), out=out)
+
+
+def _merged_matmul(form: Contraction, flips: Sequence[bool]) -> Kernel:
+    """Return the product of matrices whose rows, columns or inner index are several indices side by side."""
+    rows, inner, columns = (_size(labels, form.sizes) for labels in (form.left, form.inner, form.right))
+    left, right = ((inner, rows) if flips[0] else (rows, inner)), ((columns, inner) if flips[1] else (inner, columns))
+    shape = tuple(form.sizes[x] for x in form.spec.output)
+
+    def matmul(a: Array, b: Array, out: Array = None) -> Array:
+        a, b = a.reshape(left), b.reshape(right)
+        a, b = a.T if flips[0] else a, b.T if flips[1] else b
+        if out is None:
+            return np.matmul(a, b).reshape(shape)
+        np.matmul(a, b, out.reshape(rows, columns))
+        return out
+
+    return matmul
 
 
 def bind_matmul_into(op: ops.Einsum, form: Contraction, result: TensorType) -> Kernel:

@@ -17,6 +17,7 @@ from ..ir.packed_numbers import unpack_numbers
 from ..ir.quantize_arrays import dequantize_array, quantize_array
 from ..ir.type_rules import normal_axis, reduced_axes
 from ..ir.types import DTYPES, TensorType
+from ..passes.bfloat16 import compute_in_float32, has_bfloat16
 from ..passes.copy_windows import copy_windows
 from ..passes.order import order_contractions
 from ..plan.build import ExecutionPlan, Step
@@ -42,11 +43,11 @@ class NumpyBackend:
     """
 
     name = "numpy"
-    passes = (order_contractions, copy_windows)
+    passes = (order_contractions, copy_windows, compute_in_float32)
 
     def capabilities(self) -> BackendCapabilities:
-        """Say what NumPy can do: every operation, on the processor, in every dtype but bfloat16."""
-        dtypes = tuple(d for d in DTYPES if d != "bfloat16")
+        """Say what NumPy can do: every operation, on the processor, in every dtype; in bfloat16 where ml_dtypes is installed."""
+        dtypes = tuple(d for d in DTYPES if d != "bfloat16" or has_bfloat16())
         return BackendCapabilities(self.name, (Device.CPU(0),), dtypes, (*OPS, "in_place", "native"), np.__version__)
 
     def asarray(self, value: Any, dtype: str | None) -> Array:
@@ -137,7 +138,7 @@ def as_numpy(value: Any, dtype: str | None) -> Array:
         array = plain_array(value)
         if dtype is not None and array.dtype.kind in "biuf":
             array = _declared(array, dtype)
-    if array.dtype.kind not in "biuf" or array.dtype.itemsize > 8:
+    if array.dtype.name != "bfloat16" and (array.dtype.kind not in "biuf" or array.dtype.itemsize > 8):
         hint = "give numbers or truth values, such as np.asarray(x, dtype='float32')"
         raise DTypeError(f"an array of {array.dtype} cannot be used", hint, code="E412")
     return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
@@ -145,10 +146,12 @@ def as_numpy(value: Any, dtype: str | None) -> Array:
 
 def _declared(array: Array, dtype: str) -> Array:
     if dtype == "bfloat16":
-        return array
+        if not has_bfloat16():
+            return array  # the plan says that there is no such dtype
+        import ml_dtypes  # noqa: F401 - NumPy knows the dtype by name from here on
     with np.errstate(all="ignore"):
         cast = array.astype(dtype)
-    if cast.dtype.kind != "f" and not np.array_equal(cast, array):
+    if cast.dtype.kind not in "fV" and not np.array_equal(cast, array):
         hint = "give an array of the dtype that is meant"
         raise DTypeError(f"the values given do not all fit {dtype}", hint, code="E413")
     return cast

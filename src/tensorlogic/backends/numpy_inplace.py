@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from ..ir import ops
 from ..ir.type_rules import reduced_axes
 from ..ir.types import TensorType
 from ..plan.build import Step
+from ..plan.fusing import FEW, in_few_slices
 from .base import Kernel
 from .contract import bind_matmul_into
 from .erf import bind_erf
@@ -195,26 +197,20 @@ _UFUNC = {
 }
 
 
-def _in_few_slices(shape: list[int], axes: tuple[int, ...]) -> bool:
-    """Tell whether whole slices are compared faster than elements one after another: few of them, of runs that are not short."""
-    last = max(axes, default=len(shape))
-    runs = math.prod(shape[last + 1 :])
-    return 1 < math.prod(shape[a] for a in axes) <= 16 and runs >= 8 and math.prod(shape) >= BLOCK // 16
-
-
-def _of_slices(function: Any, shape: list[int], axes: tuple[int, ...], keep: bool) -> Kernel:
+def of_slices(function: Any, shape: Sequence[int], axes: Sequence[int], keep: bool) -> Kernel:
+    """Return what combines whole slices along some axes by a function of two."""
     places = [
         tuple((slice(at[a], at[a] + 1) if keep else at[a]) if a in at else slice(None) for a in range(len(shape)))
         for at in (dict(zip(axes, own, strict=True)) for own in itertools.product(*(range(shape[a]) for a in axes)))
     ]
 
-    def extreme(x: Array, out: Array) -> Array:
-        function(x[places[0]], x[places[1]], out=out)
+    def combined(x: Array, out: Array = None) -> Array:
+        out = function(x[places[0]], x[places[1]], out=out)
         for place in places[2:]:
             function(out, x[place], out=out)
         return out
 
-    return extreme
+    return combined
 
 
 def _reduce(op: ops.Reduce, operand: TensorType, result: TensorType) -> Kernel:
@@ -224,8 +220,8 @@ def _reduce(op: ops.Reduce, operand: TensorType, result: TensorType) -> Kernel:
     dtype = np.dtype(result.dtype or "float64")
     reduce: Any = _UFUNC[op.kind].reduce
     divide: Any = np.true_divide
-    if op.kind in ("max", "min") and _in_few_slices(shape, axes):
-        return _of_slices(_UFUNC[op.kind], shape, axes, keep)
+    if op.kind in ("max", "min") and math.prod(shape) >= FEW and in_few_slices(shape, axes):
+        return of_slices(_UFUNC[op.kind], shape, axes, keep)
     if op.kind not in ("sum", "prod", "mean"):
         return lambda x, out: reduce(x, axes, None, out, keep)
     count = math.prod(shape[a] for a in axes)

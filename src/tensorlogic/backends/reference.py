@@ -262,12 +262,12 @@ def _terms(form: spec.Spec, args: list[Array], row: Algebra) -> tuple[dict[str, 
     sizes = {
         k: int(v) for k, v in label_sizes(form, [TensorShape(x.shape) for x in args], Scope(0, str, (), [])).items()
     }
-    join = SCALARS[row.combine]
+    join, dtype = SCALARS[row.combine], np.result_type(*args)
 
     def term(point: dict[str, int]) -> Any:
         total = _factor(form.inputs[0], args[0], point)
         for labels, x in zip(form.inputs[1:], args[1:], strict=True):
-            total = join(total, _factor(labels, x, point))
+            total = _wrap(join(total, _factor(labels, x, point)), dtype)  # before the largest is chosen
         return total
 
     return sizes, term

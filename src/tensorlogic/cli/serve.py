@@ -76,7 +76,7 @@ def serve_command(
 
         if trace is not None:
             raise click.UsageError("--trace records one process: leave out --workers")
-        several.run(config, workers, lambda port: _say(f"{scheme}://{host}:{port}", None, as_json))
+        several.run(config, workers, lambda chosen: _say(f"{scheme}://{host}:{chosen.port}", chosen.grpc_port, as_json))
         return
     if trace is None:
         run(config, lambda server: _say(f"{scheme}://{host}:{server.port}", server.grpc_port, as_json))

@@ -35,7 +35,7 @@ KINDS = (".npz", ".safetensors")  # files of parameters
     type=click.Path(path_type=Path),
     help="A .npz or safetensors file of first values; left out, they are drawn.",
 )
-@click.option("--folder", type=click.Path(path_type=Path), help="Where checkpoints are kept.")
+@click.option("--folder", type=click.Path(path_type=Path), help="Where checkpoints are kept; or folder in the config.")
 @click.option("--resume", is_flag=True, help="Go on from the newest checkpoint in the folder.")
 @click.option(
     "-o", "--output", type=click.Path(path_type=Path), help="Write the parameters to a .npz or .safetensors file."
@@ -62,18 +62,20 @@ def train_command(
     Examples:
       tensorlogic train model.json --data train.npz -o params.safetensors
       tensorlogic train model.json --data train.parquet --config train.toml --folder run
-      tensorlogic train model.json --data train.parquet --folder run --resume
+      tensorlogic train model.json --data train.parquet --config train.toml --resume
     """  # noqa: D301
     from ..ir.graph import EinsumGraph
     from ..train.trainer import Trainer
 
-    if resume and folder is None:
-        raise click.UsageError("--resume needs --folder, where the checkpoints are")
     if resume and params_path is not None:
         raise click.UsageError("--resume takes the parameters from the checkpoint: leave --params out")
     if output is not None:
         _check_output(output)
     settings = _settings(config_path)
+    if folder is None and isinstance(settings.get("folder"), str):
+        folder = Path(settings["folder"])
+    if resume and folder is None:
+        raise click.UsageError("--resume needs --folder, or folder in the config: where the checkpoints are")
     first = settings.pop("initial", {})
     for name, table in (("initial", first), ("optimizer", settings.get("optimizer", {}))):
         expect(table, dict, f"{name} is a table of the config", f"write [{name}] and its settings below")
@@ -118,7 +120,7 @@ def _settings(path: Path | None) -> dict[str, Any]:
 
 def _config(settings: dict[str, Any], folder: Path | None) -> Any:
     from ..train import optim
-    from ..train.trainer import TrainerConfig
+    from ..train.config import TrainerConfig
 
     given = dict(settings)
     own = dict(given.pop("optimizer", {"name": "adam"}))

@@ -72,8 +72,8 @@ class Convolutions(TensorMethods[T], Generic[T]):
         if parts == 1:
             windows = self._windows(x, axes)  # (batch, places..., window..., channels)
             places = self._shape(windows, "conv")[: rank + 1]
-            columns = self.reshape(windows, (prod(tuple(places)), inner))  # the copy that makes it one matrix product
-            y = self.einsum("pk,ko->po", columns, self.reshape(weight, (inner, outputs)))
+            columns = self.reshape(windows, (*places, inner))  # the copy that makes it one matrix product
+            y = self.einsum("...k,ko->...o", columns, self.reshape(weight, (inner, outputs)))
         else:
             apart = self.reshape(x, (*self._shape(x, "conv")[:-1], parts, depth))
             windows = self._windows(apart, axes)
@@ -82,8 +82,7 @@ class Convolutions(TensorMethods[T], Generic[T]):
             windows = self.transpose(windows, [group, *range(group), group + 1])
             columns = self.reshape(windows, (parts, prod(tuple(places)), inner))
             kernel = self.reshape(weight, (inner, parts, int(outputs) // parts))
-            y = self.einsum("gpk,kgo->pgo", columns, kernel)
-        y = self.reshape(y, (*places, outputs))
+            y = self.reshape(self.einsum("gpk,kgo->pgo", columns, kernel), (*places, outputs))
         return y if bias is None else self.add(y, bias)
 
     def max_pool(

@@ -65,7 +65,7 @@ class Losses(TensorMethods[T], Generic[T]):
     ) -> T:
         """The mean of -sum(target * log_softmax(logits)); target holds probabilities, or integer labels on one axis less.
 
-        ``smoothing`` is the share of each label that is spread evenly over all classes.
+        Labels are from 0: others are refused, also where their weight is 0. ``smoothing`` is the share of each label that is spread evenly over all classes.
         """
         logs = self.log_softmax(logits, axis)
         even = self.mean(logs, axis) if smoothing else None
@@ -93,6 +93,10 @@ class Losses(TensorMethods[T], Generic[T]):
         if spread:
             return self.sum(self.multiply(target, logs), axis)
         order = [a for a in range(len(shape)) if a != at]
+        classes = shape[at]
+        if isinstance(classes, int) and dtype is not None and not str(dtype).startswith("u"):
+            target = target if str(dtype) == "int64" else self.cast(target, "int64")
+            target = self.minimum(target, self.multiply(target, classes + 1))  # a gather counts below 0 from the end
         return self.gather(self.transpose(logs, [*order, at]), target, -1, batch=len(order))
 
     def hinge(self, scores: Any, target: Any, *, margin: float = 1.0, weights: Any = None) -> T:

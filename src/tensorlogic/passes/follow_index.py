@@ -7,7 +7,7 @@ unless somebody needs the whole of it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from ..ir import ops
@@ -34,8 +34,16 @@ class Carried(NamedTuple):
     wants: list[set[int]]
 
 
-def follow(graph: EinsumGraph, inputs: Mapping[int, int], seeds: Mapping[int, Index]) -> Carried:
-    """Follow the index that begins at axes of some inputs, and at some nodes, each with an index of its own."""
+def follow(
+    graph: EinsumGraph,
+    inputs: Mapping[int, int],
+    seeds: Mapping[int, Index],
+    comes_after: Callable[[int, Index], bool] | None = None,
+) -> Carried:
+    """Follow the index that begins at axes of some inputs, and at some nodes, each with an index of its own.
+
+    ``comes_after`` tells of nodes that could run part by part, and are to be given whole operands after the parts.
+    """
     types = graph.inference.types
     count = len(graph.nodes)
     live = set(reachable(graph.nodes, (i for _, i in graph.outputs)))
@@ -62,7 +70,7 @@ def follow(graph: EinsumGraph, inputs: Mapping[int, int], seeds: Mapping[int, In
             pick = matching(node.op, [types[a][0] for a in node.args], types[i], known)
         elif pick is not None and any(pick.args[n] != axis for n, axis in known.items()):
             pick = None
-        if pick is not None:
+        if pick is not None and not (comes_after is not None and comes_after(i, pick)):
             stages[i], outs[i], picks[i] = PART, pick.outs, pick
         elif known or i in seeds:
             stages[i] = AFTER

@@ -8,7 +8,7 @@ that removes it. Sizes must be known (:func:`~tensorlogic.passes.specialize.spec
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -113,10 +113,20 @@ def parts(size: int, count: int) -> list[range]:
     return [range(a, b) for a, b in pairwise(starts)]
 
 
-def split(graph: EinsumGraph, node: int | str, axis: int, *, operand: int | None = None) -> Split | None:
-    """Cut a graph along an axis of a node's result, or of one of its operands; None where that cannot be done."""
+def split(
+    graph: EinsumGraph,
+    node: int | str,
+    axis: int,
+    *,
+    operand: int | None = None,
+    comes_after: Callable[[int, Index], bool] | None = None,
+) -> Split | None:
+    """Cut a graph along an axis of a node's result, or of one of its operands; None where that cannot be done.
+
+    ``comes_after`` tells of nodes that could run part by part, and are to be given whole operands after the parts.
+    """
     number = _number(graph, node)
-    found = _followed(graph, number, axis, operand)
+    found = _followed(graph, number, axis, operand, comes_after)
     if found is None:
         return None
     carried, size = found
@@ -155,7 +165,9 @@ def _number(graph: EinsumGraph, node: int | str) -> int:
     return node
 
 
-def _followed(graph: EinsumGraph, i: int, axis: int, operand: int | None) -> tuple[Carried, int] | None:
+def _followed(
+    graph: EinsumGraph, i: int, axis: int, operand: int | None, comes_after: Callable[[int, Index], bool] | None
+) -> tuple[Carried, int] | None:
     node, types = graph.nodes[i], graph.inference.types
     args = [types[a][0] for a in node.args]
     if operand is not None and not 0 <= operand < len(args):
@@ -169,7 +181,7 @@ def _followed(graph: EinsumGraph, i: int, axis: int, operand: int | None) -> tup
     if size < 2:
         return None
     if isinstance(node.op, ops.Input):
-        found = follow(graph, {i: axis}, {})
+        found = follow(graph, {i: axis}, {}, comes_after)
     else:
         if operand is None and isinstance(node.op, Fixpoint | Scan) and node.op.carries:
             operand = 0  # its first result is its first carry
@@ -179,7 +191,7 @@ def _followed(graph: EinsumGraph, i: int, axis: int, operand: int | None) -> tup
             pick = producing(node.op, args, types[i], axis)
         if pick is None:
             return None
-        found = follow(graph, {}, {i: pick})
+        found = follow(graph, {}, {i: pick}, comes_after)
     return (found, size) if any(found.stages[n] == PART for n in found.picks) else None
 
 

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from .build import Step
 
 REDUCED_INTO = frozenset({"sum", "prod", "max", "min", "any", "all", "mean"})
+WRITING = frozenset(
+    {"rows", "algebra", "ranges", "windows", "overlaps", "sums"}
+)  # kinds of fused steps that write where they are told
 LARGE = 1 << 16  # bytes from which an output's array is made before the run: the caller's, or the last one
 APART = frozenset({"where"})  # writes its result in strokes, so not over an operand
 WHOLE = frozenset({"godel_implies", "goguen_implies"})  # made of several arrays
@@ -34,9 +37,8 @@ def writes_into(step: Step) -> bool:
         case ops.Cast() | ops.Pad() | ops.OverlapAdd():
             return True
         case Fused():
-            return step.op.kind in ("rows", "algebra", "ranges") or (
-                step.op.kind in ("integers", "weights", "fuzzy") and len(step.writes) == 1
-            )
+            single = step.op.kind in ("integers", "weights", "fuzzy") and len(step.writes) == 1
+            return step.op.kind in WRITING or single
         case ops.Reduce():
             return step.op.kind in REDUCED_INTO
         case ops.Einsum() if step.contraction is not None and step.contraction.in_order:

@@ -268,12 +268,13 @@ def lay_out(
     laid = _nodes(graph, device, in_place, groups, threads)
     found = groups(graph) if groups is not None else ()
     steps = fuse(laid.steps, found, graph, {slot for _, slot, _ in laid.outputs}) if found else laid.steps
+    root = _roots(steps, len(laid.root)) if any(group.kind == "ranges" for group in found) else laid.root
     foreign = {slot for _, slot, _ in laid.inputs} | {slot for slot, _ in laid.constants}
     steps = freed(steps, foreign | {slot for _, slot, _ in laid.outputs})
     for s in steps:
         if s.bodies:  # a body may hand its operands through, or one result twice; a scan's rows are always new
             foreign.update(s.writes[: s.op.carries] if isinstance(s.op, Scan) else s.writes)
-    root, shared, seen = laid.root, set[int](), set[int]()
+    shared, seen = set[int](), set[int]()
     for _, slot, _ in laid.outputs:
         if root[slot] in foreign or root[slot] in seen or slot in laid.repeated:
             shared.add(slot)
@@ -379,6 +380,15 @@ def _nodes(
     inputs = tuple((name, slot_of[i][0], types[i][0]) for name, i in graph.inputs.items())
     outputs = tuple((name, slot_of[i][0], types[i][0]) for name, i in graph.outputs)
     return _Laid(inputs, outputs, tuple(constants), steps, root, repeated)
+
+
+def _roots(steps: Sequence[Step], slots: int) -> list[int]:
+    """Return the slot whose memory each slot shares, where ranges are joined: what they make is new memory, also of what is a view inside."""
+    root = list(range(slots))
+    for step in steps:
+        if not step.parts and step.reads and (not step.nbytes or isinstance(step.op, ops.Reshape)):
+            root[step.writes[0]] = root[step.reads[0]]
+    return root
 
 
 def freed(steps: Sequence[Step], keep: AbstractSet[int]) -> list[Step]:

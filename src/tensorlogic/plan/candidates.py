@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -56,10 +57,10 @@ def candidates(
     def groups(policy: str) -> Groups | None:
         return None if facts is None else partial(_groups, facts=facts, policy=policy, without=without)
 
-    threads = None if facts is None else facts.threads
+    pool = None if facts is None else facts.threads
 
     def laid_out(policy: str) -> Callable[[EinsumGraph], ExecutionPlan]:
-        return partial(lay_out, in_place=in_place, groups=groups(policy), threads=threads, donate=frozenset(donate))
+        return partial(lay_out, in_place=in_place, groups=groups(policy), threads=pool, donate=frozenset(donate))
 
     if sparse and facts is not None:
         from .relational import relational_plan
@@ -75,17 +76,36 @@ def candidates(
     if policy != "exact" and facts is not None and any(step.parts for step in first.steps):
         if policy == "fast" and not donate:
             plans = [*one_function(first, facts), *plans][:1] + side_by_side(first, facts, without)
+        if policy == "fast" and len(plans) == 1 and _worth_threads(first) and (threads := facts.threads()) > 1:
+            from .batch_ranges import batch_on_threads
+
+            if any(step.threads and step.kernel == "matmul" for step in first.steps):
+                alone = lay_out(first.graph, in_place=in_place, groups=groups(policy), donate=frozenset(donate))
+                plans.append(alone._replace(name="native steps, threads of BLAS"))
+            plans += batch_on_threads(first, threads, partial(_fast_groups, facts, without), frozenset(donate))
         plans.append(laid_out("exact")(first.graph))
     if chains > 1:
-        plans += _chains(lay_out(first.graph, groups=groups("exact"), threads=threads), chains)
+        plans += _chains(lay_out(first.graph, groups=groups("exact"), threads=pool), chains)
     if room is None or len(plans) == 1:
         return plans
     most = max(plans[0].peak_bytes, room)
     return [plan for plan in plans if plan.peak_bytes <= most]
 
 
-def _groups(graph: EinsumGraph, facts: Facts, policy: str, without: frozenset[object]) -> Sequence[Fusable]:
-    found = find_groups(graph, facts, policy)
+def _fast_groups(
+    facts: Facts, without: frozenset[object], graph: EinsumGraph, taken: AbstractSet[int]
+) -> Sequence[Fusable]:
+    return _groups(graph, facts, "fast", without, taken)
+
+
+def _groups(
+    graph: EinsumGraph,
+    facts: Facts,
+    policy: str,
+    without: frozenset[object],
+    taken: AbstractSet[int] = frozenset(),
+) -> Sequence[Fusable]:
+    found = find_groups(graph, facts, policy, taken)
     return [g for g in found if not without or group_key((i, graph.nodes[i].op) for i in g.nodes) not in without]
 
 
@@ -125,13 +145,17 @@ def one_function(plan: ExecutionPlan, facts: Facts) -> list[ExecutionPlan]:
     return [inner._replace(steps=(step,), buffers=(), shared=frozenset(), name="one function", exact=False)]
 
 
+def _worth_threads(plan: ExecutionPlan) -> bool:
+    return plan.flops + sum(step.nbytes for step in plan.steps) >= LEAST
+
+
 def side_by_side(plan: ExecutionPlan, facts: Facts, without: frozenset[object] = frozenset()) -> list[ExecutionPlan]:
     """Return plans in which ranges of an index run on threads: one range a thread, or several that fit the cache.
 
     Nothing waits between the steps of a range, what it works on is smaller, and BLAS keeps to one thread meanwhile.
     """
     moved = sum(step.nbytes for step in plan.steps)
-    if plan.flops + moved < LEAST or not plan.outputs or (threads := facts.threads()) < 2:
+    if not _worth_threads(plan) or not plan.outputs or (threads := facts.threads()) < 2:
         return []
     cut = _cut_of_all(plan.graph)
     if cut is None or cut.size < threads:

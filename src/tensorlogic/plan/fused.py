@@ -28,9 +28,7 @@ class Fusable(NamedTuple):
 
     nodes: tuple[int, ...]
     pattern: str
-    kind: str = (
-        "rows"  # "rows", "scan", "bits", "algebra", "fixpoint", "integers", "weights", "fuzzy", "relations" or "whole"
-    )
+    kind: str = "rows"  # what computes them: see the kinds of docs/architecture.md
 
 
 class Cut(NamedTuple):

@@ -9,19 +9,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Set as AbstractSet
 from typing import TYPE_CHECKING, Protocol
 
 from ..ir import ops
 from ..ir.algebra import algebra
 from ..ir.elementwise import FUNCTIONS
 from ..ir.graph import EinsumGraph, Fixpoint, Scan, reachable
-from ..ir.types import TensorType
+from ..ir.type_rules import reduced_axes
+from ..ir.types import TensorType, dims
 from . import patterns
 from .contract import Contraction, contraction_of
 from .cost import nbytes
 from .fused import Fusable
 from .row_groups import Footing, Group, Reading, grow_groups, row_groups
 from .small_numbers import small_number_groups
+from .window_groups import window_groups
 
 if TYPE_CHECKING:
     from .build import ExecutionPlan
@@ -33,6 +36,9 @@ COSTLY = 10  # work per element from which a single function is worth a kernel
 KERNELS = 48  # different row kernels in one graph, those that do most; each takes about half a second to compile
 POINT = {"blocks": 3e-9, "matmul": 2.5e-11}  # seconds that NumPy takes for one point of an index space
 GRADIENT = 4  # times what a contraction takes on NumPy, its gradient for one factor takes
+SHORT = 256  # elements of a row up to which rows are added up by BLAS,
+FEW = 1 << 13  # where there are as many elements
+SLICES, SHORTEST_RUN = 16, 8  # slices that are combined as wholes, at most, and the elements of their runs at least
 ROUNDS = 16  # that a fixpoint is thought to take
 PAYS = 0.02  # seconds on NumPy from which an exact kernel is compiled for a plan that may run only once
 PAYS_REORDERED = 1.0  # the same for a kernel that rounds differently
@@ -80,23 +86,29 @@ class Facts(Protocol):
         """Tell whether a fixpoint over truth values can run on packed bits."""
 
 
-def find_groups(graph: EinsumGraph, facts: Facts, policy: str = "fast") -> list[Fusable]:
-    """Return the nodes of a graph with known sizes that run as one native step each."""
+def find_groups(
+    graph: EinsumGraph, facts: Facts, policy: str = "fast", taken: AbstractSet[int] = frozenset()
+) -> list[Fusable]:
+    """Return the nodes of a graph with known sizes that run as one native step each, none of those that are ``taken``."""
     reading = _reading(graph)
-    groups = _boolean_groups(reading, graph, facts, policy)
-    taken = {i for group in groups for i in group.nodes}
+    groups = [g for g in _boolean_groups(reading, graph, facts, policy) if taken.isdisjoint(g.nodes)]
+    taken = taken | {i for group in groups for i in group.nodes}
     least = 0.0 if policy != "exact" else PAYS, 0.0 if policy == "fast" else PAYS_REORDERED
     groups += small_number_groups(reading, (i for _, i in graph.outputs), graph.constants, taken, least)
-    taken = {i for group in groups for i in group.nodes}
+    taken = taken | {i for group in groups for i in group.nodes}
     groups += _contractions(reading, facts, policy, taken)
-    groups += _fixpoints(reading, facts, policy)
+    groups += [g for g in _fixpoints(reading, facts, policy) if taken.isdisjoint(g.nodes)]
+    if policy == "fast" and reading.live and facts.usable():
+        taken = taken | {i for group in groups for i in group.nodes}
+        copies = window_groups(graph, [i for i in reading.live if i not in taken], backwards=True)
+        groups += [*copies, *_column_sums(reading, taken)]
     if policy != "exact" and reading.live and facts.usable():
-        taken = {i for group in groups for i in group.nodes}
-        rows = [g for g in _rows(reading, facts, policy, taken) if len(g) > 1 or _cost(reading, g[0]) >= COSTLY]
+        taken = taken | {i for group in groups for i in group.nodes}
+        rows = [g for g in _rows(reading, facts, policy, taken) if len(g) > 1 or _slow_on_numpy(reading, g[0])]
         groups += [Fusable(members, patterns.title(graph.nodes, members)) for members in _affordable(reading, rows)]
         if policy == "fast":
             loops = [i for i in reading.live if isinstance(op := graph.nodes[i].op, Scan) and facts.scans(op)]
-            groups += [Fusable((i,), "scan", "scan") for i in loops]
+            groups += [Fusable((i,), "scan", "scan") for i in loops if i not in taken]
     return groups if groups and facts.usable() else []
 
 
@@ -152,6 +164,33 @@ def _rows(r: Reading, facts: Facts, policy: str, taken: Iterable[int]) -> list[t
 def _cost(r: Reading, i: int) -> int:
     op = r.nodes[i].op
     return FUNCTIONS[op.fn].cost if isinstance(op, ops.Elementwise) else 1
+
+
+def _slow_on_numpy(r: Reading, i: int) -> bool:
+    op = r.nodes[i].op
+    return _cost(r, i) >= COSTLY or (isinstance(op, ops.Elementwise) and op.fn == "where")
+
+
+def _column_sums(r: Reading, taken: AbstractSet[int]) -> list[Fusable]:
+    """Return the sums over few elements that lie apart, and over first axes of short rows: NumPy would begin anew for every run."""
+    found = []
+    for i in r.live:
+        op, own = r.nodes[i].op, r.types[i][0]
+        if i in taken or not isinstance(op, ops.Reduce) or op.kind != "sum" or own.dtype not in ("float32", "float64"):
+            continue
+        whole = r.types[r.nodes[i].args[0]][0]
+        axes, shape = sorted(reduced_axes(op, len(whole.shape or ()))), dims(whole)
+        width = math.prod(shape[len(axes) :])
+        first = axes == list(range(len(axes))) and 1 < width <= SHORT
+        if whole.dtype == own.dtype and math.prod(shape) >= FEW and (first or in_few_slices(shape, axes)):
+            found.append(Fusable((i,), "sum of rows" if first else "sum of slices", "sums"))
+    return found
+
+
+def in_few_slices(shape: Sequence[int], axes: Sequence[int]) -> bool:
+    """Tell whether whole slices are combined faster than elements one after another: few of them, of runs that are not short."""
+    last = max(axes, default=len(shape))
+    return 1 < math.prod(shape[a] for a in axes) <= SLICES and math.prod(shape[last + 1 :]) >= SHORTEST_RUN
 
 
 def _affordable(r: Reading, groups: Sequence[tuple[int, ...]]) -> list[tuple[int, ...]]:

@@ -51,6 +51,8 @@ def on_threads(steps: Sequence[Step], threads: Callable[[], int]) -> list[Step]:
             number = _product_threads(step, count) if ours else int(small_batch(step.contraction))
         else:
             number = min(count, _places(step)) if own else 0
+            kind = step.op.kind if isinstance(step.op, Fused) else ""
+            number = count if kind == "ranges" else int(ours) if kind == "sums" else number  # sums are products by BLAS
         found.append(step._replace(threads=number) if number != step.threads else step)
     return found
 
@@ -73,7 +75,7 @@ def work(step: Step) -> int:
 
 
 def _spins_against(step: Step) -> bool:
-    return not isinstance(step.op, Fused) or step.op.kind == "rows"
+    return not isinstance(step.op, Fused) or step.op.kind in ("rows", "ranges")
 
 
 def _is_shared(step: Step) -> bool:
@@ -82,6 +84,8 @@ def _is_shared(step: Step) -> bool:
         match step.op.kind:
             case "rows":
                 return work(step) >= SHARED
+            case "ranges":
+                return True
             case "algebra" if step.types[0].dtype != "bool":
                 return _many_terms(step.parts[0])
             case "integers" | "weights" | "fuzzy":

@@ -109,11 +109,10 @@ def _fuzzy(r: Reading, i: int, held: Mapping[str, Array], readers: Mapping[int, 
     members = {i}
     for factor in r.nodes[i].args:
         op, args = r.nodes[factor].op, r.nodes[factor].args
-        if not isinstance(op, ops.Dequantize) or not readers[factor] <= {i} or r.types[args[0]][0].dtype != "uint8":
+        if not isinstance(op, ops.Dequantize) or r.types[args[0]][0].dtype != "uint8" or not _in_255(r, args[1:], held):
             return None
-        if not _in_255(r, args[1:], held):
-            return None
-        members.add(factor)
+        if readers[factor] == {i}:  # else it is a step of its own, and comes as floats
+            members.add(factor)
     after = readers.get(i, frozenset())
     if len(after) != 1 or CALLER in after or r.types[i][0].dtype != "float32":
         return None

@@ -11,7 +11,18 @@ import numpy as np
 from ..errors import BackendError, InputError, expect, nearest
 from ..ir.types import DTYPES, TensorType
 
-NUMPY = {name: np.dtype(name) for name in DTYPES if name != "bfloat16"}  # comparing with a name would cost microseconds
+
+class _Dtypes(dict[str, np.dtype[Any]]):
+    """NumPy's dtypes by name; that of bfloat16 it has from the package ml_dtypes, which is loaded when it is asked for."""
+
+    def __missing__(self, name: str) -> np.dtype[Any]:
+        import ml_dtypes  # noqa: F401
+
+        self[name] = np.dtype(name)
+        return self[name]
+
+
+NUMPY = _Dtypes({n: np.dtype(n) for n in DTYPES if n != "bfloat16"})  # comparing with a name would cost microseconds
 
 
 class Outputs(Sequence[Any]):

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from ..backends.base import Kernel
-from ..backends.combine import combine_into
+from ..backends.combine import COMBINE, combine_into
 from ..backends.threads import on_one_thread, together
 from ..events import Hook, RunRecord, entered, running
 from ..ir.types import dims
@@ -135,17 +135,39 @@ def _side_by_side(parts: Parts, by_size: dict[int, Program], *operands: Any, out
         for join, array in zip(joins, given, strict=True)
     ]
 
-    def share(ranges: Sequence[range]) -> None:
-        for part in ranges:
-            places = [result[part.start : part.stop] for result in results]
+    ranges = parts.cut.ranges
+    partial_results: list[Sequence[Any]] = [()] * len(ranges)
+    ends = [join.how == "concat" for join in joins]
+
+    def share(numbers: Sequence[int]) -> None:
+        for n in numbers:
+            part = ranges[n]
+            places = [r[part.start : part.stop] if end else None for r, end in zip(results, ends, strict=True)]
             values = _run(by_size[len(part)], parts.feed(operands, part), places)
             for place, value in zip(places, values, strict=True):
-                if value is not place:  # a step that does not write where it is told
+                if place is not None and value is not place:  # a step that does not write where it is told
                     place[...] = value
+            partial_results[n] = values
 
-    ranges = parts.cut.ranges
-    _together([partial(share, ranges[k::threads]) for k in range(threads)], threads)
+    _together([partial(share, range(len(ranges))[k::threads]) for k in range(threads)], threads)
+    for k, join in enumerate(joins):
+        if join.how != "concat":
+            results[k] = _combined(join, [values[k] for values in partial_results], results[k])
     return _single(results)
+
+
+def _combined(join: Join, values: Sequence[Any], out: Any) -> Any:
+    """Write into an array what ranges make together, always in their order."""
+    if values[0].dtype != out.dtype:  # half floats, whose parts are wider
+        total = np.array(values[0])
+        for value in values[1:]:
+            total = combine_into(join.how, total, value)
+        out[...] = _finished(join, total)
+        return out
+    COMBINE[join.how](values[0], values[1], out=out)
+    for value in values[2:]:
+        combine_into(join.how, out, value)
+    return np.divide(out, join.divisor, out=out) if join.how == "mean" else out
 
 
 def _chains(programs: Sequence[Program], reads: Sequence[Sequence[int]], threads: int, *operands: Any) -> Any:

@@ -133,7 +133,7 @@ def made_up_inputs(types: Mapping[str, TensorType]) -> list[Any]:
     arrays: list[Any] = []
     for t in types.values():
         shape, dtype = dims(t), np.dtype(t.dtype or "float64")
-        if dtype.kind == "f":
+        if dtype.kind == "f" or dtype.name == "bfloat16":
             arrays.append((0.05 + 0.9 * rng.random(shape, np.float32)).astype(dtype))
         elif dtype.kind == "b":
             arrays.append(rng.random(shape, np.float32) < DENSITY)

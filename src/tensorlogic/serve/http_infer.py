@@ -25,6 +25,7 @@ class HttpInfer:
 
     __slots__ = ("connection", "name", "request", "request_id", "routes", "told", "trace", "version")
     request_id: bytes
+    trace: str
 
     def __init__(self, routes: Any, connection: Connection, request: Request, name: str, version: str) -> None:
         self.routes, self.connection, self.request = routes, connection, request

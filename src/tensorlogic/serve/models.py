@@ -227,9 +227,10 @@ class Models:
     def run(self, model: Model, inputs: Inputs) -> Outputs:
         """Run a model, and note what it took."""
         usage = self.usage[model.name, model.version]
-        loaded = self.load(model)
         start = self._clock()
         try:
+            loaded = self.load(model)
+            start = self._clock()
             with span(f"model {model.label}"):
                 outputs = loaded.executor.execute(loaded.graph, inputs)
         except BaseException:

@@ -146,6 +146,7 @@ class Pace:
         if took > target or (2 * took > target and not late):
             self.limit = max(1, min(self.limit, int(SHRINK * size)))
         elif size >= self.limit:
-            self.limit = min(self._config.max_batch, self.limit + max(1, self.limit // 4 if late else self.limit // 16))
+            part = 1 if 4 * took <= target else 4 if late else 16
+            self.limit = min(self._config.max_batch, self.limit + max(1, self.limit // part))
         most = min(self._max_wait, max(0.0, target - 2 * self.estimate(self.limit)))
         self.wait = 0.5 * self.wait if late else min(self.wait + STEP * target, most)

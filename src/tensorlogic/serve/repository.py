@@ -22,6 +22,7 @@ from ..plan.memory import check_memory
 from ..programs.program import load as load_program
 from ..runtime.compile import CompiledGraph
 from ..runtime.executor import Executor
+from ..store import free_in_child
 from .batch_queue import Priority
 from .batcher import DynamicBatcher
 from .limits import Limits
@@ -259,7 +260,7 @@ class Repository:
         self.folder, self.limits, self.clock = Path(folder), limits, clock
         self.ready: dict[str, dict[str, ServedModel]] = {}
         self.states: dict[tuple[str, str], ModelState] = {}
-        self._lock = threading.Lock()  # one change at a time
+        self._lock = free_in_child(threading.Lock())  # one change at a time
         if not self.folder.is_dir():
             hint = "make models/NAME/1/model.json with graph.save(...)"
             raise FormatError(f"there is no folder {str(folder)!r}", hint, code="E489")

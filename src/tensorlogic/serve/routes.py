@@ -28,6 +28,7 @@ from .service import LARGE, Service
 EXTENSIONS = ["binary_tensor_data", "model_repository", "model_configuration", "statistics"]
 TRACEPARENT = re.compile(rb"00-([0-9a-f]{32})-([0-9a-f]{16})-[0-9a-f]{2}")
 ID = re.compile(rb"[!-~]{1,128}")
+LOCAL = re.compile(rb"(localhost|127\.0\.0\.1|\[::1\])(:[0-9]+)?")
 CACHED = 1024  # paths of requests to infer that are looked up at once
 Handler = Callable[["Routes", Request, Mapping[str, str]], "Reply | Awaitable[Reply]"]
 
@@ -47,8 +48,10 @@ class Route(NamedTuple):
 class Routes:
     """Answers requests of HTTP: looks up the path, checks the token, and hands over to the service."""
 
-    def __init__(self, service: Service, tokens: Sequence[str] = (), log: AccessLog | None = None) -> None:
-        self.service, self.log = service, log
+    def __init__(
+        self, service: Service, tokens: Sequence[str] = (), log: AccessLog | None = None, *, local: bool = True
+    ) -> None:
+        self.service, self.log, self.local = service, log, local
         self.tokens = [f"Bearer {token}".encode() for token in tokens]
         self.infers: dict[bytes, tuple[str, str]] = {}
         self.prefix, self.count = os.urandom(4).hex().encode(), itertools.count(1)  # of ids of requests that have none
@@ -58,8 +61,11 @@ class Routes:
     def refuse_early(self, request: Request) -> None:
         """Refuse a request of another site's page, or without the right token, before its body is read."""
         origin = request.headers.get(b"origin")
-        if origin is not None and origin.partition(b"//")[2] != request.headers.get(b"host"):
-            raise InputError("pages of other sites may not ask here", code="E480")
+        if origin is not None:
+            place = origin.partition(b"//")[2]
+            elsewhere = self.local and LOCAL.fullmatch(place) is None  # a name of someone's that leads to this machine
+            if elsewhere or place != request.headers.get(b"host"):
+                raise InputError("pages of other sites may not ask here", code="E480")
         if self.tokens and not self._is_public(request):
             given = request.headers.get(b"authorization", b"")
             if not allowed(given, self.tokens):

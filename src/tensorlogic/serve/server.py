@@ -60,7 +60,7 @@ class Server:
         self.service = Service(
             Repository(config.folder, config.limits), config.limits, name=config.name, control=config.control
         )
-        self.routes = Routes(self.service, config.tokens, log)
+        self.routes = Routes(self.service, config.tokens, log, local=config.host in ("127.0.0.1", "::1", "localhost"))
         self.listener = Listener(self.routes.answer, config.limits, self.service.metrics, self.routes.refuse_early)
         self.port = config.port
         self.grpc_port: int | None = None

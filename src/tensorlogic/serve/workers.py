@@ -152,7 +152,7 @@ class Parent:
         for process, _ in self.workers.values():
             process.send_signal(number)
 
-    async def run(self, started: Callable[[int], object]) -> None:
+    async def run(self, started: Callable[[ServerConfig], object]) -> None:
         """Run the workers until SIGTERM or SIGINT."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -160,7 +160,7 @@ class Parent:
         loop.add_signal_handler(signal.SIGHUP, self._tell_all, signal.SIGHUP)  # load every model anew
         with _reserved(self.config) as config:
             self.config = config
-            started(config.port)
+            started(config)
             await asyncio.gather(*(self.keep_running(n) for n in range(self.count)))
 
 
@@ -181,7 +181,7 @@ def _reserved(config: ServerConfig) -> Any:
         yield msgspec.structs.replace(config, **ports)
 
 
-def run(config: ServerConfig, count: int, started: Callable[[int], object]) -> None:
+def run(config: ServerConfig, count: int, started: Callable[[ServerConfig], object]) -> None:
     """Serve in several processes, until told to end."""
     log = AccessLog(sys.stderr)
     loop = event_loop()

@@ -41,6 +41,11 @@ ROUNDED = frozenset(
     "exp expm1 log log1p log2 sin cos tan arcsin arccos arctan sinh cosh tanh erf sigmoid power arctan2 logaddexp".split()
 )  # functions that kernels round differently
 SUMS = ("real", "log_sum_exp", "noisy_or", "max_product", "min_product", "lukasiewicz", "goguen_residuum")
+WRAPS = (
+    "max_product",
+    "max_plus",
+    "min_plus",
+)  # of integers that overflow, the order of three factors decides which is largest
 
 
 Below = Callable[[int], int]  # gives a whole number below the one it is given, such as random.Random(0).randrange
@@ -233,6 +238,8 @@ class _Graphs:
             if algebra in ("boolean", "godel_residuum", "goguen_residuum"):
                 algebra = "max_min"
             tensors = [self.b.tanh(t) if self.floating(v) else t for t, v in zip(tensors, operands, strict=True)]
+        if algebra in WRAPS and len(tensors) > 2 and not all(self.floating(v) for v in operands):
+            algebra = "max_min"
         y = self.b.einsum(equation, *tensors, algebra=algebra)
         return _Value(y, exact and (algebra not in SUMS or str(y.dtype)[0] in "biu"))
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from ..events import Hook, active_contexts, entered
 from ..runtime.call import call
+from ..runtime.distributed.config import DistributedConfig
 from ..runtime.executor import Executor
 from ..runtime.program import Program
 from .step import COUNT, RATE, TrainingStep
@@ -20,7 +21,7 @@ class BoundStep:
     """Runs a training step on batch after batch; programs are kept by the shapes of a batch.
 
     ``values`` holds what one step hands to the next, by name. The step is given these arrays to write over, so they must be
-    nobody else's.
+    nobody else's. With ``distributed`` the devices of a config share every batch.
     """
 
     def __init__(
@@ -30,7 +31,9 @@ class BoundStep:
         values: dict[str, Any],
         given: Mapping[str, Any],
         hooks: Sequence[Hook] = (),
+        distributed: DistributedConfig | None = None,
     ) -> None:
+        self.distributed = distributed
         self.executor, self.step, self.values, self.own_hooks = executor, step, values, tuple(hooks)
         self.rate, self.count = np.zeros(()), np.zeros(())
         self.inputs = list(step.graph.inputs)
@@ -40,20 +43,20 @@ class BoundStep:
         self.figures = [outputs.index(name) for name in step.figures]
         self.carried = [(outputs.index(name), name) for name in step.carried]
         self.programs: dict[Signature, Program] = {}
+        self._last: tuple[Mapping[str, Any], Program] | None = None  # the batch before, where its arrays come again
 
     def __call__(self, arrays: Mapping[str, Any], rate: float, count: int) -> list[float]:
         """Take one step on a batch and return its figures, the loss first."""
         self.rate[()], self.count[()] = rate, count
-        signature = tuple([(name, a.shape, a.dtype) for name, a in arrays.items()])
-        program = self.programs.get(signature)
-        inputs = {**self.given, **self.values, **arrays}
-        if program is None:
-            known = {name: value for name, value in inputs.items() if name in self.inputs or name in arrays}
-            program = self.programs[signature] = self._program(known)
+        values, executor = self.values, self.executor
+        inputs = {**self.given, **values, **arrays}
+        if self.distributed is not None:
+            return self._on_ranks(inputs)
+        program = self._program(arrays, inputs)
         ordered = [inputs[name] for name in self.inputs]
-        hooks = (*self.executor.hooks(), *self.own_hooks)
+        hooks = (*executor.hooks(), *self.own_hooks)
         around = active_contexts()
-        for context in (*around, self.executor.context):
+        for context in (*around, executor.context):
             context.check()
             context.admit(program)
         if around:
@@ -62,10 +65,29 @@ class BoundStep:
         else:
             results = call(program, ordered, hooks)
         for n, name in self.carried:
-            self.values[name] = results[n]
-        return [float(results[n]) for n in self.figures]
+            values[name] = results[n]
+        return [results[n].item() for n in self.figures]
 
-    def _program(self, inputs: Mapping[str, Any]) -> Program:
-        graph = self.step.graph
-        names, arrays = self.executor.arrays(graph, inputs)
-        return self.executor.programs.for_call(graph, names, arrays, None, None, tuple(self.step.carried))
+    def _on_ranks(self, inputs: Mapping[str, Any]) -> list[float]:
+        """Take the step on several devices, which share the batch."""
+        assert self.distributed is not None
+        known = {name: inputs[name] for name in self.inputs}
+        results = self.executor.execute_distributed(self.step.graph, known, self.distributed)
+        for n, name in self.carried:
+            self.values[name] = results[n]
+        return [results[n].item() for n in self.figures]
+
+    def _program(self, arrays: Mapping[str, Any], inputs: Mapping[str, Any]) -> Program:
+        """Return the program for the shapes of a batch, made when they come first."""
+        if self._last is not None and self._last[0] is arrays:
+            return self._last[1]
+        signature = tuple([(name, a.shape, a.dtype) for name, a in arrays.items()])
+        program = self.programs.get(signature)
+        if program is None:
+            graph = self.step.graph
+            known = {name: value for name, value in inputs.items() if name in self.inputs or name in arrays}
+            names, given = self.executor.arrays(graph, known)
+            program = self.executor.programs.for_call(graph, names, given, None, None, tuple(self.step.carried))
+            self.programs[signature] = program
+        self._last = arrays, program
+        return program

@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
+import re
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence, Sized
 from contextlib import contextmanager
+from hashlib import blake2b
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from ..errors import FormatError, InputError, TensorLogicError, expect, nearest
+from ..events import check_contexts
+from ..ir.types import TensorType
 from ..lang.data_files import arrow_module
 from ..runtime.streams.array_sources import HEAD_ERRORS, PACK_ERRORS
-from ..runtime.streams.table_sources import column_values
+from ..runtime.streams.blocks import Wanted
+from ..runtime.streams.reader import Ahead
+from ..runtime.streams.table_sources import batch_rows, columns_for
 
 Arrays = Mapping[str, Any]
+Data = Any  # arrays by name, a data frame, a path, or an iterable of batches
+SAMPLE = 64  # rows of each array that its digest covers
 
 
 class Batch(NamedTuple):
@@ -22,24 +30,6 @@ class Batch(NamedTuple):
 
     rows: int
     arrays: dict[str, Any]
-
-
-class Batches(Protocol):
-    """What an epoch is made of."""
-
-    @property
-    def names(self) -> tuple[str, ...] | None:
-        """The names of the arrays; None where only the batches tell."""
-
-    @property
-    def replayable(self) -> bool:
-        """Whether an epoch can be gone through again."""
-
-    def epoch(self, number: int, first: int = 0) -> Iterator[Batch]:
-        """Go through the batches of an epoch, from the one with number ``first``."""
-
-    def count(self) -> int | None:
-        """Return the number of batches of an epoch, where that is known."""
 
 
 class ArrayBatches:
@@ -52,9 +42,12 @@ class ArrayBatches:
 
     replayable = True
 
-    def __init__(self, arrays: Arrays, size: int, seed: int | None, *, drop_last: bool = False) -> None:
+    def __init__(
+        self, arrays: Arrays, size: int, seed: int | None, *, drop_last: bool = False, short: bool = False
+    ) -> None:
         self.arrays = {name: _array(name, value) for name, value in arrays.items()}
         self.rows = _rows(self.arrays)
+        size = min(size, self.rows) if short else size
         if size > self.rows:
             hint = f"use batch_size={self.rows} or less"
             raise InputError(f"a batch of {size:,} is larger than the data: {self.rows:,} examples", hint, code="E850")
@@ -69,6 +62,14 @@ class ArrayBatches:
     def count(self) -> int:
         """Return the number of batches of an epoch."""
         return self.rows // self.size if self.drop_last else -(-self.rows // self.size)
+
+    def digest(self) -> str:
+        """Return what tells these arrays from others: names, shapes, dtypes, and some rows, because all would take long."""
+        found = blake2b(digest_size=16)
+        for name, array in sorted(self.arrays.items()):
+            found.update(f"{name} {array.shape} {array.dtype}".encode())
+            found.update(np.ascontiguousarray(array[:: -(-self.rows // SAMPLE)]).tobytes())
+        return found.hexdigest()
 
     def epoch(self, number: int, first: int = 0) -> Iterator[Batch]:
         """Go through the batches of an epoch, from the one with number ``first``."""
@@ -92,10 +93,13 @@ class ArrayBatches:
 
 
 class GivenBatches:
-    """Batches that come by themselves: a list of mappings, or a function of the epoch's number that returns an iterable."""
+    """Batches that come by themselves: a list of mappings, or a function of the epoch's number that returns an iterable.
 
-    def __init__(self, source: Iterable[Arrays] | Callable[[int], Iterable[Arrays]]) -> None:
-        self.source = source
+    Up to ``ahead`` of them are read before they are asked for, on a thread as a stream has one.
+    """
+
+    def __init__(self, source: Iterable[Arrays] | Callable[[int], Iterable[Arrays]], ahead: int = 0) -> None:
+        self.source, self.ahead = source, ahead
         self.replayable = callable(source) or iter(source) is not source
         self.names: tuple[str, ...] | None = None
         self._gone = False
@@ -104,12 +108,28 @@ class GivenBatches:
         """Return the number of batches, where the source tells."""
         return len(self.source) if isinstance(self.source, Sized) else None
 
+    def digest(self) -> None:
+        """Return None: what such batches hold is known only when they come."""
+        return
+
     def epoch(self, number: int, first: int = 0) -> Iterator[Batch]:
         """Go through the batches of an epoch, from the one with number ``first``."""
         if not self.replayable and self._gone:
             hint = "give a list, or a function that returns the batches of an epoch"
             raise InputError("the data is an iterator, which can be gone through once", hint, code="E851")
         self._gone = True
+        batches = self._checked(number, first)
+        if not self.ahead:
+            yield from batches
+            return
+        reader: Ahead[Batch] = Ahead(lambda: next(batches, None), batches.close, self.ahead)
+        try:
+            while (batch := reader.take(check_contexts)) is not None:
+                yield batch
+        finally:
+            reader.close()
+
+    def _checked(self, number: int, first: int) -> Generator[Batch, None, None]:
         for n, arrays in enumerate(self.source(number) if callable(self.source) else self.source):
             if n < first:
                 continue
@@ -119,16 +139,32 @@ class GivenBatches:
 
 
 def batches_of(
-    data: Any, names: Iterable[str], size: int, seed: int | None, *, drop_last: bool = False
+    data: Data,
+    names: Iterable[str],
+    size: int,
+    seed: int | None,
+    *,
+    drop_last: bool = False,
+    short: bool = False,
+    ahead: int = 0,
 ) -> ArrayBatches | GivenBatches:
-    """Return batches of arrays by name, of a .npz or Parquet file, or of an iterable of batches."""
+    """Return batches of arrays by name, of a data frame or Arrow table, of a .npz or Parquet file, or of an iterable of batches.
+
+    Where ``short`` is true, fewer examples than one batch will do.
+    """
     if isinstance(data, str | Path):
-        data = _read(Path(data), list(names))
+        with _opened(Path(data)) as file:
+            data = _taken_from(file, names, str(data))
+    elif hasattr(data, "__arrow_c_stream__"):
+        table = arrow_module("pyarrow", "to read a data frame").table(data)
+        data = _taken_from(_Columns(table, table.column_names), names, "the data frame")
     if isinstance(data, Mapping):
-        return ArrayBatches(data, size, seed, drop_last=drop_last)
+        return ArrayBatches(data, size, seed, drop_last=drop_last, short=short)
     if isinstance(data, Iterable) or callable(data):
-        return GivenBatches(data)
-    hint = 'write data={"x": x, "labels": y}, a path to a .npz or Parquet file, or a list of such mappings'
+        return GivenBatches(data, ahead)
+    hint = (
+        'write data={"x": x, "labels": y}, a data frame, a path to a .npz or Parquet file, or a list of such mappings'
+    )
     raise InputError(f"data is given as arrays by name, got {type(data).__name__}", hint, code="E852")
 
 
@@ -138,13 +174,12 @@ def names_in(path: Path) -> list[str]:
         return list(file.files)
 
 
-def _read(path: Path, names: list[str]) -> dict[str, Any]:
-    """Read the arrays that a graph wants from a file."""
-    with _opened(path) as file:
-        for name in names:
-            if name not in file.files:
-                raise InputError(f"{path} has no array {name!r}", *nearest(name, file.files), code="E853")
-        return {name: file[name] for name in names}
+def _taken_from(file: Any, names: Iterable[str], what: str) -> dict[str, Any]:
+    """Return the arrays that a graph wants from a file or table."""
+    for name in names:
+        if name not in file.files:
+            raise InputError(f"{what} has no array {name!r}", *nearest(name, file.files), code="E853")
+    return {name: file[name] for name in names}
 
 
 @contextmanager
@@ -157,7 +192,8 @@ def _opened(path: Path) -> Iterator[Any]:
             with path.open("rb") as raw, np.load(raw, allow_pickle=False) as file:  # NumPy leaves a broken one open
                 yield file
         else:
-            yield _Columns(path)
+            parquet = arrow_module("pyarrow.parquet", f"to read {path.name!r}").ParquetFile(path)
+            yield _Columns(parquet.read(), parquet.schema_arrow.names)
     except TensorLogicError:
         raise
     except (*HEAD_ERRORS, *PACK_ERRORS) as error:
@@ -165,14 +201,16 @@ def _opened(path: Path) -> Iterator[Any]:
 
 
 class _Columns:
-    """The columns of a Parquet file as arrays."""
+    """The columns of an Arrow table as arrays: one of numbers or of lists, or ``x_0``, ``x_1``, ... as the columns of a matrix ``x``."""
 
-    def __init__(self, path: Path) -> None:
-        self.table = arrow_module("pyarrow.parquet", f"to read {path.name!r}").ParquetFile(path)
-        self.files = list(self.table.schema_arrow.names)
+    def __init__(self, table: Any, names: Sequence[str]) -> None:
+        self.table, self.names = table, list(names)
+        stems = [match[1] for name in names if (match := re.fullmatch(r"(.+)_0", name))]
+        self.files = [*self.names, *(stem for stem in stems if stem not in self.names)]
 
     def __getitem__(self, name: str) -> Any:
-        return column_values(self.table.read([name]).column(0), name)
+        wanted = Wanted({name: 0}, {name: TensorType(None, None)})
+        return batch_rows(self.table, columns_for(self.names, wanted, "the table"), wanted, 0)[name]
 
 
 def _array(name: str, value: Any) -> Any:

@@ -13,82 +13,25 @@ sgd(rate=cosine(0.1, steps=1000, end=0.0), weight_decay=0.0)
 from __future__ import annotations
 
 import inspect
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from ..errors import InputError, expect
+from .schedules import SCHEDULES as SCHEDULES
+from .schedules import Plateau, Rate, Schedule, check_number, check_rate, rate_from_json, rate_to_json
+from .schedules import constant as constant
+from .schedules import cosine as cosine
+from .schedules import one_cycle as one_cycle
+from .schedules import plateau as plateau
+from .schedules import step_decay as step_decay
+from .schedules import warmup as warmup
 
 Tensor = Any  # of a graph that is being built
 State = dict[str, Tensor]  # what an optimizer keeps for a parameter, by name
 Update = Callable[..., tuple[Tensor, State]]
 """``update(b, w, gradient, state, rate, t)``: the builder, the parameter, its gradient, what is kept, the rate and the number of the
 step from 1, all as tensors of the parameter's dtype; it returns the next parameter and what is kept next."""
-
-
-@dataclass(frozen=True)
-class Schedule:
-    """A learning rate that changes: a function of the number of steps taken before, from 0.
-
-    >>> halved = Schedule("halved", 0.1, (), lambda step: 0.1 if step < 100 else 0.05)
-    >>> halved(0), halved(100)
-    (0.1, 0.05)
-    """
-
-    name: str
-    base: float | Schedule
-    settings: tuple[tuple[str, float], ...]
-    rate: Callable[[int], float] = field(compare=False)
-
-    def __call__(self, step: int) -> float:
-        return float(self.rate(step))
-
-    def __repr__(self) -> str:
-        return f"{self.name}({', '.join([repr(self.base), *(f'{k}={v!r}' for k, v in self.settings)])})"
-
-
-@dataclass(frozen=True)
-class Plateau:
-    """A learning rate that falls when a figure stops getting better: by ``factor`` after ``patience`` epochs without.
-
-    The trainer tells it the watched figure after each epoch; ``state`` is kept in checkpoints.
-
-    >>> falling = plateau(0.1, factor=0.5, patience=1)
-    >>> state = falling.start()
-    >>> for loss in (3.0, 2.0, 2.0, 2.0):
-    ...     state = falling.after(state, loss)
-    >>> falling.rate_of(state)
-    0.05
-    """
-
-    base: float
-    factor: float
-    patience: int
-    least: float
-    watch: str
-
-    def start(self) -> dict[str, float]:
-        """Return the state before the first epoch."""
-        return {"rate": self.base, "best": math.inf, "bad": 0.0}
-
-    def after(self, state: Mapping[str, float], figure: float) -> dict[str, float]:
-        """Return the state after an epoch whose watched figure is known."""
-        if figure < state["best"]:
-            return {**state, "best": figure, "bad": 0.0}
-        if state["bad"] + 1 <= self.patience:
-            return {**state, "bad": state["bad"] + 1}
-        return {"rate": max(self.least, state["rate"] * self.factor), "best": state["best"], "bad": 0.0}
-
-    def rate_of(self, state: Mapping[str, float]) -> float:
-        """Return the rate that a state stands for."""
-        return float(state["rate"])
-
-    def __repr__(self) -> str:
-        return f"plateau({self.base}, factor={self.factor}, patience={self.patience}, watch={self.watch!r})"
-
-
-Rate = float | Schedule | Plateau
 
 
 @dataclass(frozen=True, repr=False)
@@ -113,23 +56,10 @@ class Optimizer:
 
 def _optimizer(name: str, rate: Rate, slots: Sequence[str], update: Update, **settings: float) -> Optimizer:
     if not isinstance(rate, Schedule | Plateau):
-        _number("the learning rate", rate, above=True)
+        check_rate(rate)
     for key, value in settings.items():
-        if not isinstance(value, bool):
-            _number(key, value)
+        check_number(key, value, zero=True)
     return Optimizer(name, rate, tuple(slots), update, tuple(settings.items()))
-
-
-def _number(what: str, value: object, *, above: bool = False) -> None:
-    if (
-        isinstance(value, bool)
-        or not isinstance(value, int | float)
-        or not 0 <= value < math.inf
-        or (above and not value)
-    ):
-        least = "above 0" if above else "of at least 0"
-        hint = "write tl.optim.adam(1e-3), or a schedule: tl.optim.cosine(1e-3, steps=1000)"
-        raise InputError(f"{what} is a number {least}, got {value!r}", hint, code="E840")
 
 
 def _decayed(w: Tensor, gradient: Tensor, weight_decay: float) -> Tensor:
@@ -279,104 +209,10 @@ def custom(update: Update, rate: Rate, *, slots: Sequence[str] = (), name: str =
     return _optimizer(name, rate, slots, update)
 
 
-# schedules
-
-
-def constant(rate: float) -> Schedule:
-    """Return a rate that stays.
-
-    >>> constant(0.1)(1000)
-    0.1
-    """
-    return _schedule("constant", lambda step: rate, rate)
-
-
-def step_decay(rate: float, *, every: int, factor: float = 0.1) -> Schedule:
-    """Return a rate that is multiplied by ``factor`` after every so many steps.
-
-    >>> step_decay(1.0, every=10, factor=0.5)(25)
-    0.25
-    """
-    return _schedule("step_decay", lambda step: rate * factor ** (step // every), rate, every=every, factor=factor)
-
-
-def cosine(rate: float, *, steps: int, end: float = 0.0) -> Schedule:
-    """Return a rate that falls to ``end`` along half a cosine, and stays there.
-
-    >>> cosine(1.0, steps=100)(50).__round__(6)
-    0.5
-    """
-
-    def at(step: int) -> float:
-        return end + (rate - end) * (1 + math.cos(math.pi * min(1.0, step / steps))) / 2
-
-    return _schedule("cosine", at, rate, steps=steps, end=end)
-
-
-def warmup(rate: float | Schedule, *, steps: int) -> Schedule:
-    """Return a rate that grows from near 0 for some steps, and then is the rate or schedule given.
-
-    >>> [warmup(0.5, steps=4)(n) for n in range(6)]
-    [0.125, 0.25, 0.375, 0.5, 0.5, 0.5]
-    """
-    after = rate if isinstance(rate, Schedule) else constant(rate)
-    top = after(0)
-    _check_steps(steps)
-
-    def at(step: int) -> float:
-        return top * ((step + 1) / steps) if step < steps else after(step - steps)
-
-    return Schedule("warmup", rate, (("steps", steps),), at)
-
-
-def one_cycle(rate: float, *, steps: int, warm: float = 0.3, start: float = 0.04, end: float = 4e-6) -> Schedule:
-    """Return a rate that rises from ``start`` times the rate to the rate, then falls to ``end`` times it, both along cosines.
-
-    >>> one_cycle(1.0, steps=100)(30)
-    1.0
-    """
-    top = max(1, round(warm * steps))
-
-    def at(step: int) -> float:
-        low, share = (start, step / top) if step < top else (end, 1 - (step - top) / max(1, steps - top))
-        return rate * (low + (1 - low) * (1 - math.cos(math.pi * min(1.0, max(0.0, share)))) / 2)
-
-    return _schedule("one_cycle", at, rate, steps=steps, warm=warm, start=start, end=end)
-
-
-def plateau(
-    rate: float, *, factor: float = 0.1, patience: int = 10, least: float = 0.0, watch: str = "loss"
-) -> Plateau:
-    """Return a rate that falls by ``factor`` when ``watch`` has not got better for more than ``patience`` epochs.
-
-    ``watch`` is a figure of the history; where there is validation data, its ``validation_loss`` is the one to watch.
-
-    >>> plateau(0.1, watch="validation_loss")
-    plateau(0.1, factor=0.1, patience=10, watch='validation_loss')
-    """
-    _number("the learning rate", rate, above=True)
-    return Plateau(rate, factor, patience, least, watch)
-
-
-def _schedule(name: str, rate: Callable[[int], float], base: float, **settings: float) -> Schedule:
-    _number("the learning rate", base, above=True)
-    for key in settings.keys() & {"steps", "every"}:
-        _check_steps(settings[key], key)
-    return Schedule(name, base, tuple(settings.items()), rate)
-
-
-def _check_steps(value: object, name: str = "steps") -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise InputError(f"{name} is a whole number from 1, got {value!r}", code="E842")
-
-
 # as JSON, for checkpoints
 
 OPTIMIZERS: dict[str, Callable[..., Optimizer]] = {
-    made.__name__: made for made in (sgd, momentum, nesterov, adam, adamw, rmsprop, adagrad, lion)
-}
-SCHEDULES: dict[str, Callable[..., Any]] = {
-    made.__name__: made for made in (constant, step_decay, cosine, warmup, one_cycle, plateau)
+    maker.__name__: maker for maker in (sgd, momentum, nesterov, adam, adamw, rmsprop, adagrad, lion)
 }
 
 
@@ -386,7 +222,7 @@ def to_json(optimizer: Optimizer) -> dict[str, Any]:
     >>> from_json(to_json(adamw(cosine(0.1, steps=10)))) == adamw(cosine(0.1, steps=10))
     True
     """
-    return {"name": optimizer.name, "rate": _rate_json(optimizer.rate), "settings": dict(optimizer.settings)}
+    return {"name": optimizer.name, "rate": rate_to_json(optimizer.rate), "settings": dict(optimizer.settings)}
 
 
 def from_json(found: Mapping[str, Any]) -> Optimizer:
@@ -395,27 +231,4 @@ def from_json(found: Mapping[str, Any]) -> Optimizer:
     if name not in OPTIMIZERS:
         hint = "give it again: Trainer.resume(folder, optimizer=...)"
         raise InputError(f"the optimizer {name!r} is not one of tensorlogic's own", hint, code="E861")
-    return OPTIMIZERS[name](_rate_of(found["rate"]), **found["settings"])
-
-
-def _rate_json(rate: Rate) -> Any:
-    match rate:
-        case Schedule():
-            if rate.name not in SCHEDULES:
-                return {"name": rate.name}
-            return {"name": rate.name, "base": _rate_json(rate.base), "settings": dict(rate.settings)}
-        case Plateau():
-            settings = {"factor": rate.factor, "patience": rate.patience, "least": rate.least, "watch": rate.watch}
-            return {"name": "plateau", "base": rate.base, "settings": settings}
-        case _:
-            return rate
-
-
-def _rate_of(found: Any) -> Rate:
-    if not isinstance(found, Mapping):
-        return float(found)
-    if found["name"] not in SCHEDULES:
-        hint = "give it again: Trainer.resume(folder, optimizer=...)"
-        raise InputError(f"the schedule {found['name']!r} is not one of tensorlogic's own", hint, code="E861")
-    rate: Rate = SCHEDULES[found["name"]](_rate_of(found["base"]), **found["settings"])
-    return rate
+    return OPTIMIZERS[name](rate_from_json(found["rate"]), **found["settings"])

@@ -8,11 +8,12 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..errors import FormatError
+from ..errors import FormatError, InputError
 from ..ir.graph import EinsumGraph
 from ..runtime.recovery.checkpoints import CheckpointManager
 from . import optim
 from .history import History
+from .snapshots import position_of, set_position
 
 if TYPE_CHECKING:
     from ..runtime.executor import Executor
@@ -21,15 +22,12 @@ if TYPE_CHECKING:
     from .trainer import Trainer
 
 GRAPH = "loss.json"
-POSITION = ("epoch", "batch", "steps", "rows")
 FIGURES = ("sums", "plateau")  # numbers by name
 
 
 def save_trainer(trainer: Trainer, folder: str | Path, keep: int) -> None:
     """Write a checkpoint of a trainer, and its loss graph where it is not there yet."""
     if trainer.loss is None:
-        from ..errors import InputError
-
         raise InputError("this trainer has learned nothing yet", "call fit first", code="E864")
     path = Path(folder)
     with CheckpointManager(path, keep) as manager:
@@ -40,7 +38,7 @@ def save_trainer(trainer: Trainer, folder: str | Path, keep: int) -> None:
             "graph": digest, "config": _config_json(trainer), "names": list(trainer.names),
             "history": [_as_json(epoch) for epoch in trainer.history.epochs],
             "plans": trainer.executor.programs.choices(),
-            **{name: getattr(trainer, name) for name in POSITION},
+            "data": trainer.data_digest, **position_of(trainer),
             **{name: _as_json(getattr(trainer, name)) for name in FIGURES},
         }  # fmt: skip
         manager.save(trainer.values, facts)
@@ -62,7 +60,7 @@ def load_trainer(
     callbacks: Sequence[Callback],
 ) -> Trainer:
     """Return the trainer of the newest good checkpoint."""
-    from .trainer import TrainerConfig
+    from .config import TrainerConfig
 
     path = Path(folder)
     found = CheckpointManager(path).latest()
@@ -82,8 +80,8 @@ def load_trainer(
     trainer.executor.programs.prefer(facts.get("plans", {}))  # others might round otherwise
     trainer.loss, trainer.names, trainer.values = graph, tuple(facts["names"]), dict(found.arrays)
     trainer.history = History([_from_json(epoch) for epoch in facts["history"]])
-    for name in POSITION:
-        setattr(trainer, name, facts[name])
+    trainer.data_digest, trainer.resumed = facts.get("data"), True
+    set_position(trainer, facts)
     for name in FIGURES:
         setattr(trainer, name, _from_json(facts[name]))
     return trainer

@@ -18,7 +18,7 @@ from .optim import Optimizer
 
 OWN = "optimizer."  # what names of the optimizer's own inputs begin with
 RATE, COUNT, SCALE, GOOD = f"{OWN}rate", f"{OWN}step", f"{OWN}scale", f"{OWN}good"
-AVERAGE = "average"  # the slot of the moving average
+AVERAGE = f"{OWN}average."  # what names of moving averages begin with
 HIGHEST_SCALE = {"float16": 2.0**15, "bfloat16": 2.0**15}
 GOOD_STEPS = 2000  # in a row, after which the loss scale is doubled
 
@@ -76,8 +76,8 @@ def training_step(
     if not learned:
         raise InputError("every parameter is frozen", "leave one to learn, or use executor.execute", code="E843")
     _check_reached(loss, learned)
+    figures = figures_of(loss)
     states = _states(loss, params)
-    figures = ("loss", *_metrics(loss, states))
     wanted = EinsumGraph(loss.nodes, [(n, i) for n, i in loss.outputs if n in {*figures, *states}], loss.constants)
     b = GraphBuilder()
     weights = {}
@@ -114,7 +114,7 @@ def training_step(
             keep(label, after[slot], state[slot])
             zeros[label] = name
         if average is not None:
-            label = f"{OWN}{AVERAGE}.{name}"
+            label = f"{AVERAGE}{name}"
             before = b.input(label, w.shape, w.dtype)
             keep(label, average * before + (1 - average) * outputs[name], before)
             averages[label] = name
@@ -148,12 +148,13 @@ def _states(loss: EinsumGraph, params: Mapping[str, TensorType]) -> list[str]:
     return found
 
 
-def _metrics(loss: EinsumGraph, states: Sequence[str]) -> list[str]:
-    """Return the scalar outputs beside the loss."""
+def figures_of(loss: EinsumGraph) -> tuple[str, ...]:
+    """Return the outputs that the history keeps: the loss, and other scalars that are no next value of an input."""
     if "loss" not in loss.output_names:
         hint = "build it with the name: b.build(loss=loss)"
         raise GraphError("the graph has no output 'loss'", hint, *nearest("loss", loss.output_names), code="E845")
-    return [n for n, i in loss.outputs if n != "loss" and n not in states and loss.type_of(i).shape == ()]
+    others = [n for n, i in loss.outputs if n != "loss" and n not in loss.inputs and loss.type_of(i).shape == ()]
+    return "loss", *others
 
 
 def _gradients(

@@ -3,108 +3,42 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from fnmatch import fnmatchcase
 from pathlib import Path
 from time import perf_counter
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 
-from ..errors import InputError, TrainingError, expect, expect_whole, nearest
+from ..errors import InputError, expect, nearest
 from ..events import Hook, check_contexts, span
-from ..ir.builder import GraphBuilder
 from ..ir.graph import EinsumGraph
 from ..ir.random import STEP, TRAINING
 from ..ir.types import FLOATS, TensorType
+from ..runtime.distributed.config import DistributedConfig
 from ..runtime.executor import Executor
-from ..runtime.recovery.checkpoints import CheckpointManager
-from . import optim
+from ..runtime.recovery.checkpoints import CheckpointManager, CheckpointWarning
 from .bound_step import BoundStep
 from .callbacks import Callback, Progress
-from .data import ArrayBatches, Batch, GivenBatches, batches_of
+from .config import TrainerConfig, settings_of
+from .data import ArrayBatches, Batch, Data, GivenBatches, batches_of
 from .history import History
 from .interrupts import Interrupts
-from .optim import Optimizer, Plateau, Schedule
-from .step import HIGHEST_SCALE, OWN, Setting, TrainingStep, training_step
+from .optim import Optimizer
+from .schedules import Plateau, Schedule
+from .snapshots import Snapshot
+from .step import AVERAGE, OWN, TrainingStep, training_step
 
-Data = Any  # arrays by name, a path, or an iterable of batches
 VALIDATION = "validation_"
-
-
-@dataclass(frozen=True)
-class TrainerConfig:
-    """How a trainer goes about it.
-
-    ``settings`` say what holds for some parameters, by name or pattern: ``{"embed*": {"frozen": True}, "w2": {"rate": 0.1,
-    "weight_decay": 1e-4}}``. ``accumulate`` adds up the gradients of so many parts of each batch, to save memory. ``precision`` is a
-    dtype that the loss is computed in (float16). ``straight_through`` lets gradients pass through rounding and steps as if they were
-    not there, as learning with quantized weights needs. ``average`` keeps a moving average of the parameters by that factor, in
-    ``trainer.averages``. With a ``folder`` checkpoints are kept there, after each epoch and after ``every`` so many steps.
-
-    >>> TrainerConfig(epochs=3).batch_size
-    32
-    """
-
-    optimizer: Optimizer = field(default_factory=optim.adam)
-    epochs: int = 10
-    batch_size: int = 32
-    seed: int = 0
-    shuffle: bool = True
-    drop_last: bool = False
-    accumulate: int = 1
-    clip_norm: float | None = None
-    clip_value: float | None = None
-    average: float | None = None
-    precision: str | None = None
-    straight_through: bool = False
-    settings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    folder: str | Path | None = None
-    every: int | None = None
-    keep: int = 3
-    progress: bool | None = None
-
-    def __post_init__(self) -> None:
-        for name, least in (("epochs", 0), ("batch_size", 1), ("accumulate", 1), ("keep", 1), ("seed", 0)):
-            expect_whole(name, getattr(self, name), least)
-        for name in ("shuffle", "drop_last", "straight_through"):
-            expect(getattr(self, name), bool, f"{name}= is True or False", f"write {name}=False")
-        expect(self.optimizer, Optimizer, "optimizer= is an optimizer", "write tl.optim.adam(1e-3)")
-        if self.every is not None:
-            expect_whole("every", self.every, 1)
-        for name, most in (("clip_norm", math.inf), ("clip_value", math.inf), ("average", 1.0)):
-            _check_number(name, getattr(self, name), most)
-        expect(self.settings, Mapping, "settings= are mappings by parameter", 'write settings={"w": {"frozen": True}}')
-        for name, own in self.settings.items():
-            expect(own, Mapping, f"settings of {name!r} are a mapping", 'write {"frozen": True}')
-            for key in ("rate", "weight_decay"):
-                _check_number(f"{key} of {name!r}", own.get(key), math.inf, zero=True)
-        if self.folder is not None:
-            expect(self.folder, (str, Path), "folder= is a path", 'write folder="run"')
-        if self.precision is not None and self.precision not in HIGHEST_SCALE:
-            hint = nearest(self.precision, HIGHEST_SCALE)
-            raise InputError(f"precision= is a dtype of half the size, got {self.precision!r}", *hint, code="E859")
-
-
-def _check_number(name: str, value: object, below: float, *, zero: bool = False) -> None:
-    """Refuse what is no number above 0 (or of 0) and below a bound: a negative norm would turn the gradient around."""
-    if value is None:
-        return
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not number or not (0 <= value < below) or (value == 0 and not zero):  # type: ignore[operator]
-        least = "of at least 0" if zero else "above 0"
-        raise InputError(
-            f"{name} is a number {least}" + f" and below {below:g}" * (below < math.inf) + f", got {value!r}",
-            code="E840",
-        )
 
 
 class Trainer:
     """Learns the parameters of a loss graph from data.
 
     The output ``loss`` of the graph is a scalar; its inputs are the parameters and the data. Other scalar outputs are figures of the
-    history; an output that has the name of an input is that input's next value (running means).
+    history; an output that has the name of an input is that input's next value (running means). With ``distributed`` the devices of a
+    config share the rows of every batch.
 
     >>> import numpy as np, tensorlogic as tl
     >>> b = tl.GraphBuilder()
@@ -123,7 +57,9 @@ class Trainer:
         config: TrainerConfig | None = None,
         *,
         callbacks: Sequence[Callback] = (),
+        distributed: DistributedConfig | None = None,
     ) -> None:
+        self.distributed = distributed
         self.executor = Executor() if executor is None else executor
         self.config = TrainerConfig() if config is None else config
         expect(self.executor, Executor, "a trainer runs on an Executor", "write tl.Trainer(tl.Executor(), config)")
@@ -140,10 +76,16 @@ class Trainer:
         self.rows = 0  # of the present epoch so far
         self.plateau: dict[str, float] = {}
         self.names: tuple[str, ...] = ()  # of the parameters
+        self.data_digest: str | None = None  # of the data that it learns from, where that is known
+        self.resumed = False  # from a checkpoint, and not gone on yet
         self._step: TrainingStep | None = None
         self._fixed: dict[str, Any] = {}
         self._stopping = ""
-        self._snapshot: tuple[int, int, dict[str, Any], dict[str, float], int] | None = None
+        self._snapshot = Snapshot()
+
+    def __repr__(self) -> str:
+        learned = ", ".join(self.names) or "nothing yet"
+        return f"<Trainer of {learned}: epoch {self.epoch} of {self.config.epochs}, {self.steps:,} steps>"
 
     @property
     def params(self) -> dict[str, Any]:
@@ -153,8 +95,8 @@ class Trainer:
     @property
     def averages(self) -> dict[str, Any]:
         """The moving averages of the parameters (``average=`` of the config), as copies."""
-        found = {} if self._step is None else self._step.averages
-        return {name: np.array(self.values[label]) for label, name in found.items()}
+        found = [label for label in self.values if label.startswith(AVERAGE)]
+        return {label.removeprefix(AVERAGE): np.array(self.values[label]) for label in found}
 
     @property
     def states(self) -> dict[str, Any]:
@@ -191,7 +133,8 @@ class Trainer:
     ) -> History:
         """Learn for as many epochs as the config says, counting those before, and return the history.
 
-        ``data`` holds arrays with a row for each example, by name; or it is a path to a .npz or Parquet file, or a list of batches.
+        ``data`` holds arrays with a row for each example, by name; or it is a data frame or Arrow table, a path to a .npz or Parquet
+        file, a list of batches, or a function that returns the batches of an epoch.
         ``fixed`` inputs are the same in every batch; ``states`` are what running values begin with. A second call goes on, and so
         does a trainer from :meth:`resume`: the graph and the parameters are then those it has.
         """
@@ -202,9 +145,12 @@ class Trainer:
         graph = self._graph(loss)
         if not self.values:
             self._begin(graph, params, states or {})
-        batches = self._batches(data, self.config.seed if self.config.shuffle else None)
+        batches = self.batches(data, self.config.seed if self.config.shuffle else None)
+        self._check_data(batches)
         watching = [*self.callbacks, *Progress.wanted(self.config.progress)]
-        bound = BoundStep(self.executor, self._planned(graph), self.values, self._given(), _hooks(watching))
+        bound = BoundStep(
+            self.executor, self.planned(graph), self.values, self.given(), _hooks(watching), self.distributed
+        )
         self._stopping = ""
         for callback in watching:
             callback.on_begin(self, batches.count())
@@ -256,7 +202,7 @@ class Trainer:
                     f"parameter {name!r} is of {array.dtype}; only floats can be learned", hint, code="E866"
                 )
         self.names = tuple(given)
-        step = self._planned(graph, {name: TensorType.of(array) for name, array in given.items()})
+        step = self.planned(graph, {name: TensorType.of(array) for name, array in given.items()})
         missing = [n for n in step.carried if n not in given and not n.startswith(OWN) and n not in states]
         if missing:
             hint = f"give what it begins with: fit(..., states={{{missing[0]!r}: ...}})"
@@ -271,32 +217,51 @@ class Trainer:
         if isinstance(self.config.optimizer.rate, Plateau):
             self.plateau = self.config.optimizer.rate.start()
 
-    def _planned(self, graph: EinsumGraph, types: Mapping[str, TensorType] | None = None) -> TrainingStep:
+    def planned(self, graph: EinsumGraph, types: Mapping[str, TensorType] | None = None) -> TrainingStep:
         """Return the graph of a step, made once."""
         if self._step is None:
             config = self.config
             types = types or {name: TensorType.of(self.values[name]) for name in self.names}
             rows = [n for n in graph.inputs if n not in types and n not in self._fixed and n not in (TRAINING, STEP)]
             self._step = training_step(
-                graph, types, config.optimizer, settings=_settings(config.settings, types), clip_norm=config.clip_norm,
+                graph, types, config.optimizer, settings=settings_of(config.settings, types), clip_norm=config.clip_norm,
                 clip_value=config.clip_value, average=config.average, precision=config.precision,
                 micro_batches=config.accumulate, rows=[n for n in rows if n not in graph.output_names],
                 straight_through=config.straight_through,
             )  # fmt: skip
         return self._step
 
-    def _given(self) -> dict[str, Any]:
+    def given(self) -> dict[str, Any]:
         """Return the inputs that are the same in every step, but for the number of the step, which is written into."""
         assert self.loss is not None
         own = {TRAINING: np.array(True), STEP: np.zeros((), "uint64")}
         return self._fixed | {name: value for name, value in own.items() if name in self.loss.inputs}
 
-    def _batches(self, data: Data, seed: int | None, size: int | None = None) -> ArrayBatches | GivenBatches:
+    def _check_data(self, batches: ArrayBatches | GivenBatches) -> None:
+        """Notice data other than what a run that goes on had: within an epoch it would mix both."""
+        before, now = self.data_digest, batches.digest()
+        if before is not None and now is not None and now != before:
+            if self.batch:
+                message = f"the run stands after batch {self.batch} of epoch {self.epoch + 1} of other data"
+                hint = (
+                    "go on with the same arrays, of the same lengths and dtypes; a new Trainer begins with other data"
+                )
+                raise InputError(message, hint, code="E884")
+            if self.resumed:
+                message = "the data is not what the run learned from before it was saved, so it will differ from one that never stopped"
+                warnings.warn(message, CheckpointWarning, stacklevel=3)
+        self.data_digest, self.resumed = now, False
+
+    def batches(self, data: Data, seed: int | None, size: int | None = None) -> ArrayBatches | GivenBatches:
+        """Return the batches of data to learn from, or to measure on where they have another size."""
         assert self.loss is not None
-        known = {*self.values, *self._fixed, TRAINING, STEP}
+        known, config = {*self.values, *self._fixed, TRAINING, STEP}, self.config
         wanted = [name for name in self.loss.inputs if name not in known]
-        drop_last = self.config.drop_last and size is None
-        found = batches_of(data, wanted, size or self.config.batch_size, seed, drop_last=drop_last)
+        if size is None:
+            ahead, drop = config.prefetch, config.drop_last
+            found = batches_of(data, wanted, config.batch_size, seed, drop_last=drop, ahead=ahead)
+        else:
+            found = batches_of(data, wanted, size, seed, short=True)
         if found.names is None:  # the first batch tells
             return found
         for name in found.names:
@@ -318,7 +283,7 @@ class Trainer:
     ) -> None:
         start, config = perf_counter(), self.config
         hearing = [c for c in watching if type(c).on_batch is not Callback.on_batch]
-        self._keep_snapshot()
+        self._snapshot.take(self)
         for batch in batches.epoch(self.epoch, self.batch):
             interrupts.check()
             check_contexts()
@@ -327,13 +292,15 @@ class Trainer:
             except BaseException:
                 self._rewind(bound, batches)
                 raise
-            if not math.isfinite(figures["loss"]) and config.precision is None:
+            if not math.isfinite(figures[0]) and config.precision is None:
+                from .evaluation import blame
+
                 self.batch -= 1
                 bad = {name: np.array(array) for name, array in batch.arrays.items()}
                 self._rewind(bound, batches)
-                self._blame(bad, figures["loss"])
+                blame(self, bad, figures[0])
             for callback in hearing:
-                callback.on_batch(self, figures)
+                callback.on_batch(self, dict(zip(bound.step.figures, figures, strict=True)))
             if config.every and config.folder is not None and self.steps % config.every == 0:
                 self.save(config.folder)
         interrupts.check()
@@ -348,9 +315,8 @@ class Trainer:
         rate = config.optimizer.rate
         if isinstance(rate, Plateau):
             if rate.watch not in found:
-                raise InputError(
-                    f"there is no figure {rate.watch!r} to watch", *nearest(rate.watch, found), code="E858"
-                )
+                message = f"there is no figure {rate.watch!r} to watch"
+                raise InputError(message, *nearest(rate.watch, found), code="E858")
             self.plateau = rate.after(self.plateau, found[rate.watch])
         shown = {**found, "seconds": perf_counter() - start}
         for callback in watching:
@@ -358,25 +324,24 @@ class Trainer:
         if config.folder is not None:
             self.save(config.folder)
 
-    def _learn(self, bound: BoundStep, batch: Batch) -> dict[str, float]:
-        """Take the step of a batch, count it, and return its figures."""
-        arrays, parts = batch.arrays, self.config.accumulate
+    def _learn(self, bound: BoundStep, batch: Batch) -> list[float]:
+        """Take the step of a batch, count it, and return its figures, the loss first."""
+        (rows, arrays), parts = batch, self.config.accumulate
         if STEP in bound.given:
             bound.given[STEP][...] = self._random_step()
         if parts > 1:
-            if batch.rows % parts:
+            if rows % parts:
                 hint = f"use a batch_size that {parts} divides, and drop_last=True where the last batch is short"
-                raise InputError(f"a batch of {batch.rows} examples has no {parts} equal parts", hint, code="E870")
-            arrays = {n: a.reshape(parts, batch.rows // parts, *a.shape[1:]) for n, a in arrays.items()}
-        figures = dict(zip(bound.step.figures, bound(arrays, self.rate(), self.steps + 1), strict=True))
-        self.batch, self.steps, self.rows, self.latest_rows = (
-            self.batch + 1,
-            self.steps + 1,
-            self.rows + batch.rows,
-            batch.rows,
-        )
-        for name, value in figures.items():
-            self.sums[name] = self.sums.get(name, 0.0) + value * batch.rows
+                raise InputError(f"a batch of {rows} examples has no {parts} equal parts", hint, code="E870")
+            arrays = {n: a.reshape(parts, rows // parts, *a.shape[1:]) for n, a in arrays.items()}
+        figures = bound(arrays, self.rate(), self.steps + 1)
+        self.batch += 1
+        self.steps += 1
+        self.rows += rows
+        self.latest_rows = rows
+        sums = self.sums
+        for name, value in zip(bound.step.figures, figures, strict=True):
+            sums[name] = sums.get(name, 0.0) + value * rows
         return figures
 
     def _random_step(self) -> int:
@@ -393,24 +358,13 @@ class Trainer:
             case rate:
                 return float(rate)
 
-    # going back to before a bad batch
-
-    def _keep_snapshot(self) -> None:
-        before = {} if self._snapshot is None else self._snapshot[2]  # whose arrays are written over
-        for name, value in self.values.items():
-            if name in before and before[name].shape == value.shape:
-                np.copyto(before[name], value)
-            else:
-                before[name] = np.array(value)
-        self._snapshot = (self.batch, self.steps, before, dict(self.sums), self.rows)
-
     def _rewind(self, bound: BoundStep, batches: ArrayBatches | GivenBatches) -> None:
         """Put the parameters back to what they were before the batch that failed, by taking the steps before it again.
 
         Where these fail too, or the batches cannot be had again, the run stands where the epoch began.
         """
         last = self.batch
-        self._back_to_snapshot()
+        self._snapshot.put_back(self)
         if not batches.replayable or last == self.batch:
             return
         try:
@@ -419,90 +373,21 @@ class Trainer:
                     return
                 self._learn(bound, batch)
         except Exception:
-            self._back_to_snapshot()
-
-    def _back_to_snapshot(self) -> None:
-        assert self._snapshot is not None
-        self.batch, self.steps, values, self.sums, self.rows = self._snapshot
-        self.sums = dict(self.sums)
-        for name, value in values.items():
-            self.values[name] = value.copy()
-
-    def _blame(self, arrays: Mapping[str, Any], loss: float) -> NoReturn:
-        """Raise the error of a loss that is no number, naming the first tensor that went bad."""
-        from ..observe.inspect import TensorInspector
-
-        assert self.loss is not None
-        inspector = TensorInspector()
-        inspector.enable()
-        executor = Executor(self.executor.backend, optimization_level=self.executor.config.optimization_level)
-        executor.context.add_hook(inspector)
-        inputs = {**self.values, **self._given(), **arrays}
-        executor.execute(self.loss, {name: inputs[name] for name in self.loss.inputs})
-        problem = inspector.first_problem()
-        where = f"batch {self.batch + 1} of epoch {self.epoch + 1} (step {self.steps + 1})"
-        context = [] if problem is None else str(problem).splitlines()
-        if problem is None:
-            context = ["the loss is a number before the step; its gradient is not"]
-        hints = [
-            "look at the data of that batch",
-            "use a lower rate, or clip_norm=1.0; the parameters are those before the batch",
-        ]
-        raise TrainingError(f"the loss is {loss} at {where}", code="E871", context=context, suggestions=hints)
+            self._snapshot.put_back(self)
 
     # using what was learned
 
     def evaluate(self, data: Data, *, fixed: Mapping[str, Any] | None = None) -> dict[str, float]:
         """Return the loss and the other figures on data, with nothing learned and nothing dropped out."""
-        graph, figures = self._loss_and_figures()
-        given = self._evaluation_inputs(fixed)
-        sums, rows = dict.fromkeys(figures, 0.0), 0
-        scalars = EinsumGraph(graph.nodes, [(n, i) for n, i in graph.outputs if n in sums], graph.constants)
-        for batch in self._batches(data, None, self._evaluated_rows(data)).epoch(0):
-            inputs = {**given, **batch.arrays}
-            found = self.executor.execute(scalars, {name: inputs[name] for name in scalars.inputs})
-            sums = {name: total + float(found[name]) * batch.rows for name, total in sums.items()}
-            rows += batch.rows
-        if not rows:
-            hint = "give at least one batch; an iterator can be gone through once, a list again in each epoch"
-            raise InputError("there are no batches to measure on", hint, code="E855")
-        return {name: total / rows for name, total in sums.items()}
+        from .evaluation import evaluate
+
+        return evaluate(self, data, fixed)
 
     def predict(self, data: Data, output: str, *, fixed: Mapping[str, Any] | None = None) -> Any:
         """Return an output of the loss graph for data; inputs that it does not need, such as labels, need not be given."""
-        graph, _ = self._loss_and_figures()
-        if output not in graph.output_names:
-            raise InputError(
-                f"the loss graph has no output {output!r}", *nearest(output, graph.output_names), code="E305"
-            )
-        b = GraphBuilder()
-        needed = b.build({output: b.inline(graph)[output]})
-        given = {name: v for name, v in self._evaluation_inputs(fixed).items() if name in needed.inputs}
-        wanted = [name for name in needed.inputs if name not in given]
-        if isinstance(data, Mapping):
-            data = {name: data[name] for name in wanted if name in data}
-        parts = []
-        for batch in batches_of(data, wanted, self._evaluated_rows(data), None).epoch(0):
-            parts.append(self.executor.execute(needed, {**given, **batch.arrays})[output])
-        if not parts:
-            raise InputError("there are no batches to predict for", "give at least one", code="E855")
-        return np.concatenate(parts) if parts[0].ndim else np.stack(parts)
+        from .evaluation import predict
 
-    def _loss_and_figures(self) -> tuple[EinsumGraph, tuple[str, ...]]:
-        if self.loss is None or self._step is None:
-            raise InputError("this trainer has learned nothing yet", "call fit first", code="E864")
-        return self.loss, self._step.figures
-
-    def _evaluation_inputs(self, fixed: Mapping[str, Any] | None) -> dict[str, Any]:
-        own = {n: v for n, v in self.values.items() if not n.startswith(OWN)}
-        given = self._given() | {name: np.asarray(value) for name, value in (fixed or {}).items()}
-        if TRAINING in given:
-            given[TRAINING] = np.array(False)
-        return {**own, **given}
-
-    def _evaluated_rows(self, data: Data) -> int:
-        rows = len(next(iter(data.values()))) if isinstance(data, Mapping) and data else self.config.batch_size
-        return max(1, min(rows, max(self.config.batch_size, 1024)))
+        return predict(self, data, output, fixed)
 
     # checkpoints
 
@@ -545,20 +430,3 @@ def _hooks(callbacks: Sequence[Callback]) -> list[Hook]:
     """Return the callbacks that also want to hear of the steps of each run."""
     wanted = ("on_step", "on_run", "on_start")
     return [c for c in callbacks if any(getattr(type(c), name) is not getattr(Hook, name) for name in wanted)]
-
-
-def _settings(given: Mapping[str, Mapping[str, Any]], params: Mapping[str, TensorType]) -> dict[str, Setting]:
-    """Return what holds for each parameter; of patterns that fit the same one, later ones count."""
-    found: dict[str, Setting] = {}
-    for pattern, own in given.items():
-        names = [name for name in params if fnmatchcase(name, pattern)]
-        if not names:
-            raise InputError(f"settings: there is no parameter {pattern!r}", *nearest(pattern, params), code="E863")
-        for key in own:
-            if key not in Setting._fields:
-                raise InputError(
-                    f"settings of {pattern!r}: there is no {key!r}", *nearest(key, Setting._fields), code="E872"
-                )
-        for name in names:
-            found[name] = found.get(name, Setting())._replace(**own)
-    return found

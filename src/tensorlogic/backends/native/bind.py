@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Callable
 from functools import partial
@@ -13,19 +14,23 @@ from ...events import span
 from ...ir import ops
 from ...ir.algebra import algebra
 from ...ir.graph import Scan
+from ...ir.type_rules import reduced_axes
 from ...ir.types import dims
 from ...plan.build import ExecutionPlan, Step, describe
 from ...plan.fused import Fused
+from ...plan.fusing import in_few_slices
 from .. import bitplan
 from ..base import Kernel, KernelUnavailable
 from ..closure import bind_fixpoint
-from ..threads import share, with_threads
+from ..numpy_inplace import of_slices
+from ..threads import on_one_thread, share, with_threads
 from . import vjp
 from .build import compiled
 from .rows import Source, emit
 from .scan import bind_scan, loop_text
 from .semiring import bind_semiring, make_ready
 from .support import NativeWarning
+from .windows import bind_windows
 
 Array = Any
 _SHARE_INSIDE = frozenset(
@@ -181,6 +186,25 @@ def _source(step: Step, op: Fused) -> str:
     return op.source if loop is None else loop.text.text
 
 
+def _sums(step: Step) -> Kernel:
+    """Return what adds up slices, or rows as a product with ones."""
+    [part] = step.parts
+    rows, shape = dims(part.arg_types[0]), dims(part.types[0])
+    assert isinstance(part.op, ops.Reduce)
+    axes = reduced_axes(part.op, len(rows))
+    if in_few_slices(rows, axes):
+        return of_slices(np.add, rows, axes, part.op.keepdims)
+    width = math.prod(shape)
+    ones = np.ones(math.prod(rows) // width, part.types[0].dtype)
+
+    def run(x: Array, out: Array = None) -> Array:
+        out = np.empty(shape, ones.dtype) if out is None else out
+        np.dot(ones, x.reshape(-1, width), out.reshape(width))
+        return out
+
+    return on_one_thread(run) if step.threads else run
+
+
 _KINDS: dict[str, Callable[[Step], Kernel | None]] = {
     "rows": _rows,
     "scan": lambda step: bind_scan(step.parts[0]),
@@ -192,4 +216,7 @@ _KINDS: dict[str, Callable[[Step], Kernel | None]] = {
     "fuzzy": _fuzzy,
     "relations": _relations,
     "whole": _whole,
+    "windows": bind_windows,
+    "overlaps": bind_windows,
+    "sums": _sums,
 }

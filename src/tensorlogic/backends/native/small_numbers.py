@@ -219,9 +219,17 @@ def bind_fuzzy_step(step: Step) -> Kernel:
     parts = _Parts(step)
     op, form = parts.product.op, parts.product.contraction
     assert isinstance(op, ops.Einsum) and form is not None
-    sides = [parts.read(parts.makers[slot].reads[0]) for slot in parts.product.reads]
+    sides = [_truths_of(parts, slot) for slot in parts.product.reads]
     kernel = bind_fuzzy(op.algebra, form, step.types[0])
     return lambda *operands, out=None: kernel(*(side(operands) for side in sides), out=out)
+
+
+def _truths_of(parts: _Parts, slot: int) -> Reader:
+    """Return what gives a factor as bytes; others read it as floats too, which are within a rounding of q / 255."""
+    if slot in parts.makers:
+        return parts.read(parts.makers[slot].reads[0])
+    floats = parts.read(slot)
+    return lambda operands: np.rint(floats(operands) * np.float32(255)).astype(np.uint8)
 
 
 def _facing(form: Contraction, side: int) -> Contraction:

@@ -21,7 +21,8 @@ from .explicit import NUMBER, Explicit, explicit
 from .weight_dots import WeightForm, weight_dots_of, weight_floats_of
 
 Array = Any
-FEW = 16  # rows up to which unpacking in registers is faster than BLAS on a block of floats
+FEW = 128  # rows up to which unpacking in registers is faster than BLAS on a block of floats
+NEAR = 16  # rows that stay in the second cache while weights go by
 LEAST, MOST = (
     np.float32(2.0**-90),
     np.float32(2.0**90),
@@ -116,8 +117,12 @@ def weight_matmul(x: Array, weights: Weights, out: Array) -> None:
     form = _form(len(x), weights.bits, weights.signed)
     if weights.scales.shape[1] > 1 and weights.group % form.each:
         _by_blas(x, weights, out, _floats_by_numpy(weights))
-    elif len(x) > FEW or not _in_registers(x, weights, out, form):
-        _by_blas(_in_order(x, weights, form), weights, out, _floats_in_blocks(weights, form))
+        return
+    size = NEAR if len(x) <= FEW else len(x)
+    for first in range(0, len(x), size):
+        part, target = x[first : first + size], out[first : first + size]
+        if len(x) > FEW or not _in_registers(part, weights, target, form):
+            _by_blas(_in_order(part, weights, form), weights, target, _floats_in_blocks(weights, form))
 
 
 def make_ready(rows: int, bits: int, signed: bool) -> None:

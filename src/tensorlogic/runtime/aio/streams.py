@@ -19,6 +19,7 @@ from ...store import free_in_child
 from ..outputs import Outputs
 from ..streams.blocks import empty_source
 from ..streams.processor import ChunkMetadata, Computed, StreamProcessor, StreamResult
+from ..streams.reader import Chunk
 from ..streams.stream import Stream
 from .calls import AsyncConfig, lane_of, run_async
 from .lanes import AsyncHandle, Lane
@@ -264,17 +265,30 @@ def _finish(processor: StreamProcessor) -> object:
 
 
 async def _chunks(stream: Stream, feed: _Feed) -> None:
-    """Take in the chunks of a source that is read on a thread."""
-    closing = AsyncHandle(Lane(1, 0), stream.close)
+    """Take in the chunks of a source that is read on a thread; while a call waits for one, it takes nobody's place."""
+    reading = Lane(1, 0)
+    closing = AsyncHandle(reading, stream.close)
     feed.stopping.append(closing)
-    handle: AsyncHandle[Any] | None = None
+    last: AsyncHandle[Any] | None = None
     try:
-        while True:
+        over = final = False
+        while not over and not final:
             await feed.room()
-            handle = feed.call(partial(next, stream, END))
-            await handle.stopped()
-            if handle.failed() or handle.cancelled() or await handle is END:
-                break
+            last = taking = AsyncHandle(reading, stream.take, feed.timeout).begin()
+            chunk = await taking
+            last = feed.call(partial(_computed, stream, chunk))
+            over, final = chunk is None, chunk is not None and chunk.last
+            del chunk, taking  # they would be held while the next one is read
+            await last.stopped()
+            if last.failed() or last.cancelled():
+                return
+        if final:  # nothing comes after its result
+            feed.call(lambda: END)
     finally:  # once nothing reads it any more
-        if handle is None or not handle.stopped_signal.add(closing.begin):
+        if last is None or not last.stopped_signal.add(closing.begin):
             closing.begin()
+
+
+def _computed(stream: Stream, chunk: Chunk | None) -> object:
+    result = stream.compute(chunk)
+    return END if result is None else result

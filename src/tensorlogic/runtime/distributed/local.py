@@ -13,6 +13,7 @@ import numpy as np
 from ...backends.combine import combined
 from ...errors import ExecutionError
 from ...ir.collectives import share
+from ...store import free_in_child
 
 Array = Any
 
@@ -176,5 +177,5 @@ def local_group(size: int, timeout: float = 60.0) -> list[LocalCommunication]:
     [0, 1, 2]
     """
     places: dict[tuple[int, ...], _Place] = {}
-    lock = threading.Lock()
+    lock = free_in_child(threading.Lock())
     return [LocalCommunication(rank, places, tuple(range(size)), lock, timeout) for rank in range(size)]

@@ -5,13 +5,14 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 
 from ...errors import InputError, TensorLogicError
 from .blocks import Block, Source, rows_of
 
+T = TypeVar("T")
 WAIT = 0.05  # seconds after which somebody who waits for a chunk looks whether the run was cancelled
 
 
@@ -105,11 +106,11 @@ class Cutter:
         return {n: block[n][(slice(None),) * axis + (slice(start, stop),)] for n, axis in self.axes.items()}
 
 
-class Ahead:
+class Ahead(Generic[T]):
     """Takes chunks on a thread, at most so many before they are asked for; an error comes after the chunks before it."""
 
-    def __init__(self, take: Callable[[], Chunk | None], close: Callable[[], None], most: int) -> None:
-        self._ready: deque[Chunk | BaseException | None] = deque()
+    def __init__(self, take: Callable[[], T | None], close: Callable[[], None], most: int) -> None:
+        self._ready: deque[T | BaseException | None] = deque()
         self._state = threading.Condition()
         self._room, self._closed = most, False
         self._thread = threading.Thread(
@@ -117,7 +118,7 @@ class Ahead:
         )
         self._thread.start()
 
-    def take(self, check: Callable[[], None]) -> Chunk | None:
+    def take(self, check: Callable[[], None]) -> T | None:
         """Return the next chunk, None at the end; ``check`` is called now and then while there is none."""
         while True:
             with self._state:
@@ -143,7 +144,7 @@ class Ahead:
             self._thread.join()
 
 
-def _read_ahead(ahead: Ahead, take: Callable[[], Chunk | None], close: Callable[[], None]) -> None:
+def _read_ahead(ahead: Ahead[T], take: Callable[[], T | None], close: Callable[[], None]) -> None:
     state = ahead._state
     try:
         while True:
@@ -153,7 +154,7 @@ def _read_ahead(ahead: Ahead, take: Callable[[], Chunk | None], close: Callable[
                 if ahead._closed:
                     return
                 ahead._room -= 1
-            found: Chunk | BaseException | None
+            found: T | BaseException | None
             try:
                 found = take()
             except BaseException as error:

@@ -7,6 +7,7 @@ what is computed from that follows after the last chunk.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
@@ -101,10 +102,11 @@ class Stream(Iterator[StreamResult]):
         self._given = given
         self.source = source_of(given, Wanted(processor.axes, processor.declared))
         self._cutter: Cutter | None = None
-        self._ahead: Ahead | None = None
+        self._ahead: Ahead[Chunk] | None = None
         self._sizes: ChunkSizes | None = None
         self._no_rows: Block | None = None  # no rows, in the shapes of the source
         self._state = "new"  # then "open", "done", "closed"
+        self._begin = 0.0  # when the chunk at hand was asked for
 
     @property
     def outputs(self) -> Outputs:
@@ -140,36 +142,46 @@ class Stream(Iterator[StreamResult]):
     def __next__(self) -> StreamResult:
         if self._state in ("done", "closed"):
             raise StopIteration
-        try:
-            clock = self.options.clock
-            begin = clock()
+        result = self.compute(self.take())
+        if result is None:
+            raise StopIteration
+        return result
+
+    def take(self) -> Chunk | None:
+        """Wait for the next chunk and return it; None at the end."""
+        with self._closing_on_error():
+            self._begin = self.options.clock()
             if self._state == "new":
                 self._open()
             self._check()
-            chunk = self._take()
+            return self._take()
+
+    def compute(self, chunk: Chunk | None) -> StreamResult | None:
+        """Return the result of the chunk that was taken; None at the end."""
+        with self._closing_on_error():
             if chunk is None and not self.rows and self._no_rows is not None:
                 self.processor.run_empty(self._no_rows)
             if chunk is None:
                 self._finish()
-                raise StopIteration
+                return None
             result = self._computed(chunk)
             assert self._sizes is not None
-            self._sizes.note(chunk.rows, clock() - begin)
+            self._sizes.note(chunk.rows, self.options.clock() - self._begin)
             if chunk.last:
                 self._finish()
             return result
-        except StopIteration:
-            raise
-        except BaseException as error:
-            self._fail(error)
-            raise
 
-    def _fail(self, error: BaseException) -> None:
+    @contextmanager
+    def _closing_on_error(self) -> Iterator[None]:
         """Close after an error; what goes wrong while closing is told with it."""
         try:
-            self.close()
-        except TensorLogicError as other:
-            error.add_note(f"and the state could not be saved: {other.diagnostic.message}")
+            yield
+        except BaseException as error:
+            try:
+                self.close()
+            except TensorLogicError as other:
+                error.add_note(f"and the state could not be saved: {other.diagnostic.message}")
+            raise
 
     def _check(self) -> None:
         self.executor.context.check()

@@ -1,0 +1,97 @@
+"""Using what was learned: the figures of a loss graph on data, and its other outputs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import numpy as np
+
+from ..errors import InputError, TrainingError, nearest
+from ..ir.builder import GraphBuilder
+from ..ir.graph import EinsumGraph
+from ..ir.random import TRAINING
+from ..runtime.executor import Executor
+from .data import Data, batches_of
+from .step import OWN, figures_of
+
+if TYPE_CHECKING:
+    from .trainer import Trainer
+
+ROWS = 1024  # of a batch that is only measured, at least: nothing is kept of it
+
+
+def evaluate(trainer: Trainer, data: Data, fixed: Mapping[str, Any] | None) -> dict[str, float]:
+    """Return the means of the loss and of the other figures over all examples."""
+    graph = _loss(trainer)
+    given = _inputs(trainer, fixed)
+    sums, rows = dict.fromkeys(figures_of(graph), 0.0), 0
+    scalars = EinsumGraph(graph.nodes, [(n, i) for n, i in graph.outputs if n in sums], graph.constants)
+    for batch in trainer.batches(data, None, max(ROWS, trainer.config.batch_size)).epoch(0):
+        inputs = {**given, **batch.arrays}
+        found = trainer.executor.execute(scalars, {name: inputs[name] for name in scalars.inputs})
+        sums = {name: total + float(found[name]) * batch.rows for name, total in sums.items()}
+        rows += batch.rows
+    if not rows:
+        hint = "give at least one batch; an iterator can be gone through once, a list again in each epoch"
+        raise InputError("there are no batches to measure on", hint, code="E855")
+    return {name: total / rows for name, total in sums.items()}
+
+
+def predict(trainer: Trainer, data: Data, output: str, fixed: Mapping[str, Any] | None) -> Any:
+    """Return an output for all examples, computed from no more inputs than it needs."""
+    graph = _loss(trainer)
+    if output not in graph.output_names:
+        raise InputError(f"the loss graph has no output {output!r}", *nearest(output, graph.output_names), code="E305")
+    b = GraphBuilder()
+    needed = b.build({output: b.inline(graph)[output]})
+    given = {name: v for name, v in _inputs(trainer, fixed).items() if name in needed.inputs}
+    wanted = [name for name in needed.inputs if name not in given]
+    if isinstance(data, Mapping):
+        data = {name: data[name] for name in wanted if name in data}
+    parts = []
+    for batch in batches_of(data, wanted, max(ROWS, trainer.config.batch_size), None, short=True).epoch(0):
+        parts.append(trainer.executor.execute(needed, {**given, **batch.arrays})[output])
+    if not parts:
+        raise InputError("there are no batches to predict for", "give at least one", code="E855")
+    return np.concatenate(parts) if parts[0].ndim else np.stack(parts)
+
+
+def blame(trainer: Trainer, arrays: Mapping[str, Any], loss: float) -> NoReturn:
+    """Raise the error of a loss that is no number, naming the batch and the first tensor that went bad."""
+    from ..observe.inspect import TensorInspector
+
+    assert trainer.loss is not None
+    inspector = TensorInspector()
+    inspector.enable()
+    executor = Executor(trainer.executor.backend, optimization_level=trainer.executor.config.optimization_level)
+    executor.context.add_hook(inspector)
+    inputs = {**trainer.values, **trainer.given(), **arrays}
+    executor.execute(trainer.loss, {name: inputs[name] for name in trainer.loss.inputs})
+    problem = inspector.first_problem()
+    where = f"batch {trainer.batch + 1} of epoch {trainer.epoch + 1} (step {trainer.steps + 1})"
+    context = ["the loss is a number before the step; its gradient is not"]
+    hints = [
+        "look at the data of that batch",
+        "use a lower rate, or clip_norm=1.0; the parameters are those before the batch",
+    ]
+    raise TrainingError(
+        f"the loss is {loss} at {where}",
+        code="E871",
+        context=context if problem is None else str(problem).splitlines(),
+        suggestions=hints,
+    )
+
+
+def _loss(trainer: Trainer) -> EinsumGraph:
+    if trainer.loss is None:
+        raise InputError("this trainer has learned nothing yet", "call fit first", code="E864")
+    return trainer.loss
+
+
+def _inputs(trainer: Trainer, fixed: Mapping[str, Any] | None) -> dict[str, Any]:
+    own = {n: v for n, v in trainer.values.items() if not n.startswith(OWN)}
+    given = trainer.given() | {name: np.asarray(value) for name, value in (fixed or {}).items()}
+    if TRAINING in given:
+        given[TRAINING] = np.array(False)
+    return {**own, **given}
