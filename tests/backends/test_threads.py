@@ -166,10 +166,11 @@ def work():
     kernel()
     threads.together([part] * 6, 3)
 
-over, begun = threading.Event(), []
+over, begun = [], []  # an Event has a lock, which an interrupt may leave held
 
 def interrupt():
-    while not over.wait(0.0004):
+    while not over:
+        time.sleep(0.0004)
         if begun:
             os.kill(os.getpid(), signal.SIGINT)
 
@@ -186,7 +187,7 @@ while count < 600 and time.monotonic() < end:
         count += 1
 while True:
     try:
-        over.set()
+        over[:] = [True]
         sender.join()
         break
     except KeyboardInterrupt:

@@ -287,7 +287,7 @@ def test_an_error_at_binding_points_at_the_node():
 # dtypes of results
 
 
-@pytest.mark.parametrize("dtype", list(tl.Executor().capabilities().dtypes))
+@pytest.mark.parametrize("dtype", [d for d in tl.Executor().capabilities().dtypes if d != "bfloat16"])
 def test_dtypes_of_reductions_are_numpys(dtype: str):
     x = np.ones((2, 3), dtype)
     for kind in ("sum", "prod", "max", "min", "mean", "any", "all", "argmax", "argmin"):

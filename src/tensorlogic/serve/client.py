@@ -155,7 +155,7 @@ def _pause_or_raise(answer: _Answer | None, wrong: ServerError | None, tries: It
         return own
 
 
-class _Calls:
+class BaseClient:
     """What both clients know: where the server is, who asks, and how often a request is tried."""
 
     def __init__(
@@ -179,7 +179,7 @@ class _Calls:
         return ServerError(message, "look whether the server runs", code="E494")
 
 
-class Client(_Calls):
+class Client(BaseClient):
     """Asks a server, ours or any other of the Open Inference Protocol; safe for one thread at a time, and it keeps its connection.
 
     An answer of 429 or 503 is tried again when the server says so, and so is a connection that was refused. A request whose answer
@@ -278,7 +278,7 @@ class Client(_Calls):
         return found
 
 
-class AsyncClient(_Calls):
+class AsyncClient(BaseClient):
     """The same for asyncio: ``await client.infer("mlp", {"x": x})``; many tasks may share it, each request has a connection of a pool.
 
     >>> import asyncio
