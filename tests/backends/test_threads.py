@@ -150,6 +150,8 @@ import os, signal, sys, threading, time
 import numpy as np
 from tensorlogic.backends import threads
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # shells ignore it for what they run in the background
+
 def blas():
     return [library.get_num_threads() for library in threads._libraries()]
 

@@ -200,10 +200,11 @@ def test_a_resumed_run_is_bit_equal(tmp_path, stop):
 
 
 CHILD = """
-    import sys, time
+    import signal, sys, time
     sys.path.insert(0, {tests!r})
     import tensorlogic as tl
     from problems import regression, regression_data, regression_params
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # shells ignore it for what they run in the background
     class Slow(tl.Callback):
         def on_batch(self, trainer, figures):
             print(trainer.steps, flush=True)
