@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from async_calls import chain
 
 import tensorlogic as tl
 from tensorlogic.events import active_contexts, entered_contexts, running
@@ -28,14 +29,6 @@ class Clock:
     def __call__(self) -> float:
         self.now += self.step
         return self.now
-
-
-def chain(steps: int = 6) -> tl.EinsumGraph:
-    b = tl.GraphBuilder()
-    z = b.input("x", ("n",), "float64")
-    for _ in range(steps):
-        z = b.tanh(z)
-    return b.build(y=z)
 
 
 def cancelling(context: tl.ExecutionContext, after: int, log: list[str]) -> Callable[[Any], Any]:

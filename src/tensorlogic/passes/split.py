@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from itertools import pairwise
 from typing import NamedTuple
 
 from ..errors import GraphError, ShapeError, expect_whole, nearest
 from ..ir import ops
+from ..ir.collectives import share
 from ..ir.graph import EinsumGraph, Fixpoint, Node, Scan, extract, node_name
 from ..ir.ops import Op
 from ..ir.type_rules import normal_axis, reduced_axes
@@ -108,9 +108,7 @@ def parts(size: int, count: int) -> list[range]:
     """
     expect_whole("the number of parts", count, 1)
     count = max(1, min(size, count))
-    short, longer = divmod(size, count)
-    starts = [n * short + min(n, longer) for n in range(count + 1)]
-    return [range(a, b) for a, b in pairwise(starts)]
+    return [share(size, count, n) for n in range(count)]
 
 
 def split(

@@ -41,7 +41,7 @@ class Parts:
 
     def feed(self, operands: Sequence[Any], part: range) -> list[Any]:
         """Return what one range is given: operands, cut along the index where they have it."""
-        return [_range(operands[n], axis, part) for n, axis in self.cut.feeds]
+        return [range_of(operands[n], axis, part) for n, axis in self.cut.feeds]
 
     def join(self, totals: list[Any], results: Sequence[Any], part: range) -> None:
         """Put the results of one range where they belong: end to end, or combined with those of others."""
@@ -50,7 +50,7 @@ class Parts:
             if join.how == "concat":
                 if totals[n] is None:
                     totals[n] = np.empty(dims(join.type), value.dtype)
-                place = _range(totals[n], join.axis, part)
+                place = range_of(totals[n], join.axis, part)
                 if place is not value:
                     place[...] = value
             elif totals[n] is None:
@@ -63,7 +63,8 @@ class Parts:
         return [_finished(join, total) for join, total in zip(self.cut.joins, totals, strict=True)]
 
 
-def _range(value: Any, axis: int | None, part: range) -> Any:
+def range_of(value: Any, axis: int | None, part: range) -> Any:
+    """Return a range of an array along an axis; all of it where there is no axis."""
     return value if axis is None else value[(slice(None),) * axis + (slice(part.start, part.stop),)]
 
 
@@ -181,7 +182,7 @@ def _chains(programs: Sequence[Program], reads: Sequence[Sequence[int]], threads
     return _single([value for values in results for value in values])
 
 
-class _Collected(Hook):
+class RecordCollector(Hook):
     """Keeps the records of runs on another thread until they can be handed on."""
 
     def __init__(self) -> None:
@@ -204,9 +205,9 @@ def _together(calls: Sequence[Callable[[], None]], threads: int) -> None:
         calls = [partial(_inside, active, call) for call in calls]
     if not hooks:
         return together(calls, threads)
-    collected = [_Collected() for _ in calls]
+    collected = [RecordCollector() for _ in calls]
 
-    def noted(call: Callable[[], None], own: _Collected) -> None:
+    def noted(call: Callable[[], None], own: RecordCollector) -> None:
         around = running.hooks
         try:
             running.hooks = (own,)

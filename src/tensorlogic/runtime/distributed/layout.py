@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from ...errors import InputError, ShapeError, nearest
-from ...ir import ops
 from ...ir.collectives import share
 from ...ir.graph import EinsumGraph
 from ...passes.shard import shard
@@ -136,8 +135,3 @@ def check_names(graph: EinsumGraph, strategy: DistributedParallelismStrategy) ->
     for name in spec.tensors if spec is not None else ():
         if name not in graph.inputs:
             raise InputError(f"the graph has no input {name!r} to shard", *nearest(name, graph.inputs), code="E369")
-
-
-def is_collective(op: ops.Op) -> bool:
-    """Tell whether an operation waits for other ranks."""
-    return isinstance(op, ops.Collective)

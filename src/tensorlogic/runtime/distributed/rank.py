@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ...backends.collectives import CommunicationBackend
 from ...errors import TensorLogicError
-from ...events import Hook, RunRecord, running
+from ...events import RunRecord, running
 from ...ir import ops
 from ...ir.graph import EinsumGraph
 from ..call import call
+from ..parts import RecordCollector
 from .config import Mesh
 
 if TYPE_CHECKING:
@@ -48,15 +49,6 @@ def mesh_ways(world: CommunicationBackend, mesh: Mesh) -> dict[str, Communicatio
     return {axis: world.group(mesh.group(world.rank, axis)) for axis in Mesh._fields if getattr(mesh, axis) > 1}
 
 
-class _Records(Hook):
-    def __init__(self) -> None:
-        self.records: list[RunRecord] = []
-
-    def on_run(self, record: RunRecord) -> None:
-        """Keep a record."""
-        self.records.append(record)
-
-
 @contextmanager
 def meeting(ways: Ways) -> Iterator[None]:
     """Let collective operations that run on this thread meet others on these ways.
@@ -75,7 +67,7 @@ def meeting(ways: Ways) -> Iterator[None]:
 
 def run_rank(executor: Executor, ways: Ways, tasks: Sequence[Task]) -> RankResult:
     """Run the tasks of a rank in turn."""
-    watch = _Records()
+    watch = RecordCollector()
     outputs = []
     before = _counts(ways)
     start = perf_counter_ns()

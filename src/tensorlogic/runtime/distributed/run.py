@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from ...backends.collectives import CommunicationBackend
-from ...errors import ExecutionError, InputError, TensorLogicError, expect
+from ...errors import ExecutionError, InputError, expect
 from ...events import Hook, active_contexts, entered, span
 from ...ir.graph import EinsumGraph
 from ...ir.types import TensorType, dims
@@ -23,7 +23,7 @@ from ...plan.node_costs import known_costs
 from ...store import Store
 from ..inputs import Inputs
 from ..outputs import Outputs
-from ..parts import Parts
+from ..parts import Parts, range_of
 from .config import DistributedConfig, Mesh
 from .layout import RankGraph, check_names, micro_batch_rows, own_ranges, owned_by, rank_graphs, rows_of
 from .local import local_group
@@ -250,7 +250,8 @@ class Distributed:
         }
         ranges = job.micro_batches()
         batches = [
-            {f.label: _rows((known | sources)[f.label.rstrip("'")], f.axis, rows) for f in cut.feeds} for rows in ranges
+            {f.label: range_of((known | sources)[f.label.rstrip("'")], f.axis, rows) for f in cut.feeds}
+            for rows in ranges
         ]
         joined = Parts(Cut(tuple(ranges), 1, (), cut.joins))
         totals: list[Any] = [None] * len(cut.joins)
@@ -279,10 +280,6 @@ def check_same_job(world: CommunicationBackend, job: Job) -> None:
             theirs = other.tobytes().decode(errors="replace").strip()
             message = f"rank {rank} was given something else than rank {world.rank}"
             raise ExecutionError(message, f"here: {mine}", f"there: {theirs}", code="E383")
-
-
-def _rows(value: Any, axis: int | None, rows: range) -> Any:
-    return value if axis is None else value[(slice(None),) * axis + (slice(rows.start, rows.stop),)]
 
 
 def run_threads(
@@ -321,7 +318,7 @@ def run_threads(
 
 def _follows(error: BaseException) -> bool:
     """Tell whether an error only says that another rank failed."""
-    return isinstance(error, ExecutionError) and isinstance(error, TensorLogicError) and error.diagnostic.code == "E373"
+    return isinstance(error, ExecutionError) and error.diagnostic.code == "E373"
 
 
 def _told(hooks: Sequence[Hook], results: Sequence[RankResult], config: DistributedConfig) -> None:

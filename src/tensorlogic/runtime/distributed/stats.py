@@ -14,8 +14,8 @@ from .rank import RankTimes
 class DistributedStats:
     """The times of the ranks of one run, added up; ``efficiency`` is the share of their time that they computed.
 
-    Communication includes waiting for other ranks. ``bubble`` is the share of their time in which ranks did neither: the stages of a
-    pipeline that have nothing to do yet, or any more.
+    Communication includes waiting for other ranks. ``bubble`` is the share of the ranks' time in which they waited: in a pipeline, that of
+    stages that have nothing to do yet, or any more.
 
     >>> stats = DistributedStats.of([RankTimes(10_000_000, 8_000_000, 2_000_000, 500_000, {"all_reduce": 400})])
     >>> stats.efficiency, stats.communication_time_ms, stats.bytes
