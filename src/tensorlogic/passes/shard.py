@@ -52,10 +52,12 @@ class Sharded(NamedTuple):
     outputs: Mapping[str, int]
 
 
-def shard(graph: EinsumGraph, axes: Mapping[str, int], ranks: int, rank: int, over: str = "data") -> Sharded:
+def shard(
+    graph: EinsumGraph, axes: Mapping[str, int], ranks: int, rank: int, over: str = "data", carried: Sequence[str] = ()
+) -> Sharded:
     """Return the graph of one rank: inputs named in ``axes`` lie in shares along an axis, the others are the same everywhere.
 
-    An input of which every reader needs its share only comes as a share too.
+    An input of which every reader needs its share only comes as a share too. Outputs that are ``carried`` lie as the inputs of their names do.
 
     >>> from tensorlogic import GraphBuilder
     >>> b = GraphBuilder()
@@ -67,7 +69,7 @@ def shard(graph: EinsumGraph, axes: Mapping[str, int], ranks: int, rank: int, ov
     chosen = _checked(graph, axes, ranks)
     while True:
         draft = _Draft(graph, chosen, ranks, rank, over)
-        found = draft.run()
+        found = draft.run(carried)
         more = {name: axis for name, axis in draft.only_shares().items() if name not in chosen}
         if not more:
             return found
@@ -116,7 +118,7 @@ class _Draft:
         self.sources: dict[int, int] = {}  # the inputs
         self.origin = 0
 
-    def run(self) -> Sharded:
+    def run(self, carried: Sequence[str] = ()) -> Sharded:
         """Write the graph of the rank, node by node."""
         live = reachable(self.graph.nodes, [i for _, i in self.graph.outputs])
         for i in sorted({*live, *self.graph.inputs.values()}):
@@ -127,7 +129,10 @@ class _Draft:
         for name, i in self.graph.outputs:
             self.origin = i
             values = self.values[i]
-            if values.whole is None and values.partial is None:
+            if name in carried and name in self.axes:
+                own = self._share(i, self.axes[name])
+                found[name] = self.axes[name]
+            elif name not in carried and values.whole is None and values.partial is None:
                 axis, own = next(iter(values.shares.items()))
                 found[name] = axis
             else:

@@ -317,15 +317,15 @@ def execute_distributed(
     executor: Executor, graph: EinsumGraph, inputs: Inputs | None, config: DistributedConfig
 ) -> Outputs:
     """Run a graph on several devices, as a config says, and return its outputs, whole: see docs/guides/distributed.md."""
-    return _distributed(executor).execute(executor, graph, {} if inputs is None else inputs, config)
+    return distributed_of(executor).execute(executor, graph, {} if inputs is None else inputs, config)
 
 
 def get_distributed_stats(executor: Executor) -> DistributedStats:
     """Return where the time of the last distributed run went."""
-    return _distributed(executor).stats
+    return distributed_of(executor).stats
 
 
-def _distributed(executor: Executor) -> Distributed:
+def distributed_of(executor: Executor) -> Distributed:
     from .distributed.run import Distributed
 
     if executor.distributed is None:

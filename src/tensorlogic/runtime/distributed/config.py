@@ -182,7 +182,9 @@ def _parts(spec: ShardingSpec) -> int:
 class DistributedConfig:
     """The devices that run a graph together, and how; ``timeout`` is how many seconds a rank waits for another.
 
-    Devices of the same processor are virtual: threads, or processes with ``communication="torch"``.
+    Devices of the same processor are virtual: threads, or processes with ``communication="torch"``. Of a trainer, ``shard_optimizer`` gives each device
+    a share of what the optimizer keeps. With ``deterministic`` the rows are added up in blocks, in an order that does not depend on how
+    many devices there are, so that any number of them gives the same bits.
 
     >>> config = DistributedConfig([Device.CPU(0), Device.CPU(1)])
     >>> config.strategy
@@ -193,9 +195,13 @@ class DistributedConfig:
     communication: str = "local"
     strategy: DistributedParallelismStrategy = None  # type: ignore[assignment] # the devices share the rows
     timeout: float = 60.0
+    shard_optimizer: bool = False
+    deterministic: bool = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "devices", checked_devices(self.devices))
+        for name in ("shard_optimizer", "deterministic"):
+            expect(getattr(self, name), bool, f"{name}= is True or False", f"write {name}=True")
         if self.communication not in CARRIERS:
             hints = nearest(self.communication, CARRIERS) if isinstance(self.communication, str) else ()
             message = f"ranks communicate by {', '.join(map(repr, CARRIERS))}, not {self.communication!r}"
@@ -204,6 +210,10 @@ class DistributedConfig:
             raise InputError(f"timeout is a number of seconds above 0, got {self.timeout!r}", code="E377")
         if self.strategy is None:
             object.__setattr__(self, "strategy", DataParallel(len(self.devices)))
+        if self.deterministic and (not isinstance(self.strategy, DataParallel) or self.shard_optimizer):
+            message = f"deterministic= is for devices that share rows and nothing else, not {type(self.strategy).__name__}"
+            hint = "write strategy=DataParallel(...), and leave shard_optimizer= out"
+            raise InputError(message, hint, code="E387")
         mesh = mesh_of(self.strategy)
         if mesh.size != len(self.devices):
             wanted = " × ".join(f"{n} along {axis}" for axis, n in mesh._asdict().items() if n > 1) or "one"

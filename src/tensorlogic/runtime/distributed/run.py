@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -25,7 +25,7 @@ from ..inputs import Inputs
 from ..outputs import Outputs
 from ..parts import Parts, range_of
 from .config import DistributedConfig, Mesh
-from .layout import RankGraph, check_names, micro_batch_rows, own_ranges, owned_by, rank_graphs, rows_of
+from .layout import RankGraph, assembled, block_graphs, check_names, micro_batch_rows, own_ranges, owned_by, rank_graphs, rows_of
 from .local import local_group
 from .rank import RankResult, RankTimes, Task, mesh_ways, of_rank, run_rank
 from .stats import DistributedStats
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from ..executor import Executor
     from .workers import Workers
 
+T = TypeVar("T")
 LONGEST = 400  # bytes of what ranks compare
 JOBS = 32  # graphs with their configs that stay ready
 
@@ -50,11 +51,22 @@ class Part(NamedTuple):
 class Job:
     """A graph spread over a mesh, for inputs of certain types."""
 
-    def __init__(self, graph: EinsumGraph, types: Mapping[str, TensorType], config: DistributedConfig) -> None:
+    def __init__(
+        self,
+        graph: EinsumGraph,
+        types: Mapping[str, TensorType],
+        config: DistributedConfig,
+        carried: Sequence[str] = (),
+        shares: Mapping[str, int] | None = None,
+    ) -> None:
+        """``carried`` are outputs that lie as inputs of the same names do; ``shares`` are more inputs that lie along the data axis."""
         check_names(graph, config.strategy)
-        self.config, self.mesh = config, config.mesh
-        self.rows = rows_of(graph, config.strategy, self.mesh)
+        self.config, self.mesh, self.carried = config, config.mesh, tuple(carried)
+        rows = rows_of(graph, config.strategy, self.mesh, config.deterministic)
         self.graph = specialize(graph, types)
+        if carried and any(dims(types[name])[axis] < self.mesh.data for name, axis in rows.items()):
+            rows = {}  # a short batch at the end of an epoch: every rank takes the step with all of it
+        self.rows = {**rows, **(shares or {})}
         self.cut: Split | None = split_inputs(self.graph, self.rows) if self.mesh.stage > 1 else None
         self._parts: dict[int, Part] = {}
 
@@ -73,7 +85,10 @@ class Job:
             else:
                 graph = self.cut.part(rows)
                 axes = {feed.label: feed.axis for feed in self.cut.feeds if feed.axis is not None}
-            ranks = rank_graphs(graph, self.mesh, axes, self.config.strategy)
+            if self.config.deterministic:
+                ranks = block_graphs(graph, self.mesh, axes)
+            else:
+                ranks = rank_graphs(graph, self.mesh, axes, self.config.strategy, self.carried)
             self._parts[rows] = self._staged(graph, ranks)
         return self._parts[rows]
 
@@ -98,7 +113,7 @@ class Job:
             for name in graph.inputs:
                 value, cuts = inputs[name], own.inputs.get(name, ())
                 values[name] = value[own_ranges(value.shape, cuts, self.mesh, place)] if cuts else value
-            found.append((graph, values))
+            found.append(Task(graph, values, self.handed_in(part, rank), self.config.deterministic))
         return found
 
     def handed_in(self, part: Part, rank: int) -> list[str]:
@@ -113,18 +128,11 @@ class Job:
     def whole(self, part: Part, results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         """Return the outputs of a micro-batch, put together from what the ranks have of them."""
         outputs = {}
+        handed_in = [self.handed_in(part, rank) for rank in range(self.mesh.size)]
         for name, i in part.graph.outputs:
-            t = part.graph.type_of(i)
+            own = {rank: results[rank][name] for rank, names in enumerate(handed_in) if name in names}
             cuts = part.ranks[0, 0].outputs.get(name, ())
-            array = np.empty(dims(t), t.dtype) if cuts else None
-            for rank, own in enumerate(results):
-                if name not in self.handed_in(part, rank):
-                    continue
-                if array is None:
-                    array = own[name]
-                else:
-                    array[own_ranges(dims(t), cuts, self.mesh, self.mesh.coordinates(rank))] = own[name]
-            outputs[name] = array
+            outputs[name] = assembled(part.graph.type_of(i), cuts, self.mesh, own)
         return outputs
 
 
@@ -147,7 +155,7 @@ class Distributed:
         )
         names, values = executor.arrays(graph, inputs)
         types = {n: TensorType.of(v) for n, v in zip(names, values, strict=True)}
-        key = (graph, tuple(types.items()), config.strategy, config.communication)
+        key = (graph, tuple(types.items()), config.strategy, config.communication, config.deterministic)
         job = self.jobs.get(key)
         if job is None:
             job = Job(graph, types, config)
@@ -168,12 +176,12 @@ class Distributed:
         chosen = [job.part(len(r)) for r in ranges]
         by_batch = [job.tasks(part, inputs) for part, inputs in zip(chosen, batches, strict=True)]
         tasks = [[each[rank] for each in by_batch] for rank in range(job.mesh.size)]
-        if config.communication == "torch" and "RANK" in os.environ:
-            results = self._beside_others(executor, job, chosen, tasks, config)
+        world = self.world_of(config)
+        if world is not None:
+            results = self._beside_others(executor, job, chosen, tasks, world)
         else:
             results = self._ranks(executor, job.mesh, tasks, config)
-        self.stats = DistributedStats.of([result.times for result in results])
-        _told(executor.hooks(), results, config)
+        self.tell(executor, results, config)
         each = enumerate(chosen)
         return [job.whole(part, [result.outputs[n] for result in results]) for n, part in each]
 
@@ -183,16 +191,37 @@ class Distributed:
         """Run the tasks of every rank: on threads, or in processes that stay for the next run."""
         if config.communication == "local":
             return run_threads(executor, mesh, tasks, config)
+        return self.on_workers(executor, mesh, config, lambda workers: workers.run(mesh, tasks))
+
+    def on_workers(
+        self, executor: Executor, mesh: Mesh, config: DistributedConfig, act: Callable[[Workers], T]
+    ) -> T:
+        """Return what a function does with the processes of the ranks, which are started where they are not there; a failure ends them."""
         from .workers import Workers
 
         if self.workers is None or not self.workers.fits(executor, mesh.size, config.timeout):
             self.close()
             self.workers = Workers(executor, mesh.size, config.timeout)
         try:
-            return self.workers.run(mesh, tasks)
+            return act(self.workers)
         except BaseException:
             self.close()
             raise
+
+    def tell(self, executor: Executor, results: Sequence[RankResult], config: DistributedConfig) -> None:
+        """Keep the statistics of a run, and tell those who watch what ran on each rank."""
+        self.stats = DistributedStats.of([result.times for result in results])
+        _told(executor.hooks(), results, config)
+
+    def world_of(self, config: DistributedConfig) -> CommunicationBackend | None:
+        """Return the way to the processes that were started beside this one; None where this one starts them, or there are threads."""
+        if config.communication != "torch" or "RANK" not in os.environ:
+            return None
+        if self.world is None:
+            from .torch_ways import world_from_environment
+
+            self.world = world_from_environment(config.timeout)
+        return self.world
 
     def _beside_others(
         self,
@@ -200,21 +229,16 @@ class Distributed:
         job: Job,
         chosen: Sequence[Part],
         tasks: Sequence[Sequence[Task]],
-        config: DistributedConfig,
+        world: CommunicationBackend,
     ) -> list[RankResult]:
         """Run the tasks of this process, which is one of the ranks, and hand the outputs round, so that every rank has them whole."""
-        from .torch_ways import world_from_environment
-
-        if self.world is None:
-            self.world = world_from_environment(config.timeout)
-        world = self.world
         check_same_job(world, job)
-        own = run_rank(executor, mesh_ways(world, job.mesh), tasks[world.rank])
+        own = run_rank(executor, mesh_ways(world, job.mesh), [task._replace(wanted=None) for task in tasks[world.rank]])
         results = []
         for rank in range(job.mesh.size):
             outputs = []
             for n, part in enumerate(chosen):
-                graph, values = tasks[rank][n][0], {}
+                graph, values = tasks[rank][n].graph, {}
                 places = dict(graph.outputs)
                 for name in job.handed_in(part, rank):
                     if job.everywhere(part, name):
@@ -283,9 +307,14 @@ def check_same_job(world: CommunicationBackend, job: Job) -> None:
 
 
 def run_threads(
-    executor: Executor, mesh: Mesh, tasks: Sequence[Sequence[Task]], config: DistributedConfig
+    executor: Executor,
+    mesh: Mesh,
+    tasks: Sequence[Sequence[Task]],
+    config: DistributedConfig,
+    kept: Sequence[dict[str, Any]] | None = None,
+    carried: Sequence[str] = (),
 ) -> list[RankResult]:
-    """Run the tasks of every rank, each on a thread of its own; what one raises stops the others."""
+    """Run the tasks of every rank, each on a thread of its own, with values that stay with it; what one raises stops the others."""
     worlds = local_group(mesh.size, config.timeout)
     results: list[RankResult | None] = [None] * mesh.size
     errors: dict[int, BaseException] = {}
@@ -294,7 +323,8 @@ def run_threads(
     def work(rank: int) -> None:
         try:
             with entered(active):
-                results[rank] = run_rank(executor, mesh_ways(worlds[rank], mesh), tasks[rank])
+                own = None if kept is None else kept[rank]
+                results[rank] = run_rank(executor, mesh_ways(worlds[rank], mesh), tasks[rank], own, carried)
         except BaseException as error:
             errors[rank] = error
             worlds[rank].fail(f"rank {rank} failed: {error}")
