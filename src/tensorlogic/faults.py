@@ -584,4 +584,8 @@ FAULTS: dict[str, Fault] = {
     "E381": Fault("a process that is not a rank", "A script asks for other ranks, but was started by itself.", "Start it with tensorlogic launch -n 4 script.py, or with torchrun."),
     "E382": Fault("the process of a rank ended", "A worker was killed or crashed while the driver waited for it.", "Run again: workers are started anew. Look at memory if it was killed by signal 9."),
     "E383": Fault("ranks with different work", "Processes that run the same script were given different graphs, inputs or configs.", "Compare the two lines of the message: every rank must be given the same."),
+    "E384": Fault("a bucket of different things", "A start_all_reduce puts operands end to end, so they need one dtype and shapes that are known.", "Give it at least one operand, all of one dtype."),
+    "E385": Fault("values that went with their processes", "The processes of the ranks ended, or others took their place, and with them went the values that stayed there between runs.", "Resume from the last checkpoint: tl.Trainer.resume(folder, distributed=config)."),
+    "E386": Fault("optimizer state that cannot be shared", "shard_optimizer= gives each of several devices that share rows a part of what the optimizer keeps; this mesh shares something else.", "Use DataParallel with two or more devices, or leave shard_optimizer= out."),
+    "E387": Fault("deterministic sums with another strategy", "Sums in a fixed order are made of blocks of rows, which only devices that share rows have.", "Use DataParallel without shard_optimizer=, or leave deterministic= out."),
 }  # fmt: skip

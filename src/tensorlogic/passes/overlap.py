@@ -95,15 +95,16 @@ def _in_parts(graph: EinsumGraph, bucket: int) -> EinsumGraph:
 
 def _cut(graph: EinsumGraph, i: int, bucket: int) -> tuple[int, int, int] | None:
     """Return the operand of a large product, the axis of it that is the first of the result, and how many parts to make."""
-    op = graph.nodes[i].op
-    count = min(MOST_PARTS, _bytes(graph.type_of(i)) // bucket)
-    if not isinstance(op, ops.Einsum) or op.algebra != "real" or count < 2:
+    op, shape = graph.nodes[i].op, dims(graph.type_of(i))
+    if not isinstance(op, ops.Einsum) or op.algebra != "real" or _bytes(graph.type_of(i)) < 2 * bucket:
         return None
+    row = _bytes(graph.type_of(i)) // shape[0]
+    count = min(MOST_PARTS, shape[0] // -(-bucket // row))  # each a bucket at least
     spec = parse(op.spec)
     first = spec.output[0]
     having = [(n, labels.index(first)) for n, labels in enumerate(spec.inputs) if first in labels]
     plain = first != "..." and len(having) == 1 and spec.inputs[having[0][0]].count(first) == 1
-    return (*having[0], min(count, dims(graph.type_of(i))[0])) if plain else None
+    return (*having[0], count) if plain and count > 1 else None
 
 
 class _Bucket(NamedTuple):

@@ -67,13 +67,16 @@ def shard(
     ({'w': 1, 'v': 0}, 'all_reduce')
     """
     chosen = _checked(graph, axes, ranks)
+    wishes: dict[int, int] = {}
     while True:
-        draft = _Draft(graph, chosen, ranks, rank, over)
+        draft = _Draft(graph, chosen, wishes, ranks, rank, over)
         found = draft.run(carried)
         more = {name: axis for name, axis in draft.only_shares().items() if name not in chosen}
-        if not more:
+        new = {i: axis for i, axis in draft.wishes_after().items() if i not in wishes}
+        if not more and not new:
             return found
         chosen |= more
+        wishes |= new
 
 
 def _checked(graph: EinsumGraph, axes: Mapping[str, int], ranks: int) -> dict[str, int]:
@@ -105,8 +108,18 @@ class _Values:
 
 
 class _Draft:
-    def __init__(self, graph: EinsumGraph, axes: Mapping[str, int], ranks: int, rank: int, over: str) -> None:
+    def __init__(
+        self,
+        graph: EinsumGraph,
+        axes: Mapping[str, int],
+        wishes: Mapping[int, int],
+        ranks: int,
+        rank: int,
+        over: str,
+    ) -> None:
         self.graph, self.axes, self.ranks, self.rank, self.over = graph, axes, ranks, rank, over
+        self.wishes = wishes  # nodes of which only shares along an axis are needed
+        self.readings: list[list[tuple[int, int | None]]] = [[] for _ in graph.nodes]  # who reads a node, and what of it
         self.types = graph.inference.types
         self.nodes: list[Node] = []
         self.constants = dict(graph.constants)
@@ -148,6 +161,20 @@ class _Draft:
             for name, asked in self.requests.items()
             if len(asked) == 1 and (axis := next(iter(asked))) is not None
         }
+
+    def wishes_after(self) -> dict[int, int]:
+        """Return element-wise nodes that were computed whole though only shares along one axis of them are read, by others or in the end."""
+        found: dict[int, int] = {}
+        for i in range(len(self.graph.nodes) - 1, -1, -1):
+            asked = {self._asked(i, reader, axis, found) for reader, axis in self.readings[i]}
+            axis = next(iter(asked)) if len(asked) == 1 else None
+            if axis is not None and self.graph.nodes[i].op.is_pointwise and self.values[i].whole is not None:
+                found[i] = axis
+        return found
+
+    def _asked(self, i: int, reader: int, axis: int | None, found: Mapping[int, int]) -> int | None:
+        same = reader != i and self.types[reader][0].shape == self.types[i][0].shape
+        return found.get(reader) if axis is None and same else axis
 
     def _add(self, op: Op, args: tuple[int, ...] = ()) -> int:
         self.nodes.append(Node(op, args, self.graph.nodes[self.origin].locations))
@@ -202,6 +229,7 @@ class _Draft:
     def _whole(self, i: int) -> int:
         """Return the node that is all of a value."""
         values, op = self.values[i], self.graph.nodes[i].op
+        self.readings[i].append((self.origin, None))
         if isinstance(op, ops.Input):
             self.requests.setdefault(op.label, set()).add(None)
         if values.whole is None:
@@ -218,6 +246,7 @@ class _Draft:
     def _share(self, i: int, axis: int) -> int:
         """Return the node that is this rank's share of a value along an axis."""
         values, op = self.values[i], self.graph.nodes[i].op
+        self.readings[i].append((self.origin, axis))
         if isinstance(op, ops.Input):
             self.requests.setdefault(op.label, set()).add(axis)
         if axis not in values.shares:
@@ -260,9 +289,12 @@ class _Draft:
             for a in node.args
         ]
         known = {n: next(iter(shares)) for n, shares in enumerate(held) if shares}
+        args = [self.types[a][0] for a in node.args]
+        if i in self.wishes:
+            wished = (p for p in indices(node.op, args, self.types[i]) if p.outs == (self.wishes[i],) and not p.how)
+            return next((pick for pick in wished if pick.size >= self.ranks), None)
         if not known:
             return None
-        args = [self.types[a][0] for a in node.args]
         if isinstance(node.op, Fixpoint | Scan | Cond):
             pick = matching(node.op, args, self.types[i], known)
             return pick if pick is not None and pick.size >= self.ranks else None

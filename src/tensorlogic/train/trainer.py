@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -386,8 +387,8 @@ class Trainer:
         """
         last = self.batch
         self._snapshot.put_back(self)
-        if not batches.replayable or last == self.batch:
-            return
+        if not batches.replayable or last == self.batch or (self.distributed is not None and self.distributed.beside_others):
+            return  # ranks that other processes are may not be there any more
         try:
             for batch in batches.epoch(self.epoch, self.batch):
                 if self.batch == last:
@@ -412,6 +413,11 @@ class Trainer:
 
     # checkpoints
 
+    @property
+    def writes_checkpoints(self) -> bool:
+        """Whether this process is the one that writes checkpoints: of several that run the same script as ranks, the first does."""
+        return self.distributed is None or not self.distributed.beside_others or os.environ["RANK"] == "0"
+
     def save(self, folder: str | Path, *, keep: int | None = None) -> None:
         """Keep all that is needed to go on in a folder: parameters, optimizer, position and history."""
         from .saved import save_trainer
@@ -426,14 +432,16 @@ class Trainer:
         *,
         optimizer: Optimizer | None = None,
         callbacks: Sequence[Callback] = (),
+        distributed: DistributedConfig | None = None,
     ) -> Trainer:
         """Return the trainer of the newest good checkpoint in a folder; ``fit`` goes on bit for bit as if it had never stopped.
 
-        An optimizer or schedule of the user's own is not in the checkpoint and must be given again.
+        An optimizer or schedule of the user's own is not in the checkpoint and must be given again; so must the devices of ``distributed``, of which
+        there may be fewer or more than before.
         """
         from .saved import load_trainer
 
-        return load_trainer(cls, folder, executor, optimizer, callbacks)
+        return load_trainer(cls, folder, executor, optimizer, callbacks, distributed)
 
 
 def _numbers(name: str, value: Any) -> Any:

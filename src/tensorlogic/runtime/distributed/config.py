@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, NamedTuple
@@ -224,6 +225,11 @@ class DistributedConfig:
     def mesh(self) -> Mesh:
         """The ranks along each axis."""
         return mesh_of(self.strategy)
+
+    @property
+    def beside_others(self) -> bool:
+        """Whether this process is one of the ranks, started beside the others by torchrun or ``tensorlogic launch``."""
+        return self.communication == "torch" and "RANK" in os.environ
 
     def with_strategy(self, strategy: DistributedParallelismStrategy) -> DistributedConfig:
         """Return the config with another strategy."""

@@ -11,7 +11,7 @@ from ...errors import InputError, ShapeError, nearest
 from ...ir.collectives import share
 from ...ir.graph import EinsumGraph
 from ...ir.types import TensorType, dims
-from ...passes.blocks import in_blocks
+from ...passes.blocks import BLOCKS, in_blocks
 from ...passes.shard import shard
 from .config import DataParallel, DistributedParallelismStrategy, Hybrid, Mesh, ModelParallel, PipelineParallel
 
@@ -91,9 +91,10 @@ def rank_graphs(
 
 def block_graphs(graph: EinsumGraph, mesh: Mesh, rows: Mapping[str, int]) -> dict[tuple[int, int], RankGraph]:
     """Return what runs at each place along the data axis where sums are to have a fixed order; all inputs and outputs are whole."""
-    if not rows:
-        return {(data, 0): RankGraph(graph, {}, {}) for data in range(mesh.data)}
-    return {(data, 0): RankGraph(in_blocks(graph, rows, mesh.data, data), {}, {}) for data in range(mesh.data)}
+    count = min(dims(graph.type_of(graph.inputs[name]))[axis] for name, axis in rows.items())
+    ranks = mesh.data if min(count, BLOCKS) >= mesh.data else 1  # with fewer blocks than ranks, each computes all of them
+    places = range(mesh.data)
+    return {(n, 0): RankGraph(in_blocks(graph, rows, ranks, n if ranks > 1 else 0), {}, {}) for n in places}
 
 
 def _weights(

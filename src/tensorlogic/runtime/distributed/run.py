@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -64,11 +63,18 @@ class Job:
         self.config, self.mesh, self.carried = config, config.mesh, tuple(carried)
         rows = rows_of(graph, config.strategy, self.mesh, config.deterministic)
         self.graph = specialize(graph, types)
-        if carried and any(dims(types[name])[axis] < self.mesh.data for name, axis in rows.items()):
+        short = any(dims(types[name])[axis] < self.mesh.data for name, axis in rows.items())
+        if carried and short and not config.deterministic:
             rows = {}  # a short batch at the end of an epoch: every rank takes the step with all of it
         self.rows = {**rows, **(shares or {})}
         self.cut: Split | None = split_inputs(self.graph, self.rows) if self.mesh.stage > 1 else None
         self._parts: dict[int, Part] = {}
+
+    @cached_property
+    def summary(self) -> str:
+        """What the ranks must have been given alike, in words."""
+        types = ", ".join(f"{name}: {self.graph.type_of(i)}" for name, i in self.graph.inputs.items())
+        return f"graph {self.graph.digest[:12]}, {self.config.strategy}, {types}"
 
     def micro_batches(self) -> list[range]:
         """Return the rows of each micro-batch; a graph that is no pipeline has one of all."""
@@ -215,7 +221,7 @@ class Distributed:
 
     def world_of(self, config: DistributedConfig) -> CommunicationBackend | None:
         """Return the way to the processes that were started beside this one; None where this one starts them, or there are threads."""
-        if config.communication != "torch" or "RANK" not in os.environ:
+        if not config.beside_others:
             return None
         if self.world is None:
             from .torch_ways import world_from_environment
@@ -295,8 +301,7 @@ def check_same_job(world: CommunicationBackend, job: Job) -> None:
     if job.mesh.size != world.size:
         message = f"the config is for {job.mesh.size} ranks, but {world.size} processes were started"
         raise InputError(message, f"start {job.mesh.size} processes, or give {world.size} devices", code="E376")
-    types = ", ".join(f"{name}: {job.graph.type_of(i)}" for name, i in job.graph.inputs.items())
-    mine = f"graph {job.graph.digest[:12]}, {job.config.strategy}, {types}"
+    mine = job.summary
     line = np.frombuffer(mine.encode()[:LONGEST].ljust(LONGEST), np.uint8)
     lines = world.all_gather(line.reshape(1, -1), 0, world.size)
     for rank, other in enumerate(lines):
