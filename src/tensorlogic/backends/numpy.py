@@ -17,8 +17,7 @@ from ..ir.packed_numbers import unpack_numbers
 from ..ir.quantize_arrays import dequantize_array, quantize_array
 from ..ir.type_rules import normal_axis, reduced_axes
 from ..ir.types import DTYPES, TensorType
-from ..passes.bfloat16 import compute_in_float32, has_bfloat16
-from ..passes.copy_windows import copy_windows
+from ..passes.for_numpy import compute_in_float32, copy_windows, has_bfloat16
 from ..passes.order import order_contractions
 from ..plan.build import ExecutionPlan, Step
 from .base import BackendCapabilities, Device, Kernel, RunBody

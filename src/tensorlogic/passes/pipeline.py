@@ -13,11 +13,10 @@ from ..ir.check import check_structure, op_sizes
 from ..ir.graph import EinsumGraph, Node, bodies, with_bodies
 from ..ir.ops import Input, Op
 from ..tables import table
-from .fold import Evaluate, fold_constants
 from .levels import CompilationConfig, OptimizationLevel, Pass
 from .merge import merge_einsums, stack_products, waits_for_sizes
 from .rewrite import drop_dead, merge_equal
-from .simplify import simplify
+from .simplify import Evaluate, fold_constants, simplify
 
 LEVELS: dict[OptimizationLevel, tuple[Callable[..., EinsumGraph], ...]] = {
     OptimizationLevel.NONE: (),

@@ -18,11 +18,10 @@ from ..ir.elementwise import FUNCTIONS
 from ..ir.graph import EinsumGraph, Fixpoint, Scan, reachable
 from ..ir.type_rules import reduced_axes
 from ..ir.types import TensorType, dims
-from . import patterns
 from .contract import Contraction, contraction_of
 from .cost import nbytes
 from .fused import Fusable
-from .row_groups import Footing, Group, Reading, grow_groups, row_groups
+from .row_groups import Footing, Group, Reading, grow_groups, row_groups, title
 from .small_numbers import small_number_groups
 from .window_groups import window_groups
 
@@ -105,7 +104,7 @@ def find_groups(
     if policy != "exact" and reading.live and facts.usable():
         taken = taken | {i for group in groups for i in group.nodes}
         rows = [g for g in _rows(reading, facts, policy, taken) if len(g) > 1 or _slow_on_numpy(reading, g[0])]
-        groups += [Fusable(members, patterns.title(graph.nodes, members)) for members in _affordable(reading, rows)]
+        groups += [Fusable(members, title(graph.nodes, members)) for members in _affordable(reading, rows)]
         if policy == "fast":
             loops = [i for i in reading.live if isinstance(op := graph.nodes[i].op, Scan) and facts.scans(op)]
             groups += [Fusable((i,), "scan", "scan") for i in loops if i not in taken]
@@ -115,7 +114,7 @@ def find_groups(
 def single_rows(graph: EinsumGraph, facts: Facts) -> list[Fusable]:
     """Return every node that can be part of a row kernel in such groups, those of one node too: for a graph that becomes one function."""
     reading = _reading(graph)
-    return [Fusable(m, patterns.title(graph.nodes, m)) for m in _rows(reading, facts, "fast", frozenset())]
+    return [Fusable(m, title(graph.nodes, m)) for m in _rows(reading, facts, "fast", frozenset())]
 
 
 def exact_group(graph: EinsumGraph, group: Fusable) -> bool:
