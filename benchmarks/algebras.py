@@ -16,7 +16,7 @@ from tensorlogic.backends.native.semiring import bind_semiring
 from tensorlogic.backends.native.vjp import bind_native_vjp
 from tensorlogic.ir import ops
 from tensorlogic.ir.types import TensorShape, TensorType
-from tensorlogic.plan.contract import contraction
+from tensorlogic.plan.cost import contraction
 
 SIZE = 1000
 NATIVE, NUMPY, IN_C = "native kernel", "NumPy path", "C loop, gcc -O3 -march=native"

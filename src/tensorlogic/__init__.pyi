@@ -113,8 +113,8 @@ from .passes.grad_clip import clip_by_norm as clip_by_norm
 from .passes.grad_clip import clip_by_value as clip_by_value
 from .passes.grad_clip import unscale as unscale
 from .passes.grad_forward import jvp as jvp
-from .passes.levels import CompilationConfig as CompilationConfig
-from .passes.levels import OptimizationLevel as OptimizationLevel
+from .passes.pipeline import CompilationConfig as CompilationConfig
+from .passes.pipeline import OptimizationLevel as OptimizationLevel
 from .passes.pipeline import PassReport as PassReport
 from .passes.quantize_truths import quantize_truths as quantize_truths
 from .passes.shard import shard as shard
@@ -178,7 +178,6 @@ from .runtime.jit import JitCache as JitCache
 from .runtime.jit import JitCompiler as JitCompiler
 from .runtime.jit import JitConfig as JitConfig
 from .runtime.jit import JitStats as JitStats
-from .runtime.outputs import Outputs as Outputs
 from .runtime.pool import MemoryPool as MemoryPool
 from .runtime.protocols import TlAsyncBatchExecutor as TlAsyncBatchExecutor
 from .runtime.protocols import TlAsyncExecutor as TlAsyncExecutor
@@ -220,6 +219,7 @@ from .runtime.streams.stream import Stream as Stream
 from .runtime.streams.stream import StreamingConfig as StreamingConfig
 from .runtime.tensor_cache import TensorCache as TensorCache
 from .runtime.tuning import AdaptiveOptimizer as AdaptiveOptimizer
+from .runtime.values import Outputs as Outputs
 from .runtime.views import TensorView as TensorView
 from .runtime.views import TensorViewable as TensorViewable
 from .runtime.views import ViewBuilder as ViewBuilder

@@ -20,7 +20,7 @@ from tensorlogic.ir import ops
 from tensorlogic.ir.algebra import ALGEBRAS
 from tensorlogic.ir.types import TensorShape, TensorType
 from tensorlogic.plan import fusing
-from tensorlogic.plan.contract import contraction
+from tensorlogic.plan.cost import contraction
 
 pytestmark = pytest.mark.skipif(not support.usable(), reason="numba cannot be used here")
 

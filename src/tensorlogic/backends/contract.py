@@ -13,7 +13,7 @@ from ..ir import ops
 from ..ir.algebra import Algebra, algebra, check_domain
 from ..ir.spec import Labels
 from ..ir.types import TensorType
-from ..plan.contract import BLOCK, Contraction
+from ..plan.cost import BLOCK, Contraction
 from .base import Kernel
 
 Array = Any  # a NumPy array; the plan says more about it than a type could

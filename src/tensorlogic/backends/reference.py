@@ -21,7 +21,7 @@ from ..ir.ops import Op
 from ..ir.packed_numbers import FLOAT8, KINDS, float8_table
 from ..ir.type_rules import Scope, label_sizes, normal_axis, reduced_axes
 from ..ir.types import DTYPES, FLOATS, TensorShape, TensorType, promote
-from ..passes.levels import Pass
+from ..passes.pipeline import Pass
 from ..passes.specialize import specialize
 from ..plan.build import Step
 from .base import BackendCapabilities, Device, Kernel, RunBody

@@ -15,7 +15,7 @@ import numpy as np
 from ..diagnostics import SourceLocation, caller
 from ..errors import GraphError, ShapeError, expect, nearest
 from . import ops
-from .check import check_structure
+from .check import check_structure, node_types
 from .elementwise import FUNCTIONS
 from .graph import (
     MAX_BODY_DEPTH,
@@ -31,7 +31,6 @@ from .graph import (
     node_name,
     plain_array,
 )
-from .infer import node_types
 from .layers import Layers
 from .methods import TensorOperators
 from .ops import Op

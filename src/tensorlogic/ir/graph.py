@@ -21,7 +21,7 @@ from .sizes import Dim, names
 from .types import TensorShape, TensorType, dtype_name
 
 if TYPE_CHECKING:
-    from .infer import Inference
+    from .check import Inference
 
 Array = NDArray[Any]
 K = TypeVar("K", bound=Hashable)
@@ -162,7 +162,7 @@ class EinsumGraph:
     @cached_property
     def inference(self) -> Inference:
         """Every node's types and the equalities between sizes that they rely on."""
-        from .infer import infer_graph
+        from .check import infer_graph
 
         return infer_graph(self)
 

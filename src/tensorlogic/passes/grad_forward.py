@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from ..ir import ops
+from ..ir.check import infer_graph
 from ..ir.graph import Cond, EinsumGraph, Fixpoint, Node, Scan, body_types
-from ..ir.infer import infer_graph
 from ..ir.ops import Op
 from ..ir.type_rules import Results
 from ..ir.types import TensorType

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 
 from ..errors import GraphError
 from ..ir import ops
+from ..ir.check import infer_graph
 from ..ir.graph import Cond, EinsumGraph, Fixpoint, Node, Scan, body_types, reachable
-from ..ir.infer import infer_graph
 from ..ir.ops import Op
 from ..ir.type_rules import Results
 from ..ir.types import FLOATS, TensorType

@@ -15,8 +15,8 @@ import numpy as np
 
 from ..errors import GraphError, ShapeError, nearest
 from ..ir import ops
+from ..ir.check import Inference
 from ..ir.graph import EinsumGraph, Node, constant_op, frozen_copy, reachable, renumbered
-from ..ir.infer import Inference
 from ..ir.methods import TensorMethods
 from ..ir.ops import Op
 from ..ir.sizes import Dim

@@ -13,8 +13,8 @@ from typing import Any
 
 from ..errors import GraphError
 from ..ir import ops
+from ..ir.check import Inference, node_types
 from ..ir.graph import EinsumGraph, Node, node_name, reachable, renumbered
-from ..ir.infer import Inference, node_types
 from ..ir.ops import Op
 from ..ir.type_rules import Equality, Results, Scope
 from ..ir.types import TensorType

@@ -11,8 +11,8 @@ from msgspec.structs import replace
 from ..diagnostics import ShapeMismatchDiagnostic, TypeMismatchDiagnostic
 from ..errors import DTypeError, InputError, ShapeError, TensorLogicError, nearest
 from ..ir import ops
+from ..ir.check import Inference, infer_graph, node_types
 from ..ir.graph import EinsumGraph, Node, bodies, body_types, node_name, with_bodies
-from ..ir.infer import Inference, infer_graph, node_types
 from ..ir.ops import Op
 from ..ir.sizes import Dim, dim, evaluate, names, solve
 from ..ir.type_rules import Results, Scope

@@ -16,9 +16,8 @@ from ..ir import ops
 from ..ir.graph import EinsumGraph
 from ..ir.types import TensorType, dims
 from ..passes.indices import indices
-from ..passes.levels import Pass
 from ..passes.order import order_contractions
-from ..passes.pipeline import optimize
+from ..passes.pipeline import Pass, optimize
 from ..passes.specialize import specialize
 from ..passes.split import Split, split
 from .build import ExecutionPlan, Groups, describe, lay_out

@@ -14,12 +14,11 @@ from ..ir import ops
 from ..ir.graph import EinsumGraph, Scan, bodies
 from ..ir.ops import Op
 from ..ir.types import TensorType
-from ..passes.levels import Pass
+from ..passes.pipeline import Pass
 from ..passes.specialize import specialize
 from ..tables import html_text, table
 from .buffers import assign, donated, written_over
-from .contract import Contraction, contraction_of, scratch_bytes
-from .cost import allocates, flops, nbytes, rounds
+from .cost import Contraction, allocates, contraction_of, flops, nbytes, rounds, scratch_bytes
 from .fused import Cut, Fusable, Fused, fuse
 from .sharing import on_threads
 

@@ -18,8 +18,7 @@ from ..ir.elementwise import FUNCTIONS
 from ..ir.graph import EinsumGraph, Fixpoint, Scan, reachable
 from ..ir.type_rules import reduced_axes
 from ..ir.types import TensorType, dims
-from .contract import Contraction, contraction_of
-from .cost import nbytes
+from .cost import Contraction, contraction_of, nbytes
 from .fused import Fusable
 from .row_groups import Footing, Group, Reading, grow_groups, row_groups, title
 from .small_numbers import small_number_groups

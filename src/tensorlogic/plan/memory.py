@@ -151,7 +151,7 @@ def lighter(plan: ExecutionPlan, lay_out: Callable[[EinsumGraph], ExecutionPlan]
     if len(plan.graph.nodes) > MOST or before < LEAST:
         return plan
     from ..passes.pipeline import optimize
-    from .memory_order import frugal_order
+    from .schedule import frugal_order
 
     graph = optimize(plan.graph, (frugal_order,)).graph  # the bodies of loops too
     if graph is plan.graph:

@@ -9,8 +9,7 @@ from ..ir import ops
 from ..ir.check import require_valid
 from ..ir.elementwise import FUNCTIONS
 from ..ir.graph import EinsumGraph, reachable
-from ..passes.levels import CompilationConfig, OptimizationLevel
-from ..passes.pipeline import Optimized, optimize, passes_of
+from ..passes.pipeline import CompilationConfig, OptimizationLevel, Optimized, optimize, passes_of
 from ..passes.simplify import Evaluate
 from ..tables import counted
 from .build import lay_out

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING
 from ..ir import ops
 from ..ir.algebra import algebra
 from ..ir.elementwise import FUNCTIONS
-from .contract import Contraction
-from .cost import elements
+from .cost import Contraction, elements
 from .fused import Fused
 
 if TYPE_CHECKING:

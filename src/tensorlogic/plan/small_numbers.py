@@ -16,7 +16,7 @@ import numpy as np
 from ..ir import ops
 from ..ir.graph import Array
 from ..ir.packed_numbers import NARROW
-from .contract import Contraction, contraction_of
+from .cost import Contraction, contraction_of
 from .fused import Fusable
 from .row_groups import Reading
 

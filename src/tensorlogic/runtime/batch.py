@@ -23,7 +23,7 @@ from ..passes.split import parts
 from ..plan.cost import nbytes
 from ..store import Store
 from .batch_result import BatchResult, Piece
-from .inputs import Inputs, check_call
+from .values import Inputs, check_call
 
 if TYPE_CHECKING:
     from .executor import Executor

@@ -19,8 +19,8 @@ from ..events import Hook, RunRecord, StepEvent, running
 from ..plan.build import Step
 from . import straight
 from .frame import Between, Frame, failed, stop_check
-from .outputs import as_planned, given_back
 from .program import Program
+from .values import as_planned, given_back
 
 Call = Callable[[Step, tuple[Any, ...]], Any]
 Wrapper = Callable[[Call], Call]

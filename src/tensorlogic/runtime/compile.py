@@ -18,15 +18,14 @@ from ..events import span
 from ..ir.check import require_valid
 from ..ir.graph import EinsumGraph
 from ..ir.types import TensorType
-from ..passes.levels import CompilationConfig, OptimizationLevel
+from ..passes.pipeline import CompilationConfig, OptimizationLevel
 from ..plan.build import ExecutionPlan
 from ..store import EvictionPolicy, Store, StoreStats
 from .cache_folder import trim, used
 from .executor import Executor
-from .inputs import Inputs, Sizes, checked_sizes
-from .outputs import Outputs
 from .programs import not_pickled, sized_by_inputs
 from .tuning import Choice
+from .values import Inputs, Outputs, Sizes, checked_sizes
 
 if TYPE_CHECKING:
     from ..passes.pipeline import PassReport

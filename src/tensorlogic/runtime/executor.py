@@ -11,16 +11,26 @@ from ..errors import TensorLogicError, expect, expect_whole
 from ..events import ExecutionPhase, Hook, active_contexts, entered_contexts, running, watchers
 from ..ir.graph import EinsumGraph
 from ..ir.types import TensorType
-from ..passes.levels import CompilationConfig, OptimizationLevel, Pass
+from ..passes.pipeline import CompilationConfig, OptimizationLevel, Pass
 from ..plan.build import ExecutionPlan
 from ..store import Store, StoreStats
 from . import modes
 from .call import Wrapper, call
 from .context import ExecutionContext, Profiles, contexts_to_join, joined
-from .inputs import Inputs, LastCall, Sizes, check_call, check_names, checked_donations, checked_sizes, same_again
-from .outputs import Outputs, arrays_for
 from .program import Program
 from .programs import Programs, not_pickled
+from .values import (
+    Inputs,
+    LastCall,
+    Outputs,
+    Sizes,
+    arrays_for,
+    check_call,
+    check_names,
+    checked_donations,
+    checked_sizes,
+    same_again,
+)
 
 if TYPE_CHECKING:
     from .aio.lanes import Lane

@@ -112,7 +112,7 @@ class Frame:
     def run(self, until: Callable[[Frame], bool] | None = None) -> Any:
         """Run the remaining steps, or those before ``until(frame)`` is true; return the outputs, or None where it stopped."""
         from .call import guarded, owned
-        from .outputs import Outputs
+        from .values import Outputs
 
         def steps() -> bool:
             while not self.done:

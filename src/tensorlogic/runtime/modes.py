@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import BackendError, expect, expect_whole
 from ..ir.graph import EinsumGraph
-from ..passes.levels import CompilationConfig
-from .inputs import Inputs, Sizes
-from .outputs import Outputs
+from ..passes.pipeline import CompilationConfig
+from .values import Inputs, Outputs, Sizes
 
 if TYPE_CHECKING:
     from random import Random

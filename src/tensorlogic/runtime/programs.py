@@ -18,7 +18,7 @@ from ..ir import ops
 from ..ir.check import require_valid
 from ..ir.graph import EinsumGraph
 from ..ir.types import TensorType
-from ..passes.levels import CompilationConfig, Pass
+from ..passes.pipeline import CompilationConfig, Pass
 from ..passes.specialize import specialize, with_dtypes
 from ..plan.build import ExecutionPlan, build_plan, lay_out
 from ..plan.fusing import POLICIES
@@ -27,9 +27,8 @@ from ..plan.memory import available_memory, check_memory, lighter
 from ..store import Store, StoreStats, free_in_child
 from .call import Wrapper, run
 from .context import ExecutionContext
-from .inputs import Sizes
-from .outputs import NUMPY
 from .program import Program, bind
+from .values import NUMPY, Sizes
 
 _ARRAY = np.ndarray
 Key = tuple[Any, ...]

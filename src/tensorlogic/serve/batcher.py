@@ -27,8 +27,7 @@ from ..runtime.aio.signals import in_trio
 from ..runtime.compile import CompiledGraph
 from ..runtime.context import seconds
 from ..runtime.executor import Executor
-from ..runtime.inputs import Inputs
-from ..runtime.outputs import Outputs
+from ..runtime.values import Inputs, Outputs
 from ..store import reset_in_child
 from .batch_queue import RUNNING, Batch, BatchQueue, Decision, Priority, Request
 from .batch_runs import BatchedGraph, Outcome, rounded

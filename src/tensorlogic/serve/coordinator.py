@@ -17,8 +17,7 @@ from ..errors import InputError, TensorLogicError, expect, expect_whole, nearest
 from ..runtime.aio.executor_pool import CALLERS_FAULT
 from ..runtime.aio.lanes import AsyncHandle, Lane
 from ..runtime.executor import Executor
-from ..runtime.inputs import Inputs
-from ..runtime.outputs import Outputs
+from ..runtime.values import Inputs, Outputs
 from .cascade import CascadeReport, run_cascade
 from .ensembles import COMPOSE, FITTED, EnsembleStrategy, Members, member_values, stacked_features
 from .models import CoordinatorStats, Model, Models, Source

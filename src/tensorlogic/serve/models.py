@@ -15,8 +15,7 @@ from ..ir.builder import GraphBuilder
 from ..ir.graph import EinsumGraph
 from ..runtime.compile import CompiledGraph
 from ..runtime.executor import Executor
-from ..runtime.inputs import Inputs
-from ..runtime.outputs import Outputs
+from ..runtime.values import Inputs, Outputs
 from ..store import Store, reset_in_child
 from ..tables import table
 

@@ -12,7 +12,7 @@ import numpy as np
 from ..backends.base import Backend
 from ..backends.reference import evaluate
 from ..errors import InputError
-from ..ir.infer import infer_graph
+from ..ir.check import infer_graph
 from ..ir.types import TensorType
 from ..observe.array_difference import difference as difference
 from ..runtime.executor import Executor

@@ -8,7 +8,7 @@ from ...ir import ops
 from ...ir.graph import Fixpoint, Scan
 from ...ir.types import TensorType
 from ...plan.build import ExecutionPlan
-from ...plan.contract import Contraction
+from ...plan.cost import Contraction
 from ...plan.small_numbers import plain_join
 
 SMALL = 3_000_000  # arithmetic operations of a contraction below which BLAS is as fast as packing

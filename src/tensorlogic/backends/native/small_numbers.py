@@ -14,7 +14,7 @@ from ...ir import ops
 from ...ir.packed_numbers import KINDS, pack, unpack_numbers
 from ...ir.quantize_arrays import quantize_array
 from ...plan.build import Step
-from ...plan.contract import Contraction
+from ...plan.cost import Contraction
 from ...plan.fused import Fused
 from ..base import Kernel
 from ..threads import allowed, share

@@ -15,7 +15,7 @@ from weakref import WeakKeyDictionary
 
 from ...ir.graph import EinsumGraph, bodies
 from ...plan.fused import Fused
-from ..inputs import same_again
+from ..values import same_again
 from .lanes import AsyncHandle
 from .workers import workers
 

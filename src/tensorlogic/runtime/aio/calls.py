@@ -15,7 +15,7 @@ import msgspec
 from ...errors import InputError, expect, expect_whole, nearest
 from ...ir.graph import EinsumGraph
 from ..context import seconds
-from ..inputs import Inputs, check_call
+from ..values import Inputs, check_call
 from .brief import note_time, short_call
 from .lanes import AsyncHandle, Lane
 from .signals import in_trio
@@ -23,7 +23,7 @@ from .signals import in_trio
 if TYPE_CHECKING:
     from ..batch_result import BatchResult
     from ..executor import Executor
-    from ..outputs import Outputs
+    from ..values import Outputs
 
 T = TypeVar("T")
 CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -16,13 +16,13 @@ from ...ir.graph import EinsumGraph
 from ...store import free_in_child
 from ...tables import table
 from ..context import seconds
-from ..inputs import Inputs, check_call
+from ..values import Inputs, check_call
 from .calls import CORES, AsyncConfig, checked_config
 from .lanes import AsyncHandle, Lane
 
 if TYPE_CHECKING:
     from ..executor import Executor
-    from ..outputs import Outputs
+    from ..values import Outputs
 
 KEPT = 10_000  # latencies that percentiles are taken of: the latest
 LONGEST = 60.0  # seconds that an executor rests at most before it is tried again

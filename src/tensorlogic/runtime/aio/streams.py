@@ -16,11 +16,11 @@ import numpy as np
 from ...errors import CancelledError, InputError, TensorLogicError
 from ...events import span
 from ...store import free_in_child
-from ..outputs import Outputs
 from ..streams.blocks import empty_source
 from ..streams.processor import ChunkMetadata, Computed, StreamProcessor, StreamResult
 from ..streams.reader import Chunk
 from ..streams.stream import Stream
+from ..values import Outputs
 from .calls import AsyncConfig, lane_of, run_async
 from .lanes import AsyncHandle, Lane
 from .signals import Signal, spawn

@@ -26,11 +26,10 @@ from ...errors import (
 )
 from ...events import span
 from ...ir.graph import EinsumGraph, reachable
-from ...passes.levels import CompilationConfig, OptimizationLevel
+from ...passes.pipeline import CompilationConfig, OptimizationLevel
 from ...plan.build import describe
 from ..frame import Frame
-from ..inputs import Inputs
-from ..outputs import Outputs
+from ..values import Inputs, Outputs
 from .checkpoints import Checkpoint, CheckpointManager
 from .config import FailedNode, RecoveryConfig, RecoveryResult, RecoveryStats, RecoveryStrategy
 from .retry import Retries, RetryPolicy, current, retrying

@@ -19,7 +19,7 @@ from ...ir.graph import EinsumGraph, Node, constant_digest, extract, reachable
 from ...plan.build import ExecutionPlan, node_slots
 from ...plan.fused import Fused
 from ..frame import Frame
-from ..outputs import Outputs
+from ..values import Outputs
 from .checkpoints import Checkpoint
 
 VALUE, CONSTANT = "value:", "constant:"  # how names of arrays in a checkpoint begin
