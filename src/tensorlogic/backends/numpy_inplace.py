@@ -29,7 +29,7 @@ BLOCK = 1 << 16  # elements
 
 
 def bind_into(step: Step) -> Kernel:
-    """Return the kernel of a step that has a buffer (see :func:`tensorlogic.plan.buffers.writes_into`)."""
+    """Return the kernel of a step that has a buffer (see :func:`tensorlogic.plan.memory.writes_into`)."""
     op, result = step.op, step.types[0]
     match op:
         case ops.Elementwise():

@@ -147,7 +147,7 @@ def explain(graph: Path, inputs: Texts, sizes: Texts, backend: str, level: str |
       tensorlogic explain layer.json --size n=64 --level aggressive
       tensorlogic explain layer.json -i x=x.npy -i w=w.npy --json
     """  # noqa: D301
-    from ..plan.build import describe
+    from ..plan.printing import describe
 
     if programs.is_program(graph):
         plan = programs.load_program(graph, inputs, backend, level).plan()

@@ -16,8 +16,9 @@ from numpy.typing import NDArray
 from ..errors import InputError
 from ..events import Hook, RunRecord, watching
 from ..ir.types import ITEMSIZE
-from ..plan.build import ExecutionPlan, Step, describe
+from ..plan.build import ExecutionPlan, Step
 from ..plan.cost import nbytes
+from ..plan.printing import describe
 from ..store import free_in_child
 from ..tables import table
 from .columns import FAR, EventColumns, Names

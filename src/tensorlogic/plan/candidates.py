@@ -15,10 +15,12 @@ from typing import TYPE_CHECKING
 from ..ir import ops
 from ..ir.graph import EinsumGraph
 from ..ir.types import TensorShape, TensorType
-from .build import STEPWISE, ExecutionPlan, Groups, Step, freed, lay_out
+from .build import ExecutionPlan, Groups, Step, freed, lay_out
 from .cost import nbytes
 from .fused import Fusable, Fused
 from .fusing import Facts, find_groups, single_rows
+from .memory import lighter
+from .printing import STEPWISE
 
 if TYPE_CHECKING:
     from ..passes.split import Split
@@ -69,8 +71,6 @@ def candidates(
         return [relational_plan(graph, sparse, others, in_place=in_place, threads=facts.threads)]
     first = laid_out(policy)(graph)
     if reorder:  # a saved plan has its order, and needs none of the passes
-        from .memory import lighter
-
         first = lighter(first, laid_out(policy))
     plans = [first]
     if policy != "exact" and facts is not None and any(step.parts for step in first.steps):

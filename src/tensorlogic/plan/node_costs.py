@@ -10,9 +10,8 @@ from ..errors import TensorLogicError
 from ..ir import ops, spec
 from ..ir.check import require_valid
 from ..ir.graph import EinsumGraph, bodies, renumbered
-from ..passes.specialize import specialize
+from ..passes.specialize import known_inputs, specialize
 from .cost import allocates, contraction_of, flops, nbytes, rounds
-from .inputs import known_inputs
 
 STAND_IN = 64  # a size that nobody gave; a tensor of unknown rank counts as a float32 matrix of this size
 GIVEN = (ops.Input, ops.Constant, ops.Literal)  # nodes that are there before anything runs

@@ -16,7 +16,7 @@ from ..errors import InputError
 from ..ir.graph import EinsumGraph
 from ..tables import counted, table
 from . import memory
-from .build import begin_and_end, lay_out
+from .build import lay_out
 from .node_costs import (
     GIVEN,
     NodeCosts,
@@ -29,6 +29,7 @@ from .node_costs import (
     reordered,
     working,
 )
+from .printing import begin_and_end
 
 Group = tuple[tuple[int, ...], ...]  # chains of nodes: each runs in order, none waits for another of its group
 

@@ -12,6 +12,7 @@ from ..events import ExecutionPhase, Hook, active_contexts, entered_contexts, ru
 from ..ir.graph import EinsumGraph
 from ..ir.types import TensorType
 from ..passes.pipeline import CompilationConfig, OptimizationLevel, Pass
+from ..passes.specialize import input_types
 from ..plan.build import ExecutionPlan
 from ..store import Store, StoreStats
 from . import modes
@@ -293,8 +294,6 @@ class Executor:
 
     def input_types(self, graph: EinsumGraph, inputs: Inputs | None, sizes: Sizes) -> dict[str, TensorType]:
         """Return the types of all inputs: of those given, else as declared."""
-        from ..plan.inputs import input_types
-
         given = {} if inputs is None else inputs
         check_call(graph, given)
         check_names(graph, given, required=False)

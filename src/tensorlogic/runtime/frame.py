@@ -12,7 +12,8 @@ from typing import Any
 from ..diagnostics import NodeExecutionDiagnostic
 from ..errors import CancelledError, ExecutionError, FormatError, InputError, OutOfMemoryError, TensorLogicError
 from ..events import active_contexts, entered
-from ..plan.build import Step, describe
+from ..plan.build import Step
+from ..plan.printing import describe
 from .program import Entry, Program, Workspace
 
 Between = Callable[["Frame"], object]  # what is done between steps, such as saving the run

@@ -22,9 +22,9 @@ from ..ir.check import require_valid
 from ..ir.graph import EinsumGraph, bodies
 from ..ir.sizes import names
 from ..passes.pipeline import OptimizationLevel
+from ..passes.specialize import input_types, known_inputs
 from ..plan.build import ExecutionPlan, Step
 from ..plan.candidates import CHAIN as COST
-from ..plan.inputs import input_types, known_inputs
 from ..plan.node_costs import STAND_IN
 from ..plan.schedule import Scheduler, SchedulingStrategy
 from ..tables import table

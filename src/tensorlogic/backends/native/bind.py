@@ -16,9 +16,10 @@ from ...ir.algebra import algebra
 from ...ir.graph import Scan
 from ...ir.type_rules import reduced_axes
 from ...ir.types import dims
-from ...plan.build import ExecutionPlan, Step, describe
+from ...plan.build import ExecutionPlan, Step
 from ...plan.fused import Fused
 from ...plan.fusing import in_few_slices
+from ...plan.printing import describe
 from .. import bitplan
 from ..base import Kernel, KernelUnavailable
 from ..closure import bind_fixpoint

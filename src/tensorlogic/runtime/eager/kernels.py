@@ -25,8 +25,9 @@ from ...ir.graph import EinsumGraph, Node
 from ...ir.ops import Op
 from ...ir.type_rules import Scope, reduced_axes
 from ...ir.types import TensorShape, TensorType, scalar_dtype
-from ...plan.build import Step, build_plan, describe
+from ...plan.build import Step, build_plan
 from ...plan.cost import contraction
+from ...plan.printing import describe
 from ..call import run as run_program
 from ..program import bind
 

@@ -11,7 +11,8 @@ import msgspec
 
 from ...errors import CancelledError, InputError, TensorLogicError, expect_whole
 from ...events import active_contexts, span
-from ...plan.build import Step, describe
+from ...plan.build import Step
+from ...plan.printing import describe
 from ..call import Call
 
 T = TypeVar("T")

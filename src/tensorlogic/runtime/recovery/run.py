@@ -27,7 +27,7 @@ from ...errors import (
 from ...events import span
 from ...ir.graph import EinsumGraph, reachable
 from ...passes.pipeline import CompilationConfig, OptimizationLevel
-from ...plan.build import describe
+from ...plan.printing import describe
 from ..frame import Frame
 from ..values import Inputs, Outputs
 from .checkpoints import Checkpoint, CheckpointManager
