@@ -15,8 +15,8 @@ from ..ir.graph import OPS, Cond, Fixpoint, Scan, plain_array
 from ..ir.ops import Op
 from ..ir.packed_numbers import unpack_numbers
 from ..ir.quantize_arrays import dequantize_array, quantize_array
-from ..ir.type_rules import normal_axis, reduced_axes
-from ..ir.types import DTYPES, TensorType
+from ..ir.type_rules import reduced_axes
+from ..ir.types import DTYPES, TensorType, normal_axis
 from ..passes.for_numpy import compute_in_float32, copy_windows, has_bfloat16
 from ..passes.order import order_contractions
 from ..plan.build import ExecutionPlan, Step

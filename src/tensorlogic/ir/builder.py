@@ -36,9 +36,8 @@ from .methods import TensorOperators
 from .ops import Op
 from .random import STEP, TRAINING
 from .sizes import Dim, dim, integer
-from .type_rules import Equality, Results
-from .type_rules import Scope as TypeScope
-from .types import TensorShape, TensorType, dtype_name
+from .types import Equality, Results, TensorShape, TensorType, dtype_name
+from .types import Scope as TypeScope
 
 
 class Tensor(TensorOperators["Tensor"]):

@@ -16,8 +16,8 @@ from . import ops
 from .graph import MAX_BODY_DEPTH, OPS, Cond, EinsumGraph, Fixpoint, Node, Scan, bodies, body_fields, node_name
 from .ops import Op
 from .sizes import Dim, dim
-from .type_rules import MAX_RANK, RULES, Equality, Results, Scope, Types, equal_shapes, same_type
-from .types import DTYPES, TensorShape, TensorType
+from .type_rules import RULES, same_type
+from .types import DTYPES, MAX_RANK, Equality, Results, Scope, TensorShape, TensorType, Types, equal_shapes
 
 
 def check_graph(graph: EinsumGraph) -> EinsumGraph:

@@ -19,8 +19,7 @@ from .algebra import algebra as lookup
 from .elementwise import FUNCTIONS
 from .packed_numbers import KINDS, PACKED
 from .sizes import Dim, add, dim, floordiv, integer, sub
-from .type_rules import normal_axis
-from .types import TensorShape, dtype_name
+from .types import TensorShape, dtype_name, normal_axis
 
 T = TypeVar("T")
 R = TypeVar("R")

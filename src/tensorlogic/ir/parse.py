@@ -24,8 +24,7 @@ from .graph import MAX_BODY_DEPTH, OPS, Array, EinsumGraph, Node, body_fields, c
 from .ops import Op
 from .sizes import Dim, dim
 from .text import name_text, number, quoted
-from .type_rules import MAX_RANK
-from .types import DTYPES, ITEMSIZE
+from .types import DTYPES, ITEMSIZE, MAX_RANK
 from .untrusted_text import LIMIT, decode_text, spot
 
 _WORDS: Mapping[str, type[Op]] = ChainMap(

@@ -20,8 +20,7 @@ from ..ir.graph import EinsumGraph, Node, constant_op, frozen_copy, reachable, r
 from ..ir.methods import TensorMethods
 from ..ir.ops import Op
 from ..ir.sizes import Dim
-from ..ir.type_rules import Equality, Results
-from ..ir.types import FLOATS, TensorShape, TensorType
+from ..ir.types import FLOATS, Equality, Results, TensorShape, TensorType
 from .rewrite import Draft
 
 _FOLD: dict[str, Callable[[float, float], float]] = {

@@ -21,8 +21,7 @@ from ..ir.elementwise import FUNCTIONS
 from ..ir.graph import Cond, EinsumGraph, Fixpoint, Node, Scan, constant_op, extract, frozen_copy
 from ..ir.ops import Op
 from ..ir.spec import Labels, Spec
-from ..ir.type_rules import normal_axis
-from ..ir.types import DTYPES, FLOATS, ITEMSIZE, TensorShape, TensorType
+from ..ir.types import DTYPES, FLOATS, ITEMSIZE, TensorShape, TensorType, normal_axis
 from .order import BLAS, einsum_cost
 from .rewrite import Draft, Rules, drop_dead, rewrite
 

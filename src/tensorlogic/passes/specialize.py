@@ -16,8 +16,7 @@ from ..ir.check import Inference, infer_graph, node_types
 from ..ir.graph import EinsumGraph, Node, bodies, body_types, node_name, with_bodies
 from ..ir.ops import Op
 from ..ir.sizes import Dim, dim, evaluate, names, solve
-from ..ir.type_rules import Results, Scope
-from ..ir.types import TensorShape, TensorType, dtype_name
+from ..ir.types import Results, Scope, TensorShape, TensorType, dtype_name
 
 
 def specialize(

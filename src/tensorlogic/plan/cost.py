@@ -13,8 +13,8 @@ from ..ir.elementwise import FUNCTIONS
 from ..ir.graph import Cond, Fixpoint, Scan
 from ..ir.ops import Op
 from ..ir.spec import Labels
-from ..ir.type_rules import Scope, label_sizes
-from ..ir.types import ITEMSIZE, TensorShape, TensorType
+from ..ir.type_rules import label_sizes
+from ..ir.types import ITEMSIZE, Scope, TensorShape, TensorType
 
 
 class Contraction(NamedTuple):

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ..ir import ops
 from ..ir.graph import Node
 from ..ir.sizes import Dim
-from ..ir.type_rules import Results, reduced_axes
-from ..ir.types import dims
+from ..ir.type_rules import reduced_axes
+from ..ir.types import Results, dims
 
 if TYPE_CHECKING:
     from .build import Step

@@ -15,8 +15,7 @@ import numpy as np
 
 from ..ir import ops
 from ..ir.graph import EinsumGraph
-from ..ir.type_rules import normal_axis
-from ..ir.types import dims
+from ..ir.types import dims, normal_axis
 from .fused import Fusable
 
 if TYPE_CHECKING:

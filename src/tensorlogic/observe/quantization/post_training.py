@@ -272,7 +272,7 @@ def _rounded(matrix: Array, product: Product, config: QuantizationConfig, gram: 
 def _own_axis(product: Product, axis: int, config: QuantizationConfig) -> Any:
     """Return the granularity of a weight's matrix for one that names an axis of the weight itself."""
     from ...ir.quantized import QuantizationGranularity
-    from ...ir.type_rules import normal_axis
+    from ...ir.types import normal_axis
 
     place = normal_axis(axis, len(product.w_order), f"the weight {product.name!r}")
     kept = product.w_order[: len(product.columns)]

@@ -23,8 +23,8 @@ from ...ir.check import node_types
 from ...ir.elementwise import FUNCTIONS
 from ...ir.graph import EinsumGraph, Node
 from ...ir.ops import Op
-from ...ir.type_rules import Scope, reduced_axes
-from ...ir.types import TensorShape, TensorType, scalar_dtype
+from ...ir.type_rules import reduced_axes
+from ...ir.types import Scope, TensorShape, TensorType, scalar_dtype
 from ...plan.build import Step, build_plan
 from ...plan.cost import contraction
 from ...plan.printing import describe

@@ -17,8 +17,7 @@ from ...errors import GraphError, InputError, ShapeError, expect, nearest
 from ...ir import ops
 from ...ir.graph import EinsumGraph, extract, node_name
 from ...ir.sizes import evaluate
-from ...ir.type_rules import normal_axis
-from ...ir.types import TensorShape, TensorType
+from ...ir.types import TensorShape, TensorType, normal_axis
 from ...passes.follow_index import AFTER, PART
 from ...passes.logsumexp import contract_logsumexp
 from ...passes.specialize import specialize
