@@ -38,7 +38,6 @@ from .events import RunRecord as RunRecord
 from .events import StepEvent as StepEvent
 from .events import span as span
 from .ir.builder import GraphBuilder as GraphBuilder
-from .ir.builder import Tensor as Tensor
 from .ir.graph import EinsumGraph as EinsumGraph
 from .ir.quantization_config import ActivationMode as ActivationMode
 from .ir.quantization_config import CalibrationMethod as CalibrationMethod
@@ -47,6 +46,7 @@ from .ir.quantization_config import QuantizationRounding as QuantizationRounding
 from .ir.quantized import QuantizationGranularity as QuantizationGranularity
 from .ir.quantized import QuantizationType as QuantizationType
 from .ir.quantized import QuantizedTensor as QuantizedTensor
+from .ir.tensor import Tensor as Tensor
 from .ir.types import TensorShape as TensorShape
 from .ir.types import TensorType as TensorType
 from .ir.validate import GraphValidator as GraphValidator

@@ -11,7 +11,8 @@ import numpy as np
 
 from ..errors import BackendError, DTypeError
 from ..ir import ops
-from ..ir.graph import OPS, Cond, Fixpoint, Scan, plain_array
+from ..ir.arrays import plain_array
+from ..ir.graph import OPS, Cond, Fixpoint, Scan
 from ..ir.ops import Op
 from ..ir.packed_numbers import unpack_numbers
 from ..ir.quantize_arrays import dequantize_array, quantize_array

@@ -10,8 +10,9 @@ import numpy as np
 
 from ..errors import FormatError, GraphError, nearest
 from . import ops
+from .arrays import Array, constant_digest, frozen, frozen_copy
 from .check import no_array, too_deep
-from .graph import MAX_BODY_DEPTH, Array, EinsumGraph, bodies, constant_digest, frozen, frozen_copy
+from .graph import MAX_BODY_DEPTH, EinsumGraph, bodies
 from .types import DTYPES, ITEMSIZE, MAX_RANK
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any, Generic, TypeVar
 
 from ..errors import InputError, ShapeError
-from .graph import plain_array
+from .arrays import plain_array
 from .methods import Axes, TensorMethods
 from .types import INTEGERS, normal_axis
 

@@ -7,8 +7,8 @@ from functools import partial, reduce
 from typing import Any
 
 from ..errors import GraphError
-from ..ir.builder import Tensor
 from ..ir.graph import EinsumGraph
+from ..ir.tensor import Tensor
 from .context import CompilerContext
 from .emit import Emitter
 from .expr import TLExpr

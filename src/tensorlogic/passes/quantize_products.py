@@ -15,7 +15,8 @@ import numpy as np
 
 from ..errors import InputError, nearest
 from ..ir import ops, spec
-from ..ir.graph import Array, Cond, EinsumGraph, Fixpoint, Node, Scan, constant_op, frozen_copy
+from ..ir.arrays import Array, constant_op, frozen_copy
+from ..ir.graph import Cond, EinsumGraph, Fixpoint, Node, Scan
 from ..ir.types import FLOATS, TensorType
 
 

@@ -14,8 +14,9 @@ from typing import NamedTuple
 
 from ..errors import GraphError, ShapeError, nearest
 from ..ir import ops
+from ..ir.arrays import constant_op, frozen_copy
 from ..ir.collectives import share
-from ..ir.graph import Cond, EinsumGraph, Fixpoint, Node, Scan, constant_op, extract, frozen_copy, node_name, reachable
+from ..ir.graph import Cond, EinsumGraph, Fixpoint, Node, Scan, extract, node_name, reachable
 from ..ir.ops import Op
 from ..ir.types import ITEMSIZE, TensorType, dims, normal_axis
 from .follow_index import cut_input, matching, resized

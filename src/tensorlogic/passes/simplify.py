@@ -17,8 +17,9 @@ import numpy as np
 from ..errors import CancelledError, GraphError, TensorLogicError
 from ..ir import ops, spec
 from ..ir.algebra import algebra
+from ..ir.arrays import constant_op, frozen_copy
 from ..ir.elementwise import FUNCTIONS
-from ..ir.graph import Cond, EinsumGraph, Fixpoint, Node, Scan, constant_op, extract, frozen_copy
+from ..ir.graph import Cond, EinsumGraph, Fixpoint, Node, Scan, extract
 from ..ir.ops import Op
 from ..ir.spec import Labels, Spec
 from ..ir.types import DTYPES, FLOATS, ITEMSIZE, TensorShape, TensorType, normal_axis

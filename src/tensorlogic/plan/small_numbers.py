@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ..ir import ops
-from ..ir.graph import Array
+from ..ir.arrays import Array
 from ..ir.packed_numbers import NARROW
 from .cost import Contraction, contraction_of
 from .fused import Fusable

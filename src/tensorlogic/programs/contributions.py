@@ -13,7 +13,8 @@ import numpy as np
 
 from ..diagnostics import SourceLocation
 from ..errors import CancelledError, InputError, TensorLogicError
-from ..ir.builder import GraphBuilder, Tensor
+from ..ir.builder import GraphBuilder
+from ..ir.tensor import Tensor
 from ..lang import syntax as s
 from ..lang.equations import lower_component
 from ..lang.format import text_of

@@ -12,11 +12,12 @@ from numpy.typing import NDArray
 
 from ..errors import DTypeError
 from ..ir.algebra import ALGEBRAS
-from ..ir.builder import GraphBuilder, Tensor
+from ..ir.builder import GraphBuilder
 from ..ir.elementwise import FUNCTIONS
 from ..ir.graph import EinsumGraph
 from ..ir.ops import AllGather, AllReduce, AllToAll, Barrier, BroadcastFrom, ReduceScatter, Transfer
 from ..ir.spec import parse
+from ..ir.tensor import Tensor
 from ..ir.types import DTYPES, FLOATS
 
 Array = NDArray[Any]

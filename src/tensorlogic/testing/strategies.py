@@ -15,11 +15,12 @@ from hypothesis import strategies as st
 
 from ..errors import TensorLogicError
 from ..ir.algebra import ALGEBRAS
-from ..ir.builder import GraphBuilder, Tensor
+from ..ir.builder import GraphBuilder
 from ..ir.elementwise import FUNCTIONS
 from ..ir.graph import EinsumGraph
 from ..ir.ops import Barrier, Transfer
 from ..ir.sizes import evaluate
+from ..ir.tensor import Tensor
 from ..lang import expr as logic
 
 DTYPES = ("float32", "float64", "bool", "int64", "int8", "uint8", "int32", "uint64", "float16")

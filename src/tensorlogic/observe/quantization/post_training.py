@@ -11,7 +11,8 @@ import numpy as np
 from ...errors import DTypeError, InputError, expect, nearest
 from ...events import span
 from ...ir import ops
-from ...ir.graph import Array, EinsumGraph, extract, plain_array
+from ...ir.arrays import Array, plain_array
+from ...ir.graph import EinsumGraph, extract
 from ...ir.quantization_config import ActivationMode, QuantizationConfig
 from ...ir.quantize_scales import range_scales
 from ...ir.quantized import QuantizedTensor, checked_floats, placed

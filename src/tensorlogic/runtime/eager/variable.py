@@ -18,8 +18,9 @@ from ...errors import DTypeError, GraphError, ShapeError, expect
 from ...ir import ops
 from ...ir.elementwise import FUNCTIONS
 from ...ir.layers import Layers
-from ...ir.methods import Axes, TensorOperators, matmul_spec
+from ...ir.methods import Axes, matmul_spec
 from ...ir.ops import Op
+from ...ir.tensor import TensorOperators
 from ...ir.types import TensorShape
 from ...plan.printing import describe
 from ..tensor_cache import frozen

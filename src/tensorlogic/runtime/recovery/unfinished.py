@@ -13,9 +13,10 @@ import numpy as np
 
 from ...errors import CheckpointError
 from ...ir import ops
+from ...ir.arrays import constant_digest
 from ...ir.constants import all_constants
 from ...ir.files import from_json, to_json
-from ...ir.graph import EinsumGraph, Node, constant_digest, extract, reachable
+from ...ir.graph import EinsumGraph, Node, extract, reachable
 from ...plan.build import ExecutionPlan, node_slots
 from ...plan.fused import Fused
 from ..frame import Frame
