@@ -150,9 +150,9 @@ from .runtime.aio.executor_pool import AsyncExecutorPool as AsyncExecutorPool
 from .runtime.aio.lanes import AsyncHandle as AsyncHandle
 from .runtime.aio.streams import AsyncStream as AsyncStream
 from .runtime.batch_result import BatchResult as BatchResult
-from .runtime.compile import CacheWarning as CacheWarning
-from .runtime.compile import CompilationCache as CompilationCache
-from .runtime.compile import CompilationKey as CompilationKey
+from .runtime.compilation_cache import CacheWarning as CacheWarning
+from .runtime.compilation_cache import CompilationCache as CompilationCache
+from .runtime.compilation_cache import CompilationKey as CompilationKey
 from .runtime.compile import CompilationStats as CompilationStats
 from .runtime.compile import CompiledGraph as CompiledGraph
 from .runtime.compile import GraphCompiler as GraphCompiler

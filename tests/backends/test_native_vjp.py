@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 import tensorlogic as tl
 from tensorlogic.backends import threads
-from tensorlogic.backends.contract import bind_contract_vjp, bind_contraction
+from tensorlogic.backends.contract import bind_contraction
+from tensorlogic.backends.contract_vjp import bind_contract_vjp
 from tensorlogic.backends.native import bind, semiring, support, vjp
 from tensorlogic.ir import ops
 from tensorlogic.ir.algebra import ALGEBRAS

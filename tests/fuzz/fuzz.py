@@ -30,7 +30,8 @@ from tensorlogic.passes.specialize import specialize
 from tensorlogic.runtime.call import call
 from tensorlogic.runtime.frame import Frame
 from tensorlogic.testing.programs import every_program
-from tensorlogic.testing.strategies import FormulaCase, GraphCase, RuleSet, arrays, formula_case, graph_case, rule_set
+from tensorlogic.testing.random_graphs import GraphCase, arrays
+from tensorlogic.testing.strategies import FormulaCase, RuleSet, formula_case, graph_case, rule_set
 
 sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1] / "lang")]
 import batches  # noqa: E402 - modules beside this one

@@ -23,7 +23,8 @@ from ..passes.order import order_contractions
 from ..plan.build import ExecutionPlan, Step
 from .base import BackendCapabilities, Device, Kernel, RunBody
 from .collectives import COLLECTIVES, bind_collective
-from .contract import COMBINE, bind_contract_vjp, bind_contraction
+from .contract import COMBINE, bind_contraction
+from .contract_vjp import bind_contract_vjp
 from .control import bind_control
 from .erf import bind_erf
 from .native.facts import NativeFacts

@@ -19,7 +19,8 @@ from ...ir.algebra import Algebra, algebra
 from ...ir.types import TensorType
 from ...plan.cost import Contraction, contraction
 from ..base import Kernel
-from ..contract import placed, prepared
+from ..contract import prepared
+from ..contract_vjp import placed
 from ..threads import allowed, ranges, share, shared_matmul, together
 from .semiring import FEW, ROWS, WORTH, _placing, join_layout
 
