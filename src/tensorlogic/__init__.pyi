@@ -85,6 +85,7 @@ from .observe.analyze import TraceAnalyzer as TraceAnalyzer
 from .observe.bottleneck import Bottleneck as Bottleneck
 from .observe.bottleneck import BottleneckAnalyzer as BottleneckAnalyzer
 from .observe.bottleneck import BottleneckReport as BottleneckReport
+from .observe.compare_traces import TraceDiff as TraceDiff
 from .observe.performance import PerformanceBaseline as PerformanceBaseline
 from .observe.performance import PerformanceComparison as PerformanceComparison
 from .observe.profile import OpProfile as OpProfile
@@ -93,16 +94,15 @@ from .observe.quantization.post_training import quantize as quantize
 from .observe.quantization.precision import PrecisionAssignment as PrecisionAssignment
 from .observe.quantization.precision import assign_precision as assign_precision
 from .observe.quantization.report import QuantizationReport as QuantizationReport
-from .observe.recorded import RecordedExecutionTrace as RecordedExecutionTrace
-from .observe.recorded import RecordedTraceEntry as RecordedTraceEntry
-from .observe.recorded import TraceRecorder as TraceRecorder
+from .observe.recorded_traces import RecordedExecutionTrace as RecordedExecutionTrace
+from .observe.recorded_traces import RecordedTraceEntry as RecordedTraceEntry
+from .observe.recorded_traces import TraceRecorder as TraceRecorder
 from .observe.timeline import ProfilerHook as ProfilerHook
 from .observe.timeline import TimelineEntry as TimelineEntry
 from .observe.timeline import TimelineProfiler as TimelineProfiler
 from .observe.trace import Trace as Trace
 from .observe.trace import TraceEvent as TraceEvent
 from .observe.trace import trace as trace
-from .observe.trace_diff import TraceDiff as TraceDiff
 from .passes.batch import batched as batched
 from .passes.grad import GradientWarning as GradientWarning
 from .passes.grad import grad as grad
@@ -120,15 +120,15 @@ from .passes.quantize_truths import quantize_truths as quantize_truths
 from .passes.shard import shard as shard
 from .plan.build import ExecutionPlan as ExecutionPlan
 from .plan.build import Step as Step
-from .plan.choose import FusionCostModel as FusionCostModel
-from .plan.choose import FusionOptimizer as FusionOptimizer
-from .plan.choose import FusionPlan as FusionPlan
-from .plan.choose import FusionStrategy as FusionStrategy
 from .plan.estimate import MemoryEstimate as MemoryEstimate
 from .plan.estimate import MemoryEstimator as MemoryEstimator
-from .plan.fuse import Fusion as Fusion
-from .plan.fuse import FusionPlanner as FusionPlanner
-from .plan.fuse import FusionType as FusionType
+from .plan.fusion_planner import Fusion as Fusion
+from .plan.fusion_planner import FusionPlanner as FusionPlanner
+from .plan.fusion_planner import FusionType as FusionType
+from .plan.fusion_strategies import FusionCostModel as FusionCostModel
+from .plan.fusion_strategies import FusionOptimizer as FusionOptimizer
+from .plan.fusion_strategies import FusionPlan as FusionPlan
+from .plan.fusion_strategies import FusionStrategy as FusionStrategy
 from .plan.machine import Machine as Machine
 from .plan.machine import machine as machine
 from .plan.optimizer import GraphOptimizer as GraphOptimizer
@@ -144,10 +144,10 @@ from .programs.answers import Relation as Relation
 from .programs.program import Program as Program
 from .programs.program import load as load
 from .programs.results import Results as Results
+from .runtime.aio.call_queue import AsyncHandle as AsyncHandle
 from .runtime.aio.calls import AsyncConfig as AsyncConfig
 from .runtime.aio.calls import run_async as run_async
 from .runtime.aio.executor_pool import AsyncExecutorPool as AsyncExecutorPool
-from .runtime.aio.lanes import AsyncHandle as AsyncHandle
 from .runtime.aio.streams import AsyncStream as AsyncStream
 from .runtime.batch_result import BatchResult as BatchResult
 from .runtime.compilation_cache import CacheWarning as CacheWarning
@@ -267,7 +267,7 @@ from .train.optim import Optimizer as Optimizer
 from .train.quantization_aware import FakeQuantized as FakeQuantized
 from .train.quantization_aware import convert_quantized as convert_quantized
 from .train.quantization_aware import fake_quantize as fake_quantize
-from .train.rules import rule_loss as rule_loss
+from .train.rule_losses import rule_loss as rule_loss
 from .train.trainer import Trainer as Trainer
 
 __version__: str

@@ -17,7 +17,7 @@ from ..ir import ops
 from ..ir.type_rules import reduced_axes
 from ..ir.types import TensorType
 from ..plan.build import Step
-from ..plan.fusing import FEW, in_few_slices
+from ..plan.groups import FEW, in_few_slices
 from .base import Kernel
 from .contract import bind_matmul_into
 from .erf import bind_erf

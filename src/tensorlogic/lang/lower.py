@@ -10,9 +10,9 @@ from ..errors import GraphError
 from ..ir.graph import EinsumGraph
 from ..ir.tensor import Tensor
 from .context import CompilerContext
-from .emit import Emitter
 from .expr import TLExpr
 from .formula import Formula, Variable, parts
+from .formula_to_graph import Emitter
 from .notation import parse_expr
 from .rule_text import holds_rules, read_rules
 from .rules import Component, Rule, components, round_limit

@@ -26,7 +26,7 @@ from ..plan.printing import describe
 from ..runtime.frame import Frame
 from ..runtime.program import bind
 from ..tables import html_text, table
-from .array_difference import Difference, difference
+from .compare_arrays import Difference, difference
 from .open_runs import constant_value
 from .tensorstats import TensorStats
 

@@ -16,7 +16,7 @@ from ..passes.indices import Index
 from ..passes.split import Split, parts, split
 from .build import ExecutionPlan, Groups, Step, lay_out, node_slots
 from .cost import nbytes
-from .fused import Cut, Fusable, Fused
+from .fused_steps import Cut, Fusable, Fused
 
 TRIED = 8  # inputs that may hold the batch
 JOINS = frozenset({"concat", "add", "mean", "multiply", "maximum", "minimum", "or", "and"})

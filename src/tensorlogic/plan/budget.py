@@ -22,7 +22,7 @@ from ..passes.specialize import specialize
 from ..passes.split import Split, split
 from .build import ExecutionPlan, Groups, lay_out
 from .cost import nbytes, rounds
-from .fused import Fused
+from .fused_steps import Fused
 from .memory import has_wide_types, largest_step, lighter
 from .nested import joined_bytes, nested_plan
 from .printing import describe

@@ -18,7 +18,7 @@ from ..passes.pipeline import Pass
 from ..passes.specialize import specialize
 from ..tables import html_text
 from .cost import Contraction, allocates, contraction_of, flops, nbytes, rounds, scratch_bytes
-from .fused import Cut, Fusable, Fused, fuse
+from .fused_steps import Cut, Fusable, Fused, fuse
 from .memory import assign, donated, lighter, peak_bytes, written_over
 from .printing import STEPWISE, named_by, plan_table
 from .sharing import on_threads
@@ -201,7 +201,7 @@ def lay_out(
         steps = on_threads(steps, threads)
     exact = all(b.exact for s in steps for b in s.bodies)
     if found:
-        from .fusing import exact_group
+        from .groups import exact_group
 
         exact = exact and all(exact_group(graph, g) for g in found)
     name = "native steps" if any(s.parts for s in steps) else STEPWISE

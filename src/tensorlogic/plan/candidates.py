@@ -17,8 +17,8 @@ from ..ir.graph import EinsumGraph
 from ..ir.types import TensorShape, TensorType
 from .build import ExecutionPlan, Groups, Step, freed, lay_out
 from .cost import nbytes
-from .fused import Fusable, Fused
-from .fusing import Facts, find_groups, single_rows
+from .fused_steps import Fusable, Fused
+from .groups import Facts, find_groups, single_rows
 from .memory import lighter
 from .printing import STEPWISE
 

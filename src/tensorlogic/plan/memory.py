@@ -19,7 +19,7 @@ from ..ir import ops
 from ..ir.graph import EinsumGraph, Fixpoint, Scan
 from ..ir.types import TensorType
 from .cost import elements, nbytes
-from .fused import Fused
+from .fused_steps import Fused
 from .printing import describe
 
 if TYPE_CHECKING:

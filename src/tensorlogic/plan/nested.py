@@ -10,7 +10,7 @@ from ..ir.types import TensorType
 from ..passes.split import Join, Split, label, parts
 from .build import ExecutionPlan, Step, freed
 from .cost import nbytes
-from .fused import Cut, Fused
+from .fused_steps import Cut, Fused
 
 
 def nested_plan(

@@ -13,8 +13,8 @@ from ..passes.pipeline import CompilationConfig, OptimizationLevel, Optimized, o
 from ..passes.simplify import Evaluate
 from ..tables import counted
 from .build import lay_out
-from .choose import FusionCostModel, FusionOptimizer, FusionStrategy
-from .fuse import Fusion, FusionPlanner, listed, show_fusions
+from .fusion_planner import Fusion, FusionPlanner, listed, show_fusions
+from .fusion_strategies import FusionCostModel, FusionOptimizer, FusionStrategy
 from .node_costs import GIVEN, assumption, concrete, constant_nodes
 
 

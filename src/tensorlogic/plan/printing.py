@@ -9,7 +9,7 @@ from ..diagnostics import bytes_text
 from ..ir import ops
 from ..ir.ops import Op
 from ..tables import table
-from .fused import Fused
+from .fused_steps import Fused
 
 if TYPE_CHECKING:
     from .build import ExecutionPlan, Step

@@ -15,7 +15,7 @@ from ..ir import ops
 from ..ir.algebra import algebra
 from ..ir.elementwise import FUNCTIONS
 from .cost import Contraction, elements
-from .fused import Fused
+from .fused_steps import Fused
 
 if TYPE_CHECKING:
     from .build import Step

@@ -17,7 +17,7 @@ from ..ir import ops
 from ..ir.arrays import Array
 from ..ir.packed_numbers import NARROW
 from .cost import Contraction, contraction_of
-from .fused import Fusable
+from .fused_steps import Fusable
 from .row_groups import Reading
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ import numpy as np
 from ..ir import ops
 from ..ir.graph import EinsumGraph
 from ..ir.types import dims, normal_axis
-from .fused import Fusable
+from .fused_steps import Fusable
 
 if TYPE_CHECKING:
     from .build import Step

@@ -34,7 +34,7 @@ from .values import (
 )
 
 if TYPE_CHECKING:
-    from .aio.lanes import Lane
+    from .aio.call_queue import CallQueue
     from .autodiff import Gradients
     from .batch import Way
     from .distributed.run import Distributed
@@ -105,7 +105,9 @@ class Executor:
         self.gradients: Gradients | None = None
         self.gradient: GradientStrategy | None = None  # of forward, where it is not told another
         self.profiles = Profiles()
-        self.lanes: dict[tuple[int, int], Lane] = {}  # where calls that are awaited take turns, by their limits
+        self.call_queues: dict[
+            tuple[int, int], CallQueue
+        ] = {}  # where calls that are awaited take turns, by their limits
         self.recovery: Recovery | None = None
         self.distributed: Distributed | None = None
         self.batches: Store[Any, Way] | None = None  # how items of each kind run in a batch

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from random import Random
 
     from .. import ProfileData
+    from .aio.call_queue import AsyncHandle
     from .aio.calls import AsyncConfig
-    from .aio.lanes import AsyncHandle
     from .aio.streams import AsyncStream
     from .autodiff import Gradients
     from .batch_result import BatchResult

@@ -24,7 +24,7 @@ from ..ir import ops
 from ..ir.types import TensorType, dims
 from ..plan.build import ExecutionPlan, Step, lay_out
 from ..plan.cost import nbytes
-from ..plan.fused import NESTED, Fused
+from ..plan.fused_steps import NESTED, Fused
 from .arena import ARENA
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from ..ir.types import TensorType
 from ..passes.pipeline import CompilationConfig, Pass
 from ..passes.specialize import specialize, with_dtypes
 from ..plan.build import ExecutionPlan, build_plan, lay_out
-from ..plan.fusing import POLICIES
+from ..plan.groups import POLICIES
 from ..plan.limits import check_flops
 from ..plan.memory import available_memory, check_memory, lighter
 from ..store import Store, StoreStats, free_in_child
@@ -220,7 +220,7 @@ class Programs:
 
         how = Plans(self.backend.passes, self.in_place)
         if self.facts is not None:
-            from ..plan.fusing import find_groups
+            from ..plan.groups import find_groups
 
             policy = "fast" if self.policy == "fast" else "exact"
             how = how._replace(groups=partial(find_groups, facts=self.facts, policy=policy), threads=self.facts.threads)

@@ -17,7 +17,7 @@ from ..ir.sizes import evaluate
 from ..ir.types import TensorType
 from ..passes.specialize import bind_sizes, known_inputs, specialize
 from ..passes.split import split_inputs
-from ..runtime.aio.brief import is_brief
+from ..runtime.aio.short_calls import is_brief
 from ..runtime.batch import Group, Way, cuts, marked, stack, way_of
 from ..runtime.executor import Executor
 from ..runtime.values import LastCall, Outputs, check_call, check_names, same_again

@@ -21,8 +21,8 @@ from typing import Self
 from ..errors import CancelledError, ExecutionError, InputError, QueueFullError, TensorLogicError, expect
 from ..events import active_contexts, entered_contexts
 from ..ir.graph import EinsumGraph
+from ..runtime.aio.call_queue import AsyncHandle, CallQueue
 from ..runtime.aio.calls import run_async
-from ..runtime.aio.lanes import AsyncHandle, Lane
 from ..runtime.aio.signals import in_trio
 from ..runtime.compile import CompiledGraph
 from ..runtime.context import seconds
@@ -79,7 +79,7 @@ class DynamicBatcher:
         self._graph = BatchedGraph(executor, graph, shared, config.pad)  # type: ignore[arg-type]
         self._clock = clock
         self._counts = Counts()
-        self._lane = Lane(THREADS, 0)
+        self._lane = CallQueue(THREADS, 0)
         self._closed = ""  # why nothing is let in any more
         self.reset_lock()
         reset_in_child(self)

@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..errors import InputError, TensorLogicError, expect, expect_whole, nearest
+from ..runtime.aio.call_queue import AsyncHandle, CallQueue
 from ..runtime.aio.executor_pool import CALLERS_FAULT
-from ..runtime.aio.lanes import AsyncHandle, Lane
 from ..runtime.executor import Executor
 from ..runtime.values import Inputs, Outputs
 from .cascade import CascadeReport, run_cascade
@@ -115,7 +115,7 @@ class MultiModelCoordinator:
         self._canaries: dict[str, _Trial] = {}
         self._shadows: dict[str, _Trial] = {}
         self._turns = count()
-        self._lane = Lane(1, SHADOWS)
+        self._lane = CallQueue(1, SHADOWS)
         self._settled = threading.Condition()
         self._beside = 0  # shadows that run or wait
 

@@ -15,7 +15,7 @@ from ...ir.packed_numbers import KINDS, pack, unpack_numbers
 from ...ir.quantize_arrays import quantize_array
 from ...plan.build import Step
 from ...plan.cost import Contraction
-from ...plan.fused import Fused
+from ...plan.fused_steps import Fused
 from ..base import Kernel
 from ..threads import allowed, share
 from .explicit import NUMBER, Explicit

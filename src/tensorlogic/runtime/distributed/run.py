@@ -18,7 +18,7 @@ from ...ir.types import TensorType, dims
 from ...passes.specialize import specialize
 from ...passes.split import Split, split_inputs
 from ...passes.stages import cut_stages, stage_of_nodes
-from ...plan.fused import Cut
+from ...plan.fused_steps import Cut
 from ...plan.node_costs import known_costs
 from ...store import Store
 from ..parts import Parts, range_of

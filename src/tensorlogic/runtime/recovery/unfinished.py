@@ -18,7 +18,7 @@ from ...ir.constants import all_constants
 from ...ir.files import from_json, to_json
 from ...ir.graph import EinsumGraph, Node, extract, reachable
 from ...plan.build import ExecutionPlan, node_slots
-from ...plan.fused import Fused
+from ...plan.fused_steps import Fused
 from ..frame import Frame
 from ..values import Outputs
 from .checkpoints import Checkpoint

@@ -15,7 +15,7 @@ from ...events import span
 from ...ir.graph import EinsumGraph
 from ...ir.types import TensorType
 from ...plan.cost import nbytes
-from ...plan.fused import Cut
+from ...plan.fused_steps import Cut
 from ...plan.nested import joined_bytes
 from ...store import free_in_child
 from ..parts import Parts

@@ -19,7 +19,7 @@ from ..ir.graph import EinsumGraph, Fixpoint, Scan, reachable
 from ..ir.type_rules import reduced_axes
 from ..ir.types import TensorType, dims
 from .cost import Contraction, contraction_of, nbytes
-from .fused import Fusable
+from .fused_steps import Fusable
 from .printing import describe
 from .row_groups import Footing, Group, Reading, grow_groups, row_groups, title
 from .small_numbers import small_number_groups

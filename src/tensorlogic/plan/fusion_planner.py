@@ -20,8 +20,8 @@ from ..passes.pipeline import Pass
 from ..tables import counted, table
 from .build import ExecutionPlan, Groups, Step, lay_out
 from .cost import nbytes
-from .fused import Fusable, Fused
-from .fusing import find_groups
+from .fused_steps import Fusable, Fused
+from .groups import find_groups
 from .node_costs import GIVEN, concrete, constant_nodes
 
 EXACT: tuple[Pass, ...] = (order_contractions,)  # what every plan does
