@@ -67,7 +67,7 @@ def test_training_in_half_precision(precision, policy):
     trainer.fit(regression(), regression_params(), regression_data())
     assert trainer.params["w"].dtype == np.float32
     np.testing.assert_allclose(trainer.params["w"], [1, -2, 0.5], atol=0.05)
-    halves = [t for p in trainer.executor.programs.kept.values() for s in p.plan.steps for t in s.types]
+    halves = [t for p in trainer.executor.programs.store.values() for s in p.plan.steps for t in s.types]
     assert precision in {t.dtype for t in halves}  # what the loss is made of is kept in two bytes
 
 

@@ -106,7 +106,7 @@ class CompiledGraph:
 
     def plans(self) -> list[ExecutionPlan]:
         """Return the plans that are ready."""
-        return [program.plan for program in self.executor.programs.kept.values()]
+        return [program.plan for program in self.executor.programs.store.values()]
 
     def explain(self) -> str:
         """Say of each plan that is ready how it runs, how it was chosen, and which kernels were compiled for it."""
@@ -237,7 +237,7 @@ def save_compiled(compiled: CompiledGraph, folder: Path) -> None:
     from ..ir.whole_files import write_folder
 
     able = compiled.executor.capabilities()
-    programs = compiled.executor.programs.kept.values() if sized_by_inputs(compiled.optimized) else []
+    programs = compiled.executor.programs.store.values() if sized_by_inputs(compiled.optimized) else []
     manifest = _Manifest(
         FORMAT,
         VERSION,

@@ -262,7 +262,7 @@ class Executor:
             flops_limit=mine.flops_limit,
             wrap=mine.wrap if wrap is None else wrap,
             passes=mine.passes,
-            plans=mine.kept.bound if plans is None else plans,
+            plans=mine.store.bound if plans is None else plans,
             threads=mine.threads,
             policy=policy or mine.policy,
         )
@@ -321,7 +321,7 @@ class Executor:
 
     def _remember(self, graph: EinsumGraph, names: list[str], values: list[Any], program: Program) -> None:
         """Keep what the next call compares itself with first."""
-        if len(self._ready) >= self.programs.kept.bound:
+        if len(self._ready) >= self.programs.store.bound:
             self._ready.clear()
         signature = tuple((n, type(v), v.shape, v.dtype) for n, v in zip(names, values, strict=True))
         self._ready[id(graph)] = LastCall(graph, signature, program)

@@ -306,9 +306,9 @@ def execute_with_recovery(
     from .recovery.config import RecoveryConfig
     from .recovery.run import execute_with_recovery
 
-    told = RecoveryConfig() if config is None else config
+    chosen = RecoveryConfig() if config is None else config
     return execute_with_recovery(
-        executor, graph, {} if inputs is None else inputs, told, clock=clock, sleep=sleep, rng=rng
+        executor, graph, {} if inputs is None else inputs, chosen, clock=clock, sleep=sleep, rng=rng
     )
 
 

@@ -252,7 +252,7 @@ class DynamicBatcher:
 
     def _start(self) -> None:
         """Begin one more thread."""
-        work = partial(AsyncHandle[None], self._lane, self._serve, told=partial(self._ended, self._queue))
+        work = partial(AsyncHandle[None], self._lane, self._serve, on_end=partial(self._ended, self._queue))
         Context().run(work).begin()  # not in the contexts of whoever came first
 
     def _serve(self) -> None:

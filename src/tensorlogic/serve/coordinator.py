@@ -329,7 +329,7 @@ class MultiModelCoordinator:
             self._beside += 1
         given = [np.array(value) for value in outputs]  # the caller may write to its own
         work = partial(self._compare, model, trial, inputs, given)
-        AsyncHandle(self._lane, work, told=self._beside_ended).begin()
+        AsyncHandle(self._lane, work, on_end=self._beside_ended).begin()
 
     def _beside_ended(self, handle: AsyncHandle[None]) -> None:
         with self._settled:

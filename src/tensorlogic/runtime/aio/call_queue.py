@@ -38,9 +38,9 @@ class AsyncHandle(Generic[T]):
     __slots__ = (
         "_context",
         "_error",
+        "_on_end",
         "_settled",
         "_surroundings",
-        "_told",
         "_value",
         "_work",
         "begun_at",
@@ -61,9 +61,9 @@ class AsyncHandle(Generic[T]):
         timeout: float | None = None,
         *,
         brief: bool = False,
-        told: Callable[[AsyncHandle[T]], object] = bool,
+        on_end: Callable[[AsyncHandle[T]], object] = bool,
     ) -> None:
-        self._told = told  # of the outcome, once
+        self._on_end = on_end  # called once, with the outcome
         self.queue, self.brief = queue, brief
         self.late = False  # whether it waits for a moment, to see whether it is awaited at once
         self.deadline = None if timeout is None else monotonic() + timeout
@@ -136,8 +136,8 @@ class AsyncHandle(Generic[T]):
         self._settle()
 
     def _settle(self) -> None:
-        told, self._told = self._told, bool
-        told(self)
+        on_end, self._on_end = self._on_end, bool
+        on_end(self)
         self._settled.set()
 
     def forget_tasks(self) -> None:

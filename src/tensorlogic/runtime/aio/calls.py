@@ -108,8 +108,8 @@ def execute_async(
     work = partial(executor.execute, graph, inputs, **options)
     short = short_call(executor, graph, inputs) if not options else ""
     loop = _asyncio_loop() if short else None
-    told = bool if short == "brief" else partial(note_time, executor, graph)
-    handle = AsyncHandle(queue, work, config.timeout, brief=loop is not None and short == "brief", told=told)
+    on_end = bool if short == "brief" else partial(note_time, executor, graph)
+    handle = AsyncHandle(queue, work, config.timeout, brief=loop is not None and short == "brief", on_end=on_end)
     if loop is None:
         return handle.begin()
     if short == "brief":

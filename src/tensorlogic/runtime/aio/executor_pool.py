@@ -141,7 +141,7 @@ class AsyncExecutorPool:
         check_call(graph, {} if inputs is None else inputs)
         self._check_open()
         work = partial(self._run, graph, inputs, options)
-        handle: AsyncHandle[Outputs] = AsyncHandle(self._queue, work, self.config.timeout, told=self._note)
+        handle: AsyncHandle[Outputs] = AsyncHandle(self._queue, work, self.config.timeout, on_end=self._note)
         try:
             if not await self._queue.room(handle.remaining()):
                 handle.expire()
