@@ -52,7 +52,7 @@ class AsyncHandle(Generic[T]):
         "queued_at",
         "reason",
         "stopped_signal",
-    )  # fmt: skip
+    )
 
     def __init__(
         self,
