@@ -66,9 +66,11 @@ def print_arrays(arrays: Mapping[str, Any], axis_names: Mapping[str, AxisNames] 
 @common.graph_argument
 @common.run_options
 @click.option(
-    "-o", "--output", type=click.Path(path_type=Path),
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path),
     help="Write the outputs to an .npz file; those of a stream also to .npy, .parquet, .csv or .tsv.",
-)  # fmt: skip
+)
 @programs.csv_option
 @stream_options
 @common.reported

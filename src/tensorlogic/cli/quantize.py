@@ -27,10 +27,20 @@ WORDS = {"weight-only": "WEIGHT_ONLY", "dynamic": "DYNAMIC", "static": "STATIC"}
 @click.option(
     "--activations", type=click.Choice(list(WORDS)), help="Static where there are calibration data, if left out."
 )
-@click.option("--method", type=click.Choice(["min-max", "moving-average", "percentile", "entropy", "mse"]), default="min-max",
-              show_default=True, help="How ranges of activations are found.")  # fmt: skip
-@click.option("--rounding", type=click.Choice(["nearest", "scale-search", "compensating", "compensating-search"]),
-              default="nearest", show_default=True, help="How weights are rounded.")  # fmt: skip
+@click.option(
+    "--method",
+    type=click.Choice(["min-max", "moving-average", "percentile", "entropy", "mse"]),
+    default="min-max",
+    show_default=True,
+    help="How ranges of activations are found.",
+)
+@click.option(
+    "--rounding",
+    type=click.Choice(["nearest", "scale-search", "compensating", "compensating-search"]),
+    default="nearest",
+    show_default=True,
+    help="How weights are rounded.",
+)
 @click.option(
     "--budget",
     "budget_bytes",

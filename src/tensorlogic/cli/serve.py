@@ -36,8 +36,13 @@ from .common import reported
 @click.option("--tls-cert", type=click.Path(path_type=Path), help="A certificate (PEM): serve over TLS.")
 @click.option("--tls-key", type=click.Path(path_type=Path), help="The key of the certificate.")
 @click.option("--log-requests", is_flag=True, help="Write a line for each request to standard error.")
-@click.option("--limit", "limits", multiple=True, metavar="NAME=VALUE", help="A limit of requests: body_bytes, flops, memory_bytes, "
-              "seconds, rank, ...; repeat for several.")  # fmt: skip
+@click.option(
+    "--limit",
+    "limits",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="A limit of requests: body_bytes, flops, memory_bytes, seconds, rank, ...; repeat for several.",
+)
 @click.option(
     "--drain-seconds",
     default=30.0,

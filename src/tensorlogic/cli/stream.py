@@ -124,8 +124,12 @@ def _show(result: Any, stream: Any, *, lines: bool, values: bool) -> None:
 
     kept = {name: value for name, value in result.outputs.items() if name in stream.processor.split.kept}
     if lines:
-        found = {"chunk": result.metadata.chunk_id, "start": result.metadata.start, "rows": result.metadata.size,
-                 "ms": round(result.processing_time_ms, 3)}  # fmt: skip
+        found = {
+            "chunk": result.metadata.chunk_id,
+            "start": result.metadata.start,
+            "rows": result.metadata.size,
+            "ms": round(result.processing_time_ms, 3),
+        }
         common.print_json({**found, "outputs": arrays_json(kept)} if values and kept else found)
     elif values and kept:
         click.echo(f"chunk {result.metadata.chunk_id}, rows {result.metadata.start:,} to {stream.rows - 1:,}")

@@ -219,10 +219,15 @@ class Analysis:
         }
         derived = {t.name: t.arity for t in self.tensors.values() if t.derived and not t.boolean}
         extents = solve_extents(
-            equations, self.scalars, self._sizes, self._places.find, fixed, derived,
+            equations,
+            self.scalars,
+            self._sizes,
+            self._places.find,
+            fixed,
+            derived,
             lambda root: self._by_root[root].kind != "range",
             {name: n for n, part in enumerate(self.components) for name in part.names},
-        )  # fmt: skip
+        )
         self._extents = extents
         for key, info in self.domains.items():
             size = self._sizes.get(self._places.find(key))

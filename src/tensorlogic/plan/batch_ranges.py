@@ -100,7 +100,11 @@ def _bound(step: Step, cut: Split, graph: EinsumGraph, threads: int, groups: Gro
     feeds = tuple((reads[slot_of[fed[name].node][0]], fed[name].axis) for name, _, _ in bodies[0].inputs)
     order = [place[slot] for slot in slots]
     return step._replace(
-        writes=tuple(slots), types=tuple(step.types[n] for n in order),
-        into=tuple(step.into[n] for n in order) if step.into else (), parts=(), bodies=bodies,
-        cut=Cut(ranges, threads, feeds, cut.joins), scratch=threads * max(body.peak_bytes for body in bodies),
-    )  # fmt: skip
+        writes=tuple(slots),
+        types=tuple(step.types[n] for n in order),
+        into=tuple(step.into[n] for n in order) if step.into else (),
+        parts=(),
+        bodies=bodies,
+        cut=Cut(ranges, threads, feeds, cut.joins),
+        scratch=threads * max(body.peak_bytes for body in bodies),
+    )

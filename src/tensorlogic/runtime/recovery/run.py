@@ -80,9 +80,11 @@ class Recovery:
             for name in config.fallback_backends if falls else ():
                 if name != executor.backend.name:
                     own = executor.with_config(
-                        CompilationConfig(OptimizationLevel.NONE), backend=name, policy="exact",
+                        CompilationConfig(OptimizationLevel.NONE),
+                        backend=name,
+                        policy="exact",
                         wrap=(retrying, *wrap) if retries else wrap,
-                    )  # fmt: skip
+                    )
                     found.append((name, own))
             self._tiers[key] = found
         return self._tiers[key]

@@ -136,8 +136,11 @@ def to_checkpoint(left: Unfinished, source: Source) -> tuple[dict[str, Any], dic
     known = all_constants(source.graph)
     arrays |= {CONSTANT + d: a for d, a in all_constants(left.graph).items() if d not in known}
     facts = {
-        "graph": source.graph.digest, "inputs": source.digests, "left": to_json(left.graph, data=False), "sparse": sparse,
-    }  # fmt: skip
+        "graph": source.graph.digest,
+        "inputs": source.digests,
+        "left": to_json(left.graph, data=False),
+        "sparse": sparse,
+    }
     return arrays, facts
 
 

@@ -156,9 +156,14 @@ class Fastest:
     def state(self) -> dict[str, Any]:
         """Return what a checkpoint keeps."""
         return {
-            "rows": self.rows, "settled": self.settled, "first": self.first, "best": self.best, "best_rate": self.best_rate,
-            "shrinking": self.shrinking, "rates": list(self._rates),
-        }  # fmt: skip
+            "rows": self.rows,
+            "settled": self.settled,
+            "first": self.first,
+            "best": self.best,
+            "best_rate": self.best_rate,
+            "shrinking": self.shrinking,
+            "rates": list(self._rates),
+        }
 
     def restore(self, state: dict[str, Any]) -> None:
         """Go on as a checkpoint says."""
@@ -215,6 +220,7 @@ def largest_within(chunk_bytes: Callable[[int], int], budget: int) -> int:
         one = chunk_bytes(1)
         raise OutOfMemoryError(
             f"a chunk of one row, and reading it, takes {bytes_text(one)}, more than the {bytes_text(budget)} that the stream may have",
-            f"allow at least {one / SPARE / MEGABYTE:.3g} MB: StreamingMode.DynamicChunk(...)", code="E533",
-        )  # fmt: skip
+            f"allow at least {one / SPARE / MEGABYTE:.3g} MB: StreamingMode.DynamicChunk(...)",
+            code="E533",
+        )
     return low
