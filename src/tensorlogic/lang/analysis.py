@@ -274,9 +274,17 @@ def analyse(
         keys = tuple(first.setdefault(places.find((t.name, p)), (t.name, p)) for p in range(t.arity))
         own = by_head.get(t.name, [])
         infos[t.name] = TensorInfo(
-            t.name, t.arity, t.boolean, keys, t.name in derived, t.name in facts, t.name in data,
-            _operator(own), _virtual(own), t.at,
-        )  # fmt: skip
+            t.name,
+            t.arity,
+            t.boolean,
+            keys,
+            t.name in derived,
+            t.name in facts,
+            t.name in data,
+            _operator(own),
+            _virtual(own),
+            t.at,
+        )
     domains = {key: places.domain(key) for key in dict.fromkeys(first.values())}
     for x in defined:
         if is_rule(x, tensors):

@@ -122,11 +122,17 @@ def _product(graph: EinsumGraph, i: int, value: int, weight: int, names: Mapping
         return None
     order = [*rows, *columns]
     return Product(
-        i, node.args[value], node.args[weight], _name(graph, node.args[weight], names),
-        tuple(own.index(x) for x in [*rows, *terms]), tuple(other.index(x) for x in [*columns, *terms]),
-        tuple(order.index(x) for x in form.output), len(rows), tuple(sizes[x] for x in columns),
+        i,
+        node.args[value],
+        node.args[weight],
+        _name(graph, node.args[weight], names),
+        tuple(own.index(x) for x in [*rows, *terms]),
+        tuple(other.index(x) for x in [*columns, *terms]),
+        tuple(order.index(x) for x in form.output),
+        len(rows),
+        tuple(sizes[x] for x in columns),
         math.prod(sizes[x] for x in terms),
-    )  # fmt: skip
+    )
 
 
 def _name(graph: EinsumGraph, i: int, names: Mapping[int, str]) -> str:

@@ -273,14 +273,24 @@ def _nodes(
             root[writes[0]] = root[reads[0]]
             if isinstance(node.op, ops.Broadcast | ops.Window) or reads[0] in repeated:
                 repeated.add(writes[0])
-        steps.append(Step(
-            i, node.op, reads, writes, (), arg_types, types[i],
-            flops(node.op, arg_types, types[i], form), sum(nbytes(t) for t in types[i]) if fresh else 0, devices[i],
-            node.locations[0] if node.locations else None, form, tuple(
-                lay_out(b, devices[i], in_place=in_place, groups=groups, threads=threads) for b in bodies(node.op)
-            ) if loops else (),
-            scratch_bytes(form, arg_types, types[i][0]) if form is not None else 0,
-        ))  # fmt: skip
+        again = partial(lay_out, device=devices[i], in_place=in_place, groups=groups, threads=threads)
+        step = Step(
+            node=i,
+            op=node.op,
+            reads=reads,
+            writes=writes,
+            frees=(),
+            arg_types=arg_types,
+            types=types[i],
+            flops=flops(node.op, arg_types, types[i], form),
+            nbytes=sum(nbytes(t) for t in types[i]) if fresh else 0,
+            device=devices[i],
+            location=node.location,
+            contraction=form,
+            bodies=tuple(map(again, bodies(node.op))) if loops else (),
+            scratch=scratch_bytes(form, arg_types, types[i][0]) if form is not None else 0,
+        )
+        steps.append(step)
     inputs = tuple((name, slot_of[i][0], types[i][0]) for name, i in graph.inputs.items())
     outputs = tuple((name, slot_of[i][0], types[i][0]) for name, i in graph.outputs)
     return _Laid(inputs, outputs, tuple(constants), steps, root, repeated)

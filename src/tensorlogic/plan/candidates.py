@@ -246,11 +246,21 @@ def _side_step(plans: Sequence[ExecutionPlan], threads: int) -> Step:
     writes = [slot for plan in plans for _, slot, _ in plan.outputs]
     last = plans[-1].steps[-1]
     return Step(
-        last.node, Fused(f"{len(plans)} chains", sum(len(p.steps) for p in plans), "chains"), tuple(reads), tuple(writes), (),
-        tuple(types[s] for s in reads), tuple(types[s] for s in writes), sum(p.flops for p in plans),
-        sum(nbytes(types[s]) for s in writes), last.device, None, bodies=tuple(plans), threads=threads,
+        node=last.node,
+        op=Fused(f"{len(plans)} chains", sum(len(p.steps) for p in plans), "chains"),
+        reads=tuple(reads),
+        writes=tuple(writes),
+        frees=(),
+        arg_types=tuple(types[s] for s in reads),
+        types=tuple(types[s] for s in writes),
+        flops=sum(p.flops for p in plans),
+        nbytes=sum(nbytes(types[s]) for s in writes),
+        device=last.device,
+        location=None,
+        bodies=tuple(plans),
+        threads=threads,
         scratch=sum(p.peak_bytes for p in plans),
-    )  # fmt: skip
+    )
 
 
 def subplan(plan: ExecutionPlan, steps: Sequence[Step], wanted: Iterable[int]) -> ExecutionPlan:

@@ -269,9 +269,18 @@ def execute_stream(
     from .streams.stream import execute_stream
 
     return execute_stream(
-        executor, graph, source, config, inputs=inputs, over=over, sink=sink, checkpoint=checkpoint, resume=resume,
-        progress=progress, clock=clock,
-    )  # fmt: skip
+        executor,
+        graph,
+        source,
+        config,
+        inputs=inputs,
+        over=over,
+        sink=sink,
+        checkpoint=checkpoint,
+        resume=resume,
+        progress=progress,
+        clock=clock,
+    )
 
 
 def execute_chunk(executor: Executor, graph: EinsumGraph, inputs: Inputs, metadata: ChunkMetadata) -> StreamResult:

@@ -167,9 +167,17 @@ class AsyncExecutorPool:
             waited = 1e3 * self._queue_time / self._begun if self._begun else 0.0
             members = [ExecutorState(m.outstanding, m.executions, m.failures, not m.rests_for) for m in self._members]
             return PoolReport(
-                self._executions, self._failures, self._cancelled, len(self._queue.running), len(self._queue.line),
-                waited, p50, p95, p99, tuple(members),
-            )  # fmt: skip
+                self._executions,
+                self._failures,
+                self._cancelled,
+                len(self._queue.running),
+                len(self._queue.line),
+                waited,
+                p50,
+                p95,
+                p99,
+                tuple(members),
+            )
 
     async def shutdown(self, *, cancel: bool = False) -> None:
         """Take no more calls in and wait until those that run or wait are done; ``cancel`` stops them first."""
