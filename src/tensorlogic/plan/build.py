@@ -285,7 +285,7 @@ def _nodes(
             flops=flops(node.op, arg_types, types[i], form),
             nbytes=sum(nbytes(t) for t in types[i]) if fresh else 0,
             device=devices[i],
-            location=node.location,
+            location=node.locations[0] if node.locations else None,
             contraction=form,
             bodies=tuple(map(again, bodies(node.op))) if loops else (),
             scratch=scratch_bytes(form, arg_types, types[i][0]) if form is not None else 0,
