@@ -157,9 +157,14 @@ class Fastest:
     def state(self) -> dict[str, Any]:
         """Return what a checkpoint keeps."""
         return {
-            "rows": self.rows, "settled": self.settled, "first": self.first, "best": self.best, "best_rate": self.best_rate,
-            "shrinking": self.shrinking, "rates": list(self._rates),
-        }  # fmt: skip
+            "rows": self.rows,
+            "settled": self.settled,
+            "first": self.first,
+            "best": self.best,
+            "best_rate": self.best_rate,
+            "shrinking": self.shrinking,
+            "rates": list(self._rates),
+        }
 
     def restore(self, state: dict[str, Any]) -> None:
         """Go on as a checkpoint says."""

@@ -363,9 +363,16 @@ def of_arrow(given: Any, wanted: Wanted, what: str = "the table") -> Batches:
     pyarrow = arrow_module("pyarrow", "to read a table")
     if hasattr(given, "to_batches") and hasattr(given, "count_rows"):  # a dataset
         return Batches(
-            lambda row, rows, names: (iter(given.to_batches(columns=names, batch_size=rows, batch_readahead=1, fragment_readahead=1)), 0),
-            given.schema, None, wanted, what, held=lambda names, rows: 3 * _largest_row_group(given),
-        )  # fmt: skip
+            lambda row, rows, names: (
+                iter(given.to_batches(columns=names, batch_size=rows, batch_readahead=1, fragment_readahead=1)),
+                0,
+            ),
+            given.schema,
+            None,
+            wanted,
+            what,
+            held=lambda names, rows: 3 * _largest_row_group(given),
+        )
     if isinstance(given, pyarrow.RecordBatch):
         given = pyarrow.Table.from_batches([given])
     if isinstance(given, pyarrow.Table):
