@@ -15,7 +15,7 @@ import numpy as np
 
 from ...errors import TensorLogicError
 from ...ir.graph import EinsumGraph
-from ...passes.levels import OptimizationLevel
+from ...passes.pipeline import OptimizationLevel
 from ..executor import Executor
 from .config import Mesh
 from .messages import Answer, Arena, Call, receive, send
