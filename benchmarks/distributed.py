@@ -213,7 +213,11 @@ def rank_main(names: list[str]) -> None:
                 call()
                 times[name].append(perf_counter() - start)
     if os.environ["RANK"] == "0":
-        print(json.dumps(times))
+        print(json.dumps(times), flush=True)
+    if size() > 1:
+        import torch.distributed as dist
+
+        dist.destroy_process_group()
 
 
 def measured(names: list[str], ranks: int) -> dict[str, list[float]]:
@@ -257,7 +261,9 @@ def driver() -> Table:
     executor.distributed.close()  # type: ignore[union-attr]
     over = statistics.median(a - b for a, b in zip(calls, ranks, strict=True))
     note = f"The loss of the MLP on 64 rows, weights read-only; the driver adds {over * 1e3:.2f} ms (median)."
-    return Table("A call of a driver with two warm workers", note, (timing("the ranks", ranks), timing("the call", calls)))
+    return Table(
+        "A call of a driver with two warm workers", note, (timing("the ranks", ranks), timing("the call", calls))
+    )
 
 
 def memory() -> str:
@@ -270,7 +276,10 @@ def memory() -> str:
     share = most / (inputs["w"].nbytes + inputs["v"].nbytes)
     held = [optimizer_bytes(shares) for shares in (False, True)]
     text = f"Four processes hold {share:.1%} of the weights each at most. "
-    return text + f"A rank of four that train the MLP with Adam holds {held[0] / 1e6:.1f} MB, with shard_optimizer {held[1] / 1e6:.1f} MB."
+    return (
+        text
+        + f"A rank of four that train the MLP with Adam holds {held[0] / 1e6:.1f} MB, with shard_optimizer {held[1] / 1e6:.1f} MB."
+    )
 
 
 def optimizer_bytes(shares: bool) -> int:
@@ -279,7 +288,9 @@ def optimizer_bytes(shares: bool) -> int:
 
     inputs, weights = data(64)
     config = tl.DistributedConfig(devices(4), strategy=S.DataParallel(4, over="x"), shard_optimizer=shares)
-    trainer = tl.Trainer(tl.Executor(), tl.TrainerConfig(optimizer=tl.optim.adam(), epochs=1, batch_size=64), distributed=config)
+    trainer = tl.Trainer(
+        tl.Executor(), tl.TrainerConfig(optimizer=tl.optim.adam(), epochs=1, batch_size=64), distributed=config
+    )
     trainer.fit(loss_graph(64), params=weights, data=inputs)
     return max(own.held_bytes for own in trainer.executor.get_distributed_stats().ranks)
 
@@ -305,7 +316,9 @@ def tables() -> list[Table]:
     return [
         Table(f"Training step of an MLP by shares of rows, batch {BATCH}", note, rows("mlp", "mlp_ddp")),
         Table("Training step of a transformer block by shares of sequences", note, rows("block", "block_ddp")),
-        Table(f"A layer of {WIDE} by {WIDE} and back, 64 rows, by shares of weights", f"{note} {memory()}", rows("wide")),
+        Table(
+            f"A layer of {WIDE} by {WIDE} and back, 64 rows, by shares of weights", f"{note} {memory()}", rows("wide")
+        ),
         Table(
             "An all_reduce of 4 KiB between two processes",
             "Through the way that collectives take, beside torch.distributed's own call.",

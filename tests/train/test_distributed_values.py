@@ -70,7 +70,9 @@ def test_blocks_make_every_kind_of_result(rows, ranks):
     s = b.sigmoid(x)
     odds = b.einsum("ij,ij->j", s, s, algebra="noisy_or")
     made = {"y": b.exp(x), "mean": b.mean(x, axis=0), "most": b.max(x), "some": b.any(x > 1, axis=0), "odds": odds}
-    whole = b.build(made | {"order": b.sort(x, axis=0), "logs": b.logsumexp(x, axis=0), "half": b.sum(b.cast(x, "float16"))})
+    whole = b.build(
+        made | {"order": b.sort(x, axis=0), "logs": b.logsumexp(x, axis=0), "half": b.sum(b.cast(x, "float16"))}
+    )
     value = np.random.default_rng(0).normal(size=(rows, 4)).astype("float32")
     ways, executor = local_group(ranks), tl.Executor()
 
@@ -150,7 +152,11 @@ def test_values_that_change_their_shares():
     b = tl.GraphBuilder()
     w = b.input("w", (4, 2), "float64")
     run = Resident(
-        tl.Executor(), b.build(w=w + b.sum(b.input("x", ("n",), "float64"))), ["w"], tl.DistributedConfig(devices(2)), {"w": 0}
+        tl.Executor(),
+        b.build(w=w + b.sum(b.input("x", ("n",), "float64"))),
+        ["w"],
+        tl.DistributedConfig(devices(2)),
+        {"w": 0},
     )
     run.put({"w": np.arange(8.0).reshape(4, 2)})
     for rows in (4, 3, 1):  # one row is for all

@@ -66,7 +66,9 @@ def _start_all_reduce(op: ops.StartAllReduce, args: Sequence[TensorType], scope:
     for t in args:
         _combination(op, t)
         if t.shape is None or t.dtype != args[0].dtype:
-            raise DTypeError(f"start_all_reduce: operands of one dtype and known shapes are expected, got {t}", code="E384")
+            raise DTypeError(
+                f"start_all_reduce: operands of one dtype and known shapes are expected, got {t}", code="E384"
+            )
         total = add(total, prod(t.shape))
     if not args:
         raise GraphError("start_all_reduce: there is nothing to combine", code="E384")

@@ -92,7 +92,11 @@ class _Group:
         if self.ranks == 1:
             return list(values)
         shape = dims(values[0].type)
-        own = self.b.concat([x.reshape(1, *shape) for x in values], 0) if len(values) > 1 else values[0].reshape(1, *shape)
+        own = (
+            self.b.concat([x.reshape(1, *shape) for x in values], 0)
+            if len(values) > 1
+            else values[0].reshape(1, *shape)
+        )
         whole = self.b.apply(ops.AllGather(self.over, self.ranks, self.rank, 0, count), own)
         return [_range(self.b, whole, 0, range(n, n + 1)).reshape(*shape) for n in range(count)]
 

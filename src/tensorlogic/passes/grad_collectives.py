@@ -58,7 +58,9 @@ def _broadcast_from(t: Tape, call: Call) -> Grads:
 
 def _refused(t: Tape, call: Call) -> Grads:
     raise GraphError(
-        f"{call.op.name} has no gradient", "differentiate the graph before it is cut into stages and planned", code="E111"
+        f"{call.op.name} has no gradient",
+        "differentiate the graph before it is cut into stages and planned",
+        code="E111",
     )
 
 

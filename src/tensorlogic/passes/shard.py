@@ -119,7 +119,9 @@ class _Draft:
     ) -> None:
         self.graph, self.axes, self.ranks, self.rank, self.over = graph, axes, ranks, rank, over
         self.wishes = wishes  # nodes of which only shares along an axis are needed
-        self.readings: list[list[tuple[int, int | None]]] = [[] for _ in graph.nodes]  # who reads a node, and what of it
+        self.readings: list[list[tuple[int, int | None]]] = [
+            [] for _ in graph.nodes
+        ]  # who reads a node, and what of it
         self.types = graph.inference.types
         self.nodes: list[Node] = []
         self.constants = dict(graph.constants)

@@ -334,6 +334,7 @@ def get_distributed_stats(executor: Executor) -> DistributedStats:
 
 
 def distributed_of(executor: Executor) -> Distributed:
+    """Return what an executor keeps of its distributed runs."""
     from .distributed.run import Distributed
 
     if executor.distributed is None:

@@ -72,9 +72,7 @@ class DistributedStep:
         self._known = {}
 
 
-def optimizer_shares(
-    step: TrainingStep, values: Mapping[str, Array], config: DistributedConfig
-) -> dict[str, int]:
+def optimizer_shares(step: TrainingStep, values: Mapping[str, Array], config: DistributedConfig) -> dict[str, int]:
     """Return the axis along which each device has a share of what the optimizer keeps; what is too small for that stays whole."""
     mesh = config.mesh
     if mesh.data == 1 or mesh.model > 1:

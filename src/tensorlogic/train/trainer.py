@@ -387,7 +387,11 @@ class Trainer:
         """
         last = self.batch
         self._snapshot.put_back(self)
-        if not batches.replayable or last == self.batch or (self.distributed is not None and self.distributed.beside_others):
+        if (
+            not batches.replayable
+            or last == self.batch
+            or (self.distributed is not None and self.distributed.beside_others)
+        ):
             return  # ranks that other processes are may not be there any more
         try:
             for batch in batches.epoch(self.epoch, self.batch):

@@ -212,7 +212,9 @@ class DistributedConfig:
         if self.strategy is None:
             object.__setattr__(self, "strategy", DataParallel(len(self.devices)))
         if self.deterministic and (not isinstance(self.strategy, DataParallel) or self.shard_optimizer):
-            message = f"deterministic= is for devices that share rows and nothing else, not {type(self.strategy).__name__}"
+            message = (
+                f"deterministic= is for devices that share rows and nothing else, not {type(self.strategy).__name__}"
+            )
             hint = "write strategy=DataParallel(...), and leave shard_optimizer= out"
             raise InputError(message, hint, code="E387")
         mesh = mesh_of(self.strategy)

@@ -150,7 +150,9 @@ class Resident:
             if workers is not self._workers:
                 if self._given.keys() != self._types.keys():
                     message = "the processes that held the values of this run are gone"
-                    raise ExecutionError(message, "give them again: put(values), or resume from a checkpoint", code="E385")
+                    raise ExecutionError(
+                        message, "give them again: put(values), or resume from a checkpoint", code="E385"
+                    )
                 self._workers, self._number = workers, workers.new_kept()
             each = zip(put, take, strict=True)
             kept = [KeptMessage(self._number, own, self.carried if tasks[0] else (), asked) for own, asked in each]

@@ -23,7 +23,17 @@ from ...store import Store
 from ..parts import Parts, range_of
 from ..values import Inputs, Outputs
 from .config import DistributedConfig, Mesh
-from .layout import RankGraph, assembled, block_graphs, check_names, micro_batch_rows, own_ranges, owned_by, rank_graphs, rows_of
+from .layout import (
+    RankGraph,
+    assembled,
+    block_graphs,
+    check_names,
+    micro_batch_rows,
+    own_ranges,
+    owned_by,
+    rank_graphs,
+    rows_of,
+)
 from .local import local_group
 from .rank import RankResult, RankTimes, Task, mesh_ways, of_rank, run_rank
 from .stats import DistributedStats
@@ -198,9 +208,7 @@ class Distributed:
             return run_threads(executor, mesh, tasks, config)
         return self.on_workers(executor, mesh, config, lambda workers: workers.run(mesh, tasks))
 
-    def on_workers(
-        self, executor: Executor, mesh: Mesh, config: DistributedConfig, act: Callable[[Workers], T]
-    ) -> T:
+    def on_workers(self, executor: Executor, mesh: Mesh, config: DistributedConfig, act: Callable[[Workers], T]) -> T:
         """Return what a function does with the processes of the ranks, which are started where they are not there; a failure ends them."""
         from .workers import Workers
 
