@@ -8,6 +8,7 @@ from typing import ClassVar, NamedTuple
 
 from ...backends.base import Device
 from ...errors import InputError, expect, expect_whole, nearest
+from .schedule import checked_schedule
 
 CARRIERS = ("local", "torch")
 
@@ -84,15 +85,25 @@ class ModelParallel(DistributedParallelismStrategy):
 
 @dataclass(frozen=True, slots=True)
 class PipelineParallel(DistributedParallelismStrategy):
-    """Each device runs a stretch of the graph, on so many rows at a time; ``over`` names the size that the rows are of."""
+    """Each device runs a stretch of the graph, on so many rows at a time; ``over`` names the size that the rows are of.
+
+    A training step goes back through the stages by a ``schedule``: ``"1f1b"``, or ``"gpipe"``, which keeps the results of all micro-batches.
+    Stages are cut where the costs that a plan estimates balance; with ``measure`` every operation is timed once, on the first run.
+
+    >>> PipelineParallel(num_stages=4, micro_batch_size=32).schedule
+    '1f1b'
+    """
 
     num_stages: int
     micro_batch_size: int
     over: str | None = None
+    schedule: str = "1f1b"
+    measure: bool = False
 
     def __post_init__(self) -> None:
         expect_whole("num_stages", self.num_stages, 1)
         expect_whole("micro_batch_size", self.micro_batch_size, 1)
+        checked_schedule(self.schedule)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,12 +116,15 @@ class Hybrid(DistributedParallelismStrategy):
     micro_batch_size: int | None = None  # None: twice as many micro-batches as stages
     sharding_spec: ShardingSpec | None = None  # None: every weight, where it can be
     over: str | None = None
+    schedule: str = "1f1b"
+    measure: bool = False  # of the costs that stages are cut by
 
     def __post_init__(self) -> None:
         for name in ("data_parallel_groups", "model_parallel_size", "pipeline_stages"):
             expect_whole(name, getattr(self, name), 1)
         if self.micro_batch_size is not None:
             expect_whole("micro_batch_size", self.micro_batch_size, 1)
+        checked_schedule(self.schedule)
 
 
 for _kind in (DataParallel, ModelParallel, PipelineParallel, Hybrid):

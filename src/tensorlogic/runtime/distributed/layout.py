@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import product
 from typing import Any, NamedTuple
 
 from ...errors import InputError, ShapeError, nearest
@@ -63,21 +64,26 @@ def weight_axes(graph: EinsumGraph, ranks: int, rows: Mapping[str, int]) -> dict
 
 
 def rank_graphs(
-    graph: EinsumGraph, mesh: Mesh, rows: Mapping[str, int], strategy: DistributedParallelismStrategy
+    graph: EinsumGraph,
+    mesh: Mesh,
+    rows: Mapping[str, int],
+    strategy: DistributedParallelismStrategy,
+    places: Iterable[tuple[int, int]] | None = None,
 ) -> dict[tuple[int, int], RankGraph]:
-    """Return what runs at each place along the data and the model axis; ``rows`` are the inputs that the data axis shares."""
+    """Return what runs at places along the data and the model axis, all unless told; ``rows`` are the inputs that the data axis shares."""
     weights = _weights(graph, mesh, rows, strategy)
+    if places is None:
+        places = product(range(mesh.data), range(mesh.model))
     found = {}
-    for data in range(mesh.data):
-        for model in range(mesh.model):
-            own = RankGraph(graph, {}, {})
-            for over, axes, count, at in (("data", rows, mesh.data, data), ("model", weights, mesh.model, model)):
-                if count > 1:
-                    made = shard(own.graph, axes, count, at, over)
-                    own = RankGraph(
-                        made.graph, _with(own.inputs, over, made.inputs), _with(own.outputs, over, made.outputs)
-                    )
-            found[data, model] = own
+    for data, model in places:
+        own = RankGraph(graph, {}, {})
+        for over, axes, count, at in (("data", rows, mesh.data, data), ("model", weights, mesh.model, model)):
+            if count > 1:
+                made = shard(own.graph, axes, count, at, over)
+                own = RankGraph(
+                    made.graph, _with(own.inputs, over, made.inputs), _with(own.outputs, over, made.outputs)
+                )
+        found[data, model] = own
     return found
 
 

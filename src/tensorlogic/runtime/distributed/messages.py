@@ -23,10 +23,11 @@ class ArrayPlace(msgspec.Struct, frozen=True):
 
 
 class TaskMessage(msgspec.Struct):
-    """A graph that was sent, by its number, and its inputs."""
+    """A graph that was sent, by its number, its inputs, and the outputs that are combined over tasks."""
 
     graph: int
     inputs: dict[str, ArrayPlace]
+    totals: dict[str, str] = {}
 
 
 class Call(msgspec.Struct, tag="call"):
@@ -44,6 +45,7 @@ class Answer(msgspec.Struct, tag="answer"):
     outputs: list[dict[str, ArrayPlace]] = []
     times: tuple[int, int, int, int] = (0, 0, 0, 0)
     moved: dict[str, int] = {}
+    kept_bytes: int = 0
     error: str = ""
     code: str = ""
     follows: bool = False  # the error only says that another rank failed

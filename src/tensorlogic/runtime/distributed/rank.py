@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict, deque
 from collections.abc import Mapping, Sequence
 from contextlib import contextmanager
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
+
 from ...backends.collectives import CommunicationBackend
+from ...backends.combine import combine_into
 from ...errors import TensorLogicError
 from ...events import RunRecord, running
 from ...ir import ops
 from ...ir.graph import EinsumGraph
+from ...passes.stages import KEEP, SEND
 from ..call import call
 from ..parts import RecordCollector
 from .config import Mesh
@@ -23,17 +27,28 @@ if TYPE_CHECKING:
     from ..executor import Executor
 
 Ways = Mapping[str, CommunicationBackend]
-Task = tuple[EinsumGraph, Mapping[str, Any]]  # a graph and its inputs
+
+
+class Task(NamedTuple):
+    """A graph and its inputs; ``totals`` are outputs that a rank combines over its tasks, and how: its last task returns them."""
+
+    graph: EinsumGraph
+    inputs: Mapping[str, Any]
+    totals: Mapping[str, str] = {}
 
 
 class RankTimes(NamedTuple):
-    """How long a rank took in all, computed, communicated and, of that, waited for others; and the bytes that it gave."""
+    """How long a rank took in all, computed, communicated and, of that, waited for others; the bytes that it gave.
+
+    ``kept_bytes`` is the most that it kept at a time between the forward and the backward units of micro-batches.
+    """
 
     total_ns: int = 0
     computation_ns: int = 0
     communication_ns: int = 0
     waiting_ns: int = 0
     moved: Mapping[str, int] = {}
+    kept_bytes: int = 0
 
 
 class RankResult(NamedTuple):
@@ -69,15 +84,55 @@ def run_rank(executor: Executor, ways: Ways, tasks: Sequence[Task]) -> RankResul
     """Run the tasks of a rank in turn."""
     watch = RecordCollector()
     outputs = []
+    store = _BetweenTasks()
     before = _counts(ways)
     start = perf_counter_ns()
     with meeting(ways):
-        for graph, inputs in tasks:
-            names, values = executor.arrays(graph, inputs)
-            program = executor.programs.for_call(graph, names, values, None)
-            outputs.append(dict(zip(program.names, call(program, values, (watch,)), strict=True)))
+        for task in tasks:
+            names, values = executor.arrays(task.graph, store.given(task))
+            program = executor.programs.for_call(task.graph, names, values, None)
+            results = dict(zip(program.names, call(program, values, (watch,)), strict=True))
+            del values
+            outputs.append(store.sorted(task, results))
+        for way in ways.values():
+            if hasattr(way, "settle"):  # what was sent is with those who receive it
+                way.settle()
     total = perf_counter_ns() - start
-    return RankResult(outputs, _times(watch.records, before, _counts(ways), total), watch.records)
+    if outputs:
+        outputs[-1] |= store.totals
+    times = _times(watch.records, before, _counts(ways), total)
+    return RankResult(outputs, times._replace(kept_bytes=store.most), watch.records)
+
+
+class _BetweenTasks:
+    """What a rank holds from one task to the next: what units of a stage keep for later ones, first in, first out; and totals."""
+
+    def __init__(self) -> None:
+        self.kept: defaultdict[str, deque[Any]] = defaultdict(deque)
+        self.totals: dict[str, Any] = {}
+        self.bytes = self.most = 0
+
+    def given(self, task: Task) -> Mapping[str, Any]:
+        """Return the inputs of a task: its own, and what was kept for it."""
+        taken = {name: self.kept[name].popleft() for name in task.graph.inputs if name.startswith(KEEP)}
+        self.bytes -= sum(value.nbytes for value in taken.values())
+        return {**task.inputs, **taken} if taken else task.inputs
+
+    def sorted(self, task: Task, results: Mapping[str, Any]) -> dict[str, Any]:
+        """Keep what is for later tasks, add to the totals, and return the outputs."""
+        outputs = {}
+        for name, value in results.items():
+            if name.startswith(KEEP):
+                self.kept[name].append(value)
+                self.bytes += value.nbytes
+            elif name in task.totals:
+                before = self.totals.get(name)
+                own = np.asarray(value)
+                self.totals[name] = np.array(own) if before is None else combine_into(task.totals[name], before, own)
+            elif not name.startswith(SEND):
+                outputs[name] = value
+        self.most = max(self.most, self.bytes)
+        return outputs
 
 
 def _counts(ways: Ways) -> tuple[int, Counter[str]]:

@@ -16,10 +16,9 @@ from ...events import Hook, active_contexts, entered, span
 from ...ir.graph import EinsumGraph
 from ...ir.types import TensorType, dims
 from ...passes.specialize import specialize
-from ...passes.split import Split, split_inputs
-from ...passes.stages import cut_stages, stage_of_nodes
+from ...passes.split import Split, parts, split_inputs
+from ...passes.stages import Unit, cut_units, unit_of_nodes
 from ...plan.fused import Cut
-from ...plan.node_costs import known_costs
 from ...store import Store
 from ..inputs import Inputs
 from ..outputs import Outputs
@@ -28,7 +27,9 @@ from .config import DistributedConfig, Mesh
 from .layout import RankGraph, check_names, micro_batch_rows, own_ranges, owned_by, rank_graphs, rows_of
 from .local import local_group
 from .rank import RankResult, RankTimes, Task, mesh_ways, of_rank, run_rank
+from .schedule import FORWARD, Turn, turns_of
 from .stats import DistributedStats
+from .timing import cut_costs
 
 if TYPE_CHECKING:
     from ..executor import Executor
@@ -39,31 +40,48 @@ JOBS = 32  # graphs with their configs that stay ready
 
 
 class Part(NamedTuple):
-    """One graph as the ranks of a mesh run it: what each place along data and model holds, and the stages of that."""
+    """One graph as the ranks of a mesh run it: what each place along data and model holds, and the units of that.
+
+    A place has a unit for each stage, and, where the graph goes back, another for each stage but the last
+    (:func:`~tensorlogic.passes.stages.stage_of_unit`).
+    """
 
     graph: EinsumGraph
     ranks: Mapping[tuple[int, int], RankGraph]
-    stages: Mapping[tuple[int, int], list[EinsumGraph]]
+    units: Mapping[tuple[int, int], list[Unit]]
     makers: Mapping[str, int]  # the stage that makes each output
+
+    def unit(self, place: Mapping[str, int], way: int, stages: int) -> EinsumGraph:
+        """Return the graph that a rank runs, going forward or backward."""
+        number = place["stage"] if way == FORWARD else 2 * (stages - 1) - place["stage"]
+        return self.units[place["data"], place["model"]][number].graph
 
 
 class Job:
-    """A graph spread over a mesh, for inputs of certain types."""
+    """A graph spread over a mesh, for inputs of certain types; ``places`` are those along data and model that are wanted (None: all)."""
 
-    def __init__(self, graph: EinsumGraph, types: Mapping[str, TensorType], config: DistributedConfig) -> None:
+    def __init__(
+        self,
+        graph: EinsumGraph,
+        types: Mapping[str, TensorType],
+        config: DistributedConfig,
+        executor: Executor,
+        places: Sequence[tuple[int, int]] | None = None,
+    ) -> None:
         check_names(graph, config.strategy)
-        self.config, self.mesh = config, config.mesh
+        self.config, self.mesh, self.places, self.executor = config, config.mesh, places, executor
         self.rows = rows_of(graph, config.strategy, self.mesh)
         self.graph = specialize(graph, types)
         self.cut: Split | None = split_inputs(self.graph, self.rows) if self.mesh.stage > 1 else None
         self._parts: dict[int, Part] = {}
+        self._units: tuple[int, list[int]] = (0, [])  # nodes, and the unit of each
 
     def micro_batches(self) -> list[range]:
-        """Return the rows of each micro-batch; a graph that is no pipeline has one of all."""
+        """Return the rows of each micro-batch, as equal as they can be; a graph that is no pipeline has one of all."""
         if self.cut is None:
             return [range(0)]
-        rows = micro_batch_rows(self.config.strategy, self.mesh.stage, self.cut.size)
-        return [range(start, min(start + rows, self.cut.size)) for start in range(0, self.cut.size, rows)]
+        most = micro_batch_rows(self.config.strategy, self.mesh.stage, self.cut.size)
+        return parts(self.cut.size, -(-self.cut.size // most))
 
     def part(self, rows: int) -> Part:
         """Return what the ranks run for so many rows."""
@@ -73,32 +91,62 @@ class Job:
             else:
                 graph = self.cut.part(rows)
                 axes = {feed.label: feed.axis for feed in self.cut.feeds if feed.axis is not None}
-            ranks = rank_graphs(graph, self.mesh, axes, self.config.strategy)
-            self._parts[rows] = self._staged(graph, ranks)
+            ranks = rank_graphs(graph, self.mesh, axes, self.config.strategy, self.places)
+            self._parts[rows] = self._in_units(graph, ranks, axes)
         return self._parts[rows]
 
-    def _staged(self, graph: EinsumGraph, ranks: Mapping[tuple[int, int], RankGraph]) -> Part:
-        if self.mesh.stage == 1:
-            whole = {place: [own.graph] for place, own in ranks.items()}
+    def _in_units(
+        self, graph: EinsumGraph, ranks: Mapping[tuple[int, int], RankGraph], rows: Mapping[str, int]
+    ) -> Part:
+        stages = self.mesh.stage
+        if stages == 1:
+            whole = {place: [Unit(own.graph, 0, own.graph.output_names)] for place, own in ranks.items()}
             return Part(graph, ranks, whole, dict.fromkeys(graph.output_names, 0))
         first = ranks[0, 0].graph
-        stage_of = stage_of_nodes(first, known_costs(first).cost, self.mesh.stage)
-        stages = {place: cut_stages(own.graph, stage_of) for place, own in ranks.items()}
-        makers = {name: n for n, stage in enumerate(stages[0, 0]) for name in stage.outputs}
-        return Part(graph, ranks, {place: [s.graph for s in own] for place, own in stages.items()}, makers)
+        if self._units[0] != len(first.nodes):  # a last, shorter micro-batch is cut where the others are
+            measure = getattr(self.config.strategy, "measure", False)
+            costs = cut_costs(self.executor, first, measure=measure)
+            self._units = len(first.nodes), unit_of_nodes(first, costs, stages, rows)
+        units = {place: cut_units(own.graph, self._units[1], stages, rows) for place, own in ranks.items()}
+        makers = {name: unit.stage for unit in units[0, 0] for name in unit.outputs}
+        return Part(graph, ranks, units, makers)
 
-    def tasks(self, part: Part, inputs: Mapping[str, Any]) -> list[Task]:
-        """Return what each rank runs for one micro-batch."""
+    def turns(self, part: Part, stage: int, batches: int) -> list[Turn]:
+        """Return what a stage runs, in order: forward and backward units of micro-batches."""
+        stages = self.mesh.stage
+        units = part.units[0, 0]
+        backward = stage < stages - 1 and len(units) > stages
+        schedule = getattr(self.config.strategy, "schedule", "1f1b")
+        return turns_of(schedule, stage, stages, batches, backward)
+
+    def tasks(self, rank: int, chosen: Sequence[Part], inputs: Sequence[Mapping[str, Any]]) -> list[Task]:
+        """Return what a rank runs, in order."""
+        place = self.mesh.coordinates(rank)
         found: list[Task] = []
-        for rank in range(self.mesh.size):
-            place = self.mesh.coordinates(rank)
-            own = part.ranks[place["data"], place["model"]]
-            graph = part.stages[place["data"], place["model"]][place["stage"]]
+        for way, n in self.turns(chosen[0], place["stage"], len(chosen)):
+            graph = chosen[n].unit(place, way, self.mesh.stage)
+            cuts = chosen[n].ranks[place["data"], place["model"]].inputs
             values = {}
             for name in graph.inputs:
-                value, cuts = inputs[name], own.inputs.get(name, ())
-                values[name] = value[own_ranges(value.shape, cuts, self.mesh, place)] if cuts else value
-            found.append((graph, values))
+                if name in inputs[n]:  # what is kept from another unit comes from the rank itself
+                    value = inputs[n][name]
+                    own = cuts.get(name, ())
+                    values[name] = value[own_ranges(value.shape, own, self.mesh, place)] if own else value
+            totals = {name: how for name, how in self.totals.items() if name in graph.output_names}
+            found.append(Task(graph, values, totals))
+        return found
+
+    @property
+    def totals(self) -> dict[str, str]:
+        """The outputs that micro-batches combine, and how."""
+        return {} if self.cut is None else {join.label: join.how for join in self.cut.joins if join.how != "concat"}
+
+    def by_batch(self, chosen: Sequence[Part], rank: int, outputs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+        """Return what the tasks of a rank made, by micro-batch."""
+        found: list[dict[str, Any]] = [{} for _ in chosen]
+        turns = self.turns(chosen[0], self.mesh.coordinates(rank)["stage"], len(chosen))
+        for (_, n), own in zip(turns, outputs, strict=True):
+            found[n] |= own
         return found
 
     def handed_in(self, part: Part, rank: int) -> list[str]:
@@ -114,6 +162,8 @@ class Job:
         """Return the outputs of a micro-batch, put together from what the ranks have of them."""
         outputs = {}
         for name, i in part.graph.outputs:
+            if not any(name in own for own in results):
+                continue  # a total, which comes with the last micro-batch
             t = part.graph.type_of(i)
             cuts = part.ranks[0, 0].outputs.get(name, ())
             array = np.empty(dims(t), t.dtype) if cuts else None
@@ -150,7 +200,7 @@ class Distributed:
         key = (graph, tuple(types.items()), config.strategy, config.communication)
         job = self.jobs.get(key)
         if job is None:
-            job = Job(graph, types, config)
+            job = Job(graph, types, config, executor)
             self.jobs.put(key, job)
         given = dict(zip(names, values, strict=True))
         with span(f"distributed over {job.mesh.size} ranks", executor.context.hooks):
@@ -166,16 +216,15 @@ class Distributed:
     ) -> list[dict[str, Any]]:
         ranges = job.micro_batches()
         chosen = [job.part(len(r)) for r in ranges]
-        by_batch = [job.tasks(part, inputs) for part, inputs in zip(chosen, batches, strict=True)]
-        tasks = [[each[rank] for each in by_batch] for rank in range(job.mesh.size)]
+        tasks = [job.tasks(rank, chosen, batches) for rank in range(job.mesh.size)]
         if config.communication == "torch" and "RANK" in os.environ:
             results = self._beside_others(executor, job, chosen, tasks, config)
         else:
             results = self._ranks(executor, job.mesh, tasks, config)
         self.stats = DistributedStats.of([result.times for result in results])
         _told(executor.hooks(), results, config)
-        each = enumerate(chosen)
-        return [job.whole(part, [result.outputs[n] for result in results]) for n, part in each]
+        outputs = [job.by_batch(chosen, rank, result.outputs) for rank, result in enumerate(results)]
+        return [job.whole(part, [own[n] for own in outputs]) for n, part in enumerate(chosen)]
 
     def _ranks(
         self, executor: Executor, mesh: Mesh, tasks: Sequence[Sequence[Task]], config: DistributedConfig
@@ -212,16 +261,20 @@ class Distributed:
         own = run_rank(executor, mesh_ways(world, job.mesh), tasks[world.rank])
         results = []
         for rank in range(job.mesh.size):
-            outputs = []
-            for n, part in enumerate(chosen):
-                graph, values = tasks[rank][n][0], {}
-                places = dict(graph.outputs)
-                for name in job.handed_in(part, rank):
-                    if job.everywhere(part, name):
-                        values[name] = own.outputs[n][name]
+            outputs: list[dict[str, Any]] = []
+            turns = job.turns(chosen[0], job.mesh.coordinates(rank)["stage"], len(chosen))
+            for k, (task, (_, n)) in enumerate(zip(tasks[rank], turns, strict=True)):
+                ready = [task.graph] if k < len(turns) - 1 else [each.graph for each in tasks[rank]]  # the last has totals
+                places = {name: g.type_of(i) for g in ready for name, i in g.outputs if g is task.graph or name in job.totals}
+                values = {}
+                for name in job.handed_in(chosen[n], rank):
+                    if name not in places or (name in job.totals and k < len(turns) - 1):
                         continue
-                    t = graph.type_of(places[name])
-                    x = own.outputs[n][name] if rank == world.rank else np.empty(dims(t), t.dtype)
+                    if job.everywhere(chosen[n], name):
+                        values[name] = own.outputs[k][name]
+                        continue
+                    t = places[name]
+                    x = own.outputs[k][name] if rank == world.rank else np.empty(dims(t), t.dtype)
                     values[name] = world.broadcast(x, rank)
                 outputs.append(values)
             results.append(
@@ -253,11 +306,15 @@ class Distributed:
             {f.label: range_of((known | sources)[f.label.rstrip("'")], f.axis, rows) for f in cut.feeds}
             for rows in ranges
         ]
-        joined = Parts(Cut(tuple(ranges), 1, (), cut.joins))
-        totals: list[Any] = [None] * len(cut.joins)
-        for outputs, rows in zip(self._run(executor, job, batches, config), ranges, strict=True):
-            joined.join(totals, [outputs[join.label] for join in cut.joins], rows)
-        known |= dict(zip([join.label for join in cut.joins], joined.whole(totals), strict=True))
+        ends = [join for join in cut.joins if join.how == "concat"]
+        joined, arrays = Parts(Cut(tuple(ranges), 1, (), tuple(ends))), [None] * len(ends)
+        results = self._run(executor, job, batches, config)
+        for outputs, rows in zip(results, ranges, strict=True):
+            joined.join(arrays, [outputs[join.label] for join in ends], rows)
+        whole = {**results[-1], **dict(zip([join.label for join in ends], arrays, strict=True))}
+        totals = [np.asarray(whole[join.label]) for join in cut.joins]
+        finished = Parts(Cut(tuple(ranges), 1, (), cut.joins)).whole(totals)
+        known |= dict(zip([join.label for join in cut.joins], finished, strict=True))
         if cut.after.outputs:
             after = executor.execute(cut.after, {name: known[name] for name in cut.after.inputs})
             known |= dict(after)

@@ -7,6 +7,7 @@ the ranks.
 from __future__ import annotations
 
 import os
+import zlib
 from collections import Counter
 from collections.abc import Callable, Sequence
 from datetime import timedelta
@@ -67,6 +68,7 @@ class TorchCommunication:
         self.waited_ns = 0
         self.moved: Counter[str] = Counter()
         self._groups: dict[tuple[int, ...], Any] = {}
+        self._sending: list[tuple[Any, Array]] = []
 
     def all_reduce(self, x: Array, how: str) -> Array:
         """Return the values of all ranks combined."""
@@ -112,14 +114,22 @@ class TorchCommunication:
         return result
 
     def send(self, x: Array, to: int, label: str) -> None:
-        """Send an array to another rank."""
+        """Send an array to another rank, and go on: two stages that send to each other would wait forever otherwise."""
         self.moved["send"] += x.nbytes
-        self._do("send", lambda: self._dist.send(_bytes(np.array(x, order="C")), self._ranks[to], self._group))
+        self._sending = [entry for entry in self._sending if not entry[0].is_completed()]
+        copy = np.array(x, order="C")  # stays until it has arrived
+        begin = lambda: self._dist.isend(_bytes(copy), self._ranks[to], self._group, _tag(label))  # noqa: E731
+        self._sending.append((self._do("send", begin), copy))
+
+    def settle(self) -> None:
+        """Wait until everything that was sent has arrived."""
+        while self._sending:
+            self._do("send", self._sending.pop()[0].wait)
 
     def receive(self, source: int, label: str, shape: tuple[int, ...], dtype: str) -> Array:
         """Return what another rank sends."""
         result = np.empty(shape, dtype)
-        self._do("receive", lambda: self._dist.recv(_bytes(result), self._ranks[source], self._group))
+        self._do("receive", lambda: self._dist.recv(_bytes(result), self._ranks[source], self._group, _tag(label)))
         return result
 
     def group(self, ranks: Sequence[int]) -> TorchCommunication:
@@ -192,6 +202,11 @@ def _tensor(x: Array) -> Any:
 
 def _bytes(x: Array) -> Any:
     return _tensor(x.reshape(-1).view(np.uint8))
+
+
+def _tag(label: str) -> int:
+    """Return the number under which what is sent with a label travels, so that two values never take each other's place."""
+    return zlib.crc32(label.encode()) & 0x7FFFFFFF
 
 
 def _shaped(line: Array, shape: tuple[int, ...], dtype: Any) -> Array:

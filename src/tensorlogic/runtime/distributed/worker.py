@@ -67,14 +67,14 @@ def _answer(state: _State, call: Call) -> Answer:
     arena = state.arena
     for number, text in call.graphs.items():
         state.graphs[number] = EinsumGraph.from_json(text)
-    tasks: list[Task] = [
-        (state.graphs[task.graph], {name: arena.get(place) for name, place in task.inputs.items()})
+    tasks = [
+        Task(state.graphs[task.graph], {name: arena.get(place) for name, place in task.inputs.items()}, task.totals)
         for task in call.tasks
     ]
     result = run_rank(state.executor, mesh_ways(state.world, Mesh(*call.mesh)), tasks)
     arena.used = call.used
     outputs = [arena.put_all(own) for own in result.outputs]
-    return Answer(outputs, result.times[:4], dict(result.times.moved))
+    return Answer(outputs, result.times[:4], dict(result.times.moved), result.times.kept_bytes)
 
 
 if __name__ == "__main__":

@@ -77,7 +77,7 @@ class Workers:
         results = []
         for arena, answer in zip(self._arenas, answers, strict=True):
             outputs = [{name: arena.get(place) for name, place in own.items()} for own in answer.outputs]
-            results.append(RankResult(outputs, RankTimes(*answer.times, answer.moved), []))
+            results.append(RankResult(outputs, RankTimes(*answer.times, answer.moved, answer.kept_bytes), []))
         return results
 
     def close(self) -> None:
@@ -89,12 +89,12 @@ class Workers:
         arena.used = 0
         graphs, messages = {}, []
         placed: dict[int, Any] = {}  # arrays that several tasks share, such as weights
-        for graph, inputs in tasks:
+        for graph, inputs, totals in tasks:
             number = self._numbers.setdefault(graph, len(self._numbers))
             if number not in known:
                 known.add(number)
                 graphs[number] = graph.to_json()
-            messages.append(TaskMessage(number, _placed(arena, placed, inputs)))
+            messages.append(TaskMessage(number, _placed(arena, placed, inputs), dict(totals)))
         return Call((mesh.data, mesh.model, mesh.stage), messages, graphs, arena.used)
 
     def _tell(self, rank: int, call: Call) -> None:
