@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from .batch_result import BatchResult
     from .compile import CompiledGraph
     from .distributed.config import DistributedConfig
+    from .distributed.plan import DistributedPlan
     from .distributed.run import Distributed
     from .distributed.stats import DistributedStats
     from .eager.variable import Variable
@@ -318,6 +319,20 @@ def execute_distributed(
 ) -> Outputs:
     """Run a graph on several devices, as a config says, and return its outputs, whole: see docs/guides/distributed.md."""
     return _distributed(executor).execute(executor, graph, {} if inputs is None else inputs, config)
+
+
+def plan_distributed(
+    executor: Executor,
+    graph: EinsumGraph,
+    inputs: Inputs | None = None,
+    config: DistributedConfig | None = None,
+    *,
+    sizes: Sizes = None,
+) -> DistributedPlan:
+    """Return what each rank computes, sends and waits for; without inputs, for the declared types and ``sizes``."""
+    from .distributed.plan import plan_ranks
+
+    return plan_ranks(executor, graph, inputs, config, sizes)
 
 
 def get_distributed_stats(executor: Executor) -> DistributedStats:

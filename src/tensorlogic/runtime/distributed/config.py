@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 from ...backends.base import Device
 from ...errors import InputError, expect, expect_whole, nearest
 from .schedule import checked_schedule
+
+if TYPE_CHECKING:
+    from .cluster import Cluster
 
 CARRIERS = ("local", "torch")
 
@@ -43,7 +46,7 @@ class ShardingSpec:
 
 
 class DistributedParallelismStrategy:
-    """What the devices share: ``DataParallel``, ``ModelParallel``, ``PipelineParallel`` or ``Hybrid``.
+    """What the devices share: ``DataParallel``, ``ModelParallel``, ``PipelineParallel``, ``Hybrid``, or what ``Auto`` finds.
 
     >>> match DistributedParallelismStrategy.DataParallel(num_replicas=4):
     ...     case DistributedParallelismStrategy.DataParallel(count):
@@ -55,6 +58,7 @@ class DistributedParallelismStrategy:
     ModelParallel: ClassVar[type[ModelParallel]]
     PipelineParallel: ClassVar[type[PipelineParallel]]
     Hybrid: ClassVar[type[Hybrid]]
+    Auto: ClassVar[type[Auto]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +131,35 @@ class Hybrid(DistributedParallelismStrategy):
         checked_schedule(self.schedule)
 
 
-for _kind in (DataParallel, ModelParallel, PipelineParallel, Hybrid):
+@dataclass(frozen=True, slots=True)
+class Auto(DistributedParallelismStrategy):
+    """The mesh of the devices that is predicted to be fastest, of all that fit in memory; see :func:`simulate`.
+
+    Without a ``cluster`` this machine is measured: its ranks, what passes between them, and every step of the graphs that they would
+    run. With one, steps are estimated from its figures. The first run of a graph decides, and ``show`` is given the table of all meshes.
+
+    >>> config = DistributedConfig([Device.CPU(n) for n in range(4)], strategy=Auto(micro_batch_size=8))
+    >>> config.strategy.schedule
+    '1f1b'
+    """
+
+    micro_batch_size: int | None = None  # None: twice as many micro-batches as stages
+    over: str | None = None
+    schedule: str = "1f1b"
+    cluster: Cluster | None = None
+    show: Callable[[str], object] | None = print
+
+    def __post_init__(self) -> None:
+        if self.micro_batch_size is not None:
+            expect_whole("micro_batch_size", self.micro_batch_size, 1)
+        checked_schedule(self.schedule)
+
+    def on(self, mesh: Mesh) -> Hybrid:
+        """Return the strategy that runs on one of the meshes."""
+        return Hybrid(*mesh, self.micro_batch_size, None, self.over, self.schedule)
+
+
+for _kind in (DataParallel, ModelParallel, PipelineParallel, Hybrid, Auto):
     setattr(DistributedParallelismStrategy, _kind.__name__, _kind)
 
 
@@ -179,6 +211,9 @@ def mesh_of(strategy: DistributedParallelismStrategy) -> Mesh:
                 message = f"the spec cuts tensors into {_parts(strategy.sharding_spec)}, but model_parallel_size is {found.model}"
                 raise InputError(message, code="E376")
             return found
+        case Auto():
+            hint = "run it, or ask simulate(graph, config, cluster).mesh"
+            raise InputError("Auto has no mesh before it has seen a graph", hint, code="E394")
         case _:
             hint = "write DistributedParallelismStrategy.DataParallel(num_replicas=4)"
             raise InputError(f"a strategy is expected, got {strategy!r}", hint, code="E376")
@@ -218,6 +253,8 @@ class DistributedConfig:
             raise InputError(f"timeout is a number of seconds above 0, got {self.timeout!r}", code="E377")
         if self.strategy is None:
             object.__setattr__(self, "strategy", DataParallel(len(self.devices)))
+        if isinstance(self.strategy, Auto):
+            return
         mesh = mesh_of(self.strategy)
         if mesh.size != len(self.devices):
             wanted = " × ".join(f"{n} along {axis}" for axis, n in mesh._asdict().items() if n > 1) or "one"

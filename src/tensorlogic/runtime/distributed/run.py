@@ -23,8 +23,8 @@ from ...store import Store
 from ..inputs import Inputs
 from ..outputs import Outputs
 from ..parts import Parts, range_of
-from .config import DistributedConfig, Mesh
-from .layout import RankGraph, check_names, micro_batch_rows, own_ranges, owned_by, rank_graphs, rows_of
+from .config import Auto, DistributedConfig, Mesh
+from .layout import RankGraph, check_names, data_inputs, micro_batch_rows, own_ranges, owned_by, rank_graphs, rows_of
 from .local import local_group
 from .rank import RankResult, RankTimes, Task, mesh_ways, of_rank, run_rank
 from .schedule import FORWARD, Turn, turns_of
@@ -71,6 +71,7 @@ class Job:
         check_names(graph, config.strategy)
         self.config, self.mesh, self.places, self.executor = config, config.mesh, places, executor
         self.rows = rows_of(graph, config.strategy, self.mesh)
+        self.data = self.rows or data_inputs(graph, config.strategy)
         self.graph = specialize(graph, types)
         self.cut: Split | None = split_inputs(self.graph, self.rows) if self.mesh.stage > 1 else None
         self._parts: dict[int, Part] = {}
@@ -91,7 +92,7 @@ class Job:
             else:
                 graph = self.cut.part(rows)
                 axes = {feed.label: feed.axis for feed in self.cut.feeds if feed.axis is not None}
-            ranks = rank_graphs(graph, self.mesh, axes, self.config.strategy, self.places)
+            ranks = rank_graphs(graph, self.mesh, axes, self.config.strategy, self.places, self.data)
             self._parts[rows] = self._in_units(graph, ranks, axes)
         return self._parts[rows]
 
@@ -183,6 +184,7 @@ class Distributed:
 
     def __init__(self) -> None:
         self.jobs: Store[Any, Job] = Store(JOBS)
+        self.choices: Store[Any, DistributedConfig] = Store(JOBS)  # of Auto, by graph and inputs
         self.stats = DistributedStats()
         self.workers: Workers | None = None
         self.world: CommunicationBackend | None = None  # of the processes that were started beside this one
@@ -197,6 +199,7 @@ class Distributed:
         )
         names, values = executor.arrays(graph, inputs)
         types = {n: TensorType.of(v) for n, v in zip(names, values, strict=True)}
+        config = self._settled(executor, graph, types, config)
         key = (graph, tuple(types.items()), config.strategy, config.communication)
         job = self.jobs.get(key)
         if job is None:
@@ -211,6 +214,38 @@ class Distributed:
             )
         return Outputs(graph.output_names, [outputs[name] for name in graph.output_names])
 
+    def _settled(
+        self, executor: Executor, graph: EinsumGraph, types: Mapping[str, TensorType], config: DistributedConfig
+    ) -> DistributedConfig:
+        """Return a config whose strategy is known: that of ``Auto`` is looked for once; of several processes, the first looks."""
+        if not isinstance(config.strategy, Auto):
+            return config
+        from .search import meshes, settled
+
+        key = (graph, tuple(types.items()), config.strategy, config.communication, len(config.devices))
+        found = self.choices.get(key)
+        if found is None:
+            if config.communication == "torch" and "RANK" in os.environ:
+                world = self._joined(config)
+                options = meshes(len(config.devices))
+                number = np.zeros(1, "int64")
+                if world.rank == 0:
+                    number[0] = options.index(settled(executor, graph, types, config).mesh)
+                mesh = options[int(world.broadcast(number, 0)[0])]
+                found = config.with_strategy(config.strategy.on(mesh))
+            else:
+                found = settled(executor, graph, types, config)
+            self.choices.put(key, found)
+        return found
+
+    def _joined(self, config: DistributedConfig) -> CommunicationBackend:
+        """Return the way to the processes that were started beside this one."""
+        from .torch_ways import world_from_environment
+
+        if self.world is None:
+            self.world = world_from_environment(config.timeout)
+        return self.world
+
     def _run(
         self, executor: Executor, job: Job, batches: Sequence[Mapping[str, Any]], config: DistributedConfig
     ) -> list[dict[str, Any]]:
@@ -220,13 +255,13 @@ class Distributed:
         if config.communication == "torch" and "RANK" in os.environ:
             results = self._beside_others(executor, job, chosen, tasks, config)
         else:
-            results = self._ranks(executor, job.mesh, tasks, config)
+            results = self.run_tasks(executor, job.mesh, tasks, config)
         self.stats = DistributedStats.of([result.times for result in results])
         _told(executor.hooks(), results, config)
         outputs = [job.by_batch(chosen, rank, result.outputs) for rank, result in enumerate(results)]
         return [job.whole(part, [own[n] for own in outputs]) for n, part in enumerate(chosen)]
 
-    def _ranks(
+    def run_tasks(
         self, executor: Executor, mesh: Mesh, tasks: Sequence[Sequence[Task]], config: DistributedConfig
     ) -> list[RankResult]:
         """Run the tasks of every rank: on threads, or in processes that stay for the next run."""
@@ -252,11 +287,7 @@ class Distributed:
         config: DistributedConfig,
     ) -> list[RankResult]:
         """Run the tasks of this process, which is one of the ranks, and hand the outputs round, so that every rank has them whole."""
-        from .torch_ways import world_from_environment
-
-        if self.world is None:
-            self.world = world_from_environment(config.timeout)
-        world = self.world
+        world = self._joined(config)
         check_same_job(world, job)
         own = run_rank(executor, mesh_ways(world, job.mesh), tasks[world.rank])
         results = []

@@ -53,9 +53,8 @@ class Workers:
         descriptor = self._files[rank].fileno()
         setup = Setup(rank, self.size, address, self.timeout, descriptor, backend, level, policy)
         threads = str(max(1, (os.cpu_count() or 1) // self.size))
-        own = dict.fromkeys(
-            ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS"), threads
-        )
+        names = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
+        own = {name: os.environ.get(name, threads) for name in names}  # what the user says counts
         return subprocess.Popen(
             [sys.executable, "-m", "tensorlogic.runtime.distributed.worker", msgspec.json.encode(setup).decode()],
             stdin=subprocess.PIPE,
