@@ -7,7 +7,8 @@ another unit of its stage is kept there; what another stage needs is sent.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 from ..errors import GraphError
@@ -18,6 +19,7 @@ from ..ir.types import ITEMSIZE, dims
 SOURCES = (ops.Input, ops.Constant, ops.Literal, ops.Iota)  # every stage has those that it needs
 SLACK = 0.25  # of a stage's work that a cut may be moved by, to where less is handed on
 KEEP = "stage:keep "  # begins the names of what a unit keeps for a later unit of its stage
+TOTAL = "stage:total "  # begins the names of what ranks added up over micro-batches, once all are over
 SEND = "stage:send "  # begins the names of what a unit sends; the value is of no use to anybody else
 
 
@@ -236,3 +238,35 @@ def _unit(
         (name, i) for name, i in graph.outputs if (unit == stages - 1 if shared[i] else unit_of[i] == unit)
     ]
     return Unit(extract(nodes, [*own, *outputs], graph.constants), stage, tuple(name for name, _ in own))
+
+
+def reductions_last(
+    graph: EinsumGraph, totals: Mapping[str, str], over: str = "data"
+) -> tuple[EinsumGraph, EinsumGraph | None]:
+    """Return a graph whose outputs in ``totals`` are not yet combined over ranks, and the graph that combines them; None where there are none.
+
+    Micro-batches add such outputs up anyway, so it is enough for ranks to meet once, after the last one.
+    """
+    readers = Counter(a for node in graph.nodes for a in node.args)
+    readers.update(i for _, i in graph.outputs)
+    outputs: list[tuple[str, int]] = []
+    late: list[Node] = []
+    for name, i in graph.outputs:
+        op, how = graph.nodes[i].op, totals.get(name)
+        if isinstance(op, ops.AllReduce) and op.over == over and readers[i] == 1 and op.how == _COMBINED.get(how or "", how):
+            (partial,) = graph.nodes[i].args
+            t = graph.type_of(partial)
+            late.append(Node(ops.Input(TOTAL + name, t.shape, t.dtype), (), graph.nodes[i].locations))
+            late.append(Node(op, (len(late) - 1,), graph.nodes[i].locations))
+            outputs.append((name, partial))
+        else:
+            outputs.append((name, i))
+    if not late:
+        return graph, None
+    every = list(graph.inputs.values())
+    names = [str(node.op.label).removeprefix(TOTAL) for node in late[::2] if isinstance(node.op, ops.Input)]
+    combining = EinsumGraph(late, [(name, 2 * n + 1) for n, name in enumerate(names)], {})
+    return extract(graph.nodes, outputs, graph.constants, every), combining
+
+
+_COMBINED = {"mean": "add"}  # how ranks combine parts of it

@@ -22,17 +22,17 @@ if TYPE_CHECKING:
     from ..executor import Executor
     from .run import Job
 
-UNITS = ("forward", "backward")
+UNITS = ("forward", "backward", "last")
 SHOWN = 16  # ranks of a printed plan
 OPERATIONS = 3  # of a stretch of steps that are named
 
 
 class RankPlan(NamedTuple):
-    """What one rank runs: a plan for each of its units (forward, and backward in a training step), and the order of its turns."""
+    """What one rank runs: the plans of its units (forward; backward in a training step; last, to combine totals), and its turns."""
 
     rank: int
     place: Mapping[str, int]  # along each axis of the mesh
-    units: tuple[ExecutionPlan, ...]
+    units: Mapping[int, ExecutionPlan]
     turns: tuple[Turn, ...]
 
     @property
@@ -69,7 +69,7 @@ class DistributedPlan(NamedTuple):
         if self.mesh.stage > 1:
             sizes = " or ".join(dict.fromkeys(str(n) for n in self.batches))
             head += f"; {len(self.batches):,} micro-batches of {sizes} rows"
-            if any(len(own.units) > 1 for own in self.ranks):
+            if any(BACKWARD in own.units for own in self.ranks):
                 head += f", {self.schedule}"
         rows: list[list[str]] = []
         for n, own in begin_and_end(self.ranks, SHOWN):
@@ -82,10 +82,10 @@ class DistributedPlan(NamedTuple):
     def _rank_rows(self, own: RankPlan) -> list[list[str]]:
         place = ", ".join(f"{axis} {n}" for axis, n in own.place.items() if getattr(self.mesh, axis) > 1)
         rows = []
-        for way, plan in enumerate(own.units):
+        for way, plan in own.units.items():
             times = sum(turn[0] == way for turn in own.turns)
             if len(own.units) > 1 or times > 1:
-                rows.append([f"{UNITS[way]}, {times} times:", "", "", ""])
+                rows.append([UNITS[way] + (f", {times} times:" if times > 1 else ":"), "", "", ""])
             rows += self._unit_rows(own, plan)
         first = [str(own.rank), place]
         return [(first if n == 0 else ["", ""]) + row for n, row in enumerate(rows)] or [[*first, *[""] * 4]]
@@ -161,12 +161,11 @@ def distributed_plan(executor: Executor, job: Job) -> DistributedPlan:
         if (place["data"], place["model"]) not in part.ranks:
             continue
         turns = job.turns(part, place["stage"], len(ranges))
-        ways = range(1 + any(way == BACKWARD for way, _ in turns))
-        graphs = [part.unit(place, way, job.mesh.stage) for way in ways]
-        plans = tuple(
-            executor.programs.plan(graph, {name: graph.type_of(i) for name, i in graph.inputs.items()}, None)
-            for graph in graphs
-        )
+        graphs = {way: part.unit(place, way, job.mesh.stage) for way in sorted({way for way, _ in turns})}
+        plans = {
+            way: executor.programs.plan(graph, {name: graph.type_of(i) for name, i in graph.inputs.items()}, None)
+            for way, graph in graphs.items()
+        }
         found.append(RankPlan(rank, place, plans, tuple(turns)))
     schedule = getattr(job.config.strategy, "schedule", "")
     return DistributedPlan(job.mesh, tuple(len(r) for r in ranges), schedule, tuple(found))

@@ -16,7 +16,7 @@ from ...errors import TensorLogicError
 from ...events import RunRecord, running
 from ...ir import ops
 from ...ir.graph import EinsumGraph
-from ...passes.stages import KEEP, SEND
+from ...passes.stages import KEEP, SEND, TOTAL
 from ..call import call
 from ..parts import RecordCollector
 from .config import Mesh
@@ -113,9 +113,11 @@ class _BetweenTasks:
         self.bytes = self.most = 0
 
     def given(self, task: Task) -> Mapping[str, Any]:
-        """Return the inputs of a task: its own, and what was kept for it."""
+        """Return the inputs of a task: its own, what was kept for it, and totals."""
         taken = {name: self.kept[name].popleft() for name in task.graph.inputs if name.startswith(KEEP)}
         self.bytes -= sum(value.nbytes for value in taken.values())
+        names = [name for name in task.graph.inputs if name.startswith(TOTAL)]
+        taken |= {name: self.totals.pop(name.removeprefix(TOTAL)) for name in names}
         return {**task.inputs, **taken} if taken else task.inputs
 
     def sorted(self, task: Task, results: Mapping[str, Any]) -> dict[str, Any]:

@@ -13,11 +13,11 @@ import numpy as np
 from ...backends.collectives import CommunicationBackend
 from ...errors import ExecutionError, InputError, expect
 from ...events import Hook, active_contexts, entered, span
-from ...ir.graph import EinsumGraph
+from ...ir.graph import EinsumGraph, extract
 from ...ir.types import TensorType, dims
 from ...passes.specialize import specialize
 from ...passes.split import Split, parts, split_inputs
-from ...passes.stages import Unit, cut_units, unit_of_nodes
+from ...passes.stages import Unit, cut_units, reductions_last, unit_of_nodes
 from ...plan.fused import Cut
 from ...store import Store
 from ..inputs import Inputs
@@ -27,7 +27,7 @@ from .config import Auto, DistributedConfig, Mesh
 from .layout import RankGraph, check_names, data_inputs, micro_batch_rows, own_ranges, owned_by, rank_graphs, rows_of
 from .local import local_group
 from .rank import RankResult, RankTimes, Task, mesh_ways, of_rank, run_rank
-from .schedule import FORWARD, Turn, turns_of
+from .schedule import FORWARD, LAST, Turn, turns_of
 from .stats import DistributedStats
 from .timing import cut_costs
 
@@ -49,10 +49,13 @@ class Part(NamedTuple):
     graph: EinsumGraph
     ranks: Mapping[tuple[int, int], RankGraph]
     units: Mapping[tuple[int, int], list[Unit]]
+    last: Mapping[tuple[int, int], list[EinsumGraph]]  # by stage: what combines totals over ranks, after all micro-batches
     makers: Mapping[str, int]  # the stage that makes each output
 
     def unit(self, place: Mapping[str, int], way: int, stages: int) -> EinsumGraph:
-        """Return the graph that a rank runs, going forward or backward."""
+        """Return the graph that a rank runs, going forward, backward or last."""
+        if way == LAST:
+            return self.last[place["data"], place["model"]][place["stage"]]
         number = place["stage"] if way == FORWARD else 2 * (stages - 1) - place["stage"]
         return self.units[place["data"], place["model"]][number].graph
 
@@ -102,7 +105,9 @@ class Job:
         stages = self.mesh.stage
         if stages == 1:
             whole = {place: [Unit(own.graph, 0, own.graph.output_names)] for place, own in ranks.items()}
-            return Part(graph, ranks, whole, dict.fromkeys(graph.output_names, 0))
+            return Part(graph, ranks, whole, {}, dict.fromkeys(graph.output_names, 0))
+        both = {place: reductions_last(own.graph, self.totals) for place, own in ranks.items()}
+        ranks = {place: own._replace(graph=both[place][0]) for place, own in ranks.items()}
         first = ranks[0, 0].graph
         if self._units[0] != len(first.nodes):  # a last, shorter micro-batch is cut where the others are
             measure = getattr(self.config.strategy, "measure", False)
@@ -110,7 +115,12 @@ class Job:
             self._units = len(first.nodes), unit_of_nodes(first, costs, stages, rows)
         units = {place: cut_units(own.graph, self._units[1], stages, rows) for place, own in ranks.items()}
         makers = {name: unit.stage for unit in units[0, 0] for name in unit.outputs}
-        return Part(graph, ranks, units, makers)
+        last = {}
+        for place, (_, late) in both.items():
+            if late is not None:
+                own = [[o for o in late.outputs if makers[o[0]] == stage] for stage in range(stages)]
+                last[place] = [extract(late.nodes, outputs, {}) for outputs in own]
+        return Part(graph, ranks, units, last, makers)
 
     def turns(self, part: Part, stage: int, batches: int) -> list[Turn]:
         """Return what a stage runs, in order: forward and backward units of micro-batches."""
@@ -118,7 +128,8 @@ class Job:
         units = part.units[0, 0]
         backward = stage < stages - 1 and len(units) > stages
         schedule = getattr(self.config.strategy, "schedule", "1f1b")
-        return turns_of(schedule, stage, stages, batches, backward)
+        turns = turns_of(schedule, stage, stages, batches, backward)
+        return [*turns, (LAST, batches - 1)] if part.last and part.last[0, 0][stage].outputs else turns
 
     def tasks(self, rank: int, chosen: Sequence[Part], inputs: Sequence[Mapping[str, Any]]) -> list[Task]:
         """Return what a rank runs, in order."""
@@ -133,7 +144,7 @@ class Job:
                     value = inputs[n][name]
                     own = cuts.get(name, ())
                     values[name] = value[own_ranges(value.shape, own, self.mesh, place)] if own else value
-            totals = {name: how for name, how in self.totals.items() if name in graph.output_names}
+            totals = {name: how for name, how in self.totals.items() if way != LAST and name in graph.output_names}
             found.append(Task(graph, values, totals))
         return found
 

@@ -10,9 +10,9 @@ from __future__ import annotations
 from ...errors import InputError, nearest
 
 SCHEDULES = ("gpipe", "1f1b")
-FORWARD, BACKWARD = 0, 1
+FORWARD, BACKWARD, LAST = 0, 1, 2
 
-Turn = tuple[int, int]  # forward or backward, and the number of the micro-batch
+Turn = tuple[int, int]  # forward, backward, or what comes last; and the number of the micro-batch
 
 
 def checked_schedule(schedule: str) -> None:

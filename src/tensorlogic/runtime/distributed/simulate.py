@@ -21,7 +21,7 @@ from ...tables import counted, html_text, table
 from .cluster import Cluster
 from .config import DistributedConfig
 from .plan import DistributedPlan, RankPlan, distributed_plan, peers_of, traffic
-from .schedule import live_batches
+from .schedule import BACKWARD, LAST, live_batches
 from .timing import measured_steps
 
 if TYPE_CHECKING:
@@ -172,8 +172,8 @@ def predict(executor: Executor, job: Job, cluster: Cluster, here: Cluster | None
     devices = job.mesh.size
     events = []
     for own in plan.ranks:
-        units = [_events(executor, unit, own, plan, cluster, here) for unit in own.units]
-        events.append([[event for event in units[way]] for way, _ in own.turns])
+        units = {way: _events(executor, unit, own, plan, cluster, here) for way, unit in own.units.items()}
+        events.append([units[way] for way, _ in own.turns])
     times = _play(events, [own.turns for own in plan.ranks])
     end = max(own.end for own in times)
     stages = tuple(
@@ -293,7 +293,9 @@ def _stage(job: Job, own: RankPlan, cluster: Cluster, times: _Times, end: float)
     batches = len({batch for _, batch in own.turns})
     weights: dict[str, int] = {}
     rows = kept = results = 0
-    for unit in own.units:
+    for way, unit in own.units.items():
+        if way == LAST:
+            continue  # works in what was added up
         for name, _, t in unit.inputs:
             if name in job.rows:
                 rows += batches * nbytes(t)
@@ -306,8 +308,8 @@ def _stage(job: Job, own: RankPlan, cluster: Cluster, times: _Times, end: float)
                 results += nbytes(t) * (1 if name in job.totals else batches)
     stages = job.mesh.stage
     live = live_batches(getattr(job.config.strategy, "schedule", "1f1b"), own.place["stage"], stages, batches)
-    live = live if len(own.units) > 1 else 0
-    estimates = [estimate_plan(unit) for unit in own.units]
+    live = live if BACKWARD in own.units else 0
+    estimates = [estimate_plan(unit) for unit in own.units.values()]
     working = max(e.peak_bytes for e in estimates) + sum(e.constant_bytes for e in estimates)
     memory = sum(weights.values()) + rows + live * kept + results + working
     waiting = end - times.computing - times.meeting
