@@ -15,6 +15,7 @@ from time import perf_counter
 from typing import Any
 
 import numpy as np
+import prediction
 from harness import Table, Timing
 
 import tensorlogic as tl
@@ -182,6 +183,7 @@ def tables() -> list[Table]:
             "Through the way that collectives take, beside torch.distributed's own call.",
             _timings({"torch.distributed": ("raw_meeting", 2), "CommunicationBackend": ("meeting", 2)}),
         ),
+        *prediction.tables(),
     ]
 
 

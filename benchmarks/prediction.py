@@ -49,7 +49,10 @@ def jobs() -> dict[str, tuple[tl.EinsumGraph, dict[str, Any], list[Any]]]:
     wide = tl.GraphBuilder()
     x, w, v = (wide.input(n, s, "float32") for n, s in (("x", (64, 4096)), ("w", (4096, 4096)), ("v", (4096, 4096))))
     both = wide.build(y=wide.relu(x @ w) @ v)
-    given = {n: (rng.normal(size=s) / 64).astype("f4") for n, s in (("x", (64, 4096)), ("w", (4096,) * 2), ("v", (4096,) * 2))}
+    given = {
+        n: (rng.normal(size=s) / 64).astype("f4")
+        for n, s in (("x", (64, 4096)), ("w", (4096,) * 2), ("v", (4096,) * 2))
+    }
     deep = layers(8, 512, "n")
     square = {"x": rng.normal(size=(1024, 512)).astype("f4")} | {
         f"w{n}": (rng.normal(size=(512, 512)) / 16).astype("f4") for n in range(8)

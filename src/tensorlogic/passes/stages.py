@@ -234,9 +234,7 @@ def _unit(
         else:
             nodes.append(Node(ops.Send(over, stages, stage, to, f"%{a}"), (a,), graph.nodes[a].locations))
             outputs.append((f"{SEND}%{a} to {to}", len(nodes) - 1))
-    own = [
-        (name, i) for name, i in graph.outputs if (unit == stages - 1 if shared[i] else unit_of[i] == unit)
-    ]
+    own = [(name, i) for name, i in graph.outputs if (unit == stages - 1 if shared[i] else unit_of[i] == unit)]
     return Unit(extract(nodes, [*own, *outputs], graph.constants), stage, tuple(name for name, _ in own))
 
 
@@ -253,7 +251,12 @@ def reductions_last(
     late: list[Node] = []
     for name, i in graph.outputs:
         op, how = graph.nodes[i].op, totals.get(name)
-        if isinstance(op, ops.AllReduce) and op.over == over and readers[i] == 1 and op.how == _COMBINED.get(how or "", how):
+        if (
+            isinstance(op, ops.AllReduce)
+            and op.over == over
+            and readers[i] == 1
+            and op.how == _COMBINED.get(how or "", how)
+        ):
             (partial,) = graph.nodes[i].args
             t = graph.type_of(partial)
             late.append(Node(ops.Input(TOTAL + name, t.shape, t.dtype), (), graph.nodes[i].locations))

@@ -100,7 +100,11 @@ def _weights(
         case ModelParallel() | Hybrid() if strategy.sharding_spec is not None:
             return {name: own.axis for name, own in strategy.sharding_spec.tensors.items()}
         case _:
-            return weight_axes(graph, mesh.model, data)
+            found = weight_axes(graph, mesh.model, data)
+            if not found:
+                message = f"no weight of the graph has an axis that {mesh.model} ranks can share"
+                raise ShapeError(message, "use another model_parallel_size", code="E370")
+            return found
 
 
 def _with(cuts: Mapping[str, Cuts], over: str, axes: Mapping[str, int]) -> dict[str, Cuts]:

@@ -51,7 +51,7 @@ class DistributedPlan(NamedTuple):
     >>> config = tl.DistributedConfig([tl.Device.CPU(0), tl.Device.CPU(1)])
     >>> print(tl.Executor().plan_distributed(graph, config=config))
     2 ranks: 2 along data
-    rank  place   does                                       flops  sends  waits for
+    rank  place   does                                         flops  sends  waits for
     0     data 0  3 steps: einsum ij,jk->ik, relu, sum over 0    240
                   all_reduce add over data                            32 B   32 B from rank 1
     1     data 1  3 steps: einsum ij,jk->ik, relu, sum over 0    240

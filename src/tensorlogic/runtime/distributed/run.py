@@ -49,7 +49,9 @@ class Part(NamedTuple):
     graph: EinsumGraph
     ranks: Mapping[tuple[int, int], RankGraph]
     units: Mapping[tuple[int, int], list[Unit]]
-    last: Mapping[tuple[int, int], list[EinsumGraph]]  # by stage: what combines totals over ranks, after all micro-batches
+    last: Mapping[
+        tuple[int, int], list[EinsumGraph]
+    ]  # by stage: what combines totals over ranks, after all micro-batches
     makers: Mapping[str, int]  # the stage that makes each output
 
     def unit(self, place: Mapping[str, int], way: int, stages: int) -> EinsumGraph:
@@ -306,8 +308,12 @@ class Distributed:
             outputs: list[dict[str, Any]] = []
             turns = job.turns(chosen[0], job.mesh.coordinates(rank)["stage"], len(chosen))
             for k, (task, (_, n)) in enumerate(zip(tasks[rank], turns, strict=True)):
-                ready = [task.graph] if k < len(turns) - 1 else [each.graph for each in tasks[rank]]  # the last has totals
-                places = {name: g.type_of(i) for g in ready for name, i in g.outputs if g is task.graph or name in job.totals}
+                ready = (
+                    [task.graph] if k < len(turns) - 1 else [each.graph for each in tasks[rank]]
+                )  # the last has totals
+                places = {
+                    name: g.type_of(i) for g in ready for name, i in g.outputs if g is task.graph or name in job.totals
+                }
                 values = {}
                 for name in job.handed_in(chosen[n], rank):
                     if name not in places or (name in job.totals and k < len(turns) - 1):

@@ -88,7 +88,9 @@ def choose_strategy(
             found.append(Candidate(mesh, strategy, predict(executor, job, cluster, here)))
         except TensorLogicError as error:
             found.append(Candidate(mesh, strategy, None, error.diagnostic.message))
-    ranked = sorted(found, key=lambda c: (c.prediction is None, c.prediction and (not c.prediction.fits, c.prediction.step_seconds)))
+    ranked = sorted(
+        found, key=lambda c: (c.prediction is None, c.prediction and (not c.prediction.fits, c.prediction.step_seconds))
+    )
     if ranked[0].prediction is None:
         reasons = [f"{mesh.data} × {mesh.model} × {mesh.stage}: {reason}" for mesh, _, _, reason in ranked[:4]]
         raise InputError(f"no mesh of {len(config.devices)} devices can run this graph", *reasons, code="E392")

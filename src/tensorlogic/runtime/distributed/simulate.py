@@ -51,6 +51,14 @@ class Simulation:
 
     ``bubble`` is the share of the ranks' time in which they have nothing to do. ``caller_seconds`` is what the process that
     calls does before and after micro-batches, which ranks do not wait for. ``measured`` tells whether steps were timed here.
+
+    >>> import tensorlogic as tl
+    >>> b = tl.GraphBuilder()
+    >>> graph = b.build(y=b.sum(b.input("x", (64, 8), "float32"), axis=0))
+    >>> cluster = tl.Cluster(flops=1e12, memory_bandwidth=1e12, bandwidth=1e9, latency=1e-5)
+    >>> found = tl.simulate(graph, tl.DistributedConfig([tl.Device.CPU(0), tl.Device.CPU(1)]), cluster)
+    >>> found.bytes_per_link, found.bubble
+    ({'data': 32}, 0.0)
     """
 
     devices: int
@@ -93,7 +101,9 @@ class Simulation:
     def __str__(self) -> str:
         axes = " × ".join(f"{n} {axis}" for axis, n in self.mesh.items() if n > 1) or "one device"
         batches = f", {self.micro_batches} micro-batches" if self.micro_batches > 1 else ""
-        lines = [f"predicted for {counted(self.devices, 'device')} ({axes}{batches}): {1e3 * self.step_seconds:.3f} ms a step"]
+        lines = [
+            f"predicted for {counted(self.devices, 'device')} ({axes}{batches}): {1e3 * self.step_seconds:.3f} ms a step"
+        ]
         rows = [
             [
                 str(own.stage),
@@ -149,9 +159,9 @@ def simulate(
     >>> config = tl.DistributedConfig([tl.Device.CPU(n) for n in range(64)])
     >>> cluster = tl.Cluster(flops=10e12, memory_bandwidth=1e12, bandwidth=25e9, latency=1e-5)
     >>> print(tl.simulate(graph, config, cluster, sizes={"n": 65536}))
-    predicted for 64 devices (64 data): 0.367 ms a step
-    stage  computing ms  communicating  waiting  memory  live batches  sent by a rank
-    0             0.247          0.120    0.000  16.0 MiB                data 8.0 KiB
+    predicted for 64 devices (64 data): 0.363 ms a step
+    stage  computing ms  communicating  waiting    memory  live batches  sent by a rank
+    0             0.242          0.120    0.000  12.0 MiB                data 8.0 KiB
     bubble 0.0%, efficiency 67%; steps estimated
     """
     from ..executor import Executor
@@ -176,9 +186,7 @@ def predict(executor: Executor, job: Job, cluster: Cluster, here: Cluster | None
         events.append([units[way] for way, _ in own.turns])
     times = _play(events, [own.turns for own in plan.ranks])
     end = max(own.end for own in times)
-    stages = tuple(
-        _stage(job, own, cluster, found, end) for own, found in zip(plan.ranks, times, strict=True)
-    )
+    stages = tuple(_stage(job, own, cluster, found, end) for own, found in zip(plan.ranks, times, strict=True))
     busy = sum(own.computing + own.meeting for own in times)
     outside = 0.0
     for part in () if job.cut is None else (job.cut.before, job.cut.after):
@@ -202,9 +210,13 @@ def predict(executor: Executor, job: Job, cluster: Cluster, here: Cluster | None
 def _estimate(step: Step, cluster: Cluster, devices: int) -> float:
     """Return what a step takes by the figures of a cluster while so many devices work."""
     traffic_bytes = 0 if not step.nbytes else step.nbytes + sum(map(nbytes, step.arg_types))
-    inside = sum((rounds(step.op, step.arg_types) or 1) * _plan_estimate(body, cluster, devices) for body in step.bodies[:1])
+    inside = sum(
+        (rounds(step.op, step.arg_types) or 1) * _plan_estimate(body, cluster, devices) for body in step.bodies[:1]
+    )
     dtype = str(step.types[0].dtype) if step.types else "float32"
-    return cluster.call * cluster.crowding(devices) + cluster.seconds(step.flops, traffic_bytes, dtype, devices) + inside
+    return (
+        cluster.call * cluster.crowding(devices) + cluster.seconds(step.flops, traffic_bytes, dtype, devices) + inside
+    )
 
 
 def _plan_estimate(plan: ExecutionPlan, cluster: Cluster, devices: int) -> float:
@@ -212,7 +224,12 @@ def _plan_estimate(plan: ExecutionPlan, cluster: Cluster, devices: int) -> float
 
 
 def _events(
-    executor: Executor, unit: ExecutionPlan, own: RankPlan, plan: DistributedPlan, cluster: Cluster, here: Cluster | None
+    executor: Executor,
+    unit: ExecutionPlan,
+    own: RankPlan,
+    plan: DistributedPlan,
+    cluster: Cluster,
+    here: Cluster | None,
 ) -> list[_Event]:
     """Return what a rank does in one unit, in order."""
     devices = plan.mesh.size
@@ -312,7 +329,7 @@ def _stage(job: Job, own: RankPlan, cluster: Cluster, times: _Times, end: float)
     estimates = [estimate_plan(unit) for unit in own.units.values()]
     working = max(e.peak_bytes for e in estimates) + sum(e.constant_bytes for e in estimates)
     memory = sum(weights.values()) + rows + live * kept + results + working
-    waiting = end - times.computing - times.meeting
+    waiting = max(0.0, end - times.computing - times.meeting)
     return StagePrediction(
         own.place["stage"], times.computing, times.meeting, waiting, memory, live * kept, live, times.sent
     )

@@ -63,9 +63,16 @@ class DistributedStats:
 
     def __str__(self) -> str:
         rows = [
-            [str(n), *(f"{value / 1e6:.3f}" for value in t[:4]), bytes_text(sum(t.moved.values())), bytes_text(t.kept_bytes)]
+            [
+                str(n),
+                *(f"{value / 1e6:.3f}" for value in t[:4]),
+                bytes_text(sum(t.moved.values())),
+                bytes_text(t.kept_bytes),
+            ]
             for n, t in enumerate(self.ranks)
         ]
         head = ["rank", "total ms", "computing", "communicating", "waiting", "sent", "kept"]
         moved = ", ".join(f"{kind} {bytes_text(count)}" for kind, count in self.bytes.items()) or "nothing"
-        return "\n".join([table(head, rows), f"sent: {moved}; efficiency {self.efficiency:.0%}, bubble {self.bubble:.0%}"])
+        return "\n".join(
+            [table(head, rows), f"sent: {moved}; efficiency {self.efficiency:.0%}, bubble {self.bubble:.0%}"]
+        )
