@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -134,3 +139,37 @@ def test_processes_go_forward_and_back():
             check(executor, training_step(), inputs(), config(strategy, "torch"))
     finally:
         executor.distributed.close()
+
+
+SCRIPT = """
+import numpy as np
+import tensorlogic as tl
+S = tl.DistributedParallelismStrategy
+b = tl.GraphBuilder()
+h = b.input("x", ("n", 4), "float64")
+for n in range(4):
+    h = b.tanh(h @ b.input(f"w{n}", (4, 4), "float64"))
+graph = tl.value_and_grad(b.build(loss=b.mean(b.square(h)), y=h), wrt=[f"w{n}" for n in range(4)], of="loss")
+rng = np.random.default_rng(0)
+inputs = {"x": rng.normal(size=(13, 4))} | {f"w{n}": rng.normal(size=(4, 4)) for n in range(4)}
+want = tl.Executor().execute(graph, inputs)
+cluster = tl.Cluster(flops=1e9, memory_bandwidth=1e9, bandwidth=1e9, latency=1e-6)
+executor = tl.Executor()
+for strategy in (S.PipelineParallel(2, 3), S.PipelineParallel(2, 5, schedule="gpipe"), S.Auto(cluster=cluster)):
+    config = tl.DistributedConfig([tl.Device.CPU(0), tl.Device.CPU(1)], "torch", strategy, timeout=60)
+    outputs = executor.execute_distributed(graph, inputs, config)
+    for name, value in want.items():
+        np.testing.assert_allclose(outputs[name], value, rtol=1e-9, atol=1e-12)
+print("ok")
+"""
+
+
+def test_a_script_as_several_ranks_goes_forward_and_back(tmp_path):
+    pytest.importorskip("torch", reason="make test TORCH=1 installs PyTorch")
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT)
+    env = {**os.environ, "PYTHONPATH": str(Path(tl.__file__).parents[1])}
+    command = [sys.executable, "-m", "tensorlogic", "launch", "-n", "2", str(script)]
+    done = subprocess.run(command, check=False, capture_output=True, text=True, env=env, timeout=200)
+    assert done.returncode == 0 and done.stdout.count("ok") == 2, done.stderr
+    assert done.stdout.count("runs") == 1  # the first process shows what it decided from
