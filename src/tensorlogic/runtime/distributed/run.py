@@ -32,6 +32,7 @@ from .stats import DistributedStats
 
 if TYPE_CHECKING:
     from ..executor import Executor
+    from .torch_ways import TorchCommunication
     from .workers import Workers
 
 LONGEST = 400  # bytes of what ranks compare
@@ -135,7 +136,7 @@ class Distributed:
         self.jobs: Store[Any, Job] = Store(JOBS)
         self.stats = DistributedStats()
         self.workers: Workers | None = None
-        self.world: CommunicationBackend | None = None  # of the processes that were started beside this one
+        self.world: TorchCommunication | None = None  # of the processes that were started beside this one
 
     def execute(self, executor: Executor, graph: EinsumGraph, inputs: Inputs, config: DistributedConfig) -> Outputs:
         """Run a graph on the devices of a config and return its outputs, whole."""
@@ -209,7 +210,11 @@ class Distributed:
             self.world = world_from_environment(config.timeout)
         world = self.world
         check_same_job(world, job)
-        own = run_rank(executor, mesh_ways(world, job.mesh), tasks[world.rank])
+        try:
+            own = run_rank(executor, mesh_ways(world, job.mesh), tasks[world.rank])
+        except Exception as error:
+            world.leave(str(error))
+            raise of_rank(error, world.rank) from error.__cause__
         results = []
         for rank in range(job.mesh.size):
             outputs = []

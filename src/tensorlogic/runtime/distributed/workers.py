@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import select
 import subprocess
 import sys
@@ -14,21 +15,20 @@ from pathlib import Path
 from time import monotonic
 from typing import IO, TYPE_CHECKING, Any
 
-import msgspec
-
+from ...diagnostics import Diagnostic
 from ...errors import ExecutionError
 from ...ir.graph import EinsumGraph
 from ..inputs import Inputs
 from .config import Mesh
-from .messages import Answer, Arena, Call, TaskMessage, receive, send
-from .rank import RankResult, RankTimes, Task
+from .messages import Answer, Arena, Call, Setup, TaskMessage, receive, send
+from .rank import RankResult, RankTimes, Task, of_rank
 from .torch_ways import torch_distributed
-from .worker import Setup
 
 if TYPE_CHECKING:
     from ..executor import Executor
 
 START = 60.0  # seconds that workers may take to come up, beside the timeout
+FAREWELL = 3.0  # seconds in which the others say what they missed, after one is gone
 GRAPHS = 256  # that workers keep
 
 
@@ -43,21 +43,22 @@ class Workers:
         self._files = [tempfile.TemporaryFile(dir=_memory()) for _ in range(size)]  # noqa: SIM115 - closed with the workers
         self._arenas = [Arena(file.fileno()) for file in self._files]
         self._folder = tempfile.TemporaryDirectory(prefix="tensorlogic-ranks-")
-        address = (Path(self._folder.name) / "meeting").as_uri()
-        self._processes = [self._started(rank, address) for rank in range(size)]
+        self._token = secrets.token_hex(16)  # told on the pipe, where nobody else reads it
+        self._processes = [self._started(rank) for rank in range(size)]
         self._end = weakref.finalize(self, _ended, self._processes, self._files, self._folder)
+        address = (Path(self._folder.name) / "meeting").as_uri()
+        for rank, file in enumerate(self._files):
+            self._tell(rank, Setup(rank, size, address, self._token, timeout, file.fileno(), *self.kind))
         self._answers(START + timeout, "started")
 
-    def _started(self, rank: int, address: str) -> subprocess.Popen[bytes]:
-        backend, level, policy = self.kind
+    def _started(self, rank: int) -> subprocess.Popen[bytes]:
         descriptor = self._files[rank].fileno()
-        setup = Setup(rank, self.size, address, self.timeout, descriptor, backend, level, policy)
         threads = str(max(1, (os.cpu_count() or 1) // self.size))
         own = dict.fromkeys(
             ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS"), threads
         )
         return subprocess.Popen(
-            [sys.executable, "-m", "tensorlogic.runtime.distributed.worker", msgspec.json.encode(setup).decode()],
+            [sys.executable, "-m", "tensorlogic.runtime.distributed.worker"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             pass_fds=(descriptor,),
@@ -71,9 +72,14 @@ class Workers:
 
     def run(self, mesh: Mesh, tasks: Sequence[Sequence[Task]]) -> list[RankResult]:
         """Run the tasks of each rank in its process and return what came out."""
-        for rank, own in enumerate(tasks):
-            self._tell(rank, self._call(rank, mesh, own))
-        answers = self._answers(None, "ran")
+        try:
+            for rank, own in enumerate(tasks):
+                self._tell(rank, self._call(rank, mesh, own))
+            answers = self._answers(None, "ran")
+        except BaseException:
+            for process in self._processes:
+                process.kill()  # what they wait for does not come
+            raise
         results = []
         for arena, answer in zip(self._arenas, answers, strict=True):
             outputs = [{name: arena.get(place) for name, place in own.items()} for own in answer.outputs]
@@ -95,59 +101,72 @@ class Workers:
                 known.add(number)
                 graphs[number] = graph.to_json()
             messages.append(TaskMessage(number, _placed(arena, placed, inputs)))
-        return Call((mesh.data, mesh.model, mesh.stage), messages, graphs, arena.used)
+        return Call(self._token, (mesh.data, mesh.model, mesh.stage), messages, graphs, arena.used)
 
-    def _tell(self, rank: int, call: Call) -> None:
+    def _tell(self, rank: int, message: Setup | Call) -> None:
         pipe = self._processes[rank].stdin
         assert pipe is not None
         try:
-            send(pipe, call)
+            send(pipe, message)
         except OSError:
             raise self._lost(rank, "was called") from None
 
     def _answers(self, limit: float | None, what: str) -> list[Answer]:
-        """Wait for one answer of each worker; raise where one dies or fails."""
+        """Wait for one answer of each worker; raise where one dies or fails, or comes later than others by more than the timeout."""
         pipes: dict[IO[bytes], int] = {}
         for rank, process in enumerate(self._processes):
             assert process.stdout is not None
             pipes[process.stdout] = rank
-        answers: dict[int, Answer] = {}
+        answers: dict[int, Answer | None] = {}  # None: the process ended
         end = None if limit is None else monotonic() + limit
-        failure: tuple[bool, int, Answer] | None = None
         while len(answers) < self.size:
             waiting = [pipe for pipe, rank in pipes.items() if rank not in answers]
-            if failure is not None:
-                end = min(end or monotonic() + 1.0, monotonic() + 1.0)
             ready, _, _ = select.select(waiting, [], [], None if end is None else max(0.0, end - monotonic()))
             if not ready:
                 break
             for pipe in ready:
-                rank, message = pipes[pipe], receive(pipe)
-                if message is None:
-                    raise self._lost(rank, what)
-                assert isinstance(message, Answer)
-                answers[rank] = message
-                if message.error and (failure is None or (failure[0] and not message.follows)):
-                    failure = message.follows, rank, message
-        if failure is not None:
-            _, rank, answer = failure
-            raise ExecutionError(f"rank {rank}: {answer.error}", code=answer.code or "E373")
-        if len(answers) < self.size:
-            missing = ", ".join(str(r) for r in range(self.size) if r not in answers)
-            raise ExecutionError(f"rank {missing} did not answer within {limit:g} s", code="E374")
-        return [answers[rank] for rank in range(self.size)]
+                message = receive(pipe)
+                assert message is None or isinstance(message, Answer)
+                answers[pipes[pipe]] = message
+            codes = {answer.failure.code for answer in answers.values() if answer is not None and answer.failure}
+            if codes - {"E373"}:
+                break  # it is known what went wrong
+            lost = None in answers.values() or codes
+            later = monotonic() + (FAREWELL if lost else self.timeout)
+            end = later if end is None else min(end, later)
+        return self._checked(answers, what)
 
-    def _lost(self, rank: int, what: str) -> ExecutionError:
+    def _checked(self, answers: Mapping[int, Answer | None], what: str) -> list[Answer]:
+        """Return answers in the order of the ranks; raise for those that are missing or say that something failed."""
+        failures = {rank: a.failure for rank, a in answers.items() if a is not None and a.failure is not None}
+        ended = [rank for rank, answer in answers.items() if answer is None]
+        if ended:
+            raise self._lost(ended[0], what, failures)
+        if failures:
+            rank, failure = min(failures.items(), key=lambda found: (found[1].code == "E373", found[0]))
+            raise of_rank(ExecutionError.of(failure), rank)
+        if len(answers) < self.size:
+            missing = ", ".join(str(rank) for rank in range(self.size) if rank not in answers)
+            message = f"rank {missing} did not answer within {self.timeout:g} s of the others"
+            hint = "look at what that rank does, or allow more time: timeout="
+            raise ExecutionError(message, hint, code="E374")
+        return [answer for _, answer in sorted(answers.items()) if answer is not None]
+
+    def _lost(self, rank: int, what: str, others: Mapping[int, Diagnostic] | None = None) -> ExecutionError:
+        """Return the error of a rank that is gone, with the step and the line at which the others missed it."""
         process = self._processes[rank]
         try:
             code: int | None = process.wait(1.0)
         except subprocess.TimeoutExpired:
             code = None
         how = "" if code is None else f" by signal {-code}" if code < 0 else f" with exit code {code}"
+        first = next(iter((others or {}).values()), None)
         return ExecutionError(
             f"the process of rank {rank} ended{how} while it {what}",
             "run it again: workers are started anew",
             code="E382",
+            location=None if first is None else first.location,
+            context=[line for own in (others or {}).values() for line in (own.message, *own.context)],
         )
 
 
