@@ -12,9 +12,8 @@ import numpy as np
 
 from ..events import check_contexts, span
 from ..ir import ops
-from ..ir.graph import Fixpoint
+from ..ir.graph import Fixpoint, meets_others
 from ..ir.types import TensorType, dims
-from ..passes.shard_loops import meets_others
 from ..plan.build import ExecutionPlan, Step, lay_out
 from . import bitplan, packed
 from .base import Kernel

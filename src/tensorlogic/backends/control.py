@@ -10,9 +10,8 @@ import numpy as np
 from ..diagnostics import SourceLocation
 from ..errors import ConvergenceError
 from ..events import span
-from ..ir.graph import Cond, Fixpoint, Scan
+from ..ir.graph import Cond, Fixpoint, Scan, meets_others
 from ..ir.ops import Collective
-from ..passes.shard_loops import meets_others
 from ..plan.build import Step
 from ..plan.cost import rounds
 from .base import Kernel, RunBody

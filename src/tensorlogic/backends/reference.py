@@ -16,13 +16,12 @@ import numpy as np
 
 from ..ir import ops, spec
 from ..ir.algebra import Algebra, algebra, check_domain
-from ..ir.graph import OPS, Cond, EinsumGraph, Fixpoint, Scan, bodies
+from ..ir.graph import OPS, Cond, EinsumGraph, Fixpoint, Scan, bodies, meets_others
 from ..ir.ops import Op
 from ..ir.packed_numbers import FLOAT8, KINDS, float8_table
 from ..ir.type_rules import Scope, label_sizes, normal_axis, reduced_axes
 from ..ir.types import DTYPES, FLOATS, TensorShape, TensorType, promote
 from ..passes.levels import Pass
-from ..passes.shard_loops import meets_others
 from ..passes.specialize import specialize
 from ..plan.build import Step
 from .base import BackendCapabilities, Device, Kernel, RunBody

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from ..ir import ops
 from ..ir.algebra import ALGEBRAS
 from ..ir.collectives import share
-from ..ir.graph import EinsumGraph, Fixpoint, Node, bodies, extract, with_bodies
+from ..ir.graph import Fixpoint, Node, extract, with_bodies
 from ..ir.spec import ELLIPSIS, parse
 from ..ir.types import dims
 from .indices import Index
@@ -104,15 +104,3 @@ def _padded(draft: Draft, own: int, shape: tuple[int, ...], axis: int, size: int
 def _range(shape: tuple[int, ...] | list[int], axis: int, places: range) -> ops.Slice:
     ranges = [(places.start, len(places), 1) if a == axis else (0, n, 1) for a, n in enumerate(shape)]
     return ops.Slice(tuple(ranges))
-
-
-def meets_others(graph: EinsumGraph) -> ops.Collective | None:
-    """Return an operation of a graph, or of a body in it, in which ranks meet; None where there is none."""
-    for node in graph.nodes:
-        if isinstance(node.op, ops.Collective):
-            return node.op
-        for body in bodies(node.op):
-            found = meets_others(body)
-            if found is not None:
-                return found
-    return None

@@ -51,10 +51,16 @@ class Part(NamedTuple):
 class Job:
     """A graph spread over a mesh, for inputs of certain types."""
 
-    def __init__(self, graph: EinsumGraph, types: Mapping[str, TensorType], config: DistributedConfig) -> None:
+    def __init__(
+        self,
+        graph: EinsumGraph,
+        types: Mapping[str, TensorType],
+        config: DistributedConfig,
+        rows: Mapping[str, int] | None = None,
+    ) -> None:
         check_names(graph, config.strategy)
         self.config, self.mesh = config, config.mesh
-        self.rows = rows_of(graph, config.strategy, self.mesh)
+        self.rows = rows_of(graph, config.strategy, self.mesh) if rows is None else dict(rows)
         self.graph = specialize(graph, types)
         self.cut: Split | None = split_inputs(self.graph, self.rows) if self.mesh.stage > 1 else None
         self._parts: dict[int, Part] = {}
@@ -138,8 +144,15 @@ class Distributed:
         self.workers: Workers | None = None
         self.world: TorchCommunication | None = None  # of the processes that were started beside this one
 
-    def execute(self, executor: Executor, graph: EinsumGraph, inputs: Inputs, config: DistributedConfig) -> Outputs:
-        """Run a graph on the devices of a config and return its outputs, whole."""
+    def execute(
+        self,
+        executor: Executor,
+        graph: EinsumGraph,
+        inputs: Inputs,
+        config: DistributedConfig,
+        rows: Mapping[str, int] | None = None,
+    ) -> Outputs:
+        """Run a graph on the devices of a config and return its outputs, whole; ``rows`` says which axis of which inputs they share."""
         expect(
             config,
             DistributedConfig,
@@ -148,10 +161,10 @@ class Distributed:
         )
         names, values = executor.arrays(graph, inputs)
         types = {n: TensorType.of(v) for n, v in zip(names, values, strict=True)}
-        key = (graph, tuple(types.items()), config.strategy, config.communication)
+        key = (graph, tuple(types.items()), config.strategy, config.communication, rows and tuple(rows.items()))
         job = self.jobs.get(key)
         if job is None:
-            job = Job(graph, types, config)
+            job = Job(graph, types, config, rows)
             self.jobs.put(key, job)
         given = dict(zip(names, values, strict=True))
         with span(f"distributed over {job.mesh.size} ranks", executor.context.hooks):
