@@ -1,4 +1,4 @@
-"""Carriers against the answers of one process: threads, processes of torch.distributed, and those that Ray places."""
+"""Carriers against the answers of one process: threads, and processes of torch.distributed; those of Ray are in test_distributed_ray.py."""
 
 from __future__ import annotations
 
@@ -50,32 +50,6 @@ def on_processes(folder: Path, size: int, how: str) -> None:
     assert done.stdout.count("passed") == size
 
 
-def on_ray(size: int) -> None:
-    import ray
-
-    from tensorlogic.runtime.distributed.ray_workers import started_ray
-
-    @ray.remote(num_cpus=1)
-    class Rank:
-        def __init__(self, rank: int, address: str) -> None:
-            from tensorlogic.runtime.distributed.torch_ways import join_world
-
-            self.way = join_world(rank, size, address, 60, "kit")
-
-        def check(self) -> tuple[bool, str]:
-            report = check_carrier(self.way)
-            return report.passed, str(report)
-
-    folder = Path(os.environ.get("TMPDIR", "/tmp")) / f"carriers-{os.getpid()}"
-    with started_ray(None, size):
-        ranks = [Rank.remote(rank, folder.as_uri()) for rank in range(size)]
-        for passed, text in ray.get([rank.check.remote() for rank in ranks], timeout=120):
-            assert passed, text
-        for rank in ranks:
-            ray.kill(rank)
-    folder.unlink(missing_ok=True)
-
-
 @pytest.mark.parametrize("size", [1, 2, 4])
 def test_threads(size: int) -> None:
     for report in on_threads(size):
@@ -85,11 +59,6 @@ def test_threads(size: int) -> None:
 @pytest.mark.skipif(not find_spec("torch"), reason="make test TORCH=1 installs PyTorch")
 def test_processes(tmp_path: Path) -> None:
     on_processes(tmp_path, 3, "sample")
-
-
-@pytest.mark.skipif(not find_spec("torch") or not find_spec("ray"), reason="ray is not installed")
-def test_ray() -> None:
-    on_ray(2)
 
 
 @pytest.mark.full

@@ -20,7 +20,7 @@ from ...passes.split import Split, split_inputs
 from ...passes.stages import cut_stages, stage_of_nodes
 from ...plan.fused import Cut
 from ...plan.node_costs import known_costs
-from ...store import Store
+from ...store import Store, free_in_child
 from ..inputs import Inputs
 from ..outputs import Outputs
 from ..parts import Parts, range_of
@@ -32,6 +32,7 @@ from .stats import DistributedStats
 
 if TYPE_CHECKING:
     from ..executor import Executor
+    from .ray_workers import RayWorkers
     from .torch_ways import TorchCommunication
     from .workers import Workers
 
@@ -141,7 +142,8 @@ class Distributed:
     def __init__(self) -> None:
         self.jobs: Store[Any, Job] = Store(JOBS)
         self.stats = DistributedStats()
-        self.workers: Workers | None = None
+        self.workers: Workers | RayWorkers | None = None
+        self._lock = free_in_child(threading.RLock())
         self.world: TorchCommunication | None = None  # of the processes that were started beside this one
 
     def execute(
@@ -197,16 +199,31 @@ class Distributed:
         """Run the tasks of every rank: on threads, or in processes that stay for the next run."""
         if config.communication == "local":
             return run_threads(executor, mesh, tasks, config)
-        from .workers import Workers
+        with self._lock:  # one run at a time: workers answer in order
+            workers = self._workers(executor, mesh, config)
+            try:
+                return workers.run(mesh, tasks)
+            except BaseException:
+                if not workers.restarts:
+                    self.close()
+                raise
 
-        if self.workers is None or not self.workers.fits(executor, mesh.size, config.timeout):
+    def _workers(self, executor: Executor, mesh: Mesh, config: DistributedConfig) -> Workers | RayWorkers:
+        """Return the processes of the other ranks, those of the last run where they fit."""
+        kind: Any
+        if config.communication == "ray":
+            from .ray_workers import RayWorkers as kind
+
+            given: tuple[Any, ...] = (config.devices, config.timeout, config.address)
+        else:
+            from .workers import Workers as kind
+
+            given = (mesh.size, config.timeout)
+        if not isinstance(self.workers, kind) or not self.workers.fits(executor, *given):
             self.close()
-            self.workers = Workers(executor, mesh.size, config.timeout)
-        try:
-            return self.workers.run(mesh, tasks)
-        except BaseException:
-            self.close()
-            raise
+            self.workers = kind(executor, *given)
+        assert self.workers is not None
+        return self.workers
 
     def _beside_others(
         self,

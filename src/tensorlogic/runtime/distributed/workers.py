@@ -12,28 +12,27 @@ import weakref
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from time import monotonic
 from typing import IO, TYPE_CHECKING, Any
 
-from ...diagnostics import Diagnostic
-from ...errors import ExecutionError
 from ...ir.graph import EinsumGraph
 from ..inputs import Inputs
+from .answers import checked, collect, raise_ended
 from .config import Mesh
 from .messages import Answer, Arena, Call, Setup, TaskMessage, receive, send
-from .rank import RankResult, RankTimes, Task, of_rank
+from .rank import RankResult, RankTimes, Task
 from .torch_ways import torch_distributed
 
 if TYPE_CHECKING:
     from ..executor import Executor
 
 START = 60.0  # seconds that workers may take to come up, beside the timeout
-FAREWELL = 3.0  # seconds in which the others say what they missed, after one is gone
 GRAPHS = 256  # that workers keep
 
 
 class Workers:
     """Worker processes on this machine, one for each rank."""
+
+    restarts = False  # after a failure others take their place
 
     def __init__(self, executor: Executor, size: int, timeout: float) -> None:
         torch_distributed()
@@ -109,65 +108,34 @@ class Workers:
         try:
             send(pipe, message)
         except OSError:
-            raise self._lost(rank, "was called") from None
+            raise_ended(rank, f"{self._ended(rank)} before it was called", {})
 
     def _answers(self, limit: float | None, what: str) -> list[Answer]:
-        """Wait for one answer of each worker; raise where one dies or fails, or comes later than others by more than the timeout."""
-        pipes: dict[IO[bytes], int] = {}
+        """Wait for one answer of each worker; raise where one dies, fails or does not come."""
+        pipes: dict[int, IO[bytes]] = {}
         for rank, process in enumerate(self._processes):
             assert process.stdout is not None
-            pipes[process.stdout] = rank
-        answers: dict[int, Answer | None] = {}  # None: the process ended
-        end = None if limit is None else monotonic() + limit
-        while len(answers) < self.size:
-            waiting = [pipe for pipe, rank in pipes.items() if rank not in answers]
-            ready, _, _ = select.select(waiting, [], [], None if end is None else max(0.0, end - monotonic()))
-            if not ready:
-                break
-            for pipe in ready:
-                message = receive(pipe)
-                assert message is None or isinstance(message, Answer)
-                answers[pipes[pipe]] = message
-            codes = {answer.failure.code for answer in answers.values() if answer is not None and answer.failure}
-            if codes - {"E373"}:
-                break  # it is known what went wrong
-            lost = None in answers.values() or codes
-            later = monotonic() + (FAREWELL if lost else self.timeout)
-            end = later if end is None else min(end, later)
-        return self._checked(answers, what)
+            pipes[rank] = process.stdout
 
-    def _checked(self, answers: Mapping[int, Answer | None], what: str) -> list[Answer]:
-        """Return answers in the order of the ranks; raise for those that are missing or say that something failed."""
-        failures = {rank: a.failure for rank, a in answers.items() if a is not None and a.failure is not None}
-        ended = [rank for rank, answer in answers.items() if answer is None]
-        if ended:
-            raise self._lost(ended[0], what, failures)
-        if failures:
-            rank, failure = min(failures.items(), key=lambda found: (found[1].code == "E373", found[0]))
-            raise of_rank(ExecutionError.of(failure), rank)
-        if len(answers) < self.size:
-            missing = ", ".join(str(rank) for rank in range(self.size) if rank not in answers)
-            message = f"rank {missing} did not answer within {self.timeout:g} s of the others"
-            hint = "look at what that rank does, or allow more time: timeout="
-            raise ExecutionError(message, hint, code="E374")
-        return [answer for _, answer in sorted(answers.items()) if answer is not None]
+        def wait(ranks: Sequence[int], seconds: float | None) -> dict[int, Answer | None]:
+            ready = select.select([pipes[rank] for rank in ranks], [], [], seconds)[0]
+            found: dict[int, Answer | None] = {}
+            for rank in ranks:
+                if pipes[rank] in ready:
+                    message = receive(pipes[rank])
+                    assert message is None or isinstance(message, Answer)
+                    found[rank] = message
+            return found
 
-    def _lost(self, rank: int, what: str, others: Mapping[int, Diagnostic] | None = None) -> ExecutionError:
-        """Return the error of a rank that is gone, with the step and the line at which the others missed it."""
-        process = self._processes[rank]
+        answers = collect(self.size, self.timeout, limit, wait)
+        return checked(answers, self.size, self.timeout, lambda rank: f"{self._ended(rank)} while it {what}")
+
+    def _ended(self, rank: int) -> str:
         try:
-            code: int | None = process.wait(1.0)
+            code = self._processes[rank].wait(1.0)
         except subprocess.TimeoutExpired:
-            code = None
-        how = "" if code is None else f" by signal {-code}" if code < 0 else f" with exit code {code}"
-        first = next(iter((others or {}).values()), None)
-        return ExecutionError(
-            f"the process of rank {rank} ended{how} while it {what}",
-            "run it again: workers are started anew",
-            code="E382",
-            location=None if first is None else first.location,
-            context=[line for own in (others or {}).values() for line in (own.message, *own.context)],
-        )
+            return ""
+        return f" by signal {-code}" if code < 0 else f" with exit code {code}"
 
 
 def _placed(arena: Arena, placed: dict[int, Any], inputs: Inputs | Mapping[str, Any]) -> dict[str, Any]:
