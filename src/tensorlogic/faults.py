@@ -584,4 +584,10 @@ FAULTS: dict[str, Fault] = {
     "E381": Fault("a process that is not a rank", "A script asks for other ranks, but was started by itself.", "Start it with tensorlogic launch -n 4 script.py, or with torchrun."),
     "E382": Fault("the process of a rank ended", "A worker was killed or crashed while the driver waited for it.", "Run again: workers are started anew. Look at memory if it was killed by signal 9."),
     "E383": Fault("ranks with different work", "Processes that run the same script were given different graphs, inputs or configs.", "Compare the two lines of the message: every rank must be given the same."),
+    "E395": Fault("ranks that do not fit together", "Processes that were started as one group have other versions, or were told of other numbers of ranks.", "Start every rank with the same versions and sizes: the message has both."),
+    "E396": Fault("an address at which no ranks can meet", "Ranks meet at a file, at a port, or where torchrun says.", "Write file:///tmp/meeting, tcp://host:29500 or env://."),
+    "E397": Fault("work from outside the group", "A worker was sent a call without the random token of its group.", "Send work through the executor that started the workers."),
+    "E398": Fault("rows that ranks cannot share so", "The ranks of a batch or a stream share its rows, and one process drives them.", "Use DataParallel, and start the script by itself."),
+    "E399": Fault("Ray is not installed", 'Ranks of communication="ray" are placed and restarted by Ray.', "Install it: pip install 'tensorlogic-infer[ray]'."),
+    "E347": Fault("no Ray cluster at the address", "Nobody answers at the address of the config.", "Start a cluster: ray start --head --port=6379, or leave the address out to use this machine."),
 }  # fmt: skip

@@ -63,6 +63,8 @@ def test_the_same_answers_and_actors_that_are_restarted(cluster, executor):
         for name, value in tl.Executor().execute(graph(), given(rows)).items():
             np.testing.assert_allclose(outputs[name], value, rtol=1e-5, atol=1e-6)
     workers = executor.distributed.workers
+    answer, _ = cluster.get(workers._actors[0].run.remote("guess", (2, 1, 1), {}, [], []))
+    assert answer.failure.code == "E397"  # work needs the token of the group
     cluster.kill(workers._actors[1], no_restart=False)
     with pytest.raises(tl.ExecutionError, match="the process of rank 1 ended") as found:
         while True:  # Ray may let a call that was under way come to its end
@@ -73,13 +75,6 @@ def test_the_same_answers_and_actors_that_are_restarted(cluster, executor):
     np.testing.assert_allclose(outputs["y"], tl.Executor().execute(graph(), given())["y"], rtol=1e-5, atol=1e-6)
     stream = executor.execute_stream(graph(), {"x": given(20)["x"]}, inputs={"w": given(20)["w"]}, distributed=config)
     np.testing.assert_allclose(stream.result()["total"], tl.Executor().execute(graph(), given(20))["total"], rtol=1e-5)
-
-
-def test_work_needs_the_token_of_the_group(cluster, executor):
-    executor.execute_distributed(graph(), given(), tl.DistributedConfig(DEVICES, "ray"))
-    actor = executor.distributed.workers._actors[0]
-    answer, _ = cluster.get(actor.run.remote("guess", (2, 1, 1), {}, [], []))
-    assert answer.failure.code == "E397"
 
 
 def test_its_carrier_conforms(cluster):

@@ -137,9 +137,7 @@ def _body(plan: ExecutionPlan, carries: int) -> Body | None:
     return Body(inputs, outputs, constants, tuple(fixed), tuple(lines), frozenset(grown), monotone)
 
 
-def _plainly(
-    body: Body, op: Fixpoint, values: Values, step: Step, meeting: ops.Collective | None
-) -> list[BitTensor]:
+def _plainly(body: Body, op: Fixpoint, values: Values, step: Step, meeting: ops.Collective | None) -> list[BitTensor]:
     """Run the whole body in every round, and keep nothing of it; with other ranks, until nothing moves on any of them."""
     combine = _COMBINE[op.combine]
     carried = body.inputs[: op.carries]

@@ -185,7 +185,9 @@ class Draft:
         """Return a fixpoint whose body meets other ranks, where an operand would have to be gathered else."""
         if not isinstance(node.op, Fixpoint):
             return None
-        held = {n: next(iter(v.shares)) for n, a in enumerate(node.args) if (v := self.values[a]).whole is None and v.shares}
+        held = {
+            n: next(iter(v.shares)) for n, a in enumerate(node.args) if (v := self.values[a]).whole is None and v.shares
+        }
         if not held or (pick is not None and all(pick.args[n] == axis for n, axis in held.items())):
             return None
         return loop_in_shares(self, node, held)

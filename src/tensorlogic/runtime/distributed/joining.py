@@ -151,7 +151,9 @@ def _wait(store: Any, key: str, end: float, rank: int, timeout: float) -> None:
 
 def _difference(a: int, first: Mapping[str, str], b: int, second: Mapping[str, str]) -> str:
     differing = [name for name in {**first, **second} if first.get(name) != second.get(name)]
-    return "; ".join(f"{name} is {first.get(name)} on rank {a}, but {second.get(name)} on rank {b}" for name in differing)
+    return "; ".join(
+        f"{name} is {first.get(name)} on rank {a}, but {second.get(name)} on rank {b}" for name in differing
+    )
 
 
 def _unequal(problem: str) -> ExecutionError:

@@ -53,7 +53,7 @@ def connect(address: str | None, size: int) -> bool:
             ray.init(address=address, **quiet)
     except (ConnectionError, RuntimeError, ValueError) as error:
         message = f"there is no Ray cluster at {address!r}: {str(error).splitlines()[0]}"
-        raise BackendError(message, "start one: ray start --head --port=6379", code="E399") from error
+        raise BackendError(message, "start one: ray start --head --port=6379", code="E347") from error
     return True
 
 
@@ -167,7 +167,9 @@ class RayWorkers:
     def _meet(self) -> None:
         """Bring the actors together at a port of the first: on the loopback interface, where all are on one machine."""
         ray = ray_module()
-        ready = [actor.place.options(max_task_retries=-1).remote() for actor in self._actors]  # they may be on their way
+        ready = [
+            actor.place.options(max_task_retries=-1).remote() for actor in self._actors
+        ]  # they may be on their way
         here, missing = ray.wait(ready, num_returns=self.size, timeout=START + self.timeout)
         if missing:
             have = ray.cluster_resources()

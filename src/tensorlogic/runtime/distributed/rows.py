@@ -36,7 +36,11 @@ def check_rows_config(config: DistributedConfig) -> None:
 
 
 def execute_rows(
-    executor: Executor, graph: EinsumGraph, values: Mapping[str, Any], axes: Mapping[str, int], config: DistributedConfig
+    executor: Executor,
+    graph: EinsumGraph,
+    values: Mapping[str, Any],
+    axes: Mapping[str, int],
+    config: DistributedConfig,
 ) -> Outputs:
     """Run a graph on the ranks of a config, which share the inputs in ``axes`` along an axis each; repeat it where a worker ends."""
     rows = min(values[name].shape[axis] for name, axis in axes.items())
