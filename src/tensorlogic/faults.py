@@ -589,4 +589,10 @@ FAULTS: dict[str, Fault] = {
     "E392": Fault("no mesh that can run a graph", "Auto tried every mesh of the devices, and each was refused.", "Read why each was refused, and use another number of devices."),
     "E393": Fault("no mesh that fits in memory", "Every mesh of the devices needs more memory on a device than the cluster has.", "Use more devices, or smaller micro-batches."),
     "E394": Fault("a mesh that is not known yet", "Auto finds its mesh when it sees a graph.", "Ask simulate(graph, config, cluster).mesh."),
+    "E395": Fault("ranks that do not fit together", "Processes that were started as one group have other versions, or were told of other numbers of ranks.", "Start every rank with the same versions and sizes: the message has both."),
+    "E396": Fault("an address at which no ranks can meet", "Ranks meet at a file, at a port, or where torchrun says.", "Write file:///tmp/meeting, tcp://host:29500 or env://."),
+    "E397": Fault("work from outside the group", "A worker was sent a call without the random token of its group.", "Send work through the executor that started the workers."),
+    "E398": Fault("rows that ranks cannot share so", "The ranks of a batch or a stream share its rows, and one process drives them.", "Use DataParallel, and start the script by itself."),
+    "E399": Fault("Ray is not installed", 'Ranks of communication="ray" are placed and restarted by Ray.', "Install it: pip install 'tensorlogic-infer[ray]'."),
+    "E347": Fault("no Ray cluster at the address", "Nobody answers at the address of the config.", "Start a cluster: ray start --head --port=6379, or leave the address out to use this machine."),
 }  # fmt: skip

@@ -16,7 +16,7 @@ import numpy as np
 
 from ..ir import ops, spec
 from ..ir.algebra import Algebra, algebra, check_domain
-from ..ir.graph import OPS, Cond, EinsumGraph, Fixpoint, Scan, bodies
+from ..ir.graph import OPS, Cond, EinsumGraph, Fixpoint, Scan, bodies, meets_others
 from ..ir.ops import Op
 from ..ir.packed_numbers import FLOAT8, KINDS, float8_table
 from ..ir.type_rules import Scope, label_sizes, normal_axis, reduced_axes
@@ -25,7 +25,7 @@ from ..passes.levels import Pass
 from ..passes.specialize import specialize
 from ..plan.build import Step
 from .base import BackendCapabilities, Device, Kernel, RunBody
-from .collectives import COLLECTIVES, bind_collective
+from .collectives import COLLECTIVES, bind_collective, moves_anywhere
 from .control import not_settled
 from .numpy import as_numpy
 from .scalars import NAN, SCALARS
@@ -577,6 +577,7 @@ def _fixpoint(op: Fixpoint, args: list[Array], types: Sequence[TensorType], run:
         "min": SCALARS["minimum"],
     }[op.combine]
     state = args[: op.carries]
+    meeting = meets_others(op.body)
     for _ in range(op.limit):
         new = run([*state, *args[op.carries :]])
         moved: dict[int, int] = {}
@@ -588,7 +589,7 @@ def _fixpoint(op: Fixpoint, args: list[Array], types: Sequence[TensorType], run:
                 moved[n] = far
             after.append(joined)
         state = after
-        if not moved:
+        if not moves_anywhere(meeting, bool(moved)):
             return tuple(state)
     raise not_settled(op, list(moved), list(moved.values()))
 

@@ -18,7 +18,7 @@ from ..errors import TensorLogicError
 from ..events import Hook, RunRecord, StepEvent, running
 from ..plan.build import Step
 from . import straight
-from .frame import Between, Frame, failed, stop_check
+from .frame import Between, Frame, failed, placed, stop_check
 from .outputs import as_planned, given_back
 from .program import Program
 
@@ -244,7 +244,7 @@ def _blamed(program: Program, function: straight.Function, error: Exception) -> 
     found = straight.failed_at(function.__code__, error.__traceback__)
     step = program.entries[found[0]].step if found and found[0] < len(program.entries) else None
     if isinstance(error, TensorLogicError):
-        return error.at(step.location if step else None)
+        return placed(error, step) if step else error
     if step is None or found is None:
         return error
     return failed(step, [found[1].get(f"s{s}", program.template[s]) for s in step.reads], error)

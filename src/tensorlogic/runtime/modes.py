@@ -76,15 +76,21 @@ def execute_compiled(
     return compiled(inputs, sizes=sizes, out=out)
 
 
-def execute_batch(executor: Executor, graph: EinsumGraph, batch_inputs: Iterable[Inputs]) -> BatchResult:
+def execute_batch(
+    executor: Executor,
+    graph: EinsumGraph,
+    batch_inputs: Iterable[Inputs],
+    *,
+    distributed: DistributedConfig | None = None,
+) -> BatchResult:
     """Run a graph on many items, each a mapping of inputs: those whose shapes agree as one more index, the others by groups.
 
     An array that is the same object in all items is not stacked. An item that fails does so alone: its error stands in ``errors``
-    of the result, and the other items are there.
+    of the result, and the other items are there. With ``distributed`` the items are shared by the devices of a config.
     """
     from .batch import execute_batch
 
-    return execute_batch(executor, graph, batch_inputs)
+    return execute_batch(executor, graph, batch_inputs, distributed=distributed)
 
 
 def execute_batch_parallel(
@@ -259,6 +265,7 @@ def execute_stream(
     checkpoint: str | Path | None = None,
     resume: bool = False,
     progress: bool = False,
+    distributed: DistributedConfig | None = None,
     clock: Callable[[], float] = perf_counter,
 ) -> Stream:
     """Run a graph over a source, chunk by chunk, and return an iterator of results: see docs/guides/streaming.md.
@@ -266,13 +273,13 @@ def execute_stream(
     ``source`` is an iterable of chunks, arrays by name, a file, or an Arrow table or dataset; ``inputs`` are those that are whole, such as
     weights; ``over`` names the size, the input or the axes that are streamed. Outputs that keep the streamed index come with each
     result and go into the ``sink``, a file; the others are ``stream.outputs``. ``checkpoint`` is a folder that the state is saved
-    in, so that another process can ``resume``.
+    in, so that another process can ``resume``. With ``distributed`` the rows of each chunk are shared by the devices of a config.
     """
     from .streams.stream import execute_stream
 
     return execute_stream(
         executor, graph, source, config, inputs=inputs, over=over, sink=sink, checkpoint=checkpoint, resume=resume,
-        progress=progress, clock=clock,
+        progress=progress, distributed=distributed, clock=clock,
     )  # fmt: skip
 
 
@@ -318,7 +325,7 @@ def execute_distributed(
     executor: Executor, graph: EinsumGraph, inputs: Inputs | None, config: DistributedConfig
 ) -> Outputs:
     """Run a graph on several devices, as a config says, and return its outputs, whole: see docs/guides/distributed.md."""
-    return _distributed(executor).execute(executor, graph, {} if inputs is None else inputs, config)
+    return distributed_runs(executor).execute(executor, graph, {} if inputs is None else inputs, config)
 
 
 def plan_distributed(
@@ -337,10 +344,11 @@ def plan_distributed(
 
 def get_distributed_stats(executor: Executor) -> DistributedStats:
     """Return where the time of the last distributed run went."""
-    return _distributed(executor).stats
+    return distributed_runs(executor).stats
 
 
-def _distributed(executor: Executor) -> Distributed:
+def distributed_runs(executor: Executor) -> Distributed:
+    """Return what an executor keeps of its distributed runs."""
     from .distributed.run import Distributed
 
     if executor.distributed is None:

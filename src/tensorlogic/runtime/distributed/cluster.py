@@ -208,13 +208,11 @@ def _meeting_seconds(executor: Executor, communication: str, count: int) -> floa
 
 
 def _best(executor: Executor, communication: str, tasks: Sequence[Task], what: str) -> float:
-    from .run import Distributed
+    from ..modes import distributed_runs
 
-    if executor.distributed is None:
-        executor.distributed = Distributed()
     config = DistributedConfig([Device.CPU(n) for n in range(len(tasks))], communication, DataParallel(len(tasks)))
     runs = []
     for _ in range(ROUNDS):
-        results = executor.distributed.run_tasks(executor, config.mesh, [[task] for task in tasks], config)
+        results = distributed_runs(executor).run_tasks(executor, config.mesh, [[task] for task in tasks], config)
         runs.append(max(getattr(result.times, what) for result in results) / 1e9)
     return min(runs[1:])

@@ -13,7 +13,7 @@ from .schedule import checked_schedule
 if TYPE_CHECKING:
     from .cluster import Cluster
 
-CARRIERS = ("local", "torch")
+CARRIERS = ("local", "torch", "ray")
 
 
 class Shard(NamedTuple):
@@ -231,7 +231,8 @@ def _parts(spec: ShardingSpec) -> int:
 class DistributedConfig:
     """The devices that run a graph together, and how; ``timeout`` is how many seconds a rank waits for another.
 
-    Devices of the same processor are virtual: threads, or processes with ``communication="torch"``.
+    Devices of the same processor are virtual: threads, or processes with ``communication="torch"``. With ``communication="ray"`` they are
+    processes that Ray places on the cluster at an ``address``, or on this machine.
 
     >>> config = DistributedConfig([Device.CPU(0), Device.CPU(1)])
     >>> config.strategy
@@ -242,6 +243,7 @@ class DistributedConfig:
     communication: str = "local"
     strategy: DistributedParallelismStrategy = None  # type: ignore[assignment] # the devices share the rows
     timeout: float = 60.0
+    address: str | None = None  # of a Ray cluster
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "devices", checked_devices(self.devices))
@@ -251,6 +253,9 @@ class DistributedConfig:
             raise InputError(message, *hints, code="E377")
         if not isinstance(self.timeout, int | float) or isinstance(self.timeout, bool) or not self.timeout > 0:
             raise InputError(f"timeout is a number of seconds above 0, got {self.timeout!r}", code="E377")
+        if self.address is not None and (self.communication != "ray" or not isinstance(self.address, str)):
+            hint = 'write DistributedConfig(devices, communication="ray", address="host:6379")'
+            raise InputError(f"address is that of a Ray cluster, got {self.address!r}", hint, code="E377")
         if self.strategy is None:
             object.__setattr__(self, "strategy", DataParallel(len(self.devices)))
         if isinstance(self.strategy, Auto):

@@ -9,6 +9,8 @@ from typing import IO, Any
 import msgspec
 import numpy as np
 
+from ...diagnostics import Diagnostic
+
 Array = Any
 ALIGNMENT = 64
 GROWTH = 1 << 20  # bytes by which the file grows at least
@@ -30,9 +32,24 @@ class TaskMessage(msgspec.Struct):
     totals: dict[str, str] = {}
 
 
+class Setup(msgspec.Struct, tag="setup"):
+    """What a worker is told when it starts; later calls must have the same token."""
+
+    rank: int
+    size: int
+    address: str
+    token: str
+    timeout: float
+    descriptor: int
+    backend: str
+    level: str
+    policy: str
+
+
 class Call(msgspec.Struct, tag="call"):
     """What a driver asks for: new graphs, each as JSON, and the tasks of the rank."""
 
+    token: str
     mesh: tuple[int, int, int]
     tasks: list[TaskMessage]
     graphs: dict[int, str] = {}
@@ -46,12 +63,10 @@ class Answer(msgspec.Struct, tag="answer"):
     times: tuple[int, int, int, int] = (0, 0, 0, 0)
     moved: dict[str, int] = {}
     kept_bytes: int = 0
-    error: str = ""
-    code: str = ""
-    follows: bool = False  # the error only says that another rank failed
+    failure: Diagnostic | None = None
 
 
-Message = Call | Answer
+Message = Setup | Call | Answer
 _DECODER = msgspec.json.Decoder(Message)
 
 

@@ -156,7 +156,10 @@ def _times(records: Sequence[RunRecord], before: Any, after: Any, total: int) ->
                 communication += event.duration_ns
             else:
                 computation += event.duration_ns
-    return RankTimes(total, computation, communication, min(after[0] - before[0], communication), after[1] - before[1])
+    waiting = after[0] - before[0]
+    inside = max(0, waiting - communication)  # of steps that meet other ranks in the body of a loop
+    computation, communication = max(0, computation - inside), communication + inside
+    return RankTimes(total, computation, communication, min(waiting, communication), after[1] - before[1])
 
 
 def of_rank(error: BaseException, rank: int) -> BaseException:

@@ -19,7 +19,7 @@ from ...passes.specialize import specialize
 from ...passes.split import Split, parts, split_inputs
 from ...passes.stages import Unit, cut_units, reductions_last, unit_of_nodes
 from ...plan.fused import Cut
-from ...store import Store
+from ...store import Store, free_in_child
 from ..inputs import Inputs
 from ..outputs import Outputs
 from ..parts import Parts, range_of
@@ -33,6 +33,8 @@ from .timing import cut_costs
 
 if TYPE_CHECKING:
     from ..executor import Executor
+    from .ray_workers import RayWorkers
+    from .torch_ways import TorchCommunication
     from .workers import Workers
 
 LONGEST = 400  # bytes of what ranks compare
@@ -71,16 +73,17 @@ class Job:
         types: Mapping[str, TensorType],
         config: DistributedConfig,
         executor: Executor,
+        rows: Mapping[str, int] | None = None,
         places: Sequence[tuple[int, int]] | None = None,
     ) -> None:
         check_names(graph, config.strategy)
         self.config, self.mesh, self.places, self.executor = config, config.mesh, places, executor
-        self.rows = rows_of(graph, config.strategy, self.mesh)
+        self.rows = rows_of(graph, config.strategy, self.mesh) if rows is None else dict(rows)
         self.data = self.rows or data_inputs(graph, config.strategy)
         self.graph = specialize(graph, types)
         self.cut: Split | None = split_inputs(self.graph, self.rows) if self.mesh.stage > 1 else None
         self._parts: dict[int, Part] = {}
-        self._units: tuple[int, list[int]] = (0, [])  # nodes, and the unit of each
+        self._units: tuple[int, list[int]] = (-1, [])  # nodes, and the unit of each
 
     def micro_batches(self) -> list[range]:
         """Return the rows of each micro-batch, as equal as they can be; a graph that is no pipeline has one of all."""
@@ -199,11 +202,19 @@ class Distributed:
         self.jobs: Store[Any, Job] = Store(JOBS)
         self.choices: Store[Any, DistributedConfig] = Store(JOBS)  # of Auto, by graph and inputs
         self.stats = DistributedStats()
-        self.workers: Workers | None = None
-        self.world: CommunicationBackend | None = None  # of the processes that were started beside this one
+        self.workers: Workers | RayWorkers | None = None
+        self._lock = free_in_child(threading.RLock())
+        self.world: TorchCommunication | None = None  # of the processes that were started beside this one
 
-    def execute(self, executor: Executor, graph: EinsumGraph, inputs: Inputs, config: DistributedConfig) -> Outputs:
-        """Run a graph on the devices of a config and return its outputs, whole."""
+    def execute(
+        self,
+        executor: Executor,
+        graph: EinsumGraph,
+        inputs: Inputs,
+        config: DistributedConfig,
+        rows: Mapping[str, int] | None = None,
+    ) -> Outputs:
+        """Run a graph on the devices of a config and return its outputs, whole; ``rows`` says which axis of which inputs they share."""
         expect(
             config,
             DistributedConfig,
@@ -213,10 +224,10 @@ class Distributed:
         names, values = executor.arrays(graph, inputs)
         types = {n: TensorType.of(v) for n, v in zip(names, values, strict=True)}
         config = self._settled(executor, graph, types, config)
-        key = (graph, tuple(types.items()), config.strategy, config.communication)
+        key = (graph, tuple(types.items()), config.strategy, config.communication, rows and tuple(rows.items()))
         job = self.jobs.get(key)
         if job is None:
-            job = Job(graph, types, config, executor)
+            job = Job(graph, types, config, executor, rows)
             self.jobs.put(key, job)
         given = dict(zip(names, values, strict=True))
         with span(f"distributed over {job.mesh.size} ranks", executor.context.hooks):
@@ -251,7 +262,7 @@ class Distributed:
             self.choices.put(key, found)
         return found
 
-    def _joined(self, config: DistributedConfig) -> CommunicationBackend:
+    def _joined(self, config: DistributedConfig) -> TorchCommunication:
         """Return the way to the processes that were started beside this one."""
         from .torch_ways import world_from_environment
 
@@ -280,16 +291,31 @@ class Distributed:
         """Run the tasks of every rank: on threads, or in processes that stay for the next run."""
         if config.communication == "local":
             return run_threads(executor, mesh, tasks, config)
-        from .workers import Workers
+        with self._lock:  # one run at a time: workers answer in order
+            workers = self._workers(executor, mesh, config)
+            try:
+                return workers.run(mesh, tasks)
+            except BaseException:
+                if not workers.restarts:
+                    self.close()
+                raise
 
-        if self.workers is None or not self.workers.fits(executor, mesh.size, config.timeout):
+    def _workers(self, executor: Executor, mesh: Mesh, config: DistributedConfig) -> Workers | RayWorkers:
+        """Return the processes of the other ranks, those of the last run where they fit."""
+        kind: Any
+        if config.communication == "ray":
+            from .ray_workers import RayWorkers as kind
+
+            given: tuple[Any, ...] = (config.devices, config.timeout, config.address)
+        else:
+            from .workers import Workers as kind
+
+            given = (mesh.size, config.timeout)
+        if not isinstance(self.workers, kind) or not self.workers.fits(executor, *given):
             self.close()
-            self.workers = Workers(executor, mesh.size, config.timeout)
-        try:
-            return self.workers.run(mesh, tasks)
-        except BaseException:
-            self.close()
-            raise
+            self.workers = kind(executor, *given)
+        assert self.workers is not None
+        return self.workers
 
     def _beside_others(
         self,
@@ -302,7 +328,11 @@ class Distributed:
         """Run the tasks of this process, which is one of the ranks, and hand the outputs round, so that every rank has them whole."""
         world = self._joined(config)
         check_same_job(world, job)
-        own = run_rank(executor, mesh_ways(world, job.mesh), tasks[world.rank])
+        try:
+            own = run_rank(executor, mesh_ways(world, job.mesh), tasks[world.rank])
+        except Exception as error:
+            world.leave(str(error))
+            raise of_rank(error, world.rank) from error.__cause__
         results = []
         for rank in range(job.mesh.size):
             outputs: list[dict[str, Any]] = []

@@ -84,7 +84,7 @@ def choose_strategy(
     for mesh in meshes(len(config.devices)):
         strategy = auto.on(mesh)
         try:
-            job = Job(graph, types, replace(config, strategy=strategy), executor, [(0, 0)])
+            job = Job(graph, types, replace(config, strategy=strategy), executor, places=[(0, 0)])
             found.append(Candidate(mesh, strategy, predict(executor, job, cluster, here)))
         except TensorLogicError as error:
             found.append(Candidate(mesh, strategy, None, error.diagnostic.message))

@@ -173,7 +173,7 @@ def simulate(
     own = Executor() if executor is None else executor
     types = input_types(graph, inputs, sizes, what="simulation")
     config = settled(own, graph, types, config, cluster, here)
-    return predict(own, Job(graph, types, config, own, [(0, 0)]), cluster, here)
+    return predict(own, Job(graph, types, config, own, places=[(0, 0)]), cluster, here)
 
 
 def predict(executor: Executor, job: Job, cluster: Cluster, here: Cluster | None) -> Simulation:

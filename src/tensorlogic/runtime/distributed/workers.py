@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import select
 import subprocess
 import sys
@@ -11,19 +12,15 @@ import weakref
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from time import monotonic
 from typing import IO, TYPE_CHECKING, Any
 
-import msgspec
-
-from ...errors import ExecutionError
 from ...ir.graph import EinsumGraph
 from ..inputs import Inputs
+from .answers import checked, collect, raise_ended
 from .config import Mesh
-from .messages import Answer, Arena, Call, TaskMessage, receive, send
+from .messages import Answer, Arena, Call, Setup, TaskMessage, receive, send
 from .rank import RankResult, RankTimes, Task
 from .torch_ways import torch_distributed
-from .worker import Setup
 
 if TYPE_CHECKING:
     from ..executor import Executor
@@ -35,6 +32,8 @@ GRAPHS = 256  # that workers keep
 class Workers:
     """Worker processes on this machine, one for each rank."""
 
+    restarts = False  # after a failure others take their place
+
     def __init__(self, executor: Executor, size: int, timeout: float) -> None:
         torch_distributed()
         self.size, self.timeout, self.kind = size, timeout, _kind(executor)
@@ -43,20 +42,21 @@ class Workers:
         self._files = [tempfile.TemporaryFile(dir=_memory()) for _ in range(size)]  # noqa: SIM115 - closed with the workers
         self._arenas = [Arena(file.fileno()) for file in self._files]
         self._folder = tempfile.TemporaryDirectory(prefix="tensorlogic-ranks-")
-        address = (Path(self._folder.name) / "meeting").as_uri()
-        self._processes = [self._started(rank, address) for rank in range(size)]
+        self._token = secrets.token_hex(16)  # told on the pipe, where nobody else reads it
+        self._processes = [self._started(rank) for rank in range(size)]
         self._end = weakref.finalize(self, _ended, self._processes, self._files, self._folder)
+        address = (Path(self._folder.name) / "meeting").as_uri()
+        for rank, file in enumerate(self._files):
+            self._tell(rank, Setup(rank, size, address, self._token, timeout, file.fileno(), *self.kind))
         self._answers(START + timeout, "started")
 
-    def _started(self, rank: int, address: str) -> subprocess.Popen[bytes]:
-        backend, level, policy = self.kind
+    def _started(self, rank: int) -> subprocess.Popen[bytes]:
         descriptor = self._files[rank].fileno()
-        setup = Setup(rank, self.size, address, self.timeout, descriptor, backend, level, policy)
         threads = str(max(1, (os.cpu_count() or 1) // self.size))
         names = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
         own = {name: os.environ.get(name, threads) for name in names}  # what the user says counts
         return subprocess.Popen(
-            [sys.executable, "-m", "tensorlogic.runtime.distributed.worker", msgspec.json.encode(setup).decode()],
+            [sys.executable, "-m", "tensorlogic.runtime.distributed.worker"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             pass_fds=(descriptor,),
@@ -70,9 +70,14 @@ class Workers:
 
     def run(self, mesh: Mesh, tasks: Sequence[Sequence[Task]]) -> list[RankResult]:
         """Run the tasks of each rank in its process and return what came out."""
-        for rank, own in enumerate(tasks):
-            self._tell(rank, self._call(rank, mesh, own))
-        answers = self._answers(None, "ran")
+        try:
+            for rank, own in enumerate(tasks):
+                self._tell(rank, self._call(rank, mesh, own))
+            answers = self._answers(None, "ran")
+        except BaseException:
+            for process in self._processes:
+                process.kill()  # what they wait for does not come
+            raise
         results = []
         for arena, answer in zip(self._arenas, answers, strict=True):
             outputs = [{name: arena.get(place) for name, place in own.items()} for own in answer.outputs]
@@ -94,60 +99,42 @@ class Workers:
                 known.add(number)
                 graphs[number] = graph.to_json()
             messages.append(TaskMessage(number, _placed(arena, placed, inputs), dict(totals)))
-        return Call((mesh.data, mesh.model, mesh.stage), messages, graphs, arena.used)
+        return Call(self._token, (mesh.data, mesh.model, mesh.stage), messages, graphs, arena.used)
 
-    def _tell(self, rank: int, call: Call) -> None:
+    def _tell(self, rank: int, message: Setup | Call) -> None:
         pipe = self._processes[rank].stdin
         assert pipe is not None
         try:
-            send(pipe, call)
+            send(pipe, message)
         except OSError:
-            raise self._lost(rank, "was called") from None
+            raise_ended(rank, f"{self._ended(rank)} before it was called", {})
 
     def _answers(self, limit: float | None, what: str) -> list[Answer]:
-        """Wait for one answer of each worker; raise where one dies or fails."""
-        pipes: dict[IO[bytes], int] = {}
+        """Wait for one answer of each worker; raise where one dies, fails or does not come."""
+        pipes: dict[int, IO[bytes]] = {}
         for rank, process in enumerate(self._processes):
             assert process.stdout is not None
-            pipes[process.stdout] = rank
-        answers: dict[int, Answer] = {}
-        end = None if limit is None else monotonic() + limit
-        failure: tuple[bool, int, Answer] | None = None
-        while len(answers) < self.size:
-            waiting = [pipe for pipe, rank in pipes.items() if rank not in answers]
-            if failure is not None:
-                end = min(end or monotonic() + 1.0, monotonic() + 1.0)
-            ready, _, _ = select.select(waiting, [], [], None if end is None else max(0.0, end - monotonic()))
-            if not ready:
-                break
-            for pipe in ready:
-                rank, message = pipes[pipe], receive(pipe)
-                if message is None:
-                    raise self._lost(rank, what)
-                assert isinstance(message, Answer)
-                answers[rank] = message
-                if message.error and (failure is None or (failure[0] and not message.follows)):
-                    failure = message.follows, rank, message
-        if failure is not None:
-            _, rank, answer = failure
-            raise ExecutionError(f"rank {rank}: {answer.error}", code=answer.code or "E373")
-        if len(answers) < self.size:
-            missing = ", ".join(str(r) for r in range(self.size) if r not in answers)
-            raise ExecutionError(f"rank {missing} did not answer within {limit:g} s", code="E374")
-        return [answers[rank] for rank in range(self.size)]
+            pipes[rank] = process.stdout
 
-    def _lost(self, rank: int, what: str) -> ExecutionError:
-        process = self._processes[rank]
+        def wait(ranks: Sequence[int], seconds: float | None) -> dict[int, Answer | None]:
+            ready = select.select([pipes[rank] for rank in ranks], [], [], seconds)[0]
+            found: dict[int, Answer | None] = {}
+            for rank in ranks:
+                if pipes[rank] in ready:
+                    message = receive(pipes[rank])
+                    assert message is None or isinstance(message, Answer)
+                    found[rank] = message
+            return found
+
+        answers = collect(self.size, self.timeout, limit, wait)
+        return checked(answers, self.size, self.timeout, lambda rank: f"{self._ended(rank)} while it {what}")
+
+    def _ended(self, rank: int) -> str:
         try:
-            code: int | None = process.wait(1.0)
+            code = self._processes[rank].wait(1.0)
         except subprocess.TimeoutExpired:
-            code = None
-        how = "" if code is None else f" by signal {-code}" if code < 0 else f" with exit code {code}"
-        return ExecutionError(
-            f"the process of rank {rank} ended{how} while it {what}",
-            "run it again: workers are started anew",
-            code="E382",
-        )
+            return ""
+        return f" by signal {-code}" if code < 0 else f" with exit code {code}"
 
 
 def _placed(arena: Arena, placed: dict[int, Any], inputs: Inputs | Mapping[str, Any]) -> dict[str, Any]:
