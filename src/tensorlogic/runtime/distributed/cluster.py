@@ -28,7 +28,7 @@ MATRIX, CHAIN = 512, 4  # rows of the matrices that are multiplied, and how many
 STREAM = 4 << 20  # numbers of an array that is read and written, beyond the caches of most processors
 SMALL_STEPS = 64
 MESSAGES = (1 << 10, 1 << 20)  # numbers that are combined, to tell latency from bandwidth
-ROUNDS = 5
+ROUNDS = 10
 
 
 class Meeting(NamedTuple):
