@@ -19,9 +19,9 @@ from tensorlogic.ir import ops
 from tensorlogic.runtime.distributed.config import Mesh
 
 pytest.importorskip("torch", reason="make test TORCH=1 installs PyTorch")
-from tensorlogic.runtime.distributed import joining  # noqa: E402
-from tensorlogic.runtime.distributed.messages import Call, receive, send  # noqa: E402
-from tensorlogic.runtime.distributed.workers import Workers  # noqa: E402
+from tensorlogic.runtime.distributed import joining
+from tensorlogic.runtime.distributed.messages import Call, receive, send
+from tensorlogic.runtime.distributed.workers import Workers
 
 linux = pytest.mark.skipif(not Path("/proc/net/tcp").exists(), reason="it reads /proc")
 COLLECTIVES = {

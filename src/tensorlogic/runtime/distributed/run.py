@@ -210,15 +210,11 @@ class Distributed:
 
     def _workers(self, executor: Executor, mesh: Mesh, config: DistributedConfig) -> Workers | RayWorkers:
         """Return the processes of the other ranks, those of the last run where they fit."""
-        kind: Any
-        if config.communication == "ray":
-            from .ray_workers import RayWorkers as kind
+        from .ray_workers import RayWorkers
+        from .workers import Workers
 
-            given: tuple[Any, ...] = (config.devices, config.timeout, config.address)
-        else:
-            from .workers import Workers as kind
-
-            given = (mesh.size, config.timeout)
+        kind: Any = RayWorkers if config.communication == "ray" else Workers
+        given = (config.devices, config.timeout, config.address) if kind is RayWorkers else (mesh.size, config.timeout)
         if not isinstance(self.workers, kind) or not self.workers.fits(executor, *given):
             self.close()
             self.workers = kind(executor, *given)
