@@ -9,6 +9,7 @@ from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ...backends.collectives import CommunicationBackend
+from ...backends.threads import on_one_thread
 from ...errors import TensorLogicError
 from ...events import RunRecord, running
 from ...ir import ops
@@ -23,17 +24,29 @@ if TYPE_CHECKING:
     from ..executor import Executor
 
 Ways = Mapping[str, CommunicationBackend]
-Task = tuple[EinsumGraph, Mapping[str, Any]]  # a graph and its inputs
+
+
+class Task(NamedTuple):
+    """A graph, its inputs, the outputs that are asked for (None: all), and whether BLAS keeps to one thread, so that it always rounds alike."""
+
+    graph: EinsumGraph
+    inputs: Mapping[str, Any]
+    wanted: Sequence[str] | None = None
+    one_thread: bool = False
 
 
 class RankTimes(NamedTuple):
-    """How long a rank took in all, computed, communicated and, of that, waited for others; and the bytes that it gave."""
+    """How long a rank took in all, computed, communicated and, of that, waited for others; the bytes that it gave, and that it holds.
+
+    What it holds are the inputs of its tasks, and values that stay with it.
+    """
 
     total_ns: int = 0
     computation_ns: int = 0
     communication_ns: int = 0
     waiting_ns: int = 0
     moved: Mapping[str, int] = {}
+    held_bytes: int = 0
 
 
 class RankResult(NamedTuple):
@@ -65,19 +78,32 @@ def meeting(ways: Ways) -> Iterator[None]:
         running.ranks = around
 
 
-def run_rank(executor: Executor, ways: Ways, tasks: Sequence[Task]) -> RankResult:
-    """Run the tasks of a rank in turn."""
+def run_rank(
+    executor: Executor,
+    ways: Ways,
+    tasks: Sequence[Task],
+    kept: dict[str, Any] | None = None,
+    carried: Sequence[str] = (),
+) -> RankResult:
+    """Run the tasks of a rank in turn; values that are ``kept`` are inputs too, and those ``carried`` are written over by outputs of their names."""
     watch = RecordCollector()
     outputs = []
+    stay = {} if kept is None else kept
+    held = {id(value): value.nbytes for task in tasks for value in (*task.inputs.values(), *stay.values())}
     before = _counts(ways)
     start = perf_counter_ns()
     with meeting(ways):
-        for graph, inputs in tasks:
-            names, values = executor.arrays(graph, inputs)
-            program = executor.programs.for_call(graph, names, values, None)
-            outputs.append(dict(zip(program.names, call(program, values, (watch,)), strict=True)))
+        for task in tasks:
+            names, values = executor.arrays(task.graph, {**task.inputs, **stay})
+            program = executor.programs.for_call(task.graph, names, values, None, None, tuple(carried))
+            act = on_one_thread(call) if task.one_thread else call
+            results = dict(zip(program.names, act(program, values, (watch,)), strict=True))
+            for name in carried:
+                stay[name] = results.pop(name)
+            outputs.append(results if task.wanted is None else {name: results[name] for name in task.wanted})
     total = perf_counter_ns() - start
-    return RankResult(outputs, _times(watch.records, before, _counts(ways), total), watch.records)
+    times = _times(watch.records, before, _counts(ways), total)
+    return RankResult(outputs, times._replace(held_bytes=sum(held.values())), watch.records)
 
 
 def _counts(ways: Ways) -> tuple[int, Counter[str]]:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import threading
-from collections.abc import Mapping, Sequence
-from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -25,7 +24,17 @@ from ..inputs import Inputs
 from ..outputs import Outputs
 from ..parts import Parts, range_of
 from .config import DistributedConfig, Mesh
-from .layout import RankGraph, check_names, micro_batch_rows, own_ranges, owned_by, rank_graphs, rows_of
+from .layout import (
+    RankGraph,
+    assembled,
+    block_graphs,
+    check_names,
+    micro_batch_rows,
+    own_ranges,
+    owned_by,
+    rank_graphs,
+    rows_of,
+)
 from .local import local_group
 from .rank import RankResult, RankTimes, Task, mesh_ways, of_rank, run_rank
 from .stats import DistributedStats
@@ -36,6 +45,7 @@ if TYPE_CHECKING:
     from .torch_ways import TorchCommunication
     from .workers import Workers
 
+T = TypeVar("T")
 LONGEST = 400  # bytes of what ranks compare
 JOBS = 32  # graphs with their configs that stay ready
 
@@ -57,14 +67,31 @@ class Job:
         graph: EinsumGraph,
         types: Mapping[str, TensorType],
         config: DistributedConfig,
+        carried: Sequence[str] = (),
+        shares: Mapping[str, int] | None = None,
         rows: Mapping[str, int] | None = None,
     ) -> None:
+        """Spread a graph.
+
+        ``carried`` are outputs that lie as inputs of the same names do; ``shares`` are more inputs that lie along the data axis; ``rows`` are
+        those whose rows are shared, where it is known.
+        """
         check_names(graph, config.strategy)
-        self.config, self.mesh = config, config.mesh
-        self.rows = rows_of(graph, config.strategy, self.mesh) if rows is None else dict(rows)
+        self.config, self.mesh, self.carried = config, config.mesh, tuple(carried)
+        rows = rows_of(graph, config.strategy, self.mesh, config.deterministic) if rows is None else rows
         self.graph = specialize(graph, types)
+        short = any(dims(types[name])[axis] < self.mesh.data for name, axis in rows.items())
+        if carried and short and not config.deterministic:
+            rows = {}  # a short batch at the end of an epoch: every rank takes the step with all of it
+        self.rows = {**rows, **(shares or {})}
         self.cut: Split | None = split_inputs(self.graph, self.rows) if self.mesh.stage > 1 else None
         self._parts: dict[int, Part] = {}
+
+    @cached_property
+    def summary(self) -> str:
+        """What the ranks must have been given alike, in words."""
+        types = ", ".join(f"{name}: {self.graph.type_of(i)}" for name, i in self.graph.inputs.items())
+        return f"graph {self.graph.digest[:12]}, {self.config.strategy}, {types}"
 
     def micro_batches(self) -> list[range]:
         """Return the rows of each micro-batch; a graph that is no pipeline has one of all."""
@@ -81,7 +108,10 @@ class Job:
             else:
                 graph = self.cut.part(rows)
                 axes = {feed.label: feed.axis for feed in self.cut.feeds if feed.axis is not None}
-            ranks = rank_graphs(graph, self.mesh, axes, self.config.strategy)
+            if self.config.deterministic:
+                ranks = block_graphs(graph, self.mesh, axes)
+            else:
+                ranks = rank_graphs(graph, self.mesh, axes, self.config.strategy, self.carried)
             self._parts[rows] = self._staged(graph, ranks)
         return self._parts[rows]
 
@@ -106,7 +136,7 @@ class Job:
             for name in graph.inputs:
                 value, cuts = inputs[name], own.inputs.get(name, ())
                 values[name] = value[own_ranges(value.shape, cuts, self.mesh, place)] if cuts else value
-            found.append((graph, values))
+            found.append(Task(graph, values, self.handed_in(part, rank), self.config.deterministic))
         return found
 
     def handed_in(self, part: Part, rank: int) -> list[str]:
@@ -121,18 +151,11 @@ class Job:
     def whole(self, part: Part, results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         """Return the outputs of a micro-batch, put together from what the ranks have of them."""
         outputs = {}
+        handed_in = [self.handed_in(part, rank) for rank in range(self.mesh.size)]
         for name, i in part.graph.outputs:
-            t = part.graph.type_of(i)
+            own = {rank: results[rank][name] for rank, names in enumerate(handed_in) if name in names}
             cuts = part.ranks[0, 0].outputs.get(name, ())
-            array = np.empty(dims(t), t.dtype) if cuts else None
-            for rank, own in enumerate(results):
-                if name not in self.handed_in(part, rank):
-                    continue
-                if array is None:
-                    array = own[name]
-                else:
-                    array[own_ranges(dims(t), cuts, self.mesh, self.mesh.coordinates(rank))] = own[name]
-            outputs[name] = array
+            outputs[name] = assembled(part.graph.type_of(i), cuts, self.mesh, own)
         return outputs
 
 
@@ -163,10 +186,11 @@ class Distributed:
         )
         names, values = executor.arrays(graph, inputs)
         types = {n: TensorType.of(v) for n, v in zip(names, values, strict=True)}
-        key = (graph, tuple(types.items()), config.strategy, config.communication, rows and tuple(rows.items()))
+        shared = None if rows is None else tuple(rows.items())
+        key = (graph, tuple(types.items()), config.strategy, config.communication, config.deterministic, shared)
         job = self.jobs.get(key)
         if job is None:
-            job = Job(graph, types, config, rows)
+            job = Job(graph, types, config, rows=rows)
             self.jobs.put(key, job)
         given = dict(zip(names, values, strict=True))
         with span(f"distributed over {job.mesh.size} ranks", executor.context.hooks):
@@ -184,12 +208,12 @@ class Distributed:
         chosen = [job.part(len(r)) for r in ranges]
         by_batch = [job.tasks(part, inputs) for part, inputs in zip(chosen, batches, strict=True)]
         tasks = [[each[rank] for each in by_batch] for rank in range(job.mesh.size)]
-        if config.communication == "torch" and "RANK" in os.environ:
-            results = self._beside_others(executor, job, chosen, tasks, config)
+        world = self.world_of(config)
+        if world is not None:
+            results = self._beside_others(executor, job, chosen, tasks, world)
         else:
             results = self._ranks(executor, job.mesh, tasks, config)
-        self.stats = DistributedStats.of([result.times for result in results])
-        _told(executor.hooks(), results, config)
+        self.tell(executor, results, config)
         each = enumerate(chosen)
         return [job.whole(part, [result.outputs[n] for result in results]) for n, part in each]
 
@@ -199,27 +223,42 @@ class Distributed:
         """Run the tasks of every rank: on threads, or in processes that stay for the next run."""
         if config.communication == "local":
             return run_threads(executor, mesh, tasks, config)
-        with self._lock:  # one run at a time: workers answer in order
-            workers = self._workers(executor, mesh, config)
-            try:
-                return workers.run(mesh, tasks)
-            except BaseException:
-                if not workers.restarts:
-                    self.close()
-                raise
+        return self.on_workers(executor, mesh, config, lambda workers: workers.run(mesh, tasks))
 
-    def _workers(self, executor: Executor, mesh: Mesh, config: DistributedConfig) -> Workers | RayWorkers:
-        """Return the processes of the other ranks, those of the last run where they fit."""
+    def on_workers(self, executor: Executor, mesh: Mesh, config: DistributedConfig, act: Callable[[Any], T]) -> T:
+        """Return what a function does with the processes of the ranks, which are started where they are not there; a failure ends them."""
         from .ray_workers import RayWorkers
         from .workers import Workers
 
         kind: Any = RayWorkers if config.communication == "ray" else Workers
         given = (config.devices, config.timeout, config.address) if kind is RayWorkers else (mesh.size, config.timeout)
-        if not isinstance(self.workers, kind) or not self.workers.fits(executor, *given):
-            self.close()
-            self.workers = kind(executor, *given)
-        assert self.workers is not None
-        return self.workers
+        with self._lock:  # one run at a time: workers answer in order
+            if not isinstance(self.workers, kind) or not self.workers.fits(executor, *given):
+                self.close()
+                self.workers = kind(executor, *given)
+            workers = self.workers
+            assert workers is not None
+            try:
+                return act(workers)
+            except BaseException:
+                if not workers.restarts:
+                    self.close()
+                raise
+
+    def tell(self, executor: Executor, results: Sequence[RankResult], config: DistributedConfig) -> None:
+        """Keep the statistics of a run, and tell those who watch what ran on each rank."""
+        self.stats = DistributedStats.of([result.times for result in results])
+        _told(executor.hooks(), results, config)
+
+    def world_of(self, config: DistributedConfig) -> TorchCommunication | None:
+        """Return the way to the processes that were started beside this one; None where this one starts them, or there are threads."""
+        if not config.beside_others:
+            return None
+        if self.world is None:
+            from .torch_ways import world_from_environment
+
+            self.world = world_from_environment(config.timeout)
+        return self.world
 
     def _beside_others(
         self,
@@ -227,17 +266,14 @@ class Distributed:
         job: Job,
         chosen: Sequence[Part],
         tasks: Sequence[Sequence[Task]],
-        config: DistributedConfig,
+        world: TorchCommunication,
     ) -> list[RankResult]:
         """Run the tasks of this process, which is one of the ranks, and hand the outputs round, so that every rank has them whole."""
-        from .torch_ways import world_from_environment
-
-        if self.world is None:
-            self.world = world_from_environment(config.timeout)
-        world = self.world
         check_same_job(world, job)
         try:
-            own = run_rank(executor, mesh_ways(world, job.mesh), tasks[world.rank])
+            own = run_rank(
+                executor, mesh_ways(world, job.mesh), [task._replace(wanted=None) for task in tasks[world.rank]]
+            )
         except Exception as error:
             world.leave(str(error))
             raise of_rank(error, world.rank) from error.__cause__
@@ -245,7 +281,7 @@ class Distributed:
         for rank in range(job.mesh.size):
             outputs = []
             for n, part in enumerate(chosen):
-                graph, values = tasks[rank][n][0], {}
+                graph, values = tasks[rank][n].graph, {}
                 places = dict(graph.outputs)
                 for name in job.handed_in(part, rank):
                     if job.everywhere(part, name):
@@ -302,8 +338,7 @@ def check_same_job(world: CommunicationBackend, job: Job) -> None:
     if job.mesh.size != world.size:
         message = f"the config is for {job.mesh.size} ranks, but {world.size} processes were started"
         raise InputError(message, f"start {job.mesh.size} processes, or give {world.size} devices", code="E376")
-    types = ", ".join(f"{name}: {job.graph.type_of(i)}" for name, i in job.graph.inputs.items())
-    mine = f"graph {job.graph.digest[:12]}, {job.config.strategy}, {types}"
+    mine = job.summary
     line = np.frombuffer(mine.encode()[:LONGEST].ljust(LONGEST), np.uint8)
     lines = world.all_gather(line.reshape(1, -1), 0, world.size)
     for rank, other in enumerate(lines):
@@ -314,9 +349,14 @@ def check_same_job(world: CommunicationBackend, job: Job) -> None:
 
 
 def run_threads(
-    executor: Executor, mesh: Mesh, tasks: Sequence[Sequence[Task]], config: DistributedConfig
+    executor: Executor,
+    mesh: Mesh,
+    tasks: Sequence[Sequence[Task]],
+    config: DistributedConfig,
+    kept: Sequence[dict[str, Any]] | None = None,
+    carried: Sequence[str] = (),
 ) -> list[RankResult]:
-    """Run the tasks of every rank, each on a thread of its own; what one raises stops the others."""
+    """Run the tasks of every rank, each on a thread of its own, with values that stay with it; what one raises stops the others."""
     worlds = local_group(mesh.size, config.timeout)
     results: list[RankResult | None] = [None] * mesh.size
     errors: dict[int, BaseException] = {}
@@ -325,7 +365,8 @@ def run_threads(
     def work(rank: int) -> None:
         try:
             with entered(active):
-                results[rank] = run_rank(executor, mesh_ways(worlds[rank], mesh), tasks[rank])
+                own = None if kept is None else kept[rank]
+                results[rank] = run_rank(executor, mesh_ways(worlds[rank], mesh), tasks[rank], own, carried)
         except BaseException as error:
             errors[rank] = error
             worlds[rank].fail(f"rank {rank} failed: {error}")

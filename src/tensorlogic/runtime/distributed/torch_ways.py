@@ -78,6 +78,7 @@ class TorchCommunication:
         self.waited_ns = 0
         self.moved: Counter[str] = Counter()
         self._groups: dict[tuple[int, ...], Any] = {}
+        self._started: dict[str, Any] = {}
 
     def all_reduce(self, x: Array, how: str) -> Array:
         """Return the values of all ranks combined."""
@@ -90,6 +91,17 @@ class TorchCommunication:
             self._do("all_reduce", lambda: self._dist.all_reduce(_tensor(result), operation, self._group))
             return result.view(bool) if x.dtype == bool else result
         return combined(how, self._gathered("all_reduce", x, [x.shape] * self.size))
+
+    def start_all_reduce(self, total: Array, how: str, label: str) -> None:
+        """Begin to combine the values of all ranks in place."""
+        self.moved["all_reduce"] += total.nbytes
+        operation = getattr(self._dist.ReduceOp, OPERATIONS[how])
+        start = lambda: self._dist.all_reduce(_tensor(total), operation, self._group, async_op=True)  # noqa: E731
+        self._started[label] = self._do("all_reduce", start)
+
+    def wait(self, label: str) -> None:
+        """Wait until what was started under a label is over."""
+        self._do("all_reduce", self._started.pop(label).wait)
 
     def all_gather(self, x: Array, axis: int, length: int) -> Array:
         """Return the shares of all ranks end to end."""
