@@ -205,9 +205,9 @@ class Draft:
             values.shares[axis_of] = self.add(op, (loop,))
         else:
             pick = self._choice(i, node)
-            loop = self._loop(node, pick)
-            if loop is not None:
-                self._place_loop(i, node, *loop)
+            together = self._loop(node, pick)
+            if together is not None:
+                self._place_loop(i, node, *together)
             elif pick is None:
                 values.whole = self.add(op, tuple([self._whole(a) for a in node.args]))
                 if isinstance(op, ops.Input):

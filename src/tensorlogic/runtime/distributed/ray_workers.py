@@ -19,9 +19,10 @@ from ...ir.graph import EinsumGraph
 from ...passes.levels import OptimizationLevel
 from .answers import checked, collect
 from .config import Mesh
+from .joining import torch_distributed
 from .messages import Answer
 from .rank import RankResult, RankTimes, Task, mesh_ways, run_rank
-from .torch_ways import TorchCommunication, join_world, torch_distributed
+from .torch_ways import TorchCommunication, join_world
 from .worker import check_token, diagnosed
 from .workers import KeptMessage
 
@@ -226,7 +227,9 @@ class RayWorkers:
 
     def _call(self, rank: int, mesh: Mesh, tasks: Sequence[Task], stay: KeptMessage) -> Any:
         """Send a rank its tasks, arrays that several of them share once."""
-        numbers, arrays, graphs, own = {}, [], {}, []
+        numbers: dict[int, int] = {}
+        arrays: list[Any] = []
+        graphs, own = {}, []
         for task in tasks:
             number = self._numbers.setdefault(task.graph, len(self._numbers))
             if number not in self._known[rank]:

@@ -67,9 +67,9 @@ class Resident:
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         """Run the graph once, and return the outputs that do not stay."""
         if self.mesh.stage > 1:  # what comes after the micro-batches runs here, so that values are here too
-            results = dict(self._distributed.execute(self.executor, self.graph, {**inputs, **self._given}, self.config))
-            self._given |= {name: results.pop(name) for name in self.carried}
-            return results
+            outputs = dict(self._distributed.execute(self.executor, self.graph, {**inputs, **self._given}, self.config))
+            self._given |= {name: outputs.pop(name) for name in self.carried}
+            return outputs
         job = self._job(inputs)
         part = job.part(0)
         cuts = {name: part.ranks[0, 0].inputs.get(name, ()) for name in self._types}

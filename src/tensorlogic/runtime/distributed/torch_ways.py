@@ -20,23 +20,13 @@ import numpy as np
 from ...backends.combine import combined
 from ...errors import BackendError, ExecutionError
 from ...ir.collectives import share
-from .joining import Meeting, Missing, agree, on_loopback, open_store
+from .joining import Meeting, Missing, agree, on_loopback, open_store, torch_distributed
 
 Array = Any
 T = TypeVar("T")
 OPERATIONS = {"add": "SUM", "multiply": "PRODUCT", "maximum": "MAX", "minimum": "MIN", "or": "MAX", "and": "MIN"}
 TRUTHS = {"add": "or", "multiply": "and"}  # of truth values, as NumPy adds and multiplies them
 SUMMED = frozenset({"float32", "float64", "int8", "uint8", "int32", "int64"})  # what gloo adds up as NumPy does
-
-
-def torch_distributed() -> Any:
-    """Return torch.distributed, or say how to install it."""
-    try:
-        import torch.distributed as dist
-    except ImportError:
-        hint = "install it: pip install 'tensorlogic-infer[distributed]'"
-        raise BackendError('communication="torch" needs PyTorch, which is not installed', hint, code="E380") from None
-    return dist
 
 
 def join_world(rank: int, size: int, address: str, timeout: float, token: str = "") -> TorchCommunication:

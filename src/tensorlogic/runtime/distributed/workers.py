@@ -19,10 +19,10 @@ import numpy as np
 from ...ir.graph import EinsumGraph
 from .answers import checked, collect, raise_ended
 from .config import Mesh
+from .joining import torch_distributed
 from .messages import Answer, Arena, Call, Setup, TaskMessage, receive, send
 from .rank import RankResult, RankTimes, Task
 from .shared_inputs import SharedInputs
-from .torch_ways import torch_distributed
 
 if TYPE_CHECKING:
     from ..executor import Executor
