@@ -19,9 +19,10 @@ from tensorlogic.ir import ops
 from tensorlogic.runtime.distributed.config import Mesh
 
 pytest.importorskip("torch", reason="make test TORCH=1 installs PyTorch")
-from tensorlogic.runtime.distributed import joining  # noqa: E402
-from tensorlogic.runtime.distributed.messages import Call, receive, send  # noqa: E402
-from tensorlogic.runtime.distributed.workers import Workers  # noqa: E402
+from tensorlogic.runtime.distributed import joining
+from tensorlogic.runtime.distributed.messages import Call, receive, send
+from tensorlogic.runtime.distributed.rank import Task
+from tensorlogic.runtime.distributed.workers import Workers
 
 linux = pytest.mark.skipif(not Path("/proc/net/tcp").exists(), reason="it reads /proc")
 COLLECTIVES = {
@@ -46,8 +47,8 @@ def graph(name: str, rank: int) -> tl.EinsumGraph:
 LINE = next(n for n, line in enumerate(Path(__file__).read_text().splitlines(), 1) if "the line that errors" in line)
 
 
-def tasks(name: str) -> list[list[tuple[tl.EinsumGraph, dict[str, np.ndarray]]]]:
-    return [[(graph(name, rank), {"x": np.ones((4, 4))})] for rank in range(2)]
+def tasks(name: str) -> list[list[Task]]:
+    return [[Task(graph(name, rank), {"x": np.ones((4, 4))})] for rank in range(2)]
 
 
 def killed_at(name: str, workers: Workers) -> tl.ExecutionError:
@@ -104,7 +105,7 @@ def workers():
 
 @linux
 def test_workers_listen_on_the_loopback_interface_only(workers: Workers) -> None:
-    workers.run(Mesh(data=2), [[(t[0], t[1])] for (t,) in tasks("all_reduce")])
+    workers.run(Mesh(data=2), tasks("all_reduce"))
     found = set()
     for process in workers._processes:
         own = {os.readlink(link) for link in Path(f"/proc/{process.pid}/fd").iterdir() if os.path.lexists(link)}

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import tensorlogic as tl
+from tensorlogic.runtime.distributed.workers import KeptMessage
 from tensorlogic.testing import check_carrier
 
 DEVICES = [tl.Device.CPU(0), tl.Device.CPU(1)]
@@ -63,7 +64,7 @@ def test_the_same_answers_and_actors_that_are_restarted(cluster, executor):
         for name, value in tl.Executor().execute(graph(), given(rows)).items():
             np.testing.assert_allclose(outputs[name], value, rtol=1e-5, atol=1e-6)
     workers = executor.distributed.workers
-    answer, _ = cluster.get(workers._actors[0].run.remote("guess", (2, 1, 1), {}, [], []))
+    answer, _ = cluster.get(workers._actors[0].run.remote("guess", (2, 1, 1), {}, [], [], KeptMessage(), []))
     assert answer.failure.code == "E397"  # work needs the token of the group
     cluster.kill(workers._actors[1], no_restart=False)
     with pytest.raises(tl.ExecutionError, match="the process of rank 1 ended") as found:

@@ -53,10 +53,12 @@ class Sharded(NamedTuple):
     outputs: Mapping[str, int]
 
 
-def shard(graph: EinsumGraph, axes: Mapping[str, int], ranks: int, rank: int, over: str = "data") -> Sharded:
+def shard(
+    graph: EinsumGraph, axes: Mapping[str, int], ranks: int, rank: int, over: str = "data", carried: Sequence[str] = ()
+) -> Sharded:
     """Return the graph of one rank: inputs named in ``axes`` lie in shares along an axis, the others are the same everywhere.
 
-    An input of which every reader needs its share only comes as a share too.
+    An input of which every reader needs its share only comes as a share too. Outputs that are ``carried`` lie as the inputs of their names do.
 
     >>> from tensorlogic import GraphBuilder
     >>> b = GraphBuilder()
@@ -66,13 +68,16 @@ def shard(graph: EinsumGraph, axes: Mapping[str, int], ranks: int, rank: int, ov
     ({'w': 1, 'v': 0}, 'all_reduce')
     """
     chosen = _checked(graph, axes, ranks)
+    wishes: dict[int, int] = {}
     while True:
-        draft = Draft(graph, chosen, ranks, rank, over)
-        found = draft.run()
+        draft = Draft(graph, chosen, wishes, ranks, rank, over)
+        found = draft.run(carried)
         more = {name: axis for name, axis in draft.only_shares().items() if name not in chosen}
-        if not more:
+        new = {i: axis for i, axis in draft.wishes_after().items() if i not in wishes}
+        if not more and not new:
             return found
         chosen |= more
+        wishes |= new
 
 
 def _checked(graph: EinsumGraph, axes: Mapping[str, int], ranks: int) -> dict[str, int]:
@@ -106,8 +111,20 @@ class _Values:
 class Draft:
     """The graph of one rank while it is written: what each value of the whole graph is on this rank."""
 
-    def __init__(self, graph: EinsumGraph, axes: Mapping[str, int], ranks: int, rank: int, over: str) -> None:
+    def __init__(
+        self,
+        graph: EinsumGraph,
+        axes: Mapping[str, int],
+        wishes: Mapping[int, int],
+        ranks: int,
+        rank: int,
+        over: str,
+    ) -> None:
         self.graph, self.axes, self.ranks, self.rank, self.over = graph, axes, ranks, rank, over
+        self.wishes = wishes  # nodes of which only shares along an axis are needed
+        self.readings: list[list[tuple[int, int | None]]] = [
+            [] for _ in graph.nodes
+        ]  # who reads a node, and what of it
         self.types = graph.inference.types
         self.nodes: list[Node] = []
         self.constants = dict(graph.constants)
@@ -127,7 +144,7 @@ class Draft:
             self.origin = i
             self._place(i, self.graph.nodes[i])
 
-    def run(self) -> Sharded:
+    def run(self, carried: Sequence[str] = ()) -> Sharded:
         """Write the graph of the rank, node by node."""
         self.place_all()
         self._refuse_what_is_never_shared()
@@ -135,7 +152,10 @@ class Draft:
         for name, i in self.graph.outputs:
             self.origin = i
             values = self.values[i]
-            if values.whole is None and values.partial is None:
+            if name in carried and name in self.axes:
+                own = self.share(i, self.axes[name])
+                found[name] = self.axes[name]
+            elif name not in carried and values.whole is None and values.partial is None:
                 axis, own = next(iter(values.shares.items()))
                 found[name] = axis
             else:
@@ -151,6 +171,20 @@ class Draft:
             for name, asked in self.requests.items()
             if len(asked) == 1 and (axis := next(iter(asked))) is not None
         }
+
+    def wishes_after(self) -> dict[int, int]:
+        """Return element-wise nodes that were computed whole though only shares along one axis of them are read, by others or in the end."""
+        found: dict[int, int] = {}
+        for i in range(len(self.graph.nodes) - 1, -1, -1):
+            asked = {self._asked(i, reader, axis, found) for reader, axis in self.readings[i]}
+            axis = next(iter(asked)) if len(asked) == 1 else None
+            if axis is not None and self.graph.nodes[i].op.is_pointwise and self.values[i].whole is not None:
+                found[i] = axis
+        return found
+
+    def _asked(self, i: int, reader: int, axis: int | None, found: Mapping[int, int]) -> int | None:
+        same = reader != i and self.types[reader][0].shape == self.types[i][0].shape
+        return found.get(reader) if axis is None and same else axis
 
     def add(self, op: Op, args: tuple[int, ...] = ()) -> int:
         """Write a node and return its number."""
@@ -171,9 +205,9 @@ class Draft:
             values.shares[axis_of] = self.add(op, (loop,))
         else:
             pick = self._choice(i, node)
-            loop = self._loop(node, pick)
-            if loop is not None:
-                self._place_loop(i, node, *loop)
+            together = self._loop(node, pick)
+            if together is not None:
+                self._place_loop(i, node, *together)
             elif pick is None:
                 values.whole = self.add(op, tuple([self._whole(a) for a in node.args]))
                 if isinstance(op, ops.Input):
@@ -228,6 +262,7 @@ class Draft:
     def _whole(self, i: int) -> int:
         """Return the node that is all of a value."""
         values, op = self.values[i], self.graph.nodes[i].op
+        self.readings[i].append((self.origin, None))
         if isinstance(op, ops.Input):
             self.requests.setdefault(op.label, set()).add(None)
         if values.whole is None:
@@ -244,6 +279,7 @@ class Draft:
     def share(self, i: int, axis: int) -> int:
         """Return the node that is this rank's share of a value along an axis."""
         values, op = self.values[i], self.graph.nodes[i].op
+        self.readings[i].append((self.origin, axis))
         if isinstance(op, ops.Input):
             self.requests.setdefault(op.label, set()).add(axis)
         if axis not in values.shares:
@@ -286,9 +322,12 @@ class Draft:
             for a in node.args
         ]
         known = {n: next(iter(shares)) for n, shares in enumerate(held) if shares}
+        args = [self.types[a][0] for a in node.args]
+        if i in self.wishes:
+            wished = (p for p in indices(node.op, args, self.types[i]) if p.outs == (self.wishes[i],) and not p.how)
+            return next((pick for pick in wished if pick.size >= self.ranks), None)
         if not known:
             return None
-        args = [self.types[a][0] for a in node.args]
         if isinstance(node.op, Fixpoint | Scan | Cond):
             pick = matching(node.op, args, self.types[i], known)
             return pick if pick is not None and pick.size >= self.ranks else None

@@ -41,7 +41,7 @@ def loop_in_shares(draft: Draft, node: Node, shares: Mapping[int, int]) -> tuple
     if any(axis >= len(types[n].shape or ()) or dims(types[n])[axis] < draft.ranks for n, axis in axes.items()):
         return None
     names = list(op.body.inputs)
-    inner = type(draft)(op.body, {names[n]: axis for n, axis in axes.items()}, draft.ranks, draft.rank, draft.over)
+    inner = type(draft)(op.body, {names[n]: axis for n, axis in axes.items()}, {}, draft.ranks, draft.rank, draft.over)
     inner.in_blocks = True
     inner.place_all()
     results = []

@@ -325,7 +325,7 @@ def execute_distributed(
     executor: Executor, graph: EinsumGraph, inputs: Inputs | None, config: DistributedConfig
 ) -> Outputs:
     """Run a graph on several devices, as a config says, and return its outputs, whole: see docs/guides/distributed.md."""
-    return distributed_runs(executor).execute(executor, graph, {} if inputs is None else inputs, config)
+    return distributed_of(executor).execute(executor, graph, {} if inputs is None else inputs, config)
 
 
 def plan_distributed(
@@ -344,10 +344,10 @@ def plan_distributed(
 
 def get_distributed_stats(executor: Executor) -> DistributedStats:
     """Return where the time of the last distributed run went."""
-    return distributed_runs(executor).stats
+    return distributed_of(executor).stats
 
 
-def distributed_runs(executor: Executor) -> Distributed:
+def distributed_of(executor: Executor) -> Distributed:
     """Return what an executor keeps of its distributed runs."""
     from .distributed.run import Distributed
 

@@ -240,7 +240,12 @@ class Programs:
         else:
             own = self.graph_passes()
         passes = (*own, *(self.backend.passes if lowered else ()))
-        return optimize(specialize(graph, types, sizes), passes, self.context.hooks).graph
+        concrete = optimize(specialize(graph, types, sizes), passes, self.context.hooks).graph
+        if meets_others(concrete) is None:
+            return concrete
+        from ..passes.overlap import overlap_reductions
+
+        return overlap_reductions(concrete)
 
     def _with_dtypes(self, graph: EinsumGraph, types: Types) -> EinsumGraph:
         """Return what passes make of an optimized graph once the dtypes of all its inputs are known; they run once for these."""

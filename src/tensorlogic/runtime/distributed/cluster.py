@@ -107,7 +107,7 @@ class Cluster:
         hops = math.ceil(math.log2(p)) if p > 1 else 0
         ring: tuple[float, float]  # messages one after the other, and bytes
         match op:
-            case ops.AllReduce():
+            case ops.AllReduce() | ops.StartAllReduce():
                 ring, tree = (2 * (p - 1), 2 * (p - 1) / p * given), (2 * hops, 2 * given)
             case ops.AllGather():
                 ring = tree = (hops, awaited)
@@ -208,11 +208,11 @@ def _meeting_seconds(executor: Executor, communication: str, count: int) -> floa
 
 
 def _best(executor: Executor, communication: str, tasks: Sequence[Task], what: str) -> float:
-    from ..modes import distributed_runs
+    from ..modes import distributed_of
 
     config = DistributedConfig([Device.CPU(n) for n in range(len(tasks))], communication, DataParallel(len(tasks)))
     runs = []
     for _ in range(ROUNDS):
-        results = distributed_runs(executor).run_tasks(executor, config.mesh, [[task] for task in tasks], config)
+        results = distributed_of(executor).run_tasks(executor, config.mesh, [[task] for task in tasks], config)
         runs.append(max(getattr(result.times, what) for result in results) / 1e9)
     return min(runs[1:])

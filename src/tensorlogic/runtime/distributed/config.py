@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
@@ -232,7 +233,9 @@ class DistributedConfig:
     """The devices that run a graph together, and how; ``timeout`` is how many seconds a rank waits for another.
 
     Devices of the same processor are virtual: threads, or processes with ``communication="torch"``. With ``communication="ray"`` they are
-    processes that Ray places on the cluster at an ``address``, or on this machine.
+    processes that Ray places on the cluster at an ``address``, or on this machine. Of a trainer, ``shard_optimizer`` gives each device
+    a share of what the optimizer keeps. With ``deterministic`` the rows are added up in blocks, in an order that does not depend on how
+    many devices there are, so that any number of them gives the same bits.
 
     >>> config = DistributedConfig([Device.CPU(0), Device.CPU(1)])
     >>> config.strategy
@@ -243,10 +246,14 @@ class DistributedConfig:
     communication: str = "local"
     strategy: DistributedParallelismStrategy = None  # type: ignore[assignment] # the devices share the rows
     timeout: float = 60.0
+    shard_optimizer: bool = False
+    deterministic: bool = False
     address: str | None = None  # of a Ray cluster
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "devices", checked_devices(self.devices))
+        for name in ("shard_optimizer", "deterministic"):
+            expect(getattr(self, name), bool, f"{name}= is True or False", f"write {name}=True")
         if self.communication not in CARRIERS:
             hints = nearest(self.communication, CARRIERS) if isinstance(self.communication, str) else ()
             message = f"ranks communicate by {', '.join(map(repr, CARRIERS))}, not {self.communication!r}"
@@ -258,6 +265,12 @@ class DistributedConfig:
             raise InputError(f"address is that of a Ray cluster, got {self.address!r}", hint, code="E377")
         if self.strategy is None:
             object.__setattr__(self, "strategy", DataParallel(len(self.devices)))
+        if self.deterministic and (not isinstance(self.strategy, DataParallel) or self.shard_optimizer):
+            message = (
+                f"deterministic= is for devices that share rows and nothing else, not {type(self.strategy).__name__}"
+            )
+            hint = "write strategy=DataParallel(...), and leave shard_optimizer= out"
+            raise InputError(message, hint, code="E387")
         if isinstance(self.strategy, Auto):
             return
         mesh = mesh_of(self.strategy)
@@ -270,6 +283,11 @@ class DistributedConfig:
     def mesh(self) -> Mesh:
         """The ranks along each axis."""
         return mesh_of(self.strategy)
+
+    @property
+    def beside_others(self) -> bool:
+        """Whether this process is one of the ranks, started beside the others by torchrun or ``tensorlogic launch``."""
+        return self.communication == "torch" and "RANK" in os.environ
 
     def with_strategy(self, strategy: DistributedParallelismStrategy) -> DistributedConfig:
         """Return the config with another strategy."""

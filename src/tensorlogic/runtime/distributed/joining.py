@@ -17,11 +17,21 @@ from time import monotonic, sleep
 from typing import Any, NamedTuple
 from urllib.parse import urlparse
 
-from ...errors import ExecutionError, InputError
+from ...errors import BackendError, ExecutionError, InputError
 
 PAUSE = 0.02  # seconds between two looks at the store
 GRACE = 0.5  # seconds in which ranks that fail together are heard
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
+
+
+def torch_distributed() -> Any:
+    """Return torch.distributed, or say how to install it."""
+    try:
+        import torch.distributed as dist
+    except ImportError:
+        hint = "install it: pip install 'tensorlogic-infer[distributed]'"
+        raise BackendError('communication="torch" needs PyTorch, which is not installed', hint, code="E380") from None
+    return dist
 
 
 class Missing(NamedTuple):
@@ -70,8 +80,7 @@ def open_store(address: str, rank: int, size: int, timeout: float, token: str = 
 
     Rank 0 keeps the store of a port. Where the host is this machine, it listens on the loopback interface only.
     """
-    import torch.distributed as dist
-
+    dist = torch_distributed()
     limit, parts = timedelta(seconds=timeout), urlparse(address)
     if parts.scheme == "file":
         store: Any = dist.FileStore(parts.path, size)

@@ -6,9 +6,13 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import product
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from ...errors import InputError, ShapeError, nearest
 from ...ir.collectives import share
 from ...ir.graph import EinsumGraph
+from ...ir.types import TensorType, dims
+from ...passes.blocks import BLOCKS, in_blocks
 from ...passes.shard import shard
 from .config import DataParallel, DistributedParallelismStrategy, Hybrid, Mesh, ModelParallel, PipelineParallel
 
@@ -70,6 +74,7 @@ def rank_graphs(
     strategy: DistributedParallelismStrategy,
     places: Iterable[tuple[int, int]] | None = None,
     data: Collection[str] = (),
+    carried: Sequence[str] = (),
 ) -> dict[tuple[int, int], RankGraph]:
     """Return what runs at places along the data and the model axis, all unless told.
 
@@ -83,12 +88,22 @@ def rank_graphs(
         own = RankGraph(graph, {}, {})
         for over, axes, count, at in (("data", rows, mesh.data, place[0]), ("model", weights, mesh.model, place[1])):
             if count > 1:
-                made = shard(own.graph, axes, count, at, over)
+                made = shard(own.graph, axes, count, at, over, carried)
                 own = RankGraph(
                     made.graph, _with(own.inputs, over, made.inputs), _with(own.outputs, over, made.outputs)
                 )
         found[place] = own
     return found
+
+
+def block_graphs(graph: EinsumGraph, mesh: Mesh, rows: Mapping[str, int]) -> dict[tuple[int, int], RankGraph]:
+    """Return what runs at each place along the data axis where sums are to have a fixed order; all inputs and outputs are whole."""
+    count = min(dims(graph.type_of(graph.inputs[name]))[axis] for name, axis in rows.items())
+    ranks = (
+        mesh.data if min(count, BLOCKS) >= mesh.data else 1
+    )  # with fewer blocks than ranks, each computes all of them
+    places = range(mesh.data)
+    return {(n, 0): RankGraph(in_blocks(graph, rows, ranks, n if ranks > 1 else 0), {}, {}) for n in places}
 
 
 def _weights(
@@ -123,16 +138,30 @@ def own_ranges(shape: Sequence[int], cuts: Cuts, mesh: Mesh, place: Mapping[str,
     return tuple([slice(start, start + size) for start, size in zip(starts, sizes, strict=True)])
 
 
+def assembled(t: TensorType, cuts: Cuts, mesh: Mesh, parts: Mapping[int, Any]) -> Any:
+    """Return a tensor made of the parts that ranks have of it."""
+    if not cuts:
+        return next(iter(parts.values()))
+    whole: Any = np.empty(dims(t), t.dtype)
+    for rank, part in parts.items():
+        whole[own_ranges(dims(t), cuts, mesh, mesh.coordinates(rank))] = part
+    return whole
+
+
 def owned_by(cuts: Cuts, place: Mapping[str, int]) -> bool:
     """Tell whether a rank is the one that hands an output in, of those that have the same part of it."""
     along = {over for over, _ in cuts}
     return all(place[over] == 0 for over in ("data", "model") if over not in along)
 
 
-def rows_of(graph: EinsumGraph, strategy: DistributedParallelismStrategy, mesh: Mesh) -> dict[str, int]:
-    """Return the inputs whose rows are shared or come in micro-batches; none where neither is done."""
+def rows_of(
+    graph: EinsumGraph, strategy: DistributedParallelismStrategy, mesh: Mesh, deterministic: bool = False
+) -> dict[str, int]:
+    """Return the inputs whose rows are shared, or come in blocks or micro-batches; none where nothing of that is done."""
     match strategy:
-        case DataParallel() | PipelineParallel() | Hybrid() if mesh.data > 1 or mesh.stage > 1:
+        case DataParallel():
+            return batch_axes(graph, strategy.over) if mesh.data > 1 or deterministic else {}
+        case PipelineParallel() | Hybrid() if mesh.data > 1 or mesh.stage > 1:
             return batch_axes(graph, strategy.over)
         case _:
             return {}

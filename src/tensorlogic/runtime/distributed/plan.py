@@ -127,9 +127,9 @@ def traffic(step: Step) -> tuple[int, int]:
     result = sum(map(nbytes, step.types))
     given = sum(map(nbytes, step.arg_types))
     match step.op:
-        case ops.Send():
+        case ops.Send() | ops.StartAllReduce():
             return given, 0
-        case ops.Receive():
+        case ops.Receive() | ops.Wait():
             return 0, result
         case ops.AllGather():
             return given, result - given

@@ -12,6 +12,7 @@ import numpy as np
 
 from ...backends.collectives import CommunicationBackend
 from ...backends.combine import combine_into
+from ...backends.threads import on_one_thread
 from ...errors import TensorLogicError
 from ...events import RunRecord, running
 from ...ir import ops
@@ -30,17 +31,23 @@ Ways = Mapping[str, CommunicationBackend]
 
 
 class Task(NamedTuple):
-    """A graph and its inputs; ``totals`` are outputs that a rank combines over its tasks, and how: its last task returns them."""
+    """A graph, its inputs, the outputs that are asked for (None: all), and whether BLAS keeps to one thread, so that it always rounds alike.
+
+    ``totals`` are outputs that a rank combines over its tasks, and how: its last task returns them.
+    """
 
     graph: EinsumGraph
     inputs: Mapping[str, Any]
+    wanted: Sequence[str] | None = None
+    one_thread: bool = False
     totals: Mapping[str, str] = {}
 
 
 class RankTimes(NamedTuple):
-    """How long a rank took in all, computed, communicated and, of that, waited for others; the bytes that it gave.
+    """How long a rank took in all, computed, communicated and, of that, waited for others; the bytes that it gave, and that it holds.
 
-    ``kept_bytes`` is the most that it kept at a time between the forward and the backward units of micro-batches.
+    What it holds are the inputs of its tasks, and values that stay with it. ``kept_bytes`` is the most that it kept at a time between the
+    forward and the backward units of micro-batches.
     """
 
     total_ns: int = 0
@@ -48,6 +55,7 @@ class RankTimes(NamedTuple):
     communication_ns: int = 0
     waiting_ns: int = 0
     moved: Mapping[str, int] = {}
+    held_bytes: int = 0
     kept_bytes: int = 0
 
 
@@ -80,28 +88,44 @@ def meeting(ways: Ways) -> Iterator[None]:
         running.ranks = around
 
 
-def run_rank(executor: Executor, ways: Ways, tasks: Sequence[Task]) -> RankResult:
-    """Run the tasks of a rank in turn."""
+def run_rank(
+    executor: Executor,
+    ways: Ways,
+    tasks: Sequence[Task],
+    kept: dict[str, Any] | None = None,
+    carried: Sequence[str] = (),
+) -> RankResult:
+    """Run the tasks of a rank in turn; values that are ``kept`` are inputs too, and those ``carried`` are written over by outputs of their names."""
     watch = RecordCollector()
     outputs = []
+    stay = {} if kept is None else kept
+    held = {id(value): value.nbytes for task in tasks for value in (*task.inputs.values(), *stay.values())}
     store = _BetweenTasks()
     before = _counts(ways)
     start = perf_counter_ns()
     with meeting(ways):
         for task in tasks:
-            names, values = executor.arrays(task.graph, store.given(task))
-            program = executor.programs.for_call(task.graph, names, values, None)
-            results = dict(zip(program.names, call(program, values, (watch,)), strict=True))
+            names, values = executor.arrays(task.graph, {**store.given(task), **stay})
+            program = executor.programs.for_call(task.graph, names, values, None, None, tuple(carried))
+            act = on_one_thread(call) if task.one_thread else call
+            results = dict(zip(program.names, act(program, values, (watch,)), strict=True))
             del values
+            for name in carried:
+                stay[name] = results.pop(name)
             outputs.append(store.sorted(task, results))
         for way in ways.values():
             if hasattr(way, "settle"):  # what was sent is with those who receive it
                 way.settle()
     total = perf_counter_ns() - start
     if outputs:
-        outputs[-1] |= store.totals
+        outputs[-1] |= {name: value for name, value in store.totals.items() if _wanted(tasks[-1], name)}
     times = _times(watch.records, before, _counts(ways), total)
-    return RankResult(outputs, times._replace(kept_bytes=store.most), watch.records)
+    times = times._replace(held_bytes=sum(held.values()), kept_bytes=store.most)
+    return RankResult(outputs, times, watch.records)
+
+
+def _wanted(task: Task, name: str) -> bool:
+    return task.wanted is None or name in task.wanted
 
 
 class _BetweenTasks:
@@ -121,7 +145,7 @@ class _BetweenTasks:
         return {**task.inputs, **taken} if taken else task.inputs
 
     def sorted(self, task: Task, results: Mapping[str, Any]) -> dict[str, Any]:
-        """Keep what is for later tasks, add to the totals, and return the outputs."""
+        """Keep what is for later tasks, add to the totals, and return the outputs that are asked for."""
         outputs = {}
         for name, value in results.items():
             if name.startswith(KEEP):
@@ -131,7 +155,7 @@ class _BetweenTasks:
                 before = self.totals.get(name)
                 own = np.asarray(value)
                 self.totals[name] = np.array(own) if before is None else combine_into(task.totals[name], before, own)
-            elif not name.startswith(SEND):
+            elif not name.startswith(SEND) and _wanted(task, name):
                 outputs[name] = value
         self.most = max(self.most, self.bytes)
         return outputs

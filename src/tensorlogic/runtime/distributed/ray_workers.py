@@ -11,23 +11,30 @@ import socket
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
+
 from ...backends.base import Device
 from ...errors import BackendError, ExecutionError
 from ...ir.graph import EinsumGraph
 from ...passes.levels import OptimizationLevel
 from .answers import checked, collect
 from .config import Mesh
+from .joining import torch_distributed
 from .messages import Answer
 from .rank import RankResult, RankTimes, Task, mesh_ways, run_rank
-from .torch_ways import TorchCommunication, join_world, torch_distributed
+from .torch_ways import TorchCommunication, join_world
 from .worker import check_token, diagnosed
+from .workers import KeptMessage
 
 if TYPE_CHECKING:
     from ..executor import Executor
 
+EMPTY = EinsumGraph((), ())
 START = 60.0  # seconds that Ray may take to place the ranks, beside the timeout
 Arrays = Sequence[Any]
-TaskNumbers = Sequence[tuple[int, Mapping[str, int], Mapping[str, str]]]  # graph, inputs among the arrays, totals
+TaskNumbers = Sequence[
+    tuple[int, Mapping[str, int], Task]
+]  # of each task: its graph, its inputs among the arrays, and the rest of it
 
 
 def ray_module() -> Any:
@@ -73,6 +80,7 @@ class RankActor:
         self.world: TorchCommunication | None = None
         self.executor: Executor | None = None
         self.graphs: dict[int, EinsumGraph] = {}
+        self.kept: dict[int, dict[str, Any]] = {}
 
     def place(self) -> Place:
         """Return where this rank is."""
@@ -98,22 +106,37 @@ class RankActor:
         return Answer()
 
     def run(
-        self, token: str, mesh: Mesh, graphs: Mapping[int, str], tasks: TaskNumbers, arrays: Arrays
+        self,
+        token: str,
+        mesh: Mesh,
+        graphs: Mapping[int, str],
+        tasks: TaskNumbers,
+        arrays: Arrays,
+        stay: KeptMessage,
+        drop: Sequence[int],
     ) -> tuple[Answer, list[dict[str, Any]]]:
         """Run the tasks of this rank."""
         assert self.world is not None and self.executor is not None and self.token is not None
         try:
             check_token(token, self.token)
             self.graphs |= {number: EinsumGraph.from_json(text) for number, text in graphs.items()}
+            for number in drop:
+                self.kept.pop(number, None)
+            if stay.number and not stay.put and stay.number not in self.kept:
+                raise ExecutionError("the process that held the values of this run is gone", code="E385")
+            kept = self.kept.setdefault(stay.number, {}) if stay.number else {}
+            kept |= {name: np.array(value) for name, value in stay.put.items()}
             own = [
-                Task(self.graphs[number], {name: arrays[n] for name, n in inputs.items()}, totals)
-                for number, inputs, totals in tasks
+                task._replace(graph=self.graphs[number], inputs={name: arrays[n] for name, n in inputs.items()})
+                for number, inputs, task in tasks
             ]
-            result = run_rank(self.executor, mesh_ways(self.world, Mesh(*mesh)), own)
+            result = run_rank(self.executor, mesh_ways(self.world, Mesh(*mesh)), own, kept, stay.carried)
         except Exception as error:
             self.world.leave(str(error))
             return Answer(failure=diagnosed(error)), []
-        return Answer([], result.times[:4], dict(result.times.moved), result.times.kept_bytes), result.outputs
+        outputs = [*result.outputs, *([{name: kept[name] for name in stay.take}] if stay.take else [])]
+        times = result.times
+        return Answer([], times[:4], dict(times.moved), times.held_bytes, times.kept_bytes), outputs
 
 
 class RayWorkers:
@@ -130,6 +153,7 @@ class RayWorkers:
         self._token = ""  # of the group that is together; none after a failure
         self._numbers: dict[EinsumGraph, int] = {}
         self._known: list[set[int]] = []
+        self._last_kept, self._drop = 0, list[int]()
         options = {"max_restarts": -1, "max_task_retries": 0}
         self._actors = [
             ray.remote(num_cpus=1, num_gpus=int(device.kind == "gpu"), **options)(RankActor).remote()
@@ -141,21 +165,34 @@ class RayWorkers:
         kind = executor.backend.name, executor.config.optimization_level.name, executor.programs.policy
         return (self.size, self.timeout, self.address, self.kind) == (len(devices), timeout, address, kind)
 
-    def run(self, mesh: Mesh, tasks: Sequence[Sequence[Task]]) -> list[RankResult]:
-        """Run the tasks of each rank in its actor and return what came out."""
+    def run(
+        self, mesh: Mesh, tasks: Sequence[Sequence[Task]], kept: Sequence[KeptMessage] | None = None
+    ) -> list[RankResult]:
+        """Run the tasks of each rank in its actor and return what came out; ``kept`` says what stays with each rank."""
+        stay = [KeptMessage()] * self.size if kept is None else kept
         outputs: dict[int, list[dict[str, Any]]] = {}
         try:
             if not self._token:
                 self._meet()
-            calls = {rank: self._call(rank, mesh, own) for rank, own in enumerate(tasks)}
+            calls = {rank: self._call(rank, mesh, own, stay[rank]) for rank, own in enumerate(tasks)}
+            self._drop = []
             answers = self._answers(calls, None, "ran", outputs)
         except BaseException:
             self._restart()
             raise
         return [
-            RankResult(outputs[rank], RankTimes(*answer.times, answer.moved, answer.kept_bytes), [])
+            RankResult(outputs[rank], RankTimes(*answer.times, answer.moved, answer.held_bytes, answer.kept_bytes), [])
             for rank, answer in enumerate(answers)
         ]
+
+    def new_kept(self) -> int:
+        """Return a number for values that stay with the ranks."""
+        self._last_kept += 1
+        return self._last_kept
+
+    def drop(self, number: int) -> None:
+        """Let the ranks forget values that stayed, when they are called next."""
+        self._drop.append(number)
 
     def close(self) -> None:
         """End the actors, and leave a cluster that was entered for them."""
@@ -189,20 +226,23 @@ class RayWorkers:
         self._answers(calls, START + self.timeout, "started", {})
         self._token, self._known = token, [set() for _ in range(self.size)]
 
-    def _call(self, rank: int, mesh: Mesh, tasks: Sequence[Task]) -> Any:
+    def _call(self, rank: int, mesh: Mesh, tasks: Sequence[Task], stay: KeptMessage) -> Any:
         """Send a rank its tasks, arrays that several of them share once."""
-        numbers, arrays, graphs, own = {}, [], {}, []
-        for graph, inputs, totals in tasks:
-            number = self._numbers.setdefault(graph, len(self._numbers))
+        numbers: dict[int, int] = {}
+        arrays: list[Any] = []
+        graphs, own = {}, []
+        for task in tasks:
+            number = self._numbers.setdefault(task.graph, len(self._numbers))
             if number not in self._known[rank]:
                 self._known[rank].add(number)
-                graphs[number] = graph.to_json()
-            for value in inputs.values():
+                graphs[number] = task.graph.to_json()
+            for value in task.inputs.values():
                 if id(value) not in numbers:
                     numbers[id(value)] = len(arrays)
                     arrays.append(value)
-            own.append((number, {name: numbers[id(value)] for name, value in inputs.items()}, totals))
-        return self._actors[rank].run.remote(self._token, mesh, graphs, own, arrays)
+            inputs = {name: numbers[id(value)] for name, value in task.inputs.items()}
+            own.append((number, inputs, task._replace(graph=EMPTY, inputs={})))
+        return self._actors[rank].run.remote(self._token, mesh, graphs, own, arrays, stay, self._drop)
 
     def _answers(
         self, calls: Mapping[int, Any], limit: float | None, what: str, outputs: dict[int, list[dict[str, Any]]]

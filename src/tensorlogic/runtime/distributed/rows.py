@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from ...errors import ExecutionError, InputError, expect
 from ...events import span
 from ...ir.graph import EinsumGraph
-from ..modes import distributed_runs
+from ..modes import distributed_of
 from ..outputs import Outputs
 from .config import DataParallel, DistributedConfig
 
@@ -46,7 +46,7 @@ def execute_rows(
     rows = min(values[name].shape[axis] for name, axis in axes.items())
     if rows < config.mesh.size:
         return executor.execute(graph, values)  # not a row for each
-    ranks = distributed_runs(executor)
+    ranks = distributed_of(executor)
     for attempt in range(1, ATTEMPTS + 1):
         try:
             return ranks.execute(executor, graph, values, config, axes)

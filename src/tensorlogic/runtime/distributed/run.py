@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import threading
-from collections.abc import Mapping, Sequence
-from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -24,7 +23,18 @@ from ..inputs import Inputs
 from ..outputs import Outputs
 from ..parts import Parts, range_of
 from .config import Auto, DistributedConfig, Mesh
-from .layout import RankGraph, check_names, data_inputs, micro_batch_rows, own_ranges, owned_by, rank_graphs, rows_of
+from .layout import (
+    RankGraph,
+    assembled,
+    block_graphs,
+    check_names,
+    data_inputs,
+    micro_batch_rows,
+    own_ranges,
+    owned_by,
+    rank_graphs,
+    rows_of,
+)
 from .local import local_group
 from .rank import RankResult, RankTimes, Task, mesh_ways, of_rank, run_rank
 from .schedule import FORWARD, LAST, Turn, turns_of
@@ -37,6 +47,7 @@ if TYPE_CHECKING:
     from .torch_ways import TorchCommunication
     from .workers import Workers
 
+T = TypeVar("T")
 LONGEST = 400  # bytes of what ranks compare
 JOBS = 32  # graphs with their configs that stay ready
 
@@ -65,7 +76,7 @@ class Part(NamedTuple):
 
 
 class Job:
-    """A graph spread over a mesh, for inputs of certain types; ``places`` are those along data and model that are wanted (None: all)."""
+    """A graph spread over a mesh, for inputs of certain types."""
 
     def __init__(
         self,
@@ -75,15 +86,32 @@ class Job:
         executor: Executor,
         rows: Mapping[str, int] | None = None,
         places: Sequence[tuple[int, int]] | None = None,
+        carried: Sequence[str] = (),
+        shares: Mapping[str, int] | None = None,
     ) -> None:
+        """``rows`` are the inputs that ranks share, each with an axis, and ``shares`` more that lie along the data axis.
+
+        ``carried`` are outputs that lie as inputs of the same names do, and ``places`` those along data and model that are wanted (None: all).
+        """
         check_names(graph, config.strategy)
-        self.config, self.mesh, self.places, self.executor = config, config.mesh, places, executor
-        self.rows = rows_of(graph, config.strategy, self.mesh) if rows is None else dict(rows)
-        self.data = self.rows or data_inputs(graph, config.strategy)
+        self.config, self.mesh, self.carried = config, config.mesh, tuple(carried)
+        self.places, self.executor = places, executor
+        rows = rows_of(graph, config.strategy, self.mesh, config.deterministic) if rows is None else rows
+        self.data = rows or data_inputs(graph, config.strategy)
         self.graph = specialize(graph, types)
+        short = any(dims(types[name])[axis] < self.mesh.data for name, axis in rows.items())
+        if carried and short and not config.deterministic:
+            rows = {}  # a short batch at the end of an epoch: every rank takes the step with all of it
+        self.rows = {**rows, **(shares or {})}
         self.cut: Split | None = split_inputs(self.graph, self.rows) if self.mesh.stage > 1 else None
         self._parts: dict[int, Part] = {}
         self._units: tuple[int, list[int]] = (-1, [])  # nodes, and the unit of each
+
+    @cached_property
+    def summary(self) -> str:
+        """What the ranks must have been given alike, in words."""
+        types = ", ".join(f"{name}: {self.graph.type_of(i)}" for name, i in self.graph.inputs.items())
+        return f"graph {self.graph.digest[:12]}, {self.config.strategy}, {types}"
 
     def micro_batches(self) -> list[range]:
         """Return the rows of each micro-batch, as equal as they can be; a graph that is no pipeline has one of all."""
@@ -100,7 +128,11 @@ class Job:
             else:
                 graph = self.cut.part(rows)
                 axes = {feed.label: feed.axis for feed in self.cut.feeds if feed.axis is not None}
-            ranks = rank_graphs(graph, self.mesh, axes, self.config.strategy, self.places, self.data)
+            if self.config.deterministic:
+                ranks = block_graphs(graph, self.mesh, axes)
+            else:
+                strategy = self.config.strategy
+                ranks = rank_graphs(graph, self.mesh, axes, strategy, self.places, self.data, self.carried)
             self._parts[rows] = self._in_units(graph, ranks, axes)
         return self._parts[rows]
 
@@ -150,7 +182,7 @@ class Job:
                     own = cuts.get(name, ())
                     values[name] = value[own_ranges(value.shape, own, self.mesh, place)] if own else value
             totals = {name: how for name, how in self.totals.items() if way != LAST and name in graph.output_names}
-            found.append(Task(graph, values, totals))
+            found.append(Task(graph, values, self.handed_in(chosen[n], rank), self.config.deterministic, totals))
         return found
 
     @property
@@ -178,20 +210,13 @@ class Job:
     def whole(self, part: Part, results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         """Return the outputs of a micro-batch, put together from what the ranks have of them."""
         outputs = {}
+        handed_in = [self.handed_in(part, rank) for rank in range(self.mesh.size)]
         for name, i in part.graph.outputs:
             if not any(name in own for own in results):
                 continue  # a total, which comes with the last micro-batch
-            t = part.graph.type_of(i)
+            own = {rank: results[rank][name] for rank, names in enumerate(handed_in) if name in names}
             cuts = part.ranks[0, 0].outputs.get(name, ())
-            array = np.empty(dims(t), t.dtype) if cuts else None
-            for rank, own in enumerate(results):
-                if name not in self.handed_in(part, rank):
-                    continue
-                if array is None:
-                    array = own[name]
-                else:
-                    array[own_ranges(dims(t), cuts, self.mesh, self.mesh.coordinates(rank))] = own[name]
-            outputs[name] = array
+            outputs[name] = assembled(part.graph.type_of(i), cuts, self.mesh, own)
         return outputs
 
 
@@ -224,7 +249,8 @@ class Distributed:
         names, values = executor.arrays(graph, inputs)
         types = {n: TensorType.of(v) for n, v in zip(names, values, strict=True)}
         config = self._settled(executor, graph, types, config)
-        key = (graph, tuple(types.items()), config.strategy, config.communication, rows and tuple(rows.items()))
+        shares = rows and tuple(rows.items())
+        key = (graph, tuple(types.items()), config.strategy, config.communication, config.deterministic, shares)
         job = self.jobs.get(key)
         if job is None:
             job = Job(graph, types, config, executor, rows)
@@ -249,8 +275,8 @@ class Distributed:
         key = (graph, tuple(types.items()), config.strategy, config.communication, len(config.devices))
         found = self.choices.get(key)
         if found is None:
-            if config.communication == "torch" and "RANK" in os.environ:
-                world = self._joined(config)
+            world = self.world_of(config)
+            if world is not None:
                 options = meshes(len(config.devices))
                 number = np.zeros(1, "int64")
                 if world.rank == 0:
@@ -262,26 +288,18 @@ class Distributed:
             self.choices.put(key, found)
         return found
 
-    def _joined(self, config: DistributedConfig) -> TorchCommunication:
-        """Return the way to the processes that were started beside this one."""
-        from .torch_ways import world_from_environment
-
-        if self.world is None:
-            self.world = world_from_environment(config.timeout)
-        return self.world
-
     def _run(
         self, executor: Executor, job: Job, batches: Sequence[Mapping[str, Any]], config: DistributedConfig
     ) -> list[dict[str, Any]]:
         ranges = job.micro_batches()
         chosen = [job.part(len(r)) for r in ranges]
         tasks = [job.tasks(rank, chosen, batches) for rank in range(job.mesh.size)]
-        if config.communication == "torch" and "RANK" in os.environ:
-            results = self._beside_others(executor, job, chosen, tasks, config)
+        world = self.world_of(config)
+        if world is not None:
+            results = self._beside_others(executor, job, chosen, tasks, world)
         else:
             results = self.run_tasks(executor, job.mesh, tasks, config)
-        self.stats = DistributedStats.of([result.times for result in results])
-        _told(executor.hooks(), results, config)
+        self.tell(executor, results, config)
         outputs = [job.by_batch(chosen, rank, result.outputs) for rank, result in enumerate(results)]
         return [job.whole(part, [own[n] for own in outputs]) for n, part in enumerate(chosen)]
 
@@ -291,31 +309,42 @@ class Distributed:
         """Run the tasks of every rank: on threads, or in processes that stay for the next run."""
         if config.communication == "local":
             return run_threads(executor, mesh, tasks, config)
+        return self.on_workers(executor, mesh, config, lambda workers: workers.run(mesh, tasks))
+
+    def on_workers(self, executor: Executor, mesh: Mesh, config: DistributedConfig, act: Callable[[Any], T]) -> T:
+        """Return what a function does with the processes of the ranks, which are started where they are not there; a failure ends them."""
+        from .ray_workers import RayWorkers
+        from .workers import Workers
+
+        kind: Any = RayWorkers if config.communication == "ray" else Workers
+        given = (config.devices, config.timeout, config.address) if kind is RayWorkers else (mesh.size, config.timeout)
         with self._lock:  # one run at a time: workers answer in order
-            workers = self._workers(executor, mesh, config)
+            if not isinstance(self.workers, kind) or not self.workers.fits(executor, *given):
+                self.close()
+                self.workers = kind(executor, *given)
+            workers = self.workers
+            assert workers is not None
             try:
-                return workers.run(mesh, tasks)
+                return act(workers)
             except BaseException:
                 if not workers.restarts:
                     self.close()
                 raise
 
-    def _workers(self, executor: Executor, mesh: Mesh, config: DistributedConfig) -> Workers | RayWorkers:
-        """Return the processes of the other ranks, those of the last run where they fit."""
-        kind: Any
-        if config.communication == "ray":
-            from .ray_workers import RayWorkers as kind
+    def tell(self, executor: Executor, results: Sequence[RankResult], config: DistributedConfig) -> None:
+        """Keep the statistics of a run, and tell those who watch what ran on each rank."""
+        self.stats = DistributedStats.of([result.times for result in results])
+        _told(executor.hooks(), results, config)
 
-            given: tuple[Any, ...] = (config.devices, config.timeout, config.address)
-        else:
-            from .workers import Workers as kind
+    def world_of(self, config: DistributedConfig) -> TorchCommunication | None:
+        """Return the way to the processes that were started beside this one; None where this one starts them, or there are threads."""
+        if not config.beside_others:
+            return None
+        if self.world is None:
+            from .torch_ways import world_from_environment
 
-            given = (mesh.size, config.timeout)
-        if not isinstance(self.workers, kind) or not self.workers.fits(executor, *given):
-            self.close()
-            self.workers = kind(executor, *given)
-        assert self.workers is not None
-        return self.workers
+            self.world = world_from_environment(config.timeout)
+        return self.world
 
     def _beside_others(
         self,
@@ -323,13 +352,13 @@ class Distributed:
         job: Job,
         chosen: Sequence[Part],
         tasks: Sequence[Sequence[Task]],
-        config: DistributedConfig,
+        world: TorchCommunication,
     ) -> list[RankResult]:
         """Run the tasks of this process, which is one of the ranks, and hand the outputs round, so that every rank has them whole."""
-        world = self._joined(config)
         check_same_job(world, job)
         try:
-            own = run_rank(executor, mesh_ways(world, job.mesh), tasks[world.rank])
+            every = [task._replace(wanted=None) for task in tasks[world.rank]]
+            own = run_rank(executor, mesh_ways(world, job.mesh), every)
         except Exception as error:
             world.leave(str(error))
             raise of_rank(error, world.rank) from error.__cause__
@@ -338,15 +367,14 @@ class Distributed:
             outputs: list[dict[str, Any]] = []
             turns = job.turns(chosen[0], job.mesh.coordinates(rank)["stage"], len(chosen))
             for k, (task, (_, n)) in enumerate(zip(tasks[rank], turns, strict=True)):
-                ready = (
-                    [task.graph] if k < len(turns) - 1 else [each.graph for each in tasks[rank]]
-                )  # the last has totals
+                last = k == len(turns) - 1  # which has the totals
+                ready = [each.graph for each in tasks[rank]] if last else [task.graph]
                 places = {
                     name: g.type_of(i) for g in ready for name, i in g.outputs if g is task.graph or name in job.totals
                 }
                 values = {}
                 for name in job.handed_in(chosen[n], rank):
-                    if name not in places or (name in job.totals and k < len(turns) - 1):
+                    if name not in places or (name in job.totals and not last):
                         continue
                     if job.everywhere(chosen[n], name):
                         values[name] = own.outputs[k][name]
@@ -406,8 +434,7 @@ def check_same_job(world: CommunicationBackend, job: Job) -> None:
     if job.mesh.size != world.size:
         message = f"the config is for {job.mesh.size} ranks, but {world.size} processes were started"
         raise InputError(message, f"start {job.mesh.size} processes, or give {world.size} devices", code="E376")
-    types = ", ".join(f"{name}: {job.graph.type_of(i)}" for name, i in job.graph.inputs.items())
-    mine = f"graph {job.graph.digest[:12]}, {job.config.strategy}, {types}"
+    mine = job.summary
     line = np.frombuffer(mine.encode()[:LONGEST].ljust(LONGEST), np.uint8)
     lines = world.all_gather(line.reshape(1, -1), 0, world.size)
     for rank, other in enumerate(lines):
@@ -418,9 +445,14 @@ def check_same_job(world: CommunicationBackend, job: Job) -> None:
 
 
 def run_threads(
-    executor: Executor, mesh: Mesh, tasks: Sequence[Sequence[Task]], config: DistributedConfig
+    executor: Executor,
+    mesh: Mesh,
+    tasks: Sequence[Sequence[Task]],
+    config: DistributedConfig,
+    kept: Sequence[dict[str, Any]] | None = None,
+    carried: Sequence[str] = (),
 ) -> list[RankResult]:
-    """Run the tasks of every rank, each on a thread of its own; what one raises stops the others."""
+    """Run the tasks of every rank, each on a thread of its own, with values that stay with it; what one raises stops the others."""
     worlds = local_group(mesh.size, config.timeout)
     results: list[RankResult | None] = [None] * mesh.size
     errors: dict[int, BaseException] = {}
@@ -429,7 +461,8 @@ def run_threads(
     def work(rank: int) -> None:
         try:
             with entered(active):
-                results[rank] = run_rank(executor, mesh_ways(worlds[rank], mesh), tasks[rank])
+                own = None if kept is None else kept[rank]
+                results[rank] = run_rank(executor, mesh_ways(worlds[rank], mesh), tasks[rank], own, carried)
         except BaseException as error:
             errors[rank] = error
             worlds[rank].fail(f"rank {rank} failed: {error}")

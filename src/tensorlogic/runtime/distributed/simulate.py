@@ -126,7 +126,7 @@ class Simulation:
 
 
 class _Event(NamedTuple):
-    """One thing that a rank does: computes, meets others, sends to a stage or receives from one."""
+    """One thing that a rank does: computes, meets others, begins that and waits for it, sends to a stage or receives from one."""
 
     kind: str
     seconds: float
@@ -256,6 +256,10 @@ def _events(
                 found.append(_Event("send", meeting.seconds, op.over, meeting.nbytes, op.to, op.label))
             case ops.Receive():
                 found.append(_Event("receive", 0.0, op.over, 0, op.source, op.label))
+            case ops.StartAllReduce():
+                found.append(_Event("start", meeting.seconds, op.over, meeting.nbytes, label=op.label))
+            case ops.Wait():
+                found.append(_Event("wait", 0.0, op.over, label=op.label))
             case _:
                 found.append(_Event("meet", meeting.seconds, op.over, meeting.nbytes))
     return found
@@ -266,6 +270,8 @@ class _Times:
 
     def __init__(self) -> None:
         self.end = self.computing = self.meeting = 0.0
+        self.link = 0.0  # until when its link is in use by what it began
+        self.begun: dict[str, float] = {}  # by label, when that will be over
         self.sent: dict[str, int] = {}
 
 
@@ -292,6 +298,11 @@ def _play(events: Sequence[Sequence[Sequence[_Event]]], turns: Sequence[Sequence
                     own.end = max(own.end, arrival)
                 elif event.kind == "send":
                     mail[stage, event.peer, event.label, batch] = own.end + event.seconds
+                elif event.kind == "start":
+                    own.link = own.begun[event.label] = max(own.end, own.link) + event.seconds
+                elif event.kind == "wait":
+                    own.meeting += max(0.0, own.begun[event.label] - own.end)
+                    own.end = max(own.end, own.begun[event.label])
                 elif event.kind == "compute":
                     own.computing += event.seconds
                     own.end += event.seconds

@@ -21,23 +21,13 @@ import numpy as np
 from ...backends.combine import combined
 from ...errors import BackendError, ExecutionError
 from ...ir.collectives import share
-from .joining import Meeting, Missing, agree, on_loopback, open_store
+from .joining import Meeting, Missing, agree, on_loopback, open_store, torch_distributed
 
 Array = Any
 T = TypeVar("T")
 OPERATIONS = {"add": "SUM", "multiply": "PRODUCT", "maximum": "MAX", "minimum": "MIN", "or": "MAX", "and": "MIN"}
 TRUTHS = {"add": "or", "multiply": "and"}  # of truth values, as NumPy adds and multiplies them
 SUMMED = frozenset({"float32", "float64", "int8", "uint8", "int32", "int64"})  # what gloo adds up as NumPy does
-
-
-def torch_distributed() -> Any:
-    """Return torch.distributed, or say how to install it."""
-    try:
-        import torch.distributed as dist
-    except ImportError:
-        hint = "install it: pip install 'tensorlogic-infer[distributed]'"
-        raise BackendError('communication="torch" needs PyTorch, which is not installed', hint, code="E380") from None
-    return dist
 
 
 def join_world(rank: int, size: int, address: str, timeout: float, token: str = "") -> TorchCommunication:
@@ -80,6 +70,7 @@ class TorchCommunication:
         self.moved: Counter[str] = Counter()
         self._groups: dict[tuple[int, ...], Any] = {}
         self._sending: list[tuple[Any, Array]] = []
+        self._started: dict[str, Any] = {}
 
     def all_reduce(self, x: Array, how: str) -> Array:
         """Return the values of all ranks combined."""
@@ -92,6 +83,17 @@ class TorchCommunication:
             self._do("all_reduce", lambda: self._dist.all_reduce(_tensor(result), operation, self._group))
             return result.view(bool) if x.dtype == bool else result
         return combined(how, self._gathered("all_reduce", x, [x.shape] * self.size))
+
+    def start_all_reduce(self, total: Array, how: str, label: str) -> None:
+        """Begin to combine the values of all ranks in place."""
+        self.moved["all_reduce"] += total.nbytes
+        operation = getattr(self._dist.ReduceOp, OPERATIONS[how])
+        start = lambda: self._dist.all_reduce(_tensor(total), operation, self._group, async_op=True)  # noqa: E731
+        self._started[label] = self._do("all_reduce", start)
+
+    def wait(self, label: str) -> None:
+        """Wait until what was started under a label is over."""
+        self._do("all_reduce", self._started.pop(label).wait)
 
     def all_gather(self, x: Array, axis: int, length: int) -> Array:
         """Return the shares of all ranks end to end."""

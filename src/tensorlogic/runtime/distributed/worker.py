@@ -1,7 +1,7 @@
 """A process that is one rank: it waits for calls of the process that started it, and ends when that one does.
 
-Run as ``python -m tensorlogic.runtime.distributed.worker``; calls come on standard input, answers go to standard output, arrays through a
-file that both have open.
+Run as ``python -m tensorlogic.runtime.distributed.worker``; calls come on standard input, answers go to standard output, arrays through
+files that both have open.
 """
 
 from __future__ import annotations
@@ -9,7 +9,9 @@ from __future__ import annotations
 import hmac
 import os
 import sys
-from typing import IO, NamedTuple
+from typing import IO, Any, NamedTuple
+
+import numpy as np
 
 from ...diagnostics import Diagnostic
 from ...errors import ExecutionError, TensorLogicError
@@ -25,9 +27,11 @@ from .torch_ways import TorchCommunication, join_world
 class _State(NamedTuple):
     executor: Executor
     world: TorchCommunication
-    arena: Arena
+    inputs: Arena
+    outputs: Arena
     graphs: dict[int, EinsumGraph]
     token: str
+    kept: dict[int, dict[str, Any]]
 
 
 def main(calls: IO[bytes], answers: IO[bytes]) -> None:
@@ -36,7 +40,8 @@ def main(calls: IO[bytes], answers: IO[bytes]) -> None:
     assert isinstance(setup, Setup)
     executor = Executor(setup.backend, optimization_level=OptimizationLevel[setup.level], policy=setup.policy)
     world = join_world(setup.rank, setup.size, setup.address, setup.timeout, setup.token)
-    state = _State(executor, world, Arena(setup.descriptor), {}, setup.token)
+    inputs, outputs = Arena(setup.inputs, writes=False), Arena(setup.outputs)
+    state = _State(executor, world, inputs, outputs, {}, setup.token, {})
     send(answers, Answer())  # ready
     while (call := receive(calls)) is not None:
         assert isinstance(call, Call)
@@ -66,17 +71,31 @@ def check_token(given: str, own: str) -> None:
 
 def _answer(state: _State, call: Call) -> Answer:
     check_token(call.token, state.token)
-    arena = state.arena
+    inputs, outputs = state.inputs, state.outputs
     for number, text in call.graphs.items():
         state.graphs[number] = EinsumGraph.from_json(text)
+    for number in call.drop:
+        state.kept.pop(number, None)
+    kept = state.kept.setdefault(call.kept, {}) if call.kept else {}
+    for name, place in call.put.items():
+        kept[name] = np.array(inputs.view(place))
     tasks = [
-        Task(state.graphs[task.graph], {name: arena.get(place) for name, place in task.inputs.items()}, task.totals)
-        for task in call.tasks
+        Task(
+            state.graphs[t.graph],
+            {n: inputs.view(place) for n, place in t.inputs.items()},
+            t.wanted,
+            t.one_thread,
+            t.totals,
+        )
+        for t in call.tasks
     ]
-    result = run_rank(state.executor, mesh_ways(state.world, Mesh(*call.mesh)), tasks)
-    arena.used = call.used
-    outputs = [arena.put_all(own) for own in result.outputs]
-    return Answer(outputs, result.times[:4], dict(result.times.moved), result.times.kept_bytes)
+    result = run_rank(state.executor, mesh_ways(state.world, Mesh(*call.mesh)), tasks, kept, call.carried)
+    outputs.clear()
+    found = [outputs.put_all(own) for own in result.outputs]
+    if call.take:
+        found.append(outputs.put_all({name: kept[name] for name in call.take}))
+    times = result.times
+    return Answer(found, times[:4], dict(times.moved), times.held_bytes, times.kept_bytes)
 
 
 if __name__ == "__main__":

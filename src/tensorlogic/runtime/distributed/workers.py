@@ -12,21 +12,32 @@ import weakref
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
 
 from ...ir.graph import EinsumGraph
-from ..inputs import Inputs
 from .answers import checked, collect, raise_ended
 from .config import Mesh
+from .joining import torch_distributed
 from .messages import Answer, Arena, Call, Setup, TaskMessage, receive, send
 from .rank import RankResult, RankTimes, Task
-from .torch_ways import torch_distributed
+from .shared_inputs import SharedInputs
 
 if TYPE_CHECKING:
     from ..executor import Executor
 
 START = 60.0  # seconds that workers may take to come up, beside the timeout
 GRAPHS = 256  # that workers keep
+
+
+class KeptMessage(NamedTuple):
+    """What stays with a rank: the number of those values, new ones, those that outputs take the place of, and those asked for."""
+
+    number: int = 0
+    put: Mapping[str, Any] = {}
+    carried: Sequence[str] = ()
+    take: Sequence[str] = ()
 
 
 class Workers:
@@ -39,19 +50,22 @@ class Workers:
         self.size, self.timeout, self.kind = size, timeout, _kind(executor)
         self._numbers: dict[EinsumGraph, int] = {}
         self._known: list[set[int]] = [set() for _ in range(size)]
-        self._files = [tempfile.TemporaryFile(dir=_memory()) for _ in range(size)]  # noqa: SIM115 - closed with the workers
-        self._arenas = [Arena(file.fileno()) for file in self._files]
+        self._files = [_file() for _ in range(size + 1)]
+        *self._arenas, shared = [Arena(descriptor) for descriptor in self._files]
+        self.inputs = SharedInputs(shared)
+        self._last_kept, self._drop = 0, list[int]()
         self._folder = tempfile.TemporaryDirectory(prefix="tensorlogic-ranks-")
         self._token = secrets.token_hex(16)  # told on the pipe, where nobody else reads it
         self._processes = [self._started(rank) for rank in range(size)]
         self._end = weakref.finalize(self, _ended, self._processes, self._files, self._folder)
         address = (Path(self._folder.name) / "meeting").as_uri()
-        for rank, file in enumerate(self._files):
-            self._tell(rank, Setup(rank, size, address, self._token, timeout, file.fileno(), *self.kind))
+        *outputs, inputs = self._files
+        for rank, own in enumerate(outputs):
+            self._tell(rank, Setup(rank, size, address, self._token, timeout, inputs, own, *self.kind))
         self._answers(START + timeout, "started")
 
     def _started(self, rank: int) -> subprocess.Popen[bytes]:
-        descriptor = self._files[rank].fileno()
+        inputs, outputs = self._files[-1], self._files[rank]
         threads = str(max(1, (os.cpu_count() or 1) // self.size))
         names = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
         own = {name: os.environ.get(name, threads) for name in names}  # what the user says counts
@@ -59,7 +73,7 @@ class Workers:
             [sys.executable, "-m", "tensorlogic.runtime.distributed.worker"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            pass_fds=(descriptor,),
+            pass_fds=(inputs, outputs),
             env={**os.environ, **own, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)},
         )
 
@@ -68,11 +82,15 @@ class Workers:
         alive = all(process.poll() is None for process in self._processes)
         return alive and (self.size, self.timeout, self.kind) == (size, timeout, _kind(executor))
 
-    def run(self, mesh: Mesh, tasks: Sequence[Sequence[Task]]) -> list[RankResult]:
-        """Run the tasks of each rank in its process and return what came out."""
+    def run(
+        self, mesh: Mesh, tasks: Sequence[Sequence[Task]], kept: Sequence[KeptMessage] | None = None
+    ) -> list[RankResult]:
+        """Run the tasks of each rank in its process and return what came out; ``kept`` says what stays with each rank."""
+        self.inputs.begin()
+        drop, self._drop = self._drop, []
         try:
             for rank, own in enumerate(tasks):
-                self._tell(rank, self._call(rank, mesh, own))
+                self._tell(rank, self._call(rank, mesh, own, KeptMessage() if kept is None else kept[rank], drop))
             answers = self._answers(None, "ran")
         except BaseException:
             for process in self._processes:
@@ -80,26 +98,38 @@ class Workers:
             raise
         results = []
         for arena, answer in zip(self._arenas, answers, strict=True):
-            outputs = [{name: arena.get(place) for name, place in own.items()} for own in answer.outputs]
-            results.append(RankResult(outputs, RankTimes(*answer.times, answer.moved, answer.kept_bytes), []))
+            outputs = [{name: np.array(arena.view(place)) for name, place in own.items()} for own in answer.outputs]
+            times = RankTimes(*answer.times, answer.moved, answer.held_bytes, answer.kept_bytes)
+            results.append(RankResult(outputs, times, []))
         return results
+
+    def new_kept(self) -> int:
+        """Return a number for values that stay with the ranks."""
+        self._last_kept += 1
+        return self._last_kept
+
+    def drop(self, number: int) -> None:
+        """Let the ranks forget values that stayed, when they are called next."""
+        self._drop.append(number)
 
     def close(self) -> None:
         """End the processes."""
         self._end()
 
-    def _call(self, rank: int, mesh: Mesh, tasks: Sequence[Task]) -> Call:
-        arena, known = self._arenas[rank], self._known[rank]
-        arena.used = 0
+    def _call(self, rank: int, mesh: Mesh, tasks: Sequence[Task], kept: KeptMessage, drop: list[int]) -> Call:
+        known, inputs = self._known[rank], self.inputs
         graphs, messages = {}, []
-        placed: dict[int, Any] = {}  # arrays that several tasks share, such as weights
-        for graph, inputs, totals in tasks:
+        for graph, values, wanted, one_thread, totals in tasks:
             number = self._numbers.setdefault(graph, len(self._numbers))
             if number not in known:
                 known.add(number)
                 graphs[number] = graph.to_json()
-            messages.append(TaskMessage(number, _placed(arena, placed, inputs), dict(totals)))
-        return Call(self._token, (mesh.data, mesh.model, mesh.stage), messages, graphs, arena.used)
+            places = {name: inputs.put(value) for name, value in values.items()}
+            asked = graph.output_names if wanted is None else list(wanted)
+            messages.append(TaskMessage(number, places, asked, one_thread, dict(totals)))
+        put = {name: inputs.put(value) for name, value in kept.put.items()}
+        shape = (mesh.data, mesh.model, mesh.stage)
+        return Call(self._token, shape, messages, graphs, kept.number, put, list(kept.carried), list(kept.take), drop)
 
     def _tell(self, rank: int, message: Setup | Call) -> None:
         pipe = self._processes[rank].stdin
@@ -137,23 +167,19 @@ class Workers:
         return f" by signal {-code}" if code < 0 else f" with exit code {code}"
 
 
-def _placed(arena: Arena, placed: dict[int, Any], inputs: Inputs | Mapping[str, Any]) -> dict[str, Any]:
-    for value in inputs.values():
-        if id(value) not in placed:
-            placed[id(value)] = arena.put(value)
-    return {name: placed[id(value)] for name, value in inputs.items()}
-
-
 def _kind(executor: Executor) -> tuple[str, str, str]:
     return executor.backend.name, executor.config.optimization_level.name, executor.programs.policy
 
 
-def _memory() -> str | None:
-    """Return a folder whose files are kept in memory, where there is one."""
-    return "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+def _file() -> int:
+    """Return the descriptor of a new file without a name, which is kept in memory where that is possible."""
+    if hasattr(os, "memfd_create"):
+        return os.memfd_create("tensorlogic-ranks")
+    with tempfile.TemporaryFile() as file:
+        return os.dup(file.fileno())
 
 
-def _ended(processes: Sequence[subprocess.Popen[bytes]], files: Sequence[IO[bytes]], folder: Any) -> None:
+def _ended(processes: Sequence[subprocess.Popen[bytes]], files: Sequence[int], folder: Any) -> None:
     for process in processes:
         if process.stdin is not None:
             with suppress(BrokenPipeError):  # of one that is dead
@@ -166,6 +192,6 @@ def _ended(processes: Sequence[subprocess.Popen[bytes]], files: Sequence[IO[byte
             process.wait()
         if process.stdout is not None:
             process.stdout.close()
-    for file in files:
-        file.close()
+    for descriptor in files:
+        os.close(descriptor)
     folder.cleanup()
