@@ -23,7 +23,7 @@ from ..ir.collectives import share
 from ..ir.graph import EinsumGraph
 from ..ir.ops import COMBINATIONS
 from ..ir.types import DTYPES, FLOATS
-from ..observe.array_difference import difference
+from ..observe.compare_arrays import difference
 from ..passes.shard import shard
 from ..runtime.distributed.rank import meeting
 from .backend import CaseResult, ConformanceReport

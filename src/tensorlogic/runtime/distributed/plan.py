@@ -11,9 +11,10 @@ from ...diagnostics import bytes_text
 from ...errors import expect
 from ...ir import ops
 from ...ir.graph import EinsumGraph
-from ...plan.build import ExecutionPlan, Step, begin_and_end, describe
+from ...passes.specialize import input_types
+from ...plan.build import ExecutionPlan, Step
 from ...plan.cost import nbytes
-from ...plan.inputs import input_types
+from ...plan.printing import begin_and_end, describe
 from ...tables import counted, html_text, table
 from .config import DistributedConfig, Mesh
 from .schedule import BACKWARD, Turn

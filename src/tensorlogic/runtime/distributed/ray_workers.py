@@ -16,7 +16,7 @@ import numpy as np
 from ...backends.base import Device
 from ...errors import BackendError, ExecutionError
 from ...ir.graph import EinsumGraph
-from ...passes.levels import OptimizationLevel
+from ...passes.pipeline import OptimizationLevel
 from .answers import checked, collect
 from .config import Mesh
 from .joining import torch_distributed

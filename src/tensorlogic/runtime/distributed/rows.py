@@ -14,7 +14,7 @@ from ...errors import ExecutionError, InputError, expect
 from ...events import span
 from ...ir.graph import EinsumGraph
 from ..modes import distributed_of
-from ..outputs import Outputs
+from ..values import Outputs
 from .config import DataParallel, DistributedConfig
 
 if TYPE_CHECKING:

@@ -17,11 +17,10 @@ from ...ir.types import TensorType, dims
 from ...passes.specialize import specialize
 from ...passes.split import Split, parts, split_inputs
 from ...passes.stages import Unit, cut_units, reductions_last, unit_of_nodes
-from ...plan.fused import Cut
+from ...plan.fused_steps import Cut
 from ...store import Store, free_in_child
-from ..inputs import Inputs
-from ..outputs import Outputs
 from ..parts import Parts, range_of
+from ..values import Inputs, Outputs
 from .config import Auto, DistributedConfig, Mesh
 from .layout import (
     RankGraph,

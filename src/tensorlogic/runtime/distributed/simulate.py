@@ -12,11 +12,11 @@ from ...diagnostics import bytes_text
 from ...errors import expect
 from ...ir import ops
 from ...ir.graph import EinsumGraph
+from ...passes.specialize import input_types
 from ...passes.stages import KEEP, SEND
 from ...plan.build import ExecutionPlan, Step
 from ...plan.cost import nbytes, rounds
 from ...plan.estimate import estimate_plan
-from ...plan.inputs import input_types
 from ...tables import counted, html_text, table
 from .cluster import Cluster
 from .config import DistributedConfig

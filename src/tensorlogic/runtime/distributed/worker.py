@@ -16,7 +16,7 @@ import numpy as np
 from ...diagnostics import Diagnostic
 from ...errors import ExecutionError, TensorLogicError
 from ...ir.graph import EinsumGraph
-from ...passes.levels import OptimizationLevel
+from ...passes.pipeline import OptimizationLevel
 from ..executor import Executor
 from .config import Mesh
 from .messages import Answer, Arena, Call, Setup, receive, send
