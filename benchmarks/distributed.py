@@ -16,6 +16,7 @@ from time import perf_counter
 from typing import Any
 
 import numpy as np
+import prediction
 from harness import Table, Timing
 
 import tensorlogic as tl
@@ -325,6 +326,7 @@ def tables() -> list[Table]:
             (timing("torch.distributed", times["raw_meeting", 2]), timing("CommunicationBackend", times["meeting", 2])),
         ),
         driver(),
+        *prediction.tables(),
     ]
 
 

@@ -17,6 +17,7 @@ from . import packed
 from .base import Kernel
 from .bitjoin import Factor, own_labels, planned
 from .bits import BitTensor, combine, contract, wrap
+from .collectives import bind_collective
 from .contract import prepared
 from .native import support
 from .native.facts import OR_AND, joins_bits
@@ -109,8 +110,17 @@ def on_words(op: Op, args: Sequence[TensorType], result: TensorType, form: Contr
             return OnWords((lambda x: x[key[:-1]]) if whole and shape else (lambda x: BitTensor(x[key])), "each", whole)
         case ops.Cast():
             return _SAME
+        case ops.BroadcastFrom():
+            meet = bind_collective(op, (), result)
+            return OnWords(lambda x: wrap(meet(x.words), shape), "each")
+        case ops.Pad() if op.widths[-1:] == ((0, 0),):
+            return OnWords(lambda x, value: wrap(_padded(x.words, op.widths, bool(np.asarray(value))), shape), "each")
         case _:
             return None
+
+
+def _padded(words: Any, widths: Sequence[tuple[int, int]], value: bool) -> Any:
+    return np.pad(words, widths, constant_values=words.dtype.type(~0 if value else 0))
 
 
 def _einsum(form: Contraction) -> Run:

@@ -129,4 +129,9 @@ def bind_collective(op: ops.Collective, args: tuple[TensorType, ...], result: Te
             return _meeting(op)
 
 
+def moves_anywhere(meeting: ops.Collective | None, moved: bool) -> bool:
+    """Tell whether something moved on this rank or on any that it meets in the body of a loop, so that all go round equally often."""
+    return moved if meeting is None else bool(_way(meeting).all_reduce(np.array([moved]), "or")[0])
+
+
 COLLECTIVES: tuple[type[Op], ...] = (*_CALLS, ops.Send, ops.Receive, ops.StartAllReduce, ops.Wait)

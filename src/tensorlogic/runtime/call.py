@@ -17,7 +17,7 @@ from ..backends.base import Kernel
 from ..errors import TensorLogicError
 from ..events import Hook, RunRecord, StepEvent, running
 from ..plan.build import Step
-from .frame import Between, Frame, failed, stop_check
+from .frame import Between, Frame, failed, placed, stop_check
 from .program import Function, Program, failed_at
 from .values import as_planned, given_back
 
@@ -243,7 +243,7 @@ def _blamed(program: Program, function: Function, error: Exception) -> Exception
     found = failed_at(function.__code__, error.__traceback__)
     step = program.entries[found[0]].step if found and found[0] < len(program.entries) else None
     if isinstance(error, TensorLogicError):
-        return error.at(step.location if step else None)
+        return placed(error, step) if step else error
     if step is None or found is None:
         return error
     return failed(step, [found[1].get(f"s{s}", program.template[s]) for s in step.reads], error)

@@ -222,6 +222,7 @@ class Executor:
     execute_stream_async = modes.execute_stream_async
     execute_with_recovery = modes.execute_with_recovery
     execute_distributed, get_distributed_stats = modes.execute_distributed, modes.get_distributed_stats
+    plan_distributed = modes.plan_distributed
     save_checkpoint, load_checkpoint = modes.save_checkpoint, modes.load_checkpoint
     enable_profiling, disable_profiling = modes.enable_profiling, modes.disable_profiling
     get_profile_data = modes.get_profile_data

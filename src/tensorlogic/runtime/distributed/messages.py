@@ -11,6 +11,8 @@ from typing import IO, Any
 import msgspec
 import numpy as np
 
+from ...diagnostics import Diagnostic
+
 Array = Any
 ALIGNMENT = 64
 STRETCH = 1 << 26  # bytes by which the file grows at least; pages that nobody writes take no memory
@@ -27,17 +29,34 @@ class ArrayPlace(msgspec.Struct, frozen=True):
 
 
 class TaskMessage(msgspec.Struct):
-    """A graph that was sent, by its number, its inputs, and the outputs that are asked for."""
+    """A graph that was sent, by its number, its inputs, the outputs that are asked for, and those that are combined over tasks."""
 
     graph: int
     inputs: dict[str, ArrayPlace]
     wanted: list[str]
     one_thread: bool = False
+    totals: dict[str, str] = {}
+
+
+class Setup(msgspec.Struct, tag="setup"):
+    """What a worker is told when it starts; later calls must have the same token."""
+
+    rank: int
+    size: int
+    address: str
+    token: str
+    timeout: float
+    inputs: int  # the descriptor of the file that the driver writes
+    outputs: int  # and of that which this worker writes
+    backend: str
+    level: str
+    policy: str
 
 
 class Call(msgspec.Struct, tag="call"):
     """What a driver asks for: new graphs, each as JSON, and the tasks of the rank."""
 
+    token: str
     mesh: tuple[int, int, int]
     tasks: list[TaskMessage]
     graphs: dict[int, str] = {}
@@ -55,12 +74,11 @@ class Answer(msgspec.Struct, tag="answer"):
     times: tuple[int, int, int, int] = (0, 0, 0, 0)
     moved: dict[str, int] = {}
     held_bytes: int = 0
-    error: str = ""
-    code: str = ""
-    follows: bool = False  # the error only says that another rank failed
+    kept_bytes: int = 0
+    failure: Diagnostic | None = None
 
 
-Message = Call | Answer
+Message = Setup | Call | Answer
 _DECODER = msgspec.json.Decoder(Message)
 
 

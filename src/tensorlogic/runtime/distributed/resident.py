@@ -11,7 +11,7 @@ from ...errors import ExecutionError
 from ...ir.graph import EinsumGraph
 from ...ir.types import TensorType
 from ..modes import distributed_of
-from .config import DistributedConfig
+from .config import Auto, DistributedConfig, Mesh
 from .layout import Cuts, assembled, own_ranges, owned_by
 from .rank import RankResult, Task, mesh_ways, run_rank
 from .run import Job, check_same_job, run_threads
@@ -50,7 +50,9 @@ class Resident:
         self.executor, self.graph, self.carried, self.config = executor, graph, tuple(carried), config
         self.shares = dict(shares or {})
         self._distributed = distributed_of(executor)
-        self.mesh = config.mesh
+        self.mesh = Mesh() if isinstance(config.strategy, Auto) else config.mesh
+        # what comes after the micro-batches runs here, so that values are here too; so they are where the mesh is not known yet
+        self._here = isinstance(config.strategy, Auto) or self.mesh.stage > 1
         self._given: dict[str, Array] = {}  # values that go to the ranks with the next run
         self._types: dict[str, TensorType] = {}  # of the values that stay
         self._cuts: dict[str, Cuts] = {}
@@ -66,10 +68,10 @@ class Resident:
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         """Run the graph once, and return the outputs that do not stay."""
-        if self.mesh.stage > 1:  # what comes after the micro-batches runs here, so that values are here too
-            results = dict(self._distributed.execute(self.executor, self.graph, {**inputs, **self._given}, self.config))
-            self._given |= {name: results.pop(name) for name in self.carried}
-            return results
+        if self._here:
+            outputs = dict(self._distributed.execute(self.executor, self.graph, {**inputs, **self._given}, self.config))
+            self._given |= {name: outputs.pop(name) for name in self.carried}
+            return outputs
         job = self._job(inputs)
         part = job.part(0)
         cuts = {name: part.ranks[0, 0].inputs.get(name, ()) for name in self._types}
@@ -118,7 +120,9 @@ class Resident:
         types = {**self._types, **{name: TensorType.of(value) for name, value in inputs.items()}}
         key = tuple(types[name] for name in self.graph.inputs)
         if key not in self._jobs:
-            self._jobs[key] = Job(self.graph, types, self.config, self.carried, self.shares)
+            self._jobs[key] = Job(
+                self.graph, types, self.config, self.executor, carried=self.carried, shares=self.shares
+            )
         return self._jobs[key]
 
     def _share(self, value: Array, cuts: Cuts, place: Mapping[str, int]) -> Array:
@@ -130,7 +134,7 @@ class Resident:
 
     def _results(self, job: Job, tasks: Sequence[Task], put: Sequence[Mapping[str, Array]]) -> list[RankResult]:
         world = self._distributed.world_of(self.config)
-        if world is None and self.config.communication == "torch":
+        if world is None and self.config.communication != "local":
             return self._on_workers([[task] for task in tasks], put, [[]] * self.mesh.size)
         ranks = range(self.mesh.size) if world is None else [world.rank]
         for rank in ranks:

@@ -17,6 +17,7 @@ import numpy as np
 Array = Any
 LEAST = 1 << 15  # bytes from which it pays
 MOST_RANKS = 4  # each reads what all have written
+MOST_BYTES = 1 << 30  # of a file
 TOKEN = 16  # random bytes by which a rank knows that it opened the right file
 
 
@@ -63,6 +64,8 @@ class SharedSums:
         """Return room for values of all ranks; every rank asks for the same in the same order, so that all find the same places."""
         size = -(-nbytes // mmap.PAGESIZE) * mmap.PAGESIZE
         start, whole = self._end, 2 * self._way.size * size
+        if start + whole > MOST_BYTES:
+            return None
         self._end += whole
         able = 0
         with suppress(OSError):  # no room: those who have some must not use it either
