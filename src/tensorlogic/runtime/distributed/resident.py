@@ -148,11 +148,15 @@ class Resident:
     def _on_workers(
         self, tasks: Sequence[Sequence[Task]], put: Sequence[Mapping[str, Array]], take: Sequence[Sequence[str]]
     ) -> list[RankResult]:
-        from .workers import KeptMessage
+        from .workers import KeptMessage, Workers
+
+        all_given = self._given.keys() == self._types.keys()
+        if isinstance(self._workers, Workers) and self._workers is self._distributed.workers and not all_given:
+            self._workers.check()
 
         def act(workers: Workers) -> list[RankResult]:
             if workers is not self._workers:
-                if self._given.keys() != self._types.keys():
+                if not all_given:
                     message = "the processes that held the values of this run are gone"
                     raise ExecutionError(
                         message, "give them again: put(values), or resume from a checkpoint", code="E385"

@@ -82,6 +82,12 @@ class Workers:
         alive = all(process.poll() is None for process in self._processes)
         return alive and (self.size, self.timeout, self.kind) == (size, timeout, _kind(executor))
 
+    def check(self) -> None:
+        """Raise where the process of a rank has ended since it was called."""
+        for rank, process in enumerate(self._processes):
+            if process.poll() is not None:
+                raise_ended(rank, f"{self._ended(rank)} between two calls", {})
+
     def run(
         self, mesh: Mesh, tasks: Sequence[Sequence[Task]], kept: Sequence[KeptMessage] | None = None
     ) -> list[RankResult]:
