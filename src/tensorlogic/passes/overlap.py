@@ -20,7 +20,9 @@ from ..ir.ops import Op
 from ..ir.spec import parse
 from ..ir.types import ITEMSIZE, TensorType, dims
 
-BUCKET = 1 << 19  # bytes from which operands that are ready are on their way
+BUCKET = (
+    1 << 20
+)  # bytes from which operands that are ready are on their way: smaller ones cost more time than they hide
 MOST_PARTS = 4  # of one product
 
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from time import perf_counter_ns
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 
@@ -22,6 +22,7 @@ from ...backends.combine import combined
 from ...errors import BackendError, ExecutionError
 from ...ir.collectives import share
 from .joining import Meeting, Missing, agree, on_loopback, open_store, torch_distributed
+from .shared_sums import LEAST, SharedSums, add_up, shared_sums
 
 Array = Any
 T = TypeVar("T")
@@ -70,7 +71,8 @@ class TorchCommunication:
         self.moved: Counter[str] = Counter()
         self._groups: dict[tuple[int, ...], Any] = {}
         self._sending: list[tuple[Any, Array]] = []
-        self._started: dict[str, Any] = {}
+        self._started: dict[str, tuple[Any, Array, list[Array] | None]] = {}
+        self._shared: SharedSums | Literal[False] | None = None  # None: not asked for yet
 
     def all_reduce(self, x: Array, how: str) -> Array:
         """Return the values of all ranks combined."""
@@ -85,15 +87,26 @@ class TorchCommunication:
         return combined(how, self._gathered("all_reduce", x, [x.shape] * self.size))
 
     def start_all_reduce(self, total: Array, how: str, label: str) -> None:
-        """Begin to combine the values of all ranks in place."""
+        """Begin to combine the values of all ranks in place: through memory that all see, where that is possible."""
         self.moved["all_reduce"] += total.nbytes
+        places = self._written(total, label) if how == "add" and total.nbytes >= LEAST else None
+        message = total if places is None else np.ones(1, np.uint8)  # which only says that the values are written
         operation = getattr(self._dist.ReduceOp, OPERATIONS[how])
-        start = lambda: self._dist.all_reduce(_tensor(total), operation, self._group, async_op=True)  # noqa: E731
-        self._started[label] = self._do("all_reduce", start)
+        start = lambda: self._dist.all_reduce(_tensor(message), operation, self._group, async_op=True)  # noqa: E731
+        self._started[label] = self._do("all_reduce", start), total, places
 
     def wait(self, label: str) -> None:
         """Wait until what was started under a label is over."""
-        self._do("all_reduce", self._started.pop(label).wait)
+        work, total, places = self._started.pop(label)
+        self._do("all_reduce", work.wait)
+        if places is not None:
+            add_up(total, places)
+
+    def _written(self, values: Array, label: str) -> list[Array] | None:
+        """Write values where all ranks see them, and return where those of each rank are; None where there is no such memory."""
+        if self._shared is None:
+            self._shared = shared_sums(self) or False
+        return self._shared.write(values, label) if self._shared else None
 
     def all_gather(self, x: Array, axis: int, length: int) -> Array:
         """Return the shares of all ranks end to end."""
@@ -166,6 +179,9 @@ class TorchCommunication:
 
     def close(self) -> None:
         """Leave the group."""
+        if self._shared:
+            self._shared.close()
+            self._shared = False
         if self._dist.is_initialized():
             self._dist.destroy_process_group()
 
