@@ -145,7 +145,7 @@ wrap = [failing_at("all_reduce", call=3, kill=True)] if os.environ["RANK"] == "1
 executor = tl.Executor(wrap=wrap)
 config = tl.DistributedConfig([tl.Device.CPU(n) for n in range(3)], communication="torch", timeout=20)
 for n in range(5):
-    executor.execute_distributed(graph, {"x": np.ones((9, 4))}, config)
+    executor.execute_distributed(graph, {"x": np.ones((9, 4), int)}, config)
 """
 
 
