@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import subprocess
@@ -31,14 +32,14 @@ COLLECTIVES = {
     "reduce_scatter": lambda rank: ops.ReduceScatter("data", 2, rank, 0),
     "all_to_all": lambda rank: ops.AllToAll("data", 2, rank, 1, 0, 8),
     "broadcast_from": lambda rank: ops.BroadcastFrom("data", 2, rank, 1),
-    "receive": lambda rank: ops.Receive("data", 2, rank, 1 - rank, "label", (4, 4), "float64"),
+    "receive": lambda rank: ops.Receive("data", 2, rank, 1 - rank, "label", (4, 4), "int64"),
 }
-SAMPLED = ("all_reduce", "receive")
+SAMPLED = ("all_reduce",)
 
 
 def graph(name: str, rank: int) -> tl.EinsumGraph:
     b = tl.GraphBuilder()
-    x = b.input("x", (4, 4), "float64")
+    x = b.input("x", (4, 4), "int64")
     op = COLLECTIVES[name](rank)
     y = b.apply(op) if isinstance(op, ops.Receive) else b.apply(op, x)  # the line that errors name
     return b.build(y=b.sum(y), z=b.sum(x))
@@ -48,7 +49,7 @@ LINE = next(n for n, line in enumerate(Path(__file__).read_text().splitlines(), 
 
 
 def tasks(name: str) -> list[list[Task]]:
-    return [[Task(graph(name, rank), {"x": np.ones((4, 4))})] for rank in range(2)]
+    return [[Task(graph(name, rank), {"x": np.ones((4, 4), int)})] for rank in range(2)]
 
 
 def killed_at(name: str, workers: Workers) -> tl.ExecutionError:
@@ -93,6 +94,7 @@ def test_a_rank_that_is_killed_at_any_collective(request: pytest.FixtureRequest,
 
 def leftovers() -> int:
     """Return how many files this process has open: those of arrays in memory have no name, and go when they are closed."""
+    gc.collect()
     return len(os.listdir("/proc/self/fd")) if Path("/proc/self/fd").is_dir() else 0
 
 
@@ -122,13 +124,13 @@ def test_a_straggler_is_named_and_work_of_strangers_is_refused(workers: Workers)
     send(process.stdin, Call("guess", (2, 1, 1), []))
     answer = receive(process.stdout)
     assert answer.failure.code == "E397" and "without the token" in answer.failure.message
-    late = Workers(tl.Executor(), 2, timeout=1.5)
-    os.kill(late._processes[1].pid, signal.SIGSTOP)
+    workers.run(Mesh(data=2), tasks("all_reduce"))  # those who belong to the group go on
+    os.kill(workers._processes[1].pid, signal.SIGSTOP)
     with pytest.raises(tl.ExecutionError, match=r"rank 0 waited in all_reduce for rank 1 for 1\.5 s") as found:
-        late.run(Mesh(data=2), tasks("all_reduce"))
+        workers.run(Mesh(data=2), tasks("all_reduce"))
     assert found.value.diagnostic.code == "E374" and found.value.diagnostic.location.line == LINE
-    late.close()
-    assert all(process.poll() is not None for process in late._processes)
+    workers.close()
+    assert all(process.poll() is not None for process in workers._processes)
 
 
 SCRIPT = """
@@ -137,13 +139,13 @@ import numpy as np
 import tensorlogic as tl
 from tensorlogic.testing import failing_at
 b = tl.GraphBuilder()
-x = b.input("x", ("n", 4), "float64")
+x = b.input("x", ("n", 4), "int64")
 graph = b.build(total=b.sum(x), top=b.max(x, axis=0))
 wrap = [failing_at("all_reduce", call=3, kill=True)] if os.environ["RANK"] == "1" else []
 executor = tl.Executor(wrap=wrap)
 config = tl.DistributedConfig([tl.Device.CPU(n) for n in range(3)], communication="torch", timeout=20)
 for n in range(5):
-    executor.execute_distributed(graph, {"x": np.ones((9, 4))}, config)
+    executor.execute_distributed(graph, {"x": np.ones((9, 4), int)}, config)
 """
 
 

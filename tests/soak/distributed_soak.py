@@ -7,6 +7,7 @@ right answer, or raise an error that names the rank, within the timeout and a li
 from __future__ import annotations
 
 import argparse
+import gc
 import os
 import random
 import signal
@@ -92,6 +93,7 @@ def trial(executor: tl.Executor, seed: int, counts: Counter[str]) -> None:
 
 def held() -> tuple[int, int]:
     """Return how many open files and children this process has; files of arrays have no name, and go when they are closed."""
+    gc.collect()
     children = Path(f"/proc/self/task/{os.getpid()}/children")
     return len(os.listdir("/proc/self/fd")), len(children.read_text().split()) if children.exists() else 0
 

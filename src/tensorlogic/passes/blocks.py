@@ -10,9 +10,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
 from ..ir import ops
-from ..ir.builder import GraphBuilder, Tensor
+from ..ir.builder import GraphBuilder
 from ..ir.collectives import share
 from ..ir.graph import EinsumGraph
+from ..ir.tensor import Tensor
 from ..ir.types import dims
 from .split import Join, parts, split_inputs
 

@@ -54,9 +54,11 @@ class DistributedPlan(NamedTuple):
     2 ranks: 2 along data
     rank  place   does                                         flops  sends  waits for
     0     data 0  3 steps: einsum ij,jk->ik, relu, sum over 0    240
-                  all_reduce add over data                            32 B   32 B from rank 1
+                  start_all_reduce 1 over data                        32 B
+                  wait 1 over data                                           32 B from rank 1
     1     data 1  3 steps: einsum ij,jk->ik, relu, sum over 0    240
-                  all_reduce add over data                            32 B   32 B from rank 0
+                  start_all_reduce 1 over data                        32 B
+                  wait 1 over data                                           32 B from rank 0
     """
 
     mesh: Mesh

@@ -256,10 +256,11 @@ def _events(
                 found.append(_Event("send", meeting.seconds, op.over, meeting.nbytes, op.to, op.label))
             case ops.Receive():
                 found.append(_Event("receive", 0.0, op.over, 0, op.source, op.label))
-            case ops.StartAllReduce():
+            case ops.StartAllReduce() if cluster.goes_on_meanwhile(devices):
                 found.append(_Event("start", meeting.seconds, op.over, meeting.nbytes, label=op.label))
             case ops.Wait():
-                found.append(_Event("wait", 0.0, op.over, label=op.label))
+                if cluster.goes_on_meanwhile(devices):
+                    found.append(_Event("wait", 0.0, op.over, label=op.label))
             case _:
                 found.append(_Event("meet", meeting.seconds, op.over, meeting.nbytes))
     return found

@@ -49,9 +49,9 @@ def main(calls: IO[bytes], answers: IO[bytes]) -> None:
             answer = _answer(state, call)
         except Exception as error:
             answer = Answer(failure=diagnosed(error))
-            world.leave(str(error))
         send(answers, answer)
-        if answer.failure is not None:
+        if answer.failure is not None and answer.failure.code != "E397":
+            world.leave(answer.failure.message)
             break  # the ways to the others are of no use any more
     os._exit(0)  # gloo's threads may still wait for ranks that are gone
 
