@@ -15,8 +15,8 @@ from ..errors import InputError, OutOfMemoryError
 from ..ir import ops
 from ..ir.graph import EinsumGraph
 from ..ir.types import TensorType, dims
+from ..passes.for_numpy import order_contractions
 from ..passes.indices import indices
-from ..passes.order import order_contractions
 from ..passes.pipeline import Pass, optimize
 from ..passes.specialize import specialize
 from ..passes.split import Split, split
