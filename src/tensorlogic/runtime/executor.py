@@ -277,7 +277,7 @@ class Executor:
         names = list(graph.inputs)
         if any(getattr(x, "layout", "") == "sparse" for x in inputs.values()):
             return names, [self._relation(inputs[n], graph.nodes[i].op.dtype, n) for n, i in graph.inputs.items()]  # type: ignore[attr-defined]
-        return names, [self._given(n, inputs[n], graph.nodes[i].op.dtype) for n, i in graph.inputs.items()]  # type: ignore[attr-defined]
+        return names, [self._input_array(n, inputs[n], graph.nodes[i].op.dtype) for n, i in graph.inputs.items()]  # type: ignore[attr-defined]
 
     def _relation(self, value: Any, dtype: str | None, name: str) -> Any:
         """Leave a relation as it is where plans can run on relations; anything else becomes an array."""
@@ -285,10 +285,10 @@ class Executor:
         return (
             value
             if sparse and self.programs.facts is not None and dtype in (None, "bool")
-            else self._given(name, value, dtype)
+            else self._input_array(name, value, dtype)
         )
 
-    def _given(self, name: str, value: Any, dtype: str | None) -> Any:
+    def _input_array(self, name: str, value: Any, dtype: str | None) -> Any:
         try:
             return self.backend.asarray(value, dtype)
         except TensorLogicError as error:

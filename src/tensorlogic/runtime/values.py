@@ -184,7 +184,7 @@ def arrays_for(outputs: Sequence[tuple[str, TensorType]], out: Any) -> list[Any]
     return arrays
 
 
-def given_back(done: list[Any], targets: Sequence[Any]) -> list[Any]:
+def write_outputs(done: list[Any], targets: Sequence[Any]) -> list[Any]:
     """Put every output that has an array of the caller's there, where it does not stand there already."""
     for n, array in enumerate(targets):
         if array is not None and array is not done[n]:
