@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -115,6 +115,7 @@ class Cluster:
         p = len(ranks)
         hops = math.ceil(math.log2(p)) if p > 1 else 0
         ring: tuple[float, float]  # messages one after the other, and bytes
+        tree: tuple[float, float]
         match op:
             case ops.AllReduce() | ops.StartAllReduce():
                 ring, tree = (2 * (p - 1), 2 * (p - 1) / p * given), (2 * hops, 2 * given)
@@ -195,7 +196,7 @@ def _rates(executor: Executor, communication: str, ranks: int) -> tuple[float, f
 
 
 def _computing(
-    executor: Executor, communication: str, ranks: int, graph: EinsumGraph, shapes: dict[str, tuple[int, ...]]
+    executor: Executor, communication: str, ranks: int, graph: EinsumGraph, shapes: Mapping[str, tuple[int, ...]]
 ) -> float:
     """Return how many seconds the slowest of some ranks computes when all run a graph at once."""
     inputs = {name: np.full(shape, 1 / MATRIX, "float32") for name, shape in shapes.items()}
@@ -218,7 +219,7 @@ def _meeting_seconds(executor: Executor, communication: str, count: int) -> floa
 def _best(executor: Executor, communication: str, tasks: Sequence[Task], what: str) -> float:
     from ..modes import distributed_of
 
-    config = DistributedConfig([Device.CPU(n) for n in range(len(tasks))], communication, DataParallel(len(tasks)))
+    config = DistributedConfig(tuple(Device.CPU(n) for n in range(len(tasks))), communication, DataParallel(len(tasks)))
     runs: list[float] = []
     while len(runs) < ROUNDS and (len(runs) < 5 or sum(runs) < BUDGET):
         results = distributed_of(executor).run_tasks(executor, config.mesh, [[task] for task in tasks], config)

@@ -140,7 +140,7 @@ class Job:
     ) -> Part:
         stages = self.mesh.stage
         if stages == 1:
-            whole = {place: [Unit(own.graph, 0, own.graph.output_names)] for place, own in ranks.items()}
+            whole = {place: [Unit(own.graph, 0, tuple(own.graph.output_names))] for place, own in ranks.items()}
             return Part(graph, ranks, whole, {}, dict.fromkeys(graph.output_names, 0))
         both = {place: reductions_last(own.graph, self.totals) for place, own in ranks.items()}
         ranks = {place: own._replace(graph=both[place][0]) for place, own in ranks.items()}
