@@ -62,16 +62,16 @@ def test_a_killed_worker_and_the_last_checkpoint(tmp_path):
         with pytest.raises(tl.ExecutionError, match="rank 1"):
             killed.fit(graph(), params=PARAMS, data=DATA)
         assert killed.steps == 5, "the run stands before the batch that failed"
-        for count in (1, 2):
-            folder = tmp_path / str(count)
-            shutil.copytree(tmp_path / "run", folder)
-            left = tl.DistributedConfig(devices(1), deterministic=True) if count == 1 else two
-            trainer = tl.Trainer.resume(folder, executor, distributed=left)
+        left = {"fewer": tl.DistributedConfig(devices(1), deterministic=True), "same": two}
+        for name in left:
+            shutil.copytree(tmp_path / "run", tmp_path / name)
+        for name, distributed in left.items():
+            trainer = tl.Trainer.resume(tmp_path / name, executor, distributed=distributed)
             assert trainer.steps == 4, "the last checkpoint"
             trainer.fit(data=DATA)
             assert trainer.history["loss"] == whole.history["loss"]
-            for name, value in whole.values.items():
-                np.testing.assert_array_equal(trainer.values[name], value, err_msg=name)
+            for label, value in whole.values.items():
+                np.testing.assert_array_equal(trainer.values[label], value, err_msg=label)
     finally:
         executor.distributed.close()
 
@@ -87,8 +87,9 @@ shares = tl.DistributedConfig(devices(2), "torch", shard_optimizer=True, timeout
 trainer = tl.Trainer(tl.Executor(), config(sys.argv[1]), distributed=shares)
 trainer.fit(graph(), params=PARAMS, data=DATA)
 held = trainer.executor.get_distributed_stats().ranks[0].held_bytes
-whole = sum(value.nbytes for value in trainer.values.values())
-assert held < 0.75 * whole, (held, whole)
+state = sum(value.nbytes for name, value in trainer.values.items() if name.startswith("optimizer."))
+others = sum(value.nbytes for value in PARAMS.values()) + 8 * (6 * 4 + 8) + 16  # eight rows, the rate and the step
+assert held == others + state // 2, (held, others, state)
 print("loss", trainer.history["loss"][-1])
 """
 
