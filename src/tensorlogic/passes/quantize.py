@@ -19,7 +19,7 @@ from ..ir.quantized import QuantizedTensor
 from ..ir.sizes import Dim
 from .quantize_products import Product
 from .quantize_rules import CANCEL, LOWER
-from .rewrite import Draft, drop_dead, rewrite
+from .rewrite import Draft, Rules, drop_dead, rewrite
 
 DYNAMIC_LEVELS = 127  # steps on each side of 0 that a row of activations has
 
@@ -69,7 +69,10 @@ def with_pairs(
     The weights of products in ``given`` stay inputs, and are rounded in each run by the scales of the choice.
     """
     chosen = {id(graph.nodes[i]): (*own, i in given) for i, own in choices.items()}
-    rules = {ops.Einsum: (partial(_insert, chosen=chosen),), ops.Gather: (partial(_insert_lookup, chosen=chosen),)}
+    rules: Rules = {
+        ops.Einsum: (partial(_insert, chosen=chosen),),
+        ops.Gather: (partial(_insert_lookup, chosen=chosen),),
+    }
     return rewrite(graph, rules).with_axis_names(graph.axis_names)
 
 
