@@ -494,8 +494,8 @@ def test_callbacks_may_wait_for_other_requests():
 def test_a_thread_that_never_came_is_not_waited_for():
     late = [0.0]
     with DynamicBatcher(tl.Executor(), scores(), clock=lambda: time.monotonic() + late[0]) as batcher:
-        batcher._threads += 1  # as an interrupt leaves it, between counting a thread and starting it
-        batcher._called_at = time.monotonic()
+        batcher._threads.count += 1  # as an interrupt leaves it, between counting a thread and starting it
+        batcher._threads._called_at = time.monotonic()
         lost = batcher.submit_nowait({"x": np.ones(3)})
         late[0] = 5.0
         assert batcher.submit_nowait({"x": np.ones(3)}).result(10)["best"] == 0

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import heapq
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from enum import IntEnum
 from math import ceil, inf
 from typing import Any, NamedTuple
@@ -36,8 +36,9 @@ WAITING, RUNNING, DONE = "waiting", "running", "done"
 class Request:
     """One request: what it asks for, how urgent it is, until when, and how far it is."""
 
+    tell: Callable[[Any], object]  # is called with the outcome
     __slots__ = (
-        "arrived", "deadline", "future", "kind", "loop", "number", "priority", "rank", "sizes", "state", "values",
+        "arrived", "deadline", "kind", "loop", "number", "priority", "rank", "sizes", "state", "tell", "values",
     )  # fmt: skip
 
     def __init__(
@@ -53,8 +54,7 @@ class Request:
         self.arrived = self.rank = 0.0
         self.number = 0
         self.state = ""
-        self.future: Any = None  # that is told the outcome,
-        self.loop: Any = None  # by this event loop; None: by any thread
+        self.loop: Any = None  # the event loop that calls tell; None: any thread does
 
     def __lt__(self, other: Request) -> bool:
         return self.number < other.number  # between equal deadlines

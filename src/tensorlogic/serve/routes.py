@@ -18,16 +18,15 @@ from .. import __version__
 from ..errors import InputError, TensorLogicError
 from . import status_page
 from .access_log import AccessLog
-from .http import Connection, Reply, Request, error_reply, json_reply
+from .http import Connection
 from .http_infer import KINDS, HttpInfer, wrong_kind
+from .http_messages import Reply, Request, error_reply, json_reply
 from .metrics import prometheus
 from .protocol import malformed
 from .repository import ServedModel
 from .service import LARGE, Service
 
 EXTENSIONS = ["binary_tensor_data", "model_repository", "model_configuration", "statistics"]
-TRACEPARENT = re.compile(rb"00-([0-9a-f]{32})-([0-9a-f]{16})-[0-9a-f]{2}")
-ID = re.compile(rb"[!-~]{1,128}")
 LOCAL = re.compile(rb"(localhost|127\.0\.0\.1|\[::1\])(:[0-9]+)?")
 CACHED = 1024  # paths of requests to infer that are looked up at once
 Handler = Callable[["Routes", Request, Mapping[str, str]], "Reply | Awaitable[Reply]"]
@@ -81,7 +80,7 @@ class Routes:
         """Answer a request that is complete."""
         target = self.infers.get(request.url)
         if target is not None and request.method == b"POST":
-            HttpInfer(self, connection, request, *target)
+            HttpInfer(self, connection, request, *target).start()
             return
         path = request.url.partition(b"?")[0].decode("latin-1")
         allow = []
@@ -95,7 +94,7 @@ class Routes:
             if route.handler is infer:
                 if len(self.infers) < CACHED and values["name"] in self.service.repository.ready:
                     self.infers[request.url] = values["name"], values.get("version", "")
-                HttpInfer(self, connection, request, values["name"], values.get("version", ""))
+                HttpInfer(self, connection, request, values["name"], values.get("version", "")).start()
                 return
             self._send(connection, request, partial(route.handler, self, request, values))
             return
@@ -131,7 +130,7 @@ class Routes:
         if reply.code:
             self.service.metrics.refuse(reply.code)
         connection.reply(request, reply)
-        if self.log is not None:
+        if self.log is not None and self.log.requests:
             self.log.request(request, reply, model, perf_counter() - request.started)
 
 

@@ -1,0 +1,229 @@
+"""Requests that repeat: callers send the same head and the same JSON again and again, and only the numbers differ.
+
+A template is what such requests of one head have in common, worked out once: the bytes around the numbers, the model, the beginning of the
+answer. A request that fits it is answered without reading the rest of it anew. Whatever is unusual takes the long way, which is ``http_infer.py``.
+"""
+
+from __future__ import annotations
+
+import math
+from time import perf_counter
+from typing import Any, NamedTuple
+
+import msgspec
+import numpy as np
+
+from ..errors import CancelledError, InputError, QueueFullError
+from ..events import watchers
+from ..runtime.outputs import Outputs
+from .batch_queue import Request
+from .http import Connection
+from .http_messages import KnownHead
+from .http_messages import Request as HttpRequest
+from .protocol import FEW, FLAT, NUMPY, SMALL, Array, InferRequest
+from .repository import ServedModel
+from .responses import encode_response, outputs_of
+
+BODY = 16 << 10  # bytes of a body that is compared with the one before it
+SHORT = 4096  # elements of an output that is written at once
+_encode = msgspec.json.Encoder().encode
+
+
+class BodyPattern(NamedTuple):
+    """Every byte of a body but the numbers of its one input, which is of floats: a list in the JSON, or bytes behind it (then ``after`` is None)."""
+
+    before: bytes
+    after: bytes | None
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    size: int
+
+    def array(self, body: bytes) -> Array | None:
+        """Return the input of a body like this; None where it is not, or where something about it has to be looked at."""
+        if not body.startswith(self.before):
+            return None
+        if self.after is None:
+            data = body[len(self.before) :]
+            return (
+                np.frombuffer(data, self.dtype).reshape(self.shape)
+                if len(data) == self.size * self.dtype.itemsize
+                else None
+            )
+        if not body.endswith(self.after):
+            return None
+        try:
+            values = FLAT[float].decode(body[len(self.before) : len(body) - len(self.after)])
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            return None
+        if len(values) != self.size:
+            return None
+        if self.size <= FEW:
+            if not -SMALL < min(values) <= max(values) < SMALL:
+                return None
+            array = np.array(values, self.dtype)
+        else:
+            exact = np.array(values)
+            if not exact.dot(exact) < SMALL * SMALL:  # which no number can be beyond
+                return None
+            array = exact.astype(self.dtype)
+        return array if len(self.shape) == 1 else array.reshape(self.shape)
+
+
+def pattern_of(body: bytes, request: InferRequest, model: ServedModel) -> BodyPattern | None:
+    """Return the pattern of a request's body, where it is small and has one input of floats: a flat list in JSON, or binary."""
+    if len(model.inputs) != 1 or len(request.inputs) != 1 or type(body) is not bytes or len(body) > BODY:
+        return None
+    if request.parameters and request.parameters.keys() != {"binary_data_output"}:
+        return None
+    given: Any = request.inputs[0]
+    dtype, size = NUMPY.get(given.datatype), math.prod(given.shape)
+    if dtype is None or dtype.kind != "f" or not size:
+        return None
+    if isinstance(given.data, memoryview):
+        return BodyPattern(body[: len(body) - len(given.data)], None, given.shape, dtype, size)
+    text = bytes(given.data)
+    if body.count(text) != 1 or text[1:64].lstrip()[:1] == b"[":
+        return None
+    before, _, after = body.partition(text)
+    return BodyPattern(before, after, given.shape, dtype, size)
+
+
+class Template:
+    """What requests with one head have in common, and how they are answered."""
+
+    __slots__ = (
+        "batcher", "binary", "dtype", "given_id", "head", "kind", "long_way", "loop", "metrics", "model", "models", "opening", "pattern",
+        "priority", "routes", "service", "shape", "start", "wanted",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        routes: Any,
+        model: ServedModel,
+        head: KnownHead,
+        pattern: BodyPattern,
+        told: InferRequest,
+        given_id: bytes,
+        long_way: Any,
+    ) -> None:
+        self.head = head
+        self.routes, self.model, self.pattern, self.wanted, self.given_id = routes, model, pattern, told, given_id
+        self.service, self.batcher, self.priority = routes.service, model.batcher, model.priority
+        self.loop, self.models = self.service.loop, self.service.repository.ready
+        self.metrics = self.service.metrics.model(model.name, model.version)
+        self.long_way = long_way  # answers a request in full that has its outcome
+        name = next(iter(model.inputs))
+        self.kind = self.batcher.request({name: np.zeros(pattern.shape, pattern.dtype)}, self.priority).kind
+        self.binary = told.outputs[0].binary if told.outputs else told.binary
+        self.shape: tuple[int, ...] | None = None  # of the output that the opening describes
+        self.dtype: Any = None
+        self.start = self.opening = b""  # of the head and of the body of an answer
+
+    def begin(self, connection: Connection, body: bytes, started: float) -> bool:
+        """Begin to answer a request; False where it does not fit, or everything about it is to be known."""
+        service = self.service
+        if (
+            self.models is not service.repository.ready
+            or service.draining
+            or watchers()
+            or (array := self.pattern.array(body)) is None
+        ):
+            return False
+        request, full = TemplateRequest(self, connection, started, array, body), None
+        try:
+            self.batcher.enter(request, self.loop)
+        except QueueFullError as error:
+            full = error
+        except InputError:  # the model was loaded anew in this moment
+            return False
+        connection.begin(request, started)
+        service.metrics.in_flight += 1
+        if full is not None:
+            request.tell(full)
+        return True
+
+    def answer(self, request_id: bytes, output: Array) -> bytes | None:
+        """Return an answer as bytes; None where it is large, or holds what JSON has no word for."""
+        if output.shape != self.shape or output.dtype is not self.dtype:
+            if output.size > SHORT:
+                return None
+            self._describe(output)
+        if self.binary:
+            data, after = output.tobytes(), b""
+        else:
+            values = output.tolist() if output.ndim == 1 else output.ravel().tolist()
+            if not math.isfinite(sum(values)):
+                return None
+            data, after = _encode(values), b"}]}"
+        return b"%b%b\r\nContent-Length: %d\r\n\r\n%b%b%b" % (
+            self.start, request_id, len(self.opening) + len(data) + len(after), self.opening, data, after,
+        )  # fmt: skip
+
+    def _describe(self, output: Array) -> None:
+        """Note how answers begin whose output is like this one."""
+        self.shape, self.dtype = output.shape, output.dtype
+        model, wanted = self.model, self.wanted
+        tensors = outputs_of(wanted, {model.sole_output: np.zeros_like(output)}, model.outputs)
+        (text, *_), json_length = encode_response(model.head, wanted.id, tensors)
+        kind, more = b"application/json", b""
+        if json_length is None:
+            text = text[: text.rindex(b'"data":') + len(b'"data":')]
+        else:
+            kind, more = b"application/octet-stream", b"Inference-Header-Content-Length: %d\r\n" % json_length
+        self.opening = text
+        self.start = b"HTTP/1.1 200 OK\r\nContent-Type: %b\r\n%bX-Request-Id: " % (kind, more)
+
+
+class TemplateRequest(Request):
+    """A request that fits a template: one object from the connection to the batch and back."""
+
+    __slots__ = ("body", "connection", "started", "template")
+    keep = True  # the connection stays open after it; others have no template
+
+    def __init__(self, template: Template, connection: Connection, started: float, array: Array, body: bytes) -> None:
+        super().__init__(template.kind, [array], template.priority)
+        self.template, self.connection, self.started, self.body = template, connection, started, body
+
+    def tell(self, outcome: Any) -> None:
+        """Answer, once the batch has run; on the event loop."""
+        template, connection = self.template, self.connection
+        if type(outcome) is Outputs and connection.current is self and connection.stays_open():
+            routes = template.routes
+            request_id = template.given_id or b"%b-%x" % (routes.prefix, next(routes.count))
+            answer = template.answer(request_id, outcome.values()[0])
+            if answer is not None:
+                now = perf_counter()
+                template.service.metrics.in_flight -= 1
+                template.metrics.count("http", "ok", now - self.started)
+                connection.transport.write(answer)
+                connection.answered(now)
+                return
+        template.long_way(self, outcome)
+
+    def cancel(self) -> None:
+        """Give it up: nobody waits for it any more."""
+        if self.template.batcher.cancel(self):
+            self.tell(CancelledError("the request was cancelled", code="E980"))
+
+
+def template_of(
+    routes: Any, model: ServedModel, request: HttpRequest, told: InferRequest, given_id: bytes, long_way: Any
+) -> Template | None:
+    """Return the template of requests like this one; None where the model, the request or the server needs to know all about each of them."""
+    limits, batcher = model.limits, model.batcher
+    if (
+        model.sole_output is None
+        or not model.static
+        or limits.seconds < routes.service.limits.seconds
+        or batcher.config.timeout is not None
+    ):
+        return None
+    if (
+        batcher.config.pad
+        or len(told.outputs) > 1
+        or any(o.names for o in told.outputs)
+        or (routes.log is not None and routes.log.requests)
+    ):
+        return None
+    pattern = pattern_of(request.body, told, model)
+    return None if pattern is None else Template(routes, model, request.head, pattern, told, given_id, long_way)
