@@ -30,7 +30,7 @@ class BatchThreads:
         changed: threading.Condition,
         clock: Callable[[], float],
         take: Callable[[float], Decision],
-        run: Callable[[Batch], None],
+        run: Callable[[Batch], object],
         ended: Callable[[AsyncHandle[None]], None],
     ) -> None:
         self._queue, self._changed, self._clock = queue, changed, clock

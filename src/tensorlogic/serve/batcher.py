@@ -30,11 +30,13 @@ from ..runtime.inputs import Inputs
 from ..runtime.outputs import Outputs
 from ..store import reset_in_child
 from .batch_queue import RUNNING, Batch, BatchQueue, Decision, Priority, Request
-from .batch_runs import BatchedGraph, Outcome, rounded
+from .batch_runs import QUICK, BatchedGraph, Outcome, rounded
 from .batch_threads import KEPT, BatchThreads
 from .batcher_stats import BatcherStats, Counts
-from .outcomes import deliver, deliver_late, outcome_of, settle
+from .outcomes import Waiter, deliver, deliver_late, outcome_of, settle
 from .pace import BatcherConfig
+
+HAND_OVER = 0.0001  # seconds that it takes about to let a thread wait and wake it again
 
 
 class DynamicBatcher:
@@ -86,8 +88,8 @@ class DynamicBatcher:
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
         self._queue = queue = BatchQueue(self.config)
-        run, ended = partial(self._run, here=False), partial(self._ended, queue)
-        self._threads = BatchThreads(queue, self._changed, self._clock, self._take, run, ended)
+        ended = partial(self._ended, queue)
+        self._threads = BatchThreads(queue, self._changed, self._clock, self._take, self._run, ended)
         self._turn_on: asyncio.AbstractEventLoop | None = None  # the event loop that is to run the next batch,
         self._timer: asyncio.TimerHandle | None = None  # then; None: soon
         if old is not None:
@@ -107,19 +109,11 @@ class DynamicBatcher:
         """Return the outputs for inputs, after the batch that they ran in; a task that is cancelled meanwhile takes its request back."""
         if in_trio():
             return await outcome_of(self.submit_nowait(inputs, priority, timeout))
-        loop = asyncio.get_running_loop()
-        request, future = self.request(inputs, priority, timeout), loop.create_future()
-        request.tell = partial(settle, future)
-        self.enter(request, loop)
         try:
-            outputs: Outputs = await future
-        except asyncio.CancelledError:
-            self.cancel(request)
-            raise
+            return await self.submit_on_loop(inputs, priority, timeout)
         except TensorLogicError as error:
             error.at_caller()
             raise
-        return outputs
 
     def submit_on_loop(
         self, inputs: Inputs, priority: Priority = Priority.NORMAL, timeout: float | timedelta | None = None
@@ -142,6 +136,29 @@ class DynamicBatcher:
         self.enter(request, None)
         return future
 
+    def submit_and_wait(
+        self, inputs: Inputs, priority: Priority = Priority.NORMAL, timeout: float | timedelta | None = None
+    ) -> Outputs:
+        """Return the outputs for inputs, in a thread that waits for them.
+
+        Where nothing else runs, that thread runs the batch itself. A request that takes less time than waiting for others runs alone.
+        """
+        request, waiter = self.request(inputs, priority, timeout), Waiter()
+        request.tell = waiter.tell
+        if request.kind.seconds.get(1, inf) < HAND_OVER and request.deadline > self._clock() and not self._closed:
+            return self._run_alone(request)
+        batch = self.enter(request, None, runs=True)
+        try:
+            if batch is not None:
+                self._run_some(batch)
+            return waiter.wait()
+        except TensorLogicError as error:
+            error.at_caller()
+            raise
+        except BaseException:
+            self.cancel(request)
+            raise
+
     def request(self, inputs: Inputs, priority: Priority, timeout: float | timedelta | None = None) -> Request:
         """Return a request for inputs, which are checked; :meth:`enter` lets it in."""
         kind, values, sizes = self._graph.read(inputs)
@@ -155,9 +172,13 @@ class DynamicBatcher:
                 limit = left if limit is None or (left is not None and left < limit) else limit
         return Request(kind, values, priority, inf if limit is None else self._clock() + limit, sizes)
 
-    def enter(self, request: Request, loop: asyncio.AbstractEventLoop | None) -> None:
-        """Let a request in, and see to it that somebody runs it; its ``tell`` is called with the outcome, on the loop where there is one."""
-        start, retry_after, request.loop = False, None, loop
+    def enter(self, request: Request, loop: asyncio.AbstractEventLoop | None, *, runs: bool = False) -> Batch | None:
+        """Let a request in, and see to it that somebody runs it; its ``tell`` is called with the outcome, on the loop where there is one.
+
+        Where the caller ``runs`` batches itself, one that is ready is returned to it.
+        """
+        start, retry_after, batch, request.loop = False, None, None, loop
+        late: Sequence[Request] = ()
         with self._lock:
             closed, queue = self._closed, self._queue
             if not closed:
@@ -165,7 +186,10 @@ class DynamicBatcher:
             if closed or retry_after is not None:
                 self._counts.refused += 1
             elif loop is None or not self._soon_on(loop, request):
-                start = self._threads.wake(request.deadline)
+                if runs:
+                    batch, late, _ = self._take(self._clock())
+                if batch is None or batch.deadline < inf or queue.waiting:
+                    start = self._threads.wake(request.deadline)
         if closed:
             raise InputError(f"the batcher takes no requests: {closed}", code="E457")
         if retry_after is not None:
@@ -173,6 +197,8 @@ class DynamicBatcher:
             raise QueueFullError(message, f"come back in {retry_after:.3g} s", retry_after=retry_after, code="E458")
         if start:
             self._threads.start()
+        deliver_late(late, self._clock)
+        return batch
 
     def _if_cancelled(self, request: Request, future: Future[Outputs] | asyncio.Future[Outputs]) -> None:
         if future.cancelled():
@@ -226,7 +252,7 @@ class DynamicBatcher:
             self._threads.start()
         deliver_late(late, self._clock)
         if here and batch is not None:
-            self._run(batch, here=True)
+            self._run_some(batch, 0.0)
 
     # batches
 
@@ -256,8 +282,39 @@ class DynamicBatcher:
 
     # outcomes
 
-    def _run(self, batch: Batch, *, here: bool) -> None:
-        """Run a batch and tell its requests what became of them, whatever happens."""
+    def _run_some(self, batch: Batch | None, seconds: float = QUICK) -> None:
+        """Run a batch where we are, and what waits then, for a moment; after that it is for a thread of ours."""
+        end, interrupt = self._clock() + seconds, None
+        while batch is not None:
+            interrupt = self._run(batch) or interrupt
+            batch, late, start = None, [], False
+            with self._lock:
+                if self._queue.waiting and self._turn_on is None and not self._closed:
+                    now = self._clock()
+                    if now < end and interrupt is None:
+                        batch, late, _ = self._take(now)
+                    start = batch is None and self._threads.wake()
+            if start:
+                self._threads.start()
+            deliver_late(late, self._clock)
+        if interrupt is not None:
+            raise interrupt
+
+    def _run_alone(self, request: Request) -> Outputs:
+        """Run a request where we are, beside what else runs."""
+        begun = self._clock()
+        outcome = self._graph.run(request.kind, [request.values], [request.sizes])[0]
+        failed, now = isinstance(outcome, BaseException), self._clock()
+        with self._lock:
+            self._graph.note_time(request.kind, 1, now - begun)
+            self._counts.taken([begun], begun)
+            self._counts.finished([now - begun], failed)
+        if isinstance(outcome, BaseException):
+            raise outcome
+        return outcome
+
+    def _run(self, batch: Batch) -> BaseException | None:
+        """Run a batch and tell its requests what became of them, whatever happens; return what interrupted it."""
         requests = batch.requests
         interrupt: BaseException | None = None
         outcomes: Sequence[Outcome]
@@ -267,7 +324,7 @@ class DynamicBatcher:
         except BaseException as error:  # an interrupt, or no memory left
             interrupt = error
             outcomes = [ExecutionError(f"the batch was ended by {error!r}", code="E455") for _ in requests]
-        start, now = False, self._clock()
+        now = self._clock()
         self._graph.note_time(kind, len(requests), now - begun)
         with self._changed:
             told = [(r, outcome) for r, outcome in zip(requests, outcomes, strict=True) if r.state is RUNNING]
@@ -276,13 +333,8 @@ class DynamicBatcher:
             self._counts.finished([now - r.arrived for r, _ in told], failed)
             if self._closed:
                 self._changed.notify_all()
-            elif here and self._queue.waiting and self._turn_on is None:
-                start = self._threads.wake()
-        if start:
-            self._threads.start()
         deliver(told)
-        if here and interrupt is not None and not isinstance(interrupt, Exception):
-            raise interrupt
+        return None if isinstance(interrupt, Exception) else interrupt
 
     # the whole
 
@@ -333,7 +385,7 @@ class DynamicBatcher:
                     continue
             deliver_late(late, self._clock)
             if batch is not None:
-                self._run(batch, here=False)
+                self._run(batch)
 
     async def aclose(self, drain: bool = True) -> None:
         """Close it without holding up the event loop."""

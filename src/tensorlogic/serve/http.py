@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
 from time import perf_counter
 from typing import Any
 
@@ -30,16 +29,14 @@ ALIGN = 64
 
 
 class Listener:
-    """What the connections of one server share: who answers, the limits, the buffer they read into, and who is open."""
+    """What the connections of one server share: who answers, the limits, the buffer they read into, and who is open.
 
-    def __init__(
-        self,
-        answer: Callable[[Connection, Request], None],
-        limits: Any,
-        metrics: Any,
-        refuse_early: Callable[[Request], None],
-    ) -> None:
-        self.answer, self.limits, self.metrics, self.refuse_early = answer, limits, metrics, refuse_early
+    ``routes`` refuses a head (``refuse_early``), answers a request (``answer``), or one whose head came before (``repeat``).
+    """
+
+    def __init__(self, routes: Any, limits: Any, metrics: Any) -> None:
+        self.limits, self.metrics = limits, metrics
+        self.answer, self.refuse_early, self.repeat = routes.answer, routes.refuse_early, routes.repeat
         self.buffer = memoryview(bytearray(RECEIVE))
         self.connections: set[Connection] = set()
         self.draining = False
@@ -146,8 +143,7 @@ class Connection(asyncio.BufferedProtocol):
         if known is None or count != end + known.length:
             return False
         body, started, self.idle = data[end:], perf_counter(), False
-        template = known.template
-        if template is None or self.current is not None or self.paused or not template.begin(self, body, started):
+        if self.current is not None or self.paused or not listener.repeat(self, known, body, started):
             self._take(Request(known, started, body, repeated=True))
         return True
 

@@ -19,6 +19,7 @@ from .templates import TemplateRequest, template_of
 
 TRACEPARENT = re.compile(rb"00-([0-9a-f]{32})-([0-9a-f]{16})-[0-9a-f]{2}")
 ID = re.compile(rb"[!-~]{1,128}")
+TEMPLATES = 1024  # that are kept
 KINDS = frozenset({b"application/json", b"application/octet-stream", b"application/vnd.sagemaker-triton.binary+json"})
 
 
@@ -57,7 +58,14 @@ class HttpInfer:
         if request.repeated and request.keep and not service.draining:
             model = service.repository.find(self.name, self.version)
             given_id = _facts(request)[0]
-            request.head.template = template_of(self.routes, model, request, told, given_id, in_full)
+            template, known = (
+                template_of(self.routes, model, request, told, given_id, in_full),
+                service.repository.templates,
+            )
+            if template is not None:
+                if len(known) >= TEMPLATES:
+                    known.clear()
+                known[request.head] = template
 
     def _parsed(self, future: Any) -> None:
         error = future.exception()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
@@ -47,6 +48,29 @@ async def outcome_of(future: Future[Outputs]) -> Outputs:
         future.cancel()
         raise
     return future.result()
+
+
+class Waiter:
+    """What a thread waits with for its outcome: a lock, which is a tenth of a future."""
+
+    __slots__ = ("_lock", "_outcome")
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._lock.acquire()
+
+    def tell(self, outcome: Outcome) -> None:
+        """Note the outcome, and let the thread go on."""
+        self._outcome = outcome
+        self._lock.release()
+
+    def wait(self) -> Outputs:
+        """Wait for the outcome; return the outputs, or raise what went wrong."""
+        self._lock.acquire()
+        outcome = self._outcome
+        if isinstance(outcome, BaseException):
+            raise outcome
+        return outcome
 
 
 def tell_all(pairs: Sequence[tuple[Request, Outcome]]) -> None:

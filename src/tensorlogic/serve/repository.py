@@ -264,6 +264,7 @@ class Repository:
     def __init__(self, folder: str | Path, limits: Limits, clock: Callable[[], float] = monotonic) -> None:
         self.folder, self.limits, self.clock = Path(folder), limits, clock
         self.ready: dict[str, dict[str, ServedModel]] = {}
+        self.templates: dict[Any, Any] = {}  # how requests are answered that repeat, by their heads
         self.states: dict[tuple[str, str], ModelState] = {}
         self._lock = free_in_child(threading.Lock())  # one change at a time
         if not self.folder.is_dir():
@@ -337,6 +338,7 @@ class Repository:
     def _replace(self, name: str, models: dict[str, ServedModel]) -> None:
         before = self.ready.get(name, {})
         self.ready = {**{n: m for n, m in self.ready.items() if n != name}, **({name: models} if models else {})}
+        self.templates = {}  # which hold models that may be gone now
         states = {key: s for key, s in self.states.items() if key[0] != name}
         gone = {(name, v): ModelState("UNAVAILABLE", "unloaded") for v in before}
         self.states = {**states, **gone, **{(name, v): ModelState("READY") for v in models}}

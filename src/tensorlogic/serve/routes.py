@@ -20,7 +20,7 @@ from . import status_page
 from .access_log import AccessLog
 from .http import Connection
 from .http_infer import KINDS, HttpInfer, wrong_kind
-from .http_messages import Reply, Request, error_reply, json_reply
+from .http_messages import KnownHead, Reply, Request, error_reply, json_reply
 from .metrics import prometheus
 from .protocol import malformed
 from .repository import ServedModel
@@ -75,6 +75,11 @@ class Routes:
         return any(r.public and r.path.encode() == path for r in ROUTES)
 
     # answering
+
+    def repeat(self, connection: Connection, head: KnownHead, body: bytes, started: float) -> bool:
+        """Begin to answer a request whose head came before, by a template; False where none fits."""
+        template = self.service.repository.templates.get(head)
+        return template is not None and template.begin(connection, body, started)
 
     def answer(self, connection: Connection, request: Request) -> None:
         """Answer a request that is complete."""

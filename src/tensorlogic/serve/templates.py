@@ -24,68 +24,85 @@ from .protocol import FEW, FLAT, NUMPY, SMALL, Array, InferRequest
 from .repository import ServedModel
 from .responses import encode_response, outputs_of
 
-BODY = 16 << 10  # bytes of a body that is compared with the one before it
+BODY = 32 << 10  # bytes of a body that is compared with the one before it
 SHORT = 4096  # elements of an output that is written at once
 _encode = msgspec.json.Encoder().encode
 
 
+class Numbers(NamedTuple):
+    """Where the numbers of an input stand, in binary form behind the JSON, and what array they are."""
+
+    start: int
+    stop: int
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+
+
 class BodyPattern(NamedTuple):
-    """Every byte of a body but the numbers of its one input, which is of floats: a list in the JSON, or bytes behind it (then ``after`` is None)."""
+    """Every byte of a body but the numbers of its inputs: bytes behind the JSON, or one list of floats in it, which ``after`` follows then."""
 
     before: bytes
     after: bytes | None
-    shape: tuple[int, ...]
-    dtype: np.dtype[Any]
-    size: int
+    inputs: tuple[Numbers, ...]
+    length: int  # of a body in binary form
 
-    def array(self, body: bytes) -> Array | None:
-        """Return the input of a body like this; None where it is not, or where something about it has to be looked at."""
+    def arrays(self, body: bytes) -> list[Array] | None:
+        """Return the inputs of a body like this; None where it is not, or where something about it has to be looked at."""
         if not body.startswith(self.before):
             return None
         if self.after is None:
-            data = body[len(self.before) :]
-            return (
-                np.frombuffer(data, self.dtype).reshape(self.shape)
-                if len(data) == self.size * self.dtype.itemsize
-                else None
-            )
+            if len(body) != self.length:
+                return None
+            return [np.frombuffer(body[n.start : n.stop], n.dtype).reshape(n.shape) for n in self.inputs]
         if not body.endswith(self.after):
             return None
         try:
             values = FLAT[float].decode(body[len(self.before) : len(body) - len(self.after)])
         except (msgspec.DecodeError, UnicodeDecodeError):
             return None
-        if len(values) != self.size:
+        _, size, dtype, shape = self.inputs[0]
+        if len(values) != size:
             return None
-        if self.size <= FEW:
+        if size <= FEW:
             if not -SMALL < min(values) <= max(values) < SMALL:
                 return None
-            array = np.array(values, self.dtype)
+            array = np.array(values, dtype)
         else:
             exact = np.array(values)
-            if not exact.dot(exact) < SMALL * SMALL:  # which no number can be beyond
+            if not exact.dot(exact) < SMALL * SMALL:  # so that no number is beyond it
                 return None
-            array = exact.astype(self.dtype)
-        return array if len(self.shape) == 1 else array.reshape(self.shape)
+            array = exact.astype(dtype)
+        return [array if len(shape) == 1 else array.reshape(shape)]
 
 
 def pattern_of(body: bytes, request: InferRequest, model: ServedModel) -> BodyPattern | None:
-    """Return the pattern of a request's body, where it is small and has one input of floats: a flat list in JSON, or binary."""
-    if len(model.inputs) != 1 or len(request.inputs) != 1 or type(body) is not bytes or len(body) > BODY:
+    """Return the pattern of a request's body, where it is small and its numbers are in binary form, or in one flat list of floats."""
+    if type(body) is not bytes or len(body) > BODY or len(request.inputs) != len(model.inputs):
         return None
     if request.parameters and request.parameters.keys() != {"binary_data_output"}:
         return None
-    given: Any = request.inputs[0]
-    dtype, size = NUMPY.get(given.datatype), math.prod(given.shape)
-    if dtype is None or dtype.kind != "f" or not size:
+    given: dict[str, Any] = {each.name: each for each in request.inputs}
+    dtypes = [NUMPY.get(each.datatype) for each in request.inputs]
+    if any(
+        dtype is None or dtype.kind not in "fiu" or not math.prod(given[n].shape)
+        for n, dtype in zip(given, dtypes, strict=True)
+    ):
         return None
-    if isinstance(given.data, memoryview):
-        return BodyPattern(body[: len(body) - len(given.data)], None, given.shape, dtype, size)
-    text = bytes(given.data)
+    if all(isinstance(each.data, memoryview) for each in given.values()):
+        places, stop = {}, len(body) - sum(len(each.data) for each in given.values())
+        before = body[:stop]
+        for each in given.values():
+            start, stop = stop, stop + len(each.data)
+            places[each.name] = Numbers(start, stop, NUMPY[each.datatype], each.shape)
+        return BodyPattern(before, None, tuple([places[name] for name in model.inputs]), len(body))
+    sole = next(iter(given.values()))
+    if len(given) > 1 or isinstance(sole.data, memoryview) or NUMPY[sole.datatype].kind != "f":
+        return None
+    text = bytes(sole.data)
     if body.count(text) != 1 or text[1:64].lstrip()[:1] == b"[":
         return None
     before, _, after = body.partition(text)
-    return BodyPattern(before, after, given.shape, dtype, size)
+    return BodyPattern(before, after, (Numbers(0, math.prod(sole.shape), NUMPY[sole.datatype], sole.shape),), 0)
 
 
 class Template:
@@ -112,8 +129,8 @@ class Template:
         self.loop, self.models = self.service.loop, self.service.repository.ready
         self.metrics = self.service.metrics.model(model.name, model.version)
         self.long_way = long_way  # answers a request in full that has its outcome
-        name = next(iter(model.inputs))
-        self.kind = self.batcher.request({name: np.zeros(pattern.shape, pattern.dtype)}, self.priority).kind
+        zeros = {name: np.zeros(n.shape, n.dtype) for name, n in zip(model.inputs, pattern.inputs, strict=True)}
+        self.kind = self.batcher.request(zeros, self.priority).kind
         self.binary = told.outputs[0].binary if told.outputs else told.binary
         self.shape: tuple[int, ...] | None = None  # of the output that the opening describes
         self.dtype: Any = None
@@ -126,10 +143,10 @@ class Template:
             self.models is not service.repository.ready
             or service.draining
             or watchers()
-            or (array := self.pattern.array(body)) is None
+            or (arrays := self.pattern.arrays(body)) is None
         ):
             return False
-        request, full = TemplateRequest(self, connection, started, array, body), None
+        request, full = TemplateRequest(self, connection, started, arrays, body), None
         try:
             self.batcher.enter(request, self.loop)
         except QueueFullError as error:
@@ -180,8 +197,10 @@ class TemplateRequest(Request):
     __slots__ = ("body", "connection", "started", "template")
     keep = True  # the connection stays open after it; others have no template
 
-    def __init__(self, template: Template, connection: Connection, started: float, array: Array, body: bytes) -> None:
-        super().__init__(template.kind, [array], template.priority)
+    def __init__(
+        self, template: Template, connection: Connection, started: float, arrays: list[Array], body: bytes
+    ) -> None:
+        super().__init__(template.kind, arrays, template.priority)
         self.template, self.connection, self.started, self.body = template, connection, started, body
 
     def tell(self, outcome: Any) -> None:
