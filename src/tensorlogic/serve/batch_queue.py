@@ -146,13 +146,16 @@ class BatchQueue:
 
     def next_deadline(self) -> float:
         """Return when the next request is late, waiting or running; infinity where none has a deadline."""
-        first = self._earliest_deadline()
-        ends = [batch.deadline for batch in self.running]
-        return min(ends if first is None else [*ends, first.deadline], default=inf)
+        first, soonest = self._earliest_deadline(), inf
+        for batch in self.running:
+            soonest = min(soonest, batch.deadline)
+        return soonest if first is None else min(soonest, first.deadline)
 
     def _next_kind(self, now: float) -> tuple[Any, float]:
         """Return the kind that runs next, and when: of those that are ready the one with the least rank."""
         pace, limit, first = self.pace, self.pace.limit, self._earliest_deadline()
+        if not pace.wait and len(self.lines) == 1:  # as most of the time
+            return next(iter(self.lines)), now
         chosen: list[tuple[Any, Any]] = []  # the kinds that are ready, each with the request that goes first
         soonest, soonest_kind = inf, None
         for kind, lines in self.lines.items():

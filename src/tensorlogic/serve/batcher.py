@@ -30,13 +30,11 @@ from ..runtime.inputs import Inputs
 from ..runtime.outputs import Outputs
 from ..store import reset_in_child
 from .batch_queue import RUNNING, Batch, BatchQueue, Decision, Priority, Request
-from .batch_runs import QUICK, BatchedGraph, Outcome, rounded
+from .batch_runs import HAND_OVER, QUICK, BatchedGraph, Outcome, rounded
 from .batch_threads import KEPT, BatchThreads
 from .batcher_stats import BatcherStats, Counts
 from .outcomes import Waiter, deliver, deliver_late, outcome_of, settle
 from .pace import BatcherConfig
-
-HAND_OVER = 0.0001  # seconds that it takes about to let a thread wait and wake it again
 
 
 class DynamicBatcher:
@@ -143,10 +141,10 @@ class DynamicBatcher:
 
         Where nothing else runs, that thread runs the batch itself. A request that takes less time than waiting for others runs alone.
         """
-        request, waiter = self.request(inputs, priority, timeout), Waiter()
-        request.tell = waiter.tell
+        request = self.request(inputs, priority, timeout)
         if request.kind.seconds.get(1, inf) < HAND_OVER and request.deadline > self._clock() and not self._closed:
             return self._run_alone(request)
+        waiter = Waiter(request)
         batch = self.enter(request, None, runs=True)
         try:
             if batch is not None:
@@ -284,31 +282,31 @@ class DynamicBatcher:
 
     def _run_some(self, batch: Batch | None, seconds: float = QUICK) -> None:
         """Run a batch where we are, and what waits then, for a moment; after that it is for a thread of ours."""
-        end, interrupt = self._clock() + seconds, None
+        end = self._clock() + seconds
         while batch is not None:
-            interrupt = self._run(batch) or interrupt
-            batch, late, start = None, [], False
+            interrupt, batch = self._run(batch), None
+            late: list[Request] = []
+            start, now = False, self._clock()
             with self._lock:
                 if self._queue.waiting and self._turn_on is None and not self._closed:
-                    now = self._clock()
                     if now < end and interrupt is None:
                         batch, late, _ = self._take(now)
                     start = batch is None and self._threads.wake()
             if start:
                 self._threads.start()
             deliver_late(late, self._clock)
-        if interrupt is not None:
-            raise interrupt
+            if interrupt is not None:
+                raise interrupt
 
     def _run_alone(self, request: Request) -> Outputs:
         """Run a request where we are, beside what else runs."""
         begun = self._clock()
         outcome = self._graph.run(request.kind, [request.values], [request.sizes])[0]
-        failed, now = isinstance(outcome, BaseException), self._clock()
+        took = self._clock() - begun
         with self._lock:
-            self._graph.note_time(request.kind, 1, now - begun)
+            self._graph.note_time(request.kind, 1, took)
             self._counts.taken([begun], begun)
-            self._counts.finished([now - begun], failed)
+            self._counts.finished([took], isinstance(outcome, BaseException))
         if isinstance(outcome, BaseException):
             raise outcome
         return outcome
@@ -339,10 +337,7 @@ class DynamicBatcher:
     # the whole
 
     def warm_up(self, inputs: Inputs, within: float | timedelta | None = None) -> None:
-        """Plan batches of every size, and learn how long they take, on the inputs of a request, so that no caller waits for it.
-
-        After ``within`` seconds it ends; larger sizes are then planned when they first come.
-        """
+        """Plan batches of every size, or of those that are done ``within`` a time, and learn how long they take, on the inputs of a request."""
         kind, values, sizes = self._graph.read(inputs)
         end = inf if within is None else self._clock() + seconds(within, "within")
         for count in sorted({rounded(n) for n in range(1, self.config.max_batch + 1)}):

@@ -55,7 +55,8 @@ class Waiter:
 
     __slots__ = ("_lock", "_outcome")
 
-    def __init__(self) -> None:
+    def __init__(self, request: Request) -> None:
+        request.tell = self.tell
         self._lock = threading.Lock()
         self._lock.acquire()
 
