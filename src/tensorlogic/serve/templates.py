@@ -209,7 +209,10 @@ class TemplateRequest(Request):
         if type(outcome) is Outputs and connection.current is self and connection.stays_open():
             routes = template.routes
             request_id = template.given_id or b"%b-%x" % (routes.prefix, next(routes.count))
-            answer = template.answer(request_id, outcome.values()[0])
+            try:
+                answer = template.answer(request_id, outcome.values()[0])
+            except Exception as error:  # this request fails, and the others of its batch are answered
+                answer, outcome = None, error
             if answer is not None:
                 now = perf_counter()
                 template.service.metrics.in_flight -= 1
