@@ -9,7 +9,7 @@ from contextvars import Context
 from functools import partial
 from math import inf
 
-from ..runtime.aio.lanes import AsyncHandle, Lane
+from ..runtime.aio.call_queue import AsyncHandle, CallQueue
 from .batch_queue import Batch, BatchQueue, Decision, Request
 from .outcomes import deliver_late
 
@@ -34,8 +34,8 @@ class BatchThreads:
         ended: Callable[[AsyncHandle[None]], None],
     ) -> None:
         self._queue, self._changed, self._clock = queue, changed, clock
-        self._take, self._run, self._told = take, run, ended
-        self._lane = Lane(THREADS, 0)
+        self._take, self._run, self._on_end = take, run, ended
+        self._calls = CallQueue(THREADS, 0)
         self.count = self._sleeping = self._busy = 0  # that serve; of those so many sleep, and so many run a batch
         self._called, self._called_at = False, -inf  # whether one that sleeps was called and has not looked yet; when
         self._wake_at = inf  # when the last one that fell asleep wakes by itself
@@ -64,7 +64,7 @@ class BatchThreads:
 
     def start(self) -> None:
         """Begin one more thread. Without the lock."""
-        work = partial(AsyncHandle[None], self._lane, self._serve, told=self._told)
+        work = partial(AsyncHandle[None], self._calls, self._serve, on_end=self._on_end)
         Context().run(work).begin()  # not in the contexts of whoever came first
 
     def _serve(self) -> None:

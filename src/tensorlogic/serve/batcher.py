@@ -20,14 +20,13 @@ from typing import Self
 from ..errors import CancelledError, ExecutionError, InputError, QueueFullError, TensorLogicError, expect
 from ..events import active_contexts, entered_contexts
 from ..ir.graph import EinsumGraph
+from ..runtime.aio.call_queue import AsyncHandle
 from ..runtime.aio.calls import run_async
-from ..runtime.aio.lanes import AsyncHandle
 from ..runtime.aio.signals import in_trio
 from ..runtime.compile import CompiledGraph
 from ..runtime.context import seconds
 from ..runtime.executor import Executor
-from ..runtime.inputs import Inputs
-from ..runtime.outputs import Outputs
+from ..runtime.values import Inputs, Outputs
 from ..store import reset_in_child
 from .batch_queue import RUNNING, Batch, BatchQueue, Decision, Priority, Request
 from .batch_runs import HAND_OVER, QUICK, BatchedGraph, Outcome, rounded

@@ -15,7 +15,7 @@ import numpy as np
 
 from ..errors import CancelledError, InputError, QueueFullError
 from ..events import watchers
-from ..runtime.outputs import Outputs
+from ..runtime.values import Outputs
 from .batch_queue import Request
 from .http import Connection
 from .http_messages import KnownHead
