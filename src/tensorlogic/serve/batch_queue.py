@@ -178,8 +178,10 @@ class BatchQueue:
         """Take the requests of a batch out of line: those with the least ranks, as many as a batch takes."""
         lines = self.lines[kind]
         busy = [line for line in lines if line]
-        taken: list[Request] = []
         limit = self.pace.limit
+        taken: list[Request] = []
+        if len(busy) == 1 and len(busy[0]) <= limit:  # as most of the time
+            taken, busy = list(busy[0]), []
         while busy and len(taken) < limit:
             line = busy[0] if len(busy) == 1 else min(busy, key=lambda line: _order(next(iter(line))))
             taken.append(line.popitem(last=False)[0])

@@ -36,11 +36,12 @@ Outcome = Outputs | BaseException
 class Kind:
     """What requests that can run together have in common: the shapes and dtypes of their inputs, after padding."""
 
-    __slots__ = ("key", "padded", "quick", "seconds", "steady", "way")
+    __slots__ = ("fits", "key", "padded", "quick", "seconds", "steady", "way")
 
     def __init__(self, key: tuple[Any, ...], *, padded: bool) -> None:
         self.key, self.padded = key, padded
         self.way: Way | None = None
+        self.fits = 0  # so many are known to run as one batch within the limits of memory
         self.steady: bool | None = None  # whether a batch takes as long on any values; None: nothing has run
         self.seconds: dict[int, float] = {}  # that a batch of a size takes at the least
         self.quick: set[int] = set()  # the sizes that take little time
@@ -162,7 +163,11 @@ class BatchedGraph:
             if kind.way is None:
                 kind.way = self._way(kind, rows[0])
             if kind.way.graph is not None:
+                if len(rows) <= kind.fits:
+                    return self._together(kind, rows, sizes)
                 parts = cuts(self.executor, kind.way, len(rows), 1)
+                if len(parts) == 1:
+                    kind.fits = len(rows)
                 return [
                     outcome
                     for part in parts

@@ -147,7 +147,7 @@ class DynamicBatcher:
         batch = self.enter(request, None, runs=True)
         try:
             if batch is not None:
-                self._run_some(batch)
+                Context().run(self._run_some, batch)  # others' requests are no business of the contexts that hold here
             return waiter.wait()
         except TensorLogicError as error:
             error.at_caller()
