@@ -166,8 +166,8 @@ def test_no_request_is_planned(served):
     """Every size of a batch is planned when the model is loaded."""
     model = served.service.repository.find("log")
     programs = model.batcher._graph.executor.programs
-    before = programs.kept.stats().misses
+    before = programs.store.stats().misses
     with Wire(served.port) as wire:
         for n in range(20):
             assert post(wire, "log", body_of([1.5, 2.5, 3.5, n + 1.5]), KIND).status == 200
-    assert programs.kept.stats().misses == before > 0
+    assert programs.store.stats().misses == before > 0

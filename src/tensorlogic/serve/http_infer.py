@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from functools import partial
 from time import perf_counter, perf_counter_ns
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..errors import FormatError, TensorLogicError
 from ..events import watchers
@@ -15,7 +15,7 @@ from .protocol import InferRequest, parse_request
 from .repository import ServedModel
 from .responses import encode_response, outputs_of
 from .service import LARGE, status_of
-from .templates import TemplateRequest, template_of
+from .templates import template_of
 
 TRACEPARENT = re.compile(rb"00-([0-9a-f]{32})-([0-9a-f]{16})-[0-9a-f]{2}")
 ID = re.compile(rb"[!-~]{1,128}")
@@ -54,18 +54,15 @@ class HttpInfer:
 
     def _remember(self, told: InferRequest) -> None:
         """Keep what the next request with this head is likely to have in common with this one."""
-        service, request = self.routes.service, self.request
-        if request.repeated and request.keep and not service.draining:
-            model = service.repository.find(self.name, self.version)
-            given_id = _facts(request)[0]
-            template, known = (
-                template_of(self.routes, model, request, told, given_id, in_full),
-                service.repository.templates,
-            )
-            if template is not None:
-                if len(known) >= TEMPLATES:
-                    known.clear()
-                known[request.head] = template
+        request, repository = self.request, self.routes.service.repository
+        models, templates = repository.ready, repository.templates
+        if not request.repeated or not request.keep or self.name not in models:
+            return
+        template = template_of(self.routes, models, self.name, self.version, request, told)
+        if template is not None:
+            if len(templates) >= TEMPLATES:
+                templates.clear()
+            templates[request.head] = template
 
     def _parsed(self, future: Any) -> None:
         error = future.exception()
@@ -145,22 +142,17 @@ def id_of(connection: Connection) -> int:
     return id(connection) & 0x7FFF_FFFF
 
 
-def in_full(request: TemplateRequest, outcome: Any) -> None:
-    """Answer a request that fits a template but has no usual outcome: it failed, its connection is to be closed, JSON cannot hold its output."""
-    template, connection = request.template, request.connection
-    whole = Request(template.head, request.started, request.body, repeated=True)
-    if connection.current is request:
-        connection.current = whole
-    answer = HttpInfer(template.routes, connection, whole, template.model.name, template.model.version)
-    answer.told = template.wanted
-    answer.done(template.model, outcome)
+class Facts(NamedTuple):
+    """What the headers of a request to infer say: its id, its trace, the length of its JSON, and what is wrong with them."""
 
-
-Facts = tuple[bytes, str, int | None, TensorLogicError | None]
+    id: bytes
+    trace: str
+    json_length: int | None
+    error: TensorLogicError | None
 
 
 def _facts(request: Request) -> Facts:
-    """Return what the headers of a request to infer say: its id, its trace, the length of its JSON, and what is wrong with them."""
+    """Return what the headers of a request to infer say; requests with the same head share it."""
     head = request.head
     if head.infer_facts is None:
         head.infer_facts = _read_facts(head.headers)
@@ -173,11 +165,11 @@ def _read_facts(headers: dict[bytes, bytes]) -> Facts:
     length = headers.get(b"inference-header-content-length")
     id, trace = given if ID.fullmatch(given) else b"", _trace_id(headers.get(b"traceparent"))
     if kind is not None and kind.partition(b";")[0].strip().lower() not in KINDS:
-        return id, trace, None, wrong_kind(kind)
+        return Facts(id, trace, None, wrong_kind(kind))
     if length is not None and (not length.isdigit() or len(length) > 18):
         what = f"Inference-Header-Content-Length is {length[:40].decode('latin-1')!r}, no number"
-        return id, trace, None, FormatError(what, code="E471")
-    return id, trace, None if length is None else int(length), None
+        return Facts(id, trace, None, FormatError(what, code="E471"))
+    return Facts(id, trace, None if length is None else int(length), None)
 
 
 def wrong_kind(kind: bytes) -> FormatError:

@@ -25,6 +25,7 @@ from .metrics import prometheus
 from .protocol import malformed
 from .repository import ServedModel
 from .service import LARGE, Service
+from .templates import TemplateRequest
 
 EXTENSIONS = ["binary_tensor_data", "model_repository", "model_configuration", "statistics"]
 LOCAL = re.compile(rb"(localhost|127\.0\.0\.1|\[::1\])(:[0-9]+)?")
@@ -111,6 +112,16 @@ class Routes:
             error = InputError(f"there is no path {path[:200]!r}", "/openapi.json describes them all", code="E483")
             reply = error_reply(error)
         self.finish(connection, request, reply)
+
+    def answer_in_full(self, request: TemplateRequest, outcome: Any) -> None:
+        """Answer a request that a template began, the long way: it failed, its connection is to be closed, or JSON cannot hold its output."""
+        template, connection = request.template, request.connection
+        whole = Request(template.head, request.started, request.body, repeated=True)
+        if connection.current is request:
+            connection.current = whole
+        answer = HttpInfer(self, connection, whole, template.model.name, template.model.version)
+        answer.told = template.wanted
+        answer.done(template.model, outcome)
 
     def _send(self, connection: Connection, request: Request, handler: Callable[[], Any]) -> None:
         try:

@@ -84,7 +84,7 @@ def pattern_of(body: bytes, request: InferRequest, model: ServedModel) -> BodyPa
     given: dict[str, Any] = {each.name: each for each in request.inputs}
     dtypes = [NUMPY.get(each.datatype) for each in request.inputs]
     if any(
-        dtype is None or dtype.kind not in "fiu" or not math.prod(given[n].shape)
+        dtype is None or dtype.kind not in "fiu" or not dtype.isnative or not math.prod(given[n].shape)
         for n, dtype in zip(given, dtypes, strict=True)
     ):
         return None
@@ -109,7 +109,7 @@ class Template:
     """What requests with one head have in common, and how they are answered."""
 
     __slots__ = (
-        "batcher", "binary", "dtype", "given_id", "head", "kind", "long_way", "loop", "metrics", "model", "models", "opening", "pattern",
+        "batcher", "binary", "dtype", "given_id", "head", "kind", "loop", "metrics", "model", "models", "opening", "pattern",
         "priority", "routes", "service", "shape", "start", "wanted",
     )  # fmt: skip
 
@@ -117,18 +117,17 @@ class Template:
         self,
         routes: Any,
         model: ServedModel,
+        models: Any,
         head: KnownHead,
         pattern: BodyPattern,
         told: InferRequest,
-        given_id: bytes,
-        long_way: Any,
     ) -> None:
-        self.head = head
-        self.routes, self.model, self.pattern, self.wanted, self.given_id = routes, model, pattern, told, given_id
+        self.head, self.models = head, models  # those that are served while it holds
+        self.routes, self.model, self.pattern, self.wanted = routes, model, pattern, told
         self.service, self.batcher, self.priority = routes.service, model.batcher, model.priority
-        self.loop, self.models = self.service.loop, self.service.repository.ready
+        self.loop = self.service.loop
         self.metrics = self.service.metrics.model(model.name, model.version)
-        self.long_way = long_way  # answers a request in full that has its outcome
+        self.given_id = head.infer_facts.id
         zeros = {name: np.zeros(n.shape, n.dtype) for name, n in zip(model.inputs, pattern.inputs, strict=True)}
         self.kind = self.batcher.request(zeros, self.priority).kind
         self.binary = told.outputs[0].binary if told.outputs else told.binary
@@ -220,7 +219,7 @@ class TemplateRequest(Request):
                 connection.transport.write(answer)
                 connection.answered(now)
                 return
-        template.long_way(self, outcome)
+        template.routes.answer_in_full(self, outcome)
 
     def cancel(self) -> None:
         """Give it up: nobody waits for it any more."""
@@ -229,23 +228,22 @@ class TemplateRequest(Request):
 
 
 def template_of(
-    routes: Any, model: ServedModel, request: HttpRequest, told: InferRequest, given_id: bytes, long_way: Any
+    routes: Any, models: Any, name: str, version: str, request: HttpRequest, told: InferRequest
 ) -> Template | None:
     """Return the template of requests like this one; None where the model, the request or the server needs to know all about each of them."""
-    limits, batcher = model.limits, model.batcher
+    versions = models[name]
+    model: ServedModel | None = versions.get(version or next(reversed(versions)))
     if (
-        model.sole_output is None
+        model is None
+        or model.sole_output is None
         or not model.static
-        or limits.seconds < routes.service.limits.seconds
-        or batcher.config.timeout is not None
+        or model.limits.seconds < routes.service.limits.seconds
     ):
         return None
-    if (
-        batcher.config.pad
-        or len(told.outputs) > 1
-        or any(o.names for o in told.outputs)
-        or (routes.log is not None and routes.log.requests)
-    ):
+    config = model.batcher.config
+    if config.timeout is not None or config.pad or (routes.log is not None and routes.log.requests):
+        return None
+    if len(told.outputs) > 1 or any(o.names for o in told.outputs):
         return None
     pattern = pattern_of(request.body, told, model)
-    return None if pattern is None else Template(routes, model, request.head, pattern, told, given_id, long_way)
+    return None if pattern is None else Template(routes, model, models, request.head, pattern, told)
