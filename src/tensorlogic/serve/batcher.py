@@ -339,7 +339,10 @@ class DynamicBatcher:
         """Plan batches of every size, or of those that are done ``within`` a time, and learn how long they take, on the inputs of a request."""
         kind, values, sizes = self._graph.read(inputs)
         end = inf if within is None else self._clock() + seconds(within, "within")
-        for count in sorted({rounded(n) for n in range(1, self.config.max_batch + 1)}):
+        each, most = 0.0, rounded(self.config.max_batch)
+        for count in sorted({rounded(n) for n in range(1, most + 1)}, key=lambda n: (n not in (1, most), n)):
+            if self._clock() + 2 * each * count > end:
+                continue  # a smaller one may be in time
             for _ in range(2):  # the first one plans
                 start = self._clock()
                 outcomes = self._graph.run(kind, [values] * count, [sizes] * count)
@@ -349,8 +352,7 @@ class DynamicBatcher:
             with self._lock:
                 self._graph.note_time(kind, count, took)
                 self._queue.pace.finished(count, took, took)
-            if self._clock() + 2 * took > end:
-                return
+            each = each or took
 
     def stats(self) -> BatcherStats:
         """Return the counts and times so far."""
