@@ -212,7 +212,7 @@ def _more(line: Line, values: Values, new: dict[int, BitTensor]) -> BitTensor | 
         case "grows":
             return run(*[values[s] for s in line.reads])
         case "or":
-            parts = [packed.spread(x.words, x.shape, line.shape) for x in changes if x is not None]
+            parts = [packed.broadcast_words(x.words, x.shape, line.shape) for x in changes if x is not None]
             return wrap(parts[0] if len(parts) == 1 else parts[0] | parts[1], line.shape)
         case _:
             a, b = line.reads

@@ -102,7 +102,7 @@ def on_words(op: Op, args: Sequence[TensorType], result: TensorType, form: Contr
             own = [1] * len(shape)
             for axis, n in zip(op.axes, args[0].shape or (), strict=True):
                 own[axis] = int(n)
-            return OnWords(lambda x: wrap(packed.spread(x.reshape(own).words, own, shape), shape), "each")
+            return OnWords(lambda x: wrap(packed.broadcast_words(x.reshape(own).words, own, shape), shape), "each")
         case ops.Slice() if not shape or len(shape) == len(args[0].shape or ()):
             key = tuple(python_slice(int(a), int(n), s) for a, n, s in op.ranges)
             whole = not shape or (op.ranges[-1][1:] == (*(args[0].shape or ())[-1:], 1))

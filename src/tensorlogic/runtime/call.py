@@ -19,7 +19,7 @@ from ..events import Hook, RunRecord, StepEvent, running
 from ..plan.build import Step
 from .frame import Between, Frame, failed, stop_check
 from .program import Function, Program, failed_at
-from .values import as_planned, given_back
+from .values import as_planned, write_outputs
 
 Call = Callable[[Step, tuple[Any, ...]], Any]
 Wrapper = Callable[[Call], Call]
@@ -116,7 +116,7 @@ def owned(program: Program, results: Sequence[Any], out: Sequence[Any] | None) -
     if not program.verified:  # a backend or wrapper that made something else is named, not believed
         outputs = [as_planned(value, name, t) for value, (name, t) in zip(outputs, program.types, strict=True)]
         program.verified = trusted  # kernels are the same in every run, wrappers need not be
-    return outputs if out is None else given_back(outputs, out)
+    return outputs if out is None else write_outputs(outputs, out)
 
 
 def body_runner(program: Program) -> Callable[[Sequence[Any]], tuple[Any, ...]]:

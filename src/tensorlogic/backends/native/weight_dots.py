@@ -65,7 +65,7 @@ class _Writer:
     def same(self, number: int) -> Any:
         return ir.Constant(self.words, [INT32(number)] * self.form.lanes)
 
-    def spread(self, value: Any) -> Any:
+    def in_every_lane(self, value: Any) -> Any:
         vector = ir.VectorType(value.type, self.form.lanes)
         first = self.builder.insert_element(ir.Constant(vector, ir.Undefined), value, INT32(0))
         return self.builder.shuffle_vector(first, first, ir.Constant(self.words, None))
@@ -198,7 +198,7 @@ def weight_dots_of(form: WeightForm) -> Any:
                 return builder.load(at("zeros", times(plus(times(numbers[o], groups), which), given["zero_step"])))
 
             def shared(which: Any, read: Callable[[int, Any], Any]) -> list[Any]:
-                return [w.spread(read(o, which)) for o in range(form.outputs)]
+                return [w.in_every_lane(read(o, which)) for o in range(form.outputs)]
 
             def by_word(number: Any, read: Callable[[int, Any], Any]) -> list[Any]:
                 found = [ir.Constant(w.floats, ir.Undefined) for _ in numbers]
