@@ -156,8 +156,12 @@ def test_closures(name: str, tier: str) -> None:
         if n or not len(sources):
             reached = expected[list(sources)].any(axis=0) if len(sources) else np.zeros(n, np.bool_)
             np.testing.assert_array_equal(sparse_rows.reach(rows, list(sources)), reached)
-            reached[list(sources)] = True
-            np.testing.assert_array_equal(sparse_rows.reach(rows, list(sources), start=True), reached)
+            codes = np.flatnonzero(edges)
+            np.testing.assert_array_equal(sparse_rows.reach_few(codes, list(sources), n, n), reached)
+            met = np.flatnonzero(reached | np.isin(np.arange(n), list(sources)))
+            if tier == "native" and len(met):
+                assert sparse_rows.reach_few(codes, list(sources), n, len(met)) is not None
+                assert sparse_rows.reach_few(codes, list(sources), n, len(met) - 1) is None
 
 
 @pytest.mark.parametrize("name", GRAPHS)

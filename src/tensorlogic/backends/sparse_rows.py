@@ -176,8 +176,8 @@ def _joined(chunks: list[Any]) -> Any:
     return out
 
 
-def reach(rows: Rows, sources: Any, *, start: bool = False) -> Any:
-    """Tell of each node of a graph whether one of the sources leads to it in one step or more; with ``start``, also in none.
+def reach(rows: Rows, sources: Any) -> Any:
+    """Tell of each node of a graph whether one of the sources leads to it in one step or more.
 
     >>> reach(rows_of(np.array([0, 1, 3]), np.array([1, 2, 0]), 4), [0])
     array([False,  True,  True, False])
@@ -189,9 +189,21 @@ def reach(rows: Rows, sources: Any, *, start: bool = False) -> Any:
         _reach_by_rounds(rows, sources, seen)
     else:
         kernels.reach(*rows, sources, seen)
-    if start:
-        seen[sources] = True
     return seen
+
+
+def reach_few(codes: Any, sources: Any, size: int, limit: int) -> Any:
+    """Do as :func:`reach` does for a graph that is given as sorted codes, without rows; None where more than ``limit`` nodes are met.
+
+    >>> reach_few(np.array([1, 6, 12]), [0], 4, 10)
+    array([False,  True,  True, False])
+    """
+    kernels = _native(len(codes))
+    if kernels is None:
+        return reach(rows_of_codes(codes, (size, size)), sources)
+    seen = np.zeros(size, np.bool_)
+    met = kernels.reach_few(codes, np.ascontiguousarray(sources, np.int64), size, limit, seen)
+    return seen if met <= limit else None
 
 
 def _reach_by_rounds(rows: Rows, sources: Any, seen: Any) -> None:

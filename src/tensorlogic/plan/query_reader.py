@@ -194,8 +194,8 @@ class Reader:
 
     # steps
 
-    def step(self, step: Step, key: Any = lambda slot: slot, *, keep: bool = False) -> None:
-        """Read a step; ``key`` gives the name of a slot, and what must be kept is stored."""
+    def step(self, step: Step, key: Any = lambda slot: slot, *, keep: bool = False, shared: bool = False) -> None:
+        """Read a step; ``key`` gives the name of a slot; what must be kept is stored, and what is shared where it reads relations."""
         slots = [key(s) for s in step.reads]
         shapes = [dims(t) for t in step.arg_types]
         target, shape = key(step.writes[0]), dims(step.types[0])
@@ -209,7 +209,7 @@ class Reader:
         queries = self._boolean(step, slots, shapes, shape)
         found = tuple(q for q in queries if q is not None)
         self._read[target] = found
-        if keep or any(len(q.atoms) > MOST_ATOMS for q in found):
+        if keep or any(len(q.atoms) > (0 if shared else MOST_ATOMS) for q in found):
             self.store(target, shape)
 
     def constant(self, slot: Slot, value: Any) -> None:

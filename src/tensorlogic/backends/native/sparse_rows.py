@@ -209,6 +209,36 @@ def reach(indptr: Any, indices: Any, sources: Any, seen: Any) -> None:
                 tail += 1
 
 
+@explicit(CODES, CODES, NUMBER, NUMBER, FLAGS_OUT)
+def reach_few(codes: Any, sources: Any, size: int, limit: int, seen: Any) -> Any:
+    """Mark the nodes that sources lead to in one step or more, each looked up in the sorted codes; return how many were met.
+
+    It stops where more than ``limit`` are met.
+    """
+    done = np.zeros(size, np.bool_)
+    queue = np.empty(limit + sources.size + 1, np.int64)
+    head = tail = 0
+    for s in sources:
+        if not done[s]:
+            done[s] = True
+            queue[tail] = s
+            tail += 1
+    while head < tail <= limit:
+        start = queue[head] * size
+        head += 1
+        p = np.searchsorted(codes, start)
+        while p < codes.size and codes[p] < start + size:
+            t = codes[p] - start
+            seen[t] = True
+            if not done[t]:
+                done[t] = True
+                if tail <= limit:
+                    queue[tail] = t
+                tail += 1
+            p += 1
+    return tail
+
+
 @explicit(CODES, PLACES, PLACES_OUT)
 def components(indptr: Any, indices: Any, labels: Any) -> Any:
     """Number strongly connected components from the sinks up, by Tarjan's search; return how many there are."""

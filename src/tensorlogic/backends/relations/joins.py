@@ -256,7 +256,7 @@ class Joins:
         left = weighted([rows.column(v) for v in own], [strides[v] for v in own], rows.length)
         if pairs <= EXPANDED:
             i, j = paired(starts, counts)
-            right = [tensor.column(a)[j] for a in range(len(shared), tensor.ndim)]
+            right = [tensor.column(a, j) for a in range(len(shared), tensor.ndim)]
             codes = tuples.unique(left[i] + weighted(right, mine))
         else:
             left_keys, keys = self._key_columns(rows, tensor, shared)
@@ -271,9 +271,7 @@ class Joins:
             return np.zeros(rows.length, np.int64), np.full(rows.length, count)
         space = math.prod(tensor.shape[:width])
         if tensor.ndim == 2 and width == 1 and space <= OFFSETS * count:
-            known, left = tensor.rows[0], rows.column(shared[0])  # a relation keeps its rows
-            starts = known[left]
-            return starts, known[left + 1] - starts
+            return tensor.spans(rows.column(shared[0]))
         left, keys = self._key_columns(rows, tensor, shared)
         if space <= OFFSETS * count:
 
