@@ -20,7 +20,8 @@ from ..ir.elementwise import FUNCTIONS
 from ..ir.graph import EinsumGraph
 from ..ir.ops import Barrier, Transfer
 from ..ir.sizes import evaluate
-from ..lang import expr as logic
+from ..lang import connectives as logic
+from ..lang.expr import TLExpr
 
 DTYPES = ("float32", "float64", "bool", "int64", "int8", "uint8", "int32", "uint64", "float16")
 SIZES = (3, 1, 2, 5, 8, 17, 65, 0)
@@ -422,7 +423,7 @@ def graph_case(
 class FormulaCase(NamedTuple):
     """A formula over one domain ``D``, the names of its elements, and an array for each predicate."""
 
-    expr: logic.TLExpr
+    expr: TLExpr
     names: tuple[str, ...]
     arrays: dict[str, Any]
 
@@ -432,7 +433,7 @@ PREDICATES: Mapping[str, int] = {"n0": 0, "p1": 1, "q1": 1, "r2": 2, "s2": 2, "t
 ELEMENTS = ("ann", "bob", "cat", "dan")
 
 
-CONNECTIVES: tuple[Callable[[Any, Any], logic.TLExpr], ...] = (
+CONNECTIVES: tuple[Callable[[Any, Any], TLExpr], ...] = (
     logic.and_,
     logic.or_,
     logic.imply,
@@ -443,7 +444,7 @@ CONNECTIVES: tuple[Callable[[Any, Any], logic.TLExpr], ...] = (
 )
 
 
-def _formula(below: Below, terms: Sequence[Any], leaves: int, depth: int) -> logic.TLExpr:
+def _formula(below: Below, terms: Sequence[Any], leaves: int, depth: int) -> TLExpr:
     kind = below(8) if depth and leaves > 1 else 0
     if kind < 2 and not (kind and depth):
         if below(8) == 7:

@@ -169,7 +169,9 @@ def run_loop(
         count = sum(grown.count for grown in state.values())
         if filled(count) and bits is not None:
             return bits([state[c].whole() for c in loop.carries])
-        if sum(grown.nbytes for grown in state.values()) + joins.nbytes > 2 * room():  # twice that while they are merged
+        if (
+            sum(grown.nbytes for grown in state.values()) + joins.nbytes > 2 * room()
+        ):  # twice that while they are merged
             raise too_many_tuples(count).at(loop.step.location)
     places = [loop.carries.index(slot) for slot in moved]
     raise not_settled(op, places, [state[slot].new.count for slot in moved]).at(loop.step.location)
@@ -211,7 +213,9 @@ def _chained(
     chains = read_chains({slot: (*once[slot], *queries) for slot, queries in heads.items()})
     starts = {slot: begin(slot, [q for q in rules.once[slot] if q not in once[slot]]) for slot in heads}
     firing = {a.slot for queries in once.values() for q in queries for a in q.atoms}
-    read = dict.fromkeys(a.slot for groups in (once, heads) for queries in groups.values() for q in queries for a in q.atoms)
+    read = dict.fromkeys(
+        a.slot for groups in (once, heads) for queries in groups.values() for q in queries for a in q.atoms
+    )
     given = {slot: joins.find(slot) for slot in read if slot not in heads}
     return run_chains(chains, given, starts, firing, filled, lambda: 3 * room())
 

@@ -139,7 +139,9 @@ def run_chains(
     from ..native import worklist
 
     waiting = sorted(given, key=lambda slot: slot in firing)  # those that derive nothing alone come first
-    tables = [(chains.number[s], t) for s, t in [*((s, given[s]) for s in waiting), *starts.items()] if s in chains.number]
+    tables = [
+        (chains.number[s], t) for s, t in [*((s, given[s]) for s in waiting), *starts.items()] if s in chains.number
+    ]
     quiet = sum(t.count for s, t in given.items() if s not in firing)
     known = sum(t.count for t in given.values())
     total = sum(t.count for _, t in tables)
