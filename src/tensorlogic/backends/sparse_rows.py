@@ -206,6 +206,40 @@ def reach_few(codes: Any, sources: Any, size: int, limit: int) -> Any:
     return seen if met <= limit else None
 
 
+def reach_each(rows: Rows, sources: Any, limit: int) -> Rows | None:
+    """Return what each of some sources leads to in one step or more, as rows; None where there are more than ``limit`` pairs.
+
+    >>> [x.tolist() for x in reach_each(rows_of(np.array([0, 1]), np.array([1, 2]), 3), [0, 2], 10)]
+    [[0, 2, 2], [1, 2]]
+    """
+    n = len(rows[0]) - 1
+    kernels = _native(len(rows[1]))
+    if kernels is None:
+        found = [np.flatnonzero(reach(rows, [source])).astype(np.int32) for source in sources]
+        ends = np.cumsum([0, *map(len, found)])
+        return (ends, np.concatenate([np.empty(0, np.int32), *found])) if ends[-1] <= limit else None
+    ends, out = np.zeros(len(sources) + 1, np.int64), np.empty(limit + n, np.int32)
+    done = kernels.reach_each(*rows, np.ascontiguousarray(sources, np.int32), limit, ends, out, *_bitmaps(n))
+    return (ends, out[: ends[-1]].copy()) if done == len(sources) and ends[-1] <= limit else None
+
+
+def replaced(rows: Rows, at: Any, part: Rows) -> Rows:
+    """Return rows with some of them replaced: those numbered ``at``, ascending, by the rows of a part.
+
+    >>> rows = rows_of(np.array([0, 0, 2]), np.array([1, 2, 0]), 3)
+    >>> [x.tolist() for x in replaced(rows, np.array([1, 2]), (np.array([0, 1, 1]), np.array([2], np.int32)))]
+    [[0, 2, 3, 3], [1, 2, 2]]
+    """
+    indptr, indices = rows
+    lengths = np.diff(indptr)
+    lengths[at] = np.diff(part[0])
+    pieces, end = [], 0
+    for k, row in enumerate(at.tolist()):
+        pieces += [indices[end : indptr[row]], part[1][part[0][k] : part[0][k + 1]]]
+        end = indptr[row + 1]
+    return np.concatenate(([0], np.cumsum(lengths))), np.concatenate([*pieces, indices[end:]])
+
+
 def _reach_by_rounds(rows: Rows, sources: Any, seen: Any) -> None:
     indptr, indices = rows
     done = np.zeros(len(seen), np.bool_)

@@ -36,6 +36,12 @@ class Column(msgspec.Struct, frozen=True, eq=False):
     def __len__(self) -> int:
         return len(self.codes)
 
+    def code(self, name: Name) -> int | None:
+        """Return the code that stands for a name here; None where nothing does."""
+        if self.names is None:
+            return name if isinstance(name, int) else None
+        return next((n for n, own in enumerate(self.names) if own == name), None)
+
     def values(self) -> list[Name]:
         """Return the name in each tuple."""
         if self.names is None:

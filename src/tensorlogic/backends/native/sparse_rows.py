@@ -239,6 +239,36 @@ def reach_few(codes: Any, sources: Any, size: int, limit: int, seen: Any) -> Any
     return tail
 
 
+@explicit(CODES, PLACES, PLACES, NUMBER, CODES_OUT, PLACES_OUT, WORDS_OUT, WORDS_OUT, WORDS_OUT)
+def reach_each(
+    indptr: Any, indices: Any, sources: Any, limit: int, ends: Any, out: Any, low: Any, middle: Any, top: Any
+) -> Any:
+    """List what each of some sources leads to in one step or more, one after another; return how many sources were done.
+
+    It stops after more than ``limit`` are listed; ``out`` has room for one row more.
+    """
+    queue = np.empty(indptr.size, np.int32)
+    place = 0
+    for k in range(sources.size):
+        if place > limit:
+            return k
+        queue[0] = sources[k]
+        head, tail = 0, 1
+        while head < tail:
+            v = queue[head]
+            head += 1
+            for p in range(indptr[v], indptr[v + 1]):
+                t = np.uint64(indices[p])
+                if not low[t >> np.uint64(6)] >> (t & np.uint64(63)) & ONE:
+                    _gather(t, low, middle, top)
+                    if indices[p] != sources[k]:
+                        queue[tail] = indices[p]
+                        tail += 1
+        place = _drain(low, middle, top, out, place)
+        ends[k + 1] = place
+    return sources.size
+
+
 @explicit(CODES, PLACES, PLACES_OUT)
 def components(indptr: Any, indices: Any, labels: Any) -> Any:
     """Number strongly connected components from the sinks up, by Tarjan's search; return how many there are."""

@@ -23,7 +23,7 @@ from .closures import Relation, follow, packed_bytes, walk_of
 from .joins import Joins
 from .rules import Rules
 from .tables import nothing, too_many_tuples, union
-from .update import Past, begin_update, pairs_through, with_edges
+from .update import Past, begin_update, reclosed
 from .worklist import is_chain, read_chains, run_chains
 
 SMALL_BITS = 1 << 17  # bytes of packed carries below which they are packed from the beginning
@@ -247,25 +247,18 @@ def _updated(
         if was is None or rules.between:
             return None
         old[carry] = was
-    gone: dict[Slot, SparseTensor] | None = None
     op = loop.step.op
     assert isinstance(op, Fixpoint)
     now, then = (walk_of(loop, rules, known, shapes, op) for known in (joins, past.joins))
     if now is not None and then is not None and now.is_closure and then.is_closure:
-        [carry] = loop.carries
-        added, removed = now.edges - then.edges, then.edges - now.edges
-        if not removed.count:
-            more = with_edges(old[carry], added)
-            return None if more is None else [more]
-        through = pairs_through(old[carry], removed)
-        if through is None:
-            return None
-        gone = {carry: through}
+        changed = (now.edges - then.edges) | (then.edges - now.edges)
+        closed = reclosed(old[loop.carries[0]], now.edges, changed)
+        return None if closed is None else [closed]
     every = {}
     for carry, slot, copy in zip(loop.carries, loop.starts, loop.copies, strict=True):
         begin = Query(copy.terms, (Atom(slot, copy.terms),))
         every[carry] = (begin, *rules.once[carry], *rules.carried[carry])
-    start = begin_update(old, every, joins, past, gone)
+    start = begin_update(old, every, joins, past)
     if start is None:
         return None
     state = {slot: Growing(start.old[slot], start.new[slot]) for slot in loop.carries}
