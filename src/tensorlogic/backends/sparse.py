@@ -187,7 +187,7 @@ class SparseTensor:
     def column(self, axis: int, places: Any = None) -> Column:
         """Return one of the :attr:`columns`, or its elements at some places; the second of a matrix is found without the first."""
         if places is not None and self.has_codes_only and len(places) * FEW < self._count:
-            return tuples.decode(self._codes[places], self._shape)[axis]  # type: ignore[index]
+            return tuples.decode(self.codes[places], self._shape)[axis]
         if axis == 1 and self._columns is None and (self._rows is not None or self._has_few_rows()):
             found = self.rows[1]
         else:
@@ -202,7 +202,7 @@ class SparseTensor:
         """
         if self.has_codes_only and len(values) * FEW < self._count:
             values = np.asarray(values, np.int64)
-            starts, ends = (np.searchsorted(self._codes, (values + n) * self._shape[1]) for n in (0, 1))
+            starts, ends = (np.searchsorted(self.codes, (values + n) * self._shape[1]) for n in (0, 1))
             return starts, ends - starts
         offsets = self.rows[0]
         starts = offsets[values]
