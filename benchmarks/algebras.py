@@ -11,12 +11,13 @@ from typing import Any
 import numpy as np
 from harness import CORES, Contender, Table, contest, in_c
 
-from tensorlogic.backends.contract import bind_contract_vjp, bind_contraction
+from tensorlogic.backends.contract import bind_contraction
+from tensorlogic.backends.contract_vjp import bind_contract_vjp
 from tensorlogic.backends.native.semiring import bind_semiring
 from tensorlogic.backends.native.vjp import bind_native_vjp
 from tensorlogic.ir import ops
 from tensorlogic.ir.types import TensorShape, TensorType
-from tensorlogic.plan.contract import contraction
+from tensorlogic.plan.cost import contraction
 
 SIZE = 1000
 NATIVE, NUMPY, IN_C = "native kernel", "NumPy path", "C loop, gcc -O3 -march=native"

@@ -123,6 +123,14 @@ def stalls() -> Table:
     async def four() -> None:
         await asyncio.gather(*[plain.execute_async(big, inputs) for _ in range(4)])
 
+    def spin() -> None:
+        until = perf_counter() + 0.1
+        while perf_counter() < until:
+            pass
+
+    async def bare_four() -> None:
+        await asyncio.gather(*[asyncio.to_thread(np.matmul, inputs["x"], inputs["w"]) for _ in range(4)])
+
     def planning() -> Callable[[], Awaitable[object]]:
         return partial(plain.execute_async, long_plan(numbers), {"x": np.ones((8, 8), "float32")})
 
@@ -131,6 +139,8 @@ def stalls() -> Table:
 
     work: dict[str, Callable[[], Callable[[], Awaitable[object]]]] = {
         "nothing": lambda: partial(asyncio.sleep, 0.3),
+        "a loop of Python, asyncio.to_thread": lambda: partial(asyncio.to_thread, spin),
+        "four products, asyncio.to_thread(np.matmul)": lambda: bare_four,
         "planning 1,500 nodes": planning,
         "compiling a kernel": compiling,
         "four products of 1500×1500": lambda: four,
@@ -151,7 +161,7 @@ def stalls() -> Table:
         collector.append(perf_counter() - start)
     note = (
         "The longest that a loop which looks at the clock every 0.5 ms was held up beyond that, in each of several rounds; the first "
-        "row is what the machine does to a loop without work. Must stay under 5 ms. Python's collector of cycles was off: a full "
+        "row is what the machine does to a loop without work, the next two what any thread of Python and of BLAS does to it. Goal: under 5 ms. Python's collector of cycles was off: a full "
         f"collection stops every thread for {statistics.median(collector) * 1e3:.0f} ms here, and gc.freeze() after a warm-up spares that."
     )
     timings = tuple(Timing(n, min(t), statistics.median(t), tuple(t)) for n, t in longest.items())

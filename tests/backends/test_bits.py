@@ -20,7 +20,7 @@ from tensorlogic.backends.native.facts import NativeFacts
 from tensorlogic.passes.specialize import specialize
 from tensorlogic.plan import sharing
 from tensorlogic.plan.build import lay_out
-from tensorlogic.plan.fusing import find_groups
+from tensorlogic.plan.groups import find_groups
 
 COLUMNS = [0, 1, 7, 63, 64, 65, 127, 128, 129, 1030]
 DENSITIES = [0.0, 0.03, 0.5, 1.0]

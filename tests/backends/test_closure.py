@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 import tensorlogic as tl
-from tensorlogic.backends import closure, packed
-from tensorlogic.backends.closure import bind_fixpoint, runs_on_bits
+from tensorlogic.backends import bit_fixpoints, packed
+from tensorlogic.backends.bit_fixpoints import bind_fixpoint, runs_on_bits
 from tensorlogic.backends.native import facts
 from tensorlogic.passes.specialize import specialize
 from tensorlogic.plan.build import Step, lay_out
@@ -104,8 +104,8 @@ NOT_CLOSURES: dict[str, Rule] = {
 )
 def test_closures_and_what_looks_alike(name: str, n: int, density: float, monkeypatch: pytest.MonkeyPatch) -> None:
     found = []
-    plain = closure._closed
-    monkeypatch.setattr(closure, "_closed", lambda *a: (found.append(1), plain(*a))[1])
+    plain = bit_fixpoints._closed
+    monkeypatch.setattr(bit_fixpoints, "_closed", lambda *a: (found.append(1), plain(*a))[1])
     rule = {**CLOSURES, **NOT_CLOSURES}[name]
     for combine in ("or", "max"):
         for start in (flags((n, n), density, 1), flags((n, n), density, 2), np.zeros((n, n), bool)):

@@ -12,7 +12,7 @@ import tensorlogic as tl
 from tensorlogic.backends.native import build, code_cache, facts, semiring
 from tensorlogic.backends.native.facts import NativeFacts
 from tensorlogic.backends.numpy import NumpyBackend
-from tensorlogic.observe.array_difference import difference
+from tensorlogic.observe.compare_arrays import difference
 from tensorlogic.plan import candidates
 from tensorlogic.runtime.call import call
 from tensorlogic.store import Store

@@ -20,7 +20,7 @@ from tensorlogic.errors import GraphError
 from tensorlogic.ir import ops
 from tensorlogic.ir.algebra import ALGEBRAS
 from tensorlogic.ir.types import TensorShape, TensorType
-from tensorlogic.plan.contract import Contraction, contraction
+from tensorlogic.plan.cost import Contraction, contraction
 
 pytestmark = pytest.mark.skipif(not support.usable(), reason="numba cannot be used here")
 

@@ -10,7 +10,7 @@ import pytest
 import tensorlogic as tl
 from tensorlogic.backends.native import facts, semiring, whole
 from tensorlogic.backends.native.facts import NativeFacts
-from tensorlogic.plan import fusing
+from tensorlogic.plan import groups
 from tensorlogic.plan.build import ExecutionPlan, lay_out
 from tensorlogic.plan.candidates import one_function
 from tensorlogic.runtime import programs
@@ -100,12 +100,12 @@ def many_groups(count: int) -> tl.EinsumGraph:
 
 def native_steps(graph: tl.EinsumGraph) -> ExecutionPlan:
     return lay_out(
-        tl.Executor().plan(graph).graph, in_place=True, groups=lambda g: fusing.find_groups(g, NativeFacts())
+        tl.Executor().plan(graph).graph, in_place=True, groups=lambda g: groups.find_groups(g, NativeFacts())
     )
 
 
 def test_only_so_many_kernels_are_made_of_one_graph(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fusing, "KERNELS", 5)
+    monkeypatch.setattr(groups, "KERNELS", 5)
     monkeypatch.setattr(whole, "MOST_FUNCTIONS", 5)
     few, many = (native_steps(many_groups(n)) for n in (5, 40))
     assert [sum(bool(s.parts) for s in plan.steps) for plan in (few, many)] == [5, 5]
@@ -113,7 +113,7 @@ def test_only_so_many_kernels_are_made_of_one_graph(monkeypatch: pytest.MonkeyPa
 
 
 def test_groups_that_are_alike_count_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fusing, "KERNELS", 2)
+    monkeypatch.setattr(groups, "KERNELS", 2)
     b = tl.GraphBuilder()
     x, w = b.input("x", (4,), "float32"), b.input("w", (4, 4), "float32")
     for _ in range(20):
@@ -183,7 +183,7 @@ def test_a_kernel_that_cannot_be_made_leaves_a_step_on_numpy(monkeypatch: pytest
         raise RuntimeError("no machine code today")
 
     monkeypatch.setattr(bind, "make_ready", broken)
-    monkeypatch.setattr(fusing, "PAYS", 0.0)
+    monkeypatch.setattr(groups, "PAYS", 0.0)
     b = tl.GraphBuilder()
     x = b.input("x", (60, 60), "float32")
     graph = b.build(y=b.einsum("ij,jk->ik", x, x, algebra="max_plus"))

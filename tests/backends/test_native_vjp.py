@@ -14,13 +14,14 @@ from hypothesis import strategies as st
 
 import tensorlogic as tl
 from tensorlogic.backends import threads
-from tensorlogic.backends.contract import bind_contract_vjp, bind_contraction
+from tensorlogic.backends.contract import bind_contraction
+from tensorlogic.backends.contract_vjp import bind_contract_vjp
 from tensorlogic.backends.native import bind, semiring, support, vjp
 from tensorlogic.ir import ops
 from tensorlogic.ir.algebra import ALGEBRAS
 from tensorlogic.ir.types import TensorShape, TensorType
-from tensorlogic.plan import fusing
-from tensorlogic.plan.contract import contraction
+from tensorlogic.plan import groups
+from tensorlogic.plan.cost import contraction
 
 pytestmark = pytest.mark.skipif(not support.usable(), reason="numba cannot be used here")
 
@@ -348,7 +349,7 @@ def test_a_plan_has_it_from_the_first_call_or_never(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(vjp, "bind_native_vjp", lambda *args, real=vjp.bind_native_vjp: made.append(1) or real(*args))
     small = [tl.Executor().execute(graph, given)["d"] for _ in range(3)]
     assert not made
-    monkeypatch.setattr(fusing, "PAYS_REORDERED", 1e-4)
+    monkeypatch.setattr(groups, "PAYS_REORDERED", 1e-4)
     large = tl.Executor().execute(graph, given)["d"]
     assert made
     np.testing.assert_allclose(large, small[0], rtol=1e-5)

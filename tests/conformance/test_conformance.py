@@ -12,9 +12,9 @@ import tensorlogic as tl
 from tensorlogic.backends.native import facts, semiring
 from tensorlogic.backends.native.facts import NativeFacts
 from tensorlogic.backends.numpy import NumpyBackend
-from tensorlogic.observe.array_difference import difference
+from tensorlogic.observe.compare_arrays import difference
 from tensorlogic.plan import candidates
-from tensorlogic.plan.fused import Fused
+from tensorlogic.plan.fused_steps import Fused
 from tensorlogic.runtime.call import call
 from tensorlogic.testing import Case, cases
 from tensorlogic.testing.programs import every_program

@@ -8,7 +8,7 @@ import numpy as np
 from checking import TAKEN, Expected, Wrong, copies, quiet, same_bits
 
 import tensorlogic as tl
-from tensorlogic.testing.strategies import GraphCase, arrays
+from tensorlogic.testing.random_graphs import GraphCase, arrays
 
 
 def batches(expected: Expected) -> None:

@@ -14,7 +14,7 @@ import numpy as np
 import tensorlogic as tl
 from tensorlogic.events import Hook
 from tensorlogic.ir.ops import Transfer
-from tensorlogic.testing.strategies import GraphCase
+from tensorlogic.testing.random_graphs import GraphCase
 
 EPSILON = {"float16": 2.0**-10, "float32": 2.0**-23, "float64": 2.0**-52}
 UNITS = 512  # roundings of the largest value in a run by which a road that is not exact may differ

@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import tensorlogic as tl
-from tensorlogic.testing.strategies import GraphCase, graph_case
+from tensorlogic.testing.random_graphs import GraphCase
+from tensorlogic.testing.strategies import graph_case
 
 sys.path[:0] = [str(Path(__file__).parents[1] / "train")]
 import by_hand  # noqa: E402 - a module beside the tests of training

@@ -30,7 +30,8 @@ from tensorlogic.passes.specialize import specialize
 from tensorlogic.runtime.call import call
 from tensorlogic.runtime.frame import Frame
 from tensorlogic.testing.programs import every_program
-from tensorlogic.testing.strategies import FormulaCase, GraphCase, RuleSet, arrays, formula_case, graph_case, rule_set
+from tensorlogic.testing.random_graphs import GraphCase, arrays
+from tensorlogic.testing.strategies import FormulaCase, RuleSet, formula_case, graph_case, rule_set
 
 sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1] / "lang")]
 import batches  # noqa: E402 - modules beside this one
@@ -48,14 +49,14 @@ def everything_pays() -> Iterator[None]:
     from tensorlogic.backends import packed
     from tensorlogic.backends.native import facts, semiring
     from tensorlogic.backends.native.facts import NativeFacts
-    from tensorlogic.plan import buffers, candidates, fusing, memory, sharing
-    from tensorlogic.runtime import straight, tuning
+    from tensorlogic.plan import candidates, groups, memory, sharing
+    from tensorlogic.runtime import program, tuning
 
     changes: list[tuple[Any, str, Any]] = [
         (facts, "SMALL", 0), (semiring, "WORTH", 0), (sharing, "TERMS", 1), (sharing, "TERMS_EXP", 1), (sharing, "TERMS_VJP", 1),
-        (candidates, "LEAST", 0), (candidates, "CACHED", 256), (candidates, "CHAIN", 0), (buffers, "LARGE", 0), (sharing, "MANY", 4),
-        (sharing, "SHARED", 16), (fusing, "PAYS", 0.0), (NativeFacts, "threads", lambda _: 2), (packed, "ENOUGH", 0), (sharing, "PACKED_BYTES", 64),
-        (sharing, "ORED_ROWS", 1), (sharing, "WIDE", 1), (sharing, "SMALL", 1), (memory, "LEAST", 0), (straight, "MOST", 6), (tuning, "MANY", 1),
+        (candidates, "LEAST", 0), (candidates, "CACHED", 256), (candidates, "CHAIN", 0), (memory, "LARGE", 0), (sharing, "MANY", 4),
+        (sharing, "SHARED", 16), (groups, "PAYS", 0.0), (NativeFacts, "threads", lambda _: 2), (packed, "ENOUGH", 0), (sharing, "PACKED_BYTES", 64),
+        (sharing, "ORED_ROWS", 1), (sharing, "WIDE", 1), (sharing, "SMALL", 1), (memory, "LEAST", 0), (program, "MOST", 6), (tuning, "MANY", 1),
     ]  # fmt: skip
     before = [(where, name, getattr(where, name)) for where, name, _ in changes]
     try:

@@ -22,7 +22,8 @@ from tensorlogic.observe import files as trace_files
 from tensorlogic.observe.recorder import ExecutionRecorder
 from tensorlogic.observe.replay import Recording
 from tensorlogic.runtime.frame import Frame
-from tensorlogic.testing.strategies import GraphCase, formula_case, graph_case
+from tensorlogic.testing.random_graphs import GraphCase
+from tensorlogic.testing.strategies import formula_case, graph_case
 
 SMALL = 1 << 22  # bytes that a spoilt graph may take and still be run
 NUMBERS = [

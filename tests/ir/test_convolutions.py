@@ -7,7 +7,7 @@ import pytest
 
 import tensorlogic as tl
 from tensorlogic.ir import ops
-from tensorlogic.passes.copy_windows import copy_windows
+from tensorlogic.passes.for_numpy import copy_windows
 
 jax = pytest.importorskip("jax")
 RNG = np.random.default_rng(0)

@@ -5,7 +5,7 @@ import json
 import pytest
 
 import tensorlogic as tl
-from tensorlogic.observe.trace_diff import diff, totals
+from tensorlogic.observe.compare_traces import diff, totals
 
 
 def event(name, start, end, thread=1, kind="step", **args):

@@ -11,7 +11,7 @@ import pytest
 import tensorlogic as tl
 from tensorlogic import EinsumGraph, GraphBuilder, OptimizationLevel
 from tensorlogic.ir import ops
-from tensorlogic.passes.fold import LARGEST, SMALL, fold_constants
+from tensorlogic.passes.simplify import LARGEST, SMALL, fold_constants
 
 EVALUATE = tl.Executor(optimization_level=OptimizationLevel.NONE).execute
 

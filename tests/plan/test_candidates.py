@@ -9,7 +9,7 @@ import pytest
 
 import tensorlogic as tl
 from tensorlogic.plan.budget import seconds
-from tensorlogic.plan.fusing import EXACT_FUNCTIONS, find_groups
+from tensorlogic.plan.groups import EXACT_FUNCTIONS, find_groups
 from tensorlogic.runtime.call import call
 from tensorlogic.runtime.program import bind
 from tensorlogic.testing.programs import every_program, native_plan

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import tensorlogic as tl
-from tensorlogic.plan import fusing
+from tensorlogic.plan import groups
 from tensorlogic.plan.estimate import Lifetime
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
@@ -28,8 +28,8 @@ def _floats(*shape: int) -> np.ndarray:
 @pytest.fixture(autouse=True)
 def on_numpy(monkeypatch: pytest.MonkeyPatch) -> None:
     """Steps stay on NumPy, which takes what is estimated; native kernels take less."""
-    monkeypatch.setattr(fusing, "PAYS", float("inf"))
-    monkeypatch.setattr(fusing, "PAYS_REORDERED", float("inf"))
+    monkeypatch.setattr(groups, "PAYS", float("inf"))
+    monkeypatch.setattr(groups, "PAYS_REORDERED", float("inf"))
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from tensorlogic.ir.graph import Node
 from tensorlogic.passes.merge import merge_einsums
 from tensorlogic.passes.order import order_contractions
 from tensorlogic.plan.build import ExecutionPlan, Step, lay_out
-from tensorlogic.plan.fuse import bytes_moved, follow, listed, native_groups, show_fusions
+from tensorlogic.plan.fusion_planner import bytes_moved, follow, listed, native_groups, show_fusions
 from tensorlogic.plan.row_groups import frame_of
 
 T = tl.FusionType

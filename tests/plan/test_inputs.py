@@ -9,7 +9,7 @@ import pytest
 
 import tensorlogic as tl
 from tensorlogic import EinsumGraph, GraphBuilder, TensorShape, TensorType
-from tensorlogic.plan.inputs import DTYPE, input_types, known_inputs
+from tensorlogic.passes.specialize import DTYPE, input_types, known_inputs
 
 
 def graph() -> EinsumGraph:

@@ -7,8 +7,8 @@ import pytest
 
 import tensorlogic as tl
 from tensorlogic.plan.build import lay_out
-from tensorlogic.plan.choose import LIMITS
-from tensorlogic.plan.fuse import native_groups
+from tensorlogic.plan.fusion_planner import native_groups
+from tensorlogic.plan.fusion_strategies import LIMITS
 
 S = tl.FusionStrategy
 MODEL = tl.FusionCostModel(tl.Machine(flops32=100e9, flops64=50e9, bandwidth=10e9, call=5e-7))

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tensorlogic as tl
-from tensorlogic.plan.contract import contraction
+from tensorlogic.plan.cost import contraction
 from tensorlogic.plan.memory import largest_step, lifetimes
 
 

@@ -16,7 +16,7 @@ from tensorlogic.passes.specialize import specialize
 from tensorlogic.plan import memory
 from tensorlogic.plan.build import build_plan, lay_out
 from tensorlogic.plan.memory import lighter
-from tensorlogic.plan.memory_order import frugal_order
+from tensorlogic.plan.schedule import frugal_order
 
 
 @pytest.fixture

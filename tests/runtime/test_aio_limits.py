@@ -14,8 +14,8 @@ import pytest
 from async_calls import CANCELLED, PATIENCE, Gate, X, chain, expected
 
 import tensorlogic as tl
-from tensorlogic.runtime.aio import brief, calls
-from tensorlogic.runtime.aio.brief import short_call
+from tensorlogic.runtime.aio import calls, short_calls
+from tensorlogic.runtime.aio.short_calls import short_call
 
 # limits
 
@@ -88,8 +88,8 @@ def test_which_calls_are_brief():
 
 
 def test_quick_calls_run_on_the_loop_where_they_are_awaited_at_once_and_alone(monkeypatch):
-    monkeypatch.setattr(brief, "BRIEF", 0.0)  # no call is brief by its plan
-    monkeypatch.setattr(brief, "QUICK", 60.0)
+    monkeypatch.setattr(short_calls, "BRIEF", 0.0)  # no call is brief by its plan
+    monkeypatch.setattr(short_calls, "QUICK", 60.0)
     graph, executor, threads = chain(), tl.Executor(), []
     executor.execute(graph, {"x": X})
 
@@ -103,7 +103,7 @@ def test_quick_calls_run_on_the_loop_where_they_are_awaited_at_once_and_alone(mo
         np.testing.assert_array_equal((await handle)["y"], expected(X))
 
     async def main() -> None:
-        for _ in range(brief.RUNS):
+        for _ in range(short_calls.RUNS):
             await call()
         assert all(name.startswith("tensorlogic-call") for name in threads)
         await call()
@@ -127,10 +127,10 @@ def test_a_call_that_takes_long_is_not_quick_any_more():
     executor, graph = tl.Executor(), chain()
     executor.execute(graph, {"x": np.ones(200_000)})
     program = executor.ready_call(graph).program
-    program.quick_runs, inputs = brief.RUNS, {"x": np.ones(200_000)}
+    program.quick_runs, inputs = short_calls.RUNS, {"x": np.ones(200_000)}
     assert short_call(executor, graph, inputs) == "quick"
     handle = asyncio.run(awaited_handle(executor, graph, inputs))
-    assert (handle.ended_at - handle.begun_at < brief.QUICK) == (short_call(executor, graph, inputs) == "quick")
+    assert (handle.ended_at - handle.begun_at < short_calls.QUICK) == (short_call(executor, graph, inputs) == "quick")
 
 
 async def awaited_handle(executor: tl.Executor, graph: tl.EinsumGraph, inputs: Any) -> tl.AsyncHandle[Any]:

@@ -14,7 +14,7 @@ import pytest
 from async_calls import PATIENCE, Gate, X, awaited, chain, expected
 
 import tensorlogic as tl
-from tensorlogic.runtime.aio import lanes, workers
+from tensorlogic.runtime.aio import call_queue, workers
 
 # many loops, many threads, and ends of processes
 
@@ -139,7 +139,7 @@ def last():
         except tl.TensorLogicError as error:
             print(error.diagnostic.code)
     asyncio.run(main())
-from tensorlogic.runtime.aio import lanes
+from tensorlogic.runtime.aio import call_queue
 atexit.register(last)
 """
     assert _child(code) in ("answer (9,)\n", "E560\n")
@@ -148,12 +148,12 @@ atexit.register(last)
 def test_threads_without_work_leave(monkeypatch):
     monkeypatch.setattr(workers, "KEPT", 0.01)
     own = workers.Workers()
-    monkeypatch.setattr(lanes, "workers", own)
-    lane = lanes.Lane(2, 10)
+    monkeypatch.setattr(call_queue, "workers", own)
+    lane = call_queue.CallQueue(2, 10)
     interval = sys.getswitchinterval()
 
     async def main() -> list[int]:
-        handles = [lanes.AsyncHandle(lane, lambda n=n: n * n) for n in range(20)]
+        handles = [call_queue.AsyncHandle(lane, lambda n=n: n * n) for n in range(20)]
         for handle in handles:
             lane.submit(handle)
         return [await h for h in handles]

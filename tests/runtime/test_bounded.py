@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import tensorlogic as tl
 from tensorlogic import GraphBuilder, InputError, OutOfMemoryError, TensorShape, TensorType
-from tensorlogic.plan import fusing
+from tensorlogic.plan import groups
 from tensorlogic.plan.budget import Slicing, fit
 from tensorlogic.plan.build import ExecutionPlan
 
@@ -80,7 +80,7 @@ def closure() -> Made:
 
 @pytest.fixture(autouse=True)
 def on_numpy(monkeypatch):
-    monkeypatch.setattr(fusing, "PAYS", float("inf"))  # packed bits would need no budget
+    monkeypatch.setattr(groups, "PAYS", float("inf"))  # packed bits would need no budget
 
 
 def run_within(executor, graph, inputs, budget):

@@ -98,7 +98,7 @@ def test_the_plan_that_is_printed_is_the_one_that_runs() -> None:
     for executor in (tl.Executor(), tl.Executor(native=True), tl.Executor(threads=2)):
         printed = executor.plan(graph, inputs)
         executor.execute(graph, inputs)
-        [program] = executor.programs.kept.values()
+        [program] = executor.programs.store.values()
         assert program.plan is printed or program.plan == printed
         names = executor.plan(graph, inputs)
         assert names is program.plan

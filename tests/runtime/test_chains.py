@@ -12,7 +12,7 @@ import tensorlogic as tl
 from tensorlogic.backends.threads import _libraries, on_one_thread
 from tensorlogic.events import watchers
 from tensorlogic.plan.build import ExecutionPlan
-from tensorlogic.plan.fused import Fused
+from tensorlogic.plan.fused_steps import Fused
 from tensorlogic.runtime import tuning
 from tensorlogic.runtime.call import call
 from tensorlogic.runtime.program import bind

@@ -154,7 +154,7 @@ def test_callers_that_come_at_once_all_run_what_the_first_chose(monkeypatch):
     b = tl.GraphBuilder()
     graph = b.build(y=b.tanh(b.input("x", (4,), "float32")))
     executor, gate, made = tl.Executor(), threading.Barrier(2, timeout=30), []
-    make, peek = executor.programs.make, executor.programs.kept.get
+    make, peek = executor.programs.make, executor.programs.store.get
 
     def noted(*args):
         made.append(make(*args))
@@ -165,7 +165,7 @@ def test_callers_that_come_at_once_all_run_what_the_first_chose(monkeypatch):
         return peek(key)
 
     monkeypatch.setattr(executor.programs, "make", noted)
-    monkeypatch.setattr(executor.programs.kept, "get", missing)
+    monkeypatch.setattr(executor.programs.store, "get", missing)
     x = {"x": np.zeros(4, "f4")}
     got = []
     callers = [

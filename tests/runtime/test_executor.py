@@ -12,7 +12,7 @@ import pytest
 
 import tensorlogic as tl
 from tensorlogic.backends.numpy import NumpyBackend
-from tensorlogic.passes.bfloat16 import has_bfloat16
+from tensorlogic.passes.for_numpy import has_bfloat16
 
 Build = Callable[[tl.GraphBuilder, Any], Any]
 

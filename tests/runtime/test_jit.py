@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import tensorlogic as tl
-from tensorlogic.plan.build import STEPWISE
+from tensorlogic.plan.printing import STEPWISE
 from tensorlogic.runtime import tuning
 from tensorlogic.runtime.jit import Jit
 

@@ -14,7 +14,7 @@ from tensorlogic.backends.native.facts import NativeFacts
 from tensorlogic.backends.numpy import NumpyBackend
 from tensorlogic.plan import candidates
 from tensorlogic.plan.build import lay_out
-from tensorlogic.plan.fusing import find_groups
+from tensorlogic.plan.groups import find_groups
 from tensorlogic.runtime import parts
 from tensorlogic.runtime.call import call
 from tensorlogic.runtime.program import Program, bind

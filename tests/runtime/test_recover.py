@@ -14,7 +14,7 @@ from hypothesis import given, settings
 import tensorlogic as tl
 from tensorlogic import RecoveryConfig, RecoveryResult, RecoveryStrategy, RetryPolicy
 from tensorlogic.backends.numpy import NumpyBackend
-from tensorlogic.plan.fused import Fused
+from tensorlogic.plan.fused_steps import Fused
 from tensorlogic.runtime.recovery.checkpoints import Checkpoint
 from tensorlogic.runtime.recovery.unfinished import Source, from_checkpoint, to_checkpoint, unfinished
 from tensorlogic.testing import failing_at

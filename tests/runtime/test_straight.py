@@ -14,9 +14,8 @@ import tensorlogic as tl
 from tensorlogic import GraphBuilder, OptimizationLevel
 from tensorlogic.ir.types import TensorShape, TensorType
 from tensorlogic.plan.build import build_plan
-from tensorlogic.runtime import straight
 from tensorlogic.runtime.call import run, watched
-from tensorlogic.runtime.program import Program, bind
+from tensorlogic.runtime.program import MOST, Entry, Program, bind, steps_function, steps_source
 
 BACKEND = tl.Executor().backend
 
@@ -44,11 +43,11 @@ def _graph(build: Callable[[GraphBuilder, Any], Any]) -> tl.EinsumGraph:
 
 def test_the_source_reads_like_the_plan() -> None:
     lines = [
-        straight.Line(None, (0, 1), (3,), (), 2),
-        straight.Line(None, (), (4, 5), (3,)),
-        straight.Line(None, (4,), (6,), (4, 5)),
+        Entry(None, None, (0, 1), (3,), (), 2, 3, tuple),
+        Entry(None, None, (), (4, 5), (3,), -1, -1, tuple),
+        Entry(None, None, (4,), (6,), (4, 5), -1, 6, tuple),
     ]
-    text = straight.source(lines, [0, 1], [6, 5], [2], timed=True)
+    text = steps_source(lines, [0, 1], [6, 5], [2], timed=True)
     assert text == (
         "def steps(values, work, note, clock):\n"
         "    s0, s1, = values; s2, = work; note(clock())\n"
@@ -61,9 +60,9 @@ def test_the_source_reads_like_the_plan() -> None:
 
 
 def test_nothing_in_nothing_out() -> None:
-    assert straight.function([], [], [], [], {})((), ()) == ()
-    assert straight.function([], [0], [0], [], {})((7,), ()) == (7,)
-    assert straight.function([], [], [0], [], {0: 5})((), ()) == (5,)
+    assert steps_function([], [], [], [], {})((), ()) == ()
+    assert steps_function([], [0], [0], [], {})((7,), ()) == (7,)
+    assert steps_function([], [], [0], [], {0: 5})((), ()) == (5,)
 
 
 # plans with little in them
@@ -148,13 +147,13 @@ def test_an_error_names_step_operands_and_place() -> None:
 
 def test_a_long_plan_runs_in_the_loop_and_says_the_same() -> None:
     def chain(b: GraphBuilder, x: Any) -> Any:
-        for _ in range(straight.MOST // 2 + 1):
+        for _ in range(MOST // 2 + 1):
             x = b.sin(x) * 0.5
         return b.gather(x, np.array([9]))
 
     graph = _graph(chain)
     made = program(graph, {"x": np.ones(3)})
-    assert len(made.entries) > straight.MOST
+    assert len(made.entries) > MOST
     assert made.function is None
     assert made.timed is None
     with pytest.raises(tl.ExecutionError, match=r"\(gather\) failed: gather: index 9") as caught:

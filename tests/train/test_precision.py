@@ -5,7 +5,7 @@ import pytest
 from problems import regression, regression_data, regression_params
 
 import tensorlogic as tl
-from tensorlogic.passes import bfloat16
+from tensorlogic.passes import for_numpy
 
 ml_dtypes = pytest.importorskip("ml_dtypes")
 BRAIN = np.dtype(ml_dtypes.bfloat16)
@@ -67,7 +67,7 @@ def test_training_in_half_precision(precision, policy):
     trainer.fit(regression(), regression_params(), regression_data())
     assert trainer.params["w"].dtype == np.float32
     np.testing.assert_allclose(trainer.params["w"], [1, -2, 0.5], atol=0.05)
-    halves = [t for p in trainer.executor.programs.kept.values() for s in p.plan.steps for t in s.types]
+    halves = [t for p in trainer.executor.programs.store.values() for s in p.plan.steps for t in s.types]
     assert precision in {t.dtype for t in halves}  # what the loss is made of is kept in two bytes
 
 
@@ -101,7 +101,7 @@ def test_parameters_kept_in_bfloat16_are_saved_and_go_on(tmp_path):
 def test_without_the_package_it_is_refused(monkeypatch):
     from tensorlogic.backends import numpy as numpy_backend
 
-    for module in (bfloat16, numpy_backend):
+    for module in (for_numpy, numpy_backend):
         monkeypatch.setattr(module, "has_bfloat16", lambda: False)
     trainer = tl.Trainer(None, tl.TrainerConfig(precision="bfloat16", batch_size=8))
     with pytest.raises(tl.BackendError, match=r"no bfloat16(.|\n)*pip install ml_dtypes"):

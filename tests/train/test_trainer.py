@@ -617,7 +617,7 @@ def test_a_resumed_run_chooses_the_same_plans_again(tmp_path, monkeypatch):
         return trainer
 
     def plans(trainer):
-        return {n: p.plan.name for n, p in enumerate(trainer.executor.programs.kept.values())}
+        return {n: p.plan.name for n, p in enumerate(trainer.executor.programs.store.values())}
 
     first = run(2, folder=tmp_path)
     assert "native steps" in plans(first).values()

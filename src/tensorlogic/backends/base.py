@@ -12,9 +12,9 @@ import msgspec
 
 from ..errors import BackendError, nearest
 from ..ir.types import TensorType
-from ..passes.levels import Pass
+from ..passes.pipeline import Pass
 from ..plan.build import ExecutionPlan, Step
-from ..plan.fusing import Facts
+from ..plan.groups import Facts
 
 Kernel = Callable[..., Any]  # operands in, the result out; a tuple where a step has several
 RunBody = Callable[[ExecutionPlan], Callable[[Sequence[Any]], tuple[Any, ...]]]

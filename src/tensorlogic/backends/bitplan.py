@@ -12,7 +12,7 @@ from ..ir.ops import Op
 from ..ir.type_rules import reduced_axes
 from ..ir.types import TensorType
 from ..plan.build import Step
-from ..plan.contract import Contraction
+from ..plan.cost import Contraction
 from . import packed
 from .base import Kernel
 from .bitjoin import Factor, own_labels, planned

@@ -13,7 +13,7 @@ from ..ir import ops
 from ..ir.algebra import Algebra, algebra, check_domain
 from ..ir.spec import Labels
 from ..ir.types import TensorType
-from ..plan.contract import BLOCK, Contraction
+from ..plan.cost import BLOCK, Contraction
 from .base import Kernel
 
 Array = Any  # a NumPy array; the plan says more about it than a type could
@@ -259,20 +259,21 @@ COMBINE: dict[str, Callable[..., Any]] = {
 }
 
 
-def _joined(row: Algebra, parts: Sequence[Array]) -> Array:
+def join_factors(row: Algebra, parts: Sequence[Array]) -> Array:
+    """Combine factors element by element, as an algebra does."""
     term = parts[0]
     for part in parts[1:]:
         term = COMBINE[row.combine](term, part)
     return np.asarray(term)
 
 
-def _spread(x: Array, labels: Labels, space: Labels) -> Array:
+def along_space(x: Array, labels: Labels, space: Labels) -> Array:
     """Lay an operand out over an index space: its axes in order, size 1 where it lacks an index."""
     ordered = x.transpose([labels.index(s) for s in space if s in labels])
     return ordered.reshape([x.shape[labels.index(s)] if s in labels else 1 for s in space])
 
 
-def _blocks(shape: Sequence[int]) -> Iterator[tuple[slice, ...]]:
+def index_blocks(shape: Sequence[int]) -> Iterator[tuple[slice, ...]]:
     """Cut an index space into blocks of at most BLOCK points, whole along the last axes."""
     steps = [1] * len(shape)
     room = BLOCK
@@ -283,7 +284,8 @@ def _blocks(shape: Sequence[int]) -> Iterator[tuple[slice, ...]]:
     return itertools.product(*ranges)
 
 
-def _cut(x: Array, block: tuple[slice, ...]) -> Array:
+def take_block(x: Array, block: tuple[slice, ...]) -> Array:
+    """Return what an array has in a block of the index space; an axis of size 1 is in every block."""
     return x[tuple(slice(None) if n == 1 else s for n, s in zip(x.shape, block, strict=True))]
 
 
@@ -316,11 +318,11 @@ def _blocked(
         if 0 in shape:
             return out.astype(dtype, copy=False).reshape(final)
         parts = [
-            _spread(cast(ready(x)).reshape([form.sizes[label] for label in own]), own, space)
+            along_space(cast(ready(x)).reshape([form.sizes[label] for label in own]), own, space)
             for x, ready, own in zip(operands, prepare, owned, strict=True)
         ]
-        for block in _blocks(shape):
-            term = _joined(row, [_cut(x, block) for x in parts])
+        for block in index_blocks(shape):
+            term = join_factors(row, [take_block(x, block) for x in parts])
             term = np.broadcast_to(term, [s.stop - s.start for s in block])
             value = reduce(term, reduced) if reduced or row.reduce == "noisy_or" else term
             target = block[: len(output)]
@@ -331,138 +333,3 @@ def _blocked(
         return out.astype(dtype, copy=False).reshape(final)
 
     return contract
-
-
-def bind_contract_vjp(op: ops.ContractVJP, form: Contraction, result: TensorType, args: Sequence[TensorType]) -> Kernel:
-    """Return the gradient of a contraction for one factor, without an array over the whole index space."""
-    row = algebra(op.algebra)
-    output, gone = form.spec.output, form.spec.contracted
-    space = (*output, *gone)
-    shape = [form.sizes[x] for x in space]
-    prepare = [prepared(own, kept) for own, kept in zip(form.spec.inputs, form.labels, strict=True)]
-    own = form.labels[op.wrt]
-    summed = tuple(n for n, x in enumerate(space) if x not in own)
-    reduced = tuple(range(len(output), len(space)))
-    dtype = np.dtype(result.dtype or "float64")
-    working = np.promote_types(dtype, np.float32)
-
-    def vjp(*operands: Array) -> Array:
-        factors, value, cotangent = operands[:-2], operands[-2], operands[-1]
-        parts = [
-            _spread(ready(x).astype(working, copy=False), labels, space)
-            for x, ready, labels in zip(factors, prepare, form.labels, strict=True)
-        ]
-        outer = (slice(None),) * len(output) + (None,) * len(gone)
-        value, cotangent = (np.asarray(v).astype(working, copy=False)[outer] for v in (value, cotangent))
-        total = np.zeros([n if x in own else 1 for n, x in zip(shape, space, strict=True)], working)
-        if 0 not in shape:
-            if row.reduce in ("max", "min"):  # in this dtype exactly, so that every result has a term equal to it
-                value = _extreme(row, parts, shape, reduced, working)
-            facts = _ties(row, parts, value, shape, reduced, working)
-            for block in _blocks(shape):
-                cut = [_cut(x, block) for x in parts]
-                term = _joined(row, cut)
-                weight = _weight(row, term, _cut(value, block), [_cut(f, block) for f in facts])
-                share = weight * _cut(cotangent, block) * _slope(row, cut, op.wrt)
-                share = np.broadcast_to(share, [s.stop - s.start for s in block])
-                _cut(total, block)[...] += np.sum(share, axis=summed, keepdims=True)
-        return placed(total, space, own, form, op.wrt, args[op.wrt], dtype)
-
-    return vjp
-
-
-def _extreme(
-    row: Algebra, parts: Sequence[Array], shape: Sequence[int], reduced: tuple[int, ...], dtype: np.dtype[Any]
-) -> Array:
-    """Recompute the maximum or minimum over the reduced axes, a block at a time."""
-    function = np.max if row.reduce == "max" else np.min
-    worst = -np.inf if row.reduce == "max" else np.inf
-    out = np.full([1 if n in reduced else s for n, s in enumerate(shape)], worst, dtype)
-    for block in _blocks(shape):
-        term = np.broadcast_to(_joined(row, [_cut(x, block) for x in parts]), [s.stop - s.start for s in block])
-        target = _cut(out, block)
-        target[...] = MERGE[row.reduce](target, function(term, axis=reduced, keepdims=True))
-    return out
-
-
-def _ties(
-    row: Algebra,
-    parts: Sequence[Array],
-    value: Array,
-    shape: Sequence[int],
-    reduced: tuple[int, ...],
-    dtype: np.dtype[Any],
-) -> list[Array]:
-    """Collect per result what a term's weight needs: the number of ties, or the zeros and the product of 1 - x."""
-    if row.reduce not in ("max", "min", "noisy_or"):
-        return []
-    small = [1 if n in reduced else s for n, s in enumerate(shape)]
-    facts = [np.zeros(small, dtype)] if row.reduce != "noisy_or" else [np.zeros(small, dtype), np.ones(small, dtype)]
-    for block in _blocks(shape):
-        term = np.broadcast_to(_joined(row, [_cut(x, block) for x in parts]), [s.stop - s.start for s in block])
-        if row.reduce == "noisy_or":
-            rest = 1 - term
-            _cut(facts[0], block)[...] += np.sum(rest == 0, axis=reduced, keepdims=True)
-            _cut(facts[1], block)[...] *= np.prod(np.where(rest == 0, 1, rest), axis=reduced, keepdims=True)
-        else:
-            _cut(facts[0], block)[...] += np.sum(term == _cut(value, block), axis=reduced, keepdims=True)
-    return facts
-
-
-def _weight(row: Algebra, term: Array, value: Array, facts: Sequence[Array]) -> Array:
-    """Return the derivative of the reduction for each term of a block."""
-    match row.reduce:
-        case "sum":
-            return np.ones_like(term)
-        case "max" | "min":
-            return np.where(term == value, 1 / np.maximum(facts[0], 1), 0)
-        case "logsumexp":
-            return np.where(np.isfinite(value), np.exp(term - np.where(np.isfinite(value), value, 0)), 0)
-        case "noisy_or":
-            zeros, product = facts
-            rest = 1 - term
-            others = np.where(zeros == 0, product / np.where(rest == 0, 1, rest), 0)
-            return np.where((rest == 0) & (zeros == 1), product, others)
-        case other:
-            raise AssertionError(other)
-
-
-def _slope(row: Algebra, cut: Sequence[Array], wrt: int) -> Array:
-    """Return the derivative of the join for one factor, over a block."""
-    others = [x for n, x in enumerate(cut) if n != wrt]
-    match row.combine:
-        case "add":
-            return np.ones_like(cut[wrt])
-        case "multiply":
-            return _joined(row, others) if others else np.ones_like(cut[wrt])
-        case "minimum" | "maximum":
-            extreme = _joined(row, cut)
-            ties = sum((x == extreme).astype(cut[wrt].dtype) for x in cut)
-            return (cut[wrt] == extreme) / ties
-        case "godel_implies":
-            return (cut[0] > cut[1]) * np.asarray(wrt, cut[0].dtype)
-        case "goguen_implies":
-            slope = np.divide(1, cut[0]) if wrt else np.divide(-cut[1], np.square(cut[0]))
-            return np.where(cut[0] > cut[1], slope, 0)
-        case "lukasiewicz":
-            return (_joined(row, cut) > 0).astype(cut[wrt].dtype) if others else np.ones_like(cut[wrt])
-        case other:
-            raise AssertionError(other)
-
-
-def placed(
-    total: Array, space: Labels, own: Labels, form: Contraction, wrt: int, like: TensorType, dtype: np.dtype[Any]
-) -> Array:
-    """Give a gradient over the index space the shape of its factor: its axis order, diagonals and size-1 axes."""
-    squeezed = total.reshape([form.sizes[x] for x in space if x in own])
-    inside = [x for x in space if x in own]
-    ordered = squeezed.transpose([inside.index(x) for x in own])
-    shape = [int(d) for d in like.shape or ()]
-    labels = form.spec.inputs[wrt]
-    if len(set(labels)) == len(labels):
-        return ordered.reshape(shape).astype(dtype)
-    out = np.zeros(shape, dtype)
-    grid = np.ogrid[tuple(slice(0, form.sizes[x]) for x in own)]
-    key = tuple(grid[own.index(x)] if x in own else 0 for x in labels)
-    out[key] = ordered
-    return out

@@ -11,19 +11,20 @@ import numpy as np
 
 from ..errors import BackendError, DTypeError
 from ..ir import ops
-from ..ir.graph import OPS, Cond, Fixpoint, Scan, plain_array
+from ..ir.arrays import plain_array
+from ..ir.graph import OPS, Cond, Fixpoint, Scan
 from ..ir.ops import Op
 from ..ir.packed_numbers import unpack_numbers
 from ..ir.quantize_arrays import dequantize_array, quantize_array
-from ..ir.type_rules import normal_axis, reduced_axes
-from ..ir.types import DTYPES, TensorType
-from ..passes.bfloat16 import compute_in_float32, has_bfloat16
-from ..passes.copy_windows import copy_windows
+from ..ir.type_rules import reduced_axes
+from ..ir.types import DTYPES, TensorType, normal_axis
+from ..passes.for_numpy import compute_in_float32, copy_windows, has_bfloat16
 from ..passes.order import order_contractions
 from ..plan.build import ExecutionPlan, Step
 from .base import BackendCapabilities, Device, Kernel, RunBody
 from .collectives import COLLECTIVES, bind_collective
-from .contract import COMBINE, bind_contract_vjp, bind_contraction
+from .contract import COMBINE, bind_contraction
+from .contract_vjp import bind_contract_vjp
 from .control import bind_control
 from .erf import bind_erf
 from .native.facts import NativeFacts

@@ -17,7 +17,7 @@ from ..ir import ops
 from ..ir.type_rules import reduced_axes
 from ..ir.types import TensorType
 from ..plan.build import Step
-from ..plan.fusing import FEW, in_few_slices
+from ..plan.groups import FEW, in_few_slices
 from .base import Kernel
 from .contract import bind_matmul_into
 from .erf import bind_erf
@@ -29,7 +29,7 @@ BLOCK = 1 << 16  # elements
 
 
 def bind_into(step: Step) -> Kernel:
-    """Return the kernel of a step that has a buffer (see :func:`tensorlogic.plan.buffers.writes_into`)."""
+    """Return the kernel of a step that has a buffer (see :func:`tensorlogic.plan.memory.writes_into`)."""
     op, result = step.op, step.types[0]
     match op:
         case ops.Elementwise():

@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 
 from ..ir import ops
-from ..ir.type_rules import normal_axis
-from ..ir.types import TensorType
+from ..ir.types import TensorType, normal_axis
 from .base import Kernel
 
 Array = Any

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from ..events import active_contexts
-from ..plan.contract import Contraction
+from ..plan.cost import Contraction
 from .base import Kernel
 
 ALONE = 1 << 18  # multiplications of a matrix product up to which BLAS takes one thread anyway

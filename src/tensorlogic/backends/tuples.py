@@ -88,9 +88,9 @@ def _by_bitmaps(kernels: Any, codes: Codes, least: int, bits: int, count: int) -
     np.cumsum(counts.sum(axis=0), out=starts[1:])
     places = np.cumsum(counts, axis=0) - counts + starts[:-1]
     grouped = np.empty(n, np.int64)
-    together([
-        partial(kernels.scatter, codes, least, shift, r.start, r.stop, places[k], grouped) for k, r in enumerate(ways)
-    ])  # fmt: skip
+    together(
+        [partial(kernels.scatter, codes, least, shift, r.start, r.stop, places[k], grouped) for k, r in enumerate(ways)]
+    )
     ends = np.empty(buckets, np.int64)
     cuts = [*(int(np.searchsorted(starts, n * k // count)) for k in range(count)), buckets]
     together([partial(kernels.sets, grouped, starts, shift, lo, hi, ends) for lo, hi in pairwise(cuts)])
@@ -362,11 +362,13 @@ def from_words(words: Words, shape: Sequence[int]) -> Codes:
     parts = ranges(len(flat), _threads(len(flat)))
     counts = [packed.count(flat[r]) for r in parts]
     codes = np.empty(sum(counts), np.int64)
-    together([
-        partial(kernels.list_bits, flat, last, width(last), codes, sum(counts[:k]), r.start, r.stop)
-        for k, r in enumerate(parts)
-        if r.start < r.stop
-    ])  # fmt: skip
+    together(
+        [
+            partial(kernels.list_bits, flat, last, width(last), codes, sum(counts[:k]), r.start, r.stop)
+            for k, r in enumerate(parts)
+            if r.start < r.stop
+        ]
+    )
     return codes
 
 

@@ -93,7 +93,7 @@ def run_options(command: F) -> F:
 
 def executor_of(backend: str, level: str | None) -> Any:
     """Return the executor that the options ask for."""
-    from ..passes.levels import OptimizationLevel
+    from ..passes.pipeline import OptimizationLevel
     from ..runtime.executor import Executor
 
     return Executor(backend, optimization_level=None if level is None else OptimizationLevel[level.upper()])

@@ -66,9 +66,11 @@ def print_arrays(arrays: Mapping[str, Any], axis_names: Mapping[str, AxisNames] 
 @common.graph_argument
 @common.run_options
 @click.option(
-    "-o", "--output", type=click.Path(path_type=Path),
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path),
     help="Write the outputs to an .npz file; those of a stream also to .npy, .parquet, .csv or .tsv.",
-)  # fmt: skip
+)
 @programs.csv_option
 @stream_options
 @common.reported
@@ -147,7 +149,7 @@ def explain(graph: Path, inputs: Texts, sizes: Texts, backend: str, level: str |
       tensorlogic explain layer.json --size n=64 --level aggressive
       tensorlogic explain layer.json -i x=x.npy -i w=w.npy --json
     """  # noqa: D301
-    from ..plan.build import describe
+    from ..plan.printing import describe
 
     if programs.is_program(graph):
         plan = programs.load_program(graph, inputs, backend, level).plan()

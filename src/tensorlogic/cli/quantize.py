@@ -11,8 +11,17 @@ from ..errors import InputError
 from .common import graph_argument, load_graph, print_json, reported, writing
 from .train import read_arrays
 
-TYPES = {"int8": "INT8", "uint8": "UINT8", "int4": "INT4", "int2": "INT2", "fp8": "FP8", "e4m3": "FP8_E4M3",
-         "e5m2": "FP8_E5M2", "ternary": "TERNARY", "binary": "BINARY"}  # fmt: skip
+TYPES = {
+    "int8": "INT8",
+    "uint8": "UINT8",
+    "int4": "INT4",
+    "int2": "INT2",
+    "fp8": "FP8",
+    "e4m3": "FP8_E4M3",
+    "e5m2": "FP8_E5M2",
+    "ternary": "TERNARY",
+    "binary": "BINARY",
+}
 WORDS = {"weight-only": "WEIGHT_ONLY", "dynamic": "DYNAMIC", "static": "STATIC"}
 
 
@@ -27,10 +36,20 @@ WORDS = {"weight-only": "WEIGHT_ONLY", "dynamic": "DYNAMIC", "static": "STATIC"}
 @click.option(
     "--activations", type=click.Choice(list(WORDS)), help="Static where there are calibration data, if left out."
 )
-@click.option("--method", type=click.Choice(["min-max", "moving-average", "percentile", "entropy", "mse"]), default="min-max",
-              show_default=True, help="How ranges of activations are found.")  # fmt: skip
-@click.option("--rounding", type=click.Choice(["nearest", "scale-search", "compensating", "compensating-search"]),
-              default="nearest", show_default=True, help="How weights are rounded.")  # fmt: skip
+@click.option(
+    "--method",
+    type=click.Choice(["min-max", "moving-average", "percentile", "entropy", "mse"]),
+    default="min-max",
+    show_default=True,
+    help="How ranges of activations are found.",
+)
+@click.option(
+    "--rounding",
+    type=click.Choice(["nearest", "scale-search", "compensating", "compensating-search"]),
+    default="nearest",
+    show_default=True,
+    help="How weights are rounded.",
+)
 @click.option(
     "--budget",
     "budget_bytes",
@@ -50,10 +69,23 @@ WORDS = {"weight-only": "WEIGHT_ONLY", "dynamic": "DYNAMIC", "static": "STATIC"}
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="Write the quantized graph.")
 @reported
 def quantize_command(
-    graph: Path, kind: str | None, group: int | None, per_tensor: bool, asymmetric: bool, activations: str | None, method: str,
-    rounding: str, budget_bytes: int | None, max_error: float | None, calibrate: Path | None, params_path: Path | None,
-    labels: str | None, report_path: Path | None, output: Path | None, as_json: bool,
-) -> None:  # fmt: skip
+    graph: Path,
+    kind: str | None,
+    group: int | None,
+    per_tensor: bool,
+    asymmetric: bool,
+    activations: str | None,
+    method: str,
+    rounding: str,
+    budget_bytes: int | None,
+    max_error: float | None,
+    calibrate: Path | None,
+    params_path: Path | None,
+    labels: str | None,
+    report_path: Path | None,
+    output: Path | None,
+    as_json: bool,
+) -> None:
     """Store the weights of a graph file in a few bits, and tell what that saves and costs.
 
     \b

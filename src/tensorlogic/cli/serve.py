@@ -36,8 +36,13 @@ from .common import reported
 @click.option("--tls-cert", type=click.Path(path_type=Path), help="A certificate (PEM): serve over TLS.")
 @click.option("--tls-key", type=click.Path(path_type=Path), help="The key of the certificate.")
 @click.option("--log-requests", is_flag=True, help="Write a line for each request to standard error.")
-@click.option("--limit", "limits", multiple=True, metavar="NAME=VALUE", help="A limit of requests: body_bytes, flops, memory_bytes, "
-              "seconds, rank, ...; repeat for several.")  # fmt: skip
+@click.option(
+    "--limit",
+    "limits",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="A limit of requests: body_bytes, flops, memory_bytes, seconds, rank, ...; repeat for several.",
+)
 @click.option(
     "--drain-seconds",
     default=30.0,
@@ -51,10 +56,23 @@ from .common import reported
 )
 @reported
 def serve_command(
-    folder: Path, host: str, port: int, grpc_port: int | None, workers: int, name: str, load: tuple[str, ...], control: bool,
-    token_file: Path | None, tls_cert: Path | None, tls_key: Path | None, log_requests: bool, limits: tuple[str, ...],
-    drain_seconds: float, trace: Path | None, as_json: bool,
-) -> None:  # fmt: skip
+    folder: Path,
+    host: str,
+    port: int,
+    grpc_port: int | None,
+    workers: int,
+    name: str,
+    load: tuple[str, ...],
+    control: bool,
+    token_file: Path | None,
+    tls_cert: Path | None,
+    tls_key: Path | None,
+    log_requests: bool,
+    limits: tuple[str, ...],
+    drain_seconds: float,
+    trace: Path | None,
+    as_json: bool,
+) -> None:
     """Serve the models of FOLDER/NAME/VERSION/ until told to end.
 
     \b
@@ -66,10 +84,20 @@ def serve_command(
     from ..serve.server import ServerConfig, read_tokens, run
 
     config = ServerConfig(
-        str(folder), host, port, grpc_port, name, tuple(read_tokens(token_file)) if token_file else (),
-        str(tls_cert) if tls_cert else None, str(tls_key) if tls_key else None, control, load or None, log_requests,
-        drain_seconds, _limits(limits),
-    )  # fmt: skip
+        str(folder),
+        host,
+        port,
+        grpc_port,
+        name,
+        tuple(read_tokens(token_file)) if token_file else (),
+        str(tls_cert) if tls_cert else None,
+        str(tls_key) if tls_key else None,
+        control,
+        load or None,
+        log_requests,
+        drain_seconds,
+        _limits(limits),
+    )
     scheme = "https" if tls_cert else "http"
     if workers > 1:
         from ..serve import workers as several

@@ -33,25 +33,46 @@ class StreamOptions(NamedTuple):
 
     def arguments(self) -> list[str]:
         """Return the options as they are typed."""
-        typed = [("--stream", self.source), ("--over", self.over), ("--chunk", self.chunk), ("--memory", self.memory),
-                 ("--checkpoint", self.checkpoint), ("--every", self.every)]  # fmt: skip
+        names = ("source", "over", "chunk", "memory", "checkpoint", "every")
+        typed = [(f"--{'stream' if name == 'source' else name}", getattr(self, name)) for name in names]
         return [word for name, value in typed if value is not None for word in (name, str(value))]
 
 
 def stream_options(command: F) -> F:
     """Add the options of streams to a command."""
-    for option in reversed((
-        click.option("--stream", "source", metavar="FILE", help="Run over the rows of a file, chunk by chunk: .npy, .npz, .csv, .tsv, "
-                     ".parquet, .arrow, .feather, or a folder of Parquet files."),
-        click.option("--over", metavar="NAME", help="The size or the input that is streamed, where the inputs that are left do not tell."),
-        click.option("--chunk", type=click.IntRange(1), metavar="ROWS", help="The rows of a chunk."),
-        click.option("--memory", type=click.FloatRange(0, min_open=True), metavar="MB", help="Chunks as large as fit in so many "
-                     "megabytes; 64 if neither this nor --chunk is given."),
-        click.option("--checkpoint", type=click.Path(path_type=Path), metavar="DIR", help="Save the state in a folder, so that a "
-                     "run that was stopped can go on."),
-        click.option("--every", type=click.IntRange(1), metavar="N", help="Save it after N chunks; after each if not given."),
-        click.option("--resume", is_flag=True, help="Go on where the run that saved the checkpoints stopped."),
-    )):  # fmt: skip
+    for option in reversed(
+        (
+            click.option(
+                "--stream",
+                "source",
+                metavar="FILE",
+                help="Run over the rows of a file, chunk by chunk: .npy, .npz, .csv, .tsv, "
+                ".parquet, .arrow, .feather, or a folder of Parquet files.",
+            ),
+            click.option(
+                "--over",
+                metavar="NAME",
+                help="The size or the input that is streamed, where the inputs that are left do not tell.",
+            ),
+            click.option("--chunk", type=click.IntRange(1), metavar="ROWS", help="The rows of a chunk."),
+            click.option(
+                "--memory",
+                type=click.FloatRange(0, min_open=True),
+                metavar="MB",
+                help="Chunks as large as fit in so many megabytes; 64 if neither this nor --chunk is given.",
+            ),
+            click.option(
+                "--checkpoint",
+                type=click.Path(path_type=Path),
+                metavar="DIR",
+                help="Save the state in a folder, so that a run that was stopped can go on.",
+            ),
+            click.option(
+                "--every", type=click.IntRange(1), metavar="N", help="Save it after N chunks; after each if not given."
+            ),
+            click.option("--resume", is_flag=True, help="Go on where the run that saved the checkpoints stopped."),
+        )
+    ):
         command = option(command)
     return command
 
@@ -83,9 +104,16 @@ def run_stream(
     executor, loaded = common.executor_of(backend, level), common.load_graph(graph)
     lines = as_json or not sys.stdout.isatty()
     stream = executor.execute_stream(
-        loaded, given.source, config, inputs=common.read_values(inputs), over=given.over, sink=output,
-        checkpoint=given.checkpoint, resume=given.resume, progress=not as_json,
-    )  # fmt: skip
+        loaded,
+        given.source,
+        config,
+        inputs=common.read_values(inputs),
+        over=given.over,
+        sink=output,
+        checkpoint=given.checkpoint,
+        resume=given.resume,
+        progress=not as_json,
+    )
     command = _command(graph, given, inputs, backend, level, output)
     try:
         with stream, _stopping(executor.context):
@@ -124,8 +152,12 @@ def _show(result: Any, stream: Any, *, lines: bool, values: bool) -> None:
 
     kept = {name: value for name, value in result.outputs.items() if name in stream.processor.split.kept}
     if lines:
-        found = {"chunk": result.metadata.chunk_id, "start": result.metadata.start, "rows": result.metadata.size,
-                 "ms": round(result.processing_time_ms, 3)}  # fmt: skip
+        found = {
+            "chunk": result.metadata.chunk_id,
+            "start": result.metadata.start,
+            "rows": result.metadata.size,
+            "ms": round(result.processing_time_ms, 3),
+        }
         common.print_json({**found, "outputs": arrays_json(kept)} if values and kept else found)
     elif values and kept:
         click.echo(f"chunk {result.metadata.chunk_id}, rows {result.metadata.start:,} to {stream.rows - 1:,}")

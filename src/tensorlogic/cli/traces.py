@@ -81,9 +81,9 @@ def record(
       tensorlogic trace record train.py -o train.json -- --epochs 3
     """  # noqa: D301
     from ..ir.files import no_file
+    from ..observe.compare_traces import counts
     from ..observe.files import form_of
     from ..observe.trace import trace
-    from ..observe.trace_diff import counts
 
     script = target.suffix == ".py"
     if args and not script:
@@ -168,7 +168,7 @@ def summary(file: Path, by: str, kind: str | None, top: int | None, as_json: boo
       tensorlogic trace summary pytorch.json.gz --kind kernel
       tensorlogic trace summary run.json --by thread --json
     """  # noqa: D301
-    from ..observe.trace_diff import counts, lengths, total_record, totals, totals_cells
+    from ..observe.compare_traces import counts, lengths, total_record, totals, totals_cells
 
     loaded = _read(file)
     rows = totals(loaded, by=by, kind=kind)
@@ -266,7 +266,7 @@ def diff_command(before: Path, after: Path, by: str, kind: str | None, top: int 
       tensorlogic trace diff before.json after.json --top 20
       tensorlogic trace diff rank0.json.gz rank1.json.gz --kind kernel --json
     """  # noqa: D301
-    from ..observe.trace_diff import TraceDiff, diff
+    from ..observe.compare_traces import TraceDiff, diff
 
     first, second = _read(before), _read(after)
     found = diff(first, second, by=by, kind=kind)

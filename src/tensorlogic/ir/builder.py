@@ -15,107 +15,16 @@ import numpy as np
 from ..diagnostics import SourceLocation, caller
 from ..errors import GraphError, ShapeError, expect, nearest
 from . import ops
-from .check import check_structure
-from .elementwise import FUNCTIONS
-from .graph import (
-    MAX_BODY_DEPTH,
-    Array,
-    Cond,
-    EinsumGraph,
-    Fixpoint,
-    Node,
-    Scan,
-    constant_op,
-    extract,
-    frozen_copy,
-    node_name,
-    plain_array,
-)
-from .infer import node_types
+from .arrays import Array, constant_op, frozen_copy, plain_array
+from .check import check_structure, node_types
+from .graph import MAX_BODY_DEPTH, Cond, EinsumGraph, Fixpoint, Node, Scan, extract, node_name
 from .layers import Layers
-from .methods import TensorOperators
 from .ops import Op
 from .random import STEP, TRAINING
 from .sizes import Dim, dim, integer
-from .type_rules import Equality, Results
-from .type_rules import Scope as TypeScope
-from .types import TensorShape, TensorType, dtype_name
-
-
-class Tensor(TensorOperators["Tensor"]):
-    """A value in a graph being built; arithmetic on it adds nodes.
-
-    >>> from tensorlogic import GraphBuilder
-    >>> b = GraphBuilder()
-    >>> x = b.input("x", ("n", 4), "float32")
-    >>> (x * 2 + 1)[:, 0]
-    <Tensor float32[n]>
-    """
-
-    __slots__ = ("builder", "node", "scope")
-
-    def __init__(self, builder: GraphBuilder, scope: _Scope, node: int) -> None:
-        self.builder, self.scope, self.node = builder, scope, node
-
-    @property
-    def type(self) -> TensorType:
-        """The tensor's shape and dtype, as far as they are known."""
-        return self.scope.types[self.node][0]
-
-    @property
-    def shape(self) -> TensorShape | None:
-        """The tensor's shape; None where its rank is unknown."""
-        return self.type.shape
-
-    @property
-    def dtype(self) -> str | None:
-        """The tensor's dtype; None where it depends on the bound array."""
-        return self.type.dtype
-
-    def __repr__(self) -> str:
-        return f"<Tensor {self.type}>"
-
-    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *operands: Any, **options: Any) -> Tensor:
-        """Add the node that a NumPy function stands for: ``np.exp(x)`` is ``b.exp(x)``, ``array + x`` is ``b.add(array, x)``."""
-        name = ufunc.__name__
-        if options.keys() == {"out"} and options["out"][0] is operands[0]:
-            options = {}  # array += x: the array's name now stands for the sum
-        if method != "__call__" or options or not (name in FUNCTIONS or name in _BITWISE or name == "matmul"):
-            hint = f"write b.{name}(...)" if name in FUNCTIONS else nearest(name, FUNCTIONS)[0]
-            how = f".{method}" if method != "__call__" else f" with {', '.join(options)}=" if options else ""
-            raise GraphError(f"np.{name}{how} on a tensor of a graph is not there", hint, code="E142")
-        if name in _BITWISE:
-            return self.builder.truth(_BITWISE[name], *operands)
-        result: Tensor = getattr(self.builder, name)(*operands)
-        return result
-
-    def __array__(self, dtype: Any = None, copy: Any = None) -> NoReturn:
-        hint = "use the builder's functions, such as b.sum(x), or execute the graph first"
-        raise GraphError("a tensor in a graph has no values while it is being built", hint, code="E106")
-
-    def __bool__(self) -> NoReturn:
-        hint = "use b.where(condition, x, y) or b.cond(condition, then, otherwise)"
-        raise GraphError("a tensor in a graph has no truth value while it is being built", hint, code="E106")
-
-    def __iter__(self) -> NoReturn:
-        hint = "index it, x[0], or use b.scan(body, init, xs=x)"
-        raise GraphError("a tensor in a graph cannot be iterated over while it is being built", hint, code="E106")
-
-
-_BITWISE = {f"bitwise_{word}": f"logical_{word}" for word in ("and", "or", "xor")} | {"invert": "logical_not"}
-
-
-class _Scope:
-    """The nodes of one graph being built: the whole program's, or a body's."""
-
-    def __init__(self, parent: _Scope | None) -> None:
-        self.parent = parent
-        self.depth: int = 0 if parent is None else parent.depth + 1
-        self.nodes: list[Node] = []
-        self.types: list[Results] = []
-        self.interned: dict[tuple[Op, tuple[int, ...]], int] = {}
-        self.inputs: dict[str, int] = {}
-        self.captures: dict[int, tuple[Tensor, int]] = {}  # node of the parent -> (itself, input here)
+from .tensor import GraphDraft, Tensor
+from .types import Equality, TensorShape, TensorType, dtype_name
+from .types import Scope as TypeScope
 
 
 class GraphBuilder(Layers[Tensor]):
@@ -132,7 +41,7 @@ class GraphBuilder(Layers[Tensor]):
     def __init__(self, *, intern: bool = True) -> None:
         self.intern = intern
         self.location: SourceLocation | None = None  # where new nodes come from, if not from the calling line of Python
-        self._scope = _Scope(None)
+        self._scope = GraphDraft(None)
         self._constants: dict[str, Array] = {}
         self._dropouts = 0
 
@@ -292,7 +201,7 @@ class GraphBuilder(Layers[Tensor]):
             raise GraphError(f"an operand must be a tensor, an array or a number, got {x!r}", code="E301")
         return self.constant(x).node
 
-    def _capture(self, x: Tensor, scope: _Scope) -> int:
+    def _capture(self, x: Tensor, scope: GraphDraft) -> int:
         """Make a tensor of an enclosing scope readable in a body: constants again, anything else as an input."""
         inner = scope
         while inner.parent is not None and inner.parent is not x.scope:
@@ -311,7 +220,7 @@ class GraphBuilder(Layers[Tensor]):
             scope.captures[x.node] = (x, self._add(op, (), scope).node)
         return scope.captures[x.node][1]
 
-    def _add(self, op: Op, args: tuple[int, ...], scope: _Scope | None = None) -> Tensor:
+    def _add(self, op: Op, args: tuple[int, ...], scope: GraphDraft | None = None) -> Tensor:
         scope = scope or self._scope
         place = self.location or caller()
         if self.intern:
@@ -358,7 +267,7 @@ class GraphBuilder(Layers[Tensor]):
 
     def _body(self, fn: Callable[..., Any], given: Mapping[str, TensorType]) -> tuple[EinsumGraph, list[Tensor]]:
         """Trace a function into a graph of its own; return it and the outer tensors it reads."""
-        scope = _Scope(self._scope)
+        scope = GraphDraft(self._scope)
         if scope.depth > MAX_BODY_DEPTH:
             raise GraphError(f"bodies may be nested {MAX_BODY_DEPTH} deep", code="E207")
         outer, self._scope = self._scope, scope

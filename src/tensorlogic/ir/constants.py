@@ -10,10 +10,10 @@ import numpy as np
 
 from ..errors import FormatError, GraphError, nearest
 from . import ops
+from .arrays import Array, constant_digest, frozen, frozen_copy
 from .check import no_array, too_deep
-from .graph import MAX_BODY_DEPTH, Array, EinsumGraph, bodies, constant_digest, frozen, frozen_copy
-from .type_rules import MAX_RANK
-from .types import DTYPES, ITEMSIZE
+from .graph import MAX_BODY_DEPTH, EinsumGraph, bodies
+from .types import DTYPES, ITEMSIZE, MAX_RANK
 
 
 def all_constants(graph: EinsumGraph, depth: int = 0) -> dict[str, Array]:

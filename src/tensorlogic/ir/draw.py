@@ -17,8 +17,8 @@ from xml.sax.saxutils import escape
 
 from ..errors import BackendError, TensorLogicError
 from . import ops
+from .check import known_types
 from .graph import Cond, EinsumGraph, Fixpoint, Scan, bodies, body_fields
-from .infer import known_types
 from .ops import Op
 from .text import attributes
 

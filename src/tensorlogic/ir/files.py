@@ -21,9 +21,10 @@ import numpy as np
 
 from ..diagnostics import SourceLocation
 from ..errors import FormatError, TensorLogicError, nearest
+from .arrays import Array
 from .check import check_graph, too_deep
 from .constants import all_constants, decode, encode, verified_constant
-from .graph import MAX_BODY_DEPTH, OPS, Array, AxisNames, EinsumGraph, Node
+from .graph import MAX_BODY_DEPTH, OPS, AxisNames, EinsumGraph, Node
 from .ops import Op
 from .text import plain_fields
 from .untrusted_text import LIMIT, convert, decode_text, strict_json, too_large

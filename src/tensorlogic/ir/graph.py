@@ -3,29 +3,24 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, lru_cache
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
-import numpy as np
-from numpy.typing import NDArray
 
 from ..diagnostics import SourceLocation
-from ..errors import DTypeError, GraphError, TensorLogicError
+from ..errors import GraphError
 from . import ops
 from .ops import Op
 from .sizes import Dim, names
-from .types import TensorShape, TensorType, dtype_name
+from .types import TensorShape, TensorType
 
 if TYPE_CHECKING:
-    from .infer import Inference
-
-Array = NDArray[Any]
-K = TypeVar("K", bound=Hashable)
-
+    from .check import Inference
+from .arrays import Array, frozen
 
 AxisNames = tuple[tuple[str | int, ...] | None, ...]  # for each axis the names of its elements, None where it has none
 MAX_BODY_DEPTH = 32  # of bodies within bodies
@@ -162,7 +157,7 @@ class EinsumGraph:
     @cached_property
     def inference(self) -> Inference:
         """Every node's types and the equalities between sizes that they rely on."""
-        from .infer import infer_graph
+        from .check import infer_graph
 
         return infer_graph(self)
 
@@ -359,86 +354,6 @@ def body_types(op: Op, types: Sequence[TensorType]) -> list[TensorType]:
             shape = strong[n].shape
             strong[n] = strong[n]._replace(shape=None if shape is None else TensorShape(shape[1:]))
     return strong
-
-
-def constant_digest(array: Array) -> str:
-    """Return the name under which a constant is kept: a digest of its dtype, shape and bytes."""
-    h = hashlib.blake2b(f"{array.dtype.str}{array.shape}".encode(), digest_size=16)
-    h.update(
-        np.ascontiguousarray(array).reshape(-1).view(np.uint8).data if array.size else b""
-    )  # bfloat16 is no buffer
-    return h.hexdigest()
-
-
-def constant_op(array: Array) -> ops.Constant:
-    """Return the operation that stands for an array."""
-    return ops.Constant(constant_digest(array), array.shape, dtype_name(array.dtype))
-
-
-def plain_array(value: object) -> Array:
-    """Return a value as a NumPy array, or say plainly why there is none."""
-    if value is None:
-        hint = "give an array, a list or a number; a run without the input leaves its name out"
-        raise DTypeError("None is given where an array is expected", hint, code="E123")
-    try:
-        return np.asarray(value)
-    except TensorLogicError:  # a list of tensors of a graph
-        raise
-    except ValueError as error:
-        raise DTypeError(f"a rectangular array is expected: {error}", code="E123") from None
-    except Exception as error:  # an array of another library that does not let its values go
-        hint = "detach it first: x.detach().cpu().numpy()" if hasattr(value, "detach") else "give a NumPy array"
-        raise DTypeError(f"a {type(value).__name__} cannot be read as an array: {error}", hint, code="E123") from None
-
-
-def frozen_copy(value: object) -> Array:
-    """Return a read-only copy of an array, in C order and native byte order, so that its digest stays true."""
-    array = plain_array(value)
-    name = dtype_name(array.dtype)
-    copy = np.array(array, dtype=np.dtype(name), order="C", copy=True)
-    copy.setflags(write=False)
-    return copy
-
-
-def frozen(value: Array) -> Array:
-    """Return an array that nobody can write to: itself, or a copy where it or what it is a view of can be."""
-    whole: Any = value
-    while isinstance(whole, np.ndarray):
-        if whole.flags.writeable:
-            return frozen_copy(value)
-        whole = whole.base
-    return value if isinstance(value, np.ndarray) else frozen_copy(value)
-
-
-class CycleError(Exception):
-    """Things that need each other in a circle; ``args[0]`` lists them."""
-
-
-def dependency_order(roots: Iterable[K], needs: Callable[[K], Iterable[K]]) -> list[K]:
-    """Return the roots and all they need, each after what it needs; raise :class:`CycleError` where there is a circle.
-
-    >>> dependency_order("ac", {"a": "b", "b": "", "c": "a"}.__getitem__)
-    ['b', 'a', 'c']
-    """
-    order: list[K] = []
-    done: dict[K, bool] = {}  # False while what it needs is looked at
-    for root in roots:
-        trail = [] if root in done else [(root, iter(needs(root)))]
-        done.setdefault(root, False)
-        while trail:
-            key, rest = trail[-1]
-            needed = next((k for k in rest if not done.get(k)), None)
-            if needed is None:
-                done[key] = True
-                order.append(key)
-                trail.pop()
-            elif needed in done:
-                circle = [k for k, _ in trail]
-                raise CycleError(circle[circle.index(needed) :])
-            else:
-                done[needed] = False
-                trail.append((needed, iter(needs(needed))))
-    return order
 
 
 def reachable(nodes: Sequence[Node], roots: Iterable[int]) -> list[int]:

@@ -8,10 +8,9 @@ from __future__ import annotations
 from typing import Any, Generic, TypeVar
 
 from ..errors import InputError, ShapeError
-from .graph import plain_array
+from .arrays import plain_array
 from .methods import Axes, TensorMethods
-from .type_rules import normal_axis
-from .types import INTEGERS
+from .types import INTEGERS, normal_axis
 
 T = TypeVar("T")
 

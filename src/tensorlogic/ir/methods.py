@@ -17,15 +17,13 @@ from ..errors import DTypeError, GraphError, ShapeError, SpecError
 from . import ops, spec
 from .algebra import algebra as lookup
 from .elementwise import FUNCTIONS
+from .indexing import LONGEST, index_range
 from .packed_numbers import KINDS, PACKED
-from .sizes import Dim, add, dim, floordiv, integer, sub
-from .type_rules import normal_axis
-from .types import TensorShape, dtype_name
+from .sizes import Dim, dim, integer
+from .types import TensorShape, dtype_name, normal_axis
 
 T = TypeVar("T")
-R = TypeVar("R")
 P = ParamSpec("P")
-LONGEST = (1 << 63) - 1  # axis, and so step of a slice
 Axes = int | Sequence[int] | None
 
 
@@ -209,7 +207,7 @@ class TensorMethods(ABC, Generic[T]):
                 result.append(1)
                 continue
             size = shape[len(ranges)]
-            found = _range(k, size, len(ranges))
+            found = index_range(k, size, len(ranges))
             ranges.append(found)
             if isinstance(k, slice):
                 result.append(found[1])
@@ -348,66 +346,6 @@ class TensorMethods(ABC, Generic[T]):
         return self.apply(ops.Unpack(kind, dim(count)), x)
 
 
-class TensorOperators(Generic[R]):
-    """Python's operators and NumPy's methods of a tensor; what they mean is for its ``builder`` to say."""
-
-    __slots__ = ()
-    builder: TensorMethods[R]
-
-    # fmt: off
-    def __add__(self, other: Any) -> R: return self.builder.add(self, other)
-    def __radd__(self, other: Any) -> R: return self.builder.add(other, self)
-    def __sub__(self, other: Any) -> R: return self.builder.subtract(self, other)
-    def __rsub__(self, other: Any) -> R: return self.builder.subtract(other, self)
-    def __mul__(self, other: Any) -> R: return self.builder.multiply(self, other)
-    def __rmul__(self, other: Any) -> R: return self.builder.multiply(other, self)
-    def __truediv__(self, other: Any) -> R: return self.builder.divide(self, other)
-    def __rtruediv__(self, other: Any) -> R: return self.builder.divide(other, self)
-    def __floordiv__(self, other: Any) -> R: return self.builder.floor_divide(self, other)
-    def __rfloordiv__(self, other: Any) -> R: return self.builder.floor_divide(other, self)
-    def __mod__(self, other: Any) -> R: return self.builder.remainder(self, other)
-    def __rmod__(self, other: Any) -> R: return self.builder.remainder(other, self)
-    def __pow__(self, other: Any) -> R: return self.builder.power(self, other)
-    def __rpow__(self, other: Any) -> R: return self.builder.power(other, self)
-    def __matmul__(self, other: Any) -> R: return self.builder.matmul(self, other)
-    def __rmatmul__(self, other: Any) -> R: return self.builder.matmul(other, self)
-    def __and__(self, other: Any) -> R: return self.builder.truth("logical_and", self, other)
-    def __rand__(self, other: Any) -> R: return self.builder.truth("logical_and", other, self)
-    def __or__(self, other: Any) -> R: return self.builder.truth("logical_or", self, other)
-    def __ror__(self, other: Any) -> R: return self.builder.truth("logical_or", other, self)
-    def __xor__(self, other: Any) -> R: return self.builder.truth("logical_xor", self, other)
-    def __rxor__(self, other: Any) -> R: return self.builder.truth("logical_xor", other, self)
-    def __invert__(self) -> R: return self.builder.truth("logical_not", self)
-    def __neg__(self) -> R: return self.builder.negative(self)
-    def __abs__(self) -> R: return self.builder.absolute(self)
-    def __eq__(self, other: object) -> R: return self.builder.equal(self, other)  # type: ignore[override]
-    def __ne__(self, other: object) -> R: return self.builder.not_equal(self, other)  # type: ignore[override]
-    def __lt__(self, other: Any) -> R: return self.builder.less(self, other)
-    def __le__(self, other: Any) -> R: return self.builder.less_equal(self, other)
-    def __gt__(self, other: Any) -> R: return self.builder.greater(self, other)
-    def __ge__(self, other: Any) -> R: return self.builder.greater_equal(self, other)
-    def __getitem__(self, key: Any) -> R: return self.builder.index(self, key)
-    __hash__ = object.__hash__
-
-    @property
-    def T(self) -> R: return self.builder.transpose(self)  # noqa: N802
-    def reshape(self, *shape: Any) -> R: return self.builder.reshape(self, _spread(shape))
-    def transpose(self, *order: Any) -> R: return self.builder.transpose(self, _spread(order) or None)
-    def sum(self, axis: Axes = None, *, keepdims: bool = False) -> R: return self.builder.sum(self, axis, keepdims=keepdims)
-    def mean(self, axis: Axes = None, *, keepdims: bool = False) -> R: return self.builder.mean(self, axis, keepdims=keepdims)
-    def max(self, axis: Axes = None, *, keepdims: bool = False) -> R: return self.builder.max(self, axis, keepdims=keepdims)
-    def min(self, axis: Axes = None, *, keepdims: bool = False) -> R: return self.builder.min(self, axis, keepdims=keepdims)
-    def astype(self, dtype: Any) -> R: return self.builder.cast(self, dtype)
-    def stop_gradient(self) -> R: return self.builder.stop_gradient(self)
-    # fmt: on
-
-
-def _spread(values: tuple[Any, ...]) -> Sequence[Any]:
-    """Return sizes or axes that are given one by one, or as one sequence."""
-    whole = len(values) == 1 and isinstance(values[0], Sequence) and not isinstance(values[0], str)
-    return values[0] if whole else values
-
-
 def matmul_spec(left: Sequence[Any], right: Sequence[Any]) -> str:
     """Return the einsum that is NumPy's ``@`` of operands of these shapes.
 
@@ -439,55 +377,6 @@ def _sequence(value: Any, what: str) -> Sequence[Any]:
 
 def _no_spec(equation: object, what: str) -> SpecError:
     return SpecError(f"an einsum spec is {what}, got {equation!r}", "write 'ij,jk->ik'", code="E301")
-
-
-def _range(key: Any, size: Dim, axis: int) -> tuple[Dim, Dim, int]:
-    """Turn one index of NumPy's basic indexing into (start, count, step)."""
-    if not isinstance(key, slice):
-        if key is None or isinstance(key, bool | str):
-            raise _no_index(key, axis)
-        place = _part(key, key, axis)
-        if isinstance(size, int) and not -size <= place < size:
-            raise ShapeError(f"index {place} is out of range for axis {axis} of size {size}", code="E010")
-        return (place if place >= 0 else add(size, place), 1, 1)
-    low, high, step = (_part(p, key, axis) for p in (key.start, key.stop, 1 if key.step is None else key.step))
-    if isinstance(step, str):
-        raise _no_index(key, axis)
-    if step == 0:
-        raise ShapeError("a slice cannot have step 0", code="E011")
-    step = max(-LONGEST, min(step, LONGEST))  # a longer one leads out of every axis all the same
-    if isinstance(size, int) and not isinstance(low, str) and not isinstance(high, str):
-        start, stop, _ = slice(low, high, step).indices(size)
-        return (start, len(range(start, stop, step)), step)
-    first: Dim = _bound(low, size, 0 if step > 0 else sub(size, 1))
-    if high is None and step < 0:
-        return (first, add(floordiv(first, -step), 1), step)
-    last = _bound(high, size, size)
-    span = sub(last, first) if step > 0 else sub(first, last)
-    return (first, span if abs(step) == 1 else floordiv(add(span, abs(step) - 1), abs(step)), step)
-
-
-def _part(part: Any, key: Any, axis: int) -> Any:
-    """Return one part of an index as an integer, a name or None."""
-    if part is None or isinstance(part, str):
-        return part
-    try:
-        return integer(part, "an index")
-    except ShapeError:
-        raise _no_index(key, axis) from None
-
-
-def _no_index(key: Any, axis: int) -> ShapeError:
-    hint = "use b.gather(x, indices, axis) for an array of indices"
-    return ShapeError(f"index {key!r} on axis {axis} is not an integer or a slice", hint, code="E012")
-
-
-def _bound(value: Dim | None, size: Dim, default: Dim) -> Dim:
-    if value is None:
-        return default
-    if isinstance(value, str):
-        return dim(value)
-    return value if value >= 0 else add(size, value)
 
 
 for _kind in ops.REDUCTIONS:

@@ -16,13 +16,12 @@ import msgspec
 import numpy as np
 
 from ..errors import DTypeError, InputError, ShapeError, expect, expect_whole
-from .graph import Array, plain_array
+from .arrays import Array, plain_array
 from .ops import Dequantize, Quantize
 from .packed_numbers import KINDS, NumberKind, pack_numbers, unpack_numbers
 from .quantize_arrays import dequantize_array, quantize_array
 from .quantize_scales import scales_of
-from .type_rules import normal_axis
-from .types import FLOATS, dtype_name
+from .types import FLOATS, dtype_name, normal_axis
 
 
 class QuantizationType(Enum):

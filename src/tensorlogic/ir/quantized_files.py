@@ -10,8 +10,8 @@ import msgspec
 import numpy as np
 
 from ..errors import FormatError, nearest
+from .arrays import Array
 from .files import no_file
-from .graph import Array
 from .packed_numbers import KINDS, packed_size
 from .quantized import QuantizedTensor
 from .whole_files import write_whole

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from typing import Any, TypeVar
 
 import msgspec
 
 from ..errors import GraphError, TensorLogicError, nearest
 from . import ops, spec
 from .elementwise import FUNCTIONS
-from .graph import CycleError, EinsumGraph, Node, dependency_order
+from .graph import EinsumGraph, Node
 from .ops import Op
 from .untrusted_text import convert
 
@@ -202,3 +202,37 @@ def _function(word: str, arity: int) -> Callable[..., int] | None:
 
 def _bad(code: str, message: str, path: str, *hints: str) -> GraphError:
     return GraphError(message, *hints, code=code, context=[f"at {path}"])
+
+
+K = TypeVar("K", bound=Hashable)
+
+
+class CycleError(Exception):
+    """Things that need each other in a circle; ``args[0]`` lists them."""
+
+
+def dependency_order(roots: Iterable[K], needs: Callable[[K], Iterable[K]]) -> list[K]:
+    """Return the roots and all they need, each after what it needs; raise :class:`CycleError` where there is a circle.
+
+    >>> dependency_order("ac", {"a": "b", "b": "", "c": "a"}.__getitem__)
+    ['b', 'a', 'c']
+    """
+    order: list[K] = []
+    done: dict[K, bool] = {}  # False while what it needs is looked at
+    for root in roots:
+        trail = [] if root in done else [(root, iter(needs(root)))]
+        done.setdefault(root, False)
+        while trail:
+            key, rest = trail[-1]
+            needed = next((k for k in rest if not done.get(k)), None)
+            if needed is None:
+                done[key] = True
+                order.append(key)
+                trail.pop()
+            elif needed in done:
+                circle = [k for k, _ in trail]
+                raise CycleError(circle[circle.index(needed) :])
+            else:
+                done[needed] = False
+                trail.append((needed, iter(needs(needed))))
+    return order

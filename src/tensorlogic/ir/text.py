@@ -14,11 +14,11 @@ import msgspec
 import numpy as np
 
 from . import ops
-from .check import plain_literal, too_deep
+from .arrays import Array
+from .check import known_types, plain_literal, too_deep
 from .constants import encode
 from .elementwise import FUNCTIONS
-from .graph import MAX_BODY_DEPTH, Array, EinsumGraph, bodies, body_fields
-from .infer import known_types
+from .graph import MAX_BODY_DEPTH, EinsumGraph, bodies, body_fields
 from .ops import Op
 
 SMALL = 16  # elements of a constant that is written out

@@ -1,15 +1,15 @@
-"""The type of a tensor: its shape and the kind of its elements."""
+"""The type of a tensor: its shape and the kind of its elements; and what the type rules of operations share."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from ..errors import DTypeError, ShapeError, nearest
-from .sizes import Dim, dim
+from .sizes import Dim, dim, integer
 
 ITEMSIZE = {
     "bool": 1, "int8": 1, "int16": 2, "int32": 4, "int64": 8, "uint8": 1, "uint16": 2, "uint32": 4, "uint64": 8,
@@ -169,3 +169,69 @@ def promote(types: Iterable[tuple[str, bool]]) -> str:
 def dims(t: TensorType) -> tuple[int, ...]:
     """Return the sizes of a type, which must be known."""
     return tuple([int(d) for d in t.shape or ()])
+
+
+Types = Sequence[TensorType]
+Results = tuple[TensorType, ...]
+MAX_RANK = 64  # NumPy's own limit
+
+
+class Equality(NamedTuple):
+    """Two sizes that a node relies on being the same, and what to say if they are not."""
+
+    node: int
+    left: Dim
+    right: Dim
+    message: str
+
+
+class Scope:
+    """What a rule may ask while it looks at one node: operand names, and to note an equality."""
+
+    __slots__ = ("args", "equalities", "name", "node")
+
+    def __init__(self, node: int, name: Callable[[int], str], args: Sequence[int], noted: list[Equality]) -> None:
+        self.node, self.name, self.args, self.equalities = node, name, args, noted
+
+    def operand(self, n: int) -> str:
+        """Return how to call operand n in a message."""
+        return f"operand {n} ({self.name(self.args[n])})" if n < len(self.args) else f"operand {n}"
+
+    def same(self, a: Dim, b: Dim, message: str) -> Dim:
+        """Take two sizes that differ in writing to be equal, or raise where they cannot be."""
+        if a == b:
+            return a
+        if isinstance(a, int) and isinstance(b, int):
+            raise ShapeError(message, code="E001")
+        self.equalities.append(Equality(self.node, a, b, message))
+        return b if isinstance(b, int) else a
+
+
+Rule = Callable[
+    [Any, Types, Scope], Results
+]  # the operation, the types of its operands, what it may ask: the types of its results
+
+
+def ufunc_dtype_of(ufunc: np.ufunc, args: Types) -> str | None:
+    """Return the dtype that NumPy's function makes of operands of these types; None where one is open."""
+    known = tuple([(a.dtype, a.weak) for a in args if a.dtype is not None])
+    return ufunc_dtype(ufunc, known) if len(known) == len(args) else None
+
+
+def equal_shapes(a: TensorShape | None, b: TensorShape | None, what: str, scope: Scope) -> TensorShape | None:
+    """Take two shapes to be equal, or raise where they cannot be; an unknown one gives way."""
+    if a is None or b is None:
+        return a if b is None else b
+    message = f"{what} must have equal shapes, got {a} and {b}"
+    if len(a) != len(b):
+        raise ShapeError(message, code="E001")
+    return TensorShape(scope.same(x, y, message) for x, y in zip(a, b, strict=True))
+
+
+def normal_axis(axis: int, rank: int, what: str) -> int:
+    """Return an axis counted from the front, or raise where there is no such axis."""
+    axis = integer(axis, f"{what}: an axis")
+    if not -rank <= axis < rank:
+        hint = f"use {-rank} to {rank - 1}" if rank else "a scalar has no axes"
+        raise ShapeError(f"{what}: there is no axis {axis} in a tensor of {rank} axes", hint, code="E005")
+    return axis % rank

@@ -219,10 +219,15 @@ class Analysis:
         }
         derived = {t.name: t.arity for t in self.tensors.values() if t.derived and not t.boolean}
         extents = solve_extents(
-            equations, self.scalars, self._sizes, self._places.find, fixed, derived,
+            equations,
+            self.scalars,
+            self._sizes,
+            self._places.find,
+            fixed,
+            derived,
             lambda root: self._by_root[root].kind != "range",
             {name: n for n, part in enumerate(self.components) for name in part.names},
-        )  # fmt: skip
+        )
         self._extents = extents
         for key, info in self.domains.items():
             size = self._sizes.get(self._places.find(key))
@@ -269,9 +274,17 @@ def analyse(
         keys = tuple(first.setdefault(places.find((t.name, p)), (t.name, p)) for p in range(t.arity))
         own = by_head.get(t.name, [])
         infos[t.name] = TensorInfo(
-            t.name, t.arity, t.boolean, keys, t.name in derived, t.name in facts, t.name in data,
-            _operator(own), _virtual(own), t.at,
-        )  # fmt: skip
+            t.name,
+            t.arity,
+            t.boolean,
+            keys,
+            t.name in derived,
+            t.name in facts,
+            t.name in data,
+            _operator(own),
+            _virtual(own),
+            t.at,
+        )
     domains = {key: places.domain(key) for key in dict.fromkeys(first.values())}
     for x in defined:
         if is_rule(x, tensors):

@@ -12,7 +12,8 @@ import numpy as np
 
 from ..diagnostics import SourceLocation, caller
 from ..errors import GraphError, InputError, nearest
-from ..ir.graph import EinsumGraph, plain_array
+from ..ir.arrays import plain_array
+from ..ir.graph import EinsumGraph
 
 
 class LogicWarning(UserWarning):

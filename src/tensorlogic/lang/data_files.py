@@ -92,9 +92,10 @@ def _read_separated(file: Path, separator: str, header: bool | None, heads: Sequ
             parse_options=pyarrow.csv.ParseOptions(delimiter=separator, newlines_in_values=quotes > 0),
             convert_options=pyarrow.csv.ConvertOptions(
                 column_types={n: pyarrow.dictionary(pyarrow.int32(), pyarrow.string()) for n in names},
-                strings_can_be_null=False, quoted_strings_can_be_null=False,
+                strings_can_be_null=False,
+                quoted_strings_can_be_null=False,
             ),
-        )  # fmt: skip
+        )
     except (pyarrow.ArrowInvalid, UnicodeDecodeError):
         return _slow_separated(file, separator, skip, name)  # finds the line that is wrong
     return arrow_table(table, name, digits=True)

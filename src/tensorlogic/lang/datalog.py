@@ -10,8 +10,9 @@ from typing import NamedTuple, NoReturn
 import numpy as np
 
 from ..errors import GraphError
-from ..ir.builder import GraphBuilder, Tensor
+from ..ir.builder import GraphBuilder
 from ..ir.spec import write
+from ..ir.tensor import Tensor
 from . import syntax as s
 from .analysis import Analysis, Component
 from .equations import comparison, located

@@ -11,7 +11,8 @@ import numpy as np
 
 from ..diagnostics import SourceLocation
 from ..errors import OutOfMemoryError, TensorLogicError
-from ..ir.builder import GraphBuilder, Tensor
+from ..ir.builder import GraphBuilder
+from ..ir.tensor import Tensor
 from . import syntax as s
 from .analysis import Analysis, Component, TensorInfo
 from .declarations import mentions, number_of

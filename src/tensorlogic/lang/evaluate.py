@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from ..errors import GraphError
-from ..ir.builder import GraphBuilder, Tensor
+from ..ir.builder import GraphBuilder
+from ..ir.tensor import Tensor
 from . import syntax as s
 from .affine import Affine
 from .analysis import Analysis

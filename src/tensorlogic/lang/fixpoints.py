@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from ..ir.builder import GraphBuilder, Tensor
+from ..ir.builder import GraphBuilder
+from ..ir.tensor import Tensor
 from . import syntax as s
 from .analysis import Analysis, Component
 from .equations import Statement, Values, contributions, data_of, reader, reads_of

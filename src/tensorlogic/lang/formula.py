@@ -88,8 +88,16 @@ class Formulas:
         self.predicates: dict[str, SourceLocation | None] = {}
         self.variables: set[str] = set()
 
-    def make(self, kind: str, args: tuple[Formula, ...] = (), *, name: str = "", over: tuple[Any, ...] = (),
-             value: Any = None, location: SourceLocation | None = None) -> Formula:  # fmt: skip
+    def make(
+        self,
+        kind: str,
+        args: tuple[Formula, ...] = (),
+        *,
+        name: str = "",
+        over: tuple[Any, ...] = (),
+        value: Any = None,
+        location: SourceLocation | None = None,
+    ) -> Formula:
         """Return the formula with these parts."""
         key = (kind, tuple(map(id, args)), name, over, repr(value))
         found = self._made.get(key)

@@ -7,12 +7,12 @@ from functools import partial, reduce
 from typing import Any
 
 from ..errors import GraphError
-from ..ir.builder import Tensor
 from ..ir.graph import EinsumGraph
+from ..ir.tensor import Tensor
 from .context import CompilerContext
-from .emit import Emitter
 from .expr import TLExpr
 from .formula import Formula, Variable, parts
+from .formula_to_graph import Emitter
 from .notation_reader import parse_expr
 from .rule_text import holds_rules, read_rules
 from .rules import Component, Rule, components, round_limit

@@ -6,8 +6,9 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from ..errors import GraphError, nearest
-from ..ir.builder import GraphBuilder, Tensor
+from ..ir.builder import GraphBuilder
 from ..ir.spec import write
+from ..ir.tensor import Tensor
 
 Unary = Callable[[GraphBuilder, Tensor], Tensor]
 Binary = Callable[[GraphBuilder, Tensor, Tensor], Tensor]

@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 
 from ..errors import expect
-from .recorded import Entries, RecordedExecutionTrace, RecordedTraceEntry
+from .recorded_traces import Entries, RecordedExecutionTrace, RecordedTraceEntry
 
 COMMUNICATION = re.compile("allreduce|all_gather|reduce_scatter|broadcast|send|recv|comm", re.IGNORECASE | re.ASCII)
 _SPLITS = re.compile("[;\n\r\\\\\x0b\x0c\x1c\x1d\x1e\x85\u2028\u2029\ud800-\udfff]")

@@ -14,7 +14,8 @@ import msgspec
 from ..diagnostics import Diagnostic
 from ..errors import InputError, expect
 from ..events import RunRecord, StepEvent, running
-from ..plan.build import ExecutionPlan, Step, describe
+from ..plan.build import ExecutionPlan, Step
+from ..plan.printing import describe
 from ..runtime.frame import Frame
 from ..store import free_in_child
 from .open_runs import DebugHook, OpenRuns

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .analyze import first_frame, frame_name
-from .recorded import half_a_character
+from .recorded_traces import half_a_character
 from .trace import ChromeParts, Trace
 from .tracks import tracks
 

@@ -22,7 +22,7 @@ from ..ir.whole_files import write_whole
 from .analyze import frame_text
 from .columns import FAR, Names
 from .export import to_chrome, to_collapsed, to_speedscope
-from .recorded import RecordedExecutionTrace, RecordedTraceEntry
+from .recorded_traces import RecordedExecutionTrace, RecordedTraceEntry
 from .trace import ChromeParts, Trace, TraceEvent
 
 WEIGHT = re.compile(r"\d+(?:\.\d*)?")  # of a stack, as flamegraph.pl accepts it

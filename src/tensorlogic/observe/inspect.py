@@ -11,7 +11,8 @@ from ..diagnostics import SourceLocation
 from ..errors import expect
 from ..events import RunRecord, StepEvent
 from ..ir.types import TensorShape, TensorType
-from ..plan.build import ExecutionPlan, Step, describe
+from ..plan.build import ExecutionPlan, Step
+from ..plan.printing import describe
 from ..store import free_in_child
 from ..tables import html_text, table
 from .open_runs import DebugHook, OpenRun, OpenRuns, constant_value

@@ -9,7 +9,7 @@ from typing import IO, TYPE_CHECKING, Any
 import numpy as np
 
 from ..errors import ExecutionError, TensorLogicError
-from ..plan.build import describe
+from ..plan.printing import describe
 from .tensorstats import TensorStats
 
 if TYPE_CHECKING:

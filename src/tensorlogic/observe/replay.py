@@ -20,12 +20,13 @@ from ..errors import BackendError, FormatError, InputError, TensorLogicError, ne
 from ..ir.graph import EinsumGraph
 from ..ir.types import SAFETENSORS
 from ..ir.untrusted_text import convert, decode_text, strict_json
-from ..plan.build import ExecutionPlan, Step, build_plan, describe
+from ..plan.build import ExecutionPlan, Step, build_plan
 from ..plan.memory import check_memory
+from ..plan.printing import describe
 from ..runtime.frame import Frame
 from ..runtime.program import bind
 from ..tables import html_text, table
-from .array_difference import Difference, difference
+from .compare_arrays import Difference, difference
 from .open_runs import constant_value
 from .tensorstats import TensorStats
 

@@ -16,15 +16,16 @@ from numpy.typing import NDArray
 from ..errors import InputError
 from ..events import Hook, RunRecord, watching
 from ..ir.types import ITEMSIZE
-from ..plan.build import ExecutionPlan, Step, describe
+from ..plan.build import ExecutionPlan, Step
 from ..plan.cost import nbytes
+from ..plan.printing import describe
 from ..store import free_in_child
 from ..tables import table
 from .columns import FAR, EventColumns, Names
-from .recorded import LIMIT, RecordedExecutionTrace, RecordedTraceEntry, Shape
+from .recorded_traces import LIMIT, RecordedExecutionTrace, RecordedTraceEntry, Shape
 
 if TYPE_CHECKING:
-    from .trace_diff import TraceDiff
+    from .compare_traces import TraceDiff
 
 PACKED = 300_000  # numbers that may wait in lists before they are packed into arrays
 SHOWN = 40  # operations in print
@@ -239,12 +240,12 @@ class Trace(Hook):
 
     def diff(self, other: Trace) -> TraceDiff:
         """Compare with a later trace, operation by operation."""
-        from .trace_diff import diff
+        from .compare_traces import diff
 
         return diff(self, other)
 
     def __str__(self) -> str:
-        from .trace_diff import counts, lengths, totals, totals_cells
+        from .compare_traces import counts, lengths, totals, totals_cells
 
         rows = totals(self)
         length = lengths(self, sum(r.self_ns for r in rows))

@@ -17,7 +17,7 @@ from .analyze import OpSummary, TraceAnalyzer
 from .columns import Names
 from .open_runs import DebugHook
 from .profile import body_ids
-from .recorded import RecordedExecutionTrace, RecordedTraceEntry
+from .recorded_traces import RecordedExecutionTrace, RecordedTraceEntry
 from .trace import Trace
 
 

@@ -18,8 +18,8 @@ from ..ir.graph import EinsumGraph, Scan
 from ..ir.ops import Op
 from ..ir.sizes import Dim, prod
 from ..ir.spec import Spec, expand, lettered, parse, spare_letters
-from ..ir.type_rules import Results, normal_axis, reduced_axes
-from ..ir.types import TensorShape, TensorType
+from ..ir.type_rules import reduced_axes
+from ..ir.types import Results, TensorShape, TensorType, normal_axis
 from .grad_tape import Tape, Value
 
 

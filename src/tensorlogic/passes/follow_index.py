@@ -13,8 +13,7 @@ from typing import NamedTuple
 from ..ir import ops
 from ..ir.graph import Cond, EinsumGraph, Fixpoint, Node, Scan, reachable, with_bodies
 from ..ir.ops import Op
-from ..ir.type_rules import Results
-from ..ir.types import TensorType, dims
+from ..ir.types import Results, TensorType, dims
 from .indices import Index, indices
 
 BEFORE, PART, AFTER, DEAD = "before", "part", "after", "dead"

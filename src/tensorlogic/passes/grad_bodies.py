@@ -9,8 +9,8 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from ..ir import ops
+from ..ir.check import infer_graph
 from ..ir.graph import Cond, EinsumGraph, Fixpoint, Node, Scan, body_types
-from ..ir.infer import infer_graph
 from ..ir.ops import Op
 from ..ir.types import TensorType
 from .grad_reverse import Call, Flags, Grads, Options, Rule, backward, forward, loop_flags

@@ -8,8 +8,8 @@ import msgspec
 
 from ..errors import GraphError
 from ..ir import ops
+from ..ir.check import infer_graph
 from ..ir.graph import EinsumGraph, Fixpoint, Node, Scan, body_types
-from ..ir.infer import infer_graph
 from ..ir.ops import Op
 from ..ir.types import TensorType
 from .grad_bodies import float_flags, fresh, inline_reverse, placed, reverse_body

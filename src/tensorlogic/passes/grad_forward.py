@@ -10,11 +10,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from ..ir import ops
+from ..ir.check import infer_graph
 from ..ir.graph import Cond, EinsumGraph, Fixpoint, Node, Scan, body_types
-from ..ir.infer import infer_graph
 from ..ir.ops import Op
-from ..ir.type_rules import Results
-from ..ir.types import TensorType
+from ..ir.types import Results, TensorType
 from .derivatives import slopes
 from .grad import Wrt, check, default_options, parameters
 from .grad_bodies import floats, fresh, inline_reverse, label_of, reverse_body

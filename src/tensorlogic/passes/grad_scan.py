@@ -12,8 +12,8 @@ from typing import NamedTuple
 import msgspec
 
 from ..ir import ops, spec
+from ..ir.check import infer_graph
 from ..ir.graph import EinsumGraph, Node, Scan, body_types
-from ..ir.infer import infer_graph
 from ..ir.ops import Op
 from ..ir.sizes import Dim, floordiv, mul, sub
 from ..ir.types import TensorShape, TensorType

@@ -14,8 +14,8 @@ from ..ir import ops
 from ..ir.algebra import algebra
 from ..ir.ops import Op
 from ..ir.spec import expand, parse
-from ..ir.type_rules import Scope, label_sizes, normal_axis, reduced_axes
-from ..ir.types import TensorType, dims
+from ..ir.type_rules import label_sizes, reduced_axes
+from ..ir.types import Scope, TensorType, dims, normal_axis
 
 JOIN_OF = {  # Algebra.reduce or Reduce.kind: how partial results combine
     "sum": "add",

@@ -13,8 +13,8 @@ from functools import partial
 from ..ir import ops, spec
 from ..ir.algebra import algebra
 from ..ir.graph import EinsumGraph, Node
-from ..ir.type_rules import Scope, label_sizes
-from ..ir.types import FLOATS, ITEMSIZE, TensorType
+from ..ir.type_rules import label_sizes
+from ..ir.types import FLOATS, ITEMSIZE, Scope, TensorType
 
 EXHAUSTIVE = 8  # operands up to which every order is weighed: some milliseconds
 DYNAMIC = 12  # operands up to which opt_einsum's dynamic programming takes some milliseconds

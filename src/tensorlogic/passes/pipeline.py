@@ -1,23 +1,74 @@
-"""The pipeline: which passes run at which level, each named, timed and checked, and what they did."""
+"""The pipeline: the levels of optimization, which passes run at each, and what they did; every pass is named, timed and checked."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from enum import Enum
 from functools import partial
 from time import perf_counter
 from typing import Any, NamedTuple
 
-from ..errors import CancelledError, GraphError, TensorLogicError
+import msgspec
+
+from ..errors import CancelledError, GraphError, TensorLogicError, expect
 from ..events import Hook, check_contexts, span
 from ..ir.check import check_structure, op_sizes
 from ..ir.graph import EinsumGraph, Node, bodies, with_bodies
 from ..ir.ops import Input, Op
 from ..tables import table
-from .fold import Evaluate, fold_constants
-from .levels import CompilationConfig, OptimizationLevel, Pass
 from .merge import merge_einsums, stack_products, waits_for_sizes
 from .rewrite import drop_dead, merge_equal
-from .simplify import simplify
+from .simplify import Evaluate, fold_constants, simplify
+
+Pass = Callable[[EinsumGraph], EinsumGraph]
+
+
+class OptimizationLevel(Enum):
+    """How much is done to a graph before it runs.
+
+    Up to STANDARD every value is computed as it is written, so answers stay the same bit for bit; only a sum or product of
+    numbers that now lie otherwise in memory may round otherwise. AGGRESSIVE reorders contractions: answers agree to rounding.
+
+    >>> [level.name for level in OptimizationLevel]
+    ['NONE', 'BASIC', 'STANDARD', 'AGGRESSIVE']
+    """
+
+    NONE = 0
+    BASIC = 1
+    STANDARD = 2
+    AGGRESSIVE = 3
+
+
+class CompilationConfig(msgspec.Struct, frozen=True):
+    """What is done to a graph before it runs.
+
+    >>> config = CompilationConfig().with_optimization_level(OptimizationLevel.AGGRESSIVE).with_fusion_enabled(False)
+    >>> config.optimization_level.name, config.fusion_enabled
+    ('AGGRESSIVE', False)
+    """
+
+    optimization_level: OptimizationLevel = OptimizationLevel.STANDARD
+    fusion_enabled: bool = True
+    constant_folding: bool = True
+
+    def __post_init__(self) -> None:
+        levels = [f"use OptimizationLevel.{each.name}" for each in OptimizationLevel]
+        expect(self.optimization_level, OptimizationLevel, "an optimization level is expected", *levels)
+        for name in ("fusion_enabled", "constant_folding"):
+            expect(getattr(self, name), bool, f"{name} must be True or False")
+
+    def with_optimization_level(self, level: OptimizationLevel) -> CompilationConfig:
+        """Return the config at another level."""
+        return msgspec.structs.replace(self, optimization_level=level)
+
+    def with_fusion_enabled(self, enabled: bool) -> CompilationConfig:
+        """Return the config with or without passes that make several operations one."""
+        return msgspec.structs.replace(self, fusion_enabled=enabled)
+
+    def with_constant_folding(self, enabled: bool) -> CompilationConfig:
+        """Return the config with or without computing beforehand what needs no input."""
+        return msgspec.structs.replace(self, constant_folding=enabled)
+
 
 LEVELS: dict[OptimizationLevel, tuple[Callable[..., EinsumGraph], ...]] = {
     OptimizationLevel.NONE: (),

@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..ir import ops, spec
-from ..ir.graph import Array, EinsumGraph, constant_op, frozen_copy
+from ..ir.arrays import Array, constant_op, frozen_copy
+from ..ir.graph import EinsumGraph
 from ..ir.packed_numbers import KINDS, PACKED
 from ..ir.quantized import QuantizedTensor
 from ..ir.sizes import Dim

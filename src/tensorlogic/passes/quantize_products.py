@@ -15,7 +15,8 @@ import numpy as np
 
 from ..errors import InputError, nearest
 from ..ir import ops, spec
-from ..ir.graph import Array, Cond, EinsumGraph, Fixpoint, Node, Scan, constant_op, frozen_copy
+from ..ir.arrays import Array, constant_op, frozen_copy
+from ..ir.graph import Cond, EinsumGraph, Fixpoint, Node, Scan
 from ..ir.types import FLOATS, TensorType
 
 
@@ -121,11 +122,17 @@ def _product(graph: EinsumGraph, i: int, value: int, weight: int, names: Mapping
         return None
     order = [*rows, *columns]
     return Product(
-        i, node.args[value], node.args[weight], _name(graph, node.args[weight], names),
-        tuple(own.index(x) for x in [*rows, *terms]), tuple(other.index(x) for x in [*columns, *terms]),
-        tuple(order.index(x) for x in form.output), len(rows), tuple(sizes[x] for x in columns),
+        i,
+        node.args[value],
+        node.args[weight],
+        _name(graph, node.args[weight], names),
+        tuple(own.index(x) for x in [*rows, *terms]),
+        tuple(other.index(x) for x in [*columns, *terms]),
+        tuple(order.index(x) for x in form.output),
+        len(rows),
+        tuple(sizes[x] for x in columns),
         math.prod(sizes[x] for x in terms),
-    )  # fmt: skip
+    )
 
 
 def _name(graph: EinsumGraph, i: int, names: Mapping[int, str]) -> str:

@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 
 from ..ir import ops, spec
-from ..ir.graph import Array, constant_op, frozen_copy
+from ..ir.arrays import Array, constant_op, frozen_copy
 from ..ir.packed_numbers import KINDS, PACKED, pack_numbers, unpack_numbers
 from ..ir.quantize_arrays import quantize_array
-from ..ir.type_rules import normal_axis
+from ..ir.types import normal_axis
 from .rewrite import Draft, Rules
 
 LARGEST_SUM = (1 << 31) - 1

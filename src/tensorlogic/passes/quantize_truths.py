@@ -10,7 +10,8 @@ import numpy as np
 
 from ..errors import InputError, expect
 from ..ir import ops
-from ..ir.graph import EinsumGraph, constant_op, frozen_copy
+from ..ir.arrays import constant_op, frozen_copy
+from ..ir.graph import EinsumGraph
 from .quantize_products import with_params
 from .quantize_rules import cancel
 from .rewrite import Draft, rewrite

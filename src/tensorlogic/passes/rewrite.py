@@ -13,11 +13,10 @@ from typing import Any
 
 from ..errors import GraphError
 from ..ir import ops
+from ..ir.check import Inference, node_types
 from ..ir.graph import EinsumGraph, Node, node_name, reachable, renumbered
-from ..ir.infer import Inference, node_types
 from ..ir.ops import Op
-from ..ir.type_rules import Equality, Results, Scope
-from ..ir.types import TensorType
+from ..ir.types import Equality, Results, Scope, TensorType
 
 Rule = Callable[["Draft", Any, tuple[int, ...]], int | None]  # for one kind of operation
 Rules = Mapping[type[Op], Sequence[Rule]]

@@ -14,11 +14,11 @@ from typing import NamedTuple
 
 from ..errors import GraphError, ShapeError, nearest
 from ..ir import ops
+from ..ir.arrays import constant_op, frozen_copy
 from ..ir.collectives import share
-from ..ir.graph import Cond, EinsumGraph, Fixpoint, Node, Scan, constant_op, extract, frozen_copy, node_name, reachable
+from ..ir.graph import Cond, EinsumGraph, Fixpoint, Node, Scan, extract, node_name, reachable
 from ..ir.ops import Op
-from ..ir.type_rules import normal_axis
-from ..ir.types import ITEMSIZE, TensorType, dims
+from ..ir.types import ITEMSIZE, TensorType, dims, normal_axis
 from .follow_index import cut_input, matching, resized
 from .indices import Index, indices
 from .split import mean_divisor, working_dtype

@@ -16,8 +16,8 @@ from ..ir import ops
 from ..ir.collectives import share
 from ..ir.graph import EinsumGraph, Fixpoint, Node, Scan, extract, node_name
 from ..ir.ops import Op
-from ..ir.type_rules import normal_axis, reduced_axes
-from ..ir.types import TensorType, dims
+from ..ir.type_rules import reduced_axes
+from ..ir.types import TensorType, dims, normal_axis
 from ..tables import table
 from .follow_index import AFTER, BEFORE, PART, WHOLE, Carried, cut_input, follow, matching, producing, resized
 from .indices import Index

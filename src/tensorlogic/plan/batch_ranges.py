@@ -16,7 +16,7 @@ from ..passes.indices import Index
 from ..passes.split import Split, parts, split
 from .build import ExecutionPlan, Groups, Step, lay_out, node_slots
 from .cost import nbytes
-from .fused import Cut, Fusable, Fused
+from .fused_steps import Cut, Fusable, Fused
 
 TRIED = 8  # inputs that may hold the batch
 JOINS = frozenset({"concat", "add", "mean", "multiply", "maximum", "minimum", "or", "and"})
@@ -100,7 +100,11 @@ def _bound(step: Step, cut: Split, graph: EinsumGraph, threads: int, groups: Gro
     feeds = tuple((reads[slot_of[fed[name].node][0]], fed[name].axis) for name, _, _ in bodies[0].inputs)
     order = [place[slot] for slot in slots]
     return step._replace(
-        writes=tuple(slots), types=tuple(step.types[n] for n in order),
-        into=tuple(step.into[n] for n in order) if step.into else (), parts=(), bodies=bodies,
-        cut=Cut(ranges, threads, feeds, cut.joins), scratch=threads * max(body.peak_bytes for body in bodies),
-    )  # fmt: skip
+        writes=tuple(slots),
+        types=tuple(step.types[n] for n in order),
+        into=tuple(step.into[n] for n in order) if step.into else (),
+        parts=(),
+        bodies=bodies,
+        cut=Cut(ranges, threads, feeds, cut.joins),
+        scratch=threads * max(body.peak_bytes for body in bodies),
+    )

@@ -16,16 +16,16 @@ from ..ir import ops
 from ..ir.graph import EinsumGraph
 from ..ir.types import TensorType, dims
 from ..passes.indices import indices
-from ..passes.levels import Pass
 from ..passes.order import order_contractions
-from ..passes.pipeline import optimize
+from ..passes.pipeline import Pass, optimize
 from ..passes.specialize import specialize
 from ..passes.split import Split, split
-from .build import ExecutionPlan, Groups, describe, lay_out
+from .build import ExecutionPlan, Groups, lay_out
 from .cost import nbytes, rounds
-from .fused import Fused
+from .fused_steps import Fused
 from .memory import has_wide_types, largest_step, lighter
 from .nested import joined_bytes, nested_plan
+from .printing import describe
 
 NODES = 12  # how many of the largest nodes are looked at for an index to cut
 DEPTH = 4  # cuts within cuts

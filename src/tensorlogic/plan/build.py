@@ -6,25 +6,24 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from ..diagnostics import SourceLocation, bytes_text
+from ..diagnostics import SourceLocation
 from ..errors import GraphError
 from ..ir import ops
 from ..ir.graph import EinsumGraph, Scan, bodies
 from ..ir.ops import Op
 from ..ir.types import TensorType
-from ..passes.levels import Pass
+from ..passes.pipeline import Pass
 from ..passes.specialize import specialize
-from ..tables import html_text, table
-from .buffers import assign, donated, written_over
-from .contract import Contraction, contraction_of, scratch_bytes
-from .cost import allocates, flops, nbytes, rounds
-from .fused import Cut, Fusable, Fused, fuse
+from ..tables import html_text
+from .cost import Contraction, allocates, contraction_of, flops, nbytes, rounds, scratch_bytes
+from .fused_steps import Cut, Fusable, Fused, fuse
+from .memory import assign, donated, lighter, peak_bytes, written_over
+from .printing import STEPWISE, named_by, plan_table
 from .sharing import on_threads
 
 Groups = Callable[[EinsumGraph], Sequence[Fusable]]  # which nodes of a graph become one step
-STEPWISE = "one step after another"
 
 
 class Step(NamedTuple):
@@ -110,15 +109,13 @@ class ExecutionPlan(NamedTuple):
     @property
     def peak_bytes(self) -> int:
         """The most memory that the results of steps, and what they need while running, take at one time."""
-        from .memory import peak_bytes
-
         return peak_bytes(self)
 
     def slot_names(self) -> dict[int, str]:
         """Return how to call each slot in print: inputs and outputs by name, the rest by node."""
         names: dict[int, str] = {slot: str(op.value) for slot, op in self.constants if isinstance(op, ops.Literal)}
         names |= {slot: f"const.{op.digest[:6]}" for slot, op in self.constants if isinstance(op, ops.Constant)}
-        for step in (part for s in self.steps for part in _named_by(s)):
+        for step in (part for s in self.steps for part in named_by(s)):
             for n, slot in enumerate(step.writes):
                 names[slot] = f"%{step.node}" + (f".{n}" if len(step.writes) > 1 else "")
         names |= {slot: name for name, slot, _ in self.outputs}
@@ -126,32 +123,7 @@ class ExecutionPlan(NamedTuple):
 
     def table(self, limit: int | None = 60) -> str:
         """Return the steps as a table; a long one shows its beginning and end."""
-        names = self.slot_names()
-        outputs = [name for name, _, _ in self.outputs]
-        rows = [_row(n, step, names, outputs) for n, step in begin_and_end(self.steps, limit)]
-        head = ["step", "operation", "reads", "frees", "result", "flops", "bytes", "device", "buffer", "by"]
-        if all(step.computed_by == "numpy" for step in self.steps):
-            head, rows = head[:-1], [row[:-1] for row in rows]
-        how = "as exact as NumPy" if self.exact else "sums reordered"
-        lines = [] if self.name == STEPWISE else [f"{self.name}, {how}:"]
-        lines.append(table(head, rows, right={0, 5, 6, 8}))
-        for n, step in begin_and_end(self.steps, limit):
-            for body in step.bodies if step is not None else ():
-                lines += [f"body of step {n}:", "  " + body.table(limit).replace("\n", "\n  ")]
-            if step is not None and isinstance(step.op, Fused) and step.op.kind == "relations":
-                lines += [f"rules of step {n}:", *(f"  {rule}" for rule in self._rules(step))]
-        count = "1 step" if len(self.steps) == 1 else f"{len(self.steps):,} steps"
-        lines.append(f"{count}, {self.flops:,} flops, peak {bytes_text(self.peak_bytes)}")
-        return "\n".join(lines)
-
-    def _rules(self, step: Step) -> list[str]:
-        """Return what a step on relations computes."""
-        from .query_steps import read_step, written
-
-        held = {s: self.graph.constants[op.digest] for s, op in self.constants if isinstance(op, ops.Constant)}
-        names = self.slot_names()
-        numbers = {s: x for s, x in held.items() if s in step.reads and x.dtype != bool}
-        return written(read_step(step, numbers), lambda slot: names.get(slot, str(slot)))
+        return plan_table(self, limit)
 
     def __str__(self) -> str:
         return self.table()
@@ -160,78 +132,11 @@ class ExecutionPlan(NamedTuple):
         return html_text(self)
 
 
-def _named_by(step: Step) -> Sequence[Step]:
-    """Return the steps whose nodes the results of a step are called after."""
-    if isinstance(step.op, Fused) and step.op.kind == "chains":
-        return [inner for body in step.bodies for inner in body.steps]
-    return step.parts or (step,)
-
-
 def _body_flops(step: Step) -> int:
     """Return the arithmetic of all rounds of a loop; a fused step counts what is inside already."""
     if isinstance(step.op, Fused):
         return 0
     return (rounds(step.op, step.arg_types) or 1) * max((b.flops for b in step.bodies), default=0)
-
-
-def begin_and_end(rows: Sequence[Any], limit: int | None) -> list[tuple[int, Any]]:
-    """Return numbered rows; of more than ``limit`` the first and last, and None with the number of those between."""
-    every: list[tuple[int, Any]] = list(enumerate(rows))
-    if limit is None or len(every) <= limit:
-        return every
-    half = max(0, limit) // 2
-    return [*every[:half], (len(every) - 2 * half, None), *every[len(every) - half :]]
-
-
-def _row(n: int, step: Step | None, names: Mapping[int, str], outputs: Sequence[str]) -> list[str]:
-    if step is None:
-        return ["", f"... {n:,} more steps", *[""] * 8]
-    shown = " ".join(
-        f"{names.get(slot, '?')} {t.dtype} {'×'.join(map(str, t.shape or ())) or 'scalar'}{'' if t.layout == 'dense' else ' ' + t.layout}"
-        for slot, t in zip(step.writes, step.types, strict=True)
-    )
-    into = " ".join("" if b is None else str(b) if b >= 0 else outputs[-1 - b] for b in step.into)
-    return [
-        str(n),
-        describe(step.op),
-        " ".join(names.get(s, "?") for s in step.reads),
-        " ".join(names.get(s, "?") for s in step.frees),
-        shown,
-        f"{step.flops:,}",
-        bytes_text(step.nbytes) if step.nbytes else "view",
-        step.device,
-        into,
-        step.computed_by,
-    ]
-
-
-def describe(op: Op) -> str:
-    """Return an operation in a few words.
-
-    >>> describe(ops.Einsum("ij,jk->ik", "boolean"))
-    'einsum ij,jk->ik (boolean)'
-    """
-    match op:
-        case ops.Einsum() | ops.ContractVJP():
-            return f"{op.name} {op.spec}" + ("" if op.algebra == "real" else f" ({op.algebra})")
-        case ops.Reduce():
-            return op.kind + ("" if op.axes is None else f" over {','.join(map(str, op.axes))}")
-        case ops.Cast():
-            return f"{op.name} {op.dtype}"
-        case ops.Quantize():
-            return f"quantize {op.kind or op.dtype}"
-        case ops.Unpack():
-            return f"unpack {op.kind}"
-        case ops.Transfer():
-            return f"transfer to {op.device}"
-        case ops.Send() | ops.Receive():
-            return f"{op.name} {op.label} {'to' if isinstance(op, ops.Send) else 'from'} {op.over} {op.to if isinstance(op, ops.Send) else op.source}"
-        case ops.Collective():
-            return f"{op.name} {getattr(op, 'how', '')}".strip() + f" over {op.over}, {op.rank} of {op.ranks}"
-        case Fused():
-            return f"{op.pattern} ({op.count} ops)" if op.count > 1 else op.pattern
-        case _:
-            return op.name
 
 
 def build_plan(
@@ -244,7 +149,6 @@ def build_plan(
 ) -> ExecutionPlan:
     """Bind sizes, run the passes and lay the graph out as steps; ``in_place`` steps write into buffers of the plan."""
     from ..passes.pipeline import optimize
-    from .memory import lighter
 
     concrete = optimize(specialize(graph, inputs, sizes), passes).graph
     again = partial(lay_out, in_place=in_place)
@@ -297,7 +201,7 @@ def lay_out(
         steps = on_threads(steps, threads)
     exact = all(b.exact for s in steps for b in s.bodies)
     if found:
-        from .fusing import exact_group
+        from .groups import exact_group
 
         exact = exact and all(exact_group(graph, g) for g in found)
     name = "native steps" if any(s.parts for s in steps) else STEPWISE
@@ -369,14 +273,24 @@ def _nodes(
             root[writes[0]] = root[reads[0]]
             if isinstance(node.op, ops.Broadcast | ops.Window) or reads[0] in repeated:
                 repeated.add(writes[0])
-        steps.append(Step(
-            i, node.op, reads, writes, (), arg_types, types[i],
-            flops(node.op, arg_types, types[i], form), sum(nbytes(t) for t in types[i]) if fresh else 0, devices[i],
-            node.locations[0] if node.locations else None, form, tuple(
-                lay_out(b, devices[i], in_place=in_place, groups=groups, threads=threads) for b in bodies(node.op)
-            ) if loops else (),
-            scratch_bytes(form, arg_types, types[i][0]) if form is not None else 0,
-        ))  # fmt: skip
+        again = partial(lay_out, device=devices[i], in_place=in_place, groups=groups, threads=threads)
+        step = Step(
+            node=i,
+            op=node.op,
+            reads=reads,
+            writes=writes,
+            frees=(),
+            arg_types=arg_types,
+            types=types[i],
+            flops=flops(node.op, arg_types, types[i], form),
+            nbytes=sum(nbytes(t) for t in types[i]) if fresh else 0,
+            device=devices[i],
+            location=node.locations[0] if node.locations else None,
+            contraction=form,
+            bodies=tuple(map(again, bodies(node.op))) if loops else (),
+            scratch=scratch_bytes(form, arg_types, types[i][0]) if form is not None else 0,
+        )
+        steps.append(step)
     inputs = tuple((name, slot_of[i][0], types[i][0]) for name, i in graph.inputs.items())
     outputs = tuple((name, slot_of[i][0], types[i][0]) for name, i in graph.outputs)
     return _Laid(inputs, outputs, tuple(constants), steps, root, repeated)

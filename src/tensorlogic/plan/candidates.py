@@ -15,10 +15,12 @@ from typing import TYPE_CHECKING
 from ..ir import ops
 from ..ir.graph import EinsumGraph
 from ..ir.types import TensorShape, TensorType
-from .build import STEPWISE, ExecutionPlan, Groups, Step, freed, lay_out
+from .build import ExecutionPlan, Groups, Step, freed, lay_out
 from .cost import nbytes
-from .fused import Fusable, Fused
-from .fusing import Facts, find_groups, single_rows
+from .fused_steps import Fusable, Fused
+from .groups import Facts, find_groups, single_rows
+from .memory import lighter
+from .printing import STEPWISE
 
 if TYPE_CHECKING:
     from ..passes.split import Split
@@ -69,8 +71,6 @@ def candidates(
         return [relational_plan(graph, sparse, others, in_place=in_place, threads=facts.threads)]
     first = laid_out(policy)(graph)
     if reorder:  # a saved plan has its order, and needs none of the passes
-        from .memory import lighter
-
         first = lighter(first, laid_out(policy))
     plans = [first]
     if policy != "exact" and facts is not None and any(step.parts for step in first.steps):
@@ -246,11 +246,21 @@ def _side_step(plans: Sequence[ExecutionPlan], threads: int) -> Step:
     writes = [slot for plan in plans for _, slot, _ in plan.outputs]
     last = plans[-1].steps[-1]
     return Step(
-        last.node, Fused(f"{len(plans)} chains", sum(len(p.steps) for p in plans), "chains"), tuple(reads), tuple(writes), (),
-        tuple(types[s] for s in reads), tuple(types[s] for s in writes), sum(p.flops for p in plans),
-        sum(nbytes(types[s]) for s in writes), last.device, None, bodies=tuple(plans), threads=threads,
+        node=last.node,
+        op=Fused(f"{len(plans)} chains", sum(len(p.steps) for p in plans), "chains"),
+        reads=tuple(reads),
+        writes=tuple(writes),
+        frees=(),
+        arg_types=tuple(types[s] for s in reads),
+        types=tuple(types[s] for s in writes),
+        flops=sum(p.flops for p in plans),
+        nbytes=sum(nbytes(types[s]) for s in writes),
+        device=last.device,
+        location=None,
+        bodies=tuple(plans),
+        threads=threads,
         scratch=sum(p.peak_bytes for p in plans),
-    )  # fmt: skip
+    )
 
 
 def subplan(plan: ExecutionPlan, steps: Sequence[Step], wanted: Iterable[int]) -> ExecutionPlan:

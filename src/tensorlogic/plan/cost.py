@@ -1,16 +1,126 @@
-"""What a step costs: arithmetic operations and bytes of new memory."""
+"""What steps cost: arithmetic operations and bytes; for a contraction, its form: which indices are shared, free or reduced, and the kernel that fits."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import lru_cache
+from typing import NamedTuple
 
-from ..ir import ops
+from ..ir import ops, spec
+from ..ir.algebra import algebra
 from ..ir.elementwise import FUNCTIONS
 from ..ir.graph import Cond, Fixpoint, Scan
 from ..ir.ops import Op
-from ..ir.types import ITEMSIZE, TensorType
-from .contract import Contraction
+from ..ir.spec import Labels
+from ..ir.type_rules import label_sizes
+from ..ir.types import ITEMSIZE, Scope, TensorShape, TensorType
+
+
+class Contraction(NamedTuple):
+    """An einsum with its sizes known.
+
+    ``labels`` are each operand's own indices after diagonals are taken and size-1 axes that broadcast are dropped.
+    """
+
+    spec: spec.Spec
+    sizes: dict[str, int]
+    labels: tuple[Labels, ...]
+    kernel: str  # "matmul", "product", "reduce", "view" or "blocks"
+    batch: Labels = ()
+    left: Labels = ()
+    right: Labels = ()
+    inner: Labels = ()
+    terms: int | None = None  # arrays of a block that "blocks" holds at once, where the algebra needs more than others
+
+    @property
+    def in_order(self) -> bool:
+        """Whether it is a matrix product that comes out with its axes in order."""
+        both = ((*self.batch, *self.left, *self.right), (*self.batch, *self.right, *self.left))
+        return self.kernel == "matmul" and self.spec.output in both
+
+    @property
+    def flops(self) -> int:
+        """A multiply-add counts as two; a pure product or view as what it touches."""
+        points = math.prod(self.sizes.values())
+        return 0 if self.kernel == "view" else points if self.kernel in ("product", "reduce") else 2 * points
+
+
+_TERMS = {"log_sum_exp": 3, "lukasiewicz": 3, "godel_residuum": 3, "goguen_residuum": 4}  # joins of several NumPy calls
+BLOCK = 1 << 18  # points of the index space that an algebra without a matrix form holds at once
+
+
+def scratch_bytes(form: Contraction, args: Sequence[TensorType], result: TensorType) -> int:
+    """Return the bytes that a contraction takes while it runs, beside its result: casts, copies into BLAS form, blocks."""
+    size = ITEMSIZE[result.dtype or "float64"]
+    if form.kernel == "blocks":
+        terms = 2 + (len(form.labels) > 2) if form.terms is None else form.terms  # this block and the one before
+        return _block_points(form) * max(size, 4) * terms
+    if form.kernel != "matmul":
+        return 0
+    wide = 4 if result.dtype in ("bool", "float16") else size  # those are multiplied as float32
+    cast = sum(elements(t) * wide for t in args if t.dtype != result.dtype or wide != size)
+    return cast + (elements(result) * wide if wide != size else 0)
+
+
+def _block_points(form: Contraction) -> int:
+    """Return the points of one block: whole along the last axes of the index space, at most BLOCK."""
+    points, room = 1, BLOCK
+    for label in reversed((*form.spec.output, *form.spec.contracted)):
+        points *= max(1, min(form.sizes[label], room))
+        room //= max(1, form.sizes[label])
+    return points if 0 not in form.sizes.values() else 0
+
+
+def contraction_of(op: Op, args: Sequence[TensorType]) -> Contraction | None:
+    """Return the form of an einsum, or of the einsum that an operation is the gradient of; None of other operations."""
+    if not isinstance(op, ops.Einsum | ops.ContractVJP):
+        return None
+    factors = args if isinstance(op, ops.Einsum) else args[:-2]
+    return _analysed(op.spec, op.algebra, tuple(t.shape or TensorShape() for t in factors))
+
+
+def contraction(equation: str, algebra_name: str, shapes: Sequence[TensorShape]) -> Contraction:
+    """Analyse an einsum whose sizes are integers; what is found is kept, and not to be changed.
+
+    >>> contraction("bij,bjk->bik", "real", [TensorShape([2, 3, 4]), TensorShape([2, 4, 5])]).kernel
+    'matmul'
+    """
+    return _analysed(equation, algebra_name, tuple(shapes))
+
+
+@lru_cache(maxsize=4096)
+def _analysed(equation: str, algebra_name: str, shapes: tuple[TensorShape, ...]) -> Contraction:
+    form = spec.expand(spec.parse(equation), tuple(len(s) for s in shapes))
+    contracted = form.contracted
+    sizes = {k: int(v) for k, v in label_sizes(form, shapes, Scope(0, str, (), [])).items()}
+    labels = tuple(
+        tuple(dict.fromkeys(x for x, d in zip(own, shape, strict=True) if d == sizes[x]))
+        for own, shape in zip(form.inputs, shapes, strict=True)
+    )
+    row = algebra(algebra_name)
+    if any(sizes[x] == 0 for x in contracted):  # the reduction of nothing is the algebra's zero, whatever else there is
+        return Contraction(form, sizes, labels, "blocks", terms=_TERMS.get(algebra_name))
+    summed = {x for x in contracted if sizes[x] != 1 or any(x in own for own in labels)}
+    if len(labels) == 1:
+        return Contraction(form, sizes, labels, "reduce" if summed else "view")
+    alone = {x for x in summed if sum(x in own for own in labels) == 1}
+    if len(labels) == 2 and row.distributive:
+        a, b = (tuple(x for x in own if x not in alone) for own in labels)
+        if not summed - alone:
+            return Contraction(form, sizes, labels, "product")
+        if row.combine in ("multiply", "logical_and") and row.reduce in ("sum", "any"):
+            return Contraction(
+                form,
+                sizes,
+                labels,
+                "matmul",
+                batch=tuple(x for x in form.output if x in a and x in b),
+                left=tuple(x for x in form.output if x in a and x not in b),
+                right=tuple(x for x in form.output if x in b and x not in a),
+                inner=tuple(x for x in a if x in summed and x in b),
+            )
+    return Contraction(form, sizes, labels, "blocks", terms=_TERMS.get(algebra_name))
 
 
 def elements(t: TensorType) -> int:

@@ -11,13 +11,12 @@ from ..ir import ops
 from ..ir.check import require_valid
 from ..ir.graph import EinsumGraph
 from ..ir.types import dtype_name
-from ..passes.levels import OptimizationLevel, Pass
 from ..passes.order import order_contractions
-from ..passes.pipeline import passes_of
+from ..passes.pipeline import OptimizationLevel, Pass, passes_of
+from ..passes.specialize import DTYPE, input_types
 from ..tables import counted, table
 from .build import ExecutionPlan, build_plan
 from .cost import nbytes
-from .inputs import DTYPE, input_types
 from .memory import lifetimes, peak_bytes
 
 _BAR = 32  # columns, at most

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 
 from ..errors import InputError
 from ..ir.graph import Fixpoint
-from .build import ExecutionPlan, Step, describe
+from .build import ExecutionPlan, Step
 from .cost import rounds
+from .printing import describe
 
 
 def check_flops(plan: ExecutionPlan, limit: int | None) -> None:

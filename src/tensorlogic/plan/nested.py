@@ -10,7 +10,7 @@ from ..ir.types import TensorType
 from ..passes.split import Join, Split, label, parts
 from .build import ExecutionPlan, Step, freed
 from .cost import nbytes
-from .fused import Cut, Fused
+from .fused_steps import Cut, Fused
 
 
 def nested_plan(
@@ -47,8 +47,15 @@ def nested_plan(
     ) -> None:
         arg_types, own = tuple(types[s] for s in reads), tuple(types[s] for s in writes)
         size, device = sum(map(nbytes, own)), inner[0].steps[-1].device if inner[0].steps else "cpu:0"
-        steps.append(Step(len(graph) - 1, op, tuple(reads), tuple(writes), (), arg_types, own, nbytes=size, device=device,
-                          location=None, bodies=tuple(inner), **more))  # fmt: skip
+        slots: dict[str, Any] = {
+            "reads": tuple(reads),
+            "writes": tuple(writes),
+            "frees": (),
+            "arg_types": arg_types,
+            "types": own,
+        }
+        more |= {"nbytes": size, "device": device, "location": None, "bodies": tuple(inner)}
+        steps.append(Step(len(graph) - 1, op, **slots, **more))
 
     def stage(plan: ExecutionPlan | None, name: str) -> None:
         if plan is None or not plan.outputs:

@@ -10,10 +10,8 @@ from ..errors import TensorLogicError
 from ..ir import ops, spec
 from ..ir.check import require_valid
 from ..ir.graph import EinsumGraph, bodies, renumbered
-from ..passes.specialize import specialize
-from .contract import contraction_of
-from .cost import allocates, flops, nbytes, rounds
-from .inputs import known_inputs
+from ..passes.specialize import known_inputs, specialize
+from .cost import allocates, contraction_of, flops, nbytes, rounds
 
 STAND_IN = 64  # a size that nobody gave; a tensor of unknown rank counts as a float32 matrix of this size
 GIVEN = (ops.Input, ops.Constant, ops.Literal)  # nodes that are there before anything runs

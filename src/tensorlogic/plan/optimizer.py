@@ -9,13 +9,12 @@ from ..ir import ops
 from ..ir.check import require_valid
 from ..ir.elementwise import FUNCTIONS
 from ..ir.graph import EinsumGraph, reachable
-from ..passes.fold import Evaluate
-from ..passes.levels import CompilationConfig, OptimizationLevel
-from ..passes.pipeline import Optimized, optimize, passes_of
+from ..passes.pipeline import CompilationConfig, OptimizationLevel, Optimized, optimize, passes_of
+from ..passes.simplify import Evaluate
 from ..tables import counted
 from .build import lay_out
-from .choose import FusionCostModel, FusionOptimizer, FusionStrategy
-from .fuse import Fusion, FusionPlanner, listed, show_fusions
+from .fusion_planner import Fusion, FusionPlanner, listed, show_fusions
+from .fusion_strategies import FusionCostModel, FusionOptimizer, FusionStrategy
 from .node_costs import GIVEN, assumption, concrete, constant_nodes
 
 

@@ -122,9 +122,13 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "greater": np.greater, "greater_equal": np.greater_equal,
 }  # fmt: skip
 OPPOSITE = {
-    "equal": "not_equal", "not_equal": "equal", "less": "greater_equal", "greater_equal": "less",
-    "greater": "less_equal", "less_equal": "greater",
-}  # fmt: skip
+    "equal": "not_equal",
+    "not_equal": "equal",
+    "less": "greater_equal",
+    "greater_equal": "less",
+    "greater": "less_equal",
+    "less_equal": "greater",
+}
 COMPARISONS = frozenset(OPPOSITE)
 
 

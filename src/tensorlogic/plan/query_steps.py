@@ -11,7 +11,7 @@ from ..ir import spec as specs
 from ..ir.type_rules import reduced_axes
 from ..ir.types import dims
 from .build import Step
-from .fused import Fused
+from .fused_steps import Fused
 from .queries import Fixed, Query, Term, Value
 from .query_reader import Loop, Reader, Slot
 

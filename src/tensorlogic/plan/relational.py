@@ -15,7 +15,7 @@ from ..ir.graph import EinsumGraph, Fixpoint, reachable
 from ..ir.types import TensorType
 from .build import ExecutionPlan, Groups, Step, lay_out
 from .cost import nbytes
-from .fused import Fusable, Fused
+from .fused_steps import Fusable, Fused
 from .query_ops import reads_as_query
 
 GROWTH = 8  # times its facts, that a recursive relation is thought to have tuples

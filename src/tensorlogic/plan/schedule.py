@@ -15,11 +15,13 @@ from ..diagnostics import bytes_text
 from ..errors import InputError
 from ..ir.graph import EinsumGraph
 from ..tables import counted, table
-from .build import begin_and_end, lay_out
+from . import memory
+from .build import lay_out
 from .node_costs import (
     GIVEN,
     NodeCosts,
     assumption,
+    known_costs,
     longest_path,
     memory_reads,
     node_costs,
@@ -27,6 +29,7 @@ from .node_costs import (
     reordered,
     working,
 )
+from .printing import begin_and_end
 
 Group = tuple[tuple[int, ...], ...]  # chains of nodes: each runs in order, none waits for another of its group
 
@@ -305,3 +308,25 @@ _STRATEGIES: dict[str, Callable[[EinsumGraph, NodeCosts, float], tuple[Group, ..
     "parallel": lambda graph, costs, _: _cost_based(graph, costs, 0),
     "cost_based": _cost_based,
 }
+
+
+def frugal_order(graph: EinsumGraph) -> EinsumGraph:
+    """Return a graph whose sizes are known in an order that keeps less alive; itself where none is found.
+
+    >>> from tensorlogic import GraphBuilder
+    >>> b = GraphBuilder()
+    >>> x = b.input("x", (512, 512), "float32")
+    >>> large = [b.exp(x), b.sin(x), b.cos(x)]  # all three are there before the first is summed
+    >>> graph = b.build({f"y{n}": b.sum(each) for n, each in enumerate(large)})
+    >>> [node.op.name for node in graph.nodes]
+    ['input', 'exp', 'sin', 'cos', 'sum', 'sum', 'sum']
+    >>> [node.op.name for node in frugal_order(graph).nodes]
+    ['input', 'exp', 'sum', 'sin', 'sum', 'cos', 'sum']
+    """
+    written = working(graph)
+    costs = known_costs(graph)
+    before = peak(graph, costs, written)
+    if before < memory.LEAST:
+        return graph
+    order = frugal(graph, costs, written)
+    return reordered(graph, order) if peak(graph, costs, order) < before else graph

@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING
 from ..ir import ops
 from ..ir.algebra import algebra
 from ..ir.elementwise import FUNCTIONS
-from .contract import Contraction
-from .cost import elements
-from .fused import Fused
+from .cost import Contraction, elements
+from .fused_steps import Fused
 
 if TYPE_CHECKING:
     from .build import Step

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ..ir import ops
-from ..ir.graph import Array
+from ..ir.arrays import Array
 from ..ir.packed_numbers import NARROW
-from .contract import Contraction, contraction_of
-from .fused import Fusable
+from .cost import Contraction, contraction_of
+from .fused_steps import Fusable
 from .row_groups import Reading
 
 if TYPE_CHECKING:

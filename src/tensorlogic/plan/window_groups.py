@@ -15,9 +15,8 @@ import numpy as np
 
 from ..ir import ops
 from ..ir.graph import EinsumGraph
-from ..ir.type_rules import normal_axis
-from ..ir.types import dims
-from .fused import Fusable
+from ..ir.types import dims, normal_axis
+from .fused_steps import Fusable
 
 if TYPE_CHECKING:
     from .build import Step
@@ -65,8 +64,6 @@ Link = tuple[ops.Op, Shape, Shape]  # an operation of a chain, the shape that it
 def window_groups(graph: EinsumGraph, live: Sequence[int], *, backwards: bool) -> list[Fusable]:
     """Return the copies of windows that are one step each and, if wanted, the sums of windows that overlap."""
     nodes = graph.nodes
-    if not any(isinstance(node.op, ops.Window | ops.OverlapAdd) for node in nodes):
-        return []
     uses = Counter(a for i in live for a in nodes[i].args) + Counter(i for _, i in graph.outputs)
     found, taken = [], set[int]()
     for i in reversed(live):

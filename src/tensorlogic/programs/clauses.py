@@ -29,8 +29,13 @@ Bindings = tuple[int | None, ...]  # a code for each variable of a clause; None 
 Pattern = tuple[int, ...]  # the places of a relation that are known
 
 COMPARE: dict[str, Callable[[Any, Any], bool]] = {
-    "=": operator.eq, "!=": operator.ne, "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge,
-}  # fmt: skip
+    "=": operator.eq,
+    "!=": operator.ne,
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+}
 
 
 class Literal(NamedTuple):

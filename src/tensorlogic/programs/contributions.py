@@ -13,7 +13,8 @@ import numpy as np
 
 from ..diagnostics import SourceLocation
 from ..errors import CancelledError, InputError, TensorLogicError
-from ..ir.builder import GraphBuilder, Tensor
+from ..ir.builder import GraphBuilder
+from ..ir.tensor import Tensor
 from ..lang import syntax as s
 from ..lang.equations import lower_component
 from ..lang.format import text_of
@@ -85,7 +86,10 @@ class Account:
 
     def _after(self, limit: int | None) -> list[str]:
         found = [f"counted: {', '.join(self.group[:limit])}"] if self.group else []
-        found[-1:] = [f"{x}, ... {len(self.group):,} in all" if len(self.group) > (limit or len(self.group)) else x for x in found[-1:]]  # fmt: skip
+        found[-1:] = [
+            f"{x}, ... {len(self.group):,} in all" if len(self.group) > (limit or len(self.group)) else x
+            for x in found[-1:]
+        ]
         if limit is not None and len(self.contributions) > limit:
             found.append(f"... {len(self.contributions) - limit:,} more elements")
         return [*found, *self.notes]

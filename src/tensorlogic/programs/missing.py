@@ -329,11 +329,14 @@ class _Search:
 
         statement = self.clause.statement
         return Attempt(
-            self.words.rule(statement), statement.at,
+            self.words.rule(statement),
+            statement.at,
             tuple(self._text(x, state.bindings) for x in shown(state.holds)),
-            tuple(Missing(self._text(x, state.bindings), self._reason(x, state.bindings)) for x in shown(state.missing)),
+            tuple(
+                Missing(self._text(x, state.bindings), self._reason(x, state.bindings)) for x in shown(state.missing)
+            ),
             tuple(self._text(x, state.bindings) for x in shown(state.open)),
-        )  # fmt: skip
+        )
 
     def _text(self, literal: Literal, bindings: Bindings) -> str:
         if literal.kind == "compare":

@@ -9,8 +9,9 @@ import numpy as np
 
 from ..backends.sparse import SparseTensor
 from ..errors import InputError
-from ..ir.builder import GraphBuilder, Tensor
+from ..ir.builder import GraphBuilder
 from ..ir.graph import EinsumGraph
+from ..ir.tensor import Tensor
 from ..lang import syntax as s
 from ..lang.analysis import Analysis, Component, DomainInfo, DomainKey, GivenTensor, analyse
 from ..lang.data import Table

@@ -315,7 +315,7 @@ class Program:
         """What runs the program's graphs."""
         if self._executor is None:
             self._executor = Executor()
-            self._executor.programs.kept = shared_plans(self._text, self.state.file)
+            self._executor.programs.store = shared_plans(self._text, self.state.file)
         return self._executor
 
     def name_order(self) -> dict[tuple[str, int], list[Name]]:

@@ -15,9 +15,15 @@ if TYPE_CHECKING:
 
 HTML_SVG_STEPS = 60
 KINDS = {  # how each kind of step is drawn: as that kind of a graph's nodes
-    "rule": "contraction", "fact": "input", "absent": "missing", "compared": "elementwise", "equation": "control", "tried": "contraction",
-    "holds": "input", "open": "elementwise",
-}  # fmt: skip
+    "rule": "contraction",
+    "fact": "input",
+    "absent": "missing",
+    "compared": "elementwise",
+    "equation": "control",
+    "tried": "contraction",
+    "holds": "input",
+    "open": "elementwise",
+}
 
 
 def _flow_lines(form: Flowchart, explanation: Explanation) -> Iterator[str]:

@@ -181,9 +181,14 @@ class Words:
                 because.append(numbers[key])
             statement = instance.clause.statement
             found[numbers[atom]] = Step(
-                self.atom(*atom), "rule", self.rule(statement), statement.at, tuple(because),
-                relation=atom[0], row=self.names(*atom),
-            )  # fmt: skip
+                self.atom(*atom),
+                "rule",
+                self.rule(statement),
+                statement.at,
+                tuple(because),
+                relation=atom[0],
+                row=self.names(*atom),
+            )
         return tuple(step for step in found if step is not None)
 
     def _below(self, clause: Clause, bindings: Bindings) -> Iterator[tuple[Literal, Atom | Step]]:

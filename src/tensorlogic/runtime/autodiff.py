@@ -20,9 +20,9 @@ from ..passes.grad import value_and_grad, vjp
 from ..passes.grad_tape import may_be_float, unused
 from ..plan.cost import nbytes
 from ..store import Store
-from .outputs import Outputs
 from .program import KEPT_BYTES
 from .recompute import all_nodes, can_keep, expensive_nodes, fitting, match_nodes, rest_of_gradient
+from .values import Outputs
 
 if TYPE_CHECKING:
     from .executor import Executor

@@ -23,7 +23,7 @@ from ..passes.split import parts
 from ..plan.cost import nbytes
 from ..store import Store
 from .batch_result import BatchResult, Piece
-from .inputs import Inputs, check_call
+from .values import Inputs, check_call
 
 if TYPE_CHECKING:
     from .executor import Executor
@@ -208,7 +208,7 @@ def way_of(executor: Executor, graph: EinsumGraph, group: Group) -> Way:
     if not group.over:
         return Way(None, "")  # one run gives the answer of all
     if executor.batches is None:
-        executor.batches = Store(executor.programs.kept.bound)
+        executor.batches = Store(executor.programs.store.bound)
     key = (graph, group.over, group.kind)
     found: Way | None = executor.batches.get(key)
     if found is None:

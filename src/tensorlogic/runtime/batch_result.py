@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, overload
 import numpy as np
 
 from ..errors import InputError, nearest
-from .outputs import Outputs
+from .values import Outputs
 
 
 class Piece(NamedTuple):

@@ -9,10 +9,10 @@ import numpy as np
 
 from ..errors import InputError, expect_whole, nearest
 from ..ir.graph import EinsumGraph
-from ..plan.inputs import known_inputs
+from ..passes.specialize import known_inputs
 from .batch import execute_batch, most_at_once, uniform, way_of
-from .inputs import Inputs, check_call, check_names, checked_sizes
 from .tuning import made_up_inputs
+from .values import Inputs, check_call, check_names, checked_sizes
 
 if TYPE_CHECKING:
     from .executor import Executor

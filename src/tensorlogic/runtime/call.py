@@ -17,10 +17,9 @@ from ..backends.base import Kernel
 from ..errors import TensorLogicError
 from ..events import Hook, RunRecord, StepEvent, running
 from ..plan.build import Step
-from . import straight
 from .frame import Between, Frame, failed, stop_check
-from .outputs import as_planned, given_back
-from .program import Program
+from .program import Function, Program, failed_at
+from .values import as_planned, given_back
 
 Call = Callable[[Step, tuple[Any, ...]], Any]
 Wrapper = Callable[[Call], Call]
@@ -239,9 +238,9 @@ def _cause(error: Exception) -> BaseException | None:
     return error.__cause__ if isinstance(error, TensorLogicError) else error
 
 
-def _blamed(program: Program, function: straight.Function, error: Exception) -> Exception:
+def _blamed(program: Program, function: Function, error: Exception) -> Exception:
     """Return the error that names the step which a function failed at."""
-    found = straight.failed_at(function.__code__, error.__traceback__)
+    found = failed_at(function.__code__, error.__traceback__)
     step = program.entries[found[0]].step if found and found[0] < len(program.entries) else None
     if isinstance(error, TensorLogicError):
         return error.at(step.location if step else None)

@@ -11,19 +11,30 @@ from ..errors import TensorLogicError, expect, expect_whole
 from ..events import ExecutionPhase, Hook, active_contexts, entered_contexts, running, watchers
 from ..ir.graph import EinsumGraph
 from ..ir.types import TensorType
-from ..passes.levels import CompilationConfig, OptimizationLevel, Pass
+from ..passes.pipeline import CompilationConfig, OptimizationLevel, Pass
+from ..passes.specialize import input_types
 from ..plan.build import ExecutionPlan
 from ..store import Store, StoreStats
 from . import modes
 from .call import Wrapper, call
 from .context import ExecutionContext, Profiles, contexts_to_join, joined
-from .inputs import Inputs, LastCall, Sizes, check_call, check_names, checked_donations, checked_sizes, same_again
-from .outputs import Outputs, arrays_for
 from .program import Program
 from .programs import Programs, not_pickled
+from .values import (
+    Inputs,
+    LastCall,
+    Outputs,
+    Sizes,
+    arrays_for,
+    check_call,
+    check_names,
+    checked_donations,
+    checked_sizes,
+    same_again,
+)
 
 if TYPE_CHECKING:
-    from .aio.lanes import Lane
+    from .aio.call_queue import CallQueue
     from .autodiff import Gradients
     from .batch import Way
     from .distributed.run import Distributed
@@ -94,7 +105,9 @@ class Executor:
         self.gradients: Gradients | None = None
         self.gradient: GradientStrategy | None = None  # of forward, where it is not told another
         self.profiles = Profiles()
-        self.lanes: dict[tuple[int, int], Lane] = {}  # where calls that are awaited take turns, by their limits
+        self.call_queues: dict[
+            tuple[int, int], CallQueue
+        ] = {}  # where calls that are awaited take turns, by their limits
         self.recovery: Recovery | None = None
         self.distributed: Distributed | None = None
         self.batches: Store[Any, Way] | None = None  # how items of each kind run in a batch
@@ -249,7 +262,7 @@ class Executor:
             flops_limit=mine.flops_limit,
             wrap=mine.wrap if wrap is None else wrap,
             passes=mine.passes,
-            plans=mine.kept.bound if plans is None else plans,
+            plans=mine.store.bound if plans is None else plans,
             threads=mine.threads,
             policy=policy or mine.policy,
         )
@@ -283,8 +296,6 @@ class Executor:
 
     def input_types(self, graph: EinsumGraph, inputs: Inputs | None, sizes: Sizes) -> dict[str, TensorType]:
         """Return the types of all inputs: of those given, else as declared."""
-        from ..plan.inputs import input_types
-
         given = {} if inputs is None else inputs
         check_call(graph, given)
         check_names(graph, given, required=False)
@@ -310,7 +321,7 @@ class Executor:
 
     def _remember(self, graph: EinsumGraph, names: list[str], values: list[Any], program: Program) -> None:
         """Keep what the next call compares itself with first."""
-        if len(self._ready) >= self.programs.kept.bound:
+        if len(self._ready) >= self.programs.store.bound:
             self._ready.clear()
         signature = tuple((n, type(v), v.shape, v.dtype) for n, v in zip(names, values, strict=True))
         self._ready[id(graph)] = LastCall(graph, signature, program)

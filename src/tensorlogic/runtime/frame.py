@@ -12,7 +12,8 @@ from typing import Any
 from ..diagnostics import NodeExecutionDiagnostic
 from ..errors import CancelledError, ExecutionError, FormatError, InputError, OutOfMemoryError, TensorLogicError
 from ..events import active_contexts, entered
-from ..plan.build import Step, describe
+from ..plan.build import Step
+from ..plan.printing import describe
 from .program import Entry, Program, Workspace
 
 Between = Callable[["Frame"], object]  # what is done between steps, such as saving the run
@@ -112,7 +113,7 @@ class Frame:
     def run(self, until: Callable[[Frame], bool] | None = None) -> Any:
         """Run the remaining steps, or those before ``until(frame)`` is true; return the outputs, or None where it stopped."""
         from .call import guarded, owned
-        from .outputs import Outputs
+        from .values import Outputs
 
         def steps() -> bool:
             while not self.done:

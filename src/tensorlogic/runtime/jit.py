@@ -18,8 +18,7 @@ from .program import Program
 
 if TYPE_CHECKING:
     from .executor import Executor
-    from .inputs import Inputs
-    from .outputs import Outputs
+    from .values import Inputs, Outputs
 
 
 class JitConfig(msgspec.Struct, frozen=True):

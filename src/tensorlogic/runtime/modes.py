@@ -12,16 +12,15 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import BackendError, expect, expect_whole
 from ..ir.graph import EinsumGraph
-from ..passes.levels import CompilationConfig
-from .inputs import Inputs, Sizes
-from .outputs import Outputs
+from ..passes.pipeline import CompilationConfig
+from .values import Inputs, Outputs, Sizes
 
 if TYPE_CHECKING:
     from random import Random
 
     from .. import ProfileData
+    from .aio.call_queue import AsyncHandle
     from .aio.calls import AsyncConfig
-    from .aio.lanes import AsyncHandle
     from .aio.streams import AsyncStream
     from .autodiff import Gradients
     from .batch_result import BatchResult
@@ -270,9 +269,18 @@ def execute_stream(
     from .streams.stream import execute_stream
 
     return execute_stream(
-        executor, graph, source, config, inputs=inputs, over=over, sink=sink, checkpoint=checkpoint, resume=resume,
-        progress=progress, clock=clock,
-    )  # fmt: skip
+        executor,
+        graph,
+        source,
+        config,
+        inputs=inputs,
+        over=over,
+        sink=sink,
+        checkpoint=checkpoint,
+        resume=resume,
+        progress=progress,
+        clock=clock,
+    )
 
 
 def execute_chunk(executor: Executor, graph: EinsumGraph, inputs: Inputs, metadata: ChunkMetadata) -> StreamResult:
@@ -307,9 +315,9 @@ def execute_with_recovery(
     from .recovery.config import RecoveryConfig
     from .recovery.run import execute_with_recovery
 
-    told = RecoveryConfig() if config is None else config
+    chosen = RecoveryConfig() if config is None else config
     return execute_with_recovery(
-        executor, graph, {} if inputs is None else inputs, told, clock=clock, sleep=sleep, rng=rng
+        executor, graph, {} if inputs is None else inputs, chosen, clock=clock, sleep=sleep, rng=rng
     )
 
 

@@ -19,7 +19,7 @@ from ..events import Hook, RunRecord, entered, running
 from ..ir.types import dims
 from ..passes.split import Join
 from ..plan.build import Step
-from ..plan.fused import Cut, Fused
+from ..plan.fused_steps import Cut, Fused
 from .call import run, watched
 from .program import Program
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from ..errors import DTypeError, InputError, ShapeError
 from .arena import Arena, Array, PoolStats
-from .outputs import NUMPY
+from .values import NUMPY
 
 
 class MemoryPool:

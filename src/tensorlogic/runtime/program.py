@@ -1,6 +1,8 @@
 """Programs: a plan bound to a backend, ready to be called.
 
-Everything that can be known beforehand is: kernels, slots, constants, and where each result is written.
+Everything that can be known beforehand is: kernels, slots, constants, and where each result is written. A short plan is also one straight-line
+function over local variables, which looks nothing up. Its source holds nothing but our own names and numbers: ``s7 = k3(s2, s5, out=s9)``.
+Line ``n`` is step ``n``, so that a traceback tells which step failed.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextvars import Context
 from operator import itemgetter
 from sys import getrefcount
+from types import CodeType, TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import ref
 
@@ -21,16 +24,19 @@ from ..ir import ops
 from ..ir.types import TensorType, dims
 from ..plan.build import ExecutionPlan, Step, lay_out
 from ..plan.cost import nbytes
-from ..plan.fused import NESTED, Fused
-from . import straight
+from ..plan.fused_steps import NESTED, Fused
 from .arena import ARENA
 
 if TYPE_CHECKING:
     from .call import Wrapper
     from .tuning import Choice
 
+MOST = 1000  # steps of one function; a longer plan runs step by step, which does not matter then
+FIRST = 3  # the line of the first step
 KEPT = 4  # idle workspaces of one program
 KEPT_BYTES = 1 << 28  # a larger workspace goes back to the system after each run
+
+Function = Callable[..., tuple[Any, ...]]
 
 
 class Entry(NamedTuple):
@@ -91,8 +97,8 @@ class Program:
         self.owned = [slot not in plan.shared for _, slot, _ in plan.outputs]  # outputs that are nobody else's memory
         self.trusted = context is not None  # kernels of ours, none wrapped: what they make is what the plan says
         self.verified = False  # whether its outputs were seen to be what the plan says
-        self.function = self._straight() if len(entries) <= straight.MOST else None
-        self._timed: straight.Function | None = None
+        self.function = self._straight() if len(entries) <= MOST else None
+        self._timed: Function | None = None
         self._fine: Program | None = None
         self._separate: Program | None = None
         self._peak_bytes: int | None = None
@@ -105,14 +111,13 @@ class Program:
         self.choice: Choice | None = None  # why this plan was chosen
         self.kernels: list[str] = []  # what was compiled for it, in words
 
-    def _straight(self, *, timed: bool = False) -> straight.Function:
-        lines = [straight.Line(e.kernel, e.reads, e.writes, e.frees, e.work) for e in self.entries]
+    def _straight(self, *, timed: bool = False) -> Function:
         given = {slot: value for slot, value in enumerate(self.template) if value is not None}
         inputs = [slot for _, slot, _ in self.plan.inputs]
-        return straight.function(lines, inputs, self.outputs, [w.slot for w in self.work], given, timed=timed)
+        return steps_function(self.entries, inputs, self.outputs, [w.slot for w in self.work], given, timed=timed)
 
     @property
-    def timed(self) -> straight.Function | None:
+    def timed(self) -> Function | None:
         """The function that also notes the time of each step, made when first asked for; None of a long plan."""
         if self._timed is None and self.function is not None:
             self._timed = self._straight(timed=True)
@@ -346,3 +351,59 @@ def _scalars(step: Step, literals: Mapping[int, Any], template: list[Any], backe
             slot = len(template) - 1
         reads.append(slot)
     return tuple(reads)
+
+
+def steps_source(
+    entries: Sequence[Entry], inputs: Sequence[int], outputs: Sequence[int], work: Sequence[int], *, timed: bool = False
+) -> str:
+    """Return the text of the function ``steps(values, work)``; slots in ``work`` are the arrays to write into.
+
+    A timed one takes ``note`` and ``clock`` too, and notes the time before the first step and after each.
+
+    >>> print(steps_source([], [0], [0], [1]))
+    def steps(values, work):
+        s0, = values; s1, = work
+        return s0,
+    """
+    given = [(name, slots) for name, slots in (("values", inputs), ("work", work)) if slots]
+    start = "; ".join(f"{', '.join(f's{s}' for s in slots)}, = {name}" for name, slots in given)
+    mark = "; note(clock())" if timed else ""
+    text = [f"def steps(values, work{', note, clock' if timed else ''}):", f"    {start or 'pass'}{mark}"]
+    room = set(work)
+    for n, entry in enumerate(entries):
+        into = ""
+        if isinstance(entry.work, tuple):
+            into = f", out=({', '.join(f's{w}' if w in room else 'None' for w in entry.work)})"
+        elif entry.work >= 0:
+            into = f", out=s{entry.work}"
+        results = ", ".join(f"s{s}" for s in entry.writes) + ("" if len(entry.writes) == 1 else ",")
+        free = "".join(f"; s{s} = None" for s in entry.frees)
+        text.append(f"    {results} = k{n}({', '.join(f's{s}' for s in entry.reads)}{into}){free}{mark}")
+    text.append(f"    return {', '.join(f's{s}' for s in outputs) or '()'}{',' if len(outputs) == 1 else ''}")
+    return "\n".join(text)
+
+
+def steps_function(
+    entries: Sequence[Entry],
+    inputs: Sequence[int],
+    outputs: Sequence[int],
+    work: Sequence[int],
+    given: Mapping[int, Any],
+    *,
+    timed: bool = False,
+) -> Function:
+    """Return the function; ``given`` are the slots that hold constants."""
+    names: dict[str, Any] = {f"s{slot}": value for slot, value in given.items()}
+    names |= {f"k{n}": entry.kernel for n, entry in enumerate(entries)}
+    exec(compile(steps_source(entries, inputs, outputs, work, timed=timed), "<plan>", "exec"), names)
+    function: Function = names["steps"]
+    return function
+
+
+def failed_at(code: CodeType, trace: TracebackType | None) -> tuple[int, dict[str, Any]] | None:
+    """Return the number of the step at which such a function raised, and its variables; None where it was elsewhere."""
+    while trace is not None:
+        if trace.tb_frame.f_code is code:
+            return max(0, trace.tb_lineno - FIRST), trace.tb_frame.f_locals
+        trace = trace.tb_next
+    return None

@@ -18,18 +18,17 @@ from ..ir import ops
 from ..ir.check import require_valid
 from ..ir.graph import EinsumGraph
 from ..ir.types import TensorType
-from ..passes.levels import CompilationConfig, Pass
+from ..passes.pipeline import CompilationConfig, Pass
 from ..passes.specialize import specialize, with_dtypes
 from ..plan.build import ExecutionPlan, build_plan, lay_out
-from ..plan.fusing import POLICIES
+from ..plan.groups import POLICIES
 from ..plan.limits import check_flops
 from ..plan.memory import available_memory, check_memory, lighter
 from ..store import Store, StoreStats, free_in_child
 from .call import Wrapper, run
 from .context import ExecutionContext
-from .inputs import Sizes
-from .outputs import NUMPY
 from .program import Program, bind
+from .values import NUMPY, Sizes
 
 _ARRAY = np.ndarray
 Key = tuple[Any, ...]
@@ -64,7 +63,7 @@ class Programs:
         self.in_place = "in_place" in features and not self.wrap
         compiles = self.in_place and "native" in features
         self.facts = backend.facts() if compiles and isinstance(backend, NativeBackend) else None
-        self.kept: Store[Key, Program] = Store(bound)
+        self.store: Store[Key, Program] = Store(bound)
         self.optimized: EinsumGraph | None = (
             None  # the graph that all these are of, where it went through its passes already
         )
@@ -101,16 +100,16 @@ class Programs:
         key: Key = (graph, shapes, tuple(sorted(sizes.items())) if sizes else ())
         if budget is not None or donate:
             key += (budget, donate)
-        program = self.kept.get(key)
+        program = self.store.get(key)
         if graph.scores and (program is None or hash(graph) not in self._warned):
             self._look_at_scores(graph, names, values)
         if program is None:
             types = {n: TensorType.of(v) for n, v in zip(names, values, strict=True)}
             with self._making:  # of several callers one chooses, so that all have the same bits
-                program = self.kept.peek(key)
+                program = self.store.peek(key)
                 if program is None:
                     program = self.make(graph, types, sizes, values, "the inputs given", budget, donate, key)
-                    self.kept.put(key, program)
+                    self.store.put(key, program)
         return program
 
     def _look_at_scores(self, graph: EinsumGraph, names: Sequence[str], values: Sequence[Any]) -> None:
@@ -126,15 +125,15 @@ class Programs:
     def plan(self, graph: EinsumGraph, types: Types, sizes: Sizes, budget: int | None = None) -> ExecutionPlan:
         """Return the plan that runs for inputs of these types; where several compete, that takes compiling and measuring them."""
         key = self._type_key(graph, types, sizes, *(() if budget is None else (budget, ())))
-        program = self.kept.peek(key)
+        program = self.store.peek(key)
         if program is not None:
             return program.plan
         options = self.options(graph, types, sizes, budget, ())
         if len(options) == 1 or not self._within_limits(options[0]):
             return options[0]
         with self._making:
-            program = self.kept.peek(key) or self.make(graph, types, sizes, None, "", key=key)
-            self.kept.put(key, program)
+            program = self.store.peek(key) or self.make(graph, types, sizes, None, "", key=key)
+            self.store.put(key, program)
         return program.plan
 
     def prepare(
@@ -142,7 +141,7 @@ class Programs:
     ) -> Program:
         """Plan, choose and bind a graph for the types of its inputs, so that the first run is like the others."""
         program = self.make(graph, types, sizes, example, "the example given" if example is not None else "")
-        self.kept.put(self._type_key(graph, types, sizes), program)
+        self.store.put(self._type_key(graph, types, sizes), program)
         return program
 
     def adopt(self, graph: EinsumGraph, concrete: EinsumGraph, chosen: str, choice: Any) -> None:
@@ -157,7 +156,7 @@ class Programs:
         again = partial(self._candidates, concrete, (), reorder=False)
         program = self._bound([plan], lambda without: again(without=without)[:1])[0]
         program.choice = choice if plan.name == chosen else None
-        self.kept.put(self._type_key(graph, {n: t for n, _, t in plan.inputs}, None), program)
+        self.store.put(self._type_key(graph, {n: t for n, _, t in plan.inputs}, None), program)
 
     def make(
         self,
@@ -221,7 +220,7 @@ class Programs:
 
         how = Plans(self.backend.passes, self.in_place)
         if self.facts is not None:
-            from ..plan.fusing import find_groups
+            from ..plan.groups import find_groups
 
             policy = "fast" if self.policy == "fast" else "exact"
             how = how._replace(groups=partial(find_groups, facts=self.facts, policy=policy), threads=self.facts.threads)
@@ -324,7 +323,7 @@ class Programs:
     def explain(self) -> str:
         """Say of each program that is ready how it runs, why, and which kernels were made for it."""
         lines = []
-        for program in self.kept.values():
+        for program in self.store.values():
             plan = program.plan
             types = ", ".join(str(t) for _, _, t in plan.inputs[:3]) + ", ..." * (len(plan.inputs) > 3) or "no inputs"
             why = plan.name if program.choice is None else str(program.choice)
@@ -334,7 +333,7 @@ class Programs:
 
     def stats(self) -> StoreStats:
         """Return how often a program was found ready."""
-        found = self.kept.stats()
+        found = self.store.stats()
         return found._replace(hits=found.hits + self._quick_calls)
 
     def count_quick_call(self) -> None:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from .. import ProfileData
     from ..backends.base import BackendCapabilities
     from ..ir.graph import EinsumGraph
-    from ..passes.levels import CompilationConfig
+    from ..passes.pipeline import CompilationConfig
     from .batch_result import BatchResult
     from .compile import CompiledGraph
     from .jit import JitConfig, JitStats

@@ -18,7 +18,7 @@ from ..ir.types import ITEMSIZE, TensorType
 from ..passes.grad_tape import unused
 from ..plan.node_costs import STAND_IN
 from .executor import Executor
-from .inputs import Inputs, Sizes
+from .values import Inputs, Sizes
 
 N = TypeVar("N", bound=Hashable)
 T = TypeVar("T")

@@ -21,16 +21,16 @@ from ..ir import ops
 from ..ir.check import require_valid
 from ..ir.graph import EinsumGraph, bodies
 from ..ir.sizes import names
-from ..passes.levels import OptimizationLevel
+from ..passes.pipeline import OptimizationLevel
+from ..passes.specialize import input_types, known_inputs
 from ..plan.build import ExecutionPlan, Step
 from ..plan.candidates import CHAIN as COST
-from ..plan.inputs import input_types, known_inputs
 from ..plan.node_costs import STAND_IN
 from ..plan.schedule import Scheduler, SchedulingStrategy
 from ..tables import table
 from .executor import Executor
-from .inputs import Inputs, Sizes
 from .tuning import made_up_inputs
+from .values import Inputs, Sizes
 
 LEAST, MOST = 5, 1000  # runs of one trial
 MARGIN = 0.03  # a trial must be better by this share,

@@ -15,14 +15,12 @@ from ..errors import CancelledError, ExecutionError, InputError, expect, nearest
 from ..ir.graph import EinsumGraph
 from ..ir.sizes import evaluate
 from ..ir.types import TensorType
-from ..passes.specialize import bind_sizes, specialize
+from ..passes.specialize import bind_sizes, known_inputs, specialize
 from ..passes.split import split_inputs
-from ..plan.inputs import known_inputs
-from ..runtime.aio.brief import is_brief
+from ..runtime.aio.short_calls import is_brief
 from ..runtime.batch import Group, Way, cuts, marked, stack, way_of
 from ..runtime.executor import Executor
-from ..runtime.inputs import LastCall, check_call, check_names, same_again
-from ..runtime.outputs import Outputs
+from ..runtime.values import LastCall, Outputs, check_call, check_names, same_again
 from ..store import Store
 
 KINDS = 1024  # that are remembered; another one is looked at anew

@@ -21,14 +21,13 @@ from typing import Self
 from ..errors import CancelledError, ExecutionError, InputError, QueueFullError, TensorLogicError, expect
 from ..events import active_contexts, entered_contexts
 from ..ir.graph import EinsumGraph
+from ..runtime.aio.call_queue import AsyncHandle, CallQueue
 from ..runtime.aio.calls import run_async
-from ..runtime.aio.lanes import AsyncHandle, Lane
 from ..runtime.aio.signals import in_trio
 from ..runtime.compile import CompiledGraph
 from ..runtime.context import seconds
 from ..runtime.executor import Executor
-from ..runtime.inputs import Inputs
-from ..runtime.outputs import Outputs
+from ..runtime.values import Inputs, Outputs
 from ..store import reset_in_child
 from .batch_queue import RUNNING, Batch, BatchQueue, Decision, Priority, Request
 from .batch_runs import BatchedGraph, Outcome, rounded
@@ -80,7 +79,7 @@ class DynamicBatcher:
         self._graph = BatchedGraph(executor, graph, shared, config.pad)  # type: ignore[arg-type]
         self._clock = clock
         self._counts = Counts()
-        self._lane = Lane(THREADS, 0)
+        self._lane = CallQueue(THREADS, 0)
         self._closed = ""  # why nothing is let in any more
         self.reset_lock()
         reset_in_child(self)
@@ -253,7 +252,7 @@ class DynamicBatcher:
 
     def _start(self) -> None:
         """Begin one more thread."""
-        work = partial(AsyncHandle[None], self._lane, self._serve, told=partial(self._ended, self._queue))
+        work = partial(AsyncHandle[None], self._lane, self._serve, on_end=partial(self._ended, self._queue))
         Context().run(work).begin()  # not in the contexts of whoever came first
 
     def _serve(self) -> None:

@@ -11,8 +11,7 @@ import numpy as np
 
 from ..errors import InputError
 from ..ir.graph import EinsumGraph
-from ..runtime.inputs import Inputs
-from ..runtime.outputs import Outputs
+from ..runtime.values import Inputs, Outputs
 from ..tables import table
 from .batch_runs import rounded
 from .models import Model, Models

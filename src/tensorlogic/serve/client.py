@@ -15,7 +15,7 @@ from urllib.parse import quote, urlsplit
 import numpy as np
 
 from ..errors import FormatError, TensorLogicError
-from ..runtime.outputs import Outputs
+from ..runtime.values import Outputs
 from .protocol import DATATYPES, NAME_OF, NUMPY, strings_of
 
 AGAIN = frozenset({429, 503})  # answers that ask to come back

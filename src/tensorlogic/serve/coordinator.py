@@ -14,11 +14,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..errors import InputError, TensorLogicError, expect, expect_whole, nearest
+from ..runtime.aio.call_queue import AsyncHandle, CallQueue
 from ..runtime.aio.executor_pool import CALLERS_FAULT
-from ..runtime.aio.lanes import AsyncHandle, Lane
 from ..runtime.executor import Executor
-from ..runtime.inputs import Inputs
-from ..runtime.outputs import Outputs
+from ..runtime.values import Inputs, Outputs
 from .cascade import CascadeReport, run_cascade
 from .ensembles import COMPOSE, FITTED, EnsembleStrategy, Members, member_values, stacked_features
 from .models import CoordinatorStats, Model, Models, Source
@@ -116,7 +115,7 @@ class MultiModelCoordinator:
         self._canaries: dict[str, _Trial] = {}
         self._shadows: dict[str, _Trial] = {}
         self._turns = count()
-        self._lane = Lane(1, SHADOWS)
+        self._lane = CallQueue(1, SHADOWS)
         self._settled = threading.Condition()
         self._beside = 0  # shadows that run or wait
 
@@ -330,7 +329,7 @@ class MultiModelCoordinator:
             self._beside += 1
         given = [np.array(value) for value in outputs]  # the caller may write to its own
         work = partial(self._compare, model, trial, inputs, given)
-        AsyncHandle(self._lane, work, told=self._beside_ended).begin()
+        AsyncHandle(self._lane, work, on_end=self._beside_ended).begin()
 
     def _beside_ended(self, handle: AsyncHandle[None]) -> None:
         with self._settled:

@@ -10,8 +10,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..errors import InputError
-from ..ir.builder import GraphBuilder, Tensor
+from ..ir.builder import GraphBuilder
 from ..ir.graph import EinsumGraph
+from ..ir.tensor import Tensor
 from ..passes.grad import value_and_grad
 from ..runtime.executor import Executor
 

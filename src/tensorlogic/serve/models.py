@@ -15,8 +15,7 @@ from ..ir.builder import GraphBuilder
 from ..ir.graph import EinsumGraph
 from ..runtime.compile import CompiledGraph
 from ..runtime.executor import Executor
-from ..runtime.inputs import Inputs
-from ..runtime.outputs import Outputs
+from ..runtime.values import Inputs, Outputs
 from ..store import Store, reset_in_child
 from ..tables import table
 
@@ -55,7 +54,7 @@ class Loaded(NamedTuple):
         """The bytes of constants and of what plans work in, or what was registered."""
         if self.memory is not None:
             return self.memory
-        return self.constants + sum(program.peak_bytes for program in self.executor.programs.kept.values())
+        return self.constants + sum(program.peak_bytes for program in self.executor.programs.store.values())
 
 
 class Usage:
@@ -237,9 +236,9 @@ class Models:
             self._note(usage, self._clock() - start, failed=True)
             raise
         self._note(usage, self._clock() - start)
-        if len(loaded.executor.programs.kept) != usage.plans:  # a plan more, and so more bytes
+        if len(loaded.executor.programs.store) != usage.plans:  # a plan more, and so more bytes
             with self._lock:
-                usage.plans = len(loaded.executor.programs.kept)
+                usage.plans = len(loaded.executor.programs.store)
                 if loaded.nbytes > self._loaded.bound:
                     self.unload(model)
                 elif (model.name, model.version) in self._loaded:

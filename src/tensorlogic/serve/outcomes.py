@@ -10,7 +10,7 @@ from typing import Any
 
 from ..errors import DeadlineError
 from ..runtime.aio.signals import Signal
-from ..runtime.outputs import Outputs
+from ..runtime.values import Outputs
 from .batch_queue import Request
 from .batch_runs import Outcome
 

@@ -12,9 +12,9 @@ import numpy as np
 from ..backends.base import Backend
 from ..backends.reference import evaluate
 from ..errors import InputError
-from ..ir.infer import infer_graph
+from ..ir.check import infer_graph
 from ..ir.types import TensorType
-from ..observe.array_difference import difference as difference
+from ..observe.compare_arrays import difference as difference
 from ..runtime.executor import Executor
 from ..runtime.protocols import TlExecutor
 from ..tables import table

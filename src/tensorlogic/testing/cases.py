@@ -12,11 +12,12 @@ from numpy.typing import NDArray
 
 from ..errors import DTypeError
 from ..ir.algebra import ALGEBRAS
-from ..ir.builder import GraphBuilder, Tensor
+from ..ir.builder import GraphBuilder
 from ..ir.elementwise import FUNCTIONS
 from ..ir.graph import EinsumGraph
 from ..ir.ops import AllGather, AllReduce, AllToAll, Barrier, BroadcastFrom, ReduceScatter, Transfer
 from ..ir.spec import parse
+from ..ir.tensor import Tensor
 from ..ir.types import DTYPES, FLOATS
 
 Array = NDArray[Any]
@@ -161,9 +162,16 @@ def _one(fn: Make, shape: tuple[int, ...], dtype: str, name: str) -> Callable[[]
 
 
 _SCALES = np.array([0.1, 0.5, 2.0, 0.3, 1.0, 0.7] * 2, "f4").reshape(2, 3, 2)
-_BYTES = {kind: np.array(row, "u1") for kind, row in {
-    "int4": [0x81, 0x7F], "int2": [0xE4], "ternary": [0x07], "binary": [0x05], "e4m3": [56, 184, 126, 1],
-}.items()}  # fmt: skip
+_BYTES = {
+    kind: np.array(row, "u1")
+    for kind, row in {
+        "int4": [0x81, 0x7F],
+        "int2": [0xE4],
+        "ternary": [0x07],
+        "binary": [0x05],
+        "e4m3": [56, 184, 126, 1],
+    }.items()
+}
 _UNARY: Mapping[str, Make] = {
     "literal": lambda b, x: x * 2 + 1.5,
     "reduce/all axes": lambda b, x: (b.sum(x), b.max(x), b.mean(x), b.argmax(x), b.any(x)),

@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 from ..backends.numpy import as_numpy
 from ..errors import InputError, nearest
 from ..ir import ops
-from ..ir.graph import Cond, EinsumGraph, Fixpoint, Node, Scan, constant_op
+from ..ir.arrays import constant_op
+from ..ir.graph import Cond, EinsumGraph, Fixpoint, Node, Scan
 from ..ir.ops import Op
 from ..ir.types import FLOATS
 from ..passes.grad import check, parameters, vjp

@@ -11,7 +11,7 @@ from ..backends.base import KernelUnavailable
 from ..ir.graph import EinsumGraph
 from ..ir.types import TensorType
 from ..plan.build import ExecutionPlan, lay_out
-from ..plan.fusing import find_groups
+from ..plan.groups import find_groups
 from ..runtime.executor import Executor
 from ..runtime.program import Program, bind
 

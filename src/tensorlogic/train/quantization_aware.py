@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from ..errors import InputError, expect, nearest
-from ..ir.graph import Array, EinsumGraph, plain_array
+from ..ir.arrays import Array, plain_array
+from ..ir.graph import EinsumGraph
 from ..ir.quantization_config import ActivationMode, QuantizationConfig
 from ..ir.quantize_scales import range_scales, scales_of
 from ..ir.quantized import checked_floats, placed

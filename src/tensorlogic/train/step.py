@@ -10,8 +10,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from ..errors import GraphError, InputError, nearest
-from ..ir.builder import GraphBuilder, Tensor
+from ..ir.builder import GraphBuilder
 from ..ir.graph import EinsumGraph, reachable
+from ..ir.tensor import Tensor
 from ..ir.types import FLOATS, TensorType
 from ..passes.grad import value_and_grad
 from .optim import Optimizer

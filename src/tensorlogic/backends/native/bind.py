@@ -16,12 +16,13 @@ from ...ir.algebra import algebra
 from ...ir.graph import Scan
 from ...ir.type_rules import reduced_axes
 from ...ir.types import dims
-from ...plan.build import ExecutionPlan, Step, describe
-from ...plan.fused import Fused
-from ...plan.fusing import in_few_slices
+from ...plan.build import ExecutionPlan, Step
+from ...plan.fused_steps import Fused
+from ...plan.groups import in_few_slices
+from ...plan.printing import describe
 from .. import bitplan
 from ..base import Kernel, KernelUnavailable
-from ..closure import bind_fixpoint
+from ..bit_fixpoints import bind_fixpoint
 from ..numpy_inplace import of_slices
 from ..threads import on_one_thread, share, with_threads
 from . import vjp

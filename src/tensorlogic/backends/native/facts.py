@@ -8,7 +8,7 @@ from ...ir import ops
 from ...ir.graph import Fixpoint, Scan
 from ...ir.types import TensorType
 from ...plan.build import ExecutionPlan
-from ...plan.contract import Contraction
+from ...plan.cost import Contraction
 from ...plan.small_numbers import plain_join
 
 SMALL = 3_000_000  # arithmetic operations of a contraction below which BLAS is as fast as packing
@@ -16,7 +16,7 @@ OR_AND = frozenset({"boolean", "real", "max_min", "max_product"})  # over truth 
 
 
 class NativeFacts:
-    """The facts of the numpy backend's native tier (see :class:`tensorlogic.plan.fusing.Facts`)."""
+    """The facts of the numpy backend's native tier (see :class:`tensorlogic.plan.groups.Facts`)."""
 
     def usable(self) -> bool:
         """Tell whether numba is there and works."""
@@ -73,7 +73,7 @@ class NativeFacts:
 
     def closes(self, op: Fixpoint, args: Sequence[TensorType]) -> bool:
         """Tell whether the body of a fixpoint is made of Boolean operations, one of them a large join."""
-        from ..closure import runs_on_bits
+        from ..bit_fixpoints import runs_on_bits
 
         return runs_on_bits(op, args)
 

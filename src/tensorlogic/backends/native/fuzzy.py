@@ -15,7 +15,7 @@ import numpy as np
 from numba import types
 
 from ...ir.types import TensorType, dims
-from ...plan.contract import Contraction
+from ...plan.cost import Contraction
 from ..base import Kernel
 from ..threads import allowed, share
 from .explicit import NUMBER, Explicit

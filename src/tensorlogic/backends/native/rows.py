@@ -17,7 +17,7 @@ from ...ir import ops
 from ...ir.elementwise import FUNCTIONS as ROWS
 from ...ir.types import dims
 from ...plan.build import Step
-from ...plan.fused import Fused
+from ...plan.fused_steps import Fused
 from ...plan.row_groups import RowLayout, present_axes, row_layout
 from .typed import Dtype, cast, expression, literal_bits, supported
 
@@ -50,7 +50,7 @@ def emit(step: Step) -> Source | None:
 
     >>> import tensorlogic as tl
     >>> from tensorlogic.plan.build import lay_out
-    >>> from tensorlogic.plan.fused import Fusable
+    >>> from tensorlogic.plan.fused_steps import Fusable
     >>> b = tl.GraphBuilder()
     >>> x = b.input("x", (100, 8), "float32")
     >>> graph = b.build(y=b.relu(x + b.input("c", (8,), "float32")) * 2)

@@ -34,7 +34,7 @@ class Loop(NamedTuple):
 @lru_cache(maxsize=256)
 def loop_text(op: Scan) -> Loop | None:
     """Return the source of a scan whose sizes are known, or None where its body is large or cannot be one function."""
-    from ...plan.fusing import single_rows
+    from ...plan.groups import single_rows
     from .facts import NativeFacts
 
     inner = lay_out(op.body, groups=lambda graph: single_rows(graph, NativeFacts()))

@@ -18,7 +18,7 @@ from ...ir import ops
 from ...ir.algebra import ALGEBRAS, Algebra, algebra, check_domain
 from ...ir.spec import Labels
 from ...ir.types import TensorType
-from ...plan.contract import Contraction
+from ...plan.cost import Contraction
 from ...plan.sharing import THIN
 from ..base import Kernel
 from ..contract import MERGE, bind_contraction, caster, prepared, without

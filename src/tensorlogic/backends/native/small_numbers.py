@@ -14,8 +14,8 @@ from ...ir import ops
 from ...ir.packed_numbers import KINDS, pack, unpack_numbers
 from ...ir.quantize_arrays import quantize_array
 from ...plan.build import Step
-from ...plan.contract import Contraction
-from ...plan.fused import Fused
+from ...plan.cost import Contraction
+from ...plan.fused_steps import Fused
 from ..base import Kernel
 from ..threads import allowed, share
 from .explicit import NUMBER, Explicit
@@ -200,10 +200,14 @@ def bind_weights(step: Step) -> Kernel:
     def run(*operands: Array, out: Array = None) -> Array:
         zeros = zero(operands)
         weights = Weights(
-            np.ascontiguousarray(data(operands)).view(np.uint8).reshape(columns, -1), bits, signed, depth,
-            _by_row(scale(operands), columns, np.float32), _by_row(zeros, columns, np.int32) if zeros.any() else None,
+            np.ascontiguousarray(data(operands)).view(np.uint8).reshape(columns, -1),
+            bits,
+            signed,
+            depth,
+            _by_row(scale(operands), columns, np.float32),
+            _by_row(zeros, columns, np.int32) if zeros.any() else None,
             depth if group is None else group,
-        )  # fmt: skip
+        )
         weights = _one_width(weights)
         out = np.empty(result.shape, np.float32) if out is None else out
         products = result.batches(out)

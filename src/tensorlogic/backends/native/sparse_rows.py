@@ -414,7 +414,7 @@ def _with_one(out: Any, start: Any, stop: Any, column: Any, place: Any) -> Any:
 
 @explicit(
     CODES, PLACES, PLACES, NUMBER, CODES, PLACES, NUMBER, NUMBER, CODES_OUT, PLACES_OUT, WORDS_OUT, WORDS_OUT, WORDS_OUT
-)  # fmt: skip
+)
 def closure_rows(
     indptr: Any, indices: Any, labels: Any, count: int, ends: Any, listed: Any, done: int, budget: int,
     tops: Any, out: Any, low: Any, middle: Any, top: Any,

@@ -17,9 +17,10 @@ import numpy as np
 from ...ir import ops
 from ...ir.algebra import Algebra, algebra
 from ...ir.types import TensorType
-from ...plan.contract import Contraction, contraction
+from ...plan.cost import Contraction, contraction
 from ..base import Kernel
-from ..contract import placed, prepared
+from ..contract import prepared
+from ..contract_vjp import placed
 from ..threads import allowed, ranges, share, shared_matmul, together
 from .semiring import FEW, ROWS, WORTH, _placing, join_layout
 

@@ -103,9 +103,7 @@ def _unpacking(form: WeightForm) -> Explicit:
                 words = blocks * form.lanes
                 weight_floats(rest, 0, scales, zeros, spot, zero_step, scale_of, words, 1, out, at + blocks * block)
 
-    kinds = (
-        _OCTETS, NUMBER, _FLOATS, _FLOATS, NUMBER, NUMBER, _PLACES, _FLOATS_OUT, *[NUMBER] * 3
-    )  # fmt: skip
+    kinds = (_OCTETS, NUMBER, _FLOATS, _FLOATS, NUMBER, NUMBER, _PLACES, _FLOATS_OUT, *[NUMBER] * 3)
     return Explicit(write, kinds, repr(form), fast=False)
 
 

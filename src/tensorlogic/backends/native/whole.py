@@ -14,7 +14,7 @@ import numpy as np
 from ...ir import ops
 from ...ir.types import TensorType, dims
 from ...plan.build import ExecutionPlan, Step
-from ...plan.fused import Fused
+from ...plan.fused_steps import Fused
 from ...plan.layout import Layout, in_order, is_in_order
 from ...plan.row_groups import KERNEL_DTYPES
 from .rows import emit

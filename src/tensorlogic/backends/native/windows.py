@@ -9,7 +9,7 @@ import numpy as np
 
 from ...ir.types import TensorShape, TensorType, dims
 from ...plan.build import Step
-from ...plan.fused import Fused
+from ...plan.fused_steps import Fused
 from ...plan.window_groups import links_of, runs_of
 from ..base import Kernel
 from ..threads import share

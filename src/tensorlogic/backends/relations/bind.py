@@ -14,8 +14,8 @@ from ...plan.query_reader import Loop, Queries, Reader, Slot, Union
 from ...plan.query_steps import Count, Reading, read_step
 from .. import tuples
 from ..base import Kernel
+from ..bit_fixpoints import bind_fixpoint
 from ..bits import BitTensor
-from ..closure import bind_fixpoint
 from ..sparse import SparseTensor
 from .closures import Relation
 from .fixpoints import OnBits, run_loop

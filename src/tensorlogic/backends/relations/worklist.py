@@ -176,8 +176,10 @@ def run_chains(
             if not larger:
                 raise too_many_tuples(total)
             room, table = larger[0], None
-            arrays, links = ([np.concatenate((x[:total], np.empty(room - total, np.int32))) for x in group]
-                             for group in (arrays, links))  # fmt: skip
+            arrays, links = (
+                [np.concatenate((x[:total], np.empty(room - total, np.int32))) for x in group]
+                for group in (arrays, links)
+            )
             keys = np.concatenate((keys[:total], np.empty(room - total, np.int64)))
             table = _table(worklist, keys[known:total], room)
     found = {}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ...ir.graph import Array
+from ...ir.arrays import Array
 from ...ir.ops import Dequantize, Quantize
 from ...ir.packed_numbers import KINDS
 from ...ir.quantize_arrays import dequantize_array, quantize_array

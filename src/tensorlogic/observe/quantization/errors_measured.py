@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ...ir.graph import Array
+from ...ir.arrays import Array
 
 
 class ErrorFigures(NamedTuple):

@@ -12,7 +12,8 @@ import numpy as np
 
 from ...errors import InputError
 from ...events import Hook, StepEvent
-from ...ir.graph import Array, EinsumGraph
+from ...ir.arrays import Array
+from ...ir.graph import EinsumGraph
 from ...ir.ops import Dequantize, Quantize
 from ...ir.quantization_config import CalibrationMethod, QuantizationConfig
 from ...ir.quantize_arrays import dequantize_array, quantize_array

@@ -11,7 +11,8 @@ import numpy as np
 from ...errors import DTypeError, InputError, expect, nearest
 from ...events import span
 from ...ir import ops
-from ...ir.graph import Array, EinsumGraph, extract, plain_array
+from ...ir.arrays import Array, plain_array
+from ...ir.graph import EinsumGraph, extract
 from ...ir.quantization_config import ActivationMode, QuantizationConfig
 from ...ir.quantize_scales import range_scales
 from ...ir.quantized import QuantizedTensor, checked_floats, placed
@@ -272,7 +273,7 @@ def _rounded(matrix: Array, product: Product, config: QuantizationConfig, gram: 
 def _own_axis(product: Product, axis: int, config: QuantizationConfig) -> Any:
     """Return the granularity of a weight's matrix for one that names an axis of the weight itself."""
     from ...ir.quantized import QuantizationGranularity
-    from ...ir.type_rules import normal_axis
+    from ...ir.types import normal_axis
 
     place = normal_axis(axis, len(product.w_order), f"the weight {product.name!r}")
     kept = product.w_order[: len(product.columns)]

@@ -12,8 +12,9 @@ import numpy as np
 
 from ...diagnostics import bytes_text
 from ...errors import InputError, ShapeError
+from ...ir.arrays import Array
 from ...ir.constants import all_constants
-from ...ir.graph import Array, EinsumGraph
+from ...ir.graph import EinsumGraph
 from ...ir.packed_numbers import FLOAT8, KINDS, float8_table
 from ...ir.quantization_config import QuantizationConfig
 from ...ir.quantized import QuantizedTensor

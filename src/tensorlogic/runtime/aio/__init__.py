@@ -1,1 +1,1 @@
-"""Awaited calls: handles, lanes of worker threads, pools of executors, async streams."""
+"""Awaited calls: handles, queues of worker threads, pools of executors, async streams."""

@@ -15,15 +15,15 @@ import msgspec
 from ...errors import InputError, expect, expect_whole, nearest
 from ...ir.graph import EinsumGraph
 from ..context import seconds
-from ..inputs import Inputs, check_call
-from .brief import note_time, short_call
-from .lanes import AsyncHandle, Lane
+from ..values import Inputs, check_call
+from .call_queue import AsyncHandle, CallQueue
+from .short_calls import note_time, short_call
 from .signals import in_trio
 
 if TYPE_CHECKING:
     from ..batch_result import BatchResult
     from ..executor import Executor
-    from ..outputs import Outputs
+    from ..values import Outputs
 
 T = TypeVar("T")
 CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
@@ -64,7 +64,7 @@ class AsyncConfig(msgspec.Struct, frozen=True):
 
 
 DEFAULT = AsyncConfig()
-_anything = Lane(max(CORES, 4), DEFAULT.backpressure_threshold)  # for functions that belong to no executor
+_anything = CallQueue(max(CORES, 4), DEFAULT.backpressure_threshold)  # for functions that belong to no executor
 
 
 def checked_config(config: object) -> AsyncConfig:
@@ -104,12 +104,12 @@ def execute_async(
     check_call(graph, {} if inputs is None else inputs)
     if options:
         _check_options(executor, options)
-    lane = lane_of(executor, config)
+    queue = queue_of(executor, config)
     work = partial(executor.execute, graph, inputs, **options)
     short = short_call(executor, graph, inputs) if not options else ""
     loop = _asyncio_loop() if short else None
-    told = bool if short == "brief" else partial(note_time, executor, graph)
-    handle = AsyncHandle(lane, work, config.timeout, brief=loop is not None and short == "brief", told=told)
+    on_end = bool if short == "brief" else partial(note_time, executor, graph)
+    handle = AsyncHandle(queue, work, config.timeout, brief=loop is not None and short == "brief", on_end=on_end)
     if loop is None:
         return handle.begin()
     if short == "brief":
@@ -145,11 +145,11 @@ def execute_batch_async(
     check_call(graph, {})
     method = executor.execute_batch_parallel if "num_threads" in options else executor.execute_batch
     work = partial(method, graph, batch_inputs, **options)
-    return AsyncHandle(lane_of(executor, config), work, config.timeout).begin()
+    return AsyncHandle(queue_of(executor, config), work, config.timeout).begin()
 
 
-def lane_of(executor: Executor, config: AsyncConfig) -> Lane:
+def queue_of(executor: Executor, config: AsyncConfig) -> CallQueue:
     """Return where the calls of an executor under a config take turns; calls that differ only in their timeout share it."""
     limits = config.max_concurrent, config.backpressure_threshold
-    found = executor.lanes.get(limits)
-    return executor.lanes.setdefault(limits, Lane(*limits)) if found is None else found
+    found = executor.call_queues.get(limits)
+    return executor.call_queues.setdefault(limits, CallQueue(*limits)) if found is None else found

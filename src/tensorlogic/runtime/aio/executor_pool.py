@@ -16,13 +16,13 @@ from ...ir.graph import EinsumGraph
 from ...store import free_in_child
 from ...tables import table
 from ..context import seconds
-from ..inputs import Inputs, check_call
+from ..values import Inputs, check_call
+from .call_queue import AsyncHandle, CallQueue
 from .calls import CORES, AsyncConfig, checked_config
-from .lanes import AsyncHandle, Lane
 
 if TYPE_CHECKING:
     from ..executor import Executor
-    from ..outputs import Outputs
+    from ..values import Outputs
 
 KEPT = 10_000  # latencies that percentiles are taken of: the latest
 LONGEST = 60.0  # seconds that an executor rests at most before it is tried again
@@ -124,7 +124,7 @@ class AsyncExecutorPool:
         expect_whole("failures", failures, 1)
         self.config = AsyncConfig(max(CORES, len(executors))) if config is None else checked_config(config)
         self._members = [_Member(executor) for executor in executors]
-        self._lane = Lane(self.config.max_concurrent, self.config.backpressure_threshold)
+        self._queue = CallQueue(self.config.max_concurrent, self.config.backpressure_threshold)
         self._most_failures, self._rest, self._clock = failures, seconds(rest, "rest"), clock
         self._closed = False
         self._executions = self._failures = self._cancelled = self._begun = 0
@@ -141,22 +141,22 @@ class AsyncExecutorPool:
         check_call(graph, {} if inputs is None else inputs)
         self._check_open()
         work = partial(self._run, graph, inputs, options)
-        handle: AsyncHandle[Outputs] = AsyncHandle(self._lane, work, self.config.timeout, told=self._note)
+        handle: AsyncHandle[Outputs] = AsyncHandle(self._queue, work, self.config.timeout, on_end=self._note)
         try:
-            if not await self._lane.room(handle.remaining()):
+            if not await self._queue.room(handle.remaining()):
                 handle.expire()
                 return handle
             self._check_open(room=True)
         except BaseException:
             handle.cancel("there was no room for it in time")
             raise
-        self._lane.submit(handle, invited=True)
+        self._queue.submit(handle, invited=True)
         return handle
 
     def _check_open(self, *, room: bool = False) -> None:
         if self._closed:
             if room:
-                self._lane.decline()
+                self._queue.decline()
             raise InputError("the pool is closed", "make calls before shutdown(), or inside `async with`", code="E562")
 
     def stats(self) -> PoolReport:
@@ -167,19 +167,27 @@ class AsyncExecutorPool:
             waited = 1e3 * self._queue_time / self._begun if self._begun else 0.0
             members = [ExecutorState(m.outstanding, m.executions, m.failures, not m.rests_for) for m in self._members]
             return PoolReport(
-                self._executions, self._failures, self._cancelled, len(self._lane.running), len(self._lane.line),
-                waited, p50, p95, p99, tuple(members),
-            )  # fmt: skip
+                self._executions,
+                self._failures,
+                self._cancelled,
+                len(self._queue.running),
+                len(self._queue.line),
+                waited,
+                p50,
+                p95,
+                p99,
+                tuple(members),
+            )
 
     async def shutdown(self, *, cancel: bool = False) -> None:
         """Take no more calls in and wait until those that run or wait are done; ``cancel`` stops them first."""
         self._closed = True
-        while outstanding := self._lane.outstanding():
+        while outstanding := self._queue.outstanding():
             for handle in outstanding if cancel else ():
                 handle.cancel("the pool was shut down")
             for handle in outstanding:
                 await handle.stopped()
-        self._lane.let_in()
+        self._queue.let_in()
 
     async def __aenter__(self) -> Self:
         return self

@@ -16,13 +16,13 @@ import numpy as np
 from ...errors import CancelledError, InputError, TensorLogicError
 from ...events import span
 from ...store import free_in_child
-from ..outputs import Outputs
 from ..streams.blocks import empty_source
 from ..streams.processor import ChunkMetadata, Computed, StreamProcessor, StreamResult
 from ..streams.reader import Chunk
 from ..streams.stream import Stream
-from .calls import AsyncConfig, lane_of, run_async
-from .lanes import AsyncHandle, Lane
+from ..values import Outputs
+from .call_queue import AsyncHandle, CallQueue
+from .calls import AsyncConfig, queue_of, run_async
 from .signals import Signal, spawn
 
 if TYPE_CHECKING:
@@ -34,8 +34,8 @@ END = object()  # comes after the last chunk
 class _Feed:
     """What goes on behind an async stream: calls for chunks that were taken in and not handed out yet, in order."""
 
-    def __init__(self, lane: Lane, config: AsyncConfig) -> None:
-        self.lane = lane  # of the executor: chunks of all its streams, and its other calls, share the limit
+    def __init__(self, queue: CallQueue, config: AsyncConfig) -> None:
+        self.queue = queue  # of the executor: chunks of all its streams, and its other calls, share the limit
         self.timeout, self.most = config.timeout, max(1, config.backpressure_threshold)
         self.calls: deque[AsyncHandle[Any]] = deque()
         self.stopping: list[AsyncHandle[Any]] = []  # what may still run after the stream was closed
@@ -48,7 +48,7 @@ class _Feed:
         """Take a call in, and tell whoever waits for one."""
         work = partial(self._unless_failed, function, self.taken)
         self.taken += 1
-        handle = AsyncHandle(self.lane, work, self.timeout).begin()
+        handle = AsyncHandle(self.queue, work, self.timeout).begin()
         self.calls.append(handle)
         self.tell()
         return handle
@@ -188,7 +188,7 @@ def execute_stream_async(
     executor: Executor, graph: Any, source: Any, config: AsyncConfig, options: dict[str, Any]
 ) -> AsyncStream:
     """Return the async stream of a graph over a source."""
-    feed = _Feed(lane_of(executor, config), config)
+    feed = _Feed(queue_of(executor, config), config)
     if hasattr(source, "__aiter__"):
         if wrong := options.keys() - {"inputs", "over"}:
             hint = "take inputs= and over=, or give a source that can be read from a thread"
@@ -266,7 +266,7 @@ def _finish(processor: StreamProcessor) -> object:
 
 async def _chunks(stream: Stream, feed: _Feed) -> None:
     """Take in the chunks of a source that is read on a thread; while a call waits for one, it takes nobody's place."""
-    reading = Lane(1, 0)
+    reading = CallQueue(1, 0)
     closing = AsyncHandle(reading, stream.close)
     feed.stopping.append(closing)
     last: AsyncHandle[Any] | None = None

@@ -14,13 +14,13 @@ from ...errors import TensorLogicError
 from ...store import reset_in_child
 
 if TYPE_CHECKING:
-    from .lanes import AsyncHandle, Lane
+    from .call_queue import AsyncHandle, CallQueue
 
 KEPT = 10.0  # seconds that a thread without work stays
 ENDING = 5.0  # seconds that a process which ends waits for steps that still run
 SWITCH = 0.0005  # seconds after which Python lets another thread run while workers are busy: an event loop among them
 
-lanes: WeakSet[Lane] = WeakSet()  # all there are
+queues: WeakSet[CallQueue] = WeakSet()  # all there are
 
 
 class Workers:
@@ -62,10 +62,10 @@ class Workers:
             threading.Thread(target=self._serve, args=(handle,), name=f"tensorlogic-call-{number}", daemon=True).start()
         except RuntimeError as error:  # the process is ending, or has too many threads
             handle.fail(TensorLogicError(f"no thread can be started for the call: {error}", code="E560"))
-            following = handle.lane.after(handle)
+            following = handle.queue.after(handle)
             while following is not None:
                 following.fail(TensorLogicError(f"no thread can be started for the call: {error}", code="E560"))
-                following = following.lane.after(following)
+                following = following.queue.after(following)
 
     def _serve(self, handle: AsyncHandle[Any] | None) -> None:
         jobs = self._jobs
@@ -73,7 +73,7 @@ class Workers:
             self._count(1)
             while handle is not None:
                 handle.perform()
-                handle = handle.lane.after(handle)
+                handle = handle.queue.after(handle)
             self._count(-1)
             with self._lock:
                 self._idle += 1
@@ -100,8 +100,8 @@ class Workers:
 
     def end(self) -> None:
         """Cancel every call and wait for the steps that run; a thread that is stopped in the middle of one may crash the process."""
-        for lane in list(lanes):
-            for handle in lane.outstanding():
+        for queue in list(queues):
+            for handle in queue.outstanding():
                 handle.cancel("the process is ending")
         until = perf_counter() + ENDING
         idle = threading.Event()  # nobody sets it

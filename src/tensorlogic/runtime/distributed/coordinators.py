@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from ...backends.base import Device
 from ...ir.graph import EinsumGraph
 from ..executor import Executor
-from ..inputs import Inputs
-from ..outputs import Outputs
+from ..values import Inputs, Outputs
 from .config import (
     DataParallel,
     DistributedConfig,

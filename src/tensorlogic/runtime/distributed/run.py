@@ -18,12 +18,11 @@ from ...ir.types import TensorType, dims
 from ...passes.specialize import specialize
 from ...passes.split import Split, split_inputs
 from ...passes.stages import cut_stages, stage_of_nodes
-from ...plan.fused import Cut
+from ...plan.fused_steps import Cut
 from ...plan.node_costs import known_costs
 from ...store import Store
-from ..inputs import Inputs
-from ..outputs import Outputs
 from ..parts import Parts, range_of
+from ..values import Inputs, Outputs
 from .config import DistributedConfig, Mesh
 from .layout import RankGraph, check_names, micro_batch_rows, own_ranges, owned_by, rank_graphs, rows_of
 from .local import local_group

@@ -14,7 +14,7 @@ import msgspec
 
 from ...errors import TensorLogicError
 from ...ir.graph import EinsumGraph
-from ...passes.levels import OptimizationLevel
+from ...passes.pipeline import OptimizationLevel
 from ..executor import Executor
 from .config import Mesh
 from .messages import Answer, Arena, Call, receive, send

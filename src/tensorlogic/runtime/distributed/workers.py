@@ -18,7 +18,7 @@ import msgspec
 
 from ...errors import ExecutionError
 from ...ir.graph import EinsumGraph
-from ..inputs import Inputs
+from ..values import Inputs
 from .config import Mesh
 from .messages import Answer, Arena, Call, TaskMessage, receive, send
 from .rank import RankResult, RankTimes, Task

@@ -17,7 +17,7 @@ from ...ir.types import dtype_name
 from ...passes.grad import grad as grad_pass
 from ...passes.grad import vjp
 from ...passes.grad_tape import unused
-from ...plan.build import describe
+from ...plan.printing import describe
 from ...store import Store
 from ..executor import Executor
 from ..recompute import all_nodes, match_nodes, operands_first, rest_of_gradient

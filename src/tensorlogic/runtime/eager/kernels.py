@@ -19,14 +19,15 @@ from ...errors import ExecutionError, GraphError, OutOfMemoryError, TensorLogicE
 from ...events import check_contexts, entered_contexts, running
 from ...ir import ops, spec
 from ...ir.algebra import algebra as lookup
+from ...ir.check import node_types
 from ...ir.elementwise import FUNCTIONS
 from ...ir.graph import EinsumGraph, Node
-from ...ir.infer import node_types
 from ...ir.ops import Op
-from ...ir.type_rules import Scope, reduced_axes
-from ...ir.types import TensorShape, TensorType, scalar_dtype
-from ...plan.build import Step, build_plan, describe
-from ...plan.contract import contraction
+from ...ir.type_rules import reduced_axes
+from ...ir.types import Scope, TensorShape, TensorType, scalar_dtype
+from ...plan.build import Step, build_plan
+from ...plan.cost import contraction
+from ...plan.printing import describe
 from ..call import run as run_program
 from ..program import bind
 

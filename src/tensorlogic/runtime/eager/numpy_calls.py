@@ -11,7 +11,7 @@ import numpy as np
 
 from ...errors import DTypeError, GraphError, ShapeError, nearest
 from ...ir.elementwise import FUNCTIONS
-from ...ir.type_rules import normal_axis
+from ...ir.types import normal_axis
 from .variable import Variable, eager
 
 VALUE = "or call it on the array: x.value, which ends the gradient there"

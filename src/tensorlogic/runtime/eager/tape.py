@@ -12,7 +12,8 @@ import numpy as np
 
 from ...errors import GraphError, InputError
 from ...ir import ops
-from ...ir.graph import EinsumGraph, Node, constant_op, frozen_copy
+from ...ir.arrays import constant_op, frozen_copy
+from ...ir.graph import EinsumGraph, Node
 from ...ir.types import dtype_name
 from ...passes.grad_tape import unused
 from ..compile import CompiledGraph

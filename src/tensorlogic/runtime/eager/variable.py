@@ -18,10 +18,11 @@ from ...errors import DTypeError, GraphError, ShapeError, expect
 from ...ir import ops
 from ...ir.elementwise import FUNCTIONS
 from ...ir.layers import Layers
-from ...ir.methods import Axes, TensorOperators, matmul_spec
+from ...ir.methods import Axes, matmul_spec
 from ...ir.ops import Op
+from ...ir.tensor import TensorOperators
 from ...ir.types import TensorShape
-from ...plan.build import describe
+from ...plan.printing import describe
 from ..tensor_cache import frozen
 from .kernels import SCALARS, Array, einsum_op, given, run
 from .record import Leaf, Record, mode

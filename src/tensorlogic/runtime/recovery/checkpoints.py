@@ -346,13 +346,13 @@ def _read_manifest(path: Path) -> _Manifest:
     file = msgspec.json.decode(path.read_bytes(), type=_File)
     if zlib.crc32(bytes(file.manifest)) != file.crc32:
         raise ValueError(f"{path.name} does not have its checksum")
-    told = msgspec.json.decode(file.manifest, type=dict[str, Any])
-    written = (told.get("format"), told.get("version"))
+    manifest = msgspec.json.decode(file.manifest, type=dict[str, Any])
+    written = (manifest.get("format"), manifest.get("version"))
     if written != (FORMAT, VERSION):
-        message = f"{str(path.parent)!r} is a checkpoint of format {written[0]} {written[1]}, by tensorlogic {told.get('package')}"
+        message = f"{str(path.parent)!r} is a checkpoint of format {written[0]} {written[1]}, by tensorlogic {manifest.get('package')}"
         hint = "go on with the version that wrote it, or begin anew in another folder"
         raise CheckpointError(f"{message}; this version reads {FORMAT} {VERSION}", hint, code="E584")
-    return msgspec.convert(told, _Manifest)
+    return msgspec.convert(manifest, _Manifest)
 
 
 def _read_arrays(path: Path, table: Sequence[_Array]) -> dict[str, Any]:

@@ -12,7 +12,7 @@ import msgspec
 from ...backends.base import BACKENDS
 from ...errors import BackendError, InputError, expect, expect_whole, nearest
 from ..context import seconds
-from ..outputs import Outputs
+from ..values import Outputs
 from .retry import RetryPolicy
 
 

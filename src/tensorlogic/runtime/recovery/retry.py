@@ -11,7 +11,8 @@ import msgspec
 
 from ...errors import CancelledError, InputError, TensorLogicError, expect_whole
 from ...events import active_contexts, span
-from ...plan.build import Step, describe
+from ...plan.build import Step
+from ...plan.printing import describe
 from ..call import Call
 
 T = TypeVar("T")
@@ -42,8 +43,11 @@ class RetryPolicy(msgspec.Struct, frozen=True):
     def __post_init__(self) -> None:
         expect_whole("max_retries", self.max_retries, 0)
         for name, least, most in (
-            ("initial_delay_ms", 0, float("inf")), ("multiplier", 1, float("inf")), ("max_delay_ms", 0, float("inf")), ("jitter", 0, 1),
-        ):  # fmt: skip
+            ("initial_delay_ms", 0, float("inf")),
+            ("multiplier", 1, float("inf")),
+            ("max_delay_ms", 0, float("inf")),
+            ("jitter", 0, 1),
+        ):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= most:
                 hint = "write RetryPolicy.exponential(3, 100)"

@@ -26,11 +26,10 @@ from ...errors import (
 )
 from ...events import span
 from ...ir.graph import EinsumGraph, reachable
-from ...passes.levels import CompilationConfig, OptimizationLevel
-from ...plan.build import describe
+from ...passes.pipeline import CompilationConfig, OptimizationLevel
+from ...plan.printing import describe
 from ..frame import Frame
-from ..inputs import Inputs
-from ..outputs import Outputs
+from ..values import Inputs, Outputs
 from .checkpoints import Checkpoint, CheckpointManager
 from .config import FailedNode, RecoveryConfig, RecoveryResult, RecoveryStats, RecoveryStrategy
 from .retry import Retries, RetryPolicy, current, retrying
@@ -81,9 +80,11 @@ class Recovery:
             for name in config.fallback_backends if falls else ():
                 if name != executor.backend.name:
                     own = executor.with_config(
-                        CompilationConfig(OptimizationLevel.NONE), backend=name, policy="exact",
+                        CompilationConfig(OptimizationLevel.NONE),
+                        backend=name,
+                        policy="exact",
                         wrap=(retrying, *wrap) if retries else wrap,
-                    )  # fmt: skip
+                    )
                     found.append((name, own))
             self._tiers[key] = found
         return self._tiers[key]

@@ -13,13 +13,14 @@ import numpy as np
 
 from ...errors import CheckpointError
 from ...ir import ops
+from ...ir.arrays import constant_digest
 from ...ir.constants import all_constants
 from ...ir.files import from_json, to_json
-from ...ir.graph import EinsumGraph, Node, constant_digest, extract, reachable
+from ...ir.graph import EinsumGraph, Node, extract, reachable
 from ...plan.build import ExecutionPlan, node_slots
-from ...plan.fused import Fused
+from ...plan.fused_steps import Fused
 from ..frame import Frame
-from ..outputs import Outputs
+from ..values import Outputs
 from .checkpoints import Checkpoint
 
 VALUE, CONSTANT = "value:", "constant:"  # how names of arrays in a checkpoint begin
@@ -135,8 +136,11 @@ def to_checkpoint(left: Unfinished, source: Source) -> tuple[dict[str, Any], dic
     known = all_constants(source.graph)
     arrays |= {CONSTANT + d: a for d, a in all_constants(left.graph).items() if d not in known}
     facts = {
-        "graph": source.graph.digest, "inputs": source.digests, "left": to_json(left.graph, data=False), "sparse": sparse,
-    }  # fmt: skip
+        "graph": source.graph.digest,
+        "inputs": source.digests,
+        "left": to_json(left.graph, data=False),
+        "sparse": sparse,
+    }
     return arrays, facts
 
 

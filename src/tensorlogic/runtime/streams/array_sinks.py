@@ -62,8 +62,11 @@ class Rows:
     def state(self) -> State:
         """Return what is safely written."""
         return self.staging.state() | {
-            "rows": self.rows, "row_shape": list(self.row_shape), "dtype": self.dtype, "last_axis": self.last_axis,
-        }  # fmt: skip
+            "rows": self.rows,
+            "row_shape": list(self.row_shape),
+            "dtype": self.dtype,
+            "last_axis": self.last_axis,
+        }
 
     def restore(self, state: State, *, complete: bool) -> None:
         """Go on from there."""

@@ -93,8 +93,8 @@ def rows_of(block: Block, axes: Mapping[str, int], number: int) -> int:
         check_axes(block[name], name, axis, f"chunk {number}: ")
         counts[name] = np.shape(block[name])[axis]
     if len(set(counts.values())) > 1:
-        told = ", ".join(f"{name!r} has {n:,}" for name, n in counts.items())
-        raise InputError(f"chunk {number}: its inputs have as many rows each, but {told}", code="E536")
+        lengths = ", ".join(f"{name!r} has {n:,}" for name, n in counts.items())
+        raise InputError(f"chunk {number}: its inputs have as many rows each, but {lengths}", code="E536")
     return int(next(iter(counts.values())))
 
 
@@ -106,8 +106,8 @@ def from_row(value: Any, axis: int, start: int) -> Any:
 def same_rows(counts: Mapping[str, int]) -> int:
     """Return the rows of a source, which must have as many for every input."""
     if len(set(counts.values())) > 1:
-        told = ", ".join(f"{name!r} has {n:,}" for name, n in counts.items())
-        raise InputError(f"inputs that are streamed together have as many rows each: {told}", code="E536")
+        lengths = ", ".join(f"{name!r} has {n:,}" for name, n in counts.items())
+        raise InputError(f"inputs that are streamed together have as many rows each: {lengths}", code="E536")
     return next(iter(counts.values()))
 
 

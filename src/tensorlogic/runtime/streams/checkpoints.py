@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ...errors import CheckpointError, expect
-from ...ir.graph import constant_digest
+from ...ir.arrays import constant_digest
 from ..recovery.checkpoints import CheckpointManager
 
 if TYPE_CHECKING:
@@ -122,11 +122,23 @@ class Checkpoints:
         first = processor.first or {}
         totals = processor.totals if processor.rows else []
         facts = {
-            "format": FORMAT, "graph": processor.graph.digest, "over": processor.axes, "mode": repr(stream.config.mode),
-            "inputs": _digests(stream), "source": stream.source.facts(), "rows": processor.rows, "chunks": processor.chunks, "totals": len(totals),
-            "first": list(first), "sizes": sizes.state(), "sink": None if sink is None else self._sink if complete else sink.state(),
-            "into": _into(stream), "ended": ended, "complete": complete, "sample": self._sample,
-        }  # fmt: skip
+            "format": FORMAT,
+            "graph": processor.graph.digest,
+            "over": processor.axes,
+            "mode": repr(stream.config.mode),
+            "inputs": _digests(stream),
+            "source": stream.source.facts(),
+            "rows": processor.rows,
+            "chunks": processor.chunks,
+            "totals": len(totals),
+            "first": list(first),
+            "sizes": sizes.state(),
+            "sink": None if sink is None else self._sink if complete else sink.state(),
+            "into": _into(stream),
+            "ended": ended,
+            "complete": complete,
+            "sample": self._sample,
+        }
         self._sink = facts["sink"]
         arrays = {f"total {n}": np.asarray(total) for n, total in enumerate(totals)}
         self.manager.save(arrays | {f"first {name}": np.asarray(value) for name, value in first.items()}, facts)

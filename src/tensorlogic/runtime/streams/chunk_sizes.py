@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, ClassVar, Protocol
 
 from ...diagnostics import bytes_text
@@ -156,9 +157,14 @@ class Fastest:
     def state(self) -> dict[str, Any]:
         """Return what a checkpoint keeps."""
         return {
-            "rows": self.rows, "settled": self.settled, "first": self.first, "best": self.best, "best_rate": self.best_rate,
-            "shrinking": self.shrinking, "rates": list(self._rates),
-        }  # fmt: skip
+            "rows": self.rows,
+            "settled": self.settled,
+            "first": self.first,
+            "best": self.best,
+            "best_rate": self.best_rate,
+            "shrinking": self.shrinking,
+            "rates": list(self._rates),
+        }
 
     def restore(self, state: dict[str, Any]) -> None:
         """Go on as a checkpoint says."""
@@ -183,9 +189,9 @@ def chunk_sizes(
             return Constant(rows)
         case DynamicChunk(megabytes):
             reader = 0 if mode is DEFAULT else reader_bytes()
-            most = largest_within(lambda rows: reader + chunk_bytes(rows), int(megabytes * MEGABYTE))
-            one = chunk_bytes(1)
-            return Constant(min(most, largest_within(lambda rows: chunk_bytes(rows) - one, ENOUGH)))
+            taken = cache(chunk_bytes)
+            most = largest_within(lambda rows: reader + taken(rows), int(megabytes * MEGABYTE))
+            return Constant(min(most, largest_within(lambda rows: taken(rows) - taken(1), ENOUGH)))
         case Adaptive(rows):
             try:
                 most = largest_within(chunk_bytes, room)
@@ -201,20 +207,18 @@ def largest_within(chunk_bytes: Callable[[int], int], budget: int) -> int:
     """Return the most rows whose chunk stays within a budget of bytes.
 
     >>> largest_within(lambda rows: 1000 + 8 * rows, 100_000)
-    10432
+    10500
     """
-    room = int(budget * SPARE)
-    low, high = 0, 1
-    while high <= LARGEST and chunk_bytes(high) <= room:
-        low, high = high, 4 * high
-    high = min(high, LARGEST + 1)
-    while high - low > max(1, low // 64):
-        middle = (low + high) // 2
-        low, high = (middle, high) if chunk_bytes(middle) <= room else (low, middle)
-    if low == 0:
-        one = chunk_bytes(1)
-        raise OutOfMemoryError(
-            f"a chunk of one row, and reading it, takes {bytes_text(one)}, more than the {bytes_text(budget)} that the stream may have",
-            f"allow at least {one / SPARE / MEGABYTE:.3g} MB: StreamingMode.DynamicChunk(...)", code="E533",
-        )  # fmt: skip
+    room, one = int(budget * SPARE), chunk_bytes(1)
+    if one > room:
+        message = f"a chunk of one row, and reading it, takes {bytes_text(one)}, more than the {bytes_text(budget)} that the stream may have"
+        hint = f"allow at least {one / SPARE / MEGABYTE:.3g} MB: StreamingMode.DynamicChunk(...)"
+        raise OutOfMemoryError(message, hint, code="E533")
+    low, high, rows, turn = 1, LARGEST + 1, 1024, 0
+    while high - low > (step := max(1, low // 64)):
+        rows = min(max(rows, low + step), high - 1)
+        taken = chunk_bytes(rows)
+        low, high = (rows, high) if taken <= room else (low, rows)
+        turn += 1  # bytes grow nearly on a line, so the first guesses are where a line through two sizes meets the room
+        rows = 1 + (room - one) * (rows - 1) // max(1, taken - one) if turn < 6 else (low + high) // 2
     return low

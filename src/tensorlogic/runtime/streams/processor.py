@@ -15,12 +15,11 @@ from ...events import span
 from ...ir.graph import EinsumGraph
 from ...ir.types import TensorType
 from ...plan.cost import nbytes
-from ...plan.fused import Cut
+from ...plan.fused_steps import Cut
 from ...plan.nested import joined_bytes
 from ...store import free_in_child
-from ..inputs import Inputs, check_call
-from ..outputs import Outputs
 from ..parts import Parts
+from ..values import Inputs, Outputs, check_call
 from .blocks import Block, not_streamed, rows_of
 from .split import Feeds, Over, StreamSplit, feeds_of, positions, streamed_axes
 

@@ -80,8 +80,9 @@ class Cutter:
                 raise InputError(
                     f"chunk {number} of the source: input {name!r} is {value.dtype} {list(value.shape)}, "
                     f"but was {first[1]} of {list(first[0])} a row before",
-                    "chunks may differ in their number of rows only", code="E536",
-                )  # fmt: skip
+                    "chunks may differ in their number of rows only",
+                    code="E536",
+                )
         if self._first is None:
             self._first = self._range(block, 0, 0)
         if count:

@@ -132,5 +132,9 @@ def _table(kind: str) -> Callable[..., Sink]:
 
 
 KINDS: dict[str, Callable[..., Sink]] = {
-    ".npy": Npy, ".npz": Npz, ".parquet": _table("Parquet"), ".csv": _table("Csv"), ".tsv": _table("Csv"),
-}  # fmt: skip
+    ".npy": Npy,
+    ".npz": Npz,
+    ".parquet": _table("Parquet"),
+    ".csv": _table("Csv"),
+    ".tsv": _table("Csv"),
+}

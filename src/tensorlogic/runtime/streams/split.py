@@ -17,8 +17,7 @@ from ...errors import GraphError, InputError, ShapeError, expect, nearest
 from ...ir import ops
 from ...ir.graph import EinsumGraph, extract, node_name
 from ...ir.sizes import evaluate
-from ...ir.type_rules import normal_axis
-from ...ir.types import TensorShape, TensorType
+from ...ir.types import TensorShape, TensorType, normal_axis
 from ...passes.follow_index import AFTER, PART
 from ...passes.logsumexp import contract_logsumexp
 from ...passes.specialize import specialize
@@ -235,9 +234,11 @@ class StreamSplit:
         other = self._other
         if other.roles == cut.roles and other.part(7) == cut.part(7):
             differs = [
-                f.node for f in cut.feeds
-                if not isinstance(graph.nodes[f.node].op, ops.Input | ops.Constant | ops.Iota) and self._needs_total(f.node)
-            ]  # fmt: skip
+                f.node
+                for f in cut.feeds
+                if not isinstance(graph.nodes[f.node].op, ops.Input | ops.Constant | ops.Iota)
+                and self._needs_total(f.node)
+            ]
             whole = [f.node for f in cut.feeds if f.axis is None and isinstance(graph.nodes[f.node].op, ops.Iota)]
             differs += [node for node in whole if self._needs_total(node)]
             if not differs:

@@ -16,8 +16,7 @@ from ...errors import InputError, TensorLogicError, expect, expect_whole
 from ...events import check_contexts, span
 from ...ir.graph import EinsumGraph
 from ...plan.memory import available_memory
-from ..inputs import Inputs, check_call
-from ..outputs import Outputs
+from ..values import Inputs, Outputs, check_call
 from .blocks import Block, Wanted, empty_source
 from .chunk_sizes import DEFAULT, ChunkSizes, StreamingMode, chunk_sizes
 from .processor import ChunkMetadata, StreamProcessor, StreamResult

@@ -24,7 +24,7 @@ from .source_marks import file_mark
 
 Columns = dict[str, list[str]]  # by input
 TILE = 2048  # rows that columns are put together for at once, so that they stay in the cache
-BATCH = 1 << 18  # cells that Arrow is asked for at once
+BATCH = 1 << 19  # cells that Arrow is asked for at once
 LISTS = 1 << 15  # the same where some are in lists, for each of which it takes more memory
 UNKNOWN = 32  # elements of a list that may have any number of them
 EXACT = 1 << 53  # up to which float64 has every whole number
@@ -363,9 +363,16 @@ def of_arrow(given: Any, wanted: Wanted, what: str = "the table") -> Batches:
     pyarrow = arrow_module("pyarrow", "to read a table")
     if hasattr(given, "to_batches") and hasattr(given, "count_rows"):  # a dataset
         return Batches(
-            lambda row, rows, names: (iter(given.to_batches(columns=names, batch_size=rows, batch_readahead=1, fragment_readahead=1)), 0),
-            given.schema, None, wanted, what, held=lambda names, rows: 3 * _largest_row_group(given),
-        )  # fmt: skip
+            lambda row, rows, names: (
+                iter(given.to_batches(columns=names, batch_size=rows, batch_readahead=1, fragment_readahead=1)),
+                0,
+            ),
+            given.schema,
+            None,
+            wanted,
+            what,
+            held=lambda names, rows: 3 * _largest_row_group(given),
+        )
     if isinstance(given, pyarrow.RecordBatch):
         given = pyarrow.Table.from_batches([given])
     if isinstance(given, pyarrow.Table):

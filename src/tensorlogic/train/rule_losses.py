@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..errors import InputError
-from ..ir.builder import GraphBuilder, Tensor
+from ..ir.builder import GraphBuilder
+from ..ir.tensor import Tensor
 from ..lang.context import CompilerContext
 from ..lang.lower import compile as compile_formula
 

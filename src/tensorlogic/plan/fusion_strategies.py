@@ -13,11 +13,11 @@ from ..diagnostics import bytes_text
 from ..errors import InputError, expect
 from ..ir.graph import EinsumGraph
 from ..tables import counted, table
-from . import fuse
+from . import fusion_planner
 from .build import ExecutionPlan, Step
 from .cost import rounds
-from .fuse import Fusion, FusionType, Replacement, bytes_moved
-from .fused import Fusable
+from .fused_steps import Fusable
+from .fusion_planner import Fusion, FusionType, Replacement, bytes_moved
 from .machine import Machine, machine, roofline_seconds
 from .node_costs import assumption, concrete
 
@@ -78,10 +78,12 @@ class FusionCostModel:
     ) -> FusionCost:
         """Return what the nodes of a fusion take one by one and together; a size that is not given counts as 64."""
         known, _ = concrete(graph, inputs, sizes)
-        for r in [] if known is None else fuse.replacements(known):
+        for r in [] if known is None else fusion_planner.replacements(known):
             if r.fusion.nodes == fusion.nodes:
                 return self.cost(r)
-        nothing = f"no step and no pass makes {fuse.listed(fusion.nodes)} one, so there is nothing to estimate"
+        nothing = (
+            f"no step and no pass makes {fusion_planner.listed(fusion.nodes)} one, so there is nothing to estimate"
+        )
         raise InputError(nothing, "FusionPlanner().validate(graph, fusion) says why", code="E330")
 
     def cost(self, replacement: Replacement) -> FusionCost:
@@ -169,7 +171,7 @@ class FusionPlan(NamedTuple):
         rows = [
             [
                 c.fusion.pattern,
-                fuse.listed(c.fusion.nodes),
+                fusion_planner.listed(c.fusion.nodes),
                 bytes_text(c.fusion.bytes_saved),
                 f"{c.cost.apart * 1e6:.1f} µs",
                 f"{c.cost.fused * 1e6:.1f} µs",
@@ -214,26 +216,26 @@ class FusionOptimizer:
         known, assumed = concrete(graph, inputs, sizes)
         if known is None:
             return FusionPlan(graph, self.strategy, None, (), (), 0.0, 0.0, assumed)
-        passes, choices = fuse.EXACT, list[FusionChoice]()
-        apart = fuse.planned(known, fuse.EXACT)
-        merged = fuse.merged_einsums(known) if FusionType.EINSUM in LIMITS[self.strategy].types else []
+        passes, choices = fusion_planner.EXACT, list[FusionChoice]()
+        apart = fusion_planner.planned(known, fusion_planner.EXACT)
+        merged = fusion_planner.merged_einsums(known) if FusionType.EINSUM in LIMITS[self.strategy].types else []
         if merged:  # the passes merge all or none
-            why = self._refused(apart.steps(), fuse.planned(known, fuse.MERGING).steps())
-            passes = fuse.EXACT if why else fuse.MERGING
+            why = self._refused(apart.steps(), fusion_planner.planned(known, fusion_planner.MERGING).steps())
+            passes = fusion_planner.EXACT if why else fusion_planner.MERGING
             choices += [self._choice(r, why) for r in merged]
-        every = fuse.fused_steps(fuse.planned(known, passes, fuse.native_groups))
+        every = fusion_planner.fused_steps(fusion_planner.planned(known, passes, fusion_planner.native_groups))
         choices += [self._choice(r, self._too_little(r)) for r in every]
         choices.sort(key=lambda c: (-c.cost.saved, c.fusion.nodes))
         taken = tuple(sorted((c.fusion for c in choices if c.taken), key=lambda f: f.nodes))
-        final = fuse.planned(known, passes, self._groups)
+        final = fusion_planner.planned(known, passes, self._groups)
         before, after = self.model.seconds(apart.steps()), self.model.seconds(final.steps())
         return FusionPlan(graph, self.strategy, final.plan, taken, tuple(choices), before, after, assumed)
 
     def _groups(self, graph: EinsumGraph) -> Sequence[Fusable]:
         """Return the groups of native kernels that the strategy takes; kernels of single nodes are no fusions."""
-        every = fuse.fused_steps(fuse.planned(graph, (), fuse.native_groups))
+        every = fusion_planner.fused_steps(fusion_planner.planned(graph, (), fusion_planner.native_groups))
         refused = {r.fusion.nodes for r in every if self._too_little(r)}
-        return [group for group in fuse.native_groups(graph) if tuple(sorted(group.nodes)) not in refused]
+        return [group for group in fusion_planner.native_groups(graph) if tuple(sorted(group.nodes)) not in refused]
 
     def _choice(self, r: Replacement, why: str) -> FusionChoice:
         return FusionChoice(r.fusion, self.model.cost(r), not why, why or f"saves {LIMITS[self.strategy].goal}")

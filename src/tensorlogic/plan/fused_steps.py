@@ -158,7 +158,17 @@ def _one(parts: Sequence[Step], group: Fusable, wanted: AbstractSet[int], litera
     op = Fused(group.pattern, len(parts), group.kind, tuple(given.items()))
     located = next((p.location for p in reversed(parts) if p.location is not None), None)
     return last._replace(
-        op=op, reads=read, writes=tuple(writes), frees=(), arg_types=tuple(arg_types), types=tuple(types),
-        flops=flops, nbytes=size, location=located, contraction=None, bodies=(), scratch=_packed(parts, group.kind),
+        op=op,
+        reads=read,
+        writes=tuple(writes),
+        frees=(),
+        arg_types=tuple(arg_types),
+        types=tuple(types),
+        flops=flops,
+        nbytes=size,
+        location=located,
+        contraction=None,
+        bodies=(),
+        scratch=_packed(parts, group.kind),
         parts=tuple(parts),
-    )  # fmt: skip
+    )

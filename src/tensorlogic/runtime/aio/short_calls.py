@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from ...ir.graph import EinsumGraph, bodies
-from ...plan.fused import Fused
-from ..inputs import same_again
-from .lanes import AsyncHandle
+from ...plan.fused_steps import Fused
+from ..values import same_again
+from .call_queue import AsyncHandle
 from .workers import workers
 
 if TYPE_CHECKING:
@@ -91,10 +91,10 @@ class BriefCalls:
             asyncio.get_running_loop().call_soon(self._stretch)
 
     def _run(self, handle: AsyncHandle[Any]) -> None:
-        start, lane = perf_counter(), handle.lane
-        if lane.enter(handle):
+        start, queue = perf_counter(), handle.queue
+        if queue.enter(handle):
             handle.perform(here=True)
-            following = lane.after(handle)
+            following = queue.after(handle)
             if following is not None:
                 workers.begin(following)
         self._spent += perf_counter() - start

@@ -18,11 +18,10 @@ from ..ir.elementwise import FUNCTIONS
 from ..ir.graph import EinsumGraph, Fixpoint, Scan, reachable
 from ..ir.type_rules import reduced_axes
 from ..ir.types import TensorType, dims
-from . import patterns
-from .contract import Contraction, contraction_of
-from .cost import nbytes
-from .fused import Fusable
-from .row_groups import Footing, Group, Reading, grow_groups, row_groups
+from .cost import Contraction, contraction_of, nbytes
+from .fused_steps import Fusable
+from .printing import describe
+from .row_groups import Footing, Group, Reading, grow_groups, row_groups, title
 from .small_numbers import small_number_groups
 from .window_groups import window_groups
 
@@ -94,18 +93,20 @@ def find_groups(
     groups = [g for g in _boolean_groups(reading, graph, facts, policy) if taken.isdisjoint(g.nodes)]
     taken = taken | {i for group in groups for i in group.nodes}
     least = 0.0 if policy != "exact" else PAYS, 0.0 if policy == "fast" else PAYS_REORDERED
-    groups += small_number_groups(reading, (i for _, i in graph.outputs), graph.constants, taken, least)
-    taken = taken | {i for group in groups for i in group.nodes}
+    if _has(reading, ops.Cast, ops.Dequantize):
+        groups += small_number_groups(reading, (i for _, i in graph.outputs), graph.constants, taken, least)
+        taken = taken | {i for group in groups for i in group.nodes}
     groups += _contractions(reading, facts, policy, taken)
     groups += [g for g in _fixpoints(reading, facts, policy) if taken.isdisjoint(g.nodes)]
     if policy == "fast" and reading.live and facts.usable():
         taken = taken | {i for group in groups for i in group.nodes}
-        copies = window_groups(graph, [i for i in reading.live if i not in taken], backwards=True)
-        groups += [*copies, *_column_sums(reading, taken)]
+        if _has(reading, ops.Window, ops.OverlapAdd):
+            groups += window_groups(graph, [i for i in reading.live if i not in taken], backwards=True)
+        groups += _column_sums(reading, taken)
     if policy != "exact" and reading.live and facts.usable():
         taken = taken | {i for group in groups for i in group.nodes}
         rows = [g for g in _rows(reading, facts, policy, taken) if len(g) > 1 or _slow_on_numpy(reading, g[0])]
-        groups += [Fusable(members, patterns.title(graph.nodes, members)) for members in _affordable(reading, rows)]
+        groups += [Fusable(members, title(graph.nodes, members)) for members in _affordable(reading, rows)]
         if policy == "fast":
             loops = [i for i in reading.live if isinstance(op := graph.nodes[i].op, Scan) and facts.scans(op)]
             groups += [Fusable((i,), "scan", "scan") for i in loops if i not in taken]
@@ -115,7 +116,7 @@ def find_groups(
 def single_rows(graph: EinsumGraph, facts: Facts) -> list[Fusable]:
     """Return every node that can be part of a row kernel in such groups, those of one node too: for a graph that becomes one function."""
     reading = _reading(graph)
-    return [Fusable(m, patterns.title(graph.nodes, m)) for m in _rows(reading, facts, "fast", frozenset())]
+    return [Fusable(m, title(graph.nodes, m)) for m in _rows(reading, facts, "fast", frozenset())]
 
 
 def exact_group(graph: EinsumGraph, group: Fusable) -> bool:
@@ -133,6 +134,10 @@ def _reading(graph: EinsumGraph) -> Reading:
     live = tuple(reachable(graph.nodes, (i for _, i in graph.outputs)))
     size = tuple(sum(map(nbytes, own)) for own in types)
     return Reading(graph.nodes, types, live, size)
+
+
+def _has(r: Reading, *kinds: type[ops.Op]) -> bool:
+    return any(isinstance(r.nodes[i].op, kinds) for i in r.live)
 
 
 def _exact_in_rows(op: ops.Op, result: TensorType) -> bool:
@@ -231,19 +236,19 @@ def _seconds(form: Contraction) -> float:
 
 def _contractions(r: Reading, facts: Facts, policy: str, taken: Iterable[int]) -> list[Fusable]:
     """Return the contractions of Booleans and of other algebras that have a kernel and are large enough for it."""
-    from .build import describe
-
     used, found = frozenset(taken), []
     for i in r.live:
         op, result = r.nodes[i].op, r.types[i][0]
         if not isinstance(op, ops.Einsum | ops.ContractVJP) or i in used:
             continue
         args, form = [r.types[a][0] for a in r.nodes[i].args], _form(r, i)
+        seconds = _seconds(form) * (1 if isinstance(op, ops.Einsum) else GRADIENT)
+        if policy == "exact" and seconds < PAYS:
+            continue
         if isinstance(op, ops.Einsum) and facts.joins_bits(op, form, args, result):
-            exact, seconds = True, _seconds(form)
+            exact = True
         elif facts.contracts(op, form, args, result):
             exact = isinstance(op, ops.Einsum) and _exact_contraction(op, result)
-            seconds = _seconds(form) * (1 if isinstance(op, ops.Einsum) else GRADIENT)
         else:
             continue
         least = 0.0 if policy == "fast" or (policy == "adaptive" and exact) else PAYS if exact else PAYS_REORDERED
@@ -269,7 +274,8 @@ def _fixpoints(r: Reading, facts: Facts, policy: str) -> list[Fusable]:
 
 def _boolean_groups(r: Reading, graph: EinsumGraph, facts: Facts, policy: str) -> list[Fusable]:
     """Return groups of two or more Boolean nodes that pack their operands once and unpack their results once."""
-    if not any(isinstance(r.nodes[i].op, ops.Einsum) and r.types[i][0].dtype == "bool" for i in r.live):
+    joins = [i for i in r.live if isinstance(r.nodes[i].op, ops.Einsum) and r.types[i][0].dtype == "bool"]
+    if not joins or (policy == "exact" and sum(_seconds(_form(r, i)) for i in joins) < PAYS):
         return []
     truths = {}  # nodes that read and make truth values only: the types they read, and the form of a contraction
     heavy: dict[int, float] = {}  # large joins, with seconds on NumPy

@@ -8,8 +8,9 @@ from functools import partial, reduce
 from typing import Any, NamedTuple
 
 from ..errors import OutOfMemoryError, ShapeError, TensorLogicError
-from ..ir.builder import GraphBuilder, Tensor
+from ..ir.builder import GraphBuilder
 from ..ir.spec import write
+from ..ir.tensor import Tensor
 from .context import CompilerContext, DomainTable, warn
 from .expr import ARITHMETIC, COMPARISONS, FUNCTIONS, Term, TLExpr
 from .formula import Formula, Formulas, Steps, Variable, once, run_steps

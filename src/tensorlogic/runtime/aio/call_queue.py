@@ -1,4 +1,4 @@
-"""Calls on worker threads: a handle to await or cancel, and lanes that let so many run at one time, in order."""
+"""Calls on worker threads: a handle to await or cancel, and queues that let so many run at one time, in order."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ...errors import CancelledError, TensorLogicError
 from ...store import free_in_child
 from ..context import ExecutionContext
 from .signals import Signal, in_trio
-from .workers import lanes, workers
+from .workers import queues, workers
 
 T = TypeVar("T")
 
@@ -36,20 +36,35 @@ class AsyncHandle(Generic[T]):
     """
 
     __slots__ = (
-        "_context", "_error", "_settled", "_surroundings", "_told", "_value", "_work", "begun_at", "brief", "deadline", "ended_at", "lane", "late", "queued_at", "reason", "stopped_signal",
-    )  # fmt: skip
+        "_context",
+        "_error",
+        "_on_end",
+        "_settled",
+        "_surroundings",
+        "_value",
+        "_work",
+        "begun_at",
+        "brief",
+        "deadline",
+        "ended_at",
+        "late",
+        "queue",
+        "queued_at",
+        "reason",
+        "stopped_signal",
+    )
 
     def __init__(
         self,
-        lane: Lane,
+        queue: CallQueue,
         work: Callable[[], T],
         timeout: float | None = None,
         *,
         brief: bool = False,
-        told: Callable[[AsyncHandle[T]], object] = bool,
+        on_end: Callable[[AsyncHandle[T]], object] = bool,
     ) -> None:
-        self._told = told  # of the outcome, once
-        self.lane, self.brief = lane, brief
+        self._on_end = on_end  # called once, with the outcome
+        self.queue, self.brief = queue, brief
         self.late = False  # whether it waits for a moment, to see whether it is awaited at once
         self.deadline = None if timeout is None else monotonic() + timeout
         self._context: ExecutionContext | None = None  # what stops it while it runs
@@ -79,22 +94,22 @@ class AsyncHandle(Generic[T]):
         return self._stop(None, str(reason))  # None would not be told from a call that nobody cancelled
 
     def _stop(self, error: BaseException | None, reason: str) -> bool:
-        lane = self.lane
-        with lane.lock:
+        queue = self.queue
+        with queue.lock:
             if self.ended_at:
                 return False
             self.ended_at, self._error = perf_counter(), error
             if error is None:
                 self.reason = reason
-            waited = lane.line.pop(self, lane) is None  # a place in line, which somebody else may have
-            held = self in lane.running
+            waited = queue.line.pop(self, queue) is None  # a place in line, which somebody else may have
+            held = self in queue.running
             self._work = None  # frees the inputs, where it has not begun
             context = self._context
         if context is not None:
             context.cancel(reason)
         self._settle()
         if waited:
-            lane.let_in()
+            queue.let_in()
         if not held:
             self.stopped_signal.set()
         return True
@@ -102,7 +117,7 @@ class AsyncHandle(Generic[T]):
     def perform(self, *, here: bool = False) -> None:
         """Do the work, unless it was cancelled: on the thread of a worker, or ``here`` on that of an event loop, where nothing could stop it."""
         context = None if here else ExecutionContext(deadline=self.deadline)
-        with self.lane.lock:
+        with self.queue.lock:
             work, self._work = self._work, None
             if work is None:
                 return
@@ -114,15 +129,15 @@ class AsyncHandle(Generic[T]):
         else:
             value, error = self._surroundings.run(_attempt, work)
         del work
-        with self.lane.lock:
+        with self.queue.lock:
             if self.ended_at:
                 return  # cancelled meanwhile: what was made is nobody's
             self.ended_at, self._value, self._error = perf_counter(), value, error
         self._settle()
 
     def _settle(self) -> None:
-        told, self._told = self._told, bool
-        told(self)
+        on_end, self._on_end = self._on_end, bool
+        on_end(self)
         self._settled.set()
 
     def forget_tasks(self) -> None:
@@ -158,7 +173,7 @@ class AsyncHandle(Generic[T]):
 
     async def _outcome(self) -> T:
         trio = in_trio()
-        if self.late and (trio or self.lane.outstanding()):
+        if self.late and (trio or self.queue.outstanding()):
             self._begin_now()
         elif self.late:
             self.late = False
@@ -184,12 +199,12 @@ class AsyncHandle(Generic[T]):
 
     def begin(self) -> AsyncHandle[T]:
         """Let it run on a worker thread, or stand in line."""
-        self.lane.submit(self)
+        self.queue.submit(self)
         return self
 
     def begin_here(self, loop: asyncio.AbstractEventLoop, *, at_once: bool = False) -> None:
         """Let a brief call run on an event loop, soon or at once; the loop it was made on may be closed by now."""
-        from .brief import brief_calls
+        from .short_calls import brief_calls
 
         calls = brief_calls(loop)
         if at_once:
@@ -240,7 +255,7 @@ def _attempt(work: Callable[[], T]) -> tuple[T | None, BaseException | None]:
         return None, error
 
 
-class Lane:
+class CallQueue:
     """Calls that share a limit: so many run at one time, the others stand in line, first come, first served."""
 
     def __init__(self, most: int, threshold: int) -> None:
@@ -250,7 +265,7 @@ class Lane:
         self.rooms: deque[Signal] = deque()  # of those who wait for room in line
         self.coming = 0  # who were given room and are not in line yet
         self.lock = free_in_child(threading.Lock())
-        lanes.add(self)
+        queues.add(self)
 
     def forget(self) -> None:
         """Begin anew in a forked process, where no thread works on the calls of the parent: here they are cancelled."""
@@ -355,8 +370,8 @@ class Lane:
 
 
 def _in_child() -> None:
-    for lane in list(lanes):
-        lane.forget()
+    for queue in list(queues):
+        queue.forget()
 
 
 if hasattr(os, "register_at_fork"):  # after the one of the store, which resets the locks

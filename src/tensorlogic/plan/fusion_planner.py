@@ -14,14 +14,14 @@ from typing import Any, NamedTuple
 from ..diagnostics import SourceLocation, bytes_text
 from ..ir import ops
 from ..ir.graph import EinsumGraph, Node, reachable
-from ..passes.levels import Pass
 from ..passes.merge import merge_einsums, stack_products
 from ..passes.order import order_contractions
+from ..passes.pipeline import Pass
 from ..tables import counted, table
 from .build import ExecutionPlan, Groups, Step, lay_out
 from .cost import nbytes
-from .fused import Fusable, Fused
-from .fusing import find_groups
+from .fused_steps import Fusable, Fused
+from .groups import find_groups
 from .node_costs import GIVEN, concrete, constant_nodes
 
 EXACT: tuple[Pass, ...] = (order_contractions,)  # what every plan does

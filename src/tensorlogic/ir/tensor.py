@@ -1,0 +1,156 @@
+"""Python's operators on tensors, and the tensors of a graph that is being built, on which they add nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
+
+import numpy as np
+
+from ..errors import GraphError, nearest
+from .elementwise import FUNCTIONS
+from .graph import Node
+from .methods import Axes, TensorMethods
+from .ops import Op
+from .types import Results, TensorShape, TensorType
+
+if TYPE_CHECKING:
+    from .builder import GraphBuilder
+
+R = TypeVar("R")
+
+
+class TensorOperators(Generic[R]):
+    """Python's operators and NumPy's methods of a tensor; what they mean is for its ``builder`` to say."""
+
+    __slots__ = ()
+    builder: TensorMethods[R]
+
+    # fmt: off
+    def __add__(self, other: Any) -> R: return self.builder.add(self, other)
+    def __radd__(self, other: Any) -> R: return self.builder.add(other, self)
+    def __sub__(self, other: Any) -> R: return self.builder.subtract(self, other)
+    def __rsub__(self, other: Any) -> R: return self.builder.subtract(other, self)
+    def __mul__(self, other: Any) -> R: return self.builder.multiply(self, other)
+    def __rmul__(self, other: Any) -> R: return self.builder.multiply(other, self)
+    def __truediv__(self, other: Any) -> R: return self.builder.divide(self, other)
+    def __rtruediv__(self, other: Any) -> R: return self.builder.divide(other, self)
+    def __floordiv__(self, other: Any) -> R: return self.builder.floor_divide(self, other)
+    def __rfloordiv__(self, other: Any) -> R: return self.builder.floor_divide(other, self)
+    def __mod__(self, other: Any) -> R: return self.builder.remainder(self, other)
+    def __rmod__(self, other: Any) -> R: return self.builder.remainder(other, self)
+    def __pow__(self, other: Any) -> R: return self.builder.power(self, other)
+    def __rpow__(self, other: Any) -> R: return self.builder.power(other, self)
+    def __matmul__(self, other: Any) -> R: return self.builder.matmul(self, other)
+    def __rmatmul__(self, other: Any) -> R: return self.builder.matmul(other, self)
+    def __and__(self, other: Any) -> R: return self.builder.truth("logical_and", self, other)
+    def __rand__(self, other: Any) -> R: return self.builder.truth("logical_and", other, self)
+    def __or__(self, other: Any) -> R: return self.builder.truth("logical_or", self, other)
+    def __ror__(self, other: Any) -> R: return self.builder.truth("logical_or", other, self)
+    def __xor__(self, other: Any) -> R: return self.builder.truth("logical_xor", self, other)
+    def __rxor__(self, other: Any) -> R: return self.builder.truth("logical_xor", other, self)
+    def __invert__(self) -> R: return self.builder.truth("logical_not", self)
+    def __neg__(self) -> R: return self.builder.negative(self)
+    def __abs__(self) -> R: return self.builder.absolute(self)
+    def __eq__(self, other: object) -> R: return self.builder.equal(self, other)  # type: ignore[override]
+    def __ne__(self, other: object) -> R: return self.builder.not_equal(self, other)  # type: ignore[override]
+    def __lt__(self, other: Any) -> R: return self.builder.less(self, other)
+    def __le__(self, other: Any) -> R: return self.builder.less_equal(self, other)
+    def __gt__(self, other: Any) -> R: return self.builder.greater(self, other)
+    def __ge__(self, other: Any) -> R: return self.builder.greater_equal(self, other)
+    def __getitem__(self, key: Any) -> R: return self.builder.index(self, key)
+    __hash__ = object.__hash__
+
+    @property
+    def T(self) -> R: return self.builder.transpose(self)  # noqa: N802
+    def reshape(self, *shape: Any) -> R: return self.builder.reshape(self, _sizes_or_axes(shape))
+    def transpose(self, *order: Any) -> R: return self.builder.transpose(self, _sizes_or_axes(order) or None)
+    def sum(self, axis: Axes = None, *, keepdims: bool = False) -> R: return self.builder.sum(self, axis, keepdims=keepdims)
+    def mean(self, axis: Axes = None, *, keepdims: bool = False) -> R: return self.builder.mean(self, axis, keepdims=keepdims)
+    def max(self, axis: Axes = None, *, keepdims: bool = False) -> R: return self.builder.max(self, axis, keepdims=keepdims)
+    def min(self, axis: Axes = None, *, keepdims: bool = False) -> R: return self.builder.min(self, axis, keepdims=keepdims)
+    def astype(self, dtype: Any) -> R: return self.builder.cast(self, dtype)
+    def stop_gradient(self) -> R: return self.builder.stop_gradient(self)
+    # fmt: on
+
+
+def _sizes_or_axes(values: tuple[Any, ...]) -> Sequence[Any]:
+    """Return sizes or axes that are given one by one, or as one sequence."""
+    whole = len(values) == 1 and isinstance(values[0], Sequence) and not isinstance(values[0], str)
+    return values[0] if whole else values
+
+
+BITWISE = {f"bitwise_{word}": f"logical_{word}" for word in ("and", "or", "xor")} | {"invert": "logical_not"}
+
+
+class Tensor(TensorOperators["Tensor"]):
+    """A value in a graph being built; arithmetic on it adds nodes.
+
+    >>> from tensorlogic import GraphBuilder
+    >>> b = GraphBuilder()
+    >>> x = b.input("x", ("n", 4), "float32")
+    >>> (x * 2 + 1)[:, 0]
+    <Tensor float32[n]>
+    """
+
+    __slots__ = ("builder", "node", "scope")
+
+    def __init__(self, builder: GraphBuilder, scope: GraphDraft, node: int) -> None:
+        self.builder, self.scope, self.node = builder, scope, node
+
+    @property
+    def type(self) -> TensorType:
+        """The tensor's shape and dtype, as far as they are known."""
+        return self.scope.types[self.node][0]
+
+    @property
+    def shape(self) -> TensorShape | None:
+        """The tensor's shape; None where its rank is unknown."""
+        return self.type.shape
+
+    @property
+    def dtype(self) -> str | None:
+        """The tensor's dtype; None where it depends on the bound array."""
+        return self.type.dtype
+
+    def __repr__(self) -> str:
+        return f"<Tensor {self.type}>"
+
+    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *operands: Any, **options: Any) -> Tensor:
+        """Add the node that a NumPy function stands for: ``np.exp(x)`` is ``b.exp(x)``, ``array + x`` is ``b.add(array, x)``."""
+        name = ufunc.__name__
+        if options.keys() == {"out"} and options["out"][0] is operands[0]:
+            options = {}  # array += x: the array's name now stands for the sum
+        if method != "__call__" or options or not (name in FUNCTIONS or name in BITWISE or name == "matmul"):
+            hint = f"write b.{name}(...)" if name in FUNCTIONS else nearest(name, FUNCTIONS)[0]
+            how = f".{method}" if method != "__call__" else f" with {', '.join(options)}=" if options else ""
+            raise GraphError(f"np.{name}{how} on a tensor of a graph is not there", hint, code="E142")
+        if name in BITWISE:
+            return self.builder.truth(BITWISE[name], *operands)
+        result: Tensor = getattr(self.builder, name)(*operands)
+        return result
+
+    def __array__(self, dtype: Any = None, copy: Any = None) -> NoReturn:
+        hint = "use the builder's functions, such as b.sum(x), or execute the graph first"
+        raise GraphError("a tensor in a graph has no values while it is being built", hint, code="E106")
+
+    def __bool__(self) -> NoReturn:
+        hint = "use b.where(condition, x, y) or b.cond(condition, then, otherwise)"
+        raise GraphError("a tensor in a graph has no truth value while it is being built", hint, code="E106")
+
+    def __iter__(self) -> NoReturn:
+        hint = "index it, x[0], or use b.scan(body, init, xs=x)"
+        raise GraphError("a tensor in a graph cannot be iterated over while it is being built", hint, code="E106")
+
+
+class GraphDraft:
+    """The nodes of one graph being built: the whole program's, or a body's."""
+
+    def __init__(self, parent: GraphDraft | None) -> None:
+        self.parent = parent
+        self.depth: int = 0 if parent is None else parent.depth + 1
+        self.nodes: list[Node] = []
+        self.types: list[Results] = []
+        self.interned: dict[tuple[Op, tuple[int, ...]], int] = {}
+        self.inputs: dict[str, int] = {}
+        self.captures: dict[int, tuple[Tensor, int]] = {}  # node of the parent -> (itself, input here)
