@@ -39,6 +39,15 @@ def _native(work: int) -> Any:
     return _kernels() if support.loaded() or (work >= ENOUGH and support.usable()) else None
 
 
+def _native_graphs(work: int) -> Any:
+    """Return the module of kernels over graphs, or None where SciPy serves."""
+    if _native(work) is None:
+        return None
+    from .native import graph_rows
+
+    return graph_rows
+
+
 def rows_of(first: Any, second: Any, size: int) -> Rows:
     """Return rows of two columns that are sorted lexicographically; ``size`` is the number of rows.
 
@@ -184,7 +193,7 @@ def reach(rows: Rows, sources: Any) -> Any:
     """
     sources = np.ascontiguousarray(sources, np.int64)
     seen = np.zeros(len(rows[0]) - 1, np.bool_)
-    kernels = _native(len(rows[1]))
+    kernels = _native_graphs(len(rows[1]))
     if kernels is None:
         _reach_by_rounds(rows, sources, seen)
     else:
@@ -198,7 +207,7 @@ def reach_few(codes: Any, sources: Any, size: int, limit: int) -> Any:
     >>> reach_few(np.array([1, 6, 12]), [0], 4, 10)
     array([False,  True,  True, False])
     """
-    kernels = _native(len(codes))
+    kernels = _native_graphs(len(codes))
     if kernels is None:
         return reach(rows_of_codes(codes, (size, size)), sources)
     seen = np.zeros(size, np.bool_)
@@ -213,7 +222,7 @@ def reach_each(rows: Rows, sources: Any, limit: int) -> Rows | None:
     [[0, 2, 2], [1, 2]]
     """
     n = len(rows[0]) - 1
-    kernels = _native(len(rows[1]))
+    kernels = _native_graphs(len(rows[1]))
     if kernels is None:
         found = [np.flatnonzero(reach(rows, [source])).astype(np.int32) for source in sources]
         ends = np.cumsum([0, *map(len, found)])
@@ -261,7 +270,7 @@ def components(rows: Rows) -> tuple[int, Any]:
     (2, [0, 0, 1])
     """
     n = len(rows[0]) - 1
-    kernels = _native(n + len(rows[1]))
+    kernels = _native_graphs(n + len(rows[1]))
     labels = np.empty(n, np.int32)
     if kernels is None:
         return _components_by_scipy(rows, labels)
@@ -296,7 +305,7 @@ def closure_bits(rows: Rows) -> Words:
     [[6], [4], [0]]
     """
     n = len(rows[0]) - 1
-    kernels = _native(n * n)
+    kernels = _native_graphs(n * n)
     if kernels is None:
         return packed.closure(packed.pack(_matrix(rows, n).toarray()))
     out = np.zeros((n, packed.width(n)), np.uint64)
@@ -323,7 +332,7 @@ def closure_rows(rows: Rows, limit: int = 1 << 62) -> Rows | None:
     [[0, 2, 3, 3], [1, 2, 2]]
     """
     n = len(rows[0]) - 1
-    kernels = _native(n + len(rows[1]))
+    kernels = _native_graphs(n + len(rows[1]))
     if kernels is None:
         total, new = rows, rows
         while len(new[1]) and len(total[1]) <= limit:
