@@ -57,7 +57,9 @@ def note_time(executor: Executor, graph: EinsumGraph, handle: AsyncHandle[Any]) 
     ready = executor.ready_call(graph)
     if ready is not None and handle.begun_at and not ready.program.brief:
         took, program = handle.ended_at - handle.begun_at, ready.program
-        program.quick_runs = program.quick_runs + 1 if took < QUICK and (program.quick_runs or is_steady(program)) else 0
+        program.quick_runs = (
+            program.quick_runs + 1 if took < QUICK and (program.quick_runs or is_steady(program)) else 0
+        )
 
 
 class BriefCalls:
