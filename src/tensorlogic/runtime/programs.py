@@ -173,7 +173,7 @@ class Programs:
         A signature whose program had to go has the plan again that was chosen for it before.
         """
         options = self.options(graph, types, sizes, budget, donate)
-        if meets_others(options[0].graph):  # ranks that measure would not meet
+        if len(options) > 1 and meets_others(options[0].graph) is not None:  # ranks that measure would not meet
             options = options[:1]
         self._check_limits(options[0])
         self.context.notify(ExecutionPhase.COMPILATION)
@@ -232,8 +232,8 @@ class Programs:
         """
         from ..passes.pipeline import optimize, sized_passes
 
-        ranked = all(graph.type_of(i).shape is not None for i in graph.inputs.values())
-        if graph == self.optimized and ranked:
+        known = self.optimized is not None and graph == self.optimized
+        if known and all(graph.type_of(i).shape is not None for i in graph.inputs.values()):
             graph = self._with_dtypes(graph, types)
             own = sized_passes(graph, self._level_passes())
         else:
