@@ -207,7 +207,7 @@ def many_rows(rng: np.random.Generator) -> Table:
     }  # fmt: skip
     nbits = peer("onnx onnxruntime", lambda: if_able(lambda: few_bits(x, 4, rng)))
     contenders = {**ours, "ONNX Runtime MatMulNBits, 4 bits": nbits}
-    note = "One thread. Weights become floats in registers, for 16 rows at a time."
+    note = "One thread. Weights become floats block by block, for BLAS to multiply."
     return contest(
         f"{ROWS} rows by {WIDE}×{WIDE} packed weights", note, contenders, rounds=5, calls=1, ours=tuple(ours)
     )

@@ -659,12 +659,22 @@ def tables_from_files(count: int = 1_000_000) -> list[Table]:
     return [contest(f"Loading {count:,} tuples from files", note, contenders, rounds=3, calls=1, ours=mine)]
 
 
-def changed_facts(chains: int = 100, length: int = 60) -> list[Table]:
-    """Time one fact taken from a deep recursion and put back, beside computing everything anew."""
+def changed_facts(chains: int = 100, length: int = 60, parts: int = 1000) -> list[Table]:
+    """Time one fact taken back and put back, in a deep recursion and in a closure of many parts, beside computing everything anew."""
     first = (np.arange(chains)[:, None] * length + np.arange(length - 1)).ravel()
     edges = np.concatenate([np.stack([first, first + 1, np.full_like(first, label)], axis=1) for label in (0, 1)])
-    at = length // 2
-    program = tl.Program(LABELLED)
+    deep = f"Paths of one label over {2 * chains:,} chains of {length:,}"
+    rng = np.random.default_rng(13)
+    shallow = np.unique(rng.integers(0, 50, (100 * parts, 2)) + np.repeat(np.arange(parts) * 50, 100)[:, None], axis=0)
+    wide = f"The closure of {len(shallow):,} edges in {parts:,} parts"
+    return [
+        _changed("Changing one fact of a recursion", deep, LABELLED, edges, length // 2),
+        _changed("Changing one edge of a closure", wide, CLOSURE, shallow, len(shallow) // 2),
+    ]
+
+
+def _changed(title: str, what: str, rules: str, edges: np.ndarray, at: int) -> Table:
+    program = tl.Program(rules)
     program.add("Edge", edges)
     program.relation("Path")
 
@@ -676,19 +686,15 @@ def changed_facts(chains: int = 100, length: int = 60) -> list[Table]:
 
     def anew() -> int:
         rest = np.delete(edges, at, axis=0)
-        fewer, every = (ours(LABELLED, {"Edge": e})()["Path"] for e in (rest, edges))
+        fewer, every = (ours(rules, {"Edge": e})()["Path"] for e in (rest, edges))
         return every - fewer
 
     contenders: dict[str, Contender] = {"taken back and put back": updated, "both computed anew": anew}
     counts = {name: call() for name, call in contenders.items() if not isinstance(call, str)}
     if len(set(counts.values())) != 1:
         raise ValueError(f"changed facts differ: {counts}")
-    note = (
-        f"Paths of one label over {2 * chains:,} chains of {length:,}, when one edge is taken back and then put back."
-    )
-    return [
-        contest("Changing one fact of a recursion", note, contenders, rounds=3, calls=1, ours=tuple(contenders)[:1])
-    ]
+    note = f"{what}, when one edge is taken back and then put back."
+    return contest(title, note, contenders, rounds=3, calls=1, ours=tuple(contenders)[:1])
 
 
 def closure_memory() -> list[Table]:

@@ -10,7 +10,8 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from importlib.util import find_spec
 from itertools import pairwise
 from pathlib import Path
 from time import monotonic, perf_counter, sleep
@@ -23,6 +24,7 @@ import tensorlogic as tl
 
 WIDTHS = (784, 512, 256, 10)
 EVERY = sorted(os.sched_getaffinity(0))
+STARLETTE = bool(find_spec("starlette") and find_spec("uvicorn"))
 SERVER, CLIENT = EVERY[0], EVERY[min(1, CORES - 1)]  # cores
 TINY = {"inputs": [{"name": "x", "shape": [4], "datatype": "FP32", "data": [1.0, 2.0, 3.0, 4.0]}]}
 
@@ -87,6 +89,17 @@ def timing(name: str, times: list[float]) -> Timing:
     return Timing(name, min(times), statistics.median(times), tuple(times))
 
 
+def mlp_model() -> tuple[tl.EinsumGraph, dict[str, np.ndarray[Any, Any]]]:
+    """Return the graph of an MLP and its weights."""
+    b, params, rng = tl.GraphBuilder(), {}, np.random.default_rng(0)
+    y = b.input("x", (WIDTHS[0],), "float32")
+    for n, (rows, columns) in enumerate(pairwise(WIDTHS)):
+        params[f"w{n}"] = (rng.normal(size=(rows, columns)) / rows**0.5).astype("float32")
+        y = y @ b.input(f"w{n}", (rows, columns), "float32")
+        y = b.relu(y) if n < len(WIDTHS) - 2 else y
+    return b.build(y=y), params
+
+
 def save_models(root: Path) -> None:
     """Save the models of the benchmarks: a tiny one, one that doubles, and an MLP with batches and without."""
     from safetensors.numpy import save_file
@@ -102,14 +115,9 @@ def save_models(root: Path) -> None:
     save("tiny", b.build(y=b.input("x", (4,), "float32") * 2.0 + 1.0))
     b = tl.GraphBuilder()
     save("double", b.build(y=b.input("x", ("n",), "float32") * 2.0))
-    b, params, rng = tl.GraphBuilder(), {}, np.random.default_rng(0)
-    y = b.input("x", (WIDTHS[0],), "float32")
-    for n, (rows, columns) in enumerate(pairwise(WIDTHS)):
-        params[f"w{n}"] = (rng.normal(size=(rows, columns)) / rows**0.5).astype("float32")
-        y = y @ b.input(f"w{n}", (rows, columns), "float32")
-        y = b.relu(y) if n < len(WIDTHS) - 2 else y
+    graph, params = mlp_model()
     for name, settings in (("mlp", ""), ("alone", "[batching]\nmax_batch = 1\n")):
-        save_file(params, save(name, b.build(y=y), settings) / "params.safetensors")
+        save_file(params, save(name, graph, settings) / "params.safetensors")
 
 
 def binary_request(array: np.ndarray[Any, Any], path: Path) -> int:
@@ -130,34 +138,23 @@ def tiny(root: Path, port: int, rounds: int = 5, seconds: float = 1.2) -> list[T
     body, path = root / "tiny.json", "/v2/models/tiny/infer"
     body.write_text(json.dumps(TINY))
     peers = HERE / "serving_peers.py"
-    skipped: tuple[tuple[str, str], ...] = ()
-    with started(peers, "bare") as (bare, _):
+    skipped = () if STARLETTE else (("Starlette on uvicorn", "starlette or uvicorn is not installed"),)
+    with ExitStack() as stack:
+        bare, _ = stack.enter_context(started(peers, "bare"))
         ports = {"bare uvloop + httptools": bare, "tensorlogic serve": port}
-        try:
-            import starlette  # noqa: F401
-            import uvicorn  # noqa: F401
-
-            other: Any = started(peers, "starlette")
-        except ImportError:
-            skipped = (("Starlette on uvicorn", "starlette or uvicorn is not installed"),)
-            other = None
-        if other is not None:
-            ports["Starlette on uvicorn"] = other.__enter__()[0]
-        try:
-            for each in ports.values():
-                load(each, path, body, seconds=2.5)  # every size of a batch is planned
-            times: dict[str, list[float]] = {name: [] for name in ports}
-            for _ in range(rounds):
-                for name, each in ports.items():
-                    times[name].append(1 / load(each, path, body, seconds=seconds)["rate"])
-            half = 0.5 / min(times["tensorlogic serve"])
-            late: dict[str, list[float]] = {name: [] for name in ports}
-            for _ in range(rounds):
-                for name, each in ports.items():
-                    late[name].append(load(each, path, body, seconds=seconds, rate=half)["p99"])
-        finally:
-            if other is not None:
-                other.__exit__(None, None, None)
+        if STARLETTE:
+            ports["Starlette on uvicorn"] = stack.enter_context(started(peers, "starlette"))[0]
+        for each in ports.values():
+            load(each, path, body, seconds=1.0)
+        times: dict[str, list[float]] = {name: [] for name in ports}
+        for _ in range(rounds):
+            for name, each in ports.items():
+                times[name].append(1 / load(each, path, body, seconds=seconds)["rate"])
+        half = 0.5 / min(times["tensorlogic serve"])
+        late: dict[str, list[float]] = {name: [] for name in ports}
+        for _ in range(rounds):
+            for name, each in ports.items():
+                late[name].append(load(each, path, body, seconds=seconds, rate=half)["p99"])
     rates = {name: 1 / min(t) for name, t in times.items()}
     share = rates["tensorlogic serve"] / rates["bare uvloop + httptools"]
     note = f"64 connections, 4 numbers in JSON; time for one request, so {', '.join(f'{n} {r:,.0f} a second' for n, r in rates.items())}. "
@@ -173,29 +170,40 @@ def tiny(root: Path, port: int, rounds: int = 5, seconds: float = 1.2) -> list[T
 
 def mlp(root: Path, port: int, rounds: int = 4) -> list[Table]:
     """Measure an MLP under 64 clients, in batches and one by one, and its latency against load."""
-    body = root / "mlp.bin"
-    length = binary_request(np.random.default_rng(1).normal(size=WIDTHS[0]).astype("float32"), body)
-    names = {"one by one": "alone", "in batches": "mlp"}
-    for model in names.values():
-        load(port, f"/v2/models/{model}/infer", body, seconds=2.5, json_length=length)
-    found: dict[str, list[dict[str, Any]]] = {name: [] for name in names}
-    for _ in range(rounds):
-        for name, model in names.items():
-            found[name].append(load(port, f"/v2/models/{model}/infer", body, seconds=1.2, json_length=length))
+    body, text = root / "mlp.bin", root / "mlp.json"
+    row = np.random.default_rng(1).normal(size=WIDTHS[0]).astype("float32")
+    length = binary_request(row, body)
+    given = {"name": "x", "shape": [WIDTHS[0]], "datatype": "FP32", "data": row.tolist()}
+    text.write_text(json.dumps({"inputs": [given]}))
+    path, alone = "/v2/models/mlp/infer", "/v2/models/alone/infer"
+    with ExitStack() as stack:
+        calls: dict[str, tuple[int, str, Path, int | None]] = {
+            "one by one": (port, alone, body, length),
+            "in batches": (port, path, body, length),
+            "one by one, JSON": (port, alone, text, None),
+            "in batches, JSON": (port, path, text, None),
+        }
+        if STARLETTE:
+            unbatched, _ = stack.enter_context(started(HERE / "serving_peers.py", "unbatched"))
+            calls["one by one, Starlette on uvicorn"] = unbatched, alone, body, length
+        found: dict[str, list[dict[str, Any]]] = {name: [] for name in calls}
+        for n in range(rounds + 1):
+            for name, (where, target, sent, json_length) in calls.items():
+                run = load(where, target, sent, seconds=1.0, json_length=json_length)
+                if n:  # the first round warms up
+                    found[name].append(run)
     rates = {name: max(r["rate"] for r in each) for name, each in found.items()}
     p99 = {name: min(r["p99"] for r in each) for name, each in found.items()}
-    gain = rates["in batches"] / rates["one by one"]
-    note = (
-        f"64 connections, 784 numbers in binary form; time for one request. {gain:.1f} times the throughput (goal: 5), p99 "
-        + ", ".join(f"{1e3 * t:.1f} ms {n}" for n, t in p99.items()) + "."
-    )  # fmt: skip
-    tables = [
-        Table(
-            "MLP 784-512-256-10, 64 clients",
-            note,
-            tuple(timing(n, [1 / r["rate"] for r in each]) for n, each in found.items()),
-        )
-    ]
+    gains = " and ".join(
+        f"{rates['in batches'] / r:.1f} times that of {n}"
+        for n, r in rates.items()
+        if n.startswith("one") and "JSON" not in n
+    )
+    late = ", ".join(f"{1e3 * t:.1f} ms {n}" for n, t in p99.items())
+    note = f"64 connections, 784 numbers in binary form unless it says JSON; time for one request. The throughput of batches is {gains} (goal: 5); p99 {late}."
+    timings = tuple(timing(n, [1 / r["rate"] for r in each]) for n, each in found.items())
+    tables = [Table("MLP 784-512-256-10, 64 clients", note, timings)]
+    names = {"one by one": "alone", "in batches": "mlp"}
     for share in (0.1, 0.25, 0.5, 0.75, 0.9):
         rate = round(share * rates["in batches"], -1)
         rows = []

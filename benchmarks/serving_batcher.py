@@ -77,10 +77,14 @@ def callers(title: str, graph: tl.EinsumGraph, rows: np.ndarray) -> Table:
         ),
         "one by one, threads (execute)": lambda: on_threads(partial(executor.execute, graph), rows),
     }
-    threaded.warm_up({"x": rows[0]})  # the others have the same plans
+    for batcher in (*batchers.values(), threaded):
+        batcher.warm_up({"x": rows[0]})
     for name, batcher in batchers.items():
         contenders[name] = lambda batcher=batcher: loop.run_until_complete(on_tasks(batcher.submit, rows))
-    contenders["DynamicBatcher, threads"] = lambda: on_threads(lambda i: threaded.submit_nowait(i).result(), rows)
+    contenders["DynamicBatcher, threads"] = lambda: on_threads(threaded.submit_and_wait, rows)
+    contenders["DynamicBatcher, threads, futures"] = lambda: on_threads(
+        lambda i: threaded.submit_nowait(i).result(), rows
+    )
     note = (
         f"{CALLERS} callers with {EACH} requests each, one after another; divide by {CALLERS * EACH:,} for a request."
     )

@@ -1,7 +1,8 @@
-"""What the server is compared with: ``python serving_peers.py bare|starlette|socket PORT``. Each answers y = 2x + 1 for x of 4 numbers.
+"""What the server is compared with: ``python serving_peers.py bare|starlette|unbatched|socket PORT``. Two answer y = 2x + 1 for x of 4 numbers:
 
 ``bare`` is a handler on uvloop and httptools that does nothing but read JSON, gather the requests of one turn of the event loop into
-a batch, and write JSON. ``starlette`` does the same in an application on uvicorn. ``socket`` reads float32 behind a length of 8 bytes.
+a batch, and write JSON. ``starlette`` does the same in an application on uvicorn. ``unbatched`` answers an MLP there, one request at a time. ``socket`` reads
+float32 behind a length of 8 bytes.
 """
 
 from __future__ import annotations
@@ -107,6 +108,35 @@ def serve_starlette(port: int) -> None:
     uvicorn.run(app, host="127.0.0.1", port=port, loop="uvloop", http="httptools", log_level="error", access_log=False)
 
 
+def serve_unbatched(port: int) -> None:
+    """Answer an MLP one request at a time, with binary tensors, in an application on uvicorn."""
+    import uvicorn
+    from serving import WIDTHS, mlp_model
+    from starlette.applications import Starlette
+    from starlette.requests import Request
+    from starlette.responses import Response
+    from starlette.routing import Route
+
+    graph, params = mlp_model()
+    executor = tl.Executor()
+    output = {
+        "name": "y",
+        "datatype": "FP32",
+        "shape": [WIDTHS[-1]],
+        "parameters": {"binary_data_size": 4 * WIDTHS[-1]},
+    }
+
+    async def infer(request: Request) -> Response:
+        body, length = await request.body(), int(request.headers["inference-header-content-length"])
+        msgspec.json.decode(body[:length])
+        y = executor.execute(graph, {"x": np.frombuffer(body[length:], np.float32), **params})["y"]
+        text = encode({"model_name": "alone", "model_version": "1", "outputs": [output]})
+        return Response(text + y.tobytes(), headers={"Inference-Header-Content-Length": str(len(text))})
+
+    app = Starlette(routes=[Route("/v2/models/{name}/infer", infer, methods=["POST"])])
+    uvicorn.run(app, host="127.0.0.1", port=port, loop="uvloop", http="httptools", log_level="error", access_log=False)
+
+
 def serve_socket(port: int) -> None:
     """Answer one connection after the other: a length, so many bytes of float32, and twice them back."""
     b = tl.GraphBuilder()
@@ -132,7 +162,5 @@ if __name__ == "__main__":
     if kind == "bare":
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(serve_bare(port))
-    elif kind == "starlette":
-        serve_starlette(port)
     else:
-        serve_socket(port)
+        {"starlette": serve_starlette, "unbatched": serve_unbatched, "socket": serve_socket}[kind](port)

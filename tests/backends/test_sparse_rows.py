@@ -156,8 +156,21 @@ def test_closures(name: str, tier: str) -> None:
         if n or not len(sources):
             reached = expected[list(sources)].any(axis=0) if len(sources) else np.zeros(n, np.bool_)
             np.testing.assert_array_equal(sparse_rows.reach(rows, list(sources)), reached)
-            reached[list(sources)] = True
-            np.testing.assert_array_equal(sparse_rows.reach(rows, list(sources), start=True), reached)
+            codes = np.flatnonzero(edges)
+            np.testing.assert_array_equal(sparse_rows.reach_few(codes, list(sources), n, n), reached)
+            each = sparse_rows.reach_each(rows, sorted(set(sources)), n * n)
+            assert each is not None
+            np.testing.assert_array_equal(dense(each, n), expected[sorted(set(sources))])
+            total = len(each[1])
+            assert total == 0 or sparse_rows.reach_each(rows, sorted(set(sources)), total - 1) is None
+            whole = sparse_rows.replaced(rows, np.array(sorted(set(sources)), np.int64), each)
+            mixed = edges.copy()
+            mixed[sorted(set(sources))] = expected[sorted(set(sources))]
+            np.testing.assert_array_equal(dense(whole, n), mixed)
+            met = np.flatnonzero(reached | np.isin(np.arange(n), list(sources)))
+            if tier == "native" and len(met):
+                assert sparse_rows.reach_few(codes, list(sources), n, len(met)) is not None
+                assert sparse_rows.reach_few(codes, list(sources), n, len(met) - 1) is None
 
 
 @pytest.mark.parametrize("name", GRAPHS)

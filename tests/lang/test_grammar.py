@@ -11,6 +11,7 @@ from program_strategies import modules, same
 
 from tensorlogic.diagnostics import SourceLocation
 from tensorlogic.errors import FormatError, InputError
+from tensorlogic.lang import facts
 from tensorlogic.lang import syntax as s
 from tensorlogic.lang.format import text_of
 from tensorlogic.lang.grammar import parse
@@ -176,14 +177,34 @@ def outcome(read, text, **options):
         return error.diagnostic.code, error.diagnostic.location, error.diagnostic.message
 
 
+LINES = [
+    "P(A, B)\n",
+    "P(C, 7)\n",
+    "  P(A, B)\n",
+    "P(A, B).\n",
+    "P(A)\n",
+    "P(A, x)\n",
+    'P("P(", B)\n',
+    "<- Q(A)\n",
+    "\n",
+    "p(a, b).\n",
+    "p(c).\n",
+]
+
+
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("read", [parse, parse_prolog])
-def test_bulk_and_one_by_one_agree_on_any_text(read, seed):
+def test_bulk_and_one_by_one_agree_on_any_text(read, seed, monkeypatch):
+    monkeypatch.setattr(facts, "LONG", (1, 30)[seed % 2])  # characters from which lines are taken at once
     rng = random.Random(seed)
     for _ in range(300):
-        pieces = rng.choice([PIECES, PIECES[:27]])
-        text = "".join(rng.choice(pieces) for _ in range(rng.randrange(1, 14)))
-        assert outcome(read, text) == outcome(read, text, bulk=False), text
+        pieces = rng.choice([PIECES, PIECES[:27], LINES])
+        text = "".join(rng.choice(pieces) * rng.randrange(1, 4) for _ in range(rng.randrange(1, 14)))
+        found, expected = outcome(read, text), outcome(read, text, bulk=False)
+        assert found == expected, text
+        if not isinstance(found, tuple):
+            places = [[(x.at, getattr(x, "lines", None)) for x in module.statements] for module in (found, expected)]
+            assert places[0] == places[1], text
 
 
 @given(modules)

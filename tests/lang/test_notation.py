@@ -176,7 +176,7 @@ def test_errors_after_reading_show_the_formula():
 def test_texts_are_kept_for_errors_but_not_for_ever():
     import linecache
 
-    from tensorlogic.lang.notation import MAX_TEXTS
+    from tensorlogic.lang.notation_reader import MAX_TEXTS
 
     first = tl.parse_expr("first(x)").location
     assert tl.parse_expr("first(x)").location == first  # so a warning about it is given once

@@ -155,7 +155,7 @@ def by_clingo(program: Program) -> Relations:
 def _connection() -> Any:
     import duckdb
 
-    return duckdb.connect()
+    return duckdb.connect(config={"threads": 1})  # the tables are tiny
 
 
 class Tables:
@@ -174,9 +174,9 @@ class Tables:
             columns = ", ".join(f"c{k} integer" for k in range(len(sorts))) or "c0 integer"
             self.connection.execute(f"create or replace temp table {name} ({columns})")
         for name, rows in self.program.facts.items():
-            for row in rows:
-                values = ", ".join(str(self.code(v)) for v in row) or "1"
-                self.connection.execute(f"insert into {name} values ({values})")
+            values = ", ".join(f"({', '.join(str(self.code(v)) for v in row) or '1'})" for row in rows)
+            if rows:
+                self.connection.execute(f"insert into {name} values {values}")
         for stratum in self.program.rules:
             for name in dict.fromkeys(rule.head.relation for rule in stratum):
                 self.derive(name, [rule for rule in stratum if rule.head.relation == name])

@@ -77,11 +77,11 @@ def test_edges_are_taken_from_a_closure_without_beginning_anew(monkeypatch):
     program.add("E", [(17, 2), (2999, 3)])
     program.relation("P")
     monkeypatch.setattr(closures, "_closed", lambda *_: pytest.fail("it began anew"))
-    for gone in ([(17, 2)], [(17, 8), (2999, 3)], [(1, 0)]):
+    for gone in ([(17, 2)], [(17, 8), (2999, 3)], [(40, 20)]):
         program.retract("E", gone)
         program.relation("P")
     monkeypatch.undo()
-    rows = [r for r in tree(3000).tolist() if r not in ([17, 8], [1, 0])]
+    rows = [r for r in tree(3000).tolist() if r not in ([17, 8], [40, 20])]
     assert set(program.relation("P")) == set(fresh(CLOSURE, E=rows).relation("P"))
 
 

@@ -494,8 +494,8 @@ def test_callbacks_may_wait_for_other_requests():
 def test_a_thread_that_never_came_is_not_waited_for():
     late = [0.0]
     with DynamicBatcher(tl.Executor(), scores(), clock=lambda: time.monotonic() + late[0]) as batcher:
-        batcher._threads += 1  # as an interrupt leaves it, between counting a thread and starting it
-        batcher._called_at = time.monotonic()
+        batcher._threads.count += 1  # as an interrupt leaves it, between counting a thread and starting it
+        batcher._threads._called_at = time.monotonic()
         lost = batcher.submit_nowait({"x": np.ones(3)})
         late[0] = 5.0
         assert batcher.submit_nowait({"x": np.ones(3)}).result(10)["best"] == 0
@@ -512,3 +512,49 @@ def test_configs_are_checked():
         DynamicBatcher(tl.Executor())
     with pytest.raises(tl.InputError, match="BatcherConfig"):
         DynamicBatcher(tl.Executor(), scores(), {"max_batch": 3})
+
+
+@pytest.mark.parametrize("warm", [False, True])
+def test_threads_that_wait_run_batches_themselves(warm):
+    """Each gets its own answer, whoever ran it; a request that is brief by measure runs alone."""
+    graph, found = scores(), {}
+    with DynamicBatcher(tl.Executor(), graph, BatcherConfig(max_batch=8)) as batcher:
+        if warm:
+            batcher.warm_up({"x": np.ones(3)})
+
+        def caller(number):
+            for n in range(10):
+                row = np.roll(np.array([3.0, 2.0, 1.0]), number + n)
+                found[number, n] = (
+                    batcher.submit_and_wait({"x": row}, Priority(n % 4), timeout=20)["best"] == row.argmax()
+                )
+
+        threads = [threading.Thread(target=caller, args=(number,)) for number in range(12)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(30)
+        assert len(found) == 120 and all(found.values())
+        assert batcher.stats().completed == 120
+        with pytest.raises(tl.DeadlineError):
+            batcher.submit_and_wait({"x": np.ones(3)}, timeout=0)
+        with pytest.raises(tl.ShapeError):
+            batcher.submit_and_wait({"x": np.ones(4)})
+    with pytest.raises(tl.InputError, match="takes no requests"):
+        batcher.submit_and_wait({"x": np.ones(3)})
+
+
+def test_what_waits_behind_a_thread_that_runs_is_answered():
+    gate = Gate()
+    with DynamicBatcher(tl.Executor(wrap=[gate]), scores(), BatcherConfig(max_batch=1)) as batcher:
+        answers = []
+        first = threading.Thread(target=lambda: answers.append(batcher.submit_and_wait({"x": np.ones(3)})["best"]))
+        first.start()
+        gate.entered.wait(10)
+        futures = [batcher.submit_nowait({"x": np.ones(3)}) for _ in range(3)]
+        late = batcher.submit_nowait({"x": np.ones(3)}, timeout=0.02)  # somebody keeps the time meanwhile
+        with pytest.raises(tl.DeadlineError):
+            late.result(10)
+        gate.event.set()
+        first.join(10)
+        assert answers == [0] and all(f.result(10)["best"] == 0 for f in futures)

@@ -18,6 +18,7 @@ from .sparse_rows import Rows
 from .tuples import Codes, Column
 
 MOST_CODES = 1 << 63  # places that an int64 can number
+FEW = 256  # one tuple in so many, up to which each is found by itself and no columns or rows are made of all
 
 
 class SparseTensor:
@@ -183,11 +184,34 @@ class SparseTensor:
                 self._columns = tuple(map(_fixed, tuples.decode(self._codes, self._shape)))
         return self._columns
 
-    def column(self, axis: int) -> Column:
-        """Return one of the :attr:`columns`; the second of a matrix is found without the first."""
+    def column(self, axis: int, places: Any = None) -> Column:
+        """Return one of the :attr:`columns`, or its elements at some places; the second of a matrix is found without the first."""
+        if places is not None and self.has_codes_only and len(places) * FEW < self._count:
+            return tuples.decode(self.codes[places], self._shape)[axis]
         if axis == 1 and self._columns is None and (self._rows is not None or self._has_few_rows()):
-            return self.rows[1]
-        return self.columns[axis]
+            found = self.rows[1]
+        else:
+            found = self.columns[axis]
+        return found if places is None else found[places]
+
+    def spans(self, values: Any) -> tuple[Any, Any]:
+        """Return where the tuples of a matrix begin that have each of some values in their first place, and how many there are.
+
+        >>> [x.tolist() for x in SparseTensor.of_columns([[0, 2, 2], [1, 0, 1]], (3, 3)).spans(np.array([2, 1, 0]))]
+        [[1, 1, 0], [2, 0, 1]]
+        """
+        if self.has_codes_only and len(values) * FEW < self._count:
+            values = np.asarray(values, np.int64)
+            starts, ends = (np.searchsorted(self.codes, (values + n) * self._shape[1]) for n in (0, 1))
+            return starts, ends - starts
+        offsets = self.rows[0]
+        starts = offsets[values]
+        return starts, offsets[values + 1] - starts
+
+    @property
+    def has_codes_only(self) -> bool:
+        """Whether its tuples are held as codes, and neither as columns nor as rows."""
+        return self._rows is None and self._columns is None
 
     @property
     def rows(self) -> Rows:

@@ -39,6 +39,15 @@ def _native(work: int) -> Any:
     return _kernels() if support.loaded() or (work >= ENOUGH and support.usable()) else None
 
 
+def _native_graphs(work: int) -> Any:
+    """Return the module of kernels over graphs, or None where SciPy serves."""
+    if _native(work) is None:
+        return None
+    from .native import graph_rows
+
+    return graph_rows
+
+
 def rows_of(first: Any, second: Any, size: int) -> Rows:
     """Return rows of two columns that are sorted lexicographically; ``size`` is the number of rows.
 
@@ -176,22 +185,68 @@ def _joined(chunks: list[Any]) -> Any:
     return out
 
 
-def reach(rows: Rows, sources: Any, *, start: bool = False) -> Any:
-    """Tell of each node of a graph whether one of the sources leads to it in one step or more; with ``start``, also in none.
+def reach(rows: Rows, sources: Any) -> Any:
+    """Tell of each node of a graph whether one of the sources leads to it in one step or more.
 
     >>> reach(rows_of(np.array([0, 1, 3]), np.array([1, 2, 0]), 4), [0])
     array([False,  True,  True, False])
     """
     sources = np.ascontiguousarray(sources, np.int64)
     seen = np.zeros(len(rows[0]) - 1, np.bool_)
-    kernels = _native(len(rows[1]))
+    kernels = _native_graphs(len(rows[1]))
     if kernels is None:
         _reach_by_rounds(rows, sources, seen)
     else:
         kernels.reach(*rows, sources, seen)
-    if start:
-        seen[sources] = True
     return seen
+
+
+def reach_few(codes: Any, sources: Any, size: int, limit: int) -> Any:
+    """Do as :func:`reach` does for a graph that is given as sorted codes, without rows; None where more than ``limit`` nodes are met.
+
+    >>> reach_few(np.array([1, 6, 12]), [0], 4, 10)
+    array([False,  True,  True, False])
+    """
+    kernels = _native_graphs(len(codes))
+    if kernels is None:
+        return reach(rows_of_codes(codes, (size, size)), sources)
+    seen = np.zeros(size, np.bool_)
+    met = kernels.reach_few(codes, np.ascontiguousarray(sources, np.int64), size, limit, seen)
+    return seen if met <= limit else None
+
+
+def reach_each(rows: Rows, sources: Any, limit: int) -> Rows | None:
+    """Return what each of some sources leads to in one step or more, as rows; None where there are more than ``limit`` pairs.
+
+    >>> [x.tolist() for x in reach_each(rows_of(np.array([0, 1]), np.array([1, 2]), 3), [0, 2], 10)]
+    [[0, 2, 2], [1, 2]]
+    """
+    n = len(rows[0]) - 1
+    kernels = _native_graphs(len(rows[1]))
+    if kernels is None:
+        found = [np.flatnonzero(reach(rows, [source])).astype(np.int32) for source in sources]
+        ends = np.cumsum([0, *map(len, found)])
+        return (ends, np.concatenate([np.empty(0, np.int32), *found])) if ends[-1] <= limit else None
+    ends, out = np.zeros(len(sources) + 1, np.int64), np.empty(limit + n, np.int32)
+    done = kernels.reach_each(*rows, np.ascontiguousarray(sources, np.int32), limit, ends, out, *_bitmaps(n))
+    return (ends, out[: ends[-1]].copy()) if done == len(sources) and ends[-1] <= limit else None
+
+
+def replaced(rows: Rows, at: Any, part: Rows) -> Rows:
+    """Return rows with some of them replaced: those numbered ``at``, ascending, by the rows of a part.
+
+    >>> rows = rows_of(np.array([0, 0, 2]), np.array([1, 2, 0]), 3)
+    >>> [x.tolist() for x in replaced(rows, np.array([1, 2]), (np.array([0, 1, 1]), np.array([2], np.int32)))]
+    [[0, 2, 3, 3], [1, 2, 2]]
+    """
+    indptr, indices = rows
+    lengths = np.diff(indptr)
+    lengths[at] = np.diff(part[0])
+    pieces, end = [], 0
+    for k, row in enumerate(at.tolist()):
+        pieces += [indices[end : indptr[row]], part[1][part[0][k] : part[0][k + 1]]]
+        end = indptr[row + 1]
+    return np.concatenate(([0], np.cumsum(lengths))), np.concatenate([*pieces, indices[end:]])
 
 
 def _reach_by_rounds(rows: Rows, sources: Any, seen: Any) -> None:
@@ -215,7 +270,7 @@ def components(rows: Rows) -> tuple[int, Any]:
     (2, [0, 0, 1])
     """
     n = len(rows[0]) - 1
-    kernels = _native(n + len(rows[1]))
+    kernels = _native_graphs(n + len(rows[1]))
     labels = np.empty(n, np.int32)
     if kernels is None:
         return _components_by_scipy(rows, labels)
@@ -250,7 +305,7 @@ def closure_bits(rows: Rows) -> Words:
     [[6], [4], [0]]
     """
     n = len(rows[0]) - 1
-    kernels = _native(n * n)
+    kernels = _native_graphs(n * n)
     if kernels is None:
         return packed.closure(packed.pack(_matrix(rows, n).toarray()))
     out = np.zeros((n, packed.width(n)), np.uint64)
@@ -277,7 +332,7 @@ def closure_rows(rows: Rows, limit: int = 1 << 62) -> Rows | None:
     [[0, 2, 3, 3], [1, 2, 2]]
     """
     n = len(rows[0]) - 1
-    kernels = _native(n + len(rows[1]))
+    kernels = _native_graphs(n + len(rows[1]))
     if kernels is None:
         total, new = rows, rows
         while len(new[1]) and len(total[1]) <= limit:

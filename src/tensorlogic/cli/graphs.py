@@ -258,7 +258,7 @@ def compile_command(
     """  # noqa: D301
     from ..lang.context import CompilerContext
     from ..lang.lower import compile as compile_formula
-    from ..lang.notation import parse_expr
+    from ..lang.notation_reader import parse_expr
 
     given: dict[str, int | list[str]] = {
         name: common.whole(text, f"domain {name!r}") if text.isdecimal() else [m.strip() for m in text.split(",")]

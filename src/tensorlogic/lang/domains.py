@@ -15,6 +15,7 @@ from ..errors import InputError, nearest
 Name = str | int
 Codes = np.ndarray[Any, np.dtype[np.int64]]
 MAX_NUMBER = 2**31 - 2  # the largest number that is its own code; a domain with larger ones codes them as names
+SPREAD = 16  # times as many numbers between the least and the greatest, from which those that there are are sorted
 FEW = 16  # names in so many elements that are looked up one by one
 
 
@@ -34,6 +35,12 @@ class Column(msgspec.Struct, frozen=True, eq=False):
 
     def __len__(self) -> int:
         return len(self.codes)
+
+    def code(self, name: Name) -> int | None:
+        """Return the code that stands for a name here; None where nothing does."""
+        if self.names is None:
+            return name if isinstance(name, int) else None
+        return next((n for n, own in enumerate(self.names) if own == name), None)
 
     def values(self) -> list[Name]:
         """Return the name in each tuple."""
@@ -170,7 +177,7 @@ class Domain:
         if not len(column):
             return column.codes
         low, high = int(column.codes.min()), int(column.codes.max())
-        if high - low > 4 * len(column) + 1_000_000:
+        if high - low > SPREAD * len(column):
             unique, first, inverse = np.unique(column.codes, return_index=True, return_inverse=True)
             return self._number_codes(unique, first)[inverse]
         shifted = column.codes - low  # close together: a table of all numbers between is faster than sorting

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import operator
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import partial, reduce
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple, NoReturn
 
 import msgspec
@@ -69,6 +68,7 @@ class TLExpr(msgspec.Struct, eq=False):
 
     ``==`` compares structure; use :meth:`equals` for a comparison inside the logic.
 
+    >>> from tensorlogic import pred, variables
     >>> x, y = variables("x y", domain="Person")
     >>> rule = pred("parent", x, y) >> ~pred("parent", y, x)
     >>> print(rule)
@@ -129,44 +129,45 @@ class TLExpr(msgspec.Struct, eq=False):
         raise GraphError("a logical expression has no truth value of its own", hint, code="E602")
 
     # fmt: off
-    def __and__(self, other: Any) -> TLExpr: return and_(self, other)
-    def __rand__(self, other: Any) -> TLExpr: return and_(other, self)
-    def __or__(self, other: Any) -> TLExpr: return or_(self, other)
-    def __ror__(self, other: Any) -> TLExpr: return or_(other, self)
-    def __xor__(self, other: Any) -> TLExpr: return xor(self, other)
-    def __rxor__(self, other: Any) -> TLExpr: return xor(other, self)
-    def __rshift__(self, other: Any) -> TLExpr: return imply(self, other)
-    def __rrshift__(self, other: Any) -> TLExpr: return imply(other, self)
-    def __invert__(self) -> TLExpr: return not_(self)
-    def __add__(self, other: Any) -> TLExpr: return _binary("add", self, other)
-    def __radd__(self, other: Any) -> TLExpr: return _binary("add", other, self)
-    def __sub__(self, other: Any) -> TLExpr: return _binary("subtract", self, other)
-    def __rsub__(self, other: Any) -> TLExpr: return _binary("subtract", other, self)
-    def __mul__(self, other: Any) -> TLExpr: return _binary("multiply", self, other)
-    def __rmul__(self, other: Any) -> TLExpr: return _binary("multiply", other, self)
-    def __truediv__(self, other: Any) -> TLExpr: return _binary("divide", self, other)
-    def __rtruediv__(self, other: Any) -> TLExpr: return _binary("divide", other, self)
-    def __pow__(self, other: Any) -> TLExpr: return _binary("power", self, other)
-    def __rpow__(self, other: Any) -> TLExpr: return _binary("power", other, self)
+    def __and__(self, other: Any) -> TLExpr: return binary("and", self, other)
+    def __rand__(self, other: Any) -> TLExpr: return binary("and", other, self)
+    def __or__(self, other: Any) -> TLExpr: return binary("or", self, other)
+    def __ror__(self, other: Any) -> TLExpr: return binary("or", other, self)
+    def __xor__(self, other: Any) -> TLExpr: return binary("xor", self, other)
+    def __rxor__(self, other: Any) -> TLExpr: return binary("xor", other, self)
+    def __rshift__(self, other: Any) -> TLExpr: return binary("imply", self, other)
+    def __rrshift__(self, other: Any) -> TLExpr: return binary("imply", other, self)
+    def __invert__(self) -> TLExpr: return TLExpr("not", (self,))
+    def __add__(self, other: Any) -> TLExpr: return binary("add", self, other)
+    def __radd__(self, other: Any) -> TLExpr: return binary("add", other, self)
+    def __sub__(self, other: Any) -> TLExpr: return binary("subtract", self, other)
+    def __rsub__(self, other: Any) -> TLExpr: return binary("subtract", other, self)
+    def __mul__(self, other: Any) -> TLExpr: return binary("multiply", self, other)
+    def __rmul__(self, other: Any) -> TLExpr: return binary("multiply", other, self)
+    def __truediv__(self, other: Any) -> TLExpr: return binary("divide", self, other)
+    def __rtruediv__(self, other: Any) -> TLExpr: return binary("divide", other, self)
+    def __pow__(self, other: Any) -> TLExpr: return binary("power", self, other)
+    def __rpow__(self, other: Any) -> TLExpr: return binary("power", other, self)
     def __neg__(self) -> TLExpr: return TLExpr("negative", (self,))
     def __abs__(self) -> TLExpr: return TLExpr("absolute", (self,))
-    def __lt__(self, other: Any) -> TLExpr: return _binary("less", self, other)
-    def __le__(self, other: Any) -> TLExpr: return _binary("less_equal", self, other)
-    def __gt__(self, other: Any) -> TLExpr: return _binary("greater", self, other)
-    def __ge__(self, other: Any) -> TLExpr: return _binary("greater_equal", self, other)
+    def __lt__(self, other: Any) -> TLExpr: return binary("less", self, other)
+    def __le__(self, other: Any) -> TLExpr: return binary("less_equal", self, other)
+    def __gt__(self, other: Any) -> TLExpr: return binary("greater", self, other)
+    def __ge__(self, other: Any) -> TLExpr: return binary("greater_equal", self, other)
     # fmt: on
 
     def equals(self, other: Any) -> TLExpr:
         """Return the comparison of two values for equality; ``==`` compares expressions."""
-        return _binary("equal", self, other)
+        return binary("equal", self, other)
 
     def differs(self, other: Any) -> TLExpr:
         """Return the comparison of two values for inequality."""
-        return _binary("not_equal", self, other)
+        return binary("not_equal", self, other)
 
     def free_variables(self) -> tuple[str, ...]:
         """Return the names of the free variables in order of first occurrence.
 
+        >>> from tensorlogic import exists, pred, variables
         >>> x, y, z = variables("x y z")
         >>> exists(y, pred("p", x, y) & pred("q", y, z)).free_variables()
         ('x', 'z')
@@ -184,15 +185,19 @@ class TLExpr(msgspec.Struct, eq=False):
     def substitute(self, values: Mapping[str, Term | str | int]) -> TLExpr:
         """Replace free variables by terms; bound variables are renamed where a new one would be captured.
 
+        >>> from tensorlogic import exists, pred, variables
         >>> x, y = variables("x y")
         >>> print(exists(y, pred("p", x, y)).substitute({"x": y}))
         ∃y'. p(y, y')
         """
-        return _substitute(self, {k: _term(v) for k, v in values.items()})
+        from .substitute import substitute
+
+        return substitute(self, {k: as_term(v) for k, v in values.items()})
 
     def walk(self) -> Iterator[TLExpr]:
         """Go through the expression and all of its parts, each part once and before what it stands in.
 
+        >>> from tensorlogic import pred
         >>> p = pred("p")
         >>> [e.kind for e in (p & ~p).walk()]
         ['pred', 'not', 'and']
@@ -256,50 +261,12 @@ def _restore(rows: list[tuple[Any, ...]]) -> TLExpr:
     return made[-1]
 
 
-def variables(names: str, domain: str | None = None) -> Any:
-    """Make variables from names separated by spaces or commas: one for one name, a tuple for several.
-
-    >>> x, y = variables("x y", domain="Person")
-    >>> y
-    y
-    """
-    if not isinstance(names, str):
-        raise GraphError(f"variables are named by text, got {names!r}", "write tl.variables('x y')", code="E301")
-    made = tuple(Term.var(n, domain) for n in names.replace(",", " ").split())
-    if not made:
-        raise GraphError("variables needs at least one name", code="E601")
-    return made[0] if len(made) == 1 else made
-
-
-def _term(value: Any) -> Term:
+def as_term(value: Any) -> Term:
+    """Return a term as it is, and a name or a number as a constant."""
     return value if isinstance(value, Term) else Term.const(value)
 
 
-def pred(name: str, *terms: Any) -> TLExpr:
-    """Make a predicate, or a real-valued score, over variables and constants.
-
-    >>> print(pred("parent", "alice", variables("z")))
-    parent("alice", z)
-    """
-    if not isinstance(name, str) or not name:
-        raise GraphError(f"a predicate needs a name, got {name!r}", code="E601")
-    return TLExpr("pred", name=name, terms=tuple(_term(t) for t in terms))
-
-
-def constant(value: float | bool | int) -> TLExpr:
-    """Make a numeric constant, or a truth value.
-
-    >>> print(constant(0.5))
-    0.5
-    """
-    number = _scalar(value)
-    if number is None:
-        hint = "names of a domain stand in predicates: tl.pred('likes', x, 'bob')"
-        raise GraphError(f"a constant is a number or a truth value, got {value!r}", hint, code="E301")
-    return TLExpr("constant", value=number)
-
-
-def _scalar(value: Any) -> float | bool | int | None:
+def as_scalar(value: Any) -> float | bool | int | None:
     """Return a number or truth value of Python or NumPy as Python's own; None for anything else."""
     if isinstance(value, bool | np.bool_):
         return bool(value)
@@ -308,14 +275,15 @@ def _scalar(value: Any) -> float | bool | int | None:
     return float(value) if isinstance(value, float | np.floating) else None
 
 
-def _expr(value: Any) -> TLExpr:
+def as_expr(value: Any) -> TLExpr:
+    """Return an expression as it is, text as what it says, and a number as a constant."""
     if isinstance(value, TLExpr):
         return value
     if isinstance(value, str):
-        from .notation import parse_expr
+        from .notation_reader import parse_expr
 
         return parse_expr(value)
-    number = _scalar(value)
+    number = as_scalar(value)
     if isinstance(number, bool):
         message = (
             f"a formula has the Python value {number} in it: a comparison of variables that Python has made already?"
@@ -327,176 +295,6 @@ def _expr(value: Any) -> TLExpr:
     raise GraphError(f"an expression is expected, got {value!r}", "write tl.pred(name, ...) or a number", code="E301")
 
 
-def _binary(kind: str, a: Any, b: Any) -> TLExpr:
-    return TLExpr(kind, (_expr(a), _expr(b)))
-
-
-def _many(kind: str, parts: Sequence[Any]) -> TLExpr:
-    if not parts:
-        raise GraphError(f"{kind} needs at least one part", code="E618")
-    return reduce(partial(_binary, kind), parts[1:], _expr(parts[0]))
-
-
-def and_(*parts: Any) -> TLExpr:
-    """Return the conjunction of several expressions.
-
-    >>> print(and_(pred("p"), pred("q"), pred("r")))
-    p() ∧ q() ∧ r()
-    """
-    return _many("and", parts)
-
-
-def or_(*parts: Any) -> TLExpr:
-    """Return the disjunction of several expressions.
-
-    >>> print(or_(pred("p"), pred("q")))
-    p() ∨ q()
-    """
-    return _many("or", parts)
-
-
-def not_(part: Any) -> TLExpr:
-    """Return the negation of an expression.
-
-    >>> print(not_(pred("p")))
-    ¬p()
-    """
-    return TLExpr("not", (_expr(part),))
-
-
-def imply(a: Any, b: Any) -> TLExpr:
-    """Return the implication from one expression to another.
-
-    >>> print(imply(pred("p"), pred("q")))
-    p() → q()
-    """
-    return _binary("imply", a, b)
-
-
-def iff(a: Any, b: Any) -> TLExpr:
-    """Return the equivalence of two expressions: each implies the other.
-
-    >>> print(iff(pred("p"), pred("q")))
-    p() ↔ q()
-    """
-    return _binary("iff", a, b)
-
-
-def xor(a: Any, b: Any) -> TLExpr:
-    """Return that one of two expressions holds, but not both.
-
-    >>> print(xor(pred("p"), pred("q")))
-    p() ⊕ q()
-    """
-    return _binary("xor", a, b)
-
-
-def if_then_else(condition: Any, then: Any, otherwise: Any) -> TLExpr:
-    """Choose between two values by a truth value; a soft truth value mixes them.
-
-    >>> print(if_then_else(pred("p"), 1.0, 0.5))
-    if p() then 1.0 else 0.5
-    """
-    return TLExpr("if", (_expr(condition), _expr(then), _expr(otherwise)))
-
-
-def same(a: Any, b: Any) -> TLExpr:
-    """Return that two variables, or a variable and a constant, are the same; ``==`` compares Python objects.
-
-    >>> x, y = variables("x y")
-    >>> print(pred("parent", x, y) & ~same(x, y))
-    parent(x, y) ∧ x ≠ y
-    """
-    terms = (_term(a), _term(b))
-    if not any(t.is_variable for t in terms):
-        raise GraphError(f"same compares a variable with something, got {terms[0]!r} and {terms[1]!r}", code="E619")
-    return TLExpr("same", terms=terms if terms[0].is_variable else terms[::-1])
-
-
-def _quantified(kind: str, over: Any, body: Any) -> TLExpr:
-    several = isinstance(over, Iterable) and not isinstance(over, Term | str)
-    terms = tuple(over) if several else (over,)
-    for t in terms:
-        if not isinstance(t, Term) or not t.is_variable:
-            hint = "make variables with tl.variables('x y')"
-            raise GraphError(f"{kind} ranges over variables, got {t!r}", hint, code="E301")
-    if not terms:
-        raise GraphError(f"{kind} needs a variable", code="E618")
-    if len({t.name for t in terms}) != len(terms):
-        raise GraphError(f"{kind} names a variable twice: {', '.join(map(repr, terms))}", code="E620")
-    return TLExpr(kind, (_expr(body),), terms=terms)
-
-
-def exists(over: Term | Sequence[Term], body: Any) -> TLExpr:
-    """Return that a body holds for some value of a variable, or of several.
-
-    >>> x, y = variables("x y")
-    >>> print(exists((x, y), pred("p", x, y)))
-    ∃x y. p(x, y)
-    """
-    return _quantified("exists", over, body)
-
-
-def forall(over: Term | Sequence[Term], body: Any) -> TLExpr:
-    """Return that a body holds for every value of a variable, or of several.
-
-    >>> x = variables("x")
-    >>> print(forall(x, pred("p", x)))
-    ∀x. p(x)
-    """
-    return _quantified("forall", over, body)
-
-
-def fresh(name: str, taken: set[str]) -> str:
-    """Return a name like the given one that is not taken: x' for x."""
-    while name in taken:
-        name += "'"
-    return name
-
-
-def _substitute(root: TLExpr, values: Mapping[str, Term]) -> TLExpr:
-    """Substitute without recursion: environments travel down on a stack, results come up on another.
-
-    What becomes of a part depends on the part and what replaces its own free variables, and is made once for each.
-    """
-    done: list[TLExpr] = []
-    made: dict[Any, TLExpr] = {}
-    pending: list[tuple[TLExpr, Mapping[str, Term], tuple[Term, ...], Any]] = [(root, values, (), None)]
-    while pending:
-        item, env, terms, ready = pending.pop()
-        if ready is not None:
-            n = len(item.args)
-            parts = tuple(done[len(done) - n :])
-            del done[len(done) - n :]
-            new = TLExpr(item.kind, parts, item.name, terms, item.value, item.location)
-            made[ready] = new
-            done.append(new)
-            continue
-        env = {k: env[k] for k in item.free_variables() if k in env}
-        key = (id(item), tuple(env.items()))
-        known = made.get(key) if env else item
-        if known is not None:
-            done.append(known)
-            continue
-        if item.kind in QUANTIFIERS:
-            terms, env = _uncaptured(item, env)
-        else:
-            terms = tuple(env.get(str(t.name), t) if t.is_variable else t for t in item.terms)
-        pending.append((item, env, terms, key))
-        pending.extend((a, env, (), None) for a in reversed(item.args))
-    return done[0]
-
-
-def _uncaptured(item: TLExpr, env: dict[str, Term]) -> tuple[tuple[Term, ...], dict[str, Term]]:
-    """Return a quantifier's variables, renamed where they would capture one that arrives, and the environment of its body."""
-    arriving = {str(v.name) for v in env.values() if v.is_variable}
-    taken = arriving.union(item.args[0].free_variables(), [str(t.name) for t in item.terms])
-    terms: list[Term] = []
-    for t in item.terms:
-        if t.name in arriving:
-            new = Term.var(fresh(str(t.name), taken), t.domain)
-            taken.add(str(new.name))
-            env = {**env, str(t.name): new}
-            t = new
-        terms.append(t)
-    return tuple(terms), env
+def binary(kind: str, a: Any, b: Any) -> TLExpr:
+    """Make an expression of two parts."""
+    return TLExpr(kind, (as_expr(a), as_expr(b)))

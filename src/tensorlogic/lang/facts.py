@@ -15,12 +15,16 @@ from .tokens import GOES_ON, MAX_PLACES, Source, is_name, unquoted
 
 STRING = r'"(?:[^"\\\n]|\\.)*+"' + r"|'(?:[^'\\\n]|\\.)*+'"
 INTEGER = r"-?[0-9]{1,18}+"
+LONG = 1 << 12  # characters of lines that are written alike from which they are taken at once
 
 
 class FactSyntax(NamedTuple):
     """How facts are written."""
 
     fact: re.Pattern[str]  # what stands before it (blank lines, comments), its name and its places; or nothing
+    run: re.Pattern[
+        str
+    ]  # lines of one relation written alike: blank lines before, the indentation, the name, the end of each
     constant: re.Pattern[str]
     goes_on: re.Pattern[str] | None  # what may follow a fact and makes it the beginning of something longer
     value: Callable[[str], str | int | None]  # the constant that a word stands for; None where it is no constant
@@ -40,8 +44,10 @@ def fact_syntax(
     """Make the expressions from those of a relation's name, a constant, a comment and the end of a fact."""
     blank = r"[^\S\n]*+"
     places = rf"(?:{constant}){blank}(?:,{blank}(?:{constant}){blank})*+"
+    row = rf"\({blank}{places}\)"
     return FactSyntax(
         re.compile(rf"((?>{blank}(?:{comment})?+\n)*+{blank})({name}){blank}\({blank}({places})\){blank}{end}|"),
+        re.compile(rf"((?:{blank}\n)*+)({blank})({name}){row}({end})\n(?:\2\3{row}\4\n)*+"),
         re.compile(constant),
         re.compile(goes_on) if goes_on is not None else None,
         value,
@@ -142,6 +148,8 @@ class FactReader:
         text, syntax = self.source.text, self.syntax
         if position == self.refused:
             return position, line
+        while (after := self._take_lines(position, line)) != (position, line):
+            position, line = after
         matches = list(takewhile(itemgetter(2), syntax.fact.finditer(text, position)))
         if not matches:
             return position, line
@@ -161,6 +169,28 @@ class FactReader:
             block = self.gathered.setdefault((name, len(rows)), Block(name, len(rows), at))
             block.add(rows, [lines[n] for n in members])
         return end, lines[min(kept, len(lines) - 1)]
+
+    def _take_lines(self, position: int, line: int) -> tuple[int, int]:
+        """Take many facts of one relation that are written alike, a line each; return the position and line after them."""
+        text = self.source.text
+        found = self.syntax.run.match(text, position)
+        if found is None or found.end() - position < LONG:
+            return position, line
+        before, indent, name, end = found.groups()
+        start, stop = found.start(3), found.end()
+        stem = f"{name}("
+        places = text[start + len(stem) : stop - len(end) - 2].split(f"){end}\n{indent}{stem}")
+        if not end and self.syntax.goes_on is not None and self.syntax.goes_on.match(text, stop):
+            stop -= len(f"{indent}{stem}{places.pop()})\n")  # the last one is the beginning of something longer
+        groups = self._by_arity(name, range(len(places)), places)
+        if self._first_wrong([name] * len(places), groups) < len(places):
+            return position, line
+        line += before.count("\n")
+        at = SourceLocation(self.source.file, line, start - text.rfind("\n", 0, start))
+        for _, members, rows in groups:
+            block = self.gathered.setdefault((name, len(rows)), Block(name, len(rows), at.with_line(line + members[0])))
+            block.add(rows, [line + n for n in members])
+        return stop, line + len(places)
 
     def _groups(self, names: Sequence[str], places: Sequence[str]) -> list[_Group]:
         """Return the facts of each relation and arity: which they are, and the words of each place."""

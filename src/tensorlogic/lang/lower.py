@@ -13,7 +13,7 @@ from .context import CompilerContext
 from .expr import TLExpr
 from .formula import Formula, Variable, parts
 from .formula_to_graph import Emitter
-from .notation import parse_expr
+from .notation_reader import parse_expr
 from .rule_text import holds_rules, read_rules
 from .rules import Component, Rule, components, round_limit
 from .strategies import Strategy, clipped, get_strategy

@@ -10,7 +10,7 @@ from typing import NoReturn
 from ..errors import GraphError
 from . import syntax
 from .expr import Term, TLExpr
-from .notation import text_file
+from .notation_reader import text_file
 from .rules import Rule
 from .strata import body_of, check_safety
 

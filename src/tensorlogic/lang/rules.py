@@ -60,7 +60,7 @@ class Rule:
 
 def _expression(value: Any, part: str) -> TLExpr:
     if isinstance(value, str):
-        from .notation import parse_expr
+        from .notation_reader import parse_expr
 
         return parse_expr(value)
     if not isinstance(value, TLExpr):

@@ -20,7 +20,7 @@ from ..ir.quantized import QuantizedTensor
 from ..ir.sizes import Dim
 from .quantize_products import Product
 from .quantize_rules import CANCEL, LOWER
-from .rewrite import Draft, drop_dead, rewrite
+from .rewrite import Draft, Rules, drop_dead, rewrite
 
 DYNAMIC_LEVELS = 127  # steps on each side of 0 that a row of activations has
 
@@ -70,7 +70,11 @@ def with_pairs(
     The weights of products in ``given`` stay inputs, and are rounded in each run by the scales of the choice.
     """
     chosen = {id(graph.nodes[i]): (*own, i in given) for i, own in choices.items()}
-    return rewrite(graph, {ops.Einsum: (partial(_insert, chosen=chosen),)}).with_axis_names(graph.axis_names)
+    rules: Rules = {
+        ops.Einsum: (partial(_insert, chosen=chosen),),
+        ops.Gather: (partial(_insert_lookup, chosen=chosen),),
+    }
+    return rewrite(graph, rules).with_axis_names(graph.axis_names)
 
 
 def lowered(graph: EinsumGraph) -> EinsumGraph:
@@ -98,6 +102,31 @@ def _insert(
     if len(product.columns) > 1:
         result = draft.make(ops.Reshape((*kept, *product.columns)), (result,))
     return _transposed(draft, result, product.result_order)
+
+
+def _insert_lookup(
+    draft: Draft, op: ops.Gather, args: tuple[int, ...], chosen: Mapping[int, tuple[Product, Choice, bool]]
+) -> int | None:
+    """Take rows of packed numbers and their scales, and only then turn them into floats."""
+    if id(draft.origin) not in chosen:
+        return None
+    product, choice, _ = chosen[id(draft.origin)]
+    weight, rows = choice.tensor, ops.Gather(0)
+    group = product.terms if weight.axis is not None else weight.group
+
+    def taken(values: Array) -> int:
+        if group is None:
+            return constant(draft, values)
+        return draft.add(rows, (constant(draft, values.reshape(product.columns[0], -1)), args[1]))
+
+    numbers = draft.add(rows, (constant(draft, packed_array(weight)), args[1]))
+    if weight.kind in PACKED:
+        numbers = draft.make(ops.Unpack(weight.kind, product.terms), (numbers,))
+    scale = taken(weight.scales.astype(draft.type(args[0]).dtype))
+    zero = draft.make(ops.Literal.of(0), ())
+    if weight.zero_points.any():
+        zero = taken(weight.zero_points.astype(np.int16))
+    return draft.make(ops.Dequantize(None, group), (numbers, scale, zero))
 
 
 def _transposed(draft: Draft, i: int, order: Sequence[int]) -> int:

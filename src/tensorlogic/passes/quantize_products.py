@@ -1,4 +1,4 @@
-"""Which products of a graph can have quantized weights, and how each lies as a matrix product.
+"""Which products and lookups of a graph can have quantized weights, and how each lies as a matrix product.
 
 A product is an einsum in the real algebra of a value and a weight, which depends on no input. Its labels are those that only the
 value has (rows), only the weight has (columns), and both have and the result has not (terms). Weights are kept as matrices
@@ -33,6 +33,7 @@ class Product(NamedTuple):
     rows: int  # how many axes of the value are rows
     columns: tuple[int, ...]  # the sizes of the columns
     terms: int
+    lookup: bool = False  # rows of the weight are taken by their numbers, as of an embedding: nothing is multiplied
 
     def value_matrix(self, x: Array) -> Array:
         """Return a value as a matrix (rows, terms)."""
@@ -91,15 +92,29 @@ def constant_nodes(graph: EinsumGraph) -> bytearray:
 
 
 def find_products(graph: EinsumGraph, names: Mapping[int, str], weights: bytearray) -> list[Product]:
-    """Return the products of a value with a weight, in order; ``weights`` marks the nodes that are weights."""
+    """Return the products of a value with a weight, and lookups of its rows, in order; ``weights`` marks the nodes that are weights."""
     found = []
     for i, node in enumerate(graph.nodes):
+        if isinstance(node.op, ops.Gather) and weights[node.args[0]] and not weights[node.args[1]]:
+            found += _lookup(graph, i, node.op, names)
         if isinstance(node.op, ops.Einsum) and node.op.algebra == "real" and len(node.args) == 2:
             for n in (0, 1):
                 if weights[node.args[n]] and not weights[node.args[1 - n]]:
                     product = _product(graph, i, 1 - n, n, names)
                     found += [] if product is None else [product]
     return found
+
+
+def _lookup(graph: EinsumGraph, i: int, op: ops.Gather, names: Mapping[int, str]) -> list[Product]:
+    """Return a lookup of rows of a matrix of floats, if the node is one."""
+    ids, table = graph.nodes[i].args[1], graph.nodes[i].args[0]
+    kind = graph.type_of(table)
+    if op.axis not in (0, -2) or op.batch or kind.dtype not in FLOATS or kind.shape is None or not kind.shape.is_static:
+        return []
+    sizes = tuple(int(d) for d in kind.shape)
+    if len(sizes) != 2 or 0 in sizes:
+        return []
+    return [Product(i, ids, table, _name(graph, table, names), (), (0, 1), (), 0, sizes[:1], sizes[1], lookup=True)]
 
 
 def _product(graph: EinsumGraph, i: int, value: int, weight: int, names: Mapping[int, str]) -> Product | None:

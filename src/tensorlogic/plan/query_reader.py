@@ -12,81 +12,16 @@ from ..ir import spec as specs
 from ..ir.graph import Fixpoint
 from ..ir.ops import Op
 from ..ir.type_rules import reduced_axes
-from ..ir.types import TensorType, dims
+from ..ir.types import dims
 from .build import ExecutionPlan, Step, lay_out
-from .queries import COMPARISONS, FUNCTIONS, OPPOSITE, Atom, Fixed, Number, Query, Term, Test, Value, conjoined
+from .queries import COMPARISONS, OPPOSITE, Atom, Fixed, Number, Query, Term, Test, Value
+from .query_ops import AND, OR
+from .query_variables import ZERO, Variables
 
-AND = frozenset({"logical_and", "minimum", "multiply"})  # of truth values
-OR = frozenset({"logical_or", "maximum", "add"})
-OR_AND = frozenset({"boolean", "real", "max_min", "max_product"})  # over truth values these are one: or of ands
-SAME = frozenset({"relu", "step", "absolute"})
 MOST_ATOMS = 12  # of a query that other queries are read into
-ZERO = Fixed(0)
 
 Queries = tuple[Query, ...]  # a union
 Slot = Any  # of a relation: a number of the plan, or a pair (loop, number) inside a body
-
-
-def reads_as_query(op: Op, args: Sequence[TensorType], result: TensorType) -> bool:
-    """Tell whether an operation with known sizes can be part of queries over relations."""
-    boolean = result.dtype == "bool" and all(t.dtype == "bool" for t in args)
-    match op:
-        case ops.Einsum():
-            return boolean and op.algebra in OR_AND and not _repeats(op)
-        case ops.Elementwise(fn=fn):
-            if boolean:
-                return fn in AND or fn in OR or fn in SAME or fn in ("logical_not", "greater", "less")
-            return (
-                fn in FUNCTIONS
-                and all(_is_integer(t) for t in args)
-                and (_is_integer(result) or (fn in COMPARISONS and result.dtype == "bool"))
-            )
-        case ops.Iota():
-            return _is_integer(result)
-        case ops.Reshape():
-            return (boolean or _is_integer(result)) and _only_ones(dims(args[0]), dims(result))
-        case ops.Broadcast() | ops.Transpose() | ops.Slice() | ops.Same():
-            return boolean or _is_integer(result)
-        case ops.Reduce():
-            return boolean and op.kind in ("any", "max")
-        case ops.Pad():
-            return boolean and all(before >= 0 and after >= 0 for before, after in op.widths)
-        case ops.Concat() | ops.Cast():
-            return boolean
-        case Fixpoint():
-            return (
-                op.combine in ("or", "max") and all(t.dtype == "bool" for t in args[: op.carries]) and _body_reads(op)
-            )
-        case _:
-            return False
-
-
-def _repeats(op: ops.Einsum) -> bool:
-    output = specs.parse(op.spec).output
-    return len(set(output)) < len(output)
-
-
-def _is_integer(t: TensorType) -> bool:
-    return t.dtype in ("int64", "int32")
-
-
-def _body_reads(op: Fixpoint) -> bool:
-    """Tell whether a body can be read, and grows with what it is given: nothing in it negates what a round adds to."""
-    plan = lay_out(op.body)
-    varying = {slot for _, slot, _ in plan.inputs[: op.carries]}
-    for step in plan.steps:
-        if isinstance(step.op, Fixpoint) or not reads_as_query(step.op, step.arg_types, step.types[0]):
-            return False
-        if not varying.isdisjoint(step.reads):
-            varying.update(step.writes)
-            if isinstance(step.op, ops.Elementwise) and step.op.fn in ("logical_not", "greater", "less"):
-                return False
-    return True
-
-
-def _only_ones(before: Sequence[int], after: Sequence[int]) -> bool:
-    """Tell whether two shapes differ in axes of size 1 only."""
-    return 0 not in before and [n for n in before if n != 1] == [n for n in after if n != 1]
 
 
 class Loop(NamedTuple):
@@ -114,38 +49,13 @@ class Reader:
     """Reads steps in order; ``stages`` are the relations and loops to compute, in order, and ``shapes`` what is stored."""
 
     def __init__(self) -> None:
-        self.sizes: list[int] = []  # of each variable
+        self.variables = Variables()
         self.stages: list[Union | Loop] = []
         self.shapes: dict[Slot, tuple[int, ...]] = {}
         self.constants: dict[Slot, Any] = {}
         self._read: dict[Slot, Queries | Number] = {}
         self._shapes: dict[Slot, tuple[int, ...]] = {}  # of everything that was read
         self._loops = 0
-
-    # variables
-
-    def variable(self, size: int) -> int:
-        """Return a new variable."""
-        self.sizes.append(size)
-        return len(self.sizes) - 1
-
-    def _terms(self, shape: Sequence[int]) -> tuple[Term, ...]:
-        return tuple(ZERO if n == 1 else self.variable(n) for n in shape)
-
-    def _renamed(self, read: Query | Number) -> Any:
-        """Return a query or number over variables of its own."""
-        if isinstance(read, Query):
-            every = read.variables()
-        else:
-            every = {t for t in read.terms if not isinstance(t, Fixed)}.union(read.value.variables())
-        names = {v: self.variable(self.sizes[v]) for v in every}
-
-        def rename(t: Term) -> Term:
-            return t if isinstance(t, Fixed) else names[t]
-
-        if isinstance(read, Query):
-            return read.replaced(rename)
-        return Number(tuple(map(rename, read.terms)), read.value.replaced(rename))
 
     # what slots hold
 
@@ -166,17 +76,17 @@ class Reader:
         """Return what a slot holds as one query, over variables of its own."""
         found = self._read.get(slot)
         if slot not in self.shapes and not isinstance(found, Number | None) and len(found) == 1:
-            query: Query = self._renamed(found[0])
+            query: Query = self.variables.renamed(found[0])
             return query
         self.store(slot, shape)
-        terms = self._terms(self.shapes[slot])
+        terms = self.variables.terms(self.shapes[slot])
         return Query(terms, (Atom(slot, terms),))
 
     def _several(self, slot: Slot, shape: Sequence[int]) -> list[Query]:
         found = self._read.get(slot)
         if slot in self.shapes or found is None or isinstance(found, Number):
             return [self._single(slot, shape)]
-        return [self._renamed(q) for q in found]
+        return [self.variables.renamed(q) for q in found]
 
     def queries(self, slot: Slot) -> Queries | None:
         """Return the queries that a slot holds, where it holds some and is not stored."""
@@ -190,12 +100,12 @@ class Reader:
     def number(self, slot: Slot) -> Number | None:
         """Return what a slot holds as a function of its indices, over variables of its own; None where it is a relation."""
         found = self._read.get(slot)
-        return self._renamed(found) if isinstance(found, Number) else None
+        return self.variables.renamed(found) if isinstance(found, Number) else None
 
     # steps
 
-    def step(self, step: Step, key: Any = lambda slot: slot, *, keep: bool = False) -> None:
-        """Read a step; ``key`` gives the name of a slot, and what must be kept is stored."""
+    def step(self, step: Step, key: Any = lambda slot: slot, *, keep: bool = False, shared: bool = False) -> None:
+        """Read a step; ``key`` gives the name of a slot; what must be kept is stored, and what is shared where it reads relations."""
         slots = [key(s) for s in step.reads]
         shapes = [dims(t) for t in step.arg_types]
         target, shape = key(step.writes[0]), dims(step.types[0])
@@ -209,7 +119,7 @@ class Reader:
         queries = self._boolean(step, slots, shapes, shape)
         found = tuple(q for q in queries if q is not None)
         self._read[target] = found
-        if keep or any(len(q.atoms) > MOST_ATOMS for q in found):
+        if keep or any(len(q.atoms) > (0 if shared else MOST_ATOMS) for q in found):
             self.store(target, shape)
 
     def constant(self, slot: Slot, value: Any) -> None:
@@ -223,7 +133,7 @@ class Reader:
         elif array.ndim == 0:
             self._read[slot] = Number((), Value("number", (array.item(),)))
         else:
-            terms = self._terms(array.shape)
+            terms = self.variables.terms(array.shape)
             flat = Value("index", (terms[0],))
             for t, n in zip(terms[1:], array.shape[1:], strict=True):
                 flat = Value("add", (Value("multiply", (flat, Value("number", (n,)))), Value("index", (t,))))
@@ -237,7 +147,7 @@ class Reader:
             case ops.Einsum():
                 spec = specs.expand(specs.parse(op.spec), tuple(map(len, shapes)))
                 parts = [self._single(s, n) for s, n in zip(slots, shapes, strict=True)]
-                return [self._joined(parts, spec.inputs, spec.output)]
+                return [self.variables.joined(parts, spec.inputs, spec.output)]
             case ops.Elementwise(fn=fn) if fn in COMPARISONS and step.arg_types[0].dtype != "bool":
                 return [self._comparison(fn, slots, shapes, shape)]
             case ops.Elementwise(fn=fn) if fn in OR:
@@ -248,17 +158,17 @@ class Reader:
                 yes, no = (0, 1) if fn == "greater" else (1, 0)
                 [without] = self._complement(slots[no], shapes[no])
                 with_ = self._single(slots[yes], shapes[yes])
-                return [self._both(with_, shapes[yes], without, shapes[no], shape)]
+                return [self.variables.both(with_, shapes[yes], without, shapes[no], shape)]
             case ops.Elementwise(fn=fn) if fn in AND:
                 a, b = (self._single(s, n) for s, n in zip(slots, shapes, strict=True))
-                return [self._both(a, shapes[0], b, shapes[1], shape)]
+                return [self.variables.both(a, shapes[0], b, shapes[1], shape)]
             case ops.Elementwise() | ops.Cast() | ops.Same():
                 return self._several(slots[0], shapes[0])
             case ops.Concat(axis=axis):
                 return self._concatenated(axis % len(shape), slots, shapes, shape)
             case ops.Pad(widths=widths):
                 return [
-                    self._shifted(q, [before for before, _ in widths], shapes[0], shape)
+                    self.variables.shifted(q, [before for before, _ in widths], shapes[0], shape)
                     for q in self._several(slots[0], shapes[0])
                 ]
             case ops.Reduce():
@@ -271,74 +181,26 @@ class Reader:
                     ]
                 return [q._replace(terms=tuple(t for a, t in enumerate(q.terms) if a not in axes)) for q in queries]
             case _:
-                return [self._view(op, q, shapes[0], shape) for q in self._several(slots[0], shapes[0])]
-
-    def _joined(self, parts: Sequence[Query], labels: Sequence[Sequence[str]], output: Sequence[str]) -> Query | None:
-        terms: dict[str, Term] = {}
-        equal: list[tuple[Term, Term]] = []
-        for part, own in zip(parts, labels, strict=True):
-            for t, label in zip(part.terms, own, strict=True):
-                if label not in terms or (terms[label] == ZERO and t != ZERO and self._wide(t)):
-                    terms[label] = t
-                elif t != ZERO or not self._wide(terms[label]):
-                    equal.append((terms[label], t))
-        return conjoined([terms[x] for x in output], parts, self.sizes, equal)
-
-    def _wide(self, t: Term) -> bool:
-        return not isinstance(t, Fixed) and self.sizes[t] != 1
-
-    def _both(
-        self, a: Query | None, a_shape: Sequence[int], b: Query | None, b_shape: Sequence[int], shape: Sequence[int]
-    ) -> Query | None:
-        if a is None or b is None:
-            return None
-        return self._aligned([a, b], [a_shape, b_shape], shape)
-
-    def _aligned(
-        self,
-        parts: Sequence[Query | Number],
-        shapes: Sequence[Sequence[int]],
-        shape: Sequence[int],
-        test: Test | None = None,
-    ) -> Query | None:
-        """Return the conjunction of what operands say, with NumPy's rules of broadcasting."""
-        terms, equal = self._broadcast(parts, shapes, shape)
-        queries = [q for q in parts if isinstance(q, Query)]
-        return conjoined(terms, queries, self.sizes, equal, [] if test is None else [test])
-
-    def _broadcast(
-        self, parts: Sequence[Query | Number], shapes: Sequence[Sequence[int]], shape: Sequence[int]
-    ) -> tuple[list[Term], list[tuple[Term, Term]]]:
-        terms: list[Term] = []
-        equal: list[tuple[Term, Term]] = []
-        for axis, n in enumerate(shape):
-            own = [
-                p.terms[axis - len(shape) + len(s)]
-                for p, s in zip(parts, shapes, strict=True)
-                if axis - len(shape) + len(s) >= 0 and s[axis - len(shape) + len(s)] == n
-            ]
-            terms.append(own[0] if own else self.variable(n))
-            equal += [(own[0], t) for t in own[1:]]
-        return terms, equal
+                return [self.variables.view(op, q, shapes[0], shape) for q in self._several(slots[0], shapes[0])]
 
     def _fitted(self, slot: Slot, shape: Sequence[int], target: Sequence[int]) -> list[Query | None]:
         """Return what a slot holds, repeated to a shape."""
-        return [self._aligned([q], [shape], target) for q in self._several(slot, shape)]
+        return [self.variables.aligned([q], [shape], target) for q in self._several(slot, shape)]
 
     def _comparison(
         self, fn: str, slots: Sequence[Slot], shapes: Sequence[tuple[int, ...]], shape: Sequence[int]
     ) -> Query | None:
         left, right = (self.number(s) for s in slots)
         assert left is not None and right is not None
-        return self._aligned([left, right], shapes, shape, Test(fn, left.value, right.value))
+        return self.variables.aligned([left, right], shapes, shape, Test(fn, left.value, right.value))
 
     def _complement(self, slot: Slot, shape: Sequence[int]) -> list[Query | None]:
         found = self._read.get(slot)
         if slot not in self.shapes and found is not None and not isinstance(found, Number):
             if not found:
-                return [Query(self._terms(shape))]
+                return [Query(self.variables.terms(shape))]
             if len(found) == 1:
-                query: Query = self._renamed(found[0])
+                query: Query = self.variables.renamed(found[0])
                 shown = [t for t in query.terms if not isinstance(t, Fixed)]
                 if (
                     len(query.atoms) + len(query.tests) == 1
@@ -351,42 +213,8 @@ class Reader:
                 if not query.atoms and not query.tests and len(set(shown)) == len(query.terms):
                     return [None]
         self.store(slot, shape)
-        terms = self._terms(shape)
+        terms = self.variables.terms(shape)
         return [Query(terms, (Atom(slot, terms, True),))]
-
-    def _shifted(
-        self,
-        query: Query,
-        offsets: Sequence[int],
-        before: Sequence[int],
-        shape: Sequence[int],
-        step: Sequence[int] = (),
-    ) -> Query | None:
-        """Return a query whose axes stand for index - offset of those it had, within another shape."""
-        terms: list[Term] = []
-        tests: list[Test] = []
-        equal: list[tuple[Term, Term]] = []
-        for axis, (t, offset, old, n) in enumerate(zip(query.terms, offsets, before, shape, strict=True)):
-            every = step[axis] if step else 1
-            if offset == 0 and every == 1 and old <= n:
-                terms.append(t)
-            elif isinstance(t, Fixed) and every == 1:
-                if not 0 <= t.code + offset < n:
-                    return None
-                terms.append(Fixed(t.code + offset))
-            elif n == 1:
-                equal.append((t, Fixed(-offset)))
-                terms.append(ZERO)
-            else:
-                new = self.variable(n)
-                moved = Value("index", (new,))
-                if every != 1:
-                    moved = Value("multiply", (moved, Value("number", (every,))))
-                sign = "subtract" if offset > 0 else "add"
-                there = Value(sign, (moved, Value("number", (abs(offset),)))) if offset else moved
-                tests.append(Test("equal", Value("index", (t,)), there))
-                terms.append(new)
-        return conjoined(terms, [query], self.sizes, equal, tests)
 
     def _concatenated(
         self, axis: int, slots: Sequence[Slot], shapes: Sequence[tuple[int, ...]], shape: tuple[int, ...]
@@ -395,46 +223,21 @@ class Reader:
         start = 0
         for s, n in zip(slots, shapes, strict=True):
             offsets = [start if a == axis else 0 for a in range(len(shape))]
-            found += [self._shifted(q, offsets, n, shape) for q in self._several(s, n)]
+            found += [self.variables.shifted(q, offsets, n, shape) for q in self._several(s, n)]
             start += n[axis]
         return found
-
-    def _view(self, op: Op, read: Query, before: tuple[int, ...], shape: tuple[int, ...]) -> Query | None:
-        match op:
-            case ops.Slice():
-                offsets = [-int(start) for start, _, _ in op.ranges]
-                steps = [every for _, _, every in op.ranges]
-                return self._shifted(read, offsets, before, shape, steps)
-            case _:
-                terms = self._viewed(op, read.terms, before, shape)
-                return read._replace(terms=terms)
-
-    def _viewed(self, op: Op, terms: Sequence[Term], before: Sequence[int], shape: Sequence[int]) -> tuple[Term, ...]:
-        """Return the terms of a reshaped, transposed or repeated tensor."""
-        match op:
-            case ops.Transpose():
-                return tuple(terms[a] for a in op.order)
-            case ops.Broadcast():
-                place = {axis: n for n, axis in enumerate(op.axes)}
-                return tuple(
-                    terms[place[a]] if a in place and before[place[a]] == n else self.variable(n)
-                    for a, n in enumerate(shape)
-                )
-            case _:  # axes of size 1 come and go
-                rest = iter([t for t, n in zip(terms, before, strict=True) if n != 1])
-                return tuple(ZERO if n == 1 else next(rest) for n in shape)
 
     def _numeric(
         self, op: Op, slots: Sequence[Slot], shapes: Sequence[tuple[int, ...]], shape: tuple[int, ...]
     ) -> Number:
         match op:
             case ops.Iota():
-                terms = self._terms(shape)
+                terms = self.variables.terms(shape)
                 return Number(terms, Value("index", (terms[0],)))
             case ops.Elementwise(fn=fn):
                 parts = [self.number(s) for s in slots]
                 numbers = [p for p in parts if p is not None]
-                terms_, equal = self._broadcast(numbers, shapes, shape)
+                terms_, equal = self.variables.broadcast(numbers, shapes, shape)
                 names = {b: a for a, b in equal}  # terms that stand for the same axis have one name
 
                 def rename(t: Term) -> Term:
@@ -444,7 +247,7 @@ class Reader:
             case ops.Slice():
                 found = self.number(slots[0])
                 assert found is not None
-                new = self._terms(shape)
+                new = self.variables.terms(shape)
                 moved = {}
                 for t, u, (start, _, every) in zip(found.terms, new, op.ranges, strict=True):
                     if not isinstance(t, Fixed):
@@ -454,7 +257,7 @@ class Reader:
             case _:
                 found = self.number(slots[0])
                 assert found is not None
-                return Number(self._viewed(op, found.terms, shapes[0], shape), found.value)
+                return Number(self.variables.viewed(op, found.terms, shapes[0], shape), found.value)
 
     # loops
 
@@ -478,7 +281,7 @@ class Reader:
             elif (found := self._read.get(outer)) is not None and (outer not in self.shapes):
                 self._read[inner] = found
             else:
-                terms = self._terms(shape)
+                terms = self.variables.terms(shape)
                 self._read[inner] = (Query(terms, (Atom(outer, terms),)),)
         for slot, op_ in plan.constants:
             self.constant(key(slot), op_.value if isinstance(op_, ops.Literal) else plan.graph.constants[op_.digest])  # type: ignore[attr-defined]
@@ -501,7 +304,7 @@ class Reader:
                 varying.add(stage.slot)
         copies = []
         for slot in results:
-            terms = self._terms(self.shapes[slot])
+            terms = self.variables.terms(self.shapes[slot])
             copies.append(Query(terms, (Atom(slot, terms),)))
         self.stages.append(Loop(
             step, tuple(inputs[: op.carries]), tuple(slots[: op.carries]), rules, fixed, tuple(results), tuple(copies),

@@ -56,7 +56,7 @@ def read_step(step: Step, numbers: Mapping[int, Any]) -> Reading:
             t = part.types[0]
             counts[target] = Count(casts[part.reads[0]], counted_axes(part), t.dtype or "int64", dims(t))
         else:
-            reader.step(part, keep=target in step.writes or readers[target] > 1)
+            reader.step(part, keep=target in step.writes, shared=readers[target] > 1)
     return Reading(reader, counts)
 
 

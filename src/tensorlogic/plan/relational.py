@@ -16,7 +16,7 @@ from ..ir.types import TensorType
 from .build import ExecutionPlan, Groups, Step, lay_out
 from .cost import nbytes
 from .fused_steps import Fusable, Fused
-from .query_reader import reads_as_query
+from .query_ops import reads_as_query
 
 GROWTH = 8  # times its facts, that a recursive relation is thought to have tuples
 MOST = 64  # times the facts, that any relation is thought to have: an estimate must not refuse what might fit, the run will

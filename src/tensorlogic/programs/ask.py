@@ -145,7 +145,10 @@ def matching(evaluation: Evaluation, atom: s.Tensor) -> Answers:
     tensor = None if isinstance(held, BitTensor) and chosen.fixed else evaluation.relation(atom.name)
     columns = _columns_of_bits(held, chosen.fixed) if tensor is None else list(tensor.columns)
     if tensor is not None and 0 in chosen.fixed:  # the tuples are sorted by their first place
-        kept = slice(*np.searchsorted(columns[0], [chosen.fixed[0], chosen.fixed[0] + 1]))
+        code = chosen.fixed[0]
+        kept = slice(
+            *(int(np.searchsorted(columns[0], columns[0].dtype.type(code), side)) for side in ("left", "right"))
+        )
         columns = [c[kept] for c in columns]
     mask = np.ones(len(columns[0]) if columns else tensor.count if tensor is not None else 0, bool)
     for place, code in chosen.fixed.items():

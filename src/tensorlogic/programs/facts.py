@@ -46,6 +46,14 @@ class Block(NamedTuple):
         kept = ~tuples.holds(codes) if tuples.shape else np.zeros(self.table.count, bool)
         return self if kept.all() else self.rows(kept)
 
+    def without_rows(self, rows: Iterable[Sequence[Name]]) -> Block:
+        """Return the block without a few rows, given by name."""
+        kept = np.ones(self.table.count, bool)
+        for row in rows:
+            places = zip(self.table.columns, row, strict=True)
+            kept &= ~np.logical_and.reduce([c.codes == c.code(name) for c, name in places])
+        return self if kept.all() else self.rows(kept)
+
     def rows(self, kept: Rows) -> Block:
         """Return the block with some rows alone."""
         columns = tuple(Column(c.codes[kept], c.names) for c in self.table.columns)

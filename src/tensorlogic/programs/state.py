@@ -21,6 +21,7 @@ from .file_statements import check_path, path_beside, read_statement
 from .inputs import atoms_of, check_kind, described, holds_numbers, is_mentioned, unknown_input
 from .model import Model, empty
 
+FEW = 64  # facts taken back, of which each is looked for by itself
 MODELS = 8  # for how many different shapes of inputs what was worked out is kept
 
 
@@ -181,7 +182,13 @@ class ProgramState:
 
     def _drop(self, model: Model, name: str, gone: SparseTensor) -> None:
         """Take tuples out of every block that has them, and out of the models."""
-        kept = [b.without_tuples(gone, model.codes(name, b)) for b in self.facts.blocks[name]]
+        blocks = self.facts.blocks[name]
+        if gone.shape and gone.count <= FEW:
+            domains = model.place_domains(name)
+            rows = list(zip(*(d.names(c) for d, c in zip(domains, gone.columns, strict=True)), strict=True))
+            kept = [b.without_rows(rows) for b in blocks]
+        else:
+            kept = [b.without_tuples(gone, model.codes(name, b)) for b in blocks]
         self.facts.replace(name, [b for b in kept if b.table.count] or kept[:1])
         for other, _, _ in self._models.values():
             other.set_facts(name, other.facts(name) - gone if other is model else _coded(other, name, self.facts))

@@ -12,7 +12,7 @@ from typing import Any, TextIO
 
 import msgspec
 
-from .http import Reply, Request
+from .http_messages import Reply, Request
 
 PENDING = 10_000  # lines that wait to be written; beyond that they are counted, and dropped
 
@@ -41,9 +41,7 @@ class AccessLog:
         self._put({"time": self.clock(), "event": event, **facts})
 
     def request(self, request: Request, reply: Reply, model: str, seconds: float) -> None:
-        """Write one request, where requests are logged."""
-        if not self.requests:
-            return
+        """Write one request."""
         headers = request.headers
         facts: dict[str, Any] = {
             "method": request.method.decode("latin-1"), "path": request.url[:200].decode("latin-1"), "status": reply.status,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import heapq
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from enum import IntEnum
 from math import ceil, inf
 from typing import Any, NamedTuple
@@ -36,8 +36,9 @@ WAITING, RUNNING, DONE = "waiting", "running", "done"
 class Request:
     """One request: what it asks for, how urgent it is, until when, and how far it is."""
 
+    tell: Callable[[Any], object]  # is called with the outcome
     __slots__ = (
-        "arrived", "deadline", "future", "kind", "loop", "number", "priority", "rank", "sizes", "state", "values",
+        "arrived", "deadline", "kind", "loop", "number", "priority", "rank", "sizes", "state", "tell", "values",
     )  # fmt: skip
 
     def __init__(
@@ -53,8 +54,7 @@ class Request:
         self.arrived = self.rank = 0.0
         self.number = 0
         self.state = ""
-        self.future: Any = None  # that is told the outcome,
-        self.loop: Any = None  # by this event loop; None: by any thread
+        self.loop: Any = None  # the event loop that calls tell; None: any thread does
 
     def __lt__(self, other: Request) -> bool:
         return self.number < other.number  # between equal deadlines
@@ -146,13 +146,16 @@ class BatchQueue:
 
     def next_deadline(self) -> float:
         """Return when the next request is late, waiting or running; infinity where none has a deadline."""
-        first = self._earliest_deadline()
-        ends = [batch.deadline for batch in self.running]
-        return min(ends if first is None else [*ends, first.deadline], default=inf)
+        first, soonest = self._earliest_deadline(), inf
+        for batch in self.running:
+            soonest = min(soonest, batch.deadline)
+        return soonest if first is None else min(soonest, first.deadline)
 
     def _next_kind(self, now: float) -> tuple[Any, float]:
         """Return the kind that runs next, and when: of those that are ready the one with the least rank."""
         pace, limit, first = self.pace, self.pace.limit, self._earliest_deadline()
+        if not pace.wait and len(self.lines) == 1:  # as most of the time
+            return next(iter(self.lines)), now
         chosen: list[tuple[Any, Any]] = []  # the kinds that are ready, each with the request that goes first
         soonest, soonest_kind = inf, None
         for kind, lines in self.lines.items():
@@ -175,8 +178,10 @@ class BatchQueue:
         """Take the requests of a batch out of line: those with the least ranks, as many as a batch takes."""
         lines = self.lines[kind]
         busy = [line for line in lines if line]
-        taken: list[Request] = []
         limit = self.pace.limit
+        taken: list[Request] = []
+        if len(busy) == 1 and len(busy[0]) <= limit:  # as most of the time
+            taken, busy = list(busy[0]), []
         while busy and len(taken) < limit:
             line = busy[0] if len(busy) == 1 else min(busy, key=lambda line: _order(next(iter(line))))
             taken.append(line.popitem(last=False)[0])

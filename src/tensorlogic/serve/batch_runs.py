@@ -17,13 +17,18 @@ from ..ir.sizes import evaluate
 from ..ir.types import TensorType
 from ..passes.specialize import bind_sizes, known_inputs, specialize
 from ..passes.split import split_inputs
-from ..runtime.aio.short_calls import is_brief
+from ..runtime.aio.short_calls import is_steady
 from ..runtime.batch import Group, Way, cuts, marked, stack, way_of
 from ..runtime.executor import Executor
 from ..runtime.values import LastCall, Outputs, check_call, check_names, same_again
 from ..store import Store
 
 KINDS = 1024  # that are remembered; another one is looked at anew
+QUICK = (
+    0.002  # seconds for which an event loop may be held up; a thread that computes in Python may hold it up for longer
+)
+HAND_OVER = 0.0001  # seconds that it takes about to let a thread wait and wake it again
+DRIFT = 1.05  # by so much the least time of a batch may grow with each one that takes longer
 STAND_IN = 3  # for sizes that nobody gave, where only the way of an index through the graph matters
 Outcome = Outputs | BaseException
 
@@ -31,12 +36,15 @@ Outcome = Outputs | BaseException
 class Kind:
     """What requests that can run together have in common: the shapes and dtypes of their inputs, after padding."""
 
-    __slots__ = ("brief", "key", "padded", "way")
+    __slots__ = ("fits", "key", "padded", "quick", "seconds", "steady", "way")
 
     def __init__(self, key: tuple[Any, ...], *, padded: bool) -> None:
         self.key, self.padded = key, padded
         self.way: Way | None = None
-        self.brief: set[int] = set()  # sizes of batches that take microseconds, whatever the values are
+        self.fits = 0  # so many are known to run as one batch within the limits of memory
+        self.steady: bool | None = None  # whether a batch takes as long on any values; None: nothing has run
+        self.seconds: dict[int, float] = {}  # that a batch of a size takes at the least
+        self.quick: set[int] = set()  # the sizes that take little time
 
 
 class Shapes(NamedTuple):
@@ -135,9 +143,19 @@ class BatchedGraph:
             self._kinds.put(key, kind)
         return Shapes(LastCall(self.graph, signature, None), kind, true)  # type: ignore[arg-type]
 
-    def is_brief(self, kind: Kind, count: int) -> bool:
-        """Tell whether a batch takes microseconds: it is planned, and its plan says so."""
-        return rounded(count) in kind.brief and not self.executor.hooks()
+    def is_quick(self, kind: Kind, count: int) -> bool:
+        """Tell whether a batch takes so little time that an event loop may run it: batches of its size were measured, and nobody watches."""
+        return rounded(count) in kind.quick and not self.executor.hooks()
+
+    def note_time(self, kind: Kind, count: int, seconds: float) -> None:
+        """Note how long a batch took; one that was held up by others does not count for much."""
+        if kind.steady is None:
+            ready = self.executor.ready_call(kind.way.graph if kind.way and kind.way.graph else self.graph)
+            kind.steady = ready is not None and is_steady(ready.program)
+        if kind.steady:
+            size = rounded(count)
+            kind.seconds[size] = least = min(seconds, DRIFT * kind.seconds.get(size, seconds))
+            (kind.quick.add if least <= QUICK else kind.quick.discard)(size)
 
     def run(self, kind: Kind, rows: Sequence[list[Any]], sizes: Sequence[tuple[int, ...] | None] = ()) -> list[Outcome]:
         """Run requests of one kind and return the outputs, or the error, of each."""
@@ -145,7 +163,11 @@ class BatchedGraph:
             if kind.way is None:
                 kind.way = self._way(kind, rows[0])
             if kind.way.graph is not None:
+                if len(rows) <= kind.fits:
+                    return self._together(kind, rows, sizes)
                 parts = cuts(self.executor, kind.way, len(rows), 1)
+                if len(parts) == 1:
+                    kind.fits = len(rows)
                 return [
                     outcome
                     for part in parts
@@ -188,8 +210,6 @@ class BatchedGraph:
                 *self._together(kind, rows[:half], sizes[:half]),
                 *self._together(kind, rows[half:], sizes[half:]),
             ]
-        if size not in kind.brief:
-            self._note_brief(kind, way.graph, size)
         return self._handed_out(outputs, sizes or [None] * count)
 
     def _alone(self, kind: Kind, row: list[Any]) -> Outcome:
@@ -197,14 +217,7 @@ class BatchedGraph:
             outputs = self.executor.execute(self.graph, {**self.shared, **dict(zip(self.names, row, strict=True))})
         except Exception as error:
             return _raisable(error)
-        if 1 not in kind.brief:
-            self._note_brief(kind, self.graph, 1)
         return outputs
-
-    def _note_brief(self, kind: Kind, graph: EinsumGraph, size: int) -> None:
-        ready = self.executor.ready_call(graph)
-        if ready is not None and is_brief(ready.program):
-            kind.brief.add(size)
 
     def _handed_out(self, outputs: Outputs, sizes: Sequence[tuple[int, ...] | None]) -> list[Outcome]:
         """Return what each request gets: arrays of its own, without what padding added."""

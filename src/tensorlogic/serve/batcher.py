@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextvars import Context
@@ -21,7 +20,7 @@ from typing import Self
 from ..errors import CancelledError, ExecutionError, InputError, QueueFullError, TensorLogicError, expect
 from ..events import active_contexts, entered_contexts
 from ..ir.graph import EinsumGraph
-from ..runtime.aio.call_queue import AsyncHandle, CallQueue
+from ..runtime.aio.call_queue import AsyncHandle
 from ..runtime.aio.calls import run_async
 from ..runtime.aio.signals import in_trio
 from ..runtime.compile import CompiledGraph
@@ -30,14 +29,11 @@ from ..runtime.executor import Executor
 from ..runtime.values import Inputs, Outputs
 from ..store import reset_in_child
 from .batch_queue import RUNNING, Batch, BatchQueue, Decision, Priority, Request
-from .batch_runs import BatchedGraph, Outcome, rounded
+from .batch_runs import HAND_OVER, QUICK, BatchedGraph, Outcome, rounded
+from .batch_threads import KEPT, BatchThreads
 from .batcher_stats import BatcherStats, Counts
-from .outcomes import deliver, deliver_late, outcome_of, tell
+from .outcomes import Waiter, deliver, deliver_late, outcome_of, settle
 from .pace import BatcherConfig
-
-KEPT = 10.0  # seconds that a thread without work stays
-TRUST = 1.0  # seconds within which a thread that was called looks: after an interrupt at a bad moment it may never come
-THREADS = 1 << 20  # there are as many as run batches, one to keep the time, and those that callbacks hold up
 
 
 class DynamicBatcher:
@@ -79,7 +75,6 @@ class DynamicBatcher:
         self._graph = BatchedGraph(executor, graph, shared, config.pad)  # type: ignore[arg-type]
         self._clock = clock
         self._counts = Counts()
-        self._lane = CallQueue(THREADS, 0)
         self._closed = ""  # why nothing is let in any more
         self.reset_lock()
         reset_in_child(self)
@@ -89,19 +84,19 @@ class DynamicBatcher:
         old: BatchQueue | None = getattr(self, "_queue", None)
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
-        self._queue = BatchQueue(self.config)
-        self._threads = self._sleeping = self._busy = 0  # that serve; of those so many sleep, and so many run a batch
-        self._called, self._called_at = False, -inf  # whether one that sleeps was called and has not looked yet; when
-        self._wake_at = inf  # when the last one that fell asleep wakes by itself
-        self._handed: deque[Batch] = deque()  # batches that an event loop took and a thread is to run
+        self._queue = queue = BatchQueue(self.config)
+        ended = partial(self._ended, queue)
+        self._threads = BatchThreads(queue, self._changed, self._clock, self._take, self._run, ended)
         self._turn_on: asyncio.AbstractEventLoop | None = None  # the event loop that is to run the next batch,
         self._timer: asyncio.TimerHandle | None = None  # then; None: soon
         if old is not None:
             error = CancelledError("the process was forked: its parent answers the request", code="E456")
             for request in [*old, *(r for batch in old.running for r in batch.requests)]:
-                if request.loop is None and request.future is not None:
-                    request.future._condition = threading.Condition()  # a thread of the parent may hold it
-                    tell(request.future, error)
+                if request.loop is None and isinstance(request.tell, partial):
+                    request.tell.args[
+                        0
+                    ]._condition = threading.Condition()  # of a future, which a thread of the parent may hold
+                    request.tell(error)
 
     # requests
 
@@ -111,40 +106,58 @@ class DynamicBatcher:
         """Return the outputs for inputs, after the batch that they ran in; a task that is cancelled meanwhile takes its request back."""
         if in_trio():
             return await outcome_of(self.submit_nowait(inputs, priority, timeout))
-        request = self._request(inputs, priority, timeout)
-        self._enter(request, asyncio.get_running_loop())
         try:
-            outputs: Outputs = await request.future
-        except asyncio.CancelledError:
-            self._cancel(request)
-            raise
+            return await self.submit_on_loop(inputs, priority, timeout)
         except TensorLogicError as error:
             error.at_caller()
             raise
-        return outputs
 
     def submit_on_loop(
         self, inputs: Inputs, priority: Priority = Priority.NORMAL, timeout: float | timedelta | None = None
     ) -> asyncio.Future[Outputs]:
         """Return a future of the running event loop at once: for protocols that have no task for each request."""
-        request = self._request(inputs, priority, timeout)
-        self._enter(request, asyncio.get_running_loop())
-        future: asyncio.Future[Outputs] = request.future
+        loop = asyncio.get_running_loop()
+        request, future = self.request(inputs, priority, timeout), loop.create_future()
+        request.tell = partial(settle, future)
         future.add_done_callback(partial(self._if_cancelled, request))
+        self.enter(request, loop)
         return future
 
     def submit_nowait(
         self, inputs: Inputs, priority: Priority = Priority.NORMAL, timeout: float | timedelta | None = None
     ) -> Future[Outputs]:
         """Return a future at once, from any thread: ``submit_nowait(inputs).result()`` waits."""
-        request = self._request(inputs, priority, timeout)
-        future: Future[Outputs] = Future()
-        request.future = future
+        request, future = self.request(inputs, priority, timeout), Future[Outputs]()
+        request.tell = partial(settle, future)
         future.add_done_callback(partial(self._if_cancelled, request))
-        self._enter(request, None)
+        self.enter(request, None)
         return future
 
-    def _request(self, inputs: Inputs, priority: Priority, timeout: float | timedelta | None) -> Request:
+    def submit_and_wait(
+        self, inputs: Inputs, priority: Priority = Priority.NORMAL, timeout: float | timedelta | None = None
+    ) -> Outputs:
+        """Return the outputs for inputs, in a thread that waits for them.
+
+        Where nothing else runs, that thread runs the batch itself. A request that takes less time than waiting for others runs alone.
+        """
+        request = self.request(inputs, priority, timeout)
+        if request.kind.seconds.get(1, inf) < HAND_OVER and request.deadline > self._clock() and not self._closed:
+            return self._run_alone(request)
+        waiter = Waiter(request)
+        batch = self.enter(request, None, runs=True)
+        try:
+            if batch is not None:
+                Context().run(self._run_some, batch)  # others' requests are no business of the contexts that hold here
+            return waiter.wait()
+        except TensorLogicError as error:
+            error.at_caller()
+            raise
+        except BaseException:
+            self.cancel(request)
+            raise
+
+    def request(self, inputs: Inputs, priority: Priority, timeout: float | timedelta | None = None) -> Request:
+        """Return a request for inputs, which are checked; :meth:`enter` lets it in."""
         kind, values, sizes = self._graph.read(inputs)
         if type(priority) is not Priority:
             expect(priority, Priority, "a priority is expected", "write priority=Priority.HIGH")
@@ -156,11 +169,13 @@ class DynamicBatcher:
                 limit = left if limit is None or (left is not None and left < limit) else limit
         return Request(kind, values, priority, inf if limit is None else self._clock() + limit, sizes)
 
-    def _enter(self, request: Request, loop: asyncio.AbstractEventLoop | None) -> None:
-        """Let a request in, and see to it that somebody runs it."""
-        start, retry_after = False, None
-        if loop is not None:
-            request.loop, request.future = loop, loop.create_future()
+    def enter(self, request: Request, loop: asyncio.AbstractEventLoop | None, *, runs: bool = False) -> Batch | None:
+        """Let a request in, and see to it that somebody runs it; its ``tell`` is called with the outcome, on the loop where there is one.
+
+        Where the caller ``runs`` batches itself, one that is ready is returned to it.
+        """
+        start, retry_after, batch, request.loop = False, None, None, loop
+        late: Sequence[Request] = ()
         with self._lock:
             closed, queue = self._closed, self._queue
             if not closed:
@@ -168,24 +183,32 @@ class DynamicBatcher:
             if closed or retry_after is not None:
                 self._counts.refused += 1
             elif loop is None or not self._soon_on(loop, request):
-                start = self._wake(request.deadline)
+                if runs:
+                    batch, late, _ = self._take(self._clock())
+                if batch is None or batch.deadline < inf or queue.waiting:
+                    start = self._threads.wake(request.deadline)
         if closed:
             raise InputError(f"the batcher takes no requests: {closed}", code="E457")
         if retry_after is not None:
             message = f"{self.config.max_queue:,} requests wait already, as many as max_queue allows"
             raise QueueFullError(message, f"come back in {retry_after:.3g} s", retry_after=retry_after, code="E458")
         if start:
-            self._start()
+            self._threads.start()
+        deliver_late(late, self._clock)
+        return batch
 
     def _if_cancelled(self, request: Request, future: Future[Outputs] | asyncio.Future[Outputs]) -> None:
         if future.cancelled():
-            self._cancel(request)
+            self.cancel(request)
             if isinstance(future, Future):
                 future.set_running_or_notify_cancel()
 
-    def _cancel(self, request: Request) -> None:
+    def cancel(self, request: Request) -> bool:
+        """Take a request back, which is then not told anything; False where it is done already."""
         with self._lock:
-            self._counts.cancelled += self._queue.cancel(request)
+            found = self._queue.cancel(request)
+            self._counts.cancelled += found
+        return found
 
     # batches on an event loop
 
@@ -196,7 +219,7 @@ class DynamicBatcher:
             turn_on = self._turn_on = self._timer = None
         if turn_on is loop and self._timer is None:
             return True
-        if turn_on is not loop and (turn_on is not None or self._queue.running or not request.kind.brief):
+        if turn_on is not loop and (turn_on is not None or self._queue.running or not request.kind.quick):
             return False
         if self._timer is not None:
             self._timer.cancel()
@@ -212,10 +235,10 @@ class DynamicBatcher:
             now = self._clock()
             batch, late, wake_at = self._take(now)
             if batch is not None:
-                here = self._graph.is_brief(batch.requests[0].kind, len(batch.requests))
+                here = self._graph.is_quick(batch.requests[0].kind, len(batch.requests))
                 if not here:
-                    self._handed.append(batch)
-                    start = self._wake(batch.deadline, handed=True)
+                    self._threads.handed.append(batch)
+                    start = self._threads.wake()
                 elif self._queue.waiting:
                     loop.call_soon(self._turn, loop, context=Context())
                     self._turn_on = loop
@@ -223,79 +246,17 @@ class DynamicBatcher:
                 self._timer = loop.call_later(max(0.0, wake_at - now), self._turn, loop, context=Context())
                 self._turn_on = loop
         if start:
-            self._start()
+            self._threads.start()
         deliver_late(late, self._clock)
         if here and batch is not None:
-            self._run(batch, here=True)
+            self._run_some(batch, 0.0)
 
-    # batches on threads
-
-    def _wake(self, deadline: float, *, handed: bool = False) -> bool:
-        """See to it that a thread looks at the queue, to run a batch or to be in time for a deadline; True where one has to be started."""
-        if self._called or self._threads > self._sleeping + self._busy:
-            if self._clock() - self._called_at < TRUST:
-                return False  # somebody is about to look
-            self._called, self._threads = False, self._sleeping + self._busy
-        if (
-            not handed
-            and len(self._queue.running) >= self.config.workers
-            and (deadline == inf or (self._sleeping and self._wake_at <= deadline))
-        ):
-            return False  # whoever runs a batch looks after it
-        self._called_at = self._clock()
-        if self._sleeping:
-            self._called = True
-            self._changed.notify()
-            return False
-        self._threads += 1
-        return True
-
-    def _start(self) -> None:
-        """Begin one more thread."""
-        work = partial(AsyncHandle[None], self._lane, self._serve, on_end=partial(self._ended, self._queue))
-        Context().run(work).begin()  # not in the contexts of whoever came first
-
-    def _serve(self) -> None:
-        """Run batches, and tell requests that are late, until there is nothing to do for a while."""
-        while (work := self._next()) is not None:
-            batch, late = work
-            deliver_late(late, self._clock)
-            if batch is not None:
-                try:
-                    self._run(batch, here=False)
-                finally:  # also after callbacks, which take as long as they like
-                    with self._lock:
-                        self._busy -= 1
-                        self._called_at = self._clock()
-
-    def _next(self) -> tuple[Batch | None, list[Request]] | None:
-        """Sleep until there is something to do; None where this thread is not needed any more."""
-        start, idle = False, False
-        with self._changed:
-            while True:
-                now = self._clock()
-                batch, late, wake_at = self._take(now)
-                if batch is not None or late:
-                    break
-                if idle or (self._closed and not self._queue.waiting):
-                    self._threads -= 1
-                    return None
-                self._sleeping, self._wake_at = self._sleeping + 1, wake_at
-                called = self._changed.wait(min(KEPT, max(0.0, wake_at - now)))
-                self._sleeping, self._called = self._sleeping - 1, False
-                idle = not called and wake_at == inf  # then it looks once more, and goes
-            if batch is not None:
-                self._busy += 1
-                if self._handed or self._queue.waiting or wake_at < inf:
-                    start = self._wake(wake_at, handed=bool(self._handed))
-        if start:
-            self._start()
-        return batch, late
+    # batches
 
     def _take(self, now: float) -> Decision:
         """Ask the policy what to do, unless there is a batch that an event loop handed over."""
-        if self._handed:
-            return Decision(self._handed.popleft(), [], self._queue.next_deadline())
+        if handed := self._threads.handed:
+            return Decision(handed.popleft(), [], self._queue.next_deadline())
         found = self._queue.take(now)
         self._counts.late += len(found.late)
         if found.batch is not None:
@@ -307,9 +268,9 @@ class DynamicBatcher:
         if queue is not self._queue or not (handle.cancelled() or handle.failed()):
             return  # a queue of the process that this one was forked from
         with self._changed:
-            self._threads -= not handle.begun_at
+            self._threads.count -= not handle.begun_at
             if handle.cancelled():
-                self._closed = self._closed or str(handle.reason)
+                self._closed, queue.draining = self._closed or str(handle.reason), True
             waiting = self._queue.cancel_waiting()
             self._counts.cancelled += len(waiting)
             self._changed.notify_all()
@@ -318,18 +279,50 @@ class DynamicBatcher:
 
     # outcomes
 
-    def _run(self, batch: Batch, *, here: bool) -> None:
-        """Run a batch and tell its requests what became of them, whatever happens."""
+    def _run_some(self, batch: Batch | None, seconds: float = QUICK) -> None:
+        """Run a batch where we are, and what waits then, for a moment; after that it is for a thread of ours."""
+        end = self._clock() + seconds
+        while batch is not None:
+            interrupt, batch = self._run(batch), None
+            late: list[Request] = []
+            start, now = False, self._clock()
+            with self._lock:
+                if self._queue.waiting and self._turn_on is None and not self._closed:
+                    if now < end and interrupt is None:
+                        batch, late, _ = self._take(now)
+                    start = batch is None and self._threads.wake()
+            if start:
+                self._threads.start()
+            deliver_late(late, self._clock)
+            if interrupt is not None:
+                raise interrupt
+
+    def _run_alone(self, request: Request) -> Outputs:
+        """Run a request where we are, beside what else runs."""
+        begun = self._clock()
+        outcome = self._graph.run(request.kind, [request.values], [request.sizes])[0]
+        took = self._clock() - begun
+        with self._lock:
+            self._graph.note_time(request.kind, 1, took)
+            self._counts.taken([begun], begun)
+            self._counts.finished([took], isinstance(outcome, BaseException))
+        if isinstance(outcome, BaseException):
+            raise outcome
+        return outcome
+
+    def _run(self, batch: Batch) -> BaseException | None:
+        """Run a batch and tell its requests what became of them, whatever happens; return what interrupted it."""
         requests = batch.requests
         interrupt: BaseException | None = None
         outcomes: Sequence[Outcome]
+        kind, begun = requests[0].kind, self._clock()
         try:
-            kind = requests[0].kind
             outcomes = self._graph.run(kind, [r.values for r in requests], [r.sizes for r in requests])
         except BaseException as error:  # an interrupt, or no memory left
             interrupt = error
             outcomes = [ExecutionError(f"the batch was ended by {error!r}", code="E455") for _ in requests]
-        start, now = False, self._clock()
+        now = self._clock()
+        self._graph.note_time(kind, len(requests), now - begun)
         with self._changed:
             told = [(r, outcome) for r, outcome in zip(requests, outcomes, strict=True) if r.state is RUNNING]
             self._queue.finish(batch, now)
@@ -337,28 +330,29 @@ class DynamicBatcher:
             self._counts.finished([now - r.arrived for r, _ in told], failed)
             if self._closed:
                 self._changed.notify_all()
-            elif here and self._queue.waiting and self._turn_on is None:
-                start = self._wake(inf)
-        if start:
-            self._start()
         deliver(told)
-        if here and interrupt is not None and not isinstance(interrupt, Exception):
-            raise interrupt
+        return None if isinstance(interrupt, Exception) else interrupt
 
     # the whole
 
-    def warm_up(self, inputs: Inputs) -> None:
-        """Plan batches of every size, and learn how long they take, on the inputs of a request, so that no caller waits for it."""
+    def warm_up(self, inputs: Inputs, within: float | timedelta | None = None) -> None:
+        """Plan batches of every size, or of those that are done ``within`` a time, and learn how long they take, on the inputs of a request."""
         kind, values, sizes = self._graph.read(inputs)
-        for count in sorted({rounded(n) for n in range(1, self.config.max_batch + 1)}):
-            for _ in range(2):
+        end = inf if within is None else self._clock() + seconds(within, "within")
+        each, most = 0.0, rounded(self.config.max_batch)
+        for count in sorted({rounded(n) for n in range(1, most + 1)}, key=lambda n: (n not in (1, most), n)):
+            if self._clock() + 2 * each * count > end:
+                continue  # a smaller one may be in time
+            for _ in range(2):  # the first one plans
                 start = self._clock()
                 outcomes = self._graph.run(kind, [values] * count, [sizes] * count)
                 took = self._clock() - start
             if isinstance(outcomes[0], BaseException):
                 raise outcomes[0]
             with self._lock:
+                self._graph.note_time(kind, count, took)
                 self._queue.pace.finished(count, took, took)
+            each = each or took
 
     def stats(self) -> BatcherStats:
         """Return the counts and times so far."""
@@ -387,7 +381,7 @@ class DynamicBatcher:
                     continue
             deliver_late(late, self._clock)
             if batch is not None:
-                self._run(batch, here=False)
+                self._run(batch)
 
     async def aclose(self, drain: bool = True) -> None:
         """Close it without holding up the event loop."""

@@ -3,100 +3,40 @@
 from __future__ import annotations
 
 import asyncio
-import zlib
 from collections import deque
-from collections.abc import Callable
-from math import ceil
 from time import perf_counter
-from typing import Any, NamedTuple
+from typing import Any
 
 import httptools
-import msgspec
 import numpy as np
 
 from ..errors import DeadlineError, FormatError, InputError, TensorLogicError
+from .http_messages import KnownHead, Reply, Request, error_reply, head_of, inflated
 from .protocol import too_large
-from .service import described, status_of
 
-REASONS = {
-    200: "OK", 400: "Bad Request", 401: "Unauthorized", 403: "Forbidden", 404: "Not Found", 405: "Method Not Allowed",
-    408: "Request Timeout", 413: "Content Too Large", 415: "Unsupported Media Type", 422: "Unprocessable Content",
-    429: "Too Many Requests", 431: "Request Header Fields Too Large", 499: "Client Closed Request", 500: "Internal Server Error",
-    503: "Service Unavailable", 504: "Gateway Timeout",
-}  # fmt: skip
-HEADS = {status: b"HTTP/1.1 %d %b\r\n" % (status, reason.encode()) for status, reason in REASONS.items()}
-JSON = b"application/json"
 RECEIVE = 64 << 10  # bytes that are read at one time; a larger body is read into its own memory
 PIPELINED = 8  # requests of one connection that may wait for the one before them
 HEAD = 1024  # bytes of a head that is kept because the next one may be the same
-HEADS_KEPT = 1024
+HEADS = 1024  # that are kept
+NOT_REPEATED = (
+    b"expect",
+    b"upgrade",
+    b"transfer-encoding",
+    b"content-encoding",
+)  # requests with these are always read in full
 LINGER = 2.0  # seconds that a connection which is to be closed is still read, so that its client sees the answer
 ALIGN = 64
 
-_encode = msgspec.json.Encoder().encode
-
-
-class Request:
-    """One request: its method, path, headers and body."""
-
-    __slots__ = ("body", "headers", "keep", "method", "notes", "repeated", "started", "url")
-
-    def __init__(self, method: bytes, url: bytes, headers: dict[bytes, bytes], keep: bool, started: float) -> None:
-        self.method, self.url, self.headers, self.keep, self.started = method, url, headers, keep, started
-        self.body: Any = b""
-        self.notes: dict[str, Any] = {}  # what is known of its head; requests with the same head share them
-        self.repeated = False  # whether its head came before, byte for byte
-
-
-class Reply:
-    """What is sent back: a status, the parts of a body, and headers beside those that every reply has."""
-
-    __slots__ = ("code", "headers", "kind", "parts", "status")
-
-    def __init__(self, status: int, parts: list[Any], kind: bytes = JSON, headers: bytes = b"", code: str = "") -> None:
-        self.status, self.parts, self.kind, self.headers, self.code = status, parts, kind, headers, code
-
-
-def json_reply(value: Any, status: int = 200) -> Reply:
-    """Return a reply with a JSON body."""
-    return Reply(status, [_encode(value)])
-
-
-def error_reply(error: BaseException) -> Reply:
-    """Return the reply that says what went wrong, with a code for programs and a message for people."""
-    status, body = status_of(error), described(error)
-    headers = b""
-    if "retry_after" in body:
-        headers = b"Retry-After: %d\r\n" % max(1, ceil(body["retry_after"]))
-    elif status == 503:
-        headers = b"Retry-After: 1\r\n"
-    elif status == 401:
-        headers = b"WWW-Authenticate: Bearer\r\n"
-    return Reply(status, [_encode(body)], JSON, headers, body["code"])
-
-
-class KnownHead(NamedTuple):
-    """The head of a request that was parsed before, and the length of the body that it announces."""
-
-    method: bytes
-    url: bytes
-    headers: dict[bytes, bytes]
-    keep: bool
-    length: int
-    notes: dict[str, Any]
-
 
 class Listener:
-    """What the connections of one server share: who answers, the limits, the buffer they read into, and who is open."""
+    """What the connections of one server share: who answers, the limits, the buffer they read into, and who is open.
 
-    def __init__(
-        self,
-        answer: Callable[[Connection, Request], None],
-        limits: Any,
-        metrics: Any,
-        refuse_early: Callable[[Request], None],
-    ) -> None:
-        self.answer, self.limits, self.metrics, self.refuse_early = answer, limits, metrics, refuse_early
+    ``routes`` refuses a head (``refuse_early``), answers a request (``answer``), or one whose head came before (``repeat``).
+    """
+
+    def __init__(self, routes: Any, limits: Any, metrics: Any) -> None:
+        self.limits, self.metrics = limits, metrics
+        self.answer, self.refuse_early, self.repeat = routes.answer, routes.refuse_early, routes.repeat
         self.buffer = memoryview(bytearray(RECEIVE))
         self.connections: set[Connection] = set()
         self.draining = False
@@ -123,7 +63,7 @@ class Connection(asyncio.BufferedProtocol):
     """One connection. It answers one request at a time, in order; those sent ahead wait, and then reading pauses."""
 
     __slots__ = (
-        "body", "cancel", "chunks", "current", "deadline", "direct", "half_closed", "head_bytes", "headers", "idle", "last", "lingering", "listener",
+        "body", "chunks", "current", "deadline", "direct", "half_closed", "head_bytes", "headers", "idle", "last", "lingering", "listener",
         "parser", "paused", "received", "request", "started", "transport", "url", "waiting",
     )  # fmt: skip
 
@@ -131,10 +71,9 @@ class Connection(asyncio.BufferedProtocol):
         self.listener = listener
         self.transport: Any = None
         self.parser = httptools.HttpRequestParser(self)
-        self.current: Request | None = None  # being answered
+        self.current: Any = None  # the request being answered: one of ours, or of a template's
         self.request: Request | None = None  # being received, its head is complete
         self.waiting: deque[Request] | None = None
-        self.cancel: Callable[[], object] | None = None  # how to give up the one being answered
         self.direct: memoryview | None = None  # where a large body is read into
         self.last: Request | None = None  # received last
         self.received = self.head_bytes = 0
@@ -160,11 +99,11 @@ class Connection(asyncio.BufferedProtocol):
         listener.connections.discard(self)
         listener.metrics.connections = len(listener.connections)
         self._drop_body()
-        if self.cancel is not None:
-            self.cancel()  # nobody waits for it any more
-        if self.current is not None:
-            self._ended()
         self.waiting = self.transport = None
+        if (request := self.current) is not None:
+            self._ended()
+            if request.cancel is not None:
+                request.cancel()  # nobody waits for it any more
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return self.listener.buffer if self.direct is None else self.direct[self.received :]
@@ -203,25 +142,21 @@ class Connection(asyncio.BufferedProtocol):
         known = listener.heads.get(data[:end])
         if known is None or count != end + known.length:
             return False
-        self.started = perf_counter()
-        self.idle = False
-        request = Request(known.method, known.url, known.headers, known.keep, self.started)
-        request.body, request.repeated, request.notes = data[end:], True, known.notes
-        self._take(request)
+        body, started, self.idle = data[end:], perf_counter(), False
+        if self.current is not None or self.paused or not listener.repeat(self, known, body, started):
+            self._take(Request(known, started, body, repeated=True))
         return True
 
     def _remember(self, request: Request, count: int) -> None:
         """Keep the head of a request that came whole, so that the next one like it need not be parsed."""
-        listener, data = self.listener, bytes(self.listener.buffer[:count])
-        length = request.headers.get(b"content-length", b"")
+        heads, headers, data = self.listener.heads, request.headers, bytes(self.listener.buffer[:count])
+        length = headers.get(b"content-length", b"")
         end = data.find(b"\r\n\r\n") + 4
-        if (
-            length.isdigit() and count == end + int(length) and end <= HEAD and len(listener.heads) < HEADS_KEPT
-            and b"expect" not in request.headers and b"upgrade" not in request.headers and b"transfer-encoding" not in request.headers
-        ):  # fmt: skip
-            listener.heads[data[:end]] = KnownHead(
-                request.method, request.url, request.headers, request.keep, int(length), request.notes
-            )
+        if length.isdigit() and count == end + int(length) and end <= HEAD and not headers.keys() & set(NOT_REPEATED):
+            if len(heads) >= HEADS:
+                heads.clear()
+            request.head.length = int(length)
+            heads[data[:end]] = request.head
 
     def _feed(self, data: memoryview) -> None:
         try:
@@ -264,9 +199,8 @@ class Connection(asyncio.BufferedProtocol):
     def on_headers_complete(self) -> None:
         self.head_bytes = 0
         parser, headers, limits = self.parser, self.headers, self.listener.limits
-        request = self.request = Request(
-            parser.get_method(), self.url, headers, parser.should_keep_alive(), self.started
-        )
+        head = KnownHead(parser.get_method(), self.url, headers, parser.should_keep_alive())
+        request = self.request = Request(head, self.started)
         self.chunks: list[bytes] = []
         self.body = 0
         try:
@@ -353,9 +287,7 @@ class Connection(asyncio.BufferedProtocol):
             self.transport.pause_reading()
 
     def _begin(self, request: Request) -> None:
-        self.current = request
-        self.listener.busy += 1
-        self.deadline = request.started + self.listener.limits.seconds
+        self.begin(request, request.started)
         encoding = request.headers.get(b"content-encoding")
         try:
             if encoding is not None:
@@ -364,31 +296,43 @@ class Connection(asyncio.BufferedProtocol):
         except Exception as error:  # whatever it is, this request fails and the next one is served
             self.reply(request, error_reply(error))
 
+    def begin(self, request: Any, started: float) -> None:
+        """Note which request is being answered, since when."""
+        self.current = request
+        self.listener.busy += 1
+        self.deadline = started + self.listener.limits.seconds
+
     def reply(self, request: Request, reply: Reply) -> None:
         """Send the answer to the request that is being answered, then go on with the next one."""
         if self.current is not request:
             return  # the client has left
-        listener, transport = self.listener, self.transport
-        self.cancel = None
         parts = reply.parts
         length = len(parts[0]) if len(parts) == 1 else sum(map(len, parts))
-        keep = request.keep and not (listener.draining or self.lingering or (self.half_closed and not self.waiting))
-        head = b"%bContent-Type: %b\r\nContent-Length: %d\r\n%b%b\r\n" % (
-            HEADS[reply.status], reply.kind, length, reply.headers, b"" if keep else b"Connection: close\r\n",
-        )  # fmt: skip
+        keep = request.keep and self.stays_open()
+        head = head_of(reply, length, keep=keep)
         if length < RECEIVE:
-            transport.write(b"".join((head, *parts)))
+            self.transport.write(b"".join((head, *parts)))
         else:
-            transport.writelines([head, *parts])
-        self._ended()
-        if not keep:
+            self.transport.writelines([head, *parts])
+        if keep:
+            self.answered(perf_counter())
+        else:
+            self._ended()
             self.close()
-        elif self.waiting:
+
+    def stays_open(self) -> bool:
+        """Tell whether the connection is for more than the request that is being answered."""
+        return not (self.listener.draining or self.lingering or (self.half_closed and not self.waiting))
+
+    def answered(self, now: float) -> None:
+        """Go on with the next request, after one whose answer was written."""
+        self._ended()
+        if self.waiting:
             self._next()
         else:
             self.idle = self.request is None
             if not self.paused:
-                self.deadline = perf_counter() + listener.limits.idle_seconds
+                self.deadline = now + self.listener.limits.idle_seconds
 
     def _ended(self) -> None:
         self.current = None
@@ -405,9 +349,7 @@ class Connection(asyncio.BufferedProtocol):
         """Answer before the request is complete, and close the connection."""
         reply = error_reply(error)
         self.listener.metrics.refuse(reply.code)
-        head = b"%bContent-Type: %b\r\nContent-Length: %d\r\n%bConnection: close\r\n\r\n" % (
-            HEADS[reply.status], reply.kind, sum(map(len, reply.parts)), reply.headers,
-        )  # fmt: skip
+        head = head_of(reply, sum(map(len, reply.parts)), keep=False)
         self._drop_body()
         self.request, self.lingering = None, True
         if self.transport is not None:
@@ -429,36 +371,12 @@ class Connection(asyncio.BufferedProtocol):
         elif self.lingering or self.paused or self.transport.is_closing():
             self.transport.abort()
         elif self.current is not None:
-            cancel, self.cancel = self.cancel, None
-            error = DeadlineError(
-                "the time for the request was over", "ask for less, or raise --limit seconds=...", code="E481"
-            )
-            self.reply(self.current, error_reply(error))
-            if cancel is not None:
-                cancel()
+            request, hint = self.current, "ask for less, or raise --limit seconds=..."
+            error = DeadlineError("the time for the request was over", hint, code="E481")
+            self.reply(request, error_reply(error))
+            if request.cancel is not None:
+                request.cancel()
         elif self.idle:
             self.close()
         else:
             self.refuse(TensorLogicError("the request did not arrive in time", "send it without a pause", code="E486"))
-
-
-def inflated(body: Any, encoding: bytes, limit: int) -> bytes:
-    """Return a body that came compressed; one that would become larger than the limit is refused while it grows."""
-    kinds = {b"gzip": 31, b"deflate": 15, b"identity": 0}
-    bits = kinds.get(encoding.strip().lower())
-    if bits is None:
-        raise FormatError(
-            f"the content encoding {encoding[:40]!r} is not read here", "send gzip or deflate", code="E485"
-        )
-    if not bits:
-        return bytes(body)
-    reader = zlib.decompressobj(bits)
-    try:
-        found = reader.decompress(body, limit + 1)
-    except zlib.error as error:
-        raise FormatError(f"the body is not {encoding.decode()}: {error}", code="E470") from None
-    if len(found) > limit:
-        raise too_large("the body", len(found), limit)
-    if not reader.eof:
-        raise FormatError(f"the body ends within its {encoding.decode()} stream", code="E470")
-    return found

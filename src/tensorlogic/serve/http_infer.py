@@ -5,18 +5,21 @@ from __future__ import annotations
 import re
 from functools import partial
 from time import perf_counter, perf_counter_ns
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..errors import FormatError, TensorLogicError
 from ..events import watchers
-from .http import Connection, Reply, Request, error_reply
-from .protocol import BodyPattern, InferRequest, parse_request, pattern_of
+from .http import Connection
+from .http_messages import Reply, Request, error_reply
+from .protocol import InferRequest, parse_request
 from .repository import ServedModel
-from .responses import encode_response, encode_sole_output, outputs_of
-from .service import LARGE, settle, status_of
+from .responses import encode_response, outputs_of
+from .service import LARGE, status_of
+from .templates import template_of
 
 TRACEPARENT = re.compile(rb"00-([0-9a-f]{32})-([0-9a-f]{16})-[0-9a-f]{2}")
 ID = re.compile(rb"[!-~]{1,128}")
+TEMPLATES = 1024  # that are kept
 KINDS = frozenset({b"application/json", b"application/octet-stream", b"application/vnd.sagemaker-triton.binary+json"})
 
 
@@ -24,25 +27,22 @@ class HttpInfer:
     """A request to infer on its way: read, handed to the batcher, answered."""
 
     __slots__ = ("connection", "name", "request", "request_id", "routes", "told", "trace", "version")
-    request_id: bytes
-    trace: str
+    told: InferRequest
 
     def __init__(self, routes: Any, connection: Connection, request: Request, name: str, version: str) -> None:
         self.routes, self.connection, self.request = routes, connection, request
         self.name, self.version = name, version
-        body, service = request.body, routes.service
+        given_id, self.trace, _, _ = _facts(request)
+        self.request_id = given_id or b"%b-%x" % (routes.prefix, next(routes.count))
+
+    def start(self) -> None:
+        """Read the body and hand it to the batcher."""
+        body, service = self.request.body, self.routes.service
         service.metrics.in_flight += 1
         try:
-            facts = request.notes.get("facts")
-            if facts is None:
-                facts = request.notes["facts"] = _facts(request.headers)
-            given_id, self.trace, json_length, wrong = facts
-            self.request_id = given_id or b"%b-%x" % (routes.prefix, next(routes.count))
+            _, _, json_length, wrong = _facts(self.request)
             if wrong is not None:
                 raise wrong.renamed(wrong.diagnostic.message)
-            known = request.notes.get("pattern")
-            if known is not None and self._is_like(known, body):
-                return
             if (len(body) if json_length is None else json_length) > LARGE:
                 service.when_done(
                     service.threads.submit(parse_request, body, json_length, service.limits), self._parsed
@@ -52,26 +52,17 @@ class HttpInfer:
         except Exception as error:
             self._fail(error)
 
-    def _is_like(self, known: tuple[Any, ServedModel, BodyPattern], body: bytes) -> bool:
-        """Begin to answer a request that differs from one before it in its numbers only; False where it does not."""
-        ready, model, pattern = known
-        service = self.routes.service
-        if ready is not service.repository.ready or service.draining or (array := pattern.array(body)) is None:
-            return False
-        self.told = pattern.request
-        future = model.batcher.submit_on_loop({pattern.name: array}, model.priority)
-        future.add_done_callback(partial(settle, model, self._done))
-        self.connection.cancel = future.cancel
-        return True
-
     def _remember(self, told: InferRequest) -> None:
         """Keep what the next request with this head is likely to have in common with this one."""
-        service, request = self.routes.service, self.request
-        ready = service.repository.ready
-        model = service.repository.find(self.name, self.version)
-        pattern = pattern_of(request.body, told, model.inputs)
-        if pattern is not None and model.static and model.limits.seconds >= service.limits.seconds:
-            request.notes["pattern"] = ready, model, pattern
+        request, repository = self.request, self.routes.service.repository
+        models, templates = repository.ready, repository.templates
+        if not request.repeated or not request.keep or self.name not in models:
+            return
+        template = template_of(self.routes, models, self.name, self.version, request, told)
+        if template is not None:
+            if len(templates) >= TEMPLATES:
+                templates.clear()
+            templates[request.head] = template
 
     def _parsed(self, future: Any) -> None:
         error = future.exception()
@@ -87,11 +78,11 @@ class HttpInfer:
         self.told = told
         if service.draining:
             request.keep = False
-        self.connection.cancel = service.infer(self.name, self.version, told, None, self._done)
-        if request.repeated:
-            self._remember(told)
+        request.cancel = service.infer(self.name, self.version, told, None, self.done)
+        self._remember(told)
 
-    def _done(self, model: ServedModel | None, outputs: Any) -> None:
+    def done(self, model: ServedModel | None, outputs: Any) -> None:
+        """Answer with the outputs, or with what went wrong."""
         if isinstance(outputs, BaseException):
             self._fail(outputs, model)
             return
@@ -99,11 +90,6 @@ class HttpInfer:
         service = self.routes.service
         told = self.told
         try:
-            if model.sole_output is not None and not told.outputs:
-                parts = encode_sole_output(model.head, told.id, model.sole_output, outputs[0], told.binary)
-                if parts is not None:
-                    self._reply(model, parts, len(parts[0]) if told.binary else None)
-                    return
             tensors = outputs_of(told, outputs, model.outputs)
             id = told.id
             if any(not t.binary and t.datatype != "BYTES" and t.value.nbytes > LARGE for t in tensors):
@@ -138,6 +124,7 @@ class HttpInfer:
     def _finish(self, reply: Reply, model: ServedModel | None) -> None:
         service, request = self.routes.service, self.request
         service.metrics.in_flight -= 1
+        request.cancel = None
         if model is not None:
             seconds = perf_counter() - request.started
             service.metrics.model(model.name, model.version).count("http", reply.code or "ok", seconds)
@@ -155,17 +142,34 @@ def id_of(connection: Connection) -> int:
     return id(connection) & 0x7FFF_FFFF
 
 
-def _facts(headers: dict[bytes, bytes]) -> tuple[bytes, str, int | None, TensorLogicError | None]:
-    """Return what the headers of a request to infer say: its id, its trace, the length of its JSON, and what is wrong with them."""
+class Facts(NamedTuple):
+    """What the headers of a request to infer say: its id, its trace, the length of its JSON, and what is wrong with them."""
+
+    id: bytes
+    trace: str
+    json_length: int | None
+    error: TensorLogicError | None
+
+
+def _facts(request: Request) -> Facts:
+    """Return what the headers of a request to infer say; requests with the same head share it."""
+    head = request.head
+    if head.infer_facts is None:
+        head.infer_facts = _read_facts(head.headers)
+    found: Facts = head.infer_facts
+    return found
+
+
+def _read_facts(headers: dict[bytes, bytes]) -> Facts:
     given, kind = headers.get(b"x-request-id", b""), headers.get(b"content-type")
     length = headers.get(b"inference-header-content-length")
     id, trace = given if ID.fullmatch(given) else b"", _trace_id(headers.get(b"traceparent"))
     if kind is not None and kind.partition(b";")[0].strip().lower() not in KINDS:
-        return id, trace, None, wrong_kind(kind)
+        return Facts(id, trace, None, wrong_kind(kind))
     if length is not None and (not length.isdigit() or len(length) > 18):
         what = f"Inference-Header-Content-Length is {length[:40].decode('latin-1')!r}, no number"
-        return id, trace, None, FormatError(what, code="E471")
-    return id, trace, None if length is None else int(length), None
+        return Facts(id, trace, None, FormatError(what, code="E471"))
+    return Facts(id, trace, None if length is None else int(length), None)
 
 
 def wrong_kind(kind: bytes) -> FormatError:

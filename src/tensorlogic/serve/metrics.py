@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -45,13 +46,12 @@ class ModelMetrics:
 
     def __init__(self, name: str, version: str) -> None:
         self.labels = labels(model=name, version=version)
-        self.codes: dict[tuple[str, str], int] = {}
+        self.codes: Counter[tuple[str, str]] = Counter()
         self.seconds = Histogram(SECONDS)
 
     def count(self, protocol: str, code: str, seconds: float) -> None:
         """Count one answer."""
-        key = protocol, code
-        self.codes[key] = self.codes.get(key, 0) + 1
+        self.codes[protocol, code] += 1
         self.seconds.observe(seconds)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
@@ -18,12 +19,12 @@ from .batch_runs import Outcome
 def deliver(told: Sequence[tuple[Request, Outcome]]) -> None:
     """Tell requests their outcomes: those of an event loop by one call of it for all of them."""
     here = asyncio._get_running_loop()
-    by_loop: dict[asyncio.AbstractEventLoop, list[tuple[Any, Outcome]]] = {}
+    by_loop: dict[asyncio.AbstractEventLoop, list[tuple[Request, Outcome]]] = {}
     for request, outcome in told:
         if request.loop is None or request.loop is here:
-            tell(request.future, outcome)
+            request.tell(outcome)
         else:
-            by_loop.setdefault(request.loop, []).append((request.future, outcome))
+            by_loop.setdefault(request.loop, []).append((request, outcome))
     for loop, pairs in by_loop.items():
         with suppress(RuntimeError):  # it is closed, and nobody waits there any more
             loop.call_soon_threadsafe(tell_all, pairs)
@@ -49,14 +50,38 @@ async def outcome_of(future: Future[Outputs]) -> Outputs:
     return future.result()
 
 
-def tell_all(pairs: Sequence[tuple[Any, Outcome]]) -> None:
-    """Tell futures their outcomes, on the event loop that they belong to."""
-    for future, outcome in pairs:
-        tell(future, outcome)
+class Waiter:
+    """What a thread waits with for its outcome: a lock, which is a tenth of a future."""
+
+    __slots__ = ("_lock", "_outcome")
+
+    def __init__(self, request: Request) -> None:
+        request.tell = self.tell
+        self._lock = threading.Lock()
+        self._lock.acquire()
+
+    def tell(self, outcome: Outcome) -> None:
+        """Note the outcome, and let the thread go on."""
+        self._outcome = outcome
+        self._lock.release()
+
+    def wait(self) -> Outputs:
+        """Wait for the outcome; return the outputs, or raise what went wrong."""
+        self._lock.acquire()
+        outcome = self._outcome
+        if isinstance(outcome, BaseException):
+            raise outcome
+        return outcome
 
 
-def tell(future: Any, outcome: Outcome) -> None:
-    """Tell a future its outcome, unless it was cancelled."""
+def tell_all(pairs: Sequence[tuple[Request, Outcome]]) -> None:
+    """Tell requests their outcomes, on the event loop that they belong to."""
+    for request, outcome in pairs:
+        request.tell(outcome)
+
+
+def settle(future: Any, outcome: Outcome) -> None:
+    """Give a future its outcome, unless it was cancelled."""
     if future.done():
         return  # cancelled by whoever holds it
     try:

@@ -25,7 +25,6 @@ LEAF = {"b": bool, "i": int, "u": int, "f": float}  # what JSON may hold, by the
 SAFE = {dtype: min(largest**2, 1e300) for dtype, largest in LARGEST.items() if largest < 1e100} | {
     np.dtype("<f8"): 1e300
 }
-PATTERN = 4096  # bytes of a body that is compared with the one before it
 FEW, SMALL = 16, 6e4  # elements that are looked at one by one, and numbers that every float holds
 Array = np.ndarray[Any, Any]
 Names = list[tuple[str, ...]]
@@ -226,7 +225,7 @@ def _decoder(leaf: type, depth: int) -> msgspec.json.Decoder[Any]:
     return msgspec.json.Decoder(kind)
 
 
-_FLAT: dict[type, Any] = {leaf: msgspec.json.Decoder(list[leaf]) for leaf in (bool, int, float, str)}  # type: ignore[valid-type]
+FLAT: dict[type, Any] = {leaf: msgspec.json.Decoder(list[leaf]) for leaf in (bool, int, float, str)}  # type: ignore[valid-type]
 
 
 def _values(given: GivenTensor, leaf: type, count: int) -> Any:
@@ -244,7 +243,7 @@ def _values(given: GivenTensor, leaf: type, count: int) -> Any:
     try:
         if text[1:64].lstrip()[:1] == b"[":
             return _decoder(leaf, max(len(given.shape), 1)).decode(text)
-        return _FLAT[leaf].decode(text)
+        return FLAT[leaf].decode(text)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         code = "E474" if isinstance(error, msgspec.ValidationError) else "E470"
         hint = f"data is a flat list, or nested as the shape {list(given.shape)} says"
@@ -343,62 +342,6 @@ def strings_of(data: memoryview, name: str, count: int) -> Iterator[str]:
         at += 4 + length
     if at != len(data):
         raise FormatError(f"input {name!r} has {len(data) - at:,} bytes more than its {count:,} elements", code="E471")
-
-
-class BodyPattern(NamedTuple):
-    """What requests of one caller have in common: every byte of the body but the numbers of its one input, which is of floats.
-
-    The numbers stand in the JSON, or follow it in binary form; then ``after`` is None.
-    """
-
-    before: bytes
-    after: bytes | None
-    request: InferRequest
-    name: str
-    shape: tuple[int, ...]
-    dtype: np.dtype[Any]
-    size: int
-
-    def array(self, body: bytes) -> Array | None:
-        """Return the input of a body like this; None where it is not, or where something about it has to be looked at."""
-        if not body.startswith(self.before):
-            return None
-        if self.after is None:
-            data = body[len(self.before) :]
-            return (
-                np.frombuffer(data, self.dtype).reshape(self.shape)
-                if len(data) == self.size * self.dtype.itemsize
-                else None
-            )
-        if not body.endswith(self.after):
-            return None
-        try:
-            values = _FLAT[float].decode(body[len(self.before) : len(body) - len(self.after)])
-        except (msgspec.DecodeError, UnicodeDecodeError):
-            return None
-        if len(values) != self.size or not -SMALL < min(values) <= max(values) < SMALL:
-            return None
-        array = np.array(values, self.dtype)
-        return array if array.ndim == len(self.shape) else array.reshape(self.shape)
-
-
-def pattern_of(body: Any, request: InferRequest, specs: Mapping[str, TensorSpec]) -> BodyPattern | None:
-    """Return the pattern of a request's body, where it is small and has one input of floats: a flat list in JSON, or binary."""
-    if len(specs) != 1 or len(request.inputs) != 1 or type(body) is not bytes or len(body) > PATTERN:
-        return None
-    if request.parameters and request.parameters.keys() != {"binary_data_output"}:
-        return None
-    given: Any = request.inputs[0]
-    dtype, size = NUMPY.get(given.datatype), math.prod(given.shape)
-    if dtype is None or dtype.kind != "f" or not size:
-        return None
-    if isinstance(given.data, memoryview):
-        return BodyPattern(body[: len(body) - len(given.data)], None, request, given.name, given.shape, dtype, size)
-    text = bytes(given.data)
-    if body.count(text) != 1 or text[1:64].lstrip()[:1] == b"[":
-        return None
-    before, _, after = body.partition(text)
-    return BodyPattern(before, after, request, given.name, given.shape, dtype, size)
 
 
 def shown(value: object) -> str:

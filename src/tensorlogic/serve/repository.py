@@ -6,6 +6,7 @@ import re
 import threading
 import tomllib
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from time import monotonic
 from typing import Any, NamedTuple
@@ -33,6 +34,7 @@ from .protocol import DATATYPES, NAME_OF, Array, TensorSpec
 FILES = ("model.json", "model.tl", "manifest.json")  # what makes a folder a version of a model
 PARAMS = "params.safetensors"
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
+WARM_UP = 2.0  # seconds after which a model is served although not every size of a batch was tried
 SIGNATURES = 4096  # of shapes that were found to be within the limits, for each model
 
 
@@ -78,9 +80,12 @@ class ServedModel:
         )
         self.planner = Executor()
         self.admitted: set[tuple[Any, ...]] = set()
-        if self.static:
-            self.admit({n: np.zeros(s.shape or (), _dtype(s)) for n, s in self.inputs.items()})
         self.batcher = DynamicBatcher(executor, graph, config=_batching(settings))
+        if self.static:
+            zeros = {n: np.zeros(s.shape or (), _dtype(s)) for n, s in self.inputs.items()}
+            self.admit(zeros)
+            with suppress(Exception):  # what zeros make fail, the inputs of a request may not
+                self.batcher.warm_up(zeros, within=WARM_UP)
 
     def complete(self, given: dict[str, Array]) -> dict[str, Array]:
         """Return all inputs: those of a request, and what the model has for the others."""
@@ -260,6 +265,7 @@ class Repository:
     def __init__(self, folder: str | Path, limits: Limits, clock: Callable[[], float] = monotonic) -> None:
         self.folder, self.limits, self.clock = Path(folder), limits, clock
         self.ready: dict[str, dict[str, ServedModel]] = {}
+        self.templates: dict[Any, Any] = {}  # how requests are answered that repeat, by their heads
         self.states: dict[tuple[str, str], ModelState] = {}
         self._lock = free_in_child(threading.Lock())  # one change at a time
         if not self.folder.is_dir():
@@ -333,6 +339,7 @@ class Repository:
     def _replace(self, name: str, models: dict[str, ServedModel]) -> None:
         before = self.ready.get(name, {})
         self.ready = {**{n: m for n, m in self.ready.items() if n != name}, **({name: models} if models else {})}
+        self.templates = {}  # which hold models that may be gone now
         states = {key: s for key, s in self.states.items() if key[0] != name}
         gone = {(name, v): ModelState("UNAVAILABLE", "unloaded") for v in before}
         self.states = {**states, **gone, **{(name, v): ModelState("READY") for v in models}}

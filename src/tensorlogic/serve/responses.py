@@ -15,7 +15,6 @@ from ..errors import InputError, nearest
 from .protocol import DATATYPES, NUMPY, Array, InferRequest, Names, TensorSpec, shown
 
 DATATYPE = {np.dtype(dtype): name for name, dtype in DATATYPES.items()}
-SHORT = 4096  # elements of an output that is written at once
 
 
 class OutputTensor(NamedTuple):
@@ -93,22 +92,6 @@ def encode_response(head: bytes, id: str, tensors: Sequence[OutputTensor]) -> tu
         head = b'%b,"id":%b' % (head, _encode(id))
     text = b'%b,"outputs":[%b]}' % (head, b",".join(described))
     return [text, *buffers], len(text) if buffers else None
-
-
-def encode_sole_output(head: bytes, id: str, name: str, array: Array, binary: bool) -> list[Any] | None:
-    """Return the parts of the response of a model with one small output; None where it is large, or may hold what JSON cannot."""
-    if array.size > SHORT:
-        return None
-    if id:
-        head = b'%b,"id":%b' % (head, _encode(id))
-    start = _described(name, DATATYPE[array.dtype], array.shape)
-    if binary:
-        data = array.tobytes()
-        return [b'%b,"outputs":[%b,"parameters":{"binary_data_size":%d}}]}' % (head, start, len(data)), data]
-    values = array.ravel().tolist()
-    if array.dtype.kind == "f" and not math.isfinite(sum(values)):
-        return None
-    return [b'%b,"outputs":[%b,"data":%b}]}' % (head, start, _encode(values))]
 
 
 @lru_cache(1024)

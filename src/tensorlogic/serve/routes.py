@@ -18,16 +18,16 @@ from .. import __version__
 from ..errors import InputError, TensorLogicError
 from . import status_page
 from .access_log import AccessLog
-from .http import Connection, Reply, Request, error_reply, json_reply
+from .http import Connection
 from .http_infer import KINDS, HttpInfer, wrong_kind
+from .http_messages import KnownHead, Reply, Request, error_reply, json_reply
 from .metrics import prometheus
 from .protocol import malformed
 from .repository import ServedModel
 from .service import LARGE, Service
+from .templates import TemplateRequest
 
 EXTENSIONS = ["binary_tensor_data", "model_repository", "model_configuration", "statistics"]
-TRACEPARENT = re.compile(rb"00-([0-9a-f]{32})-([0-9a-f]{16})-[0-9a-f]{2}")
-ID = re.compile(rb"[!-~]{1,128}")
 LOCAL = re.compile(rb"(localhost|127\.0\.0\.1|\[::1\])(:[0-9]+)?")
 CACHED = 1024  # paths of requests to infer that are looked up at once
 Handler = Callable[["Routes", Request, Mapping[str, str]], "Reply | Awaitable[Reply]"]
@@ -77,11 +77,16 @@ class Routes:
 
     # answering
 
+    def repeat(self, connection: Connection, head: KnownHead, body: bytes, started: float) -> bool:
+        """Begin to answer a request whose head came before, by a template; False where none fits."""
+        template = self.service.repository.templates.get(head)
+        return template is not None and template.begin(connection, body, started)
+
     def answer(self, connection: Connection, request: Request) -> None:
         """Answer a request that is complete."""
         target = self.infers.get(request.url)
         if target is not None and request.method == b"POST":
-            HttpInfer(self, connection, request, *target)
+            HttpInfer(self, connection, request, *target).start()
             return
         path = request.url.partition(b"?")[0].decode("latin-1")
         allow = []
@@ -95,7 +100,7 @@ class Routes:
             if route.handler is infer:
                 if len(self.infers) < CACHED and values["name"] in self.service.repository.ready:
                     self.infers[request.url] = values["name"], values.get("version", "")
-                HttpInfer(self, connection, request, values["name"], values.get("version", ""))
+                HttpInfer(self, connection, request, values["name"], values.get("version", "")).start()
                 return
             self._send(connection, request, partial(route.handler, self, request, values))
             return
@@ -107,6 +112,16 @@ class Routes:
             error = InputError(f"there is no path {path[:200]!r}", "/openapi.json describes them all", code="E483")
             reply = error_reply(error)
         self.finish(connection, request, reply)
+
+    def answer_in_full(self, request: TemplateRequest, outcome: Any) -> None:
+        """Answer a request that a template began, the long way: it failed, its connection is to be closed, or JSON cannot hold its output."""
+        template, connection = request.template, request.connection
+        whole = Request(template.head, request.started, request.body, repeated=True)
+        if connection.current is request:
+            connection.current = whole
+        answer = HttpInfer(self, connection, whole, template.model.name, template.model.version)
+        answer.told = template.wanted
+        answer.done(template.model, outcome)
 
     def _send(self, connection: Connection, request: Request, handler: Callable[[], Any]) -> None:
         try:
@@ -131,7 +146,7 @@ class Routes:
         if reply.code:
             self.service.metrics.refuse(reply.code)
         connection.reply(request, reply)
-        if self.log is not None:
+        if self.log is not None and self.log.requests:
             self.log.request(request, reply, model, perf_counter() - request.started)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import signal
 import socket
 import ssl
@@ -61,7 +62,7 @@ class Server:
             Repository(config.folder, config.limits), config.limits, name=config.name, control=config.control
         )
         self.routes = Routes(self.service, config.tokens, log, local=config.host in ("127.0.0.1", "::1", "localhost"))
-        self.listener = Listener(self.routes.answer, config.limits, self.service.metrics, self.routes.refuse_early)
+        self.listener = Listener(self.routes, config.limits, self.service.metrics)
         self.port = config.port
         self.grpc_port: int | None = None
         self._server: asyncio.Server | None = None
@@ -195,6 +196,8 @@ async def serve_until_told(server: Server, started: Callable[[Server], object] =
     with contextlib.suppress(NotImplementedError, AttributeError):
         loop.add_signal_handler(signal.SIGHUP, lambda: loop.create_task(_reload(server)))
     await server.start(peers)
+    gc.collect()
+    gc.freeze()  # what is loaded stays: no request waits while the collector looks through it
     started(server)
     await told.wait()
     await server.drain()

@@ -120,15 +120,22 @@ class Service:
     def _submit(
         self, model: ServedModel, inputs: dict[str, Array], priority: Priority, timeout: float | None, done: Done
     ) -> Callable[[], object]:
+        def cancel() -> None:
+            if model.batcher.cancel(request):
+                done(model, CancelledError("the request was cancelled", code="E980"))
+
         try:
-            future = model.batcher.submit_on_loop(inputs, priority, timeout)
+            request = model.batcher.request(inputs, priority, timeout)
+            request.tell = partial(done, model)
+            model.batcher.enter(request, self.loop)
         except InputError as error:
             if error.diagnostic.code != "E457":
                 raise
             model = self.repository.find(model.name, model.version)  # it was loaded anew since it was found
-            future = model.batcher.submit_on_loop(inputs, priority, timeout)
-        future.add_done_callback(partial(settle, model, done))
-        return future.cancel
+            request = model.batcher.request(inputs, priority, timeout)
+            request.tell = partial(done, model)
+            model.batcher.enter(request, self.loop)
+        return cancel
 
     def _answered(self, deliver: Callable[[Any], None], future: Any) -> None:
         """Hand an answer over to the event loop, from any thread; many that come together wake it once."""
@@ -196,15 +203,6 @@ class _Pending:
         self.cancelled = True
         if self.cancel_run is not None:
             self.cancel_run()
-
-
-def settle(model: ServedModel, done: Done, future: Any) -> None:
-    """Hand the outcome of a future on."""
-    if future.cancelled():
-        done(model, CancelledError("the request was cancelled", code="E980"))
-        return
-    error = future.exception()
-    done(model, future.result() if error is None else error)
 
 
 def _told(request: InferRequest, priority: Priority, timeout: float) -> tuple[Priority, float]:

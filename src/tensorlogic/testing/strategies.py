@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from ..ir.builder import GraphBuilder
 from ..ir.graph import EinsumGraph
 from ..ir.tensor import Tensor
-from ..lang import expr as logic
+from ..lang import connectives as logic
+from ..lang.expr import TLExpr
 from .random_graphs import DTYPES, SIZES, Below, GraphCase, Graphs
 
 
@@ -82,7 +83,7 @@ def graph_case(
 class FormulaCase(NamedTuple):
     """A formula over one domain ``D``, the names of its elements, and an array for each predicate."""
 
-    expr: logic.TLExpr
+    expr: TLExpr
     names: tuple[str, ...]
     arrays: dict[str, Any]
 
@@ -92,7 +93,7 @@ PREDICATES: Mapping[str, int] = {"n0": 0, "p1": 1, "q1": 1, "r2": 2, "s2": 2, "t
 ELEMENTS = ("ann", "bob", "cat", "dan")
 
 
-CONNECTIVES: tuple[Callable[[Any, Any], logic.TLExpr], ...] = (
+CONNECTIVES: tuple[Callable[[Any, Any], TLExpr], ...] = (
     logic.and_,
     logic.or_,
     logic.imply,
@@ -103,7 +104,7 @@ CONNECTIVES: tuple[Callable[[Any, Any], logic.TLExpr], ...] = (
 )
 
 
-def _formula(below: Below, terms: Sequence[Any], leaves: int, depth: int) -> logic.TLExpr:
+def _formula(below: Below, terms: Sequence[Any], leaves: int, depth: int) -> TLExpr:
     kind = below(8) if depth and leaves > 1 else 0
     if kind < 2 and not (kind and depth):
         if below(8) == 7:

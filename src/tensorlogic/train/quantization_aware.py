@@ -132,7 +132,8 @@ def _typed(graph: EinsumGraph, values: Mapping[str, Array]) -> EinsumGraph:
 def _products(graph: EinsumGraph, values: Mapping[str, Array]) -> list[Product]:
     typed = _typed(graph, values)
     inputs = {i: name for name, i in typed.inputs.items() if name in values}
-    found = find_products(typed, inputs, bytearray(i in inputs for i in range(len(typed.nodes))))
+    every = find_products(typed, inputs, bytearray(i in inputs for i in range(len(typed.nodes))))
+    found = [p for p in every if not p.lookup]
     if not found:
         hint = "its weights are inputs that params= names, of known sizes"
         raise InputError("the graph has no product of a value with a parameter", hint, code="E328")

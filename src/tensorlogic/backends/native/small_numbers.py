@@ -39,6 +39,10 @@ class _Parts:
         self._places = {slot: n for n, slot in enumerate(step.reads)}
         self._literals = {slot: np.asarray(op.value) for slot, op in step.op.literals}
 
+    def is_zero(self, slot: int) -> bool:
+        """Tell whether a slot is known to be 0 before anything runs."""
+        return slot in self._literals and not self._literals[slot].any()
+
     def read(self, slot: int) -> Reader:
         """Return how a slot that comes from outside is read."""
         if slot in self._literals:
@@ -195,7 +199,9 @@ def bind_weights(step: Step) -> Kernel:
     columns, depth = (form.sizes[label] for label in form.labels[side])
     turn, result = _turned(form, 1 - side), _Result(_facing(form, side), np.dtype(np.float32))
     rows = math.prod(form.sizes[label] for label in (form.left, form.right)[1 - side])
-    make_weights_ready(rows, bits, signed)
+    make_weights_ready(
+        rows, bits, signed, depth, depth if group is None else group, zeros=not parts.is_zero(scaled.reads[2])
+    )
 
     def run(*operands: Array, out: Array = None) -> Array:
         zeros = zero(operands)

@@ -1,13 +1,13 @@
-"""The innermost loop of products of float rows with packed weights: weights are unpacked in registers.
+"""The innermost loops of products of float rows with packed weights: dot products of whole numbers, and weights as floats.
 
-Weights are read as words of 32 bits, one to a lane. A word holds consecutive weights, so lane j of the s-th vector that comes of a block is
-weight ``j * each + s`` of it; the rows are laid out in that order beforehand. All but the highest weight of a word are used where they stand
-in it, 2 ** (bits * s) times too large; the rows are made as much smaller beforehand, which is exact.
+Weights are read as words of 32 bits, one to a lane, each with consecutive weights. For dot products a row of floats becomes whole numbers
+of one step, cut into limbs that the processor's instruction for small integers takes; sums are exact until they are scaled. All but the
+highest weights of a byte are multiplied where they stand in it, 2 ** (bits * c) times too large; what comes of it is shifted back in the end.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from llvmlite import ir
@@ -15,22 +15,28 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from .dot_instructions import INT32, call
+from .dot_instructions import INT32, DotForm, add_products, call
 
 FLOAT = ir.FloatType()
 AHEAD = (
-    4096  # bytes before they are read, weights are asked for: across a page, where the processor does not do so itself
+    8192  # bytes before they are read, weights are asked for: across a page, where the processor does not do so itself
 )
 
 
 class WeightForm(NamedTuple):
-    """Weights of so many bits, so many lanes at a time: so many rows, and so many rows of weights, at once."""
+    """Weights of so many bits, and the instruction that multiplies them; a vector of words is a block."""
 
     bits: int
     signed: bool
-    lanes: int
-    rows: int
-    outputs: int
+    dot: DotForm
+    parts: int = 1  # groups of weights in a block
+    span: int = 0  # blocks of a group, where they are few; 0: any number
+    zeros: bool = False  # groups have zero points
+
+    @property
+    def plain(self) -> WeightForm:
+        """The form for weights that become floats, whatever their groups and zero points."""
+        return WeightForm(self.bits, self.signed, self.dot)
 
     @property
     def each(self) -> int:
@@ -40,71 +46,123 @@ class WeightForm(NamedTuple):
     @property
     def block(self) -> int:
         """Weights in a vector of words."""
-        return self.lanes * self.each
+        return self.dot.lanes * self.each
+
+    @property
+    def limb_bits(self) -> int:
+        """Bits of a limb: as many as keep the sums of a long row within 32 bits, where the instruction takes 16."""
+        return 14 if self.dot.terms == 2 else 8
+
+    @property
+    def limbs(self) -> int:
+        """Limbs of a whole number: together at least the 24 bits of a float."""
+        return 2 if self.dot.terms == 2 else 3
+
+    @property
+    def places(self) -> int:
+        """Weights in each small integer that the instruction takes."""
+        return self.each // self.dot.terms
+
+    @property
+    def reads_signed(self) -> bool:
+        """Whether the instruction takes bytes as they are, with their sign."""
+        return self.bits == 8 and self.dot.terms == 4 and not self.dot.unsigned_left
+
+    @property
+    def flips(self) -> bool:
+        """Whether the highest bit of each weight is turned over: two's complement is read as what is above the least."""
+        return self.bits > 1 and self.signed != self.reads_signed
 
     @property
     def bias(self) -> int:
-        """What weights are more than they stand for: two's complement is read as what is above the least."""
-        return 1 << (self.bits - 1) if self.signed and self.bits > 1 else 0
+        """What numbers are more than they stand for, in the sums; of one bit they are doubled before it is taken off."""
+        if self.bits == 1:
+            return int(self.signed)
+        return 0 if not self.flips else -(1 << 7) if self.reads_signed else 1 << (self.bits - 1)
 
     @property
-    def factors(self) -> list[float]:
-        """What the rows are multiplied by beforehand, for each place in a word."""
-        if self.bits == 1:
-            return [1.0] * self.each
-        return [2.0 ** -(self.bits * s) for s in range(self.each - 1)] + [1.0]
+    def unit(self) -> int:
+        """Bits within which weights are multiplied where they stand."""
+        narrow = self.bits == 1 or (self.dot.terms == 4 and not self.dot.unsigned_left)
+        return 4 if narrow and self.bits < 8 else 8
+
+    @property
+    def classes(self) -> int:
+        """Places in a unit; each has sums of its own."""
+        return self.unit // self.bits
+
+    @property
+    def most_blocks(self) -> int:
+        """Blocks whose sums are sure to fit 32 bits."""
+        largest = 255 * self.dot.terms * (32 // self.dot.terms // self.unit) << self.limb_bits - 1
+        return (1 << 31) // largest - 1
 
 
 class _Writer:
-    """Writes the code of one product; ``same`` is a number in every lane."""
+    """Writes the code of one loop; ``same`` is a number in every lane."""
 
     def __init__(self, builder: Any, form: WeightForm) -> None:
-        self.builder, self.form = builder, form
-        self.words, self.floats = ir.VectorType(INT32, form.lanes), ir.VectorType(FLOAT, form.lanes)
+        self.builder, self.form, self.lanes = builder, form, form.dot.lanes
+        self.words, self.floats = ir.VectorType(INT32, self.lanes), ir.VectorType(FLOAT, self.lanes)
 
     def same(self, number: int) -> Any:
-        return ir.Constant(self.words, [INT32(number)] * self.form.lanes)
+        return ir.Constant(self.words, [INT32(number)] * self.lanes)
 
     def in_every_lane(self, value: Any) -> Any:
-        vector = ir.VectorType(value.type, self.form.lanes)
+        vector = ir.VectorType(value.type, self.lanes)
         first = self.builder.insert_element(ir.Constant(vector, ir.Undefined), value, INT32(0))
         return self.builder.shuffle_vector(first, first, ir.Constant(self.words, None))
 
     def load(self, address: Any, kind: Any) -> Any:
         return self.builder.load(self.builder.bitcast(address, kind.as_pointer()), align=1)
 
-    def weights_at(self, data: Any) -> Iterator[Any]:
-        """Write the weights of a block as vectors of floats: the s-th of each word, s after s."""
+    def words_at(self, data: Any, *, flips: bool) -> Any:
+        """Write the words of a block, the highest bit of each weight turned over if asked."""
+        bits, word = self.form.bits, self.load(data, self.words)
+        highest = sum(1 << bits * s + bits - 1 for s in range(self.form.each))
+        return self.builder.xor(word, self.same(highest)) if flips else word
+
+    def small_integers_at(self, data: Any) -> Iterator[Any]:
+        """Write the weights of a block, place after place, as vectors of the small integers that the instruction takes."""
+        form, b, size = self.form, self.builder, 32 // self.form.dot.terms
+        small = ir.VectorType(ir.IntType(size), self.lanes * form.dot.terms)
+        number = ir.IntType(size)
+        word = b.bitcast(self.words_at(data, flips=form.flips), small)
+        for shift in range(0, size, form.unit):
+            moved = b.lshr(word, ir.Constant(small, [number(shift)] * small.count)) if shift else word
+            for c in range(form.classes):
+                mask = (1 << form.bits) - 1 << c * form.bits
+                yield b.bitcast(b.and_(moved, ir.Constant(small, [number(mask)] * small.count)), self.words)
+
+    def floats_at(self, data: Any) -> Iterator[tuple[Any, float]]:
+        """Write the weights of a block as vectors of floats: the s-th of each word, s after s, and what each is too large by."""
         b, bits, last = self.builder, self.form.bits, self.form.each - 1
-        word = self.load(data, self.words)
-        if bits == 1:
-            word = b.xor(word, self.same(-1))
-        elif self.form.signed:
-            word = b.xor(word, self.same(sum(1 << bits * s + bits - 1 for s in range(last + 1))))
+        word = self.words_at(data, flips=bits > 1 and self.form.signed)
         for s in range(last + 1):
             if bits == 1:  # 1.0, with the opposite of the bit as its sign
-                sign = b.and_(b.shl(word, self.same(31 - s)), self.same(-(1 << 31)))
-                yield b.bitcast(b.or_(sign, self.same(0x3F800000)), self.floats)
+                sign = b.and_(b.shl(b.not_(word), self.same(31 - s)), self.same(-(1 << 31)))
+                yield b.bitcast(b.or_(sign, self.same(0x3F800000)), self.floats), 1.0
             elif s == last:
-                yield b.sitofp(b.lshr(word, self.same(32 - bits)), self.floats)
+                yield b.sitofp(b.lshr(word, self.same(32 - bits)), self.floats), 1.0
             else:
-                yield b.sitofp(b.and_(word, self.same((1 << bits) - 1 << bits * s)), self.floats)
+                mask = (1 << bits) - 1 << bits * s
+                yield b.sitofp(b.and_(word, self.same(mask)), self.floats), 2.0 ** (bits * s)
 
     def multiply_add(self, x: Any, y: Any, z: Any) -> Any:
-        return call(self.builder, f"llvm.fmuladd.v{self.form.lanes}f32", self.floats, x, y, z)
+        return call(self.builder, f"llvm.fmuladd.v{self.lanes}f32", self.floats, x, y, z)
 
-    def total(self, vectors: Sequence[Any]) -> Any:
-        every = list(vectors)
-        while len(every) > 1:
-            every = [
-                self.builder.fadd(*every[n : n + 2]) if n + 1 < len(every) else every[n]
-                for n in range(0, len(every), 2)
-            ]
-        return every[0]
+    def of_groups(self, address: Any) -> Any:
+        """Write one number for each lane, from as many as there are groups in a block."""
+        kind = address.type.pointee
+        if self.form.parts == 1:
+            return self.in_every_lane(self.builder.load(address))
+        own = self.load(address, ir.VectorType(kind, self.form.parts))
+        places = [INT32(n * self.form.parts // self.lanes) for n in range(self.lanes)]
+        return self.builder.shuffle_vector(own, own, ir.Constant(self.words, places))
 
     def sum_of_lanes(self, vector: Any) -> Any:
         """Write the sum of the lanes: halves added until one is left."""
-        size = self.form.lanes
+        size = self.lanes
         while size > 1:
             size //= 2
             low, high = (
@@ -115,173 +173,139 @@ class _Writer:
         return self.builder.extract_element(vector, INT32(0))
 
 
-def weight_dots_of(form: WeightForm) -> Any:
-    """Return what writes the dot products of some rows with some rows of weights.
+def _pointers(context: Any, builder: Any, kinds: Sequence[Any], values: Sequence[Any]) -> list[Any]:
+    """Return where the elements of arrays begin, and numbers as they are."""
+    return [
+        context.make_array(kind)(context, builder, value).data if isinstance(kind, types.Array) else value
+        for kind, value in zip(kinds, values, strict=True)
+    ]
 
-    ``span`` blocks share a scale and a zero; where it is 0, each word has those that ``scale_of`` says. ``x_sums`` has the sums of what the rows
-    are multiplied with, lane by lane, for each span, or for each block where there are none. Of the bytes of a row of weights that are no whole
-    block, ``rest`` has a copy, filled up. Zeros are read at ``zero_step`` times their place: 0 where there is only one.
+
+def weight_dot_of(form: WeightForm) -> Any:
+    """Return what gives the dot product of one row, laid out as limbs, with one row of weights.
+
+    ``span`` blocks are added up in whole numbers and scaled; the scale and the zero of the next span stand ``next_scale`` further. ``sums`` has for each span, limb by limb
+    and lane by lane, what is added to the sums of products, or what is added as often as a zero point says. Of the bytes of a row of
+    weights that are no whole block, ``rest`` has a copy, filled up.
     """
-    partial = max(1, min(form.each, 8 // (form.rows * form.outputs)))  # sums that do not wait for one another
 
     @intrinsic
-    def weight_dots(
-        typing: Any, data: Any, width: Any, rest: Any, x: Any, next_x: Any, x_sums: Any, next_sums: Any, scales: Any, zeros: Any, groups: Any,
-        zero_step: Any, scale_of: Any, span: Any, out: Any, columns: Any, row: Any, first: Any, last: Any,
+    def weight_dot(
+        typing: Any, data: Any, at: Any, blocks: Any, rest: Any, some_left: Any, x: Any, at_x: Any, sums: Any, at_sums: Any, step: Any,
+        scales: Any, zeros: Any, at_scale: Any, span: Any, next_scale: Any,
     ) -> Any:  # fmt: skip
         kinds = (
-            data, width, rest, x, next_x, x_sums, next_sums, scales, zeros, groups, zero_step, scale_of, span, out, columns, row, first, last
+            data, at, blocks, rest, some_left, x, at_x, sums, at_sums, step, scales, zeros, at_scale, span, next_scale
         )  # fmt: skip
-        names = (
-            "data width rest x next_x x_sums next_sums scales zeros groups zero_step scale_of span out columns row first last"
-        ).split()
 
         def write(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-            w, given = _Writer(builder, form), dict(zip(names, args, strict=True))
-            start = {
-                name: context.make_array(kind)(context, builder, value).data
-                for name, kind, value in zip(names, signature.args, args, strict=True)
-                if isinstance(kind, types.Array)
-            }
-            place, lanes, times, plus = given["width"].type, form.lanes, builder.mul, builder.add
-            width, span, groups, last = (given[name] for name in ("width", "span", "groups", "last"))
-            numbers = []  # of the outputs; the last again where there are fewer
-            for n in range(form.outputs):
-                number, highest = plus(given["first"], place(n)), builder.sub(last, place(1))
-                numbers.append(builder.select(builder.icmp_signed("<", number, highest), number, highest))
+            w, place, lanes = _Writer(builder, form), args[1].type, form.dot.lanes
+            given = _pointers(context, builder, signature.args, args)
+            (
+                data,
+                at,
+                blocks,
+                rest,
+                some_left,
+                x,
+                at_x,
+                sums,
+                at_sums,
+                step,
+                scales,
+                zeros,
+                at_scale,
+                span,
+                next_scale,
+            ) = given
+            span, times, plus = place(form.span) if form.span else span, builder.mul, builder.add
+            total = cgutils.alloca_once_value(builder, ir.Constant(w.floats, None))
+            own = [[cgutils.alloca_once(builder, w.words) for _ in range(form.limbs)] for _ in range(form.classes)]
+            source, row, row_sums = builder.gep(data, [at]), builder.gep(x, [at_x]), builder.gep(sums, [at_sums])
+            steps = [w.in_every_lane(builder.fmul(step, FLOAT(2.0 ** (form.limb_bits * n)))) for n in range(form.limbs)]
+            width = form.dot.terms * lanes  # elements in a vector
 
-            def at(name: str, *offsets: Any) -> Any:
-                address = start[name]
-                for offset in offsets:
-                    address = builder.gep(address, [offset])
-                return address
+            def add_block(words: Any, number: Any) -> None:
+                hint = [INT32(0), INT32(3), INT32(1)]
+                call(builder, "llvm.prefetch.p0i8", ir.VoidType(), builder.gep(words, [place(AHEAD)]), *hint)
+                first = builder.gep(row, [times(number, place(form.places * form.limbs * width))])
+                for p, weights in enumerate(w.small_integers_at(words)):
+                    for n, sum_ in enumerate(own[p % form.classes]):
+                        limb = w.load(builder.gep(first, [place((p * form.limbs + n) * width)]), w.words)
+                        builder.store(add_products(builder, form.dot, builder.load(sum_), weights, limb), sum_)
 
-            line = [plus(given["row"], place(r)) for r in range(form.rows)]
-            rows = [at("x", times(given["next_x"], r)) for r in line]
-            row_sums = [at("x_sums", times(given["next_sums"], r)) for r in line]
-            sources = [at("data", times(n, width)) for n in numbers]
-            lefts = [at("rest", place(4 * lanes * n)) for n in range(form.outputs)]
-            cells = [(r, o) for r in range(form.rows) for o in range(form.outputs)]
-            totals = {cell: cgutils.alloca_once_value(builder, ir.Constant(w.floats, None)) for cell in cells}
-            sums = {cell: [cgutils.alloca_once(builder, w.floats) for _ in range(partial)] for cell in cells}
+            def add_block_at(number: Any) -> None:
+                add_block(builder.gep(source, [times(number, place(4 * lanes))]), number)
 
-            def clear() -> None:
-                for own in sums.values():
-                    for s in own:
-                        builder.store(ir.Constant(w.floats, None), s)
+            def finish(number: Any) -> None:
+                """Scale the sums of a span and add them to the total."""
+                which = plus(at_scale, times(number, next_scale))
+                value = None
+                for n in range(form.limbs):
+                    whole = builder.load(own[0][n])
+                    for c in range(1, form.classes):
+                        whole = builder.add(whole, builder.ashr(builder.load(own[c][n]), w.same(c * form.bits)))
+                    if form.bits == 1 and form.signed:
+                        whole = builder.add(whole, whole)
+                    offset = times(plus(times(number, place(form.limbs)), place(n)), place(lanes))
+                    more = w.load(builder.gep(row_sums, [offset]), w.words)
+                    if form.zeros:
+                        zero = builder.add(w.of_groups(builder.gep(zeros, [which])), w.same(form.bias))
+                        more = builder.mul(more, zero)
+                    limb = builder.sitofp(builder.add(whole, more), w.floats)
+                    value = builder.fmul(limb, steps[n]) if value is None else w.multiply_add(limb, steps[n], value)
+                scale = w.of_groups(builder.gep(scales, [which]))
+                builder.store(w.multiply_add(value, scale, builder.load(total)), total)
 
-            def add_block(data: Sequence[Any], number: Any) -> None:
-                for source in data:
-                    address, hint = builder.gep(source, [place(AHEAD)]), [INT32(0), INT32(3), INT32(1)]
-                    call(builder, "llvm.prefetch.p0i8", ir.VoidType(), address, *hint)
-                for s, values in enumerate(zip(*map(w.weights_at, data), strict=True)):
-                    offset = plus(times(number, place(form.block)), place(s * lanes))
-                    for r in range(form.rows):
-                        factor = w.load(builder.gep(rows[r], [offset]), w.floats)
-                        for o in range(form.outputs):
-                            own = sums[r, o][s % partial]
-                            builder.store(w.multiply_add(factor, values[o], builder.load(own)), own)
+            everything = plus(blocks, some_left)
+            spans = builder.sdiv(builder.sub(plus(everything, span), place(1)), span)
+            with cgutils.for_range(builder, spans) as outer:
+                for sum_ in (s for every in own for s in every):
+                    builder.store(ir.Constant(w.words, None), sum_)
+                begin = times(outer.index, span)
+                for n in range(form.span):
+                    add_block_at(plus(begin, place(n)))
+                if not form.span:
+                    end = plus(begin, span)
+                    stop = builder.select(builder.icmp_signed("<", end, blocks), end, blocks)
+                    with cgutils.for_range(builder, builder.sub(stop, begin)) as inner:
+                        add_block_at(plus(begin, inner.index))
+                    reaches_rest = builder.icmp_signed(">", end, blocks)
+                    with builder.if_then(builder.and_(reaches_rest, builder.icmp_signed(">", some_left, place(0)))):
+                        add_block(rest, blocks)
+                finish(outer.index)
+            return w.sum_of_lanes(builder.load(total))
 
-            def add_sums(scale: Sequence[Any], zero: Sequence[Any], number: Any) -> None:
-                """Add (sums - zero * sums of the rows) * scale to the totals."""
-                for (r, o), own in sums.items():
-                    more = w.total([builder.load(s) for s in own])
-                    if form.bits > 1:
-                        least = w.load(builder.gep(row_sums[r], [times(number, place(lanes))]), w.floats)
-                        more = w.multiply_add(builder.fneg(zero[o]), least, more)
-                    builder.store(w.multiply_add(more, scale[o], builder.load(totals[r, o])), totals[r, o])
+        return types.float32(*kinds), write
 
-            def scale_at(o: int, which: Any) -> Any:
-                return builder.load(at("scales", plus(times(numbers[o], groups), which)))
-
-            def zero_at(o: int, which: Any) -> Any:
-                return builder.load(at("zeros", times(plus(times(numbers[o], groups), which), given["zero_step"])))
-
-            def shared(which: Any, read: Callable[[int, Any], Any]) -> list[Any]:
-                return [w.in_every_lane(read(o, which)) for o in range(form.outputs)]
-
-            def by_word(number: Any, read: Callable[[int, Any], Any]) -> list[Any]:
-                found = [ir.Constant(w.floats, ir.Undefined) for _ in numbers]
-                for n in range(lanes):
-                    which = builder.load(at("scale_of", times(number, place(lanes)), place(n)))
-                    for o in range(form.outputs):
-                        found[o] = builder.insert_element(found[o], read(o, which), INT32(n))
-                return found
-
-            blocks = builder.sdiv(width, place(4 * lanes))
-            some_left = builder.icmp_signed("<", times(blocks, place(4 * lanes)), width)
-
-            def moved(number: Any) -> list[Any]:
-                return [builder.gep(source, [times(number, place(4 * lanes))]) for source in sources]
-
-            with builder.if_else(builder.icmp_signed(">", span, place(0))) as (together, apart):
-                with together:
-                    everything = plus(blocks, builder.zext(some_left, place))
-                    spans = builder.sdiv(builder.sub(plus(everything, span), place(1)), span)
-                    with cgutils.for_range(builder, spans) as outer:
-                        clear()
-                        begin = times(outer.index, span)
-                        end = plus(begin, span)
-                        stop = builder.select(builder.icmp_signed("<", end, blocks), end, blocks)
-                        with cgutils.for_range(builder, builder.sub(stop, begin)) as inner:
-                            number = plus(begin, inner.index)
-                            add_block(moved(number), number)
-                        with builder.if_then(builder.and_(some_left, builder.icmp_signed(">", end, blocks))):
-                            add_block(lefts, blocks)
-                        add_sums(shared(outer.index, scale_at), shared(outer.index, zero_at), outer.index)
-                with apart:
-                    with cgutils.for_range(builder, blocks) as outer:
-                        clear()
-                        add_block(moved(outer.index), outer.index)
-                        add_sums(by_word(outer.index, scale_at), by_word(outer.index, zero_at), outer.index)
-                    with builder.if_then(some_left):
-                        clear()
-                        add_block(lefts, blocks)
-                        add_sums(by_word(blocks, scale_at), by_word(blocks, zero_at), blocks)
-            for (r, o), total in totals.items():
-                target = at("out", times(given["columns"], line[r]), numbers[o])
-                builder.store(w.sum_of_lanes(builder.load(total)), target)
-            return context.get_dummy_value()
-
-        return types.void(*kinds), write
-
-    return weight_dots
+    return weight_dot
 
 
 def weight_floats_of(form: WeightForm) -> Any:
-    """Return what writes one row of weights as floats, (number - zero) * scale, in the order in which rows are laid out."""
+    """Return what writes blocks of weights as floats, (number - zero) * scale: the first of each word, then the second, and so on.
+
+    ``scales`` and ``zeros`` have one for each word of a block; zeros count from the least number.
+    """
 
     @intrinsic
     def weight_floats(
-        typing: Any, data: Any, at: Any, scales: Any, zeros: Any, at_scale: Any, zero_step: Any, scale_of: Any, at_word: Any, blocks: Any,
-        out: Any, at_out: Any,
-    ) -> Any:  # fmt: skip
-        kinds = (data, at, scales, zeros, at_scale, zero_step, scale_of, at_word, blocks, out, at_out)
+        typing: Any, data: Any, at: Any, blocks: Any, scales: Any, zeros: Any, out: Any, at_out: Any
+    ) -> Any:
+        kinds = (data, at, blocks, scales, zeros, out, at_out)
 
         def write(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-            w = _Writer(builder, form)
-            place, lanes = args[1].type, form.lanes
-
-            def pointer(n: int, offset: Any) -> Any:
-                return builder.gep(context.make_array(signature.args[n])(context, builder, args[n]).data, [offset])
-
-            with cgutils.for_range(builder, args[8]) as loop:
-                word = builder.add(args[7], builder.mul(loop.index, place(lanes)))
-                scale = zero = ir.Constant(w.floats, ir.Undefined)
-                for n in range(lanes):
-                    which = builder.load(pointer(6, builder.add(word, place(n))))
-                    spot = builder.add(args[4], which)
-                    scale = builder.insert_element(scale, builder.load(pointer(2, spot)), INT32(n))
-                    spot = builder.mul(spot, args[5])
-                    zero = builder.insert_element(zero, builder.load(pointer(3, spot)), INT32(n))
-                source = pointer(0, builder.add(args[1], builder.mul(loop.index, place(4 * lanes))))
-                for s, value in enumerate(w.weights_at(source)):
-                    if form.bits > 1:
-                        factor = ir.Constant(w.floats, [FLOAT(form.factors[s])] * lanes)
-                        value = builder.fsub(builder.fmul(value, factor), zero)  # both exact
+            w, place, lanes = _Writer(builder, form), args[1].type, form.dot.lanes
+            data, at, blocks, scales, zeros, out, at_out = _pointers(context, builder, signature.args, args)
+            scale, less = w.load(scales, w.floats), builder.fneg(w.load(zeros, w.floats))
+            source, target = builder.gep(data, [at]), builder.gep(out, [at_out])
+            with cgutils.for_range(builder, blocks) as loop:
+                words = builder.gep(source, [builder.mul(loop.index, place(4 * lanes))])
+                for s, (value, times) in enumerate(w.floats_at(words)):
+                    factor = ir.Constant(w.floats, [FLOAT(1 / times)] * lanes)
+                    value = w.multiply_add(value, factor, less)  # exact
                     offset = builder.add(builder.mul(loop.index, place(form.block)), place(s * lanes))
-                    target = builder.bitcast(pointer(9, builder.add(args[10], offset)), w.floats.as_pointer())
-                    builder.store(builder.fmul(value, scale), target, align=4)
+                    address = builder.bitcast(builder.gep(target, [offset]), w.floats.as_pointer())
+                    builder.store(builder.fmul(value, scale), address, align=4)
             return context.get_dummy_value()
 
         return types.void(*kinds), write

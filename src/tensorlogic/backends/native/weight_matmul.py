@@ -1,12 +1,14 @@
 """Products of float32 rows with weights that stay packed: 8, 4, 2 and 1 bits, with scales and zero points.
 
-Few rows: each row of weights is read once and unpacked in registers. Many rows: a block of weights becomes float32, for BLAS to multiply.
-Weights stand as (out, in), the reduced index last. A weight q stands for (q - zero) * scale; that product is rounded once, and sums are
-float32 in an order that depends on the processor, as those of BLAS are.
+Few rows: each row of weights is read once, and multiplied by the rows as whole numbers. Many rows: a block of weights becomes float32, for BLAS
+to multiply. Weights stand as (out, in), the reduced index last. A weight q stands for (q - zero) * scale. For few rows, a row is rounded
+to whole numbers of a step that is at most 2 ** -23 of its largest element, and sums are exact until they are scaled; for many rows each
+weight is rounded to float32, and sums are those of BLAS.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import cache, partial
 from typing import Any, NamedTuple
@@ -17,21 +19,24 @@ from numba import types
 from ...ir.packed_numbers import unpack
 from ..threads import allowed, on_one_thread, share
 from .dot_instructions import dot_form
-from .explicit import NUMBER, Explicit, explicit
-from .weight_dots import WeightForm, weight_dots_of, weight_floats_of
+from .explicit import NUMBER, Explicit
+from .weight_dots import WeightForm, weight_dot_of, weight_floats_of
 
 Array = Any
-FEW = 128  # rows up to which unpacking in registers is faster than BLAS on a block of floats
-NEAR = 16  # rows that stay in the second cache while weights go by
+FEW = 16  # rows up to which dot products of whole numbers are faster than BLAS on a block of floats
 LEAST, MOST = (
     np.float32(2.0**-90),
     np.float32(2.0**90),
-)  # what is beyond could become too small or too large for a normal number
-AT_ONCE = 4  # rows that share what was unpacked
-BLOCK_BYTES = 4 << 20  # of floats that weights become at once
+)  # a largest element beyond is left to BLAS, as steps could be no normal numbers
+MOST_SPAN = 4  # blocks of a group that are written out one after another
+LINE = 64  # bytes
+NO_ZEROS = np.zeros(1, np.int32)
+BLOCK_BYTES = 16 << 20  # of floats that weights become at once: BLAS lays rows out anew for each block
 _FLOATS, _FLOATS_OUT = types.Array(types.float32, 1, "C", readonly=True), types.Array(types.float32, 1, "C")
 _ROWS = types.Array(types.float32, 2, "C", readonly=True)
 _OCTETS = types.Array(types.uint8, 1, "C", readonly=True)
+_WHOLE = types.Array(types.int32, 1, "C", readonly=True)
+_WHOLE_OUT = types.Array(types.int32, 1, "C")
 _PLACES = types.Array(types.int64, 1, "C", readonly=True)
 
 
@@ -47,202 +52,255 @@ class Weights(NamedTuple):
     group: int  # numbers that share a scale
 
 
-@cache
-def _dotting(form: WeightForm) -> Explicit:
-    weight_dots, size, height, at_once = weight_dots_of(form), 4 * form.lanes, form.rows, form.outputs
-
-    def dots(
-        data: Any, width: int, x: Any, next_x: int, x_sums: Any, next_sums: int, rows: int, scales: Any, zeros: Any, groups: int, zero_step: int,
-        scale_of: Any, span: int, out: Any, columns: int, lo: int, hi: int,
-    ) -> None:  # fmt: skip
-        """Write the dot products with the rows ``lo`` to ``hi`` of the weights into a result of as many columns."""
-        whole = width // size * size
-        rest = np.zeros(at_once * size, np.uint8)
-        for first in range(lo, hi, at_once):
-            for n in range(at_once):
-                for t in range(width - whole):
-                    rest[n * size + t] = data[min(first + n, hi - 1) * width + whole + t]
-            for row in range(0, rows, height):
-                weight_dots(
-                    data, width, rest, x, next_x, x_sums, next_sums, scales, zeros, groups, zero_step, scale_of, span, out, columns, row, first, hi
-                )  # fmt: skip
-
-    kinds = (
-        _OCTETS, NUMBER, _FLOATS, NUMBER, _FLOATS, NUMBER, NUMBER, _FLOATS, _FLOATS, NUMBER, NUMBER, _PLACES, NUMBER, _FLOATS_OUT, *[NUMBER] * 3
-    )  # fmt: skip
-    return Explicit(dots, kinds, repr(form))
-
-
-@cache
-def _unpacking(form: WeightForm) -> Explicit:
-    weight_floats, size, block = weight_floats_of(form), 4 * form.lanes, form.block
-
-    def write(
-        data: Any,
-        width: int,
-        scales: Any,
-        zeros: Any,
-        groups: int,
-        zero_step: int,
-        scale_of: Any,
-        out: Any,
-        next_out: int,
-        lo: int,
-        hi: int,
-    ) -> None:
-        """Write the rows ``lo`` to ``hi`` of the weights as floats, one after the other."""
-        blocks = width // size
-        left = width - blocks * size
-        rest = np.zeros(size, np.uint8)
-        for o in range(lo, hi):
-            at, spot = (o - lo) * next_out, o * groups
-            weight_floats(data, o * width, scales, zeros, spot, zero_step, scale_of, 0, blocks, out, at)
-            if left > 0:
-                for t in range(left):
-                    rest[t] = data[o * width + blocks * size + t]
-                words = blocks * form.lanes
-                weight_floats(rest, 0, scales, zeros, spot, zero_step, scale_of, words, 1, out, at + blocks * block)
-
-    kinds = (_OCTETS, NUMBER, _FLOATS, _FLOATS, NUMBER, NUMBER, _PLACES, _FLOATS_OUT, *[NUMBER] * 3)
-    return Explicit(write, kinds, repr(form), fast=False)
-
-
 def weight_matmul(x: Array, weights: Weights, out: Array) -> None:
     """Write the product of float32 rows with the weights, turned over, into a contiguous ``out`` of rows × rows of weights."""
     if not out.size or not weights.depth:
         out.fill(0)
         return
-    form = _form(len(x), weights.bits, weights.signed)
+    form = _form(weights.bits, weights.signed, weights.depth, weights.group, weights.zeros is not None)
+    if len(x) <= FEW and _span(weights, form) and _by_whole_numbers(x, weights, out, form):
+        return
     if weights.scales.shape[1] > 1 and weights.group % form.each:
         _by_blas(x, weights, out, _floats_by_numpy(weights))
-        return
-    size = NEAR if len(x) <= FEW else len(x)
-    for first in range(0, len(x), size):
-        part, target = x[first : first + size], out[first : first + size]
-        if len(x) > FEW or not _in_registers(part, weights, target, form):
-            _by_blas(_in_order(part, weights, form), weights, target, _floats_in_blocks(weights, form))
+    else:
+        _by_blas(_in_order(x, weights, form), weights, out, _floats_in_blocks(weights, form))
 
 
-def make_ready(rows: int, bits: int, signed: bool) -> None:
+def make_ready(rows: int, bits: int, signed: bool, depth: int, group: int, zeros: bool) -> None:
     """Compile the loop for so many rows, or load it from the disk."""
-    form = _form(rows, bits, signed)
-    _lay_out.load()
-    (_unpacking if rows > FEW else _dotting)(form).load()
+    form = _form(bits, signed, depth, group, zeros)
+    if rows <= FEW:
+        _laying_out(form.dot.terms, form.limbs, form.limb_bits).load()
+        _dotting(form).load()
+    else:
+        _unpacking(form.plain).load()
 
 
-def _form(rows: int, bits: int, signed: bool) -> WeightForm:
-    height, outputs = (1, 1 if bits == 8 else 2) if rows == 1 or rows > FEW else (AT_ONCE, 2)
-    return WeightForm(bits, signed, min(8, dot_form().lanes), height, outputs)
+def _form(bits: int, signed: bool, depth: int, group: int, zeros: bool) -> WeightForm:
+    """Return how weights are multiplied: with so many groups in a block of words, or so many blocks in a group."""
+    form = WeightForm(bits, signed, dot_form(), zeros=zeros)
+    block = form.block
+    if group >= depth or depth % max(group, block):
+        return form
+    if group < block and block % group == 0 and group % form.each == 0:
+        return form._replace(parts=block // group, span=1)
+    return form._replace(span=group // block) if group % block == 0 and group <= MOST_SPAN * block else form
 
 
-@explicit(_ROWS, _FLOATS, NUMBER, NUMBER, NUMBER, _FLOATS_OUT, _FLOATS_OUT)
-def _lay_out(x: Any, factors: Any, lanes: int, blocks: int, span: int, laid: Any, sums: Any) -> bool:
-    """Lay rows out as words give weights: lane after lane for each place in a word; add lanes up for each span of blocks.
-
-    Return whether that is exact: numbers are made up to 2 ** 30 times smaller here, and 2 ** 8 times larger in a product.
-    """
-    each = len(factors)
-    spans = len(sums) // (len(x) * lanes)
-    fine = True
-    for r in range(len(x)):
-        for block in range(blocks):
-            for lane in range(lanes):
-                total, first = np.float32(0), (block * lanes + lane) * each
-                for s in range(each):
-                    value = x[r, first + s] if first + s < x.shape[1] else np.float32(0)
-                    size = abs(value)
-                    fine &= (size < MOST) & ((size > LEAST) | (size == 0))
-                    total += value
-                    laid[((r * blocks + block) * each + s) * lanes + lane] = value * factors[s]
-                sums[(r * spans + block // span) * lanes + lane] += total
-    return fine
+def _span(weights: Weights, form: WeightForm) -> int:
+    """Return how many blocks are added up before they are scaled; 0 where groups and blocks do not fit each other."""
+    if weights.scales.shape[1] == 1:
+        return min(-(-weights.data.shape[1] // (4 * form.dot.lanes)), form.most_blocks)
+    size = form.span or (weights.group // form.block if weights.group % form.block == 0 else 0)
+    return size if size <= form.most_blocks else 0
 
 
-def _in_order(x: Array, weights: Weights, form: WeightForm) -> Array:
-    """Return rows in the order in which weights become floats, filled up with zeros."""
-    blocks = -(-weights.data.shape[1] // (4 * form.lanes))
-    laid = np.zeros((len(x), blocks * form.block), np.float32)
-    _lay_out(
-        np.ascontiguousarray(x),
-        np.ones(form.each, np.float32),
-        form.lanes,
-        blocks,
-        blocks,
-        laid.reshape(-1),
-        np.zeros(len(x) * form.lanes, np.float32),
-    )
-    return laid
+@cache
+def _dotting(form: WeightForm) -> Explicit:
+    weight_dot, size = weight_dot_of(form), 4 * form.dot.lanes
 
+    def dots(
+        data: Any, width: int, x: Any, next_x: int, sums: Any, next_sums: int, steps: Any, scales: Any, zeros: Any, groups: int,
+        span: int, next_scale: int, out: Any, columns: int, lo: int, hi: int,
+    ) -> None:  # fmt: skip
+        """Write the dot products of rows with the rows ``lo`` to ``hi`` of the weights into a result of so many columns."""
+        blocks = width // size
+        left = width - blocks * size
+        rest = np.zeros(size, np.uint8)
+        for o in range(lo, hi):
+            for t in range(left):
+                rest[t] = data[o * width + blocks * size + t]
+            for r in range(len(steps)):
+                out[r * columns + o] = weight_dot(
+                    data, o * width, blocks, rest, min(left, 1), x, r * next_x, sums, r * next_sums, steps[r], scales, zeros, o * groups,
+                    span, next_scale,
+                )  # fmt: skip
 
-class _Spread(NamedTuple):
-    """Weights cut into blocks of words: how many, how many share a scale (0: each word has its own), and where those stand."""
-
-    blocks: int
-    span: int
-    scale_of: Array  # for each word of a row its scale; only one where spans share them
-    zeros: Array  # float32, with the bias
-    zero_step: int
-
-
-def _spread_of(weights: Weights, form: WeightForm, *, by_word: bool) -> _Spread:
-    groups, blocks = weights.scales.shape[1], -(-weights.data.shape[1] // (4 * form.lanes))
-    span = blocks if groups == 1 else 0 if weights.group % form.block else weights.group // form.block
-    words = blocks * form.lanes if by_word or not span else 1
-    zeros = np.array([form.bias], np.float32)
-    if weights.zeros is not None:
-        zeros = zeros + weights.zeros.astype(np.float32)
-    scale_of = np.minimum(np.arange(words) * form.each // max(1, weights.group), groups - 1)
-    return _Spread(blocks, span, scale_of, zeros.reshape(-1), int(weights.zeros is not None))
-
-
-def _in_registers(x: Array, weights: Weights, out: Array, form: WeightForm) -> bool:
-    """Multiply, and return True; where rows cannot be laid out exactly, only return False."""
-    rows, columns, lanes = len(x), len(weights.data), form.lanes
-    spread = _spread_of(weights, form, by_word=False)
-    padded, spans = -(-rows // form.rows) * form.rows, -(-spread.blocks // (spread.span or 1))
-    laid, sums = np.zeros(padded * spread.blocks * form.block, np.float32), np.zeros(padded * spans * lanes, np.float32)
-    factors, given = np.array(form.factors, np.float32), np.ascontiguousarray(x)
-    if not _lay_out(given, factors, lanes, spread.blocks, spread.span or 1, laid, sums[: rows * spans * lanes]):
-        return False
-    result = np.empty((padded, columns), np.float32) if padded != rows else out
-    loop = partial(
-        _dotting(form), weights.data.reshape(-1), weights.data.shape[1], laid, spread.blocks * form.block, sums, spans * lanes, padded,
-        weights.scales.reshape(-1), spread.zeros, weights.scales.shape[1], spread.zero_step, spread.scale_of, spread.span,
-        result.reshape(-1), columns,
+    kinds = (
+        _OCTETS, NUMBER, _limbs(form.dot.terms), NUMBER, _WHOLE, NUMBER, _FLOATS, _FLOATS, _WHOLE, NUMBER, NUMBER, NUMBER, _FLOATS_OUT,
+        *[NUMBER] * 3,
     )  # fmt: skip
-    share(loop, columns, min(allowed(), columns))
-    if padded != rows:
-        out[...] = result[:rows]
+    return Explicit(dots, kinds, repr(form), fast=False)
+
+
+def _limbs(terms: int, *, readonly: bool = True) -> Any:
+    return types.Array(types.int16 if terms == 2 else types.int8, 1, "C", readonly=readonly)
+
+
+@cache
+def _laying_out(terms: int, limbs: int, limb_bits: int) -> Explicit:
+    half = 1 << limb_bits - 1
+    largest = sum(half - 1 << limb_bits * n for n in range(limbs))
+    least, most = (int(x.view(np.int32)) for x in (LEAST, MOST))
+
+    def lay_out(
+        x: Any, bits: Any, places: int, lanes: int, blocks: int, span: int, times: int, laid: Any, sums: Any, steps: Any
+    ) -> bool:
+        """Write rows as limbs of whole numbers in the order in which weights come, and what limbs add up to, span by span.
+
+        ``bits`` are the bits of the rows. Return whether all rows could be laid out: the largest elements are neither too small nor too
+        large, nor infinite, nor NaN.
+        """
+        whole = np.zeros(blocks * lanes * terms * places, np.int32)
+        size, spans = lanes * terms, -(-blocks // span)
+        for r in range(len(x)):
+            high, at = np.int32(0), 0
+            for k in range(x.shape[1]):  # floats without a sign are in the order of their bits
+                if bits[r, k] & 0x7FFFFFFF > high:
+                    high, at = bits[r, k] & 0x7FFFFFFF, k
+            if high > most or 0 < high < least:
+                return False
+            exponent = math.frexp(abs(x[r, at]))[1] - limbs * limb_bits + 1
+            exponent += math.ldexp(abs(x[r, at]), -exponent) > largest
+            steps[r] = math.ldexp(1.0, exponent)
+            up = np.float32(math.ldexp(1.0, -exponent))
+            for k in range(x.shape[1]):
+                whole[k] = np.int32(np.rint(x[r, k] * up))
+            for block in range(blocks):
+                for p in range(places):
+                    target = ((r * blocks + block) * places + p) * limbs * size
+                    own = ((r * spans + block // span) * limbs) * lanes
+                    for lane in range(lanes):
+                        for t in range(terms):
+                            left = whole[block * size * places + (lane * terms + t) * places + p]
+                            for n in range(limbs):
+                                limb = left
+                                if n < limbs - 1:
+                                    limb = (left + half & 2 * half - 1) - half
+                                    left = left - limb >> limb_bits
+                                laid[target + n * size + lane * terms + t] = limb
+                                sums[own + n * lanes + lane] += times * limb
+        return True
+
+    kinds = (
+        _ROWS,
+        types.Array(types.int32, 2, "C", readonly=True),
+        *[NUMBER] * 5,
+        _limbs(terms, readonly=False),
+        _WHOLE_OUT,
+        _FLOATS_OUT,
+    )
+    return Explicit(lay_out, kinds, str(terms), fast=False)
+
+
+def _by_whole_numbers(x: Array, weights: Weights, out: Array, form: WeightForm) -> bool:
+    """Multiply, and return True; where rows or zero points cannot be laid out, only return False."""
+    zeros = NO_ZEROS if weights.zeros is None else weights.zeros.reshape(-1)
+    least = -(1 << form.bits - 1) if form.signed else 0
+    if weights.zeros is not None and (zeros.min() < least or zeros.max() >= least + (1 << form.bits)):
+        return False  # no zero point of such numbers: sums could be too large
+    rows, lanes, span = len(x), form.dot.lanes, _span(weights, form)
+    groups, blocks = weights.scales.shape[1], -(-weights.data.shape[1] // (4 * lanes))
+    spans = -(-blocks // span)
+    laid = _aligned((rows, blocks * form.block * form.limbs), np.dtype(np.int16 if form.dot.terms == 2 else np.int8))
+    sums, steps = np.zeros((rows, spans * form.limbs * lanes), np.int32), np.empty(rows, np.float32)
+    floats = np.ascontiguousarray(x)
+    fine = _laying_out(form.dot.terms, form.limbs, form.limb_bits)(
+        floats, floats.view(np.int32), form.places, lanes, blocks, span, -1 if form.zeros else -form.bias, laid.reshape(-1), sums.reshape(-1), steps,
+    )  # fmt: skip
+    if not fine:
+        return False
+    next_scale = form.parts if groups > 1 else 0
+    loop = partial(
+        _dotting(form), weights.data.reshape(-1), weights.data.shape[1], laid.reshape(-1), laid.shape[1], sums.reshape(-1), sums.shape[1],
+        steps, weights.scales.reshape(-1), zeros, groups, span, next_scale, out.reshape(-1), len(weights.data),
+    )  # fmt: skip
+    share(loop, len(weights.data), min(allowed(), len(weights.data)))
     return True
 
 
-Floats = Callable[[int, int], Array]  # some rows of weights as floats
+def _aligned(shape: tuple[int, int], dtype: np.dtype[Any]) -> Array:
+    """Return an array that begins where a line of the cache does: vectors of it are read from one line each."""
+    size = math.prod(shape) * dtype.itemsize
+    octets = np.empty(size + LINE, np.uint8)
+    first = -octets.ctypes.data % LINE
+    return octets[first : first + size].view(dtype).reshape(shape)
+
+
+Floats = Callable[[int, int, Array], None]  # writes some rows of weights as floats
 
 
 def _by_blas(x: Array, weights: Weights, out: Array, floats: Floats) -> None:
     """Multiply by blocks of weights as floats, each small enough for a cache."""
-    columns, size = len(weights.data), max(1, BLOCK_BYTES // (4 * weights.depth))
+    columns, size = len(weights.data), max(1, BLOCK_BYTES // (4 * x.shape[1]))
 
     def part(lo: int, hi: int) -> None:
+        space = np.empty((min(size, hi - lo), x.shape[1]), np.float32)
         for first in range(lo, hi, size):
             last = min(hi, first + size)
-            np.matmul(x, floats(first, last).T, out=out[:, first:last])
+            floats(first, last, space[: last - first])
+            np.matmul(x, space[: last - first].T, out=out[:, first:last])
 
     on_one_thread(share)(part, columns, min(allowed(), columns))
 
 
+def _in_order(x: Array, weights: Weights, form: WeightForm) -> Array:
+    """Return rows in the order in which weights become floats, filled up with zeros."""
+    blocks = -(-weights.data.shape[1] // (4 * form.dot.lanes))
+    laid = np.zeros((len(x), blocks, form.each, form.dot.lanes), np.float32)
+    whole = weights.depth // form.block
+    words = x[:, : whole * form.block].reshape(len(x), whole, form.dot.lanes, form.each)
+    laid[:, :whole] = words.transpose(0, 1, 3, 2)
+    if whole < blocks:
+        rest = np.zeros((len(x), form.block), np.float32)
+        rest[:, : weights.depth - whole * form.block] = x[:, whole * form.block :]
+        laid[:, whole] = rest.reshape(len(x), form.dot.lanes, form.each).transpose(0, 2, 1)
+    return laid.reshape(len(x), -1)
+
+
+@cache
+def _unpacking(form: WeightForm) -> Explicit:
+    weight_floats, lanes, block = weight_floats_of(form), form.dot.lanes, form.block
+    least = -(1 << form.bits - 1) if form.signed and form.bits > 1 else 0
+
+    def write(
+        data: Any, width: int, scales: Any, zeros: Any, groups: int, zero_step: int, scale_of: Any, out: Any, next_out: int, lo: int, hi: int
+    ) -> None:  # fmt: skip
+        """Write the rows ``lo`` to ``hi`` of the weights as floats; ``scale_of`` says the scale of each word."""
+        blocks = width // (4 * lanes)
+        left = width - blocks * 4 * lanes
+        rest = np.zeros(4 * lanes, np.uint8)
+        scale, zero = np.empty(lanes, np.float32), np.empty(lanes, np.float32)
+        for o in range(lo, hi):
+            first = 0
+            while first < blocks + min(left, 1):
+                own = scale_of[first * lanes]
+                last = first + 1
+                if own == scale_of[last * lanes - 1]:
+                    while last < blocks and scale_of[(last + 1) * lanes - 1] == own:
+                        last += 1
+                for n in range(lanes):
+                    spot = o * groups + scale_of[first * lanes + n]
+                    scale[n] = scales[spot]
+                    zero[n] = zeros[spot * zero_step] - least
+                at = (o - lo) * next_out + first * block
+                if first < blocks:
+                    weight_floats(data, o * width + first * 4 * lanes, last - first, scale, zero, out, at)
+                else:
+                    for t in range(left):
+                        rest[t] = data[o * width + blocks * 4 * lanes + t]
+                    weight_floats(rest, 0, 1, scale, zero, out, at)
+                first = last
+
+    kinds = (
+        _OCTETS, NUMBER, _FLOATS, _WHOLE, NUMBER, NUMBER, _PLACES, _FLOATS_OUT, *[NUMBER] * 3
+    )  # fmt: skip
+    return Explicit(write, kinds, repr(form), fast=False)
+
+
 def _floats_in_blocks(weights: Weights, form: WeightForm) -> Floats:
     """Return what gives rows of weights as floats in the order in which rows are laid out."""
-    spread = _spread_of(weights, form, by_word=True)
-    write, width = _unpacking(form), spread.blocks * form.block
+    blocks, groups = -(-weights.data.shape[1] // (4 * form.dot.lanes)), weights.scales.shape[1]
+    words = np.arange(blocks * form.dot.lanes)
+    scale_of = np.minimum(words * form.each // max(1, weights.group), groups - 1)
+    zeros = NO_ZEROS if weights.zeros is None else weights.zeros.reshape(-1)
+    write, width = _unpacking(form.plain), blocks * form.block
 
-    def floats(lo: int, hi: int) -> Array:
-        out = np.empty((hi - lo, width), np.float32)
+    def floats(lo: int, hi: int, out: Array) -> None:
         write(
-            weights.data.reshape(-1), weights.data.shape[1], weights.scales.reshape(-1), spread.zeros, weights.scales.shape[1],
-            spread.zero_step, spread.scale_of, out.reshape(-1), width, lo, hi,
+            weights.data.reshape(-1), weights.data.shape[1], weights.scales.reshape(-1), zeros, groups, int(weights.zeros is not None), scale_of,
+            out.reshape(-1), width, lo, hi,
         )  # fmt: skip
-        return out
 
     return floats
 
@@ -250,7 +308,7 @@ def _floats_in_blocks(weights: Weights, form: WeightForm) -> Floats:
 def _floats_by_numpy(weights: Weights) -> Floats:
     """Return what gives rows of weights as floats where groups are no whole words."""
 
-    def floats(lo: int, hi: int) -> Array:
+    def floats(lo: int, hi: int, out: Array) -> None:
         data = weights.data[lo:hi]
         if weights.bits == 8:
             numbers = data.view(np.int8 if weights.signed else np.uint8)
@@ -258,6 +316,6 @@ def _floats_by_numpy(weights: Weights) -> Floats:
             numbers = unpack(data, weights.bits, weights.depth, signed=weights.signed)
         zeros = 0 if weights.zeros is None else np.repeat(weights.zeros[lo:hi], weights.group, 1)[:, : weights.depth]
         scales = np.repeat(weights.scales[lo:hi], weights.group, 1)[:, : weights.depth]
-        return np.asarray((numbers - np.asarray(zeros, np.float32)) * scales)
+        np.multiply(numbers - np.asarray(zeros, np.float32), scales, out=out)
 
     return floats

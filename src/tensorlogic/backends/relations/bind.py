@@ -80,7 +80,7 @@ def _run(step: Step, bound: Bound, given: Mapping[int, Any]) -> Any:
             found = values[slot] = SparseTensor(found)
         return found
 
-    joins = Joins(reader.sizes, find)
+    joins = Joins(reader.variables.sizes, find)
     past = past_of(joins, given)
     for stage in reader.stages:
         if isinstance(stage, Union):

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -20,6 +20,7 @@ from .tables import too_many_tuples, union
 
 TUPLE = 24  # bytes that a pair of a closure takes, in the forms that it is made and asked for in
 FEW = 64  # sources, of which each is followed by itself
+NEAR = 256  # one element for so many edges: more are reached by rows
 
 
 Relation = SparseTensor | BitTensor
@@ -63,8 +64,8 @@ def walk_of(loop: Loop, rules: Rules, joins: Joins, shapes: dict[Slot, tuple[int
     return Walk(kind, start, union(steps, shape))
 
 
-def follow(walk: Walk, room: int) -> Relation | None:
-    """Return where a walk leads to; None where there is no memory to find it in one go."""
+def follow(walk: Walk, room: Callable[[], int]) -> Relation | None:
+    """Return where a walk leads to; None where it does not fit into ``room()`` bytes in one go."""
     if walk.is_closure:
         return _closed(walk.edges, room)
     if walk.kind == "left":
@@ -99,27 +100,26 @@ def _side(query: Query, carry: Slot) -> tuple[str, Slot, bool] | None:
     return None
 
 
-def _closed(edges: SparseTensor, room: int) -> Relation:
+def _closed(edges: SparseTensor, room: Callable[[], int]) -> Relation:
     """Return the closure of a graph: as rows where it stays sparse, as bits where it fills up."""
     cells = packed_bytes(edges.shape)
-    most = min(max(cells // 8, 4 * edges.count), room // TUPLE)
+    most = min(max(cells // 8, 4 * edges.count), room() // TUPLE)
     found = sparse_rows.closure_rows(edges.rows, most)
     if found is not None:
         return SparseTensor.of_rows(*found, edges.shape)
-    if cells > room:
+    if cells > room():
         raise too_many_tuples(most)
     return BitTensor.of(sparse_rows.closure_bits(edges.rows), edges.shape)
 
 
-def _followed(start: SparseTensor, edges: SparseTensor, room: int) -> Relation | None:
+def _followed(start: SparseTensor, edges: SparseTensor, room: Callable[[], int]) -> Relation | None:
     """Return where a start leads to, over any number of edges."""
     first = start.columns[0]
     sources = np.unique(first)
     if len(sources) <= FEW:
         rows, columns = [], []
         for source in sources:
-            seen = sparse_rows.reach(edges.rows, start.columns[1][first == source], start=True)
-            found = np.flatnonzero(seen)
+            found = _reached(edges, start.columns[1][first == source])
             rows.append(np.full(len(found), source))
             columns.append(found)
         if not rows:
@@ -127,9 +127,20 @@ def _followed(start: SparseTensor, edges: SparseTensor, room: int) -> Relation |
         return SparseTensor.of_columns([np.concatenate(rows), np.concatenate(columns)], start.shape, ordered=True)
     paths = _closed(edges, room)
     if isinstance(paths, BitTensor):
-        if 3 * packed_bytes(edges.shape) > room:
+        if 3 * packed_bytes(edges.shape) > room():
             return None
         begun = start.bits()
         return begun | (begun @ paths)
     made = sparse_rows.join_rows(start.rows, paths.rows, start.shape[1])
     return start | SparseTensor.of_rows(*made, start.shape)
+
+
+def _reached(edges: SparseTensor, sources: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Return the elements that edges lead to, in any number of steps or none; few of them are found without rows of all edges."""
+    seen = None
+    if edges.has_codes_only:
+        seen = sparse_rows.reach_few(edges.codes, sources, edges.shape[0], edges.count // NEAR)
+    if seen is None:
+        seen = sparse_rows.reach(edges.rows, sources)
+    seen[sources] = True
+    return np.flatnonzero(seen)

@@ -10,6 +10,7 @@ import math
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import cache
 
 from ...events import check_contexts, span
 from ...ir.graph import Fixpoint
@@ -22,8 +23,8 @@ from .closures import Relation, follow, packed_bytes, walk_of
 from .joins import Joins
 from .rules import Rules
 from .tables import nothing, too_many_tuples, union
-from .update import Past, begin_update, pairs_through, with_edges
-from .worklist import read_chains, run_chains
+from .update import Past, begin_update, reclosed
+from .worklist import is_chain, read_chains, run_chains
 
 SMALL_BITS = 1 << 17  # bytes of packed carries below which they are packed from the beginning
 FILLED = 128  # one place in so many filled: the rest goes on as bits
@@ -117,7 +118,7 @@ def run_loop(
     history: dict[int, list[SparseTensor]] | None = getattr(_watched, "rounds", None)
     if history is not None:
         bits = None
-    room = available_memory() // 4
+    room = cache(lambda: available_memory() // 4)
     words = sum(packed_bytes(shapes[c]) for c in loop.carries)
     if bits is not None and words <= SMALL_BITS:
         return bits(starts)
@@ -133,26 +134,23 @@ def run_loop(
         closed = follow(walk, room)
         if closed is not None:
             return [closed]
-    begun: dict[Slot, SparseTensor] = {}
-    for slot in (*loop.carries, *rules.between):
-        first = [joins.answer(q, shapes[slot]) for q in rules.once[slot]]
-        if slot in loop.carries:
-            first.append(SparseTensor(starts[loop.carries.index(slot)]))
-        begun[slot] = union(first, shapes[slot])
+    facts = {slot: SparseTensor(x) for slot, x in zip(loop.carries, starts, strict=True)}
     cells = sum(math.prod(shapes[c]) for c in loop.carries)
 
     def filled(count: int) -> bool:
         """Tell whether so many tuples are better held as bits."""
-        return bits is not None and words <= room and count * FILLED > cells
+        return bits is not None and count * FILLED > cells and words <= room()
 
-    if (
-        history is None
-        and op.limit >= MANY
-        and (chained := _chained(rules, joins, shapes, begun, filled, 3 * room)) is not None
-    ):
+    def begin(slot: Slot, queries: Sequence[Query]) -> SparseTensor:
+        """Return the facts of a relation, and what some of its rules derive at once."""
+        own = [facts[slot]] if slot in facts else []
+        return union([*(joins.answer(q, shapes[slot]) for q in queries), *own], shapes[slot])
+
+    if history is None and op.limit >= MANY and (chained := _chained(rules, joins, begin, filled, room)) is not None:
         grown_to, complete = chained
         carried = [grown_to[c] for c in loop.carries]
         return list(carried) if complete or bits is None else bits(carried)
+    begun = {slot: begin(slot, rules.once[slot]) for slot in (*loop.carries, *rules.between)}
     targets = dict(zip(loop.carries, loop.step.writes, strict=True))
     state = {slot: Growing(nothing(shapes[slot]), nothing(shapes[slot])) for slot in (*loop.carries, *rules.between)}
     for slot in loop.carries:
@@ -171,7 +169,9 @@ def run_loop(
         count = sum(grown.count for grown in state.values())
         if filled(count) and bits is not None:
             return bits([state[c].whole() for c in loop.carries])
-        if sum(grown.nbytes for grown in state.values()) + joins.nbytes > 2 * room:  # twice that while they are merged
+        if (
+            sum(grown.nbytes for grown in state.values()) + joins.nbytes > 2 * room()
+        ):  # twice that while they are merged
             raise too_many_tuples(count).at(loop.step.location)
     places = [loop.carries.index(slot) for slot in moved]
     raise not_settled(op, places, [state[slot].new.count for slot in moved]).at(loop.step.location)
@@ -198,18 +198,26 @@ def _round(
 def _chained(
     rules: Rules,
     joins: Joins,
-    shapes: dict[Slot, tuple[int, ...]],
-    begun: dict[Slot, SparseTensor],
+    begin: Callable[[Slot, Sequence[Query]], SparseTensor],
     filled: Callable[[int], bool],
-    memory: int,
+    room: Callable[[], int],
 ) -> tuple[dict[Slot, SparseTensor], bool] | None:
-    """Run rules that chain two-column relations by a queue, within some bytes of memory; None where they are something else."""
+    """Run rules that chain two-column relations by a queue; None where they are something else.
+
+    What holds from the beginning is derived by the queue too, where its rules are chains.
+    """
     heads = {**rules.between, **rules.carried}
-    chains = read_chains(heads, shapes)
-    if chains is None:
+    if not all(is_chain(q) for queries in heads.values() for q in queries):
         return None
-    slots = {a.slot for queries in heads.values() for q in queries for a in q.atoms if a.slot not in begun}
-    return run_chains(chains, {slot: joins.find(slot) for slot in slots}, begun, filled, memory)
+    once = {slot: [q for q in rules.once[slot] if is_chain(q)] for slot in heads}
+    chains = read_chains({slot: (*once[slot], *queries) for slot, queries in heads.items()})
+    starts = {slot: begin(slot, [q for q in rules.once[slot] if q not in once[slot]]) for slot in heads}
+    firing = {a.slot for queries in once.values() for q in queries for a in q.atoms}
+    read = dict.fromkeys(
+        a.slot for groups in (once, heads) for queries in groups.values() for q in queries for a in q.atoms
+    )
+    given = {slot: joins.find(slot) for slot in read if slot not in heads}
+    return run_chains(chains, given, starts, firing, filled, lambda: 3 * room())
 
 
 def _derived(queries: Queries, state: dict[Slot, Growing], joins: Joins, shape: tuple[int, ...]) -> list[SparseTensor]:
@@ -239,25 +247,18 @@ def _updated(
         if was is None or rules.between:
             return None
         old[carry] = was
-    gone: dict[Slot, SparseTensor] | None = None
     op = loop.step.op
     assert isinstance(op, Fixpoint)
     now, then = (walk_of(loop, rules, known, shapes, op) for known in (joins, past.joins))
     if now is not None and then is not None and now.is_closure and then.is_closure:
-        [carry] = loop.carries
-        added, removed = now.edges - then.edges, then.edges - now.edges
-        if not removed.count:
-            more = with_edges(old[carry], added)
-            return None if more is None else [more]
-        through = pairs_through(old[carry], removed)
-        if through is None:
-            return None
-        gone = {carry: through}
+        changed = (now.edges - then.edges) | (then.edges - now.edges)
+        closed = reclosed(old[loop.carries[0]], now.edges, changed)
+        return None if closed is None else [closed]
     every = {}
     for carry, slot, copy in zip(loop.carries, loop.starts, loop.copies, strict=True):
         begin = Query(copy.terms, (Atom(slot, copy.terms),))
         every[carry] = (begin, *rules.once[carry], *rules.carried[carry])
-    start = begin_update(old, every, joins, past, gone)
+    start = begin_update(old, every, joins, past)
     if start is None:
         return None
     state = {slot: Growing(start.old[slot], start.new[slot]) for slot in loop.carries}

@@ -23,12 +23,14 @@ from .tables import (
     EMPTY,
     Rows,
     Source,
+    among,
+    bound_by,
     crossed,
     distinct_rows,
     in_a_circle,
-    is_increasing,
     nothing,
     paired,
+    relation_of,
     strides_of,
     variables_of,
     weighted,
@@ -111,7 +113,7 @@ class Joins:
         if codes is not None:
             return SparseTensor.of_codes(codes, shape)
         self._refuse_independent([*([begin] if begin else []), *sources], shown)
-        return self._result(self._joined(query, sources, begin, shown, negated), query, shape)
+        return relation_of(self._joined(query, sources, begin, shown, negated), query, shape)
 
     def _selected(self, tensor: SparseTensor, terms: Sequence[Any]) -> Source:
         """Return a relation where its constants hold and repeated variables agree, over its different variables."""
@@ -236,11 +238,11 @@ class Joins:
         shared = tuple(v for v in source.variables if v in bound)
         new = tuple(v for v in source.variables if v not in bound)
         if not new:
-            return self._member(rows, source.tensor, source.variables)
+            return among(rows, source.tensor, source.variables)
         kept = tuple(v for v in (*rows.variables, *new) if v in needed)
         if not any(v in needed for v in new):  # only whether there is one
             narrowed = self._projected(source, shared)
-            return distinct_rows(self._member(rows, narrowed, shared), kept, self.sizes)
+            return distinct_rows(among(rows, narrowed, shared), kept, self.sizes)
         tensor = self._ordered(source, (*shared, *new))
         sizes = [self.sizes[v] for v in kept]
         starts, counts = self._matches(rows, tensor, shared)
@@ -256,7 +258,7 @@ class Joins:
         left = weighted([rows.column(v) for v in own], [strides[v] for v in own], rows.length)
         if pairs <= EXPANDED:
             i, j = paired(starts, counts)
-            right = [tensor.column(a)[j] for a in range(len(shared), tensor.ndim)]
+            right = [tensor.column(a, j) for a in range(len(shared), tensor.ndim)]
             codes = tuples.unique(left[i] + weighted(right, mine))
         else:
             left_keys, keys = self._key_columns(rows, tensor, shared)
@@ -271,9 +273,7 @@ class Joins:
             return np.zeros(rows.length, np.int64), np.full(rows.length, count)
         space = math.prod(tensor.shape[:width])
         if tensor.ndim == 2 and width == 1 and space <= OFFSETS * count:
-            known, left = tensor.rows[0], rows.column(shared[0])  # a relation keeps its rows
-            starts = known[left]
-            return starts, known[left + 1] - starts
+            return tensor.spans(rows.column(shared[0]))
         left, keys = self._key_columns(rows, tensor, shared)
         if space <= OFFSETS * count:
 
@@ -339,14 +339,6 @@ class Joins:
         found: SparseTensor = self._once(tensor, ("project", *axes), project)
         return found
 
-    def _member(self, rows: Rows, tensor: SparseTensor, variables: Sequence[Variable], *, absent: bool = False) -> Rows:
-        """Return the rows whose values of some variables are, or are not, in a relation."""
-        if not variables:
-            held = tensor.count > 0
-            return rows if held != absent else Rows(rows.variables, tuple(c[:0] for c in rows.columns), 0)
-        mask = tensor.holds([rows.column(v) for v in variables])
-        return rows.where(~mask if absent else mask)
-
     def _filtered(self, rows: Rows, tests: list[Test], negated: list[Atom]) -> Rows:
         """Apply the tests and negated atoms whose variables are bound, and take them off their lists; a test may bind one more."""
         moved = True
@@ -359,7 +351,7 @@ class Joins:
                     tests.remove(test)
                     held = test.holds(dict(zip(rows.variables, rows.columns, strict=True)))
                     rows = rows.where(np.broadcast_to(held, (rows.length,)))
-                elif len(unbound) == 1 and (wider := self._bound_by(test, unbound.pop(), rows)) is not None:
+                elif len(unbound) == 1 and (wider := bound_by(test, unbound.pop(), rows, self.sizes)) is not None:
                     tests.remove(test)
                     rows, moved = wider, True
                     break
@@ -368,30 +360,8 @@ class Joins:
                 if all(isinstance(t, Fixed) or t in bound for t in atom.terms):
                     negated.remove(atom)
                     source = self._selected(self.find(atom.slot), atom.terms)
-                    rows = self._member(rows, source.tensor, source.variables, absent=True)
+                    rows = among(rows, source.tensor, source.variables, absent=True)
         return rows
-
-    def _bound_by(self, test: Test, v: Variable, rows: Rows) -> Rows | None:
-        """Return rows with a variable that a test says the value of; None where it does not."""
-        if test.fn != "equal":
-            return None
-        for own, other in ((test.left, test.right), (test.right, test.left)):
-            if v in set(other.variables()):
-                continue
-            columns = dict(zip(rows.variables, rows.columns, strict=True))
-            if own.op == "index":
-                value = np.broadcast_to(np.asarray(other.compute(columns)), (rows.length,))
-                inside = (value >= 0) & (value < self.sizes[v])
-                narrowed = rows.where(inside)
-                return Rows((*rows.variables, v), (*narrowed.columns, value[inside].astype(np.int64)), narrowed.length)
-            if own.op == "table" and own.args[1].op == "index":
-                value = np.broadcast_to(np.asarray(other.compute(columns)), (rows.length,)).astype(np.int64)
-                order = np.argsort(own.args[0], kind="stable")
-                pairs = list(tuples.match(np.ascontiguousarray(value), own.args[0][order].astype(np.int64)))
-                i = np.concatenate([a for a, _ in pairs]) if pairs else EMPTY
-                j = np.concatenate([b for _, b in pairs]) if pairs else EMPTY
-                return Rows((*rows.variables, v), (*(c[i] for c in rows.columns), order[j]), len(i))
-        return None
 
     # all atoms at once
 
@@ -425,15 +395,3 @@ class Joins:
                 weight[t] += stride
         codes = tuples.multiway(atoms, len(shown), [weight[v] for v in shown])
         return codes if start == 0 else codes + start
-
-    def _result(self, rows: Rows, query: Query, shape: Sequence[int]) -> SparseTensor:
-        """Return rows as a relation."""
-        if not query.terms:
-            return SparseTensor.of_codes(np.zeros(min(1, rows.length), np.int64), shape)
-        columns = [
-            np.full(rows.length, t.code, np.int64) if isinstance(t, Fixed) else rows.column(t) for t in query.terms
-        ]
-        if math.prod(shape) >= CODES:
-            return SparseTensor.of_columns(columns, shape)
-        codes = tuples.encode(columns, shape)
-        return SparseTensor.of_codes(codes, shape, is_increasing(codes))

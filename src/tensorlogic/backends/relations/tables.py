@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ...errors import OutOfMemoryError
-from ...plan.queries import Atom, Fixed, Test, Variable
+from ...plan.queries import Atom, Fixed, Query, Test, Variable
 from .. import tuples
 from ..sparse import SparseTensor
 
@@ -142,3 +142,46 @@ def in_a_circle(sources: Sequence[Source]) -> bool:
                 moved = True
                 break
     return len(edges) > 1
+
+
+def among(rows: Rows, tensor: SparseTensor, variables: Sequence[Variable], *, absent: bool = False) -> Rows:
+    """Return the rows whose values of some variables are, or are not, in a relation."""
+    if not variables:
+        held = tensor.count > 0
+        return rows if held != absent else Rows(rows.variables, tuple(c[:0] for c in rows.columns), 0)
+    mask = tensor.holds([rows.column(v) for v in variables])
+    return rows.where(~mask if absent else mask)
+
+
+def bound_by(test: Test, v: Variable, rows: Rows, sizes: Sequence[int]) -> Rows | None:
+    """Return rows with a variable that a test says the value of; None where it does not."""
+    if test.fn != "equal":
+        return None
+    for own, other in ((test.left, test.right), (test.right, test.left)):
+        if v in set(other.variables()):
+            continue
+        columns = dict(zip(rows.variables, rows.columns, strict=True))
+        if own.op == "index":
+            value = np.broadcast_to(np.asarray(other.compute(columns)), (rows.length,))
+            inside = (value >= 0) & (value < sizes[v])
+            narrowed = rows.where(inside)
+            return Rows((*rows.variables, v), (*narrowed.columns, value[inside].astype(np.int64)), narrowed.length)
+        if own.op == "table" and own.args[1].op == "index":
+            value = np.broadcast_to(np.asarray(other.compute(columns)), (rows.length,)).astype(np.int64)
+            order = np.argsort(own.args[0], kind="stable")
+            pairs = list(tuples.match(np.ascontiguousarray(value), own.args[0][order].astype(np.int64)))
+            i = np.concatenate([a for a, _ in pairs]) if pairs else EMPTY
+            j = np.concatenate([b for _, b in pairs]) if pairs else EMPTY
+            return Rows((*rows.variables, v), (*(c[i] for c in rows.columns), order[j]), len(i))
+    return None
+
+
+def relation_of(rows: Rows, query: Query, shape: Sequence[int]) -> SparseTensor:
+    """Return the terms of a query for each of some rows, as a relation."""
+    if not query.terms:
+        return SparseTensor.of_codes(np.zeros(min(1, rows.length), np.int64), shape)
+    columns = [np.full(rows.length, t.code, np.int64) if isinstance(t, Fixed) else rows.column(t) for t in query.terms]
+    if math.prod(shape) >= CODES:
+        return SparseTensor.of_columns(columns, shape)
+    codes = tuples.encode(columns, shape)
+    return SparseTensor.of_codes(codes, shape, is_increasing(codes))

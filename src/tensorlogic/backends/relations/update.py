@@ -16,14 +16,15 @@ import numpy as np
 from ...events import check_contexts
 from ...plan.queries import Atom, Fixed, Query
 from ...plan.query_reader import Queries, Slot
-from .. import tuples
+from .. import sparse_rows, tuples
 from ..sparse import SparseTensor
 from .joins import Joins
 from .tables import nothing, union
 
 SHARE = 8  # one tuple in so many changed, up to which it pays to go on
 LOST = 2  # one tuple in so many taken out, up to which it pays to see what comes back
-EDGES = 64  # edges that are added to a closure, or taken from it, one by one
+EDGES = 64  # edges that may change for a closure to be brought up to date
+SOURCES = 1 << 12  # elements that are followed again, each by itself
 _state = threading.local()  # kernels run in contexts of their own, which would not see a context variable
 
 
@@ -106,26 +107,18 @@ class Start(NamedTuple):
 
 
 def begin_update(
-    old: Mapping[Slot, SparseTensor],
-    rules: Mapping[Slot, Queries],
-    joins: Joins,
-    past: Past,
-    gone: Mapping[Slot, SparseTensor] | None = None,
+    old: Mapping[Slot, SparseTensor], rules: Mapping[Slot, Queries], joins: Joins, past: Past
 ) -> Start | None:
-    """Return where relations go on from, given what they were and their rules; None where it is quicker to begin anew.
-
-    ``gone`` are the tuples to take out, where they are known already.
-    """
+    """Return where relations go on from, given what they were and their rules; None where it is quicker to begin anew."""
     atoms = [a for queries in rules.values() for q in queries for a in q.atoms if a.slot not in old]
     slots = dict.fromkeys(a.slot for a in atoms)
     changes = {slot: change for slot in slots if (change := past.change(slot)) is not None}
     moved = sum(t.count for change in changes.values() for t in change)
     if moved * SHARE > sum(joins.find(slot).count for slot in slots) + sum(t.count for t in old.values()):
         return None
+    gone = _taken_out(old, rules, changes, past)
     if gone is None:
-        gone = _taken_out(old, rules, changes, past)
-        if gone is None:
-            return None
+        return None
     left = {slot: old[slot] - gone[slot] if gone[slot].count else old[slot] for slot in old}
     new = {}
     for slot, queries in rules.items():
@@ -216,37 +209,23 @@ def _is_copy(query: Query) -> bool:
 # transitive closures
 
 
-def pairs_through(closure: SparseTensor, edges: SparseTensor) -> SparseTensor | None:
-    """Return the pairs of a closure that a path over one of some of its edges may join; None where they are many."""
-    if edges.count > EDGES:
-        return None
-    first, second = closure.columns
-    found: list[SparseTensor] = []
-    total = 0
-    for u, v in zip(*(c.tolist() for c in edges.columns), strict=True):
-        sources = tuples.unique(np.concatenate([[u], first[second == u]]))
-        reached = tuples.unique(np.concatenate([[v], second[slice(*np.searchsorted(first, [v, v + 1]))]]))
-        total += len(sources) * len(reached)
-        if total * LOST > closure.count:
-            return None
-        pairs = [np.repeat(sources, len(reached)), np.tile(reached, len(sources))]
-        found.append(SparseTensor.of_columns(pairs, closure.shape))
-    return union(found, closure.shape)
+def reclosed(closure: SparseTensor, edges: SparseTensor, changed: SparseTensor) -> SparseTensor | None:
+    """Return the closure of edges, given what it was before a few of them changed; None where that would be much work.
 
-
-def with_edges(closure: SparseTensor, edges: SparseTensor) -> SparseTensor | None:
-    """Return the closure of a graph with a few more edges, given the closure without them; None where that would be much work."""
-    if edges.count > EDGES:
+    Whatever leads to the first element of a changed edge is followed again; all else leads where it did.
+    """
+    if changed.count > EDGES:
         return None
-    first, second = closure.columns
-    more = [np.empty(0, first.dtype)], [np.empty(0, second.dtype)]
-    for u, v in zip(*(c.tolist() for c in edges.columns), strict=True):
-        x, y = np.concatenate(more[0]), np.concatenate(more[1])
-        targets = slice(*np.searchsorted(first, [v, v + 1]))
-        sources = tuples.unique(np.concatenate([[u], first[second == u], x[y == u]]))
-        reached = tuples.unique(np.concatenate([[v], second[targets], y[x == v]]))
-        if len(sources) * len(reached) > closure.count + EDGES:
-            return None
-        more[0].append(np.repeat(sources, len(reached)))
-        more[1].append(np.tile(reached, len(sources)))
-    return closure | SparseTensor.of_columns([np.concatenate(m) for m in more], closure.shape)
+    indptr, indices = closure.rows
+    starts = tuples.unique(changed.columns[0])
+    before = [np.searchsorted(indptr, np.flatnonzero(indices == u), "right") - 1 for u in starts.tolist()]
+    sources = tuples.unique(np.concatenate([starts, *before]))
+    listed = int((indptr[sources + 1] - indptr[sources]).sum())
+    if len(sources) > SOURCES or listed * LOST > closure.count + EDGES:
+        return None
+    found = sparse_rows.reach_each(edges.rows, sources, closure.count // LOST + EDGES)
+    return (
+        None
+        if found is None
+        else SparseTensor.of_rows(*sparse_rows.replaced(closure.rows, sources, found), closure.shape)
+    )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,6 +23,7 @@ from .tables import too_many_tuples
 MOST_LISTS = 1 << 26  # beginnings of lists: relations times elements
 MOST_GIVEN = 1 << 20  # tuples that it begins with; more are joined by sorting, on several threads
 BUDGET = 2_000_000  # joins after which the loop can be stopped
+LITTLE = 1 << 26  # bytes that there is memory for without asking
 TUPLE = 28  # bytes of a tuple in the queue: its relation and elements, its number, and its places in two lists
 
 
@@ -33,23 +34,32 @@ class Chains(NamedTuple):
     rules: list[list[tuple[int, int, int, int, int]]]
 
 
-def read_chains(heads: Mapping[Slot, Sequence[Query]], shapes: Mapping[Slot, tuple[int, ...]]) -> Chains | None:
-    """Return rules as chains, or None where one of them is something else."""
+def read_chains(heads: Mapping[Slot, Sequence[Query]]) -> Chains:
+    """Return rules that are all chains, ready for the queue."""
     chains = Chains({}, [])
     for head, queries in heads.items():
-        if len(shapes[head]) != 2:
-            return None
         for query in queries:
-            if query.tests or not query.atoms or any(isinstance(t, Fixed) for t in query.terms):
-                return None
-            for atom in query.atoms:
-                if atom.negated or len(set(atom.terms)) != 2 or len(atom.terms) != 2 or len(shapes[atom.slot]) != 2:
-                    return None
-                if any(isinstance(t, Fixed) for t in atom.terms):
-                    return None
-            if not _add(chains, head, query):
-                return None
+            _add(chains, head, query)
     return chains
+
+
+def is_chain(query: Query) -> bool:
+    """Tell whether a rule chains two-column relations from one variable of its head to the other.
+
+    >>> is_chain(Query((0, 2), (Atom("A", (0, 1)), Atom("B", (1, 2))))), is_chain(Query((0, 1), (Atom("A", (0, 1)), Atom("B", (0, 1)))))
+    (True, False)
+    """
+    if query.tests or not query.atoms or len(query.terms) != 2:
+        return False
+    terms = [query.terms, *(a.terms for a in query.atoms)]
+    if any(isinstance(t, Fixed) for own in terms for t in own) or any(a.negated for a in query.atoms):
+        return False
+    if any(len(own) != 2 or len(set(own)) != 2 for own in terms[1:]):
+        return False
+    x, z = query.terms
+    if len(query.atoms) == 1:
+        return {x, z} <= set(query.atoms[0].terms)
+    return _chain(query.atoms, x, z) is not None
 
 
 def _relation(chains: Chains, slot: Slot) -> int:
@@ -59,8 +69,8 @@ def _relation(chains: Chains, slot: Slot) -> int:
     return chains.number[slot]
 
 
-def _add(chains: Chains, head: Slot, query: Query) -> bool:
-    """Add a rule; False where its atoms are no chain from one variable of the head to the other."""
+def _add(chains: Chains, head: Slot, query: Query) -> None:
+    """Add a rule that is a chain."""
     x, z = query.terms
     target = _relation(chains, head)
     if len(query.atoms) == 1:
@@ -68,15 +78,12 @@ def _add(chains: Chains, head: Slot, query: Query) -> bool:
         a, b = atom.terms
         if x == z:
             rule = (0, target, 1, int(x == b), 0)  # H(x,x) <- R(x,y)
-        elif {x, z} == {a, b}:
-            rule = (0, target, 0, int((x, z) == (b, a)), 0)
         else:
-            return False
+            rule = (0, target, 0, int((x, z) == (b, a)), 0)
         chains.rules[_relation(chains, atom.slot)].append(rule)
-        return True
+        return
     order = _chain(query.atoms, x, z)
-    if order is None:
-        return False
+    assert order is not None
     left, turned = order[0][0].slot, order[0][1]
     for n, (atom, flip) in enumerate(order[1:], 1):
         last = n == len(order) - 1
@@ -86,7 +93,6 @@ def _add(chains: Chains, head: Slot, query: Query) -> bool:
         chains.rules[b].append((2, made, a, int(flip), int(turned)))
         if not last:
             left, turned = next(s for s, k in chains.number.items() if k == made), False
-    return True
 
 
 def _chain(atoms: Sequence[Atom], x: Term, z: Term) -> list[tuple[Atom, bool]] | None:
@@ -114,13 +120,14 @@ def run_chains(
     chains: Chains,
     given: Mapping[Slot, SparseTensor],
     starts: Mapping[Slot, SparseTensor],
+    firing: Collection[Slot],
     stop: Callable[[int], bool],
-    memory: int,
+    memory: Callable[[], int],
 ) -> tuple[dict[Slot, SparseTensor], bool] | None:
     """Return what each relation with a start has become, and whether that is all; None where there is too much to begin with.
 
-    ``given`` are the relations that do not change. ``stop`` is asked now and then, with the number of tuples. Where more
-    than ``memory`` bytes would be needed, it is an error.
+    ``given`` are the relations that do not change; ``firing`` names those of them that alone may derive something.
+    ``stop`` is asked now and then, with the number of tuples. Where more than ``memory()`` bytes would be needed, it is an error.
     """
     size = max((n for t in (*given.values(), *starts.values()) for n in t.shape), default=0)
     relations = len(chains.rules)
@@ -131,23 +138,30 @@ def run_chains(
         return None
     from ..native import worklist
 
-    fixed = [(chains.number[s], t) for s, t in given.items() if s in chains.number]
-    first = [(chains.number[s], t) for s, t in starts.items() if s in chains.number]
-    known = sum(t.count for _, t in fixed)
-    total = known + sum(t.count for _, t in first)
+    waiting = sorted(given, key=lambda slot: slot in firing)  # those that derive nothing alone come first
+    tables = [
+        (chains.number[s], t) for s, t in [*((s, given[s]) for s in waiting), *starts.items()] if s in chains.number
+    ]
+    quiet = sum(t.count for s, t in given.items() if s not in firing)
+    known = sum(t.count for t in given.values())
+    total = sum(t.count for _, t in tables)
     room = max(1 << 15, 4 * total)
     fixed_bytes = 2 * 4 * relations * size
-    if fixed_bytes + _bytes(room) > memory:
+
+    def fits(size: int) -> bool:
+        return size <= LITTLE or size <= memory()
+
+    if not fits(fixed_bytes + _bytes(room)):
         return None
     arrays = [np.empty(room, np.int32) for _ in range(3)]
     keys = np.empty(room, np.int64)
-    _fill(arrays, [*fixed, *first])
+    _fill(arrays, tables)
     keys[:total] = (arrays[0][:total] * np.int64(size) + arrays[1][:total]) * size + arrays[2][:total]
     links = [np.empty(room, np.int32) for _ in range(2)]
     lists = [np.full(relations * size, -1, np.int32) for _ in range(2)]
     rows = np.array([x for own in chains.rules for rule in own for x in rule], np.int32)
     begins = np.cumsum([0, *map(len, chains.rules)]).astype(np.int32)
-    counts = np.array([known, total, 0])
+    counts = np.array([quiet, total, 0])
     table = _table(worklist, keys[known:total], room)
     for n in itertools.count(1):
         check_contexts()
@@ -158,7 +172,7 @@ def run_chains(
             break
         if status == worklist.FULL:
             copied = fixed_bytes + TUPLE * room  # what there is stays until it is copied
-            larger = [r for r in (4 * room, 2 * room) if copied + _bytes(r) <= memory]
+            larger = [r for r in (4 * room, 2 * room) if fits(copied + _bytes(r))]
             if not larger:
                 raise too_many_tuples(total)
             room, table = larger[0], None

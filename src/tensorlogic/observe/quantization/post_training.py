@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -12,7 +12,7 @@ from ...errors import DTypeError, InputError, expect, nearest
 from ...events import span
 from ...ir import ops
 from ...ir.arrays import Array, plain_array
-from ...ir.graph import EinsumGraph, extract
+from ...ir.graph import EinsumGraph, bodies, extract
 from ...ir.quantization_config import ActivationMode, QuantizationConfig
 from ...ir.quantize_scales import range_scales
 from ...ir.quantized import QuantizedTensor, checked_floats, placed
@@ -20,6 +20,7 @@ from ...ir.types import INTEGERS, TensorType
 from ...passes.quantize import DYNAMIC, Choice, StaticScale, lowered, with_pairs
 from ...passes.quantize_products import Product, constant_nodes, find_products, with_params
 from .compensate import compensated
+from .loops import InnerWeight, quantize_bodies
 from .observers import RANGES, Seen, checked_activations, run_watched
 
 if TYPE_CHECKING:
@@ -37,14 +38,20 @@ class Model(NamedTuple):
     weights: Mapping[int, Array]  # by product, as matrices (columns, terms)
     given: frozenset[int]  # products whose weight stays an input
     batches: tuple[dict[str, Any], ...]
+    names: Mapping[int, str]  # of constants, by node
 
 
 class Quantization(NamedTuple):
-    """What was made of a model: the choice for each product, by node, and the graph."""
+    """What was made of a model: the choice for each product, by node, and the graph.
+
+    ``inner`` are the weights that bodies of loops read, and ``around`` is the model's graph, node for node, with those bodies quantized.
+    """
 
     model: Model
     choices: Mapping[int, Choice]
     graph: EinsumGraph
+    inner: tuple[InnerWeight, ...]
+    around: EinsumGraph
 
 
 def quantize(
@@ -57,9 +64,9 @@ def quantize(
     max_error: float | None = None,
     executor: Executor | None = None,
 ) -> EinsumGraph:
-    """Return a graph whose products read weights of a few bits; its other inputs and outputs are those it had.
+    """Return a graph whose products and lookups read weights of a few bits; its other inputs and outputs are those it had.
 
-    Weights are constants, and the inputs whose arrays ``params`` gives: these become constants. ``calibration`` are batches of
+    Weights inside of loops become constants of the loop. Weights are constants, and the inputs whose arrays ``params`` gives: these become constants. ``calibration`` are batches of
     inputs, as the graph will get them, from which static activation scales and compensating rounding are found. An input that
     is a weight but not in ``params`` stays an input, and is rounded in each run by the scales that calibration finds.
 
@@ -102,11 +109,36 @@ def quantize_graph(
     """Quantize a graph, and return with it what was chosen for each product."""
     with span("quantize"):
         model = model_of(graph, calibration, params, executor)
-        configs = _configs(model, QuantizationConfig() if config is None else config)
+        config = QuantizationConfig() if config is None else config
+        around, inner = quantize_bodies(model.graph, model.names, partial(_choose_inside, config, executor))
+        if not model.products and not inner:
+            _refuse(model.graph)
+        configs = _configs(model, config, {weight.name for weight in inner})
         choices = choose(model, configs, executor)
         pairs = {p.node: (p, choices[p.node]) for p in model.products if p.node in choices}
-        given = {p.node for p in model.products if p.node in model.given}
-        return Quantization(model, choices, lowered(with_pairs(model.graph, pairs, given)))
+        made = lowered(with_pairs(around, pairs, model.given))
+        return Quantization(model, choices, made, tuple(inner), around)
+
+
+def _choose_inside(
+    config: QuantizationConfig | Configs, executor: Executor | None, body: EinsumGraph, products: list[Product]
+) -> dict[int, tuple[Array, Choice]]:
+    """Return for products in a body the matrix of each weight and what becomes of it: activations are rounded in each round, or not."""
+    if isinstance(config, QuantizationConfig):
+        own = {p.node: config for p in products}
+    elif isinstance(config, Mapping):
+        own = {p.node: c for p in products if isinstance(c := config.get(p.name), QuantizationConfig)}
+    else:
+        own = {}  # what it is instead is told where the others are chosen
+    chosen = [p for p in products if p.node in own]
+    weights = _weights(body, chosen, executor)
+    found = {}
+    for p in chosen:
+        mode = own[p.node].activations
+        rounds = mode in (ActivationMode.DYNAMIC, ActivationMode.STATIC) and not p.lookup
+        weight = _rounded(weights[p.node], p, own[p.node], None)
+        found[p.node] = weights[p.node], Choice(weight, DYNAMIC if rounds else None)
+    return found
 
 
 def model_of(
@@ -128,14 +160,14 @@ def model_of(
     for p in find_products(
         bound, inputs, bytearray(i in inputs and _static(bound, i) for i in range(len(bound.nodes)))
     ):
-        if p.node not in taken:
+        if p.node not in taken and not p.lookup:
             taken.add(p.node)
             products.append(p)
             weights[p.node] = p.weight_matrix(checked_floats(first[inputs[p.w]], p.name))
-    if not products:
-        _refuse(bound, fixed)
+    if not products and not any(bodies(node.op) for node in bound.nodes):
+        _refuse(bound)
     given = frozenset(p.node for p in products if p.w in inputs)
-    return Model(bound, tuple(sorted(products)), weights, given, batches)
+    return Model(bound, tuple(sorted(products)), weights, given, batches, names)
 
 
 def _static(graph: EinsumGraph, i: int) -> bool:
@@ -158,7 +190,8 @@ def checked_batches(calibration: Batches | None) -> tuple[dict[str, Any], ...]:
     return tuple(dict(batch) for batch in batches)
 
 
-def _refuse(graph: EinsumGraph, fixed: bytearray) -> None:
+def _refuse(graph: EinsumGraph) -> None:
+    fixed = constant_nodes(graph)
     for node in graph.nodes:
         if isinstance(node.op, ops.Einsum):
             for a in node.args:
@@ -181,9 +214,11 @@ def _weights(graph: EinsumGraph, products: Iterable[Product], executor: Executor
     return {p.node: p.weight_matrix(checked_floats(arrays[p.w], p.name)) for p in products}
 
 
-def _configs(model: Model, config: QuantizationConfig | Configs) -> dict[int, QuantizationConfig]:
-    """Return the config of each product that has one."""
-    names = {p.name for p in model.products}
+def _configs(
+    model: Model, config: QuantizationConfig | Configs, inner: Collection[str]
+) -> dict[int, QuantizationConfig]:
+    """Return the config of each product that has one; ``inner`` are the names of weights inside of bodies."""
+    names = {p.name for p in model.products} | set(inner)
     if isinstance(config, QuantizationConfig):
         return {p.node: config for p in model.products}
     expect(config, Mapping, "a QuantizationConfig is expected, or one for each weight", "write tl.QuantizationConfig()")
@@ -197,12 +232,14 @@ def _configs(model: Model, config: QuantizationConfig | Configs) -> dict[int, Qu
 
 def choose(model: Model, configs: Mapping[int, QuantizationConfig], executor: Executor | None) -> dict[int, Choice]:
     """Return the choice for each product that has a config: what its weight becomes, and the scale of its activations."""
-    modes = {node: _mode(config, bool(model.batches)) for node, config in configs.items()}
+    lookups = {p.node for p in model.products if p.lookup}  # no activations meet them
+    only = ActivationMode.WEIGHT_ONLY
+    modes = {n: only if n in lookups else _mode(config, bool(model.batches)) for n, config in configs.items()}
     seen = {p.node: Seen() for p in model.products if modes.get(p.node) is ActivationMode.STATIC}
     grams: dict[int, Array] = {
         p.node: np.zeros((p.terms, p.terms))
         for p in model.products
-        if p.node in configs and configs[p.node].rounding.value.compensate
+        if p.node in configs and p.node not in lookups and configs[p.node].rounding.value.compensate
     }
     if (seen or grams) and not model.batches:
         what = "static activation scales are" if seen else "compensating rounding is"

@@ -12,12 +12,14 @@ import numpy as np
 
 from ...diagnostics import bytes_text
 from ...errors import InputError, ShapeError
+from ...ir import ops
 from ...ir.arrays import Array
 from ...ir.constants import all_constants
-from ...ir.graph import EinsumGraph
+from ...ir.graph import EinsumGraph, bodies
 from ...ir.packed_numbers import FLOAT8, KINDS, float8_table
 from ...ir.quantization_config import QuantizationConfig
 from ...ir.quantized import QuantizedTensor
+from ...ir.types import FLOATS
 from ...ir.whole_files import write_whole
 from ...passes.quantize import lowered, with_pairs
 from ...tables import html_text, table
@@ -51,6 +53,15 @@ class LayerRow(NamedTuple):
     error: ErrorFigures
 
 
+class LeftRow(NamedTuple):
+    """A matrix of floats that stays as it is, and what reads it: neither a product with a value nor a lookup of its rows."""
+
+    name: str
+    shape: tuple[int, ...]
+    nbytes: int
+    readers: tuple[str, ...]
+
+
 class Picture(NamedTuple):
     """A weight's values as a histogram, and the values that its numbers stand for."""
 
@@ -81,6 +92,7 @@ class QuantizationReport(NamedTuple):
     seconds: tuple[float, float] | None
     pictures: Mapping[str, Picture]
     graph: EinsumGraph
+    left: tuple[LeftRow, ...] = ()
 
     @classmethod
     def of(
@@ -110,14 +122,14 @@ class QuantizationReport(NamedTuple):
         if given is None:
             if labels is not None:
                 raise InputError("labels are given without data", 'write data={"x": X}', code="E343")
-            return cls(tensors, (), {}, before, after, None, None, pictures, made.graph)
+            return cls(tensors, (), {}, before, after, None, None, pictures, made.graph, _left(made))
         values = {k: v for k, v in given.items() if k in model.graph.inputs or k not in (params or {})}
         run = executor or Executor()
         layers, outputs = _compared(made, values, run)
         answers = [run.execute(g, values)[0] for g in (model.graph, made.graph)]
         accuracy = None if labels is None else (_accuracy(answers[0], labels), _accuracy(answers[1], labels))
         seconds = _timed(run, (model.graph, made.graph), values, clock)
-        return cls(tensors, layers, outputs, before, after, accuracy, seconds, pictures, made.graph)
+        return cls(tensors, layers, outputs, before, after, accuracy, seconds, pictures, made.graph, _left(made))
 
     def __str__(self) -> str:
         rows = [
@@ -133,6 +145,11 @@ class QuantizationReport(NamedTuple):
             parts.append(table(below, found, right={1, 2, 3}))
         share = self.bytes_after / max(self.bytes_before, 1)
         lines = [f"{bytes_text(self.bytes_before)} of constants became {bytes_text(self.bytes_after)}, {share:.0%}"]
+        for row in self.left:
+            size = "×".join(map(str, row.shape))
+            lines.append(
+                f"{row.name} ({size}, {bytes_text(row.nbytes)}) stays as it is; read by {', '.join(row.readers)}"
+            )
         if self.accuracy is not None:
             points = 100 * (self.accuracy[1] - self.accuracy[0])
             lines.append(f"accuracy {self.accuracy[0]:.2%} before, {self.accuracy[1]:.2%} after: {points:+.2f} points")
@@ -151,6 +168,7 @@ class QuantizationReport(NamedTuple):
         plain = self._asdict()
         del plain["graph"], plain["pictures"]
         plain["tensors"] = [_plain(t) for t in self.tensors]
+        plain["left"] = [row._asdict() for row in self.left]
         plain["layers"] = [_plain(row) for row in self.layers]
         plain["outputs"] = {name: finite_or_none(e._asdict()) for name, e in self.outputs.items()}
         return json.dumps(plain, allow_nan=False)
@@ -191,17 +209,44 @@ def _plain(row: TensorRow | LayerRow) -> dict[str, Any]:
 def _tensors(made: Quantization) -> tuple[tuple[TensorRow, ...], dict[str, Picture]]:
     rows: list[TensorRow] = []
     pictures: dict[str, Picture] = {}
-    for p in made.model.products:
-        if p.node not in made.choices:
-            continue
-        matrix, weight = made.model.weights[p.node], made.choices[p.node].tensor
-        became = weight.dequantize()
-        figures = ErrorFigures.of(matrix, became)
+    chosen = [p for p in made.model.products if p.node in made.choices]
+    every = [(p.name, made.model.weights[p.node], made.choices[p.node].tensor) for p in chosen]
+    inner = [(w.name, w.matrix, w.tensor) for w in made.inner if w.matrix is not None and w.tensor is not None]
+    for name, matrix, weight in [*every, *inner]:
+        figures = ErrorFigures.of(matrix, weight.dequantize())
         rows.append(
-            TensorRow(p.name, matrix.shape, weight.kind, str(weight.granularity), matrix.nbytes, weight.nbytes, figures)
+            TensorRow(name, matrix.shape, weight.kind, str(weight.granularity), matrix.nbytes, weight.nbytes, figures)
         )
-        pictures.setdefault(p.name, _picture(matrix, weight))
+        pictures.setdefault(name, _picture(matrix, weight))
     return tuple(rows), pictures
+
+
+def _left(made: Quantization) -> tuple[LeftRow, ...]:
+    """Return the matrices of floats that the quantized graph still holds, of those that the model held."""
+    source = made.model.graph
+    names = {
+        op.digest: name for i, name in made.model.names.items() if isinstance(op := source.nodes[i].op, ops.Constant)
+    }
+    before, readers = all_constants(source), _readers(made.graph)
+    return tuple(
+        LeftRow(names.get(digest, f"const.{digest[:6]}"), array.shape, array.nbytes, tuple(readers.get(digest, ())))
+        for digest, array in all_constants(made.graph).items()
+        if digest in before and array.ndim > 1 and str(array.dtype) in FLOATS
+    )
+
+
+def _readers(graph: EinsumGraph) -> dict[str, list[str]]:
+    """Return the names of the operations that read each constant, also those inside of bodies."""
+    found: dict[str, list[str]] = {}
+    for node in graph.nodes:
+        for inner in bodies(node.op):
+            for digest, own in _readers(inner).items():
+                found.setdefault(digest, []).extend(f"{name} in a {node.op.name}" for name in own)
+        for a in node.args:
+            op = graph.nodes[a].op
+            if isinstance(op, ops.Constant):
+                found.setdefault(op.digest, []).append(node.op.name)
+    return {digest: list(dict.fromkeys(own)) for digest, own in found.items()}
 
 
 def _picture(matrix: Array, weight: QuantizedTensor) -> Picture:
@@ -225,7 +270,8 @@ def _compared(
     )
     pairs = {p.node: (p, made.choices[p.node]) for p in chosen}
     exact = executor.execute(asked, values)
-    rounded = executor.execute(lowered(with_pairs(asked, pairs, made.model.given)), values)
+    around = EinsumGraph(made.around.nodes, asked.outputs, made.around.constants)
+    rounded = executor.execute(lowered(with_pairs(around, pairs, made.model.given)), values)
     layers = tuple(
         LayerRow(p.name, p.node, ErrorFigures.of(exact[f"layer.{p.node}"], rounded[f"layer.{p.node}"])) for p in chosen
     )

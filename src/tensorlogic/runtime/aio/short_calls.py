@@ -33,11 +33,11 @@ def is_brief(program: Program) -> bool:
     """Tell whether a program takes microseconds on any values; worked out once."""
     if program.brief is None:
         estimate = len(program.plan.steps) * STEP + program.flops * FLOP + program.peak_bytes * BYTE
-        program.brief = estimate <= BRIEF and _steady(program)
+        program.brief = estimate <= BRIEF and is_steady(program)
     return program.brief
 
 
-def _steady(program: Program) -> bool:
+def is_steady(program: Program) -> bool:
     """Tell whether a program takes as long on any values: it has no loops, and nobody's wrappers."""
     return program.trusted and not any(
         bodies(s.op) or s.bodies or (isinstance(s.op, Fused) and s.op.kind == "relations") for s in program.plan.steps
@@ -57,7 +57,9 @@ def note_time(executor: Executor, graph: EinsumGraph, handle: AsyncHandle[Any]) 
     ready = executor.ready_call(graph)
     if ready is not None and handle.begun_at and not ready.program.brief:
         took, program = handle.ended_at - handle.begun_at, ready.program
-        program.quick_runs = program.quick_runs + 1 if took < QUICK and (program.quick_runs or _steady(program)) else 0
+        program.quick_runs = (
+            program.quick_runs + 1 if took < QUICK and (program.quick_runs or is_steady(program)) else 0
+        )
 
 
 class BriefCalls:
