@@ -31,6 +31,7 @@ fuzz: $(VENV)/.dev
 soak: $(VENV)/.dev
 	$(BIN)/python tests/soak/soak.py --seconds $(SECONDS) --seed $(SEED)
 	$(BIN)/python tests/soak/serving_soak.py --seconds $(SECONDS)
+	$(if $(wildcard $(VENV)/lib/python*/site-packages/torch),$(BIN)/python tests/soak/distributed_soak.py --seconds $(SECONDS) --seed $(SEED))
 
 judge: $(VENV)/.dev
 	$(BIN)/python tests/judge/judge.py --venv $(VENV)-judge

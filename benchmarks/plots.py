@@ -31,6 +31,7 @@ class Plot(NamedTuple):
     source: str
     pattern: str
     xlabel: str
+    ylabel: str = "best time of a call"
 
 
 PLOTS = (
@@ -47,6 +48,14 @@ PLOTS = (
         "requests a second",
     ),
     Plot("nodes", "Whole graphs", "scaling", r"^Graph of ([\d,]+) nodes$", "nodes"),
+    Plot(
+        "predicted-scaling",
+        "Predicted step of deep layers on a cluster",
+        "distributed",
+        r"^Predicted step on ([\d,]+) devices$",
+        "devices",
+        "predicted time of a step",
+    ),
 )
 
 
@@ -119,7 +128,7 @@ def draw(folder: Path = FOLDER, results: Path = RESULTS) -> dict[str, list[tuple
         if max((len(line) for line in lines.values()), default=0) > 1:  # one point does not grow
             folder.mkdir(parents=True, exist_ok=True)
             path = folder / f"{plot.name}.svg"
-            path.write_text(svg(plot.title, lines, plot.xlabel, "best time of a call"), encoding="utf-8")
+            path.write_text(svg(plot.title, lines, plot.xlabel, plot.ylabel), encoding="utf-8")
             found.setdefault(plot.source, []).append((f"{plot.title}: time by {plot.xlabel}", path))
     return found
 

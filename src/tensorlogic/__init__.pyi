@@ -158,6 +158,7 @@ from .runtime.compile import CompiledGraph as CompiledGraph
 from .runtime.compile import GraphCompiler as GraphCompiler
 from .runtime.context import ExecutionContext as ExecutionContext
 from .runtime.context import LoggingHook as LoggingHook
+from .runtime.distributed.cluster import Cluster as Cluster
 from .runtime.distributed.config import DistributedConfig as DistributedConfig
 from .runtime.distributed.config import DistributedParallelismStrategy as DistributedParallelismStrategy
 from .runtime.distributed.config import ShardingSpec as ShardingSpec
@@ -165,6 +166,9 @@ from .runtime.distributed.coordinators import DataParallelCoordinator as DataPar
 from .runtime.distributed.coordinators import DistributedExecutor as DistributedExecutor
 from .runtime.distributed.coordinators import ModelParallelCoordinator as ModelParallelCoordinator
 from .runtime.distributed.coordinators import PipelineParallelCoordinator as PipelineParallelCoordinator
+from .runtime.distributed.plan import DistributedPlan as DistributedPlan
+from .runtime.distributed.simulate import Simulation as Simulation
+from .runtime.distributed.simulate import simulate as simulate
 from .runtime.distributed.stats import DistributedStats as DistributedStats
 from .runtime.eager.record import no_grad as no_grad
 from .runtime.eager.tape import EagerTape as EagerTape

@@ -13,7 +13,7 @@ from tensorlogic.backends.numpy_inplace import scalar
 from tensorlogic.ir import ops
 from tensorlogic.ir.elementwise import FUNCTIONS
 from tensorlogic.ir.types import TensorShape, TensorType
-from tensorlogic.passes.order import order_contractions
+from tensorlogic.passes.for_numpy import order_contractions
 from tensorlogic.plan.build import build_plan
 from tensorlogic.runtime.call import run
 from tensorlogic.runtime.program import bind

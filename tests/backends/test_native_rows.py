@@ -190,7 +190,7 @@ def test_one_kernel_serves_every_size() -> None:
     texts = set()
     for n in (3, 50, 1000):
         [step] = native_plan(tl.Executor(native=True), graph, values(graph, n)).steps
-        made = rows.emit(step)
+        made = rows.row_source(step)
         assert made is not None
         texts.add(made.text)
     assert len(texts) == 1

@@ -16,8 +16,8 @@ from opt_einsum.tests.test_contract import tests as EQUATIONS
 import tensorlogic as tl
 from tensorlogic import EinsumGraph, GraphBuilder, OptimizationLevel
 from tensorlogic.ir import ops
+from tensorlogic.passes.for_numpy import order_contractions
 from tensorlogic.passes.merge import OPERANDS, merge_einsums, stack_products
-from tensorlogic.passes.order import order_contractions
 from tensorlogic.plan.build import lay_out
 
 PLAIN = tl.Executor(optimization_level=OptimizationLevel.NONE)

@@ -16,8 +16,9 @@ from hypothesis import strategies as st
 import tensorlogic as tl
 from tensorlogic import EinsumGraph, GraphBuilder, TensorShape, TensorType
 from tensorlogic.ir import ops, spec
-from tensorlogic.passes import order
-from tensorlogic.passes.order import BLAS, best_path, order_contractions, pair_cost
+from tensorlogic.passes import contraction_paths
+from tensorlogic.passes.contraction_paths import BLAS, best_path, pair_cost
+from tensorlogic.passes.for_numpy import order_contractions
 from tensorlogic.passes.specialize import specialize
 
 FAST, SLOW = tl.Executor("numpy"), tl.Executor("reference")
@@ -265,7 +266,7 @@ def test_a_large_result_between_costs_its_bytes(monkeypatch: pytest.MonkeyPatch)
     labels: list[Any] = [("b", "a"), ("a", "d"), ("c", "a"), ("c", "d")]
     size = {"a": 3000, "b": 10, "c": 1000, "d": 2}
     assert best_path(labels, ("b", "c"), size, "real", "float32")[0] == (0, 1)  # more flops, and nothing of c by a
-    monkeypatch.setattr(order, "BYTE", 0)
+    monkeypatch.setattr(contraction_paths, "BYTE", 0)
     assert best_path(labels, ("b", "c"), size, "real", "float32")[0] == (1, 3)
     small, large = (pair_cost("real", "float32", n, False, n) for n in (1 << 18, 1 << 20))
     assert small == BLAS << 18

@@ -14,7 +14,7 @@ from tensorlogic.ir.types import TensorType
 from tensorlogic.passes.shard import shard
 from tensorlogic.passes.specialize import specialize
 from tensorlogic.runtime.distributed.local import local_group
-from tensorlogic.runtime.distributed.rank import run_rank
+from tensorlogic.runtime.distributed.rank import Task, run_rank
 
 RNG = np.random.default_rng(0)
 
@@ -36,7 +36,7 @@ def on_ranks(graph, inputs, axes, ranks=3):
                 value = np.asarray(value)[(slice(None),) * axis + (slice(part.start, part.stop),)]
             values[name] = value
         try:
-            return run_rank(executor, {"data": ways[rank]}, [(own.graph, values)]).outputs[0]
+            return run_rank(executor, {"data": ways[rank]}, [Task(own.graph, values)]).outputs[0]
         except BaseException as error:
             ways[rank].fail(str(error))
             raise

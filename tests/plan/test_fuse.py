@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 import tensorlogic as tl
 from tensorlogic.ir import ops
 from tensorlogic.ir.graph import Node
+from tensorlogic.passes.for_numpy import order_contractions
 from tensorlogic.passes.merge import merge_einsums
-from tensorlogic.passes.order import order_contractions
 from tensorlogic.plan.build import ExecutionPlan, Step, lay_out
 from tensorlogic.plan.fusion_planner import bytes_moved, follow, listed, native_groups, show_fusions
 from tensorlogic.plan.row_groups import frame_of

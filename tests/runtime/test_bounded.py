@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import tensorlogic as tl
 from tensorlogic import GraphBuilder, InputError, OutOfMemoryError, TensorShape, TensorType
 from tensorlogic.plan import groups
-from tensorlogic.plan.budget import Slicing, fit
+from tensorlogic.plan.budget import Slicing, slicing_for
 from tensorlogic.plan.build import ExecutionPlan
 
 MIB = 1 << 20
@@ -123,11 +123,11 @@ def test_it_runs_within_its_budget(name):
 def test_the_planned_peak_fits_and_fewer_parts_would_not(name):
     make, budget = GRAPHS[name]
     graph, inputs = make()
-    found = fit(graph, types(inputs), budget)
+    found = slicing_for(graph, types(inputs), budget)
     assert isinstance(found, Slicing)
     assert found.peak_bytes <= budget < found.whole_bytes
-    assert fit(graph, types(inputs), found.whole_bytes) is None
-    smaller = fit(graph, types(inputs), found.peak_bytes)  # its own peak is enough for it
+    assert slicing_for(graph, types(inputs), found.whole_bytes) is None
+    smaller = slicing_for(graph, types(inputs), found.peak_bytes)  # its own peak is enough for it
     assert smaller is not None
     assert smaller.peak_bytes <= found.peak_bytes
 
@@ -136,7 +136,7 @@ def test_the_fewest_parts_are_chosen():
     graph, inputs = attention()
     numbers_of_parts = []
     for budget in (8 * MIB, 4 * MIB, MIB, MIB // 4):
-        found = fit(graph, types(inputs), budget)
+        found = slicing_for(graph, types(inputs), budget)
         numbers_of_parts.append(1 if found is None else found.number)
     assert numbers_of_parts == sorted(numbers_of_parts)
     assert numbers_of_parts[:2] == [1, 2]  # 4 MiB of scores fit; with the result, two halves of them do
@@ -162,7 +162,7 @@ def test_any_budget_gives_the_answer_or_says_what_is_lacking(n, m, budget, exact
 
 def test_what_fits_is_run_at_once():
     graph, inputs = pairs()
-    assert fit(graph, types(inputs), 100 * MIB) is None
+    assert slicing_for(graph, types(inputs), 100 * MIB) is None
     with tl.trace() as trace:
         run_within(EX, graph, inputs, 100 * MIB)
     assert len(trace.runs()) == 1
@@ -170,7 +170,7 @@ def test_what_fits_is_run_at_once():
 
 def test_hooks_see_every_part():
     graph, inputs = attention()
-    found = fit(graph, types(inputs), MIB)
+    found = slicing_for(graph, types(inputs), MIB)
     assert found is not None
     executor = tl.Executor()
     with tl.trace() as trace:
@@ -283,13 +283,13 @@ def test_print(golden):
     made = []
     for name, (make, budget) in GRAPHS.items():
         graph, inputs = make()
-        made.append(f"{name}:\n{fit(graph, types(inputs), budget)}\n")
+        made.append(f"{name}:\n{slicing_for(graph, types(inputs), budget)}\n")
     golden("slicing.txt", "\n".join(made))
 
 
 def test_stages_that_do_not_fit_are_cut_again():
     graph, inputs = layers()
-    found = fit(graph, types(inputs), GRAPHS["three layers of attention"][1])
+    found = slicing_for(graph, types(inputs), GRAPHS["three layers of attention"][1])
     assert found is not None
     stages = [found.before, *found.pieces.values(), found.after]
     assert any(isinstance(piece, Slicing) for piece in stages)

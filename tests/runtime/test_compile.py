@@ -113,7 +113,6 @@ def test_saved_plans_run_in_a_new_process_without_planning(tmp_path: Path) -> No
     np.save(tmp_path / "x.npy", rows(4)["x"])
     code = textwrap.dedent(f"""
         import numpy as np, tensorlogic as tl
-        from tensorlogic.passes import specialize, order, pipeline
         def never(*a, **k): raise AssertionError("planned again")
         import tensorlogic.plan.build as build, tensorlogic.runtime.executor as executor
         executor.build_plan = build.specialize = build.optimize = never

@@ -16,7 +16,7 @@ import pytest
 import tensorlogic as tl
 from tensorlogic import CompilationCache, CompilationKey, EinsumGraph, GraphBuilder
 from tensorlogic.ir.whole_files import write_folder
-from tensorlogic.runtime import cache_folder as shelf
+from tensorlogic.runtime import compilation_cache as shelf
 
 
 def graph(width: int) -> EinsumGraph:

@@ -12,13 +12,14 @@ import numpy as np
 
 from ..events import check_contexts, span
 from ..ir import ops
-from ..ir.graph import Fixpoint
+from ..ir.graph import Fixpoint, meets_others
 from ..ir.types import TensorType, dims
 from ..plan.build import ExecutionPlan, Step, lay_out
 from . import bitplan, packed
 from .base import Kernel
 from .bitplan import OnWords, on_words
 from .bits import BitTensor, wrap
+from .collectives import moves_anywhere
 from .control import not_settled
 from .native.facts import joins_bits
 from .packed import Words
@@ -61,8 +62,9 @@ def bind_fixpoint(step: Step, *, unpack: bool = True) -> Kernel | None:
         return None
     if unpack:
         packed.load()
-    shape = _find_closure(body, op) if op.combine in ("or", "max") else None
-    semi = body.monotone and op.combine in ("or", "max")
+    meeting = meets_others(op.body)
+    shape = _find_closure(body, op) if op.combine in ("or", "max") and meeting is None else None
+    semi = body.monotone and op.combine in ("or", "max") and meeting is None
 
     def kernel(*args: Any) -> Any:
         values = {slot: bitplan.packed_operand(x) for slot, x in zip(body.inputs, args, strict=True)}
@@ -72,7 +74,7 @@ def bind_fixpoint(step: Step, *, unpack: bool = True) -> Kernel | None:
         if shape is not None:
             state = [_closed(shape, values)]
         else:
-            state = (_by_what_is_new if semi else _plainly)(body, op, values, step)
+            state = _by_what_is_new(body, op, values, step) if semi else _plainly(body, op, values, step, meeting)
         if not unpack:
             return tuple(state)
         results = tuple(np.asarray(x) for x in state)
@@ -113,8 +115,9 @@ def _body(plan: ExecutionPlan, carries: int) -> Body | None:
         moves = tuple(s in varying for s in step.reads)
         shape = tuple(int(n) for n in step.types[0].shape or ())
         line = Line(how, step.reads, step.writes[0], moves, shape, step)
-        (lines if any(moves) else fixed).append(line)
-        if any(moves):
+        again = any(moves) or isinstance(step.op, ops.Collective)  # what others give is not kept
+        (lines if again else fixed).append(line)
+        if again:
             varying.add(line.write)
     results = {line.write for line in lines}
     grown = {
@@ -134,24 +137,29 @@ def _body(plan: ExecutionPlan, carries: int) -> Body | None:
     return Body(inputs, outputs, constants, tuple(fixed), tuple(lines), frozenset(grown), monotone)
 
 
-def _plainly(body: Body, op: Fixpoint, values: Values, step: Step) -> list[BitTensor]:
-    """Run the whole body in every round."""
+def _plainly(body: Body, op: Fixpoint, values: Values, step: Step, meeting: ops.Collective | None) -> list[BitTensor]:
+    """Run the whole body in every round, and keep nothing of it; with other ranks, until nothing moves on any of them."""
     combine = _COMBINE[op.combine]
     carried = body.inputs[: op.carries]
+    last = {s: n for n, line in enumerate(body.lines) for s in line.reads}
+    made = {line.write for line in body.lines} - set(body.outputs)
     moved: list[int] = []
     counts: list[int] = []
     for n in range(op.limit):
         check_contexts()
         with span(f"round {n + 1} on packed bits"):
-            for line in body.lines:
+            for at, line in enumerate(body.lines):
                 values[line.write] = line.how.run(*[values[s] for s in line.reads])
+                for s in made.intersection(line.reads):
+                    if last[s] == at:
+                        del values[s]
         after = [combine(values[s], values[o]) for s, o in zip(carried, body.outputs, strict=True)]
-        gap = [x.words ^ values[s].words for s, x in zip(carried, after, strict=True)]
-        moved = [k for k, words in enumerate(gap) if words.any()]
+        pairs = [(values[s].words, x.words) for s, x in zip(carried, after, strict=True)]
+        moved = [k for k, (old, new) in enumerate(pairs) if not np.array_equal(old, new)]
         if n == op.limit - 1:
-            counts = [packed.count(gap[k]) for k in moved]
+            counts = [packed.count(pairs[k][0] ^ pairs[k][1]) for k in moved]
         values.update(zip(carried, after, strict=True))
-        if not moved:
+        if not moves_anywhere(meeting, bool(moved)):
             return after
     raise not_settled(op, moved, counts).at(step.location)
 
@@ -212,7 +220,7 @@ def _more(line: Line, values: Values, new: dict[int, BitTensor]) -> BitTensor | 
         case "grows":
             return run(*[values[s] for s in line.reads])
         case "or":
-            parts = [packed.spread(x.words, x.shape, line.shape) for x in changes if x is not None]
+            parts = [packed.broadcast_words(x.words, x.shape, line.shape) for x in changes if x is not None]
             return wrap(parts[0] if len(parts) == 1 else parts[0] | parts[1], line.shape)
         case _:
             a, b = line.reads

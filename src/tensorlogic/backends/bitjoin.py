@@ -58,11 +58,11 @@ def planned(labels: tuple[Labels, ...], output: Labels, known: tuple[tuple[str, 
     single = {x for x in named if x not in output and sum(x in own for own in labels) == 1}
     drop, kept = _apart(labels, single, sizes)
     if len(labels) == 1:
-        change, spread = drop[0], _spread(kept[0], output, sizes)
+        change, spread = drop[0], _over_output(kept[0], output, sizes)
         return lambda words: spread(change(words))
     (first, second) = drop
     if set(kept[0]) <= set(output):
-        left, right = (_spread(own, output, sizes) for own in kept)
+        left, right = (_over_output(own, output, sizes) for own in kept)
         return lambda a, b: left(first(a)) & right(second(b))
     product = _product(kept[0], kept[1], output, sizes)
     if not single:
@@ -93,7 +93,7 @@ def _ordered(own: Labels, order: Labels, sizes: Sizes) -> Change:
     return lambda words: packed.permute(words, shape, axes)
 
 
-def _spread(own: Labels, output: Labels, sizes: Sizes) -> Change:
+def _over_output(own: Labels, output: Labels, sizes: Sizes) -> Change:
     """Return what lays a factor out over all labels of the output, repeated along those that it lacks."""
     present = tuple(x for x in output if x in own)
     order = _ordered(own, present, sizes)
@@ -102,9 +102,9 @@ def _spread(own: Labels, output: Labels, sizes: Sizes) -> Change:
     shape = [sizes[x] for x in output]
     wide = [sizes[x] if x in present else 1 for x in output]
     if output[-1] in present:
-        return lambda words: packed.spread(order(words).reshape((*wide[:-1], -1)), wide, shape)
+        return lambda words: packed.broadcast_words(order(words).reshape((*wide[:-1], -1)), wide, shape)
     n = sizes[present[-1]] if present else 1  # the axis that was packed is not the last any more
-    return lambda words: packed.spread(packed.pack(packed.unpack(order(words), n).reshape(wide)), wide, shape)
+    return lambda words: packed.broadcast_words(packed.pack(packed.unpack(order(words), n).reshape(wide)), wide, shape)
 
 
 def _product(a: Labels, b: Labels, output: Labels, sizes: Sizes) -> Callable[[Words, Words], Words]:

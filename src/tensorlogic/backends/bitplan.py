@@ -17,6 +17,7 @@ from . import packed
 from .base import Kernel
 from .bitjoin import Factor, own_labels, planned
 from .bits import BitTensor, combine, contract, wrap
+from .collectives import bind_collective
 from .contract import prepared
 from .native import support
 from .native.facts import OR_AND, joins_bits
@@ -102,15 +103,24 @@ def on_words(op: Op, args: Sequence[TensorType], result: TensorType, form: Contr
             own = [1] * len(shape)
             for axis, n in zip(op.axes, args[0].shape or (), strict=True):
                 own[axis] = int(n)
-            return OnWords(lambda x: wrap(packed.spread(x.reshape(own).words, own, shape), shape), "each")
+            return OnWords(lambda x: wrap(packed.broadcast_words(x.reshape(own).words, own, shape), shape), "each")
         case ops.Slice() if not shape or len(shape) == len(args[0].shape or ()):
             key = tuple(python_slice(int(a), int(n), s) for a, n, s in op.ranges)
             whole = not shape or (op.ranges[-1][1:] == (*(args[0].shape or ())[-1:], 1))
             return OnWords((lambda x: x[key[:-1]]) if whole and shape else (lambda x: BitTensor(x[key])), "each", whole)
         case ops.Cast():
             return _SAME
+        case ops.BroadcastFrom():
+            meet = bind_collective(op, (), result)
+            return OnWords(lambda x: wrap(meet(x.words), shape), "each")
+        case ops.Pad() if op.widths[-1:] == ((0, 0),):
+            return OnWords(lambda x, value: wrap(_padded(x.words, op.widths, bool(np.asarray(value))), shape), "each")
         case _:
             return None
+
+
+def _padded(words: Any, widths: Sequence[tuple[int, int]], value: bool) -> Any:
+    return np.pad(words, widths, constant_values=words.dtype.type(~0 if value else 0))
 
 
 def _einsum(form: Contraction) -> Run:

@@ -289,7 +289,10 @@ def combine(function: Callable[[Words, Words], Words], a: BitTensor, b: BitTenso
     except ValueError:
         raise ShapeError(f"shapes {a.shape} and {b.shape} do not fit each other", code="E428") from None
     row = shape[-1:]
-    parts = [x.words if x.shape[-1:] == row else packed.spread(x.words, x.shape, (*x.shape[:-1], *row)) for x in (a, b)]
+    parts = [
+        x.words if x.shape[-1:] == row else packed.broadcast_words(x.words, x.shape, (*x.shape[:-1], *row))
+        for x in (a, b)
+    ]
     return wrap(function(parts[0], parts[1]), shape)
 
 

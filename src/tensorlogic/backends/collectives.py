@@ -11,7 +11,7 @@ from ..errors import ExecutionError
 from ..events import running
 from ..ir import ops
 from ..ir.ops import Op
-from ..ir.types import TensorType
+from ..ir.types import TensorType, dims
 from .base import Kernel
 
 Array = Any
@@ -34,6 +34,8 @@ class CommunicationBackend(Protocol):
     size: int
 
     def all_reduce(self, x: Array, how: str) -> Array: ...  # combined over all ranks
+    def start_all_reduce(self, total: Array, how: str, label: str) -> None: ...  # in place, while this rank goes on
+    def wait(self, label: str) -> None: ...  # until what was started under a label is over
     def all_gather(self, x: Array, axis: int, length: int) -> Array: ...  # end to end, of a length together
     def reduce_scatter(self, x: Array, axis: int, how: str) -> Array: ...  # this rank's share of what is combined
     def all_to_all(self, x: Array, cut: int, joined: int, length: int) -> Array: ...  # shares of another axis
@@ -70,6 +72,32 @@ def _send(op: ops.Send) -> Kernel:
     return send
 
 
+def bind_start(op: ops.StartAllReduce, result: TensorType) -> Kernel:
+    """Return the kernel that puts its operands end to end, into ``out`` where there is one, and begins to combine them."""
+    shape, dtype = dims(result), result.dtype
+
+    def start(*operands: Array, out: Array | None = None) -> Array:
+        total = np.empty(shape, dtype) if out is None else out
+        at = 0
+        for x in operands:
+            np.copyto(total[at : at + x.size].reshape(np.shape(x)), x)
+            at += x.size
+        if op.ranks > 1:
+            _way(op).start_all_reduce(total, op.how, op.label)
+        return total
+
+    return start
+
+
+def _wait(op: ops.Wait) -> Kernel:
+    def wait(x: Array) -> Array:
+        if op.ranks > 1:
+            _way(op).wait(op.label)
+        return x
+
+    return wait
+
+
 _CALLS: dict[type[Op], Callable[[Any, CommunicationBackend, Array], Array]] = {
     ops.AllReduce: lambda op, way, x: way.all_reduce(x, op.how),
     ops.AllGather: lambda op, way, x: way.all_gather(x, op.axis, op.size),
@@ -93,8 +121,17 @@ def bind_collective(op: ops.Collective, args: tuple[TensorType, ...], result: Te
             return _receive(op)
         case ops.Send():
             return _send(op)
+        case ops.StartAllReduce():
+            return bind_start(op, result)
+        case ops.Wait():
+            return _wait(op)
         case _:
             return _meeting(op)
 
 
-COLLECTIVES: tuple[type[Op], ...] = (*_CALLS, ops.Send, ops.Receive)
+def moves_anywhere(meeting: ops.Collective | None, moved: bool) -> bool:
+    """Tell whether something moved on this rank or on any that it meets in the body of a loop, so that all go round equally often."""
+    return moved if meeting is None else bool(_way(meeting).all_reduce(np.array([moved]), "or")[0])
+
+
+COLLECTIVES: tuple[type[Op], ...] = (*_CALLS, ops.Send, ops.Receive, ops.StartAllReduce, ops.Wait)

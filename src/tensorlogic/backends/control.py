@@ -10,10 +10,12 @@ import numpy as np
 from ..diagnostics import SourceLocation
 from ..errors import ConvergenceError
 from ..events import span
-from ..ir.graph import Cond, Fixpoint, Scan
+from ..ir.graph import Cond, Fixpoint, Scan, meets_others
+from ..ir.ops import Collective
 from ..plan.build import Step
 from ..plan.cost import rounds
 from .base import Kernel, RunBody
+from .collectives import moves_anywhere
 
 PATIENCE = 1000  # rounds after which values are watched for coming back
 Run = Callable[[Sequence[Any]], tuple[Any, ...]]
@@ -30,7 +32,8 @@ def bind_control(step: Step, run_body: RunBody) -> Kernel:
     runs = [_arrays(run_body(body)) for body in step.bodies]
     match step.op:
         case Fixpoint() as loop:
-            return lambda *args: _fixpoint(loop, runs[0], args, step)
+            meeting = meets_others(loop.body)
+            return lambda *args: _fixpoint(loop, runs[0], args, step, meeting)
         case Scan() as scan:
             length = rounds(scan, step.arg_types) or 0
             return lambda *args: _scan(scan, runs[0], args, length, step)
@@ -49,7 +52,7 @@ def _several(values: Sequence[Any]) -> Any:
     return values[0] if len(values) == 1 else tuple(values)
 
 
-def _fixpoint(op: Fixpoint, run: Run, args: tuple[Any, ...], step: Step) -> Any:
+def _fixpoint(op: Fixpoint, run: Run, args: tuple[Any, ...], step: Step, meeting: Collective | None) -> Any:
     combine = _COMBINE[op.combine]
     state = list(args[: op.carries])
     captures = args[op.carries :]
@@ -69,9 +72,9 @@ def _fixpoint(op: Fixpoint, run: Run, args: tuple[Any, ...], step: Step) -> Any:
             how = _last_move(state[moved[0]], after[moved[0]]) if moved else ""
         state = after
         del after
-        if not moved:
+        if not moves_anywhere(meeting, bool(moved)):
             return _several(state)
-        if n >= PATIENCE:
+        if n >= PATIENCE and meeting is None:
             if seen and all(_unmoved(a, b, 0.0) for a, b in zip(seen, state, strict=True)):
                 raise goes_round(op, n - at, step.location, state).at(step.location)
             if not seen or n >= 2 * at:

@@ -18,8 +18,7 @@ from ..ir.packed_numbers import unpack_numbers
 from ..ir.quantize_arrays import dequantize_array, quantize_array
 from ..ir.type_rules import reduced_axes
 from ..ir.types import DTYPES, TensorType, normal_axis
-from ..passes.for_numpy import compute_in_float32, copy_windows, has_bfloat16
-from ..passes.order import order_contractions
+from ..passes.for_numpy import compute_in_float32, copy_windows, has_bfloat16, order_contractions
 from ..plan.build import ExecutionPlan, Step
 from .base import BackendCapabilities, Device, Kernel, RunBody
 from .collectives import COLLECTIVES, bind_collective

@@ -19,6 +19,7 @@ from ..ir.types import TensorType
 from ..plan.build import Step
 from ..plan.groups import FEW, in_few_slices
 from .base import Kernel
+from .collectives import bind_start
 from .contract import bind_matmul_into
 from .erf import bind_erf
 from .numpy_windows import bind_overlap_add, bind_pad
@@ -48,6 +49,8 @@ def bind_into(step: Step) -> Kernel:
             return bind_pad(op, step.arg_types, result)
         case ops.OverlapAdd():
             return bind_overlap_add(op, step.arg_types, result)
+        case ops.StartAllReduce():
+            return bind_start(op, result)
         case _:
             raise AssertionError(op)
 

@@ -153,7 +153,7 @@ def permute(words: Words, shape: Sequence[int], order: Sequence[int]) -> Words:
     return np.ascontiguousarray(words.transpose(order))
 
 
-def spread(words: Words, shape: Sequence[int], target: Sequence[int]) -> Words:
+def broadcast_words(words: Words, shape: Sequence[int], target: Sequence[int]) -> Words:
     """Repeat a tensor to a shape by NumPy's rules of broadcasting; the words need not lie together."""
     shape, target = tuple(shape), tuple(target)
     if shape == target or not target:

@@ -13,14 +13,14 @@ from typing import Any
 import numpy as np
 
 from ..ir import ops
-from ..ir.graph import OPS, Cond, EinsumGraph, Fixpoint, Scan, bodies
+from ..ir.graph import OPS, Cond, EinsumGraph, Fixpoint, Scan, bodies, meets_others
 from ..ir.ops import Op
 from ..ir.types import DTYPES, FLOATS, TensorType, promote
 from ..passes.pipeline import Pass
 from ..passes.specialize import specialize
 from ..plan.build import Step
 from .base import BackendCapabilities, Device, Kernel, RunBody
-from .collectives import COLLECTIVES, bind_collective
+from .collectives import COLLECTIVES, bind_collective, moves_anywhere
 from .control import not_settled
 from .numpy import as_numpy
 from .reference_values import COMPUTING, Array, Definition, Index, fill, indices
@@ -155,6 +155,7 @@ def _fixpoint(op: Fixpoint, args: list[Array], types: Sequence[TensorType], run:
         "min": SCALARS["minimum"],
     }[op.combine]
     state = args[: op.carries]
+    meeting = meets_others(op.body)
     for _ in range(op.limit):
         new = run([*state, *args[op.carries :]])
         moved: dict[int, int] = {}
@@ -166,7 +167,7 @@ def _fixpoint(op: Fixpoint, args: list[Array], types: Sequence[TensorType], run:
                 moved[n] = far
             after.append(joined)
         state = after
-        if not moved:
+        if not moves_anywhere(meeting, bool(moved)):
             return tuple(state)
     raise not_settled(op, list(moved), list(moved.values()))
 

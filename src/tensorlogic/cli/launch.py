@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import subprocess
 import sys
 import tempfile
@@ -10,6 +11,8 @@ import time
 from pathlib import Path
 
 import click
+
+FAREWELL = 3.0  # seconds that the other ranks have to end by themselves, after one has failed
 
 
 @click.command("launch", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
@@ -25,7 +28,7 @@ def launch_command(ranks: int, script: str, arguments: tuple[str, ...]) -> None:
     """  # noqa: D301 - \b keeps click from joining the lines
     with tempfile.TemporaryDirectory(prefix="tensorlogic-ranks-") as folder:
         meeting = (Path(folder) / "meeting").as_uri()
-        own = {"WORLD_SIZE": str(ranks), "TENSORLOGIC_MEETING": meeting}
+        own = {"WORLD_SIZE": str(ranks), "TENSORLOGIC_MEETING": meeting, "TENSORLOGIC_TOKEN": secrets.token_hex(16)}
         processes = [
             subprocess.Popen([sys.executable, script, *arguments], env={**os.environ, **own, "RANK": str(rank)})
             for rank in range(ranks)
@@ -43,6 +46,9 @@ def _watched(processes: list[subprocess.Popen[bytes]]) -> int:
                 rank, code = failures[0]
                 how = f"was ended by signal {-code}" if code < 0 else f"ended with exit code {code}"
                 click.echo(f"rank {rank} {how}; the others are stopped", err=True)
+                end = time.monotonic() + FAREWELL  # the others say what they missed
+                while time.monotonic() < end and any(process.poll() is None for process in processes):
+                    time.sleep(0.05)
                 return code if code > 0 else 128 - code
             if all(code == 0 for code in codes):
                 return 0

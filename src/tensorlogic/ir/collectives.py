@@ -8,7 +8,7 @@ from typing import Any
 from ..errors import DTypeError, GraphError, ShapeError
 from . import ops
 from .ops import Op
-from .sizes import Dim, add, floordiv
+from .sizes import Dim, add, floordiv, prod
 from .types import TensorShape, TensorType, dtype_name
 
 TRUTH = ("or", "and")
@@ -60,6 +60,21 @@ def _all_reduce(op: ops.AllReduce, t: TensorType) -> TensorType:
     return t._replace(weak=False)
 
 
+def _start_all_reduce(op: ops.StartAllReduce, args: Sequence[TensorType], scope: Any) -> tuple[TensorType, ...]:
+    _group(op)
+    total: Dim = 0
+    for t in args:
+        _combination(op, t)
+        if t.shape is None or t.dtype != args[0].dtype:
+            raise DTypeError(
+                f"start_all_reduce: operands of one dtype and known shapes are expected, got {t}", code="E384"
+            )
+        total = add(total, prod(t.shape))
+    if not args:
+        raise GraphError("start_all_reduce: there is nothing to combine", code="E384")
+    return (TensorType(TensorShape((total,)), args[0].dtype),)
+
+
 def _all_gather(op: ops.AllGather, t: TensorType) -> TensorType:
     shape = _axis(op, op.axis, t)
     own = share_size(op.size, op.ranks, op.rank)
@@ -92,6 +107,7 @@ _RESULTS: dict[type[Op], Callable[[Any, TensorType], TensorType]] = {
     ops.AllToAll: _all_to_all,
     ops.BroadcastFrom: lambda op, t: t._replace(weak=False),
     ops.Send: lambda op, t: t._replace(weak=False),
+    ops.Wait: lambda op, t: t._replace(weak=False),
 }
 
 
@@ -108,4 +124,5 @@ def _receive(op: ops.Receive, args: Sequence[TensorType], scope: Any) -> tuple[T
 RULES: dict[type[Op], Callable[..., tuple[TensorType, ...]]] = {
     **dict.fromkeys(_RESULTS, _result),
     ops.Receive: _receive,
+    ops.StartAllReduce: _start_all_reduce,
 }

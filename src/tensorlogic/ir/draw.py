@@ -53,7 +53,7 @@ KINDS: dict[type[Op], str] = {
     ops.Quantize: "elementwise", ops.Dequantize: "elementwise", ops.Unpack: "elementwise", ops.Reduce: "reduction", ops.Cumulate: "reduction",
     ops.OverlapAdd: "reduction",
     ops.Sort: "reduction", ops.TopK: "reduction", Fixpoint: "control", Scan: "control", Cond: "control",
-    **dict.fromkeys((ops.AllReduce, ops.AllGather, ops.ReduceScatter, ops.AllToAll, ops.BroadcastFrom, ops.Send, ops.Receive), "movement"),
+    **dict.fromkeys((ops.AllReduce, ops.StartAllReduce, ops.Wait, ops.AllGather, ops.ReduceScatter, ops.AllToAll, ops.BroadcastFrom, ops.Send, ops.Receive), "movement"),
 }  # fmt: skip
 
 

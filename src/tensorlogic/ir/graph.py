@@ -339,6 +339,18 @@ def bodies(op: Op) -> tuple[EinsumGraph, ...]:
     return tuple([getattr(op, name) for name in body_fields(type(op))])
 
 
+def meets_others(graph: EinsumGraph) -> ops.Collective | None:
+    """Return an operation of a graph, or of a body in it, in which ranks meet; None where there is none."""
+    for node in graph.nodes:
+        if isinstance(node.op, ops.Collective):
+            return node.op
+        for body in bodies(node.op):
+            found = meets_others(body)
+            if found is not None:
+                return found
+    return None
+
+
 def with_bodies(op: Op, new: Sequence[EinsumGraph]) -> Op:
     """Return an operation that holds other graphs."""
     return Cond(*new) if isinstance(op, Cond) else msgspec.structs.replace(op, body=new[0])

@@ -318,6 +318,22 @@ class AllReduce(Collective, frozen=True, tag="all_reduce"):
     how: str = "add"
 
 
+class StartAllReduce(Collective, frozen=True, tag="start_all_reduce"):
+    """The operands end to end in one flat array, which the ranks begin to combine; what it holds is settled by :class:`Wait`."""
+
+    arity: ClassVar[int | None] = None
+    how: str = "add"
+    label: str = ""
+
+
+class Wait(Collective, frozen=True, tag="wait"):
+    """The operand, once what was started under a label is over."""
+
+    is_view: ClassVar[bool] = True
+    is_pointwise: ClassVar[bool] = True
+    label: str = ""
+
+
 class AllGather(Collective, frozen=True, tag="all_gather"):
     """The shares of all ranks end to end along an axis, where they have a size together."""
 

@@ -9,7 +9,7 @@ from ..errors import nearest
 from ..ir.builder import GraphBuilder
 from ..ir.tensor import Tensor
 from . import syntax as s
-from .reads import Value, aligned, spread
+from .reads import Value, aligned, with_axes
 
 if TYPE_CHECKING:
     from .evaluate import Evaluation, Indices
@@ -102,7 +102,7 @@ def apply_function(at: Evaluation, call: s.Call, outer: Indices) -> Value:
         missing = [a for a in dotted if a not in value.axes]
         if missing or not isinstance(value.tensor, Tensor):
             axes = at.sorted({*value.axes, *dotted})
-            value = spread(b, value, axes, at.ranges, at.analysis.dtype)
+            value = with_axes(b, value, axes, at.ranges, at.analysis.dtype)
         return Value(ALONG[name](b, value.tensor, [value.axes.index(a) for a in dotted]), value.axes)
     return Value(ONE[name](b, _tensor(at, value)), value.axes)
 
@@ -144,7 +144,7 @@ def _dotted(at: Evaluation, call: s.Call) -> tuple[str, ...]:
 def _attached(at: Evaluation, call: s.Call, arguments: list[Value]) -> Value:
     """Apply a Python function that builds a part of the graph: it gets tensors, and returns one of the same shape."""
     axes = at.sorted({a for v in arguments for a in v.axes})
-    tensors = [spread(at.b, v, axes, at.ranges, at.analysis.dtype).tensor for v in arguments]
+    tensors = [with_axes(at.b, v, axes, at.ranges, at.analysis.dtype).tensor for v in arguments]
     result = at.analysis.functions[call.function](*tensors)
     expected = tuple(tensors[0].shape) if tensors else ()
     shape = at.b.shape_of(result)
@@ -171,7 +171,7 @@ def _concat(at: Evaluation, call: s.Call, outer: Indices) -> Value:
     for argument in call.arguments:
         value = at.numeric(at.value(argument, outer | free(argument)))
         extra = tuple(v for v in value.axes if v not in kept)
-        whole = spread(at.b, value, (*kept, *_first(argument, extra)), at.ranges, at.analysis.dtype)
+        whole = with_axes(at.b, value, (*kept, *_first(argument, extra)), at.ranges, at.analysis.dtype)
         assert whole.tensor.shape is not None
         parts.append(at.b.reshape(whole.tensor, [*whole.tensor.shape[: len(kept)], -1]))
     result = parts[0] if len(parts) == 1 else at.b.concat(parts, len(kept))

@@ -61,7 +61,7 @@ class Emitter:
 
     def value(self, formula: Formula) -> Value:
         """Return the tensor of a formula in normal form; each formula is made once."""
-        found: Value = run_steps(self._emit(formula))
+        found: Value = run_steps(self._tensor_of(formula))
         return found
 
     def _fix_domains(self, formula: Formula, order: Sequence[Variable]) -> None:
@@ -94,16 +94,16 @@ class Emitter:
 
     # formulas
 
-    def _emit(self, f: Formula) -> Steps:
-        return once(self.values, id(f), self._emitted(f))
+    def _tensor_of(self, f: Formula) -> Steps:
+        return once(self.values, id(f), self._build(f))
 
-    def _emit_all(self, formulas: Sequence[Formula]) -> Steps:
+    def _tensors_of(self, formulas: Sequence[Formula]) -> Steps:
         values = []
         for f in formulas:
-            values.append((yield self._emit(f)))
+            values.append((yield self._tensor_of(f)))
         return values
 
-    def _emitted(self, f: Formula) -> Steps:
+    def _build(self, f: Formula) -> Steps:
         match f.kind:
             case "pred":
                 return self._predicate(f)
@@ -112,17 +112,17 @@ class Emitter:
             case "equation":
                 return self._equation(f)
             case "not":
-                inner = yield self._emit(f.args[0])
+                inner = yield self._tensor_of(f.args[0])
                 return Value(self.s.not_(self.b, inner.tensor), inner.axes)
             case "imply":
-                a, b = yield self._emit_all(f.args)
+                a, b = yield self._tensors_of(f.args)
                 assert self.s.imply is not None
                 return self._combined(self.s.imply, a, b)
         how = {"and": self._connective, "or": self._connective, "exists": self._exists, "forall": self._forall}
         return (yield self._choice(f) if f.kind == "if" else how.get(f.kind, self._arithmetic)(f))
 
     def _connective(self, f: Formula) -> Steps:
-        parts = yield self._emit_all(f.args)
+        parts = yield self._tensors_of(f.args)
         parts.sort(key=lambda v: len(v.axes))  # narrow ones first, so that wide results are made once
         return reduce(partial(self._combined, self.s.and_ if f.kind == "and" else self.s.or_), parts)
 
@@ -216,7 +216,7 @@ class Emitter:
     # values
 
     def _arithmetic(self, f: Formula) -> Steps:
-        parts = yield self._emit_all(f.args)
+        parts = yield self._tensors_of(f.args)
         if f.kind not in COMPARISONS:
             parts = [self._numbers(value) for value in parts]
         if f.kind in FUNCTIONS:
@@ -226,7 +226,7 @@ class Emitter:
         return result if f.kind in ARITHMETIC else self._truth(result)
 
     def _choice(self, f: Formula) -> Steps:
-        condition, then, otherwise = yield self._emit_all(f.args)
+        condition, then, otherwise = yield self._tensors_of(f.args)
         if self.s.boolean:
             axes = tuple(dict.fromkeys((*condition.axes, *then.axes, *otherwise.axes)))
             parts = [self._aligned(v, axes) for v in (condition, then, otherwise)]
@@ -242,19 +242,19 @@ class Emitter:
     def _exists(self, f: Formula) -> Steps:
         body, over = f.args[0], f.over
         if self.s.exists is not None:
-            value = yield self._emit(body)
+            value = yield self._tensor_of(body)
             return self._reduced(self.s.exists, value, over)
         if body.kind == "or":
             moved = self._split(f, "exists", body)
             if moved is not None:
-                return (yield self._emit(moved))
+                return (yield self._tensor_of(moved))
             if self.s.exists_or is not None:
-                return (yield self._spread(self.s.exists_or, body, over))
+                return (yield self._contract_parts(self.s.exists_or, body, over))
         factors, bound = self._factors(body, list(over))
         spread = self._distributed(factors, bound)
         if spread is not None:
-            return (yield self._emit(spread))
-        values = yield self._emit_all(factors)
+            return (yield self._tensor_of(spread))
+        values = yield self._tensors_of(factors)
         return self._contracted(values, bound, self.s.join)
 
     def _factors(self, body: Formula, bound: list[Variable]) -> tuple[list[Formula], list[Variable]]:
@@ -328,21 +328,21 @@ class Emitter:
     def _forall(self, f: Formula) -> Steps:
         body, over = f.args[0], f.over
         if body.kind == "imply" and self.s.residuum is not None:
-            return self._contracted((yield self._emit_all(body.args)), over, self.s.residuum)
+            return self._contracted((yield self._tensors_of(body.args)), over, self.s.residuum)
         if body.kind == "and" and self.s.de_morgan:
             moved = self._split(f, "forall", body)
             if moved is not None:
-                return (yield self._emit(moved))
+                return (yield self._tensor_of(moved))
         if body.kind == "and" and self.s.forall_and is not None:
-            return (yield self._spread(self.s.forall_and, body, over))
+            return (yield self._contract_parts(self.s.forall_and, body, over))
         if body.kind == "or" and self.s.meet is not None:
-            return self._contracted((yield self._emit_all(body.args)), over, self.s.meet)
+            return self._contracted((yield self._tensors_of(body.args)), over, self.s.meet)
         if body.kind == "or" and self.s.de_morgan:
             make = self.formulas.make
             against = self.formulas.normal(make("not", (body,), location=f.location), self.s)
-            inner = yield self._emit(make("exists", (against,), over=over, location=f.location))
+            inner = yield self._tensor_of(make("exists", (against,), over=over, location=f.location))
             return Value(self.s.not_(self.b, inner.tensor), inner.axes)
-        value = yield self._emit(body)
+        value = yield self._tensor_of(body)
         return self._reduced(self.s.forall, value, over)
 
     def _reduced(self, along: Along, value: Value, over: Sequence[Variable]) -> Value:
@@ -350,9 +350,9 @@ class Emitter:
         gone = [n for n, v in enumerate(value.axes) if v in over]
         return Value(self._after(along(self.b, value.tensor, gone)), kept)
 
-    def _spread(self, row: QuantifierContraction, body: Formula, over: Sequence[Variable]) -> Steps:
+    def _contract_parts(self, row: QuantifierContraction, body: Formula, over: Sequence[Variable]) -> Steps:
         """Contract the parts of ∃ over ∨, or ∀ over ∧, in the algebra that the logic has for it."""
-        values = yield self._emit_all(body.args)
+        values = yield self._tensors_of(body.args)
         if row.prepare is not None:
             values = [Value(row.prepare(self.b, value.tensor), value.axes) for value in values]
         found = self._contracted(values, over, row.algebra, after=False)

@@ -14,7 +14,7 @@ from .affine import Affine
 from .analysis import TensorInfo
 from .declarations import literal_array
 from .evaluate import Evaluation, factors_of, free
-from .reads import Value, aligned, contract, length, position, spread
+from .reads import Value, aligned, contract, length, position, with_axes
 from .strata import is_logical
 
 INF = float("inf")
@@ -162,7 +162,7 @@ def _average(at: Evaluation, targets: Sequence[Target]) -> Contribution:
     alone = {a for v in parts for a in v.axes} - head - {a for v in weights for a in v.axes}
     if alone:
         count = at.elementwise(at.times, count, Value(float(at.positions(sorted(alone)))))
-    count = spread(b, count, at.head, at.ranges, at.analysis.dtype)
+    count = with_axes(b, count, at.head, at.ranges, at.analysis.dtype)
     top, covered = place(at, total, targets, "=")
     below, _ = place(at, count, targets, "=")
     some = b.greater(below, 0)
@@ -205,7 +205,7 @@ def place(at: Evaluation, value: Value, targets: Sequence[Target], way: str) -> 
     """Put a value by the indices of the left side into a tensor with an axis for each place; tell whether that fills it."""
     b = at.b
     axes, forms = _copies(at, targets)
-    value = spread(b, at.numeric(value) if way != "or" else value, at.head, at.ranges, at.analysis.dtype)
+    value = with_axes(b, at.numeric(value) if way != "or" else value, at.head, at.ranges, at.analysis.dtype)
     tensor: Any = value.tensor
     ranges = {**at.ranges, **{copy: at.ranges[name] for copy, name in axes.items()}}
     order = list(at.head)

@@ -51,7 +51,7 @@ def aligned(b: GraphBuilder, value: Value, axes: Sequence[str]) -> Any:
     return b.reshape(tensor, [sizes.get(a, 1) for a in rest])
 
 
-def spread(b: GraphBuilder, value: Value, axes: Sequence[str], ranges: Ranges, dtype: str) -> Value:
+def with_axes(b: GraphBuilder, value: Value, axes: Sequence[str], ranges: Ranges, dtype: str) -> Value:
     """Return a value with all of some axes, repeated along those it lacks."""
     if tuple(axes) == value.axes and isinstance(value.tensor, Tensor):
         return value

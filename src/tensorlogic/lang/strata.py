@@ -126,7 +126,7 @@ def _check_circle(
     stepped = not component.boolean and find_step(component.names, component.statements, scalars) is not None
     for edge in inside:
         if edge.after == "not" or (edge.after and not stepped):
-            circle = _circle(edge, inside)
+            circle = _shortest_cycle(edge, inside)
             shown = " <- ".join([edge.head, *(f"{e.after} {e.read}".strip() for e in circle)])
             what = "negation" if edge.after == "not" else f"an aggregate ({edge.after})"
             context = [f"{e.head} reads {f'{e.after} {e.read}'.strip()} at {e.part.at}" for e in circle]
@@ -136,14 +136,14 @@ def _check_circle(
     kinds = {tensors[name].boolean for name in component.names}
     if len(kinds) > 1 and not stepped:
         first = next(e for e in inside if tensors[e.head].boolean != tensors[e.read].boolean)
-        circle = _circle(first, inside)
+        circle = _shortest_cycle(first, inside)
         shown = " <- ".join([first.head, *(e.read for e in circle)])
         message = f"truth values and numbers depend on each other in a circle: {shown}"
         hint = "write the circle with relations alone, or with numbers alone"
         raise GraphError(message, hint, code="E682", location=first.part.at or first.statement.at)
 
 
-def _circle(edge: Edge, inside: Sequence[Edge]) -> list[Edge]:
+def _shortest_cycle(edge: Edge, inside: Sequence[Edge]) -> list[Edge]:
     """Return a shortest way from an edge back to where it starts."""
     way: dict[str, list[Edge]] = {edge.read: [edge]}
     pending = [edge.read]

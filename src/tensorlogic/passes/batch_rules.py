@@ -202,7 +202,7 @@ RULES: dict[type[Op], Rule] = {
     ops.TopK: _along, ops.Window: _along, ops.OverlapAdd: _along, ops.Slice: _slice, ops.Reshape: _reshape, ops.Transpose: _transpose,
     ops.Broadcast: _broadcast, ops.Pad: _pad, ops.Concat: _concat, ops.Gather: _gather, ops.ScatterAdd: _scatter_add,
     ops.Quantize: _channels, ops.Dequantize: _channels,
-    ops.AllGather: _along, ops.ReduceScatter: _along, ops.AllToAll: _all_to_all,
+    ops.AllGather: _along, ops.ReduceScatter: _along, ops.AllToAll: _all_to_all, ops.StartAllReduce: item_by_item,
     ops.Unpack: lambda b, op, args, types: b.apply(op, b.lead(args[0])),
 }  # fmt: skip
 

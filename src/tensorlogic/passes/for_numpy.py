@@ -1,7 +1,8 @@
 """What the numpy backend wants done to a graph.
 
-Windows that a reshape would copy are copied by a step of their own, which has a buffer. bfloat16, which NumPy only holds, is kept in two bytes
-and computed in float32: every operation rounds its result once.
+An einsum of many operands becomes a chain of pairs, in the order that costs least (:mod:`tensorlogic.passes.contraction_paths`). Windows that a
+reshape would copy are copied by a step of their own, which has a buffer. bfloat16, which NumPy only holds, is kept in two bytes and computed in
+float32: every operation rounds its result once.
 """
 
 from __future__ import annotations
@@ -10,10 +11,70 @@ from functools import cache
 from importlib.util import find_spec
 from typing import Any
 
-from ..ir import ops
-from ..ir.graph import Cond, EinsumGraph, Fixpoint, Scan, bodies, with_bodies
+from ..ir import ops, spec
+from ..ir.algebra import algebra
+from ..ir.graph import Cond, EinsumGraph, Fixpoint, Node, Scan, bodies, with_bodies
 from ..ir.ops import Op
+from ..ir.type_rules import label_sizes
+from ..ir.types import Scope, TensorType
+from .contraction_paths import best_path
 from .rewrite import Draft, Rules, rewrite
+
+
+def order_contractions(graph: EinsumGraph) -> EinsumGraph:
+    """Split einsums of three or more operands where the algebra allows it; sizes must be known.
+
+    Every pair is computed in the dtype of the whole (float16 in float32), so that splitting does not change how the
+    result is rounded or whether it overflows.
+    """
+    if not any(isinstance(n.op, ops.Einsum) and len(n.args) > 2 for n in graph.nodes):
+        return graph
+    nodes: list[Node] = []
+    new: list[int] = []
+    for i, node in enumerate(graph.nodes):
+        args = tuple(new[a] for a in node.args)
+        if isinstance(node.op, ops.Einsum) and len(args) > 2 and algebra(node.op.algebra).distributive:
+            types = [graph.type_of(a) for a in node.args]
+            new.append(_split(nodes, node, node.op, args, types, graph.type_of(i)))
+        else:
+            nodes.append(Node(node.op, args, node.locations))
+            new.append(len(nodes) - 1)
+    return EinsumGraph(nodes, ((name, new[i]) for name, i in graph.outputs), graph.constants)
+
+
+def _split(
+    nodes: list[Node], node: Node, op: ops.Einsum, args: tuple[int, ...], types: list[TensorType], whole: TensorType
+) -> int:
+    shapes = [t.shape or () for t in types]
+    form = spec.expand(spec.parse(op.spec), tuple(len(s) for s in shapes))
+    sizes = label_sizes(form, shapes, Scope(0, str, args, []))
+    if any(sizes[x] == 0 for x in form.contracted):
+        return _add(nodes, node, op, *args)  # the reduction of nothing is one value, not a product of several
+    working = "float32" if whole.dtype == "float16" else whole.dtype
+    path = best_path(form.inputs, form.output, {x: int(n) for x, n in sizes.items()}, op.algebra, str(working))
+    exact = op.algebra == "boolean"
+    given = [
+        a if exact or t.dtype == working else _add(nodes, node, ops.Cast(str(working)), a)
+        for a, t in zip(args, types, strict=True)
+    ]
+    pending = list(zip(form.inputs, given, strict=True))
+    for pair in path:
+        chosen = [pending.pop(n) for n in sorted(pair, reverse=True)][::-1]
+        if pending:
+            needed = set(form.output).union(*(labels for labels, _ in pending))
+            output = tuple(dict.fromkeys(x for labels, _ in chosen for x in labels if x in needed))
+        else:
+            output = form.output
+        step = ops.Einsum(str(spec.lettered(spec.Spec(tuple(labels for labels, _ in chosen), output))), op.algebra)
+        pending.append((output, _add(nodes, node, step, *(arg for _, arg in chosen))))
+    result = pending[0][1]
+    return result if exact or working == whole.dtype else _add(nodes, node, ops.Cast(str(whole.dtype)), result)
+
+
+def _add(nodes: list[Node], origin: Node, op: ops.Op, *args: int) -> int:
+    nodes.append(Node(op, args, origin.locations))
+    return len(nodes) - 1
+
 
 BRAIN = "bfloat16"
 SUMS = (ops.Einsum, ops.ContractVJP, ops.Reduce, ops.Cumulate, ops.ScatterAdd, ops.OverlapAdd)

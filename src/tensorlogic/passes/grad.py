@@ -29,7 +29,7 @@ from . import (
 from .derivatives import TRUTHS
 from .grad_reverse import Custom, Options, activity, backward, forward
 from .grad_shortcuts import SHORTCUTS
-from .grad_tape import Tape, Value, fit, may_be_float, on_device, unused
+from .grad_tape import Tape, Value, full_cotangent, may_be_float, on_device, unused
 
 RULES = (
     grad_rules.RULES
@@ -273,7 +273,7 @@ def _reverse(
         g = gradients.get(x.node)
         if g is None and not options.custom_nodes and not options.custom:
             _explain(graph, name, [outputs[n] for n in seeds], options)
-        found[unused(f"d_{name}", found)] = fit(t, g, x)
+        found[unused(f"d_{name}", found)] = full_cotangent(t, g, x)
     return t, found
 
 

@@ -14,7 +14,7 @@ from ..ir.graph import Cond, EinsumGraph, Fixpoint, Node, Scan, body_types
 from ..ir.ops import Op
 from ..ir.types import TensorType
 from .grad_reverse import Call, Flags, Grads, Options, Rule, backward, forward, loop_flags
-from .grad_tape import Tape, Value, fit, may_be_float, unused
+from .grad_tape import Tape, Value, full_cotangent, may_be_float, unused
 
 
 class Reversed(NamedTuple):
@@ -47,7 +47,7 @@ def reverse_body(
     gradients = backward(t, seeds, wanted, options)
     t.draft.origin = Node(ops.Iota(0))
     grads = [gradients.get(x.node) for x in inputs]
-    fitted = [None if g is None else fit(t, g, x) for x, g in zip(inputs, grads, strict=True)]
+    fitted = [None if g is None else full_cotangent(t, g, x) for x, g in zip(inputs, grads, strict=True)]
     return Reversed(t, inputs, cotangents, fitted)
 
 
@@ -106,9 +106,9 @@ def _cond(t: Tape, call: Call) -> Grads:
     for body in (op.then, op.otherwise):
         back = reverse_body(body, given, on, seeded, call.options)
         back.tape.given = [v.node for v in (*back.inputs, *back.cotangents.values())]
-        values = [fit(back.tape, back.grads[n], back.inputs[n]) for n in wanted]
+        values = [full_cotangent(back.tape, back.grads[n], back.inputs[n]) for n in wanted]
         graphs.append(back.tape.finish((f"r{n}", v) for n, v in enumerate(values)))
-    cotangents = [fit(t, g, y) for g, y in zip(call.grads, call.outs, strict=True) if g is not None]
+    cotangents = [full_cotangent(t, g, y) for g, y in zip(call.grads, call.outs, strict=True) if g is not None]
     results = t.apply_many(Cond(*graphs), *call.args, *cotangents)
     return placed(len(call.args), [n + 1 for n in wanted], results)
 

@@ -58,7 +58,9 @@ def _broadcast_from(t: Tape, call: Call) -> Grads:
 
 def _refused(t: Tape, call: Call) -> Grads:
     raise GraphError(
-        f"{call.op.name} has no gradient", "differentiate the graph before it is cut into stages", code="E111"
+        f"{call.op.name} has no gradient",
+        "differentiate the graph before it is cut into stages and planned",
+        code="E111",
     )
 
 
@@ -69,4 +71,6 @@ RULES: dict[type[Op], Rule] = {
     ops.AllToAll: _all_to_all,
     ops.BroadcastFrom: _broadcast_from,
     ops.Send: _refused,
+    ops.StartAllReduce: _refused,
+    ops.Wait: _refused,
 }

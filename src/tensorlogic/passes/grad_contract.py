@@ -21,7 +21,7 @@ from .derivatives import slopes
 from .grad_bodies import inline_reverse
 from .grad_einsum import Form, form_of, laid_out, real_gradient, squeezed
 from .grad_reverse import Call, Grads, Rule
-from .grad_tape import Tape, Value, filled, fit, indicator, scalar, unknown_rank
+from .grad_tape import Tape, Value, filled, full_cotangent, indicator, scalar, unknown_rank
 
 Part = tuple[Value, Labels]
 Points = Callable[[Tape, Sequence[Value]], Value]  # a function of the parts at every point of the index space
@@ -32,7 +32,7 @@ def _contract_vjp(t: Tape, call: Call) -> Grads:
     if any(x.shape is None for x in call.args):
         raise unknown_rank(call.x, "gradients of gradients of contractions")
     graph = written_out(call.op, given)
-    return inline_reverse(t, graph, call.args, call.wants, [fit(t, call.g, call.y)], call.options)
+    return inline_reverse(t, graph, call.args, call.wants, [full_cotangent(t, call.g, call.y)], call.options)
 
 
 def written_out(op: ops.ContractVJP, given: Sequence[TensorType]) -> EinsumGraph:
@@ -45,7 +45,7 @@ def written_out(op: ops.ContractVJP, given: Sequence[TensorType]) -> EinsumGraph
     own = factors[op.wrt]
     if row.name == "real":
         found = real_gradient(t, form, factors, op.wrt, y, g)
-        return t.finish([("r0", fit(t, found, own))])
+        return t.finish([("r0", full_cotangent(t, found, own))])
     parts = [_distinct(t, x, labels, form) for x, labels in zip(factors, form.inputs, strict=True)]
     count = len(parts)
     wide = tuple(c for c in form.output if form.sizes[c] != 1)
@@ -76,7 +76,7 @@ def written_out(op: ops.ContractVJP, given: Sequence[TensorType]) -> EinsumGraph
     target = tuple(dict.fromkeys(parts[op.wrt][1]))
     total, labels = _over(t, form, form.contracted, space, share, target, "sum")
     ordered = t.transpose(total, [labels.index(c) for c in target]) if labels != target else total
-    return t.finish([("r0", fit(t, laid_out(t, ordered, target, form.inputs[op.wrt], form, own), own))])
+    return t.finish([("r0", full_cotangent(t, laid_out(t, ordered, target, form.inputs[op.wrt], form, own), own))])
 
 
 def _distinct(t: Tape, x: Value, labels: Labels, form: Form) -> Part:

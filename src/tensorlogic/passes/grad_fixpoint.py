@@ -15,7 +15,7 @@ from ..ir.types import TensorType
 from .grad_bodies import float_flags, fresh, inline_reverse, placed, reverse_body
 from .grad_reverse import Call, Flags, Grads, Options, Prepare, Rule
 from .grad_scan import prepared
-from .grad_tape import Tape, Value, added, fit
+from .grad_tape import Tape, Value, added, full_cotangent
 
 ADJOINT_ROUNDS = 20_000  # of a fixpoint's gradient
 
@@ -95,7 +95,7 @@ def _adjoint(t: Tape, call: Call, given: Sequence[TensorType], flags: Flags, car
     op: Fixpoint = call.op
     back = reverse_body(op.body, given, (*flags, *(False,) * (len(given) - len(flags))), flags, call.options)
     inner = back.tape
-    start = [fit(t, call.grads[n], call.outs[n]) for n in carries]
+    start = [full_cotangent(t, call.grads[n], call.outs[n]) for n in carries]
     # one length for all of them, so that what counts as settled does not depend on the loss's scale
     total = added(t.sum(t.square(g)) for g in start)
     length = t.stop_gradient(t.sqrt(t.where(t.equal(total, 0), 1, total)))  # whatever it is, the answer is the same

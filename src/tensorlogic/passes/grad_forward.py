@@ -20,7 +20,7 @@ from .grad_bodies import floats, fresh, inline_reverse, label_of, reverse_body
 from .grad_fixpoint import ADJOINT_ROUNDS, equation, no_equation, settling
 from .grad_reverse import Flags, Options, activity, loop_flags
 from .grad_rules import extremes, last_axis, of_choice, others, places
-from .grad_tape import Tape, Value, added, fit, full, may_be_float, of_dtype, on_device, spread, unused
+from .grad_tape import Tape, Value, added, full, full_cotangent, may_be_float, number_like, of_dtype, on_device, unused
 
 Tangents = Sequence[Value | None]
 
@@ -59,7 +59,7 @@ def jvp(graph: EinsumGraph, wrt: Wrt = None, *, straight_through: bool = False) 
     for name, i in graph.outputs:
         y = Value(t, t.place[i])
         if may_be_float(y.type):
-            found[unused(f"t_{name}", found)] = fit(t, tangents.get((i, 0)), y)
+            found[unused(f"t_{name}", found)] = full_cotangent(t, tangents.get((i, 0)), y)
     given = {op.label: i for i in t.given if isinstance(op := t.draft.op(i), ops.Input)}
     t.given = [given[name] for name in (*graph.inputs, *labels.values())]
     return t.finish(found.items())
@@ -177,9 +177,9 @@ def _turned_around(t: Tape, op: Op, args: Sequence[Value], moved: Tangents, opti
         return None
     linear = back.tape.finish([(f"r{n}", g) for n in have if (g := back.grads[n]) is not None])
     fed = {label_of(back.tape, v): x for v, x in zip(back.inputs, args, strict=True)}
-    fed[label_of(back.tape, cotangent)] = spread(t, 0.0, t.apply(op, *args))
+    fed[label_of(back.tape, cotangent)] = number_like(t, 0.0, t.apply(op, *args))
     flags = tuple(name == label_of(back.tape, cotangent) for name in linear.inputs)
-    tangents = [fit(t, moved[n], args[n]) for n in have]
+    tangents = [full_cotangent(t, moved[n], args[n]) for n in have]
     return inline_reverse(t, linear, [fed[name] for name in linear.inputs], flags, tangents, options)[flags.index(True)]
 
 
@@ -230,11 +230,11 @@ def _scan(
     operands: list[Value] = []
     for group, some in zip(groups, moving, strict=True):
         order += [body.inputs[n] for n in group] + [body.moves[n] for n in some]
-        operands += [args[n] for n in group] + [fit(t, moved[n], args[n]) for n in some]
+        operands += [args[n] for n in group] + [full_cotangent(t, moved[n], args[n]) for n in some]
     b.given = [v.node for v in order]
-    after = [fit(b, body.tangents[n], body.values[n]) for n in moving[0]]
+    after = [full_cotangent(b, body.tangents[n], body.values[n]) for n in moving[0]]
     outs = [n for n in range(count, len(body.values)) if body.tangents[n] is not None]
-    changes = [fit(b, body.tangents[n], body.values[n]) for n in outs]
+    changes = [full_cotangent(b, body.tangents[n], body.values[n]) for n in outs]
     results = [*body.values[:count], *after, *body.values[count:], *changes]
     graph = b.finish([(f"r{n}", v) for n, v in enumerate(results)])
     scan = Scan(graph, count + len(after), op.scanned + len(moving[1]), op.length, op.reverse)
@@ -256,9 +256,9 @@ def _cond(
     graphs = []
     for body in both:
         body.tape.given = [v.node for v in (*body.inputs, *(body.moves[n] for n in sorted(body.moves)))]
-        changes = [fit(body.tape, body.tangents[n], body.values[n]) for n in outs]
+        changes = [full_cotangent(body.tape, body.tangents[n], body.values[n]) for n in outs]
         graphs.append(body.tape.finish((f"r{n}", v) for n, v in enumerate([*body.values, *changes])))
-    extra = [fit(t, d, x) for d, x in zip(moved[1:], args[1:], strict=True) if d is not None]
+    extra = [full_cotangent(t, d, x) for d, x in zip(moved[1:], args[1:], strict=True) if d is not None]
     results = t.apply_many(Cond(*graphs), *args, *extra)
     found = dict(zip(outs, results[count:], strict=True))
     return results[:count], [found.get(n) for n in range(count)]
@@ -281,14 +281,14 @@ def _fixpoint(
     body = _ahead(op.body, given, (*carries, *on[count:]), options)
     b = body.tape
     some = [n for n in range(count) if carries[n]]
-    outputs = [settling(b, body.moves[n], fit(b, body.tangents[n], body.values[n])) for n in some]
+    outputs = [settling(b, body.moves[n], full_cotangent(b, body.tangents[n], body.values[n])) for n in some]
     others_moving = [n for n in range(count, len(args)) if on[n]]
     order = [*(body.moves[n] for n in some), *body.inputs, *(body.moves[n] for n in others_moving)]
     b.given = [v.node for v in order]
     graph = b.finish((f"r{n}", v) for n, v in enumerate(outputs))
     at = [*values, *args[count:]]
-    zero = [spread(t, 0.0, values[n]) for n in some]
-    extra = [fit(t, moved[n], args[n]) for n in others_moving]
+    zero = [number_like(t, 0.0, values[n]) for n in some]
+    extra = [full_cotangent(t, moved[n], args[n]) for n in others_moving]
     results = t.apply_many(Fixpoint(graph, "replace", 0.0, ADJOINT_ROUNDS), *zero, *at, *extra)
     found = dict(zip(some, results, strict=True))
     return values, [found.get(n) for n in range(count)]

@@ -17,7 +17,19 @@ from ..ir.type_rules import reduced_axes
 from ..ir.types import FLOATS, TensorShape, TensorType
 from .derivatives import slopes
 from .grad_reverse import Call, Grads, Rule
-from .grad_tape import Tape, Value, count, filled, full, indicator, known_shape, on_device, scalar, spread, unbroadcast
+from .grad_tape import (
+    Tape,
+    Value,
+    count,
+    filled,
+    full,
+    indicator,
+    known_shape,
+    number_like,
+    on_device,
+    scalar,
+    unbroadcast,
+)
 
 CHOOSING = frozenset({"relu", "minimum", "maximum", "lukasiewicz", "godel_implies", "goguen_implies", "where"})
 
@@ -77,7 +89,7 @@ def sizes_of(t: Tape, x: Value, op: ops.Reduce) -> Value | float:
         sizes = [x.shape[a] for a in reduced_axes(op, len(x.shape))]
         number = count(t, sizes, x.dtype or "float64")
         return number or 1.0  # of no elements: whatever, there is nothing to give it to
-    return t.sum(spread(t, 1.0, x), op.axes, keepdims=True)
+    return t.sum(number_like(t, 1.0, x), op.axes, keepdims=True)
 
 
 def extremes(t: Tape, x: Value, y: Value, op: ops.Reduce) -> tuple[Value, Value]:
@@ -93,7 +105,7 @@ def others(t: Tape, x: Value, op: ops.Reduce) -> Value:
     if len(axes) == 1:
         return _but_itself(t, x, axes[0])
     if not axes:
-        return spread(t, 1.0, x)
+        return number_like(t, 1.0, x)
     kept = [a for a in range(len(shape)) if a not in axes]
     order = [*kept, *axes]
     moved = t.transpose(x, order)
@@ -179,7 +191,7 @@ def _sort(t: Tape, call: Call) -> Grads:
     rank = len(known_shape(x, "gradients of sorts"))
     axis = op.axis % rank
     index, g = (last_axis(t, v, axis) for v in (places(t, x, op), full(t, call.g, call.y)))
-    result = t.scatter_add(last_axis(t, spread(t, 0.0, x), axis), index, g, rank - 1, batch=rank - 1)
+    result = t.scatter_add(last_axis(t, number_like(t, 0.0, x), axis), index, g, rank - 1, batch=rank - 1)
     return [last_axis(t, result, axis, back=True)]
 
 

@@ -19,7 +19,7 @@ from ..ir.sizes import Dim, floordiv, mul, sub
 from ..ir.types import TensorShape, TensorType
 from .grad_bodies import Reversed, float_flags, floats, fresh, placed, reverse_body
 from .grad_reverse import Call, Flags, Grads, Options, Prepare, Rule, loop_flags
-from .grad_tape import Tape, Value, added, fit, unused
+from .grad_tape import Tape, Value, added, full_cotangent, unused
 
 
 def _steps(op: Scan, args: Sequence[Value]) -> Dim | None:
@@ -171,7 +171,7 @@ def _new_scan_body(op: Scan, given: Sequence[TensorType], on: Flags, seeded: Fla
     back = reverse_body(op.body, given, on, seeded, options)
     t = back.tape
     carries = [n for n in range(op.carries) if seeded[n]]
-    outputs = [fit(t, back.grads[n], back.inputs[n]) for n in carries]
+    outputs = [full_cotangent(t, back.grads[n], back.inputs[n]) for n in carries]
     rows = [n for n in range(op.carries, op.carries + op.scanned) if back.grads[n] is not None]
     sums: dict[int, Value] = {}
     products: dict[int, list[Product]] = {}
@@ -204,15 +204,15 @@ def _scan(t: Tape, call: Call) -> Grads:
     body, back = made.tape, made.back
     read = body.live(made.outputs)
     inner = [*(back.cotangents[n] for n in made.carries), *made.sums.values()]
-    start = [fit(t, call.grads[n], outs[n]) for n in made.carries]
-    start += [fit(t, None, args[n]) for n in made.sums]
+    start = [full_cotangent(t, call.grads[n], outs[n]) for n in made.carries]
+    start += [full_cotangent(t, None, args[n]) for n in made.sums]
     stack = t.saved.get(call.node, {})
     steps = {back.inputs[n].node: v for n, v in stack.items()}  # values of all steps, by node of the body
     steps |= {back.inputs[n].node: args[n] for n in range(op.carries, op.carries + op.scanned)}
     for n in range(op.carries, len(outs)):
         g = call.grads[n]
         if g is not None:
-            steps[back.cotangents[n].node] = fit(t, g, outs[n])
+            steps[back.cotangents[n].node] = full_cotangent(t, g, outs[n])
     scanned = [node for node in steps if node in read]
     inner += [Value(body, node) for node in scanned]
     captures = [n for n in range(op.carries + op.scanned, len(args)) if back.inputs[n].node in read]

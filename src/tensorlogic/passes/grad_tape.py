@@ -269,7 +269,7 @@ def scalar(t: Tape, number: float, like: Value) -> Value:
     return t.where(False, like, number)  # its dtype, whatever that will be
 
 
-def spread(t: Tape, number: float, like: Value) -> Value:
+def number_like(t: Tape, number: float, like: Value) -> Value:
     """Return a number as a tensor of the shape and dtype of a value."""
     if like.dtype is None or like.shape is None:
         return t.where(False, like, number)
@@ -285,11 +285,11 @@ def filled(t: Tape, number: float, shape: Sequence[Dim], dtype: str | None, like
 def full(t: Tape, g: Value | None, like: Value) -> Value:
     """Return a cotangent with the whole shape of the value it belongs to; None stands for zeros."""
     if g is None:
-        return spread(t, 0.0, like)
+        return number_like(t, 0.0, like)
     if g.type.weak:
         number = t.literal_of(g)
         assert number is not None
-        return scalar(t, number, like) if like.shape == () else spread(t, number, like)
+        return scalar(t, number, like) if like.shape == () else number_like(t, number, like)
     if g.shape == like.shape and g.shape is not None:
         return g
     if like.shape is None:
@@ -297,7 +297,7 @@ def full(t: Tape, g: Value | None, like: Value) -> Value:
     return t.broadcast_to(g, like.shape)
 
 
-def fit(t: Tape, g: Value | None, like: Value) -> Value:
+def full_cotangent(t: Tape, g: Value | None, like: Value) -> Value:
     """Return a cotangent with the whole shape, and the dtype, of the value it belongs to; None stands for zeros."""
     return of_dtype(t, full(t, g, like), like)
 

@@ -6,7 +6,7 @@ from ..ir import ops
 from ..ir.ops import Op
 from ..ir.sizes import Dim, add, sub
 from .grad_reverse import Call, Grads, Rule
-from .grad_tape import Tape, Value, filled, full, known_shape, spread
+from .grad_tape import Tape, Value, filled, full, known_shape, number_like
 
 
 def _slice(t: Tape, call: Call) -> Grads:
@@ -89,7 +89,7 @@ def _concat(t: Tape, call: Call) -> Grads:
 
 def _gather(t: Tape, call: Call) -> Grads:
     op = ops.ScatterAdd(call.op.axis, call.op.batch)
-    return [t.apply(op, spread(t, 0.0, call.x), call.args[1], full(t, call.g, call.y)), None]
+    return [t.apply(op, number_like(t, 0.0, call.x), call.args[1], full(t, call.g, call.y)), None]
 
 
 def _scatter_add(t: Tape, call: Call) -> Grads:

@@ -182,6 +182,6 @@ INDICES: dict[type[Op], Callable[..., Found]] = {
     ops.Cumulate: _along, ops.Sort: _along, ops.TopK: _along, ops.Window: _along, ops.OverlapAdd: _overlap_add, ops.Concat: _along,
     ops.Slice: _slice, ops.Reshape: _reshape, ops.Transpose: _transpose, ops.Broadcast: _broadcast, ops.Pad: _pad,
     ops.Gather: _gather, ops.ScatterAdd: _scatter_add, ops.Quantize: _channels, ops.Dequantize: _channels,
-    ops.AllGather: _gathered, ops.ReduceScatter: _gathered, ops.AllToAll: _moved,
+    ops.AllGather: _gathered, ops.ReduceScatter: _gathered, ops.AllToAll: _moved, ops.StartAllReduce: lambda op, args, out, t: [],
     ops.Unpack: lambda op, args, out, t: [Index((a,), (a,), size) for a, size in enumerate(out[:-1])],
 }  # fmt: skip

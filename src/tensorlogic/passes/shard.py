@@ -21,6 +21,7 @@ from ..ir.ops import Op
 from ..ir.types import ITEMSIZE, TensorType, dims, normal_axis
 from .follow_index import cut_input, matching, resized
 from .indices import Index, indices
+from .shard_loops import joined_in_blocks, loop_in_shares
 from .split import mean_divisor, working_dtype
 
 MEETING = 100_000  # bytes that could be moved in the time that ranks take to meet at all
@@ -52,10 +53,12 @@ class Sharded(NamedTuple):
     outputs: Mapping[str, int]
 
 
-def shard(graph: EinsumGraph, axes: Mapping[str, int], ranks: int, rank: int, over: str = "data") -> Sharded:
+def shard(
+    graph: EinsumGraph, axes: Mapping[str, int], ranks: int, rank: int, over: str = "data", carried: Sequence[str] = ()
+) -> Sharded:
     """Return the graph of one rank: inputs named in ``axes`` lie in shares along an axis, the others are the same everywhere.
 
-    An input of which every reader needs its share only comes as a share too.
+    An input of which every reader needs its share only comes as a share too. Outputs that are ``carried`` lie as the inputs of their names do.
 
     >>> from tensorlogic import GraphBuilder
     >>> b = GraphBuilder()
@@ -65,13 +68,16 @@ def shard(graph: EinsumGraph, axes: Mapping[str, int], ranks: int, rank: int, ov
     ({'w': 1, 'v': 0}, 'all_reduce')
     """
     chosen = _checked(graph, axes, ranks)
+    wishes: dict[int, int] = {}
     while True:
-        draft = _Draft(graph, chosen, ranks, rank, over)
-        found = draft.run()
+        draft = Draft(graph, chosen, wishes, ranks, rank, over)
+        found = draft.run(carried)
         more = {name: axis for name, axis in draft.only_shares().items() if name not in chosen}
-        if not more:
+        new = {i: axis for i, axis in draft.wishes_after().items() if i not in wishes}
+        if not more and not new:
             return found
         chosen |= more
+        wishes |= new
 
 
 def _checked(graph: EinsumGraph, axes: Mapping[str, int], ranks: int) -> dict[str, int]:
@@ -102,9 +108,23 @@ class _Values:
         self.partial: tuple[int, str] | None = None
 
 
-class _Draft:
-    def __init__(self, graph: EinsumGraph, axes: Mapping[str, int], ranks: int, rank: int, over: str) -> None:
+class Draft:
+    """The graph of one rank while it is written: what each value of the whole graph is on this rank."""
+
+    def __init__(
+        self,
+        graph: EinsumGraph,
+        axes: Mapping[str, int],
+        wishes: Mapping[int, int],
+        ranks: int,
+        rank: int,
+        over: str,
+    ) -> None:
         self.graph, self.axes, self.ranks, self.rank, self.over = graph, axes, ranks, rank, over
+        self.wishes = wishes  # nodes of which only shares along an axis are needed
+        self.readings: list[list[tuple[int, int | None]]] = [
+            [] for _ in graph.nodes
+        ]  # who reads a node, and what of it
         self.types = graph.inference.types
         self.nodes: list[Node] = []
         self.constants = dict(graph.constants)
@@ -115,19 +135,27 @@ class _Draft:
         ] = {}  # by input, what is asked for: a share along an axis, or all (None)
         self.sources: dict[int, int] = {}  # the inputs
         self.origin = 0
+        self.in_blocks = False  # whether rows of other ranks come one rank after the other, as in the body of a loop
 
-    def run(self) -> Sharded:
-        """Write the graph of the rank, node by node."""
+    def place_all(self) -> None:
+        """Write what every node is on this rank."""
         live = reachable(self.graph.nodes, [i for _, i in self.graph.outputs])
         for i in sorted({*live, *self.graph.inputs.values()}):
             self.origin = i
             self._place(i, self.graph.nodes[i])
+
+    def run(self, carried: Sequence[str] = ()) -> Sharded:
+        """Write the graph of the rank, node by node."""
+        self.place_all()
         self._refuse_what_is_never_shared()
         outputs, found = [], {}
         for name, i in self.graph.outputs:
             self.origin = i
             values = self.values[i]
-            if values.whole is None and values.partial is None:
+            if name in carried and name in self.axes:
+                own = self.share(i, self.axes[name])
+                found[name] = self.axes[name]
+            elif name not in carried and values.whole is None and values.partial is None:
                 axis, own = next(iter(values.shares.items()))
                 found[name] = axis
             else:
@@ -144,7 +172,22 @@ class _Draft:
             if len(asked) == 1 and (axis := next(iter(asked))) is not None
         }
 
-    def _add(self, op: Op, args: tuple[int, ...] = ()) -> int:
+    def wishes_after(self) -> dict[int, int]:
+        """Return element-wise nodes that were computed whole though only shares along one axis of them are read, by others or in the end."""
+        found: dict[int, int] = {}
+        for i in range(len(self.graph.nodes) - 1, -1, -1):
+            asked = {self._asked(i, reader, axis, found) for reader, axis in self.readings[i]}
+            axis = next(iter(asked)) if len(asked) == 1 else None
+            if axis is not None and self.graph.nodes[i].op.is_pointwise and self.values[i].whole is not None:
+                found[i] = axis
+        return found
+
+    def _asked(self, i: int, reader: int, axis: int | None, found: Mapping[int, int]) -> int | None:
+        same = reader != i and self.types[reader][0].shape == self.types[i][0].shape
+        return found.get(reader) if axis is None and same else axis
+
+    def add(self, op: Op, args: tuple[int, ...] = ()) -> int:
+        """Write a node and return its number."""
         self.nodes.append(Node(op, args, self.graph.nodes[self.origin].locations))
         return len(self.nodes) - 1
 
@@ -154,33 +197,55 @@ class _Draft:
         if isinstance(op, ops.Input) and op.label in self.axes:
             axis = self.axes[op.label]
             own = len(share(dims(self.types[i][0])[axis], self.ranks, self.rank))
-            self.sources[i] = values.shares[axis] = self._add(cut_input(op.label, self.types[i][0], axis, own))
+            self.sources[i] = values.shares[axis] = self.add(cut_input(op.label, self.types[i][0], axis, own))
         elif isinstance(op, ops.Item) and node.args[0] in self.outs:
             axis_of = self.outs[node.args[0]][op.index]
             assert axis_of is not None
             (loop,) = self.values[node.args[0]].shares.values()
-            values.shares[axis_of] = self._add(op, (loop,))
+            values.shares[axis_of] = self.add(op, (loop,))
         else:
             pick = self._choice(i, node)
-            if pick is None:
-                values.whole = self._add(op, tuple([self._whole(a) for a in node.args]))
+            together = self._loop(node, pick)
+            if together is not None:
+                self._place_loop(i, node, *together)
+            elif pick is None:
+                values.whole = self.add(op, tuple([self._whole(a) for a in node.args]))
                 if isinstance(op, ops.Input):
                     self.sources[i] = values.whole
             else:
                 self._part(i, node, pick)
 
+    def _loop(self, node: Node, pick: Index | None) -> tuple[Fixpoint, dict[int, int]] | None:
+        """Return a fixpoint whose body meets other ranks, where an operand would have to be gathered else."""
+        if not isinstance(node.op, Fixpoint):
+            return None
+        held = {
+            n: next(iter(v.shares)) for n, a in enumerate(node.args) if (v := self.values[a]).whole is None and v.shares
+        }
+        if not held or (pick is not None and all(pick.args[n] == axis for n, axis in held.items())):
+            return None
+        return loop_in_shares(self, node, held)
+
+    def _place_loop(self, i: int, node: Node, loop: Fixpoint, axes: Mapping[int, int]) -> None:
+        args = [self.share(a, axes[n]) if n in axes else self._whole(a) for n, a in enumerate(node.args)]
+        self.values[i].shares[axes[0]] = self.add(loop, tuple(args))
+        self.outs[i] = tuple(axes[k] for k in range(loop.carries))
+
     def _part(self, i: int, node: Node, pick: Index) -> None:
         """Write what a node does for this rank's share of an index."""
         result = self.types[i][0]
+        if self.in_blocks and (total := joined_in_blocks(self, node, pick)) is not None:
+            self.values[i].shares[next(a for a in pick.outs if a is not None)] = total
+            return
         args = [
-            self._whole(a) if axis is None else self._share(a, axis)
+            self._whole(a) if axis is None else self.share(a, axis)
             for a, axis in zip(node.args, pick.args, strict=True)
         ]
         op = resized(node.op, pick, self.types[i], len(share(pick.size, self.ranks, self.rank)))
         values = self.values[i]
         if not pick.how:
             axis = next(a for a in pick.outs if a is not None)
-            values.shares[axis] = self._add(op, tuple(args))
+            values.shares[axis] = self.add(op, tuple(args))
             if isinstance(node.op, Fixpoint | Scan | Cond):
                 self.outs[i] = pick.outs
             return
@@ -189,30 +254,32 @@ class _Draft:
         working = working_dtype(pick.how, result.dtype or "float64")
         if working is not None:
             args = [
-                n if (t := self.types[a][0]).dtype == working or t.weak else self._add(ops.Cast(working), (n,))
+                n if (t := self.types[a][0]).dtype == working or t.weak else self.add(ops.Cast(working), (n,))
                 for n, a in zip(args, node.args, strict=True)
             ]
-        values.partial = self._add(op, tuple(args)), pick.how
+        values.partial = self.add(op, tuple(args)), pick.how
 
     def _whole(self, i: int) -> int:
         """Return the node that is all of a value."""
         values, op = self.values[i], self.graph.nodes[i].op
+        self.readings[i].append((self.origin, None))
         if isinstance(op, ops.Input):
             self.requests.setdefault(op.label, set()).add(None)
         if values.whole is None:
             if values.partial is not None:
                 total, how = values.partial
                 meeting = ops.AllReduce(self.over, self.ranks, self.rank, _joined(how))
-                values.whole = self._finished(i, self._add(meeting, (total,)), how)
+                values.whole = self._finished(i, self.add(meeting, (total,)), how)
             else:
                 axis, own = next(iter(values.shares.items()))
                 size = dims(self.types[i][0])[axis]
-                values.whole = self._add(ops.AllGather(self.over, self.ranks, self.rank, axis, size), (own,))
+                values.whole = self.add(ops.AllGather(self.over, self.ranks, self.rank, axis, size), (own,))
         return values.whole
 
-    def _share(self, i: int, axis: int) -> int:
+    def share(self, i: int, axis: int) -> int:
         """Return the node that is this rank's share of a value along an axis."""
         values, op = self.values[i], self.graph.nodes[i].op
+        self.readings[i].append((self.origin, axis))
         if isinstance(op, ops.Input):
             self.requests.setdefault(op.label, set()).add(axis)
         if axis not in values.shares:
@@ -222,11 +289,11 @@ class _Draft:
             elif values.partial is not None:
                 total, how = values.partial
                 meeting = ops.ReduceScatter(self.over, self.ranks, self.rank, axis, _joined(how))
-                values.shares[axis] = self._finished(i, self._add(meeting, (total,)), how)
+                values.shares[axis] = self._finished(i, self.add(meeting, (total,)), how)
             else:
                 other, own = next(iter(values.shares.items()))
                 meet = ops.AllToAll(self.over, self.ranks, self.rank, axis, other, shape[other])
-                values.shares[axis] = self._add(meet, (own,))
+                values.shares[axis] = self.add(meet, (own,))
         return values.shares[axis]
 
     def _own_range(self, whole: int, op: Op, shape: Sequence[int], axis: int) -> int:
@@ -235,17 +302,17 @@ class _Draft:
             part = frozen_copy(self.constants[op.digest][(slice(None),) * axis + (slice(places.start, places.stop),)])
             own = constant_op(part)
             self.constants[own.digest] = part
-            return self._add(own)
+            return self.add(own)
         ranges = [(places.start, len(places), 1) if a == axis else (0, n, 1) for a, n in enumerate(shape)]
-        return self._add(ops.Slice(tuple(ranges)), (whole,))
+        return self.add(ops.Slice(tuple(ranges)), (whole,))
 
     def _finished(self, i: int, total: int, how: str) -> int:
         result = self.types[i][0]
         if how == "mean":
-            count = self._add(ops.Literal.of(float(mean_divisor(self.graph, i))))
-            total = self._add(ops.Elementwise("divide"), (total, count))
+            count = self.add(ops.Literal.of(float(mean_divisor(self.graph, i))))
+            total = self.add(ops.Elementwise("divide"), (total, count))
         if working_dtype(how, result.dtype or "float64") not in (None, result.dtype):
-            total = self._add(ops.Cast(result.dtype or "float64"), (total,))
+            total = self.add(ops.Cast(result.dtype or "float64"), (total,))
         return total
 
     def _choice(self, i: int, node: Node) -> Index | None:
@@ -255,9 +322,12 @@ class _Draft:
             for a in node.args
         ]
         known = {n: next(iter(shares)) for n, shares in enumerate(held) if shares}
+        args = [self.types[a][0] for a in node.args]
+        if i in self.wishes:
+            wished = (p for p in indices(node.op, args, self.types[i]) if p.outs == (self.wishes[i],) and not p.how)
+            return next((pick for pick in wished if pick.size >= self.ranks), None)
         if not known:
             return None
-        args = [self.types[a][0] for a in node.args]
         if isinstance(node.op, Fixpoint | Scan | Cond):
             pick = matching(node.op, args, self.types[i], known)
             return pick if pick is not None and pick.size >= self.ranks else None

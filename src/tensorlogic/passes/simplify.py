@@ -23,7 +23,7 @@ from ..ir.graph import Cond, EinsumGraph, Fixpoint, Node, Scan, extract
 from ..ir.ops import Op
 from ..ir.spec import Labels, Spec
 from ..ir.types import DTYPES, FLOATS, ITEMSIZE, TensorShape, TensorType, normal_axis
-from .order import BLAS, einsum_cost
+from .contraction_paths import BLAS, einsum_cost
 from .rewrite import Draft, Rules, drop_dead, rewrite
 
 Evaluate = Callable[[EinsumGraph], Sequence[Any]]

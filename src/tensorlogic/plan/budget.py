@@ -15,8 +15,8 @@ from ..errors import InputError, OutOfMemoryError
 from ..ir import ops
 from ..ir.graph import EinsumGraph
 from ..ir.types import TensorType, dims
+from ..passes.for_numpy import order_contractions
 from ..passes.indices import indices
-from ..passes.order import order_contractions
 from ..passes.pipeline import Pass, optimize
 from ..passes.specialize import specialize
 from ..passes.split import Split, split
@@ -42,7 +42,7 @@ class Slicing(NamedTuple):
     >>> x, y = b.input("x", (64, 8), "float32"), b.input("y", (64, 8), "float32")
     >>> distance = b.sum(b.square(x.reshape(64, 1, 8) - y), axis=2)
     >>> types = {n: tl.TensorType(tl.TensorShape((64, 8)), "float32") for n in "xy"}
-    >>> print(fit(b.build(nearest=b.min(distance, axis=1)), types, 50_000))
+    >>> print(slicing_for(b.build(nearest=b.min(distance, axis=1)), types, 50_000))
     axis 0 of 'x' (64) in 4 parts of 16: peak 36.3 KiB, at once 144.2 KiB
     """
 
@@ -84,7 +84,7 @@ class Plans(NamedTuple):
         return lighter(again(optimize(graph, self.lowering).graph), again)
 
 
-def fit(graph: EinsumGraph, types: Mapping[str, TensorType], budget: int) -> Slicing | None:
+def slicing_for(graph: EinsumGraph, types: Mapping[str, TensorType], budget: int) -> Slicing | None:
     """Find the fewest parts in which a graph fits a budget of bytes; None where it fits as it is."""
     piece = fitted(specialize(graph, types), budget, Plans((order_contractions,), in_place=True))
     return piece if isinstance(piece, Slicing) else None

@@ -234,13 +234,13 @@ def _chains(plan: ExecutionPlan, threads: int) -> list[ExecutionPlan]:
                     {s for s in written if s in outputs or readers.get(s, set()) - {number[id(steps_of_chain[0])]}},
                 )
             )
-        steps.append(_side_step(inner, threads))
+        steps.append(_chains_step(inner, threads))
     kept = {slot for _, slot, _ in (*plan.inputs, *plan.outputs)} | {slot for slot, _ in plan.constants}
     alone = freed([step._replace(frees=()) for step in steps], kept)
     return [plan._replace(steps=tuple(alone), name=f"chains on {threads} threads")]
 
 
-def _side_step(plans: Sequence[ExecutionPlan], threads: int) -> Step:
+def _chains_step(plans: Sequence[ExecutionPlan], threads: int) -> Step:
     reads = dict.fromkeys(slot for plan in plans for _, slot, _ in plan.inputs)
     types = {slot: t for plan in plans for _, slot, t in (*plan.inputs, *plan.outputs)}
     writes = [slot for plan in plans for _, slot, _ in plan.outputs]

@@ -11,7 +11,7 @@ from ..ir import ops
 from ..ir.check import require_valid
 from ..ir.graph import EinsumGraph
 from ..ir.types import dtype_name
-from ..passes.order import order_contractions
+from ..passes.for_numpy import order_contractions
 from ..passes.pipeline import OptimizationLevel, Pass, passes_of
 from ..passes.specialize import DTYPE, input_types
 from ..tables import counted, table

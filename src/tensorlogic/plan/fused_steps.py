@@ -115,9 +115,13 @@ def _packed(parts: Sequence[Step], kind: str) -> int:
         return scratch_bytes(parts, kind)
     if kind not in ("bits", "fixpoint") and not (kind == "algebra" and parts[0].types[0].dtype == "bool"):
         return 0
-    every = [t for p in parts for t in (*p.arg_types, *p.types)] + [
-        t for p in parts for b in p.bodies for s in b.steps for t in s.types
-    ]
+    every = [t for p in parts for t in (*p.arg_types, *p.types)]
+    inside = [b for p in parts for b in p.bodies]
+    if any(isinstance(s.op, ops.Collective) for b in inside for s in b.steps):  # blocks of other ranks are not kept
+        return 2 * sum(elements(t) // 8 + 64 for t in every) + sum(
+            b.peak_bytes // 8 + 64 * len(b.steps) for b in inside
+        )
+    every += [t for b in inside for s in b.steps for t in s.types]
     return 2 * sum(elements(t) // 8 + 64 for t in every)
 
 

@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 from ..diagnostics import SourceLocation, bytes_text
 from ..ir import ops
 from ..ir.graph import EinsumGraph, Node, reachable
+from ..passes.for_numpy import order_contractions
 from ..passes.merge import merge_einsums, stack_products
-from ..passes.order import order_contractions
 from ..passes.pipeline import Pass
 from ..tables import counted, table
 from .build import ExecutionPlan, Groups, Step, lay_out

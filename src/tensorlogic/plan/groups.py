@@ -243,7 +243,7 @@ def _contractions(r: Reading, facts: Facts, policy: str, taken: Iterable[int]) -
             continue
         args, form = [r.types[a][0] for a in r.nodes[i].args], _form(r, i)
         seconds = _seconds(form) * (1 if isinstance(op, ops.Einsum) else GRADIENT)
-        if policy == "exact" and seconds < PAYS:
+        if policy == "exact" and seconds < min(PAYS, PAYS_REORDERED):
             continue
         if isinstance(op, ops.Einsum) and facts.joins_bits(op, form, args, result):
             exact = True

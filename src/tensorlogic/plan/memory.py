@@ -185,7 +185,7 @@ def writes_into(step: Step) -> bool:
     match step.op:
         case ops.Elementwise():
             return step.op.fn not in WHOLE
-        case ops.Cast() | ops.Pad() | ops.OverlapAdd():
+        case ops.Cast() | ops.Pad() | ops.OverlapAdd() | ops.StartAllReduce():
             return True
         case Fused():
             single = step.op.kind in ("integers", "weights", "fuzzy") and len(step.writes) == 1

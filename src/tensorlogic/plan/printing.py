@@ -107,6 +107,8 @@ def describe(op: Op) -> str:
             return f"transfer to {op.device}"
         case ops.Send() | ops.Receive():
             return f"{op.name} {op.label} {'to' if isinstance(op, ops.Send) else 'from'} {op.over} {op.to if isinstance(op, ops.Send) else op.source}"
+        case ops.StartAllReduce() | ops.Wait():
+            return f"{op.name} {op.label} over {op.over}, {op.rank} of {op.ranks}"
         case ops.Collective():
             return f"{op.name} {getattr(op, 'how', '')}".strip() + f" over {op.over}, {op.rank} of {op.ranks}"
         case Fused():

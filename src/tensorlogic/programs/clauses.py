@@ -268,7 +268,7 @@ class Stored:
         """Tell whether a tuple is there."""
         return bool(self.rows(tuple(range(len(row))), row))
 
-    def spread(self, places: Pattern) -> float:
+    def tuples_per_choice(self, places: Pattern) -> float:
         """Return how many tuples there are for one choice of some places, on average."""
         if not self.tensor.count or not self.tensor.shape:
             return float(self.tensor.count)

@@ -287,7 +287,7 @@ class Prover:
         places = tuple(p for p, (kind, v) in enumerate(literal.terms) if kind == "code" or v in have)
         share = len(places) / max(1, len(literal.terms))
         if not self.derived(literal.name):
-            return (1 if not open_ else 2 if places else 4), self.stored(literal.name).spread(places)
+            return (1 if not open_ else 2 if places else 4), self.stored(literal.name).tuples_per_choice(places)
         return (1 if not open_ else 3 if places else 5), 1.0 - share
 
 

@@ -26,6 +26,7 @@ from .batch_result import BatchResult, Piece
 from .values import Inputs, check_call
 
 if TYPE_CHECKING:
+    from .distributed.config import DistributedConfig
     from .executor import Executor
 
 WORKING_SET = 4 << 20  # bytes of items that run at once: more would leave the caches of a processor
@@ -59,10 +60,17 @@ def execute_batch(
     items: Iterable[Inputs],
     threads: int = 1,
     clock: Callable[[], float] = perf_counter,
+    distributed: DistributedConfig | None = None,
 ) -> BatchResult:
-    """Run a graph on many items, on some threads, and return what each of them gives."""
+    """Run a graph on many items, on some threads or on the devices of a config, and return what each of them gives."""
     start = clock()
     check_call(graph, {})
+    ranks = 1
+    if distributed is not None:
+        from .distributed.rows import check_rows_config
+
+        check_rows_config(distributed)
+        ranks = distributed.mesh.size
     given = _listed(items)
     errors: dict[int, Exception] = {}
     groups = uniform(graph, given)
@@ -72,11 +80,11 @@ def execute_batch(
     ways: list[Callable[[], str]] = []
     calls: list[Callable[[], None]] = []
     for group in groups:
-        way = way_of(executor, graph, group)
-        ranges = cuts(executor, way, len(group.items), threads)
+        way = way_of(executor, graph, group, ranks)
+        ranges = cuts(executor, way, len(group.items), threads, ranks)
         ways.append(partial(_described, way, len(group.items), group.over, ranges))
         for part in ranges:
-            calls.append(partial(_run, executor, graph, given, group, way, part, pieces, errors))
+            calls.append(partial(_run, executor, graph, given, group, way, part, pieces, errors, distributed))
     if threads > 1 and len(calls) > 1:
         _side_by_side(calls, threads)
     else:
@@ -201,23 +209,23 @@ def _grouped(
 # how they run
 
 
-def way_of(executor: Executor, graph: EinsumGraph, group: Group) -> Way:
-    """Return how a group runs, which is worked out once for each kind of items."""
+def way_of(executor: Executor, graph: EinsumGraph, group: Group, ranks: int = 1) -> Way:
+    """Return how a group runs, which is worked out once for each kind of items; several ranks share items of any size."""
     if len(group.items) == 1:
         return Way(None, "there is one")
     if not group.over:
         return Way(None, "")  # one run gives the answer of all
     if executor.batches is None:
         executor.batches = Store(executor.programs.store.bound)
-    key = (graph, group.over, group.kind)
+    key = (graph, group.over, group.kind, ranks > 1)
     found: Way | None = executor.batches.get(key)
     if found is None:
-        found = _new_way(executor, graph, group)
+        found = _new_way(executor, graph, group, ranks)
         executor.batches.put(key, found)
     return found
 
 
-def _new_way(executor: Executor, graph: EinsumGraph, group: Group) -> Way:
+def _new_way(executor: Executor, graph: EinsumGraph, group: Group, ranks: int) -> Way:
     from ..passes.batch import batched
     from ..passes.specialize import specialize
 
@@ -233,7 +241,7 @@ def _new_way(executor: Executor, graph: EinsumGraph, group: Group) -> Way:
     except TensorLogicError as error:
         return Way(None, f"as one more index they are refused: {error.diagnostic.message}")
     each = max(1, (more - few) // 8)
-    if each >= LARGE:
+    if each >= LARGE and ranks == 1:
         return Way(None, f"each takes {each / 1e6:,.1f} MB, and one call is as fast")
     return Way(many, "", each, max(0, few - each))
 
@@ -266,14 +274,14 @@ def most_at_once(executor: Executor, way: Way, limit: int | None, threads: int =
     return max(1, (limit // threads - way.fixed_bytes) // max(1, way.item_bytes))
 
 
-def cuts(executor: Executor, way: Way, count: int, threads: int) -> list[range]:
-    """Return the ranges of a group's items that run at once."""
+def cuts(executor: Executor, way: Way, count: int, threads: int, ranks: int = 1) -> list[range]:
+    """Return the ranges of a group's items that run at once, shared by some ranks."""
     if way.graph is None:
         return parts(count, threads) if way.reason else [range(count)]
     limited = room(executor) is not None
-    if threads == 1 and not limited and count * way.item_bytes <= WORKING_SET:
+    if threads == 1 and not limited and count * way.item_bytes <= WORKING_SET * ranks:
         return [range(count)]
-    most = max(1, WORKING_SET // way.item_bytes)
+    most = max(ranks, WORKING_SET * ranks // way.item_bytes)
     if limited or count * way.item_bytes * threads > ROOM:
         most = min(most, most_at_once(executor, way, None, threads))
     return parts(count, max(-(-count // most), min(threads, count)))
@@ -296,6 +304,7 @@ def _run(
     part: range,
     pieces: list[Piece],
     errors: dict[int, Exception],
+    distributed: DistributedConfig | None,
 ) -> None:
     """Run a range of a group's items and note what they give; where that fails, each of them runs alone."""
     places = group.items[part.start : part.stop]
@@ -303,13 +312,13 @@ def _run(
         return _one_by_one(executor, graph, items, places, pieces, errors)
     try:
         with marked(executor, f"batch of {len(places)}"):
-            pieces.append(_together(executor, graph, group, way, part, places))
+            pieces.append(_together(executor, graph, group, way, part, places, distributed))
     except CancelledError:
         raise
     except OutOfMemoryError:  # fewer may fit
         for half in parts(len(part), 2):
             own = range(part.start + half.start, part.start + half.stop)
-            _run(executor, graph, items, group, way, own, pieces, errors)
+            _run(executor, graph, items, group, way, own, pieces, errors, distributed)
     except Exception:  # whichever item it was: it fails again, alone
         _one_by_one(executor, graph, items, places, pieces, errors)
 
@@ -324,7 +333,13 @@ def marked(executor: Executor, name: str) -> AbstractContextManager[None]:
 
 
 def _together(
-    executor: Executor, graph: EinsumGraph, group: Group, way: Way, part: range, places: Sequence[int]
+    executor: Executor,
+    graph: EinsumGraph,
+    group: Group,
+    way: Way,
+    part: range,
+    places: Sequence[int],
+    distributed: DistributedConfig | None,
 ) -> Piece:
     names = list(graph.inputs)
     if way.graph is None:  # nothing differs between items
@@ -337,6 +352,11 @@ def _together(
     for n, column in zip(names, group.columns, strict=True):
         own = column if whole else column[part.start : part.stop]
         inputs[n] = stack(own) if n in group.over else column[0]
+    if distributed is not None:
+        from .distributed.rows import execute_rows
+
+        axes = dict.fromkeys(group.over, 0)
+        return Piece(places, execute_rows(executor, way.graph, inputs, axes, distributed).values())
     return Piece(places, executor.execute(way.graph, inputs).values())
 
 

@@ -17,9 +17,9 @@ from ..backends.base import Kernel
 from ..errors import TensorLogicError
 from ..events import Hook, RunRecord, StepEvent, running
 from ..plan.build import Step
-from .frame import Between, Frame, failed, stop_check
+from .frame import Between, Frame, failed, placed, stop_check
 from .program import Function, Program, failed_at
-from .values import as_planned, given_back
+from .values import as_planned, write_outputs
 
 Call = Callable[[Step, tuple[Any, ...]], Any]
 Wrapper = Callable[[Call], Call]
@@ -116,7 +116,7 @@ def owned(program: Program, results: Sequence[Any], out: Sequence[Any] | None) -
     if not program.verified:  # a backend or wrapper that made something else is named, not believed
         outputs = [as_planned(value, name, t) for value, (name, t) in zip(outputs, program.types, strict=True)]
         program.verified = trusted  # kernels are the same in every run, wrappers need not be
-    return outputs if out is None else given_back(outputs, out)
+    return outputs if out is None else write_outputs(outputs, out)
 
 
 def body_runner(program: Program) -> Callable[[Sequence[Any]], tuple[Any, ...]]:
@@ -243,7 +243,7 @@ def _blamed(program: Program, function: Function, error: Exception) -> Exception
     found = failed_at(function.__code__, error.__traceback__)
     step = program.entries[found[0]].step if found and found[0] < len(program.entries) else None
     if isinstance(error, TensorLogicError):
-        return error.at(step.location if step else None)
+        return placed(error, step) if step else error
     if step is None or found is None:
         return error
     return failed(step, [found[1].get(f"s{s}", program.template[s]) for s in step.reads], error)

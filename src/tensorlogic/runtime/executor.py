@@ -7,17 +7,17 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from ..backends.base import Backend, BackendCapabilities, get_backend
-from ..errors import TensorLogicError, expect, expect_whole
+from ..errors import expect, expect_whole
 from ..events import ExecutionPhase, Hook, active_contexts, entered_contexts, running, watchers
 from ..ir.graph import EinsumGraph
 from ..ir.types import TensorType
 from ..passes.pipeline import CompilationConfig, OptimizationLevel, Pass
-from ..passes.specialize import input_types
 from ..plan.build import ExecutionPlan
 from ..store import Store, StoreStats
 from . import modes
 from .call import Wrapper, call
 from .context import ExecutionContext, Profiles, contexts_to_join, joined
+from .frame import Between, Frame
 from .program import Program
 from .programs import Programs, not_pickled
 from .values import (
@@ -26,11 +26,11 @@ from .values import (
     Outputs,
     Sizes,
     arrays_for,
-    check_call,
-    check_names,
     checked_donations,
     checked_sizes,
+    input_arrays,
     same_again,
+    types_of_call,
 )
 
 if TYPE_CHECKING:
@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from .autodiff import Gradients
     from .batch import Way
     from .distributed.run import Distributed
-    from .frame import Between, Frame
     from .jit import Jit
     from .recovery.run import Recovery
     from .strategy import GradientStrategy
@@ -105,9 +104,7 @@ class Executor:
         self.gradients: Gradients | None = None
         self.gradient: GradientStrategy | None = None  # of forward, where it is not told another
         self.profiles = Profiles()
-        self.call_queues: dict[
-            tuple[int, int], CallQueue
-        ] = {}  # where calls that are awaited take turns, by their limits
+        self.call_queues: dict[tuple[int, int], CallQueue] = {}  # of awaited calls, by their limits
         self.recovery: Recovery | None = None
         self.distributed: Distributed | None = None
         self.batches: Store[Any, Way] | None = None  # how items of each kind run in a batch
@@ -200,8 +197,6 @@ class Executor:
 
     def frame(self, graph: EinsumGraph, inputs: Inputs | None = None) -> Frame:
         """Return a run that stands before its first step and is taken on step by step; it can be saved and loaded."""
-        from .frame import Frame
-
         names, values = self.arrays(graph, {} if inputs is None else inputs)
         return Frame(self.programs.for_call(graph, names, values, None), values)
 
@@ -214,14 +209,13 @@ class Executor:
     compile_graph, execute_compiled = modes.compile_graph, modes.execute_compiled
     execute_jit, get_jit_stats, clear_jit_cache = modes.execute_jit, modes.get_jit_stats, modes.clear_jit_cache
     execute_batch, execute_batch_parallel = modes.execute_batch, modes.execute_batch_parallel
-    optimal_batch_size = modes.optimal_batch_size
+    optimal_batch_size, variable = modes.optimal_batch_size, modes.variable
     forward, backward, get_gradients = modes.forward, modes.backward, modes.get_gradients
     execute_stream, execute_chunk = modes.execute_stream, modes.execute_chunk
-    variable = modes.variable
     execute_async, execute_batch_async = modes.execute_async, modes.execute_batch_async
-    execute_stream_async = modes.execute_stream_async
-    execute_with_recovery = modes.execute_with_recovery
+    execute_stream_async, execute_with_recovery = modes.execute_stream_async, modes.execute_with_recovery
     execute_distributed, get_distributed_stats = modes.execute_distributed, modes.get_distributed_stats
+    plan_distributed = modes.plan_distributed
     save_checkpoint, load_checkpoint = modes.save_checkpoint, modes.load_checkpoint
     enable_profiling, disable_profiling = modes.enable_profiling, modes.disable_profiling
     get_profile_data = modes.get_profile_data
@@ -271,36 +265,11 @@ class Executor:
 
     def arrays(self, graph: EinsumGraph, inputs: Inputs) -> tuple[list[str], list[Any]]:
         """Return the names of a graph's inputs and what is given for them as arrays of the backend."""
-        check_call(graph, inputs)
-        if inputs.keys() != graph.inputs.keys():
-            check_names(graph, inputs, required=True)
-        names = list(graph.inputs)
-        if any(getattr(x, "layout", "") == "sparse" for x in inputs.values()):
-            return names, [self._relation(inputs[n], graph.nodes[i].op.dtype, n) for n, i in graph.inputs.items()]  # type: ignore[attr-defined]
-        return names, [self._given(n, inputs[n], graph.nodes[i].op.dtype) for n, i in graph.inputs.items()]  # type: ignore[attr-defined]
-
-    def _relation(self, value: Any, dtype: str | None, name: str) -> Any:
-        """Leave a relation as it is where plans can run on relations; anything else becomes an array."""
-        sparse = getattr(value, "layout", "") == "sparse"
-        return (
-            value
-            if sparse and self.programs.facts is not None and dtype in (None, "bool")
-            else self._given(name, value, dtype)
-        )
-
-    def _given(self, name: str, value: Any, dtype: str | None) -> Any:
-        try:
-            return self.backend.asarray(value, dtype)
-        except TensorLogicError as error:
-            raise error.renamed(f"input {name!r}: {error.diagnostic.message}") from None
+        return input_arrays(graph, inputs, self.backend, relations=self.programs.facts is not None)
 
     def input_types(self, graph: EinsumGraph, inputs: Inputs | None, sizes: Sizes) -> dict[str, TensorType]:
         """Return the types of all inputs: of those given, else as declared."""
-        given = {} if inputs is None else inputs
-        check_call(graph, given)
-        check_names(graph, given, required=False)
-        found = {n: TensorType.of(self._relation(v, graph.type_of(graph.inputs[n]).dtype, n)) for n, v in given.items()}
-        return input_types(graph, found, checked_sizes(graph, sizes), what="plan")
+        return types_of_call(graph, inputs, sizes, self.backend, relations=self.programs.facts is not None)
 
     def __reduce__(self) -> NoReturn:
         raise not_pickled("An executor", "make one in each process: Executor()")

@@ -12,6 +12,7 @@ from typing import Any
 from ..diagnostics import NodeExecutionDiagnostic
 from ..errors import CancelledError, ExecutionError, FormatError, InputError, OutOfMemoryError, TensorLogicError
 from ..events import active_contexts, entered
+from ..ir.ops import Collective
 from ..plan.build import Step
 from ..plan.printing import describe
 from .program import Entry, Program, Workspace
@@ -99,7 +100,7 @@ class Frame:
                     slots[slot] = None
             n = stop
         except TensorLogicError as error:
-            raise error.at(entries[n].step.location) from error.__cause__
+            raise placed(error, entries[n].step) from error.__cause__
         except Exception as error:
             raise failed(entries[n].step, [slots[i] for i in entries[n].step.reads], error) from error
         finally:
@@ -206,6 +207,13 @@ def stop_check(active: Sequence[Any], entries: Sequence[Entry], at: int = 0) -> 
                 raise error.at(step.location) from None
 
     return check
+
+
+def placed(error: TensorLogicError, step: Step) -> TensorLogicError:
+    """Return an error that points at the line of a step; where ranks meet in the step, it names the step too."""
+    if isinstance(step.op, Collective):
+        error.diagnostic = error.diagnostic.with_context(f"In step %{step.node}: {describe(step.op)}")
+    return error.at(step.location)
 
 
 def failed(step: Step, values: Sequence[Any], error: Exception) -> TensorLogicError:

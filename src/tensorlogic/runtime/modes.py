@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from .batch_result import BatchResult
     from .compile import CompiledGraph
     from .distributed.config import DistributedConfig
+    from .distributed.plan import DistributedPlan
     from .distributed.run import Distributed
     from .distributed.stats import DistributedStats
     from .eager.variable import Variable
@@ -74,15 +75,21 @@ def execute_compiled(
     return compiled(inputs, sizes=sizes, out=out)
 
 
-def execute_batch(executor: Executor, graph: EinsumGraph, batch_inputs: Iterable[Inputs]) -> BatchResult:
+def execute_batch(
+    executor: Executor,
+    graph: EinsumGraph,
+    batch_inputs: Iterable[Inputs],
+    *,
+    distributed: DistributedConfig | None = None,
+) -> BatchResult:
     """Run a graph on many items, each a mapping of inputs: those whose shapes agree as one more index, the others by groups.
 
     An array that is the same object in all items is not stacked. An item that fails does so alone: its error stands in ``errors``
-    of the result, and the other items are there.
+    of the result, and the other items are there. With ``distributed`` the items are shared by the devices of a config.
     """
     from .batch import execute_batch
 
-    return execute_batch(executor, graph, batch_inputs)
+    return execute_batch(executor, graph, batch_inputs, distributed=distributed)
 
 
 def execute_batch_parallel(
@@ -257,6 +264,7 @@ def execute_stream(
     checkpoint: str | Path | None = None,
     resume: bool = False,
     progress: bool = False,
+    distributed: DistributedConfig | None = None,
     clock: Callable[[], float] = perf_counter,
 ) -> Stream:
     """Run a graph over a source, chunk by chunk, and return an iterator of results: see docs/guides/streaming.md.
@@ -264,7 +272,7 @@ def execute_stream(
     ``source`` is an iterable of chunks, arrays by name, a file, or an Arrow table or dataset; ``inputs`` are those that are whole, such as
     weights; ``over`` names the size, the input or the axes that are streamed. Outputs that keep the streamed index come with each
     result and go into the ``sink``, a file; the others are ``stream.outputs``. ``checkpoint`` is a folder that the state is saved
-    in, so that another process can ``resume``.
+    in, so that another process can ``resume``. With ``distributed`` the rows of each chunk are shared by the devices of a config.
     """
     from .streams.stream import execute_stream
 
@@ -279,6 +287,7 @@ def execute_stream(
         checkpoint=checkpoint,
         resume=resume,
         progress=progress,
+        distributed=distributed,
         clock=clock,
     )
 
@@ -325,15 +334,30 @@ def execute_distributed(
     executor: Executor, graph: EinsumGraph, inputs: Inputs | None, config: DistributedConfig
 ) -> Outputs:
     """Run a graph on several devices, as a config says, and return its outputs, whole: see docs/guides/distributed.md."""
-    return _distributed(executor).execute(executor, graph, {} if inputs is None else inputs, config)
+    return distributed_of(executor).execute(executor, graph, {} if inputs is None else inputs, config)
+
+
+def plan_distributed(
+    executor: Executor,
+    graph: EinsumGraph,
+    inputs: Inputs | None = None,
+    config: DistributedConfig | None = None,
+    *,
+    sizes: Sizes = None,
+) -> DistributedPlan:
+    """Return what each rank computes, sends and waits for; without inputs, for the declared types and ``sizes``."""
+    from .distributed.plan import plan_ranks
+
+    return plan_ranks(executor, graph, inputs, config, sizes)
 
 
 def get_distributed_stats(executor: Executor) -> DistributedStats:
     """Return where the time of the last distributed run went."""
-    return _distributed(executor).stats
+    return distributed_of(executor).stats
 
 
-def _distributed(executor: Executor) -> Distributed:
+def distributed_of(executor: Executor) -> Distributed:
+    """Return what an executor keeps of its distributed runs."""
     from .distributed.run import Distributed
 
     if executor.distributed is None:

@@ -14,9 +14,8 @@ import numpy as np
 from ..backends.base import Backend, BackendCapabilities, KernelUnavailable, NativeBackend, check_dtypes
 from ..errors import BackendError, InputError, nearest
 from ..events import ExecutionPhase, Hook, span
-from ..ir import ops
 from ..ir.check import require_valid
-from ..ir.graph import EinsumGraph
+from ..ir.graph import EinsumGraph, meets_others
 from ..ir.types import TensorType
 from ..passes.pipeline import CompilationConfig, Pass
 from ..passes.specialize import specialize, with_dtypes
@@ -174,7 +173,7 @@ class Programs:
         A signature whose program had to go has the plan again that was chosen for it before.
         """
         options = self.options(graph, types, sizes, budget, donate)
-        if meets(options[0].graph):  # ranks that measure would not meet
+        if meets_others(options[0].graph):  # ranks that measure would not meet
             options = options[:1]
         self._check_limits(options[0])
         self.context.notify(ExecutionPhase.COMPILATION)
@@ -240,7 +239,12 @@ class Programs:
         else:
             own = self.graph_passes()
         passes = (*own, *(self.backend.passes if lowered else ()))
-        return optimize(specialize(graph, types, sizes), passes, self.context.hooks).graph
+        concrete = optimize(specialize(graph, types, sizes), passes, self.context.hooks).graph
+        if meets_others(concrete) is None:
+            return concrete
+        from ..passes.overlap import overlap_reductions
+
+        return overlap_reductions(concrete)
 
     def _with_dtypes(self, graph: EinsumGraph, types: Types) -> EinsumGraph:
         """Return what passes make of an optimized graph once the dtypes of all its inputs are known; they run once for these."""
@@ -264,7 +268,7 @@ class Programs:
         without: frozenset[object] = frozenset(),
         sparse: Types | None = None,
     ) -> list[ExecutionPlan]:
-        together = meets(concrete)  # ranks must meet in one order
+        together = meets_others(concrete) is not None  # ranks must meet in one order
         reorder = reorder and not together
         if self.facts is None and self.threads == 1:
             threads = (lambda: 1) if "in_place" in self.capabilities.features else None
@@ -414,8 +418,3 @@ class _Kernels(Hook):
         """Note a kernel and how long it took."""
         if name.startswith("compile "):
             self.lines.append(f"{name.removeprefix('compile ')}: kernel ready after {(end_ns - start_ns) / 1e6:.1f} ms")
-
-
-def meets(graph: EinsumGraph) -> bool:
-    """Tell whether a graph waits for other ranks."""
-    return any(isinstance(node.op, ops.Collective) for node in graph.nodes)

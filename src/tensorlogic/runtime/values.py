@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
 import numpy as np
 
-from ..errors import BackendError, InputError, expect, nearest
+from ..backends.base import Backend
+from ..errors import BackendError, InputError, TensorLogicError, expect, nearest
 from ..ir.graph import EinsumGraph
 from ..ir.types import DTYPES, TensorType
+from ..passes.specialize import input_types
 
 if TYPE_CHECKING:
     from .program import Program
@@ -55,6 +57,40 @@ def check_names(graph: EinsumGraph, inputs: Inputs, *, required: bool) -> None:
         if required and name not in inputs:
             hint, declared = f"give all of: {', '.join(map(repr, graph.inputs))}", graph.type_of(node)
             raise InputError(f"input {name!r} is missing", hint, code="E303", context=[f"it is declared as {declared}"])
+
+
+def input_arrays(
+    graph: EinsumGraph, inputs: Inputs, backend: Backend, *, relations: bool
+) -> tuple[list[str], list[Any]]:
+    """Return the names of a graph's inputs and what is given for them as arrays; ``relations`` may stay such."""
+    check_call(graph, inputs)
+    if inputs.keys() != graph.inputs.keys():
+        check_names(graph, inputs, required=True)
+    sparse = relations and any(getattr(x, "layout", "") == "sparse" for x in inputs.values())
+    declared = ((name, graph.nodes[i].op.dtype) for name, i in graph.inputs.items())  # type: ignore[attr-defined]
+    return list(graph.inputs), [_array(name, inputs[name], dtype, backend, sparse) for name, dtype in declared]
+
+
+def types_of_call(
+    graph: EinsumGraph, inputs: Inputs | None, sizes: Sizes, backend: Backend, *, relations: bool
+) -> dict[str, TensorType]:
+    """Return the types of all inputs: of those given, else as declared."""
+    given = {} if inputs is None else inputs
+    check_call(graph, given)
+    check_names(graph, given, required=False)
+    declared = {name: graph.type_of(graph.inputs[name]).dtype for name in given}
+    known = {n: TensorType.of(_array(n, x, declared[n], backend, relations)) for n, x in given.items()}
+    return input_types(graph, known, checked_sizes(graph, sizes), what="plan")
+
+
+def _array(name: str, value: Any, dtype: str | None, backend: Backend, relations: bool) -> Any:
+    """Return a value as an array of the backend; a relation as it is, where plans can run on relations."""
+    if relations and getattr(value, "layout", "") == "sparse" and dtype in (None, "bool"):
+        return value
+    try:
+        return backend.asarray(value, dtype)
+    except TensorLogicError as error:
+        raise error.renamed(f"input {name!r}: {error.diagnostic.message}") from None
 
 
 class LastCall(NamedTuple):
@@ -184,7 +220,7 @@ def arrays_for(outputs: Sequence[tuple[str, TensorType]], out: Any) -> list[Any]
     return arrays
 
 
-def given_back(done: list[Any], targets: Sequence[Any]) -> list[Any]:
+def write_outputs(done: list[Any], targets: Sequence[Any]) -> list[Any]:
     """Put every output that has an array of the caller's there, where it does not stand there already."""
     for n, array in enumerate(targets):
         if array is not None and array is not done[n]:

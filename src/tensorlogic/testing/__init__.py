@@ -1,14 +1,15 @@
-"""Kits for people who build on the package: conformance of backends, regressions of performance."""
+"""Kits for people who build on the package: conformance of backends and of carriers, regressions of performance."""
 
 from .adding_ops import MissingRow, missing_rows
 from .backend import BackendTestAdapter, CaseResult, ConformanceReport, difference
+from .carriers import CarrierCase, carrier_cases, check_carrier
 from .cases import Case, cases
 from .failpoints import Failpoint, failing_at
 from .gradients import GradientCheck, GradientChecker, GradientReport
 from .perf import PerfCase, PerfRegression, PerfReport
 
 __all__ = [
-    "BackendTestAdapter", "Case", "CaseResult", "ConformanceReport", "Failpoint", "GradientCheck",
-    "GradientChecker", "GradientReport", "MissingRow", "PerfCase", "PerfRegression", "PerfReport", "cases", "difference",
-    "failing_at", "missing_rows",
+    "BackendTestAdapter", "CarrierCase", "Case", "CaseResult", "ConformanceReport", "Failpoint", "GradientCheck",
+    "GradientChecker", "GradientReport", "MissingRow", "PerfCase", "PerfRegression", "PerfReport", "carrier_cases", "cases", "check_carrier",
+    "difference", "failing_at", "missing_rows",
 ]  # fmt: skip

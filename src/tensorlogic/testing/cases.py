@@ -15,7 +15,17 @@ from ..ir.algebra import ALGEBRAS
 from ..ir.builder import GraphBuilder
 from ..ir.elementwise import FUNCTIONS
 from ..ir.graph import EinsumGraph
-from ..ir.ops import AllGather, AllReduce, AllToAll, Barrier, BroadcastFrom, ReduceScatter, Transfer
+from ..ir.ops import (
+    AllGather,
+    AllReduce,
+    AllToAll,
+    Barrier,
+    BroadcastFrom,
+    ReduceScatter,
+    StartAllReduce,
+    Transfer,
+    Wait,
+)
 from ..ir.spec import parse
 from ..ir.tensor import Tensor
 from ..ir.types import DTYPES, FLOATS
@@ -207,6 +217,7 @@ _UNARY: Mapping[str, Make] = {
         b.apply(ReduceScatter("data", 1, 0, 1), x),
         b.apply(AllToAll("data", 1, 0, 0, 1, 3), x),
         b.apply(BroadcastFrom("data", 1, 0), x) + x,
+        b.apply(Wait("data", 1, 0, "1"), b.apply(StartAllReduce("data", 1, 0, "add", "1"), x, x)),
     ),
     "quantize": lambda b, x: b.quantize(x, np.float32(0.1), 3),
     "quantize/axis": lambda b, x: b.dequantize(

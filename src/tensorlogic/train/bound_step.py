@@ -9,7 +9,6 @@ import numpy as np
 
 from ..events import Hook, active_contexts, entered
 from ..runtime.call import call
-from ..runtime.distributed.config import DistributedConfig
 from ..runtime.executor import Executor
 from ..runtime.program import Program
 from .step import COUNT, RATE, TrainingStep
@@ -21,7 +20,7 @@ class BoundStep:
     """Runs a training step on batch after batch; programs are kept by the shapes of a batch.
 
     ``values`` holds what one step hands to the next, by name. The step is given these arrays to write over, so they must be
-    nobody else's. With ``distributed`` the devices of a config share every batch.
+    nobody else's.
     """
 
     def __init__(
@@ -31,9 +30,7 @@ class BoundStep:
         values: dict[str, Any],
         given: Mapping[str, Any],
         hooks: Sequence[Hook] = (),
-        distributed: DistributedConfig | None = None,
     ) -> None:
-        self.distributed = distributed
         self.executor, self.step, self.values, self.own_hooks = executor, step, values, tuple(hooks)
         self.rate, self.count = np.zeros(()), np.zeros(())
         self.inputs = list(step.graph.inputs)
@@ -50,8 +47,6 @@ class BoundStep:
         self.rate[()], self.count[()] = rate, count
         values, executor = self.values, self.executor
         inputs = {**self.given, **values, **arrays}
-        if self.distributed is not None:
-            return self._on_ranks(inputs)
         program = self._program(arrays, inputs)
         ordered = [inputs[name] for name in self.inputs]
         hooks = (*executor.hooks(), *self.own_hooks)
@@ -66,15 +61,6 @@ class BoundStep:
             results = call(program, ordered, hooks)
         for n, name in self.carried:
             values[name] = results[n]
-        return [results[n].item() for n in self.figures]
-
-    def _on_ranks(self, inputs: Mapping[str, Any]) -> list[float]:
-        """Take the step on several devices, which share the batch."""
-        assert self.distributed is not None
-        known = {name: inputs[name] for name in self.inputs}
-        results = self.executor.execute_distributed(self.step.graph, known, self.distributed)
-        for n, name in self.carried:
-            self.values[name] = results[n]
         return [results[n].item() for n in self.figures]
 
     def _program(self, arrays: Mapping[str, Any], inputs: Mapping[str, Any]) -> Program:

@@ -16,6 +16,7 @@ from .history import History
 from .snapshots import position_of, set_position
 
 if TYPE_CHECKING:
+    from ..runtime.distributed.config import DistributedConfig
     from ..runtime.executor import Executor
     from .callbacks import Callback
     from .optim import Optimizer
@@ -29,7 +30,9 @@ def save_trainer(trainer: Trainer, folder: str | Path, keep: int) -> None:
     """Write a checkpoint of a trainer, and its loss graph where it is not there yet."""
     if trainer.loss is None:
         raise InputError("this trainer has learned nothing yet", "call fit first", code="E864")
-    path = Path(folder)
+    path, values = Path(folder), trainer.values
+    if not trainer.writes_checkpoints:  # another rank does, which has the same
+        return
     with CheckpointManager(path, keep) as manager:
         digest = trainer.loss.digest
         if not (path / GRAPH).exists() or EinsumGraph.load(path / GRAPH).digest != digest:
@@ -41,7 +44,7 @@ def save_trainer(trainer: Trainer, folder: str | Path, keep: int) -> None:
             "data": trainer.data_digest, **position_of(trainer),
             **{name: _as_json(getattr(trainer, name)) for name in FIGURES},
         }  # fmt: skip
-        manager.save(trainer.values, facts)
+        manager.save(values, facts)
 
 
 def _config_json(trainer: Trainer) -> dict[str, Any]:
@@ -58,6 +61,7 @@ def load_trainer(
     executor: Executor | None,
     optimizer: Optimizer | None,
     callbacks: Sequence[Callback],
+    distributed: DistributedConfig | None = None,
 ) -> Trainer:
     """Return the trainer of the newest good checkpoint."""
     from .config import TrainerConfig
@@ -76,7 +80,7 @@ def load_trainer(
         raise FormatError(message, "put the graph back that belongs to it", code="E865")
     own = dict(facts["config"])
     own["optimizer"] = optim.from_json(own["optimizer"]) if optimizer is None else optimizer
-    trainer = kind(executor, replace(TrainerConfig(), **own), callbacks=callbacks)
+    trainer = kind(executor, replace(TrainerConfig(), **own), callbacks=callbacks, distributed=distributed)
     trainer.executor.programs.prefer(facts.get("plans", {}))  # others might round otherwise
     trainer.loss, trainer.names, trainer.values = graph, tuple(facts["names"]), dict(found.arrays)
     trainer.history = History([_from_json(epoch) for epoch in facts["history"]])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -23,6 +24,7 @@ from .bound_step import BoundStep
 from .callbacks import Callback, Progress
 from .config import TrainerConfig, settings_of
 from .data import ArrayBatches, Batch, Data, GivenBatches, batches_of
+from .distributed_step import DistributedStep
 from .history import History
 from .interrupts import Interrupts
 from .optim import Optimizer
@@ -71,7 +73,7 @@ class Trainer:
         self.batch = 0  # batches of the present epoch that are over
         self.steps = 0  # batches that were learned from, in all epochs
         self.latest_rows = 0  # of the last batch
-        self.values: dict[str, Any] = {}  # what one step hands to the next: parameters, states, the optimizer's own
+        self._values: dict[str, Any] = {}  # what one step hands to the next: parameters, states, the optimizer's own
         self.sums: dict[str, float] = {}  # figures of the present epoch so far, each times its rows
         self.rows = 0  # of the present epoch so far
         self.plateau: dict[str, float] = {}
@@ -82,10 +84,22 @@ class Trainer:
         self._fixed: dict[str, Any] = {}
         self._stopping = ""
         self._snapshot = Snapshot()
+        self._distributed_step: DistributedStep | None = None  # that may have newer values
 
     def __repr__(self) -> str:
         learned = ", ".join(self.names) or "nothing yet"
         return f"<Trainer of {learned}: epoch {self.epoch} of {self.config.epochs}, {self.steps:,} steps>"
+
+    @property
+    def values(self) -> dict[str, Any]:
+        """What one step hands to the next: parameters, states, the optimizer's own; devices that have newer values give them back."""
+        if self._distributed_step is not None:
+            self._distributed_step.fetch()
+        return self._values
+
+    @values.setter
+    def values(self, values: dict[str, Any]) -> None:
+        self._values = values
 
     @property
     def params(self) -> dict[str, Any]:
@@ -117,7 +131,7 @@ class Trainer:
             if new.shape != self.values[name].shape:
                 shapes = f"{list(self.values[name].shape)}, got {list(new.shape)}"
                 raise InputError(f"the parameter {name!r} has the shape {shapes}", code="E863")
-            self.values[name][...] = new
+            self.values[name] = new.astype(self.values[name].dtype)
 
     # learning
 
@@ -148,9 +162,7 @@ class Trainer:
         batches = self.batches(data, self.config.seed if self.config.shuffle else None)
         self._check_data(batches)
         watching = [*self.callbacks, *Progress.wanted(self.config.progress)]
-        bound = BoundStep(
-            self.executor, self.planned(graph), self.values, self.given(), _hooks(watching), self.distributed
-        )
+        bound = self._bound(self.planned(graph), watching)
         self._stopping = ""
         for callback in watching:
             callback.on_begin(self, batches.count())
@@ -169,7 +181,17 @@ class Trainer:
         finally:
             for callback in watching:
                 callback.on_end(self)
+            if isinstance(bound, DistributedStep):
+                bound.close()
+                self._distributed_step = None
         return self.history
+
+    def _bound(self, step: TrainingStep, watching: Sequence[Callback]) -> BoundStep | DistributedStep:
+        """Return the step with its arrays: on this device, or on those that share every batch."""
+        if self.distributed is None:
+            return BoundStep(self.executor, step, self.values, self.given(), _hooks(watching))
+        self._distributed_step = DistributedStep(self.executor, step, self.values, self.given(), self.distributed)
+        return self._distributed_step
 
     def _graph(self, loss: EinsumGraph | None) -> EinsumGraph:
         """Return the loss graph: the one that is given or, in a run that goes on, the one it has."""
@@ -275,7 +297,7 @@ class Trainer:
 
     def _one_epoch(
         self,
-        bound: BoundStep,
+        bound: BoundStep | DistributedStep,
         batches: ArrayBatches | GivenBatches,
         validation: Data,
         watching: Sequence[Callback],
@@ -324,7 +346,7 @@ class Trainer:
         if config.folder is not None:
             self.save(config.folder)
 
-    def _learn(self, bound: BoundStep, batch: Batch) -> list[float]:
+    def _learn(self, bound: BoundStep | DistributedStep, batch: Batch) -> list[float]:
         """Take the step of a batch, count it, and return its figures, the loss first."""
         (rows, arrays), parts = batch, self.config.accumulate
         if STEP in bound.given:
@@ -358,15 +380,19 @@ class Trainer:
             case rate:
                 return float(rate)
 
-    def _rewind(self, bound: BoundStep, batches: ArrayBatches | GivenBatches) -> None:
+    def _rewind(self, bound: BoundStep | DistributedStep, batches: ArrayBatches | GivenBatches) -> None:
         """Put the parameters back to what they were before the batch that failed, by taking the steps before it again.
 
         Where these fail too, or the batches cannot be had again, the run stands where the epoch began.
         """
         last = self.batch
         self._snapshot.put_back(self)
-        if not batches.replayable or last == self.batch:
-            return
+        if (
+            not batches.replayable
+            or last == self.batch
+            or (self.distributed is not None and self.distributed.beside_others)
+        ):
+            return  # ranks that other processes are may not be there any more
         try:
             for batch in batches.epoch(self.epoch, self.batch):
                 if self.batch == last:
@@ -391,6 +417,11 @@ class Trainer:
 
     # checkpoints
 
+    @property
+    def writes_checkpoints(self) -> bool:
+        """Whether this process is the one that writes checkpoints: of several that run the same script as ranks, the first does."""
+        return self.distributed is None or not self.distributed.beside_others or os.environ["RANK"] == "0"
+
     def save(self, folder: str | Path, *, keep: int | None = None) -> None:
         """Keep all that is needed to go on in a folder: parameters, optimizer, position and history."""
         from .saved import save_trainer
@@ -405,14 +436,16 @@ class Trainer:
         *,
         optimizer: Optimizer | None = None,
         callbacks: Sequence[Callback] = (),
+        distributed: DistributedConfig | None = None,
     ) -> Trainer:
         """Return the trainer of the newest good checkpoint in a folder; ``fit`` goes on bit for bit as if it had never stopped.
 
-        An optimizer or schedule of the user's own is not in the checkpoint and must be given again.
+        An optimizer or schedule of the user's own is not in the checkpoint and must be given again; so must the devices of ``distributed``, of which
+        there may be fewer or more than before.
         """
         from .saved import load_trainer
 
-        return load_trainer(cls, folder, executor, optimizer, callbacks)
+        return load_trainer(cls, folder, executor, optimizer, callbacks, distributed)
 
 
 def _numbers(name: str, value: Any) -> Any:

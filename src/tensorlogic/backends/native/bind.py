@@ -27,7 +27,7 @@ from ..numpy_inplace import of_slices
 from ..threads import on_one_thread, share, with_threads
 from . import vjp
 from .build import compiled
-from .rows import Source, emit
+from .rows import Source, row_source
 from .scan import bind_scan, loop_text
 from .semiring import bind_semiring, make_ready
 from .support import NativeWarning
@@ -56,7 +56,7 @@ def bind_fused(step: Step) -> Kernel:
 
 
 def _rows(step: Step) -> Kernel | None:
-    source = emit(step)
+    source = row_source(step)
     return None if source is None else _shared(step, source)
 
 
@@ -181,7 +181,7 @@ def sources(plan: ExecutionPlan) -> list[str]:
 
 def _source(step: Step, op: Fused) -> str:
     if op.kind == "rows":
-        source = emit(step)
+        source = row_source(step)
         return source.text if source is not None else ""
     loop = loop_text(step.parts[0].op) if op.kind == "scan" and isinstance(step.parts[0].op, Scan) else None
     return op.source if loop is None else loop.text.text

@@ -132,7 +132,7 @@ def tile_of(form: DotForm) -> Any:
                 far = builder.gep(data[1], [builder.mul(step.index, place(form.columns))])
                 factors = [_vector(builder, far, v * form.lanes, vector) for v in columns]
                 for r in rows:
-                    factor = _spread(builder, builder.load(builder.gep(near, [place(r)])), vector)
+                    factor = _in_every_lane(builder, builder.load(builder.gep(near, [place(r)])), vector)
                     for v in columns:
                         was = builder.load(totals[r][v])
                         builder.store(add_products(builder, form, was, factor, factors[v]), totals[r][v])
@@ -154,7 +154,7 @@ def _vector(builder: Any, data: Any, place: int, vector: Any) -> Any:
     return builder.load(address, align=4)
 
 
-def _spread(builder: Any, value: Any, vector: Any) -> Any:
+def _in_every_lane(builder: Any, value: Any, vector: Any) -> Any:
     """Write: a value in every lane."""
     first = builder.insert_element(ir.Constant(vector, ir.Undefined), value, INT32(0))
     places = ir.Constant(ir.VectorType(INT32, vector.count), None)

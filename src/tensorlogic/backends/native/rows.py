@@ -45,7 +45,7 @@ class _Access(NamedTuple):
     inner: bool
 
 
-def emit(step: Step) -> Source | None:
+def row_source(step: Step) -> Source | None:
     """Return the source of a fused step, or None where it cannot be written.
 
     >>> import tensorlogic as tl
@@ -54,7 +54,7 @@ def emit(step: Step) -> Source | None:
     >>> b = tl.GraphBuilder()
     >>> x = b.input("x", (100, 8), "float32")
     >>> graph = b.build(y=b.relu(x + b.input("c", (8,), "float32")) * 2)
-    >>> print(emit(lay_out(graph, groups=lambda _: [Fusable((2, 3, 5), "chain")]).steps[0]).text)
+    >>> print(row_source(lay_out(graph, groups=lambda _: [Fusable((2, 3, 5), "chain")]).steps[0]).text)
     relu = FUNCTIONS["relu"]
     def kernel(a0, a1, o0, c, m, lo, hi):
         a0, a1, o0 = a0.reshape(-1), a1.reshape(-1), o0.reshape(-1)

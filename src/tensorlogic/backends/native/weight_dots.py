@@ -108,7 +108,7 @@ class _Writer:
     def same(self, number: int) -> Any:
         return ir.Constant(self.words, [INT32(number)] * self.lanes)
 
-    def spread(self, value: Any) -> Any:
+    def in_every_lane(self, value: Any) -> Any:
         vector = ir.VectorType(value.type, self.lanes)
         first = self.builder.insert_element(ir.Constant(vector, ir.Undefined), value, INT32(0))
         return self.builder.shuffle_vector(first, first, ir.Constant(self.words, None))
@@ -155,7 +155,7 @@ class _Writer:
         """Write one number for each lane, from as many as there are groups in a block."""
         kind = address.type.pointee
         if self.form.parts == 1:
-            return self.spread(self.builder.load(address))
+            return self.in_every_lane(self.builder.load(address))
         own = self.load(address, ir.VectorType(kind, self.form.parts))
         places = [INT32(n * self.form.parts // self.lanes) for n in range(self.lanes)]
         return self.builder.shuffle_vector(own, own, ir.Constant(self.words, places))
@@ -222,7 +222,7 @@ def weight_dot_of(form: WeightForm) -> Any:
             total = cgutils.alloca_once_value(builder, ir.Constant(w.floats, None))
             own = [[cgutils.alloca_once(builder, w.words) for _ in range(form.limbs)] for _ in range(form.classes)]
             source, row, row_sums = builder.gep(data, [at]), builder.gep(x, [at_x]), builder.gep(sums, [at_sums])
-            steps = [w.spread(builder.fmul(step, FLOAT(2.0 ** (form.limb_bits * n)))) for n in range(form.limbs)]
+            steps = [w.in_every_lane(builder.fmul(step, FLOAT(2.0 ** (form.limb_bits * n)))) for n in range(form.limbs)]
             width = form.dot.terms * lanes  # elements in a vector
 
             def add_block(words: Any, number: Any) -> None:

@@ -17,7 +17,7 @@ from ...plan.build import ExecutionPlan, Step
 from ...plan.fused_steps import Fused
 from ...plan.layout import Layout, in_order, is_in_order
 from ...plan.row_groups import KERNEL_DTYPES
-from .rows import emit
+from .rows import row_source
 
 MOST_STEPS = 300
 MOST_NODES = 2000
@@ -133,7 +133,7 @@ class _Writer:
                 return False
 
     def _group(self, step: Step) -> bool:
-        source = emit(step)
+        source = row_source(step)
         if source is None:
             return False
         name = self.functions.setdefault(source.text, f"group{len(self.functions)}")

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 from ...backends.base import Device
 from ...errors import InputError, expect, expect_whole, nearest
+from .schedule import checked_schedule
 
-CARRIERS = ("local", "torch")
+if TYPE_CHECKING:
+    from .cluster import Cluster
+
+CARRIERS = ("local", "torch", "ray")
 
 
 class Shard(NamedTuple):
@@ -42,7 +47,7 @@ class ShardingSpec:
 
 
 class DistributedParallelismStrategy:
-    """What the devices share: ``DataParallel``, ``ModelParallel``, ``PipelineParallel`` or ``Hybrid``.
+    """What the devices share: ``DataParallel``, ``ModelParallel``, ``PipelineParallel``, ``Hybrid``, or what ``Auto`` finds.
 
     >>> match DistributedParallelismStrategy.DataParallel(num_replicas=4):
     ...     case DistributedParallelismStrategy.DataParallel(count):
@@ -54,6 +59,7 @@ class DistributedParallelismStrategy:
     ModelParallel: ClassVar[type[ModelParallel]]
     PipelineParallel: ClassVar[type[PipelineParallel]]
     Hybrid: ClassVar[type[Hybrid]]
+    Auto: ClassVar[type[Auto]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,15 +90,25 @@ class ModelParallel(DistributedParallelismStrategy):
 
 @dataclass(frozen=True, slots=True)
 class PipelineParallel(DistributedParallelismStrategy):
-    """Each device runs a stretch of the graph, on so many rows at a time; ``over`` names the size that the rows are of."""
+    """Each device runs a stretch of the graph, on so many rows at a time; ``over`` names the size that the rows are of.
+
+    A training step goes back through the stages by a ``schedule``: ``"1f1b"``, or ``"gpipe"``, which keeps the results of all micro-batches.
+    Stages are cut where the costs that a plan estimates balance; with ``measure`` every operation is timed once, on the first run.
+
+    >>> PipelineParallel(num_stages=4, micro_batch_size=32).schedule
+    '1f1b'
+    """
 
     num_stages: int
     micro_batch_size: int
     over: str | None = None
+    schedule: str = "1f1b"
+    measure: bool = False
 
     def __post_init__(self) -> None:
         expect_whole("num_stages", self.num_stages, 1)
         expect_whole("micro_batch_size", self.micro_batch_size, 1)
+        checked_schedule(self.schedule)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,15 +121,46 @@ class Hybrid(DistributedParallelismStrategy):
     micro_batch_size: int | None = None  # None: twice as many micro-batches as stages
     sharding_spec: ShardingSpec | None = None  # None: every weight, where it can be
     over: str | None = None
+    schedule: str = "1f1b"
+    measure: bool = False  # of the costs that stages are cut by
 
     def __post_init__(self) -> None:
         for name in ("data_parallel_groups", "model_parallel_size", "pipeline_stages"):
             expect_whole(name, getattr(self, name), 1)
         if self.micro_batch_size is not None:
             expect_whole("micro_batch_size", self.micro_batch_size, 1)
+        checked_schedule(self.schedule)
 
 
-for _kind in (DataParallel, ModelParallel, PipelineParallel, Hybrid):
+@dataclass(frozen=True, slots=True)
+class Auto(DistributedParallelismStrategy):
+    """The mesh of the devices that is predicted to be fastest, of all that fit in memory; see :func:`simulate`.
+
+    Without a ``cluster`` this machine is measured: its ranks, what passes between them, and every step of the graphs that they would
+    run. With one, steps are estimated from its figures. The first run of a graph decides, and ``show`` is given the table of all meshes.
+
+    >>> config = DistributedConfig([Device.CPU(n) for n in range(4)], strategy=Auto(micro_batch_size=8))
+    >>> config.strategy.schedule
+    '1f1b'
+    """
+
+    micro_batch_size: int | None = None  # None: twice as many micro-batches as stages
+    over: str | None = None
+    schedule: str = "1f1b"
+    cluster: Cluster | None = None
+    show: Callable[[str], object] | None = print
+
+    def __post_init__(self) -> None:
+        if self.micro_batch_size is not None:
+            expect_whole("micro_batch_size", self.micro_batch_size, 1)
+        checked_schedule(self.schedule)
+
+    def on(self, mesh: Mesh) -> Hybrid:
+        """Return the strategy that runs on one of the meshes."""
+        return Hybrid(*mesh, self.micro_batch_size, None, self.over, self.schedule)
+
+
+for _kind in (DataParallel, ModelParallel, PipelineParallel, Hybrid, Auto):
     setattr(DistributedParallelismStrategy, _kind.__name__, _kind)
 
 
@@ -165,6 +212,9 @@ def mesh_of(strategy: DistributedParallelismStrategy) -> Mesh:
                 message = f"the spec cuts tensors into {_parts(strategy.sharding_spec)}, but model_parallel_size is {found.model}"
                 raise InputError(message, code="E376")
             return found
+        case Auto():
+            hint = "run it, or ask simulate(graph, config, cluster).mesh"
+            raise InputError("Auto has no mesh before it has seen a graph", hint, code="E394")
         case _:
             hint = "write DistributedParallelismStrategy.DataParallel(num_replicas=4)"
             raise InputError(f"a strategy is expected, got {strategy!r}", hint, code="E376")
@@ -182,7 +232,10 @@ def _parts(spec: ShardingSpec) -> int:
 class DistributedConfig:
     """The devices that run a graph together, and how; ``timeout`` is how many seconds a rank waits for another.
 
-    Devices of the same processor are virtual: threads, or processes with ``communication="torch"``.
+    Devices of the same processor are virtual: threads, or processes with ``communication="torch"``. With ``communication="ray"`` they are
+    processes that Ray places on the cluster at an ``address``, or on this machine. Of a trainer, ``shard_optimizer`` gives each device
+    a share of what the optimizer keeps. With ``deterministic`` the rows are added up in blocks, in an order that does not depend on how
+    many devices there are, so that any number of them gives the same bits.
 
     >>> config = DistributedConfig([Device.CPU(0), Device.CPU(1)])
     >>> config.strategy
@@ -193,17 +246,33 @@ class DistributedConfig:
     communication: str = "local"
     strategy: DistributedParallelismStrategy = None  # type: ignore[assignment] # the devices share the rows
     timeout: float = 60.0
+    shard_optimizer: bool = False
+    deterministic: bool = False
+    address: str | None = None  # of a Ray cluster
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "devices", checked_devices(self.devices))
+        for name in ("shard_optimizer", "deterministic"):
+            expect(getattr(self, name), bool, f"{name}= is True or False", f"write {name}=True")
         if self.communication not in CARRIERS:
             hints = nearest(self.communication, CARRIERS) if isinstance(self.communication, str) else ()
             message = f"ranks communicate by {', '.join(map(repr, CARRIERS))}, not {self.communication!r}"
             raise InputError(message, *hints, code="E377")
         if not isinstance(self.timeout, int | float) or isinstance(self.timeout, bool) or not self.timeout > 0:
             raise InputError(f"timeout is a number of seconds above 0, got {self.timeout!r}", code="E377")
+        if self.address is not None and (self.communication != "ray" or not isinstance(self.address, str)):
+            hint = 'write DistributedConfig(devices, communication="ray", address="host:6379")'
+            raise InputError(f"address is that of a Ray cluster, got {self.address!r}", hint, code="E377")
         if self.strategy is None:
             object.__setattr__(self, "strategy", DataParallel(len(self.devices)))
+        if self.deterministic and (not isinstance(self.strategy, DataParallel) or self.shard_optimizer):
+            message = (
+                f"deterministic= is for devices that share rows and nothing else, not {type(self.strategy).__name__}"
+            )
+            hint = "write strategy=DataParallel(...), and leave shard_optimizer= out"
+            raise InputError(message, hint, code="E387")
+        if isinstance(self.strategy, Auto):
+            return
         mesh = mesh_of(self.strategy)
         if mesh.size != len(self.devices):
             wanted = " × ".join(f"{n} along {axis}" for axis, n in mesh._asdict().items() if n > 1) or "one"
@@ -214,6 +283,11 @@ class DistributedConfig:
     def mesh(self) -> Mesh:
         """The ranks along each axis."""
         return mesh_of(self.strategy)
+
+    @property
+    def beside_others(self) -> bool:
+        """Whether this process is one of the ranks, started beside the others by torchrun or ``tensorlogic launch``."""
+        return self.communication == "torch" and "RANK" in os.environ
 
     def with_strategy(self, strategy: DistributedParallelismStrategy) -> DistributedConfig:
         """Return the config with another strategy."""

@@ -69,11 +69,11 @@ def ModelParallelCoordinator(devices: Sequence[Device], spec: ShardingSpec) -> D
 
 
 def PipelineParallelCoordinator(  # noqa: N802 - the seed's name
-    devices: Sequence[Device], micro_batch_size: int, *, over: str | None = None
+    devices: Sequence[Device], micro_batch_size: int, *, over: str | None = None, schedule: str = "1f1b"
 ) -> DistributedExecutor:
-    """Return what runs graphs on devices that each have a stretch of the graph.
+    """Return what runs graphs on devices that each have a stretch of the graph; training steps go back by a schedule.
 
     >>> PipelineParallelCoordinator([Device.CPU(0), Device.CPU(1)], 32).config.mesh.stage
     2
     """
-    return DistributedExecutor(_on(devices, PipelineParallel(len(devices), micro_batch_size, over)))
+    return DistributedExecutor(_on(devices, PipelineParallel(len(devices), micro_batch_size, over, schedule)))

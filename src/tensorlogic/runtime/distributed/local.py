@@ -76,6 +76,13 @@ class LocalCommunication:
         """Return the values of all ranks combined, in the order of the ranks."""
         return self._meet("all_reduce " + how, x, lambda values: combined(how, values))
 
+    def start_all_reduce(self, total: Array, how: str, label: str) -> None:
+        """Combine the values of all ranks in place; threads of one process gain nothing by going on meanwhile."""
+        np.copyto(total, self.all_reduce(total, how))
+
+    def wait(self, label: str) -> None:
+        """Go on: what was started is over."""
+
     def all_gather(self, x: Array, axis: int, length: int) -> Array:
         """Return the shares of all ranks end to end."""
         return self._meet("all_gather", x, lambda values: np.concatenate(values, axis))
@@ -92,7 +99,7 @@ class LocalCommunication:
 
     def broadcast(self, x: Array, root: int) -> Array:
         """Return the value of one rank."""
-        return self._meet("broadcast", x, lambda values: np.array(values[root]))
+        return self._meet("broadcast", x, lambda values: np.array(values[root]), gives=self.rank == root)
 
     def send(self, x: Array, to: int, label: str) -> None:
         """Hand a copy of an array to another rank."""
@@ -129,7 +136,7 @@ class LocalCommunication:
         """Let nobody wait for this rank any longer."""
         self._place.fail(f"rank {self._own} has left")
 
-    def _meet(self, call: str, x: Array, answer: Callable[[list[Array]], Array]) -> Array:
+    def _meet(self, call: str, x: Array, answer: Callable[[list[Array]], Array], gives: bool = True) -> Array:
         """Wait until every rank is here with its value, and return what this one makes of them before anybody goes on."""
         place, start = self._place, perf_counter_ns()
         with place.changed:
@@ -147,7 +154,7 @@ class LocalCommunication:
                 place.changed.notify_all()
                 raise ExecutionError(place.failure, "give every rank the graph that was made for it", code="E375")
         self.waited_ns += perf_counter_ns() - start
-        self.moved[call.partition(" ")[0]] += x.nbytes
+        self.moved[call.partition(" ")[0]] += x.nbytes if gives else 0
         try:
             return answer(values)
         finally:  # what a rank gave stays as it is until all have read it

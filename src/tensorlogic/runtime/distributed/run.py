@@ -2,67 +2,122 @@
 
 from __future__ import annotations
 
-import os
 import threading
-from collections.abc import Mapping, Sequence
-from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
 
 from ...backends.collectives import CommunicationBackend
 from ...errors import ExecutionError, InputError, expect
 from ...events import Hook, active_contexts, entered, span
-from ...ir.graph import EinsumGraph
+from ...ir.graph import EinsumGraph, extract
 from ...ir.types import TensorType, dims
 from ...passes.specialize import specialize
-from ...passes.split import Split, split_inputs
-from ...passes.stages import cut_stages, stage_of_nodes
+from ...passes.split import Split, parts, split_inputs
+from ...passes.stages import Unit, cut_units, reductions_last, unit_of_nodes
 from ...plan.fused_steps import Cut
-from ...plan.node_costs import known_costs
-from ...store import Store
+from ...store import Store, free_in_child
 from ..parts import Parts, range_of
 from ..values import Inputs, Outputs
-from .config import DistributedConfig, Mesh
-from .layout import RankGraph, check_names, micro_batch_rows, own_ranges, owned_by, rank_graphs, rows_of
+from .config import Auto, DistributedConfig, Mesh
+from .layout import (
+    RankGraph,
+    assembled,
+    block_graphs,
+    check_names,
+    data_inputs,
+    micro_batch_rows,
+    own_ranges,
+    owned_by,
+    rank_graphs,
+    rows_of,
+)
 from .local import local_group
 from .rank import RankResult, RankTimes, Task, mesh_ways, of_rank, run_rank
+from .schedule import FORWARD, LAST, Turn, turns_of
 from .stats import DistributedStats
+from .timing import cut_costs
 
 if TYPE_CHECKING:
     from ..executor import Executor
+    from .ray_workers import RayWorkers
+    from .torch_ways import TorchCommunication
     from .workers import Workers
 
+T = TypeVar("T")
 LONGEST = 400  # bytes of what ranks compare
 JOBS = 32  # graphs with their configs that stay ready
 
 
 class Part(NamedTuple):
-    """One graph as the ranks of a mesh run it: what each place along data and model holds, and the stages of that."""
+    """One graph as the ranks of a mesh run it: what each place along data and model holds, and the units of that.
+
+    A place has a unit for each stage, and, where the graph goes back, another for each stage but the last
+    (:func:`~tensorlogic.passes.stages.stage_of_unit`).
+    """
 
     graph: EinsumGraph
     ranks: Mapping[tuple[int, int], RankGraph]
-    stages: Mapping[tuple[int, int], list[EinsumGraph]]
+    units: Mapping[tuple[int, int], list[Unit]]
+    last: Mapping[
+        tuple[int, int], list[EinsumGraph]
+    ]  # by stage: what combines totals over ranks, after all micro-batches
     makers: Mapping[str, int]  # the stage that makes each output
+
+    def unit(self, place: Mapping[str, int], way: int, stages: int) -> EinsumGraph:
+        """Return the graph that a rank runs, going forward, backward or last."""
+        if way == LAST:
+            return self.last[place["data"], place["model"]][place["stage"]]
+        number = place["stage"] if way == FORWARD else 2 * (stages - 1) - place["stage"]
+        return self.units[place["data"], place["model"]][number].graph
 
 
 class Job:
     """A graph spread over a mesh, for inputs of certain types."""
 
-    def __init__(self, graph: EinsumGraph, types: Mapping[str, TensorType], config: DistributedConfig) -> None:
+    def __init__(
+        self,
+        graph: EinsumGraph,
+        types: Mapping[str, TensorType],
+        config: DistributedConfig,
+        executor: Executor,
+        rows: Mapping[str, int] | None = None,
+        places: Sequence[tuple[int, int]] | None = None,
+        carried: Sequence[str] = (),
+        shares: Mapping[str, int] | None = None,
+    ) -> None:
+        """``rows`` are the inputs that ranks share, each with an axis, and ``shares`` more that lie along the data axis.
+
+        ``carried`` are outputs that lie as inputs of the same names do, and ``places`` those along data and model that are wanted (None: all).
+        """
         check_names(graph, config.strategy)
-        self.config, self.mesh = config, config.mesh
-        self.rows = rows_of(graph, config.strategy, self.mesh)
+        self.config, self.mesh, self.carried = config, config.mesh, tuple(carried)
+        self.places, self.executor = places, executor
+        rows = rows_of(graph, config.strategy, self.mesh, config.deterministic) if rows is None else rows
+        self.data = rows or data_inputs(graph, config.strategy)
         self.graph = specialize(graph, types)
+        short = any(dims(types[name])[axis] < self.mesh.data for name, axis in rows.items())
+        if carried and short and not config.deterministic:
+            rows = {}  # a short batch at the end of an epoch: every rank takes the step with all of it
+        self.rows = {**rows, **(shares or {})}
         self.cut: Split | None = split_inputs(self.graph, self.rows) if self.mesh.stage > 1 else None
         self._parts: dict[int, Part] = {}
+        self._units: tuple[int, list[int]] = (-1, [])  # nodes, and the unit of each
+
+    @cached_property
+    def summary(self) -> str:
+        """What the ranks must have been given alike, in words."""
+        types = ", ".join(f"{name}: {self.graph.type_of(i)}" for name, i in self.graph.inputs.items())
+        return f"graph {self.graph.digest[:12]}, {self.config.strategy}, {types}"
 
     def micro_batches(self) -> list[range]:
-        """Return the rows of each micro-batch; a graph that is no pipeline has one of all."""
+        """Return the rows of each micro-batch, as equal as they can be; a graph that is no pipeline has one of all."""
         if self.cut is None:
             return [range(0)]
-        rows = micro_batch_rows(self.config.strategy, self.mesh.stage, self.cut.size)
-        return [range(start, min(start + rows, self.cut.size)) for start in range(0, self.cut.size, rows)]
+        most = micro_batch_rows(self.config.strategy, self.mesh.stage, self.cut.size)
+        return parts(self.cut.size, -(-self.cut.size // most))
 
     def part(self, rows: int) -> Part:
         """Return what the ranks run for so many rows."""
@@ -72,32 +127,74 @@ class Job:
             else:
                 graph = self.cut.part(rows)
                 axes = {feed.label: feed.axis for feed in self.cut.feeds if feed.axis is not None}
-            ranks = rank_graphs(graph, self.mesh, axes, self.config.strategy)
-            self._parts[rows] = self._staged(graph, ranks)
+            if self.config.deterministic:
+                ranks = block_graphs(graph, self.mesh, axes)
+            else:
+                strategy = self.config.strategy
+                ranks = rank_graphs(graph, self.mesh, axes, strategy, self.places, self.data, self.carried)
+            self._parts[rows] = self._in_units(graph, ranks, axes)
         return self._parts[rows]
 
-    def _staged(self, graph: EinsumGraph, ranks: Mapping[tuple[int, int], RankGraph]) -> Part:
-        if self.mesh.stage == 1:
-            whole = {place: [own.graph] for place, own in ranks.items()}
-            return Part(graph, ranks, whole, dict.fromkeys(graph.output_names, 0))
+    def _in_units(
+        self, graph: EinsumGraph, ranks: Mapping[tuple[int, int], RankGraph], rows: Mapping[str, int]
+    ) -> Part:
+        stages = self.mesh.stage
+        if stages == 1:
+            whole = {place: [Unit(own.graph, 0, tuple(own.graph.output_names))] for place, own in ranks.items()}
+            return Part(graph, ranks, whole, {}, dict.fromkeys(graph.output_names, 0))
+        both = {place: reductions_last(own.graph, self.totals) for place, own in ranks.items()}
+        ranks = {place: own._replace(graph=both[place][0]) for place, own in ranks.items()}
         first = ranks[0, 0].graph
-        stage_of = stage_of_nodes(first, known_costs(first).cost, self.mesh.stage)
-        stages = {place: cut_stages(own.graph, stage_of) for place, own in ranks.items()}
-        makers = {name: n for n, stage in enumerate(stages[0, 0]) for name in stage.outputs}
-        return Part(graph, ranks, {place: [s.graph for s in own] for place, own in stages.items()}, makers)
+        if self._units[0] != len(first.nodes):  # a last, shorter micro-batch is cut where the others are
+            measure = getattr(self.config.strategy, "measure", False)
+            costs = cut_costs(self.executor, first, measure=measure)
+            self._units = len(first.nodes), unit_of_nodes(first, costs, stages, rows)
+        units = {place: cut_units(own.graph, self._units[1], stages, rows) for place, own in ranks.items()}
+        makers = {name: unit.stage for unit in units[0, 0] for name in unit.outputs}
+        last = {}
+        for place, (_, late) in both.items():
+            if late is not None:
+                own = [[o for o in late.outputs if makers[o[0]] == stage] for stage in range(stages)]
+                last[place] = [extract(late.nodes, outputs, {}) for outputs in own]
+        return Part(graph, ranks, units, last, makers)
 
-    def tasks(self, part: Part, inputs: Mapping[str, Any]) -> list[Task]:
-        """Return what each rank runs for one micro-batch."""
+    def turns(self, part: Part, stage: int, batches: int) -> list[Turn]:
+        """Return what a stage runs, in order: forward and backward units of micro-batches."""
+        stages = self.mesh.stage
+        units = part.units[0, 0]
+        backward = stage < stages - 1 and len(units) > stages
+        schedule = getattr(self.config.strategy, "schedule", "1f1b")
+        turns = turns_of(schedule, stage, stages, batches, backward)
+        return [*turns, (LAST, batches - 1)] if part.last and part.last[0, 0][stage].outputs else turns
+
+    def tasks(self, rank: int, chosen: Sequence[Part], inputs: Sequence[Mapping[str, Any]]) -> list[Task]:
+        """Return what a rank runs, in order."""
+        place = self.mesh.coordinates(rank)
         found: list[Task] = []
-        for rank in range(self.mesh.size):
-            place = self.mesh.coordinates(rank)
-            own = part.ranks[place["data"], place["model"]]
-            graph = part.stages[place["data"], place["model"]][place["stage"]]
+        for way, n in self.turns(chosen[0], place["stage"], len(chosen)):
+            graph = chosen[n].unit(place, way, self.mesh.stage)
+            cuts = chosen[n].ranks[place["data"], place["model"]].inputs
             values = {}
             for name in graph.inputs:
-                value, cuts = inputs[name], own.inputs.get(name, ())
-                values[name] = value[own_ranges(value.shape, cuts, self.mesh, place)] if cuts else value
-            found.append((graph, values))
+                if name in inputs[n]:  # what is kept from another unit comes from the rank itself
+                    value = inputs[n][name]
+                    own = cuts.get(name, ())
+                    values[name] = value[own_ranges(value.shape, own, self.mesh, place)] if own else value
+            totals = {name: how for name, how in self.totals.items() if way != LAST and name in graph.output_names}
+            found.append(Task(graph, values, self.handed_in(chosen[n], rank), self.config.deterministic, totals))
+        return found
+
+    @property
+    def totals(self) -> dict[str, str]:
+        """The outputs that micro-batches combine, and how."""
+        return {} if self.cut is None else {join.label: join.how for join in self.cut.joins if join.how != "concat"}
+
+    def by_batch(self, chosen: Sequence[Part], rank: int, outputs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+        """Return what the tasks of a rank made, by micro-batch."""
+        found: list[dict[str, Any]] = [{} for _ in chosen]
+        turns = self.turns(chosen[0], self.mesh.coordinates(rank)["stage"], len(chosen))
+        for (_, n), own in zip(turns, outputs, strict=True):
+            found[n] |= own
         return found
 
     def handed_in(self, part: Part, rank: int) -> list[str]:
@@ -112,18 +209,13 @@ class Job:
     def whole(self, part: Part, results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         """Return the outputs of a micro-batch, put together from what the ranks have of them."""
         outputs = {}
+        handed_in = [self.handed_in(part, rank) for rank in range(self.mesh.size)]
         for name, i in part.graph.outputs:
-            t = part.graph.type_of(i)
+            if not any(name in own for own in results):
+                continue  # a total, which comes with the last micro-batch
+            own = {rank: results[rank][name] for rank, names in enumerate(handed_in) if name in names}
             cuts = part.ranks[0, 0].outputs.get(name, ())
-            array = np.empty(dims(t), t.dtype) if cuts else None
-            for rank, own in enumerate(results):
-                if name not in self.handed_in(part, rank):
-                    continue
-                if array is None:
-                    array = own[name]
-                else:
-                    array[own_ranges(dims(t), cuts, self.mesh, self.mesh.coordinates(rank))] = own[name]
-            outputs[name] = array
+            outputs[name] = assembled(part.graph.type_of(i), cuts, self.mesh, own)
         return outputs
 
 
@@ -132,12 +224,21 @@ class Distributed:
 
     def __init__(self) -> None:
         self.jobs: Store[Any, Job] = Store(JOBS)
+        self.choices: Store[Any, DistributedConfig] = Store(JOBS)  # of Auto, by graph and inputs
         self.stats = DistributedStats()
-        self.workers: Workers | None = None
-        self.world: CommunicationBackend | None = None  # of the processes that were started beside this one
+        self.workers: Workers | RayWorkers | None = None
+        self._lock = free_in_child(threading.RLock())
+        self.world: TorchCommunication | None = None  # of the processes that were started beside this one
 
-    def execute(self, executor: Executor, graph: EinsumGraph, inputs: Inputs, config: DistributedConfig) -> Outputs:
-        """Run a graph on the devices of a config and return its outputs, whole."""
+    def execute(
+        self,
+        executor: Executor,
+        graph: EinsumGraph,
+        inputs: Inputs,
+        config: DistributedConfig,
+        rows: Mapping[str, int] | None = None,
+    ) -> Outputs:
+        """Run a graph on the devices of a config and return its outputs, whole; ``rows`` says which axis of which inputs they share."""
         expect(
             config,
             DistributedConfig,
@@ -146,10 +247,12 @@ class Distributed:
         )
         names, values = executor.arrays(graph, inputs)
         types = {n: TensorType.of(v) for n, v in zip(names, values, strict=True)}
-        key = (graph, tuple(types.items()), config.strategy, config.communication)
+        config = self._settled(executor, graph, types, config)
+        shares = rows and tuple(rows.items())
+        key = (graph, tuple(types.items()), config.strategy, config.communication, config.deterministic, shares)
         job = self.jobs.get(key)
         if job is None:
-            job = Job(graph, types, config)
+            job = Job(graph, types, config, executor, rows)
             self.jobs.put(key, job)
         given = dict(zip(names, values, strict=True))
         with span(f"distributed over {job.mesh.size} ranks", executor.context.hooks):
@@ -160,38 +263,87 @@ class Distributed:
             )
         return Outputs(graph.output_names, [outputs[name] for name in graph.output_names])
 
+    def _settled(
+        self, executor: Executor, graph: EinsumGraph, types: Mapping[str, TensorType], config: DistributedConfig
+    ) -> DistributedConfig:
+        """Return a config whose strategy is known: that of ``Auto`` is looked for once; of several processes, the first looks."""
+        if not isinstance(config.strategy, Auto):
+            return config
+        from .search import meshes, settled
+
+        key = (graph, tuple(types.items()), config.strategy, config.communication, len(config.devices))
+        found = self.choices.get(key)
+        if found is None:
+            world = self.world_of(config)
+            if world is not None:
+                options = meshes(len(config.devices))
+                number = np.zeros(1, "int64")
+                if world.rank == 0:
+                    number[0] = options.index(settled(executor, graph, types, config).mesh)
+                mesh = options[int(world.broadcast(number, 0)[0])]
+                found = config.with_strategy(config.strategy.on(mesh))
+            else:
+                found = settled(executor, graph, types, config)
+            self.choices.put(key, found)
+        return found
+
     def _run(
         self, executor: Executor, job: Job, batches: Sequence[Mapping[str, Any]], config: DistributedConfig
     ) -> list[dict[str, Any]]:
         ranges = job.micro_batches()
         chosen = [job.part(len(r)) for r in ranges]
-        by_batch = [job.tasks(part, inputs) for part, inputs in zip(chosen, batches, strict=True)]
-        tasks = [[each[rank] for each in by_batch] for rank in range(job.mesh.size)]
-        if config.communication == "torch" and "RANK" in os.environ:
-            results = self._beside_others(executor, job, chosen, tasks, config)
+        tasks = [job.tasks(rank, chosen, batches) for rank in range(job.mesh.size)]
+        world = self.world_of(config)
+        if world is not None:
+            results = self._beside_others(executor, job, chosen, tasks, world)
         else:
-            results = self._ranks(executor, job.mesh, tasks, config)
-        self.stats = DistributedStats.of([result.times for result in results])
-        _told(executor.hooks(), results, config)
-        each = enumerate(chosen)
-        return [job.whole(part, [result.outputs[n] for result in results]) for n, part in each]
+            results = self.run_tasks(executor, job.mesh, tasks, config)
+        self.tell(executor, results, config)
+        outputs = [job.by_batch(chosen, rank, result.outputs) for rank, result in enumerate(results)]
+        return [job.whole(part, [own[n] for own in outputs]) for n, part in enumerate(chosen)]
 
-    def _ranks(
+    def run_tasks(
         self, executor: Executor, mesh: Mesh, tasks: Sequence[Sequence[Task]], config: DistributedConfig
     ) -> list[RankResult]:
         """Run the tasks of every rank: on threads, or in processes that stay for the next run."""
         if config.communication == "local":
             return run_threads(executor, mesh, tasks, config)
+        return self.on_workers(executor, mesh, config, lambda workers: workers.run(mesh, tasks))
+
+    def on_workers(self, executor: Executor, mesh: Mesh, config: DistributedConfig, act: Callable[[Any], T]) -> T:
+        """Return what a function does with the processes of the ranks, which are started where they are not there; a failure ends them."""
+        from .ray_workers import RayWorkers
         from .workers import Workers
 
-        if self.workers is None or not self.workers.fits(executor, mesh.size, config.timeout):
-            self.close()
-            self.workers = Workers(executor, mesh.size, config.timeout)
-        try:
-            return self.workers.run(mesh, tasks)
-        except BaseException:
-            self.close()
-            raise
+        kind: Any = RayWorkers if config.communication == "ray" else Workers
+        given = (config.devices, config.timeout, config.address) if kind is RayWorkers else (mesh.size, config.timeout)
+        with self._lock:  # one run at a time: workers answer in order
+            if not isinstance(self.workers, kind) or not self.workers.fits(executor, *given):
+                self.close()
+                self.workers = kind(executor, *given)
+            workers = self.workers
+            assert workers is not None
+            try:
+                return act(workers)
+            except BaseException:
+                if not workers.restarts:
+                    self.close()
+                raise
+
+    def tell(self, executor: Executor, results: Sequence[RankResult], config: DistributedConfig) -> None:
+        """Keep the statistics of a run, and tell those who watch what ran on each rank."""
+        self.stats = DistributedStats.of([result.times for result in results])
+        _told(executor.hooks(), results, config)
+
+    def world_of(self, config: DistributedConfig) -> TorchCommunication | None:
+        """Return the way to the processes that were started beside this one; None where this one starts them, or there are threads."""
+        if not config.beside_others:
+            return None
+        if self.world is None:
+            from .torch_ways import world_from_environment
+
+            self.world = world_from_environment(config.timeout)
+        return self.world
 
     def _beside_others(
         self,
@@ -199,28 +351,35 @@ class Distributed:
         job: Job,
         chosen: Sequence[Part],
         tasks: Sequence[Sequence[Task]],
-        config: DistributedConfig,
+        world: TorchCommunication,
     ) -> list[RankResult]:
         """Run the tasks of this process, which is one of the ranks, and hand the outputs round, so that every rank has them whole."""
-        from .torch_ways import world_from_environment
-
-        if self.world is None:
-            self.world = world_from_environment(config.timeout)
-        world = self.world
         check_same_job(world, job)
-        own = run_rank(executor, mesh_ways(world, job.mesh), tasks[world.rank])
+        try:
+            every = [task._replace(wanted=None) for task in tasks[world.rank]]
+            own = run_rank(executor, mesh_ways(world, job.mesh), every)
+        except Exception as error:
+            world.leave(str(error))
+            raise of_rank(error, world.rank) from error.__cause__
         results = []
         for rank in range(job.mesh.size):
-            outputs = []
-            for n, part in enumerate(chosen):
-                graph, values = tasks[rank][n][0], {}
-                places = dict(graph.outputs)
-                for name in job.handed_in(part, rank):
-                    if job.everywhere(part, name):
-                        values[name] = own.outputs[n][name]
+            outputs: list[dict[str, Any]] = []
+            turns = job.turns(chosen[0], job.mesh.coordinates(rank)["stage"], len(chosen))
+            for k, (task, (_, n)) in enumerate(zip(tasks[rank], turns, strict=True)):
+                last = k == len(turns) - 1  # which has the totals
+                ready = [each.graph for each in tasks[rank]] if last else [task.graph]
+                places = {
+                    name: g.type_of(i) for g in ready for name, i in g.outputs if g is task.graph or name in job.totals
+                }
+                values = {}
+                for name in job.handed_in(chosen[n], rank):
+                    if name not in places or (name in job.totals and not last):
                         continue
-                    t = graph.type_of(places[name])
-                    x = own.outputs[n][name] if rank == world.rank else np.empty(dims(t), t.dtype)
+                    if job.everywhere(chosen[n], name):
+                        values[name] = own.outputs[k][name]
+                        continue
+                    t = places[name]
+                    x = own.outputs[k][name] if rank == world.rank else np.empty(dims(t), t.dtype)
                     values[name] = world.broadcast(x, rank)
                 outputs.append(values)
             results.append(
@@ -252,11 +411,15 @@ class Distributed:
             {f.label: range_of((known | sources)[f.label.rstrip("'")], f.axis, rows) for f in cut.feeds}
             for rows in ranges
         ]
-        joined = Parts(Cut(tuple(ranges), 1, (), cut.joins))
-        totals: list[Any] = [None] * len(cut.joins)
-        for outputs, rows in zip(self._run(executor, job, batches, config), ranges, strict=True):
-            joined.join(totals, [outputs[join.label] for join in cut.joins], rows)
-        known |= dict(zip([join.label for join in cut.joins], joined.whole(totals), strict=True))
+        ends = [join for join in cut.joins if join.how == "concat"]
+        joined, arrays = Parts(Cut(tuple(ranges), 1, (), tuple(ends))), [None] * len(ends)
+        results = self._run(executor, job, batches, config)
+        for outputs, rows in zip(results, ranges, strict=True):
+            joined.join(arrays, [outputs[join.label] for join in ends], rows)
+        whole = {**results[-1], **dict(zip([join.label for join in ends], arrays, strict=True))}
+        totals = [np.asarray(whole[join.label]) for join in cut.joins]
+        finished = Parts(Cut(tuple(ranges), 1, (), cut.joins)).whole(totals)
+        known |= dict(zip([join.label for join in cut.joins], finished, strict=True))
         if cut.after.outputs:
             after = executor.execute(cut.after, {name: known[name] for name in cut.after.inputs})
             known |= dict(after)
@@ -270,8 +433,7 @@ def check_same_job(world: CommunicationBackend, job: Job) -> None:
     if job.mesh.size != world.size:
         message = f"the config is for {job.mesh.size} ranks, but {world.size} processes were started"
         raise InputError(message, f"start {job.mesh.size} processes, or give {world.size} devices", code="E376")
-    types = ", ".join(f"{name}: {job.graph.type_of(i)}" for name, i in job.graph.inputs.items())
-    mine = f"graph {job.graph.digest[:12]}, {job.config.strategy}, {types}"
+    mine = job.summary
     line = np.frombuffer(mine.encode()[:LONGEST].ljust(LONGEST), np.uint8)
     lines = world.all_gather(line.reshape(1, -1), 0, world.size)
     for rank, other in enumerate(lines):
@@ -282,9 +444,14 @@ def check_same_job(world: CommunicationBackend, job: Job) -> None:
 
 
 def run_threads(
-    executor: Executor, mesh: Mesh, tasks: Sequence[Sequence[Task]], config: DistributedConfig
+    executor: Executor,
+    mesh: Mesh,
+    tasks: Sequence[Sequence[Task]],
+    config: DistributedConfig,
+    kept: Sequence[dict[str, Any]] | None = None,
+    carried: Sequence[str] = (),
 ) -> list[RankResult]:
-    """Run the tasks of every rank, each on a thread of its own; what one raises stops the others."""
+    """Run the tasks of every rank, each on a thread of its own, with values that stay with it; what one raises stops the others."""
     worlds = local_group(mesh.size, config.timeout)
     results: list[RankResult | None] = [None] * mesh.size
     errors: dict[int, BaseException] = {}
@@ -293,7 +460,8 @@ def run_threads(
     def work(rank: int) -> None:
         try:
             with entered(active):
-                results[rank] = run_rank(executor, mesh_ways(worlds[rank], mesh), tasks[rank])
+                own = None if kept is None else kept[rank]
+                results[rank] = run_rank(executor, mesh_ways(worlds[rank], mesh), tasks[rank], own, carried)
         except BaseException as error:
             errors[rank] = error
             worlds[rank].fail(f"rank {rank} failed: {error}")

@@ -14,8 +14,8 @@ from .rank import RankTimes
 class DistributedStats:
     """The times of the ranks of one run, added up; ``efficiency`` is the share of their time that they computed.
 
-    Communication includes waiting for other ranks. ``bubble`` is the share of the ranks' time in which they waited: in a pipeline, that of
-    stages that have nothing to do yet, or any more.
+    Communication includes waiting for other ranks. ``bubble`` is the share of the ranks' time in which they had nothing to do: in a
+    pipeline, that of stages that wait for the first micro-batch, or are done with the last.
 
     >>> stats = DistributedStats.of([RankTimes(10_000_000, 8_000_000, 2_000_000, 500_000, {"all_reduce": 400})])
     >>> stats.efficiency, stats.communication_time_ms, stats.bytes
@@ -51,15 +51,28 @@ class DistributedStats:
 
     @property
     def bubble(self) -> float:
-        """The share of the ranks' time that they spent waiting."""
-        longest = max((t.total_ns for t in self.ranks), default=0) * len(self.ranks)
-        return 0.0 if not longest else sum(t.waiting_ns for t in self.ranks) / longest
+        """The share of the ranks' time in which they waited, or were done before the others."""
+        own = [t for t in self.ranks if t.total_ns]  # in a script that is one rank of several, only its own is known
+        longest = max((t.total_ns for t in own), default=0) * len(own)
+        return 0.0 if not longest else 1.0 - sum(t.total_ns - t.waiting_ns for t in own) / longest
+
+    @property
+    def kept_bytes(self) -> int:
+        """The most that a rank kept at a time between the forward and the backward units of micro-batches."""
+        return max((t.kept_bytes for t in self.ranks), default=0)
 
     def __str__(self) -> str:
         rows = [
-            [str(n), *(f"{value / 1e6:.3f}" for value in t[:4]), bytes_text(sum(t.moved.values()))]
+            [
+                str(n),
+                *(f"{value / 1e6:.3f}" for value in t[:4]),
+                bytes_text(sum(t.moved.values())),
+                bytes_text(t.kept_bytes),
+            ]
             for n, t in enumerate(self.ranks)
         ]
-        head = ["rank", "total ms", "computing", "communicating", "waiting", "sent"]
+        head = ["rank", "total ms", "computing", "communicating", "waiting", "sent", "kept"]
         moved = ", ".join(f"{kind} {bytes_text(count)}" for kind, count in self.bytes.items()) or "nothing"
-        return "\n".join([table(head, rows), f"sent: {moved}; efficiency {self.efficiency:.0%}"])
+        return "\n".join(
+            [table(head, rows), f"sent: {moved}; efficiency {self.efficiency:.0%}, bubble {self.bubble:.0%}"]
+        )

@@ -7,44 +7,44 @@ the ranks.
 from __future__ import annotations
 
 import os
+import sys
+import zlib
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from datetime import timedelta
 from time import perf_counter_ns
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 
 from ...backends.combine import combined
 from ...errors import BackendError, ExecutionError
 from ...ir.collectives import share
+from .joining import Meeting, Missing, agree, on_loopback, open_store, torch_distributed
+from .shared_sums import LEAST, SharedSums, add_up, shared_sums
 
 Array = Any
 T = TypeVar("T")
 OPERATIONS = {"add": "SUM", "multiply": "PRODUCT", "maximum": "MAX", "minimum": "MIN", "or": "MAX", "and": "MIN"}
+TRUTHS = {"add": "or", "multiply": "and"}  # of truth values, as NumPy adds and multiplies them
 SUMMED = frozenset({"float32", "float64", "int8", "uint8", "int32", "int64"})  # what gloo adds up as NumPy does
 
 
-def torch_distributed() -> Any:
-    """Return torch.distributed, or say how to install it."""
-    try:
-        import torch.distributed as dist
-    except ImportError:
-        hint = "install it: pip install 'tensorlogic-infer[distributed]'"
-        raise BackendError('communication="torch" needs PyTorch, which is not installed', hint, code="E380") from None
-    return dist
+def join_world(rank: int, size: int, address: str, timeout: float, token: str = "") -> TorchCommunication:
+    """Meet the other processes at an address, such as ``file:///tmp/meeting`` or ``tcp://host:29500``.
 
-
-def join_world(rank: int, size: int, address: str, timeout: float) -> TorchCommunication:
-    """Meet the other processes at an address, such as ``file:///tmp/meeting`` or ``tcp://host:29500``."""
+    Only processes that give the same token meet. Those of one machine listen on the loopback interface only.
+    """
     dist = torch_distributed()
-    if not dist.is_initialized():
-        if address.startswith("file:"):
-            os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # processes of one machine
-        dist.init_process_group(
-            "gloo", init_method=address, rank=rank, world_size=size, timeout=timedelta(seconds=timeout)
-        )
-    return TorchCommunication(tuple(range(size)), rank, None, timeout)
+    if dist.is_initialized():  # by the script that this process runs
+        return TorchCommunication(tuple(range(size)), rank, None, timeout)
+    if on_loopback(address):
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo0" if sys.platform == "darwin" else "lo")
+    store = open_store(address, rank, size, timeout, token)
+    meeting = agree(store, rank, size, timeout)
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=size, timeout=timedelta(seconds=timeout))
+    return TorchCommunication(tuple(range(size)), rank, None, timeout, meeting)
 
 
 def world_from_environment(timeout: float) -> TorchCommunication:
@@ -54,29 +54,59 @@ def world_from_environment(timeout: float) -> TorchCommunication:
     except (KeyError, ValueError):
         hint = "start it with: tensorlogic launch -n 4 script.py, or torchrun --nproc-per-node 4 script.py"
         raise BackendError("this process was not started as one of several ranks", hint, code="E381") from None
-    return join_world(rank, size, os.environ.get("TENSORLOGIC_MEETING", "env://"), timeout)
+    address = os.environ.get("TENSORLOGIC_MEETING", "env://")
+    return join_world(rank, size, address, timeout, os.environ.get("TENSORLOGIC_TOKEN", ""))
 
 
 class TorchCommunication:
     """The way from one process to the others of its group."""
 
-    def __init__(self, ranks: tuple[int, ...], own: int, group: Any, timeout: float) -> None:
+    def __init__(
+        self, ranks: tuple[int, ...], own: int, group: Any, timeout: float, meeting: Meeting | None = None
+    ) -> None:
         self._dist = torch_distributed()
-        self._ranks, self._own, self._group, self._timeout = ranks, own, group, timeout
+        self._ranks, self._own, self._group, self._timeout, self._meeting = ranks, own, group, timeout, meeting
         self.rank, self.size = ranks.index(own), len(ranks)
         self.waited_ns = 0
         self.moved: Counter[str] = Counter()
-        self._groups: dict[tuple[int, ...], Any] = {}
+        self._groups: dict[tuple[int, ...], TorchCommunication] = {}
+        self._started: dict[str, tuple[Any, Array, list[Array] | None]] = {}
+        self._shared: SharedSums | Literal[False] | None = None  # None: not asked for yet
+        self._sending: list[tuple[Any, Array]] = []
 
     def all_reduce(self, x: Array, how: str) -> Array:
         """Return the values of all ranks combined."""
         self.moved["all_reduce"] += x.nbytes
+        if x.dtype == bool:
+            how = TRUTHS.get(how, how)
         if how in OPERATIONS and (x.dtype.name in SUMMED or x.dtype == bool):
             result = np.array(x.view(np.uint8) if x.dtype == bool else x, order="C")
             operation = getattr(self._dist.ReduceOp, OPERATIONS[how])
             self._do("all_reduce", lambda: self._dist.all_reduce(_tensor(result), operation, self._group))
             return result.view(bool) if x.dtype == bool else result
         return combined(how, self._gathered("all_reduce", x, [x.shape] * self.size))
+
+    def start_all_reduce(self, total: Array, how: str, label: str) -> None:
+        """Begin to combine the values of all ranks in place: through memory that all see, where that is possible."""
+        self.moved["all_reduce"] += total.nbytes
+        places = self._written(total, label) if how == "add" and total.nbytes >= LEAST else None
+        message = total if places is None else np.ones(1, np.uint8)  # which only says that the values are written
+        operation = getattr(self._dist.ReduceOp, OPERATIONS[how])
+        start = lambda: self._dist.all_reduce(_tensor(message), operation, self._group, async_op=True)  # noqa: E731
+        self._started[label] = self._do("all_reduce", start), total, places
+
+    def wait(self, label: str) -> None:
+        """Wait until what was started under a label is over."""
+        work, total, places = self._started.pop(label)
+        self._do("all_reduce", work.wait)
+        if places is not None:
+            add_up(total, places)
+
+    def _written(self, values: Array, label: str) -> list[Array] | None:
+        """Write values where all ranks see them, and return where those of each rank are; None where there is no such memory."""
+        if self._shared is None:
+            self._shared = shared_sums(self) or False
+        return self._shared.write(values, label) if self._shared else None
 
     def all_gather(self, x: Array, axis: int, length: int) -> Array:
         """Return the shares of all ranks end to end."""
@@ -112,14 +142,22 @@ class TorchCommunication:
         return result
 
     def send(self, x: Array, to: int, label: str) -> None:
-        """Send an array to another rank."""
+        """Send an array to another rank, and go on: two stages that send to each other would wait forever otherwise."""
         self.moved["send"] += x.nbytes
-        self._do("send", lambda: self._dist.send(_bytes(np.array(x, order="C")), self._ranks[to], self._group))
+        self._sending = [entry for entry in self._sending if not entry[0].is_completed()]
+        copy = np.array(x, order="C")  # stays until it has arrived
+        begin = lambda: self._dist.isend(_bytes(copy), self._ranks[to], self._group, _tag(label))  # noqa: E731
+        self._sending.append((self._do("send", begin), copy))
+
+    def settle(self) -> None:
+        """Wait until everything that was sent has arrived."""
+        while self._sending:
+            self._do("send", self._sending.pop()[0].wait)
 
     def receive(self, source: int, label: str, shape: tuple[int, ...], dtype: str) -> Array:
         """Return what another rank sends."""
         result = np.empty(shape, dtype)
-        self._do("receive", lambda: self._dist.recv(_bytes(result), self._ranks[source], self._group))
+        self._do("receive", lambda: self._dist.recv(_bytes(result), self._ranks[source], self._group, _tag(label)))
         return result
 
     def group(self, ranks: Sequence[int]) -> TorchCommunication:
@@ -128,17 +166,23 @@ class TorchCommunication:
         if chosen == self._ranks:
             return self
         if chosen not in self._groups:
-            self._groups[chosen] = self._dist.new_group(
+            group = self._dist.new_group(
                 list(chosen), timeout=timedelta(seconds=self._timeout), backend="gloo", use_local_synchronization=True
             )
-        return TorchCommunication(chosen, self._own, self._groups[chosen], self._timeout)
+            self._groups[chosen] = TorchCommunication(chosen, self._own, group, self._timeout, self._meeting)
+        return self._groups[chosen]
 
-    def fail(self, message: str) -> None:
-        """Leave, so that those who wait for this rank hear of it."""
-        self.close()
+    def leave(self, reason: str) -> None:
+        """Tell the others why this rank stops."""
+        if self._meeting is not None:
+            with suppress(RuntimeError):  # of a store that went with its process
+                self._meeting.leave(self._own, reason)
 
     def close(self) -> None:
         """Leave the group."""
+        if self._shared:
+            self._shared.close()
+            self._shared = False
         if self._dist.is_initialized():
             self._dist.destroy_process_group()
 
@@ -174,10 +218,33 @@ class TorchCommunication:
         try:
             return act()
         except RuntimeError as error:
-            message = f"rank {self._own} of {self.size} lost the others in {call}: {str(error).splitlines()[0]}"
-            raise ExecutionError(message, "another rank died or is too slow", code="E373") from error
+            raise self._lost(call, error) from error
         finally:
             self.waited_ns += perf_counter_ns() - start
+
+    def _lost(self, call: str, error: RuntimeError) -> ExecutionError:
+        """Return the error that says which rank is not there for a call, as far as that can be found out."""
+        reason = f"rank {self._own} lost others in {call}"
+        missing = Missing()
+        if self._meeting is not None:
+            try:
+                missing = self._meeting.missing(self._ranks, self._own, reason)
+            except RuntimeError:  # the store went with the process that kept it
+                missing = Missing(ended=(0,))
+        told = [f"rank {rank} stopped: {why}" for rank, why in missing.stopped.items()]
+        if missing.ended:
+            message = f"the process of {_named(missing.ended)} ended while rank {self._own} was in {call}"
+            return ExecutionError(message, "run it again", code="E373", context=told)
+        if "timed out" in str(error).lower() and missing.silent:
+            message = f"rank {self._own} waited in {call} for {_named(missing.silent)} for {self._timeout:g} s"
+            hint = "look at what that rank does, or allow more time: timeout="
+            return ExecutionError(message, hint, code="E374", context=told)
+        message = f"{reason}: {str(error).splitlines()[0]}"
+        return ExecutionError(message, "look at the error of the other ranks", code="E373", context=told)
+
+
+def _named(ranks: Sequence[int]) -> str:
+    return f"rank {', '.join(map(str, ranks))}"
 
 
 def _cut(x: Array, axis: int, places: range) -> Array:
@@ -192,6 +259,11 @@ def _tensor(x: Array) -> Any:
 
 def _bytes(x: Array) -> Any:
     return _tensor(x.reshape(-1).view(np.uint8))
+
+
+def _tag(label: str) -> int:
+    """Return the number under which what is sent with a label travels, so that two values never take each other's place."""
+    return zlib.crc32(label.encode()) & 0x7FFFFFFF
 
 
 def _shaped(line: Array, shape: tuple[int, ...], dtype: Any) -> Array:

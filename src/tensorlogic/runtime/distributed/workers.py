@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import select
 import subprocess
 import sys
@@ -11,19 +12,17 @@ import weakref
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from time import monotonic
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
-import msgspec
+import numpy as np
 
-from ...errors import ExecutionError
 from ...ir.graph import EinsumGraph
-from ..values import Inputs
+from .answers import checked, collect, raise_ended
 from .config import Mesh
-from .messages import Answer, Arena, Call, TaskMessage, receive, send
+from .joining import torch_distributed
+from .messages import Answer, Arena, Call, Setup, TaskMessage, receive, send
 from .rank import RankResult, RankTimes, Task
-from .torch_ways import torch_distributed
-from .worker import Setup
+from .shared_inputs import SharedInputs
 
 if TYPE_CHECKING:
     from ..executor import Executor
@@ -32,35 +31,49 @@ START = 60.0  # seconds that workers may take to come up, beside the timeout
 GRAPHS = 256  # that workers keep
 
 
+class KeptMessage(NamedTuple):
+    """What stays with a rank: the number of those values, new ones, those that outputs take the place of, and those asked for."""
+
+    number: int = 0
+    put: Mapping[str, Any] = {}
+    carried: Sequence[str] = ()
+    take: Sequence[str] = ()
+
+
 class Workers:
     """Worker processes on this machine, one for each rank."""
+
+    restarts = False  # after a failure others take their place
 
     def __init__(self, executor: Executor, size: int, timeout: float) -> None:
         torch_distributed()
         self.size, self.timeout, self.kind = size, timeout, _kind(executor)
         self._numbers: dict[EinsumGraph, int] = {}
         self._known: list[set[int]] = [set() for _ in range(size)]
-        self._files = [tempfile.TemporaryFile(dir=_memory()) for _ in range(size)]  # noqa: SIM115 - closed with the workers
-        self._arenas = [Arena(file.fileno()) for file in self._files]
+        self._files = [_file() for _ in range(size + 1)]
+        *self._arenas, shared = [Arena(descriptor) for descriptor in self._files]
+        self.inputs = SharedInputs(shared)
+        self._last_kept, self._drop = 0, list[int]()
         self._folder = tempfile.TemporaryDirectory(prefix="tensorlogic-ranks-")
-        address = (Path(self._folder.name) / "meeting").as_uri()
-        self._processes = [self._started(rank, address) for rank in range(size)]
+        self._token = secrets.token_hex(16)  # told on the pipe, where nobody else reads it
+        self._processes = [self._started(rank) for rank in range(size)]
         self._end = weakref.finalize(self, _ended, self._processes, self._files, self._folder)
+        address = (Path(self._folder.name) / "meeting").as_uri()
+        *outputs, inputs = self._files
+        for rank, own in enumerate(outputs):
+            self._tell(rank, Setup(rank, size, address, self._token, timeout, inputs, own, *self.kind))
         self._answers(START + timeout, "started")
 
-    def _started(self, rank: int, address: str) -> subprocess.Popen[bytes]:
-        backend, level, policy = self.kind
-        descriptor = self._files[rank].fileno()
-        setup = Setup(rank, self.size, address, self.timeout, descriptor, backend, level, policy)
+    def _started(self, rank: int) -> subprocess.Popen[bytes]:
+        inputs, outputs = self._files[-1], self._files[rank]
         threads = str(max(1, (os.cpu_count() or 1) // self.size))
-        own = dict.fromkeys(
-            ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS"), threads
-        )
+        names = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
+        own = {name: os.environ.get(name, threads) for name in names}  # what the user says counts
         return subprocess.Popen(
-            [sys.executable, "-m", "tensorlogic.runtime.distributed.worker", msgspec.json.encode(setup).decode()],
+            [sys.executable, "-m", "tensorlogic.runtime.distributed.worker"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            pass_fds=(descriptor,),
+            pass_fds=(inputs, outputs),
             env={**os.environ, **own, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)},
         )
 
@@ -69,105 +82,110 @@ class Workers:
         alive = all(process.poll() is None for process in self._processes)
         return alive and (self.size, self.timeout, self.kind) == (size, timeout, _kind(executor))
 
-    def run(self, mesh: Mesh, tasks: Sequence[Sequence[Task]]) -> list[RankResult]:
-        """Run the tasks of each rank in its process and return what came out."""
-        for rank, own in enumerate(tasks):
-            self._tell(rank, self._call(rank, mesh, own))
-        answers = self._answers(None, "ran")
+    def check(self) -> None:
+        """Raise where the process of a rank has ended since it was called."""
+        for rank, process in enumerate(self._processes):
+            if process.poll() is not None:
+                raise_ended(rank, f"{self._ended(rank)} between two calls", {})
+
+    def run(
+        self, mesh: Mesh, tasks: Sequence[Sequence[Task]], kept: Sequence[KeptMessage] | None = None
+    ) -> list[RankResult]:
+        """Run the tasks of each rank in its process and return what came out; ``kept`` says what stays with each rank."""
+        self.inputs.begin()
+        drop, self._drop = self._drop, []
+        try:
+            for rank, own in enumerate(tasks):
+                self._tell(rank, self._call(rank, mesh, own, KeptMessage() if kept is None else kept[rank], drop))
+            answers = self._answers(None, "ran")
+        except BaseException:
+            for process in self._processes:
+                process.kill()  # what they wait for does not come
+            raise
         results = []
         for arena, answer in zip(self._arenas, answers, strict=True):
-            outputs = [{name: arena.get(place) for name, place in own.items()} for own in answer.outputs]
-            results.append(RankResult(outputs, RankTimes(*answer.times, answer.moved), []))
+            outputs = [{name: np.array(arena.view(place)) for name, place in own.items()} for own in answer.outputs]
+            times = RankTimes(*answer.times, answer.moved, answer.held_bytes, answer.kept_bytes)
+            results.append(RankResult(outputs, times, []))
         return results
+
+    def new_kept(self) -> int:
+        """Return a number for values that stay with the ranks."""
+        self._last_kept += 1
+        return self._last_kept
+
+    def drop(self, number: int) -> None:
+        """Let the ranks forget values that stayed, when they are called next."""
+        self._drop.append(number)
 
     def close(self) -> None:
         """End the processes."""
         self._end()
 
-    def _call(self, rank: int, mesh: Mesh, tasks: Sequence[Task]) -> Call:
-        arena, known = self._arenas[rank], self._known[rank]
-        arena.used = 0
+    def _call(self, rank: int, mesh: Mesh, tasks: Sequence[Task], kept: KeptMessage, drop: list[int]) -> Call:
+        known, inputs = self._known[rank], self.inputs
         graphs, messages = {}, []
-        placed: dict[int, Any] = {}  # arrays that several tasks share, such as weights
-        for graph, inputs in tasks:
+        for graph, values, wanted, one_thread, totals in tasks:
             number = self._numbers.setdefault(graph, len(self._numbers))
             if number not in known:
                 known.add(number)
                 graphs[number] = graph.to_json()
-            messages.append(TaskMessage(number, _placed(arena, placed, inputs)))
-        return Call((mesh.data, mesh.model, mesh.stage), messages, graphs, arena.used)
+            places = {name: inputs.put(value) for name, value in values.items()}
+            asked = graph.output_names if wanted is None else list(wanted)
+            messages.append(TaskMessage(number, places, asked, one_thread, dict(totals)))
+        put = {name: inputs.put(value) for name, value in kept.put.items()}
+        shape = (mesh.data, mesh.model, mesh.stage)
+        return Call(self._token, shape, messages, graphs, kept.number, put, list(kept.carried), list(kept.take), drop)
 
-    def _tell(self, rank: int, call: Call) -> None:
+    def _tell(self, rank: int, message: Setup | Call) -> None:
         pipe = self._processes[rank].stdin
         assert pipe is not None
         try:
-            send(pipe, call)
+            send(pipe, message)
         except OSError:
-            raise self._lost(rank, "was called") from None
+            raise_ended(rank, f"{self._ended(rank)} before it was called", {})
 
     def _answers(self, limit: float | None, what: str) -> list[Answer]:
-        """Wait for one answer of each worker; raise where one dies or fails."""
-        pipes: dict[IO[bytes], int] = {}
+        """Wait for one answer of each worker; raise where one dies, fails or does not come."""
+        pipes: dict[int, IO[bytes]] = {}
         for rank, process in enumerate(self._processes):
             assert process.stdout is not None
-            pipes[process.stdout] = rank
-        answers: dict[int, Answer] = {}
-        end = None if limit is None else monotonic() + limit
-        failure: tuple[bool, int, Answer] | None = None
-        while len(answers) < self.size:
-            waiting = [pipe for pipe, rank in pipes.items() if rank not in answers]
-            if failure is not None:
-                end = min(end or monotonic() + 1.0, monotonic() + 1.0)
-            ready, _, _ = select.select(waiting, [], [], None if end is None else max(0.0, end - monotonic()))
-            if not ready:
-                break
-            for pipe in ready:
-                rank, message = pipes[pipe], receive(pipe)
-                if message is None:
-                    raise self._lost(rank, what)
-                assert isinstance(message, Answer)
-                answers[rank] = message
-                if message.error and (failure is None or (failure[0] and not message.follows)):
-                    failure = message.follows, rank, message
-        if failure is not None:
-            _, rank, answer = failure
-            raise ExecutionError(f"rank {rank}: {answer.error}", code=answer.code or "E373")
-        if len(answers) < self.size:
-            missing = ", ".join(str(r) for r in range(self.size) if r not in answers)
-            raise ExecutionError(f"rank {missing} did not answer within {limit:g} s", code="E374")
-        return [answers[rank] for rank in range(self.size)]
+            pipes[rank] = process.stdout
 
-    def _lost(self, rank: int, what: str) -> ExecutionError:
-        process = self._processes[rank]
+        def wait(ranks: Sequence[int], seconds: float | None) -> dict[int, Answer | None]:
+            ready = select.select([pipes[rank] for rank in ranks], [], [], seconds)[0]
+            found: dict[int, Answer | None] = {}
+            for rank in ranks:
+                if pipes[rank] in ready:
+                    message = receive(pipes[rank])
+                    assert message is None or isinstance(message, Answer)
+                    found[rank] = message
+            return found
+
+        answers = collect(self.size, self.timeout, limit, wait)
+        return checked(answers, self.size, self.timeout, lambda rank: f"{self._ended(rank)} while it {what}")
+
+    def _ended(self, rank: int) -> str:
         try:
-            code: int | None = process.wait(1.0)
+            code = self._processes[rank].wait(1.0)
         except subprocess.TimeoutExpired:
-            code = None
-        how = "" if code is None else f" by signal {-code}" if code < 0 else f" with exit code {code}"
-        return ExecutionError(
-            f"the process of rank {rank} ended{how} while it {what}",
-            "run it again: workers are started anew",
-            code="E382",
-        )
-
-
-def _placed(arena: Arena, placed: dict[int, Any], inputs: Inputs | Mapping[str, Any]) -> dict[str, Any]:
-    for value in inputs.values():
-        if id(value) not in placed:
-            placed[id(value)] = arena.put(value)
-    return {name: placed[id(value)] for name, value in inputs.items()}
+            return ""
+        return f" by signal {-code}" if code < 0 else f" with exit code {code}"
 
 
 def _kind(executor: Executor) -> tuple[str, str, str]:
     return executor.backend.name, executor.config.optimization_level.name, executor.programs.policy
 
 
-def _memory() -> str | None:
-    """Return a folder whose files are kept in memory, where there is one."""
-    return "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+def _file() -> int:
+    """Return the descriptor of a new file without a name, which is kept in memory where that is possible."""
+    if hasattr(os, "memfd_create"):
+        return os.memfd_create("tensorlogic-ranks")
+    with tempfile.TemporaryFile() as file:
+        return os.dup(file.fileno())
 
 
-def _ended(processes: Sequence[subprocess.Popen[bytes]], files: Sequence[IO[bytes]], folder: Any) -> None:
+def _ended(processes: Sequence[subprocess.Popen[bytes]], files: Sequence[int], folder: Any) -> None:
     for process in processes:
         if process.stdin is not None:
             with suppress(BrokenPipeError):  # of one that is dead
@@ -180,6 +198,6 @@ def _ended(processes: Sequence[subprocess.Popen[bytes]], files: Sequence[IO[byte
             process.wait()
         if process.stdout is not None:
             process.stdout.close()
-    for file in files:
-        file.close()
+    for descriptor in files:
+        os.close(descriptor)
     folder.cleanup()

@@ -21,7 +21,7 @@ from ...plan.printing import describe
 from ...store import Store
 from ..executor import Executor
 from ..recompute import all_nodes, match_nodes, operands_first, rest_of_gradient
-from .kernels import SCALARS, Array, given
+from .kernels import SCALARS, Array, operand_array
 from .record import Leaf, Record
 from .variable import Variable
 
@@ -109,7 +109,7 @@ def _check_start(variable: Variable, root: Record, grad: Any, again: bool) -> No
 
 
 def _cotangent(value: Array, grad: Any) -> Array:
-    array = grad.value if isinstance(grad, Variable) else given(grad)
+    array = grad.value if isinstance(grad, Variable) else operand_array(grad)
     if array.shape != value.shape:
         raise ShapeError(
             f"the cotangent is of shape {list(array.shape)}, what it belongs to of {list(value.shape)}",

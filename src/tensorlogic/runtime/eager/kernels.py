@@ -41,10 +41,10 @@ _REDUCES = {"sum": np.add.reduce, "prod": np.multiply.reduce, "max": np.maximum.
 _UFUNCS: dict[str, Kernel] = {n: getattr(np, n) for n in FUNCTIONS if isinstance(getattr(np, n, None), np.ufunc)}
 
 
-def given(x: Any) -> Array:
+def operand_array(x: Any) -> Array:
     """Return an operand that is no Variable and no Python scalar as an array.
 
-    >>> given([1, 2]).shape
+    >>> operand_array([1, 2]).shape
     (2,)
     """
     if isinstance(x, list | tuple) and _holds_variables(x):

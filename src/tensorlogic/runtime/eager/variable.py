@@ -24,7 +24,7 @@ from ...ir.tensor import TensorOperators
 from ...ir.types import TensorShape
 from ...plan.printing import describe
 from ..tensor_cache import frozen
-from .kernels import SCALARS, Array, einsum_op, given, run
+from .kernels import SCALARS, Array, einsum_op, operand_array, run
 from .record import Leaf, Record, mode
 
 
@@ -238,7 +238,7 @@ _elementwise = cache(ops.Elementwise)
 
 
 def _copied(value: Any) -> Array:
-    return np.array(given(value.value if isinstance(value, Variable) else value), order="C")
+    return np.array(operand_array(value.value if isinstance(value, Variable) else value), order="C")
 
 
 def _restored(value: Array, requires_grad: bool, name: str | None) -> Variable:
@@ -285,7 +285,7 @@ class Eager(Layers[Variable]):
                 values.append(x)
                 kept.append(x)
             else:
-                array = given(x)
+                array = operand_array(x)
                 if op.is_view or (len(operands) == 1 and type(op) is ops.Einsum):
                     array = frozen(array)  # the result may show this memory
                 values.append(array)

@@ -24,6 +24,7 @@ from .blocks import Block, not_streamed, rows_of
 from .split import Feeds, Over, StreamSplit, feeds_of, positions, streamed_axes
 
 if TYPE_CHECKING:
+    from ..distributed.config import DistributedConfig
     from ..executor import Executor
 
 _WIDE = {"float16": "float64", "float32": "float64"}  # in which long sums are kept
@@ -68,7 +69,8 @@ class Computed(NamedTuple):
 class StreamProcessor:
     """Computes chunks that are pushed to it: for those who have a loop of their own, such as a message queue.
 
-    ``inputs`` are those that are whole, such as weights; ``over`` says what is streamed, where that is not plain.
+    ``inputs`` are those that are whole, such as weights; ``over`` says what is streamed, where that is not plain. With ``distributed`` the rows
+    of each chunk are shared by the devices of a config.
 
     >>> import tensorlogic as tl
     >>> b = tl.GraphBuilder()
@@ -82,9 +84,20 @@ class StreamProcessor:
     """
 
     def __init__(
-        self, executor: Executor, graph: EinsumGraph, *, inputs: Inputs | None = None, over: Over = None
+        self,
+        executor: Executor,
+        graph: EinsumGraph,
+        *,
+        inputs: Inputs | None = None,
+        over: Over = None,
+        distributed: DistributedConfig | None = None,
     ) -> None:
         check_call(graph, {} if inputs is None else inputs)
+        if distributed is not None:
+            from ..distributed.rows import check_rows_config
+
+            check_rows_config(distributed)
+        self.distributed = distributed
         self.executor, self.graph = executor, graph
         self.whole: dict[str, Any] = dict(inputs or {})
         self.axes = streamed_axes(graph, over, self.whole)
@@ -193,8 +206,17 @@ class StreamProcessor:
         if self._last is not graph:
             self.release()  # chunks of another size have arrays of their own
             self._last = graph
-        made = self.executor.execute(graph, values) if graph.outputs else Outputs((), ())
-        return Computed(metadata, chunk, dict(made.items()))
+        if not graph.outputs:
+            return Computed(metadata, chunk, {})
+        if self.distributed is None:
+            return Computed(metadata, chunk, dict(self.executor.execute(graph, values).items()))
+        from ..distributed.rows import execute_rows
+
+        axes = {own: self.axes[name] for own, name in feeds.streamed} | {own: 0 for own, _ in feeds.counts}
+        axes |= {own: axis for own, _, axis in feeds.whole if axis is not None}
+        return Computed(
+            metadata, chunk, dict(execute_rows(self.executor, graph, values, axes, self.distributed).items())
+        )
 
     def kept(self, computed: Computed) -> dict[str, Any]:
         """Return the outputs of a chunk that keep the index."""

@@ -25,6 +25,7 @@ from .sources import source_of
 from .split import Over
 
 if TYPE_CHECKING:
+    from ..distributed.config import DistributedConfig
     from ..executor import Executor
     from .checkpoints import Checkpoints
     from .sinks import Sink
@@ -328,6 +329,7 @@ def execute_stream(
     checkpoint: Any,
     resume: bool,
     progress: bool,
+    distributed: DistributedConfig | None,
     clock: Callable[[], float],
 ) -> Stream:
     """Return the stream of a graph over a source."""
@@ -338,7 +340,7 @@ def execute_stream(
         "a StreamingConfig is expected",
         "write StreamingConfig(StreamingMode.FixedChunk(4096))",
     )
-    processor = StreamProcessor(executor, graph, inputs=inputs, over=over)
+    processor = StreamProcessor(executor, graph, inputs=inputs, over=over, distributed=distributed)
     into = checkpoints = shown = None
     if sink is not None:
         from .sinks import refuse_source, sink_of

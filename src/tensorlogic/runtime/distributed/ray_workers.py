@@ -1,0 +1,273 @@
+"""Ranks that Ray places on a cluster, and restarts when they end (``communication="ray"``); they talk through torch.distributed.
+
+Each rank is an actor. Arrays go through Ray's store of objects, which processes of one machine share. After a failure all actors are restarted
+by Ray, wherever there is room, and meet anew when the next run begins.
+"""
+
+from __future__ import annotations
+
+import secrets
+import socket
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from ...backends.base import Device
+from ...errors import BackendError, ExecutionError
+from ...ir.graph import EinsumGraph
+from ...passes.pipeline import OptimizationLevel
+from .answers import checked, collect
+from .config import Mesh
+from .joining import torch_distributed
+from .messages import Answer
+from .rank import RankResult, RankTimes, Task, mesh_ways, run_rank
+from .torch_ways import TorchCommunication, join_world
+from .worker import check_token, diagnosed
+from .workers import KeptMessage
+
+if TYPE_CHECKING:
+    from ..executor import Executor
+
+EMPTY = EinsumGraph((), ())
+START = 60.0  # seconds that Ray may take to place the ranks, beside the timeout
+Arrays = Sequence[Any]
+TaskNumbers = Sequence[
+    tuple[int, Mapping[str, int], Task]
+]  # of each task: its graph, its inputs among the arrays, and the rest of it
+
+
+def ray_module() -> Any:
+    """Return Ray, or say how to install it."""
+    try:
+        import ray
+    except ImportError:
+        hint = "install it: pip install 'tensorlogic-infer[ray]'"
+        raise BackendError('communication="ray" needs Ray, which is not installed', hint, code="E399") from None
+    return ray
+
+
+def connect(address: str | None, size: int) -> bool:
+    """Go to the Ray cluster at an address; without one, start Ray on this machine. Tell whether it was started or entered here."""
+    ray = ray_module()
+    if ray.is_initialized():
+        return False
+    quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
+    try:
+        if address is None:
+            ray.init(num_cpus=size, include_dashboard=False, **quiet)
+        else:
+            ray.init(address=address, **quiet)
+    except (ConnectionError, RuntimeError, ValueError) as error:
+        message = f"there is no Ray cluster at {address!r}: {str(error).splitlines()[0]}"
+        raise BackendError(message, "start one: ray start --head --port=6379", code="E347") from error
+    return True
+
+
+class Place(NamedTuple):
+    """Where an actor runs, and what it could offer the others to meet at."""
+
+    node: str
+    host: str
+    port: int  # that is free
+
+
+class RankActor:
+    """One rank, as Ray runs it."""
+
+    def __init__(self) -> None:
+        self.token: str | None = None
+        self.world: TorchCommunication | None = None
+        self.executor: Executor | None = None
+        self.graphs: dict[int, EinsumGraph] = {}
+        self.kept: dict[int, dict[str, Any]] = {}
+
+    def place(self) -> Place:
+        """Return where this rank is."""
+        ray = ray_module()
+        with socket.socket() as probe:
+            probe.bind(("", 0))
+            port = probe.getsockname()[1]
+        return Place(ray.get_runtime_context().get_node_id(), ray.util.get_node_ip_address(), port)
+
+    def join(
+        self, rank: int, size: int, address: str, token: str, timeout: float, kind: tuple[str, str, str]
+    ) -> Answer:
+        """Meet the other ranks."""
+        from ..executor import Executor
+
+        backend, level, policy = kind
+        try:
+            self.executor = Executor(backend, optimization_level=OptimizationLevel[level], policy=policy)
+            self.world = join_world(rank, size, address, timeout, token)
+            self.token = token
+        except Exception as error:
+            return Answer(failure=diagnosed(error))
+        return Answer()
+
+    def run(
+        self,
+        token: str,
+        mesh: Mesh,
+        graphs: Mapping[int, str],
+        tasks: TaskNumbers,
+        arrays: Arrays,
+        stay: KeptMessage,
+        drop: Sequence[int],
+    ) -> tuple[Answer, list[dict[str, Any]]]:
+        """Run the tasks of this rank."""
+        assert self.world is not None and self.executor is not None and self.token is not None
+        try:
+            check_token(token, self.token)
+            self.graphs |= {number: EinsumGraph.from_json(text) for number, text in graphs.items()}
+            for number in drop:
+                self.kept.pop(number, None)
+            if stay.number and not stay.put and stay.number not in self.kept:
+                raise ExecutionError("the process that held the values of this run is gone", code="E385")
+            kept = self.kept.setdefault(stay.number, {}) if stay.number else {}
+            kept |= {name: np.array(value) for name, value in stay.put.items()}
+            own = [
+                task._replace(graph=self.graphs[number], inputs={name: arrays[n] for name, n in inputs.items()})
+                for number, inputs, task in tasks
+            ]
+            result = run_rank(self.executor, mesh_ways(self.world, Mesh(*mesh)), own, kept, stay.carried)
+        except Exception as error:
+            self.world.leave(str(error))
+            return Answer(failure=diagnosed(error)), []
+        outputs = [*result.outputs, *([{name: kept[name] for name in stay.take}] if stay.take else [])]
+        times = result.times
+        return Answer([], times[:4], dict(times.moved), times.held_bytes, times.kept_bytes), outputs
+
+
+class RayWorkers:
+    """The ranks of a driver on a Ray cluster, one actor each; they stay for the next run."""
+
+    restarts = True  # after a failure: these workers, not others
+
+    def __init__(self, executor: Executor, devices: Sequence[Device], timeout: float, address: str | None) -> None:
+        torch_distributed()
+        ray = ray_module()
+        self.size, self.timeout, self.address = len(devices), timeout, address
+        self.kind = executor.backend.name, executor.config.optimization_level.name, executor.programs.policy
+        self._entered = connect(address, self.size)
+        self._token = ""  # of the group that is together; none after a failure
+        self._numbers: dict[EinsumGraph, int] = {}
+        self._known: list[set[int]] = []
+        self._last_kept, self._drop = 0, list[int]()
+        options = {"max_restarts": -1, "max_task_retries": 0}
+        self._actors = [
+            ray.remote(num_cpus=1, num_gpus=int(device.kind == "gpu"), **options)(RankActor).remote()
+            for device in devices
+        ]
+
+    def fits(self, executor: Executor, devices: Sequence[Device], timeout: float, address: str | None) -> bool:
+        """Tell whether these workers can run what an executor would."""
+        kind = executor.backend.name, executor.config.optimization_level.name, executor.programs.policy
+        return (self.size, self.timeout, self.address, self.kind) == (len(devices), timeout, address, kind)
+
+    def run(
+        self, mesh: Mesh, tasks: Sequence[Sequence[Task]], kept: Sequence[KeptMessage] | None = None
+    ) -> list[RankResult]:
+        """Run the tasks of each rank in its actor and return what came out; ``kept`` says what stays with each rank."""
+        stay = [KeptMessage()] * self.size if kept is None else kept
+        outputs: dict[int, list[dict[str, Any]]] = {}
+        try:
+            if not self._token:
+                self._meet()
+            calls = {rank: self._call(rank, mesh, own, stay[rank]) for rank, own in enumerate(tasks)}
+            self._drop = []
+            answers = self._answers(calls, None, "ran", outputs)
+        except BaseException:
+            self._restart()
+            raise
+        return [
+            RankResult(outputs[rank], RankTimes(*answer.times, answer.moved, answer.held_bytes, answer.kept_bytes), [])
+            for rank, answer in enumerate(answers)
+        ]
+
+    def new_kept(self) -> int:
+        """Return a number for values that stay with the ranks."""
+        self._last_kept += 1
+        return self._last_kept
+
+    def drop(self, number: int) -> None:
+        """Let the ranks forget values that stayed, when they are called next."""
+        self._drop.append(number)
+
+    def close(self) -> None:
+        """End the actors, and leave a cluster that was entered for them."""
+        ray = ray_module()
+        if ray.is_initialized():
+            for actor in self._actors:
+                ray.kill(actor)
+            if self._entered:
+                ray.shutdown()
+
+    def _meet(self) -> None:
+        """Bring the actors together at a port of the first: on the loopback interface, where all are on one machine."""
+        ray = ray_module()
+        ready = [
+            actor.place.options(max_task_retries=-1).remote() for actor in self._actors
+        ]  # they may be on their way
+        here, missing = ray.wait(ready, num_returns=self.size, timeout=START + self.timeout)
+        if missing:
+            have = ray.cluster_resources()
+            message = f"Ray placed {len(here)} of {self.size} ranks within {START + self.timeout:g} s"
+            hint = f"the cluster has {have.get('CPU', 0):g} CPUs and {have.get('GPU', 0):g} GPUs; a rank takes one"
+            raise ExecutionError(message, hint, code="E374")
+        places = ray.get(ready)
+        host = "127.0.0.1" if len({place.node for place in places}) == 1 else places[0].host
+        address = f"tcp://{host}:{places[0].port}"
+        token = secrets.token_hex(16)
+        calls = {
+            rank: actor.join.remote(rank, self.size, address, token, self.timeout, self.kind)
+            for rank, actor in enumerate(self._actors)
+        }
+        self._answers(calls, START + self.timeout, "started", {})
+        self._token, self._known = token, [set() for _ in range(self.size)]
+
+    def _call(self, rank: int, mesh: Mesh, tasks: Sequence[Task], stay: KeptMessage) -> Any:
+        """Send a rank its tasks, arrays that several of them share once."""
+        numbers: dict[int, int] = {}
+        arrays: list[Any] = []
+        graphs, own = {}, []
+        for task in tasks:
+            number = self._numbers.setdefault(task.graph, len(self._numbers))
+            if number not in self._known[rank]:
+                self._known[rank].add(number)
+                graphs[number] = task.graph.to_json()
+            for value in task.inputs.values():
+                if id(value) not in numbers:
+                    numbers[id(value)] = len(arrays)
+                    arrays.append(value)
+            inputs = {name: numbers[id(value)] for name, value in task.inputs.items()}
+            own.append((number, inputs, task._replace(graph=EMPTY, inputs={})))
+        return self._actors[rank].run.remote(self._token, mesh, graphs, own, arrays, stay, self._drop)
+
+    def _answers(
+        self, calls: Mapping[int, Any], limit: float | None, what: str, outputs: dict[int, list[dict[str, Any]]]
+    ) -> list[Answer]:
+        ray = ray_module()
+        ranks = {call: rank for rank, call in calls.items()}
+
+        def wait(missing: Sequence[int], seconds: float | None) -> dict[int, Answer | None]:
+            found: dict[int, Answer | None] = {}
+            for call in ray.wait([calls[rank] for rank in missing], timeout=seconds)[0]:
+                try:
+                    answer = ray.get(call)
+                except ray.exceptions.RayActorError:
+                    found[ranks[call]] = None
+                    continue
+                answer, outputs[ranks[call]] = answer if isinstance(answer, tuple) else (answer, [])
+                found[ranks[call]] = answer
+            return found
+
+        answers = collect(self.size, self.timeout, limit, wait)
+        return checked(answers, self.size, self.timeout, lambda rank: f" while it {what}")
+
+    def _restart(self) -> None:
+        """Let Ray start every actor anew: those that are left wait for something that does not come."""
+        self._token = ""
+        ray = ray_module()
+        for actor in self._actors:
+            ray.kill(actor, no_restart=False)
