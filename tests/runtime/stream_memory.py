@@ -48,7 +48,7 @@ def main(path: Path, megabytes: float) -> None:
             peak = max(peak, resident())
             time.sleep(0.001)
 
-    watcher = threading.Thread(target=watch)
+    watcher = threading.Thread(target=watch, daemon=True)  # it ends with the process where the stream fails
     watcher.start()
     config = tl.StreamingConfig(tl.StreamingMode.DynamicChunk(megabytes))
     executor.execute_stream(graph(), path, config, inputs=inputs).result()

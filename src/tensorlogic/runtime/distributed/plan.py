@@ -21,7 +21,7 @@ from .schedule import BACKWARD, Turn
 
 if TYPE_CHECKING:
     from ..executor import Executor
-    from .run import Job
+    from .job import Job
 
 UNITS = ("forward", "backward", "last")
 SHOWN = 16  # ranks of a printed plan
@@ -182,7 +182,7 @@ def plan_ranks(
     sizes: Mapping[str, int] | None,
 ) -> DistributedPlan:
     """Return what the ranks of a config run for inputs, or for the types that are declared."""
-    from .run import Job
+    from .job import Job
     from .search import settled
 
     hint = "write plan_distributed(graph, inputs, DistributedConfig([Device.CPU(0), Device.CPU(1)]))"

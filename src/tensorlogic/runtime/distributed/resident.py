@@ -12,9 +12,10 @@ from ...ir.graph import EinsumGraph
 from ...ir.types import TensorType
 from ..modes import distributed_of
 from .config import Auto, DistributedConfig, Mesh
+from .job import Job
 from .layout import Cuts, assembled, own_ranges, owned_by
 from .rank import RankResult, Task, mesh_ways, run_rank
-from .run import Job, check_same_job, run_threads
+from .run import check_same_job, run_threads
 
 if TYPE_CHECKING:
     from ..executor import Executor

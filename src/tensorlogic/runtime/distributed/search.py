@@ -77,7 +77,7 @@ def choose_strategy(
     here: Cluster | None = None,
 ) -> StrategyChoice:
     """Predict every mesh of the devices of a config and return them, the fastest that fits in memory first."""
-    from .run import Job
+    from .job import Job
 
     auto = config.strategy if isinstance(config.strategy, Auto) else Auto()
     found = []

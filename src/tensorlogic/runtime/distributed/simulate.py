@@ -26,7 +26,7 @@ from .timing import measured_steps
 
 if TYPE_CHECKING:
     from ..executor import Executor
-    from .run import Job
+    from .job import Job
 
 HINT = "write simulate(graph, config, Cluster(flops=60e12, memory_bandwidth=2e12, bandwidth=25e9, latency=1e-5))"
 
@@ -165,7 +165,7 @@ def simulate(
     bubble 0.0%, efficiency 67%; steps estimated
     """
     from ..executor import Executor
-    from .run import Job
+    from .job import Job
     from .search import settled
 
     expect(cluster, Cluster, "a Cluster is expected", HINT)

@@ -24,7 +24,7 @@ from .source_marks import file_mark
 
 Columns = dict[str, list[str]]  # by input
 TILE = 2048  # rows that columns are put together for at once, so that they stay in the cache
-BATCH = 1 << 19  # cells that Arrow is asked for at once
+BATCH = 1 << 18  # cells that Arrow is asked for at once
 LISTS = 1 << 15  # the same where some are in lists, for each of which it takes more memory
 UNKNOWN = 32  # elements of a list that may have any number of them
 EXACT = 1 << 53  # up to which float64 has every whole number
