@@ -52,6 +52,7 @@ def every_op(*, intern: bool = True) -> EinsumGraph:
         "transfer": b.apply(ops.Transfer("cpu:1"), x),
         "stop": b.apply(ops.Barrier(), b.stop_gradient(x)),
         "reduced": b.apply(ops.AllReduce("data", 2, 0, "maximum"), b.apply(ops.BroadcastFrom("data", 2, 0, 1), w)),
+        "waited": b.apply(ops.Wait("data", 2, 0, "1"), b.apply(ops.StartAllReduce("data", 2, 0, "add", "1"), w, w)),
         "gathered": b.apply(ops.AllGather("data", 2, 0, 0, 6), b.apply(ops.ReduceScatter("model", 2, 1), w)),
         "moved": b.apply(ops.AllToAll("data", 2, 0, 0, 1, 4), w),
         "sent": b.apply(ops.Send("stage", 2, 0, 1, "h"), b.apply(ops.Receive("stage", 2, 1, 0, "h", (2, 3), "int8"))),

@@ -25,6 +25,7 @@ POSITIVE = ("einsum", "contract_vjp", "arc", "log", "sqrt", "power")  # these wa
 BLOCKED = {
     **dict.fromkeys((f"quantize/{n}/float64" for n in ("axis", "group", "kinds")), "only used through quantize"),
     "fixpoint/max/float64": "has no equation",
+    "collectives/started/float64": "wait has no gradient",
 }
 
 

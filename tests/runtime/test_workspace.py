@@ -724,6 +724,7 @@ def test_a_lock_that_a_thread_holds_is_free_in_a_forked_process():
 def test_no_lock_of_the_package_stays_held_in_a_forked_process():
     """Each lock is freed after a fork, made anew by a ``reset_lock`` or ``_in_child``, or held during it."""
     kept = {"backends/threads.py", "backends/native/support.py", "store.py"}
+    kept.add("serve/outcomes.py")  # no mutex: the thread that waits with it is not in the child
     source = Path(tl.__file__).parent
     for path in source.rglob("*.py"):
         inside = ""
