@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from contextlib import contextmanager
+from pathlib import Path
 
 import grpc
 from live_server import Wire, ask, double, head, infer, save, vector
@@ -67,9 +68,7 @@ def test_several_processes_share_a_port_models_and_metrics(tmp_path):
         assert ask(port, "POST", "/v2/repository/models/m/load").status == 200
         assert all(infer(port, "m", vector(1)).json["outputs"][0]["data"] == [3] for _ in range(20))  # whoever answers
         assert ask(port, "POST", "/v2/repository/models/nope/load").json["code"] == "E476"
-        children = subprocess.run(
-            ["ps", "-o", "pid=", "--ppid", str(process.pid)], capture_output=True, text=True, check=False
-        ).stdout.split()
+        children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
         os.kill(int(children[0]), signal.SIGKILL)
         until(lambda: workers_of(port) == 1)
         until(lambda: workers_of(port) == 2)  # another one takes its place
