@@ -346,16 +346,6 @@ class Repository:
         for model in before.values():
             model.batcher.close(drain=True)
 
-    def load_all(self) -> dict[str, str]:
-        """Load every model of the folder; return why some cannot be."""
-        wrong = {}
-        for name in self.names():
-            try:
-                self.load(name)
-            except TensorLogicError as error:
-                wrong[name] = error.diagnostic.message
-        return wrong
-
     def close(self) -> None:
         """Stop serving, once everything that was taken in is answered."""
         with self._lock:
