@@ -269,9 +269,8 @@ def write(name: str, tables: list[Table]) -> None:
         ],
     }
     text = json.dumps(found, indent=1, ensure_ascii=False)
-    text = re.sub(
-        r"\[[\s\d.e+,-]*\]", lambda m: re.sub(r"\s+", " ", m[0]), text
-    )  # the rounds of a contender on one line
+    # the rounds of a contender on one line
+    text = re.sub(r"\[[\s\d.e+,-]*\]", lambda m: re.sub(r"\s+", " ", m[0]), text)
     (RESULTS / f"{name}.json").write_text(text + "\n", encoding="utf-8")
 
 

@@ -24,9 +24,8 @@ WIDTHS = (784, 512, 256, 10)
 D, HEADS, LENGTH, BATCH = 256, 8, 128, 8
 HEAD = D // HEADS
 CELLS = 10_000_000
-PAUSE = (
-    0.15  # OpenBLAS and ONNX Runtime spin for up to 0.1 s after their work, and halve the speed of whoever comes next
-)
+# seconds between contestants: OpenBLAS and ONNX Runtime spin for up to 0.1 s after their work, and halve the speed of whoever comes next
+PAUSE = 0.15
 
 Array = Any
 Weights = Mapping[str, Array]

@@ -164,9 +164,8 @@ def read(path: Path, rows: int) -> None:
         return
     from pyarrow import parquet
 
-    file = parquet.ParquetFile(
-        path, buffer_size=1 << 16, pre_buffer=False
-    )  # with its defaults it takes three times as long
+    # with its defaults it takes three times as long
+    file = parquet.ParquetFile(path, buffer_size=1 << 16, pre_buffer=False)
     for batch in file.iter_batches(batch_size=rows, use_threads=False):
         for n in range(WIDTH):
             array[: batch.num_rows, n] = batch.column(n).to_numpy()

@@ -84,9 +84,8 @@ class Hook:
     """
 
     detail: str = "step"  # "op": steps that hold many operations run them one by one, as for those who ask for values
-    stops: bool = (
-        False  # whether it may stop a run and look at the frame: nothing is then written over what a step read
-    )
+    # whether it may stop a run and look at the frame: what a step read is then not written over
+    stops: bool = False
 
     def on_phase(self, phase: ExecutionPhase) -> None:
         """Called when a run enters a phase."""

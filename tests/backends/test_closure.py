@@ -148,9 +148,8 @@ def test_closures_are_networkx(n: int, density: float) -> None:
     for name in ("right", "left", "square"):
         step, args, _ = fixpoint(CLOSURES[name], [edge], [edge], combine="or")
         np.testing.assert_array_equal(bind_fixpoint(step)(*args), expected)
-        step, args, _ = fixpoint(
-            CLOSURES[name], [edge], [edge], combine="or", limit=n
-        )  # too close to be sure: in rounds
+        # too close to be sure: in rounds
+        step, args, _ = fixpoint(CLOSURES[name], [edge], [edge], combine="or", limit=n)
         np.testing.assert_array_equal(bind_fixpoint(step)(*args), expected)
 
 

@@ -143,9 +143,8 @@ def check(seed: int) -> set[str]:
             for value, copy in zip(values, copies, strict=True):
                 np.testing.assert_array_equal(value, copy, f"seed {seed}, {plan.name}: an input was written")
             for (name, _, t), value in zip(plan.outputs, made, strict=True):
-                loose = {"float32": 2e-3, "float64": 1e-8}.get(
-                    t.dtype or "", 0.0
-                )  # rounding that went through exp and squares
+                # rounding that went through exp and squares
+                loose = {"float32": 2e-3, "float64": 1e-8}.get(t.dtype or "", 0.0)
                 problem = difference(value, want[name], 0.0 if grown.outputs[name].exact else loose)
                 assert problem is None, f"seed {seed}, {plan.name}, run {n}, {name}: {problem}\n{grown.graph}"
                 assert not value.size or not any(np.shares_memory(value, x) for x in values)

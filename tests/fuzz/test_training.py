@@ -162,9 +162,8 @@ def test_any_graph_of_floats_can_be_learned_and_resumed(tmp_path_factory, case, 
             warnings.simplefilter("ignore", GradientWarning)
             whole.fit(graph, reached, data)
     except tl.TensorLogicError as error:
-        assert error.diagnostic.code in ("E336", "E842", "E871", "E877"), (
-            error
-        )  # no way from a parameter to the loss, or no number
+        # no way from a parameter to the loss, or no number
+        assert error.diagnostic.code in ("E336", "E842", "E871", "E877"), error
         return
     half = tl.Trainer(tl.Executor(policy=policy), config(1))
     half.executor.programs.prefer(whole.executor.programs.choices())

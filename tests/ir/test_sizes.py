@@ -23,9 +23,8 @@ def _binary(children: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
     ) | children.map(lambda a: f"-({a})")
 
 
-expressions = st.recursive(
-    st.sampled_from(NAMES) | st.integers(0, 9).map(str), _binary, max_leaves=7
-)  # also valid Python, which is what they are compared with
+# also valid Python, which is what they are compared with
+expressions = st.recursive(st.sampled_from(NAMES) | st.integers(0, 9).map(str), _binary, max_leaves=7)
 
 
 def python(text: str, env: dict[str, int]) -> int:

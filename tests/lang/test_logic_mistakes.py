@@ -126,9 +126,8 @@ def test_right_scores_and_those_of_no_rule_are_not_warned_of():
     assert graph.scores == {"q"}  # what a classifier reads is no truth value
     executor = tl.Executor()
     executor.execute(graph, {"image": np.array([-3.0, 5.0]), "q": np.array([0, 1])})
-    with pytest.warns(
-        tl.LogicWarning, match="score 2 of 'q' at"
-    ):  # of inputs of another kind, the first run is looked at too
+    # of inputs of another kind, the first run is looked at too
+    with pytest.warns(tl.LogicWarning, match="score 2 of 'q' at"):
         executor.execute(graph, {"image": np.array([-3.0, 5.0]), "q": np.array([0, 2], "int8")})
 
 

@@ -55,9 +55,8 @@ def rolled(inputs: dict[str, Any], over: list[str], count: int) -> list[dict[str
 
 @pytest.mark.parametrize("group", CASES)
 def test_conformance_cases_give_each_item_its_answer(group: str) -> None:
-    some = (
-        CASES[group][::3] if group == "einsum" else CASES[group]
-    )  # there are many: equations, algebras and dtypes take turns
+    # there are many: equations, algebras and dtypes take turns
+    some = CASES[group][::3] if group == "einsum" else CASES[group]
     for n, case in enumerate(some):
         _batch_case(case, "reference" if n % 12 == 0 else "numpy", only_first=n % 2 == 1)
 

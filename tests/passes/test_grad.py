@@ -345,9 +345,8 @@ def test_straight_through_rules_and_quantization():
         s=np.float32(0.5),
     )
     assert d_x.tolist() == [1.0, 1.0, 0.0]  # what was clamped does not move
-    assert float(d_s) == pytest.approx(
-        (1 - 0.6) + (0 + 0.4) + 127
-    )  # what rounding adds to each step, and the clamped ones whole
+    # what rounding adds to each step, and the clamped ones whole
+    assert float(d_s) == pytest.approx((1 - 0.6) + (0 + 0.4) + 127)
     any_all = b.build(loss=b.sum(b.cast(b.any(x > 0), "float32")) + b.sum(b.cast(b.all(x > 0), "float32")))
     out = run(tl.grad(any_all, straight_through=True), x=np.array([1.0, -1.0, 1.0], "f4"))
     np.testing.assert_allclose(out["d_x"], [0.5, 1.0, 0.5])

@@ -219,9 +219,8 @@ def test_what_inputs_may_be():
     assert estimator.estimate(graph, {"x": np.ones((10, 4)), "s": [1.0] * 10}, sizes={"m": 5}) == known
     half = tl.MemoryEstimator().estimate(graph, sizes={"n": 10, "m": 5})
     assert half.output_bytes == 10 * 5 * 4 + 10 * 4
-    assert half == tl.MemoryEstimator().estimate(
-        tl.Executor().plan(graph, sizes={"n": 10, "m": 5})
-    )  # one default dtype
+    # one default dtype
+    assert half == tl.MemoryEstimator().estimate(tl.Executor().plan(graph, sizes={"n": 10, "m": 5}))
     none = tl.MemoryEstimator(passes=(), dtype="float64").estimate(graph, sizes={"n": 10, "m": 5})
     assert none.output_bytes == known.output_bytes
 

@@ -66,9 +66,8 @@ def test_a_worker_that_is_killed_is_named_and_replaced(executor):
     os.kill(processes[1].pid, signal.SIGSTOP)  # it is there, and does not come
     os.kill(processes[1].pid, signal.SIGKILL)
     processes[1].wait()
-    outputs = executor.execute_distributed(
-        graph(), GIVEN, config(S.DataParallel(2))
-    )  # found before the run: started anew
+    # found before the run: started anew
+    outputs = executor.execute_distributed(graph(), GIVEN, config(S.DataParallel(2)))
     np.testing.assert_allclose(outputs["y"], tl.Executor().execute(graph(), GIVEN)["y"], rtol=1e-5, atol=1e-6)
     assert all(process.poll() is not None for process in processes)
 

@@ -141,9 +141,8 @@ class Run:
         assert len(chosen) <= self.config.max_batch
         for left in self.model.waiting:
             for request in chosen:
-                if (
-                    left.kind == request.kind
-                ):  # who is overtaken came later, or is less urgent by more than the time between
+                # who is overtaken came later, or is less urgent by more than the time between
+                if left.kind == request.kind:
                     assert request.arrived <= left.arrived + (request.priority - left.priority) * self.config.aging
 
     def finish_all(self):
@@ -276,9 +275,8 @@ def test_throughput_fills_batches():
 def test_adaptive_learns_the_largest_batch_that_keeps_the_target(target):
     config = BatcherConfig(strategy=ADAPTIVE, target_latency=target, max_batch=512, max_queue=100_000)
     cost = lambda n: 0.002 + 0.0001 * n  # noqa: E731
-    latencies, sizes, _ = simulate(
-        config, cost, steady(0.0003), 10_000
-    )  # too fast for single requests, not for batches
+    # too fast for single requests, not for batches
+    latencies, sizes, _ = simulate(config, cost, steady(0.0003), 10_000)
     late = sum(t > target for t in latencies[2000:]) / len(latencies[2000:])
     assert late < 0.02
     assert max(sizes) > 8

@@ -395,9 +395,8 @@ def test_tasks_threads_and_trio_at_once_with_a_storm_of_cancellations():
     assert stats.completed >= outcomes.count("answer") > 0
     assert (stats.waiting, stats.running, stats.failed) == (0, 0, 0)
     sent = stats.completed + stats.late + stats.cancelled + stats.refused
-    assert (
-        len(outcomes) - 200 <= sent <= 900
-    )  # tasks of trio and asyncio that were cancelled before they began sent nothing
+    # tasks of trio and asyncio that were cancelled before they began sent nothing
+    assert len(outcomes) - 200 <= sent <= 900
 
 
 async def leave(batcher):

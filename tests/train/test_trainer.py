@@ -288,9 +288,8 @@ def test_early_stopping_puts_the_best_back():
     worse = Worse()
     trainer = trained(epochs=50, callbacks=[tl.EarlyStopping("validation_loss", patience=2), worse])
     assert trainer.epoch < 10
-    np.testing.assert_allclose(
-        trainer.params["w"] - 5, worse.best["w"], rtol=1e-5
-    )  # the last to be called adds 5 again
+    # the last to be called adds 5 again
+    np.testing.assert_allclose(trainer.params["w"] - 5, worse.best["w"], rtol=1e-5)
     with pytest.raises(tl.InputError, match="no figure 'validation_los'"):
         trained(callbacks=[tl.EarlyStopping("validation_los")])
 

@@ -96,9 +96,8 @@ class NumpyBackend:
         if isinstance(op, Fixpoint | Scan | Cond):
             kernel = bind_control(step, run_body)
         elif isinstance(op, ops.Elementwise):
-            return elementwise(
-                op.fn, step.arg_types, step.types[0]
-            )  # Python scalars go in as they are: they must not widen the result
+            # Python scalars go in as they are: they must not widen the result
+            return elementwise(op.fn, step.arg_types, step.types[0])
         elif isinstance(op, ops.Einsum) and step.contraction is not None:
             kernel = bind_contraction(op, step.contraction, step.arg_types, step.types[0])
             kernel = on_one_thread(kernel) if step.threads else kernel

@@ -18,9 +18,8 @@ from .scalars import NAN, SCALARS
 
 Array = Any  # a NumPy array; the plan says more about it than a type could
 Index = tuple[int, ...]
-Definition = Callable[
-    [Any, list[Array], Sequence[TensorType]], Array
-]  # the operation, its operands, the types it makes
+# (operation, operands, types of its results) -> result
+Definition = Callable[[Any, list[Array], Sequence[TensorType]], Array]
 
 
 def indices(shape: Sequence[Any]) -> Iterator[Index]:

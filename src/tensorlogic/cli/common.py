@@ -167,9 +167,8 @@ def read_value(name: str, text: str) -> Any:
         raise InputError(f"input {name!r}: {missing.message}", *missing.suggestions, code="E306") from None
     except InputError:
         raise
-    except (
-        Exception
-    ) as error:  # a broken archive or header raises what its reader comes upon: BadZipFile, TokenError, zlib.error
+    except Exception as error:
+        # a broken archive or header raises what its reader comes upon: BadZipFile, TokenError, zlib.error
         hint = "give a .npy or .json file, FILE.npz:KEY, or JSON such as [[1, 2], [3, 4]]"
         raise InputError(
             f"input {name!r}: cannot read {text[:60]!r}: {error or type(error).__name__}", hint, code="E306"

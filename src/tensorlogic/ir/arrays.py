@@ -22,9 +22,8 @@ Array = NDArray[Any]
 def constant_digest(array: Array) -> str:
     """Return the name under which a constant is kept: a digest of its dtype, shape and bytes."""
     h = hashlib.blake2b(f"{array.dtype.str}{array.shape}".encode(), digest_size=16)
-    h.update(
-        np.ascontiguousarray(array).reshape(-1).view(np.uint8).data if array.size else b""
-    )  # bfloat16 is no buffer
+    # bfloat16 is no buffer
+    h.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data if array.size else b"")
     return h.hexdigest()
 
 

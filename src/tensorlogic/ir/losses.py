@@ -34,9 +34,8 @@ class Losses(TensorMethods[T], Generic[T]):
         """The mean of all values, each counted by its weight; 0 where all weights are."""
         if weights is None:
             return self.mean(values)
-        total = self.sum(
-            self.add(self.multiply(weights, 1.0), self.multiply(values, 0.0))
-        )  # as many as there are values
+        # as many as there are values
+        total = self.sum(self.add(self.multiply(weights, 1.0), self.multiply(values, 0.0)))
         return self.divide(self.sum(self.multiply(values, weights)), self.where(self.equal(total, 0.0), 1.0, total))
 
     def mean_squared_error(self, x: Any, y: Any, *, weights: Any = None) -> T:

@@ -143,9 +143,8 @@ def _parse(text: str) -> Poly:
         tokens.append(match.group().strip())
         starts.append(match.start(match.lastindex or 0))
         position = match.end()
-        if (
-            tokens[-1][0].isnumeric() and not tokens[-1].isdecimal()
-        ):  # superscripts and the like, which \\w lets through
+        # superscripts and the like, which \\w lets through
+        if tokens[-1][0].isnumeric() and not tokens[-1].isdecimal():
             raise _bad(text, starts[-1])
     result, end = _expression(tokens, 0, text, 0)
     if end != len(tokens):

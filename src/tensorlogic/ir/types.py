@@ -207,9 +207,8 @@ class Scope:
         return b if isinstance(b, int) else a
 
 
-Rule = Callable[
-    [Any, Types, Scope], Results
-]  # the operation, the types of its operands, what it may ask: the types of its results
+# (operation, types of its operands, scope) -> types of its results
+Rule = Callable[[Any, Types, Scope], Results]
 
 
 def ufunc_dtype_of(ufunc: np.ufunc, args: Types) -> str | None:

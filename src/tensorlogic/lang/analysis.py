@@ -80,9 +80,8 @@ class Analysis:
         self.inputs = tuple(  # read, but neither defined, nor given, nor in a file
             n for n, t in tensors.items() if not (t.derived or t.facts or t.given or n in from_files)
         )
-        self.kept: dict[
-            str, int
-        ] = {}  # the position that is kept of tensors with a virtual index, once they are lowered
+        # the position that is kept of tensors with a virtual index, once they are lowered
+        self.kept: dict[str, int] = {}
         self._places = places
         self._numbers = {id(statement): n for n, statement in enumerate(statements)}
         self._equations: dict[int, s.Equation] = {}

@@ -140,9 +140,8 @@ def _fit(ranges: dict[str, Range], read: ReadPlace, target: str) -> None:
             return
         ends = by * first, by * (last - 1)
         low, high = low + min(ends), high + max(ends)
-    top = (
-        read.extent * read.form.divisor - 1 - high
-    )  # low and high are what the rest adds: factor * target is in -low .. top
+    # low and high are what the rest adds: factor * target is in -low .. top
+    top = read.extent * read.form.divisor - 1 - high
     start, stop = (-(low // factor), top // factor + 1) if factor > 0 else (-(top // -factor), (-low) // factor + 1)
     _limit(ranges, target, start, max(stop, 0))
 

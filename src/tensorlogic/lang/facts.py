@@ -22,9 +22,8 @@ class FactSyntax(NamedTuple):
     """How facts are written."""
 
     fact: re.Pattern[str]  # what stands before it (blank lines, comments), its name and its places; or nothing
-    run: re.Pattern[
-        str
-    ]  # lines of one relation written alike: blank lines before, the indentation, the name, the end of each
+    # lines of one relation written alike: blank lines before, the indentation, the name, the end of each
+    run: re.Pattern[str]
     constant: re.Pattern[str]
     goes_on: re.Pattern[str] | None  # what may follow a fact and makes it the beginning of something longer
     value: Callable[[str], str | int | None]  # the constant that a word stands for; None where it is no constant

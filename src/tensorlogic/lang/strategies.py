@@ -59,9 +59,8 @@ class Strategy(NamedTuple):
     splits: bool = False  # ∃x. (a ∨ b) is ∃x. a ∨ ∃x. b where x occurs in both
     frees: bool = False  # ∃x. (p ∨ q) is p ∨ ∃x. q where x does not occur in p and its domain is not empty
     lattice: bool = False  # ∧ distributes over ∨
-    rounds: str | None = (
-        None  # how the rounds of recursive rules are combined ("or", "max"); None: recursion is refused
-    )
+    # how the rounds of recursive rules are combined ("or", "max"); None: recursion is refused
+    rounds: str | None = None
 
 
 def _not(b: GraphBuilder, x: Tensor) -> Tensor:

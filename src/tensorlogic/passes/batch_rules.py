@@ -104,9 +104,8 @@ def _with_index(form: Spec, args: Sequence[Operand]) -> str:
 
 
 def _contract_vjp(b: Batcher, op: ops.ContractVJP, args: Sequence[Operand], types: Results) -> Value:
-    factors = [
-        x._replace(value=b.lead(x), batched=True) if n == op.wrt else x for n, x in enumerate(args[:-2])
-    ]  # each item has a gradient of its own, also for a factor that all share
+    # each item has a gradient of its own, also for a factor that all share
+    factors = [x._replace(value=b.lead(x), batched=True) if n == op.wrt else x for n, x in enumerate(args[:-2])]
     form = lettered(expand(parse(op.spec), tuple(len(x.shape) for x in factors)))
     values = [x.value for x in factors] + [b.lead(x) for x in args[-2:]]
     return b.apply(replace(op, spec=_with_index(form, factors)), *values)

@@ -20,9 +20,8 @@ from ..ir.ops import Op
 from ..ir.spec import parse
 from ..ir.types import ITEMSIZE, TensorType, dims
 
-BUCKET = (
-    1 << 20
-)  # bytes from which operands that are ready are on their way: smaller ones cost more time than they hide
+# operands that are ready are sent once they have this many bytes: sending fewer costs more time than it hides
+BUCKET = 1 << 20
 MOST_PARTS = 4  # of one product
 
 

@@ -122,17 +122,15 @@ class Draft:
     ) -> None:
         self.graph, self.axes, self.ranks, self.rank, self.over = graph, axes, ranks, rank, over
         self.wishes = wishes  # nodes of which only shares along an axis are needed
-        self.readings: list[list[tuple[int, int | None]]] = [
-            [] for _ in graph.nodes
-        ]  # who reads a node, and what of it
+        # by node: who reads it, and which share
+        self.readings: list[list[tuple[int, int | None]]] = [[] for _ in graph.nodes]
         self.types = graph.inference.types
         self.nodes: list[Node] = []
         self.constants = dict(graph.constants)
         self.values = [_Values() for _ in graph.nodes]
         self.outs: dict[int, tuple[int | None, ...]] = {}  # of loops that run on shares: the axis of each result
-        self.requests: dict[
-            str, set[int | None]
-        ] = {}  # by input, what is asked for: a share along an axis, or all (None)
+        # by input: the axis along which a share of it is needed, or None for all of it
+        self.requests: dict[str, set[int | None]] = {}
         self.sources: dict[int, int] = {}  # the inputs
         self.origin = 0
         self.in_blocks = False  # whether rows of other ranks come one rank after the other, as in the body of a loop

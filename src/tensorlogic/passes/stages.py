@@ -165,9 +165,8 @@ def _handed_on(graph: EinsumGraph, among: Collection[int]) -> list[int]:
             size = 1
             for d in dims(types[0]):
                 size *= d
-            own = (
-                (1 << 62) if len(types) > 1 else size * ITEMSIZE[types[0].dtype or "float64"]
-            )  # several are no message
+            # several are no message
+            own = (1 << 62) if len(types) > 1 else size * ITEMSIZE[types[0].dtype or "float64"]
             change[i + 1] += own
             change[last[i] + 1] -= own
     found, total = [], 0

@@ -172,9 +172,8 @@ def lighter(plan: ExecutionPlan, lay_out: Callable[[EinsumGraph], ExecutionPlan]
 
 
 REDUCED_INTO = frozenset({"sum", "prod", "max", "min", "any", "all", "mean"})
-WRITING = frozenset(
-    {"rows", "algebra", "ranges", "windows", "overlaps", "sums"}
-)  # kinds of fused steps that write where they are told
+# kinds of fused steps that write where they are told
+WRITING = frozenset({"rows", "algebra", "ranges", "windows", "overlaps", "sums"})
 LARGE = 1 << 16  # bytes from which an output's array is made before the run: the caller's, or the last one
 APART = frozenset({"where"})  # writes its result in strokes, so not over an operand
 WHOLE = frozenset({"godel_implies", "goguen_implies"})  # made of several arrays

@@ -72,9 +72,8 @@ def _on_demand(evaluation: Evaluation, body: Sequence[s.Expression]) -> bool:
     parts = {part for n in names if (part := model.component(n)) is not None}
     facts = sum(model.facts(n).count for n in names if model.analysis.tensors[n].boolean)
     recursive = any(model.analysis.components[part].recursive for part in parts)
-    return facts > (
-        FEW if recursive else LARGE
-    )  # a few facts are derived from at once, and then the next query is ready
+    # a few facts are derived from at once, and then the next query is ready
+    return facts > (FEW if recursive else LARGE)
 
 
 def place_heads(model: Model, name: str) -> list[str]:

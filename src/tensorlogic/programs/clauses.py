@@ -67,9 +67,8 @@ class Clause:
         """Return the clause as a rule whose atoms have nothing but variables and constants."""
         places = tuple(s.Place(s.Variable(v)) for v in self.plain.output)
         rule = s.Rule(s.Tensor(self.name, places, True), self.plain.literals, at=self.statement.at)
-        found: s.Rule = s.with_variables(
-            rule, lambda v: s.Variable(v.name.replace("$", "%"))
-        )  # the names of others stay free
+        # the names of others stay free
+        found: s.Rule = s.with_variables(rule, lambda v: s.Variable(v.name.replace("$", "%")))
         return found
 
     def _variable(self, name: str) -> int:

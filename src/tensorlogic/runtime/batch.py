@@ -181,9 +181,8 @@ def _grouped(
     names = list(graph.inputs)
     kinds: dict[tuple[Any, ...], list[int]] = {}
     values: dict[int, list[Any]] = {}
-    known: dict[
-        tuple[str, int], tuple[Any, Any]
-    ] = {}  # values by id, held so that no other has it; and what they became
+    # by id: the value, held so that no other gets its id, and its array
+    known: dict[tuple[str, int], tuple[Any, Any]] = {}
     for n, item in enumerate(items):
         try:
             check_call(graph, item)

@@ -78,9 +78,8 @@ class ExecutionContext:
             ends.append(clock() + seconds(timeout, "timeout"))
         self.deadline = min(ends, default=None)
         self.reason: str | None = None  # why it was cancelled
-        self.entered = (
-            True  # by the runs of an executor that has it; one that nobody asked for waits until it is cancelled
-        )
+        # whether the runs of its executor look at this context; a context that nobody asked for is not looked at before it is cancelled
+        self.entered = True
         self.phase: ExecutionPhase | None = None
 
     @property

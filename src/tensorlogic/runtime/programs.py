@@ -63,12 +63,10 @@ class Programs:
         compiles = self.in_place and "native" in features
         self.facts = backend.facts() if compiles and isinstance(backend, NativeBackend) else None
         self.store: Store[Key, Program] = Store(bound)
-        self.optimized: EinsumGraph | None = (
-            None  # the graph that all these are of, where it went through its passes already
-        )
-        self._typed: Store[tuple[str | None, ...], EinsumGraph] = Store(
-            bound
-        )  # what it became for dtypes of its inputs
+        # the graph of a CompiledGraph, which went through its passes already
+        self.optimized: EinsumGraph | None = None
+        # that graph with the dtypes of its inputs put in
+        self._typed: Store[tuple[str | None, ...], EinsumGraph] = Store(bound)
         self._warned: dict[int, set[str]] = {}  # by the hash of a rule that ran, the inputs whose values were warned of
         self._chosen: dict[str, str] = {}  # by the digest of a key, the plan that was measured to be fastest
         self._making = free_in_child(threading.RLock())

@@ -24,9 +24,8 @@ from ..runtime.values import LastCall, Outputs, check_call, check_names, same_ag
 from ..store import Store
 
 KINDS = 1024  # that are remembered; another one is looked at anew
-QUICK = (
-    0.002  # seconds for which an event loop may be held up; a thread that computes in Python may hold it up for longer
-)
+# seconds for which a batch may hold up the event loop; a thread that computes in Python may hold it up for longer
+QUICK = 0.002
 HAND_OVER = 0.0001  # seconds that it takes about to let a thread wait and wake it again
 DRIFT = 1.05  # by so much the least time of a batch may grow with each one that takes longer
 STAND_IN = 3  # for sizes that nobody gave, where only the way of an index through the graph matters

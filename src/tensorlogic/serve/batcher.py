@@ -93,9 +93,8 @@ class DynamicBatcher:
             error = CancelledError("the process was forked: its parent answers the request", code="E456")
             for request in [*old, *(r for batch in old.running for r in batch.requests)]:
                 if request.loop is None and isinstance(request.tell, partial):
-                    request.tell.args[
-                        0
-                    ]._condition = threading.Condition()  # of a future, which a thread of the parent may hold
+                    # of a future, which a thread of the parent may hold
+                    request.tell.args[0]._condition = threading.Condition()
                     request.tell(error)
 
     # requests

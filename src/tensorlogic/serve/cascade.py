@@ -40,9 +40,8 @@ class CascadeReport(NamedTuple):
 
     stages: tuple[CascadeStage, ...]
     decided_by: np.ndarray  # for each row the number of the stage
-    time_saving: (
-        float | None
-    )  # a share of the time that the last model would take for all rows; None: it was never timed
+    # a share of the time that the last model would take for all rows; None: it was never timed
+    time_saving: float | None
 
     @property
     def cost_saving(self) -> float:

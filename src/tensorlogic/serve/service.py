@@ -97,9 +97,8 @@ class Service:
         limit = model.limits.seconds if seconds is None else min(seconds, model.limits.seconds)
         if request.parameters:
             priority, limit = _told(request, priority, limit)
-        timeout = (
-            None if seconds is None and limit == self.limits.seconds else limit
-        )  # None: the connection looks after it
+        # None: the connection looks after it
+        timeout = None if seconds is None and limit == self.limits.seconds else limit
         if model.static or model.is_admitted(inputs):
             return self._submit(model, inputs, priority, timeout, done)
         pending = _Pending()

@@ -34,9 +34,8 @@ from .support import NativeWarning
 from .windows import bind_windows
 
 Array = Any
-_SHARE_INSIDE = frozenset(
-    {"bits", "algebra", "fixpoint", "integers", "weights", "fuzzy"}
-)  # kernels of several stages, which share each among the threads
+# kernels of several stages, which share each among the threads
+_SHARE_INSIDE = frozenset({"bits", "algebra", "fixpoint", "integers", "weights", "fuzzy"})
 
 
 def bind_fused(step: Step) -> Kernel:

@@ -18,9 +18,8 @@ from numba.extending import intrinsic
 from .dot_instructions import INT32, DotForm, add_products, call
 
 FLOAT = ir.FloatType()
-AHEAD = (
-    8192  # bytes before they are read, weights are asked for: across a page, where the processor does not do so itself
-)
+# weights are prefetched this many bytes ahead: processors do not prefetch across a page by themselves
+AHEAD = 8192
 
 
 class WeightForm(NamedTuple):

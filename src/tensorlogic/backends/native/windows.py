@@ -46,9 +46,8 @@ def bind_windows(step: Step) -> Kernel | None:
     if runs is None:
         return None
     shape, dtype = dims(step.types[0]), np.dtype(step.types[0].dtype or "float64")
-    line = [
-        TensorType(TensorShape((1,)), dtype.name)
-    ]  # arrays are given as lines, so that one kernel serves every rank
+    # arrays are given as lines, so that one kernel serves every rank
+    line = [TensorType(TensorShape((1,)), dtype.name)]
     native = compiled(COPY if step.op.kind == "windows" else ADD, line, line, 4, listed=True)
     starts, length, example, count = runs
     threads = max(step.threads, 1)

@@ -24,9 +24,8 @@ from .rules import Rules, read_rules
 from .tables import union
 from .update import past_of, updated_union
 
-MOST_CELLS = (
-    1 << 26
-)  # of a relation that is only described, such as x < y, up to which it is written out for packed bits
+# a relation that is only described, such as x < y, is written out for packed bits up to this many cells
+MOST_CELLS = 1 << 26
 
 
 class Bound(NamedTuple):

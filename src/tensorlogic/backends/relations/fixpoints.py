@@ -169,9 +169,8 @@ def run_loop(
         count = sum(grown.count for grown in state.values())
         if filled(count) and bits is not None:
             return bits([state[c].whole() for c in loop.carries])
-        if (
-            sum(grown.nbytes for grown in state.values()) + joins.nbytes > 2 * room()
-        ):  # twice that while they are merged
+        # twice that while they are merged
+        if sum(grown.nbytes for grown in state.values()) + joins.nbytes > 2 * room():
             raise too_many_tuples(count).at(loop.step.location)
     places = [loop.carries.index(slot) for slot in moved]
     raise not_settled(op, places, [state[slot].new.count for slot in moved]).at(loop.step.location)

@@ -13,9 +13,8 @@ from .rank import of_rank
 
 FAREWELL = 3.0  # seconds in which the others say what they missed, after one is gone
 Answers = dict[int, Answer | None]  # by rank; None: the process ended
-Wait = Callable[
-    [Sequence[int], float | None], Mapping[int, Answer | None]
-]  # for some of the ranks, for so many seconds
+# waits for answers of some ranks, at most this many seconds
+Wait = Callable[[Sequence[int], float | None], Mapping[int, Answer | None]]
 
 
 def collect(size: int, timeout: float, limit: float | None, wait: Wait) -> Answers:

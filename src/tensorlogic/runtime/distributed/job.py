@@ -42,9 +42,8 @@ class Part(NamedTuple):
     graph: EinsumGraph
     ranks: Mapping[tuple[int, int], RankGraph]
     units: Mapping[tuple[int, int], list[Unit]]
-    last: Mapping[
-        tuple[int, int], list[EinsumGraph]
-    ]  # by stage: what combines totals over ranks, after all micro-batches
+    # by stage: what combines totals over ranks, after all micro-batches
+    last: Mapping[tuple[int, int], list[EinsumGraph]]
     makers: Mapping[str, int]  # the stage that makes each output
 
     def unit(self, place: Mapping[str, int], way: int, stages: int) -> EinsumGraph:

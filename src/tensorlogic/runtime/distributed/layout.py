@@ -99,9 +99,8 @@ def rank_graphs(
 def block_graphs(graph: EinsumGraph, mesh: Mesh, rows: Mapping[str, int]) -> dict[tuple[int, int], RankGraph]:
     """Return what runs at each place along the data axis where sums are to have a fixed order; all inputs and outputs are whole."""
     count = min(dims(graph.type_of(graph.inputs[name]))[axis] for name, axis in rows.items())
-    ranks = (
-        mesh.data if min(count, BLOCKS) >= mesh.data else 1
-    )  # with fewer blocks than ranks, each computes all of them
+    # with fewer blocks than ranks, each computes all of them
+    ranks = mesh.data if min(count, BLOCKS) >= mesh.data else 1
     places = range(mesh.data)
     return {(n, 0): RankGraph(in_blocks(graph, rows, ranks, n if ranks > 1 else 0), {}, {}) for n in places}
 

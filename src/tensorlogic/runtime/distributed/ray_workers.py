@@ -32,9 +32,8 @@ if TYPE_CHECKING:
 EMPTY = EinsumGraph((), ())
 START = 60.0  # seconds that Ray may take to place the ranks, beside the timeout
 Arrays = Sequence[Any]
-TaskNumbers = Sequence[
-    tuple[int, Mapping[str, int], Task]
-]  # of each task: its graph, its inputs among the arrays, and the rest of it
+# of each task: its graph, its inputs among the arrays, and the rest of it
+TaskNumbers = Sequence[tuple[int, Mapping[str, int], Task]]
 
 
 def ray_module() -> Any:
@@ -206,9 +205,8 @@ class RayWorkers:
     def _meet(self) -> None:
         """Bring the actors together at a port of the first: on the loopback interface, where all are on one machine."""
         ray = ray_module()
-        ready = [
-            actor.place.options(max_task_retries=-1).remote() for actor in self._actors
-        ]  # they may be on their way
+        # they may be on their way
+        ready = [actor.place.options(max_task_retries=-1).remote() for actor in self._actors]
         here, missing = ray.wait(ready, num_returns=self.size, timeout=START + self.timeout)
         if missing:
             have = ray.cluster_resources()

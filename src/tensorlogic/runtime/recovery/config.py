@@ -45,12 +45,10 @@ class RecoveryConfig(msgspec.Struct, frozen=True):
     keep: int = 3  # checkpoints in the folder
     checkpoint_steps: int | None = None  # steps after which one is written
     checkpoint_seconds: float | None = 30.0  # or seconds
-    optional: tuple[
-        str | int, ...
-    ] = ()  # outputs by name, or nodes whose outputs may be left out: GRACEFUL_DEGRADATION
-    fallback_backends: tuple[str, ...] = (
-        "reference",
-    )  # in order, after the tiers of the executor's own: FALLBACK_EXECUTION
+    # outputs by name, or nodes whose outputs may be left out: GRACEFUL_DEGRADATION
+    optional: tuple[str | int, ...] = ()
+    # in order, after the tiers of the executor's own: FALLBACK_EXECUTION
+    fallback_backends: tuple[str, ...] = ("reference",)
 
     def __post_init__(self) -> None:
         strategies = [f"use RecoveryStrategy.{each.name}" for each in RecoveryStrategy]

@@ -24,9 +24,8 @@ class Rows:
         self.staging = staging
         staging.head = self.HEAD
         self.rows, self.row_shape, self.dtype = 0, (), ""
-        self.last_axis = (
-            False  # whether the streamed index is the last axis: then columns follow each other in the file
-        )
+        # whether the streamed index is the last axis: the file is then written column after column
+        self.last_axis = False
 
     def write(self, value: Any, axis: int) -> None:
         """Append rows."""

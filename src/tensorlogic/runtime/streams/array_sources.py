@@ -106,9 +106,8 @@ class Arrays:
 
     def facts(self) -> dict[str, Any]:
         """Return what tells this source from another."""
-        if (
-            self._marks is None
-        ):  # once: an array that is written to while it is streamed must not look like another later
+        # once: an array that is written to while it is streamed must not look like another later
+        if self._marks is None:
             self._marks = {n: array_mark(a, self.axes[n]) for n, a in self.arrays.items()}
         types = {n: f"{a.dtype}{list(a.shape)}" for n, a in self.arrays.items()}
         return {"rows": self.rows, "types": types, "marks": self._marks}

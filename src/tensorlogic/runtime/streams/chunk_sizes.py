@@ -12,9 +12,8 @@ from ...errors import InputError, OutOfMemoryError, expect_whole
 
 MEGABYTE = 1 << 20
 LARGEST = 1 << 24  # rows of a chunk, whatever the memory
-ENOUGH = (
-    20 << 20
-)  # bytes of rows beyond which a chunk leaves the caches of a processor, and is slower than two of half its size
+# a chunk of more bytes than this does not fit the caches of a processor, and is slower than two of half its size
+ENOUGH = 20 << 20
 SPARE = 0.85  # of the memory, that chunks are planned for: the interpreter has small objects too
 BETTER = 1.05  # times as fast, which a larger chunk must be to be worth its memory
 ROUNDS = 2  # chunks of a size that are measured, after one that is not: it is planned meanwhile
