@@ -228,6 +228,18 @@ def test_the_column_counts_characters(tmp_path: Path):
     assert place(source, str(file)).column == source.index("b.input") + 1
 
 
+@pytest.mark.parametrize("column", [1, 2, 80, 81, 500, 920, 999, 1000])
+def test_of_a_long_line_the_part_around_the_caret(column):
+    line = "".join(chr(ord("a") + i % 26) for i in range(1000))
+    at = Diagnostic.error("wrong").with_location(SourceLocation("<text>", 1, column)).with_source(line)
+    shown, caret = at.source_lines()
+    assert len(shown) == 160
+    assert shown[caret.index("^")] in (line[column - 1], "…")
+    assert shown.strip("…") in line
+    assert shown.startswith("…") or column < 100
+    assert shown.endswith("…") or column > 900
+
+
 def test_a_caret_below_an_indented_line():
     found = Diagnostic.error("no").with_source("\t  x = y").with_location(SourceLocation("f", 1, 8))
     assert found.source_lines() == ["x = y", "    ^"]

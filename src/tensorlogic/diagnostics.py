@@ -59,6 +59,7 @@ class SourceLocation(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unk
         return ":".join(parts) + (f" (rule {self.rule})" if self.rule else "")
 
 
+_WIDTH = 160  # characters of a source line that an error shows
 _sources: set[str] = set()  # files whose lines may be shown: code that ran here, never what a loaded file names
 _places: dict[tuple[str, CodeType, int], SourceLocation] = {}  # equal code may stand in two files
 
@@ -92,6 +93,19 @@ def _of_user(frame: FrameType) -> bool:
     if file.startswith(_STANDARD):
         return "site-packages" in file
     return not (file == "<string>" and str(frame.f_globals.get("__name__")).startswith("tensorlogic."))
+
+
+def _part_around(line: str, place: int) -> tuple[str, int]:
+    """Return a line, cut to ``_WIDTH`` characters around a place with ``…`` where something is left out, and the place in what is left."""
+    if len(line) <= _WIDTH:
+        return line, place
+    begin = min(max(0, place - _WIDTH // 2), len(line) - _WIDTH)
+    part = line[begin : begin + _WIDTH]
+    if begin > 0:
+        part = "…" + part[1:]
+    if begin + _WIDTH < len(line):
+        part = part[:-1] + "…"
+    return part, place - begin
 
 
 class Diagnostic(msgspec.Struct, frozen=True):
@@ -160,7 +174,7 @@ class Diagnostic(msgspec.Struct, frozen=True):
         return msgspec.structs.replace(self, source=line)
 
     def source_lines(self) -> list[str]:
-        """Return the offending line and, where the column is known, a caret under it."""
+        """Return the offending line and, where the column is known, a caret under it; of a long line, the part around the caret."""
         where, line = self.location, self.source
         file = "" if where is None else where.file or ""  # in angle brackets: text that is no file on disk
         if line is None and where is not None and where.line and (file in _sources or file.startswith("<")):
@@ -170,8 +184,9 @@ class Diagnostic(msgspec.Struct, frozen=True):
         text = line.rstrip("\n")
         shown = text.lstrip()
         if where is None or where.column is None:
-            return [shown]
-        return [shown, " " * max(0, where.column - 1 - (len(text) - len(shown))) + "^"]
+            return [_part_around(shown, 0)[0]]
+        shown, caret = _part_around(shown, max(0, where.column - 1 - (len(text) - len(shown))))
+        return [shown, " " * caret + "^"]
 
     def format(self) -> str:
         """Return the whole finding as text of several lines."""
