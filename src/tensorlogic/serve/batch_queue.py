@@ -37,6 +37,9 @@ class Request:
     """One request: what it asks for, how urgent it is, until when, and how far it is."""
 
     tell: Callable[[Any], object]  # is called with the outcome
+    arrived: float
+    rank: float
+    number: int
     __slots__ = (
         "arrived", "deadline", "kind", "loop", "number", "priority", "rank", "sizes", "state", "tell", "values",
     )  # fmt: skip
@@ -51,8 +54,6 @@ class Request:
     ) -> None:
         self.kind, self.values, self.sizes = kind, values, sizes
         self.priority, self.deadline = priority, deadline
-        self.arrived = self.rank = 0.0
-        self.number = 0
         self.state = ""
         self.loop: Any = None  # the event loop that calls tell; None: any thread does
 

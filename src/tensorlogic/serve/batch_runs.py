@@ -35,11 +35,12 @@ Outcome = Outputs | BaseException
 class Kind:
     """What requests that can run together have in common: the shapes and dtypes of their inputs, after padding."""
 
-    __slots__ = ("fits", "key", "padded", "quick", "seconds", "steady", "way")
+    __slots__ = ("calls", "fits", "key", "padded", "quick", "seconds", "steady", "way")
 
     def __init__(self, key: tuple[Any, ...], *, padded: bool) -> None:
         self.key, self.padded = key, padded
         self.way: Way | None = None
+        self.calls: dict[int, LastCall] = {}  # of batches of each size
         self.fits = 0  # so many are known to run as one batch within the limits of memory
         self.steady: bool | None = None  # whether a batch takes as long on any values; None: nothing has run
         self.seconds: dict[int, float] = {}  # that a batch of a size takes at the least
@@ -198,7 +199,7 @@ class BatchedGraph:
                 stacks = [stack(column) for column in zip(*filled, strict=True)]
             inputs = {**self.shared, **dict(zip(self.names, stacks, strict=True))}
             with marked(self.executor, f"batch of {count}"):
-                outputs = self.executor.execute(way.graph, inputs)
+                outputs = self._execute(kind.calls, way.graph, size, inputs)
         except CancelledError as error:  # the executor was told to stop: nothing would run alone either
             return [error.renamed(error.diagnostic.message) for _ in rows]
         except Exception as error:
@@ -210,6 +211,18 @@ class BatchedGraph:
                 *self._together(kind, rows[half:], sizes[half:]),
             ]
         return self._handed_out(outputs, sizes or [None] * count)
+
+    def _execute(self, calls: dict[int, LastCall], graph: EinsumGraph, size: int, inputs: dict[str, Any]) -> Outputs:
+        """Run a batch; the executor compares it with the last one of its size, not with the last one."""
+        executor = self.executor
+        if executor.ready_call(graph) is None:
+            calls.clear()  # it was told to forget them
+        elif (ready := calls.get(size)) is not None:
+            executor.expect_call(ready)
+        outputs = executor.execute(graph, inputs)
+        if size not in calls and (ready := executor.ready_call(graph)) is not None:
+            calls[size] = ready
+        return outputs
 
     def _alone(self, kind: Kind, row: list[Any]) -> Outcome:
         try:

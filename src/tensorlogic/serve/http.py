@@ -14,7 +14,7 @@ from ..errors import DeadlineError, FormatError, InputError, TensorLogicError
 from .http_messages import KnownHead, Reply, Request, error_reply, head_of, inflated
 from .protocol import too_large
 
-RECEIVE = 64 << 10  # bytes that are read at one time; a larger body is read into its own memory
+LARGE = 64 << 10  # bytes; a larger body is read into its own memory
 PIPELINED = 8  # requests of one connection that may wait for the one before them
 HEAD = 1024  # bytes of a head that is kept because the next one may be the same
 HEADS = 1024  # that are kept
@@ -29,15 +29,14 @@ ALIGN = 64
 
 
 class Listener:
-    """What the connections of one server share: who answers, the limits, the buffer they read into, and who is open.
+    """What the connections of one server share: who answers, the limits, and who is open.
 
-    ``routes`` refuses a head (``refuse_early``), answers a request (``answer``), or one whose head came before (``repeat``).
+    ``routes`` refuses a head (``refuse_early``), answers a request (``answer``), and knows how to answer those whose head came before (``template``).
     """
 
     def __init__(self, routes: Any, limits: Any, metrics: Any) -> None:
         self.limits, self.metrics = limits, metrics
-        self.answer, self.refuse_early, self.repeat = routes.answer, routes.refuse_early, routes.repeat
-        self.buffer = memoryview(bytearray(RECEIVE))
+        self.answer, self.refuse_early, self.template = routes.answer, routes.refuse_early, routes.template
         self.connections: set[Connection] = set()
         self.draining = False
         self.heads: dict[bytes, KnownHead] = {}
@@ -59,12 +58,12 @@ class Listener:
             connection.close()
 
 
-class Connection(asyncio.BufferedProtocol):
+class Connection(asyncio.Protocol):
     """One connection. It answers one request at a time, in order; those sent ahead wait, and then reading pauses."""
 
     __slots__ = (
-        "body", "chunks", "current", "deadline", "direct", "half_closed", "head_bytes", "headers", "idle", "last", "lingering", "listener",
-        "parser", "paused", "received", "request", "started", "transport", "url", "waiting",
+        "body", "chunks", "current", "deadline", "direct", "half_closed", "head_bytes", "headers", "idle", "known", "last", "lingering", "listener",
+        "parser", "paused", "reader", "received", "request", "started", "transport", "url", "waiting",
     )  # fmt: skip
 
     def __init__(self, listener: Listener) -> None:
@@ -72,9 +71,11 @@ class Connection(asyncio.BufferedProtocol):
         self.transport: Any = None
         self.parser = httptools.HttpRequestParser(self)
         self.current: Any = None  # the request being answered: one of ours, or of a template's
+        self.known: KnownHead | None = None  # which the last request had, and the next one may have
         self.request: Request | None = None  # being received, its head is complete
         self.waiting: deque[Request] | None = None
         self.direct: memoryview | None = None  # where a large body is read into
+        self.reader: BodyReader | None = None  # what reads it then
         self.last: Request | None = None  # received last
         self.received = self.head_bytes = 0
         self.lingering = self.paused = self.half_closed = False
@@ -98,34 +99,27 @@ class Connection(asyncio.BufferedProtocol):
         listener = self.listener
         listener.connections.discard(self)
         listener.metrics.connections = len(listener.connections)
-        self._drop_body()
         self.waiting = self.transport = None
+        self._drop_body()
         if (request := self.current) is not None:
             self._ended()
             if request.cancel is not None:
                 request.cancel()  # nobody waits for it any more
 
-    def get_buffer(self, sizehint: int) -> memoryview:
-        return self.listener.buffer if self.direct is None else self.direct[self.received :]
-
-    def buffer_updated(self, count: int) -> None:
-        if self.lingering:
-            return
-        if self.direct is not None:
-            self.received += count
-            if self.received == len(self.direct):
-                self._complete()
-                self.parser = httptools.HttpRequestParser(self)  # which has not seen the body
+    def data_received(self, data: bytes) -> None:
+        if self.known is not None and self.idle and not self.paused:
+            template = self.listener.template(self.known)
+            if template is not None and template.begin(self, data):
+                return
+        if self.lingering or (self.request is None and not self.head_bytes and self._known(data)):
             return
         if self.request is None:
-            if not self.head_bytes and self._known(count):
-                return
-            self.head_bytes += count
+            self.head_bytes += len(data)
         try:
-            whole = self.head_bytes == count
-            self._feed(self.listener.buffer[:count])
+            whole = self.head_bytes == len(data)
+            self._feed(data)
             if whole and self.last is not None and self.request is None:
-                self._remember(self.last, count)
+                self._remember(self.last, data)
             self.last = None
         except httptools.HttpParserError as error:
             if not self.lingering:
@@ -134,36 +128,72 @@ class Connection(asyncio.BufferedProtocol):
             limit = self.listener.limits.head_bytes
             self.refuse(InputError(f"the headers have more than {limit:,} bytes", code="E492"))
 
-    def _known(self, count: int) -> bool:
+    def _known(self, data: bytes) -> bool:
         """Take in a whole request whose head is byte for byte one that was parsed before; False where it is none."""
-        listener = self.listener
-        data = bytes(listener.buffer[:count])
         end = data.find(b"\r\n\r\n") + 4
-        known = listener.heads.get(data[:end])
-        if known is None or count != end + known.length:
+        known = self.listener.heads.get(data[:end])
+        if known is None or len(data) != end + known.length:
             return False
-        body, started, self.idle = data[end:], perf_counter(), False
-        if self.current is not None or self.paused or not listener.repeat(self, known, body, started):
-            self._take(Request(known, started, body, repeated=True))
+        if self.current is None and not self.paused:
+            self.known, template = known, self.listener.template(known)
+            if template is not None and template.begin(self, data):
+                return True
+        self.idle = False
+        self._take(Request(known, perf_counter(), data[end:], repeated=True))
         return True
 
-    def _remember(self, request: Request, count: int) -> None:
+    def _remember(self, request: Request, data: bytes) -> None:
         """Keep the head of a request that came whole, so that the next one like it need not be parsed."""
-        heads, headers, data = self.listener.heads, request.headers, bytes(self.listener.buffer[:count])
+        heads, headers = self.listener.heads, request.headers
         length = headers.get(b"content-length", b"")
         end = data.find(b"\r\n\r\n") + 4
-        if length.isdigit() and count == end + int(length) and end <= HEAD and not headers.keys() & set(NOT_REPEATED):
+        if (
+            length.isdigit()
+            and len(data) == end + int(length)
+            and end <= HEAD
+            and not headers.keys() & set(NOT_REPEATED)
+        ):
             if len(heads) >= HEADS:
                 heads.clear()
-            request.head.length = int(length)
-            heads[data[:end]] = request.head
+            request.head.length, request.head.raw = int(length), data[:end]
+            heads[request.head.raw] = request.head
 
-    def _feed(self, data: memoryview) -> None:
+    def _feed(self, data: bytes) -> None:
+        end = data.find(b"\r\n\r\n") + 4 if len(data) > LARGE and self.request is None else 0
         try:
-            self.parser.feed_data(data)
+            if end > 3 and self.direct is None:  # perhaps the beginning of a large body, which need not be parsed
+                self.parser.feed_data(data[:end])
+                data = data[end:] if self.direct is None else self._fill(data, end)
+            if data:
+                self.parser.feed_data(data)
         except httptools.HttpParserUpgrade as upgrade:  # another protocol was offered: go on with this one
             self.parser = httptools.HttpRequestParser(self)
             self._feed(data[upgrade.args[0] :])
+        if self.direct is not None and self.reader is None:
+            self._switch(BodyReader(self))
+
+    def _fill(self, data: bytes, start: int) -> bytes:
+        """Copy the beginning of a large body to where it stays, and return what follows it."""
+        assert self.direct is not None
+        rest = memoryview(data)[start : start + len(self.direct) - self.received]
+        self.direct[self.received : self.received + len(rest)] = rest
+        self.body_grew(len(rest))
+        return data[start + len(rest) :]
+
+    def body_grew(self, count: int) -> None:
+        """Note that bytes of a large body were read into its memory."""
+        self.received += count
+        if self.direct is not None and self.received == len(self.direct):
+            self._complete()
+            self.parser = httptools.HttpRequestParser(self)  # which has not seen the body
+
+    def _switch(self, reader: BodyReader | None) -> None:
+        """Read into the memory of a large body from now on, or none."""
+        self.reader = reader
+        if self.transport is not None and not self.transport.is_closing():
+            self.transport.pause_reading()  # a transport looks at its protocol when it begins to read
+            self.transport.set_protocol(reader or self)
+            self.transport.resume_reading()
 
     def eof_received(self) -> bool:
         self.half_closed = True
@@ -210,7 +240,7 @@ class Connection(asyncio.BufferedProtocol):
                 size = int(length)
                 if size > limits.body_bytes:
                     raise too_large("the body", size, limits.body_bytes)
-                if size > RECEIVE:
+                if size > LARGE:
                     self._receive_directly(size, headers)
         except (TensorLogicError, ValueError) as error:
             self.refuse(
@@ -238,6 +268,8 @@ class Connection(asyncio.BufferedProtocol):
     def _drop_body(self) -> None:
         self.listener.buffered -= getattr(self, "body", 0)
         self.body, self.direct = 0, None
+        if self.reader is not None:
+            self._switch(None)
 
     def on_body(self, chunk: bytes) -> None:
         if self.lingering:
@@ -248,7 +280,7 @@ class Connection(asyncio.BufferedProtocol):
             return
         self.received += len(chunk)
         self.chunks.append(chunk)
-        if self.received > RECEIVE:  # in chunks, without a length that was said before
+        if self.received > LARGE:  # in chunks, without a length that was said before
             limit = self.listener.limits.body_bytes
             try:
                 if self.received > limit:
@@ -310,7 +342,7 @@ class Connection(asyncio.BufferedProtocol):
         length = len(parts[0]) if len(parts) == 1 else sum(map(len, parts))
         keep = request.keep and self.stays_open()
         head = head_of(reply, length, keep=keep)
-        if length < RECEIVE:
+        if length < LARGE:
             self.transport.write(b"".join((head, *parts)))
         else:
             self.transport.writelines([head, *parts])
@@ -351,7 +383,7 @@ class Connection(asyncio.BufferedProtocol):
         self.listener.metrics.refuse(reply.code)
         head = head_of(reply, sum(map(len, reply.parts)), keep=False)
         self._drop_body()
-        self.request, self.lingering = None, True
+        self.request, self.lingering, self.idle = None, True, False
         if self.transport is not None:
             if self.current is None:
                 self.transport.write(b"".join((head, *reply.parts)))
@@ -380,3 +412,20 @@ class Connection(asyncio.BufferedProtocol):
             self.close()
         else:
             self.refuse(TensorLogicError("the request did not arrive in time", "send it without a pause", code="E486"))
+
+
+class BodyReader(asyncio.BufferedProtocol):
+    """Takes the place of a connection while a large body arrives, so that it is read into its own memory."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self.connection_lost, self.eof_received = connection.connection_lost, connection.eof_received  # type: ignore[method-assign]
+        self.pause_writing, self.resume_writing = connection.pause_writing, connection.resume_writing  # type: ignore[method-assign]
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        connection = self._connection
+        assert connection.direct is not None
+        return connection.direct[connection.received :]
+
+    def buffer_updated(self, count: int) -> None:
+        self._connection.body_grew(count)

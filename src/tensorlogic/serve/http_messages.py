@@ -28,11 +28,11 @@ _encode = msgspec.json.Encoder().encode
 class KnownHead:
     """The head of a request that was parsed before: requests that begin with the same bytes share what is known of it."""
 
-    __slots__ = ("headers", "infer_facts", "keep", "length", "method", "url")
+    __slots__ = ("headers", "infer_facts", "keep", "length", "method", "raw", "url")
 
     def __init__(self, method: bytes, url: bytes, headers: dict[bytes, bytes], keep: bool) -> None:
         self.method, self.url, self.headers, self.keep = method, url, headers, keep
-        self.length = -1  # of the body; -1 where a body may have any length
+        self.length, self.raw = -1, b""  # of the body, and the bytes of the head; -1 where it came in pieces
         self.infer_facts: Any = None  # what its headers say to a request to infer
 
 

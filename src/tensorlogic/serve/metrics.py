@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+RECENT = 512  # answers that are counted together
 SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 ABOUT = {
     "tensorlogic_requests_total": ("counter", "Requests to infer, by model and outcome."),
@@ -42,17 +43,43 @@ class Histogram:
 class ModelMetrics:
     """What is counted for one version of a model."""
 
-    __slots__ = ("codes", "labels", "seconds")
+    __slots__ = ("_codes", "_recent", "_seconds", "labels")
 
     def __init__(self, name: str, version: str) -> None:
         self.labels = labels(model=name, version=version)
-        self.codes: Counter[tuple[str, str]] = Counter()
-        self.seconds = Histogram(SECONDS)
+        self._codes: Counter[tuple[str, str]] = Counter()
+        self._seconds = Histogram(SECONDS)
+        self._recent: list[float] = []  # the times of good answers over HTTP that are not counted yet
 
     def count(self, protocol: str, code: str, seconds: float) -> None:
         """Count one answer."""
-        self.codes[protocol, code] += 1
-        self.seconds.observe(seconds)
+        self._codes[protocol, code] += 1
+        self._seconds.observe(seconds)
+
+    def count_good(self, seconds: float) -> None:
+        """Count a good answer over HTTP, as most are: many at one time."""
+        self._recent.append(seconds)
+        if len(self._recent) >= RECENT:
+            self._count_recent()
+
+    def _count_recent(self) -> None:
+        recent, self._recent = self._recent, []
+        if recent:
+            self._codes["http", "ok"] += len(recent)
+            for seconds in recent:
+                self._seconds.observe(seconds)
+
+    @property
+    def codes(self) -> Counter[tuple[str, str]]:
+        """How many answers there were, by protocol and by the code of what went wrong."""
+        self._count_recent()
+        return self._codes
+
+    @property
+    def seconds(self) -> Histogram:
+        """How long answers took."""
+        self._count_recent()
+        return self._seconds
 
 
 def labels(**values: object) -> str:

@@ -25,7 +25,7 @@ from .metrics import prometheus
 from .protocol import malformed
 from .repository import ServedModel
 from .service import LARGE, Service
-from .templates import TemplateRequest
+from .templates import Template, TemplateRequest
 
 EXTENSIONS = ["binary_tensor_data", "model_repository", "model_configuration", "statistics"]
 LOCAL = re.compile(rb"(localhost|127\.0\.0\.1|\[::1\])(:[0-9]+)?")
@@ -77,10 +77,9 @@ class Routes:
 
     # answering
 
-    def repeat(self, connection: Connection, head: KnownHead, body: bytes, started: float) -> bool:
-        """Begin to answer a request whose head came before, by a template; False where none fits."""
-        template = self.service.repository.templates.get(head)
-        return template is not None and template.begin(connection, body, started)
+    def template(self, head: KnownHead) -> Template | None:
+        """Return how requests with a head that came before are answered, where that is known."""
+        return self.service.repository.templates.get(head)
 
     def answer(self, connection: Connection, request: Request) -> None:
         """Answer a request that is complete."""

@@ -30,7 +30,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class Numbers(NamedTuple):
-    """Where the numbers of an input stand, in binary form behind the JSON, and what array they are."""
+    """Where the numbers of an input stand in a request, as JSON or in binary form behind it, and what array they are."""
 
     start: int
     stop: int
@@ -38,45 +38,44 @@ class Numbers(NamedTuple):
     shape: tuple[int, ...]
 
 
-class BodyPattern(NamedTuple):
-    """Every byte of a body but the numbers of its inputs: bytes behind the JSON, or one list of floats in it, which ``after`` follows then."""
+class Pattern(NamedTuple):
+    """Every byte of a request but the numbers of its inputs: bytes behind the JSON, or one list of floats in it, which ``after`` follows then."""
 
     before: bytes
     after: bytes | None
     inputs: tuple[Numbers, ...]
-    length: int  # of a body in binary form
+    length: int
 
-    def arrays(self, body: bytes) -> list[Array] | None:
-        """Return the inputs of a body like this; None where it is not, or where something about it has to be looked at."""
-        if not body.startswith(self.before):
+    def arrays(self, data: bytes) -> list[Array] | None:
+        """Return the inputs of a request like this; None where it is not, or where something about it has to be looked at."""
+        if len(data) != self.length or not data.startswith(self.before):
             return None
         if self.after is None:
-            if len(body) != self.length:
-                return None
-            return [np.frombuffer(body[n.start : n.stop], n.dtype).reshape(n.shape) for n in self.inputs]
-        if not body.endswith(self.after):
+            return [np.frombuffer(data[n.start : n.stop], n.dtype).reshape(n.shape) for n in self.inputs]
+        if not data.endswith(self.after):
             return None
+        start, stop, dtype, shape = self.inputs[0]
         try:
-            values = FLAT[float].decode(body[len(self.before) : len(body) - len(self.after)])
+            values = FLAT[float].decode(data[start:stop])
         except (msgspec.DecodeError, UnicodeDecodeError):
             return None
-        _, size, dtype, shape = self.inputs[0]
-        if len(values) != size:
+        size = len(values)
+        if size != math.prod(shape):
             return None
         if size <= FEW:
-            if not -SMALL < min(values) <= max(values) < SMALL:
+            if not math.hypot(*values) < SMALL:  # so that no number is beyond it
                 return None
             array = np.array(values, dtype)
         else:
             exact = np.array(values)
-            if not exact.dot(exact) < SMALL * SMALL:  # so that no number is beyond it
+            if not exact.dot(exact) < SMALL * SMALL:
                 return None
             array = exact.astype(dtype)
         return [array if len(shape) == 1 else array.reshape(shape)]
 
 
-def pattern_of(body: bytes, request: InferRequest, model: ServedModel) -> BodyPattern | None:
-    """Return the pattern of a request's body, where it is small and its numbers are in binary form, or in one flat list of floats."""
+def pattern_of(head: bytes, body: bytes, request: InferRequest, model: ServedModel) -> Pattern | None:
+    """Return the pattern of a request, where its body is small and its numbers are in binary form, or in one flat list of floats."""
     if type(body) is not bytes or len(body) > BODY or len(request.inputs) != len(model.inputs):
         return None
     if request.parameters and request.parameters.keys() != {"binary_data_output"}:
@@ -88,21 +87,23 @@ def pattern_of(body: bytes, request: InferRequest, model: ServedModel) -> BodyPa
         for n, dtype in zip(given, dtypes, strict=True)
     ):
         return None
+    data = head + body
     if all(isinstance(each.data, memoryview) for each in given.values()):
-        places, stop = {}, len(body) - sum(len(each.data) for each in given.values())
-        before = body[:stop]
+        places, stop = {}, len(data) - sum(len(each.data) for each in given.values())
+        before = data[:stop]
         for each in given.values():
             start, stop = stop, stop + len(each.data)
             places[each.name] = Numbers(start, stop, NUMPY[each.datatype], each.shape)
-        return BodyPattern(before, None, tuple([places[name] for name in model.inputs]), len(body))
+        return Pattern(before, None, tuple([places[name] for name in model.inputs]), len(data))
     sole = next(iter(given.values()))
     if len(given) > 1 or isinstance(sole.data, memoryview) or NUMPY[sole.datatype].kind != "f":
         return None
     text = bytes(sole.data)
     if body.count(text) != 1 or text[1:64].lstrip()[:1] == b"[":
         return None
-    before, _, after = body.partition(text)
-    return BodyPattern(before, after, (Numbers(0, math.prod(sole.shape), NUMPY[sole.datatype], sole.shape),), 0)
+    start = len(head) + body.index(text)
+    stop = start + len(text)
+    return Pattern(data[:start], data[stop:], (Numbers(start, stop, NUMPY[sole.datatype], sole.shape),), len(data))
 
 
 class Template:
@@ -119,7 +120,7 @@ class Template:
         model: ServedModel,
         models: Any,
         head: KnownHead,
-        pattern: BodyPattern,
+        pattern: Pattern,
         told: InferRequest,
     ) -> None:
         self.head, self.models = head, models  # those that are served while it holds
@@ -135,23 +136,25 @@ class Template:
         self.dtype: Any = None
         self.start = self.opening = b""  # of the head and of the body of an answer
 
-    def begin(self, connection: Connection, body: bytes, started: float) -> bool:
+    def begin(self, connection: Connection, data: bytes) -> bool:
         """Begin to answer a request; False where it does not fit, or everything about it is to be known."""
         service = self.service
         if (
             self.models is not service.repository.ready
             or service.draining
             or watchers()
-            or (arrays := self.pattern.arrays(body)) is None
+            or (arrays := self.pattern.arrays(data)) is None
         ):
             return False
-        request, full = TemplateRequest(self, connection, started, arrays, body), None
+        started, full = perf_counter(), None
+        request = TemplateRequest(self, connection, started, arrays, data)
         try:
             self.batcher.enter(request, self.loop)
         except QueueFullError as error:
             full = error
         except InputError:  # the model was loaded anew in this moment
             return False
+        connection.idle = False
         connection.begin(request, started)
         service.metrics.in_flight += 1
         if full is not None:
@@ -193,14 +196,19 @@ class Template:
 class TemplateRequest(Request):
     """A request that fits a template: one object from the connection to the batch and back."""
 
-    __slots__ = ("body", "connection", "started", "template")
+    __slots__ = ("connection", "data", "started", "template")
     keep = True  # the connection stays open after it; others have no template
 
     def __init__(
-        self, template: Template, connection: Connection, started: float, arrays: list[Array], body: bytes
+        self, template: Template, connection: Connection, started: float, arrays: list[Array], data: bytes
     ) -> None:
         super().__init__(template.kind, arrays, template.priority)
-        self.template, self.connection, self.started, self.body = template, connection, started, body
+        self.template, self.connection, self.started, self.data = template, connection, started, data
+
+    @property
+    def body(self) -> bytes:
+        """The body of the request."""
+        return self.data[len(self.template.head.raw) :]
 
     def tell(self, outcome: Any) -> None:
         """Answer, once the batch has run; on the event loop."""
@@ -215,7 +223,7 @@ class TemplateRequest(Request):
             if answer is not None:
                 now = perf_counter()
                 template.service.metrics.in_flight -= 1
-                template.metrics.count("http", "ok", now - self.started)
+                template.metrics.count_good(now - self.started)
                 connection.transport.write(answer)
                 connection.answered(now)
                 return
@@ -245,5 +253,5 @@ def template_of(
         return None
     if len(told.outputs) > 1 or any(o.names for o in told.outputs):
         return None
-    pattern = pattern_of(request.body, told, model)
+    pattern = pattern_of(request.head.raw, request.body, told, model)
     return None if pattern is None else Template(routes, model, models, request.head, pattern, told)
