@@ -1,8 +1,8 @@
-"""What the server is compared with: ``python serving_peers.py bare|starlette|unbatched|socket PORT``. Two answer y = 2x + 1 for x of 4 numbers:
+"""What the server is compared with: ``python serving_peers.py bare|starlette|unbatched|socket PORT``, or ``forward ROWS``. Two answer y = 2x + 1 for x of 4 numbers:
 
 ``bare`` is a handler on uvloop and httptools that does nothing but read JSON, gather the requests of one turn of the event loop into
 a batch, and write JSON. ``starlette`` does the same in an application on uvicorn. ``unbatched`` answers an MLP there, one request at a time. ``socket`` reads
-float32 behind a length of 8 bytes.
+float32 behind a length of 8 bytes. ``forward`` serves nobody: it times the MLP alone, row by row and in a batch, and prints seconds for a row.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import sys
+from time import perf_counter
 from typing import Any
 
 import httptools
@@ -157,10 +158,29 @@ def serve_socket(port: int) -> None:
                     connection.sendall(y.view(np.uint8).data)
 
 
+def time_forward(rows: int) -> None:
+    """Print the seconds that the MLP takes for one row, alone and as one of a batch."""
+    from serving import WIDTHS, mlp_model
+
+    graph, params = mlp_model()
+    executor, x = tl.Executor(), np.ones((rows, WIDTHS[0]), np.float32)
+    calls = {"alone": (graph, {"x": x[0], **params}), "batch": (tl.batched(graph, over=["x"]), {"x": x, **params})}
+    times: dict[str, list[float]] = {name: [] for name in calls}
+    for _ in range(45):
+        for name, (each, inputs) in calls.items():
+            start = perf_counter()
+            for _ in range(5):
+                executor.execute(each, inputs)
+            times[name].append((perf_counter() - start) / (5 * rows if name == "batch" else 5))
+    print(encode({name: t[5:] for name, t in times.items()}).decode())  # the first ones plan
+
+
 if __name__ == "__main__":
     kind, port = sys.argv[1], int(sys.argv[2])
     if kind == "bare":
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(serve_bare(port))
     else:
-        {"starlette": serve_starlette, "unbatched": serve_unbatched, "socket": serve_socket}[kind](port)
+        {"starlette": serve_starlette, "unbatched": serve_unbatched, "socket": serve_socket, "forward": time_forward}[
+            kind
+        ](port)

@@ -11,6 +11,8 @@ import tritonclient.grpc as grpc
 import tritonclient.grpc.aio as grpc_aio
 import tritonclient.http as http
 import tritonclient.http.aio as http_aio
+from grpc import insecure_channel
+from tritonclient.grpc import service_pb2, service_pb2_grpc
 from tritonclient.utils import InferenceServerException
 
 A, B = np.arange(16, dtype=np.int32).reshape(1, 16), np.ones((1, 16), np.int32)
@@ -53,8 +55,11 @@ def over_http(url: str) -> None:
             inputs, outputs = tensors(http, binary_data=binary)
             check(client.infer("simple", inputs, outputs=outputs, request_id="1", query_params={"test": 1}))
             check(client.infer("simple", inputs))
-        for algorithm in ("gzip", "deflate"):
-            check(client.infer("simple", inputs, outputs=outputs, request_compression_algorithm=algorithm))
+        inputs[0].set_data_from_numpy(A, binary_data=True)  # one in binary form, one in JSON, there and back
+        outputs[1] = http.InferRequestedOutput("OUTPUT1", binary_data=True)
+        for algorithm in (None, "gzip", "deflate"):
+            form = {"request_compression_algorithm": algorithm, "response_compression_algorithm": algorithm}
+            check(client.infer("simple", inputs, outputs=outputs, **form))
         for request in [client.async_infer("simple", inputs, outputs=outputs) for _ in range(8)]:
             check(request.get_result())
         health_and_control(client)
@@ -64,6 +69,7 @@ def over_grpc(url: str) -> None:
     with grpc.InferenceServerClient(url=url) as client:
         inputs, outputs = tensors(grpc)
         check(client.infer("simple", inputs, outputs=outputs, request_id="1", client_timeout=20))
+        check(client.infer("simple", inputs, compression_algorithm="gzip"))
         answers: queue.Queue = queue.Queue()
         client.async_infer("simple", inputs, lambda result, error: answers.put((result, error)), outputs=outputs)
         client.start_stream(lambda result, error: answers.put((result, error)))
@@ -75,6 +81,18 @@ def over_grpc(url: str) -> None:
             check(result)
         client.stop_stream()
         health_and_control(client)
+
+
+def explicit_contents(url: str) -> None:
+    """Send numbers as numbers and not as bytes, as the example grpc_explicit_int_content_client does."""
+    with insecure_channel(url) as channel:
+        stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
+        request = service_pb2.ModelInferRequest(model_name="simple")
+        for name, value in (("INPUT0", A), ("INPUT1", B)):
+            tensor = request.inputs.add(name=name, datatype="INT32", shape=[1, 16])
+            tensor.contents.int_contents[:] = value.ravel().tolist()
+        answer = stub.ModelInfer(request)
+        assert (np.frombuffer(answer.raw_output_contents[0], np.int32) == A + B).all()
 
 
 async def awaited(http_url: str, grpc_url: str) -> None:
@@ -89,5 +107,6 @@ async def awaited(http_url: str, grpc_url: str) -> None:
 if __name__ == "__main__":
     over_http(sys.argv[1])
     over_grpc(sys.argv[2])
+    explicit_contents(sys.argv[2])
     asyncio.run(awaited(sys.argv[1], sys.argv[2]))
     print("tritonclient: http, grpc and aio agree")

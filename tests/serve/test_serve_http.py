@@ -7,6 +7,7 @@ import ssl
 import subprocess
 import threading
 import time
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -204,6 +205,36 @@ def test_keep_alive_pipelining_and_answers_in_order(served):
         wire.send(head("GET", "/v2/health/live", None, "Connection: close"))
         assert wire.reply().status == 200
         assert wire.reply() is None
+
+
+@pytest.mark.parametrize("cuts", [[], [150], [40, 70_000, 400_000]])
+def test_large_bodies_and_what_follows_them_on_one_connection(served, cuts):
+    x = np.arange(60_000, dtype="float32")
+    described, data = binary("x", x, "FP32")
+    text = json.dumps({"inputs": [described], "parameters": {"binary_data_output": True}}).encode()
+    form = f"Inference-Header-Content-Length: {len(text)}"
+    large = head("POST", "/v2/models/double/infer", len(text) + len(data), form) + text + data
+    small = json.dumps({"inputs": [vector(7)]}).encode()
+    small = head("POST", "/v2/models/double/infer", len(small)) + small
+    sent = large + small + large + small + small
+    with Wire(served.port) as wire:
+        for start, stop in pairwise([0, *cuts, len(sent)]):
+            wire.send(sent[start:stop])
+            time.sleep(0.01)
+        for expected in (x, None, x, None, None):
+            found = wire.reply()
+            if expected is None:
+                assert found.json["outputs"][0]["data"] == [14]
+            else:
+                length = int(found.headers["inference-header-content-length"])
+                assert np.array_equal(np.frombuffer(found.body[length:], "float32"), 2 * expected)
+    with Wire(served.port) as wire:  # one that leaves in the middle
+        wire.send(large[:100_000])
+    for _ in range(200):
+        if not served.listener.buffered:
+            break
+        time.sleep(0.02)
+    assert served.listener.buffered == 0
 
 
 def test_metrics_and_openapi(served):
