@@ -419,7 +419,7 @@ class BodyReader(asyncio.BufferedProtocol):
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
-        self.connection_lost, self.eof_received = connection.connection_lost, connection.eof_received  # type: ignore[method-assign]
+        self.connection_lost, self.eof_received = connection.connection_lost, connection.eof_received  # type: ignore[method-assign, assignment]
         self.pause_writing, self.resume_writing = connection.pause_writing, connection.resume_writing  # type: ignore[method-assign]
 
     def get_buffer(self, sizehint: int) -> memoryview:
