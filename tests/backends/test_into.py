@@ -226,3 +226,15 @@ def test_where_chooses_bit_by_bit_what_numpy_chooses(dtype: str) -> None:
         ):
             assert value.dtype == want.dtype
             np.testing.assert_array_equal(value.view(np.uint8), want.view(np.uint8))
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32", "float16", "int64"])
+def test_relu_of_any_size_and_layout(dtype: str) -> None:
+    for shape in [(3, 0), (1,), (5, 7), (130, 127), (3, 16384)]:
+        x = special(dtype, shape, 1)
+        b = GraphBuilder()
+        tensor = b.input("x", shape)
+        turned = b.transpose(tensor, tuple(range(x.ndim))[::-1])
+        found, wanted = both(b.build(y=b.relu(tensor), z=b.relu(turned)), {"x": x})
+        assert same(found[0], wanted[0]) and same(found[1], wanted[1])
+        assert same(found[0], np.maximum(x, x.dtype.type(0)))

@@ -9,13 +9,14 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
 import numpy as np
 
 from ..ir import ops
 from ..ir.type_rules import reduced_axes
-from ..ir.types import TensorType
+from ..ir.types import TensorType, dims
 from ..plan.build import Step
 from ..plan.groups import FEW, in_few_slices
 from .base import Kernel
@@ -27,6 +28,7 @@ from .threads import in_parts, in_rows
 
 Array = Any
 BLOCK = 1 << 16  # elements
+ZEROS = 1 << 14  # kept of each dtype, to compare with
 
 
 def bind_into(step: Step) -> Kernel:
@@ -87,7 +89,7 @@ def _elementwise(fn: str, operand: TensorType, result: TensorType) -> Kernel:
     zero, one = np.zeros((), dtype), np.ones((), dtype)
     match fn:
         case "relu":
-            return lambda x, out: np.maximum(x, zero, out=out)
+            return _relu(dtype, dims(result))
         case "step":
             return lambda x, out: np.greater(x, zero, out)
         case "sigmoid":
@@ -105,6 +107,32 @@ def _elementwise(fn: str, operand: TensorType, result: TensorType) -> Kernel:
             return bounded
         case _:
             return _named(fn)
+
+
+@cache
+def _zeros(dtype: np.dtype[Any]) -> Array:
+    zeros = np.zeros(ZEROS, dtype)
+    zeros.setflags(write=False)
+    return zeros
+
+
+def _relu(dtype: np.dtype[Any], shape: tuple[int, ...]) -> Kernel:
+    """Return the larger of x and 0: NumPy compares an array with an array in vectors, with a number element by element."""
+    zeros, size = _zeros(dtype), math.prod(shape)
+    alike = zeros[:size].reshape(shape) if size <= ZEROS else None
+
+    def relu(x: Any, out: Array) -> Array:
+        if alike is not None and out.shape == shape:
+            return np.maximum(x, alike, out=out)
+        if type(x) is not np.ndarray or not (x.flags.c_contiguous and out.flags.c_contiguous):
+            return np.maximum(x, zeros[0], out=out)
+        source, target = x.reshape(-1), out.reshape(-1)
+        for start in range(0, out.size, ZEROS):
+            part = target[start : start + ZEROS]
+            np.maximum(source[start : start + ZEROS], zeros[: part.size], out=part)
+        return out
+
+    return relu
 
 
 def _named(fn: str) -> Kernel:

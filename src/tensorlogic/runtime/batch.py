@@ -33,6 +33,7 @@ WORKING_SET = 4 << 20  # bytes of items that run at once: more would leave the c
 LARGE = 1 << 20  # bytes of one item from which a batch saves nothing over one call an item
 ROOM = 64 << 20  # bytes of a batch below which nobody asks how much memory there is
 _ARRAY = np.ndarray
+_PLAIN = frozenset("?bBhHiIlLqQefd")  # characters of the dtypes of 8 bytes at most
 _DTYPE, _NDIM, _SHAPE = attrgetter("dtype"), attrgetter("ndim"), attrgetter("shape")
 
 
@@ -90,7 +91,7 @@ def execute_batch(
     else:
         for call in calls:
             call()
-    failed = {n: errors[n] for n in sorted(errors)}
+    failed = {n: errors[n] for n in sorted(errors)} if errors else errors
     return BatchResult(len(given), pieces, failed, ways, (clock() - start) * 1e3, graph.output_names)
 
 
@@ -113,32 +114,35 @@ def _listed(items: Any) -> Sequence[Inputs]:
 
 def uniform(graph: EinsumGraph, items: Sequence[Inputs]) -> list[Group] | None:
     """Return all items as one group where they have plain arrays that agree; None where one must look closer."""
-    kinds, columns = [], []
-    count = len(items)
+    count, names = len(items), graph.inputs
     try:
-        if not items or list(map(len, items)).count(len(graph.inputs)) != count:
+        if not items or list(map(len, items)).count(len(names)) != count:
             return None
         first, last = items[0], items[-1]
-        shared = tuple([name for name in graph.inputs if last[name] is first[name]])
-        over = [name for name in graph.inputs if name not in shared]
-        known = {name: [first[name]] for name in shared}
+        shared = tuple([name for name in names if last[name] is first[name]])
+        over = tuple([name for name in names if name not in shared])
+        columns = {}
         if shared:
-            column = _alike((*over, *shared)[0], shared)(items, *[first[name] for name in shared])
+            listed = over[0] if over else shared[0]
+            column = columns[listed] = _alike(listed, shared)(items, *[first[name] for name in shared])
             if len(column) < count:  # one that looked shared is not
-                over = [name for name in graph.inputs if any(item[name] is not first[name] for item in items)]
-                known = {name: [first[name]] for name in graph.inputs if name not in over}
-            elif over:
-                known[over[0]] = column
-        for name in graph.inputs:
-            column = known[name] if name in known else [item[name] for item in items]
-            kind = _kind(column)
+                over, columns = tuple([n for n in names if any(i[n] is not first[n] for i in items)]), {}
+        kinds = []
+        for name in names:
+            kind = _kind(first[name])
             if kind is None:
                 return None
             kinds.append(kind)
-            columns.append(column)
+            if name not in over:
+                columns[name] = [first[name]]
+                continue
+            if name not in columns:
+                columns[name] = [item[name] for item in items]
+            if not _agree(columns[name], *kind):
+                return None
     except (TypeError, LookupError):  # no mappings, or a name is missing
         return None
-    return [Group(range(count), columns, tuple(over), tuple(kinds))] if kinds else None
+    return [Group(range(count), [columns[name] for name in names], over, tuple(kinds))] if kinds else None
 
 
 @lru_cache(maxsize=256)
@@ -154,24 +158,25 @@ def _alike(name: str, shared: tuple[str, ...]) -> Callable[..., list[Any]]:
     return function
 
 
-def _kind(column: Sequence[Any]) -> tuple[Any, Any] | None:
-    """Return the shape and dtype of arrays that agree in both; None where they do not, or are no plain arrays.
+def _kind(array: Any) -> tuple[Any, Any] | None:
+    """Return the shape and dtype of a plain array of numbers; None of anything else."""
+    if type(array) is not _ARRAY:
+        return None
+    dtype = array.dtype
+    return (array.shape, dtype) if dtype.char in _PLAIN and dtype.isnative else None
+
+
+def _agree(column: Sequence[Any], shape: tuple[int, ...], dtype: np.dtype[Any]) -> bool:
+    """Tell whether all of them are plain arrays of this shape and dtype.
 
     Counting takes a third of the time of comparing one by one, and a batch of small items spends its time here.
     """
-    count, first = len(column), column[0]
-    if list(map(type, column)).count(_ARRAY) != count:
-        return None
-    shape, dtype = first.shape, first.dtype
-    if not dtype.isnative or dtype.kind not in "biuf" or dtype.itemsize > 8:
-        return None
-    if list(map(_DTYPE, column)).count(dtype) != count:
-        return None
+    count = len(column)
+    if list(map(type, column)).count(_ARRAY) != count or list(map(_DTYPE, column)).count(dtype) != count:
+        return False
     if len(shape) == 1:  # shapes are made anew whenever they are read
-        same = list(map(len, column)).count(shape[0]) == sum(map(_NDIM, column)) == count  # what has no axis has no len
-    else:
-        same = list(map(_SHAPE, column)).count(shape) == count
-    return (shape, dtype) if same else None
+        return list(map(len, column)).count(shape[0]) == sum(map(_NDIM, column)) == count  # what has no axis has no len
+    return list(map(_SHAPE, column)).count(shape) == count
 
 
 def _grouped(
@@ -258,8 +263,9 @@ def _bytes(
 
 def room(executor: Executor) -> int | None:
     """Return the least of the limits of memory that hold for runs now; None without any."""
-    limits = [executor.programs.memory_limit, *(c.memory_limit for c in (executor.context, *active_contexts()))]
-    return min((limit for limit in limits if limit is not None), default=None)
+    limits = [executor.programs.memory_limit, *[c.memory_limit for c in (executor.context, *active_contexts())]]
+    known = [limit for limit in limits if limit is not None]
+    return min(known) if known else None
 
 
 def most_at_once(executor: Executor, way: Way, limit: int | None, threads: int = 1) -> int:
@@ -340,11 +346,10 @@ def _together(
     places: Sequence[int],
     distributed: DistributedConfig | None,
 ) -> Piece:
-    names = list(graph.inputs)
+    names = graph.inputs
     if way.graph is None:  # nothing differs between items
-        values = executor.execute(
-            graph, {n: column[0] for n, column in zip(names, group.columns, strict=True)}
-        ).values()
+        same = {n: column[0] for n, column in zip(names, group.columns, strict=True)}
+        values = executor.execute(graph, same).values()
         return Piece(places, [np.repeat(np.asarray(v)[None], len(places), 0) for v in values])
     whole = len(part) == len(group.items)
     inputs = {}
