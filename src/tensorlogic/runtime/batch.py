@@ -175,7 +175,8 @@ def _agree(column: Sequence[Any], shape: tuple[int, ...], dtype: np.dtype[Any]) 
     if list(map(type, column)).count(_ARRAY) != count or list(map(_DTYPE, column)).count(dtype) != count:
         return False
     if len(shape) == 1:  # shapes are made anew whenever they are read
-        return list(map(len, column)).count(shape[0]) == sum(map(_NDIM, column)) == count  # what has no axis has no len
+        axes: int = sum(map(_NDIM, column))
+        return axes == count == list(map(len, column)).count(shape[0])  # what has no axis has no len
     return list(map(_SHAPE, column)).count(shape) == count
 
 
