@@ -19,14 +19,17 @@ def tables() -> list[Table]:
     rng = np.random.default_rng(0)
     found = []
     a, c, d = (rng.normal(size=s).astype("float32") for s in ((300, 400), (400, 500), (500, 20)))
-    found.append(contest(
-        "Chain of three matrices", "float32, 300×400×500×20: the order matters.",
-        {
-            "NumPy, best order by hand": lambda: a @ (c @ d),
-            "Executor.execute": runner("ij,jk,kl->il", "real", a, c, d),
-            "np.einsum(optimize=True)": lambda: np.einsum("ij,jk,kl->il", a, c, d, optimize=True),
-        },
-    ))  # fmt: skip
+    found.append(
+        contest(
+            "Chain of three matrices",
+            "float32, 300×400×500×20: the order matters.",
+            {
+                "NumPy, best order by hand": lambda: a @ (c @ d),
+                "Executor.execute": runner("ij,jk,kl->il", "real", a, c, d),
+                "np.einsum(optimize=True)": lambda: np.einsum("ij,jk,kl->il", a, c, d, optimize=True),
+            },
+        )
+    )
     for n in (200, 500, 1000):
         x, y = (rng.random((n, n)) < 0.02 for _ in range(2))
         contenders = {
@@ -38,12 +41,16 @@ def tables() -> list[Table]:
         note = f"n={n}, density 2%, bool in and out. The packed-bit kernels are not part of this tier."
         found.append(contest(f"Boolean join, n={n}", note, contenders, rounds=9, calls=1 if n > 200 else 0))
     x, y = (rng.random((300, 300)).astype("float32") for _ in range(2))
-    found.append(contest(
-        "Max-min join, n=300", "float32; NumPy by broadcasting builds the n³ array.",
-        {
-            "NumPy by broadcasting": lambda: np.minimum(x[:, :, None], y[None]).max(1),
-            "Executor.execute": runner("xy,yz->xz", "max_min", x, y),
-        },
-        rounds=5, calls=1,
-    ))  # fmt: skip
+    found.append(
+        contest(
+            "Max-min join, n=300",
+            "float32; NumPy by broadcasting builds the n³ array.",
+            {
+                "NumPy by broadcasting": lambda: np.minimum(x[:, :, None], y[None]).max(1),
+                "Executor.execute": runner("xy,yz->xz", "max_min", x, y),
+            },
+            rounds=5,
+            calls=1,
+        )
+    )
     return found

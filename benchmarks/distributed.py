@@ -225,8 +225,13 @@ def measured(names: list[str], ranks: int) -> dict[str, list[float]]:
     """Return the times of jobs on so many processes with one BLAS thread each."""
     with tempfile.TemporaryDirectory() as folder:
         one = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
-        env = {**os.environ, **one, "WORLD_SIZE": str(ranks), "TENSORLOGIC_MEETING": (Path(folder) / "meeting").as_uri(),
-               "GLOO_SOCKET_IFNAME": "lo"}  # fmt: skip
+        env = {
+            **os.environ,
+            **one,
+            "WORLD_SIZE": str(ranks),
+            "TENSORLOGIC_MEETING": (Path(folder) / "meeting").as_uri(),
+            "GLOO_SOCKET_IFNAME": "lo",
+        }
         command = [sys.executable, __file__, *names]
         processes = [
             subprocess.Popen(command, env={**env, "RANK": str(r)}, stdout=subprocess.PIPE, text=True)

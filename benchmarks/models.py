@@ -308,8 +308,9 @@ def fuzzy(sigmoid: bool) -> Case:
         made = in_c(
             "#include <math.h>\nvoid f(const float *restrict a, const float *restrict b, const float *restrict c, float *restrict o, long n) {\n"
             f"#pragma omp parallel for simd\nfor (long i = 0; i < n; i++) {{ float t = {low}; o[i] = {last}; }} }}",
-            "-fopenmp", "-ffast-math",
-        )  # fmt: skip
+            "-fopenmp",
+            "-ffast-math",
+        )
         if isinstance(made, str):
             return made
         out = np.empty(CELLS, "float32")
@@ -402,9 +403,17 @@ def measure(case: Case) -> Table:
         KEPT: lambda: compiled(out={name: kept})[0],
     }
     return contest(
-        case.title, case.note, contenders, rounds=case.rounds, ours=(OURS, NATIVE, KEPT), agree=1e-4, pause=PAUSE, each=True, calls=case.calls,
+        case.title,
+        case.note,
+        contenders,
+        rounds=case.rounds,
+        ours=(OURS, NATIVE, KEPT),
+        agree=1e-4,
+        pause=PAUSE,
+        each=True,
+        calls=case.calls,
         limit=partial(least_seconds, case.flops, case.nbytes),
-    )  # fmt: skip
+    )
 
 
 def steps(case: Case, runs: int = 30) -> str:

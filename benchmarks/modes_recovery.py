@@ -78,8 +78,12 @@ def run() -> Table:
 
     contenders = {"execute": lambda: executor.execute(graph, inputs)} | {
         f"execute_with_recovery, {strategy.value}": recovering(strategy)
-        for strategy in (tl.RecoveryStrategy.FAIL_FAST, tl.RecoveryStrategy.CHECKPOINT, tl.RecoveryStrategy.RETRY_WITH_BACKOFF)
-    }  # fmt: skip
+        for strategy in (
+            tl.RecoveryStrategy.FAIL_FAST,
+            tl.RecoveryStrategy.CHECKPOINT,
+            tl.RecoveryStrategy.RETRY_WITH_BACKOFF,
+        )
+    }
     note = "50 layers of 256×256 where nothing fails. A run that retries keeps the operands of each step, so it does not write in place."
     return contest("A run with recovery", note, contenders)  # type: ignore[arg-type]
 

@@ -70,9 +70,7 @@ def series(tables: Iterable[Table], pattern: str) -> dict[str, list[tuple[float,
     return {name: sorted(points) for name, points in found.items()}
 
 
-def svg(
-    title: str, series: Series, xlabel: str, ylabel: str, *, ytext: Callable[[float], str] = seconds
-) -> str:  # fmt: skip
+def svg(title: str, series: Series, xlabel: str, ylabel: str, *, ytext: Callable[[float], str] = seconds) -> str:
     """Return a log-log line plot as SVG text; every value must be above zero."""
     points = [p for line in series.values() for p in line]
     if not points:

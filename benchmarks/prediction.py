@@ -20,9 +20,15 @@ ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_
 LAYERS, WIDTH, ROWS = 16, 8192, 1 << 17
 DEVICES = (8, 16, 32, 64, 128, 256, 512, 1024)
 CLUSTER = tl.Cluster(
-    flops=100e12, memory_bandwidth=2e12, bandwidth=200e9, latency=5e-6, memory=80 << 30,
-    devices_per_machine=8, network_bandwidth=25e9, network_latency=20e-6,
-)  # fmt: skip
+    flops=100e12,
+    memory_bandwidth=2e12,
+    bandwidth=200e9,
+    latency=5e-6,
+    memory=80 << 30,
+    devices_per_machine=8,
+    network_bandwidth=25e9,
+    network_latency=20e-6,
+)
 
 
 def devices(count: int) -> list[tl.Device]:

@@ -96,12 +96,15 @@ def bytes_by_bytes(rng: np.random.Generator) -> Table:
         right = isinstance(call, str) or np.array_equal(call(), exact)
         return (name if right else f"{name}, sums not exact"), call
 
-    contenders = dict([
-        (OURS32, lambda: ours32()[0]), named("our int8", lambda: ours()[0]),
-        ("ONNX Runtime float32", peer("onnx onnxruntime", lambda: ort("MatMul", x, y))),
-        named("ONNX Runtime int8 (MatMulInteger)", peer("onnx onnxruntime", lambda: ort("MatMulInteger", a, b))),
-        named("PyTorch int8 (_int_mm)", peer("torch", lambda: if_able(torch_product))),
-    ])  # fmt: skip
+    contenders = dict(
+        [
+            (OURS32, lambda: ours32()[0]),
+            named("our int8", lambda: ours()[0]),
+            ("ONNX Runtime float32", peer("onnx onnxruntime", lambda: ort("MatMul", x, y))),
+            named("ONNX Runtime int8 (MatMulInteger)", peer("onnx onnxruntime", lambda: ort("MatMulInteger", a, b))),
+            named("PyTorch int8 (_int_mm)", peer("torch", lambda: if_able(torch_product))),
+        ]
+    )
     note = "One thread. float32 is the yardstick."
     title = f"int8 × int8 → int32, {SQUARE}³"
     return contest(title, note, contenders, rounds=9, ours=(OURS32, "our int8"))
@@ -181,10 +184,13 @@ def one_row(rng: np.random.Generator) -> Table:
     x = rng.standard_normal((1, WIDE)).astype(np.float32)
     ours: dict[str, Contender] = {OURS32: floats(x, rng)}
     ours |= {
-        "our INT8": weight_only("int8", None, x, rng), "our INT4": weight_only("int4", None, x, rng),
-        "our INT4, groups of 128": weight_only("int4", 128, x, rng), "our INT2 (and ternary)": weight_only("int2", None, x, rng),
-        "our binary × float": weight_only("binary", None, x, rng), "our binary × binary (popcount)": bits_by_bits(x, rng),
-    }  # fmt: skip
+        "our INT8": weight_only("int8", None, x, rng),
+        "our INT4": weight_only("int4", None, x, rng),
+        "our INT4, groups of 128": weight_only("int4", 128, x, rng),
+        "our INT2 (and ternary)": weight_only("int2", None, x, rng),
+        "our binary × float": weight_only("binary", None, x, rng),
+        "our binary × binary (popcount)": bits_by_bits(x, rng),
+    }
     peers: dict[str, Contender] = {
         "ONNX Runtime MatMulNBits, 4 bits": peer("onnx onnxruntime", lambda: if_able(lambda: few_bits(x, 4, rng))),
         "ONNX Runtime MatMulNBits, 8 bits": peer("onnx onnxruntime", lambda: if_able(lambda: few_bits(x, 8, rng))),
@@ -203,8 +209,10 @@ def many_rows(rng: np.random.Generator) -> Table:
     """Enough rows for arithmetic to count."""
     x = rng.standard_normal((ROWS, WIDE)).astype(np.float32)
     ours: dict[str, Contender] = {
-        OURS32: floats(x, rng), "our INT8": weight_only("int8", None, x, rng), "our INT4": weight_only("int4", None, x, rng),
-    }  # fmt: skip
+        OURS32: floats(x, rng),
+        "our INT8": weight_only("int8", None, x, rng),
+        "our INT4": weight_only("int4", None, x, rng),
+    }
     nbits = peer("onnx onnxruntime", lambda: if_able(lambda: few_bits(x, 4, rng)))
     contenders = {**ours, "ONNX Runtime MatMulNBits, 4 bits": nbits}
     note = "One thread. Weights become floats block by block, for BLAS to multiply."

@@ -715,9 +715,18 @@ def closure_memory() -> list[Table]:
 
 
 ALL = (
-    joins, closures, generations, points_to, one_source, triangles, families, texts, tables_from_files, changed_facts,
+    joins,
+    closures,
+    generations,
+    points_to,
+    one_source,
+    triangles,
+    families,
+    texts,
+    tables_from_files,
+    changed_facts,
     closure_memory,
-)  # fmt: skip
+)
 
 
 def tables() -> list[Table]:

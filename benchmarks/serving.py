@@ -163,9 +163,13 @@ def tiny(root: Path, port: int, rounds: int = 5, seconds: float = 1.2) -> list[T
         note += f"It is {rates['tensorlogic serve'] / rates['Starlette on uvicorn']:.1f} times Starlette (goal: 2)."
     return [
         Table("A tiny model in JSON", note, tuple(timing(n, t) for n, t in times.items()), skipped=skipped),
-        Table("99th percentile at half load", f"The same at {half:,.0f} requests a second for all (goal: 3 times the bare handler's).",
-              tuple(timing(n, t) for n, t in late.items()), skipped=skipped),
-    ]  # fmt: skip
+        Table(
+            "99th percentile at half load",
+            f"The same at {half:,.0f} requests a second for all (goal: 3 times the bare handler's).",
+            tuple(timing(n, t) for n, t in late.items()),
+            skipped=skipped,
+        ),
+    ]
 
 
 def forward(rows: int) -> tuple[Timing, Timing]:

@@ -213,10 +213,18 @@ def tables() -> list[Table]:
             ),
         }
         note = "784-512-256-10, cross-entropy, SGD, float32. The goal is 1.0 of NumPy by hand, and less than JAX and PyTorch."
-        found.append(contest(
-            f"Training step of an MLP, batch {batch}", note, contenders, rounds=20, calls=20 if batch == 64 else 5,
-            ours=(plain, machine, trainer), pause=PAUSE, each=True,
-        ))  # fmt: skip
+        found.append(
+            contest(
+                f"Training step of an MLP, batch {batch}",
+                note,
+                contenders,
+                rounds=20,
+                calls=20 if batch == 64 else 5,
+                ours=(plain, machine, trainer),
+                pause=PAUSE,
+                each=True,
+            )
+        )
     return [*found, *backwards(), *training_loop.tables()]
 
 

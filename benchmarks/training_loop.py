@@ -125,9 +125,14 @@ def torch_epoch() -> Callable[[], object]:
     data = images()
     x, labels = torch.from_numpy(data["x"]).permute(0, 3, 1, 2).contiguous(), torch.from_numpy(data["labels"])
     model = torch.nn.Sequential(
-        torch.nn.Conv2d(1, 16, 3, padding=1), torch.nn.ReLU(), torch.nn.Conv2d(16, 32, 3, padding=1), torch.nn.ReLU(),
-        torch.nn.MaxPool2d(2), torch.nn.Flatten(), torch.nn.Linear(512, 10),
-    )  # fmt: skip
+        torch.nn.Conv2d(1, 16, 3, padding=1),
+        torch.nn.ReLU(),
+        torch.nn.Conv2d(16, 32, 3, padding=1),
+        torch.nn.ReLU(),
+        torch.nn.MaxPool2d(2),
+        torch.nn.Flatten(),
+        torch.nn.Linear(512, 10),
+    )
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 
     def call() -> object:

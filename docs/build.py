@@ -24,9 +24,14 @@ import tensorlogic as tl
 
 DOCS = Path(__file__).parent
 PAGES = (
-    "tutorial.md", *sorted(f"guides/{page.name}" for page in (DOCS / "guides").glob("*.md")),
-    "architecture.md", "reliability.md", "benchmarks.md", "dependencies.md", "seed-map.md",
-)  # fmt: skip
+    "tutorial.md",
+    *sorted(f"guides/{page.name}" for page in (DOCS / "guides").glob("*.md")),
+    "architecture.md",
+    "reliability.md",
+    "benchmarks.md",
+    "dependencies.md",
+    "seed-map.md",
+)
 STYLE = """body {max-width: 60rem; margin: 2rem auto; padding: 0 1rem; font: 16px/1.5 system-ui, sans-serif}
 pre, code {background: #f5f5f5; font-size: 14px} pre {padding: .6rem; overflow-x: auto} code {padding: 0 .15rem}
 table {border-collapse: collapse} td, th {border: 1px solid #ccc; padding: .2rem .6rem; text-align: left}"""

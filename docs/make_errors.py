@@ -11,10 +11,18 @@ from tensorlogic.faults import FAULTS
 
 PAGE = Path(__file__).with_name("errors.md")
 AREAS = {
-    "E0": "Graphs: shapes and axes", "E1": "Graphs: sizes, types and operations", "E2": "Files",
-    "E3": "Calls and planning", "E4": "Backends", "E5": "Running", "E6": "Logic", "E7": "Traces",
-    "E8": "Views and memory", "E9": "Eager execution and gradients", "W": "Warnings",
-}  # fmt: skip
+    "E0": "Graphs: shapes and axes",
+    "E1": "Graphs: sizes, types and operations",
+    "E2": "Files",
+    "E3": "Calls and planning",
+    "E4": "Backends",
+    "E5": "Running",
+    "E6": "Logic",
+    "E7": "Traces",
+    "E8": "Views and memory",
+    "E9": "Eager execution and gradients",
+    "W": "Warnings",
+}
 
 
 def text() -> str:

@@ -12,9 +12,15 @@ for name in names:
 step = tl.value_and_grad(b.build(loss=b.mean(b.square(h))), wrt=names)
 
 cluster = tl.Cluster(
-    flops=60e12, memory_bandwidth=1.5e12, bandwidth=200e9, latency=5e-6, memory=40 << 30,
-    devices_per_machine=8, network_bandwidth=12e9, network_latency=20e-6,
-)  # fmt: skip
+    flops=60e12,
+    memory_bandwidth=1.5e12,
+    bandwidth=200e9,
+    latency=5e-6,
+    memory=40 << 30,
+    devices_per_machine=8,
+    network_bandwidth=12e9,
+    network_latency=20e-6,
+)
 for count in (8, 16):
     print(f"{count} devices")
     auto = tl.DistributedParallelismStrategy.Auto(micro_batch_size=ROWS // 16)

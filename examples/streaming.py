@@ -29,8 +29,14 @@ with tempfile.TemporaryDirectory() as name:
 
     def run(*, resume: bool) -> tl.Stream:
         return tl.Executor().execute_stream(
-            graph, folder / "rows.npy", config, inputs=weights, sink=folder / "scores.npy", checkpoint=folder / "run", resume=resume
-        )  # fmt: skip
+            graph,
+            folder / "rows.npy",
+            config,
+            inputs=weights,
+            sink=folder / "scores.npy",
+            checkpoint=folder / "run",
+            resume=resume,
+        )
 
     with run(resume=False) as stream:
         for result in stream:

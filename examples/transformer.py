@@ -19,9 +19,15 @@ def weights(seed: int = 0) -> dict[str, np.ndarray]:
     """Return random weights of every layer."""
     rng = np.random.default_rng(seed)
     shapes = {
-        "Emb": (len(WORDS), DE), "WQ": (BLOCKS, HEADS, DK, DE), "WK": (BLOCKS, HEADS, DK, DE), "WV": (BLOCKS, HEADS, DV, DE),
-        "WS": (BLOCKS, DE, HEADS * DV), "WP": (BLOCKS, FF, DE), "WF": (BLOCKS, DE, FF), "WO": (len(WORDS), DE),
-    }  # fmt: skip
+        "Emb": (len(WORDS), DE),
+        "WQ": (BLOCKS, HEADS, DK, DE),
+        "WK": (BLOCKS, HEADS, DK, DE),
+        "WV": (BLOCKS, HEADS, DV, DE),
+        "WS": (BLOCKS, DE, HEADS * DV),
+        "WP": (BLOCKS, FF, DE),
+        "WF": (BLOCKS, DE, FF),
+        "WO": (len(WORDS), DE),
+    }
     return {name: rng.normal(scale=0.3, size=shape) for name, shape in shapes.items()}
 
 

@@ -74,11 +74,14 @@ def batches(data: dict[str, Array], seed: int, labels: int, images: int, rows: i
         shown = data["train_labels"][own]
         is_labelled = np.arange(rows) < len(labelled)
         kinds = {kind: of_digits[shown].astype("float32") for kind, of_digits in KINDS.items()}
-        found.append({
-            "images": data["train_images"][own].reshape(rows, 784),
-            "digit": np.where(is_labelled, shown, 0),  # what is not labelled is not told
-            "labelled": is_labelled.astype("float32"), **kinds,
-        })  # fmt: skip
+        found.append(
+            {
+                "images": data["train_images"][own].reshape(rows, 784),
+                "digit": np.where(is_labelled, shown, 0),  # what is not labelled is not told
+                "labelled": is_labelled.astype("float32"),
+                **kinds,
+            }
+        )
     return found
 
 

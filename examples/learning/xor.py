@@ -15,8 +15,11 @@ from tensorlogic.tables import table
 
 CASES = {"x": np.array([[0, 0], [0, 1], [1, 0], [1, 1]], "float32"), "y": np.array([0, 1, 1, 0], "float32")}
 OPTIMIZERS = {
-    "sgd": tl.optim.sgd(1.0), "momentum": tl.optim.momentum(0.2), "adam": tl.optim.adam(0.05), "lion": tl.optim.lion(0.02)
-}  # fmt: skip
+    "sgd": tl.optim.sgd(1.0),
+    "momentum": tl.optim.momentum(0.2),
+    "adam": tl.optim.adam(0.05),
+    "lion": tl.optim.lion(0.02),
+}
 
 
 def loss_graph(hidden: int) -> tl.EinsumGraph:

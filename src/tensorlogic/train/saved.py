@@ -38,12 +38,15 @@ def save_trainer(trainer: Trainer, folder: str | Path, keep: int) -> None:
         if not (path / GRAPH).exists() or EinsumGraph.load(path / GRAPH).digest != digest:
             trainer.loss.save(path / GRAPH)
         facts = {
-            "graph": digest, "config": _config_json(trainer), "names": list(trainer.names),
+            "graph": digest,
+            "config": _config_json(trainer),
+            "names": list(trainer.names),
             "history": [_as_json(epoch) for epoch in trainer.history.epochs],
             "plans": trainer.executor.programs.choices(),
-            "data": trainer.data_digest, **position_of(trainer),
+            "data": trainer.data_digest,
+            **position_of(trainer),
             **{name: _as_json(getattr(trainer, name)) for name in FIGURES},
-        }  # fmt: skip
+        }
         manager.save(values, facts)
 
 

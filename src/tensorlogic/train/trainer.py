@@ -246,11 +246,18 @@ class Trainer:
             types = types or {name: TensorType.of(self.values[name]) for name in self.names}
             rows = [n for n in graph.inputs if n not in types and n not in self._fixed and n not in (TRAINING, STEP)]
             self._step = training_step(
-                graph, types, config.optimizer, settings=settings_of(config.settings, types), clip_norm=config.clip_norm,
-                clip_value=config.clip_value, average=config.average, precision=config.precision,
-                micro_batches=config.accumulate, rows=[n for n in rows if n not in graph.output_names],
+                graph,
+                types,
+                config.optimizer,
+                settings=settings_of(config.settings, types),
+                clip_norm=config.clip_norm,
+                clip_value=config.clip_value,
+                average=config.average,
+                precision=config.precision,
+                micro_batches=config.accumulate,
+                rows=[n for n in rows if n not in graph.output_names],
                 straight_through=config.straight_through,
-            )  # fmt: skip
+            )
         return self._step
 
     def given(self) -> dict[str, Any]:

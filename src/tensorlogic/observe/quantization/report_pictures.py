@@ -102,11 +102,13 @@ def page(report: QuantizationReport) -> str:
         "body{font-family:sans-serif;margin:2em}table{border-collapse:collapse}td,th{padding:2px 10px;text-align:right}"
     )
     parts = [
-        "<!doctype html>", '<html lang="en"><head><meta charset="utf-8"><title>Quantization report</title>',
+        "<!doctype html>",
+        '<html lang="en"><head><meta charset="utf-8"><title>Quantization report</title>',
         f"<style>{style}</style></head><body><h1>Quantization report</h1>",
         "".join(f"<p>{escape(line)}</p>" for line in blocks[-1].splitlines()),
-        "<h2>Weights</h2>", html_table(head, weights),
-    ]  # fmt: skip
+        "<h2>Weights</h2>",
+        html_table(head, weights),
+    ]
     if report.layers:
         parts += [
             "<h2>After each product</h2>",
