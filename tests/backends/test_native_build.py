@@ -21,11 +21,11 @@ from tensorlogic.backends.native import build, code_cache, support
 from tensorlogic.ir.types import TensorType
 from tensorlogic.runtime.call import call
 from tensorlogic.store import Store
-from tensorlogic.testing.programs import every_program
+from tensorlogic.testing.every_plan import every_program
 
 SCRIPT = """
 import warnings, numpy as np, tensorlogic as tl
-from tensorlogic.testing.programs import native_plan
+from tensorlogic.testing.every_plan import native_plan
 warnings.simplefilter("always")
 b = tl.GraphBuilder()
 x = b.input("x", ("n", 8), "float32")

@@ -16,7 +16,7 @@ from tensorlogic.observe.compare_arrays import difference
 from tensorlogic.plan import candidates
 from tensorlogic.runtime.call import call
 from tensorlogic.store import Store
-from tensorlogic.testing.programs import every_program
+from tensorlogic.testing.every_plan import every_program
 
 DTYPES = ["bool", "int8", "int32", "int64", "uint8", "uint64", "float32", "float64"]
 WEIGHTS = np.array([3, 1, 3, 3, 1, 1, 8, 5]) / 25

@@ -12,7 +12,7 @@ import pytest
 import tensorlogic as tl
 from tensorlogic.backends.native import rows
 from tensorlogic.backends.native.support import NativeWarning
-from tensorlogic.testing.programs import native_plan
+from tensorlogic.testing.every_plan import native_plan
 
 Build = Callable[[tl.GraphBuilder], dict[str, Any]]
 f4, f8, i4, i8, b1 = "float32", "float64", "int32", "int64", "bool"

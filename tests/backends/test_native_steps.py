@@ -15,7 +15,7 @@ from tensorlogic.plan.build import ExecutionPlan, lay_out
 from tensorlogic.plan.candidates import one_function
 from tensorlogic.runtime import programs
 from tensorlogic.runtime.call import call
-from tensorlogic.testing.programs import every_program, native_plan
+from tensorlogic.testing.every_plan import every_program, native_plan
 
 
 def same(graph: tl.EinsumGraph, inputs: dict[str, Any]) -> list[str]:

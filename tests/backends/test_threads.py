@@ -20,7 +20,7 @@ from tensorlogic.backends.erf import erf32
 from tensorlogic.plan import sharing
 from tensorlogic.runtime.call import run
 from tensorlogic.runtime.program import bind
-from tensorlogic.testing.programs import native_plan
+from tensorlogic.testing.every_plan import native_plan
 
 
 @pytest.fixture(autouse=True)

@@ -17,7 +17,7 @@ from tensorlogic.plan import candidates
 from tensorlogic.plan.fused_steps import Fused
 from tensorlogic.runtime.call import call
 from tensorlogic.testing import Case, cases
-from tensorlogic.testing.programs import every_program
+from tensorlogic.testing.every_plan import every_program
 
 
 def _group(name: str) -> str:

@@ -29,7 +29,7 @@ from tensorlogic.ir.sizes import evaluate
 from tensorlogic.passes.specialize import specialize
 from tensorlogic.runtime.call import call
 from tensorlogic.runtime.frame import Frame
-from tensorlogic.testing.programs import every_program
+from tensorlogic.testing.every_plan import every_program
 from tensorlogic.testing.random_graphs import GraphCase, arrays
 from tensorlogic.testing.strategies import FormulaCase, RuleSet, formula_case, graph_case, rule_set
 

@@ -5,7 +5,7 @@ from itertools import product
 
 import pytest
 
-from tensorlogic.lang.demand import demanded, facts_name
+from tensorlogic.lang.magic_sets import demanded, facts_name
 from tensorlogic.lang.syntax import Comparison, Constant, Equation, Not, Place, Rule, Tensor, Variable
 
 NAMES = ("A", "B", "C", "D")

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from lanes import lanes
 
 import tensorlogic as tl
-from tensorlogic.observe.export import to_chrome, to_collapsed, to_speedscope
+from tensorlogic.observe.trace_export import to_chrome, to_collapsed, to_speedscope
 
 LINE = re.compile(r"^(.*)\s+?(\d+(?:\.\d*)?)$")  # what flamegraph.pl accepts
 SCHEMA = json.loads((Path(__file__).parent / "data" / "speedscope.schema.json").read_text(encoding="utf-8"))

@@ -15,7 +15,7 @@ from click.testing import CliRunner
 import tensorlogic as tl
 from tensorlogic.cli import main
 from tensorlogic.ir.constants import all_constants
-from tensorlogic.observe.quantization.observers import BINS, RANGES, Seen
+from tensorlogic.observe.quantization.calibration import BINS, RANGES, Seen
 
 T, G, A, C, M, R = (
     tl.QuantizationType, tl.QuantizationGranularity, tl.ActivationMode, tl.QuantizationConfig, tl.CalibrationMethod,

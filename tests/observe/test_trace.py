@@ -9,7 +9,7 @@ import pytest
 
 import tensorlogic as tl
 from tensorlogic import events
-from tensorlogic.observe.export import to_chrome, to_collapsed, to_speedscope
+from tensorlogic.observe.trace_export import to_chrome, to_collapsed, to_speedscope
 
 
 def layer():

@@ -15,7 +15,7 @@ import pytest
 import tensorlogic as tl
 from tensorlogic.observe import files
 from tensorlogic.observe.compare_traces import totals
-from tensorlogic.observe.files import form_of, load, read, save
+from tensorlogic.observe.trace_files import form_of, load, read, save
 
 REAL = next(
     (

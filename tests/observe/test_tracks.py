@@ -16,8 +16,8 @@ from lanes import lanes, own_times
 import tensorlogic as tl
 from tensorlogic.observe.analyze import frame_name
 from tensorlogic.observe.compare_traces import totals
-from tensorlogic.observe.export import EXACT, SPEEDSCOPE, clean, to_chrome, to_collapsed, to_speedscope
 from tensorlogic.observe.trace import Trace, TraceEvent
+from tensorlogic.observe.trace_export import EXACT, SPEEDSCOPE, clean, to_chrome, to_collapsed, to_speedscope
 from tensorlogic.observe.tracks import tracks
 
 

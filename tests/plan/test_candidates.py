@@ -12,7 +12,7 @@ from tensorlogic.plan.budget import seconds
 from tensorlogic.plan.groups import EXACT_FUNCTIONS, find_groups
 from tensorlogic.runtime.call import call
 from tensorlogic.runtime.program import bind
-from tensorlogic.testing.programs import every_program, native_plan
+from tensorlogic.testing.every_plan import every_program, native_plan
 
 
 def join(n: int) -> tl.EinsumGraph:

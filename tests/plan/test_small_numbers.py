@@ -10,7 +10,7 @@ import pytest
 import tensorlogic as tl
 from tensorlogic.ir.packed_numbers import KINDS, pack_numbers
 from tensorlogic.runtime.call import call
-from tensorlogic.testing.programs import every_program, native_plan
+from tensorlogic.testing.every_plan import every_program, native_plan
 
 STEP = np.float32(1 / 255)
 

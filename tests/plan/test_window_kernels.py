@@ -12,7 +12,7 @@ from tensorlogic.plan.build import lay_out
 from tensorlogic.plan.window_groups import window_groups
 from tensorlogic.runtime.call import call
 from tensorlogic.runtime.program import bind
-from tensorlogic.testing.programs import native_plan
+from tensorlogic.testing.every_plan import native_plan
 
 CASES = list(itertools.product([(9,), (7, 8), (4, 5, 6)], [1, 2], [1, 2], [1, 3]))
 

@@ -10,7 +10,7 @@ import pytest
 
 import tensorlogic as tl
 from tensorlogic.runtime.frame import Frame
-from tensorlogic.testing.programs import every_program
+from tensorlogic.testing.every_plan import every_program
 
 AGGRESSIVE = tl.CompilationConfig(tl.OptimizationLevel.AGGRESSIVE)
 

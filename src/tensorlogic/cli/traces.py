@@ -37,7 +37,7 @@ def trace_group() -> None:
 
 
 def _read(path: Path) -> Trace:
-    from ..observe.files import load
+    from ..observe.trace_files import load
 
     with common.waiting(f"reading {path.name}", path.stat().st_size if path.is_file() else 0):
         return load(path)
@@ -82,8 +82,8 @@ def record(
     """  # noqa: D301
     from ..ir.files import no_file
     from ..observe.compare_traces import counts
-    from ..observe.files import form_of
     from ..observe.trace import trace
+    from ..observe.trace_files import form_of
 
     script = target.suffix == ".py"
     if args and not script:
@@ -206,7 +206,7 @@ def export(file: Path, form: str, output: Path | None, as_json: bool) -> None:
       tensorlogic trace export run.json --to collapsed | flamegraph.pl > run.svg
       tensorlogic trace export pytorch.json.gz --to rust -o run.rust.json
     """  # noqa: D301
-    from ..observe.files import save, write
+    from ..observe.trace_files import save, write
 
     loaded = _read(file)
     if output is None:
@@ -237,8 +237,8 @@ def flame(file: Path, output: Path | None, title: str | None, width: int, as_jso
       tensorlogic trace flame run.json -o run.svg
       tensorlogic trace flame stacks.collapsed -o stacks.svg --title "before the change"
     """  # noqa: D301
-    from ..observe.files import form_of, save_text
     from ..observe.flame import flame_svg
+    from ..observe.trace_files import form_of, save_text
 
     if output is not None and form_of(output) != "flame":
         hint = f"write -o {output.stem}.svg"

@@ -15,10 +15,10 @@ from ..ir.types import FLOATS, promote
 from . import syntax as s
 from .checks import check_body, check_constants, check_marks, check_queries, check_slice
 from .declarations import GivenTensor, Statement, declare, find_scalars, literal_array
+from .domain_inference import DomainInfo, DomainKey, Places, infer_places, unknown_constant
 from .extents import ReadPlace, forms, solve_extents, variable_ranges
-from .growth import grow
 from .index_names import SliceLength, named
-from .places import DomainInfo, DomainKey, Places, infer_places, unknown_constant
+from .number_growth import grow
 from .strata import Component, check_safety, components, is_rule
 
 __all__ = ["Analysis", "Component", "DomainInfo", "DomainKey", "GivenTensor", "TensorInfo", "analyse"]

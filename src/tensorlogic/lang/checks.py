@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 from ..errors import GraphError, nearest
 from . import syntax as s
 from .declarations import Declaration, Statement, mentions
+from .domain_inference import unknown_constant
 from .extents import forms, slice_lengths
 from .index_names import SliceLength
-from .places import unknown_constant
 from .strata import Component, body_of
 
 if TYPE_CHECKING:

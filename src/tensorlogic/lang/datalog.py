@@ -15,9 +15,9 @@ from ..ir.spec import write
 from ..ir.tensor import Tensor
 from . import syntax as s
 from .analysis import Analysis, Component
+from .domain_inference import DomainInfo
 from .equations import comparison, located
-from .growth import as_value
-from .places import DomainInfo
+from .number_growth import as_value
 from .rules import round_limit
 from .strata import body_of
 

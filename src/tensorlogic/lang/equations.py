@@ -19,7 +19,7 @@ from .declarations import mentions, number_of
 from .evaluate import Evaluation, free
 from .extents import forms
 from .heads import Contribution, Target, contribution, merge, settled
-from .reads import Value
+from .indexing import Value
 
 Values = dict[str, Tensor]
 Statement = s.Rule | s.Equation

@@ -13,9 +13,9 @@ from ..ir.tensor import Tensor
 from . import syntax as s
 from .affine import Affine
 from .analysis import Analysis
-from .calls import apply_function
 from .extents import forms
-from .reads import Value, aligned, contract, length, read, without_repeats
+from .functions import apply_function
+from .indexing import Value, aligned, contract, length, read, without_repeats
 
 Indices = frozenset[str]
 NOTHING: Indices = frozenset()

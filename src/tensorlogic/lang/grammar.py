@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 from ..diagnostics import SourceLocation
 from ..errors import FormatError, expect
 from .facts import TL_FACTS, Block, FactReader, FactSyntax
-from .mistakes import unexpected
 from .statements import form
 from .syntax import Equation, Module, Number, Part, Statement, Tensor, children
+from .syntax_errors import unexpected
 from .tokens import FUNCTIONS, MAX_NESTING, MAX_TEXT, MAX_WORDS, TL, Dialect, Source, Token, plain_text, statements
-from .tree import Refused, Tree, refuse
+from .tree_builder import Refused, Tree, refuse
 
 if TYPE_CHECKING:
     from lark import Lark

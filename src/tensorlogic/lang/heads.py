@@ -14,7 +14,7 @@ from .affine import Affine
 from .analysis import TensorInfo
 from .declarations import literal_array
 from .evaluate import Evaluation, factors_of, free
-from .reads import Value, aligned, contract, length, position, with_axes
+from .indexing import Value, aligned, contract, length, position, with_axes
 from .strata import is_logical
 
 INF = float("inf")

@@ -28,8 +28,8 @@ from .equations import (
 from .evaluate import NOTHING, Evaluation, Indices, reads_last
 from .fixpoints import cast, lower_fixpoint, split
 from .heads import FILL, Contribution, contribution, merge, settled, zero
-from .reads import Value
-from .steps import Step, StepEquation, find_step
+from .indexing import Value
+from .recurrence_steps import Step, StepEquation, find_step
 
 
 def lower_recursion(component: Component, analysis: Analysis, b: GraphBuilder, values: Values) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any, NoReturn
 
 from .format import text_of
-from .mistakes import ONE_LINE
 from .syntax import (
     Arithmetic,
     Call,
@@ -29,8 +28,9 @@ from .syntax import (
     Write,
     variables,
 )
+from .syntax_errors import ONE_LINE
 from .tokens import Token
-from .tree import refuse
+from .tree_builder import refuse
 
 _PROJECTIONS = {"max": "max=", "min": "min=", "avg": "avg=", "mean": "avg=", "count": "count=", "sum": "+="}
 

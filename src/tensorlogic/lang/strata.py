@@ -8,8 +8,8 @@ from typing import NamedTuple
 from ..errors import GraphError
 from . import syntax as s
 from .declarations import Declaration, Statement, mentions
+from .recurrence_steps import find_step
 from .rules import strongly_connected
-from .steps import find_step
 
 SETTLED_FIRST = ("count=", "avg=")  # projections that need all of what they run over
 

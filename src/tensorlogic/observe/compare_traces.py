@@ -11,8 +11,8 @@ import numpy as np
 from ..errors import InputError, expect, nearest
 from ..tables import html_text, table
 from .columns import Groups, Names
-from .export import clean
 from .trace import Trace
+from .trace_export import clean
 from .tracks import tracks
 
 BY = ("operation", "device", "thread")

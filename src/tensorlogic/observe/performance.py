@@ -15,8 +15,8 @@ from ..diagnostics import bytes_text
 from ..errors import FormatError, InputError, expect
 from ..plan.machine import host
 from ..tables import html_text, table
-from .files import reason, write_file
 from .profile import Count, ProfileData, Time
+from .trace_files import reason, write_file
 
 FEWEST = 6  # of fewer values, even least and greatest enclose the median with less than 95% certainty: 2 · ½ⁿ > 5%
 RESAMPLES = 4000

@@ -224,7 +224,7 @@ class Trace(Hook):
     @classmethod
     def load(cls, path: str | Path) -> Trace:
         """Read a trace: Chrome JSON of this package or of PyTorch, speedscope, collapsed stacks or the Rust crate's JSON; gzip too."""
-        from .files import load
+        from .trace_files import load
 
         return load(path)
 
@@ -234,7 +234,7 @@ class Trace(Hook):
         ``.json`` for Chrome and Perfetto, ``.speedscope.json``, ``.rust.json``, ``.collapsed``, ``.folded`` or ``.txt``,
         ``.svg`` for a flame graph; compressed where ``.gz`` follows.
         """
-        from .files import save
+        from .trace_files import save
 
         save(self, path)
 

@@ -13,9 +13,9 @@ from ..errors import InputError
 from ..ir.graph import EinsumGraph
 from ..lang import syntax as s
 from ..lang.analysis import Analysis, DomainKey, GivenTensor, analyse
-from ..lang.demand import ANSWER, Demand, as_rule, demanded, facts_name
 from ..lang.domains import Domain
 from ..lang.format import text_of
+from ..lang.magic_sets import ANSWER, Demand, as_rule, demanded, facts_name
 from ..tables import counted
 from .answers import Answers, unknown_relation
 from .evaluate import Evaluation

@@ -16,10 +16,10 @@ from ..ir.builder import GraphBuilder
 from ..ir.graph import EinsumGraph
 from ..lang import syntax as s
 from ..lang.analysis import Analysis
-from ..lang.calls import ONE, SEVERAL
 from ..lang.datalog import plain
+from ..lang.domain_inference import DomainInfo
 from ..lang.format import text_of
-from ..lang.places import DomainInfo
+from ..lang.functions import ONE, SEVERAL
 from ..runtime.executor import Executor
 
 HASHED = 300_000  # tuples up to which a relation is looked up in dictionaries

@@ -17,8 +17,8 @@ from ..lang.analysis import Analysis, Component, DomainInfo, DomainKey, GivenTen
 from ..lang.data import Table
 from ..lang.datalog import lower_component as lower_rules
 from ..lang.declarations import mentions
+from ..lang.domain_inference import unknown_constant
 from ..lang.domains import Column, Domain, Name
-from ..lang.places import unknown_constant
 from .facts import Block, FactStore
 
 Function = Callable[..., Any]

@@ -17,7 +17,7 @@ from ..backends.relations.fixpoints import recorded_rounds
 from ..backends.sparse import SparseTensor
 from ..lang import syntax as s
 from ..lang.analysis import Component, GivenTensor, analyse
-from ..lang.demand import DEMAND, demanded
+from ..lang.magic_sets import DEMAND, demanded
 from .ask import demand_inputs, origins, prepare
 from .clauses import Bindings, Clause, Codes, Stored
 from .model import build, share_domains

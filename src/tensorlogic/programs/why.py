@@ -11,8 +11,8 @@ from ..diagnostics import SourceLocation
 from ..errors import InputError
 from ..lang import syntax as s
 from ..lang.data_files import row_lines
+from ..lang.domain_inference import DomainInfo
 from ..lang.format import constant, text_of
-from ..lang.places import DomainInfo
 from .ask import check_atom, code_of
 from .clauses import Bindings, Clause, Codes, Literal
 from .evaluate import Evaluation

@@ -2,8 +2,8 @@
 
 from .adding_ops import MissingRow, missing_rows
 from .backend import BackendTestAdapter, CaseResult, ConformanceReport, difference
-from .carriers import CarrierCase, carrier_cases, check_carrier
 from .cases import Case, cases
+from .communication import CarrierCase, carrier_cases, check_carrier
 from .failpoints import Failpoint, failing_at
 from .gradients import GradientCheck, GradientChecker, GradientReport
 from .perf import PerfCase, PerfRegression, PerfReport

@@ -21,7 +21,7 @@ from ..ir.quantization_config import ActivationMode, QuantizationConfig
 from ..ir.quantize_scales import range_scales, scales_of
 from ..ir.quantized import checked_floats, placed
 from ..ir.types import TensorType
-from ..observe.quantization.observers import RANGES, Seen, checked_activations, run_watched
+from ..observe.quantization.calibration import RANGES, Seen, checked_activations, run_watched
 from ..observe.quantization.post_training import Batches, checked_batches
 from ..passes.quantize import DYNAMIC, Choice, LearnedScale, lowered, with_pairs
 from ..passes.quantize_products import Product, find_products, with_params

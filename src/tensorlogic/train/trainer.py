@@ -431,7 +431,7 @@ class Trainer:
 
     def save(self, folder: str | Path, *, keep: int | None = None) -> None:
         """Keep all that is needed to go on in a folder: parameters, optimizer, position and history."""
-        from .saved import save_trainer
+        from .trainer_checkpoints import save_trainer
 
         save_trainer(self, folder, self.config.keep if keep is None else keep)
 
@@ -450,7 +450,7 @@ class Trainer:
         An optimizer or schedule of the user's own is not in the checkpoint and must be given again; so must the devices of ``distributed``, of which
         there may be fewer or more than before.
         """
-        from .saved import load_trainer
+        from .trainer_checkpoints import load_trainer
 
         return load_trainer(cls, folder, executor, optimizer, callbacks, distributed)
 

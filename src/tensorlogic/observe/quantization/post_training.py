@@ -19,9 +19,9 @@ from ...ir.quantized import QuantizedTensor, checked_floats, placed
 from ...ir.types import INTEGERS, TensorType
 from ...passes.quantize import DYNAMIC, Choice, StaticScale, lowered, with_pairs
 from ...passes.quantize_products import Product, constant_nodes, find_products, with_params
-from .compensate import compensated
-from .loops import InnerWeight, quantize_bodies
-from .observers import RANGES, Seen, checked_activations, run_watched
+from .calibration import RANGES, Seen, checked_activations, run_watched
+from .compensating_rounding import compensated
+from .weights_in_bodies import InnerWeight, quantize_bodies
 
 if TYPE_CHECKING:
     from ...runtime.executor import Executor

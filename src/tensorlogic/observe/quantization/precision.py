@@ -15,7 +15,7 @@ from ...ir.quantization_config import ActivationMode, QuantizationConfig, Quanti
 from ...ir.quantized import QuantizationGranularity, QuantizationType
 from ...passes.quantize import lowered, with_pairs
 from ...tables import html_text, table
-from .errors_measured import relative_error
+from .error_figures import relative_error
 from .post_training import Batches, Model, choose, model_of
 
 if TYPE_CHECKING:

@@ -23,7 +23,7 @@ from ...ir.types import FLOATS
 from ...ir.whole_files import write_whole
 from ...passes.quantize import lowered, with_pairs
 from ...tables import html_text, table
-from .errors_measured import ErrorFigures, decibels, finite_or_none
+from .error_figures import ErrorFigures, decibels, finite_or_none
 from .post_training import Batches, Configs, Quantization, quantize_graph
 
 if TYPE_CHECKING:

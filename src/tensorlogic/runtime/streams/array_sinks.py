@@ -12,7 +12,7 @@ import numpy as np
 
 from ...errors import InputError
 from ...ir.whole_files import FileCall, remove
-from .staging import Staging, State, Values, writing
+from .growing_files import Staging, State, Values, writing
 
 
 class Rows:

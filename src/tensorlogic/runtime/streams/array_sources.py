@@ -16,7 +16,7 @@ import numpy as np
 
 from ...errors import FormatError, InputError
 from .blocks import Block, Buffers, Wanted, check_axes, same_rows
-from .source_marks import array_mark
+from .source_fingerprints import array_mark
 
 HEAD_ERRORS = (
     ValueError,

@@ -9,7 +9,7 @@ from typing import Any
 from ...errors import FormatError, InputError
 from ...lang.data_files import arrow_module
 from .blocks import Wanted
-from .source_marks import file_mark
+from .source_fingerprints import file_mark
 from .table_sources import LISTS, Batches, Opened, is_list
 
 FILE_BUFFER = 1 << 16  # bytes of each column that are read at once

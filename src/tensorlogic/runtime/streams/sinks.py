@@ -14,7 +14,7 @@ from typing import Any, Protocol
 from ...errors import InputError, nearest
 from ...ir.whole_files import FileCall, wrapped_files
 from .array_sinks import Npy, Npz
-from .staging import State, Values
+from .growing_files import State, Values
 
 
 class Sink(Protocol):

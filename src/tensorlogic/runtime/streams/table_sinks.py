@@ -16,7 +16,7 @@ import numpy as np
 from ...errors import InputError
 from ...ir.whole_files import FileCall, remove, to_disk
 from ...lang.data_files import arrow_module
-from .staging import Staging, State, Values, writing
+from .growing_files import Staging, State, Values, writing
 from .table_sources import written_columns
 
 LINES = 65536  # rows of text that are made at once

@@ -20,7 +20,7 @@ import numpy as np
 from ...errors import FormatError, InputError, TensorLogicError, nearest
 from ...lang.data_files import arrow_module
 from .blocks import Block, Buffers, Wanted
-from .source_marks import file_mark
+from .source_fingerprints import file_mark
 
 Columns = dict[str, list[str]]  # by input
 TILE = 2048  # rows that columns are put together for at once, so that they stay in the cache

@@ -12,7 +12,7 @@ import numpy as np
 from ...diagnostics import SourceLocation
 from ...errors import FormatError
 from .blocks import Block, Wanted
-from .source_marks import file_mark
+from .source_fingerprints import file_mark
 from .table_sources import EXACT, columns_for
 
 LONGEST_LINE = 1 << 24  # characters of a row of text

@@ -21,9 +21,9 @@ from ..ir.files import no_file
 from ..ir.whole_files import write_whole
 from .analyze import frame_text
 from .columns import FAR, Names
-from .export import to_chrome, to_collapsed, to_speedscope
 from .recorded_traces import RecordedExecutionTrace, RecordedTraceEntry
 from .trace import ChromeParts, Trace, TraceEvent
+from .trace_export import to_chrome, to_collapsed, to_speedscope
 
 WEIGHT = re.compile(r"\d+(?:\.\d*)?")  # of a stack, as flamegraph.pl accepts it
 JSON_START = re.compile(rb'\s*(?:\{\s*["}]|\[\s*[{\[\]])')  # and not a stack whose first frame begins with a bracket

@@ -8,7 +8,6 @@ from typing import Any, NoReturn
 from ..diagnostics import SourceLocation
 from ..errors import nearest
 from .format import is_variable, text_of
-from .mistakes import FOREIGN
 from .syntax import (
     Arithmetic,
     Call,
@@ -29,6 +28,7 @@ from .syntax import (
     Text,
     Variable,
 )
+from .syntax_errors import FOREIGN
 from .tokens import FUNCTIONS, MAX_PLACES, Token, unquoted
 
 

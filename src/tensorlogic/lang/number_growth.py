@@ -10,8 +10,8 @@ from typing import NamedTuple
 from ..errors import GraphError
 from . import syntax as s
 from .declarations import Statement
+from .domain_inference import DomainInfo, DomainKey, integers
 from .domains import MAX_NUMBER
-from .places import DomainInfo, DomainKey, integers
 from .strata import Component, body_of, calculated, variables_of_atoms
 
 FLIPPED = {"<": ">", "<=": ">=", ">": "<", ">=": "<=", "=": "="}

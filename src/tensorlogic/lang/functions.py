@@ -9,7 +9,7 @@ from ..errors import nearest
 from ..ir.builder import GraphBuilder
 from ..ir.tensor import Tensor
 from . import syntax as s
-from .reads import Value, aligned, with_axes
+from .indexing import Value, aligned, with_axes
 
 if TYPE_CHECKING:
     from .evaluate import Evaluation, Indices
