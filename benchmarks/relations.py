@@ -440,16 +440,21 @@ def _one_source(title: str, kind: str, edge: Any, size: int, rounds: int) -> Tab
         program.add("Edge", edge)
         return program
 
-    unasked = [fresh() for _ in range(2 * (rounds + 2))]  # for rows without loading: each is asked once and dropped
-    loaded = fresh()
+    unasked = [fresh() for _ in range(2 * (rounds + 2))]  # for rows without loading: each is asked once
+    loaded, asked = fresh(), list[tl.Program]()
+
+    def unasked_one() -> tl.Program:
+        asked.append(unasked.pop())  # kept, as a user keeps it: giving back its memory is no part of an answer
+        return asked[-1]
+
     question, everything = f"Path({start}, x)?", "Path"
     query = f"with recursive p(c) as (select c1 from Edge where c0 = {start} union select c1 from p join Edge on c = c0) select count(*) from p"
     duck: Contender = peer("duckdb", lambda: lambda d=Duck({"Edge": edge}): d.one(query))
     reached = len(loaded.query(question))
     looped = start in {x for (x,) in loaded.query(question)}
     contenders: dict[str, Contender] = {
-        "the closure, then its rows; facts there": lambda: len(_closed(unasked.pop(), everything, start)),
-        "the question on demand; facts there": lambda: len(unasked.pop().query(question)),
+        "the closure, then its rows; facts there": lambda: len(_closed(unasked_one(), everything, start)),
+        "the question on demand; facts there": lambda: len(unasked_one().query(question)),
         "the closure, then its rows; loading too": lambda: len(_closed(fresh(), everything, start)),
         "the question on demand; loading too": lambda: len(fresh().query(question)),
         "the question asked again": lambda: len(loaded.query(question)),

@@ -251,7 +251,7 @@ class SparseTensor:
         found = self._turned.get(axes)
         if found is None:
             shape = [self._shape[a] for a in axes]
-            if rank == 2 and max(shape) < 1 << 31:
+            if rank == 2 and max(shape) < 1 << 31 and max(shape) <= 4 * self._count:
                 found = SparseTensor.of_rows(*sparse_rows.transposed(self.rows, self._shape[1]), shape)
             else:
                 found = SparseTensor.of_columns([self.columns[a] for a in axes], shape)

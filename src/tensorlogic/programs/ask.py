@@ -39,9 +39,10 @@ def ask(evaluation: Evaluation, body: Sequence[s.Expression], cache: dict[object
         atom = body[0]
         if not model.analysis.tensors[atom.name].boolean:
             return numbers(evaluation, atom)
-        if evaluation.has(atom.name) or not _on_demand(evaluation, body) or not _simple(atom):
+        if evaluation.has(atom.name) or not _simple(atom) or not _on_demand(evaluation, body):
             return matching(evaluation, atom)
-    return _conjunction(evaluation, body, cache, rebuild)
+        return _conjunction(evaluation, body, cache, rebuild, on_demand=True)
+    return _conjunction(evaluation, body, cache, rebuild, on_demand=_on_demand(evaluation, body))
 
 
 def check_atom(model: Model, atom: s.Tensor, *, alone: bool) -> None:
@@ -233,11 +234,50 @@ class _Prepared(NamedTuple):
 
 
 def _conjunction(
-    evaluation: Evaluation, body: Sequence[s.Expression], cache: dict[object, Any], rebuild: Rebuild
+    evaluation: Evaluation,
+    body: Sequence[s.Expression],
+    cache: dict[object, Any],
+    rebuild: Rebuild,
+    *,
+    on_demand: bool,
 ) -> Answers:
+    """Answer a query by rules of its own, which are the same for all queries that differ in their constants only."""
+    key = _pattern(evaluation, body, on_demand)
+    known: tuple[Demand, _Prepared | None] | None = None if key is None else cache.get(key)
+    if known is None:
+        found = _rules_of(evaluation, body, on_demand)
+        known = found, prepare(evaluation.model, found)
+        if key is not None:
+            if len(cache) > 64:
+                cache.clear()
+            cache[key] = known
+    found, prepared = known
+    if prepared is not None:
+        return _answer(evaluation, found._replace(constants=as_rule(body)[1]), prepared)
+    rule = _plain_rule(body)  # the query joins two domains of the program, so that they must become one
+    return matching(rebuild(rule), s.Tensor(rule.head.name, rule.head.places, True))
+
+
+def _pattern(evaluation: Evaluation, body: Sequence[s.Expression], on_demand: bool) -> object:
+    """Return what a query's rules depend on: the query without its constants, and what is there already; None where it is more."""
+    if not all(isinstance(b, s.Tensor) and _simple(b) for b in body):
+        return None
+    model = evaluation.model
+    atoms = tuple(
+        (b.name, *(p.index.name if isinstance(p.index, s.Variable) else None for p in b.places))
+        for b in body
+        if isinstance(b, s.Tensor)
+    )
+    names = model.analysis.tensors
+    ready = tuple(n for n in names if evaluation.has(n)) if on_demand else ()
+    return atoms, on_demand, ready, tuple(n for n in names if model.has_facts(n)), model.sizes
+
+
+def _rules_of(evaluation: Evaluation, body: Sequence[s.Expression], on_demand: bool) -> Demand:
+    """Return the rules that answer a query: on demand those of the relations that it asks for too, as far as they are needed."""
     model = evaluation.model
     found = None
-    if _on_demand(evaluation, body):
+    if on_demand:
         statements = [x for c in model.analysis.components for x in c.statements if not _ready(evaluation, x)]
         found = demanded(statements, body, [n for n in model.analysis.tensors if model.has_facts(n)])
     if found is None:
@@ -247,11 +287,7 @@ def _conjunction(
         rule = s.Rule(rule.head, (atom, *rule.body) if constants else rule.body)
         full = {b.name for part in rule.body for b in s.walk(part) if isinstance(b, s.Tensor)}
         found = Demand((rule,), rule.head.name, seed, constants, heads, frozenset(full - {seed}), frozenset())
-    answers = _answer(evaluation, found, cache)
-    if answers is not None:
-        return answers
-    rule = _plain_rule(body)  # the query joins two domains of the program, so that they must become one
-    return matching(rebuild(rule), s.Tensor(rule.head.name, rule.head.places, True))
+    return found
 
 
 def _plain_rule(body: Sequence[s.Expression]) -> s.Rule:
@@ -265,17 +301,9 @@ def _ready(evaluation: Evaluation, statement: s.Rule | s.Equation) -> bool:
     return evaluation.has(statement.head.name)
 
 
-def _answer(evaluation: Evaluation, found: Demand, cache: dict[object, Any]) -> Answers | None:
-    """Run the rules of a query; None where they join two domains of the model."""
+def _answer(evaluation: Evaluation, found: Demand, prepared: _Prepared) -> Answers:
+    """Run the rules of a query."""
     model = evaluation.model
-    key = (found.rules, model.sizes)
-    prepared: _Prepared | None = cache.get(key)
-    if prepared is None:
-        if len(cache) > 64:
-            cache.clear()
-        prepared = cache[key] = prepare(model, found)
-    if prepared is None:
-        return None
     analysis = prepared.analysis
     places = analysis.tensors[found.answer].places
     domains = [model.domains[prepared.shared[key]] for key in places[len(found.constants) :]]

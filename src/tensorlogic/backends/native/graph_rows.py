@@ -14,15 +14,15 @@ from .support import kernel
 @explicit(CODES, PLACES, CODES, FLAGS_OUT)
 def reach(indptr: Any, indices: Any, sources: Any, seen: Any) -> None:
     """Mark the nodes that sources lead to in one step or more."""
-    n = seen.size
-    done = np.zeros(n, np.bool_)
-    queue = np.empty(n, np.int32)
+    queue = np.empty(seen.size + sources.size + 1, np.int32)
     tail = 0
     for s in sources:
-        if not done[s]:
-            done[s] = True
+        if not seen[s]:
+            seen[s] = True
             queue[tail] = s
             tail += 1
+    for k in range(tail):  # a source is marked where something leads to it; then it is queued once more
+        seen[queue[k]] = False
     head = 0
     while head < tail:
         v = queue[head]
@@ -31,11 +31,9 @@ def reach(indptr: Any, indices: Any, sources: Any, seen: Any) -> None:
         head += 1
         for p in range(indptr[v], indptr[v + 1]):
             t = indices[p]
+            queue[tail] = t  # without a branch, which would often be foreseen wrongly
+            tail += not seen[t]
             seen[t] = True
-            if not done[t]:
-                done[t] = True
-                queue[tail] = t
-                tail += 1
 
 
 @explicit(CODES, CODES, NUMBER, NUMBER, FLAGS_OUT)

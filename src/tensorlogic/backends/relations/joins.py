@@ -192,8 +192,8 @@ class Joins:
         kept = math.prod(self.sizes[v] for v in {*rows.variables, *source.variables} if v in needed)
         if min(most, kept) <= FEW or not any(v in needed and v not in bound for v in source.variables):
             return 0
-        if min(most, kept) <= self.most // len(source.variables):
-            return 0
+        if rows.length > FEW and min(most, kept) <= self.most // len(source.variables):
+            return 0  # a few rows are counted sooner than the memory is asked for
         shared = tuple(v for v in source.variables if v in bound)
         tensor = self._ordered(source, (*shared, *(v for v in source.variables if v not in bound)))
         return min(int(self._matches(rows, tensor, shared)[1].sum()), kept)
