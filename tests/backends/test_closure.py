@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -14,6 +15,7 @@ import tensorlogic as tl
 from tensorlogic.backends import bit_fixpoints, packed
 from tensorlogic.backends.bit_fixpoints import bind_fixpoint, runs_on_bits
 from tensorlogic.backends.native import facts
+from tensorlogic.backends.relations import bit_rows, fixpoints, worklist
 from tensorlogic.passes.specialize import specialize
 from tensorlogic.plan.build import Step, lay_out
 
@@ -320,3 +322,49 @@ def test_a_closure_can_be_stopped_on_the_way(monkeypatch: pytest.MonkeyPatch) ->
         paths[start, end] = True
     np.testing.assert_array_equal(packed.closure(packed.pack(edges)), packed.pack(paths))
     assert len(stops) > 20
+
+
+BESIDE = [
+    "Same(x,y) <- Up(x,p), Up(y,p)\nSame(x,y) <- Up(x,u), Same(u,v), Up(y,v)",
+    "Same(x,y) <- Up(x,y)\nSame(x,y) <- Same(x,v), Up(v,y)\nSame(x,y) <- Down(x,u), Same(u,y)",
+    "Same(x,y) <- Down(x,y)\nSame(x,y) <- Up(x,u), Down(u,w), Same(w,v), Down(v,y)\nSame(x,y) <- Same(x,v), Up(v,p), Up(p,y)",
+]
+
+
+@pytest.mark.parametrize("rules", BESIDE)
+@pytest.mark.parametrize("at_once", [0, 1 << 20])
+def test_relations_that_grow_as_rows_of_bits(rules: str, at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fixpoints, "SMALL_BITS", -1)
+    monkeypatch.setattr(fixpoints, "BITS_AT_ONCE", at_once)
+    monkeypatch.setattr(bit_rows, "BUDGET", 5)  # it goes on where it was
+    monkeypatch.setattr(worklist, "BUDGET", 5)
+    grown = []
+    monkeypatch.setattr(fixpoints, "grow_rows", lambda *args: grown.append(1) or bit_rows.grow_rows(*args))
+    rng = np.random.default_rng(len(rules))
+    facts = {name: rng.integers(0, 30, (40, 2)) for name in ("Up", "Down")}
+    program = tl.Program(rules)
+    for name in facts:
+        if name in rules:
+            program.add(name, facts[name])
+    known = {name: set(map(tuple, rows.tolist())) for name, rows in facts.items()}
+    assert set(program.relation("Same")) == _plain_fixpoint(rules, known)
+    assert grown
+
+
+def _plain_fixpoint(rules: str, known: dict[str, set[Any]]) -> set[Any]:
+    """Join the atoms of every rule from left to right, all tuples with all, until nothing is new."""
+    known = {**known, "Same": set()}
+    before = -1
+    while before != (before := len(known["Same"])):
+        for rule in rules.splitlines():
+            rows: list[dict[str, int]] = [{}]
+            for name, a, b in re.findall(r"(\w+)\((\w),(\w)\)", rule.split("<-")[1]):
+                found = {
+                    frozenset({**row, a: x, b: y}.items())
+                    for row in rows
+                    for x, y in known[name]
+                    if row.get(a, x) == x and row.get(b, y) == y
+                }
+                rows = [dict(row) for row in found]
+            known["Same"] |= {(row["x"], row["y"]) for row in rows}
+    return known["Same"]

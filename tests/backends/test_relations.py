@@ -16,6 +16,7 @@ def how(request, monkeypatch):
     if request.param != "packed where small":
         monkeypatch.setattr(fixpoints, "SMALL_BITS", -1)
         monkeypatch.setattr(fixpoints, "FILLED", 0)
+        monkeypatch.setattr(fixpoints, "BITS_AT_ONCE", -1)
     if request.param == "circles":
         monkeypatch.setattr(joins, "CIRCULAR", 0)
         monkeypatch.setattr(worklist, "MOST_GIVEN", -1)  # rounds, not a queue
@@ -231,6 +232,7 @@ def test_every_executor_takes_relations(options):
 def test_a_queue_of_tuples_grows_with_what_it_derives(monkeypatch):
     monkeypatch.setattr(fixpoints, "SMALL_BITS", -1)
     monkeypatch.setattr(fixpoints, "FILLED", 0)
+    monkeypatch.setattr(fixpoints, "BITS_AT_ONCE", -1)
     n, used = 120, []
     run = worklist.run_chains
     monkeypatch.setattr(fixpoints, "run_chains", lambda *args: used.append(1) or run(*args))

@@ -19,6 +19,7 @@ from ...plan.queries import Atom, Query
 from ...plan.query_reader import Loop, Queries, Slot
 from ..control import not_settled
 from ..sparse import SparseTensor
+from .bit_rows import Sides, grow_rows, read_sides
 from .closures import Relation, follow, packed_bytes, walk_of
 from .joins import Joins
 from .rules import Rules
@@ -27,6 +28,9 @@ from .update import Past, begin_update, reclosed
 from .worklist import is_chain, read_chains, run_chains
 
 SMALL_BITS = 1 << 17  # bytes of packed carries below which they are packed from the beginning
+BITS_AT_ONCE = (
+    1 << 20
+)  # bytes of a packed relation up to which it grows as rows of bits from the beginning, where its rules allow it
 FILLED = 128  # one place in so many filled: the rest goes on as bits
 RATIO = 4  # a relation is held in pieces, each so many times as large as the next
 MANY = 1_000_000  # rounds; a lower limit counts them, so that no short cut may be taken
@@ -146,9 +150,21 @@ def run_loop(
         own = [facts[slot]] if slot in facts else []
         return union([*(joins.answer(q, shapes[slot]) for q in queries), *own], shapes[slot])
 
-    if history is None and op.limit >= MANY and (chained := _chained(rules, joins, begin, filled, room)) is not None:
+    shortcut = history is None and op.limit >= MANY
+    sides = _sides(loop, rules, joins, shapes) if shortcut and bits is not None else None
+    if sides is not None and words <= BITS_AT_ONCE:
+        [carry] = loop.carries
+        grown = grow_rows(sides, begin(carry, rules.once[carry]))
+        if grown is not None:
+            return [grown]
+    if shortcut and (chained := _chained(rules, joins, begin, filled, room)) is not None:
         grown_to, complete = chained
         carried = [grown_to[c] for c in loop.carries]
+        if sides is not None and not complete:  # what holds from the beginning may not all be derived yet
+            [carry] = loop.carries
+            grown = grow_rows(sides, begin(carry, rules.once[carry]) | carried[0])
+            if grown is not None:
+                return [grown]
         return list(carried) if complete or bits is None else bits(carried)
     begun = {slot: begin(slot, rules.once[slot]) for slot in (*loop.carries, *rules.between)}
     targets = dict(zip(loop.carries, loop.step.writes, strict=True))
@@ -192,6 +208,14 @@ def _round(
     for slot, new in fresh.items():
         state[slot].new = new
     return fresh
+
+
+def _sides(loop: Loop, rules: Rules, joins: Joins, shapes: dict[Slot, tuple[int, ...]]) -> list[Sides] | None:
+    """Return what stands beside the only relation that grows in each of its rules; None where there are others, or rules of another form."""
+    if len(loop.carries) != 1 or rules.between:
+        return None
+    [carry] = loop.carries
+    return read_sides(rules.carried[carry], carry, joins, shapes[carry]) if len(shapes[carry]) == 2 else None
 
 
 def _chained(

@@ -62,6 +62,13 @@ def is_chain(query: Query) -> bool:
     return _chain(query.atoms, x, z) is not None
 
 
+def chain_of(atoms: Sequence[Atom], x: Term, z: Term) -> list[tuple[Atom, bool]]:
+    """Return the atoms of a chain in the order in which they lead from one variable to another, each with whether it is turned round."""
+    found = _chain(atoms, x, z)
+    assert found is not None
+    return found
+
+
 def _relation(chains: Chains, slot: Slot) -> int:
     if slot not in chains.number:
         chains.number[slot] = len(chains.rules)
@@ -82,8 +89,7 @@ def _add(chains: Chains, head: Slot, query: Query) -> None:
             rule = (0, target, 0, int((x, z) == (b, a)), 0)
         chains.rules[_relation(chains, atom.slot)].append(rule)
         return
-    order = _chain(query.atoms, x, z)
-    assert order is not None
+    order = chain_of(query.atoms, x, z)
     left, turned = order[0][0].slot, order[0][1]
     for n, (atom, flip) in enumerate(order[1:], 1):
         last = n == len(order) - 1
