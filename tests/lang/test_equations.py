@@ -376,6 +376,15 @@ def test_sums_settle_or_are_refused() -> None:
     assert "<text>:1:1" in str(error.value)
 
 
+def test_sums_that_settle_slowly_do_and_those_that_cannot_are_given_up_early() -> None:
+    assert run("Y = 1\nY = 0.99 Y", "Y") == pytest.approx(100)
+    with pytest.raises(
+        ConvergenceError, match="after 10000 rounds its changes shrink too slowly, or not at all"
+    ) as error:
+        run("Y = 1\nY = Y / 2 + Y / 2", "Y")
+    assert "went from 9999 to 10000" in str(error.value)
+
+
 def messages(edges: list[tuple[int, int]], psi: Any, phi: Any) -> Any:
     """The marginals by summing over all states."""
     n, k = phi.shape

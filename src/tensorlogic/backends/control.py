@@ -10,7 +10,7 @@ import numpy as np
 from ..diagnostics import SourceLocation
 from ..errors import ConvergenceError
 from ..events import span
-from ..ir.graph import Cond, Fixpoint, Scan, meets_others
+from ..ir.graph import UNBOUNDED, Cond, Fixpoint, Scan, meets_others
 from ..ir.ops import Collective
 from ..plan.build import Step
 from ..plan.cost import rounds
@@ -18,6 +18,8 @@ from .base import Kernel, RunBody
 from .collectives import moves_anywhere
 
 PATIENCE = 1000  # rounds after which values are watched for coming back
+LONG = 10_000  # rounds after which, and after each doubling, it is asked whether the changes shrink fast enough for the limit
+WATCHED = 64  # rounds, the largest change of which is compared with that of as many rounds at half that time
 Run = Callable[[Sequence[Any]], tuple[Any, ...]]
 _COMBINE: dict[str, Callable[[Any, Any], Any]] = {
     "replace": lambda old, new: new,
@@ -61,6 +63,7 @@ def _fixpoint(op: Fixpoint, run: Run, args: tuple[Any, ...], step: Step, meeting
     how = ""
     seen: list[Any] = []  # the state of an earlier round, to see whether it comes back
     at = 0
+    pace = _Pace(op) if op.limit == UNBOUNDED and meeting is None else None
     for n in range(op.limit):
         with span(f"round {n + 1}"):
             new = run([*state, *captures])
@@ -70,6 +73,9 @@ def _fixpoint(op: Fixpoint, run: Run, args: tuple[Any, ...], step: Step, meeting
         if n == op.limit - 1:
             counts = [int(np.sum(state[k] != after[k])) for k in moved]
             how = _last_move(state[moved[0]], after[moved[0]]) if moved else ""
+        if pace is not None and moved and pace.too_slow(n + 1, state, after):
+            how = _last_move(state[moved[0]], after[moved[0]])
+            raise not_settled(op, moved, [], step.location, how, rounds=n + 1).at(step.location)
         state = after
         del after
         if not moves_anywhere(meeting, bool(moved)):
@@ -80,6 +86,47 @@ def _fixpoint(op: Fixpoint, run: Run, args: tuple[Any, ...], step: Step, meeting
             if not seen or n >= 2 * at:
                 seen, at = list(state), n
     raise not_settled(op, moved, counts, step.location, how).at(step.location)
+
+
+class _Pace:
+    """How fast the changes of a fixpoint shrink, so that one that cannot settle within its limit is not run to the end of it."""
+
+    def __init__(self, op: Fixpoint) -> None:
+        self.op, self.check = op, LONG
+        self.early = self.late = 0.0  # the largest change around half of the rounds, and now
+
+    def too_slow(self, rounds: int, before: Sequence[Any], after: Sequence[Any]) -> bool:
+        """Tell, after a round, whether changes that go on shrinking as they did are too large when the limit is reached."""
+        half = self.check // 2
+        if half - WATCHED < rounds <= half:
+            self.early = max(self.early, *map(_change, before, after))
+        if self.check - WATCHED < rounds <= self.check:
+            self.late = max(self.late, *map(_change, before, after))
+        if rounds != self.check:
+            return False
+        shrinks = self.late / self.early if self.early else 1.0
+        with np.errstate(all="ignore"):
+            at_limit = self.late * np.float64(shrinks) ** ((self.op.limit - rounds) / half)
+        least = max(map(_finest, after))  # a change of this size is none
+        self.check, self.early, self.late = 2 * rounds, self.late, 0.0
+        return bool(at_limit > max(self.op.tolerance, least))
+
+
+def _change(before: Any, after: Any) -> float:
+    """Return by how much the element has changed that changed most; nothing where there are no numbers."""
+    if before.dtype.kind not in "fiu" or not before.size:
+        return 0.0
+    with np.errstate(all="ignore"):
+        gap = np.abs(np.asarray(after, float) - np.asarray(before, float))
+    return float(np.max(gap, initial=0.0, where=np.isfinite(gap)))
+
+
+def _finest(x: Any) -> float:
+    """Return the distance between numbers of the largest size that a tensor has."""
+    if x.dtype.kind != "f" or not x.size:
+        return 0.5
+    sizes = np.abs(np.asarray(x))
+    return float(np.spacing(np.max(sizes, initial=0, where=np.isfinite(sizes))))
 
 
 def _last_move(before: Any, after: Any) -> str:
@@ -122,8 +169,17 @@ def not_settled(
     counts: Sequence[int],
     location: SourceLocation | None = None,
     how: str = "",
+    rounds: int | None = None,
 ) -> ConvergenceError:
-    """Return the error of a fixpoint that ran into its limit; ``how`` says what changed in the last round."""
+    """Return the error of a fixpoint that ran into its limit; ``how`` says what changed in the last round.
+
+    Where it was given up before that, ``rounds`` says after how many, and nothing is counted.
+    """
+    if rounds is not None:
+        which = f"after {rounds} rounds its changes shrink too slowly, or not at all"
+        message = f"{_named(location)} would not settle within {op.limit} rounds: {which}{how}"
+        hint = "give a tolerance= for values that only approach their limit"
+        return ConvergenceError(message, STEPS if location is not None and location.rule else hint, code="E501")
     which = ", ".join(f"carry {n} ({c} elements still change)" for n, c in zip(moved, counts, strict=True))
     if location is not None and location.rule:  # a program's equations, which know of no carries
         which = f"{sum(counts)} elements still change"

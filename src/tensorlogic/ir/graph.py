@@ -276,6 +276,9 @@ def _few(names: Sequence[str]) -> str:
     return ", ".join(names) if len(names) <= 6 else ", ".join(names[:5]) + f", ... {len(names) - 5} more"
 
 
+UNBOUNDED = 100_000  # the limit of a recursion of sums, of which nobody knows how many rounds it takes: it ends sooner where that is plain
+
+
 class Fixpoint(Op, frozen=True, tag="fixpoint"):
     """Apply a body to the carries until they no longer change.
 

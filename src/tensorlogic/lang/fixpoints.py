@@ -8,13 +8,12 @@ from typing import Any
 import numpy as np
 
 from ..ir.builder import GraphBuilder
+from ..ir.graph import UNBOUNDED
 from ..ir.tensor import Tensor
 from . import syntax as s
 from .analysis import Analysis, Component
 from .equations import Statement, Values, contributions, data_of, reader, reads_of
 from .heads import Contribution, merge, settled, zero
-
-ROUNDS = 100_000  # of sums; a minimum or maximum of sums or products over n elements settles within n rounds, or never
 
 
 def split(component: Component) -> tuple[list[Statement], list[Statement]]:
@@ -61,7 +60,8 @@ def lower_fixpoint(component: Component, analysis: Analysis, b: GraphBuilder, va
     count = int(sum(np.prod(analysis.shape(name), dtype=np.int64) for name in component.names))
     operators = {analysis.tensors[name].operator for name in component.names}
     bounded = operators in ({"min="}, {"max="}) and not any(map(_curved, inside))
-    limit = max(count + 2, 8) if bounded else ROUNDS
+    # a minimum or maximum of sums or products over n elements settles within n rounds, or never
+    limit = max(count + 2, 8) if bounded else UNBOUNDED
     found = b.fixpoint(body, *starts, limit=limit)
     for name, tensor in zip(component.names, found if isinstance(found, tuple) else (found,), strict=True):
         values[name] = tensor
