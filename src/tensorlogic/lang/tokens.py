@@ -120,8 +120,9 @@ def statements(
     starting = True  # whether a statement could begin here
     while position < end:
         if starting and bulk is not None:
+            before = position
             position, line = bulk(position, line)
-            line_start = text.rfind("\n", 0, position) + 1
+            line_start = max(line_start, text.rfind("\n", before, position) + 1)
             if position >= end:
                 break
             starting = False
