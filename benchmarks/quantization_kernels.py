@@ -179,6 +179,22 @@ def torch_bytes(x: np.ndarray, rng: np.random.Generator) -> Callable[[], Any]:
     return lambda: torch._weight_int8pack_mm(rows, data, scales).float().numpy()
 
 
+def only_read(rng: np.random.Generator) -> Callable[[], Any]:
+    """Return a call that does no more than read as many bytes as INT8 weights are: no product with them is faster."""
+    import numba
+
+    words = rng.integers(0, 256, WIDE * WIDE).astype(np.uint8).view(np.uint64)
+
+    @numba.njit
+    def together(words: np.ndarray) -> np.uint64:
+        found = np.uint64(0)
+        for word in words:
+            found ^= word
+        return found
+
+    return lambda: together(words)
+
+
 def one_row(rng: np.random.Generator) -> Table:
     """One row by a large matrix: as fast as the weights can be read and unpacked."""
     x = rng.standard_normal((1, WIDE)).astype(np.float32)
@@ -190,6 +206,7 @@ def one_row(rng: np.random.Generator) -> Table:
         "our INT2 (and ternary)": weight_only("int2", None, x, rng),
         "our binary × float": weight_only("binary", None, x, rng),
         "our binary × binary (popcount)": bits_by_bits(x, rng),
+        "(only reading the bytes of INT8)": only_read(rng),
     }
     peers: dict[str, Contender] = {
         "ONNX Runtime MatMulNBits, 4 bits": peer("onnx onnxruntime", lambda: if_able(lambda: few_bits(x, 4, rng))),

@@ -90,17 +90,19 @@ def test_few_rows_are_added_up_exactly(kind: str) -> None:
     np.testing.assert_array_equal(out, (whole.astype(float) @ numbers.T).astype(np.float32))
 
 
-@pytest.mark.parametrize("kind", ["int8", "uint8", "int2"])
+@pytest.mark.parametrize("kind", ["int8", "uint8", "int4", "int2"])
 def test_the_largest_sums_of_long_rows_do_not_wrap(kind: str) -> None:
     row = KINDS[kind]
+    low_limbs = (127 * 2**16 - 128 * 2**8 - 128) * 2.0**-23  # limbs of bytes are as large, and as small, as they can be
     for number, zero in ((row.low, row.high), (row.high, row.low)):
         numbers = np.full((2, 40_000), number, row.dtype)
         data = numbers.view(np.uint8) if row.bits == 8 else pack(numbers, row.bits)
         ones = np.ones((2, 1), np.float32)
         weights = Weights(data, row.bits, row.low < 0, 40_000, ones, np.full((2, 1), zero, np.int32), 40_000)
         out = np.empty((1, 2), np.float32)
-        weight_matmul(np.full((1, 40_000), 1 - 2.0**-24, np.float32), weights, out)
-        np.testing.assert_allclose(out, (number - zero) * 40_000.0, rtol=1e-6)
+        for value in (1 - 2.0**-24, low_limbs, -low_limbs):
+            weight_matmul(np.full((1, 40_000), value, np.float32), weights, out)
+            np.testing.assert_allclose(out, (number - zero) * 40_000 * value, rtol=1e-6)
 
 
 def test_zero_points_beyond_the_numbers_are_not_lost() -> None:
@@ -123,7 +125,8 @@ OTHERS = {
 def test_the_forms_of_other_processors_give_products_too(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kernels, "dot_form", lambda: OTHERS[name])
     rng = np.random.default_rng(8)
-    for kind in ("int8", "uint8", "int4", "binary") if name in ("vpdpbusd", "sdot") else ("int4",):
+    kinds = {"vpdpbusd": "int8 uint8 int4 binary", "sdot": "int8 uint8 int4 binary", "pairs": "int4 int2 binary"}
+    for kind in kinds.get(name, "int4").split():
         zeros, group = kind == "uint8", 32 if kind == "int4" else None
         check(rng.standard_normal((2, 256)).astype(np.float32), *draw(rng, kind, 3, 256, group, zeros))
     x = rng.standard_normal((FEW + 1, 200)).astype(np.float32)

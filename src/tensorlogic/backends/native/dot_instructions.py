@@ -1,7 +1,7 @@
 """How each processor multiplies small integers: which instruction, how many lanes, and the innermost loop written for it.
 
 Every form is exact. Sums of products of bytes are added in 32 bits that wrap, never in 16 bits that saturate: the AVX2 instruction that
-multiplies unsigned by signed bytes (``pmaddubsw``) saturates, and is not used.
+multiplies unsigned by signed bytes (``pmaddubsw``) saturates, and is only used for weights of few bits, whose sums stay far below.
 """
 
 from __future__ import annotations
@@ -26,6 +26,9 @@ class DotForm(NamedTuple):
     vectors: int  # its columns are so many vectors
     instruction: str  # of LLVM; none: vector arithmetic that every processor has
     unsigned_left: bool = False  # the instruction takes the left factor as unsigned bytes
+    adds_pairs: str = (
+        ""  # where it gives sums of two products in 16 bits, for left factors of at most 4 bits: what adds up those
+    )
 
     @property
     def columns(self) -> int:
@@ -43,6 +46,14 @@ FORMS: tuple[tuple[str, DotForm], ...] = (
     ("sse2", DotForm(2, 4, 6, 2, "llvm.x86.sse2.pmadd.wd")),
 )
 PLAIN = DotForm(2, 4, 6, 2, "")
+# by the instruction of 16 bits that the processor has: the one for left factors of at most 4 bits
+FEW_BITS = {
+    adds: DotForm(4, lanes, rows, 2, instruction, True, adds)
+    for adds, lanes, rows, instruction in (
+        ("llvm.x86.avx2.pmadd.wd", 8, 6, "llvm.x86.avx2.pmadd.ub.sw"),
+        ("llvm.x86.avx512.pmaddw.d.512", 16, 12, "llvm.x86.avx512.pmaddubs.w.512"),
+    )
+}
 
 
 def form_for(triple: str, features: str) -> DotForm:
@@ -82,6 +93,18 @@ def add_products(builder: Any, form: DotForm, total: Any, left: Any, right: Any)
     left, right = builder.bitcast(left, pairs), builder.bitcast(right, pairs)
     products = call(builder, form.instruction, lanes, left, right) if form.instruction else None
     return builder.add(total, _plainly(builder, form, left, right) if products is None else products)
+
+
+def pairs_of_products(builder: Any, form: DotForm, left: Any, right: Any) -> Any:
+    """Write the sums of two neighbouring products of bytes each, in 16 bits."""
+    octets, pairs = (ir.VectorType(ir.IntType(bits), 32 // bits * form.lanes) for bits in (8, 16))
+    return call(builder, form.instruction, pairs, builder.bitcast(left, octets), builder.bitcast(right, octets))
+
+
+def add_pairs(builder: Any, form: DotForm, total: Any, pairs: Any) -> Any:
+    """Write: total plus the sums of 16 bits, two in each lane."""
+    ones = ir.Constant(pairs.type, [pairs.type.element(1)] * pairs.type.count)
+    return builder.add(total, call(builder, form.adds_pairs, total.type, pairs, ones))
 
 
 def call(builder: Any, name: str, result: Any, *args: Any) -> Any:

@@ -199,22 +199,16 @@ def bind_weights(step: Step) -> Kernel:
     columns, depth = (form.sizes[label] for label in form.labels[side])
     turn, result = _turned(form, 1 - side), _Result(_facing(form, side), np.dtype(np.float32))
     rows = math.prod(form.sizes[label] for label in (form.left, form.right)[1 - side])
-    make_weights_ready(
-        rows, bits, signed, depth, depth if group is None else group, zeros=not parts.is_zero(scaled.reads[2])
-    )
+    size = max(1, depth) if group is None else group
+    all_zero = parts.is_zero(scaled.reads[2])
+    make_weights_ready(rows, bits, signed, depth, size, zeros=not all_zero)
 
     def run(*operands: Array, out: Array = None) -> Array:
-        zeros = zero(operands)
-        weights = Weights(
-            np.ascontiguousarray(data(operands)).view(np.uint8).reshape(columns, -1),
-            bits,
-            signed,
-            depth,
-            _by_row(scale(operands), columns, np.float32),
-            _by_row(zeros, columns, np.int32) if zeros.any() else None,
-            depth if group is None else group,
-        )
-        weights = _one_width(weights)
+        octets = np.ascontiguousarray(data(operands)).view(np.uint8).reshape(columns, -1)
+        scales, zeros = _by_row(scale(operands), columns, np.float32), None
+        if not all_zero and (given := zero(operands)).any():
+            scales, zeros = _one_width(scales, _by_row(given, columns, np.int32))
+        weights = Weights(octets, bits, signed, depth, scales, zeros, size if scales.shape[1] > 1 else max(1, depth))
         out = np.empty(result.shape, np.float32) if out is None else out
         products = result.batches(out)
         weight_matmul(turn(x(operands))[0], weights, products[0])
@@ -250,20 +244,18 @@ def _facing(form: Contraction, side: int) -> Contraction:
 def _by_row(values: Array, rows: int, dtype: Any) -> Array:
     """Return scales or zeros as a matrix: one row for each row of weights, one column for each group."""
     array = np.asarray(values, dtype)
-    return np.ascontiguousarray(array if array.ndim == 2 else np.broadcast_to(array.reshape(-1, 1), (rows, 1)))
+    if array.ndim < 2:
+        array = array.reshape(-1, 1) if array.size == rows else np.full((rows, 1), array)
+    return np.ascontiguousarray(array)
 
 
-def _one_width(weights: Weights) -> Weights:
-    """Return the weights with as many zeros as scales: where only one of the two has groups, the other is repeated."""
-    if weights.zeros is None and weights.scales.shape[1] > 1:
-        return weights
-    if weights.zeros is None:
-        return weights._replace(group=max(1, weights.depth))
-    wide = max(weights.scales.shape[1], weights.zeros.shape[1])
-    if wide == 1:
-        return weights._replace(group=max(1, weights.depth))
-    scales, zeros = (np.ascontiguousarray(np.broadcast_to(x, (len(x), wide))) for x in (weights.scales, weights.zeros))
-    return weights._replace(scales=scales, zeros=zeros)
+def _one_width(scales: Array, zeros: Array) -> tuple[Array, Array]:
+    """Return scales and zeros, as many of the one as of the other: where only one of the two has groups, the other is repeated."""
+    wide = max(scales.shape[1], zeros.shape[1])
+    scales, zeros = (
+        x if x.shape[1] == wide else np.ascontiguousarray(np.broadcast_to(x, (len(x), wide))) for x in (scales, zeros)
+    )
+    return scales, zeros
 
 
 _FLOATS, _FLOATS_OUT = types.Array(types.float32, 2, "C", readonly=True), types.Array(types.float32, 2, "C")

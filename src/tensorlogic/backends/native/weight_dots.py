@@ -15,9 +15,10 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from .dot_instructions import INT32, DotForm, add_products, call
+from .dot_instructions import INT32, DotForm, add_pairs, add_products, call, pairs_of_products
 
 FLOAT = ir.FloatType()
+LINE = 64  # bytes of a line of the cache
 # weights are prefetched this many bytes ahead: processors do not prefetch across a page by themselves
 AHEAD = 8192
 
@@ -82,13 +83,18 @@ class WeightForm(NamedTuple):
     @property
     def unit(self) -> int:
         """Bits within which weights are multiplied where they stand."""
-        narrow = self.bits == 1 or (self.dot.terms == 4 and not self.dot.unsigned_left)
+        narrow = self.bits == 1 or self.dot.adds_pairs or (self.dot.terms == 4 and not self.dot.unsigned_left)
         return 4 if narrow and self.bits < 8 else 8
 
     @property
     def classes(self) -> int:
         """Places in a unit; each has sums of its own."""
         return self.unit // self.bits
+
+    @property
+    def run(self) -> int:
+        """Blocks that are written out one after another: a line of the cache, or as many as sums of 16 bits have room for."""
+        return 4 if self.dot.adds_pairs else max(1, LINE // (4 * self.dot.lanes))
 
     @property
     def most_blocks(self) -> int:
@@ -183,18 +189,20 @@ def _pointers(context: Any, builder: Any, kinds: Sequence[Any], values: Sequence
 def weight_dot_of(form: WeightForm) -> Any:
     """Return what gives the dot product of one row, laid out as limbs, with one row of weights.
 
-    ``span`` blocks are added up in whole numbers and scaled; the scale and the zero of the next span stand ``next_scale`` further. ``sums`` has for each span, limb by limb
-    and lane by lane, what is added to the sums of products, or what is added as often as a zero point says. Of the bytes of a row of
-    weights that are no whole block, ``rest`` has a copy, filled up.
+    A row is ``spans`` times ``span`` blocks, fewer at the end, which are added up in whole numbers and scaled; the scale and the zero of
+    the next span stand ``next_scale`` further. ``sums`` has for each span, limb by limb and lane by lane, what is added to the sums of
+    products, or what is added as often as a zero point says. Of the bytes of a row of weights that are no whole block, ``rest`` has a
+    copy, filled up.
     """
 
     @intrinsic
     def weight_dot(
         typing: Any, data: Any, at: Any, blocks: Any, rest: Any, some_left: Any, x: Any, at_x: Any, sums: Any, at_sums: Any, step: Any,
-        scales: Any, zeros: Any, at_scale: Any, span: Any, next_scale: Any,
+        scales: Any, zeros: Any, at_scale: Any, span: Any, spans: Any, next_scale: Any,
     ) -> Any:  # fmt: skip
         kinds = (
-            data, at, blocks, rest, some_left, x, at_x, sums, at_sums, step, scales, zeros, at_scale, span, next_scale
+            data, at, blocks, rest, some_left, x, at_x, sums, at_sums, step, scales, zeros, at_scale, span, spans,
+            next_scale,
         )  # fmt: skip
 
         def write(context: Any, builder: Any, signature: Any, args: Any) -> Any:
@@ -215,6 +223,7 @@ def weight_dot_of(form: WeightForm) -> Any:
                 zeros,
                 at_scale,
                 span,
+                spans,
                 next_scale,
             ) = given
             span, times, plus = place(form.span) if form.span else span, builder.mul, builder.add
@@ -224,17 +233,32 @@ def weight_dot_of(form: WeightForm) -> Any:
             steps = [w.in_every_lane(builder.fmul(step, FLOAT(2.0 ** (form.limb_bits * n)))) for n in range(form.limbs)]
             width = form.dot.terms * lanes  # elements in a vector
 
-            def add_block(words: Any, number: Any) -> None:
-                hint = [INT32(0), INT32(3), INT32(1)]
-                call(builder, "llvm.prefetch.p0i8", ir.VoidType(), builder.gep(words, [place(AHEAD)]), *hint)
-                first = builder.gep(row, [times(number, place(form.places * form.limbs * width))])
-                for p, weights in enumerate(w.small_integers_at(words)):
-                    for n, sum_ in enumerate(own[p % form.classes]):
-                        limb = w.load(builder.gep(first, [place((p * form.limbs + n) * width)]), w.words)
-                        builder.store(add_products(builder, form.dot, builder.load(sum_), weights, limb), sum_)
+            def add_blocks(words: Any, number: Any, count: int) -> None:
+                """Add the products of so many blocks, the first of which has this number."""
+                pairs: dict[tuple[int, int], Any] = {}  # sums of 16 bits, where the instruction gives such
+                for block in range(count):
+                    here = builder.gep(words, [place(block * 4 * lanes)])
+                    if block * 4 * lanes % LINE == 0:
+                        ahead = builder.gep(here, [place(AHEAD)])
+                        call(builder, "llvm.prefetch.p0i8", ir.VoidType(), ahead, INT32(0), INT32(3), INT32(1))
+                    first = builder.gep(
+                        row, [times(plus(number, place(block)), place(form.places * form.limbs * width))]
+                    )
+                    for p, weights in enumerate(w.small_integers_at(here)):
+                        c = p % form.classes
+                        for n in range(form.limbs):
+                            limb = w.load(builder.gep(first, [place((p * form.limbs + n) * width)]), w.words)
+                            if form.dot.adds_pairs:
+                                more = pairs_of_products(builder, form.dot, weights, limb)
+                                pairs[c, n] = builder.add(pairs[c, n], more) if (c, n) in pairs else more
+                            else:
+                                was = builder.load(own[c][n])
+                                builder.store(add_products(builder, form.dot, was, weights, limb), own[c][n])
+                for (c, n), pair in pairs.items():
+                    builder.store(add_pairs(builder, form.dot, builder.load(own[c][n]), pair), own[c][n])
 
-            def add_block_at(number: Any) -> None:
-                add_block(builder.gep(source, [times(number, place(4 * lanes))]), number)
+            def add_blocks_at(number: Any, count: int) -> None:
+                add_blocks(builder.gep(source, [times(number, place(4 * lanes))]), number, count)
 
             def finish(number: Any) -> None:
                 """Scale the sums of a span and add them to the total."""
@@ -256,22 +280,24 @@ def weight_dot_of(form: WeightForm) -> Any:
                 scale = w.of_groups(builder.gep(scales, [which]))
                 builder.store(w.multiply_add(value, scale, builder.load(total)), total)
 
-            everything = plus(blocks, some_left)
-            spans = builder.sdiv(builder.sub(plus(everything, span), place(1)), span)
             with cgutils.for_range(builder, spans) as outer:
                 for sum_ in (s for every in own for s in every):
                     builder.store(ir.Constant(w.words, None), sum_)
                 begin = times(outer.index, span)
-                for n in range(form.span):
-                    add_block_at(plus(begin, place(n)))
-                if not form.span:
+                if form.span:
+                    add_blocks_at(begin, form.span)
+                else:
                     end = plus(begin, span)
                     stop = builder.select(builder.icmp_signed("<", end, blocks), end, blocks)
-                    with cgutils.for_range(builder, builder.sub(stop, begin)) as inner:
-                        add_block_at(plus(begin, inner.index))
+                    runs = builder.sdiv(builder.sub(stop, begin), place(form.run))
+                    with cgutils.for_range(builder, runs) as inner:
+                        add_blocks_at(plus(begin, times(inner.index, place(form.run))), form.run)
+                    after = plus(begin, times(runs, place(form.run)))
+                    with cgutils.for_range(builder, builder.sub(stop, after)) as inner:
+                        add_blocks_at(plus(after, inner.index), 1)
                     reaches_rest = builder.icmp_signed(">", end, blocks)
                     with builder.if_then(builder.and_(reaches_rest, builder.icmp_signed(">", some_left, place(0)))):
-                        add_block(rest, blocks)
+                        add_blocks(rest, blocks, 1)
                 finish(outer.index)
             return w.sum_of_lanes(builder.load(total))
 

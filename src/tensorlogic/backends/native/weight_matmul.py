@@ -18,9 +18,9 @@ from numba import types
 
 from ...ir.packed_numbers import unpack
 from ..threads import allowed, on_one_thread, share
-from .dot_instructions import dot_form
+from .dot_instructions import FEW_BITS, DotForm, dot_form
 from .explicit import NUMBER, Explicit
-from .weight_dots import WeightForm, weight_dot_of, weight_floats_of
+from .weight_dots import LINE, WeightForm, weight_dot_of, weight_floats_of
 
 Array = Any
 FEW = 16  # rows up to which dot products of whole numbers are faster than BLAS on a block of floats
@@ -29,7 +29,6 @@ LEAST, MOST = (
     np.float32(2.0**90),
 )  # a largest element beyond is left to BLAS, as steps could be no normal numbers
 MOST_SPAN = 4  # blocks of a group that are written out one after another
-LINE = 64  # bytes
 NO_ZEROS = np.zeros(1, np.int32)
 BLOCK_BYTES = 16 << 20  # of floats that weights become at once: BLAS lays rows out anew for each block
 _FLOATS, _FLOATS_OUT = types.Array(types.float32, 1, "C", readonly=True), types.Array(types.float32, 1, "C")
@@ -52,47 +51,63 @@ class Weights(NamedTuple):
     group: int  # numbers that share a scale
 
 
+class _Layout(NamedTuple):
+    """How rows of weights are read in blocks of words."""
+
+    form: WeightForm
+    blocks: int  # in a row of weights
+    span: int  # blocks that are added up before they are scaled; 0 where groups and blocks do not fit each other
+    next_scale: int  # from the scale of a span to that of the next
+
+    @property
+    def spans(self) -> int:
+        return -(-self.blocks // self.span)
+
+
 def weight_matmul(x: Array, weights: Weights, out: Array) -> None:
     """Write the product of float32 rows with the weights, turned over, into a contiguous ``out`` of rows × rows of weights."""
     if not out.size or not weights.depth:
         out.fill(0)
         return
-    form = _form(weights.bits, weights.signed, weights.depth, weights.group, weights.zeros is not None)
-    if len(x) <= FEW and _span(weights, form) and _by_whole_numbers(x, weights, out, form):
+    layout = _layout_of(weights.bits, weights.signed, weights.depth, weights.group, weights.zeros is not None)
+    if len(x) <= FEW and layout.span and _by_whole_numbers(x, weights, out, layout):
         return
-    if weights.scales.shape[1] > 1 and weights.group % form.each:
+    if weights.scales.shape[1] > 1 and weights.group % layout.form.each:
         _by_blas(x, weights, out, _floats_by_numpy(weights))
     else:
-        _by_blas(_in_order(x, weights, form), weights, out, _floats_in_blocks(weights, form))
+        _by_blas(_in_order(x, weights, layout), weights, out, _floats_in_blocks(weights, layout))
 
 
 def make_ready(rows: int, bits: int, signed: bool, depth: int, group: int, zeros: bool) -> None:
     """Compile the loop for so many rows, or load it from the disk."""
-    form = _form(bits, signed, depth, group, zeros)
+    form = _layout_of(bits, signed, depth, group, zeros).form
     if rows <= FEW:
-        _laying_out(form.dot.terms, form.limbs, form.limb_bits).load()
+        _laying_out(form.dot.terms, form.dot.lanes, form.places, form.limbs, form.limb_bits).load()
         _dotting(form).load()
     else:
         _unpacking(form.plain).load()
 
 
-def _form(bits: int, signed: bool, depth: int, group: int, zeros: bool) -> WeightForm:
+def _layout_of(bits: int, signed: bool, depth: int, group: int, zeros: bool) -> _Layout:
+    dot = dot_form()
+    return _layout(FEW_BITS.get(dot.instruction, dot) if bits <= 4 else dot, bits, signed, depth, group, zeros)
+
+
+@cache
+def _layout(dot: DotForm, bits: int, signed: bool, depth: int, group: int, zeros: bool) -> _Layout:
     """Return how weights are multiplied: with so many groups in a block of words, or so many blocks in a group."""
-    form = WeightForm(bits, signed, dot_form(), zeros=zeros)
-    block = form.block
-    if group >= depth or depth % max(group, block):
-        return form
-    if group < block and block % group == 0 and group % form.each == 0:
-        return form._replace(parts=block // group, span=1)
-    return form._replace(span=group // block) if group % block == 0 and group <= MOST_SPAN * block else form
-
-
-def _span(weights: Weights, form: WeightForm) -> int:
-    """Return how many blocks are added up before they are scaled; 0 where groups and blocks do not fit each other."""
-    if weights.scales.shape[1] == 1:
-        return min(-(-weights.data.shape[1] // (4 * form.dot.lanes)), form.most_blocks)
-    size = form.span or (weights.group // form.block if weights.group % form.block == 0 else 0)
-    return size if size <= form.most_blocks else 0
+    form = WeightForm(bits, signed, dot, zeros=zeros)
+    size = form.block
+    blocks = -(-depth // size)
+    if group >= depth:
+        return _Layout(form, blocks, min(blocks, form.most_blocks), 0)
+    if depth % max(group, size) == 0:
+        if group < size and size % group == 0 and group % form.each == 0:
+            form = form._replace(parts=size // group, span=1)
+        elif group % size == 0 and group <= MOST_SPAN * size:
+            form = form._replace(span=group // size)
+    span = form.span or (group // size if group % size == 0 else 0)
+    return _Layout(form, blocks, span if span <= form.most_blocks else 0, form.parts)
 
 
 @cache
@@ -100,8 +115,8 @@ def _dotting(form: WeightForm) -> Explicit:
     weight_dot, size = weight_dot_of(form), 4 * form.dot.lanes
 
     def dots(
-        data: Any, width: int, x: Any, next_x: int, sums: Any, next_sums: int, steps: Any, scales: Any, zeros: Any, groups: int,
-        span: int, next_scale: int, out: Any, columns: int, lo: int, hi: int,
+        data: Any, width: int, x: Any, at_x: int, next_x: int, sums: Any, next_sums: int, steps: Any, scales: Any, zeros: Any, groups: int,
+        span: int, spans: int, next_scale: int, out: Any, columns: int, lo: int, hi: int,
     ) -> None:  # fmt: skip
         """Write the dot products of rows with the rows ``lo`` to ``hi`` of the weights into a result of so many columns."""
         blocks = width // size
@@ -112,12 +127,12 @@ def _dotting(form: WeightForm) -> Explicit:
                 rest[t] = data[o * width + blocks * size + t]
             for r in range(len(steps)):
                 out[r * columns + o] = weight_dot(
-                    data, o * width, blocks, rest, min(left, 1), x, r * next_x, sums, r * next_sums, steps[r], scales, zeros, o * groups,
-                    span, next_scale,
+                    data, o * width, blocks, rest, min(left, 1), x, at_x + r * next_x, sums, r * next_sums, steps[r], scales, zeros,
+                    o * groups, span, spans, next_scale,
                 )  # fmt: skip
 
     kinds = (
-        _OCTETS, NUMBER, _limbs(form.dot.terms), NUMBER, _WHOLE, NUMBER, _FLOATS, _FLOATS, _WHOLE, NUMBER, NUMBER, NUMBER, _FLOATS_OUT,
+        _OCTETS, NUMBER, _limbs(form.dot.terms), NUMBER, NUMBER, _WHOLE, NUMBER, _FLOATS, _FLOATS, _WHOLE, *[NUMBER] * 4, _FLOATS_OUT,
         *[NUMBER] * 3,
     )  # fmt: skip
     return Explicit(dots, kinds, repr(form), fast=False)
@@ -128,93 +143,82 @@ def _limbs(terms: int, *, readonly: bool = True) -> Any:
 
 
 @cache
-def _laying_out(terms: int, limbs: int, limb_bits: int) -> Explicit:
-    half = 1 << limb_bits - 1
+def _laying_out(terms: int, lanes: int, places: int, limbs: int, limb_bits: int) -> Explicit:
+    half, size = 1 << limb_bits - 1, lanes * terms
     largest = sum(half - 1 << limb_bits * n for n in range(limbs))
     least, most = (int(x.view(np.int32)) for x in (LEAST, MOST))
 
-    def lay_out(
-        x: Any, bits: Any, places: int, lanes: int, blocks: int, span: int, times: int, laid: Any, sums: Any, steps: Any
-    ) -> bool:
+    def lay_out(x: Any, bits: Any, blocks: int, span: int, times: int, laid: Any, sums: Any, steps: Any) -> int:
         """Write rows as limbs of whole numbers in the order in which weights come, and what limbs add up to, span by span.
 
-        ``bits`` are the bits of the rows. Return whether all rows could be laid out: the largest elements are neither too small nor too
-        large, nor infinite, nor NaN.
+        ``bits`` are the bits of the rows. Return where in ``laid`` rows begin: with a line of the cache, so that vectors are read from
+        one line each. Return -1 where a largest element is too small or too large, infinite or NaN.
         """
-        whole = np.zeros(blocks * lanes * terms * places, np.int32)
-        size, spans = lanes * terms, -(-blocks // span)
+        whole = np.zeros(blocks * size * places, np.int32)
+        begin = -laid.ctypes.data % LINE // laid.itemsize
+        spans = -(-blocks // span)
         for r in range(len(x)):
-            high, at = np.int32(0), 0
+            high = np.int32(0)
             for k in range(x.shape[1]):  # floats without a sign are in the order of their bits
-                if bits[r, k] & 0x7FFFFFFF > high:
-                    high, at = bits[r, k] & 0x7FFFFFFF, k
+                high = max(high, bits[r, k] & np.int32(0x7FFFFFFF))
             if high > most or 0 < high < least:
-                return False
-            exponent = math.frexp(abs(x[r, at]))[1] - limbs * limb_bits + 1
-            exponent += math.ldexp(abs(x[r, at]), -exponent) > largest
+                return -1
+            exponent = int(high >> 23) - 126 - limbs * limb_bits + 1
+            exponent += (int(high) & 0x7FFFFF | 0x800000) * 2.0 ** (limbs * limb_bits - 25) > largest
             steps[r] = math.ldexp(1.0, exponent)
             up = np.float32(math.ldexp(1.0, -exponent))
             for k in range(x.shape[1]):
                 whole[k] = np.int32(np.rint(x[r, k] * up))
             for block in range(blocks):
+                own = (r * spans + block // span) * limbs * lanes
                 for p in range(places):
-                    target = ((r * blocks + block) * places + p) * limbs * size
-                    own = ((r * spans + block // span) * limbs) * lanes
-                    for lane in range(lanes):
-                        for t in range(terms):
-                            left = whole[block * size * places + (lane * terms + t) * places + p]
-                            for n in range(limbs):
-                                limb = left
-                                if n < limbs - 1:
-                                    limb = (left + half & 2 * half - 1) - half
-                                    left = left - limb >> limb_bits
-                                laid[target + n * size + lane * terms + t] = limb
-                                sums[own + n * lanes + lane] += times * limb
-        return True
+                    target = begin + ((r * blocks + block) * places + p) * limbs * size
+                    for k in range(size):
+                        left = whole[block * size * places + k * places + p]
+                        for n in range(limbs):
+                            limb = left
+                            if n < limbs - 1:
+                                limb = (left + np.int32(half) & np.int32(2 * half - 1)) - np.int32(half)
+                                left = left - limb >> np.int32(limb_bits)
+                            laid[target + n * size + k] = limb
+                    for n in range(limbs):
+                        for lane in range(lanes):
+                            total = np.int32(0)
+                            for t in range(terms):
+                                total += np.int32(laid[target + n * size + lane * terms + t])
+                            sums[own + n * lanes + lane] += np.int32(times) * total
+        return begin
 
     kinds = (
-        _ROWS,
-        types.Array(types.int32, 2, "C", readonly=True),
-        *[NUMBER] * 5,
-        _limbs(terms, readonly=False),
-        _WHOLE_OUT,
-        _FLOATS_OUT,
-    )
-    return Explicit(lay_out, kinds, str(terms), fast=False)
+        _ROWS, types.Array(types.int32, 2, "C", readonly=True), *[NUMBER] * 3, _limbs(terms, readonly=False), _WHOLE_OUT, _FLOATS_OUT,
+    )  # fmt: skip
+    return Explicit(lay_out, kinds, f"{terms} {lanes} {places}", fast=False)
 
 
-def _by_whole_numbers(x: Array, weights: Weights, out: Array, form: WeightForm) -> bool:
+def _by_whole_numbers(x: Array, weights: Weights, out: Array, layout: _Layout) -> bool:
     """Multiply, and return True; where rows or zero points cannot be laid out, only return False."""
-    zeros = NO_ZEROS if weights.zeros is None else weights.zeros.reshape(-1)
-    least = -(1 << form.bits - 1) if form.signed else 0
-    if weights.zeros is not None and (zeros.min() < least or zeros.max() >= least + (1 << form.bits)):
-        return False  # no zero point of such numbers: sums could be too large
-    rows, lanes, span = len(x), form.dot.lanes, _span(weights, form)
-    groups, blocks = weights.scales.shape[1], -(-weights.data.shape[1] // (4 * lanes))
-    spans = -(-blocks // span)
-    laid = _aligned((rows, blocks * form.block * form.limbs), np.dtype(np.int16 if form.dot.terms == 2 else np.int8))
-    sums, steps = np.zeros((rows, spans * form.limbs * lanes), np.int32), np.empty(rows, np.float32)
+    form, zeros = layout.form, NO_ZEROS
+    if weights.zeros is not None:
+        zeros, least = weights.zeros.reshape(-1), -(1 << form.bits - 1) if form.signed else 0
+        if zeros.min() < least or zeros.max() >= least + (1 << form.bits):
+            return False  # no zero point of such numbers: sums could be too large
+    rows, lanes, limbs = len(x), form.dot.lanes, form.limbs
+    next_x, next_sums = layout.blocks * form.block * limbs, layout.spans * limbs * lanes
+    laid = np.empty(rows * next_x + LINE, np.int16 if form.dot.terms == 2 else np.int8)
+    sums, steps = np.zeros(rows * next_sums, np.int32), np.empty(rows, np.float32)
     floats = np.ascontiguousarray(x)
-    fine = _laying_out(form.dot.terms, form.limbs, form.limb_bits)(
-        floats, floats.view(np.int32), form.places, lanes, blocks, span, -1 if form.zeros else -form.bias, laid.reshape(-1), sums.reshape(-1), steps,
-    )  # fmt: skip
-    if not fine:
+    lay_out = _laying_out(form.dot.terms, lanes, form.places, limbs, form.limb_bits)
+    times = -1 if form.zeros else -form.bias
+    begin = lay_out(floats, floats.view(np.int32), layout.blocks, layout.span, times, laid, sums, steps)
+    if begin < 0:
         return False
-    next_scale = form.parts if groups > 1 else 0
+    columns, width = weights.data.shape
     loop = partial(
-        _dotting(form), weights.data.reshape(-1), weights.data.shape[1], laid.reshape(-1), laid.shape[1], sums.reshape(-1), sums.shape[1],
-        steps, weights.scales.reshape(-1), zeros, groups, span, next_scale, out.reshape(-1), len(weights.data),
+        _dotting(form), weights.data.reshape(-1), width, laid, begin, next_x, sums, next_sums, steps, weights.scales.reshape(-1), zeros,
+        weights.scales.shape[1], layout.span, layout.spans, layout.next_scale, out.reshape(-1), columns,
     )  # fmt: skip
-    share(loop, len(weights.data), min(allowed(), len(weights.data)))
+    share(loop, columns, min(allowed(), columns))
     return True
-
-
-def _aligned(shape: tuple[int, int], dtype: np.dtype[Any]) -> Array:
-    """Return an array that begins where a line of the cache does: vectors of it are read from one line each."""
-    size = math.prod(shape) * dtype.itemsize
-    octets = np.empty(size + LINE, np.uint8)
-    first = -octets.ctypes.data % LINE
-    return octets[first : first + size].view(dtype).reshape(shape)
 
 
 Floats = Callable[[int, int, Array], None]  # writes some rows of weights as floats
@@ -234,9 +238,9 @@ def _by_blas(x: Array, weights: Weights, out: Array, floats: Floats) -> None:
     on_one_thread(share)(part, columns, min(allowed(), columns))
 
 
-def _in_order(x: Array, weights: Weights, form: WeightForm) -> Array:
+def _in_order(x: Array, weights: Weights, layout: _Layout) -> Array:
     """Return rows in the order in which weights become floats, filled up with zeros."""
-    blocks = -(-weights.data.shape[1] // (4 * form.dot.lanes))
+    form, blocks = layout.form, layout.blocks
     laid = np.zeros((len(x), blocks, form.each, form.dot.lanes), np.float32)
     whole = weights.depth // form.block
     words = x[:, : whole * form.block].reshape(len(x), whole, form.dot.lanes, form.each)
@@ -288,9 +292,9 @@ def _unpacking(form: WeightForm) -> Explicit:
     return Explicit(write, kinds, repr(form), fast=False)
 
 
-def _floats_in_blocks(weights: Weights, form: WeightForm) -> Floats:
+def _floats_in_blocks(weights: Weights, layout: _Layout) -> Floats:
     """Return what gives rows of weights as floats in the order in which rows are laid out."""
-    blocks, groups = -(-weights.data.shape[1] // (4 * form.dot.lanes)), weights.scales.shape[1]
+    form, blocks, groups = layout.form, layout.blocks, weights.scales.shape[1]
     words = np.arange(blocks * form.dot.lanes)
     scale_of = np.minimum(words * form.each // max(1, weights.group), groups - 1)
     zeros = NO_ZEROS if weights.zeros is None else weights.zeros.reshape(-1)
