@@ -204,18 +204,18 @@ def print_table(
 
     console = Console()
     widths = [max(cell_len(word) for word in (*name.split(), *(row[n] for row in rows))) for n, name in enumerate(head)]
-    kept = list(range(len(head)))
+    columns = list(range(len(head)))
     for n in spare:
-        if sum(widths[k] + 3 for k in kept[1:]) + NAMES > console.width:
-            kept.remove(n)
-    room = console.width - sum(widths[k] + 3 for k in kept[1:]) - 4  # numbers stay whole, names give way
+        if sum(widths[k] + 3 for k in columns[1:]) + NAMES > console.width:
+            columns.remove(n)
+    room = console.width - sum(widths[k] + 3 for k in columns[1:]) - 4  # numbers stay whole, names give way
     shown = Table(box=SIMPLE_HEAD, row_styles=["", "dim"])
-    for n in kept:
+    for n in columns:
         title, width = ("\n".join(head[n].split()), None) if n else (head[n], max(NAMES - 4, room))
         side: Literal["left", "right"] = "right" if n in right else "left"
         shown.add_column(title, justify=side, no_wrap=True, overflow="ellipsis", max_width=width)
     for row in rows:
-        shown.add_row(*(Text(row[n]) for n in kept))  # Text: brackets in names are no markup
+        shown.add_row(*(Text(row[n]) for n in columns))  # Text: brackets in names are no markup
     console.print(shown)
 
 

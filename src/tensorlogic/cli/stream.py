@@ -150,7 +150,7 @@ def _show(result: Any, stream: Any, *, lines: bool, values: bool) -> None:
     """Print one chunk: what is known of it, and its outputs where they go nowhere else."""
     from .graphs import arrays_json, print_arrays
 
-    kept = {name: value for name, value in result.outputs.items() if name in stream.processor.split.kept}
+    row_outputs = {name: value for name, value in result.outputs.items() if name in stream.processor.split.kept}
     if lines:
         found = {
             "chunk": result.metadata.chunk_id,
@@ -158,10 +158,10 @@ def _show(result: Any, stream: Any, *, lines: bool, values: bool) -> None:
             "rows": result.metadata.size,
             "ms": round(result.processing_time_ms, 3),
         }
-        common.print_json({**found, "outputs": arrays_json(kept)} if values and kept else found)
-    elif values and kept:
+        common.print_json({**found, "outputs": arrays_json(row_outputs)} if values and row_outputs else found)
+    elif values and row_outputs:
         click.echo(f"chunk {result.metadata.chunk_id}, rows {result.metadata.start:,} to {stream.rows - 1:,}")
-        print_arrays(kept)
+        print_arrays(row_outputs)
 
 
 def _finished(stream: Any, output: Path | None, *, lines: bool) -> None:

@@ -1,4 +1,4 @@
-"""What a program says, before anything runs: its tensors, domains, sizes and order of evaluation.
+"""Analysis of a program before it runs: its tensors, domains, sizes and order of evaluation.
 
 Text becomes statements (:mod:`.grammar`), :func:`analyse` finds out what they mean together, and lowering turns one component
 after the other into a graph. Mistakes that need no values are found here.

@@ -1,4 +1,4 @@
-"""Mistakes in what a program means that need no values to be seen: each check refuses one kind, with its place."""
+"""Checks of a parsed program that need no data: each finds one kind of mistake and reports its place."""
 
 from __future__ import annotations
 

@@ -19,10 +19,10 @@ def variables(names: str, domain: str | None = None) -> Any:
     """
     if not isinstance(names, str):
         raise GraphError(f"variables are named by text, got {names!r}", "write tl.variables('x y')", code="E301")
-    made = tuple(Term.var(n, domain) for n in names.replace(",", " ").split())
-    if not made:
+    terms = tuple(Term.var(n, domain) for n in names.replace(",", " ").split())
+    if not terms:
         raise GraphError("variables needs at least one name", code="E601")
-    return made[0] if len(made) == 1 else made
+    return terms[0] if len(terms) == 1 else terms
 
 
 def pred(name: str, *terms: Any) -> TLExpr:

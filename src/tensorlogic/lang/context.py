@@ -50,7 +50,7 @@ def wrong_score(name: str, value: Any) -> str:
 
 
 class CompilerContext:
-    """The domains by size or by names, and what is known of predicates.
+    """What formulas are compiled with: domains (by size or by names), predicate signatures, and graphs that compute predicates.
 
     ``predicates`` declares signatures, which are inferred otherwise; ``graphs`` computes predicates by graphs of one output, so
     that a classifier can stand in a rule.

@@ -173,10 +173,10 @@ def _of_array(array: np.ndarray[Any, Any], arity: int | None, name: str) -> Tabl
 
 def _of_sparse(rows: Any) -> Table:
     found = rows.tocoo()
-    kept = np.asarray(found.data) != 0
+    nonzero = np.asarray(found.data) != 0
     places = getattr(found, "coords", None) or (found.row, found.col)
-    columns = tuple(Column(np.asarray(p)[kept].astype(np.int64), None) for p in places)
-    return Table(columns, int(kept.sum()), tuple(found.shape))
+    columns = tuple(Column(np.asarray(p)[nonzero].astype(np.int64), None) for p in places)
+    return Table(columns, int(nonzero.sum()), tuple(found.shape))
 
 
 def _of_pandas(rows: Any, name: str) -> Table:

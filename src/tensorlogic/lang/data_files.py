@@ -149,14 +149,14 @@ def _slow_separated(file: Path, separator: str, skip: bool, name: str) -> Table:
         except csv.Error as error:
             at = SourceLocation(str(file), reader.line_num)
             raise FormatError(f"{name}: this row cannot be read: {error}", code="E772", location=at) from None
-    kept = [row for row in rows if row]
-    if not kept:
+    filled_rows = [row for row in rows if row]
+    if not filled_rows:
         return Table((), 0)
-    width = len(kept[0])
-    if set(map(len, kept)) != {width}:
+    width = len(filled_rows[0])
+    if set(map(len, filled_rows)) != {width}:
         _ragged(file, separator, width, name)
-    columns = [_column(list(c)) for c in zip(*kept[int(skip) :], strict=True)] or list(empty(width).columns)
-    return Table(tuple(columns), len(kept) - int(skip))
+    columns = [_column(list(c)) for c in zip(*filled_rows[int(skip) :], strict=True)] or list(empty(width).columns)
+    return Table(tuple(columns), len(filled_rows) - int(skip))
 
 
 def _split(text: str, separator: str, skip: bool) -> Table | None:
@@ -230,8 +230,8 @@ def _parquet(file: Path, name: str) -> Any:
     try:
         return parquet.read_table(file)
     except (OSError, ValueError) as error:
-        said = str(error).split("\n")[0]
-        raise FormatError(f"{file.name!r} is not a readable Parquet file: {said}", code="E781") from None
+        reason = str(error).split("\n")[0]
+        raise FormatError(f"{file.name!r} is not a readable Parquet file: {reason}", code="E781") from None
 
 
 def arrow_module(module: str, why: str) -> Any:
@@ -264,8 +264,8 @@ def read_array(path: str | os.PathLike[str], name: str = "the tensor") -> np.nda
     except (InputError, FormatError):
         raise
     except Exception as error:  # each library has its own kinds
-        said = str(error).split("\n")[0]
-        raise FormatError(f"{file.name!r} cannot be read: {said}", code="E781") from None
+        reason = str(error).split("\n")[0]
+        raise FormatError(f"{file.name!r} cannot be read: {reason}", code="E781") from None
 
 
 def _pick(there: list[str], name: str, file: Path) -> str:

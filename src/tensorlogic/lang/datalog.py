@@ -173,9 +173,9 @@ class _Lowering:
             ]
 
         with located(self.b, rules[heads[0]][0].statement.at):
-            made = self.b.fixpoint(body, *start, combine="or", limit=round_limit(shapes))
+            results = self.b.fixpoint(body, *start, combine="or", limit=round_limit(shapes))
         self.values.update(outside)
-        self.values.update(zip(heads, made if isinstance(made, tuple) else (made,), strict=True))
+        self.values.update(zip(heads, results if isinstance(results, tuple) else (results,), strict=True))
 
     def rule(self, rule: Rule, fixed: Mapping[int, Factor] | None = None) -> Tensor:
         """Return the tuples that a rule derives: the join of its literals, projected onto its head."""
@@ -228,10 +228,10 @@ class _Lowering:
         for part in rule.literals:
             if not (isinstance(part, s.Not) and part.atom is atom):
                 elsewhere.update(s.variables(part))
-        kept = tuple(dict.fromkeys(a for a in axes if a in elsewhere))
-        if kept != axes:
-            tensor = self.b.einsum(write([axes], kept), tensor, algebra="boolean")
-        return Factor(self.b.logical_not(tensor), kept)
+        remaining = tuple(dict.fromkeys(a for a in axes if a in elsewhere))
+        if remaining != axes:
+            tensor = self.b.einsum(write([axes], remaining), tensor, algebra="boolean")
+        return Factor(self.b.logical_not(tensor), remaining)
 
     # comparisons
 

@@ -1,4 +1,4 @@
-"""Domains: places that an index joins share one, constants are added to it, and it is a range of numbers or a list of names."""
+"""Domain inference: places joined by one index share a domain, which is a range of numbers or a list of names, constants included."""
 
 from __future__ import annotations
 

@@ -92,11 +92,11 @@ class Evaluation:
 
     def sum(self, value: Value, over: Indices) -> Value:
         """Sum over the axes that a value has of some."""
-        kept = tuple(a for a in value.axes if a not in over)
-        if kept == value.axes:
+        remaining = tuple(a for a in value.axes if a not in over)
+        if remaining == value.axes:
             return value
         places = [n for n, a in enumerate(value.axes) if a in over]
-        return Value(self.b.sum(self.numeric(value).tensor, places), kept)
+        return Value(self.b.sum(self.numeric(value).tensor, places), remaining)
 
     def fail(self, message: str, *hints: str, part: s.Part, code: str) -> GraphError:
         """Return an error that points at a part of the equation."""
@@ -183,13 +183,13 @@ class Evaluation:
             for n, factor in enumerate(others):
                 around = frozenset().union(*(f for k, f in enumerate(indices) if k != n))
                 values.append(self.value(factor, outer | around))
-            kept = self.sorted({a for v in values for a in v.axes if a in outer and a not in sums})
+            remaining = self.sorted({a for v in values for a in v.axes if a in outer and a not in sums})
             if all(v.boolean for v in values):
-                return self.count(values, kept, self.analysis.dtype)
+                return self.count(values, remaining, self.analysis.dtype)
             values = [self.numeric(v) for v in values]
             result = (
-                contract(self.b, [v for v in values if v.axes], kept)
-                if kept or any(v.axes for v in values)
+                contract(self.b, [v for v in values if v.axes], remaining)
+                if remaining or any(v.axes for v in values)
                 else Value(1)
             )
             for scalar in (v for v in values if not v.axes):
@@ -197,17 +197,17 @@ class Evaluation:
                 result = scalar if one else self.elementwise(self.times, result, scalar)
         return result if number == 1 else self.elementwise(self.times, result, Value(number))
 
-    def count(self, values: Sequence[Value], kept: tuple[str, ...], dtype: str) -> Value:
+    def count(self, values: Sequence[Value], remaining: tuple[str, ...], dtype: str) -> Value:
         """Count the tuples for which all of some truth values hold, by the axes that are kept.
 
         Relations too large for dense arrays are joined as relations, and then counted.
         """
         b = self.b
         if max(self.positions(v.axes) for v in values) < LARGE:
-            return contract(b, [Value(b.cast(v.tensor, dtype), v.axes) for v in values], kept)
+            return contract(b, [Value(b.cast(v.tensor, dtype), v.axes) for v in values], remaining)
         whole = self.sorted({a for v in values for a in v.axes})
         joined = contract(b, values, whole, "boolean")
-        return self.sum(Value(b.cast(joined.tensor, dtype), whole), frozenset(whole) - frozenset(kept))
+        return self.sum(Value(b.cast(joined.tensor, dtype), whole), frozenset(whole) - frozenset(remaining))
 
     def side(self, comparison: s.Comparison, part: s.Expression, outer: Indices) -> Value:
         """Return one side of a comparison; a name stands for its position where the other side is an index."""
@@ -273,8 +273,8 @@ class Evaluation:
         total: Value | None = None
         for mask in self.masks:
             over = [n for n, a in enumerate(mask.axes) if a not in self.head]
-            kept = tuple(a for a in mask.axes if a in self.head)
-            here = Value(self.b.all(mask.tensor, over), kept) if over else mask
+            remaining = tuple(a for a in mask.axes if a in self.head)
+            here = Value(self.b.all(mask.tensor, over), remaining) if over else mask
             total = here if total is None else self.elementwise(self.b.logical_and, total, here)
         return total
 

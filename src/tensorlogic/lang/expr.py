@@ -255,10 +255,10 @@ def _free(kind: str, args: tuple[TLExpr, ...], terms: tuple[Term, ...]) -> tuple
 
 def _restore(rows: list[tuple[Any, ...]]) -> TLExpr:
     """Make an expression from its parts in order, as pickle keeps it."""
-    made: list[TLExpr] = []
+    results: list[TLExpr] = []
     for kind, args, *rest in rows:
-        made.append(TLExpr(kind, tuple(made[n] for n in args), *rest))
-    return made[-1]
+        results.append(TLExpr(kind, tuple(results[n] for n in args), *rest))
+    return results[-1]
 
 
 def as_term(value: Any) -> Term:

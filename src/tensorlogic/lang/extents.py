@@ -1,4 +1,4 @@
-"""How far every index runs: the ranges of the variables of an equation, and the shape of every tensor."""
+"""Sizes: the ranges of the variables of an equation, and the shape of every tensor."""
 
 from __future__ import annotations
 

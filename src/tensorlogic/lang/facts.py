@@ -155,19 +155,19 @@ class FactReader:
         before, names, places = zip(*[m.groups() for m in matches], strict=True)
         lines = list(accumulate(map(_newlines, before), initial=line))[1:]
         groups = self._groups(names, places)
-        end, kept = matches[-1].end(), len(matches)
+        end, count = matches[-1].end(), len(matches)
         if syntax.goes_on is not None and text[end - 1] not in ".;" and syntax.goes_on.match(text, end):
-            kept -= 1
-        kept = min(kept, self._first_wrong(names, groups))
-        if kept < len(matches):
-            end = self.refused = matches[kept].start(2)
-            groups = self._groups(names[:kept], places[:kept])
+            count -= 1
+        count = min(count, self._first_wrong(names, groups))
+        if count < len(matches):
+            end = self.refused = matches[count].start(2)
+            groups = self._groups(names[:count], places[:count])
         for name, members, rows in groups:
             first = matches[members[0]].start(2)
             at = SourceLocation(self.source.file, lines[members[0]], first - text.rfind("\n", 0, first))
             block = self.gathered.setdefault((name, len(rows)), Block(name, len(rows), at))
             block.add(rows, [lines[n] for n in members])
-        return end, lines[min(kept, len(lines) - 1)]
+        return end, lines[min(count, len(lines) - 1)]
 
     def _take_lines(self, position: int, line: int) -> tuple[int, int]:
         """Take many facts of one relation that are written alike, a line each; return the position and line after them."""

@@ -1,4 +1,4 @@
-"""Recursion without a step: rounds until nothing changes, in the algebra that the left sides ask for."""
+"""Recursion that does not go along an index: rounds until nothing changes, in the algebra of the left sides."""
 
 from __future__ import annotations
 

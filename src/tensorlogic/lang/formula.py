@@ -1,4 +1,4 @@
-"""Formulas with every variable told apart, shared subformulas shared, and negation at the leaves."""
+"""Formulas in normal form: every variable has its own name, equal subformulas are shared, and negation is at the leaves."""
 
 from __future__ import annotations
 

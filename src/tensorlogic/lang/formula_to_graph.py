@@ -1,4 +1,4 @@
-"""Formulas to tensors: quantified conjunctions become contractions, and no axis is made that need not be."""
+"""Formulas to tensors: quantified conjunctions become contractions, without axes that are not needed."""
 
 from __future__ import annotations
 
@@ -307,20 +307,20 @@ class Emitter:
             ]
             return make(body.kind, tuple(parts), location=f.location)
         if self.s.frees and not all(inside):
-            kept = tuple(a for a, own in zip(body.args, inside, strict=True) if own)
+            remaining = tuple(a for a, own in zip(body.args, inside, strict=True) if own)
             outside = [a for a, own in zip(body.args, inside, strict=True) if not own]
-            rest = kept[0] if len(kept) == 1 else make(body.kind, kept, location=f.location)
+            rest = remaining[0] if len(remaining) == 1 else make(body.kind, remaining, location=f.location)
             return make(body.kind, (*outside, make(kind, (rest,), over=over, location=f.location)), location=f.location)
         return None
 
     def _contracted(self, values: list[Value], bound: Sequence[Variable], algebra: str, *, after: bool = True) -> Value:
         axes = tuple(dict.fromkeys(v for value in values for v in value.axes))
-        kept = tuple(v for v in axes if v not in bound)
-        if all(v in self._order for v in kept):
-            kept = tuple(sorted(kept, key=self._order.__getitem__))
-        spec = write([value.axes for value in values], kept)
+        remaining = tuple(v for v in axes if v not in bound)
+        if all(v in self._order for v in remaining):
+            remaining = tuple(sorted(remaining, key=self._order.__getitem__))
+        spec = write([value.axes for value in values], remaining)
         result = self.b.einsum(spec, *(v.tensor for v in values), algebra=algebra)
-        return Value(self._after(result) if after else result, kept)
+        return Value(self._after(result) if after else result, remaining)
 
     def _after(self, tensor: Tensor) -> Tensor:
         return tensor if self.s.after is None else self.s.after(self.b, tensor)
@@ -346,9 +346,9 @@ class Emitter:
         return self._reduced(self.s.forall, value, over)
 
     def _reduced(self, along: Along, value: Value, over: Sequence[Variable]) -> Value:
-        kept = tuple(v for v in value.axes if v not in over)
-        gone = [n for n, v in enumerate(value.axes) if v in over]
-        return Value(self._after(along(self.b, value.tensor, gone)), kept)
+        remaining = tuple(v for v in value.axes if v not in over)
+        positions = [n for n, v in enumerate(value.axes) if v in over]
+        return Value(self._after(along(self.b, value.tensor, positions)), remaining)
 
     def _contract_parts(self, row: QuantifierContraction, body: Formula, over: Sequence[Variable]) -> Steps:
         """Contract the parts of ∃ over ∨, or ∀ over ∧, in the algebra that the logic has for it."""

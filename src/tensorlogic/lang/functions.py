@@ -1,4 +1,4 @@
-"""The functions of the language, and how each is applied: by element, along the dotted index, or over what is left over."""
+"""The functions of the language: element by element, along the dotted index, or over all indices."""
 
 from __future__ import annotations
 
@@ -71,8 +71,8 @@ def apply_function(at: Evaluation, call: s.Call, outer: Indices) -> Value:
     if name in OVER and count == 1:
         inner = at.numeric(at.value(call.arguments[0], outer | free(call.arguments[0])))
         over = [n for n, a in enumerate(inner.axes) if a not in outer]
-        kept = tuple(a for a in inner.axes if a in outer)
-        return Value(OVER[name](b, inner.tensor, over), kept) if over else inner
+        remaining = tuple(a for a in inner.axes if a in outer)
+        return Value(OVER[name](b, inner.tensor, over), remaining) if over else inner
     arguments = []
     for n, argument in enumerate(call.arguments):
         around = outer.union(*(free(a) for k, a in enumerate(call.arguments) if k != n))
@@ -167,15 +167,15 @@ def _concat(at: Evaluation, call: s.Call, outer: Indices) -> Value:
         raise at.fail(message, hint, part=call, code="E692")
     head = frozenset(at.head)
     parts = []
-    kept = at.sorted({v for a in call.arguments for v in free(a) if v in head or v in outer})
+    remaining = at.sorted({v for a in call.arguments for v in free(a) if v in head or v in outer})
     for argument in call.arguments:
         value = at.numeric(at.value(argument, outer | free(argument)))
-        extra = tuple(v for v in value.axes if v not in kept)
-        whole = with_axes(at.b, value, (*kept, *_first(argument, extra)), at.ranges, at.analysis.dtype)
+        extra = tuple(v for v in value.axes if v not in remaining)
+        whole = with_axes(at.b, value, (*remaining, *_first(argument, extra)), at.ranges, at.analysis.dtype)
         assert whole.tensor.shape is not None
-        parts.append(at.b.reshape(whole.tensor, [*whole.tensor.shape[: len(kept)], -1]))
-    result = parts[0] if len(parts) == 1 else at.b.concat(parts, len(kept))
-    axes = (*kept, new[0])
+        parts.append(at.b.reshape(whole.tensor, [*whole.tensor.shape[: len(remaining)], -1]))
+    result = parts[0] if len(parts) == 1 else at.b.concat(parts, len(remaining))
+    axes = (*remaining, new[0])
     target = at.sorted(axes)
     return Value(aligned(at.b, Value(result, axes), target), target)
 

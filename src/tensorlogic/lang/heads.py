@@ -1,4 +1,4 @@
-"""The left side of an equation: how what is left over is projected, and where the result goes in the tensor."""
+"""The left side of an equation: how the other indices are summed out, and where the result goes in the tensor."""
 
 from __future__ import annotations
 
@@ -110,12 +110,12 @@ def _projected(at: Evaluation, operator: str) -> tuple[Value, bool]:
     reduce = b.max if operator == "max=" else b.min
     if guard is None:
         over = [n for n, a in enumerate(value.axes) if a not in head]
-        kept = tuple(a for a in value.axes if a in head)
-        return (Value(reduce(value.tensor, over), kept) if over else value), True
+        remaining = tuple(a for a in value.axes if a in head)
+        return (Value(reduce(value.tensor, over), remaining) if over else value), True
     guarded = at.elementwise(lambda c, x: b.where(c, x, FILL[operator]), guard, value)
     over = [n for n, a in enumerate(guarded.axes) if a not in head]
-    kept = tuple(a for a in guarded.axes if a in head)
-    return (Value(reduce(guarded.tensor, over), kept) if over else guarded), False
+    remaining = tuple(a for a in guarded.axes if a in head)
+    return (Value(reduce(guarded.tensor, over), remaining) if over else guarded), False
 
 
 def _terms(part: s.Expression, sign: int = 1) -> list[tuple[int, s.Expression]]:
@@ -154,8 +154,8 @@ def _average(at: Evaluation, targets: Sequence[Target]) -> Contribution:
     value = _kept(at, rest, at.equation.value)
     weights = [at.numeric(at.value(c, head | free(at.equation.value))) for c in conditions]
     parts = [value, *weights] if isinstance(value.tensor, Tensor) else weights
-    kept = at.sorted({a for v in parts for a in v.axes} & head)
-    total = contract(b, parts, kept) if parts else value
+    remaining = at.sorted({a for v in parts for a in v.axes} & head)
+    total = contract(b, parts, remaining) if parts else value
     if not isinstance(value.tensor, Tensor) and parts:
         total = at.elementwise(b.multiply, total, value)
     count = contract(b, weights, at.sorted({a for v in weights for a in v.axes} & head)) if weights else Value(1)

@@ -37,17 +37,17 @@ def aligned(b: GraphBuilder, value: Value, axes: Sequence[str]) -> Any:
     """Return a value's tensor with its axes in an order, and axes of size 1 for those it lacks."""
     if not isinstance(value.tensor, Tensor) or not value.axes:
         return value.tensor
-    kept = [a for a in axes if a in value.axes]
+    remaining = [a for a in axes if a in value.axes]
     tensor = value.tensor
-    if tuple(kept) != value.axes:
-        tensor = b.transpose(tensor, [value.axes.index(a) for a in kept])
+    if tuple(remaining) != value.axes:
+        tensor = b.transpose(tensor, [value.axes.index(a) for a in remaining])
     # axes that are lacking at the front need not be written
-    front = axes.index(kept[0]) if isinstance(axes, tuple) else list(axes).index(kept[0])
+    front = axes.index(remaining[0]) if isinstance(axes, tuple) else list(axes).index(remaining[0])
     rest = list(axes)[front:]
-    if rest == kept:
+    if rest == remaining:
         return tensor
     assert tensor.shape is not None
-    sizes = dict(zip(kept, tensor.shape, strict=True))
+    sizes = dict(zip(remaining, tensor.shape, strict=True))
     return b.reshape(tensor, [sizes.get(a, 1) for a in rest])
 
 

@@ -143,10 +143,10 @@ class _Lowering:
 
         assert self.s.rounds is not None
         self.b.location = read[heads[0]][0][2].location  # where an error of the loop points to
-        made = self.b.fixpoint(body, *start, combine=self.s.rounds, limit=round_limit(shapes))
+        results = self.b.fixpoint(body, *start, combine=self.s.rounds, limit=round_limit(shapes))
         self.b.location = None
         self.emitter.values = outside
-        self.emitter.sources.update(zip(heads, made if isinstance(made, tuple) else (made,), strict=True))
+        self.emitter.sources.update(zip(heads, results if isinstance(results, tuple) else (results,), strict=True))
 
     def _carried(self, answers: list[Tensor], false: Tensor) -> Tensor:
         """Return the or of a head's rules in the dtype of its carry."""

@@ -203,20 +203,20 @@ class _Rewriting:
         if (atom.name, adornment) not in self.copies:
             self.copies.add((atom.name, adornment))
             self.waiting.append((atom.name, adornment))
-        asked = _atom(
+        request = _atom(
             _demand(atom.name, adornment), [p for p, a in zip(atom.places, adornment, strict=True) if a == "b"]
         )
-        if [asked] != before:  # what is asked for is asked for already
-            needed = _needed(before, set(variables(asked)))
-            self.made.append(Rule(head=asked, body=tuple(needed), at=atom.at))
+        if [request] != before:  # what is asked for is asked for already
+            needed = _needed(before, set(variables(request)))
+            self.made.append(Rule(head=request, body=tuple(needed), at=atom.at))
         return Tensor(name=_copy(atom.name, adornment), places=atom.places, boolean=True, at=atom.at)
 
     def copy_facts(self, relation: str, adornment: str) -> None:
         """Let the facts of a relation that also has rules be part of its copy, where they are asked for."""
         self.read_facts.add(relation)
         places = [Place(index=Variable(name=f"@{n}")) for n in range(len(adornment))]
-        asked = [p for p, a in zip(places, adornment, strict=True) if a == "b"]
-        body = (_atom(_demand(relation, adornment), asked), _atom(facts_name(relation), places))
+        bound_places = [p for p, a in zip(places, adornment, strict=True) if a == "b"]
+        body = (_atom(_demand(relation, adornment), bound_places), _atom(facts_name(relation), places))
         self.made.append(Rule(head=_atom(_copy(relation, adornment), places), body=body))
 
     def use_in_full(self, name: str) -> None:

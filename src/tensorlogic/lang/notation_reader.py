@@ -222,8 +222,8 @@ class _Reader:
         if not first.is_variable and not second.is_variable:
             self.fail(token.at, "= compares a variable with something; these are two constants")
         place = self.place(token.at)
-        made = TLExpr("same", terms=(first, second) if first.is_variable else (second, first), location=place)
-        self.operands.append(made if _SYMBOLS[sign.text] == "equal" else TLExpr("not", (made,), location=place))
+        equality = TLExpr("same", terms=(first, second) if first.is_variable else (second, first), location=place)
+        self.operands.append(equality if _SYMBOLS[sign.text] == "equal" else TLExpr("not", (equality,), location=place))
         return True
 
     def _predicate(self, name: str, token: Token) -> bool:

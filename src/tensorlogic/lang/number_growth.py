@@ -1,4 +1,4 @@
-"""How far arithmetic in rules takes numbers: ``y = x + 1`` may derive numbers that no fact has, and domains grow to hold them."""
+"""Which new numbers the arithmetic of rules can derive: ``y = x + 1`` may derive numbers that no fact has, and domains grow to hold them."""
 
 from __future__ import annotations
 

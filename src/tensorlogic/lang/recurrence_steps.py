@@ -1,4 +1,4 @@
-"""Recurrences: the place along which tensors that depend on each other go step by step, such as ``t`` in ``X[t+1] = ... X[t]``."""
+"""Recurrences: the index along which tensors that depend on each other are computed step by step, such as ``t`` in ``X[t+1] = ... X[t]``."""
 
 from __future__ import annotations
 

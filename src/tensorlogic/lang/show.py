@@ -40,18 +40,18 @@ class Shown(str):
 
 def shown(heads: list[str], rows: list[list[str]], note: str, text: str | None = None) -> Shown:
     """Make the table of rows under their heads, with a line below it."""
-    made = Shown(f"{table(heads, rows)}\n{note}" if text is None else text)
-    made.heads, made.rows, made.note, made.parts = heads, rows, note, {}
-    return made
+    result = Shown(f"{table(heads, rows)}\n{note}" if text is None else text)
+    result.heads, result.rows, result.note, result.parts = heads, rows, note, {}
+    return result
 
 
 def shown_parts(parts: dict[str, Shown]) -> Shown:
     """Join the tables of several outputs, each under its name; one alone stands for itself."""
     if len(parts) == 1:
         return next(iter(parts.values()))
-    made = shown([], [], "", "\n\n".join(f"{name}\n{part}" for name, part in parts.items()))
-    made.parts = parts
-    return made
+    result = shown([], [], "", "\n\n".join(f"{name}\n{part}" for name, part in parts.items()))
+    result.parts = parts
+    return result
 
 
 def show(value: Any, *domains: Names, heads: Sequence[str] = (), limit: int = 50, above: float = 0.0) -> Shown:

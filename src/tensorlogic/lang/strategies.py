@@ -1,4 +1,4 @@
-"""The six logics: each a row that says what the connectives and quantifiers are, and which moves keep its meaning."""
+"""The six logics: each a row with its connectives and quantifiers, and the rewrites that keep its meaning."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ def substitute(root: TLExpr, values: Mapping[str, Term]) -> TLExpr:
     What becomes of a part depends on the part and what replaces its own free variables, and is made once for each.
     """
     done: list[TLExpr] = []
-    made: dict[Any, TLExpr] = {}
+    memo: dict[Any, TLExpr] = {}
     pending: list[tuple[TLExpr, Mapping[str, Term], tuple[Term, ...], Any]] = [(root, values, (), None)]
     while pending:
         item, env, terms, ready = pending.pop()
@@ -30,12 +30,12 @@ def substitute(root: TLExpr, values: Mapping[str, Term]) -> TLExpr:
             parts = tuple(done[len(done) - n :])
             del done[len(done) - n :]
             new = TLExpr(item.kind, parts, item.name, terms, item.value, item.location)
-            made[ready] = new
+            memo[ready] = new
             done.append(new)
             continue
         env = {k: env[k] for k in item.free_variables() if k in env}
         key = (id(item), tuple(env.items()))
-        known = made.get(key) if env else item
+        known = memo.get(key) if env else item
         if known is not None:
             done.append(known)
             continue

@@ -1,4 +1,4 @@
-"""Where a statement cannot be read on: what was expected in plain words, and what was probably meant."""
+"""Errors in a statement that cannot be parsed: what was expected, in plain words, and what was probably meant."""
 
 from __future__ import annotations
 

@@ -95,8 +95,8 @@ class Source(msgspec.Struct, frozen=True):
         if len(text) <= 160:
             return text
         first, last = max(0, column - 80), column + 60
-        kept = text[first:last].rstrip() + ("..." if last < len(text) else "")
-        return " " * max(0, first - 3) + ("..." if first > 3 else "") + kept
+        part = text[first:last].rstrip() + ("..." if last < len(text) else "")
+        return " " * max(0, first - 3) + ("..." if first > 3 else "") + part
 
 
 def plain_text(text: str) -> str:
@@ -259,15 +259,33 @@ def _close(source: Source, token: Token, opened: list[Token]) -> None:
 
 
 _STRAY = {
-    "“": 'write straight quotes: "', "”": 'write straight quotes: "', "„": 'write straight quotes: "', "‘": "write straight quotes: '",
-    "’": "write straight quotes: '", "«": 'write straight quotes: "', "»": 'write straight quotes: "', "&": "write ',' between the literals of a body",
-    "|": "write two rules with the same head for 'or'", "~": "write 'not' before an atom", "!": "write 'not' before an atom",
-    "¬": "write 'not' before an atom", "\\": "write 'not' before an atom", "∧": "write ',' between the literals of a body",
-    "∨": "write two rules with the same head for 'or'", "←": "write <-", "→": "write the head first: head <- body", "≤": "write <=", "≥": "write >=",
-    "≠": "write !=", "·": "write * or a space", "×": "write * or a space", "−": "write -", "–": "write -", "…": "a range is written 4:8",
-    "{": "lists are written in [ ]", "}": "lists are written in [ ]", "%": "comments begin with # or //; the rest of x by 2 is x - x/2*2", "@": "matrices are multiplied by their indices: A[i,j] B[j,k]",
-    "²": "write ^2", "³": "write ^3", "（": "write (", "）": "write )", "，": "write ,", "$": "names are letters, digits, _ and '",
-}  # fmt: skip
+    sign: hint
+    for signs, hint in (
+        ("“”„«»", 'write straight quotes: "'),
+        ("‘’", "write straight quotes: '"),
+        ("&∧", "write ',' between the literals of a body"),
+        ("|∨", "write two rules with the same head for 'or'"),
+        ("~!¬\\", "write 'not' before an atom"),
+        ("←", "write <-"),
+        ("→", "write the head first: head <- body"),
+        ("≤", "write <="),
+        ("≥", "write >="),
+        ("≠", "write !="),
+        ("·×", "write * or a space"),
+        ("−–", "write -"),
+        ("…", "a range is written 4:8"),
+        ("{}", "lists are written in [ ]"),
+        ("%", "comments begin with # or //; the rest of x by 2 is x - x/2*2"),
+        ("@", "matrices are multiplied by their indices: A[i,j] B[j,k]"),
+        ("²", "write ^2"),
+        ("³", "write ^3"),
+        ("（", "write ("),
+        ("）", "write )"),
+        ("，", "write ,"),
+        ("$", "names are letters, digits, _ and '"),
+    )
+    for sign in signs
+}
 
 
 def raise_stray(source: Source, place: SourceLocation, position: int) -> NoReturn:

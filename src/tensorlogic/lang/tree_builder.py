@@ -1,4 +1,4 @@
-"""What each form of the grammar becomes: expressions, indices and places, made as they are recognised."""
+"""The parts of the syntax tree, built while the grammar recognises them: expressions, indices and places."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ _ESCAPED = re.compile(r"\\x(3b|0a|0d|5c|0b|0c|1c|1d|1e|5b|7b|85|2028|2029|d[89a-
 
 
 class OpSummary(msgspec.Struct):
-    """The entries of one operation together.
+    """Count and durations of all entries of one operation.
 
     >>> OpSummary()
     OpSummary(count=0, total_duration_us=0.0, total_memory_bytes=0)
@@ -31,7 +31,7 @@ class OpSummary(msgspec.Struct):
 
 
 class DeviceSummary(msgspec.Struct):
-    """The entries of one device together.
+    """Count and durations of all entries of one device.
 
     >>> DeviceSummary().op_count
     0
@@ -71,7 +71,7 @@ class LoadBalanceMetrics(msgspec.Struct):
 
 
 class TraceAnalyzer:
-    """The questions people ask of a trace.
+    """Summaries of a recorded trace: by operation, by device, hotspots, load balance and communication.
 
     >>> from tensorlogic import RecordedExecutionTrace, RecordedTraceEntry
     >>> trace = RecordedExecutionTrace([RecordedTraceEntry(0, "matmul").with_device_id("gpu:0")])

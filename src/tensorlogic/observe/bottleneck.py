@@ -1,4 +1,4 @@
-"""Where the time goes, what holds it there, and which option would help."""
+"""Where the time goes, what limits the speed, and which option would help."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LIKE_BOOLEAN = frozenset({"max_min", "max_product", "lukasiewicz", "noisy_or"})
 
 
 class Bottleneck(NamedTuple):
-    """An operation that takes its share of the time, and what bounds it.
+    """An operation that takes a large share of the time, and what limits its speed.
 
     ``bound`` is ``compute`` or ``memory``, whichever takes longer on the machine's roofline, or ``overhead`` where calling
     costs more than working does. ``fraction`` is the roofline's time over the time it took: 1 is as fast as can be, and

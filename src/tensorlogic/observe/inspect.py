@@ -133,8 +133,8 @@ class TensorInspector(DebugHook):
         """Return the statistics of tensors with NaN or infinite values, in order."""
         with self._lock:
             found = [s for s in self._stats if s.has_problem(nan_only=self.nan_only)]
-            kept = {id(s) for s in found}
-            return found + [p.stats for p in self._problems if id(p.stats) not in kept]
+            ids = {id(s) for s in found}
+            return found + [p.stats for p in self._problems if id(p.stats) not in ids]
 
     def first_problem(self) -> Problem | None:
         """Return the first bad tensor, with the path that made it; None where all is well."""

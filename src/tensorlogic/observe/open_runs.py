@@ -1,4 +1,4 @@
-"""What the hooks for debugging share: a switch, and the runs that are under way, thread by thread."""
+"""Shared by the debugging hooks: the on/off switch, and the runs that are under way on each thread."""
 
 from __future__ import annotations
 

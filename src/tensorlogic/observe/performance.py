@@ -25,7 +25,7 @@ Interval = tuple[float, float]
 
 
 class PerformanceBaseline(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What runs cost once, to compare later ones with; it saves as JSON.
+    """Run times and memory of an earlier version, to compare later ones with; it saves as JSON.
 
     >>> baseline = PerformanceBaseline.from_profile(ProfileData(run_times_ms=(2.0, 1.0, 9.0), peak_memory_bytes=64))
     >>> baseline.median_ms, baseline
@@ -64,7 +64,7 @@ class PerformanceBaseline(msgspec.Struct, frozen=True, forbid_unknown_fields=Tru
 
 
 class PerformanceComparison:
-    """A profile against a baseline: the ratio of their median run times, with an interval that noise alone may fill.
+    """A profile against a baseline: the ratio of their median run times, with a confidence interval.
 
     The interval is a bootstrap over the runs of both. A regression or an improvement is only what lies beyond 1 by more
     than the threshold with all of the interval; fewer than six runs on either side can tell nothing.

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from .breakpoints import BreakpointHit, BreakpointManager
 
 AROUND = 5  # steps that `list` shows before and after the current one
-SHORT = {"c": "continue", "n": "next", "s": "next", "w": "where", "p": "print", "l": "list", "b": "break", "d": "delete",
-         "q": "quit", "h": "help", "exit": "quit", "EOF": "quit"}  # fmt: skip
+COMMANDS = ("continue", "next", "where", "print", "list", "break", "delete", "quit", "help")
+SHORT = {name[0]: name for name in COMMANDS} | {"s": "next", "exit": "quit", "EOF": "quit"}
 
 
 def ask(manager: BreakpointManager, hit: BreakpointHit, *streams: IO[str] | None) -> None:

@@ -309,8 +309,8 @@ class Recording:
         return f"<Recording {str(self.path)!r}: {_steps_text(len(self.durations_ns))}>"
 
 
-def _first_difference(made: Sequence[Any], recorded: Sequence[Any] | None, rtol: float | None) -> Difference | None:
-    pairs = zip(made, recorded, strict=True) if recorded is not None else ()
+def _first_difference(results: Sequence[Any], recorded: Sequence[Any] | None, rtol: float | None) -> Difference | None:
+    pairs = zip(results, recorded, strict=True) if recorded is not None else ()
     return next((d for got, want in pairs if (d := difference(got, want, rtol)) is not None), None)
 
 

@@ -29,7 +29,7 @@ class TimelineEntry(NamedTuple):
 
 
 class TimelineProfiler:
-    """When everything ran, thread by thread; fed by a :class:`ProfilerHook`, printed as bars.
+    """Records when each step ran, thread by thread, through a :class:`ProfilerHook`; it prints as bars.
 
     >>> import tensorlogic as tl
     >>> profiler = TimelineProfiler()

@@ -96,7 +96,7 @@ class ChromeParts(NamedTuple):
 
 
 class Trace(Hook):
-    """What happened inside ``with tl.trace() as t``, 16 bytes a step once packed; or what a file says that happened.
+    """The steps and spans recorded inside ``with tl.trace() as t``, or read from a trace file; 16 bytes a step once packed.
 
     It prints as a table of operations; it converts to a :class:`RecordedExecutionTrace` and exports to the viewers people use.
 
@@ -291,9 +291,9 @@ def _recorded_kind(event: TraceEvent) -> RecordedTraceEntry:
     return RecordedTraceEntry(0, event.name, event.device, inputs, shape, 0.0, elements, min(size, LIMIT - 1))
 
 
-def _types(said: Any) -> list[tuple[str, Shape]]:
+def _types(types: Any) -> list[tuple[str, Shape]]:
     """Read types as they print; what else there is does not count."""
-    texts = [text for text in said if isinstance(text, str)] if isinstance(said, list) else []
+    texts = [text for text in types if isinstance(text, str)] if isinstance(types, list) else []
     return [(t[1], tuple(map(int, t[2].split(",") if t[2] else ()))) for t in map(TYPE.fullmatch, texts) if t]
 
 

@@ -1,4 +1,4 @@
-"""Trace files: written in the form that the name asks for, read in whatever form they are."""
+"""Trace files: the file name chooses the format that is written; the content tells the format that is read."""
 
 from __future__ import annotations
 

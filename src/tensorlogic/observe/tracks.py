@@ -1,4 +1,4 @@
-"""The threads of a trace, with their events inside one another."""
+"""The threads of a trace, each with its events and how they are nested."""
 
 from __future__ import annotations
 

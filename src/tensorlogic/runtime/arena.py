@@ -1,4 +1,4 @@
-"""The arena: blocks of bytes from the system that are used again. Runs take their buffers from :data:`ARENA`.
+"""The arena: reusable blocks of memory. Runs take their buffers from :data:`ARENA`.
 
 A block that was given back is used again only when no array shows it any more: the interpreter counts who holds it. So
 a result that somebody still has is never overwritten.

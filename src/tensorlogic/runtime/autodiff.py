@@ -1,4 +1,4 @@
-"""The seed's forward and backward: a run that keeps what its gradient reads, and the gradient as the rest of one graph.
+"""``Executor.forward`` and ``backward``: a run that keeps the values its gradient reads, and the gradient as the rest of one graph.
 
 The graph of ``tl.vjp`` is cut in two: the forward run also returns the values that the other half reads as inputs.
 Which values these are is the :class:`~tensorlogic.GradientStrategy`.
@@ -76,8 +76,8 @@ class Gradients:
             split = split_gradient(executor, graph, wanted, strategy, budget, given)
             self.known.put(key, split)
         results = executor.execute(split.first, given)
-        kept = {n for _, n in split.kept}
-        shown = [_read_only(v) if n in kept else v for n, v in enumerate(results[: split.outputs])]
+        saved_nodes = {n for _, n in split.kept}
+        shown = [_read_only(v) if n in saved_nodes else v for n, v in enumerate(results[: split.outputs])]
         outputs = Outputs(graph.output_names, shown)
         self.here.saved = Saved(split, graph, given, tuple(results), outputs)
         return outputs
@@ -181,8 +181,8 @@ def split_gradient(
     whole = vjp(graph, wrt)
     match = match_nodes(whole, graph)
 
-    def attempt(kept: Collection[int]) -> tuple[SplitGradient, int]:
-        split = _cut(graph, whole, match, kept, wrt)
+    def attempt(saved_nodes: Collection[int]) -> tuple[SplitGradient, int]:
+        split = _cut(graph, whole, match, saved_nodes, wrt)
         return split, peak_of_both(executor, split, inputs)
 
     if budget is not None:
@@ -192,9 +192,13 @@ def split_gradient(
 
 
 def _cut(
-    graph: EinsumGraph, whole: EinsumGraph, match: Sequence[int | None], kept: Collection[int], wrt: tuple[str, ...]
+    graph: EinsumGraph,
+    whole: EinsumGraph,
+    match: Sequence[int | None],
+    saved_nodes: Collection[int],
+    wrt: tuple[str, ...],
 ) -> SplitGradient:
-    solid = {_owner(whole, i) for i in kept}  # keeping a view would copy it
+    solid = {_owner(whole, i) for i in saved_nodes}  # keeping a view would copy it
     solid |= {i for i, m in enumerate(match) if m in dict(graph.outputs).values()}  # the caller has these anyway
     rest, labels = rest_of_gradient(whole, match, {i for i in solid if can_keep(whole, i)})
     outputs = list(graph.outputs)

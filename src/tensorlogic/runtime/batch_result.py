@@ -22,7 +22,7 @@ class Piece(NamedTuple):
 
 
 class BatchResult(Sequence[Outputs]):
-    """The outputs of each item of a batch, in order, as a sequence; an item that failed raises its error when it is asked for.
+    """The outputs of each item of a batch, in order, as a sequence; reading an item that failed raises its error.
 
     Items that ran together are rows of one array each output, which :meth:`stacked` returns. ``str()`` says how they ran.
 

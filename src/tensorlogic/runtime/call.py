@@ -1,4 +1,4 @@
-"""The call: the only beginning and end of a run, whoever asks. What it returns belongs to the caller.
+"""The one function that every run goes through. The arrays it returns belong to the caller.
 
 Batch, stream, retry, budgets, bodies and the rest drive this call or wrap the calls of its steps; none has its own.
 """

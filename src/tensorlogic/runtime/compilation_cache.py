@@ -33,7 +33,7 @@ _KEY = ("a CompilationKey is expected", "write CompilationKey.from_graph(graph, 
 
 
 class CacheWarning(UserWarning):
-    """A saved graph could not be used and is made anew.
+    """A saved graph could not be used and is compiled again.
 
     >>> issubclass(CacheWarning, UserWarning)
     True
@@ -200,17 +200,17 @@ def trim(folder: Path, most_entries: int | None, most_bytes: int | None) -> list
                 if LEFTOVER.fullmatch(each.name) and each.stat().st_mtime < time() - STALE:
                     remove(each)
     every = entries(folder)
-    gone = [e for e in every if most_bytes is not None and e.nbytes > most_bytes]
-    left = [e for e in every if e not in gone]
+    too_large = [e for e in every if most_bytes is not None and e.nbytes > most_bytes]
+    left = [e for e in every if e not in too_large]
     total = sum(e.nbytes for e in left)
     for n, entry in enumerate(left):
         fits = most_bytes is None or total <= most_bytes
         if fits and (most_entries is None or len(left) - n <= most_entries):
             break
-        gone.append(entry)
+        too_large.append(entry)
         total -= entry.nbytes
-    for entry in gone:
+    for entry in too_large:
         old = set_aside(folder / entry.name)
         if old is not None:
             remove(old)
-    return [entry.name for entry in gone]
+    return [entry.name for entry in too_large]

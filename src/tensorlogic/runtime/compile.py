@@ -56,7 +56,7 @@ class CompilationStats(NamedTuple):
 
 
 class CompiledGraph:
-    """A graph that went through its passes, with a plan for each combination of input shapes it has met.
+    """A graph that went through its passes, with a plan for each combination of input shapes it has run with.
 
     Several threads may run it at once. ``save`` keeps it, plans included, for other processes.
 
@@ -94,8 +94,8 @@ class CompiledGraph:
         """Leave out sizes that only dead code had: whoever gives them to the graph may give them here too."""
         if sizes is None or not isinstance(sizes, Mapping):
             return sizes
-        gone = self.size_names - self.optimized.size_names
-        return {name: size for name, size in sizes.items() if name not in gone} or None
+        missing_sizes = self.size_names - self.optimized.size_names
+        return {name: size for name, size in sizes.items() if name not in missing_sizes} or None
 
     def __reduce__(self) -> NoReturn:
         raise not_pickled("A compiled graph", "keep it with compiled.save(folder) and CompiledGraph.load(folder)")

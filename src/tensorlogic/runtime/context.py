@@ -1,4 +1,4 @@
-"""The state around runs: who watches, when they must end, what they may use, and which phase they are in."""
+"""Execution contexts: hooks, deadlines, limits and cancellation for a group of runs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _counting = free_in_child(Lock())  # of what runs use
 
 
 class ExecutionContext:
-    """What holds for some runs: who watches them, how long they may take, what they may use, and how they are labelled.
+    """Settings shared by a group of runs: hooks, a deadline, limits of memory and arithmetic, labels; it can cancel them all.
 
     Give it to an executor, and it holds for all its runs; or enter it, and it holds for every run of this thread or task meanwhile,
     in every mode: batches, streams, retries, programs and what they start themselves. Contexts add up: the earliest deadline counts,

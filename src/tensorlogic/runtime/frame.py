@@ -21,7 +21,7 @@ Between = Callable[["Frame"], object]  # what is done between steps, such as sav
 
 
 class Frame:
-    """One run of a program: the values it holds now, and the step that comes next.
+    """A run that is carried out step by step: the values it holds now, and the next step.
 
     >>> import numpy as np, tensorlogic as tl
     >>> b = tl.GraphBuilder()

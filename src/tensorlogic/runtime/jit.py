@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class JitConfig(msgspec.Struct, frozen=True):
-    """When the JIT compiles, how much it keeps, and whether answers must keep their bits.
+    """Settings of the JIT: when to compile, how many plans to keep, and whether answers must stay bit for bit the same.
 
     >>> JitConfig().with_hot_path_threshold(10).with_max_cache_size(100)
     JitConfig(hot_path_threshold=10, max_cache_size=100, exact=True)
@@ -68,15 +68,15 @@ class JitStats(NamedTuple):
 
     def __str__(self) -> str:
         hot = "1 hot path" if self.hot_paths_detected == 1 else f"{self.hot_paths_detected} hot paths"
-        kept = "1 native version" if self.native_kept == 1 else f"{self.native_kept} native versions"
+        versions = "1 native version" if self.native_kept == 1 else f"{self.native_kept} native versions"
         return (
-            f"{self.calls} calls, {hot}: {self.compiled} compiled, {kept} kept, {self.discarded} discarded, "
+            f"{self.calls} calls, {hot}: {self.compiled} compiled, {versions} kept, {self.discarded} discarded, "
             f"{len(self.failures)} failed; found ready in {100 * self.cache_hit_rate:.0f}% of calls"
         )
 
 
 class HotPathDetector:
-    """Counts how often something ran, and says when it became hot.
+    """Counts calls, and says when a graph has run often enough to be worth compiling.
 
     >>> detector = HotPathDetector(threshold=2)
     >>> [detector.record("a"), detector.record("b"), detector.record("a"), detector.record("a")]
@@ -169,7 +169,7 @@ class JitCompiler:
 
 
 class JitCache(Store[Hashable, Any]):
-    """Keeps what was compiled, by signature; the one that was not used longest goes first.
+    """Compiled plans by signature; when it is full, the least recently used one is dropped.
 
     >>> cache = JitCache(2)
     >>> cache.insert("a", 1)

@@ -1,6 +1,6 @@
 """Ways to run beside ``execute``: compiled, by the JIT, in batches, with gradients, profiled. Each is a method of the executor.
 
-A mode hands over to its own module, which is loaded by whoever uses it.
+Each function loads the module of its mode when it is first called.
 """
 
 from __future__ import annotations

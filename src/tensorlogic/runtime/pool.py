@@ -15,7 +15,7 @@ from .values import NUMPY
 
 
 class MemoryPool:
-    """Arrays whose memory is used again: an :class:`~tensorlogic.runtime.arena.Arena`, seen as arrays.
+    """Gives out arrays and reuses their memory once they are given back and no longer referenced.
 
     ``allocate`` gives an uninitialised, contiguous array that starts at a multiple of 64 bytes; ``deallocate`` takes it back.
     At most ``max_bytes`` of free memory are kept. An array that is dropped and never given back is lost to the pool, not

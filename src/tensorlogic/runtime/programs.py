@@ -369,8 +369,8 @@ def checked_policy(able: BackendCapabilities, native: object, policy: str | None
     if policy is not None and policy not in POLICIES:
         raise InputError(f"there is no policy {policy!r}", *nearest(policy, POLICIES), code="E315")
     if not isinstance(native, bool) or ((native or policy in ("fast", "adaptive")) and not able.supports("native")):
-        asked = f"native={native!r}" if native else f"policy={policy!r}"
-        message = f"{asked} is not possible: the {able.name} backend makes no machine code"
+        argument = f"native={native!r}" if native else f"policy={policy!r}"
+        message = f"{argument} is not possible: the {able.name} backend makes no machine code"
         raise BackendError(message, 'write native=True with backend="numpy"', code="E403")
     return "exact" if wrapped else policy or ("fast" if native else "exact")
 

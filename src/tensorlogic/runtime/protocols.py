@@ -1,7 +1,6 @@
 """The execution traits, as protocols: what a backend or executor may offer, by name and signature.
 
-Any object with the methods satisfies a protocol; ``isinstance`` checks that they are there. Config and result types of
-capabilities that are not built yet are ``Any``, and named beside it.
+Any object with the methods satisfies a protocol; ``isinstance`` checks that they are there.
 """
 
 from __future__ import annotations

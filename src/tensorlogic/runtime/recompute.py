@@ -58,13 +58,13 @@ def recompute(
     """
     match = match_nodes(gradient, forward)
     if budget is None:
-        kept = expensive_nodes(gradient, match) if segments is None else segment_ends(gradient, match, segments)
-        return recomputed_graph(gradient, match, kept)
+        saved_nodes = expensive_nodes(gradient, match) if segments is None else segment_ends(gradient, match, segments)
+        return recomputed_graph(gradient, match, saved_nodes)
     expect_whole("budget", budget)
     runner = executor or Executor()
 
-    def attempt(kept: Collection[int]) -> tuple[EinsumGraph, int]:
-        graph = recomputed_graph(gradient, match, kept)
+    def attempt(saved_nodes: Collection[int]) -> tuple[EinsumGraph, int]:
+        graph = recomputed_graph(gradient, match, saved_nodes)
         return graph, runner.plan(graph, inputs, sizes=sizes).peak_bytes
 
     return fitting(gradient, match, budget, attempt)
@@ -129,7 +129,7 @@ def match_nodes(gradient: EinsumGraph, forward: EinsumGraph) -> list[int | None]
 
 def expensive_nodes(gradient: EinsumGraph, match: Match) -> frozenset[int]:
     """Return what to keep where all that is cheap is computed again: what is dear, and the ends of long cheap chains."""
-    kept = set()
+    saved_nodes = set()
     depth: dict[int, int] = {}
     for i, m in enumerate(match):
         if m is None or isinstance(gradient.nodes[i].op, _GIVEN):
@@ -137,9 +137,9 @@ def expensive_nodes(gradient: EinsumGraph, match: Match) -> frozenset[int]:
         node = gradient.nodes[i]
         depth[i] = max((depth.get(a, 0) for a in node.args), default=0) + (not node.op.is_view)
         if can_keep(gradient, i) and (isinstance(node.op, _EXPENSIVE) or depth[i] > CHAIN):
-            kept.add(i)
+            saved_nodes.add(i)
             depth[i] = 0
-    return frozenset(kept)
+    return frozenset(saved_nodes)
 
 
 def segment_ends(gradient: EinsumGraph, match: Match, segments: int) -> frozenset[int]:
@@ -152,11 +152,11 @@ def segment_ends(gradient: EinsumGraph, match: Match, segments: int) -> frozense
     for i, weight in zip(nodes, weights, strict=True):
         segment[i] = min(segments - 1, so_far * segments // total if total else 0)
         so_far += weight
-    kept = {i for i in nodes if segment[i] == segments - 1}  # the last is read at once
+    saved_nodes = {i for i in nodes if segment[i] == segments - 1}  # the last is read at once
     for i in nodes:
-        kept.update(a for a in gradient.nodes[i].args if a in segment and segment[a] != segment[i])
-    kept.update(i for _, i in gradient.outputs if i in segment)
-    return frozenset(i for i in kept if can_keep(gradient, i))
+        saved_nodes.update(a for a in gradient.nodes[i].args if a in segment and segment[a] != segment[i])
+    saved_nodes.update(i for _, i in gradient.outputs if i in segment)
+    return frozenset(i for i in saved_nodes if can_keep(gradient, i))
 
 
 def _bytes(t: TensorType) -> int:
@@ -164,18 +164,18 @@ def _bytes(t: TensorType) -> int:
     return math.prod(sizes) * ITEMSIZE[t.dtype or "float32"]
 
 
-def recomputed_graph(gradient: EinsumGraph, match: Match, kept: Collection[int]) -> EinsumGraph:
+def recomputed_graph(gradient: EinsumGraph, match: Match, saved_nodes: Collection[int]) -> EinsumGraph:
     """Return a gradient graph in which forward values that are not kept are computed again where they are read."""
     nodes = gradient.nodes
     result: list[Node] = []
     barriers: dict[int, int] = {}  # by the value that stands behind one
-    ends = [*kept, *(i for _, i in gradient.outputs if match[i] is not None), *gradient.inputs.values()]
+    ends = [*saved_nodes, *(i for _, i in gradient.outputs if match[i] is not None), *gradient.inputs.values()]
     first: dict[int, int] = {}  # what the forward part computes once
     for i in sorted(operands_first(ends, lambda i: nodes[i].args)):
         first[i] = _add(result, nodes[i], [first[a] for a in nodes[i].args])
 
     def stays(i: int) -> bool:
-        return i in first and (i in kept or isinstance(nodes[i].op, _GIVEN))
+        return i in first and (i in saved_nodes or isinstance(nodes[i].op, _GIVEN))
 
     place: dict[int, int] = {}  # of what the gradient reads: kept, computed again, or its own
     for i in operands_first([i for i, m in enumerate(match) if m is None], lambda i: () if stays(i) else nodes[i].args):
@@ -193,7 +193,9 @@ def recomputed_graph(gradient: EinsumGraph, match: Match, kept: Collection[int])
     return EinsumGraph(result, outputs, gradient.constants)
 
 
-def rest_of_gradient(gradient: EinsumGraph, match: Match, kept: Collection[int]) -> tuple[EinsumGraph, dict[str, int]]:
+def rest_of_gradient(
+    gradient: EinsumGraph, match: Match, saved_nodes: Collection[int]
+) -> tuple[EinsumGraph, dict[str, int]]:
     """Return the rest of a gradient graph once its forward part ran: kept values are inputs, by name and node.
 
     What is not kept is computed again just before it is read. Views of a kept value are made again from it.
@@ -204,7 +206,7 @@ def rest_of_gradient(gradient: EinsumGraph, match: Match, kept: Collection[int])
     taken = set(gradient.inputs)
 
     def given(i: int) -> bool:
-        return match[i] is not None and i in kept
+        return match[i] is not None and i in saved_nodes
 
     roots = [*(i for i, m in enumerate(match) if m is None), *(i for _, i in gradient.outputs)]
     for i in operands_first(roots, lambda i: () if given(i) else gradient.nodes[i].args):

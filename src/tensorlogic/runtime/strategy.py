@@ -1,4 +1,4 @@
-"""Execution strategies: how a graph is run, chosen by running it in the ways there are and keeping the best."""
+"""Execution strategies: several ways to run a graph, of which the best is found by timing them."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ WINS = 0.75  # and in this share of the rounds: less is noise
 
 
 class ExecutionMode(Enum):
-    """How a graph is turned into work.
+    """How a graph is executed: planned as a whole, operation by operation, or compiled to machine code.
 
     >>> [mode.name for mode in ExecutionMode]
     ['GRAPH', 'EAGER', 'JIT']
@@ -79,7 +79,7 @@ class MemoryStrategy(Enum):
 
 
 class ParallelismStrategy(Enum):
-    """What threads are for.
+    """What to use threads for.
 
     >>> [strategy.name for strategy in ParallelismStrategy]
     ['AUTO', 'SINGLE', 'STEPS']
@@ -118,7 +118,7 @@ class Trial(NamedTuple):
 
 
 class ExecutionStrategy(msgspec.Struct, frozen=True):
-    """How to run graphs; :meth:`executor` gives the executor that does, :meth:`explain` says why.
+    """A choice of mode, level, memory and threads; :meth:`executor` makes an executor with it, :meth:`explain` says why it was chosen.
 
     >>> from tensorlogic import GraphBuilder
     >>> strategy = ExecutionStrategy(memory=MemoryStrategy.SEPARATE)
@@ -263,8 +263,8 @@ class StrategyOptimizer:
         trials: list[Trial] = []
         try:
             for field, options in self._options(goal, graph):
-                tried = [current, *(msgspec.structs.replace(current, **{field: o}) for o in options)]
-                ways, same = self._different(tried, graph, values, left)
+                strategies = [current, *(msgspec.structs.replace(current, **{field: o}) for o in options)]
+                ways, same = self._different(strategies, graph, values, left)
                 assumed += same
                 if len(ways) > 1:
                     if goal.timed:
@@ -300,24 +300,24 @@ class StrategyOptimizer:
         return found
 
     def _different(
-        self, tried: Sequence[ExecutionStrategy], graph: EinsumGraph, values: Inputs, sizes: Any
+        self, strategies: Sequence[ExecutionStrategy], graph: EinsumGraph, values: Inputs, sizes: Any
     ) -> tuple[list[_Way], list[str]]:
         """Return the ways that differ, and lines about what comes to the same: levels by plan, threads without work."""
-        kept: dict[Any, _Way] = {}
+        ways: dict[Any, _Way] = {}
         same, lines = [], []
-        for strategy in dict.fromkeys(tried):
+        for strategy in dict.fromkeys(strategies):
             executor = strategy.executor(self.backend)
             plan = executor.plan(graph, values, sizes=sizes)
-            new = strategy.parallelism is not tried[0].parallelism
+            new = strategy.parallelism is not strategies[0].parallelism
             if new and strategy.parallelism is ParallelismStrategy.STEPS and not _side_by_side(executor, plan):
                 lines.append("steps on threads were not run: no two chains of steps are worth a thread of their own")
                 continue
             way = _Way(strategy, executor, plan.peak_bytes, [])
-            if kept.setdefault((plan.graph, strategy.memory, strategy.parallelism, strategy.mode), way) is not way:
+            if ways.setdefault((plan.graph, strategy.memory, strategy.parallelism, strategy.mode), way) is not way:
                 same.append(strategy.optimization_level.name.lower())
         if same:
             lines.append(f"levels that were not run, because they give a plan that was: {', '.join(same)}")
-        return list(kept.values()), lines
+        return list(ways.values()), lines
 
     def _measure(self, graph: EinsumGraph, ways: Sequence[_Way], values: Inputs, sizes: Any) -> None:
         """Run a graph in several ways by turns."""

@@ -26,7 +26,7 @@ DENSITY = 0.05  # of true values in inputs that are made up
 
 
 class AdaptiveOptimizer:
-    """Decides between ways to do a thing by how long each took; ways are tried in turn, several times each.
+    """Chooses the fastest of several alternatives by timing them: each is tried several times, in turn.
 
     >>> choice = AdaptiveOptimizer(["loop", "native"], trials=1, settle=0.0)
     >>> while choice.winner is None:

@@ -1,4 +1,4 @@
-"""What a caller gives and gets: a graph with inputs by name, checked before anything is planned, and the outputs of a run by name."""
+"""Inputs and outputs of a run: inputs by name, checked before anything is planned, and outputs by name."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ NUMPY = _Dtypes({n: np.dtype(n) for n in DTYPES if n != "bfloat16"})  # comparin
 
 
 class Outputs(Sequence[Any]):
-    """The results of a run: a sequence of arrays that also answers to their names; a gradient also to that of its input.
+    """The results of a run: a sequence of arrays, also by name: ``out[0]`` or ``out["y"]``; a gradient also by the name of its input.
 
     >>> out = Outputs(("y", "d_w"), (1, 2))
     >>> out[0] == out["y"], list(out), dict(out), out["w"]

@@ -1,4 +1,4 @@
-"""The memory that views show: windows over it, parts beside the array, and what may be written into it."""
+"""The memory behind views: windows, offsets, and checks of what may be written."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from .view_memory import Array, Window, aliased, refuse_cast, safe_operand, shif
 
 @dataclass(frozen=True, slots=True, init=False, eq=False, repr=False)
 class TensorView:
-    """A part of a tensor, which is an array, a name or number that stands for one, or another view. It never copies.
+    """A part of an array, of another view, or of a tensor that is only named; it never copies.
 
     >>> base = np.arange(12.0).reshape(3, 4)
     >>> part = TensorView(base, [SliceSpec.Range(1, 3), SliceSpec.Index(2)])
@@ -303,7 +303,7 @@ def _stack(below: TensorView, layer: TensorView) -> TensorView:
 
 
 class ViewBuilder:
-    """Says a view axis by axis; the calls chain, and axes not named are taken whole.
+    """Builds a view axis by axis with chained calls; axes that are not named are taken whole.
 
     >>> ViewBuilder("activations", 3).range_dim(0, 10, 20).index_dim(1, 5).with_offset(100).build()
     <TensorView of 'activations' at [10:20, 5, :] offset 100>
@@ -354,7 +354,7 @@ class ViewBuilder:
 
 @runtime_checkable
 class TensorViewable(Protocol):
-    """Anything that gives views of itself; that a NumPy array passes too is an accident of its method's name.
+    """Anything with a method ``view`` that returns views of itself; NumPy arrays match too, but only by the name of their method.
 
     >>> isinstance(view(np.arange(3)), TensorViewable)
     True

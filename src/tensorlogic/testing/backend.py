@@ -33,7 +33,7 @@ class CaseResult(NamedTuple):
 
 
 class ConformanceReport(NamedTuple):
-    """How all cases went; it prints as a table of what did not pass.
+    """The results of all cases; it prints as a table of those that did not pass.
 
     >>> ConformanceReport((CaseResult("a", "passed"),)).passed
     True

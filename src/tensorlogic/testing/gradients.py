@@ -230,13 +230,13 @@ class GradientChecker:
         self, derivative: float, slopes: Callable[[float], _Slopes], h: float
     ) -> tuple[float, float, float, str]:
         """Compare a derivative with the slopes at a step, and at shorter ones where that says it is wrong."""
-        tried: list[_Slopes] = []
+        estimates: list[_Slopes] = []
         for n in (1, 4, 16, 64):  # a kink or strong curve nearby may be out of reach of a shorter step
-            tried.append(slopes(h / n))
-            error = abs(derivative - tried[-1].quotient)
-            if error <= self._room(derivative, tried[-1].quotient):
-                return derivative, tried[-1].quotient, error, "ok"
-        first, wide, short, _ = tried
+            estimates.append(slopes(h / n))
+            error = abs(derivative - estimates[-1].quotient)
+            if error <= self._room(derivative, estimates[-1].quotient):
+                return derivative, estimates[-1].quotient, error, "ok"
+        first, wide, short, _ = estimates
         # A curve has different slopes to the left and right as well, but their gap shrinks with the step: at a kink it stays.
         gap, before = abs(short.right - short.left), abs(wide.right - wide.left)
         room = self._room(derivative, short.quotient)

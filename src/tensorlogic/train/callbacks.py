@@ -1,4 +1,4 @@
-"""Callbacks: hooks that also hear of batches and epochs of a training run."""
+"""Callbacks: hooks that are called after the batches and epochs of a training run."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Figures = Mapping[str, float]
 
 
 class Callback(Hook):
-    """The base of what watches a training run; each method does nothing until overridden.
+    """The base class of callbacks: override the methods that should be called during training.
 
     >>> class Show(Callback):
     ...     def on_epoch(self, trainer, figures):
@@ -91,7 +91,7 @@ class EarlyStopping(Callback):
 
 
 class BestCheckpoint(Callback):
-    """Keeps the checkpoint of the epoch with the best figure in a folder of its own.
+    """Saves a checkpoint of the best epoch, by one figure such as the validation loss, in a folder of its own.
 
     >>> BestCheckpoint("best", "accuracy", highest=True).highest
     True
@@ -108,7 +108,7 @@ class BestCheckpoint(Callback):
 
 
 class CSVLog(Callback):
-    """Writes a row of figures for each epoch to a CSV file; a resumed run goes on below.
+    """Writes a row of figures for each epoch to a CSV file; a resumed run continues it.
 
     >>> CSVLog("log.csv").path.name
     'log.csv'

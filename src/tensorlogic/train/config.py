@@ -1,4 +1,4 @@
-"""How a trainer goes about it: the config, and what it says of single parameters."""
+"""The settings of a trainer, and of single parameters."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from .step import HIGHEST_SCALE, Setting
 
 @dataclass(frozen=True)
 class TrainerConfig:
-    """How a trainer goes about it.
+    """The settings of a :class:`Trainer`.
 
     ``settings`` say what holds for some parameters, by name or pattern: ``{"embed*": {"frozen": True}, "w2": {"rate": 0.1,
-    "weight_decay": 1e-4}}``. ``accumulate`` adds up the gradients of so many parts of each batch, to save memory. ``precision`` is a
+    "weight_decay": 1e-4}}``. ``accumulate=4`` computes each batch in four parts and adds up their gradients, to save memory. ``precision`` is a
     dtype that the loss is computed in (float16). ``straight_through`` lets gradients pass through rounding and steps as if they were
     not there, as learning with quantized weights needs. ``average`` keeps a moving average of the parameters by that factor, in
-    ``trainer.averages``. ``prefetch`` batches of an iterable are read ahead on a thread; it must yield new arrays each time. With a
-    ``folder`` checkpoints are kept there, after each epoch and after ``every`` so many steps.
+    ``trainer.averages``. ``prefetch`` is the number of batches of an iterable that a thread reads ahead; it must yield new arrays each time. With a
+    ``folder`` checkpoints are kept there, after each epoch and after every ``every`` steps.
 
     >>> TrainerConfig(epochs=3).batch_size
     32

@@ -83,13 +83,13 @@ class ArrayBatches:
 
     def _taken(self, places: Any) -> dict[str, Any]:
         rows = len(places)
-        kept = self._kept.get(rows)
-        if kept is None:
-            kept = {name: np.empty((rows, *array.shape[1:]), array.dtype) for name, array in self.arrays.items()}
-            self._kept[rows] = kept
+        buffers = self._kept.get(rows)
+        if buffers is None:
+            buffers = {name: np.empty((rows, *array.shape[1:]), array.dtype) for name, array in self.arrays.items()}
+            self._kept[rows] = buffers
         for name, array in self.arrays.items():
-            array.take(places, 0, kept[name], "clip")
-        return kept
+            array.take(places, 0, buffers[name], "clip")
+        return buffers
 
 
 class GivenBatches:

@@ -1,4 +1,4 @@
-"""A training step on several devices: what one step hands to the next stays with them, and comes back when it is asked for."""
+"""A training step on several devices: parameters and optimizer state stay there, and are fetched when they are read."""
 
 from __future__ import annotations
 

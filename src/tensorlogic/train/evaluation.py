@@ -1,4 +1,4 @@
-"""Using what was learned: the figures of a loss graph on data, and its other outputs."""
+"""Evaluation and prediction: the figures of a loss graph on data, and its other outputs."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ step from 1, all as tensors of the parameter's dtype; it returns the next parame
 
 @dataclass(frozen=True, repr=False)
 class Optimizer:
-    """How parameters follow their gradients: the values kept for each, and the update as tensors of a graph.
+    """An optimizer: its learning rate, the state it keeps for each parameter, and its update rule as graph operations.
 
     >>> heavy = Optimizer("heavy", 0.1, ("speed",), lambda b, w, g, state, rate, t: (w - rate * g, state))
     >>> heavy.slots

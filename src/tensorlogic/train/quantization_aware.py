@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 class FakeQuantized(NamedTuple):
-    """A graph that rounds as it learns, and what its scales begin with: parameters beside those it had.
+    """A loss graph that rounds its weights in training, and the first values of its scales, which are parameters too.
 
     >>> FakeQuantized._fields
     ('graph', 'scales')

@@ -1,4 +1,4 @@
-"""Going back to before a batch that failed: the values at the beginning of an epoch, from which its steps are taken again."""
+"""Undoing a failed batch: the values at the beginning of an epoch are kept, and the steps up to that batch are run again."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ class Snapshot:
     def take(self, trainer: Trainer) -> None:
         """Keep copies of what the trainer has now."""
         for name, value in trainer.values.items():
-            kept = self.values.get(name)
-            if kept is not None and kept.shape == value.shape:
-                np.copyto(kept, value)
+            array = self.values.get(name)
+            if array is not None and array.shape == value.shape:
+                np.copyto(array, value)
             else:
                 self.values[name] = np.array(value)
         self.sums, self.position = dict(trainer.sums), position_of(trainer)

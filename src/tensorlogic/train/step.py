@@ -179,8 +179,8 @@ def _gradients(
     if scale is not None:
         given[SCALE] = scale
     if micro_batches == 1:
-        made = b.inline(both, given)
-        return {n: made[f"d_{n}"] for n in learned}, {n: made[n] for n in (*figures, *states)}
+        tensors = b.inline(both, given)
+        return {n: tensors[f"d_{n}"] for n in learned}, {n: tensors[n] for n in (*figures, *states)}
     stacked = []
     for name in rows:
         t = both.type_of(both.inputs[name])
@@ -190,9 +190,9 @@ def _gradients(
 
     def body(carries: Sequence[Tensor], slices: Sequence[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
         sums, inside = carries[: len(learned)], dict(zip(states, carries[len(learned) :], strict=True))
-        made = b.inline(both, {**given, **inside, **dict(zip(rows, slices, strict=True))})
-        sums = [total + made[f"d_{n}"] for total, n in zip(sums, learned, strict=True)]
-        return [*sums, *(made[n] for n in states)], [made[n] for n in figures]
+        tensors = b.inline(both, {**given, **inside, **dict(zip(rows, slices, strict=True))})
+        sums = [total + tensors[f"d_{n}"] for total, n in zip(sums, learned, strict=True)]
+        return [*sums, *(tensors[n] for n in states)], [tensors[n] for n in figures]
 
     last, seen = b.scan(body, [*zero, *around.values()], stacked)
     seen = [seen] if isinstance(seen, Tensor) else seen
@@ -209,9 +209,12 @@ def _in_precision(loss: EinsumGraph, precision: str, outputs: Sequence[str]) -> 
         t = loss.type_of(i)
         x = b.input(name, t.shape, t.dtype)
         given[name] = b.cast(x, precision) if t.dtype is None or t.dtype in FLOATS else x
-    made = b.inline(loss, given)
-    found = {name: b.cast(made[name], "float32") if made[name].dtype == precision else made[name] for name in outputs}
-    return b.build({**found, "scaled": b.cast(made["loss"], "float32") * b.input(SCALE, (), "float32")})
+    tensors = b.inline(loss, given)
+    found = {
+        name: b.cast(tensors[name], "float32") if tensors[name].dtype == precision else tensors[name]
+        for name in outputs
+    }
+    return b.build({**found, "scaled": b.cast(tensors["loss"], "float32") * b.input(SCALE, (), "float32")})
 
 
 def _clipped(

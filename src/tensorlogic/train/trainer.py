@@ -1,4 +1,4 @@
-"""The trainer: calls one planned step for each batch, tells callbacks of it, and keeps checkpoints to go on from."""
+"""The trainer: runs one training step for each batch, calls callbacks, and saves checkpoints to resume from."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ VALIDATION = "validation_"
 
 
 class Trainer:
-    """Learns the parameters of a loss graph from data.
+    """Trains the parameters of a loss graph on data.
 
     The output ``loss`` of the graph is a scalar; its inputs are the parameters and the data. Other scalar outputs are figures of the
     history; an output that has the name of an input is that input's next value (running means). With ``distributed`` the devices of a

@@ -175,10 +175,10 @@ def run_watched(
 
     watched = {f"watched.{i}": tell for i, tell in nodes.items()}
     outputs = [(name, i) for name, i in zip(watched, nodes, strict=True)]
-    asked = EinsumGraph(graph.nodes, outputs, graph.constants)
+    probe = EinsumGraph(graph.nodes, outputs, graph.constants)
     executor = Executor(backend, context=ExecutionContext([CalibrationHook(watched)]))
     for batch in batches:
-        executor.execute(asked, batch)
+        executor.execute(probe, batch)
 
 
 def checked_activations(name: str, values: Array) -> Array:

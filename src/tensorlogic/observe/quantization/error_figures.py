@@ -31,6 +31,10 @@ class ErrorFigures(NamedTuple):
         ratio = math.inf if noise == 0 else -math.inf if signal == 0 else 10 * math.log10(signal / noise)
         return cls(round(ratio, 6), float(error.max(initial=0.0)), float(error.mean()) if error.size else 0.0)
 
+    def cells(self) -> list[str]:
+        """Return the figures as the cells of a table."""
+        return [decibels(self.sqnr_db), f"{self.largest:.3g}", f"{self.mean:.3g}"]
+
 
 def relative_error(exact: Sequence[Array], rounded: Sequence[Array]) -> float:
     """Return the root mean square error of several outputs, as a share of their own root mean square.

@@ -1,4 +1,4 @@
-"""Quantizing a graph that has learned: find its products, watch what they are given, round their weights, rewrite the graph."""
+"""Quantizing a trained graph: find its products, measure their inputs on calibration data, round their weights, rewrite the graph."""
 
 from __future__ import annotations
 
@@ -116,8 +116,8 @@ def quantize_graph(
         configs = _configs(model, config, {weight.name for weight in inner})
         choices = choose(model, configs, executor)
         pairs = {p.node: (p, choices[p.node]) for p in model.products if p.node in choices}
-        made = lowered(with_pairs(around, pairs, model.given))
-        return Quantization(model, choices, made, tuple(inner), around)
+        quantized = lowered(with_pairs(around, pairs, model.given))
+        return Quantization(model, choices, quantized, tuple(inner), around)
 
 
 def _choose_inside(
@@ -209,8 +209,8 @@ def _weights(graph: EinsumGraph, products: Iterable[Product], executor: Executor
     nodes = sorted({p.w for p in products})
     if not nodes:
         return {}
-    made = extract(graph.nodes, [(str(i), i) for i in nodes], graph.constants)
-    arrays = dict(zip(nodes, (executor or Executor()).execute(made, {}), strict=True))
+    subgraph = extract(graph.nodes, [(str(i), i) for i in nodes], graph.constants)
+    arrays = dict(zip(nodes, (executor or Executor()).execute(subgraph, {}), strict=True))
     return {p.node: p.weight_matrix(checked_floats(arrays[p.w], p.name)) for p in products}
 
 
@@ -313,11 +313,11 @@ def _own_axis(product: Product, axis: int, config: QuantizationConfig) -> Any:
     from ...ir.types import normal_axis
 
     place = normal_axis(axis, len(product.w_order), f"the weight {product.name!r}")
-    kept = product.w_order[: len(product.columns)]
-    if kept != (place,):
+    columns = product.w_order[: len(product.columns)]
+    if columns != (place,):
         hint = "write QuantizationGranularity.PER_CHANNEL(): the axes that the product keeps"
         message = f"axis {axis} of the weight {product.name!r} is not the one that its product keeps"
-        raise InputError(f"{message}, which is {', '.join(map(str, kept))}", hint, code="E341")
+        raise InputError(f"{message}, which is {', '.join(map(str, columns))}", hint, code="E341")
     return QuantizationGranularity.PER_CHANNEL(0)
 
 

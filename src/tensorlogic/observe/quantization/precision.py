@@ -1,4 +1,4 @@
-"""Precision by budget: how much each weight's rounding changes the outputs, and who may have how many bits."""
+"""Precision by budget: how much rounding each weight changes the outputs, and how many bits each gets."""
 
 from __future__ import annotations
 

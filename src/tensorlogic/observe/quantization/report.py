@@ -23,7 +23,7 @@ from ...ir.types import FLOATS
 from ...ir.whole_files import write_whole
 from ...passes.quantize import lowered, with_pairs
 from ...tables import html_text, table
-from .error_figures import ErrorFigures, decibels, finite_or_none
+from .error_figures import ErrorFigures, finite_or_none
 from .post_training import Batches, Configs, Quantization, quantize_graph
 
 if TYPE_CHECKING:
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 ROUNDS = 5  # of each graph, in turns, of which the fastest counts
 BINS = 64  # of a histogram
+ERROR_HEAD = ("SQNR dB", "largest error", "mean error")
+WEIGHTS_HEAD = ("weight", "shape", "kind", "scales", "bytes before", "after", *ERROR_HEAD)
 
 
 class TensorRow(NamedTuple):
@@ -43,6 +45,11 @@ class TensorRow(NamedTuple):
     bytes_before: int
     bytes_after: int
     error: ErrorFigures
+
+    def cells(self) -> list[str]:
+        """Return the cells of the row, under :data:`WEIGHTS_HEAD`."""
+        sizes = [f"{self.bytes_before:,}", f"{self.bytes_after:,}"]
+        return [self.name, "×".join(map(str, self.shape)), self.kind, self.granularity, *sizes, *self.error.cells()]
 
 
 class LayerRow(NamedTuple):
@@ -114,35 +121,40 @@ class QuantizationReport(NamedTuple):
         """
         from ...runtime.executor import Executor
 
-        made = quantize_graph(graph, config, calibration=calibration, params=params, executor=executor)
-        model = made.model
+        quantization = quantize_graph(graph, config, calibration=calibration, params=params, executor=executor)
+        model = quantization.model
         given = model.batches[0] if data is None and model.batches else data
-        tensors, pictures = _tensors(made)
-        before, after = (sum(a.nbytes for a in all_constants(g).values()) for g in (model.graph, made.graph))
+        tensors, pictures = _tensors(quantization)
+        before, after = (sum(a.nbytes for a in all_constants(g).values()) for g in (model.graph, quantization.graph))
         if given is None:
             if labels is not None:
                 raise InputError("labels are given without data", 'write data={"x": X}', code="E343")
-            return cls(tensors, (), {}, before, after, None, None, pictures, made.graph, _left(made))
+            return cls(tensors, (), {}, before, after, None, None, pictures, quantization.graph, _left(quantization))
         values = {k: v for k, v in given.items() if k in model.graph.inputs or k not in (params or {})}
         run = executor or Executor()
-        layers, outputs = _compared(made, values, run)
-        answers = [run.execute(g, values)[0] for g in (model.graph, made.graph)]
+        layers, outputs = _compared(quantization, values, run)
+        answers = [run.execute(g, values)[0] for g in (model.graph, quantization.graph)]
         accuracy = None if labels is None else (_accuracy(answers[0], labels), _accuracy(answers[1], labels))
-        seconds = _timed(run, (model.graph, made.graph), values, clock)
-        return cls(tensors, layers, outputs, before, after, accuracy, seconds, pictures, made.graph, _left(made))
+        seconds = _timed(run, (model.graph, quantization.graph), values, clock)
+        return cls(
+            tensors,
+            layers,
+            outputs,
+            before,
+            after,
+            accuracy,
+            seconds,
+            pictures,
+            quantization.graph,
+            _left(quantization),
+        )
 
     def __str__(self) -> str:
-        rows = [
-            [t.name, "×".join(map(str, t.shape)), t.kind, t.granularity, f"{t.bytes_before:,}", f"{t.bytes_after:,}", *_shown(t.error)]
-            for t in self.tensors
-        ]  # fmt: skip
-        head = ["weight", "shape", "kind", "scales", "bytes before", "after", "SQNR dB", "largest error", "mean error"]
-        parts = [table(head, rows, right=set(range(4, 9)))]
+        parts = [table(WEIGHTS_HEAD, [t.cells() for t in self.tensors], right=set(range(4, 9)))]
         if self.layers:
-            below = ["after the product with", "SQNR dB", "largest error", "mean error"]
-            found = [[f"{row.weight} (%{row.node})", *_shown(row.error)] for row in self.layers]
-            found += [[f"output {name}", *_shown(error)] for name, error in self.outputs.items()]
-            parts.append(table(below, found, right={1, 2, 3}))
+            rows = [[f"{row.weight} (%{row.node})", *row.error.cells()] for row in self.layers]
+            rows += [[f"output {name}", *error.cells()] for name, error in self.outputs.items()]
+            parts.append(table(("after the product with", *ERROR_HEAD), rows, right={1, 2, 3}))
         share = self.bytes_after / max(self.bytes_before, 1)
         lines = [f"{bytes_text(self.bytes_before)} of constants became {bytes_text(self.bytes_after)}, {share:.0%}"]
         for row in self.left:
@@ -198,20 +210,16 @@ class QuantizationReport(NamedTuple):
         write_whole(target, lambda temporary: temporary.write_text(text, encoding="utf-8"))
 
 
-def _shown(error: ErrorFigures) -> list[str]:
-    return [decibels(error.sqnr_db), f"{error.largest:.3g}", f"{error.mean:.3g}"]
-
-
 def _plain(row: TensorRow | LayerRow) -> dict[str, Any]:
     return {**row._asdict(), "error": finite_or_none(row.error._asdict())}
 
 
-def _tensors(made: Quantization) -> tuple[tuple[TensorRow, ...], dict[str, Picture]]:
+def _tensors(quantization: Quantization) -> tuple[tuple[TensorRow, ...], dict[str, Picture]]:
     rows: list[TensorRow] = []
     pictures: dict[str, Picture] = {}
-    chosen = [p for p in made.model.products if p.node in made.choices]
-    every = [(p.name, made.model.weights[p.node], made.choices[p.node].tensor) for p in chosen]
-    inner = [(w.name, w.matrix, w.tensor) for w in made.inner if w.matrix is not None and w.tensor is not None]
+    chosen = [p for p in quantization.model.products if p.node in quantization.choices]
+    every = [(p.name, quantization.model.weights[p.node], quantization.choices[p.node].tensor) for p in chosen]
+    inner = [(w.name, w.matrix, w.tensor) for w in quantization.inner if w.matrix is not None and w.tensor is not None]
     for name, matrix, weight in [*every, *inner]:
         figures = ErrorFigures.of(matrix, weight.dequantize())
         rows.append(
@@ -221,16 +229,18 @@ def _tensors(made: Quantization) -> tuple[tuple[TensorRow, ...], dict[str, Pictu
     return tuple(rows), pictures
 
 
-def _left(made: Quantization) -> tuple[LeftRow, ...]:
+def _left(quantization: Quantization) -> tuple[LeftRow, ...]:
     """Return the matrices of floats that the quantized graph still holds, of those that the model held."""
-    source = made.model.graph
+    source = quantization.model.graph
     names = {
-        op.digest: name for i, name in made.model.names.items() if isinstance(op := source.nodes[i].op, ops.Constant)
+        op.digest: name
+        for i, name in quantization.model.names.items()
+        if isinstance(op := source.nodes[i].op, ops.Constant)
     }
-    before, readers = all_constants(source), _readers(made.graph)
+    before, readers = all_constants(source), _readers(quantization.graph)
     return tuple(
         LeftRow(names.get(digest, f"const.{digest[:6]}"), array.shape, array.nbytes, tuple(readers.get(digest, ())))
-        for digest, array in all_constants(made.graph).items()
+        for digest, array in all_constants(quantization.graph).items()
         if digest in before and array.ndim > 1 and str(array.dtype) in FLOATS
     )
 
@@ -260,18 +270,18 @@ def _picture(matrix: Array, weight: QuantizedTensor) -> Picture:
 
 
 def _compared(
-    made: Quantization, values: Mapping[str, Any], executor: Executor
+    quantization: Quantization, values: Mapping[str, Any], executor: Executor
 ) -> tuple[tuple[LayerRow, ...], dict[str, ErrorFigures]]:
     """Run the graph before and after, and compare what each product makes, and the outputs."""
-    source = made.model.graph
-    chosen = [p for p in made.model.products if p.node in made.choices]
-    asked = EinsumGraph(
+    source = quantization.model.graph
+    chosen = [p for p in quantization.model.products if p.node in quantization.choices]
+    probe = EinsumGraph(
         source.nodes, [*source.outputs, *((f"layer.{p.node}", p.node) for p in chosen)], source.constants
     )
-    pairs = {p.node: (p, made.choices[p.node]) for p in chosen}
-    exact = executor.execute(asked, values)
-    around = EinsumGraph(made.around.nodes, asked.outputs, made.around.constants)
-    rounded = executor.execute(lowered(with_pairs(around, pairs, made.model.given)), values)
+    pairs = {p.node: (p, quantization.choices[p.node]) for p in chosen}
+    exact = executor.execute(probe, values)
+    around = EinsumGraph(quantization.around.nodes, probe.outputs, quantization.around.constants)
+    rounded = executor.execute(lowered(with_pairs(around, pairs, quantization.model.given)), values)
     layers = tuple(
         LayerRow(p.name, p.node, ErrorFigures.of(exact[f"layer.{p.node}"], rounded[f"layer.{p.node}"])) for p in chosen
     )

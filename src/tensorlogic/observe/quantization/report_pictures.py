@@ -87,17 +87,9 @@ def histogram_svg(report: QuantizationReport, name: str) -> str:
 
 def page(report: QuantizationReport) -> str:
     """Return the report as one HTML page that needs nothing beside it."""
+    from .report import ERROR_HEAD, WEIGHTS_HEAD
+
     blocks = str(report).split("\n\n")
-    weights = [
-        [t.name, "×".join(map(str, t.shape)), t.kind, t.granularity, f"{t.bytes_before:,}", f"{t.bytes_after:,}",
-         f"{t.error.sqnr_db:.1f}", f"{t.error.largest:.3g}", f"{t.error.mean:.3g}"]
-        for t in report.tensors
-    ]  # fmt: skip
-    head = ["weight", "shape", "kind", "scales", "bytes before", "after", "SQNR dB", "largest error", "mean error"]
-    layers = [
-        [row.weight, f"{row.error.sqnr_db:.1f}", f"{row.error.largest:.3g}", f"{row.error.mean:.3g}"]
-        for row in report.layers
-    ]
     style = (
         "body{font-family:sans-serif;margin:2em}table{border-collapse:collapse}td,th{padding:2px 10px;text-align:right}"
     )
@@ -107,12 +99,12 @@ def page(report: QuantizationReport) -> str:
         f"<style>{style}</style></head><body><h1>Quantization report</h1>",
         "".join(f"<p>{escape(line)}</p>" for line in blocks[-1].splitlines()),
         "<h2>Weights</h2>",
-        html_table(head, weights),
+        html_table(WEIGHTS_HEAD, [t.cells() for t in report.tensors]),
     ]
     if report.layers:
         parts += [
             "<h2>After each product</h2>",
-            html_table(["weight", "SQNR dB", "largest error", "mean error"], layers),
+            html_table(("weight", *ERROR_HEAD), [[row.weight, *row.error.cells()] for row in report.layers]),
         ]
         parts.append(error_svg(report))
     parts.append("<h2>Values and grids</h2>")

@@ -1,4 +1,4 @@
-"""Calls on worker threads: a handle to await or cancel, and queues that let so many run at one time, in order."""
+"""Calls on worker threads: a handle to await or cancel, and queues that limit how many run at one time, in order."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 
 class AsyncHandle(Generic[T]):
-    """A call that runs on a worker thread: await it for what it returns, or cancel it. It begins by itself, in its turn.
+    """A call that runs on a worker thread: await it for its result, or cancel it. It starts without being awaited.
 
     On asyncio a call that was cancelled raises ``asyncio.CancelledError`` where it is awaited, on trio
     :class:`~tensorlogic.CancelledError`. One that is over its time raises :class:`~tensorlogic.DeadlineError`, a ``TimeoutError``.
@@ -101,14 +101,14 @@ class AsyncHandle(Generic[T]):
             self.ended_at, self._error = perf_counter(), error
             if error is None:
                 self.reason = reason
-            waited = queue.line.pop(self, queue) is None  # a place in line, which somebody else may have
+            was_waiting = queue.line.pop(self, queue) is None  # a place in line, which somebody else may have
             held = self in queue.running
             self._work = None  # frees the inputs, where it has not begun
             context = self._context
         if context is not None:
             context.cancel(reason)
         self._settle()
-        if waited:
+        if was_waiting:
             queue.let_in()
         if not held:
             self.stopped_signal.set()

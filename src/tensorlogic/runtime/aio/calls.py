@@ -30,7 +30,7 @@ CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os
 
 
 class AsyncConfig(msgspec.Struct, frozen=True):
-    """How many calls run at one time, how many are taken in beyond those, and how long each may take.
+    """Limits of awaited calls: how many run at one time, how many may wait, and how long each may take.
 
     ``timeout`` counts from the moment of the call, its time in line included. ``backpressure_threshold`` bounds what waits: a pool
     and a stream take nothing more in while so many do.
@@ -78,7 +78,7 @@ def checked_config(config: object) -> AsyncConfig:
 def run_async(
     function: Callable[..., T], *args: Any, timeout: float | timedelta | None = None, **named: Any
 ) -> AsyncHandle[T]:
-    """Call any function on a worker thread and return a handle to await: for what has no method to await.
+    """Call any function on a worker thread and return a handle to await: for functions that have no async method of their own.
 
     ``await run_async(executor.compile_graph, graph)``, ``await run_async(program.query, "Ancestor(Alice, x)?")``. Runs inside it stop when
     it is cancelled, and so does planning.

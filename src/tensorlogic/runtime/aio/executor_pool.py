@@ -1,4 +1,4 @@
-"""A pool of executors for event loops: each call goes to the one with least to do, and one that keeps failing rests for a while."""
+"""A pool of executors for event loops: each call goes to the least busy one, and one that keeps failing is paused for a while."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ class _Member:
 
 
 class AsyncExecutorPool:
-    """Several executors behind one door: calls stand in one line, and each goes to the executor with least to do when its turn comes.
+    """Several executors that share one queue of calls: each call goes to the executor that is least busy.
 
     An executor that fails ``failures`` times in a row, through no fault of the inputs, rests for ``rest`` seconds and is then tried with
     one call; each time that fails too, it rests twice as long. Where all rest, the one that is due first is used. A call has exactly one
@@ -164,7 +164,7 @@ class AsyncExecutorPool:
         with self._lock:
             times = sorted(self._latencies)
             p50, p95, p99 = (1e3 * percentile(times, share) for share in (0.50, 0.95, 0.99))
-            waited = 1e3 * self._queue_time / self._begun if self._begun else 0.0
+            mean_wait_ms = 1e3 * self._queue_time / self._begun if self._begun else 0.0
             members = [ExecutorState(m.outstanding, m.executions, m.failures, not m.rests_for) for m in self._members]
             return PoolReport(
                 self._executions,
@@ -172,7 +172,7 @@ class AsyncExecutorPool:
                 self._cancelled,
                 len(self._queue.running),
                 len(self._queue.line),
-                waited,
+                mean_wait_ms,
                 p50,
                 p95,
                 p99,

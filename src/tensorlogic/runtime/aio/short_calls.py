@@ -1,4 +1,4 @@
-"""Brief calls: what takes less time than handing it to a thread runs on the event loop of asyncio, a little at a stretch.
+"""Brief calls: a call that takes less time than handing it to a thread runs on the event loop of asyncio itself.
 
 Only calls count as brief whose plan is ready and says that they take microseconds, whatever the values are: no loops, little arithmetic, nobody
 who watches. After a stretch the loop sees to everything else before it goes on. Calls that were measured to take less than a millisecond run there too

@@ -25,7 +25,7 @@ from .variable import Variable
 
 
 class EagerTape:
-    """Takes note of what is computed with variables inside ``with``: the record as an ``EinsumGraph``, to be compiled.
+    """Records what is computed with variables inside ``with``, and returns it as an ``EinsumGraph``.
 
     Variables are recorded for gradients with or without a tape. A tape holds no values: what nobody holds any more is not
     in its graph.

@@ -40,7 +40,7 @@ T = TypeVar("T")
 
 
 class CheckpointWarning(UserWarning):
-    """Something about checkpoints that is not as it should be, and that the run goes on without.
+    """A problem with a checkpoint that does not stop the run, such as a damaged file that is skipped.
 
     >>> issubclass(CheckpointWarning, UserWarning)
     True
@@ -48,7 +48,7 @@ class CheckpointWarning(UserWarning):
 
 
 class Checkpoint(NamedTuple):
-    """What was saved under a number: arrays by name, and facts.
+    """One saved checkpoint: arrays by name, and facts such as the step number.
 
     >>> Checkpoint(7, {}, {"step": 3}).facts["step"]
     3
@@ -84,7 +84,7 @@ class _File(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class CheckpointManager:
-    """A folder of checkpoints: the newest few are kept, one run at a time writes, and a damaged one is passed over.
+    """A folder of checkpoints: the newest few are kept, one run at a time may write, and damaged ones are skipped.
 
     ``save`` returns when the checkpoint is on the disk; until then the ones before are untouched. The first ``save`` locks the
     folder for this run, or ``with manager:`` does so at once; ``close`` unlocks it. ``wrap`` surrounds the operations on
@@ -178,9 +178,9 @@ class CheckpointManager:
         except CheckpointError:
             raise
         except OSError as error:
-            kept = f"the earlier ones, up to {before[-1]}, are untouched" if before else "no earlier one is there"
+            earlier = f"the earlier ones, up to {before[-1]}, are untouched" if before else "no earlier one is there"
             hint = "make room or permit writing there, or choose another folder; then run again to go on"
-            message = f"cannot {what} in {str(self.folder)!r}: {error.strerror or error}; {kept}"
+            message = f"cannot {what} in {str(self.folder)!r}: {error.strerror or error}; {earlier}"
             raise CheckpointError(message, hint, code="E580") from error
 
     def _write(self, path: Path, head: bytes, table: Sequence[_Array] = (), views: Sequence[Any] = ()) -> None:
@@ -221,8 +221,8 @@ class CheckpointManager:
         self.lock()
         return self._remove(self.numbers())
 
-    def _remove(self, gone: list[int]) -> list[int]:
-        for number in gone:
+    def _remove(self, numbers: list[int]) -> list[int]:
+        for number in numbers:
             try:
                 old = set_aside(self.path(number))
             except OSError as error:
@@ -234,7 +234,7 @@ class CheckpointManager:
                 continue
             if old is not None:
                 remove(old)
-        return gone
+        return numbers
 
     def verify(self, number: int) -> None:
         """Read a checkpoint and compare its checksums; raise the error that says what is wrong with it."""

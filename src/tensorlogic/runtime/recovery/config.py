@@ -1,4 +1,4 @@
-"""What a run with recovery is told, and what it tells: strategies, settings, results."""
+"""Settings and results of runs with recovery."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class RecoveryStrategy(Enum):
 
 
 class RecoveryConfig(msgspec.Struct, frozen=True):
-    """How a run survives failures: what is tried, where checkpoints go, and what may be left out.
+    """What a run does when something fails: retries, fallbacks, checkpoints, and outputs that may be left out.
 
     >>> config = RecoveryConfig().with_strategy(RecoveryStrategy.GRACEFUL_DEGRADATION).with_optional("plot", "notes")
     >>> config.optional, config.retry_policy
@@ -114,7 +114,7 @@ class RecoveryConfig(msgspec.Struct, frozen=True):
 
 
 class RecoveryStats(NamedTuple):
-    """What was done to keep a run going.
+    """Counts of the retries, fallbacks and checkpoints of a run.
 
     >>> print(RecoveryStats(retries=2, waited_ms=300.0))
     2 retries after waiting 300 ms, 0 fallbacks, 0 checkpoints

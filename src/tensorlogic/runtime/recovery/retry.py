@@ -22,7 +22,7 @@ LOOK = 0.05  # seconds between looks at whether a run was cancelled while it wai
 
 
 class RetryPolicy(msgspec.Struct, frozen=True):
-    """How often something is tried again, and how long to wait before.
+    """How often a failed step is retried, and how long to wait before each retry.
 
     The n-th wait is ``initial_delay_ms * multiplier**(n - 1)``, at most ``max_delay_ms``, less a random share of up to ``jitter``, so that
     many who failed together do not come back together.

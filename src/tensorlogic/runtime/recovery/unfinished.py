@@ -74,8 +74,8 @@ def finished(outputs: Outputs, taken: Collection[str]) -> Unfinished:
 
 def without(left: Unfinished, outputs: Collection[str]) -> Unfinished:
     """Return what is left for the other outputs."""
-    kept = [name for name in left.graph.output_names if name not in outputs]
-    return _part(left.graph.nodes, left.graph, left.values, kept)
+    names = [name for name in left.graph.output_names if name not in outputs]
+    return _part(left.graph.nodes, left.graph, left.values, names)
 
 
 def _part(
@@ -103,10 +103,10 @@ def _slots(plan: ExecutionPlan) -> list[tuple[int, ...]] | None:
 def outputs_of(frame: Frame) -> list[str]:
     """Return the outputs for which the step is computed that a run stands before."""
     plan = frame.program.plan
-    graph, slots, made = plan.graph, _slots(plan), set(plan.steps[frame.at].writes)
+    graph, slots, new_slots = plan.graph, _slots(plan), set(plan.steps[frame.at].writes)
     if slots is None:
         return graph.output_names
-    nodes = {i for i, own in enumerate(slots) if not made.isdisjoint(own)}
+    nodes = {i for i, own in enumerate(slots) if not new_slots.isdisjoint(own)}
     return [name for name, i in graph.outputs if not nodes.isdisjoint(reachable(graph.nodes, [i]))]
 
 

@@ -1,4 +1,4 @@
-"""A file that grows under another name until it is complete, and that a run which is resumed cuts back to what is known of it."""
+"""A file that is written under a temporary name until it is complete; a resumed run cuts it back to the last checkpoint."""
 
 from __future__ import annotations
 

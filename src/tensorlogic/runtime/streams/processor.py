@@ -67,7 +67,7 @@ class Computed(NamedTuple):
 
 
 class StreamProcessor:
-    """Computes chunks that are pushed to it: for those who have a loop of their own, such as a message queue.
+    """Computes chunks that you push to it: for code that has its own loop, such as a reader of a message queue.
 
     ``inputs`` are those that are whole, such as weights; ``over`` says what is streamed, where that is not plain. With ``distributed`` the rows
     of each chunk are shared by the devices of a config.

@@ -1,4 +1,4 @@
-"""Short marks of what a source holds, so that a stream is not resumed with other rows: cheap, and so only of samples."""
+"""Fingerprints of a source, so that a stream is not resumed with other rows: cheap, because only samples are read."""
 
 from __future__ import annotations
 

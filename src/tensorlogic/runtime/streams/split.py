@@ -1,4 +1,4 @@
-"""A graph cut along the index that is streamed, whose total size nobody needs to know until the stream ends.
+"""A graph cut along the streamed index, whose total size need not be known until the stream ends.
 
 The split is the one of :mod:`tensorlogic.passes.split`, made for a stand-in of the total. What depends on that stand-in is found by
 making it for two of them and comparing: a part must not, and what comes after the last chunk is made anew once the total is known.

@@ -337,12 +337,12 @@ def _ipc(path: Path, wanted: Wanted, what: str) -> Batches:
     def reader() -> tuple[Any, Iterator[Any]]:
         file = pyarrow.OSFile(str(path))
         try:
-            made = ipc.open_file(file)
-            return made.schema, (made.get_batch(n) for n in range(made.num_record_batches))
+            reader = ipc.open_file(file)
+            return reader.schema, (reader.get_batch(n) for n in range(reader.num_record_batches))
         except pyarrow.ArrowInvalid:  # a stream has no footer
             file.seek(0)
-            made = ipc.open_stream(file)
-            return made.schema, iter(made)
+            reader = ipc.open_stream(file)
+            return reader.schema, iter(reader)
 
     def held(names: list[str], rows: int) -> int:
         first = next(reader()[1], None)
