@@ -6,12 +6,15 @@ import socket
 import struct
 import time
 
+import msgspec
 import numpy as np
 import pytest
 from live_server import Wire, ask, binary, double, head, infer, running, save, save_models, vector
 
+import tensorlogic as tl
 from tensorlogic.serve.limits import Limits
 from tensorlogic.serve.metrics import resident_bytes
+from tensorlogic.serve.protocol import GivenTensor, InferRequest, TensorSpec, arrays_of
 
 JSON = "Content-Type: application/json"
 PATH = "/v2/models/double/infer"
@@ -100,6 +103,13 @@ def test_body(served, name):
 
 def re_code(code):
     return len(code) == 4 and code[0] == "E" and code[1:].isdigit()
+
+
+def test_sizes_below_0_are_no_wildcards_where_the_model_takes_any_size():
+    specs = {"x": TensorSpec("x", "FP32", (-1, -1))}
+    for data in (msgspec.Raw(b"[1]"), memoryview(bytes(4))):
+        with pytest.raises(tl.ShapeError, match="a size below 0"):
+            arrays_of(InferRequest("", [GivenTensor("x", (-1, -1), "FP32", data)], [], {}), specs, Limits())
 
 
 def test_the_error_says_which_input_and_what_it_should_be(served):

@@ -52,10 +52,13 @@ class CascadeReport(NamedTuple):
     def __str__(self) -> str:
         rows = [[s.model, f"{s.rows:,}", f"{s.decided:,}", f"{s.seconds:.5f}", f"{s.cost:,.1f}"] for s in self.stages]
         head = ["model", "rows", "decided", "seconds", "cost of a row"]
-        timed = "" if self.time_saving is None else f", and {self.time_saving:.0%} of its time as measured"
-        last = self.stages[-1].model
-        saved = f"{self.cost_saving:.0%} of the cost of {last!r} for all rows is saved{timed}"
-        return f"{table(head, rows, right=range(1, 5))}\n{saved}"
+        timed = "" if self.time_saving is None else f", time {_change(self.time_saving)} as measured"
+        beside = f"beside {self.stages[-1].model!r} for all rows: cost {_change(self.cost_saving)}{timed}"
+        return f"{table(head, rows, right=range(1, 5))}\n{beside}"
+
+
+def _change(saving: float) -> str:
+    return f"{saving:.0%} saved" if saving >= 0 else f"{-saving:.0%} more"
 
 
 def run_cascade(

@@ -170,6 +170,9 @@ class MultiModelCoordinator:
         """Return what each model took so far: bytes, calls, errors, seconds, and how often it was loaded and unloaded."""
         return self._models.stats()
 
+    def __str__(self) -> str:
+        return str(self.stats())
+
     def _model(self, name: str, version: str | int | None = None) -> Model:
         expect(name, str, "a model is given by its name", 'write "small" or "small@2"')
         own, _, named = name.partition("@")

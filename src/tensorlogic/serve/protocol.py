@@ -189,7 +189,7 @@ def _array(given: GivenTensor, spec: TensorSpec, limits: Limits) -> Array:
     name, shape = given.name, given.shape
     if len(shape) > limits.rank:
         raise ShapeError(f"input {name!r} has {len(shape)} axes, the limit is {limits.rank}", code="E497")
-    if shape != spec.shape or given.datatype != spec.datatype:
+    if shape != spec.shape or given.datatype != spec.datatype or -1 in shape:
         if min(shape, default=0) < 0:
             raise ShapeError(f"input {name!r} has the shape {list(shape)}, with a size below 0", code="E475")
         if given.datatype == "BYTES":

@@ -162,7 +162,7 @@ def _batching(settings: ModelSettings) -> BatcherConfig:
     known = list(BatcherConfig.__struct_fields__)
     for name in settings.batching:
         if name not in known or name == "workers":  # which is what instances says
-            raise _wrong("[batching]", name, known)
+            raise _wrong("a key of [batching]", name, known)
     try:
         return msgspec.convert({**settings.batching, "workers": settings.instances}, BatcherConfig)
     except msgspec.ValidationError as error:
