@@ -14,7 +14,7 @@ from ..errors import DeadlineError, FormatError, InputError, TensorLogicError
 from .http_messages import KnownHead, Reply, Request, error_reply, head_of, inflated
 from .protocol import too_large
 
-LARGE = 64 << 10  # bytes; a larger body is read into its own memory
+DIRECT = 64 << 10  # bytes; a larger body is read into its own memory, and an answer of so many is sent in parts
 PIPELINED = 8  # requests of one connection that may wait for the one before them
 HEAD = 1024  # bytes of a head that is kept because the next one may be the same
 HEADS = 1024  # that are kept
@@ -159,7 +159,7 @@ class Connection(asyncio.Protocol):
             heads[request.head.raw] = request.head
 
     def _feed(self, data: bytes) -> None:
-        end = data.find(b"\r\n\r\n") + 4 if len(data) > LARGE and self.request is None else 0
+        end = data.find(b"\r\n\r\n") + 4 if len(data) > DIRECT and self.request is None else 0
         try:
             if end > 3 and self.direct is None:  # perhaps the beginning of a large body, which need not be parsed
                 self.parser.feed_data(data[:end])
@@ -240,7 +240,7 @@ class Connection(asyncio.Protocol):
                 size = int(length)
                 if size > limits.body_bytes:
                     raise too_large("the body", size, limits.body_bytes)
-                if size > LARGE:
+                if size > DIRECT:
                     self._receive_directly(size, headers)
         except (TensorLogicError, ValueError) as error:
             self.refuse(
@@ -280,7 +280,7 @@ class Connection(asyncio.Protocol):
             return
         self.received += len(chunk)
         self.chunks.append(chunk)
-        if self.received > LARGE:  # in chunks, without a length that was said before
+        if self.received > DIRECT:  # in chunks, without a length that was said before
             limit = self.listener.limits.body_bytes
             try:
                 if self.received > limit:
@@ -342,7 +342,7 @@ class Connection(asyncio.Protocol):
         length = len(parts[0]) if len(parts) == 1 else sum(map(len, parts))
         keep = request.keep and self.stays_open()
         head = head_of(reply, length, keep=keep)
-        if length < LARGE:
+        if length < DIRECT:
             self.transport.write(b"".join((head, *parts)))
         else:
             self.transport.writelines([head, *parts])
