@@ -17,6 +17,15 @@ _PACKAGE = str(Path(__file__).resolve().parent) + os.sep
 _STANDARD = str(Path(os.__file__).parent) + os.sep  # Python's own modules, such as threading and contextlib
 
 
+def clean(text: str) -> str:
+    r"""Return text that UTF-8 can hold: halves of surrogate pairs, as in the names of files that are not UTF-8, become question marks.
+
+    >>> clean("model\udcff.py")
+    'model?.py'
+    """
+    return text if text.isascii() else text.encode("utf-8", "replace").decode()
+
+
 class Severity(IntEnum):
     """How bad a diagnostic is; severities compare.
 

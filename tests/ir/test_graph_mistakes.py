@@ -180,6 +180,31 @@ def test_half_a_surrogate_pair_in_a_name_is_refused():
     assert EinsumGraph.from_json(text % "\\ud83d\\ude00").input_names == ["\U0001f600"]
 
 
+def test_what_could_not_be_read_back_is_not_written(tmp_path):
+    b = GraphBuilder()
+    x = b.input("x", (2,))
+    for graph in (b.build({"\ud800": -x}), b.build(y=-b.input("\udcff", (2,)))):
+        assert EinsumGraph.from_text(graph.to_text()) == graph  # text quotes it
+        for write in (graph.to_json, lambda graph=graph: graph.save(tmp_path / "g.json")):
+            with pytest.raises(FormatError) as caught:
+                write()
+            assert caught.value.diagnostic.code == "E231"
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_script_whose_name_is_not_utf8_writes_what_can_be_read(tmp_path):
+    """Python has half of a surrogate pair for each byte of a file's name that is not UTF-8."""
+    code = compile("y = -b.input('x', (2,))", "/home/j\udcf6rg/m\udcf6del.py", "exec")
+    exec(code, names := {"b": GraphBuilder()})
+    graph = names["b"].build(y=names["y"])
+    graph.save(tmp_path / "g.json")
+    assert [at.file for at in EinsumGraph.load(tmp_path / "g.json").nodes[1].locations] == ["m?del.py"]
+    with tl.trace(detail="op") as trace:
+        tl.Executor().execute(graph, {"x": np.ones(2)})
+    trace.save(tmp_path / "t.json")
+    assert [e.name for e in tl.Trace.load(tmp_path / "t.json").events() if e.kind == "step"] == ["negative"]
+
+
 def test_a_literal_that_is_no_number_is_refused():
     text = '{"format": "tensorlogic-graph", "version": 1, "nodes": [{"op": %s}], "outputs": [["y", 0]]}'
     for kind, word in (("int", "relu"), ("float", "relu"), ("int", "1.5"), ("int", "9" * 5000), ("bool", "yes")):

@@ -19,7 +19,7 @@ from typing import Any, BinaryIO
 import msgspec
 import numpy as np
 
-from ..diagnostics import SourceLocation
+from ..diagnostics import SourceLocation, clean
 from ..errors import FormatError, TensorLogicError, nearest
 from .arrays import Array
 from .check import check_graph, too_deep
@@ -27,7 +27,7 @@ from .constants import all_constants, decode, encode, verified_constant
 from .graph import MAX_BODY_DEPTH, OPS, AxisNames, EinsumGraph, Node
 from .ops import Op
 from .text import plain_fields
-from .untrusted_text import LIMIT, convert, decode_text, strict_json, too_large
+from .untrusted_text import HALF_OF_A_PAIR, LIMIT, convert, decode_text, strict_json, too_large
 from .whole_files import write_whole
 
 FORMAT, VERSION = "tensorlogic-graph", 1
@@ -97,7 +97,10 @@ def _document(graph: EinsumGraph, arrays: Mapping[str, Array], *, data: bool) ->
     table = ",\n  ".join(f"{json.dumps(d)}: {json.dumps(c | held.get(d, {}))}" for d, c in rows.items())
     names = f',\n "axis_names": {json.dumps(_plain_names(graph.axis_names))}' if graph.axis_names else ""
     names += f',\n "scores": {json.dumps(sorted(graph.scores))}' if graph.scores else ""
-    return f'{head}{nodes}\n ],\n "outputs": {outputs},\n "constants": {{\n  {table}\n }}{names}}}\n'
+    text = f'{head}{nodes}\n ],\n "outputs": {outputs},\n "constants": {{\n  {table}\n }}{names}}}\n'
+    if HALF_OF_A_PAIR.search(text):
+        strict_json(text, None)  # a name that no reader would take is refused before anything is written
+    return text
 
 
 def _plain_names(axis_names: Mapping[str, AxisNames]) -> dict[str, Any]:
@@ -150,7 +153,7 @@ def _plain_node(node: Node, depth: int, *, places: bool) -> dict[str, Any]:
     if node.args:
         plain["args"] = list(node.args)
     if places and node.locations:  # a file's own name only: where it stands on this machine is nobody's business
-        own = [at if at.file is None else at.with_file(PurePath(at.file).name) for at in node.locations]
+        own = [at if at.file is None else at.with_file(clean(PurePath(at.file).name)) for at in node.locations]
         plain["at"] = msgspec.to_builtins(own)
     return plain
 

@@ -69,7 +69,7 @@ _TOKENS = re.compile(
 )
 
 
-_HALF = re.compile(r"\\u[dD][89a-fA-F]")
+HALF_OF_A_PAIR = re.compile(r"\\u[dD][89a-fA-F]")
 
 
 def _repeated(text: str) -> tuple[str, int]:
@@ -112,7 +112,7 @@ def strict_json(text: str, file: str | None) -> Any:
 
     try:
         value = json.loads(text, object_pairs_hook=pairs, parse_constant=refuse, parse_int=integer, parse_float=real)
-        if half := _HALF.search(text):  # only then can a string hold half of a surrogate pair
+        if half := HALF_OF_A_PAIR.search(text):  # only then can a string hold half of a surrogate pair
             json.dumps(value, ensure_ascii=False).encode()
         return value
     except UnicodeEncodeError:

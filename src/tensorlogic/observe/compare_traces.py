@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import msgspec
 import numpy as np
 
+from ..diagnostics import clean
 from ..errors import InputError, expect, nearest
 from ..tables import html_text, table
 from .columns import Groups, Names

@@ -9,8 +9,8 @@ from typing import NamedTuple
 from xml.sax.saxutils import escape
 from zlib import crc32
 
+from ..diagnostics import clean
 from .trace import Trace
-from .trace_export import clean
 from .tracks import tracks
 
 ROW = 17  # pixels a row of frames takes

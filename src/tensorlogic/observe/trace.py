@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from ..diagnostics import clean
 from ..errors import InputError
 from ..events import Hook, RunRecord, watching
 from ..ir.types import ITEMSIZE
@@ -75,7 +76,7 @@ class TraceEvent(NamedTuple):
             "outputs": [str(t) for t in s.types],
             "bytes": s.nbytes,
             "flops": s.flops,
-            "source": None if s.location is None else str(s.location),
+            "source": None if s.location is None else clean(str(s.location)),
         }
 
 

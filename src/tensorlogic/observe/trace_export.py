@@ -10,6 +10,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from ..diagnostics import clean
 from .analyze import first_frame, frame_name
 from .recorded_traces import half_a_character
 from .trace import ChromeParts, Trace
@@ -17,11 +18,6 @@ from .tracks import tracks
 
 SPEEDSCOPE = "https://www.speedscope.app/file-format-schema.json"
 EXACT = 1 << 53  # whole numbers up to here are floats without loss
-
-
-def clean(name: str) -> str:
-    """Return a name that UTF-8 can hold: halves of surrogate pairs become question marks."""
-    return name if name.isascii() else name.encode("utf-8", "replace").decode()
 
 
 def _micro(ns: int) -> float | Decimal:
