@@ -141,6 +141,25 @@ def test_an_entry_that_another_process_takes_is_no_error(tmp_path: Path, monkeyp
     assert names(tmp_path) == set()
 
 
+def test_a_new_entry_may_have_to_go_for_newer_ones_without_a_word(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = put(CompilationCache(8, tmp_path), 1)
+    save = shelf.save_compiled
+
+    def slowly(compiled: Any, place: Path) -> None:
+        save(compiled, place)
+        aged(tmp_path, place.name, 100)  # another process came in between
+
+    monkeypatch.setattr(shelf, "save_compiled", slowly)
+    cache = CompilationCache(8, tmp_path, folder_entries=1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        put(cache, 2)
+    assert names(tmp_path) == {first}
+    assert cache.get(CompilationKey.from_graph(graph(2))) is not None  # memory has it
+
+
 def test_processes_that_fill_one_folder_keep_its_bound_and_answer(tmp_path: Path) -> None:
     code = textwrap.dedent(f"""
         import sys; sys.path.insert(0, {str(Path(__file__).parent)!r})

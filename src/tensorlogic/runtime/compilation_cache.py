@@ -141,7 +141,9 @@ class CompilationCache:
             try:
                 self.folder.mkdir(parents=True, exist_ok=True)
                 save_compiled(compiled, self.folder / key.digest)
-                if key.digest in trim(self.folder, self.folder_entries, self.folder_bytes):
+                size = trim(self.folder, self.folder_entries, self.folder_bytes).get(key.digest)
+                too_large = size is not None and self.folder_bytes is not None and size > self.folder_bytes
+                if too_large or self.folder_entries == 0:  # else newer ones of other processes may need its place
                     raise FormatError("there is no room for the graph within the bounds of the folder", code="E221")
             except (TensorLogicError, OSError) as error:
                 why = error.diagnostic.message if isinstance(error, TensorLogicError) else error
@@ -192,25 +194,25 @@ def used(entry: Path) -> None:
         os.utime(entry)
 
 
-def trim(folder: Path, most_entries: int | None, most_bytes: int | None) -> list[str]:
-    """Delete entries until a folder keeps within its bounds, those too large by themselves first; return their names."""
+def trim(folder: Path, most_entries: int | None, most_bytes: int | None) -> dict[str, int]:
+    """Delete entries until a folder keeps within its bounds, those too large by themselves first; return their names and bytes."""
     with contextlib.suppress(FileNotFoundError):
         for each in folder.iterdir():
             with contextlib.suppress(FileNotFoundError):
                 if LEFTOVER.fullmatch(each.name) and each.stat().st_mtime < time() - STALE:
                     remove(each)
     every = entries(folder)
-    too_large = [e for e in every if most_bytes is not None and e.nbytes > most_bytes]
-    left = [e for e in every if e not in too_large]
+    dropped = [e for e in every if most_bytes is not None and e.nbytes > most_bytes]
+    left = [e for e in every if e not in dropped]
     total = sum(e.nbytes for e in left)
     for n, entry in enumerate(left):
         fits = most_bytes is None or total <= most_bytes
         if fits and (most_entries is None or len(left) - n <= most_entries):
             break
-        too_large.append(entry)
+        dropped.append(entry)
         total -= entry.nbytes
-    for entry in too_large:
+    for entry in dropped:
         old = set_aside(folder / entry.name)
         if old is not None:
             remove(old)
-    return [entry.name for entry in too_large]
+    return {entry.name: entry.nbytes for entry in dropped}
