@@ -13,7 +13,6 @@ from ..errors import InputError, expect, nearest
 from ..tables import html_text, table
 from .columns import Groups, Names
 from .trace import Trace
-from .trace_export import clean
 from .tracks import tracks
 
 BY = ("operation", "device", "thread")
