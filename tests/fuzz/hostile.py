@@ -18,7 +18,7 @@ from program_roads import program_case, program_files
 
 import tensorlogic as tl
 from tensorlogic.cli.common import read_value
-from tensorlogic.observe import files as trace_files
+from tensorlogic.observe import trace_files
 from tensorlogic.observe.recorder import ExecutionRecorder
 from tensorlogic.observe.replay import Recording
 from tensorlogic.runtime.frame import Frame

@@ -13,7 +13,7 @@ from time import perf_counter
 import pytest
 
 import tensorlogic as tl
-from tensorlogic.observe import files
+from tensorlogic.observe import trace_files
 from tensorlogic.observe.compare_traces import totals
 from tensorlogic.observe.trace_files import form_of, load, read, save
 
@@ -281,7 +281,7 @@ def test_times_that_are_texts_of_no_numbers_are_skipped(field, text):
 
 
 def test_a_small_file_does_not_unpack_without_bound(tmp_path, monkeypatch):
-    monkeypatch.setattr(files, "UNPACKED", 1 << 16)
+    monkeypatch.setattr(trace_files, "UNPACKED", 1 << 16)
     (tmp_path / "bomb.json.gz").write_bytes(gzip.compress(b"[" + b" " * (1 << 24)))
     with pytest.raises(tl.FormatError, match=r"unpack to more than .* MiB") as caught:
         load(tmp_path / "bomb.json.gz")

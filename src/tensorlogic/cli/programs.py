@@ -130,7 +130,7 @@ def check_program(path: Path, *, as_json: bool) -> None:
 
 @click.command("fmt")
 @click.argument("programs", nargs=-1, required=True, type=click.Path(path_type=Path))
-@click.option("-w", "--write", "in_place", is_flag=True, help="Write the files anew, where they change.")
+@click.option("-w", "--write", "in_place", is_flag=True, help="Rewrite the files that change.")
 @click.option("--check", "only_check", is_flag=True, help="Exit with 1 where a file would change.")
 @common.reported
 def fmt_command(programs: tuple[Path, ...], in_place: bool, only_check: bool, as_json: bool) -> None:

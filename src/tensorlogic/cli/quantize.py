@@ -29,7 +29,7 @@ WORDS = {"weight-only": "WEIGHT_ONLY", "dynamic": "DYNAMIC", "static": "STATIC"}
 @graph_argument
 @click.option("--to", "kind", type=click.Choice(list(TYPES)), help="What weights become; int8 if no budget is given.")
 @click.option(
-    "--group", type=click.IntRange(1), help="A scale for every so many terms of a sum, not one for each channel."
+    "--group", type=click.IntRange(1), help="How many terms of a sum share a scale; without it each channel has one."
 )
 @click.option("--per-tensor", is_flag=True, help="One scale for each weight.")
 @click.option("--asymmetric", is_flag=True, help="Numbers with zero points.")

@@ -59,7 +59,7 @@ def stream_options(command: F) -> F:
                 "--memory",
                 type=click.FloatRange(0, min_open=True),
                 metavar="MB",
-                help="Chunks as large as fit in so many megabytes; 64 if neither this nor --chunk is given.",
+                help="Memory for chunks, in megabytes; 64 if neither this nor --chunk is given.",
             ),
             click.option(
                 "--checkpoint",

@@ -49,7 +49,9 @@ def _read(path: Path) -> Trace:
 @common.input_option
 @common.size_option
 @common.backend_option
-@click.option("--repeat", type=click.IntRange(min=1), default=1, show_default=True, help="Run the graph so many times.")
+@click.option(
+    "--repeat", type=click.IntRange(min=1), default=1, show_default=True, help="How many times to run the graph."
+)
 @click.option("--detail", type=click.Choice(["step", "op"]), default="step", show_default=True, help="How fine.")
 @click.option(
     "-o",
@@ -90,7 +92,7 @@ def record(
         raise click.UsageError(f"arguments are for scripts; {target.name!r} is a graph, so {args[0]!r} has no place")
     if script and (inputs or sizes or repeat != 1):
         raise click.UsageError("--input, --size and --repeat are for graphs; a script takes its arguments after --")
-    form_of(output)  # a name that cannot be written is told before a long run, not after it
+    form_of(output)  # a name that cannot be written is refused before a long run, not after it
     if not output.absolute().parent.is_dir():
         hint = f"make it first: mkdir -p {output.parent}"
         raise FormatError(f"there is no folder {str(output.parent)!r} to write {output.name!r} in", hint, code="E228")

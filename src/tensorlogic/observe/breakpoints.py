@@ -83,7 +83,7 @@ class BreakpointHit(msgspec.Struct, frozen=True, eq=False):
 
 
 class Breakpoint(msgspec.Struct, eq=False):
-    """Where to stop: a function of the hit. Set ``enabled`` to False to pass it by, or ``ignore`` to pass it so many times.
+    """Where to stop: a function of the hit. Set ``enabled`` to False to pass it by, or ``ignore`` to the number of hits to pass by.
 
     >>> manager = BreakpointManager()
     >>> point = manager.add_operation_breakpoint("matmul")

@@ -251,5 +251,5 @@ def load_json(path: str | Path, kind: type[T], what: str) -> T:
     except OSError as error:
         raise FormatError(f"cannot read {str(path)!r}: {reason(error)}", code="E229") from None
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
-        hint = "take the file from version control, or delete it and save anew"
+        hint = "take the file from version control, or delete it and save again"
         raise FormatError(f"{str(path)!r} is not a {what}: {error}", hint, code="E706") from None

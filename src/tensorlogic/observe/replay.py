@@ -192,7 +192,7 @@ class Recording:
         return recording
 
     def _check(self) -> None:
-        """Look at the names of all values, and at the inputs' types, so that a broken file is told at once."""
+        """Look at the names of all values, and at the inputs' types, so that a broken file is noticed at once."""
         with self._open() as file:
             there = set(file.keys())
             steps = enumerate(self.plan.steps[: len(self.durations_ns)])

@@ -31,7 +31,7 @@ EVENTS_START = re.compile(r'"traceEvents"\s*:\s*\[')
 EVENTS_BETWEEN = re.compile(r"\}\s*,\s*(?=\{)")
 SKIPPED = {"E249": "with a time out of range", "E258": "without a time", "E259": "without a duration"}
 BROKEN = 100  # places that are no JSON, after which the rest of a file is given up
-UNPACKED = 64 << 20  # bytes that any .gz file may unpack to; a larger one to so many times its own size
+UNPACKED = 64 << 20  # bytes that any .gz file may unpack to; a larger one may unpack to RATIO times its own size
 RATIO = 200
 UNITS = {"nanoseconds": 1, "microseconds": 10**3, "milliseconds": 10**6, "seconds": 10**9, "none": 1}
 ENDINGS = {  # the first that fits says the form
@@ -125,7 +125,7 @@ def save_text(path: str | Path, text: str) -> None:
 
 
 def write_file(path: str | Path, data: bytes) -> None:
-    """Write a file that appears whole or not at all; what is there and no file, such as ``/dev/stdout``, is written to."""
+    """Write a file that appears whole or not at all; a device such as ``/dev/stdout`` is written to directly."""
     try:
         place = Path(path)
         if place.exists() and not place.is_file():

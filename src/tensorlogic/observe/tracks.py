@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from .columns import EventColumns
 from .trace import Trace
 
-SLACK_NS = 1000  # files with whole microseconds let a child outlast its parent by so much
+SLACK_NS = 1000  # files with whole microseconds let a child outlast its parent by this much
 
 
 class Track(NamedTuple):

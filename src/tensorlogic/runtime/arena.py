@@ -93,12 +93,12 @@ class Arena:
         self._lock = free_in_child(threading.RLock())
 
     def take(self, nbytes: int) -> Array:
-        """Return so many bytes, aligned to 64, whose contents are whatever was there before."""
+        """Return a block of ``nbytes`` bytes, aligned to 64, with undefined contents."""
         memory, start = self.memory(nbytes)
         return np.ndarray((nbytes,), _BYTE, memory, start)
 
     def memory(self, nbytes: int) -> tuple[Array, int]:
-        """Return memory of at least so many bytes from an aligned start on, for an array of any shape and dtype."""
+        """Return aligned memory of at least ``nbytes`` bytes, for an array of any shape and dtype."""
         # near sizes share a class: steps of 64 bytes, for large ones a thirty-second of their power of two
         step = 1 << max(6, nbytes.bit_length() - 6)
         size = (nbytes + step - 1) & -step or ALIGN

@@ -44,7 +44,7 @@ def optimal_batch_size(
             raise InputError(f"the graph has no input {name!r}", *nearest(name, graph.inputs), code="E302")
 
     def items(count: int) -> list[Inputs]:
-        """Return so many items, each with arrays of its own as a batch tells them apart."""
+        """Return ``count`` items, each with arrays of its own, as those of a real batch."""
         return [{k: v if k in names else v.view() for k, v in example.items()} for _ in range(count)]
 
     groups = uniform(graph, items(2))

@@ -71,7 +71,7 @@ class CompilationKey(NamedTuple):
 class CompilationCache:
     """Keeps compiled graphs in memory and, with a folder, on disk for other processes.
 
-    A file that is corrupt, foreign or of another version is ignored with a :class:`CacheWarning` and made anew. The folder
+    A file that is corrupt, foreign or of another version is ignored with a :class:`CacheWarning` and compiled again. The folder
     is kept to ``folder_bytes`` and ``folder_entries`` (None: no bound) by dropping what was not used for longest.
 
     >>> from tensorlogic import GraphBuilder, GraphCompiler
@@ -127,7 +127,7 @@ class CompilationCache:
             if not place.exists():
                 return None  # another process needed the room
             why = error.diagnostic.message if isinstance(error, TensorLogicError) else error
-            warnings.warn(f"a saved graph cannot be used and is made anew: {why}", CacheWarning, stacklevel=2)
+            warnings.warn(f"a saved graph cannot be used and is compiled again: {why}", CacheWarning, stacklevel=2)
             return None  # what is there goes when the new one is kept
         self._entries.put(key, loaded)
         return loaded

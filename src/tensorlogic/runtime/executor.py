@@ -283,7 +283,7 @@ class Executor:
         self._ready[id(ready.graph)] = ready
 
     def forget_ready(self) -> None:
-        """Look up the program of the next call of each graph anew."""
+        """Make the next call of each graph look its program up again."""
         self._ready.clear()
 
     def release(self, graph: EinsumGraph) -> None:

@@ -115,7 +115,7 @@ class HotPathDetector:
         return list(self._hot)
 
     def forget(self) -> None:
-        """Begin anew."""
+        """Forget all counts."""
         self._counts.clear()
         self._hot.clear()
 

@@ -118,8 +118,8 @@ def optimal_batch_size(
 ) -> int:
     """Return how many items are best run at once: measured here, within ``memory_limit`` (or half of what is free).
 
-    ``inputs`` are those of one item; what is left out is made up, with 16 for a size that nobody gave. ``shared`` names inputs that
-    are the same for all items. Sizes up to ``most`` are timed for about so many ``seconds``.
+    ``inputs`` are those of one item; missing ones are made up, with 16 for a size that is not given. ``shared`` names inputs that
+    are the same for all items. Sizes up to ``most`` are timed, for about ``seconds`` in all.
     """
     from .batch_size import optimal_batch_size
 

@@ -192,7 +192,7 @@ class WorkspacePool:
         self._next = self._hits = self._misses = self._asked = self._taken = self._peak = 0
 
     def allocate(self, nbytes: int) -> Workspace:
-        """Cut a block of at least so many bytes, aligned to 64."""
+        """Allocate a block of at least ``nbytes`` bytes, aligned to 64."""
         nbytes = whole_bytes(nbytes, "nbytes")
         size = max(ALIGN, -(-nbytes // ALIGN) * ALIGN)
         if self.strategy is AllocationStrategy.POWER_OF_TWO:

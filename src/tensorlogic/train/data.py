@@ -33,7 +33,7 @@ class Batch(NamedTuple):
 
 
 class ArrayBatches:
-    """Arrays with one row for each example, in batches; shuffled anew in each epoch, always alike for one seed.
+    """Arrays with one row for each example, in batches; shuffled in each epoch, in an order that depends only on the seed.
 
     >>> data = ArrayBatches({"x": np.arange(5)}, size=2, seed=None)
     >>> [batch.arrays["x"].tolist() for batch in data.epoch(0)]

@@ -104,7 +104,7 @@ def constant(rate: float) -> Schedule:
 
 
 def step_decay(rate: float, *, every: int, factor: float = 0.1) -> Schedule:
-    """Return a rate that is multiplied by ``factor`` after every so many steps.
+    """Return a rate that is multiplied by ``factor`` after every ``every`` steps.
 
     >>> step_decay(1.0, every=10, factor=0.5)(25)
     0.25

@@ -134,7 +134,7 @@ RANGES: dict[CalibrationMethod, Callable[[Seen, QuantizationConfig], tuple[float
 
 
 class CalibrationHook(Hook):
-    """Hands the values of named outputs of a graph to whoever wants them, while it runs.
+    """Calls a function with the values of named outputs of a graph while it runs.
 
     >>> import tensorlogic as tl
     >>> b = tl.GraphBuilder()

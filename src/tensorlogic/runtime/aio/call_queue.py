@@ -256,7 +256,7 @@ def _attempt(work: Callable[[], T]) -> tuple[T | None, BaseException | None]:
 
 
 class CallQueue:
-    """Calls that share a limit: so many run at one time, the others stand in line, first come, first served."""
+    """Calls that share a limit on how many run at one time; the others wait in line, first come, first served."""
 
     def __init__(self, most: int, threshold: int) -> None:
         self.most, self.threshold = most, threshold
@@ -268,7 +268,7 @@ class CallQueue:
         queues.add(self)
 
     def forget(self) -> None:
-        """Begin anew in a forked process, where no thread works on the calls of the parent: here they are cancelled."""
+        """Start empty in a forked process, where no thread works on the calls of the parent: here they are cancelled."""
         lost = self.outstanding()
         self.line.clear()
         self.running.clear()
@@ -305,7 +305,7 @@ class CallQueue:
             return False
 
     async def room(self, timeout: float | None = None) -> bool:
-        """Return True when there is room in line, or False when so many seconds are over first.
+        """Return True when there is room in line, or False when the time is over first.
 
         Whoever is told True submits a call that is invited, or calls :meth:`decline`.
         """

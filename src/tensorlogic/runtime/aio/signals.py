@@ -62,7 +62,7 @@ class Signal:
         self._wakes = ()
 
     async def wait(self, timeout: float | None = None) -> bool:
-        """Return True when it is set, or False when so many seconds are over first."""
+        """Return True when it is set, or False when the time is over first."""
         if in_trio():
             return await _wait_in_trio(self, timeout)
         return self.is_set or await _wait_in_asyncio(self, timeout)

@@ -100,7 +100,7 @@ class RecoveryConfig(msgspec.Struct, frozen=True):
         return msgspec.structs.replace(self, checkpointing=enabled)
 
     def with_folder(self, folder: str | Path, keep: int = 3) -> RecoveryConfig:
-        """Return the config of a run that writes checkpoints into a folder, of which it keeps so many."""
+        """Return the config of a run that writes checkpoints into a folder and keeps the newest ``keep``."""
         expect(folder, (str, Path), "a folder is given by its path", 'write with_folder("run")')
         return msgspec.structs.replace(self, folder=str(folder), keep=keep)
 

@@ -16,7 +16,7 @@ FAR = 1 << 20  # where Windows locks a byte: the process number before it stays 
 
 
 class FolderLock:
-    """The right to write into a folder; whoever asks for it meanwhile is told which process has it.
+    """The right to write into a folder; a second process that wants it gets an error that names the first.
 
     >>> import tempfile
     >>> from pathlib import Path

@@ -250,7 +250,7 @@ def _run_left(executor: Executor, run: Run) -> Outputs:
 
 @contextmanager
 def _checkpoints(run: Run, recovery: Recovery) -> Iterator[None]:
-    """Lock the folder of checkpoints, go on from the newest, and leave one behind when the run is told to stop."""
+    """Lock the folder of checkpoints, go on from the newest, and write one more when the run is stopped."""
     found, recovery.loaded = recovery.loaded, None
     config = run.config
     if config.folder is None or not config.checkpoints:

@@ -20,12 +20,12 @@ if TYPE_CHECKING:
     from .reader import Chunk
     from .stream import Stream
 
-FORMAT = 2
+FORMAT = 3
 SAMPLE = 16  # rows before a checkpoint that are compared when the run is resumed
 
 
 class Checkpoints:
-    """Saves the state of a stream after every so many chunks, and takes it up again."""
+    """Saves the state of a stream every few chunks, and restores it."""
 
     def __init__(self, given: str | Path | CheckpointManager, *, every: int, resume: bool) -> None:
         expect(

@@ -37,7 +37,7 @@ class StreamingMode:
 
 @dataclass(frozen=True, slots=True)
 class FixedChunk(StreamingMode):
-    """Chunks of so many rows; the last may have fewer."""
+    """Chunks of a fixed number of rows; the last may have fewer."""
 
     rows: int
 
@@ -65,7 +65,7 @@ class DynamicChunk(StreamingMode):
 
 @dataclass(frozen=True, slots=True)
 class Adaptive(StreamingMode):
-    """Chunks of the size that is measured to be fastest, beginning with so many rows."""
+    """Chunks of the size that is measured to be fastest, beginning with ``initial_chunk`` rows."""
 
     initial_chunk: int
 

@@ -32,7 +32,7 @@ class Bar:
         self._shown: Any = None
 
     def __call__(self, rows: int, total: int | None) -> None:
-        """Show that so many rows are done, of so many."""
+        """Show how many rows are done, and of how many."""
         if not self.terminal:
             return
         if self._begin is None:

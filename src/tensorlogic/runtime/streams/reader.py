@@ -90,7 +90,7 @@ class Cutter:
             self._there += count
 
     def _cut(self, rows: int) -> Block:
-        """Take so many rows off the blocks; what is in one block is not copied."""
+        """Take ``rows`` rows off the blocks; rows of a single block are not copied."""
         pieces: list[Block] = []
         while rows:
             count, block = self._blocks.popleft()
@@ -108,7 +108,7 @@ class Cutter:
 
 
 class Ahead(Generic[T]):
-    """Takes chunks on a thread, at most so many before they are asked for; an error comes after the chunks before it."""
+    """Reads chunks ahead on a thread, up to a limit; an error comes after the chunks before it."""
 
     def __init__(self, take: Callable[[], T | None], close: Callable[[], None], most: int) -> None:
         self._ready: deque[T | BaseException | None] = deque()

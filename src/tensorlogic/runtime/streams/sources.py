@@ -133,7 +133,7 @@ class Chunks:
         return value if self._fresh else value.copy()
 
     def seek(self, row: int) -> None:
-        """Begin anew and leave out so many rows."""
+        """Start from the beginning and skip the rows that are done."""
         self._iterator, self._skip, self._read = None, row, 0
 
     def close(self) -> None:

@@ -56,11 +56,11 @@ class StreamingConfig:
             expect_whole("checkpointing", self.checkpointing, 1)
 
     def with_prefetch(self, chunks: int) -> StreamingConfig:
-        """Return the config with so many chunks read ahead."""
+        """Return the config with this many chunks read ahead."""
         return replace(self, prefetch=chunks)
 
     def with_checkpointing(self, chunks: int) -> StreamingConfig:
-        """Return the config with the state saved after every so many chunks."""
+        """Return the config with the state saved after every ``chunks`` chunks."""
         return replace(self, checkpointing=chunks)
 
 
@@ -251,7 +251,7 @@ class Stream(Iterator[StreamResult]):
         processor, options = self.processor, self.options
         if options.checkpoints is not None and options.checkpoints.ended:
             message = f"the run to be resumed had ended after {processor.rows:,} rows, and the source has more"
-            raise InputError(message, "give the source that it had, or begin anew in another folder", code="E547")
+            raise InputError(message, "give the source that it had, or start again in another folder", code="E547")
         result = processor.push(chunk.values, chunk.rows, last=chunk.last, clock=options.clock)
         if options.sink is not None:
             options.sink.write({name: result.outputs[name] for name in processor.split.kept})

@@ -30,6 +30,7 @@ class _Table(ABC):
         self.staging, self.staged = Staging(path, staged, call), staged
         self.names: list[str] = []
         self.rows = False  # whether outputs keep the streamed index
+        self.started = False  # whether the head, or the schema, is written
 
     def begin(self, kept: Mapping[str, int], ranks: Mapping[str, int]) -> None:
         """Choose the outputs: those that keep the streamed index, else all, as one row."""
@@ -59,6 +60,15 @@ class _Table(ABC):
         elif empty:
             self.add({name: _columns(name, empty[name]) for name in self.names})
 
+    def state(self) -> State:
+        """Return what is safely written."""
+        return self.staging.state() | {"started": self.started}
+
+    def restore(self, state: State, *, complete: bool) -> None:
+        """Continue a file from a saved state."""
+        self.staging.restore(state, complete=complete)
+        self.started = bool(state["started"])
+
     def close(self) -> None:
         """Close the file."""
         self.staging.drop()
@@ -78,14 +88,13 @@ class Csv(_Table):
     def __init__(self, path: Path, outputs: tuple[str, ...], staged: bool, call: FileCall) -> None:
         super().__init__(path, outputs, staged, call)
         self.separator = "\t" if path.suffix.lower() == ".tsv" else ","
-        self.head = False
 
     def add(self, columns: dict[str, Any]) -> None:
         """Append rows."""
-        if not self.head:
+        if not self.started:
             names = [column for name, value in columns.items() for column in written_columns(name, value.shape)]
             self.staging.append((self.separator.join(names) + "\n").encode())
-            self.head = True
+            self.started = True
         count = len(next(iter(columns.values())))
         for start in range(0, count, LINES):
             texts: list[list[str]] = []
@@ -95,15 +104,6 @@ class Csv(_Table):
                 texts += [[str(v) for v in column] for column in ([own] if own.ndim == 1 else own.T)]
             lines = map(self.separator.join, zip(*texts, strict=True))
             self.staging.append(("\n".join(lines) + "\n").encode())
-
-    def state(self) -> State:
-        """Return what is safely written."""
-        return self.staging.state() | {"head": self.head}
-
-    def restore(self, state: State, *, complete: bool) -> None:
-        """Go on from there."""
-        self.staging.restore(state, complete=complete)
-        self.head = bool(state["head"])
 
     def finish(self, final: Values, empty: Values) -> None:
         """Complete the file."""
@@ -120,7 +120,6 @@ class Parquet(_Table):
         self.arrow = arrow_module("pyarrow", f"to write {path.name!r}")
         self.parquet = arrow_module("pyarrow.parquet", f"to write {path.name!r}")
         self.writer: Any = None
-        self.started = False
 
     def add(self, columns: dict[str, Any]) -> None:
         """Append rows: a row group, or a batch."""
@@ -141,15 +140,6 @@ class Parquet(_Table):
     def _column(self, value: Any) -> Any:
         flat = self.arrow.array(np.ascontiguousarray(value).reshape(-1))
         return flat if value.ndim == 1 else self.arrow.FixedSizeListArray.from_arrays(flat, value.shape[1])
-
-    def state(self) -> State:
-        """Return what is safely written."""
-        return self.staging.state() | {"started": self.started}
-
-    def restore(self, state: State, *, complete: bool) -> None:
-        """Go on from there."""
-        self.staging.restore(state, complete=complete)
-        self.started = bool(state["started"])
 
     def finish(self, final: Values, empty: Values) -> None:
         """Complete the file."""
