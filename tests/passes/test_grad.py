@@ -11,8 +11,9 @@ import pytest
 
 import tensorlogic as tl
 from tensorlogic.ir import ops
-from tensorlogic.ir.check import check_structure, infer_graph
+from tensorlogic.ir.check import check_structure
 from tensorlogic.ir.graph import Node
+from tensorlogic.ir.type_rules import infer_graph
 from tensorlogic.testing import GradientChecker
 
 

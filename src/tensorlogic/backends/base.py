@@ -12,7 +12,7 @@ import msgspec
 
 from ..errors import BackendError, nearest
 from ..ir.types import TensorType
-from ..passes.pipeline import Pass
+from ..passes.rewrite import Pass
 from ..plan.build import ExecutionPlan, Step
 from ..plan.groups import Facts
 

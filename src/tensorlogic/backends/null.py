@@ -10,7 +10,7 @@ import numpy as np
 from ..errors import ShapeError
 from ..ir.graph import OPS
 from ..ir.types import DTYPES, TensorType
-from ..passes.pipeline import Pass
+from ..passes.rewrite import Pass
 from ..plan.build import Step
 from .base import BackendCapabilities, Device, Kernel, RunBody
 

@@ -16,7 +16,7 @@ from ..ir import ops
 from ..ir.graph import OPS, Cond, EinsumGraph, Fixpoint, Scan, bodies, meets_others
 from ..ir.ops import Op
 from ..ir.types import DTYPES, FLOATS, TensorType, promote
-from ..passes.pipeline import Pass
+from ..passes.rewrite import Pass
 from ..passes.specialize import specialize
 from ..plan.build import Step
 from .base import BackendCapabilities, Device, Kernel, RunBody

@@ -16,13 +16,14 @@ from ..diagnostics import SourceLocation, caller
 from ..errors import GraphError, ShapeError, expect, nearest
 from . import ops
 from .arrays import Array, constant_op, frozen_copy, plain_array
-from .check import check_structure, node_types
+from .check import check_structure
 from .graph import MAX_BODY_DEPTH, Cond, EinsumGraph, Fixpoint, Node, Scan, extract, node_name
 from .layers import Layers
 from .ops import Op
 from .random import STEP, TRAINING
 from .sizes import Dim, dim, integer
 from .tensor import GraphDraft, Tensor
+from .type_rules import node_types
 from .types import Equality, TensorShape, TensorType, dtype_name
 from .types import Scope as TypeScope
 
@@ -261,7 +262,9 @@ class GraphBuilder(Layers[Tensor]):
             pairs.append((name, self._operand(tensor)))
         if not self.intern:
             return EinsumGraph(self._scope.nodes, pairs, self._constants)
-        return extract(self._scope.nodes, pairs, self._constants)
+        graph = extract(self._scope.nodes, pairs, self._constants)
+        graph.checked = not check_structure(graph)  # here, where it is made, rather than in each first run of it
+        return graph
 
     # bodies
 

@@ -17,10 +17,10 @@ from xml.sax.saxutils import escape
 
 from ..errors import BackendError, TensorLogicError
 from . import ops
-from .check import known_types
 from .graph import Cond, EinsumGraph, Fixpoint, Scan, bodies, body_fields
 from .ops import Op
 from .text import attributes
+from .type_rules import known_types
 
 CLIP = 80  # characters of a name or an attribute that a picture shows
 HTML_ROWS = 300

@@ -19,7 +19,7 @@ from .sizes import Dim, names
 from .types import TensorShape, TensorType
 
 if TYPE_CHECKING:
-    from .check import Inference
+    from .type_rules import Inference
 from .arrays import Array, frozen
 
 AxisNames = tuple[tuple[str | int, ...] | None, ...]  # for each axis the names of its elements, None where it has none
@@ -84,6 +84,7 @@ class EinsumGraph:
     """
 
     # no __slots__: the derived facts below are cached on first use
+    checked = False  # whether its structure was looked at, and nothing was wrong
 
     def __init__(
         self,
@@ -117,7 +118,7 @@ class EinsumGraph:
         >>> EinsumGraph.from_json(graph.to_json()).axis_names["y"]
         (('ann', 'bob'),)
         """
-        return EinsumGraph(self.nodes, self.outputs, self.constants, axis_names, self.scores)
+        return self._labelled(axis_names, self.scores)
 
     def with_scores(self, names: Iterable[str]) -> EinsumGraph:
         """Return the graph with the names of inputs that are truth values from 0 to 1; an executor warns of others, once.
@@ -129,7 +130,12 @@ class EinsumGraph:
         >>> b.build(y=b.minimum(b.input("p", (2,)), b.input("q", (2,)))).with_scores(["p", "q"]).scores == {"p", "q"}
         True
         """
-        graph = EinsumGraph(self.nodes, self.outputs, self.constants, self.axis_names, names)
+        return self._labelled(self.axis_names, names)
+
+    def _labelled(self, axis_names: Mapping[str, AxisNames], scores: Iterable[str]) -> EinsumGraph:
+        """Return the same graph with other labels, and with what is known of it."""
+        graph = EinsumGraph(self.nodes, self.outputs, self.constants, axis_names, scores)
+        graph.checked = self.checked
         if "inference" in self.__dict__:
             graph.inference = self.inference
         return graph
@@ -157,7 +163,7 @@ class EinsumGraph:
     @cached_property
     def inference(self) -> Inference:
         """Every node's types and the equalities between sizes that they rely on."""
-        from .check import infer_graph
+        from .type_rules import infer_graph
 
         return infer_graph(self)
 

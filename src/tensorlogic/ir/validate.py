@@ -8,9 +8,10 @@ from typing import NamedTuple
 from ..diagnostics import Diagnostic, DiagnosticCollector, Severity, ShapeMismatchDiagnostic
 from ..errors import GraphError, ShapeError, TensorLogicError, nearest
 from . import ops
-from .check import check_structure, infer_graph, require_valid
+from .check import check_structure, require_valid
 from .graph import EinsumGraph, reachable
 from .sizes import evaluate, solve
+from .type_rules import infer_graph
 from .types import TensorShape, TensorType
 
 

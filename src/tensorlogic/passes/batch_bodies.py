@@ -10,9 +10,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ..ir import ops
-from ..ir.check import infer_graph
 from ..ir.graph import Cond, EinsumGraph, Fixpoint, Scan, bodies, body_types
 from ..ir.ops import Op
+from ..ir.type_rules import infer_graph
 from ..ir.types import FLOATS, Results, TensorShape, TensorType
 from .batch_rules import Batcher, Operand, item_shape, rule_of
 from .grad_tape import Tape, Value, may_be_float, unused

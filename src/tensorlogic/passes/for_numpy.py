@@ -18,17 +18,16 @@ from ..ir.ops import Op
 from ..ir.type_rules import label_sizes
 from ..ir.types import Scope, TensorType
 from .contraction_paths import best_path
-from .rewrite import Draft, Rules, rewrite
+from .rewrite import Draft, Rules, only_with, rewrite
 
 
+@only_with(ops.Einsum, operands=3)
 def order_contractions(graph: EinsumGraph) -> EinsumGraph:
     """Split einsums of three or more operands where the algebra allows it; sizes must be known.
 
     Every pair is computed in the dtype of the whole (float16 in float32), so that splitting does not change how the
     result is rounded or whether it overflows.
     """
-    if not any(isinstance(n.op, ops.Einsum) and len(n.args) > 2 for n in graph.nodes):
-        return graph
     nodes: list[Node] = []
     new: list[int] = []
     for i, node in enumerate(graph.nodes):
@@ -87,6 +86,7 @@ def has_bfloat16() -> bool:
     return find_spec("ml_dtypes") is not None
 
 
+@only_with(dtype=BRAIN)
 def compute_in_float32(graph: EinsumGraph) -> EinsumGraph:
     """Let every operation on bfloat16 compute in float32 and round its result; what only moves elements stays as it is.
 
@@ -96,7 +96,7 @@ def compute_in_float32(graph: EinsumGraph) -> EinsumGraph:
     >>> [node.op.name for node in compute_in_float32(b.build(y=b.exp(x))).nodes]
     ['input', 'cast', 'exp', 'cast']
     """
-    if not any(t.dtype == BRAIN for own in graph.inference.types for t in own) or not has_bfloat16():
+    if not has_bfloat16():
         return graph  # the backend says that it has no such dtype
     import ml_dtypes  # noqa: F401 - NumPy knows the dtype by name from here on
 
@@ -121,6 +121,7 @@ def _looped(draft: Draft, op: Any, args: tuple[int, ...]) -> int | None:
 RULES: Rules = {kind: [_computed] for kind in COMPUTING} | {kind: [_looped] for kind in (Fixpoint, Scan, Cond)}
 
 
+@only_with(ops.Window)
 def copy_windows(graph: EinsumGraph) -> EinsumGraph:
     """Put a copy between windows that overlap and the reshape that makes a matrix of them.
 
@@ -132,8 +133,6 @@ def copy_windows(graph: EinsumGraph) -> EinsumGraph:
     >>> [node.op.name for node in copy_windows(b.build(y=b.reshape(b.window(x, 0, 3), (18,)))).nodes]
     ['input', 'window', 'cast', 'reshape']
     """
-    if not any(isinstance(node.op, ops.Window) for node in graph.nodes):
-        return graph
     return rewrite(graph, {ops.Reshape: [_copied]})
 
 

@@ -9,9 +9,9 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from ..ir import ops
-from ..ir.check import infer_graph
 from ..ir.graph import Cond, EinsumGraph, Fixpoint, Node, Scan, body_types
 from ..ir.ops import Op
+from ..ir.type_rules import infer_graph
 from ..ir.types import TensorType
 from .grad_reverse import Call, Flags, Grads, Options, Rule, backward, forward, loop_flags
 from .grad_tape import Tape, Value, full_cotangent, may_be_float, unused

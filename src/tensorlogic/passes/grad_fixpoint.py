@@ -8,9 +8,9 @@ import msgspec
 
 from ..errors import GraphError
 from ..ir import ops
-from ..ir.check import infer_graph
 from ..ir.graph import EinsumGraph, Fixpoint, Node, Scan, body_types
 from ..ir.ops import Op
+from ..ir.type_rules import infer_graph
 from ..ir.types import TensorType
 from .grad_bodies import float_flags, fresh, inline_reverse, placed, reverse_body
 from .grad_reverse import Call, Flags, Grads, Options, Prepare, Rule

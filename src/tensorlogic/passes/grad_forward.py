@@ -10,9 +10,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from ..ir import ops
-from ..ir.check import infer_graph
 from ..ir.graph import Cond, EinsumGraph, Fixpoint, Node, Scan, body_types
 from ..ir.ops import Op
+from ..ir.type_rules import infer_graph
 from ..ir.types import Results, TensorType
 from .derivatives import slopes
 from .grad import Wrt, check, default_options, parameters

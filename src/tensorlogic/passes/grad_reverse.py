@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 
 from ..errors import GraphError
 from ..ir import ops
-from ..ir.check import infer_graph
 from ..ir.graph import Cond, EinsumGraph, Fixpoint, Node, Scan, body_types, reachable
 from ..ir.ops import Op
+from ..ir.type_rules import infer_graph
 from ..ir.types import FLOATS, Results, TensorType
 from .derivatives import slopes
 from .grad_tape import Tape, Value, added, of_dtype

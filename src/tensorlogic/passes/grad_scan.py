@@ -12,10 +12,10 @@ from typing import NamedTuple
 import msgspec
 
 from ..ir import ops, spec
-from ..ir.check import infer_graph
 from ..ir.graph import EinsumGraph, Node, Scan, body_types
 from ..ir.ops import Op
 from ..ir.sizes import Dim, floordiv, mul, sub
+from ..ir.type_rules import infer_graph
 from ..ir.types import TensorShape, TensorType
 from .grad_bodies import Reversed, float_flags, floats, fresh, placed, reverse_body
 from .grad_reverse import Call, Flags, Grads, Options, Prepare, Rule, loop_flags

@@ -16,11 +16,11 @@ import numpy as np
 from ..errors import GraphError, ShapeError, nearest
 from ..ir import ops
 from ..ir.arrays import constant_op, frozen_copy
-from ..ir.check import Inference
 from ..ir.graph import EinsumGraph, Node, reachable, renumbered
 from ..ir.methods import TensorMethods
 from ..ir.ops import Op
 from ..ir.sizes import Dim
+from ..ir.type_rules import Inference
 from ..ir.types import FLOATS, Equality, Results, TensorShape, TensorType
 from .rewrite import Draft
 

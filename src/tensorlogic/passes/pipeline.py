@@ -17,10 +17,8 @@ from ..ir.graph import EinsumGraph, Node, bodies, with_bodies
 from ..ir.ops import Input, Op
 from ..tables import table
 from .merge import merge_einsums, stack_products, waits_for_sizes
-from .rewrite import drop_dead, merge_equal
+from .rewrite import Pass, drop_dead, merge_equal
 from .simplify import Evaluate, fold_constants, simplify
-
-Pass = Callable[[EinsumGraph], EinsumGraph]
 
 
 class OptimizationLevel(Enum):

@@ -8,16 +8,17 @@ move them one way, so a sweep ends; it is linear in the size of the graph.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from functools import partial, wraps
 from typing import Any
 
 from ..errors import GraphError
 from ..ir import ops
-from ..ir.check import Inference, node_types
 from ..ir.graph import EinsumGraph, Node, node_name, reachable, renumbered
 from ..ir.ops import Op
+from ..ir.type_rules import Inference, node_types
 from ..ir.types import Equality, Results, Scope, TensorType
 
+Pass = Callable[[EinsumGraph], EinsumGraph]
 Rule = Callable[["Draft", Any, tuple[int, ...]], int | None]  # for one kind of operation
 Rules = Mapping[type[Op], Sequence[Rule]]
 DEPTH = 50  # rules that answer rules
@@ -135,6 +136,27 @@ def finished(draft: Draft, new: Sequence[int]) -> EinsumGraph:
     older = [e._replace(node=new[e.node]) for e in draft.source.inference.equalities]
     known = Inference(tuple(draft.types), (*older, *draft.equalities))
     return renumbered(draft.nodes, live, outputs, draft.constants, known)
+
+
+def only_with(*kinds: type[Op], operands: int = 0, dtype: str | None = None) -> Callable[[Pass], Pass]:
+    """Make a pass of a function that has nothing to do but for operations of some kinds with so many operands, or for a dtype.
+
+    A graph without them is returned as it is.
+    """
+
+    def concerns(graph: EinsumGraph) -> bool:
+        if dtype is not None:
+            return any(t.dtype == dtype for results in graph.inference.types for t in results)
+        return any(isinstance(node.op, kinds) and len(node.args) >= operands for node in graph.nodes)
+
+    def decorated(function: Pass) -> Pass:
+        @wraps(function)
+        def run(graph: EinsumGraph) -> EinsumGraph:
+            return function(graph) if concerns(graph) else graph
+
+        return run
+
+    return decorated
 
 
 def inputs_of(nodes: Sequence[Node]) -> list[int]:

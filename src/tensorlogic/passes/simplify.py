@@ -195,7 +195,7 @@ def _einsum(draft: Draft, op: ops.Einsum, args: tuple[int, ...]) -> int | None:
     The axes of more than two operands decide how the pairs between them lie in memory, and so how they round.
     """
     form = spec.parse(op.spec)
-    if len(args) <= 2 and spec.ELLIPSIS not in form.labels:
+    if len(args) <= 2 and spec.ELLIPSIS not in op.spec:
         inputs, operands = without_transposes(draft, form, args)
         if operands != args:
             return draft.make(ops.Einsum(str(Spec(inputs, form.output)), op.algebra), operands)

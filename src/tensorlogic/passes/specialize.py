@@ -12,11 +12,11 @@ from msgspec.structs import replace
 from ..diagnostics import ShapeMismatchDiagnostic, TypeMismatchDiagnostic
 from ..errors import DTypeError, InputError, ShapeError, TensorLogicError, nearest
 from ..ir import ops
-from ..ir.check import Inference, infer_graph, node_types
 from ..ir.graph import EinsumGraph, Node, bodies, body_types, node_name, with_bodies
 from ..ir.ops import Op
 from ..ir.sizes import Dim, dim, evaluate, names, solve
-from ..ir.types import Results, Scope, TensorShape, TensorType, dtype_name
+from ..ir.type_rules import Inference, infer_graph, node_types
+from ..ir.types import Equality, Results, Scope, TensorShape, TensorType, dtype_name
 
 
 def specialize(
@@ -24,9 +24,7 @@ def specialize(
 ) -> EinsumGraph:
     """Return the graph for inputs of just these types; raise where they do not fit what is declared."""
     env = bind_sizes(graph, inputs, sizes or {})
-    unranked = {n: inputs[n] for n, i in graph.inputs.items() if graph.nodes[i].op.shape is None}  # type: ignore[attr-defined]
-    relied = infer_graph(graph, unranked) if unranked else graph.inference
-    for equality in relied.equalities:
+    for equality in _equalities(graph, inputs) if env else ():  # where no size has a name, there is none to compare
         left, right = evaluate(equality.left, env), evaluate(equality.right, env)
         if left != right and isinstance(left, int) and isinstance(right, int):
             raise ShapeError(
@@ -36,6 +34,12 @@ def specialize(
                 context=[f"sizes: {', '.join(f'{k}={v}' for k, v in sorted(env.items()))}"],
             ).at(graph.nodes[equality.node].location)
     return _concrete(graph, inputs, env)
+
+
+def _equalities(graph: EinsumGraph, inputs: Mapping[str, TensorType]) -> Sequence[Equality]:
+    """Return the sizes that the types of a graph take to be equal, for the ranks that inputs of unknown rank turn out to have."""
+    unranked = {n: inputs[n] for n, i in graph.inputs.items() if graph.nodes[i].op.shape is None}  # type: ignore[attr-defined]
+    return (infer_graph(graph, unranked) if unranked else graph.inference).equalities
 
 
 def with_dtypes(graph: EinsumGraph, dtypes: Sequence[str | None]) -> EinsumGraph:

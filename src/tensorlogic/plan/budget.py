@@ -17,7 +17,8 @@ from ..ir.graph import EinsumGraph
 from ..ir.types import TensorType, dims
 from ..passes.for_numpy import order_contractions
 from ..passes.indices import indices
-from ..passes.pipeline import Pass, optimize
+from ..passes.pipeline import optimize
+from ..passes.rewrite import Pass
 from ..passes.specialize import specialize
 from ..passes.split import Split, split
 from .build import ExecutionPlan, Groups, lay_out

@@ -14,14 +14,15 @@ from ..ir import ops
 from ..ir.graph import EinsumGraph, Scan, bodies
 from ..ir.ops import Op
 from ..ir.types import TensorType
-from ..passes.pipeline import Pass
+from ..passes.pipeline import optimize
+from ..passes.rewrite import Pass
 from ..passes.specialize import specialize
 from ..tables import html_text
 from .cost import Contraction, allocates, contraction_of, flops, nbytes, rounds, scratch_bytes
 from .fused_steps import Cut, Fusable, Fused, fuse
 from .memory import assign, donated, lighter, peak_bytes, written_over
 from .printing import STEPWISE, named_by, plan_table
-from .sharing import on_threads
+from .sharing import MANY, on_threads
 
 Groups = Callable[[EinsumGraph], Sequence[Fusable]]  # which nodes of a graph become one step
 
@@ -148,8 +149,6 @@ def build_plan(
     in_place: bool = False,
 ) -> ExecutionPlan:
     """Bind sizes, run the passes and lay the graph out as steps; ``in_place`` steps write into buffers of the plan."""
-    from ..passes.pipeline import optimize
-
     concrete = optimize(specialize(graph, inputs, sizes), passes).graph
     again = partial(lay_out, in_place=in_place)
     return lighter(again(concrete), again) if passes else again(concrete)  # without passes it runs as it is written
@@ -163,14 +162,16 @@ def lay_out(
     groups: Groups | None = None,
     threads: Callable[[], int] | None = None,
     donate: AbstractSet[str] = frozenset(),
+    least: int = 0,
 ) -> ExecutionPlan:
     """Turn a graph whose sizes are known into a plan, its bodies too; ``groups`` tells which nodes become one step.
 
-    ``threads`` tells how many may share a large step; without it, it is left to the backend. Arrays of inputs to ``donate`` may be
-    written over.
+    It is asked where a graph has loops or at least ``least`` arithmetic operations. ``threads`` tells how many may share a large
+    step; without it, it is left to the backend. Arrays of inputs to ``donate`` may be written over.
     """
-    laid = _nodes(graph, device, in_place, groups, threads)
-    found = groups(graph) if groups is not None else ()
+    laid = _nodes(graph, partial(lay_out, in_place=in_place, groups=groups, threads=threads, least=least), device)
+    asked = groups is not None and (graph.has_bodies or sum(s.flops for s in laid.steps) >= least)
+    found = groups(graph) if asked and groups is not None else ()
     steps = fuse(laid.steps, found, graph, {slot for _, slot, _ in laid.outputs}) if found else laid.steps
     root = _roots(steps, len(laid.root)) if any(group.kind == "ranges" for group in found) else laid.root
     foreign = {slot for _, slot, _ in laid.inputs} | {slot for slot, _ in laid.constants}
@@ -197,7 +198,7 @@ def lay_out(
             steps = written_over(steps, laid.inputs, laid.outputs, donors)
         chosen, buffers = assign(steps, root, pinned, alone, {k for k, _ in donors})
         steps = [s._replace(into=c) if c else s for s, c in zip(steps, chosen, strict=True)]
-    if threads is not None:
+    if threads is not None and any(map(_asks_for_threads, steps)):
         steps = on_threads(steps, threads)
     exact = all(b.exact for s in steps for b in s.bodies)
     if found:
@@ -218,6 +219,11 @@ def lay_out(
         exact,
         donors,
     )
+
+
+def _asks_for_threads(step: Step) -> bool:
+    """Tell whether a step may be shared by threads: a kernel, or much memory; batches of small products keep BLAS to one."""
+    return bool(step.parts or step.nbytes >= MANY or (step.contraction is not None and step.contraction.batch))
 
 
 class _Laid(NamedTuple):
@@ -244,9 +250,7 @@ def node_slots(graph: EinsumGraph) -> list[tuple[int, ...]]:
     return slot_of
 
 
-def _nodes(
-    graph: EinsumGraph, device: str, in_place: bool, groups: Groups | None, threads: Callable[[], int] | None
-) -> _Laid:
+def _nodes(graph: EinsumGraph, lay_out_body: Callable[..., ExecutionPlan], device: str) -> _Laid:
     """Give every node its slots, and those that compute something a step."""
     types = graph.inference.types
     devices = step_devices(graph, device)
@@ -273,7 +277,6 @@ def _nodes(
             root[writes[0]] = root[reads[0]]
             if isinstance(node.op, ops.Broadcast | ops.Window) or reads[0] in repeated:
                 repeated.add(writes[0])
-        again = partial(lay_out, device=devices[i], in_place=in_place, groups=groups, threads=threads)
         step = Step(
             node=i,
             op=node.op,
@@ -287,7 +290,7 @@ def _nodes(
             device=devices[i],
             location=node.locations[0] if node.locations else None,
             contraction=form,
-            bodies=tuple(map(again, bodies(node.op))) if loops else (),
+            bodies=tuple([lay_out_body(body, devices[i]) for body in bodies(node.op)]) if loops else (),
             scratch=scratch_bytes(form, arg_types, types[i][0]) if form is not None else 0,
         )
         steps.append(step)

@@ -12,7 +12,8 @@ from ..ir.check import require_valid
 from ..ir.graph import EinsumGraph
 from ..ir.types import dtype_name
 from ..passes.for_numpy import order_contractions
-from ..passes.pipeline import OptimizationLevel, Pass, passes_of
+from ..passes.pipeline import OptimizationLevel, passes_of
+from ..passes.rewrite import Pass
 from ..passes.specialize import DTYPE, input_types
 from ..tables import counted, table
 from .build import ExecutionPlan, build_plan

@@ -16,7 +16,7 @@ from ..ir import ops
 from ..ir.graph import EinsumGraph, Node, reachable
 from ..passes.for_numpy import order_contractions
 from ..passes.merge import merge_einsums, stack_products
-from ..passes.pipeline import Pass
+from ..passes.rewrite import Pass
 from ..tables import counted, table
 from .build import ExecutionPlan, Groups, Step, lay_out
 from .cost import nbytes

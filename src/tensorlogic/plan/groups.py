@@ -40,6 +40,7 @@ FEW = 1 << 13  # where there are as many elements
 SLICES, SHORTEST_RUN = 16, 8  # slices that are combined as wholes, at most, and the elements of their runs at least
 ROUNDS = 16  # that a fixpoint is thought to take
 PAYS = 0.02  # seconds on NumPy from which an exact kernel is compiled for a plan that may run only once
+QUICK = 1_000_000  # arithmetic operations that take NumPy less than that, whatever they are
 PAYS_REORDERED = 1.0  # the same for a kernel that rounds differently
 # functions whose machine code gives NumPy's bits: one or a few operations that round as the standard says, or none
 EXACT_FUNCTIONS = frozenset(

@@ -11,7 +11,8 @@ from ..errors import expect, expect_whole
 from ..events import ExecutionPhase, Hook, active_contexts, entered_contexts, running, watchers
 from ..ir.graph import EinsumGraph
 from ..ir.types import TensorType
-from ..passes.pipeline import CompilationConfig, OptimizationLevel, Pass
+from ..passes.pipeline import CompilationConfig, OptimizationLevel
+from ..passes.rewrite import Pass
 from ..plan.build import ExecutionPlan
 from ..store import Store, StoreStats
 from . import modes

@@ -17,10 +17,11 @@ from ..events import ExecutionPhase, Hook, span
 from ..ir.check import require_valid
 from ..ir.graph import EinsumGraph, meets_others
 from ..ir.types import TensorType
-from ..passes.pipeline import CompilationConfig, Pass
+from ..passes.pipeline import CompilationConfig, optimize, passes_of, sized_passes
+from ..passes.rewrite import Pass
 from ..passes.specialize import specialize, with_dtypes
 from ..plan.build import ExecutionPlan, build_plan, lay_out
-from ..plan.groups import POLICIES
+from ..plan.groups import POLICIES, QUICK, find_groups
 from ..plan.limits import check_flops
 from ..plan.memory import available_memory, check_memory, lighter
 from ..store import Store, StoreStats, free_in_child
@@ -78,8 +79,6 @@ class Programs:
         return (*self._level_passes(), *self.passes)
 
     def _level_passes(self) -> tuple[Pass, ...]:
-        from ..passes.pipeline import passes_of
-
         folds = not self.wrap and self.computes  # what is folded no wrapper sees
         return passes_of(self.config, self._evaluate if folds else None, differentiable=False)
 
@@ -202,7 +201,8 @@ class Programs:
         """Return the plans that compete for inputs of these types; the first is taken where nothing is measured."""
         self.context.notify(ExecutionPhase.PLANNING)
         with span("plan", self.context.hooks):
-            require_valid(graph)
+            if not isinstance(graph, EinsumGraph) or not graph.checked:
+                require_valid(graph)
             concrete = self._concrete(graph, types, sizes, budget is None)
             if budget is None:
                 options = self._candidates(concrete, donate, sparse=_relations(types))
@@ -217,8 +217,6 @@ class Programs:
 
         how = Plans(self.backend.passes, self.in_place)
         if self.facts is not None:
-            from ..plan.groups import find_groups
-
             policy = "fast" if self.policy == "fast" else "exact"
             how = how._replace(groups=partial(find_groups, facts=self.facts, policy=policy), threads=self.facts.threads)
         return plan_of(fitted(concrete, budget, how))
@@ -228,8 +226,6 @@ class Programs:
 
         Of the first two, a graph that went through them runs only those again that have more to do where sizes are known.
         """
-        from ..passes.pipeline import optimize, sized_passes
-
         known = self.optimized is not None and graph == self.optimized
         if known and all(graph.type_of(i).shape is not None for i in graph.inputs.values()):
             graph = self._with_dtypes(graph, types)
@@ -248,8 +244,6 @@ class Programs:
         """Return what passes make of an optimized graph once the dtypes of all its inputs are known; they run once for these."""
         if all(graph.type_of(i).dtype is not None for i in graph.inputs.values()):
             return graph
-        from ..passes.pipeline import optimize
-
         dtypes = tuple(types[n].dtype for n in graph.inputs)
         typed = self._typed.get(dtypes)
         if typed is None:
@@ -268,9 +262,14 @@ class Programs:
     ) -> list[ExecutionPlan]:
         together = meets_others(concrete) is not None  # ranks must meet in one order
         reorder = reorder and not together
-        if self.facts is None and self.threads == 1:
-            threads = (lambda: 1) if "in_place" in self.capabilities.features else None
-            again = partial(lay_out, in_place=self.in_place, threads=threads)
+        facts = self.facts
+        if self.threads == 1 and (facts is None or (self.policy == "exact" and not sparse and not without)):  # one way
+            again = partial(lay_out, in_place=self.in_place, donate=frozenset(donate))
+            if facts is not None:
+                groups = partial(find_groups, facts=facts, policy="exact")
+                again = partial(again, groups=groups, threads=facts.threads, least=QUICK)
+            elif "in_place" in self.capabilities.features:
+                again = partial(again, threads=lambda: 1)
             plan = again(concrete)
             return [lighter(plan, again) if reorder and (self.backend.passes or self.passes) else plan]
         from ..plan.candidates import candidates

@@ -12,7 +12,7 @@ import numpy as np
 from ..backends.base import Backend
 from ..backends.reference import evaluate
 from ..errors import InputError
-from ..ir.check import infer_graph
+from ..ir.type_rules import infer_graph
 from ..ir.types import TensorType
 from ..observe.compare_arrays import difference as difference
 from ..runtime.executor import Executor

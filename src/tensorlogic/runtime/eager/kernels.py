@@ -19,11 +19,10 @@ from ...errors import ExecutionError, GraphError, OutOfMemoryError, TensorLogicE
 from ...events import check_contexts, entered_contexts, running
 from ...ir import ops, spec
 from ...ir.algebra import algebra as lookup
-from ...ir.check import node_types
 from ...ir.elementwise import FUNCTIONS
 from ...ir.graph import EinsumGraph, Node
 from ...ir.ops import Op
-from ...ir.type_rules import reduced_axes
+from ...ir.type_rules import node_types, reduced_axes
 from ...ir.types import Scope, TensorShape, TensorType, scalar_dtype
 from ...plan.build import Step, build_plan
 from ...plan.cost import contraction
