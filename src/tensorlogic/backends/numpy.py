@@ -338,11 +338,23 @@ def _same(op: Op, args: tuple[TensorType, ...], result: TensorType) -> Kernel:
 
 MAKERS: dict[type[Op], Callable[[Any, tuple[TensorType, ...], TensorType], Kernel]] = {
     ops.Iota: lambda op, args, t: lambda: np.arange(op.size, dtype=op.dtype),
-    ops.Reduce: _reduce, ops.Cumulate: _cumulate, ops.Sort: _sort, ops.TopK: _top_k, ops.Slice: _slice,
+    ops.Reduce: _reduce,
+    ops.Cumulate: _cumulate,
+    ops.Sort: _sort,
+    ops.TopK: _top_k,
+    ops.Slice: _slice,
     ops.Reshape: lambda op, args, t: lambda x, s=tuple(t.shape or ()): np.reshape(x, s),
     ops.Transpose: lambda op, args, t: lambda x: np.transpose(x, op.order),
-    ops.Broadcast: _broadcast, ops.Window: bind_window, ops.OverlapAdd: bind_overlap_add, ops.Pad: bind_pad, ops.Concat: _concat, ops.Gather: _gather,
-    ops.ScatterAdd: _scatter_add, ops.Cast: lambda op, args, t: lambda x: np.asarray(x).astype(op.dtype),
-    ops.Quantize: _quantize, ops.Dequantize: _dequantize, **dict.fromkeys(COLLECTIVES, bind_collective),
+    ops.Broadcast: _broadcast,
+    ops.Window: bind_window,
+    ops.OverlapAdd: bind_overlap_add,
+    ops.Pad: bind_pad,
+    ops.Concat: _concat,
+    ops.Gather: _gather,
+    ops.ScatterAdd: _scatter_add,
+    ops.Cast: lambda op, args, t: lambda x: np.asarray(x).astype(op.dtype),
+    ops.Quantize: _quantize,
+    ops.Dequantize: _dequantize,
+    **dict.fromkeys(COLLECTIVES, bind_collective),
     ops.Unpack: lambda op, args, t: lambda x: unpack_numbers(x, op.kind, int(op.count)),
-}  # fmt: skip
+}

@@ -47,14 +47,15 @@ STYLES = {
     "output": Style("ellipse, peripheries=2", "#f0fdfa", "([", "])"),
     "missing": Style('box, style="filled,dashed"', "#fecaca", "[", "]"),
 }
-KINDS: dict[type[Op], str] = {
-    ops.Input: "input", ops.Constant: "constant", ops.Literal: "constant", ops.Iota: "constant",
-    ops.Einsum: "contraction", ops.ContractVJP: "contraction", ops.Elementwise: "elementwise", ops.Cast: "elementwise",
-    ops.Quantize: "elementwise", ops.Dequantize: "elementwise", ops.Unpack: "elementwise", ops.Reduce: "reduction", ops.Cumulate: "reduction",
-    ops.OverlapAdd: "reduction",
-    ops.Sort: "reduction", ops.TopK: "reduction", Fixpoint: "control", Scan: "control", Cond: "control",
-    **dict.fromkeys((ops.AllReduce, ops.StartAllReduce, ops.Wait, ops.AllGather, ops.ReduceScatter, ops.AllToAll, ops.BroadcastFrom, ops.Send, ops.Receive), "movement"),
-}  # fmt: skip
+_KINDS: dict[str, tuple[type[Op], ...]] = {
+    "input": (ops.Input,),
+    "constant": (ops.Constant, ops.Literal, ops.Iota),
+    "contraction": (ops.Einsum, ops.ContractVJP),
+    "elementwise": (ops.Elementwise, ops.Cast, ops.Quantize, ops.Dequantize, ops.Unpack),
+    "reduction": (ops.Reduce, ops.Cumulate, ops.OverlapAdd, ops.Sort, ops.TopK),
+    "control": (Fixpoint, Scan, Cond),
+}
+KINDS = {op: kind for kind, group in _KINDS.items() for op in group}
 
 
 class PictureNode(NamedTuple):

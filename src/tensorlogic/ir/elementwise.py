@@ -21,32 +21,36 @@ class Function(NamedTuple):
     commutative: bool = False
 
 
-def _rows() -> list[Function]:
-    same, inexact, test = np.absolute, np.exp, np.isnan
-    F = Function
-    return [
-        F("negative", 1, np.negative), F("absolute", 1, same), F("sign", 1, np.sign), F("square", 1, np.square),
-        F("sqrt", 1, np.sqrt, 4), F("reciprocal", 1, np.reciprocal, 4), F("exp", 1, inexact, 10),
-        F("expm1", 1, inexact, 10), F("log", 1, inexact, 10), F("log1p", 1, inexact, 10), F("log2", 1, inexact, 10),
-        F("sin", 1, inexact, 10), F("cos", 1, inexact, 10), F("tan", 1, inexact, 15), F("arcsin", 1, inexact, 15),
-        F("arccos", 1, inexact, 15), F("arctan", 1, inexact, 15), F("sinh", 1, inexact, 15),
-        F("cosh", 1, inexact, 15), F("tanh", 1, inexact, 15), F("erf", 1, inexact, 15), F("sigmoid", 1, inexact, 15),
-        F("relu", 1, same), F("step", 1, same), F("floor", 1, np.floor), F("ceil", 1, np.ceil),
-        F("trunc", 1, np.trunc), F("rint", 1, np.rint), F("isnan", 1, test), F("isinf", 1, test),
-        F("isfinite", 1, test), F("logical_not", 1, np.logical_not),
-        F("add", 2, np.add, 1, True), F("subtract", 2, np.subtract),
-        F("multiply", 2, np.multiply, 1, True), F("divide", 2, np.divide, 4),
-        F("floor_divide", 2, np.floor_divide, 4), F("remainder", 2, np.remainder, 4), F("power", 2, np.power, 20),
-        F("minimum", 2, np.minimum, 1, True), F("maximum", 2, np.maximum, 1, True),
-        F("arctan2", 2, np.arctan2, 15), F("logaddexp", 2, np.logaddexp, 20, True),
-        F("lukasiewicz", 2, np.subtract, 3, True),
-        F("godel_implies", 2, np.divide, 2), F("goguen_implies", 2, np.divide, 6),
-        F("equal", 2, np.equal, 1, True), F("not_equal", 2, np.not_equal, 1, True), F("less", 2, np.less),
-        F("less_equal", 2, np.less_equal), F("greater", 2, np.greater), F("greater_equal", 2, np.greater_equal),
-        F("logical_and", 2, np.logical_and, 1, True), F("logical_or", 2, np.logical_or, 1, True),
-        F("logical_xor", 2, np.logical_xor, 1, True),
-        F("where", 3, np.maximum),  # the dtype of its second and third operand
-    ]  # fmt: skip
+def _rows(
+    arity: int, names: str, like: np.ufunc | None = None, cost: int = 1, commutative: bool = False
+) -> list[Function]:
+    """Return the rows of functions that differ in nothing but their names; unless it is told, each is like NumPy's of that name."""
+    return [Function(name, arity, like or getattr(np, name), cost, commutative) for name in names.split()]
 
 
-FUNCTIONS = {row.name: row for row in _rows()}
+_TABLE = [
+    *_rows(1, "negative absolute sign square"),
+    *_rows(1, "sqrt reciprocal", cost=4),
+    *_rows(1, "exp expm1 log log1p log2 sin cos", np.exp, 10),
+    *_rows(1, "tan arcsin arccos arctan sinh cosh tanh erf sigmoid", np.exp, 15),
+    *_rows(1, "relu step", np.absolute),
+    *_rows(1, "floor ceil trunc rint"),
+    *_rows(1, "isnan isinf isfinite", np.isnan),
+    *_rows(1, "logical_not"),
+    *_rows(2, "add", commutative=True),
+    *_rows(2, "subtract"),
+    *_rows(2, "multiply", commutative=True),
+    *_rows(2, "divide floor_divide remainder", cost=4),
+    *_rows(2, "power", cost=20),
+    *_rows(2, "minimum maximum", commutative=True),
+    *_rows(2, "arctan2", cost=15),
+    *_rows(2, "logaddexp", cost=20, commutative=True),
+    *_rows(2, "lukasiewicz", np.subtract, 3, commutative=True),
+    *_rows(2, "godel_implies", np.divide, 2),
+    *_rows(2, "goguen_implies", np.divide, 6),
+    *_rows(2, "equal not_equal", commutative=True),
+    *_rows(2, "less less_equal greater greater_equal"),
+    *_rows(2, "logical_and logical_or logical_xor", commutative=True),
+    *_rows(3, "where", np.maximum),  # the dtype of its second and third operand
+]
+FUNCTIONS = {row.name: row for row in _TABLE}

@@ -332,9 +332,8 @@ class Cond(Op, frozen=True, tag="cond"):
 
 _KINDS: list[type[Op]] = [t for t in vars(ops).values() if isinstance(t, type) and issubclass(t, Op)]
 _KINDS += [Fixpoint, Scan, Cond]
-OPS: dict[str, type[Op]] = {
-    str(t.__struct_config__.tag): t for t in _KINDS if t not in (Op, ops.Same, ops.Collective)
-}  # by name
+# by name
+OPS: dict[str, type[Op]] = {str(t.__struct_config__.tag): t for t in _KINDS if t not in (Op, ops.Same, ops.Collective)}
 
 
 @lru_cache

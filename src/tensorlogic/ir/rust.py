@@ -36,15 +36,15 @@ def _one_minus(e: Emit, a: int) -> int:
 
 
 # words are compared without case and underscores; our own element-wise functions are known by their names too
-_ALIASES = {
-    "neg": "negative", "negate": "negative", "abs": "absolute", "asin": "arcsin", "acos": "arccos", "atan": "arctan",
-    "round": "rint", "recip": "reciprocal", "sqr": "square", "not": "oneminus", "sub": "subtract", "mul": "multiply",
-    "and": "multiply", "div": "divide", "pow": "power", "min": "minimum", "max": "maximum", "or": "maximum",
-    "ormax": "maximum", "orprobabilistic": "orprobsum", "eq": "equal", "ne": "not_equal", "neq": "not_equal",
-    "lt": "less", "lessthan": "less", "gt": "greater", "greaterthan": "greater", "lte": "less_equal", "le": "less_equal",
-    "lessthanorequal": "less_equal", "gte": "greater_equal", "ge": "greater_equal", "greaterthanorequal": "greater_equal",
-    **{fn.replace("_", ""): fn for fn, row in FUNCTIONS.items() if row.arity < 3},
-}  # fmt: skip
+_WORDS = (
+    "neg=negative negate=negative abs=absolute asin=arcsin acos=arccos atan=arctan round=rint recip=reciprocal sqr=square "
+    "not=oneminus sub=subtract mul=multiply and=multiply div=divide pow=power min=minimum max=maximum or=maximum "
+    "ormax=maximum orprobabilistic=orprobsum eq=equal ne=not_equal neq=not_equal lt=less lessthan=less gt=greater "
+    "greaterthan=greater lte=less_equal le=less_equal lessthanorequal=less_equal gte=greater_equal ge=greater_equal "
+    "greaterthanorequal=greater_equal"
+)
+_ALIASES = dict(pair.split("=") for pair in _WORDS.split())
+_ALIASES |= {fn.replace("_", ""): fn for fn, row in FUNCTIONS.items() if row.arity < 3}
 _TRUTHS = {"equal", "not_equal", "less", "less_equal", "greater", "greater_equal"}  # 0.0 and 1.0 there, bool here
 _FORMULAS: dict[str, tuple[int, Callable[..., int]]] = {
     "oneminus": (1, _one_minus),

@@ -196,14 +196,26 @@ def _all_to_all(b: Batcher, op: ops.AllToAll, args: Sequence[Operand], types: Re
     return b.apply(replace(op, cut=op.cut + 1, joined=op.joined + 1), args[0].value)
 
 
+_ALONG = (ops.Cumulate, ops.Sort, ops.TopK, ops.Window, ops.OverlapAdd, ops.AllGather, ops.ReduceScatter)
 RULES: dict[type[Op], Rule] = {
-    ops.Einsum: _einsum, ops.ContractVJP: _contract_vjp, ops.Reduce: _reduce, ops.Cumulate: _along, ops.Sort: _along,
-    ops.TopK: _along, ops.Window: _along, ops.OverlapAdd: _along, ops.Slice: _slice, ops.Reshape: _reshape, ops.Transpose: _transpose,
-    ops.Broadcast: _broadcast, ops.Pad: _pad, ops.Concat: _concat, ops.Gather: _gather, ops.ScatterAdd: _scatter_add,
-    ops.Quantize: _channels, ops.Dequantize: _channels,
-    ops.AllGather: _along, ops.ReduceScatter: _along, ops.AllToAll: _all_to_all, ops.StartAllReduce: item_by_item,
+    **dict.fromkeys(_ALONG, _along),
+    ops.Einsum: _einsum,
+    ops.ContractVJP: _contract_vjp,
+    ops.Reduce: _reduce,
+    ops.Slice: _slice,
+    ops.Reshape: _reshape,
+    ops.Transpose: _transpose,
+    ops.Broadcast: _broadcast,
+    ops.Pad: _pad,
+    ops.Concat: _concat,
+    ops.Gather: _gather,
+    ops.ScatterAdd: _scatter_add,
+    ops.Quantize: _channels,
+    ops.Dequantize: _channels,
+    ops.AllToAll: _all_to_all,
+    ops.StartAllReduce: item_by_item,
     ops.Unpack: lambda b, op, args, types: b.apply(op, b.lead(args[0])),
-}  # fmt: skip
+}
 
 
 def rule_of(op: Op) -> Rule:

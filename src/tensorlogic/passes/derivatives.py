@@ -85,8 +85,7 @@ DERIVATIVES: dict[str, tuple[Slope | None, ...]] = {
     "erf": (lambda t, x, y, g: g * (2 / math.sqrt(math.pi)) * t.exp(-t.square(x[0])),),
     "sigmoid": (lambda t, x, y, g: g * (y * (1 - y)),),
     "relu": (lambda t, x, y, g: t.where(y > 0, g, 0),),
-    "sign": (None,), "step": (None,), "floor": (None,), "ceil": (None,), "trunc": (None,), "rint": (None,),
-    "isnan": (None,), "isinf": (None,), "isfinite": (None,), "logical_not": (None,),
+    **dict.fromkeys("sign step floor ceil trunc rint isnan isinf isfinite logical_not".split(), (None,)),
     "add": (_same, _same),
     "subtract": (_same, _minus),
     "multiply": (lambda t, x, y, g: g * x[1], lambda t, x, y, g: g * x[0]),
@@ -105,11 +104,10 @@ DERIVATIVES: dict[str, tuple[Slope | None, ...]] = {
         lambda t, x, y, g: t.where(x[0] > x[1], -(g * y / x[0]), 0),
         lambda t, x, y, g: t.where(x[0] > x[1], g / x[0], 0),
     ),
-    "equal": (None, None), "not_equal": (None, None), "less": (None, None), "less_equal": (None, None),
-    "greater": (None, None), "greater_equal": (None, None), "logical_and": (None, None),
-    "logical_or": (None, None), "logical_xor": (None, None),
+    **dict.fromkeys("equal not_equal less less_equal greater greater_equal".split(), (None, None)),
+    **dict.fromkeys("logical_and logical_or logical_xor".split(), (None, None)),
     "where": (None, lambda t, x, y, g: t.where(x[0], g, 0), lambda t, x, y, g: t.where(x[0], 0, g)),
-}  # fmt: skip
+}
 
 
 TRUTHS = frozenset(f for f, row in FUNCTIONS.items() if row.arity < 3 and row.dtype_like.types[-2][-1] == "?")

@@ -178,10 +178,23 @@ def _moved(op: ops.AllToAll, args: list[Shape], out: Shape, t: TensorType) -> Fo
 
 
 INDICES: dict[type[Op], Callable[..., Found]] = {
-    ops.Einsum: _einsum, ops.ContractVJP: _contract_vjp, ops.Reduce: _reduce,
-    ops.Cumulate: _along, ops.Sort: _along, ops.TopK: _along, ops.Window: _along, ops.OverlapAdd: _overlap_add, ops.Concat: _along,
-    ops.Slice: _slice, ops.Reshape: _reshape, ops.Transpose: _transpose, ops.Broadcast: _broadcast, ops.Pad: _pad,
-    ops.Gather: _gather, ops.ScatterAdd: _scatter_add, ops.Quantize: _channels, ops.Dequantize: _channels,
-    ops.AllGather: _gathered, ops.ReduceScatter: _gathered, ops.AllToAll: _moved, ops.StartAllReduce: lambda op, args, out, t: [],
+    **dict.fromkeys((ops.Cumulate, ops.Sort, ops.TopK, ops.Window, ops.Concat), _along),
+    ops.Einsum: _einsum,
+    ops.ContractVJP: _contract_vjp,
+    ops.Reduce: _reduce,
+    ops.OverlapAdd: _overlap_add,
+    ops.Slice: _slice,
+    ops.Reshape: _reshape,
+    ops.Transpose: _transpose,
+    ops.Broadcast: _broadcast,
+    ops.Pad: _pad,
+    ops.Gather: _gather,
+    ops.ScatterAdd: _scatter_add,
+    ops.Quantize: _channels,
+    ops.Dequantize: _channels,
+    ops.AllGather: _gathered,
+    ops.ReduceScatter: _gathered,
+    ops.AllToAll: _moved,
+    ops.StartAllReduce: lambda op, args, out, t: [],
     ops.Unpack: lambda op, args, out, t: [Index((a,), (a,), size) for a, size in enumerate(out[:-1])],
-}  # fmt: skip
+}

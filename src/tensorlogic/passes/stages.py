@@ -135,9 +135,8 @@ def _homes(
 ) -> dict[int, int]:
     """Return the place of each node: its own going forward; coming back, the latest that has all that it reads."""
     last = max(place.values())
-    has = {
-        i: {place[r] for r in (*readers.get(i, ()), i) if r in place} for i in range(len(graph.nodes))
-    }  # where a value is, or is handed to, going forward
+    # where a value is, or is handed to, going forward
+    has = {i: {place[r] for r in (*readers.get(i, ()), i) if r in place} for i in range(len(graph.nodes))}
     home: dict[int, int] = {}
     for i, node in enumerate(graph.nodes):
         if i in place:

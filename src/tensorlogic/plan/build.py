@@ -188,9 +188,8 @@ def lay_out(
     donors: tuple[tuple[int, int], ...] = ()
     if in_place:
         times = Counter(root[slot] for _, slot, _ in laid.outputs)
-        pinned = times.keys() | {
-            root[slot] for s in steps if s.bodies for slot in s.reads
-        }  # a loop may hand an operand on
+        # a loop may hand an operand on
+        pinned = times.keys() | {root[slot] for s in steps if s.bodies for slot in s.reads}
         own = {slot: k for k, (_, slot, _) in enumerate(laid.outputs) if root[slot] == slot and slot not in shared}
         alone = {slot: k for slot, k in own.items() if times[slot] == 1}
         if donate:

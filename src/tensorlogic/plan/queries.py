@@ -116,11 +116,12 @@ class Number(NamedTuple):
 
 
 FUNCTIONS: dict[str, Callable[..., Any]] = {
-    "add": np.add, "subtract": np.subtract, "multiply": np.multiply, "floor_divide": np.floor_divide, "negative": np.negative,
-    "remainder": np.remainder, "minimum": np.minimum, "maximum": np.maximum, "absolute": np.absolute,
-    "equal": np.equal, "not_equal": np.not_equal, "less": np.less, "less_equal": np.less_equal,
-    "greater": np.greater, "greater_equal": np.greater_equal,
-}  # fmt: skip
+    name: getattr(np, name)
+    for name in (
+        "add subtract multiply floor_divide negative remainder minimum maximum absolute equal not_equal less less_equal greater "
+        "greater_equal"
+    ).split()
+}
 OPPOSITE = {
     "equal": "not_equal",
     "not_equal": "equal",

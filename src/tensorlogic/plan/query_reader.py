@@ -306,10 +306,18 @@ class Reader:
         for slot in results:
             terms = self.variables.terms(self.shapes[slot])
             copies.append(Query(terms, (Atom(slot, terms),)))
-        self.stages.append(Loop(
-            step, tuple(inputs[: op.carries]), tuple(slots[: op.carries]), rules, fixed, tuple(results), tuple(copies),
-            tuple(slots[op.carries :]),
-        ))  # fmt: skip
+        self.stages.append(
+            Loop(
+                step,
+                tuple(inputs[: op.carries]),
+                tuple(slots[: op.carries]),
+                rules,
+                fixed,
+                tuple(results),
+                tuple(copies),
+                tuple(slots[op.carries :]),
+            )
+        )
         for w, t in zip(writes, step.types, strict=True):
             self.given(w, dims(t))
 

@@ -124,7 +124,5 @@ def _written_query(head: str, query: Query, name: Callable[[Slot], str]) -> str:
     return f"{shown} <- {', '.join(body)}" if body else shown
 
 
-_SIGNS = {
-    "equal": "=", "not_equal": "!=", "less": "<", "less_equal": "<=", "greater": ">", "greater_equal": ">=",
-    "add": "+", "subtract": "-", "multiply": "*", "floor_divide": "//", "remainder": "%",
-}  # fmt: skip
+_NAMES = "equal not_equal less less_equal greater greater_equal add subtract multiply floor_divide remainder".split()
+_SIGNS = dict(zip(_NAMES, "= != < <= > >= + - * // %".split(), strict=True))

@@ -75,9 +75,10 @@ class Program:
     """A plan bound to a backend: the steps one by one, and the same as one function where the plan is short."""
 
     __slots__ = (
-        "_fine", "_flops", "_peak_bytes", "_separate", "_timed", "backend", "brief", "choice", "context", "entries", "fresh", "function", "idle", "inner", "kernels", "names", "outputs",
-        "owned", "plan", "quick_runs", "small", "template", "trusted", "types", "verified", "work",
-    )  # fmt: skip
+        *("_fine", "_flops", "_peak_bytes", "_separate", "_timed", "backend", "brief", "choice", "context", "entries"),
+        *("fresh", "function", "idle", "inner", "kernels", "names", "outputs", "owned", "plan", "quick_runs", "small"),
+        *("template", "trusted", "types", "verified", "work"),
+    )
 
     def __init__(
         self,

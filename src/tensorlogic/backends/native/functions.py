@@ -184,12 +184,27 @@ def _where(typing: Any, condition: Any, x: Any, y: Any) -> Any:
 
 _BOOL = types.boolean
 _UNARY: dict[str, Callable[[Value], Value]] = {
-    "negative": lambda x: -x, "absolute": _absolute, "sign": _sign, "square": lambda x: x & x if x.kind == "b" else x * x,
-    "sqrt": lambda x: x.call("sqrt"), "reciprocal": _reciprocal, "exp": e.exp, "expm1": e.expm1, "log": e.log,
-    "log1p": e.log1p, "log2": e.log2, "tanh": e.tanh, "erf": e.erf, "sigmoid": e.sigmoid, "relu": _relu,
+    "negative": lambda x: -x,
+    "absolute": _absolute,
+    "sign": _sign,
+    "square": lambda x: x & x if x.kind == "b" else x * x,
+    "sqrt": lambda x: x.call("sqrt"),
+    "reciprocal": _reciprocal,
+    "exp": e.exp,
+    "expm1": e.expm1,
+    "log": e.log,
+    "log1p": e.log1p,
+    "log2": e.log2,
+    "tanh": e.tanh,
+    "erf": e.erf,
+    "sigmoid": e.sigmoid,
+    "relu": _relu,
     "step": lambda x: select(x > 0, x.like(1), 0),
-    "floor": _rounding("floor"), "ceil": _rounding("ceil"), "trunc": _rounding("trunc"), "rint": _rounding("rint"),
-}  # fmt: skip
+    "floor": _rounding("floor"),
+    "ceil": _rounding("ceil"),
+    "trunc": _rounding("trunc"),
+    "rint": _rounding("rint"),
+}
 _TESTS: dict[str, Callable[[Value], Value]] = {
     "isnan": _test(is_nan, False),
     "isinf": _test(lambda x: x.call("fabs").compare("==", math.inf), False),

@@ -91,9 +91,8 @@ class _Writer:
         self.result = {slot: n for n, slot in enumerate(step.writes)}
         self.dtype = {s: np.dtype(t.dtype or "float64") for p in step.parts for s, t in _typed(p)}
         self.of = {p.writes[0]: p for p in step.parts}
-        self.id = {
-            p.writes[0]: n for n, p in enumerate(step.parts)
-        }  # names do not depend on where in a plan a step stands
+        # names do not depend on where in a plan a step stands
+        self.id = {p.writes[0]: n for n, p in enumerate(step.parts)}
         self.level: dict[int, int] = {}  # the loop over the row that makes a member, or after which a cell is there
         self.is_row: dict[int, bool] = {}
         self.names: dict[tuple[int, _Access], str] = {}
