@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from ..ir import ops
-from ..ir.algebra import Algebra, algebra, check_domain
+from ..ir.algebra import ALGEBRAS, Algebra, check_domain
 from ..ir.spec import Labels
 from ..ir.types import TensorType
 from ..plan.cost import BLOCK, Contraction
@@ -21,7 +21,7 @@ Array = Any  # a NumPy array; the plan says more about it than a type could
 
 def bind_contraction(op: ops.Einsum, form: Contraction, args: Sequence[TensorType], result: TensorType) -> Kernel:
     """Return the kernel of an einsum whose sizes are known."""
-    row = algebra(op.algebra)
+    row = ALGEBRAS[op.algebra]
     dtype = np.dtype(result.dtype or "float64")
     prepare = [prepared(own, kept) for own, kept in zip(form.spec.inputs, form.labels, strict=True)]
     kernel: Kernel | None
@@ -189,7 +189,7 @@ def bind_matmul_into(op: ops.Einsum, form: Contraction, result: TensorType) -> K
     """Return the kernel of a matrix product whose result comes out in order and is written where ``out=`` says."""
     dtype = np.dtype(result.dtype or "float64")
     prepare = [prepared(own, kept) for own, kept in zip(form.spec.inputs, form.labels, strict=True)]
-    return _plain_matmul(form, dtype) or _matmul(algebra(op.algebra), form, prepare, dtype)
+    return _plain_matmul(form, dtype) or _matmul(ALGEBRAS[op.algebra], form, prepare, dtype)
 
 
 def _matmul(

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ..ir import ops
-from ..ir.algebra import Algebra, algebra
+from ..ir.algebra import ALGEBRAS, Algebra
 from ..ir.spec import Labels
 from ..ir.types import TensorType
 from ..plan.cost import Contraction
@@ -18,7 +18,7 @@ from .contract import MERGE, Array, along_space, index_blocks, join_factors, pre
 
 def bind_contract_vjp(op: ops.ContractVJP, form: Contraction, result: TensorType, args: Sequence[TensorType]) -> Kernel:
     """Return the gradient of a contraction for one factor, without an array over the whole index space."""
-    row = algebra(op.algebra)
+    row = ALGEBRAS[op.algebra]
     output, gone = form.spec.output, form.spec.contracted
     space = (*output, *gone)
     shape = [form.sizes[x] for x in space]

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from ..ir import ops, spec
-from ..ir.algebra import Algebra, algebra, check_domain
+from ..ir.algebra import ALGEBRAS, Algebra, check_domain
 from ..ir.ops import Op
 from ..ir.type_rules import label_sizes, reduced_axes
 from ..ir.types import Scope, TensorShape, TensorType, normal_axis
@@ -158,7 +158,7 @@ def _factor(labels: spec.Labels, x: Array, point: dict[str, int]) -> Any:
 
 
 def _einsum(op: ops.Einsum, args: list[Array], types: Sequence[TensorType]) -> Array:
-    row = algebra(op.algebra)
+    row = ALGEBRAS[op.algebra]
     dtype = np.dtype(types[0].dtype or "float64")
     if row.name != "boolean":
         args = [x.astype(dtype) for x in args]
@@ -185,7 +185,7 @@ def _einsum(op: ops.Einsum, args: list[Array], types: Sequence[TensorType]) -> A
 
 
 def _contract_vjp(op: ops.ContractVJP, args: list[Array], types: Sequence[TensorType]) -> Array:
-    row = algebra(op.algebra)
+    row = ALGEBRAS[op.algebra]
     factors, cotangent = [x.astype(np.float64) for x in args[:-2]], args[-1]
     form = spec.expand(spec.parse(op.spec), tuple(x.ndim for x in factors))
     sizes, term = _terms(form, factors, row)

@@ -5,7 +5,7 @@ A row of the table is all there is to an algebra; planner, passes and kernels re
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import NamedTuple, NoReturn
 
 from ..errors import GraphError, nearest
 
@@ -29,9 +29,16 @@ class Algebra(NamedTuple):
     domain: tuple[float, float] | None = None  # factors outside of it are refused: there it is no semiring
 
 
+class _Table(dict[str, Algebra]):
+    """Algebras by name; one that is not there is named in the error, with the nearest that is."""
+
+    def __missing__(self, name: object) -> NoReturn:
+        raise GraphError(f"unknown algebra {name!r}", *nearest(str(name), self), code="E104")
+
+
 _INF = float("inf")
-ALGEBRAS = {
-    row.name: row
+ALGEBRAS = _Table(
+    (row.name, row)
     for row in (
         Algebra("real", "multiply", "sum", 0, 1),  # bool operands: or of ands, as NumPy
         Algebra("boolean", "logical_and", "any", 0, 1, differentiable=False),  # non-zero is true; the result is bool
@@ -49,7 +56,7 @@ ALGEBRAS = {
         Algebra("godel_residuum", "godel_implies", "min", 1, 1, distributive=False, numbers=True, inexact=True),
         Algebra("goguen_residuum", "goguen_implies", "min", 1, 1, distributive=False, numbers=True, inexact=True),
     )
-}
+)
 
 
 def check_domain(row: Algebra, least: float, greatest: float) -> None:
@@ -60,9 +67,6 @@ def check_domain(row: Algebra, least: float, greatest: float) -> None:
         raise GraphError(message, "clip the factors, or join by b.multiply and reduce as you like", code="E125")
 
 
-def algebra(name: str) -> Algebra:
-    """Look an algebra up by name."""
-    try:
-        return ALGEBRAS[name]
-    except (KeyError, TypeError):
-        raise GraphError(f"unknown algebra {name!r}", *nearest(str(name), ALGEBRAS), code="E104") from None
+def algebra(name: object) -> Algebra:
+    """Return the algebra that a caller asked for, whatever was given as its name."""
+    return ALGEBRAS[name if isinstance(name, str) else repr(name)]

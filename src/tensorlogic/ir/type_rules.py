@@ -15,7 +15,7 @@ import numpy as np
 
 from ..errors import DTypeError, GraphError, ShapeError, TensorLogicError, nearest
 from . import collectives, ops, spec, view_rules
-from .algebra import algebra
+from .algebra import ALGEBRAS
 from .elementwise import FUNCTIONS
 from .graph import Cond, EinsumGraph, Fixpoint, Scan, node_name
 from .ops import Op
@@ -83,7 +83,7 @@ def label_sizes(form: spec.Spec, shapes: Sequence[Sequence[Dim]], scope: Scope) 
 
 
 def _contraction_dtype(name: str, args: Types, scope: Scope) -> str | None:
-    row = algebra(name)
+    row = ALGEBRAS[name]
     if row.combine.endswith("implies") and len(args) != 2:
         raise GraphError(f"{name} joins two factors, what implies and what is implied; got {len(args)}", code="E105")
     if name == "boolean":
@@ -108,7 +108,7 @@ def _einsum(op: ops.Einsum, args: Types, scope: Scope) -> Results:
     known = [s for s in shapes if s is not None]
     full = spec.expand(form, tuple(len(s) for s in known))
     sizes = label_sizes(full, known, scope)
-    row = algebra(op.algebra)
+    row = ALGEBRAS[op.algebra]
     if row.zero in (np.inf, -np.inf) and dtype in INTEGERS and any(sizes[x] == 0 for x in full.contracted):
         hint = "cast the operands first: b.cast(x, 'float64')"
         raise ShapeError(f"{op.algebra} over no elements is {row.zero}, which {dtype} does not have", hint, code="E017")
@@ -122,7 +122,7 @@ def _contract_vjp(op: ops.ContractVJP, args: Types, scope: Scope) -> Results:
         raise GraphError(f"contract_vjp of '{op.spec}' takes {wanted}, got {len(args)} operands", code="E105")
     if not 0 <= op.wrt < len(form.inputs):
         raise GraphError(f"contract_vjp has no factor {op.wrt}", code="E127")
-    if not algebra(op.algebra).differentiable:
+    if not ALGEBRAS[op.algebra].differentiable:
         raise GraphError(f"the {op.algebra} algebra has no gradient", code="E129")
     (result,) = _einsum(ops.Einsum(op.spec, op.algebra), args[:-2], scope)
     for n, t in ((len(args) - 2, args[-2]), (len(args) - 1, args[-1])):

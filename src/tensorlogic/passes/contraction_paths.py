@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from ..ir import spec
-from ..ir.algebra import algebra
+from ..ir.algebra import ALGEBRAS
 from ..ir.type_rules import label_sizes
 from ..ir.types import FLOATS, ITEMSIZE, Scope, TensorType
 
@@ -65,7 +65,7 @@ def einsum_cost(equation: str, algebra_name: str, types: Sequence[TensorType], r
     form = spec.expand(spec.parse(equation), tuple(len(s) for s in shapes))
     sizes = {x: int(n) for x, n in label_sizes(form, shapes, Scope(0, str, (), [])).items()}
     cost = partial(pair_cost, algebra_name, result.dtype or "float64")
-    if len(shapes) < 3 or not algebra(algebra_name).distributive:
+    if len(shapes) < 3 or not ALGEBRAS[algebra_name].distributive:
         return cost(math.prod(sizes.values()), bool(form.contracted), math.prod(sizes[x] for x in form.output))
     path = best_path(form.inputs, form.output, sizes, algebra_name, result.dtype or "float64")
     own = [frozenset(labels) for labels in form.inputs]

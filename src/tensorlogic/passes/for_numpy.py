@@ -12,7 +12,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from ..ir import ops, spec
-from ..ir.algebra import algebra
+from ..ir.algebra import ALGEBRAS
 from ..ir.graph import Cond, EinsumGraph, Fixpoint, Node, Scan, bodies, with_bodies
 from ..ir.ops import Op
 from ..ir.type_rules import label_sizes
@@ -32,7 +32,7 @@ def order_contractions(graph: EinsumGraph) -> EinsumGraph:
     new: list[int] = []
     for i, node in enumerate(graph.nodes):
         args = tuple(new[a] for a in node.args)
-        if isinstance(node.op, ops.Einsum) and len(args) > 2 and algebra(node.op.algebra).distributive:
+        if isinstance(node.op, ops.Einsum) and len(args) > 2 and ALGEBRAS[node.op.algebra].distributive:
             types = [graph.type_of(a) for a in node.args]
             new.append(_split(nodes, node, node.op, args, types, graph.type_of(i)))
         else:

@@ -12,7 +12,7 @@ from functools import partial, reduce
 import numpy as np
 
 from ..ir import ops
-from ..ir.algebra import Algebra, algebra
+from ..ir.algebra import ALGEBRAS, Algebra
 from ..ir.graph import EinsumGraph, Scan
 from ..ir.ops import Op
 from ..ir.spec import Labels
@@ -41,7 +41,7 @@ def written_out(op: ops.ContractVJP, given: Sequence[TensorType]) -> EinsumGraph
     *factors, y, g = (t.input(f"x{n}", kind) for n, kind in enumerate(given))
     form = form_of(op.spec, factors)
     assert form is not None
-    row = algebra(op.algebra)
+    row = ALGEBRAS[op.algebra]
     own = factors[op.wrt]
     if row.name == "real":
         found = real_gradient(t, form, factors, op.wrt, y, g)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from ..ir import ops
-from ..ir.algebra import algebra
+from ..ir.algebra import ALGEBRAS
 from ..ir.ops import Op
 from ..ir.spec import expand, parse
 from ..ir.type_rules import label_sizes, reduced_axes
@@ -82,7 +82,7 @@ def _labels(op: ops.Einsum | ops.ContractVJP, args: list[Shape], count: int) -> 
 
 def _einsum(op: ops.Einsum, args: list[Shape], out: Shape, t: TensorType) -> Found:
     output = expand(parse(op.spec), tuple(len(s) for s in args)).output
-    how = "or" if t.dtype == "bool" and op.algebra == "real" else JOIN_OF[algebra(op.algebra).reduce]
+    how = "or" if t.dtype == "bool" and op.algebra == "real" else JOIN_OF[ALGEBRAS[op.algebra].reduce]
     return [
         Index((output.index(x) if x in output else None,), tuple(axes), size, "" if x in output else how)
         for x, size, axes in _labels(op, args, len(args))

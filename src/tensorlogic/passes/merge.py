@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterable, Sequence
 
 from ..ir import ops, spec
-from ..ir.algebra import algebra
+from ..ir.algebra import ALGEBRAS
 from ..ir.graph import EinsumGraph
 from ..ir.ops import Op
 from ..ir.sizes import Dim
@@ -40,7 +40,7 @@ def merge_einsums(graph: EinsumGraph) -> EinsumGraph:
 
 def _plain(op: Op, types: Iterable[TensorType]) -> Spec | None:
     """Return the labels of an einsum whose algebra distributes, those that stand for ``...`` named; None of others."""
-    if not isinstance(op, ops.Einsum) or not algebra(op.algebra).distributive:
+    if not isinstance(op, ops.Einsum) or not ALGEBRAS[op.algebra].distributive:
         return None
     form = spec.parse(op.spec)
     if spec.ELLIPSIS not in form.output and not any(spec.ELLIPSIS in labels for labels in form.inputs):
@@ -106,7 +106,7 @@ def _reduce(draft: Draft, op: ops.Reduce, args: tuple[int, ...]) -> int | None:
     if form is None or not isinstance(inner, ops.Einsum) or draft.uses[args[0]] > 1 or op.keepdims:
         return None
     t = draft.type(args[0])
-    if op.kind != algebra(inner.algebra).reduce or t.shape is None or t.dtype not in FULL:
+    if op.kind != ALGEBRAS[inner.algebra].reduce or t.shape is None or t.dtype not in FULL:
         return None
     if any(draft.type(x).dtype != t.dtype for x in draft.args(args[0])) or draft.results(op, args)[0].dtype != t.dtype:
         return None

@@ -16,7 +16,7 @@ import numpy as np
 
 from ..errors import CancelledError, GraphError, TensorLogicError
 from ..ir import ops, spec
-from ..ir.algebra import algebra
+from ..ir.algebra import ALGEBRAS
 from ..ir.arrays import constant_op, frozen_copy
 from ..ir.elementwise import FUNCTIONS
 from ..ir.graph import Cond, EinsumGraph, Fixpoint, Node, Scan, extract
@@ -238,7 +238,7 @@ def _factors(draft: Draft, op: ops.Einsum, args: tuple[int, ...]) -> int | None:
     """Drop factors that change nothing: the algebra's one, and a factor that is there twice where that counts once."""
     if len(args) < 2:
         return None
-    row, form = algebra(op.algebra), spec.parse(op.spec)
+    row, form = ALGEBRAS[op.algebra], spec.parse(op.spec)
     kept: list[int] = []
     seen: set[tuple[int, Labels]] = set()
     for n, (a, labels) in enumerate(zip(args, form.inputs, strict=True)):

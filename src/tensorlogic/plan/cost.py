@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from ..ir import ops, spec
-from ..ir.algebra import algebra
+from ..ir.algebra import ALGEBRAS
 from ..ir.elementwise import FUNCTIONS
 from ..ir.graph import Cond, Fixpoint, Scan
 from ..ir.ops import Op
@@ -98,7 +98,7 @@ def _analysed(equation: str, algebra_name: str, shapes: tuple[TensorShape, ...])
         tuple(dict.fromkeys(x for x, d in zip(own, shape, strict=True) if d == sizes[x]))
         for own, shape in zip(form.inputs, shapes, strict=True)
     )
-    row = algebra(algebra_name)
+    row = ALGEBRAS[algebra_name]
     if any(sizes[x] == 0 for x in contracted):  # the reduction of nothing is the algebra's zero, whatever else there is
         return Contraction(form, sizes, labels, "blocks", terms=_TERMS.get(algebra_name))
     summed = {x for x in contracted if sizes[x] != 1 or any(x in own for own in labels)}

@@ -13,7 +13,7 @@ from collections.abc import Set as AbstractSet
 from typing import TYPE_CHECKING, Protocol
 
 from ..ir import ops
-from ..ir.algebra import algebra
+from ..ir.algebra import ALGEBRAS
 from ..ir.elementwise import FUNCTIONS
 from ..ir.graph import EinsumGraph, Fixpoint, Scan, reachable
 from ..ir.type_rules import reduced_axes
@@ -150,7 +150,7 @@ def _exact_in_rows(op: ops.Op, result: TensorType) -> bool:
 
 
 def _exact_contraction(op: ops.Einsum, result: TensorType) -> bool:
-    return result.dtype == "bool" or algebra(op.algebra).reduce in ("max", "min")
+    return result.dtype == "bool" or ALGEBRAS[op.algebra].reduce in ("max", "min")
 
 
 def _rows(r: Reading, facts: Facts, policy: str, taken: Iterable[int]) -> list[tuple[int, ...]]:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from ..ir import ops
-from ..ir.algebra import algebra
+from ..ir.algebra import ALGEBRAS
 from ..ir.elementwise import FUNCTIONS
 from .cost import Contraction, elements
 from .fused_steps import Fused
@@ -123,7 +123,7 @@ def _many_terms(step: Step) -> bool:
     terms = math.prod(form.sizes.values())
     if isinstance(step.op, ops.ContractVJP):
         return terms >= TERMS_VJP
-    if algebra(step.op.algebra).reduce != "logsumexp":
+    if ALGEBRAS[step.op.algebra].reduce != "logsumexp":
         return terms >= TERMS
     rows, columns = (math.prod(form.sizes[x] for x in form.spec.output if x not in own) for own in form.labels[::-1])
     return terms >= (TERMS_EXP if min(rows, columns) <= THIN else TERMS)  # else it is a matrix product of exponentials

@@ -12,7 +12,7 @@ import numpy as np
 
 from ...events import span
 from ...ir import ops
-from ...ir.algebra import algebra
+from ...ir.algebra import ALGEBRAS
 from ...ir.graph import Scan
 from ...ir.type_rules import reduced_axes
 from ...ir.types import dims
@@ -93,7 +93,7 @@ def _of_algebra(step: Step) -> Kernel | None:
         from .fuzzy import bind_fuzzy
 
         return bind_fuzzy(part.op.algebra, part.contraction, part.types[0])
-    make_ready(algebra(part.op.algebra), step.types[0].dtype or "float64")
+    make_ready(ALGEBRAS[part.op.algebra], step.types[0].dtype or "float64")
     return bind_semiring(part.op, part.contraction, part.arg_types, part.types[0])
 
 

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ...ir import ops
-from ...ir.algebra import ALGEBRAS, Algebra, algebra, check_domain
+from ...ir.algebra import ALGEBRAS, Algebra, check_domain
 from ...ir.spec import Labels
 from ...ir.types import TensorType
 from ...plan.cost import Contraction
@@ -85,7 +85,7 @@ def bind_semiring(op: ops.Einsum, form: Contraction, args: Sequence[TensorType],
     It takes ``out=``: a C-contiguous array of the result's type that shares no memory with the factors. Its loops are compiled
     when they first run; see :func:`make_ready`.
     """
-    row = algebra(op.algebra)
+    row = ALGEBRAS[op.algebra]
     if row.name not in ROWS or len(form.labels) != 2 or result.dtype not in ("float32", "float64"):
         return None
     if form.kernel == "product" or _apart(form):  # NumPy passes over the factors once: nothing to gain

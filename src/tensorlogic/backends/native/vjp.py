@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from ...ir import ops
-from ...ir.algebra import Algebra, algebra
+from ...ir.algebra import ALGEBRAS, Algebra
 from ...ir.types import TensorType
 from ...plan.cost import Contraction, contraction
 from ..base import Kernel
@@ -52,7 +52,7 @@ def _has(op: ops.ContractVJP, form: Contraction, result: TensorType) -> bool:
 
 def make_ready(op: ops.ContractVJP, dtype: str) -> None:
     """Compile the loop of a gradient, or load it from the disk: for a thread that nobody waits for."""
-    row = algebra(op.algebra)
+    row = ALGEBRAS[op.algebra]
     if not _flat(row, op.wrt):
         _entry("fast", row, op.wrt, dtype)
 
@@ -67,7 +67,7 @@ def bind_native_vjp(
     """
     if not _has(op, form, result):
         return None
-    row, dtype, sizes = algebra(op.algebra), np.dtype(result.dtype), form.sizes
+    row, dtype, sizes = ALGEBRAS[op.algebra], np.dtype(result.dtype), form.sizes
     layout = join_layout(form)
     free = (layout.left, layout.right) if op.wrt == 0 else (layout.right, layout.left)
     spaces = [(*layout.batch, *own, *layout.inner) for own in free]
