@@ -11,7 +11,7 @@ from .graph import MAX_BODY_DEPTH, OPS, EinsumGraph, Node, bodies, body_fields
 from .ops import Op
 from .sizes import Dim, dim
 from .type_rules import UNTYPED, known_types
-from .types import DTYPES
+from .types import DTYPES, ITEMSIZE
 
 
 def check_graph(graph: EinsumGraph) -> EinsumGraph:
@@ -62,34 +62,33 @@ def check_structure(graph: EinsumGraph) -> list[Diagnostic]:
 def _check(graph: EinsumGraph, path: str, depth: int, found: list[Diagnostic]) -> None:
     count = len(graph.nodes)
     inputs: dict[str, int] = {}
+    kinds = set(OPS.values())
+
+    def report(i: int, code: str, message: str, hint: str, inside: str = "") -> None:
+        node = graph.nodes[i]
+        found.append(_problem(node, code, f"{_called(node, i)}{message}", f"{path}.nodes[{i}]{inside}", hint))
+
     for i, node in enumerate(graph.nodes):
-        op, where = node.op, f"{path}.nodes[{i}]"
-
-        def report(code: str, message: str, hint: str, at: str = "", node: Node = node, i: int = i) -> None:
-            found.append(_problem(node, code, f"{_called(node, i)}{message}", at or f"{path}.nodes[{i}]", hint))
-
-        if not isinstance(op, Op) or OPS.get(str(op.__struct_config__.tag)) is not type(op):
+        op = node.op
+        if type(op) not in kinds:
             message = f"node %{i} holds {op!r}, which is no operation"
-            found.append(_problem(None, "E208", message, where, "use tensorlogic.ir.ops"))
+            found.append(_problem(None, "E208", message, f"{path}.nodes[{i}]", "use tensorlogic.ir.ops"))
             continue
         dtype = getattr(op, "dtype", None)
-        if dtype is not None and dtype not in DTYPES:
-            report("E103", f": unsupported dtype {dtype!r}", nearest(str(dtype), DTYPES)[0])
-            continue
-        ranges = op.ranges if isinstance(op, ops.Slice) else op.widths if isinstance(op, ops.Pad) else ()
-        if any(len(r) != (3 if isinstance(op, ops.Slice) else 2) for r in ranges):
-            hint = "a range is (start, count, step), a width (before, after)"
-            report("E213", " has ranges or widths of the wrong length", hint)
+        if dtype is not None and dtype not in ITEMSIZE:
+            report(i, "E103", f": unsupported dtype {dtype!r}", nearest(str(dtype), DTYPES)[0])
             continue
         for n, a in enumerate(node.args):
-            at = f"{where}.args[{n}]"
+            if type(a) is int and 0 <= a < i:
+                continue
             if type(a) is not int:
-                report("E201", f" reads {a!r}, which is no node number", "arguments are integers", at)
+                report(i, "E201", f" reads {a!r}, which is no node number", "arguments are integers", f".args[{n}]")
             elif i <= a < count:
                 later = "itself" if a == i else f"%{a}, which comes later"
-                report("E202", f" reads {later}", "a node reads only earlier nodes", at)
-            elif not 0 <= a < i:
-                report("E201", f" reads %{a}, which does not exist", f"the nodes are %0 to %{count - 1}", at)
+                report(i, "E202", f" reads {later}", "a node reads only earlier nodes", f".args[{n}]")
+            else:
+                hint = f"the nodes are %0 to %{count - 1}"
+                report(i, "E201", f" reads %{a}, which does not exist", hint, f".args[{n}]")
         match op:
             case ops.Elementwise() | ops.Einsum():
                 continue
@@ -97,25 +96,31 @@ def _check(graph: EinsumGraph, path: str, depth: int, found: list[Diagnostic]) -
                 first = inputs.setdefault(op.label, i)
                 if first != i:
                     twin = f" has the name {op.label!r}, which %{first} has too"
-                    report("E205", twin, "give every input its own name")
+                    report(i, "E205", twin, "give every input its own name")
             case ops.Constant():
                 array = graph.constants.get(op.digest)
                 if array is None:
-                    found.append(no_array(node, i, where))
+                    found.append(no_array(node, i, f"{path}.nodes[{i}]"))
                 elif array.shape != op.shape or array.dtype.name != op.dtype:
                     types = f" is {op.dtype}{list(op.shape)}, its array {array.dtype}{list(array.shape)}"
-                    report("E227", types, "make the node with constant_op(array)")
+                    report(i, "E227", types, "make the node with constant_op(array)")
             case ops.Literal() if not plain_literal(op):
                 message = f": {op.text[:40]!r} is not how a literal {op.kind} is written"
-                report("E134", message, "make the node with Literal.of(value)")
-        for size in op_sizes(op):
+                report(i, "E134", message, "make the node with Literal.of(value)")
+            case ops.Slice() | ops.Pad():
+                ranges, each = (op.ranges, 3) if isinstance(op, ops.Slice) else (op.widths, 2)
+                if any(len(r) != each for r in ranges):
+                    hint = "a range is (start, count, step), a width (before, after)"
+                    report(i, "E213", " has ranges or widths of the wrong length", hint)
+                    continue
+        for size in op_sizes(op) if op.size_fields else ():
             if isinstance(size, str) and (normal := _size_hint(size)):
-                report("E209", f" has a size {size[:40]!r} that is not in normal form", normal)
-        for key, body in zip(body_fields(type(op)), bodies(op), strict=True):
+                report(i, "E209", f" has a size {size[:40]!r} that is not in normal form", normal)
+        for key in body_fields(type(op)):
             if depth >= MAX_BODY_DEPTH:
-                report("E207", f" is nested deeper than {MAX_BODY_DEPTH} bodies", "unnest some of them")
+                report(i, "E207", f" is nested deeper than {MAX_BODY_DEPTH} bodies", "unnest some of them")
                 break
-            _check(body, f"{where}.op.{key}", depth + 1, found)
+            _check(getattr(op, key), f"{path}.nodes[{i}].op.{key}", depth + 1, found)
     names: set[str] = set()
     for n, (name, i) in enumerate(graph.outputs):
         where = f"{path}.outputs[{n}]"
