@@ -22,7 +22,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any, Self
 
 import msgspec
@@ -273,6 +273,26 @@ def expect_whole(name: str, value: object, least: int = 0, *hints: str) -> None:
     """
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
         raise InputError(f"{name} must be a whole number of at least {least}, got {value!r}", *hints, code="E310")
+
+
+def expect_known(
+    what: str,
+    names: Iterable[object],
+    known: Collection[str],
+    code: str = "E302",
+    kind: type[TensorLogicError] | None = None,
+) -> None:
+    """Refuse names that are not among the known ones; ``what`` begins the message, which hints at the nearest.
+
+    >>> try:
+    ...     expect_known("the graph has no input", ["W"], {"w": 0})
+    ... except InputError as error:
+    ...     print(error.diagnostic.message, error.diagnostic.suggestions)
+    the graph has no input 'W' ("did you mean 'w'?",)
+    """
+    for name in names:
+        if name not in known:
+            raise (kind or InputError)(f"{what} {name!r}", *nearest(name, known), code=code)
 
 
 def nearest(word: object, known: Iterable[str]) -> list[str]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import numpy as np
 
 from ..diagnostics import SourceLocation, caller
-from ..errors import GraphError, ShapeError, expect, nearest
+from ..errors import GraphError, ShapeError, expect, expect_known, nearest
 from . import ops
 from .arrays import Array, constant_op, frozen_copy, plain_array
 from .check import check_structure
@@ -115,9 +115,7 @@ class GraphBuilder(Layers[Tensor]):
         given = {} if inputs is None else inputs
         expect(graph, EinsumGraph, "inline takes an EinsumGraph", "build one: b.build(y=y)")
         expect(given, Mapping, "inline takes a mapping of input names to tensors", 'write {"x": x}')
-        for name in given:
-            if name not in graph.inputs:
-                raise GraphError(f"the graph has no input {name!r}", *nearest(name, graph.inputs), code="E302")
+        expect_known("the graph has no input", given, graph.inputs, kind=GraphError)
         if problems := check_structure(graph):
             raise GraphError.of(problems[0])
         here: list[int] = []

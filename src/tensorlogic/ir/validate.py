@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from ..diagnostics import Diagnostic, DiagnosticCollector, Severity, ShapeMismatchDiagnostic
-from ..errors import GraphError, ShapeError, TensorLogicError, nearest
+from ..errors import GraphError, ShapeError, TensorLogicError, expect_known
 from . import ops
 from .check import check_structure, require_valid
 from .graph import EinsumGraph, reachable
@@ -101,9 +101,7 @@ class ShapeInferenceContext:
 
     def infer_shapes(self, graph: EinsumGraph) -> dict[str, TensorShape | None]:
         """Return the shape of every tensor: inputs and outputs by name, the rest as %number; None where unknown."""
-        for name in self._shapes:
-            if name not in graph.inputs:
-                raise GraphError(f"the graph has no input {name!r}", *nearest(name, graph.inputs), code="E302")
+        expect_known("the graph has no input", self._shapes, graph.inputs, kind=GraphError)
         require_valid(graph)
         known = {n: TensorType(s, graph.type_of(graph.inputs[n]).dtype) for n, s in self._shapes.items()}
         env = _matched(graph, self._shapes)

@@ -10,7 +10,7 @@ import sys
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 
-from ..errors import DTypeError, GraphError, ShapeError, expect, expect_whole, nearest
+from ..errors import DTypeError, GraphError, ShapeError, expect, expect_known, expect_whole, nearest
 from ..ir import ops
 from ..ir.check import check_structure
 from ..ir.elementwise import FUNCTIONS
@@ -193,8 +193,7 @@ def _loss(graph: EinsumGraph, of: str | None, scale: float) -> dict[str, float |
             hints = f"say of={next(iter(outputs))!r}", "or use tl.vjp for cotangents of all of them"
             raise GraphError(message, *hints, code="E810")
         of = next(iter(outputs), None)
-    if of not in outputs:
-        raise GraphError(f"the graph has no output {of!r}", *nearest(of, outputs), code="E302")
+    expect_known("the graph has no output", [of], outputs, kind=GraphError)
     assert of is not None
     kind = graph.type_of(outputs[of])
     where = graph.nodes[outputs[of]].location

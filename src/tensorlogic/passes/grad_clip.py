@@ -6,7 +6,7 @@ import operator
 from collections.abc import Callable, Iterable
 from functools import reduce
 
-from ..errors import GraphError, InputError, nearest
+from ..errors import GraphError, InputError, expect_known
 from ..ir.graph import EinsumGraph
 from .grad_tape import Tape, Value
 
@@ -97,9 +97,7 @@ def _changed(
     t = Tape(graph)
     t.copy(graph)
     chosen = [n for n in graph.output_names if n.startswith("d_")] if names is None else list(names)
-    for name in chosen:
-        if name not in graph.output_names:
-            raise GraphError(f"the graph has no output {name!r}", *nearest(name, graph.output_names), code="E302")
+    expect_known("the graph has no output", chosen, graph.output_names, kind=GraphError)
     if not chosen:
         hint = "say which outputs are gradients: names=['g']"
         raise GraphError("the graph has no gradients: no output's name begins with d_", hint, code="E814")

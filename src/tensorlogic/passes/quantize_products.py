@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..errors import InputError, nearest
+from ..errors import expect_known
 from ..ir import ops, spec
 from ..ir.arrays import Array, constant_op, frozen_copy
 from ..ir.graph import Cond, EinsumGraph, Fixpoint, Node, Scan
@@ -55,9 +55,7 @@ def with_params(
     >>> with_params(graph, {"w": np.ones((2, 3), "float32")}, {})[0].input_names
     ['x']
     """
-    for name in params:
-        if name not in graph.inputs:
-            raise InputError(f"the graph has no input {name!r}", *nearest(name, graph.inputs), code="E302")
+    expect_known("the graph has no input", params, graph.inputs)
     nodes: list[Node] = []
     constants = dict(graph.constants)
     names: dict[int, str] = {}

@@ -10,7 +10,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from ..diagnostics import ShapeMismatchDiagnostic, TypeMismatchDiagnostic
-from ..errors import DTypeError, InputError, ShapeError, TensorLogicError, nearest
+from ..errors import DTypeError, InputError, ShapeError, TensorLogicError, expect_known, nearest
 from ..ir import ops
 from ..ir.graph import EinsumGraph, Node, bodies, body_types, node_name, with_bodies
 from ..ir.ops import Op
@@ -59,9 +59,7 @@ def bind_sizes(graph: EinsumGraph, inputs: Mapping[str, TensorType], sizes: Mapp
         if not isinstance(found, int):
             raise InputError(f"size {name!r} must be an integer, got {value!r}", code="E301")
         env[name], owner[name] = found, "sizes="
-    for name in inputs:
-        if name not in graph.inputs:
-            raise InputError(f"the graph has no input {name!r}", *nearest(name, graph.inputs), code="E302")
+    expect_known("the graph has no input", inputs, graph.inputs)
     later: list[tuple[str, int, Dim, int]] = []
     for name, node in graph.inputs.items():
         op = graph.nodes[node].op
@@ -203,14 +201,11 @@ def known_inputs(
     if not isinstance(given, Mapping):
         message = f"inputs must be a mapping of names to arrays or types, got {type(given).__name__}"
         raise InputError(message, 'write {"x": array}', code="E301")
-    for name in known:
-        if name not in graph.size_names:
-            raise InputError(f"the graph has no size {name!r}", *nearest(str(name), graph.size_names), code="E304")
+    expect_known("the graph has no size", known, graph.size_names, "E304")
     types: dict[str, TensorType] = {}
     bound = set(known)
     for name, value in given.items():
-        if name not in graph.inputs:
-            raise InputError(f"the graph has no input {name!r}", *nearest(str(name), graph.inputs), code="E302")
+        expect_known("the graph has no input", [name], graph.inputs)
         declared, own = graph.type_of(graph.inputs[name])[:2]
         found = value if isinstance(value, TensorType) else _type_of(value, own)
         if found.shape is None:

@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-from ..errors import GraphError, ShapeError, expect_whole, nearest
+from ..errors import GraphError, ShapeError, expect_known, expect_whole
 from ..ir import ops
 from ..ir.collectives import share
 from ..ir.graph import EinsumGraph, Fixpoint, Node, Scan, extract, node_name
@@ -155,8 +155,7 @@ def split_inputs(graph: EinsumGraph, axes: Mapping[str, int]) -> Split:
 
 def _number(graph: EinsumGraph, node: int | str) -> int:
     if isinstance(node, str):
-        if node not in graph.inputs:
-            raise GraphError(f"the graph has no input {node!r}", *nearest(node, graph.inputs), code="E302")
+        expect_known("the graph has no input", [node], graph.inputs, kind=GraphError)
         return graph.inputs[node]
     if not 0 <= node < len(graph.nodes):
         raise GraphError(f"the graph has {len(graph.nodes)} nodes, and no node %{node}", code="E816")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from ..errors import DTypeError, InputError, expect, nearest
+from ..errors import DTypeError, InputError, expect, expect_known
 from ..ir import ops
 from ..ir.graph import EinsumGraph
 from ..ir.types import TensorType, dims
@@ -136,8 +136,7 @@ def _wanted(names: Sequence[str], values: Sequence[Any], wrt: Sequence[str] | st
         return found
     wanted = (wrt,) if isinstance(wrt, str) else tuple(wrt)
     for name in wanted:
-        if name not in dtypes:
-            raise InputError(f"the graph has no input {name!r}", *nearest(name, names), code="E302")
+        expect_known("the graph has no input", [name], names)
         if dtypes[name].kind != "f":
             raise DTypeError(
                 f"input {name!r} is of {dtypes[name]}: only numbers of a float dtype have gradients",
@@ -253,9 +252,7 @@ def _cotangents(saved: Saved, output_grads: Any) -> dict[str, Any]:
     """Return the cotangent of every output that has one, checked against it."""
     names = saved.graph.output_names
     if isinstance(output_grads, Mapping):
-        for name in output_grads:
-            if name not in names:
-                raise InputError(f"the graph has no output {name!r}", *nearest(name, names), code="E305")
+        expect_known("the graph has no output", output_grads, names, "E305")
         given = [output_grads.get(name) for name in names]
     elif isinstance(output_grads, Sequence | np.ndarray) and not isinstance(output_grads, str | bytes):
         given = list(output_grads)

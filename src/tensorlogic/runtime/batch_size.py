@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..errors import InputError, expect_whole, nearest
+from ..errors import InputError, expect_known, expect_whole
 from ..ir.graph import EinsumGraph
 from ..passes.specialize import known_inputs
 from .batch import execute_batch, most_at_once, uniform, way_of
@@ -39,9 +39,7 @@ def optimal_batch_size(
         expect_whole("memory_limit", memory_limit)
     example = _example(executor, graph, {} if inputs is None else inputs, sizes)
     names = [shared] if isinstance(shared, str) else list(shared)
-    for name in names:
-        if name not in graph.inputs:
-            raise InputError(f"the graph has no input {name!r}", *nearest(name, graph.inputs), code="E302")
+    expect_known("the graph has no input", names, graph.inputs)
 
     def items(count: int) -> list[Inputs]:
         """Return ``count`` items, each with arrays of its own, as those of a real batch."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, overload
 import numpy as np
 
 from ..backends.base import Backend
-from ..errors import BackendError, InputError, TensorLogicError, expect, nearest
+from ..errors import BackendError, InputError, TensorLogicError, expect, expect_known, nearest
 from ..ir.graph import EinsumGraph
 from ..ir.types import DTYPES, TensorType
 from ..passes.specialize import input_types
@@ -43,16 +43,13 @@ def checked_sizes(graph: EinsumGraph, sizes: Sizes) -> Sizes:
     for name, value in sizes.items():
         if not isinstance(name, str) or not isinstance(value, str | int | float | np.integer):
             raise InputError(f"sizes= must map names to integers, got {name!r}: {value!r}", code="E301")
-        if name not in graph.size_names:
-            raise InputError(f"the graph has no size {name!r}", *nearest(name, graph.size_names), code="E304")
+        expect_known("the graph has no size", [name], graph.size_names, "E304")
     return sizes
 
 
 def check_names(graph: EinsumGraph, inputs: Inputs, *, required: bool) -> None:
     """Refuse inputs that the graph lacks and, where they are required, a call without one that it has."""
-    for name in inputs:
-        if name not in graph.inputs:
-            raise InputError(f"the graph has no input {name!r}", *nearest(name, graph.inputs), code="E302")
+    expect_known("the graph has no input", inputs, graph.inputs)
     for name, node in graph.inputs.items():
         if required and name not in inputs:
             hint, declared = f"give all of: {', '.join(map(repr, graph.inputs))}", graph.type_of(node)
@@ -209,9 +206,7 @@ def arrays_for(outputs: Sequence[tuple[str, TensorType]], out: Any) -> list[Any]
     """Return the arrays that outputs are to be written into, None where there is none."""
     expect(out, Mapping, "out= must be a mapping of names to arrays", 'write out={"y": array}')
     names = [name for name, _ in outputs]
-    for name in out:
-        if name not in names:
-            raise InputError(f"the graph has no output {name!r}", *nearest(name, names), code="E305")
+    expect_known("the graph has no output", out, names, "E305")
     arrays = [writable(out.get(name), name, t) for name, t in outputs]
     given = [(name, array) for name, array in zip(names, arrays, strict=True) if array is not None]
     for (one, a), (other, b) in itertools.combinations(given, 2):

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import InputError, ShapeError, nearest
+from ..errors import InputError, ShapeError, expect_known, nearest
 from ..ir.graph import EinsumGraph
 
 Shape = tuple[int, ...]
@@ -81,8 +81,7 @@ def initial(
     """
     found = {}
     for name in names:
-        if name not in graph.inputs:
-            raise InputError(f"the graph has no input {name!r}", *nearest(name, graph.inputs), code="E302")
+        expect_known("the graph has no input", [name], graph.inputs)
         kind = graph.type_of(graph.inputs[name])
         if kind.shape is None or not kind.shape.is_static:
             hint = f"declare its sizes as numbers: b.input({name!r}, (784, 10))"

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import InputError, expect, nearest
+from ..errors import InputError, expect, expect_known, nearest
 from ..events import Hook, check_contexts, span
 from ..ir.graph import EinsumGraph
 from ..ir.random import STEP, TRAINING
@@ -216,8 +216,7 @@ class Trainer:
             CheckpointManager(self.config.folder).refuse_used()
         given = {name: _numbers(name, value) for name, value in params.items()}
         for name, array in given.items():
-            if name not in graph.inputs:
-                raise InputError(f"the graph has no input {name!r}", *nearest(name, graph.inputs), code="E302")
+            expect_known("the graph has no input", [name], graph.inputs)
             if str(array.dtype) not in FLOATS:
                 hint = f"give floats: {name}.astype('float32')"
                 raise InputError(

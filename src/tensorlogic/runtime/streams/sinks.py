@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from ...errors import InputError, nearest
+from ...errors import InputError, expect_known
 from ...ir.whole_files import FileCall, wrapped_files
 from .array_sinks import Npy, Npz
 from .growing_files import State, Values
@@ -32,9 +32,7 @@ def sink_of(given: Any, outputs: Sequence[str], *, staged: bool, wrap: Sequence[
     """Return the sink that a caller's value stands for: a path, or paths by output."""
     call = wrapped_files(wrap)
     if isinstance(given, Mapping):
-        for name in given:
-            if name not in outputs:
-                raise InputError(f"the graph has no output {name!r}", *nearest(name, outputs), code="E305")
+        expect_known("the graph has no output", given, outputs, "E305")
         paths = {name: Path(path) for name, path in given.items()}
         files = {path.absolute(): name for name, path in paths.items()}
         for name, path in paths.items():

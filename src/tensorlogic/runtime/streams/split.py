@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import msgspec
 import numpy as np
 
-from ...errors import GraphError, InputError, ShapeError, expect, nearest
+from ...errors import GraphError, InputError, ShapeError, expect, expect_known, nearest
 from ...ir import ops
 from ...ir.graph import EinsumGraph, extract, node_name
 from ...ir.sizes import evaluate
@@ -38,9 +38,7 @@ def streamed_axes(graph: EinsumGraph, over: Over, whole: Iterable[str]) -> dict[
     ({'x': 0}, {'w': 1})
     """
     given = set(whole)
-    for name in given:
-        if name not in graph.inputs:
-            raise InputError(f"the graph has no input {name!r}", *nearest(name, graph.inputs), code="E302")
+    expect_known("the graph has no input", given, graph.inputs)
     left = [name for name in graph.inputs if name not in given]
     match over:
         case None:
@@ -96,8 +94,7 @@ def _axis_of(graph: EinsumGraph, name: str, size: str) -> int:
 
 
 def _checked_axis(graph: EinsumGraph, name: str, axis: int) -> int:
-    if name not in graph.inputs:
-        raise InputError(f"the graph has no input {name!r}", *nearest(name, graph.inputs), code="E302")
+    expect_known("the graph has no input", [name], graph.inputs)
     declared = graph.type_of(graph.inputs[name]).shape
     if isinstance(axis, bool) or not isinstance(axis, int):
         raise InputError(f"over={{{name!r}: {axis!r}}}: an axis is a whole number", code="E530")
