@@ -82,7 +82,8 @@ def candidates(
             if any(step.threads and step.kernel == "matmul" for step in first.steps):
                 alone = lay_out(first.graph, in_place=in_place, groups=groups(policy), donate=frozenset(donate))
                 plans.append(alone._replace(name="native steps, threads of BLAS"))
-            plans += batch_on_threads(first, threads, partial(_fast_groups, facts, without), frozenset(donate))
+            fast = partial(_groups, facts=facts, policy="fast", without=without)
+            plans += batch_on_threads(first, threads, fast, frozenset(donate))
         plans.append(laid_out("exact")(first.graph))
     if chains > 1:
         plans += _chains(lay_out(first.graph, groups=groups("exact"), threads=pool), chains)
@@ -92,18 +93,13 @@ def candidates(
     return [plan for plan in plans if plan.peak_bytes <= most]
 
 
-def _fast_groups(
-    facts: Facts, without: frozenset[object], graph: EinsumGraph, taken: AbstractSet[int]
-) -> Sequence[Fusable]:
-    return _groups(graph, facts, "fast", without, taken)
-
-
 def _groups(
     graph: EinsumGraph,
+    taken: AbstractSet[int] = frozenset(),
+    *,
     facts: Facts,
     policy: str,
     without: frozenset[object],
-    taken: AbstractSet[int] = frozenset(),
 ) -> Sequence[Fusable]:
     found = find_groups(graph, facts, policy, taken)
     return [g for g in found if not without or group_key((i, graph.nodes[i].op) for i in g.nodes) not in without]
