@@ -255,6 +255,10 @@ class Relation:
         """Return a table of Arrow."""
         return self.answers.to_arrow()
 
+    def array(self) -> np.ndarray[Any, Any]:
+        """Return the names as a NumPy array, a row for each tuple; :meth:`dense` is the tensor."""
+        return self.answers.array()
+
     def shown(self, limit: int = 50) -> Shown:
         """Return the tuples as a table."""
         return self.answers.shown(limit)
@@ -274,7 +278,8 @@ class Relation:
             raise InputError(
                 f"{self.name} has {counted(self.arity, 'place')}, but {row!r} has {len(given)}", code="E778"
             )
-        codes = [d.code(v) if isinstance(v, str | int) else None for v, d in zip(given, self.domains, strict=True)]
+        plain = [v.item() if isinstance(v, np.integer) else v for v in given]
+        codes = [d.code(v) if isinstance(v, str | int) else None for v, d in zip(plain, self.domains, strict=True)]
         if not codes:
             return len(self) > 0
         if any(code is None or code >= size for code, size in zip(codes, self.shape, strict=True)):
