@@ -85,6 +85,10 @@ def test_relations_are_sets_of_names():
     with pytest.raises(tl.InputError):
         relation.names(2)
     assert relation.to_pandas().shape == (2, 2)
+    assert relation.array().tolist() == [["Ann", "Bob"], ["Bob", "Cid"]]
+    numbers = Relation("Next", tensor, [Domain(size=3), Domain(size=3)])
+    assert (np.int64(0), np.int32(1)) in numbers
+    assert (np.int64(1), np.int32(1)) not in numbers
 
 
 def test_shown_is_text_and_a_table():
