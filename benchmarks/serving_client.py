@@ -22,7 +22,7 @@ class Load:
         self.begin = perf_counter() + warm
         self.end = self.begin + seconds
         self.latencies: list[float] = []
-        self.errors = self.open = 0
+        self.errors = self.open = self.answers = 0
         self.done = asyncio.get_running_loop().create_future()
 
     def finished(self) -> None:
@@ -76,6 +76,7 @@ class Caller(asyncio.Protocol):
             return
         self.need, self.busy = -1, False
         now, load = perf_counter(), self.load
+        load.answers += 1
         if now >= load.begin:
             load.latencies.append(now - self.sent)
         if now >= load.end:
@@ -122,6 +123,7 @@ async def measure(port: int, request: bytes, connections: int, seconds: float, r
         "p50": share[0],
         "p99": share[1],
         "errors": load.errors,
+        "answers": load.answers,  # before the measurement began, too
     }
 
 
