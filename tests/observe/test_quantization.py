@@ -185,6 +185,7 @@ def test_the_command_quantizes_a_file_and_writes_its_report(tmp_path: Path) -> N
     assert "chosen" in budget.output and budget.exit_code == 0
     assert CliRunner().invoke(main, [*base, "--to", "int8", "--budget", "3000"]).exit_code == 2
     assert CliRunner().invoke(main, [*base[:-1], "none"]).exit_code == 1
+    assert "write --labels labels" in CliRunner().invoke(main, base[:-2]).output
 
 
 def test_loading_a_quantized_graph_takes_little_more_than_its_file(tmp_path: Path) -> None:

@@ -109,6 +109,11 @@ def quantize_command(
     data = None if calibrate is None else read_arrays(calibrate)
     right = _labels(data, labels)
     given = None if data is None else {k: v for k, v in data.items() if k != labels or k in loaded.inputs}
+    if given is not None and (beside := [name for name in given if name not in loaded.inputs]):
+        hint = (
+            f"write --labels {beside[0]} if it has the right classes" if labels is None else "leave it out of the file"
+        )
+        raise InputError(f"the graph has no input {beside[0]!r}, an array of {calibrate}", hint, code="E302")
     config: Any
     if budget_bytes is not None or max_error is not None:
         config = assign_precision(

@@ -116,7 +116,11 @@ def assign_precision(
     ([1, 2], 6912)
     """
     if (budget_bytes is None) == (max_error is None):
-        raise InputError("one of budget_bytes= and max_error= is given", "write budget_bytes=100_000", code="E329")
+        raise InputError(
+            "give one of budget_bytes= and max_error=, not both and not neither",
+            "write budget_bytes=100_000",
+            code="E329",
+        )
     if budget_bytes is not None:
         expect_whole("budget_bytes", budget_bytes, 1)
     elif isinstance(max_error, bool) or not isinstance(max_error, int | float) or not 0 < max_error < math.inf:
