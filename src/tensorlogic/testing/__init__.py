@@ -1,4 +1,4 @@
-"""Kits for people who build on the package: conformance of backends and of carriers, regressions of performance."""
+"""Kits for people who build on the package: conformance of backends and of communication between ranks, performance regressions."""
 
 from .adding_ops import MissingRow, missing_rows
 from .backend import BackendTestAdapter, CaseResult, ConformanceReport, difference

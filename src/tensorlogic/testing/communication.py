@@ -1,6 +1,6 @@
-"""The conformance kit for carriers: every collective of a :class:`~tensorlogic.CommunicationBackend` against one process that has all shares.
+"""The conformance kit for communication: every collective of a :class:`~tensorlogic.CommunicationBackend` against one process that has all shares.
 
-Every rank calls :func:`check_carrier` with its own way to the others and gets a report of what it received. What each rank gives follows from the
+Every rank calls :func:`check_carrier` with its own backend and gets a report of what it received. What each rank gives follows from the
 name of the case and its rank, so that every rank knows what all of them give, and works out for itself what must come.
 """
 
