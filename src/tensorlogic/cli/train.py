@@ -90,11 +90,11 @@ def train_command(
     try:
         history = trainer.fit(loss, params, data, validation)
     except KeyboardInterrupt:
-        kept = trainer.config.folder
-        if kept is None:
+        checkpoints = trainer.config.folder
+        if checkpoints is None:
             click.echo("stopped; nothing is kept: with --folder DIR a run can go on", err=True)
         else:
-            words = ["tensorlogic", "train", graph, "--data", data, "--folder", kept, "--resume"]
+            words = ["tensorlogic", "train", graph, "--data", data, "--folder", checkpoints, "--resume"]
             for option, value in (("--validation", validation), ("--config", config_path), ("-o", output)):
                 words += [] if value is None else [option, value]
             click.echo(f"stopped; to go on: {shlex.join(map(str, words))}", err=True)

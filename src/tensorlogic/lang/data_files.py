@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import itertools
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from operator import methodcaller
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
@@ -417,18 +418,11 @@ def written_kind(path: str | os.PathLike[str]) -> str:
     return kind
 
 
-class _writing:  # noqa: N801 - reads as a word: with _writing(file)
+@contextlib.contextmanager
+def _writing(file: Path) -> Iterator[None]:
     """Say clearly that a file cannot be written."""
-
-    def __init__(self, file: Path) -> None:
-        self.file = file
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, OSError):
-            hint = "give a file in a folder that can be written"
-            raise FormatError(
-                f"cannot write {str(self.file)!r}: {error.strerror or error}", hint, code="E783"
-            ) from None
+    try:
+        yield
+    except OSError as error:
+        hint = "give a file in a folder that can be written"
+        raise FormatError(f"cannot write {str(file)!r}: {error.strerror or error}", hint, code="E783") from None

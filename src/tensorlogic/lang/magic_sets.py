@@ -306,14 +306,14 @@ def _asks_the_same(head: Tensor, literal: Expression, adornment: str) -> bool:
 def _needed(literals: Sequence[Expression], wanted: set[str]) -> list[Expression]:
     """Return the literals that have to do with some variables; others that are linked to none of them only ask whether they hold."""
     first, *others = literals
-    kept: list[Expression] = []
+    connected: list[Expression] = []
     have = set(wanted)
     pending = list(others)
     while linked := [b for b in pending if set(variables(b)) & have]:
-        kept += linked
+        connected += linked
         have |= {v for b in linked for v in variables(b)}
         pending = [b for b in pending if not any(b is k for k in linked)]
-    return [first, *(b for b in others if any(b is k for k in kept))]
+    return [first, *(b for b in others if any(b is k for k in connected))]
 
 
 def _atom(name: str, places: Sequence[Place]) -> Tensor:

@@ -67,9 +67,9 @@ class TensorCache:
 
         def cached(step: Step, args: tuple[Any, ...]) -> Any:
             key = None if step.op.is_view or len(step.writes) != 1 else _call_key(step, args)
-            kept = None if key is None else self.get(key)
-            if kept is not None:
-                return kept.copy()  # the caller may get it, and write into it
+            entry = None if key is None else self.get(key)
+            if entry is not None:
+                return entry.copy()  # the caller may get it, and write into it
             value = call(step, args)
             if key is not None and isinstance(value, np.ndarray):
                 self.insert(key, value)

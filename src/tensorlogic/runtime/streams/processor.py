@@ -317,21 +317,23 @@ class StreamProcessor:
             self._last = None
 
     def chunk_bytes(self, rows: int, ahead: int) -> int:
-        """Return what a stream takes while it computes chunks of so many rows and ``ahead`` times as much is read."""
+        """Return what a stream takes while it computes chunks of ``rows`` rows and reads ``ahead`` more of them."""
         split, feeds = self.split, self._feeds
         assert feeds is not None
         part = split.part(rows)
         types = {name: part.type_of(i) for name, i in part.inputs.items()}
         executor = self.executor
         peak = max(p.peak_bytes for p in executor.programs.options(part, types, None)) if part.outputs else 0
-        made = {name: part.type_of(i) for name, i in part.outputs}
-        held = sum(2 * joined_bytes(join, made[join.label]) for join in split.totals)
+        output_types = {name: part.type_of(i) for name, i in part.outputs}
+        totals = sum(2 * joined_bytes(join, output_types[join.label]) for join in split.totals)
         read = sum(nbytes(types[own]) for own, _ in feeds.streamed)
-        kept = sum(nbytes(made[own]) for _, stage, own in split.cut.outputs if stage == "join" and own in made)
+        results = sum(
+            nbytes(output_types[own]) for _, stage, own in split.cut.outputs if stage == "join" and own in output_types
+        )
         fixed = sum(np.asarray(value).nbytes for value in self._before.values())
-        return peak + held + fixed + kept + read * (ahead + 1)
+        return peak + totals + fixed + results + read * (ahead + 1)
 
 
 def _copies(outputs: Outputs) -> Outputs:
-    """Return outputs that belong to whoever asked for them."""
+    """Return copies of outputs, which belong to the caller."""
     return Outputs(list(outputs.keys()), [np.array(value) for value in outputs])
